@@ -98,9 +98,7 @@ void claim_expect_until(struct claim *c, int64_t deadline_ms) {
 }
 
 bool claim_suspicious(const struct claim *c, uint32_t suspects) {
-    if (suspects < c->suspects)
-        suspects = c->suspects;
-    return suspects == 1 || (suspects > 1 && c->family && c->family->twice >= TWICE);
+    return suspects > 0 || c->suspects > 0;
 }
 
 static bool usable(const struct shard *sh, const struct claim *c, int64_t now_ms) {
@@ -153,7 +151,7 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
     struct offer o = {0};
     const struct claim *valued = NULL;
     for (struct claim *c = entry_claims(s->en); c; c = c->next) {
-        if (!usable(s->sh, c, s->now_ms) || c->presumed || !is_of(whose, c, s))
+        if (!usable(s->sh, c, s->now_ms) || !is_of(whose, c, s))
             continue;
         o.count++;
         if (!o.oldest)
@@ -189,15 +187,6 @@ static struct offer offers_for(const struct speaker *s) {
 static struct claim *doubtful_claim(const struct speaker *s) {
     for (struct claim *c = entry_claims(s->en); c; c = c->next)
         if (c->doubtful && !c->reserved && c->peer == s->self && !claim_is_over(s->sh, c, s->now_ms))
-            return c;
-    return NULL;
-}
-
-/* Finds (E) a lease whose release was thought to have been sent, where its session has neither tried nor released
- * since: its worker was late, and sends it now. */
-static struct claim *presumed_claim(const struct speaker *s) {
-    for (struct claim *c = entry_claims(s->en); c && !s->shared && !s->loser && !s->released; c = c->next)
-        if (c->presumed && c->peer == s->self && usable(s->sh, c, s->now_ms))
             return c;
     return NULL;
 }
@@ -239,7 +228,7 @@ static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     }
     family_count(f, c, TALLY_RELEASED);
     plan->counted = true;
-    if (f->twice >= TWICE && plan->rule->owner == LOCK_OWNER_AUTO && !f->pooled && family_losers_release(f, c))
+    if (f->twice >= TWICE && plan->rule->owner == LOCK_OWNER_AUTO && !f->pooled && family_surplus(f, c))
         family_pool(s->sh, f, &plan->key, s->now_ms);
     if (!s->shared || !c->debts.count)
         return false;
@@ -259,6 +248,8 @@ static void note_release(const struct speaker *s, struct lock_plan *plan) {
     }
     plan->first_release = !w->released;
     w->released = true;
+    w->sent_ms = s->now_ms;
+    w->lost_row = 0;
 }
 
 static bool has_claim(const struct speaker *s) {
@@ -276,18 +267,38 @@ static bool counts_down_again(const struct speaker *s, const struct lock_plan *p
            !has_claim(s) && !family_owns(s->family, s->self);
 }
 
+/* Decides (C4) about a release over a loser that has no claim. Where the family, or the holder's session, is known,
+ * what is known decides: a connection that is one worker's carries no colleague's release. */
+static enum loser_release losers_release(const struct speaker *s, const struct lock_plan *plan, const struct offer *o) {
+    const struct lock_rule *rule = plan->rule;
+    struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
+    bool unknown = rule && rule->owner == LOCK_OWNER_AUTO && s->loser && !s->shared && s->contest && !o->count;
+    if (!unknown || family_owns(s->family, live ? live->peer : s->self))
+        return LOSER_REFUSED;
+    return aftermath_release(s->family, s->contest, s->witness, live, plan->patient, s->now_ms);
+}
+
+/* Whether the session's last release was its last command on the key, and just now: some workers release twice. */
+static bool releases_twice(const struct speaker *s) {
+    return s->released && s->family && habit_find(s->self, s->family) &&
+           s->now_ms - s->witness->sent_ms <= aftermath_at_once_ms(s->self);
+}
+
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
-    bool used_up = release_counted(s, plan);
+    struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
+    enum loser_release said = losers_release(s, plan, &o);
+    plan->held_back = said == LOSER_HELD_BACK;
+    plan->by_chance = said == LOSER_BELIEVED_BY_CHANCE;
+    if (plan->held_back)
+        return;
+    bool twice = releases_twice(s), used_up = release_counted(s, plan);
     if (counts_down_again(s, plan) && family_vote(s->family, s->self, NULL))
         family_pool(s->sh, s->family, &plan->key, s->now_ms);
     note_release(s, plan);
     if (used_up)
         return;
-    struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
     struct claim *c = o.differ && o.shown_last ? o.shown_last : o.oldest;
-    if (!c)
-        c = presumed_claim(s);
     if (!c)
         c = doubtful_claim(s);
     plan->several = o.count > 1;
@@ -308,10 +319,9 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         plan->right = RIGHT_SUSPECT;
     if (c || strict || release_under_way(s))
         return;
-    /* A release is a colleague's where connections are shared, for a lease that another proxy gave. Else a worker's
-     * second one in a row is no more a holder's than a loser's is: some release twice. */
-    bool repeats = s->released && s->family && habit_find(s->self, s->family);
-    plan->right = (s->loser || repeats) && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
+    /* A release is a colleague's where connections are shared, for a lease that another proxy gave. */
+    bool refused = (s->loser && said == LOSER_REFUSED) || twice;
+    plan->right = refused && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
 }
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */
@@ -320,15 +330,25 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
  * time is over, as where nothing has followed. */
 static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) {
     struct contest *c = s->contest;
-    for (unsigned i = 0; c && i < c->unfollowed.count; i++) {
-        const struct peer *p = peer_find(s->sh, c->unfollowed.at[i].session_id);
+    for (unsigned i = 0; c && i < c->recent.count; i++) {
+        const struct peer *p = peer_find(s->sh, c->recent.at[i].session_id);
         bool shares = s->shared && p && family_shares(s->family, p, rule);
-        if (c->unfollowed.at[i].followed || (p != s->self && !shares))
+        if (c->recent.at[i].expired || (p != s->self && !shares))
             continue;
-        c->unfollowed.at[i].followed = true;
+        c->recent.at[i].expired = true;
         return true;
     }
     return false;
+}
+
+/* Whether the session is a loser, and what it sends is a loser's: a connection that may be pooled carries a holder's
+ * command later than right behind a colleague's lost attempt. */
+static bool behind_a_loss(const struct speaker *s, const struct lock_plan *plan) {
+    if (!s->loser || !s->family || !plan->rule || plan->rule->owner != LOCK_OWNER_AUTO)
+        return s->loser;
+    const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
+    return family_owns(s->family, live ? live->peer : s->self) ||
+           s->now_ms - s->witness->sent_ms <= aftermath_at_once_ms(s->self);
 }
 
 static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
@@ -340,7 +360,8 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
         plan_claim(s->sh, plan, c);
         return;
     }
-    plan->right = refused ? RIGHT_LEASED : s->shared ? RIGHT_BELIEVE : o.count || s->loser ? RIGHT_LEASED : RIGHT_LATER;
+    bool stranger = o.count || behind_a_loss(s, plan);
+    plan->right = refused ? RIGHT_LEASED : s->shared ? RIGHT_BELIEVE : stranger ? RIGHT_LEASED : RIGHT_LATER;
     if (refused || !c)
         return;
     enum lock_right right = plan->right;
@@ -353,9 +374,12 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
 
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms) {
     struct claim *c = claim_live(en, self->client, now_ms);
-    if (!c || !c->family || c->peer != self || c->uses || c->queue || c->observed || !claim_suspicious(c, suspects))
+    if (!c || !c->family || c->peer->remote || c->uses || c->queue || c->observed || !claim_suspicious(c, suspects))
         return NULL;
-    return family_losers_release(c->family, contest_find(en, c->family)) ? NULL : c;
+    const struct witness *w = witness_find(en, self);
+    bool mistaken = w && w->lost && w->lost_fence == c->fence && !family_owns(c->family, c->peer) &&
+                    aftermath_was_holders(c->family, w);
+    return mistaken ? c : NULL;
 }
 
 /* Plans B where no attempt can be carried out anew, in a transaction or of a counter: what will have to make way does
@@ -399,7 +423,7 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !shared))
         return;
     if (plan->verb == LOCK_REWRITE) /* SET XX is how some release, and others extend */
-        plan->right = s->loser && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
+        plan->right = behind_a_loss(s, plan) && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
     else if (shared || (!s->loser && !may_acquire(plan->verb)))
         plan->right = RIGHT_ADOPT;
 }
@@ -503,8 +527,7 @@ static void tidy(const struct speaker *s) {
     int64_t lease_ms = live ? claim_length(live) : s->en->crowd->length_ms;
     while (losses_over(&c->debts, s->now_ms - lease_ms / DEBT_SHARE))
         (void)losses_take(&c->debts);
-    while (losses_over(&c->unfollowed, s->now_ms - lease_ms / FOLLOW_SHARE))
-        family_followed(s->family, losses_take(&c->unfollowed).followed);
+    aftermath_tidy(s->family, c, s->now_ms - lease_ms / FOLLOW_SHARE, s->now_ms);
 }
 
 /* Plans an attempt to acquire. HSETNX sets another field of a lock that its session holds. A session of a pool may hold

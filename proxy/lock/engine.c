@@ -90,6 +90,8 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->begun_ms = now_ms;
     plan->claim = plan->claim_fence = plan->group = 0;
     plan->several = plan->uses = plan->counted = plan->first_release = plan->twice = false;
+    plan->patient = s->patient && !queued;
+    plan->held_back = plan->by_chance = false;
     plan->queued = plan->transaction = queued;
     plan->undone = false;
     plan->claim_token[0] = '\0';
@@ -184,12 +186,15 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
     struct claim *c = attribute_makes_way(en, plan->peer, result->suspects, now_ms);
     bool again = c && c->fence == result->fence;
     if (again) {
+        struct peer *owner = c->peer;
         family_count(c->family, contest_find(en, c->family), TALLY_LOST);
-        family_vote(c->family, plan->peer, NULL);
-        family_pool(sh, c->family, &plan->key, now_ms);
+        aftermath_mistaken(c->family, contest_find(en, c->family));
+        if (family_vote(c->family, plan->peer, owner))
+            family_pool(sh, c->family, &plan->key, now_ms);
         plan->claim_len = token_write(e, c->token, plan->claim_token);
         plan->right = RIGHT_INSTEAD;
         claim_remove(sh, c);
+        peer_settle(sh, owner);
     }
     shard_unlock(sh);
     return again;
@@ -257,20 +262,17 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     uint64_t hash = engine_key_hash(e, key);
     struct shard *sh = ledger_shard(e, hash);
     const struct claim *own = NULL, *own_over = NULL, *client = NULL, *client_over = NULL, *closed_over = NULL;
-    const struct claim *presumed = NULL; /* (E): it may be the session's own after all, if its client has no other */
     struct lock_writing w = {.how = WRITER_NONE};
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
     for (const struct claim *c = entry_claims(en); c; c = c->next) {
-        bool live = claim_is_live(c, now_ms), lost = !live && !c->presumed && !c->taken;
+        bool live = claim_is_live(c, now_ms), lost = !live && !c->taken;
         if (!c->fence)
             continue;
         if (live && c->peer->id == s->id)
             own = c;
         if (lost && c->peer->id == s->id && !writes_for_others(c))
             own_over = c;
-        if (c->presumed && !live && !c->taken && c->peer->id == s->id && !writes_for_others(c))
-            presumed = c;
         if (live && c->peer->client == s->client)
             client = c;
         if (lost && claim_shared(c) && c->peer->client == s->client)
@@ -282,8 +284,6 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     const struct claim *held = own ? own : own_over ? NULL : client, *over = own_over ? own_over : client_over;
     if (!held && !over && closed_over && !is_loser(sh, en, s))
         over = closed_over;
-    if (!held && !over)
-        over = presumed;
     const struct claim *by = held ? held : over;
     if (by) {
         w.how = held ? WRITER_HOLDS : WRITER_LATE;

@@ -50,6 +50,8 @@ struct lock_session {
     bool overlapped; /* its commands may be several workers': engine_session_overlapped, or its library multiplexes */
     uint64_t shards; /* private: which shards know this session */
     uint32_t login; /* opaque, the session layer's: whose upstream connections it uses; as of engine_session_identify */
+    bool patient; /* the session layer's: the command that it begins may be held back (struct lock_plan, held_back) */
+    uint16_t trip_ms; /* the session layer's: a round trip to the client takes so long; 0 less than 1, or not known */
     /* Private to engine.c: the last key, what it hashes to, and its slot. Who has acquired a lock releases it next. */
     struct {
         uint64_t hash, pattern;
@@ -230,6 +232,9 @@ struct lock_plan {
     bool counted;                   /* private: among its family's releases */
     bool first_release;             /* private: it is known by this one that the session has released */
     bool twice;                     /* private: counted as the second one in a row over its session */
+    bool patient;                   /* private: the command may be held back */
+    bool held_back;                 /* LOCK_RELEASE: it is to be begun once more in some ms; see engine_put_off */
+    bool by_chance;                 /* private: it is believed, and says nothing of the family */
     uint64_t hash, pattern;         /* private: the key's, and its pattern's */
     uint64_t family;                /* private: its family's number, where there is a rule */
     struct peer *peer;              /* private: what the shard knows of the session */
@@ -332,13 +337,13 @@ bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, b
  * (engine_looks_back); what was chosen for it is given back. Before either is finished. */
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms);
 
-/* An attempt to acquire was refused by a lease of its own session, and what is known says that this lease's release was
+/* An attempt to acquire was refused by a lease of its own client, and what is known says that this lease's release was
  * refused: true. Then the script is sent once more, as the plan says now: it releases that lease (claim_token, right
  * "instead") and acquires in one step. To be asked before engine_finish, once. */
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms);
 
-/* Takes back the plan of an attempt to acquire that is begun once more later, in the session's thread: as if there had
- * been none. */
+/* Takes back the plan of an attempt to acquire, or of a release that is held back, which is begun once more later, in the
+ * session's thread: as if there had been none. */
 void engine_put_off(struct lock_engine *e, const struct lock_plan *plan);
 /* Whether the lease with this fence (0: whichever is live) that stands in an attempt's way was acquired by its own
  * session, and so by who asks: not where the session's commands may be several workers'. */

@@ -200,11 +200,6 @@ bool family_vote(struct family *f, struct peer *a, struct peer *b) {
     return f->votes >= CROSSINGS;
 }
 
-void family_unvote(struct family *f) {
-    if (f->votes)
-        f->votes--;
-}
-
 void family_pool(struct shard *sh, struct family *f, const struct lock_key *key, int64_t now_ms) {
     if (f->pooled)
         return;
@@ -274,10 +269,14 @@ void family_uncount(struct family *f, struct contest *c) {
         c->n.releases -= c->n.releases >= 1 ? 1 : 0;
 }
 
-bool family_losers_release(const struct family *f, const struct contest *c) {
+bool family_surplus(const struct family *f, const struct contest *c) {
     const struct tally *n = c && c->n.lost + c->n.acquired >= KEY_ATTEMPTS ? &c->n : &f->n;
     float surplus = n->releases - n->acquired;
     return surplus >= SURPLUS && surplus * 2 >= n->lost;
+}
+
+bool family_losers_release(const struct family *f, const struct contest *c) {
+    return aftermath_losers_release(f, c) || family_surplus(f, c);
 }
 
 /* ---- a contended key ------------------------------------------------------------------------------ */

@@ -35,6 +35,11 @@ struct tally {
     float releases, acquired, lost;
 };
 
+/* Lost attempts with a release right behind them over the same session, and without. Halved from time to time. */
+struct aftermath {
+    uint8_t followed, quiet;
+};
+
 struct family {
     struct table_link link; /* in its table */
     struct list_node idle;  /* in the order of use */
@@ -42,6 +47,11 @@ struct family {
     uint32_t refs;          /* habits, contests, claims */
     bool pooled;            /* its workers share connections: releases were seen to cross */
     bool elsewhere;         /* another proxy has given it a lease */
+    bool losers_release;    /* a release right behind a lost attempt is its loser's, and never a colleague's */
+    bool crossed_later;     /* a release over a loser was believed that came later than chance has it */
+    uint8_t crossed_at_once; /* such as came right behind the loss */
+    uint8_t longest_row;     /* lost attempts in a row over a session before a release of a loser's */
+    struct aftermath after;
     uint8_t votes;          /* crossings seen */
     uint8_t twice;          /* releases seen in a row over one session */
     uint8_t row;            /* contended releases in a row over their own session */
@@ -60,11 +70,16 @@ struct habit {
     uint8_t row; /* contended releases in a row over itself, of leases acquired over itself */
 };
 
-/* A lost attempt, of which something is expected to follow. */
+/* What a session has sent behind its lost attempt: nothing so far, no release at once, a release. */
+enum loss_next { LOSS_OPEN, LOSS_QUIET, LOSS_RELEASED };
+
+/* A lost attempt. */
 struct loss {
     int64_t time_ms;
     uint64_t session_id;
-    bool followed; /* it has */
+    uint16_t at_once_ms; /* a release within so many ms is the loser's */
+    uint8_t next;        /* enum loss_next */
+    bool expired;        /* an EXPIRE came behind it */
 };
 
 struct losses {
@@ -76,10 +91,11 @@ struct contest {
     struct contest *next; /* of the entry */
     struct family *family;
     struct tally n;
+    struct aftermath after;
     uint8_t value_count, value_next;
     uint64_t values[CONTEST_VALUES]; /* of the last acquisitions */
     struct losses debts;             /* each uses up a release */
-    struct losses unfollowed;        /* an EXPIRE may follow */
+    struct losses recent;            /* behind which an EXPIRE or a release may come */
     uint64_t live_fence;             /* of the lease that the following is said of; 0 none */
     int64_t asked_own_ms;            /* since when its own session asks for the lock in vain; 0 it does not */
     int64_t suspected_ms;            /* since when it is known to be suspicious; 0 it is not */
@@ -119,8 +135,6 @@ void family_crossed(struct family *f, struct peer *a, struct peer *b);
 /* Notes that a release which crossed proves that connections are shared. Returns whether two such have been seen: the
  * family is to be pooled. */
 bool family_vote(struct family *f, struct peer *a, struct peer *b);
-/* Takes a vote back: one of the crossed releases proved nothing after all. */
-void family_unvote(struct family *f);
 /* Notes that the family's workers share connections, which is an incident once. */
 void family_pool(struct shard *sh, struct family *f, const struct lock_key *key, int64_t now_ms);
 /* Notes that a contended release came over the session that acquired. */
@@ -135,8 +149,10 @@ enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST };
 void family_count(struct family *f, struct contest *c, enum tally_what what);
 /* Takes back a release that was counted, and has not come to be. c may be NULL. */
 void family_uncount(struct family *f, struct contest *c);
-/* Whether losers release too: so many releases more than acquisitions, compared with the lost attempts. c may be NULL.
- */
+/* Whether there are so many releases more than acquisitions, compared with the lost attempts, that losers must have sent
+ * some (D1). c may be NULL. */
+bool family_surplus(const struct family *f, const struct contest *c);
+/* Whether losers are known to release too: by the surplus, or by what came behind lost attempts. c may be NULL. */
 bool family_losers_release(const struct family *f, const struct contest *c);
 
 /* What is known of the family on the key, or NULL. */

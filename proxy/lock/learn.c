@@ -155,8 +155,12 @@ void learn_loss(struct finish *f) {
         w->lost_ms = f->now_ms;
     w->lost = true;
     w->released = false;
-    if (f->result->fence)
+    w->sent_ms = f->now_ms;
+    w->held_ms = 0;
+    if (f->result->fence && w->lost_fence != f->result->fence) {
         w->lost_fence = f->result->fence;
+        w->lost_row = 0;
+    }
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
     learn_live(f, f->result->fence, LEASE_GONE);
 }
@@ -222,9 +226,7 @@ static void learn_contest(struct finish *f) {
     struct contest *contest = contest_get(en, family);
     if (f->result->pooled && rule->owner == LOCK_OWNER_AUTO)
         family_pool(f->sh, family, &f->plan->key, f->now_ms);
-    if (contest->unfollowed.count == CONTEST_DEBTS)
-        family_followed(family, losses_take(&contest->unfollowed).followed);
-    losses_add(&contest->unfollowed, f->now_ms, f->peer->id);
+    aftermath_lost(family, contest, f->peer, f->now_ms);
     family_count(family, contest, TALLY_LOST);
     if (contest->debts.count == CONTEST_DEBTS)
         (void)losses_take(&contest->debts);
@@ -233,6 +235,7 @@ static void learn_contest(struct finish *f) {
     if (!live)
         return;
     claim_suspect(live, f->result->suspects);
+    aftermath_row(witness_get(f->sh, en, f->peer), live);
     if (f->result->shifted_ms)
         claim_expect_until(live, f->now_ms + f->result->shifted_ms);
     if (live->peer == f->peer)

@@ -100,21 +100,6 @@ static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
         .now_ms = now_ms, .key = entry_key(c->entry), .rule = c->rule->pattern, .identity = name, .client = name};
 }
 
-/* Learns (E) from the end of a lease that a refused release has made suspicious, without another one: that was its
- * holder's, over another connection of a pool. */
-static void learn_from_end(struct shard *sh, struct claim *c, int64_t now_ms) {
-    enum { OWN_ROW = 2 };
-    struct family *f = c->family;
-    bool released = c->reserved || c->doubtful; /* or perhaps: its own release has been sent */
-    if (!f || c->rule->owner != LOCK_OWNER_AUTO || c->peer->closed || c->peer->remote || c->observed || released ||
-        f->row >= OWN_ROW || family_owns(f, c->peer) || !claim_suspicious(c, 0))
-        return;
-    struct lock_key key = entry_key(c->entry);
-    if (family_vote(f, c->peer, NULL))
-        family_pool(sh, f, &key, now_ms);
-    c->presumed = true;
-}
-
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {
     enum { INEXACT_MS = 50 };
     if (c->ended)
@@ -143,8 +128,6 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         incident_report(sh, INCIDENT_OVERRUN, &on,
                         "lease ended after %lld ms, its owner is connected; what it still sends %s be refused",
                         (long long)(c->end_ms - c->granted_ms), c->observed ? "would" : "will");
-    if (by_itself)
-        learn_from_end(sh, c, now_ms);
     /* A renewal in flight may still bring the news that it was in time. */
     if (why != LEASE_OVER || !c->asked)
         c->renewing = false;

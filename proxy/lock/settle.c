@@ -28,7 +28,7 @@ static bool comes_back(const struct finish *f, const struct family *family, cons
     if (c->peer->remote && c->fence == f->result->fence) /* others were refused by it before this answer came */
         return true;
     if (own && !shared &&
-        (!c->self_lost || c->taken || c->presumed || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
+        (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
          family_owns(family, f->peer)))
         return true;
     return vary && c->valued && c->value == hash && (own || shared || c->peer->closed);
@@ -96,12 +96,13 @@ void settle_acquired(struct finish *f) {
 /* Ends (B in a transaction) the lease that the attempt was to release first, if nothing else has ended it. */
 static void settle_instead(struct finish *f) {
     struct claim *c = f->plan->claim_fence ? entry_claims(f->entry) : NULL;
-    while (c && (c->fence != f->plan->claim_fence || c->peer != f->peer))
+    while (c && (c->fence != f->plan->claim_fence || c->peer->client != f->peer->client))
         c = c->next;
     if (!c || !c->family)
         return;
-    family_vote(c->family, f->peer, NULL);
-    family_pool(f->sh, c->family, &f->plan->key, f->now_ms);
+    aftermath_mistaken(c->family, contest_find(f->entry, c->family));
+    if (family_vote(c->family, f->peer, c->peer))
+        family_pool(f->sh, c->family, &f->plan->key, f->now_ms);
     settle_spend(f, c);
 }
 
@@ -114,6 +115,8 @@ void settle_granted(struct finish *f) {
     if (w) {
         w->lost = w->released = false;
         w->lost_fence = 0;
+        w->lost_row = 0;
+        w->held_ms = 0;
     }
     if (w && rule->owner == LOCK_OWNER_CONNECTION)
         witness_forget_seen(w);
@@ -123,6 +126,7 @@ void settle_granted(struct finish *f) {
     struct contest *contest = contest_find(en, c->family);
     drop_older(f, c->family, contest);
     if (contest) {
+        aftermath_tries_again(c->family, contest, f->peer);
         family_count(c->family, contest, TALLY_ACQUIRED);
         if (c->valued)
             contest_value(contest, c->value);
@@ -320,9 +324,7 @@ static void learn_course(struct finish *f, const struct claim *used, bool freed)
     struct family *family = used->family;
     if (!family)
         return;
-    if (used->presumed) {
-        family_unvote(family);
-    } else if (used->peer != f->peer) {
+    if (used->peer != f->peer) {
         if (!used->peer->closed)
             family_crossed(family, f->peer, used->peer);
     } else if (freed && used->contended && !used->self_lost) {
@@ -330,29 +332,33 @@ static void learn_course(struct finish *f, const struct claim *used, bool freed)
     }
 }
 
-/* Settles a release, or what may be one, that was believed of who has tried for such locks before: a worker, and it has
- * crossed. False: it has never tried. */
-static bool settle_crossing(struct finish *f, const struct claim *live) {
-    struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-    if (!family || !habit_find(f->peer, family))
-        return false;
-    if (f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit && family_vote(family, f->peer, live ? live->peer : NULL))
+/* Notes that a release, or what may be one, was believed over another session than the acquisition's: a crossing. */
+static void settle_crossing(struct finish *f, struct family *family, const struct claim *live) {
+    struct peer *owner = live ? live->peer : NULL;
+    if (!family)
+        return;
+    if (f->plan->by_chance)
+        family_crossed(family, f->peer, owner);
+    else if (f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit && family_vote(family, f->peer, owner))
         family_pool(f->sh, family, &f->plan->key, f->now_ms);
-    return true;
 }
 
-/* Settles a release (C4) against which nothing spoke. Who has tried for such locks before is a worker, and the release
- * has crossed; anybody else is an operator, or a clean-up: the holder's own release is still to come, over its own
- * session. */
+/* Settles a release (C4) against which nothing spoke. A session that has never tried for such a lock may be an
+ * operator's, or a clean-up's: where the holder's session is known to be one worker's, that worker's own release is
+ * still to come over it. */
 static void settle_believed(struct finish *f) {
     struct claim *live = its_own_live(f);
-    bool tried = settle_crossing(f, live);
+    struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    bool tried = family && habit_find(f->peer, family);
     if (!tried)
         incident_report(f->sh, INCIDENT_BELIEVED, finish_occasion(f),
                         "released: this connection never tried for the lock, and is of the holder's client");
-    if (live && (tried || live->peer->remote)) {
+    bool own = family && live && (family_owns(family, live->peer) || family->losers_release);
+    bool waits = !tried && own && !live->peer->remote;
+    if (!waits) {
+        settle_crossing(f, family, live);
         settle_spend(f, live);
-    } else if (live) {
+    } else {
         live->taken = true;
         /* The claim is kept for as long as its lease can have gone on, and no longer. */
         claim_extra(live)->deadline_ms = f->now_ms + (claim_length(live) ? claim_length(live) : claim_memory(live));
@@ -480,7 +486,7 @@ static void settle_change(struct finish *f) {
         break;
     case LOCK_ADOPTED:
         if (verb == LOCK_REWRITE && !f->claim)
-            settle_crossing(f, its_own_live(f));
+            settle_crossing(f, family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
         touched = settle_touched(f);
         if (touched && touched->fence == f->result->fence)
             settle_done(f);

@@ -198,7 +198,6 @@ struct claim {
     int64_t period_ms;                /* it is renewed for so long */
     struct claim_extra *extra;        /* NULL: all 0 */
     uint32_t renewals : RENEWAL_BITS; /* no more are counted than have room */
-    uint32_t presumed : 1;            /* E: its release is thought to have been sent, over another connection */
     uint32_t suspects : 2;            /* releases of losers that were refused while it was live, SUSPECTS_MAX at most */
     uint32_t cut_short : 1;           /* it ended before its time, or a renewal was on its way */
     uint32_t looking : 1;             /* what is in flight is no renewal but a look */
@@ -245,6 +244,10 @@ struct witness {
     int64_t memory_ms;                  /* kept so long after it was touched */
     bool lost;                          /* the last attempt to acquire was in vain: a loser */
     bool released;                      /* it has sent a release since its last attempt */
+    uint16_t lost_row;                  /* attempts lost in a row against a suspicious lease */
+    int64_t sent_ms;                    /* when its last attempt was lost, or it last released */
+    int64_t held_ms;                    /* since when its release is held back; 0: none is */
+    uint64_t held_fence;                /* of the lease that was live then */
     bool queued_own;                    /* it has pushed nodes into a list lock, as a party of its own */
     bool queued_client;                 /* likewise, for its client */
     uint32_t login;                     /* of the last push */
@@ -414,6 +417,39 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
 /* Notes which claims have been sighted by a session that was shown this value. */
 void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct family *f,
                         const struct lock_rule *rule, const char *value, size_t len);
+
+/* ---- aftermath.c ------------------------------------------------------------------------------- */
+
+/* What is made of a release over a session whose last attempt was lost, in a family that is not known. */
+enum loser_release {
+    LOSER_REFUSED,            /* it is a loser's, or may be */
+    LOSER_BELIEVED,           /* it is a colleague's: the connection is pooled */
+    LOSER_BELIEVED_BY_CHANCE, /* likewise, but it came right behind the loss and proves nothing */
+    LOSER_HELD_BACK           /* there is too little evidence yet: ask again in some ms */
+};
+
+/* Whether what came behind lost attempts shows that losers release. c may be NULL. */
+bool aftermath_losers_release(const struct family *f, const struct contest *c);
+/* Within how many ms behind a loss a release is the loser's. */
+int64_t aftermath_at_once_ms(const struct peer *p);
+/* Notes that an attempt of the session was lost. */
+void aftermath_lost(struct family *f, struct contest *c, const struct peer *p, int64_t now_ms);
+/* Notes that the session tries again, or has acquired: no release came behind its last loss. */
+void aftermath_tries_again(struct family *f, struct contest *c, const struct peer *p);
+/* Takes out the oldest loss, of which nothing more is expected. */
+void aftermath_forget(struct family *f, struct contest *c);
+/* Takes out the losses before that time, once it is known what came behind them. */
+void aftermath_tidy(struct family *f, struct contest *c, int64_t before_ms, int64_t now_ms);
+/* Decides about a release over a loser (w, its witness) that has no claim; `live` is its client's live lease, as far as
+ * is known, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. */
+enum loser_release aftermath_release(struct family *f, struct contest *c, struct witness *w, const struct claim *live,
+                                     bool patient, int64_t now_ms);
+/* Counts a lost attempt in a row against a suspicious lease; a lease that is not suspicious ends the row. */
+void aftermath_row(struct witness *w, const struct claim *live);
+/* Whether so many attempts were lost in a row without a release that the refused one was the holder's. */
+bool aftermath_was_holders(const struct family *f, const struct witness *w);
+/* Notes that a refused release was the holder's: the family's losers do not release. c may be NULL. */
+void aftermath_mistaken(struct family *f, struct contest *c);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 

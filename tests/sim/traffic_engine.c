@@ -55,9 +55,11 @@ static void rule_open(struct front *f, int64_t lease_ms) {
 }
 
 void front_open(struct front *f, struct model *redis, const char *const names[MODEL_KEYS], unsigned number, bool bare,
-                uint64_t seed, int64_t lease_ms) {
+                uint64_t seed, int64_t lease_ms, uint16_t trip_ms, bool patient) {
     memset(f, 0, sizeof(*f));
     f->redis = redis;
+    f->trip_ms = trip_ms;
+    f->patient = patient;
     f->names = names;
     if (bare)
         return;
@@ -129,6 +131,8 @@ void front_connect(struct front *f, struct front_line *line, uint64_t id, const 
     if (!f->engine)
         return;
     engine_session_open(f->engine, &line->session, id, line->identity, strlen(line->identity));
+    line->session.trip_ms = f->trip_ms;
+    line->session.patient = f->patient;
     if (multiplexes)
         engine_session_library(f->engine, &line->session, "ioredis", strlen("ioredis"));
 }
@@ -151,15 +155,18 @@ void front_disconnect(struct front_line *line) {
 
 /* ---- commands ---------------------------------------------------------------------------------- */
 
-void front_begin(struct front_call *c, struct front_line *line, int key, const struct model_command *command) {
+bool front_begin(struct front_call *c, struct front_line *line, int key, const struct model_command *command) {
     struct front *f = line->front;
     c->line = line;
     c->key = key;
     c->command = *command;
     if (!f->engine)
-        return;
+        return true;
     struct lock_key name = key_named(f, key);
     engine_begin(f->engine, &line->session, model_verb(command), &name, f->rule, 1, false, f->redis->now_ms, &c->plan);
+    if (c->plan.held_back)
+        engine_put_off(f->engine, &c->plan);
+    return !c->plan.held_back;
 }
 
 void front_run(struct front_call *c) {

@@ -30,6 +30,8 @@ struct front {
     char id[40];
     struct front_note notes[FRONT_NOTES];
     unsigned noted;
+    uint16_t trip_ms; /* that the engine is told of its connections */
+    bool patient;     /* a release may be held back */
 };
 
 /* A connection to it. */
@@ -53,7 +55,7 @@ struct front_call {
 /* `number`: of the proxy; `lease_ms`: what the rule gives where the application sets no expiry. With `bare` there is no
  * engine. */
 void front_open(struct front *f, struct model *redis, const char *const names[MODEL_KEYS], unsigned number, bool bare,
-                uint64_t seed, int64_t lease_ms);
+                uint64_t seed, int64_t lease_ms, uint16_t trip_ms, bool patient);
 void front_free(struct front *f);
 /* The engine's time has come; what it asks for is done at once. Returns the ms until it wants to be called again. */
 int64_t front_tick(struct front *f);
@@ -64,8 +66,9 @@ void front_connect(struct front *f, struct front_line *line, uint64_t id, const 
 void front_overlap(struct front_line *line);
 void front_disconnect(struct front_line *line);
 
-/* Each begin is followed by run, answered (and by both once more where that says so) and finish. */
-void front_begin(struct front_call *c, struct front_line *line, int key, const struct model_command *command);
+/* Each begin is followed by run, answered (and by both once more where that says so) and finish. False: the engine holds
+ * the release back; it is to be begun once more in some ms. */
+bool front_begin(struct front_call *c, struct front_line *line, int key, const struct model_command *command);
 void front_run(struct front_call *c);
 /* Takes an answer; whether the call is to be sent once more. */
 bool front_answered(struct front_call *c);

@@ -174,7 +174,7 @@ static bool may_lapse(const struct history *h, int key) {
 }
 
 static const struct model_reply *send(struct history *h, unsigned line, int key, const struct model_command *c) {
-    front_begin(&h->call, &h->lines[h->line_of[line]], key, c);
+    (void)front_begin(&h->call, &h->lines[h->line_of[line]], key, c);
     do
         front_run(&h->call);
     while (front_answered(&h->call));
@@ -323,7 +323,7 @@ static void play(struct history *h, const struct scope *s, struct chooser *choos
     h->chooser = chooser;
     h->line_count = h->held_count = h->wrong = h->lost = h->texts = 0;
     h->redis.now_ms = 1000000;
-    front_open(&h->front, &h->redis, NAMES, 0, false, 1, LEASE_MS);
+    front_open(&h->front, &h->redis, NAMES, 0, false, 1, LEASE_MS, TRIP_MS, false);
     unsigned lines = s->lines == LINES_OWN ? s->workers : s->lines == LINES_ONE ? 1 : s->pool;
     for (unsigned i = 0; i < lines; i++)
         connect(h, i);

@@ -445,6 +445,9 @@ static void command_answered(struct traffic *t, struct worker *k) {
     worker_later(t, k, t->redis.now_ms);
 }
 
+/* Releases that are held back are begun once more after so many ms. */
+enum { HELD_MS = 5 };
+
 /* The worker's deed goes out over the connection. */
 static void command_send(struct traffic *t, struct worker *k) {
     int64_t now = t->redis.now_ms;
@@ -465,7 +468,12 @@ static void command_send(struct traffic *t, struct worker *k) {
     if (k->deed.kind == DEED_RELEASE && k->deed.mine)
         traffic_done(t, k->deed.mine);
     struct model_command c = command_of(k);
-    front_begin(&k->call, &l->front, k->deed.key, &c);
+    k->held_back = !front_begin(&k->call, &l->front, k->deed.key, &c);
+    if (k->held_back) {
+        l->free_ms = now + HELD_MS + 1;
+        worker_later(t, k, now + HELD_MS);
+        return;
+    }
     if (t->plan->instant)
         command_at_once(t, k);
     else
@@ -488,6 +496,10 @@ static void worker_goes(struct traffic *t, struct worker *k) {
     const struct app_span *pause = pause_now(t, k->app);
     if (k->dead)
         return;
+    if (k->held_back) {
+        command_send(t, k);
+        return;
+    }
     if (pause) {
         worker_later(t, k, t->start_ms + traffic_trips(pause->to + traffic_random(t)));
         return;
@@ -643,7 +655,8 @@ static void open_fronts(struct traffic *t) {
         if (t->apps[i].plan.spread)
             t->front_count = TRAFFIC_FRONTS;
     for (unsigned i = 0; i < t->front_count; i++) {
-        front_open(&t->fronts[i], &t->redis, t->names, i, t->plan->bare, t->plan->seed + i, lease_ms);
+        front_open(&t->fronts[i], &t->redis, t->names, i, t->plan->bare, t->plan->seed + i, lease_ms, TRAFFIC_TRIP,
+                   true);
         if (!t->plan->bare)
             event_add(t, t->start_ms, EVENT_TICK, &t->fronts[i], 0);
     }

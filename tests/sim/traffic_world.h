@@ -141,6 +141,7 @@ struct worker {
     bool decided; /* `deed` is still to be done */
     struct deed deed;
     struct line *used; /* what the command under way goes over */
+    bool held_back;    /* its release is begun once more over that */
     struct front_call call;
     /* What the last answer said. */
     struct lease *got;

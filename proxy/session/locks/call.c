@@ -91,6 +91,7 @@ void lock_call_value(struct lock_call *l, const char *value, size_t len) {
 static void locks_open(struct worker *w) {
     w->locks = memory_zalloc(sizeof(*w->locks));
     lock_waits_open(w);
+    lock_holds_open(w);
 }
 
 static void locks_close(struct worker *w) {
@@ -98,6 +99,7 @@ static void locks_close(struct worker *w) {
     while ((n = stack_pop(&w->locks->free)))
         memory_free(LIST_ENTRY(n, struct lock_call, link));
     lock_waits_close(w);
+    lock_holds_close(w);
     memory_free(w->locks);
     w->locks = NULL;
 }
@@ -390,6 +392,8 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
 inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
     if (s)
         advise_script(s, &l->plan, result, l->advises);
+    if (s && result->outcome == LOCK_HELD)
+        lock_note_trip(s);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
                   worker_now(w));
     if (__builtin_expect(l->plan.rule && l->plan.rule->wait_ms > 0, false))

@@ -131,20 +131,42 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
     return lock_wait_behind(&request->call, l);
 }
 
+/* Begins a release that the engine may want to hold back until it knows more: then the session's input waits, and the
+ * request is read once more. NULL: it is held back. */
+static __attribute__((noinline)) struct lock_call *begin_release(struct session *s, const struct lock_rule *rule,
+                                                                 const struct lock_command *lc, const char *key,
+                                                                 size_t key_len, const struct lock_words *words) {
+    s->lock.patient = true;
+    struct lock_call *l = begin(s, NULL, rule, lc, key, key_len, words);
+    s->lock.patient = false;
+    if (!l->plan.held_back)
+        return l;
+    engine_put_off(s->worker->shared->engine, &l->plan);
+    lock_drop(s->worker, l);
+    counter_sub(&s->worker->counters.requests_locks, 1);
+    lock_hold_back(s);
+    return NULL;
+}
+
 /* Deals with a command under a rule with `wait`. It is not the same as dispatch for others, so that these pay one
  * comparison for it. */
-static __attribute__((noinline)) void dispatch_waits(struct session *s, const struct command *c,
-                                                     const struct lock_words *words, const struct lock_command *lc,
-                                                     uint32_t key_index, const struct lock_rule *rule) {
+static __attribute__((noinline)) enum dispatch_result
+dispatch_waits(struct session *s, const struct command *c, const struct lock_words *words,
+               const struct lock_command *lc, uint32_t key_index, const struct lock_rule *rule) {
     size_t len;
     const char *key = lock_word(words, key_index, &len);
+    bool spends = lock_verb_is(lc->verb, VERB_SPENDS);
+    struct lock_call *l = spends ? begin_release(s, rule, lc, key, len, words) : NULL;
+    if (spends && !l)
+        return DISPATCH_WAIT;
     struct request *request = request_new(s, c);
     lock_busy_key(request, key, len);
-    struct lock_call *l = begin(s, NULL, rule, lc, key, len, words);
+    if (!l)
+        l = begin(s, NULL, rule, lc, key, len, words);
     bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
     bool asks = alike && waiting_count(s->worker->shared->waiting) == 0;
     if ((!asks && waits_behind(request, l, lc, words)) || (alike && lock_join(&request->call, l)))
-        return;
+        return DISPATCHED;
     if (lc->script == SCRIPT_RELEASE)
         lock_wait_sent(s, l); /* first: it may leave the lock to another proxy, and say so */
     build(s, NULL, l, lc, words);
@@ -152,6 +174,7 @@ static __attribute__((noinline)) void dispatch_waits(struct session *s, const st
     if (alike)
         lock_probe(&request->call, l); /* first: it may end at once */
     lock_submit(&request->call, l, lc->script);
+    return DISPATCHED;
 }
 
 enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
@@ -162,15 +185,18 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
         session_refuse(s, c, "ERR syntax error");
         return DISPATCHED;
     }
-    if (rule->wait_ms > 0) {
-        dispatch_waits(s, c, &words, lc, key_index, rule);
-        return DISPATCHED;
-    }
+    if (rule->wait_ms > 0)
+        return dispatch_waits(s, c, &words, lc, key_index, rule);
     size_t len;
     const char *key = lock_word(&words, key_index, &len);
+    bool spends = lock_verb_is(lc->verb, VERB_SPENDS);
+    struct lock_call *l = spends ? begin_release(s, rule, lc, key, len, &words) : NULL;
+    if (spends && !l)
+        return DISPATCH_WAIT;
     struct request *request = request_new(s, c);
     lock_busy_key(request, key, len);
-    struct lock_call *l = begin(s, NULL, rule, lc, key, len, &words);
+    if (!l)
+        l = begin(s, NULL, rule, lc, key, len, &words);
     bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
     if (!alike || !lock_join(&request->call, l)) {
         build(s, NULL, l, lc, &words);

@@ -43,6 +43,8 @@ struct lock_waited {
 /* A worker's part in locks: worker->locks. */
 struct worker_locks {
     struct list_node waits;    /* struct wait, wait.c's */
+    struct list_node held_back; /* hold.c's: sessions whose release is held back, by their runnable_link */
+    struct ev_timer look;       /* and when they are made runnable */
     struct ev_async wake;      /* other threads have mail for waiters of this one */
     struct ears *ears;         /* ear.c's; NULL: nobody has waited yet */
     struct lock_waited waited; /* what the script that is built tells of those who wait, else LOCK_WAITED_NONE */
@@ -96,6 +98,12 @@ struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const st
                                 const char *key, size_t key_len);
 /* Frees a call of which the engine knows nothing any more. */
 void lock_drop(struct worker *w, struct lock_call *l);
+/* Has the session's input read again in a few ms, from the release on that is held back (hold.c). */
+void lock_hold_back(struct session *s);
+void lock_holds_open(struct worker *w);
+void lock_holds_close(struct worker *w);
+/* Finds out how long a round trip to the client takes, once: an attempt of the session's was lost. */
+void lock_note_trip(struct session *s);
 /* Starts a call for a command that came some time ago: what the session has sent since says nothing of it. */
 struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
                                   const char *key, size_t key_len);

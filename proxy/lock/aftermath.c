@@ -1,0 +1,220 @@
+/*
+ * What a session sends behind a lost attempt, and what that says of a release over it.
+ *
+ *      attempt lost ──┬─ a release at once      its code releases in `finally`: a loser's
+ *                     └─ nothing, or an attempt  losers do not release here: a colleague's, over a pooled connection
+ *
+ * Some code releases also after a failed attempt. A pooled connection carries a holder's release behind a colleague's
+ * lost attempt. Both look the same on one connection. They differ in what follows all other lost attempts of the
+ * workload: there every loss has a release right behind it, here hardly any has. So the evidence is counted for the
+ * family, and while it says too little a release is held back for a moment (C4 of docs/locks.md).
+ */
+#include "proxy/lock/finish.h"
+
+enum {
+    TRIPS = 2,              /* each time has so many round trips of the client's connection on top: */
+    AT_ONCE_MS = 5,         /* a loser's release comes within so many ms */
+    CHANCE_MS = 1,          /* one that comes within so many is hardly a colleague's, by chance */
+    HOLD_MS = 400,          /* a release is held back for so long, */
+    HOLD_TRIPS = 10,        /* and so many round trips, */
+    HOLD_MOST_MS = 1000,    /* at most */
+    FOLLOWED_WEIGHT = 2,    /* a lost attempt with a release at once speaks for losers that release, */
+    QUIET_WEIGHT = 5,       /* and one without against it */
+    RELEASERS_SCORE = 6,    /* from here on losers are known to release, */
+    QUIET_SCORE = -8,       /* and up to here not to */
+    CHANCES = 2,            /* releases by chance that were believed; the next one shows that losers release */
+    FADE_LOSSES = 64,       /* counts are halved there */
+    KEY_LOSSES = 8,         /* from so many on a key is judged by itself */
+    PATIENCE = 3,           /* lost attempts in a row that show a refused release to have been the holder's */
+    LONGEST_ROW = 64
+};
+
+/* ---- evidence ----------------------------------------------------------------------------------- */
+
+static int64_t trip_ms(const struct peer *p) {
+    return p->session && !p->closed ? p->session->trip_ms : 0;
+}
+
+int64_t aftermath_at_once_ms(const struct peer *p) {
+    return AT_ONCE_MS + TRIPS * trip_ms(p);
+}
+
+static bool held_long_enough(const struct witness *w, int64_t now_ms) {
+    int64_t most_ms = HOLD_MS + HOLD_TRIPS * trip_ms(w->peer);
+    return now_ms - w->held_ms >= (most_ms < HOLD_MOST_MS ? most_ms : HOLD_MOST_MS);
+}
+
+static void after_count(struct aftermath *a, bool followed) {
+    if (followed)
+        a->followed++;
+    else
+        a->quiet++;
+    if (a->followed + a->quiet > FADE_LOSSES) {
+        a->followed /= 2;
+        a->quiet /= 2;
+    }
+}
+
+static void count_loss(struct family *f, struct contest *c, bool followed) {
+    after_count(&f->after, followed);
+    after_count(&c->after, followed);
+}
+
+/* Takes back that nothing had followed a loss. */
+static void uncount_quiet(struct family *f, struct contest *c) {
+    f->after.quiet -= f->after.quiet > 0;
+    c->after.quiet -= c->after.quiet > 0;
+}
+
+static void loss_turns_quiet(struct family *f, struct contest *c, struct loss *l) {
+    if (l->next != LOSS_OPEN)
+        return;
+    l->next = LOSS_QUIET;
+    count_loss(f, c, false);
+}
+
+/* Notes the losses of a key behind which no release has come at once. */
+static void note_quiet(struct family *f, struct contest *c, int64_t now_ms) {
+    for (unsigned i = 0; i < c->recent.count; i++)
+        if (now_ms - c->recent.at[i].time_ms > c->recent.at[i].at_once_ms)
+            loss_turns_quiet(f, c, &c->recent.at[i]);
+}
+
+/* What counts for a key: its own evidence where there is enough. Several applications may work under one family. */
+static const struct aftermath *evidence(const struct family *f, const struct contest *c) {
+    return c && c->after.followed + c->after.quiet >= KEY_LOSSES ? &c->after : &f->after;
+}
+
+/* Above 0 losers seem to release; `less` of the losses with a release are left out. */
+static int score(const struct aftermath *a, int less) {
+    return FOLLOWED_WEIGHT * (a->followed - less) - QUIET_WEIGHT * a->quiet;
+}
+
+bool aftermath_losers_release(const struct family *f, const struct contest *c) {
+    return f->losers_release && score(evidence(f, c), 0) > QUIET_SCORE;
+}
+
+/* The session's last loss on the key, or NULL. */
+static struct loss *last_loss(struct contest *c, const struct peer *p) {
+    for (unsigned i = c->recent.count; i > 0; i--)
+        if (c->recent.at[i - 1].session_id == p->id)
+            return &c->recent.at[i - 1];
+    return NULL;
+}
+
+void aftermath_forget(struct family *f, struct contest *c) {
+    struct loss l = losses_take(&c->recent);
+    loss_turns_quiet(f, c, &l);
+    family_followed(f, l.expired);
+}
+
+void aftermath_tidy(struct family *f, struct contest *c, int64_t before_ms, int64_t now_ms) {
+    note_quiet(f, c, now_ms);
+    while (losses_over(&c->recent, before_ms) && c->recent.at[0].next != LOSS_OPEN)
+        aftermath_forget(f, c);
+}
+
+void aftermath_tries_again(struct family *f, struct contest *c, const struct peer *p) {
+    struct loss *l = last_loss(c, p);
+    if (l)
+        loss_turns_quiet(f, c, l);
+}
+
+void aftermath_lost(struct family *f, struct contest *c, const struct peer *p, int64_t now_ms) {
+    aftermath_tries_again(f, c, p);
+    note_quiet(f, c, now_ms);
+    if (c->recent.count == CONTEST_DEBTS)
+        aftermath_forget(f, c);
+    losses_add(&c->recent, now_ms, p->id);
+    c->recent.at[c->recent.count - 1].at_once_ms = (uint16_t)aftermath_at_once_ms(p);
+}
+
+/* Notes that the session has sent a release behind its last loss. */
+static void note_followed(struct family *f, struct contest *c, const struct peer *p, bool at_once) {
+    struct loss *l = last_loss(c, p);
+    if (!l || l->next == LOSS_RELEASED)
+        return;
+    if (l->next == LOSS_QUIET)
+        uncount_quiet(f, c);
+    l->next = LOSS_RELEASED;
+    if (at_once)
+        count_loss(f, c, true);
+}
+
+/* ---- the verdict ---------------------------------------------------------------------------------- */
+
+/* Whether the release was held back before, and the lease that it may be meant for is over by now. */
+static bool lease_changed(const struct witness *w, const struct claim *live) {
+    return w->held_ms && (!live || live->fence != w->held_fence);
+}
+
+/* What the evidence says. `soon`: the release came right behind the loss. */
+static enum loser_release weigh(struct family *f, const struct contest *c, bool at_once, bool soon) {
+    int without_this = score(evidence(f, c), at_once ? 1 : 0);
+    if (at_once && without_this >= RELEASERS_SCORE) {
+        f->losers_release = true;
+        return LOSER_REFUSED;
+    }
+    if (at_once && without_this > QUIET_SCORE)
+        return LOSER_HELD_BACK;
+    if (!soon) {
+        f->crossed_later = true;
+        return LOSER_BELIEVED;
+    }
+    if (f->crossed_at_once >= CHANCES && !f->crossed_later) {
+        f->losers_release = true;
+        return LOSER_REFUSED;
+    }
+    f->crossed_at_once++;
+    return LOSER_BELIEVED_BY_CHANCE;
+}
+
+enum loser_release aftermath_release(struct family *f, struct contest *c, struct witness *w, const struct claim *live,
+                                     bool patient, int64_t now_ms) {
+    const struct peer *p = w->peer;
+    bool again = w->held_ms != 0;
+    int64_t apart_ms = (again ? w->held_ms : now_ms) - w->sent_ms;
+    bool at_once = apart_ms <= aftermath_at_once_ms(p);
+    note_quiet(f, c, now_ms);
+    if (!again)
+        note_followed(f, c, p, at_once);
+    enum loser_release said = LOSER_REFUSED;
+    if (!lease_changed(w, live) && !family_losers_release(f, c))
+        said = weigh(f, c, at_once, apart_ms <= CHANCE_MS + TRIPS * trip_ms(p));
+    if (said == LOSER_HELD_BACK && patient && live && (!again || !held_long_enough(w, now_ms))) {
+        if (!again) {
+            w->held_ms = now_ms;
+            w->held_fence = live->fence;
+        }
+        return said;
+    }
+    w->held_ms = 0;
+    if (said == LOSER_HELD_BACK)
+        said = LOSER_REFUSED;
+    if (said == LOSER_REFUSED && w->lost_row > f->longest_row)
+        f->longest_row = w->lost_row < LONGEST_ROW ? (uint8_t)w->lost_row : LONGEST_ROW;
+    w->lost_row = 0;
+    return said;
+}
+
+/* ---- a wrong refusal -------------------------------------------------------------------------------- */
+
+void aftermath_row(struct witness *w, const struct claim *live) {
+    if (live && claim_suspicious(live, 0) && w->lost_row < UINT16_MAX)
+        w->lost_row++;
+    else if (!live || !claim_suspicious(live, 0))
+        w->lost_row = 0;
+}
+
+bool aftermath_was_holders(const struct family *f, const struct witness *w) {
+    unsigned longest = f->longest_row ? f->longest_row : 1;
+    return w->lost_row >= PATIENCE * longest;
+}
+
+void aftermath_mistaken(struct family *f, struct contest *c) {
+    static const struct aftermath QUIET = {.quiet = 2};
+    f->losers_release = false;
+    f->after = QUIET;
+    if (c)
+        c->after = QUIET;
+}

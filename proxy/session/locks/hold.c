@@ -1,0 +1,50 @@
+/*
+ * Releases that are held back: the engine wants to know more before it decides whose they are (proxy/lock/aftermath.c).
+ *
+ *      release ──> engine_begin: held back ──> the session's input waits ──> 5 ms later the same bytes are read again
+ *
+ * Nothing of a request is kept but its bytes, which stay in the session's input.
+ */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/private.h"
+
+static const double LOOK_S = 0.005;
+
+void lock_hold_back(struct session *s) {
+    struct worker_locks *locks = s->worker->locks;
+    if (s->is_runnable || s->state != SESSION_OPEN)
+        return;
+    s->is_runnable = true;
+    list_append(&locks->held_back, &s->runnable_link);
+    if (!ev_is_active(&locks->look))
+        ev_timer_start(s->worker->loop, &locks->look);
+}
+
+static void on_look(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct worker *w = timer->data;
+    list_splice(&w->runnable, &w->locks->held_back);
+}
+
+void lock_holds_open(struct worker *w) {
+    list_init(&w->locks->held_back);
+    ev_timer_init(&w->locks->look, on_look, LOOK_S, 0.);
+    w->locks->look.data = w;
+}
+
+void lock_holds_close(struct worker *w) {
+    ev_timer_stop(w->loop, &w->locks->look);
+}
+
+void lock_note_trip(struct session *s) {
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+    if (s->trip_known)
+        return;
+    s->trip_known = true;
+    if (getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0)
+        s->lock.trip_ms = info.tcpi_rtt < UINT16_MAX * 1000u ? (uint16_t)(info.tcpi_rtt / 1000) : UINT16_MAX;
+}
