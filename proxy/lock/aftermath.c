@@ -22,7 +22,7 @@ enum {
     QUIET_WEIGHT = 5,       /* and one without against it */
     RELEASERS_SCORE = 6,    /* from here on losers are known to release, */
     QUIET_SCORE = -8,       /* and up to here not to */
-    CHANCES = 2,            /* releases by chance that were believed; the next one shows that losers release */
+    CHANCES = 4,            /* releases by chance that were believed; the next one shows that losers release */
     FADE_LOSSES = 64,       /* counts are halved there */
     KEY_LOSSES = 8,         /* from so many on a key is judged by itself */
     PATIENCE = 3,           /* lost attempts in a row that show a refused release to have been the holder's */

@@ -87,8 +87,10 @@ struct claim *claim_live(const struct entry *en, const struct lock_client *clien
 void claim_suspect(struct claim *c, uint32_t suspects) {
     if (suspects > SUSPECTS_MAX)
         suspects = SUSPECTS_MAX;
-    if (suspects > c->suspects)
-        c->suspects = suspects & SUSPECTS_MAX;
+    if (suspects <= c->suspects)
+        return;
+    c->suspects = suspects & SUSPECTS_MAX;
+    c->vouched = 0;
 }
 
 void claim_expect_until(struct claim *c, int64_t deadline_ms) {
@@ -98,7 +100,7 @@ void claim_expect_until(struct claim *c, int64_t deadline_ms) {
 }
 
 bool claim_suspicious(const struct claim *c, uint32_t suspects) {
-    return suspects > 0 || c->suspects > 0;
+    return suspects > c->suspects || (c->suspects > 0 && !c->vouched);
 }
 
 static bool usable(const struct shard *sh, const struct claim *c, int64_t now_ms) {
@@ -311,12 +313,6 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         plan->right = RIGHT_OLDER;
         plan->older_ms = claim_deadline(s->sh, c) - s->now_ms;
     }
-    /* Unless it is live, its lease made way before its end: released through another proxy, perhaps, and this release
-     * is the one of the lease that is live. */
-    bool early = c && s->contest && (c->ended ? c->cut_short : claim_is_live(c, s->now_ms));
-    if (early && !s->shared && !strict && !c->taken && c->peer == s->self && plan->rule &&
-        plan->rule->owner == LOCK_OWNER_AUTO)
-        plan->right = RIGHT_SUSPECT;
     if (c || strict || release_under_way(s))
         return;
     /* A release is a colleague's where connections are shared, for a lease that another proxy gave. */

@@ -202,6 +202,8 @@ void settle_done(struct finish *f) {
     if (!c)
         return;
     int64_t end_ms = c->end_ms;
+    if (f->plan->verb == LOCK_EXTEND || f->plan->verb == LOCK_REWRITE)
+        c->vouched = 1;
     if (!c->fence) { /* what had been unknown */
         c->fence = f->result->fence;
         c->reported = !lease_owner_here(c);

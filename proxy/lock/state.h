@@ -198,6 +198,7 @@ struct claim {
     int64_t period_ms;                /* it is renewed for so long */
     struct claim_extra *extra;        /* NULL: all 0 */
     uint32_t renewals : RENEWAL_BITS; /* no more are counted than have room */
+    uint32_t vouched : 1;             /* it was extended since the last of these: its holder works on */
     uint32_t suspects : 2;            /* releases of losers that were refused while it was live, SUSPECTS_MAX at most */
     uint32_t cut_short : 1;           /* it ended before its time, or a renewal was on its way */
     uint32_t looking : 1;             /* what is in flight is no renewal but a look */
