@@ -35,6 +35,13 @@ bool claim_shared(const struct claim *c) {
     return family_shares(c->family, c->peer, c->rule);
 }
 
+bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c) {
+    if (claim_shared(c))
+        return true;
+    return atomic_load(&e->elsewhere) && c->rule->owner == LOCK_OWNER_AUTO && c->family &&
+           !family_owns(c->family, c->peer);
+}
+
 static int64_t within(int64_t n, int64_t least, int64_t most) {
     return n < least ? least : n > most ? most : n;
 }
@@ -286,6 +293,13 @@ static bool releases_twice(const struct speaker *s) {
            s->now_ms - s->witness->sent_ms <= aftermath_at_once_ms(s->self);
 }
 
+/* Whether the claim's lease may have been released through another proxy, and this release be meant for the lease that
+ * came after it there. A lease that is about to end may have ended by itself. */
+static bool may_have_made_way(const struct speaker *s, const struct claim *c) {
+    enum { SLACK_MS = 50 };
+    return (!c->end_ms || c->end_ms > s->now_ms + SLACK_MS) && claim_spent_elsewhere(s->sh->engine, c);
+}
+
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
@@ -307,8 +321,9 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     plan_claim(s->sh, plan, c);
     /* The lease to release is a colleague's that was given at another proxy, if the chosen one has made way there. If
      * that one is over, that other proxy is told that its lease's release may have been this one (C3). */
-    if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms)) {
-        plan->right = RIGHT_ADOPT;
+    if (c && !c->peer->remote && claim_is_live(c, s->now_ms)) {
+        if (s->shared || may_have_made_way(s, c))
+            plan->right = RIGHT_ADOPT;
     } else if (c && s->shared && !c->peer->remote && plan->verb == LOCK_RELEASE) {
         plan->right = RIGHT_OLDER;
         plan->older_ms = claim_deadline(s->sh, c) - s->now_ms;
@@ -598,7 +613,7 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
     if (!en || plan->verb != LOCK_RELEASE || entry_witnesses(en) || entry_contests(en))
         return false;
     struct claim *c = only_claim(sh, en, self, now_ms);
-    if (!c || c->observed || c->taken)
+    if (!c || c->observed || c->taken || claim_spent_elsewhere(sh->engine, c))
         return false;
     plan_claim(sh, plan, c);
     return true;

@@ -71,6 +71,8 @@ void settle_done(struct finish *f);
 /* Settles a command that has freed the lock. */
 void settle_freed(struct finish *f);
 void claim_value(struct finish *f, struct claim *c);
+/* Notes that the lease of `live` (NULL: not known) was released over another session than its own: a crossing. */
+void settle_crossing(struct finish *f, struct family *family, const struct claim *live);
 /* Uses a claim up; NULL is allowed. */
 void settle_spend(struct finish *f, struct claim *c);
 /* Reports what was refused, and why, or under audit what would be. */

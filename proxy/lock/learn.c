@@ -30,7 +30,7 @@ bool finish_schedule(struct finish *f, struct claim *c) {
 static bool made_way(const struct finish *f, const struct claim *c) {
     enum { SLACK_MS = 50 };
     bool early = !c->end_ms || c->end_ms > f->now_ms + (f->now_ms - f->plan->begun_ms) + SLACK_MS;
-    return !c->uses && !c->ended && (c->peer->remote || (early && claim_shared(c)));
+    return !c->uses && !c->ended && (c->peer->remote || (early && claim_spent_elsewhere(f->e, c)));
 }
 
 void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
@@ -43,6 +43,8 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
             continue;
         bool spent = c != f->claim && made_way(f, c);
         lease_end(f->sh, c, why, f->now_ms);
+        if (spent && !c->peer->remote)
+            settle_crossing(f, c->family, c);
         if (spent)
             settle_spend(f, c);
         else if (c != f->claim) /* that one is the verb's */
@@ -182,6 +184,7 @@ static struct claim *learn_its_own(struct finish *f, struct family *family) {
         c->reported = true;
         if (family)
             family->elsewhere = true;
+        atomic_store(&f->e->elsewhere, true);
     }
     if (c->peer->remote) {
         c->end_ms = f->now_ms + (rule->lease_ms > KEPT_MS ? rule->lease_ms : KEPT_MS);

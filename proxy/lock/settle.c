@@ -334,8 +334,7 @@ static void learn_course(struct finish *f, const struct claim *used, bool freed)
     }
 }
 
-/* Notes that a release, or what may be one, was believed over another session than the acquisition's: a crossing. */
-static void settle_crossing(struct finish *f, struct family *family, const struct claim *live) {
+void settle_crossing(struct finish *f, struct family *family, const struct claim *live) {
     struct peer *owner = live ? live->peer : NULL;
     if (!family)
         return;

@@ -300,6 +300,7 @@ struct lock_engine {
     atomic_bool departs;                       /* there are some */
     atomic_uint_fast64_t releasers[RELEASERS]; /* hashes of (rule, identity) that released once */
     atomic_bool leaving;                       /* this process stops */
+    atomic_bool elsewhere;                     /* another proxy has given a lease to a client that is here, too */
     struct shard shards[SHARDS];
 };
 
@@ -407,6 +408,9 @@ void claim_expect_until(struct claim *c, int64_t deadline_ms);
 bool claim_suspicious(const struct claim *c, uint32_t suspects);
 /* The claim with the lease that is live, as far as is known, of this client; NULL: none. */
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
+/* Whether the lease may have been released through another proxy, over another connection of a pool: it made way before
+ * its end, and nothing says that its session is one worker's. */
+bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
 /* Fills in the plan's claim, token, right and what the session has seen. */
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
 /* Finds (B) the session's own live lease, whose release has been refused as far as is known, or as `suspects` says that
