@@ -54,8 +54,10 @@ POOLS = [
     Contender("redis-py, blocking FIFO", judge.POOL, python("contend/redis_py.py", "blocking-fifo"), quick=True),
     Contender("hiredis, random", judge.POOL, lambda shop: [shop.cc("contend/hiredis.c")], quick=True),
     Contender("ioredis 5, generic-pool", judge.POOL, node("contend/node.js", "ioredis")),
+    Contender("ioredis 5, generic-pool, silent", judge.POOL, node("contend/node.js", "ioredis", "silent=1")),
     Contender("node-redis 4, isolated", judge.POOL, node("contend/node.js", "redis4")),
     Contender("node-redis 5, pool", judge.POOL, node("contend/node.js", "redis5")),
+    Contender("node-redis 5, pool, silent", judge.POOL, node("contend/node.js", "redis5", "silent=1")),
     Contender("go-redis 5", judge.POOL, lambda shop: [shop.go("contend/goredis", "gopkg.in/redis.v5")]),
     Contender("phpredis, pconnect", judge.POOL, script("php", "contend/phpredis.php", probe=PHP_REDIS)),
 ]
