@@ -11,7 +11,7 @@ const [name, ...words] = process.argv.slice(2);
 const library = require(name);
 const { version } = require(`${name}/package.json`);
 const [ZERO, DELETED, NOT_MINE, FORGOTTEN, UNSURE] = [0, 1, -1, -2, -3];
-const [RETRIES, RETRY_MS] = [500, 20];
+const [RETRIES, RETRY_MS, HUNG_MS] = [500, 20, 1000];
 
 const o = {};
 for (const word of words) {
@@ -72,13 +72,20 @@ async function open() {
 // Whether an error is a connection's: a server's error begins with a word in capitals.
 const isServers = (error) => /^[A-Z]{3,}/.test(error.message) && /Reply/.test(error.name + error.constructor.name);
 
+// While connections are retried, a command without an answer for HUNG_MS counts as failed.
+const atMost = (ms, promise) => {
+    let timer;
+    const limit = new Promise((_, reject) => { timer = setTimeout(() => reject(new Error('no answer')), ms); });
+    return Promise.race([promise, limit]).finally(() => clearTimeout(timer));
+};
+
 async function connect() {
     const opened = await open();
     // [reply, whether it was sent more than once]: with retry=1 a command whose connection fails is sent again.
     const send = async (f) => {
         for (let times = 0; ; times++) {
             try {
-                return [await opened.use(f), times > 0];
+                return [await (o.retry ? atMost(HUNG_MS, opened.use(f)) : opened.use(f)), times > 0];
             } catch (error) {
                 if (!o.retry || isServers(error) || times > RETRIES) throw error;
                 await sleep(RETRY_MS);
@@ -166,10 +173,11 @@ async function main() {
     const began = now();
     const end = began + o.seconds * 1e6;
     await Promise.all(workers.map((worker) => worker.run(end)));
-    await client.close();
+    if (!o.retry) await client.close();
     const sum = (field) => workers.reduce((total, worker) => total + worker[field], 0);
     console.log(JSON.stringify({ version, began, attempts: sum('attempts'), freed: sum('freed'),
         sections: workers.flatMap((worker) => worker.sections) }));
+    if (o.retry) process.exit(0); // a pool whose connections failed may not close
 }
 
 main();
