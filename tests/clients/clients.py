@@ -21,6 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 NPM = {
     "ioredis": "ioredis@5.11.1",
     "ioredis6": "npm:ioredis@6.0.0",
+    "generic-pool": "generic-pool@3.9.0",
     "redis3": "npm:redis@3.1.2",
     "redis4": "npm:redis@4.7.1",
     "redis5": "npm:redis@5.12.1",

@@ -3,6 +3,8 @@
 # a table.
 # run.sh contend [--quick] [OPTION ...]: workers of real clients contend for one lock on the default rule; what they
 # reach on Redis and through the proxy, as a table (contend/run.py --help).
+# run.sh pools [--quick] [--own] [--cluster] [--proxies 2] [--restart] [OPTION ...]: pools of real clients, of fresh families and
+# with leases of a minute, lose nothing on the default rule (contend/pools.py --help).
 # run.sh waits [OPTION ...]: the same clients poll every 100 ms, on Redis and under `wait 1s` (contend/waits.py --help).
 #
 # Installs what it needs (Debian's packages; npm's in a folder of its own under $LOCKKEEPER_CLIENTS or the temporary
@@ -13,6 +15,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 program=$root/tests/clients/run.py
 case ${1:-} in
 contend) program=$root/tests/clients/contend/run.py ;;
+pools) program=$root/tests/clients/contend/pools.py ;;
 waits) program=$root/tests/clients/contend/waits.py ;;
 esac
 [ "${program##*/contend/}" = "$program" ] || shift

@@ -1,43 +1,110 @@
-// Workers with ioredis or node-redis that contend for one lock over the one connection that the process has:
-// node.js PACKAGE NAME=VALUE ... (run.py says what they mean). silent=1: the library does not tell the server its name.
+// Workers with ioredis or node-redis that contend for one lock: node.js PACKAGE NAME=VALUE ... (run.py and pools.py say what
+// they mean). They share the one connection that the process has. With connections=N each command takes one of N: of
+// generic-pool with ioredis, of node-redis 4's isolation pool, of node-redis 5's createClientPool. silent=1: the library
+// does not tell the server its name.
 'use strict';
 
 const { randomUUID } = require('node:crypto');
+const net = require('node:net');
 
 const [name, ...words] = process.argv.slice(2);
 const library = require(name);
 const { version } = require(`${name}/package.json`);
-const [ZERO, DELETED, NOT_MINE, FORGOTTEN] = [0, 1, -1, -2];
+const [ZERO, DELETED, NOT_MINE, FORGOTTEN, UNSURE] = [0, 1, -1, -2, -3];
+const [RETRIES, RETRY_MS, HUNG_MS] = [500, 20, 1000];
 
 const o = {};
 for (const word of words) {
     const [key, text] = word.split('=', 2);
-    o[key] = ['host', 'key', 'value'].includes(key) ? text : Number(text);
+    o[key] = ['host', 'port', 'key', 'value'].includes(key) ? text : Number(text);
 }
 
 const now = () => Number(process.hrtime.bigint() / 1000n);
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const part = (x) => x - Math.floor(x);
 
-async function connect() {
-    if (name.startsWith('ioredis')) {
-        const c = new library({ host: o.host, port: o.port, disableClientInfo: o.silent === 1 });
-        await c.ping();
-        return {
-            acquire: (value) => c.set(o.key, value, 'PX', o.lease, 'NX'),
-            get: () => c.get(o.key),
-            del: () => c.del(o.key),
-            close: () => c.disconnect(),
-        };
+// Connections go to the ports by turns. The libraries have no option for it, so the port is put in here.
+const ports = o.port.split(',').map(Number);
+let turns = 0;
+const plain = net.createConnection;
+if (ports.length > 1) {
+    const byTurns = (options, ...rest) => plain({ ...options, port: ports[turns++ % ports.length] }, ...rest);
+    net.createConnection = net.connect = byTurns;
+}
+
+const quiet = () => {}; // the command that fails says so
+
+const openIoredis = () => {
+    const c = new library({ host: o.host, port: ports[0], disableClientInfo: o.silent === 1,
+        ...(o.retry && { retryStrategy: () => RETRY_MS, maxRetriesPerRequest: 0 }) });
+    if (o.retry) c.on('error', quiet);
+    return c;
+};
+
+const nodeRedisOptions = () => ({ disableClientInfo: o.silent === 1,
+    socket: { host: o.host, port: ports[0], ...(o.retry && { reconnectStrategy: () => RETRY_MS }) } });
+
+// {use, close}: use(f) calls f with a client and returns what it returns.
+async function open() {
+    if (name.startsWith('ioredis') && o.connections) {
+        const pool = require('generic-pool').createPool({ create: async () => openIoredis(),
+            destroy: async (c) => c.disconnect() }, { min: o.connections, max: o.connections });
+        await pool.ready();
+        return { use: (f) => pool.use(f), close: () => pool.drain().then(() => pool.clear()) };
     }
-    const c = library.createClient({ socket: { host: o.host, port: o.port }, disableClientInfo: o.silent === 1 });
-    c.on('error', (error) => { throw error; });
+    if (name.startsWith('ioredis')) {
+        const c = openIoredis();
+        return { use: (f) => f(c), close: () => c.disconnect() };
+    }
+    if (o.connections && library.createClientPool) {
+        const pool = library.createClientPool(nodeRedisOptions(), { minimum: o.connections, maximum: o.connections });
+        pool.on('error', quiet);
+        await pool.connect();
+        return { use: (f) => pool.execute(f), close: () => pool.destroy() };
+    }
+    const isolated = o.connections && { isolationPoolOptions: { min: o.connections, max: o.connections } };
+    const c = library.createClient({ ...nodeRedisOptions(), ...isolated });
+    c.on('error', o.retry ? quiet : (error) => { throw error; });
     await c.connect();
+    return { use: (f) => (isolated ? c.executeIsolated(f) : f(c)), close: () => (c.destroy ? c.destroy() : c.disconnect()) };
+}
+
+// Whether an error is a connection's: a server's error begins with a word in capitals.
+const isServers = (error) => /^[A-Z]{3,}/.test(error.message) && /Reply/.test(error.name + error.constructor.name);
+
+// While connections are retried, a command without an answer for HUNG_MS counts as failed.
+const atMost = (ms, promise) => {
+    let timer;
+    const limit = new Promise((_, reject) => { timer = setTimeout(() => reject(new Error('no answer')), ms); });
+    return Promise.race([promise, limit]).finally(() => clearTimeout(timer));
+};
+
+async function connect() {
+    const opened = await open();
+    // [reply, whether it was sent more than once]: with retry=1 a command whose connection fails is sent again.
+    const send = async (f) => {
+        for (let times = 0; ; times++) {
+            try {
+                return [await (o.retry ? atMost(HUNG_MS, opened.use(f)) : opened.use(f)), times > 0];
+            } catch (error) {
+                if (!o.retry || isServers(error) || times > RETRIES) throw error;
+                await sleep(RETRY_MS);
+            }
+        }
+    };
+    await send((c) => c.ping());
+    const get = async () => (await send((c) => c.get(o.key)))[0];
+    const set = name.startsWith('ioredis') ? (c, value) => c.set(o.key, value, 'PX', o.lease, 'NX') :
+        (c, value) => c.set(o.key, value, { NX: true, PX: o.lease });
     return {
-        acquire: (value) => c.set(o.key, value, { NX: true, PX: o.lease }),
-        get: () => c.get(o.key),
-        del: () => c.del(o.key),
-        close: () => (c.destroy ? c.destroy() : c.disconnect()),
+        acquire: async (value) => {
+            const [got, again] = await send((c) => set(c, value));
+            // After a failure the first reply may be lost, and the lock its own.
+            return got || (again && o.value === 'lease' && await get() === value);
+        },
+        get,
+        del: () => send((c) => c.del(o.key)),
+        close: opened.close,
     };
 }
 
@@ -75,7 +142,8 @@ class Worker {
 
     async release(value) {
         if (o.compare && await this.client.get() !== value) return NOT_MINE;
-        return await this.client.del() ? DELETED : ZERO;
+        const [freed, again] = await this.client.del();
+        return freed ? DELETED : again ? UNSURE : ZERO;
     }
 
     async section(value, sent) {
@@ -102,12 +170,14 @@ class Worker {
 async function main() {
     const client = await connect();
     const workers = Array.from({ length: o.workers }, (_, n) => new Worker(n, client));
-    const end = now() + o.seconds * 1e6;
+    const began = now();
+    const end = began + o.seconds * 1e6;
     await Promise.all(workers.map((worker) => worker.run(end)));
-    client.close();
+    if (!o.retry) await client.close();
     const sum = (field) => workers.reduce((total, worker) => total + worker[field], 0);
-    console.log(JSON.stringify({ version, attempts: sum('attempts'), freed: sum('freed'),
+    console.log(JSON.stringify({ version, began, attempts: sum('attempts'), freed: sum('freed'),
         sections: workers.flatMap((worker) => worker.sections) }));
+    if (o.retry) process.exit(0); // a pool whose connections failed may not close
 }
 
 main();

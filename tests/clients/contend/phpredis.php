@@ -1,11 +1,15 @@
 <?php
-// Workers with phpredis that contend for one lock, a process a worker and a connection a process:
-// phpredis.php NAME=VALUE ... (run.py says what they mean).
+// Workers with phpredis that contend for one lock, a process a worker: phpredis.php NAME=VALUE ... (run.py and pools.py say
+// what they mean). Each has a connection of its own. With connections=N a worker's every command is a request to PHP's web
+// server of N processes, each with a persistent connection (pconnect): the process that accepts the request speaks.
 
 const ZERO = 0;
 const DELETED = 1;
 const NOT_MINE = -1;
 const FORGOTTEN = -2;
+const UNSURE = -3;
+const RETRIES = 500;
+const RETRY_MICROSECONDS = 20000;
 
 function now(): int
 {
@@ -17,21 +21,119 @@ function part(float $x): float
     return $x - floor($x);
 }
 
+// One request: a command, done over the persistent connection of the process that serves it.
+function serve(array $o): void
+{
+    try {
+        $redis = new Redis();
+        $ports = explode(',', $o['port']);
+        $redis->pconnect($o['host'], (int) $ports[getmypid() % count($ports)], 8, 'lock', 0, 20);
+        $reply = match ($o['op']) {
+            'ping' => (bool) $redis->ping(),
+            'set' => $redis->set($o['key'], $o['value'], ['nx', 'px' => (int) $o['lease']]),
+            'get' => $redis->get($o['key']),
+            'del' => $redis->del($o['key']),
+        };
+        echo json_encode(['reply' => $reply]);
+    } catch (RedisException $error) {
+        if (isset($redis)) {
+            try {
+                $redis->close();
+            } catch (RedisException) {
+            }
+        }
+        echo json_encode(['error' => $error->getMessage()]);
+    }
+}
+
+// Redis as a worker of a web application reaches it: by a request to the server on this port.
+class Requests
+{
+    public function __construct(private array $o, private int $port)
+    {
+    }
+
+    private function ask(array $words)
+    {
+        $query = http_build_query($words + array_intersect_key($this->o, ['host' => 1, 'port' => 1]));
+        $said = json_decode(file_get_contents("http://127.0.0.1:$this->port/?$query"), true);
+        if (isset($said['error'])) {
+            throw new RedisException($said['error']);
+        }
+        return $said['reply'];
+    }
+
+    public function ping()
+    {
+        return $this->ask(['op' => 'ping']);
+    }
+
+    public function set(string $key, string $value, array $options)
+    {
+        return $this->ask(['op' => 'set', 'key' => $key, 'value' => $value, 'lease' => $options['px']]);
+    }
+
+    public function get(string $key)
+    {
+        return $this->ask(['op' => 'get', 'key' => $key]);
+    }
+
+    public function del(string $key)
+    {
+        return $this->ask(['op' => 'del', 'key' => $key]);
+    }
+}
+
+class Server
+{
+    public int $port;
+    private $process;
+
+    public function __construct(int $processes)
+    {
+        $probe = stream_socket_server('tcp://127.0.0.1:0');
+        $this->port = (int) substr(strrchr(stream_socket_get_name($probe, false), ':'), 1);
+        fclose($probe);
+        $this->process = proc_open(['setsid', PHP_BINARY, '-S', "127.0.0.1:$this->port", __FILE__],
+            [['file', '/dev/null', 'r'], ['file', '/dev/null', 'w'], ['file', '/dev/null', 'w']], $pipes, null,
+            ['PHP_CLI_SERVER_WORKERS' => $processes] + getenv());
+        for ($times = 0; !($c = @fsockopen('127.0.0.1', $this->port)); $times++) {
+            if ($times > 500) {
+                fwrite(STDERR, "PHP's web server does not start\n");
+                exit(1);
+            }
+            usleep(10000);
+        }
+        fclose($c);
+    }
+
+    public function stop(): void
+    {
+        $pid = proc_get_status($this->process)['pid'];
+        posix_kill(-$pid, SIGTERM); // the group: the server and its processes
+        proc_close($this->process);
+    }
+}
+
 class Worker
 {
     public array $sections = [];
     public int $freed = 0;
     public int $attempts = 0;
-    private Redis $redis;
+    private Redis|Requests $redis;
     private float $works;
     private float $polls;
     private array $faults;
 
-    public function __construct(private int $number, private array $o)
+    public function __construct(private int $number, private array $o, ?int $server)
     {
-        $this->redis = new Redis();
-        $this->redis->connect($o['host'], (int) $o['port'], 8, null, 0, 20);
-        $this->redis->ping();
+        if ($server) {
+            $this->redis = new Requests($o, $server);
+        } else {
+            $this->redis = new Redis();
+            $this->redis->connect($o['host'], (int) $o['port'], 8, null, 0, 20);
+        }
+        $this->send('ping');
         $place = $o['seed'] * $o['workers'] + $number;
         $share = ($number + part($o['seed'] * 0.754877666)) / $o['workers'];
         $this->works = part($place * 0.754877666);
@@ -68,12 +170,35 @@ class Worker
         return $this->o['value'] === 'worker' ? "worker-$this->number" : bin2hex(random_bytes(16));
     }
 
+    // [reply, whether it was sent more than once]: with retry=1 a command whose connection fails is sent again.
+    private function send(string $command, ...$words): array
+    {
+        for ($times = 0;; $times++) {
+            try {
+                return [$this->redis->$command(...$words), $times > 0];
+            } catch (RedisException $error) {
+                if (!($this->o['retry'] ?? 0) || $times == RETRIES) {
+                    throw $error;
+                }
+                usleep(RETRY_MICROSECONDS);
+            }
+        }
+    }
+
+    private function acquire(string $value): bool
+    {
+        [$got, $again] = $this->send('set', $this->o['key'], $value, ['nx', 'px' => (int) $this->o['lease']]);
+        // After a failure the first reply may be lost, and the lock its own.
+        return $got === true || $again && $this->o['value'] === 'lease' && $this->send('get', $this->o['key'])[0] === $value;
+    }
+
     private function release(string $value): int
     {
-        if ($this->o['compare'] && $this->redis->get($this->o['key']) !== $value) {
+        if ($this->o['compare'] && $this->send('get', $this->o['key'])[0] !== $value) {
             return NOT_MINE;
         }
-        return $this->redis->del($this->o['key']) ? DELETED : ZERO;
+        [$freed, $again] = $this->send('del', $this->o['key']);
+        return $freed ? DELETED : ($again ? UNSURE : ZERO);
     }
 
     private function section(string $value, int $sent): void
@@ -97,7 +222,7 @@ class Worker
             $value = $this->value();
             $sent = now();
             $this->attempts++;
-            if ($this->redis->set($this->o['key'], $value, ['nx', 'px' => (int) $this->o['lease']]) === true) {
+            if ($this->acquire($value)) {
                 $this->section($value, $sent);
             } elseif ($this->o['losers']) {
                 $this->freed += $this->release($value) === DELETED ? 1 : 0;
@@ -107,11 +232,16 @@ class Worker
     }
 }
 
+if (PHP_SAPI === 'cli-server') {
+    serve($_GET);
+    return;
+}
 $options = [];
 foreach (array_slice($argv, 1) as $word) {
     [$name, $text] = explode('=', $word, 2);
-    $options[$name] = in_array($name, ['host', 'key', 'value']) ? $text : $text + 0;
+    $options[$name] = in_array($name, ['host', 'port', 'key', 'value']) ? $text : $text + 0;
 }
+$server = isset($options['connections']) ? new Server($options['connections']) : null;
 $start = now() + 50000;
 $children = [];
 for ($number = 0; $number < $options['workers']; $number++) {
@@ -119,7 +249,7 @@ for ($number = 0; $number < $options['workers']; $number++) {
     $pid = pcntl_fork();
     if ($pid === 0) {
         fclose($mine);
-        $worker = new Worker($number, $options);
+        $worker = new Worker($number, $options, $server?->port);
         $worker->run($start);
         fwrite($its, json_encode([$worker->attempts, $worker->freed, $worker->sections]));
         exit(0);
@@ -127,7 +257,7 @@ for ($number = 0; $number < $options['workers']; $number++) {
     fclose($its);
     $children[$pid] = $mine;
 }
-$total = ['version' => phpversion('redis'), 'attempts' => 0, 'freed' => 0, 'sections' => []];
+$total = ['version' => phpversion('redis'), 'began' => $start, 'attempts' => 0, 'freed' => 0, 'sections' => []];
 foreach ($children as $pid => $stream) {
     [$attempts, $freed, $sections] = json_decode(stream_get_contents($stream));
     $total['attempts'] += $attempts;
@@ -135,4 +265,5 @@ foreach ($children as $pid => $stream) {
     $total['sections'] = array_merge($total['sections'], $sections);
     pcntl_waitpid($pid, $status);
 }
+$server?->stop();
 echo json_encode($total), "\n";

@@ -1,17 +1,22 @@
-// Workers with go-redis 5 that contend for one lock over one client's pool: NAME=VALUE ... (../run.py says what they
-// mean).
+// Workers with go-redis 5 that contend for one lock over one client's pool: NAME=VALUE ... (../run.py and ../pools.py
+// say what they mean).
 package main
 
 import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"gopkg.in/redis.v5"
 )
@@ -21,16 +26,25 @@ const (
 	deleted   = 1
 	notMine   = -1
 	forgotten = -2
+	unsure    = -3
+)
+
+const (
+	retries      = 500
+	retryMs      = 20
+	monotonic    = 1 // the clock that other programs read
+	microseconds = 1000
 )
 
 var (
 	text   = map[string]string{}
 	number = map[string]float64{}
-	began  = time.Now()
 )
 
 func now() int64 {
-	return int64(time.Since(began) / time.Microsecond)
+	var t syscall.Timespec
+	syscall.Syscall(syscall.SYS_CLOCK_GETTIME, monotonic, uintptr(unsafe.Pointer(&t)), 0)
+	return t.Nano() / microseconds
 }
 
 func part(x float64) float64 {
@@ -44,6 +58,22 @@ func sleep(ms float64) {
 func check(err error) {
 	if err != nil && err != redis.Nil {
 		panic(err)
+	}
+}
+
+// Sends a command, and with retry=1 sends it again while its connection fails. Returns whether it was sent more than once.
+func send(command func() error) bool {
+	for times := 0; ; times++ {
+		err := command()
+		failed := err == io.EOF
+		if _, is := err.(net.Error); is {
+			failed = true
+		}
+		if !failed || number["retry"] == 0 || times == retries {
+			check(err)
+			return times > 0
+		}
+		sleep(retryMs)
 	}
 }
 
@@ -94,18 +124,37 @@ func (w *worker) value() string {
 	return fmt.Sprintf("%x", bytes)
 }
 
+func (w *worker) get() (found string) {
+	send(func() (err error) {
+		found, err = w.c.Get(text["key"]).Result()
+		return err
+	})
+	return found
+}
+
+func (w *worker) acquire(value string) (got bool) {
+	lease := time.Duration(number["lease"]) * time.Millisecond
+	again := send(func() (err error) {
+		got, err = w.c.SetNX(text["key"], value, lease).Result()
+		return err
+	})
+	// After a failure the first reply may be lost, and the lock its own.
+	return got || again && text["value"] == "lease" && w.get() == value
+}
+
 func (w *worker) release(value string) int64 {
-	if number["compare"] != 0 {
-		found, err := w.c.Get(text["key"]).Result()
-		check(err)
-		if found != value {
-			return notMine
-		}
+	if number["compare"] != 0 && w.get() != value {
+		return notMine
 	}
-	n, err := w.c.Del(text["key"]).Result()
-	check(err)
+	var n int64
+	again := send(func() (err error) {
+		n, err = w.c.Del(text["key"]).Result()
+		return err
+	})
 	if n > 0 {
 		return deleted
+	} else if again {
+		return unsure
 	}
 	return zero
 }
@@ -126,13 +175,10 @@ func (w *worker) section(value string, sent int64) {
 }
 
 func (w *worker) run(end int64) {
-	lease := time.Duration(number["lease"]) * time.Millisecond
 	for now() < end {
 		value, sent := w.value(), now()
 		w.attempts++
-		got, err := w.c.SetNX(text["key"], value, lease).Result()
-		check(err)
-		if got {
+		if w.acquire(value) {
 			w.section(value, sent)
 		} else if number["losers"] != 0 && w.release(value) == deleted {
 			w.freed++
@@ -147,9 +193,16 @@ func main() {
 		text[pair[0]] = pair[1]
 		number[pair[0]], _ = strconv.ParseFloat(pair[1], 64)
 	}
-	c := redis.NewClient(&redis.Options{Addr: text["host"] + ":" + text["port"], ReadTimeout: 20 * time.Second})
+	// Connections go to the ports by turns.
+	ports, turns := strings.Split(text["port"], ","), uint32(0)
+	dial := func() (net.Conn, error) {
+		port := ports[int(atomic.AddUint32(&turns, 1))%len(ports)]
+		return net.DialTimeout("tcp", text["host"]+":"+port, 5*time.Second)
+	}
+	c := redis.NewClient(&redis.Options{Dialer: dial, PoolSize: int(number["connections"]), ReadTimeout: 20 * time.Second})
 	check(c.Ping().Err())
-	end := now() + int64(number["seconds"]*1e6)
+	began := now()
+	end := began + int64(number["seconds"]*1e6)
 	var workers []*worker
 	var group sync.WaitGroup
 	for n := 0; n < int(number["workers"]); n++ {
@@ -164,10 +217,11 @@ func main() {
 	group.Wait()
 	total := struct {
 		Version  string     `json:"version"`
+		Began    int64      `json:"began"`
 		Attempts int        `json:"attempts"`
 		Freed    int        `json:"freed"`
 		Sections [][6]int64 `json:"sections"`
-	}{Version: "5"}
+	}{Version: "5", Began: began}
 	for _, w := range workers {
 		total.Attempts += w.attempts
 		total.Freed += w.freed

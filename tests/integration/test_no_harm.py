@@ -1,0 +1,112 @@
+"""No harm: pools whose workers are never late and never crash lose nothing on the default rule, from a family's first command
+on; and workers with connections of their own are never taken for a pool. tests/clients/contend/pools.py runs redis-py's and
+hiredis's workers and judges them; `tests/clients/run.sh pools` has all clients. Their leases last a minute, so that a release
+that is refused is an outage which nothing hides."""
+
+import os
+import shutil
+import sys
+
+import pytest
+
+import servers
+
+sys.path.insert(0, os.path.join(servers.ROOT, "tests", "clients", "contend"))
+
+import judge  # noqa: E402
+import pools  # noqa: E402
+import run as contend  # noqa: E402
+import standing  # noqa: E402
+
+POOLS = ["redis-py, LIFO", "redis-py, FIFO", "redis-py, random", "hiredis, random"]
+FAMILIES = 6  # of each
+LOST_RELEASES = 1  # that chance makes unavoidable, in all families of a test
+SHARE = 0.9
+
+
+def prepared(contenders):
+    """What can be run here, and how: hiredis's workers need gcc."""
+    shop = contend.Workshop(fetch=False)
+    commands, absent = contend.prepare(contenders, shop)
+    assert not absent or not shutil.which("gcc"), absent
+    present = [c for c in contenders if c.name in commands]
+    if not present:
+        pytest.skip(str(absent))
+    return present, commands, shop
+
+
+@pytest.mark.parametrize("variant", ["", "restart", "two proxies"], ids=["start", "restart", "two_proxies"])
+def test_pools_lose_nothing(backend_kind, variant, rng, record_property):
+    """No holder's release is refused, no lock stands, and acquisitions are as many as without attribution."""
+    present, commands, shop = prepared([c for c in pools.POOLS if c.name in POOLS])
+    families = pools.pool_families(present, FAMILIES, rng)
+    incidents = pools.run(contend.Bench(commands, shop, seed=rng.randrange(1000)), families, backend_kind, seconds=2.5,
+                          proxies=2 if variant == "two proxies" else 1, restart=variant == "restart", at_once=8)
+    record_property("table", pools.table(families))
+    whole = pools.Row(families)
+    told = "\n%s\n%s\n%s" % (pools.table(families), pools.worst(families), dict(incidents))
+    assert not [f.error for f in families if f.error], told
+    assert not whole.doubles[pools.PROXY], told
+    assert whole.lost_off == 0 and whole.acquired[pools.OFF] > 10 * len(families), "the workers are at fault" + told
+    assert whole.lost <= LOST_RELEASES, told
+    assert not whole.stood, told
+    assert whole.share() >= SHARE, told
+
+
+def test_own_connections_are_no_pool(backend_kind, rng, record_property):
+    """Losers that release, and holders that are late: nobody's live lock is freed, and no late write passes the fence."""
+    present, commands, shop = prepared(pools.OWN)
+    families = pools.own_families(present, FAMILIES, rng)
+    pools.run(contend.Bench(commands, shop, seed=rng.randrange(1000)), families, backend_kind, seconds=9, at_once=len(families))
+    record_property("table", pools.table(families, own=True))
+    whole = pools.Row(families)
+    told = "\n%s\n%s" % (pools.table(families, own=True), pools.worst(families))
+    assert not [f.error for f in families if f.error], told
+    assert whole.doubles[pools.OFF] > 10, "without attribution nothing went wrong, so this shows nothing" + told
+    assert not whole.doubles[pools.PROXY], told
+    assert not whole.late_writes[pools.PROXY], told
+
+
+# ---- how time and writes are counted --------------------------------------------------------------
+
+MS = 1000
+
+
+def section(entered, left, outcome=judge.DELETED, worker=0):
+    """Times in milliseconds; the attempt is sent one before it is entered, the release answered one after it is left."""
+    return [worker, (entered - 1) * MS, entered * MS, left * MS, (left + 1) * MS, outcome]
+
+
+def stood(sections, ended, poll=20, outages=()):
+    return standing.longest(sections, 0, ended * MS, poll * MS, [(down * MS, up * MS) for down, up in outages]) / MS
+
+
+def test_time_in_which_nobody_works():
+    assert stood([section(10, 20), section(30, 40)], 50) == 0
+    assert stood([section(10, 20), section(1021, 1030)], 1050) == 980
+    assert stood([section(1000, 1010), section(1020, 1030)], 1050) == 980
+    assert stood([section(10, 20, judge.ZERO)], 3021) == 2980
+    assert stood([], 3000) == 2980
+
+
+def test_time_in_which_another_worker_is_inside():
+    assert stood([section(10, 900), section(20, 30, worker=1), section(905, 910)], 920) == 0
+
+
+def test_time_that_a_restart_explains():
+    assert stood([section(10, 20), section(1021, 1030)], 1050, outages=[(100, 500)]) == 380
+    assert stood([section(10, 20), section(1021, 1030)], 1050, outages=[(2000, 2500)]) == 980
+
+
+def test_lost_releases():
+    assert standing.lost([section(10, 20), section(30, 40, judge.ZERO), section(50, 60, judge.NOT_MINE)], 1000) == [41 * MS, 61 * MS]
+    assert standing.lost([section(10, 2000, judge.ZERO)], 1000) == []
+
+
+def test_late_writes():
+    sections = [section(10, 400, worker=0), section(120, 200, worker=1)]
+    write = [0, 10 * MS, 390 * MS, 391 * MS, 1]
+    assert standing.late_writes(sections, [write], 100) == 1
+    assert standing.late_writes(sections, [write[:4] + [0]], 100) == 0, "it was refused"
+    assert standing.late_writes(sections, [write], 1000) == 0, "its lease was live"
+    assert standing.late_writes(sections[:1], [write], 100) == 0, "nobody came since"
