@@ -60,6 +60,7 @@ static unsigned fact_note(struct shard *sh, uint64_t key, unsigned facts, unsign
             fact_remove(sh, fact_first(sh));
         known = memory_zalloc(sizeof(*known));
         known->key = key;
+        known->confirmed_ms = confirmed_ms;
         table_insert(&sh->facts, &known->link, key);
     }
     list_append(&sh->confirmed, &known->order);
