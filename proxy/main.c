@@ -657,7 +657,8 @@ static int serve(struct application *app, struct config_errors *errors) {
                                    .renew = lock_note_renewal,
                                    .release = lock_note_release,
                                    .leave = lock_note_leaving,
-                                   .left = lock_note_left};
+                                   .left = lock_note_left,
+                                   .learnt = lock_note_learnt};
     app->shared.engine = engine_new(app->process_id, seed, &app->sink);
     if (app->shared.options.threads == 1)
         engine_alone(app->shared.engine);

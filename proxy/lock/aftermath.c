@@ -143,16 +143,19 @@ static void note_followed(struct family *f, struct contest *c, const struct peer
 
 /* ---- the verdict ---------------------------------------------------------------------------------- */
 
-/* Whether the release was held back before, and the lease that it may be meant for is over by now. */
+/* Whether the release was held back before, and the lease that it may be meant for is over by now. Of leases that
+ * another proxy gave, this one hears late. */
 static bool lease_changed(const struct witness *w, const struct claim *live) {
-    return w->held_ms && (!live || live->fence != w->held_fence);
+    if (!w->held_ms || (live && (live->fence == w->held_fence || live->peer->remote)))
+        return false;
+    return w->held_fence != 0;
 }
 
 /* What the evidence says. `soon`: the release came right behind the loss. */
 static enum loser_release weigh(struct family *f, const struct contest *c, bool at_once, bool soon) {
     int without_this = score(evidence(f, c), at_once ? 1 : 0);
     if (at_once && without_this >= RELEASERS_SCORE) {
-        f->losers_release = true;
+        family_releases_lost(f);
         return LOSER_REFUSED;
     }
     if (at_once && without_this > QUIET_SCORE)
@@ -162,7 +165,7 @@ static enum loser_release weigh(struct family *f, const struct contest *c, bool 
         return LOSER_BELIEVED;
     }
     if (f->crossed_at_once >= CHANCES && !f->crossed_later) {
-        f->losers_release = true;
+        family_releases_lost(f);
         return LOSER_REFUSED;
     }
     f->crossed_at_once++;
@@ -181,10 +184,10 @@ enum loser_release aftermath_release(struct family *f, struct contest *c, struct
     enum loser_release said = LOSER_REFUSED;
     if (!lease_changed(w, live) && !family_losers_release(f, c))
         said = weigh(f, c, at_once, apart_ms <= CHANCE_MS + TRIPS * trip_ms(p));
-    if (said == LOSER_HELD_BACK && patient && live && (!again || !held_long_enough(w, now_ms))) {
+    if (said == LOSER_HELD_BACK && patient && (!again || !held_long_enough(w, now_ms))) {
         if (!again) {
             w->held_ms = now_ms;
-            w->held_fence = live->fence;
+            w->held_fence = live ? live->fence : 0;
         }
         return said;
     }
@@ -217,4 +220,5 @@ void aftermath_mistaken(struct family *f, struct contest *c) {
     f->after = QUIET;
     if (c)
         c->after = QUIET;
+    facts_tell(f);
 }

@@ -284,7 +284,9 @@ static enum loser_release losers_release(const struct speaker *s, const struct l
     bool unknown = rule && rule->owner == LOCK_OWNER_AUTO && s->loser && !s->shared && s->contest && !o->count;
     if (!unknown || family_owns(s->family, live ? live->peer : s->self))
         return LOSER_REFUSED;
-    return aftermath_release(s->family, s->contest, s->witness, live, plan->patient, s->now_ms);
+    /* Of a lock that is free as far as is known, another proxy may have given a lease. */
+    bool patient = plan->patient && (live || atomic_load(&s->sh->engine->elsewhere));
+    return aftermath_release(s->family, s->contest, s->witness, live, patient, s->now_ms);
 }
 
 /* Whether the session's last release was its last command on the key, and just now: some workers release twice. */

@@ -456,6 +456,22 @@ struct lock_left {
     int64_t left_ms, until_ms;  /* when it left, and when the lease ends */
 };
 
+/* What is worth keeping of a family: it is written to Redis for later runs and other proxies. */
+enum family_fact {
+    FACT_POOLED = 1,         /* its workers share connections */
+    FACT_LOSERS_RELEASE = 2, /* its losers send a release right behind a lost attempt */
+    FACT_DEDICATED = 4       /* its sessions are one worker's each; no fact any more once the family is pooled */
+};
+
+/* A family, by its texts, and what is known of it. Pointers are borrowed. */
+struct lock_facts {
+    const char *identity, *rule, *pattern; /* the client's, the rule's pattern, and the keys', each whole */
+    size_t identity_len, rule_len, pattern_len;
+    unsigned facts; /* enum family_fact: these hold */
+    unsigned over;  /* these do not hold any more */
+    int64_t age_ms; /* so long ago that was confirmed: of engine_learnt alone */
+};
+
 enum lock_incident_kind {
     INCIDENT_LATE_RELEASE,
     INCIDENT_FOREIGN_RELEASE,
@@ -500,6 +516,7 @@ struct lock_sink {
                     const struct lock_lease *lease); /* from engine_session_close, _identify and engine_finish */
     void (*leave)(void *arg, const struct lock_leaving *leaving); /* likewise */
     void (*left)(void *arg, const struct lock_left *left);        /* likewise, and from engine_handover; may be NULL */
+    void (*learnt)(void *arg, const struct lock_facts *facts); /* from engine_begin, _finish and _tick; may be NULL */
 };
 
 /* Makes an engine. `process` is this process's UUID (36 characters); `seed` keys the hash tables. */
@@ -507,6 +524,17 @@ struct lock_engine *engine_new(const char *process, uint64_t seed, const struct 
 void engine_free(struct lock_engine *e);
 /* Says that one thread alone calls the engine from now on: nothing has to be locked. */
 void engine_alone(struct lock_engine *e);
+
+/* ---- what earlier runs and other proxies have learnt ------------------------------------------- */
+
+enum { FACT_MS = 7 * 24 * 60 * 60 * 1000 }; /* what was not confirmed for so long is forgotten */
+
+/* Tells the engine what is known of a family. A family that is there takes it over at once, a later one starts with
+ * it. What the sink has told may come back so: that changes nothing. Facts that are pooled and dedicated at once are
+ * pooled. From any thread. */
+void engine_learnt(struct lock_engine *e, const struct lock_facts *facts, int64_t now_ms);
+/* A number that grows with each command on a lock. From any thread. */
+uint64_t engine_begun(struct lock_engine *e);
 
 /* ---- what sessions of other proxies have left -------------------------------------------------- */
 
@@ -523,11 +551,13 @@ void engine_inherited(struct lock_engine *e, const struct lock_left *left, const
 
 /* ---- looking in (PROXY LOCKS, PROXY INFO) ---------------------------------------------------- */
 
-/* STAT(field, name, type, family, label, value, help), as in base/counters.h; the first three are of this moment. */
+/* STAT(field, name, type, family, label, value, help), as in base/counters.h; the first four are of this moment. */
 #define LOCK_STATS(STAT)                                                                                               \
     STAT(leases, "leases", "gauge", "leases", NULL, NULL, "Leases that this proxy knows to be live.")                  \
     STAT(claims, "claims", "gauge", "claims", NULL, NULL, "Acquisitions that may still be released.")                  \
     STAT(keys, "keys", "gauge", "lock_keys", NULL, NULL, "Keys of which this proxy knows anything.")                   \
+    STAT(facts, "learnt_families", "gauge", "learnt_families", NULL, NULL,                                             \
+         "Clients' kinds of locks of which this proxy, an earlier run or another proxy has learnt something.")         \
     STAT(granted, "acquisitions_granted", "counter", "acquisitions_total", "result", "granted",                        \
          "Attempts to acquire a lock.")                                                                                \
     STAT(lost, "acquisitions_lost", "counter", "acquisitions_total", "result", "lost", NULL)                           \

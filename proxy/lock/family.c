@@ -26,8 +26,12 @@ enum {
 
 /* ---- the table --------------------------------------------------------------------------------- */
 
+uint64_t family_number_of(uint64_t client, uint64_t rule, uint64_t pattern) {
+    return hash_number(client ^ hash_number(rule ^ pattern));
+}
+
 uint64_t family_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
-    return hash_number(p->client->hash ^ hash_number(rule->hash ^ pattern));
+    return family_number_of(p->client->hash, rule->hash, pattern);
 }
 
 static uint64_t family_hash(const struct table_link *link) {
@@ -37,9 +41,10 @@ static uint64_t family_hash(const struct table_link *link) {
 void family_init(struct shard *sh) {
     list_init(&sh->idle_families);
     table_init(&sh->families, family_hash);
+    facts_init(sh);
 }
 
-static struct family *family_of_key(const struct shard *sh, uint64_t key) {
+struct family *family_of_key(const struct shard *sh, uint64_t key) {
     struct table_link *it = table_chain(&sh->families, key);
     while (it && LIST_ENTRY(it, struct family, link)->key != key)
         it = it->next;
@@ -64,18 +69,24 @@ static void make_room(struct shard *sh) {
 }
 
 static struct family *family_new(struct shard *sh, uint64_t key, const struct peer *p, const struct lock_rule *rule,
-                                 const struct lock_key *name) {
+                                 const struct lock_key *name, int64_t now_ms) {
     char pattern[ADVISE_PATTERN_MAX];
     if (sh->families.count >= FAMILIES_A_SHARD)
         make_room(sh);
-    struct family *f = memory_zalloc(sizeof(*f));
+    struct family *f = memory_zalloc(sizeof(*f) + p->client->len + rule->pattern_len);
     f->key = key;
+    f->shard = sh;
+    f->identity_len = p->client->len;
+    f->rule_len = rule->pattern_len;
+    memcpy(f->names, p->client->name, f->identity_len);
+    memcpy(f->names + f->identity_len, rule->pattern, f->rule_len);
     advise_pattern(name->name, name->len, pattern);
     snprintf(f->pattern, sizeof(f->pattern), "%s", pattern);
     snprintf(f->client, sizeof(f->client), "%s", p->client->name);
     snprintf(f->rule, sizeof(f->rule), "%s", rule->pattern);
     table_insert(&sh->families, &f->link, key);
     list_append(&sh->idle_families, &f->idle);
+    facts_recall(f, now_ms);
     return f;
 }
 
@@ -93,6 +104,7 @@ void family_trim(struct shard *sh, int64_t now_ms) {
     struct family *f = n ? LIST_ENTRY(n, struct family, idle) : NULL;
     if (!f)
         return;
+    facts_refresh(f, now_ms);
     if (f->refs == 0 && now_ms - f->used_ms > FAMILY_IDLE_MS) {
         family_remove(sh, f);
     } else { /* the next one's turn */
@@ -105,6 +117,7 @@ void family_clear(struct shard *sh) {
     for (struct list_node *n; (n = list_first(&sh->idle_families));)
         family_remove(sh, LIST_ENTRY(n, struct family, idle));
     table_clear(&sh->families);
+    facts_clear(sh);
 }
 
 /* ---- sessions ---------------------------------------------------------------------------------- */
@@ -157,7 +170,7 @@ struct family *family_join(struct shard *sh, struct peer *p, const struct lock_r
             habit_free(p, LIST_ENTRY(p->habits.prev, struct habit, of_peer));
         struct family *f = family_of_key(sh, number);
         h = memory_zalloc(sizeof(*h));
-        h->family = f ? f : family_new(sh, number, p, rule, key);
+        h->family = f ? f : family_new(sh, number, p, rule, key, now_ms);
         h->family->refs++;
         list_cut(&h->family->idle);
         list_append(&sh->idle_families, &h->family->idle);
@@ -187,6 +200,10 @@ bool family_shares(const struct family *f, const struct peer *p, const struct lo
 void family_crossed(struct family *f, struct peer *a, struct peer *b) {
     struct habit *ha = a ? habit_find(a, f) : NULL, *hb = b ? habit_find(b, f) : NULL;
     f->row = 0;
+    if (!f->crossed) {
+        f->crossed = true;
+        facts_tell(f);
+    }
     if (ha)
         ha->row = 0;
     if (hb)
@@ -204,6 +221,7 @@ void family_pool(struct shard *sh, struct family *f, const struct lock_key *key,
     if (f->pooled)
         return;
     f->pooled = true;
+    facts_tell(f);
     struct occasion on = {.now_ms = now_ms, .key = *key, .client = f->client, .rule = f->rule, .identity = f->client};
     incident_report(
         sh, INCIDENT_SHARED, &on,
@@ -214,8 +232,8 @@ void family_pool(struct shard *sh, struct family *f, const struct lock_key *key,
 
 void family_uncrossed(struct family *f, struct peer *p) {
     struct habit *h = habit_find(p, f);
-    if (f->row < UINT8_MAX)
-        f->row++;
+    if (f->row < UINT8_MAX && ++f->row == FAMILY_ROW)
+        facts_tell(f);
     if (h && h->row < UINT8_MAX)
         h->row++;
 }
@@ -233,6 +251,36 @@ void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struc
         }
         shard_unlock(sh);
     }
+}
+
+/* ---- what other runs and proxies know too -------------------------------------------------------- */
+
+void family_releases_lost(struct family *f) {
+    if (f->losers_release)
+        return;
+    f->losers_release = true;
+    facts_tell(f);
+}
+
+unsigned family_facts(const struct family *f) {
+    bool dedicated = f->row >= FAMILY_ROW && !f->pooled && !f->crossed;
+    return (f->pooled ? FACT_POOLED : 0u) | (f->losers_release ? FACT_LOSERS_RELEASE : 0u) |
+           (dedicated ? FACT_DEDICATED : 0u);
+}
+
+bool family_take(struct family *f, unsigned facts, unsigned over) {
+    bool pools = (facts & FACT_POOLED) && !f->pooled;
+    f->pooled |= pools;
+    if (over & FACT_LOSERS_RELEASE)
+        f->losers_release = false;
+    f->losers_release |= (facts & FACT_LOSERS_RELEASE) != 0;
+    if ((over & FACT_DEDICATED) && !f->crossed) {
+        f->crossed = true;
+        f->row = 0;
+    }
+    if ((facts & FACT_DEDICATED) && !f->pooled && !f->crossed && f->row < FAMILY_ROW)
+        f->row = FAMILY_ROW;
+    return pools;
 }
 
 /* ---- what losers send ---------------------------------------------------------------------------- */

@@ -8,6 +8,8 @@
  *
  *      family ── habits: a session in the family
  *         └───── contests: the family's workers on one contended key (of its entry)
+ *
+ *      family ── facts_tell ──> sink, and so Redis ──> engine_learnt ── fact ──> the same family, here or elsewhere
  */
 #ifndef LOCKKEEPER_LOCK_FAMILY_H
 #define LOCKKEEPER_LOCK_FAMILY_H
@@ -25,6 +27,8 @@ struct claim;
 enum {
     FAMILIES_A_SHARD = 1024, /* one more takes the place of one that nothing refers to */
     FAMILY_IDLE_MS = 60 * 60 * 1000,
+    FACTS_A_SHARD = 2048, /* one more takes the place of the one that was confirmed first */
+    FACT_REFRESH_MS = 24 * 60 * 60 * 1000,
     HABITS_A_PEER = 64,
     CONTEST_VALUES = 8,
     CONTEST_DEBTS = 32
@@ -52,6 +56,8 @@ struct family {
     uint8_t crossed_at_once; /* such as came right behind the loss */
     uint8_t longest_row;     /* lost attempts in a row over a session before a release of a loser's */
     struct aftermath after;
+    bool crossed;           /* a release of its was seen to cross, here or at another proxy; stays so */
+    uint8_t told;           /* enum family_fact: what Redis has of it, as far as is known */
     uint8_t votes;          /* crossings seen */
     uint8_t twice;          /* releases seen in a row over one session */
     uint8_t row;            /* contended releases in a row over their own session */
@@ -59,8 +65,21 @@ struct family {
     uint16_t followed;      /* of the last losses, a bit each: an EXPIRE of the loser's came right behind */
     struct tally n;
     int64_t used_ms;
-    /* Texts for people, cut to fit. */
+    int64_t told_ms; /* when Redis was told last, by this proxy or another one */
+    struct shard *shard;
+    /* Texts for people, cut to fit; the pattern is whole. */
     char client[LOCK_FAMILY_NAME_MAX], pattern[LOCK_FAMILY_NAME_MAX], rule[LOCK_FAMILY_NAME_MAX];
+    size_t identity_len, rule_len;
+    char names[]; /* the identity and the rule's pattern, whole, without a NUL */
+};
+
+/* What is known of a family that need not be there: it was told by this proxy before, or by another one. */
+struct fact {
+    struct table_link link;
+    struct list_node order; /* in the order of confirmation */
+    uint64_t key;           /* the family's */
+    unsigned facts;         /* enum family_fact */
+    int64_t confirmed_ms;
 };
 
 /* A session in a family. */
@@ -103,6 +122,10 @@ struct contest {
 
 /* Numbers the family of a session's identity for a key under a rule. `pattern`: the key's, hashed. */
 uint64_t family_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
+/* The same by what identity, rule and pattern hash to. */
+uint64_t family_number_of(uint64_t client, uint64_t rule, uint64_t pattern);
+/* Finds the family of that number; NULL: nothing is known of it. */
+struct family *family_of_key(const struct shard *sh, uint64_t key);
 /* Finds the family of that number, as seen from a session of its; NULL: nothing is known of it. */
 struct family *family_of(struct shard *sh, const struct peer *p, uint64_t number);
 /* Finds the family by what it is numbered by; NULL also without a rule. */
@@ -139,6 +162,28 @@ bool family_vote(struct family *f, struct peer *a, struct peer *b);
 void family_pool(struct shard *sh, struct family *f, const struct lock_key *key, int64_t now_ms);
 /* Notes that a contended release came over the session that acquired. */
 void family_uncrossed(struct family *f, struct peer *p);
+
+/* Notes that the family's losers send a release right behind a lost attempt. */
+void family_releases_lost(struct family *f);
+
+/* What is known of the family, as enum family_fact. Facts are sticky, but for FACT_DEDICATED: that ends with the first
+ * crossing, and once it has ended it is no fact again. */
+unsigned family_facts(const struct family *f);
+/* Has the family know what another proxy or an earlier run has learnt of it: `facts` hold, `over` do not hold any
+ * more. What the family has seen itself wins. Returns whether the family is pooled only since this call. */
+bool family_take(struct family *f, unsigned facts, unsigned over);
+
+/* ---- facts.c ---------------------------------------------------------------------------------------- */
+
+/* Prepare a shard, which knows no facts yet, and free those that it knows. */
+void facts_init(struct shard *sh);
+void facts_clear(struct shard *sh);
+/* Has a new family start with what is known of it. */
+void facts_recall(struct family *f, int64_t now_ms);
+/* Tells the sink what is known of the family, where that differs from what Redis has. */
+void facts_tell(struct family *f);
+/* Tells the sink once more, once a day, of a family that was used since. */
+void facts_refresh(struct family *f, int64_t now_ms);
 
 /* Notes that an EXPIRE came right behind a loss, or that none did. */
 void family_followed(struct family *f, bool followed);

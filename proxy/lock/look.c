@@ -29,6 +29,7 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
         stats->leases += sh->live;
         stats->claims += sh->claims;
         stats->keys += sh->entries.count;
+        stats->facts += sh->facts.count;
         stats->granted += sh->stats.granted;
         stats->lost += sh->stats.lost;
         stats->released += sh->stats.released;

@@ -132,10 +132,21 @@ size_t advise_pattern(const char *key, size_t len, char out[ADVISE_PATTERN_MAX])
     return t.len;
 }
 
+static uint64_t pattern_hash(const struct pattern *t) {
+    return hash_number(mixed(mixed(t->hash, t->last), t->len));
+}
+
 uint64_t advise_pattern_hash(const char *key, size_t len) {
     struct pattern t = {.len = 0};
     pattern_of(&t, key, len);
-    return hash_number(mixed(mixed(t.hash, t.last), t.len));
+    return pattern_hash(&t);
+}
+
+uint64_t advise_pattern_text_hash(const char *pattern, size_t len) {
+    struct pattern t = {.len = 0};
+    for (size_t i = 0; i < len; i++)
+        put_byte(&t, pattern[i]);
+    return pattern_hash(&t);
 }
 
 size_t advise_stem(const char *pattern, size_t len) {

@@ -18,6 +18,9 @@ size_t advise_pattern(const char *key, size_t len, char out[ADVISE_PATTERN_MAX])
  * and else but by chance. The same in every process. */
 uint64_t advise_pattern_hash(const char *key, size_t len);
 
+/* Hashes a pattern as advise_pattern wrote it: the result is what advise_pattern_hash gives for its keys. */
+uint64_t advise_pattern_text_hash(const char *pattern, size_t len);
+
 /* How much of a pattern is its stem: up to the last separator. */
 size_t advise_stem(const char *pattern, size_t len);
 

@@ -322,6 +322,10 @@ static bool kinds_audited(struct lock_rule *rule, char *error, size_t size) {
     return !named;
 }
 
+uint64_t lock_rule_hash(const char *pattern, size_t len) {
+    return hash_bytes(&(struct hash_seed){0, 0}, pattern, len);
+}
+
 /* Makes an entry with a pattern and the options' defaults. */
 static struct rule_entry *entry_new(struct lock_rules *rules, const char *pattern) {
     struct rule_entry *entry = memory_zalloc(sizeof(*entry));
@@ -329,7 +333,7 @@ static struct rule_entry *entry_new(struct lock_rules *rules, const char *patter
     rule->set = rules;
     rule->pattern = memory_strdup(pattern);
     rule->pattern_len = strlen(pattern);
-    rule->hash = hash_bytes(&(struct hash_seed){0, 0}, rule->pattern, rule->pattern_len);
+    rule->hash = lock_rule_hash(rule->pattern, rule->pattern_len);
     atomic_init(&rule->hits, 0);
     for (size_t i = 0; i < OPTION_COUNT; i++)
         (void)option_set(&OPTIONS[i], rule, &OPTIONS[i].fallback, 1);

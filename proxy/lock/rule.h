@@ -92,6 +92,9 @@ size_t lock_rule_word(const char *pattern, char *out, size_t size);
 /* Writes the rule as its directive, for PROXY RULES: "lock:* mode enforce owner auto ...". Returns the length. */
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size);
 
+/* Hashes a rule's pattern: the `hash` of a rule. The same in every process. */
+uint64_t lock_rule_hash(const char *pattern, size_t len);
+
 /* Writes a guard record's key, lockkeeper:{TAG}:KEY, TAG hashing to KEY's slot: at most LOCK_GUARD_EXTRA + len bytes.
  * Returns the length. */
 enum { LOCK_GUARD_EXTRA = 24 };

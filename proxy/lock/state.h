@@ -276,6 +276,8 @@ struct shard {
     struct lock_engine *engine;
     struct table entries, peers, families;
     struct list_node idle_families; /* all families, in the order of use */
+    struct table facts;             /* struct fact, facts.c's */
+    struct list_node confirmed;     /* all of them, the one that was confirmed first in front */
     struct timer_heap timers;
     uint32_t live, claims;     /* claims believed live of leases that were given here, and all */
     struct claim *free_claims; /* a few to be used again */

@@ -34,6 +34,12 @@ static void rooms_ask(struct worker *w) {
             (*room)->worker_asks(w);
 }
 
+static void rooms_begin(struct worker *w) {
+    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
+        if ((*room)->worker_begins)
+            (*room)->worker_begins(w);
+}
+
 static void rooms_tick(struct worker *w) {
     for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
         if ((*room)->worker_ticks)
@@ -252,10 +258,14 @@ static void probed(struct worker *w, const char *error) {
 }
 
 static void upstream_ready(void *arg, const char *error) {
-    if (error)
-        worker_open(arg, error);
-    else
-        worker_probe(arg);
+    struct worker *w = arg;
+    if (error) {
+        worker_open(w, error);
+        return;
+    }
+    if (w->index == 0)
+        rooms_begin(w);
+    worker_probe(w);
 }
 
 static void upstream_noauth(void *arg) {

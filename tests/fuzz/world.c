@@ -214,7 +214,8 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
                              .renew = lock_note_renewal,
                              .release = lock_note_release,
                              .leave = lock_note_leaving,
-                             .left = lock_note_left};
+                             .left = lock_note_left,
+                             .learnt = lock_note_learnt};
     system_stop_clock();
     world.ready = false;
     world.turn = turn;

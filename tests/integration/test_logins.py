@@ -145,7 +145,7 @@ def test_a_login_leaves_nothing_of_the_proxy_s_own_in_acl_log(start_redis, start
     server.run("ACL", "SETUSER", "little", "on", ">p", "~*", "-@all", "+get", "+select", "+client|tracking")
     server.run("ACL", "SETUSER", "root", "on", ">p", "+@all")
     admin = server.client(commands=[("AUTH", "root", "p")])
-    admin("ACL", "SETUSER", "default", "-@all", "+get", "+select", "+config|get", "+info")
+    admin("ACL", "SETUSER", "default", "-@all", "+get", "+select", "+config|get", "+info", "+xrange")
     proxy = start_proxy(server)
     for words in (("AUTH", "little", "p"), ("HELLO", "3", "AUTH", "little", "p"), ("HELLO", "2", "AUTH", "little", "p", "SETNAME", "me")):
         client = connect(proxy)

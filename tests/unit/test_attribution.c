@@ -4,6 +4,7 @@
  */
 #include <inttypes.h>
 
+#include "proxy/lock/pattern.h"
 #include "proxy/lock/state.h"
 #include "tests/unit/engine_rig.h"
 
@@ -1585,6 +1586,78 @@ static void a_full_key_may_forget_the_claim_in_hand(void **state) {
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, start, tear_down)
 
+/* ---- what earlier runs and other proxies have learnt ------------------------------------------------ */
+
+static struct lock_facts facts_about(struct fixture *f, unsigned facts, unsigned over) {
+    f->rule.hash = lock_rule_hash(f->rule.pattern, f->rule.pattern_len);
+    return (struct lock_facts){.identity = "app",
+                               .identity_len = 3,
+                               .rule = f->rule.pattern,
+                               .rule_len = f->rule.pattern_len,
+                               .pattern = "lock:job:*",
+                               .pattern_len = 10,
+                               .facts = facts,
+                               .over = over};
+}
+
+static void learn(struct fixture *f, unsigned facts, unsigned over, int64_t age_ms) {
+    struct lock_facts told = facts_about(f, facts, over);
+    told.age_ms = age_ms;
+    engine_learnt(f->engine, &told, f->now_ms);
+}
+
+static const struct family *family_here(struct fixture *f, struct lock_session *s) {
+    (void)take(f, s, "lock:job:1");
+    assert_true(give(f, s, "lock:job:1"));
+    uint64_t keys = advise_pattern_hash("lock:job:1", 10);
+    struct shard *sh = ledger_shard(f->engine, keys);
+    return family_of_key(sh, family_number_of(s->client->hash, f->rule.hash, keys));
+}
+
+static void a_family_starts_with_what_is_known(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    learn(f, FACT_POOLED | FACT_DEDICATED | FACT_LOSERS_RELEASE, 0, 0);
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "stranger");
+    const struct family *mine = family_here(f, &a), *other = family_here(f, &b);
+    assert_int_equal(family_facts(mine), FACT_POOLED | FACT_LOSERS_RELEASE);
+    assert_int_equal(family_facts(other), 0);
+    assert_int_equal(incidents(f, INCIDENT_SHARED), 0);
+    engine_session_close(f->engine, &a, f->now_ms);
+    engine_session_close(f->engine, &b, f->now_ms);
+}
+
+static void a_family_that_is_there_takes_it_over(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    (void)facts_about(f, 0, 0);
+    open_as(f, &a, 1, "app");
+    const struct family *mine = family_here(f, &a);
+    learn(f, FACT_DEDICATED, 0, 0);
+    assert_int_equal(family_facts(mine), FACT_DEDICATED);
+    learn(f, 0, FACT_DEDICATED, 0);
+    assert_int_equal(family_facts(mine), 0);
+    learn(f, FACT_DEDICATED, 0, 0);
+    assert_int_equal(family_facts(mine), 0);
+    learn(f, FACT_POOLED, 0, 0);
+    learn(f, FACT_POOLED, 0, 0);
+    assert_int_equal(family_facts(mine), FACT_POOLED);
+    assert_int_equal(incidents(f, INCIDENT_SHARED), 1);
+    engine_session_close(f->engine, &a, f->now_ms);
+}
+
+static void what_is_a_week_old_is_forgotten(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    learn(f, FACT_POOLED, 0, FACT_MS + 1);
+    learn(f, FACT_LOSERS_RELEASE, 0, FACT_MS - 1);
+    f->now_ms += 2;
+    open_as(f, &a, 1, "app");
+    assert_int_equal(family_facts(family_here(f, &a)), 0);
+    engine_session_close(f->engine, &a, f->now_ms);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         CASE(a1_a_worker_has_done_with_what_it_had),
@@ -1653,6 +1726,9 @@ int main(void) {
         CASE(a_sessions_habits_are_bounded_and_close_with_it),
         CASE(a_new_session_has_no_habits),
         CASE(a_new_identity_starts_anew),
+        CASE(a_family_starts_with_what_is_known),
+        CASE(a_family_that_is_there_takes_it_over),
+        CASE(what_is_a_week_old_is_forgotten),
         CASE(a_full_key_may_forget_the_claim_in_hand),
     };
     return cmocka_run_group_tests_name("attribution", tests, NULL, NULL);

@@ -34,6 +34,8 @@ struct session_room {
     void (*worker_opens)(struct worker *w);
     /* Tells that a worker is freed: its sessions and its upstream are gone. */
     void (*worker_closes)(struct worker *w);
+    /* Tells, in the first worker, that nodes can be asked; clients have not been let in yet. */
+    void (*worker_begins)(struct worker *w);
     /* A node has said for the first time that it serves those who have not logged in. */
     void (*worker_serves)(struct worker *w);
     /* Asks the proxy's own questions to Redis: once a second, in the first worker, unless the process stood still. */

@@ -111,11 +111,17 @@ static void session_leaves(struct session *s) {
         advisor_left(s->worker->shared->advisor, s->lock.id);
 }
 
+static void locks_tick(struct worker *w) {
+    advise_tick(w);
+    learnt_tick(w);
+}
+
 const struct session_room locks_room = {
     .worker_opens = locks_open,
     .worker_closes = locks_close,
     .worker_asks = heirs_tick,
-    .worker_ticks = advise_tick,
+    .worker_begins = learnt_begin,
+    .worker_ticks = locks_tick,
     .worker_rules = lock_waits_rules,
     .worker_stops = lock_waits_stop,
     .closes = session_leaves,

@@ -191,6 +191,7 @@ void lock_note_renewal(void *arg, const struct lock_lease *lease);
 void lock_note_release(void *arg, const struct lock_lease *lease);
 void lock_note_leaving(void *arg, const struct lock_leaving *leaving);
 void lock_note_left(void *arg, const struct lock_left *left);
+void lock_note_learnt(void *arg, const struct lock_facts *facts);
 
 /* What the room hears of workers and sessions. */
 extern const struct session_room locks_room;

@@ -12,7 +12,8 @@ enum {
     LOCK_COMMAND_MAX = 24,
     LOCK_HEADER_ARGS = 10,    /* ARGV that every lock script takes */
     LOCK_CLOBBERED_MAX = 256, /* keys of one clobbering command */
-    LOCK_PROBES = 64          /* of a worker */
+    LOCK_PROBES = 64,         /* of a worker */
+    LEARNT_ID_MAX = 44        /* the id of a stream's entry, two numbers, with its NUL */
 };
 
 /* The last expiry of a lock and its guard record's, as words of a call. */
@@ -30,6 +31,17 @@ struct lock_number {
 };
 
 struct ears;
+
+/* How far the record of what is learnt has been read: learnt.c's. */
+struct learnt_look {
+    char last[LEARNT_ID_MAX]; /* the id of the last entry that was read; "": none */
+    bool asking;
+    bool read;         /* the record has been read, or there was none */
+    bool refused;      /* Redis refused the last look */
+    uint64_t begun;    /* engine_begun at the last look */
+    int64_t active_ms; /* when the engine was last found to be in use */
+    int64_t looked_ms; /* when the last look began; 0: there was none */
+};
 
 /* For how many ms somebody has waited; -1: there is nobody, or nobody knows. */
 struct lock_waited {
@@ -53,6 +65,7 @@ struct worker_locks {
     size_t free_count;
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool heirs_asking;                /* heirs.c looks at the list */
+    struct learnt_look learnt;        /* the first worker's */
     struct lock_expiry expiry;        /* words.c's */
     struct lock_number lease;         /* likewise, the last one of calls that tell those who wait */
     struct call *probes[LOCK_PROBES]; /* join.c's: attempts that others may join, by the key's hash */
@@ -277,6 +290,13 @@ void heirs_entry(const struct lock_left *left, struct text *out);
 void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len);
 /* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
 void heirs_tick(struct worker *w);
+
+/* ---- learnt.c: what earlier runs and other proxies have learnt of families ------------------------------ */
+
+/* Begins to read the record, in the first worker, before clients come. */
+void learnt_begin(struct worker *w);
+/* To be called once a second: the first worker reads what has been added to the record since. */
+void learnt_tick(struct worker *w);
 
 /* ---- fence.c, elsewhere.c, watched.c, await.c, spoken.c
  * ---------------------------------------------------------------------
