@@ -172,19 +172,28 @@ static enum loser_release weigh(struct family *f, const struct contest *c, bool 
     return LOSER_BELIEVED_BY_CHANCE;
 }
 
+/* Decides where too little has come to be known, and nobody waits any longer. Behind several proxies this one sees a part
+ * of what follows losses: there a release that came a little later is believed, unless others' came at once too. */
+static enum loser_release decide_unknown(const struct family *f, const struct contest *c, bool soon, bool elsewhere) {
+    bool others_release = evidence(f, c)->followed > 1;
+    return elsewhere && !soon && !others_release ? LOSER_BELIEVED : LOSER_REFUSED;
+}
+
 enum loser_release aftermath_release(struct family *f, struct contest *c, struct witness *w, const struct claim *live,
-                                     bool patient, int64_t now_ms) {
+                                     bool patient, bool elsewhere, int64_t now_ms) {
     const struct peer *p = w->peer;
     bool again = w->held_ms != 0;
     int64_t apart_ms = (again ? w->held_ms : now_ms) - w->sent_ms;
-    bool at_once = apart_ms <= aftermath_at_once_ms(p);
+    bool at_once = apart_ms <= aftermath_at_once_ms(p), soon = apart_ms <= CHANCE_MS + TRIPS * trip_ms(p);
     note_quiet(f, c, now_ms);
     if (!again)
         note_followed(f, c, p, at_once);
     enum loser_release said = LOSER_REFUSED;
     if (!lease_changed(w, live) && !family_losers_release(f, c))
-        said = weigh(f, c, at_once, apart_ms <= CHANCE_MS + TRIPS * trip_ms(p));
-    if (said == LOSER_HELD_BACK && patient && (!again || !held_long_enough(w, now_ms))) {
+        said = weigh(f, c, at_once, soon);
+    /* Of a lock that is free as far as is known, another proxy may have given a lease. */
+    bool waits = patient && (live || elsewhere) && (!again || !held_long_enough(w, now_ms));
+    if (said == LOSER_HELD_BACK && waits) {
         if (!again) {
             w->held_ms = now_ms;
             w->held_fence = live ? live->fence : 0;
@@ -193,10 +202,9 @@ enum loser_release aftermath_release(struct family *f, struct contest *c, struct
     }
     w->held_ms = 0;
     if (said == LOSER_HELD_BACK)
-        said = LOSER_REFUSED;
+        said = decide_unknown(f, c, soon, elsewhere && again);
     if (said == LOSER_REFUSED && w->lost_row > f->longest_row)
         f->longest_row = w->lost_row < LONGEST_ROW ? (uint8_t)w->lost_row : LONGEST_ROW;
-    w->lost_row = 0;
     return said;
 }
 

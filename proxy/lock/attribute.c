@@ -284,9 +284,8 @@ static enum loser_release losers_release(const struct speaker *s, const struct l
     bool unknown = rule && rule->owner == LOCK_OWNER_AUTO && s->loser && !s->shared && s->contest && !o->count;
     if (!unknown || family_owns(s->family, live ? live->peer : s->self))
         return LOSER_REFUSED;
-    /* Of a lock that is free as far as is known, another proxy may have given a lease. */
-    bool patient = plan->patient && (live || atomic_load(&s->sh->engine->elsewhere));
-    return aftermath_release(s->family, s->contest, s->witness, live, patient, s->now_ms);
+    bool elsewhere = atomic_load(&s->sh->engine->elsewhere);
+    return aftermath_release(s->family, s->contest, s->witness, live, plan->patient, elsewhere, s->now_ms);
 }
 
 /* Whether the session's last release was its last command on the key, and just now: some workers release twice. */
@@ -387,7 +386,7 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
 
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms) {
     struct claim *c = claim_live(en, self->client, now_ms);
-    if (!c || !c->family || c->peer->remote || c->uses || c->queue || c->observed || !claim_suspicious(c, suspects))
+    if (!c || !c->family || c->uses || c->queue || c->observed || !claim_suspicious(c, suspects))
         return NULL;
     const struct witness *w = witness_find(en, self);
     bool mistaken = w && w->lost && w->lost_fence == c->fence && !family_owns(c->family, c->peer) &&
@@ -401,7 +400,7 @@ static bool plan_instead(const struct speaker *s, struct lock_plan *plan) {
     bool once = plan->queued || plan->verb == LOCK_COUNT_UP;
     struct claim *c =
         once && plan->rule->owner == LOCK_OWNER_AUTO ? attribute_makes_way(s->en, s->self, 0, s->now_ms) : NULL;
-    if (!c)
+    if (!c || c->peer->remote)
         return false;
     plan->right = RIGHT_INSTEAD;
     plan->claim_fence = c->fence;

@@ -6,6 +6,9 @@
  */
 #include "proxy/lock/finish.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 
@@ -191,7 +194,10 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
         aftermath_mistaken(c->family, contest_find(en, c->family));
         if (family_vote(c->family, plan->peer, owner))
             family_pool(sh, c->family, &plan->key, now_ms);
-        plan->claim_len = token_write(e, c->token, plan->claim_token);
+        if (owner->remote) /* its token is another proxy's */
+            plan->claim_len = (uint8_t)snprintf(plan->claim_token, sizeof(plan->claim_token), "%" PRIu64, c->fence);
+        else
+            plan->claim_len = token_write(e, c->token, plan->claim_token);
         plan->right = RIGHT_INSTEAD;
         claim_remove(sh, c);
         peer_settle(sh, owner);

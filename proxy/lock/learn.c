@@ -33,6 +33,13 @@ static bool made_way(const struct finish *f, const struct claim *c) {
     return !c->uses && !c->ended && (c->peer->remote || (early && claim_spent_elsewhere(f->e, c)));
 }
 
+/* Notes that a lease of this proxy's was released through another one: a crossing, and a release that D1 counts. */
+static void released_elsewhere(struct finish *f, const struct claim *c) {
+    if (c->family)
+        family_count(c->family, contest_find(f->entry, c->family), TALLY_RELEASED);
+    settle_crossing(f, c->family, c);
+}
+
 void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
     struct entry *en = f->entry;
     if (!en || !fence)
@@ -44,7 +51,7 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
         bool spent = c != f->claim && made_way(f, c);
         lease_end(f->sh, c, why, f->now_ms);
         if (spent && !c->peer->remote)
-            settle_crossing(f, c->family, c);
+            released_elsewhere(f, c);
         if (spent)
             settle_spend(f, c);
         else if (c != f->claim) /* that one is the verb's */

@@ -351,6 +351,8 @@ static void settle_believed(struct finish *f) {
     struct claim *live = its_own_live(f);
     struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
     bool tried = family && habit_find(f->peer, family);
+    if (!live && family) /* another proxy gave the lease, and this one has not met it: D1 counts it with its release */
+        family_count(family, contest_find(f->entry, family), TALLY_ACQUIRED);
     if (!tried)
         incident_report(f->sh, INCIDENT_BELIEVED, finish_occasion(f),
                         "released: this connection never tried for the lock, and is of the holder's client");

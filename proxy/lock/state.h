@@ -448,9 +448,10 @@ void aftermath_forget(struct family *f, struct contest *c);
 /* Takes out the losses before that time, once it is known what came behind them. */
 void aftermath_tidy(struct family *f, struct contest *c, int64_t before_ms, int64_t now_ms);
 /* Decides about a release over a loser (w, its witness) that has no claim; `live` is its client's live lease, as far as
- * is known, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. */
+ * is known, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. `elsewhere`: other
+ * proxies serve such clients, too. */
 enum loser_release aftermath_release(struct family *f, struct contest *c, struct witness *w, const struct claim *live,
-                                     bool patient, int64_t now_ms);
+                                     bool patient, bool elsewhere, int64_t now_ms);
 /* Counts a lost attempt in a row against a suspicious lease; a lease that is not suspicious ends the row. */
 void aftermath_row(struct witness *w, const struct claim *live);
 /* Whether so many attempts were lost in a row without a release that the refused one was the holder's. */

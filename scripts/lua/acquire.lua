@@ -6,7 +6,8 @@
 --       for SETNX and SET NX alone:      4 the lease to be given, in ms, '' none   5 the guard record's, '' none
 --                                        6 'SETNX' or 'SET'
 --       for whatever else SET NX knows:  4 the lease, '0' none   5 shape, as in arguments.lua
---                                        6 a claim whose lease is released first, if it is live   7... the command
+--                                        6 a claim whose lease is released first, if it is live; of a lease that another
+--                                          proxy gave the caller's identity, its fence   7... the command
 --       behind the first two, where a refused attempt may wait: for how many ms it has waited, and for how many the one
 --       behind it at its proxy has, '' there is none. The longest one's mark is put into the record (waits.lua)
 --
@@ -97,7 +98,9 @@ local s = look()
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
 end
-if kind > 6 and argv[6] ~= '' and s.token == argv[6] and type(s.value) == 'string' then
+local instead = kind > 6 and argv[6] ~= '' and s.token and type(s.value) == 'string' and
+  (s.token == argv[6] or (s.owner == identity and int(s.fence) == argv[6]))
+if instead then
   secure(s, true)
   redis.call('DEL', lock)
   forget(s, '1')
