@@ -30,6 +30,7 @@ static const struct deed *deed_of(const char *kind) {
         {"deadlock", "would have waited in a circle for", "", false},
         {"late_write", "wrote", " without its lock", true},
         {"held_long", "has held", " for long", false},
+        {"one_shot", "keeps", " as a one-shot client", false},
     };
     static const struct deed other = {"", "had an incident with", "", true};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)

@@ -52,6 +52,8 @@ struct lock_session {
     uint32_t login; /* opaque, the session layer's: whose upstream connections it uses; as of engine_session_identify */
     bool patient; /* the session layer's: the command that it begins may be held back (struct lock_plan, held_back) */
     uint16_t trip_ms; /* the session layer's: a round trip to the client takes so long; 0 less than 1, or not known */
+    bool one_shot;  /* the session layer's, before engine_session_close: beside what logs in, the session has sent one
+                     * command alone, and its client closed the connection in good order */
     /* Private to engine.c: the last key, what it hashes to, and its slot. Who has acquired a lock releases it next. */
     struct {
         uint64_t hash, pattern;
@@ -84,7 +86,8 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
 void engine_session_overlapped(struct lock_engine *e, struct lock_session *s);
 /* Notes the library that the client names (CLIENT SETINFO lib-name). Returns whether it is one that multiplexes. */
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len);
-/* Closes a session; its id stays valid for engine_finish. Abandoned leases are reported to the sink; on-disconnect
+/* Closes a session; its id stays valid for engine_finish. With s->one_shot, a lock that it has just acquired is kept
+ * for the rule's `one-shot` (one_shot.c). Abandoned leases are reported to the sink; on-disconnect
  * release asks it for releases. */
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 /* Whether what closed sessions have left is still being gone through: who had very much, a few hundred leases at each
@@ -490,6 +493,7 @@ enum lock_incident_kind {
     INCIDENT_HELD_LONG,
     INCIDENT_DEADLOCK,
     INCIDENT_LATE_WRITE,
+    INCIDENT_ONE_SHOT,
     INCIDENT_KINDS
 };
 /* The name of a kind of incident, "late_release", ...; static. */
@@ -588,6 +592,7 @@ struct lock_view {
     bool connected;
     uint64_t fence;
     int64_t since_ms, end_ms; /* end 0: none */
+    int64_t one_shot_ms;      /* a one-shot client's lock: its renewal ends then; 0: it is none */
     uint64_t renewals;
 };
 /* What has been learnt of a family: a client identity's keys of one pattern under one rule. */

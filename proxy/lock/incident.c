@@ -26,6 +26,7 @@ static const char *const KIND_NAMES[INCIDENT_KINDS] = {
     [INCIDENT_HELD_LONG] = "held_long",
     [INCIDENT_DEADLOCK] = "deadlock",
     [INCIDENT_LATE_WRITE] = "late_write",
+    [INCIDENT_ONE_SHOT] = "one_shot",
 };
 
 const char *lock_incident_name(enum lock_incident_kind kind) {

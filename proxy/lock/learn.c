@@ -218,7 +218,8 @@ static void forgotten(struct finish *f, const struct family *family, struct cont
         contest->live_fence = c->fence;
         contest->asked_own_ms = contest->suspected_ms = 0;
     }
-    if (!own && !claim_suspicious(c, 0))
+    /* A one-shot client does not ask again, so that a refused release was not its own. */
+    if (!own && (claim_one_shot(c) || !claim_suspicious(c, 0)))
         return;
     if (*since_ms == 0)
         *since_ms = f->now_ms;

@@ -39,7 +39,7 @@ bool lease_owner_here(const struct claim *c) {
     const struct peer *p = c->peer;
     if (!p->closed)
         return !p->remote;
-    return heir_attends(c) || (claim_shared(c) && client_still_here(p));
+    return claim_one_shot(c) || heir_attends(c) || (claim_shared(c) && client_still_here(p));
 }
 
 static void revive(struct shard *sh, struct claim *c) {
@@ -68,7 +68,7 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     c->leased = leased;
     c->end_ms = end_ms;
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
-    bool left = c->reported && !c->heritable && !c->handing;
+    bool left = c->reported && !c->heritable && !c->handing && !claim_one_shot(c);
     c->renewing = wanted && c->period_ms > 0 && !c->doubtful && !left && !c->observed;
     /* Renewal is due when a third of the lease is over, counted from when it may have begun. The application may have
      * touched the lock without moving its end. */
@@ -104,8 +104,9 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     enum { INEXACT_MS = 50 };
     if (c->ended)
         return;
+    /* A one-shot client's DEL may come through another proxy. */
     bool report = why == LEASE_GONE && c->renewing && !c->reserved && !c->doubtful && !c->scripted && !c->shown &&
-                  lease_owner_here(c);
+                  !claim_one_shot(c) && lease_owner_here(c);
     if (why != LEASE_OVER && c->fence) {
         struct entry *en = c->entry;
         if (c->fence > en->gone_fence)
@@ -179,7 +180,9 @@ static void report_long(struct shard *sh, struct claim *c, int64_t now_ms) {
     c->told_long = true;
     if (claim_is_live(c, now_ms) || c->observed)
         incident_report(sh, INCIDENT_HELD_LONG, &on, "held for %lld s%s", (long long)(now_ms - c->granted_ms) / 1000,
-                        c->renewing ? ", renewed while its owner is connected" : "");
+                        !c->renewing        ? ""
+                        : claim_one_shot(c) ? ", kept for a one-shot client"
+                                            : ", renewed while its owner is connected");
 }
 
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
@@ -233,9 +236,16 @@ static void report_observed_abandon(struct shard *sh, const struct claim *c, con
                         (long long)(c->end_ms ? c->end_ms - now_ms : 0));
 }
 
+/* The last expiry that the proxy gives to a lease as it stops. A one-shot client does not come back, so that its lock
+ * gets all of its time. */
+static int64_t handover_ms(const struct claim *c, int64_t now_ms) {
+    int64_t left_ms = claim_one_shot(c) - now_ms;
+    return left_ms > c->rule->handover_ms ? left_ms : c->rule->handover_ms;
+}
+
 /* When a lease ends that is handed over. It is never cut short. */
 static int64_t handover_end(const struct claim *c, int64_t now_ms) {
-    int64_t end_ms = now_ms + c->rule->handover_ms;
+    int64_t end_ms = now_ms + handover_ms(c, now_ms);
     return c->end_ms > end_ms ? c->end_ms : end_ms;
 }
 
@@ -316,6 +326,8 @@ static void looked(struct shard *sh, struct claim *c, const struct lock_result *
 static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (c->rule->max_hold_ms && now_ms >= c->granted_ms + c->rule->max_hold_ms)
         c->renewing = false;
+    else if (claim_one_shot(c) && now_ms >= claim_one_shot(c))
+        c->renewing = false;
     else if (lease_owner_here(c) && (!c->heritable || heir_keeps(sh, c, now_ms)))
         ask_renewal(sh, c, c->period_ms, now_ms);
     else
@@ -328,7 +340,7 @@ static bool is_handed_over(const struct claim *c, int64_t now_ms) {
 }
 
 static bool handover_due(const struct claim *c, int64_t now_ms) {
-    int64_t least_ms = c->rule->handover_ms - c->rule->handover_ms / 4;
+    int64_t last_ms = handover_ms(c, now_ms), least_ms = last_ms - last_ms / 4;
     return !c->asked && c->end_ms < now_ms + least_ms && (!c->unhanded || now_ms >= c->renew_ms);
 }
 
@@ -351,7 +363,7 @@ static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
             }
             if (!handover_due(c, now_ms))
                 continue;
-            ask_renewal(sh, c, c->rule->handover_ms, now_ms);
+            ask_renewal(sh, c, handover_ms(c, now_ms), now_ms);
             timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
             asked++;
         }

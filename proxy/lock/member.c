@@ -138,6 +138,8 @@ static void close_peer(struct shard *sh, struct lock_session *s, unsigned *steps
     p->closed = true;
     heir_peer_closed(sh->engine, s, p, now_ms);
     p->closed_at = atomic_load(&sh->engine->newest_session);
+    if (s->one_shot)
+        one_shot_leaves(sh, p, now_ms);
     if (list_empty(&p->claims) && list_empty(&p->witnesses))
         peer_settle(sh, p);
     else

@@ -87,6 +87,7 @@ static const struct rule_option OPTIONS[] = {
     {"max-hold", OPTION_TIME, RULE_AT(max_hold_ms), {0}, 0, "0", "a time like 5m, or 0 for no end"},
     {"handover", OPTION_TIME, RULE_AT(handover_ms), {0}, 0, "60s", "a time like 60s, or 0 for none"},
     {"on-disconnect", OPTION_ENUM, RULE_AT(on_disconnect), {"keep", "release"}, 0, "keep", "keep or release"},
+    {"one-shot", OPTION_TIME, RULE_AT(one_shot_ms), {0}, 0, "24h", "a time like 24h, or 0 for none"},
     {"wait", OPTION_TIME, RULE_AT(wait_ms), {0}, 0, "0", "a time like 1s, or 0 for none"},
     {"replicas",
      OPTION_REPLICAS,

@@ -43,8 +43,9 @@ struct lock_rule {
     int64_t max_hold_ms; /* 0: renewed for as long as the owner is connected */
     int64_t handover_ms; /* the last expiry that a stopping proxy gives to what it renews; 0: none */
     enum lock_on_disconnect on_disconnect;
-    int64_t wait_ms;  /* an attempt that somebody's live lease refuses is held for so long; 0: it is not */
-    int64_t replicas; /* that have to confirm an acquisition; 0: none is asked */
+    int64_t one_shot_ms; /* for so long a one-shot client's lock is renewed; 0: it is not */
+    int64_t wait_ms;     /* an attempt that somebody's live lease refuses is held for so long; 0: it is not */
+    int64_t replicas;    /* that have to confirm an acquisition; 0: none is asked */
     int64_t replicas_ms;
     struct lock_fence *fence; /* not NULL: its keys are no locks (mode off), but data that is fenced so */
     atomic_uint_fast64_t hits;

@@ -172,6 +172,7 @@ struct claim_extra {
     int64_t
         deadline_ms;  /* a late release is not expected any more then; 0: as the claim's connection and lease have it */
     uint64_t sighted; /* the token counter when its value was shown last to who may speak for it; 0 never */
+    int64_t one_shot_ms; /* a one-shot client acquired the lock: its renewal ends then (one_shot.c); 0: none did */
 };
 
 enum { RENEWAL_BITS = 19 };
@@ -371,6 +372,10 @@ struct claim_extra *claim_extra(struct claim *c);
 static inline uint64_t claim_sighted(const struct claim *c) {
     return c->extra ? c->extra->sighted : 0;
 }
+/* When the renewal of a one-shot client's lock ends; 0: the lock is none of a one-shot client. */
+static inline int64_t claim_one_shot(const struct claim *c) {
+    return c->extra ? c->extra->one_shot_ms : 0;
+}
 /* What the expiry of the claim's lock was set to last; 0: it has none. */
 static inline int64_t claim_length(const struct claim *c) {
     return c->period_ms > 0 ? c->period_ms : 0;
@@ -512,6 +517,12 @@ bool lease_owner_here(const struct claim *c);
 /* Notes that a client has released under a rule, and is expected to release again; who never did is a throttle. */
 void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
 bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
+
+/* ---- one_shot.c -------------------------------------------------------------------------------- */
+
+/* A one-shot client's session has closed. Keeps the locks that it acquired just before without an expiry: marks the
+ * peer's claims, and reports each. To be called before anything else is done about what the session leaves. */
+void one_shot_leaves(struct shard *sh, const struct peer *p, int64_t now_ms);
 
 /* ---- heir.c ------------------------------------------------------------------------------------ */
 

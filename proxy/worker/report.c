@@ -148,7 +148,10 @@ static void report_lease(void *arg, const struct lock_view *v) {
         return;
     char owner[LOCK_IDENTITY_MAX + 48];
     int n = snprintf(owner, sizeof(owner), "%.*s id=%llu%s", (int)v->client_len, v->client,
-                     (unsigned long long)v->session_id, v->connected ? "" : " (disconnected)");
+                     (unsigned long long)v->session_id,
+                     v->one_shot_ms ? " (one-shot client)"
+                     : v->connected ? ""
+                                    : " (disconnected)");
     r->row(r->arg);
     r->text(r->arg, "key", v->key.name, v->key.len);
     r->number(r->arg, "db", v->key.db);
@@ -157,6 +160,8 @@ static void report_lease(void *arg, const struct lock_view *v) {
     r->number(r->arg, "left-ms", v->end_ms == 0 ? -1 : v->end_ms > rows->now_ms ? v->end_ms - rows->now_ms : 0);
     r->number(r->arg, "fence", (int64_t)v->fence);
     r->number(r->arg, "renewals", (int64_t)v->renewals);
+    if (v->one_shot_ms)
+        r->number(r->arg, "one-shot-left-ms", v->one_shot_ms > rows->now_ms ? v->one_shot_ms - rows->now_ms : 0);
     const struct proxy_shared *shared = rows->worker->shared;
     uint64_t hash = engine_key_hash(shared->engine, &v->key);
     struct waiting_view waits = waiting_of(shared->waiting, &v->key, hash);

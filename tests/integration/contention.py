@@ -171,7 +171,7 @@ class Run:
         lease = 3000 if library.endless else max(1000, library.step)
         assert self.do(a, "acquire", key, lease) is not None
         began = time.monotonic()
-        process.close()
+        process.close(crash=True)
         at_once = self.do(c, "acquire", key, LEASE)
         held = at_once or until(lambda: self.do(c, "acquire", key, LEASE), 15, "the end of a dead holder's lease", 0.02)
         seconds = time.monotonic() - began

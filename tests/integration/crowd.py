@@ -80,11 +80,11 @@ class Place:
         for _ in range(len(self.waiting)):
             self.crowd.ready.append(self.waiting.popleft())
 
-    def close(self):
+    def close(self, crash=False):
         for link in self.links:
             if link.client.sock.fileno() >= 0:
                 self.crowd.selector.unregister(link.client.sock)
-                link.client.close()
+                (link.client.crash if crash else link.client.close)()
         self.links, self.of = [], {}
         self.idle.clear()
 
@@ -97,9 +97,9 @@ class Process:
     def worker(self):
         return Worker(self)
 
-    def close(self):
+    def close(self, crash=False):
         for place in self.places:
-            place.close()
+            place.close(crash)
 
 
 class Worker:

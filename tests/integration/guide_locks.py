@@ -145,4 +145,6 @@ GUIDES = [
     ("dotnet", "RedLock.net", "redlock:*", named("redlock for Python", "redlock:invoice:%d")),
     ("hiredis", "SETNX, EXPIRE", "lock:*", of(Old, "lock:invoice:%d")),
     ("hiredis", "SET NX EX", "*:lock", of(Bare, "invoice:%d:lock")),
+    ("shell", "redis-cli", "lock:*", of(Bare, "lock:backup%d")),
+    ("shell", "redis-cli in a crontab", "cron:*", of(Old, "cron:nightly%d")),
 ]

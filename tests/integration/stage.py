@@ -45,9 +45,9 @@ class Process:
             assert worker("SET", name, "1", "NX", "PX", LONG) == "OK"
             assert releases("DEL", name) == 1
 
-    def close(self):
+    def close(self, crash=False):
         for link in self.links:
-            link.close()
+            (link.crash if crash else link.close)()
 
 
 class Worker:
@@ -103,7 +103,7 @@ class Stage:
 
     def crash(self, worker):
         """The worker's process is gone."""
-        worker.process.close()
+        worker.process.close(crash=True)
 
     def ended(self, timeout=30):
         """Waits for the end of the lock's lease."""

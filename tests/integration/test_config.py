@@ -56,6 +56,7 @@ BAD = {
     "lock option without value": ("lock a:* lease", ["lock", "lease"]),
     "lock renew": ("lock a:* renew sometimes", ["lock", "renew", "sometimes", "always"]),
     "lock on-disconnect": ("lock a:* on-disconnect explode", ["lock", "on-disconnect", "explode", "release"]),
+    "lock one-shot": ("lock a:* one-shot often", ["lock", "one-shot", "often", "24h"]),
     "client identity": ("client-identity address shoe-size", ["client-identity", "shoe-size"]),
     "quotes": ('logfile "abc', ["logfile"]),
     "output limit": ("client-output-buffer-limit normal lots 0 0", ["client-output-buffer-limit", "lots"]),

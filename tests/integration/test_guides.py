@@ -241,6 +241,80 @@ def test_ci(unsafe, start_proxy, start_redis):
     other.close()
 
 
+# ---- the lines of the page for shells ------------------------------------------------------------------------
+
+
+class Job:
+    """A run of a script whose lines are the page's, and whose job lasts until the test says so."""
+
+    def __init__(self, proxy, lines, tmp_path, name):
+        self.started, self.end = tmp_path / (name + ".started"), tmp_path / (name + ".end")
+        job = "touch %s; while [ ! -e %s ]; do sleep 0.05; done" % (self.started, self.end)
+        lines = lines.replace("-p 6380", "-h %s -p %d" % (servers.HOST, proxy.port))
+        old = re.sub(r"\bjob\b", "{ %s; }" % job, lines, count=1) if "{ job;" in lines else lines + job
+        self.process = subprocess.Popen(["sh", "-c", old], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def starts(self):
+        servers.until(lambda: self.started.exists() or self.process.poll() is not None, 20, "the job")
+        return self.started.exists()
+
+    def ends(self):
+        self.end.touch()
+        self.process.communicate(timeout=20)
+        return self.process.returncode
+
+
+def shell_lines(number):
+    return re.findall(r"^```sh\n(.*?)^```$", page("shell.md"), re.M | re.S)[number]
+
+
+@pytest.mark.parametrize("kind", ["standalone", "cluster"])
+@pytest.mark.parametrize("block", [0, 1])
+def test_shell_lines(kind, block, proxies, farm, tmp_path):
+    """One job at a time; the lock is free when the job has ended."""
+    farm.backend(kind).flush()
+    proxy, direct = proxies(kind, "shell"), farm.backend(kind).direct()
+    first = Job(proxy, shell_lines(block), tmp_path, "first")
+    assert first.starts()
+    second = Job(proxy, shell_lines(block), tmp_path, "second")
+    assert not second.starts() and second.ends() == 1
+    assert direct("EXISTS", "lock:backup") == 1  # nobody's trap has freed it
+    first.ends()
+    assert direct("EXISTS", "lock:backup") == 0
+    third = Job(proxy, shell_lines(block), tmp_path, "third")
+    assert third.starts()
+    third.ends()
+    direct.close()
+
+
+def test_shell_lines_when_the_job_is_killed_or_late(proxies, farm, tmp_path):
+    """A signal that a shell hears frees the lock; one that it does not hear leaves it to its expiry; and a late run frees nobody
+    else's lock."""
+    farm.backend("standalone").flush()
+    proxy, direct = proxies("standalone", "shell"), farm.backend("standalone").direct()
+    lines = shell_lines(0)
+    stopped = Job(proxy, lines, tmp_path, "stopped")
+    assert stopped.starts()
+    stopped.process.terminate()
+    assert stopped.ends() == 1 and direct("EXISTS", "lock:backup") == 0
+    killed = Job(proxy, lines, tmp_path, "killed")
+    assert killed.starts()
+    killed.process.kill()
+    killed.ends()
+    assert 0 < direct("PTTL", "lock:backup") <= 3600000
+    assert direct("DEL", "lock:backup") == 1
+    late = Job(proxy, lines.replace("3600", "1"), tmp_path, "late")
+    assert late.starts()
+    servers.until(lambda: direct("EXISTS", "lock:backup") == 0, 10, "the end of its lock")
+    next_one = Job(proxy, lines, tmp_path, "next")
+    assert next_one.starts()
+    late.ends()
+    assert direct("EXISTS", "lock:backup") == 1
+    next_one.ends()
+    assert direct("EXISTS", "lock:backup") == 0
+    direct.close()
+
+
 # ---- with the libraries themselves ---------------------------------------------------------------------------
 
 REAL = [("laravel", "guide_laravel.php"), ("symfony", "guide_symfony.php"), ("python", "guide_redis_py.py"), ("python", "guide_rq.py"),

@@ -1117,7 +1117,7 @@ def test_incident_no_expiry_and_abandoned(pair):
     name = pair.key("lock:short:incident")
     assert pair.a("SETNX", name, "1") == 1
     assert len(incidents(pair.b, name, "no_expiry")) == 1
-    pair.a.close()
+    pair.a.crash()
     until(lambda: incidents(pair.b, name, "abandoned"), 15, "the incident")
 
 

@@ -109,7 +109,7 @@ def test_the_new_connection_comes_before_the_old_one_ends(proxy, named, direct, 
     name, b, a = key("lock:early"), named(proxy, "b"), named(proxy, "a")
     assert a("SETNX", name, "1") == 1
     again = named(proxy, "a")
-    a.close()
+    a.crash()
     held(direct, b, name, 3 * LEASE)
     again.close()
     free(direct, name)
@@ -121,11 +121,11 @@ def test_a_crashed_workers_lock_is_free(proxy, named, direct, key):
     until(lambda: colleague("PING") == "PONG", 5)
     time.sleep(1.1)  # a colleague that has just come might be the holder
     assert a("SETNX", name, "1") == 1
-    a.close()
+    a.crash()
     free(direct, name)
     a = named(proxy, "a")
     assert a("SETNX", name, "1") == 1
-    a.close()
+    a.crash()
     a = named(proxy, "a")
     until(lambda: a("SETNX", name, "1") == 1, 10, "the lock, for who has to wait for it")
 
@@ -296,8 +296,8 @@ def test_who_comes_back_at_another_proxy(backend, start_proxy, named, direct, ke
     until(lambda: "locks_evictable:no" in watch("PROXY", "INFO", "upstreams"), 20, "the first look around")
     holder, lost, other = named(one, "holder"), named(one, "lost"), named(two, "other")
     assert holder("SETNX", name, "mine") == 1 and lost("SETNX", gone, "mine") == 1
-    holder.close()
-    lost.close()
+    holder.crash()
+    lost.crash()
     holder = named(two, "holder")
     held(direct, other, name, 8, "mine")
     assert direct("EXISTS", gone) == 0

@@ -260,6 +260,25 @@ static void nobody_is_left_alone_with_a_lock_without_an_end(void **state) {
     assert_string_equal(f->action, "would be released: its owner has disconnected");
 }
 
+/* Its DEL, long after, is no late one. */
+static void a_one_shot_clients_lock_would_be_kept(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "a");
+    f->rule.one_shot_ms = 3600000;
+    f->rule.max_hold_ms = 0;
+    acquire(f, &a, "1", -1);
+    a.one_shot = true;
+    engine_session_close(f->engine, &a, f->now_ms);
+    assert_int_equal(f->counts[INCIDENT_ONE_SHOT], 1);
+    assert_non_null(strstr(f->action, "closed at once: would be kept for 1h,"));
+    f->now_ms += 3500000;
+    engine_tick(f->engine, 0, 1, f->now_ms);
+    open_as(f, &b, 2, "a");
+    assert_int_equal(see(f, &b, LOCK_RELEASE, EFFECT_DONE), LOCK_RELEASED);
+    assert_int_equal(f->total, 2); /* and that the lock has no expiry */
+}
+
 /* Redis has such a lock for ever; what is remembered of it ends when it would have ended. */
 static void a_lock_without_an_end_is_forgotten_with_its_owner(void **state) {
     struct fixture *f = *state;
@@ -401,6 +420,7 @@ int main(void) {
         TEST(a_takeover_of_what_was_read_is_right),
         TEST(counters),
         TEST(nobody_is_left_alone_with_a_lock_without_an_end),
+        TEST(a_one_shot_clients_lock_would_be_kept),
         TEST(a_lock_without_an_end_is_forgotten_with_its_owner),
         TEST(overruns_and_throttles),
         TEST(any_may_release),

@@ -242,6 +242,170 @@ static void nobody_holds_what_its_owner_left(void **state) {
     assert_int_equal(f->incidents[INCIDENT_HELD_LONG], 0);
 }
 
+/* ---- one-shot clients ------------------------------------------------------------------------------ */
+
+static const int64_t DAY_MS = 24 * 3600 * (int64_t)1000;
+
+/* The session layer has seen that the session sent one command, and closed in good order. */
+static void leave_one_shot(struct fixture *f, int s, int64_t after_ms) {
+    f->now_ms += after_ms;
+    f->sessions[s].one_shot = true;
+    leave(f, s);
+}
+
+/* A client that acquires the lock and is gone at once; returns the lease. */
+static struct kept *one_shot(struct fixture *f, const char *identity, const char *name) {
+    f->rule.one_shot_ms = DAY_MS;
+    come(f, 0, identity);
+    struct kept *k = acquire(f, 0, name);
+    leave_one_shot(f, 0, 100);
+    return k;
+}
+
+static void a_one_shot_clients_lock_is_kept(void **state) {
+    struct fixture *f = *state;
+    const struct kept *k = one_shot(f, "host", "lock:x");
+    assert_int_equal(f->incidents[INCIDENT_ONE_SHOT], 1);
+    assert_int_equal(f->incidents[INCIDENT_ABANDONED], 0);
+    assert_string_equal(f->action, "its connection closed at once: kept for 1d, or until this client sends DEL; if its "
+                                   "job crashes, DEL the lock; SET with NX and EX ends by itself");
+    pass(f, DAY_MS - STEP_MS);
+    assert_int_equal(live(f), 1);
+    assert_in_range(k->renewals, 24 * 3600 / 11, 24 * 3600 / 9);
+    pass(f, LEASE_MS + 3 * STEP_MS);
+    assert_int_equal(live(f), 0);
+    assert_int_equal(f->incidents[INCIDENT_ONE_SHOT], 1);
+    assert_int_equal(f->incidents[INCIDENT_OVERRUN], 0);
+    assert_int_equal(f->told, 0); /* nobody comes back for it at another proxy */
+}
+
+static void a_one_shot_client_holds_for_long(void **state) {
+    struct fixture *f = *state;
+    one_shot(f, "host", "lock:x");
+    pass(f, 301 * STEP_MS);
+    assert_int_equal(f->incidents[INCIDENT_HELD_LONG], 1);
+    assert_string_equal(f->action, "held for 300 s, kept for a one-shot client");
+}
+
+/* The DEL comes over the next connection, whatever others of the host have tried. */
+static void a_one_shot_clients_del_frees_its_lock(void **state) {
+    struct fixture *f = *state;
+    uint64_t token = one_shot(f, "host", "lock:x")->token;
+    for (int i = 1; i <= 3; i++) {
+        come(f, i, "host");
+        lose(f, i, "lock:x", 1);
+        leave_one_shot(f, i, 1);
+    }
+    pass(f, 10 * LEASE_MS);
+    come(f, 4, "elsewhere");
+    come(f, 5, "host");
+    struct lock_key key = key_of("lock:x");
+    struct lock_plan plan;
+    struct lock_result released = {.outcome = LOCK_RELEASED, .fence = 1, .pttl_ms = -2};
+    struct lock_result not_sent = {.outcome = LOCK_NOT_SENT, .pttl_ms = -3};
+    engine_begin(f->engine, &f->sessions[4], LOCK_RELEASE, &key, &f->rule, 0, false, f->now_ms, &plan);
+    assert_int_equal(plan.claim, 0);
+    engine_finish(f->engine, &f->sessions[4], f->sessions[4].id, &plan, &not_sent, "DEL", "", f->now_ms);
+    engine_begin(f->engine, &f->sessions[5], LOCK_RELEASE, &key, &f->rule, 0, false, f->now_ms, &plan);
+    assert_int_equal(plan.claim, token);
+    assert_int_equal(plan.right, RIGHT_CLAIM);
+    engine_finish(f->engine, &f->sessions[5], f->sessions[5].id, &plan, &released, "DEL", "", f->now_ms);
+    assert_int_equal(live(f), 0);
+    assert_int_equal(f->incidents[INCIDENT_SHARED] + f->incidents[INCIDENT_BELIEVED], 0);
+}
+
+/* Its release may have gone through another proxy. */
+static void a_one_shot_clients_lock_is_gone(void **state) {
+    struct fixture *f = *state;
+    one_shot(f, "host", "lock:x");
+    f->answer = LOCK_FREE;
+    pass(f, LEASE_MS);
+    assert_int_equal(live(f), 0);
+    assert_int_equal(f->incidents[INCIDENT_RENEWAL_LOST], 0);
+}
+
+static void assert_no_one_shot(struct fixture *f) {
+    assert_int_equal(f->incidents[INCIDENT_ONE_SHOT], 0);
+    pass(f, LEASE_MS + 2 * STEP_MS);
+    assert_int_equal(live(f), 0);
+}
+
+static void who_closes_later_is_no_one_shot_client(void **state) {
+    struct fixture *f = *state;
+    f->rule.one_shot_ms = DAY_MS;
+    come(f, 0, "host");
+    acquire(f, 0, "lock:x");
+    leave_one_shot(f, 0, 101);
+    assert_no_one_shot(f);
+}
+
+static void who_crashes_is_no_one_shot_client(void **state) {
+    struct fixture *f = *state;
+    f->rule.one_shot_ms = DAY_MS;
+    come(f, 0, "host");
+    acquire(f, 0, "lock:x");
+    leave(f, 0);
+    assert_no_one_shot(f);
+}
+
+static void the_rule_may_keep_none(void **state) {
+    struct fixture *f = *state;
+    come(f, 0, "host");
+    acquire(f, 0, "lock:x");
+    leave_one_shot(f, 0, 1);
+    assert_no_one_shot(f);
+    f->rule.one_shot_ms = DAY_MS;
+    f->rule.owner = LOCK_OWNER_CONNECTION; /* whose lock no other connection could release */
+    come(f, 0, "host");
+    acquire(f, 0, "lock:x");
+    leave_one_shot(f, 0, 1);
+    assert_no_one_shot(f);
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    f->rule.on_disconnect = LOCK_DISCONNECT_RELEASE;
+    come(f, 0, "host");
+    acquire(f, 0, "lock:x");
+    leave_one_shot(f, 0, 1);
+    assert_int_equal(f->released, 1);
+    assert_no_one_shot(f);
+}
+
+/* Its colleagues come and go; none of them is its heir. */
+static void a_pools_one_shot_client_is_one(void **state) {
+    struct fixture *f = *state;
+    f->rule.owner = LOCK_OWNER_CLIENT;
+    come(f, 1, "host");
+    one_shot(f, "host", "lock:x");
+    assert_int_equal(f->incidents[INCIDENT_ONE_SHOT], 1);
+    leave(f, 1);
+    pass(f, 10 * LEASE_MS);
+    assert_int_equal(live(f), 1);
+    assert_int_equal(f->incidents[INCIDENT_ABANDONED], 0);
+}
+
+static void max_hold_may_be_shorter(void **state) {
+    struct fixture *f = *state;
+    f->rule.max_hold_ms = 10 * LEASE_MS;
+    one_shot(f, "host", "lock:x");
+    assert_non_null(strstr(f->action, "kept for 5m,"));
+    pass(f, 10 * LEASE_MS - STEP_MS);
+    assert_int_equal(live(f), 1);
+    pass(f, LEASE_MS + 3 * STEP_MS);
+    assert_int_equal(live(f), 0);
+}
+
+/* Nobody comes back for it, so that the proxy gives it all of its time as it stops. */
+static void a_stop_gives_a_one_shot_clients_lock_its_time(void **state) {
+    struct fixture *f = *state;
+    const struct kept *k = one_shot(f, "host", "lock:x");
+    pass(f, 3600 * STEP_MS);
+    engine_leave(f->engine);
+    assert_int_equal(engine_handover(f->engine, 0, 1, 100, f->now_ms), 1);
+    assert_int_equal(k->asked_ms, DAY_MS - 3600 * STEP_MS - 100);
+    answer(f);
+    assert_int_equal(engine_handover(f->engine, 0, 1, 100, f->now_ms), 0);
+    assert_int_equal(f->told, 0);
+}
+
 /* ---- who comes back -------------------------------------------------------------------------------- */
 
 static void who_comes_back_goes_on(void **state) {
@@ -688,6 +852,16 @@ int main(void) {
         TEST(what_is_held_for_long_is_an_incident_once),
         TEST(a_long_expiry_is_held_for_long),
         TEST(nobody_holds_what_its_owner_left),
+        TEST(a_one_shot_clients_lock_is_kept),
+        TEST(a_one_shot_client_holds_for_long),
+        TEST(a_one_shot_clients_del_frees_its_lock),
+        TEST(a_one_shot_clients_lock_is_gone),
+        TEST(who_closes_later_is_no_one_shot_client),
+        TEST(who_crashes_is_no_one_shot_client),
+        TEST(the_rule_may_keep_none),
+        TEST(a_pools_one_shot_client_is_one),
+        TEST(max_hold_may_be_shorter),
+        TEST(a_stop_gives_a_one_shot_clients_lock_its_time),
         TEST(who_comes_back_goes_on),
         TEST(late_is_better_than_never),
         TEST(the_new_connection_may_be_there_first),

@@ -56,7 +56,7 @@ static void test_defaults(void **state) {
     assert_string_equal(
         text,
         "lock:* mode enforce owner auto kind string claim-memory auto lease 30s renew auto max-hold 0 handover 1m "
-        "on-disconnect keep wait 0 replicas 0");
+        "on-disconnect keep one-shot 1d wait 0 replicas 0");
     lock_rules_unref(rules);
 }
 
@@ -150,13 +150,13 @@ static void test_errors(void **state) {
         {"x replicas 1 0ms", "option replicas '1': expected " REPLICAS},
         {"x replicas 1 2m", "option replicas '1': expected " REPLICAS},
         {"x replicas 1 soon 1", "option 'soon': expected mode, owner, kind, claim-memory, lease, renew, max-hold, "
-                                "handover, on-disconnect, wait or replicas"},
+                                "handover, on-disconnect, one-shot, wait or replicas"},
         {"x lease 1s lease 2s", "option 'lease' is given twice: expected it once"},
         {"x leese 1s", "option 'leese': expected mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "
-                       "on-disconnect, wait or replicas"},
+                       "on-disconnect, one-shot, wait or replicas"},
         {"x owner\n\x1b auto",
          "option 'owner\\x0a\\x1b': expected mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "
-         "on-disconnect, wait or replicas"},
+         "on-disconnect, one-shot, wait or replicas"},
     };
     struct lock_rules *rules = lock_rules_new();
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
@@ -272,7 +272,7 @@ static void test_text(void **state) {
     size_t len = lock_rule_text(lock_rules_get(rules, 0), text, sizeof(text));
     assert_string_equal(text,
                         "\"my \\\"lock\\\" \\\\x\\x01*\" mode enforce owner auto kind string claim-memory auto lease 0 "
-                        "renew auto max-hold 0 handover 1m on-disconnect keep wait 0 replicas 0");
+                        "renew auto max-hold 0 handover 1m on-disconnect keep one-shot 1d wait 0 replicas 0");
     assert_int_equal(len, strlen(text));
     assert_int_equal(lock_rule_text(lock_rules_get(rules, 0), small, sizeof(small)), len);
     assert_int_equal(strlen(small), sizeof(small) - 1);

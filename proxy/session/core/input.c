@@ -154,9 +154,12 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
 static __attribute__((noinline)) void session_request_over(struct session *s) {
     if (s->reply_mode >= REPLY_SKIP_NEXT)
         s->reply_mode = s->reply_mode == REPLY_SKIP_NEXT ? REPLY_SKIP : REPLY_ON;
-    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++) {
         if ((*room)->request_over && (s->hears & HEARS_REQUEST))
             (*room)->request_over(s);
+        if ((*room)->request_first && (s->hears & HEARS_FIRST))
+            (*room)->request_first(s);
+    }
 }
 
 static inline void session_count(struct session *s, enum dispatch_result result) {
@@ -165,7 +168,7 @@ static inline void session_count(struct session *s, enum dispatch_result result)
         return;
     }
     counter_add(&s->worker->counters.requests_total, 1);
-    if ((s->hears & HEARS_REQUEST) || s->reply_mode != REPLY_ON)
+    if ((s->hears & (HEARS_REQUEST | HEARS_FIRST)) || s->reply_mode != REPLY_ON)
         session_request_over(s);
 }
 
@@ -465,6 +468,7 @@ static void session_read(struct session *s) {
     }
     if (n == 0) { /* the client has said all it will say: it gets its replies first */
         s->half_closed = true;
+        s->ended = !in && !s->stream && s->in_flight == 0 && s->out.unsent == 0;
         session_pause_reading(s, true);
         if (s->waits)
             session_tell_speaks(s);

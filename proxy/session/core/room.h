@@ -25,7 +25,8 @@ enum session_hears {
     HEARS_REQUEST = 1, /* request_over */
     HEARS_REPLY = 2,   /* reply_over */
     HEARS_CALL = 4,    /* before_call */
-    HEARS_TICK = 8     /* tick */
+    HEARS_TICK = 8,    /* tick */
+    HEARS_FIRST = 16   /* request_first: set as the session opens */
 };
 
 /* What a room wants to hear. Each may be NULL. */
@@ -58,6 +59,8 @@ struct session_room {
 
     /* Tells that a request has been dispatched. */
     void (*request_over)(struct session *s);
+    /* Likewise, of the session's first ones: until a room clears HEARS_FIRST. */
+    void (*request_first)(struct session *s);
     /* Tells that a request has ended: there may be no reply that is being written. */
     void (*reply_over)(struct session *s);
     /* Gives what has to go right before a call, as a call of nobody's with its bytes; NULL: nothing. */

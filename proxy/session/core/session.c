@@ -25,6 +25,7 @@ struct session *session_new(struct worker *w, int fd, struct tls *tls, const cha
     s->window = SESSION_WINDOW;
     s->lane.protocol = 2;
     s->lane.login = w->shared->options.stranger_login;
+    s->hears = HEARS_FIRST;
     s->epoch = upstream_epoch(w->upstream);
     s->opened_ms = worker_now(w);
     s->last_active = ev_now(w->loop);

@@ -51,6 +51,9 @@ enum reply_mode { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP };
 /* Whether the client may look into the proxy: the node's answer, until it is taken. */
 enum rights { RIGHTS_UNKNOWN, RIGHTS_GRANTED, RIGHTS_REFUSED, RIGHTS_NOT_KNOWN_NOW };
 
+/* What the session has sent, beside what logs in: locks/one_shot.c. */
+enum session_sent { SENT_NOTHING, SENT_ONE, SENT_MORE };
+
 /* What CLIENT CACHING said of the next command. */
 enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
 
@@ -63,6 +66,8 @@ struct session {
     struct tls *tls;  /* NULL: plain */
     bool forwarded;   /* its address is what a load balancer says: it did not come from there itself */
     bool half_closed; /* the client has shut down its side */
+    bool ended;       /* likewise, when all of its requests had been answered, and the replies written */
+    uint8_t sent;     /* enum session_sent */
     bool read_paused;
     bool paused;  /* its next request is held by CLIENT PAUSE */
     bool blocked; /* in a blocking command: that it leaves is noticed at once */

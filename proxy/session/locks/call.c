@@ -109,6 +109,7 @@ static void session_leaves(struct session *s) {
         lock_wait_leaves(s);
     if (s->left_endless)
         advisor_left(s->worker->shared->advisor, s->lock.id);
+    one_shot_closes(s);
 }
 
 static void locks_tick(struct worker *w) {
@@ -125,6 +126,7 @@ const struct session_room locks_room = {
     .worker_rules = lock_waits_rules,
     .worker_stops = lock_waits_stop,
     .closes = session_leaves,
+    .request_first = one_shot_sends,
     .half_closed = watched_half_closed,
     .speaks = lock_wait_speaks,
 };

@@ -363,6 +363,11 @@ void watched_dispatch(struct session *s, const struct request_class *k);
 /* As struct session_room has it, for those that wait. */
 void watched_half_closed(struct session *s);
 
+/* Notes one of the session's first requests, which has just been dispatched. */
+void one_shot_sends(struct session *s);
+/* Decides, as the session closes, whether its client was a one-shot client: s->lock.one_shot. */
+void one_shot_closes(struct session *s);
+
 /* The patience of a blocking command on fenced data: when the next attempt is due, and whether there is one. Both
  * functions are called with `arg`: `again` when it is, `over` when there is none any more while none is under way. The
  * session counts as blocked until await_free (NULL: nothing), but for the moment in which an attempt may take. */
