@@ -6,15 +6,16 @@
  *
  * Some code releases also after a failed attempt. A pooled connection carries a holder's release behind a colleague's
  * lost attempt. Both look the same on one connection. They differ in what follows all other lost attempts of the
- * workload: there every loss has a release right behind it, here hardly any has. So the evidence is counted for the
- * family, and while it says too little a release is held back for a moment (C4 of docs/locks.md).
+ * workload: losers that release do it behind every loss, and a pool carries a release behind hardly any. So what
+ * follows losses is counted for the family and for each contended key (D3 of docs/locks.md). While the counts say too
+ * little, a release is held back for a moment (C4). If a refused release was the holder's, its lease makes way (B2).
  */
 #include "proxy/lock/finish.h"
 
 enum {
     TRIPS = 2,              /* each time has so many round trips of the client's connection on top: */
     AT_ONCE_MS = 5,         /* a loser's release comes within so many ms */
-    CHANCE_MS = 1,          /* one that comes within so many is hardly a colleague's, by chance */
+    CHANCE_MS = 1,          /* a colleague's comes within so many ms by chance alone */
     HOLD_MS = 400,          /* a release is held back for so long, */
     HOLD_TRIPS = 10,        /* and so many round trips, */
     HOLD_MOST_MS = 1000,    /* at most */

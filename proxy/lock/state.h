@@ -199,7 +199,7 @@ struct claim {
     int64_t period_ms;                /* it is renewed for so long */
     struct claim_extra *extra;        /* NULL: all 0 */
     uint32_t renewals : RENEWAL_BITS; /* no more are counted than have room */
-    uint32_t vouched : 1;             /* it was extended since the last of these: its holder works on */
+    uint32_t vouched : 1;             /* it was extended since a release was refused last */
     uint32_t suspects : 2;            /* releases of losers that were refused while it was live, SUSPECTS_MAX at most */
     uint32_t cut_short : 1;           /* it ended before its time, or a renewal was on its way */
     uint32_t looking : 1;             /* what is in flight is no renewal but a look */
@@ -222,7 +222,7 @@ struct claim {
     bool told_since : 1;    /* and an answer to a command has told the lease's end meanwhile */
     bool contended : 1;     /* other sessions of the family lost attempts during the lease */
     bool self_lost : 1;     /* its own session did */
-    bool taken : 1;         /* released by who never tried for it: its owner's release is still to come */
+    bool taken : 1;         /* released by a session that never tried: its owner's release is still to come */
     bool reported : 1;      /* its owner's leaving was dealt with */
     bool scripted : 1;      /* a script of the application's is in flight that may release it */
     bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of it */
@@ -411,7 +411,8 @@ void claim_suspect(struct claim *c, uint32_t suspects);
 /* A release that was its own, perhaps, has been used for an older claim (C3): once its lease is over, its own is
  * expected until then at most. */
 void claim_expect_until(struct claim *c, int64_t deadline_ms);
-/* Refused releases make the lease suspect, and there were as many as a holder's own would be. */
+/* Whether a release was refused while the lease was live, and its holder has not extended it since. `suspects`: how
+ * many refused releases a script's answer has counted. */
 bool claim_suspicious(const struct claim *c, uint32_t suspects);
 /* The claim with the lease that is live, as far as is known, of this client; NULL: none. */
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
@@ -420,8 +421,9 @@ struct claim *claim_live(const struct entry *en, const struct lock_client *clien
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
 /* Fills in the plan's claim, token, right and what the session has seen. */
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
-/* Finds (B) the session's own live lease, whose release has been refused as far as is known, or as `suspects` says that
- * a script has counted: it makes way for the session's next attempt. NULL: there is none. */
+/* Finds (B2) the live lease that makes way for the session's next attempt: a release of it was refused, as far as is
+ * known or as `suspects`, a script's count, says, and that release was the holder's. NULL: there is none. The claim
+ * stays the entry's. */
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms);
 /* Whether this is the value that the session, or another whose readings count for it, was shown last. */
 bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct family *f,
@@ -436,7 +438,7 @@ void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *s
 enum loser_release {
     LOSER_REFUSED,            /* it is a loser's, or may be */
     LOSER_BELIEVED,           /* it is a colleague's: the connection is pooled */
-    LOSER_BELIEVED_BY_CHANCE, /* likewise, but it came right behind the loss and proves nothing */
+    LOSER_BELIEVED_BY_CHANCE, /* a colleague's too, but it came right behind the loss and proves nothing */
     LOSER_HELD_BACK           /* there is too little evidence yet: ask again in some ms */
 };
 

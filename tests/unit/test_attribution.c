@@ -822,7 +822,7 @@ static void d_two_releases_in_a_row_show_a_pool_by_their_number(void **state) {
     assert_int_equal(incidents(f, INCIDENT_SHARED), 1);
 }
 
-/* ---- E: ended ---------------------------------------------------------------------------------- */
+/* ---- leases that end --------------------------------------------------------------------------- */
 
 /* Makes a lease suspect: its holder's release came over another connection, and was refused as a loser's. */
 static void suspect(struct fixture *f, struct lock_session *holder, struct lock_session *loser, const char *key) {
