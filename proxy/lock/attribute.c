@@ -304,6 +304,8 @@ static bool may_have_made_way(const struct speaker *s, const struct claim *c) {
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
+    if (s->contest && !s->shared && !plan->queued && plan->rule && plan->rule->owner == LOCK_OWNER_AUTO)
+        aftermath_second(s->family, s->contest, s->self, s->now_ms);
     enum loser_release said = losers_release(s, plan, &o);
     plan->held_back = said == LOSER_HELD_BACK;
     plan->by_chance = said == LOSER_BELIEVED_BY_CHANCE;

@@ -452,6 +452,8 @@ void aftermath_tries_again(struct family *f, struct contest *c, const struct pee
 void aftermath_forget(struct family *f, struct contest *c);
 /* Takes out the losses before that time, once it is known what came behind them. */
 void aftermath_tidy(struct family *f, struct contest *c, int64_t before_ms, int64_t now_ms);
+/* Notes a release for a lease of the client's over this session: a second one, where another session's is held back. */
+void aftermath_second(struct family *f, struct contest *c, const struct peer *p, int64_t now_ms);
 /* Decides about a release over a loser (w, its witness) that has no claim; `live` is its client's live lease, as far as
  * is known, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. `elsewhere`: other
  * proxies serve such clients, too. */
