@@ -118,6 +118,7 @@ struct speaker {
     struct contest *contest;
     struct witness *witness;
     bool shared, loser, released;
+    bool recognised; /* K: its claims are also the one that it is recognised for */
     int64_t now_ms;
 };
 
@@ -133,7 +134,8 @@ static bool is_of(enum whose whose, const struct claim *c, const struct speaker 
     bool same = c->peer->client == s->self->client;
     switch (whose) {
     case OWN:
-        return c->peer == s->self && !(c->taken && (s->loser || s->released));
+        return (c->peer == s->self || (s->recognised && recognised_for(s->witness, c))) &&
+               !(c->taken && (s->loser || s->released));
     case THE_CLIENTS:
         return same && !c->taken && !spent_elsewhere(c, s);
     case OF_CLOSED:
@@ -225,6 +227,34 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
         c->reserved = true;
 }
 
+/* Plans a command by the claim that its session is recognised for (K). If another proxy gave that lease, the script has
+ * to find its fence. */
+static void plan_recognised(const struct speaker *s, struct lock_plan *plan, const struct claim *c) {
+    if (!c || !c->peer->remote || !s->recognised || !recognised_for(s->witness, c))
+        return;
+    plan->right = RIGHT_FENCE;
+    plan->read_fence = c->fence;
+}
+
+void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms) {
+    struct claim *before = claim_find(en, plan->claim);
+    if (before && plan->uses) {
+        before->uses--;
+        plan->uses = false;
+        if (before != c)
+            (void)lease_schedule(sh, before, now_ms);
+    }
+    plan->right = RIGHT_CLAIM;
+    plan->several = false;
+    plan->claim_len = 0;
+    plan->claim_token[0] = '\0';
+    plan_claim(sh, plan, c);
+    if (c->peer->remote) {
+        plan->right = RIGHT_FENCE;
+        plan->read_fence = c->fence;
+    }
+}
+
 /* ---- C, D: releases ------------------------------------------------------------------------------- */
 
 /* Counts the release, and says whether a lost attempt uses it up. G: one that is queued counts from EXEC on. */
@@ -292,6 +322,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         c = doubtful_claim(s);
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
+    plan_recognised(s, plan, c);
     /* The lease to release is a colleague's that was given at another proxy, if the chosen one has made way there. If
      * that one is over, that other proxy is told that its lease's release may have been this one (C3). */
     if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms)) {
@@ -347,6 +378,7 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
     plan_claim(s->sh, plan, c);
     if (c->peer->remote)
         plan->right = right;
+    plan_recognised(s, plan, c);
 }
 
 /* ---- B: what makes way -------------------------------------------------------------------------------- */
@@ -396,6 +428,7 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
         c = doubtful_claim(s);
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
+    plan_recognised(s, plan, c);
     if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !shared))
         return;
     if (plan->verb == LOCK_REWRITE) /* SET XX is how some release, and others extend */
@@ -514,7 +547,7 @@ static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
     if (plan_instead(s, plan))
         return;
     const struct claim *c = offers_of(s, OWN).newest_unended;
-    if (c && claim_is_live(c, s->now_ms))
+    if (c && claim_is_live(c, s->now_ms) && !c->peer->remote)
         plan->claim_len = token_write(s->sh->engine, c->token, plan->claim_token);
 }
 
@@ -524,7 +557,9 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     s.family = family_find(sh, self, plan->rule, plan->pattern);
     s.contest = contest_find(en, s.family);
     s.witness = en ? witness_find(en, self) : NULL;
-    s.loser = s.witness && s.witness->lost;
+    s.loser = s.witness && (s.witness->lost || recognised_no_more(en, s.witness));
+    /* GETSET of another value is how a rival takes over, by what it has read; of the same one engine_says knows. */
+    s.recognised = s.witness && s.witness->recognised && plan->verb != LOCK_SWAP;
     s.released = s.witness && s.witness->released;
     tidy(&s);
     s.shared = family_shares(s.family, self, plan->rule);

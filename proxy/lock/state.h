@@ -239,6 +239,8 @@ struct witness {
     struct list_node of_peer;
     uint64_t lost_fence; /* of the lease that it lost against; 0 none, foreign, or not known */
     uint64_t read_fence; /* 0 none, foreign, or unknown */
+    uint64_t tried;      /* keyed hash of the value that it tried to write last; 0 none is known */
+    uint64_t recognised; /* K: fence of the lease that the session speaks for, although another one acquired it; 0 none */
     int64_t lost_ms;     /* since when it loses */
     uint64_t read_at;    /* the number that the answer took of the token counter */
     int64_t touched_ms;
@@ -405,6 +407,8 @@ bool claim_suspicious(const struct claim *c, uint32_t suspects);
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
 /* Fills in the plan's claim, token, right and what the session has seen. */
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
+/* Has the plan speak for this claim instead of the one that was chosen, if any. */
+void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms);
 /* Finds (B) the session's own live lease, whose release has been refused as far as is known, or as `suspects` says that
  * a script has counted: it makes way for the session's next attempt. NULL: there is none. */
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms);
@@ -414,6 +418,20 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
 /* Notes which claims have been sighted by a session that was shown this value. */
 void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct family *f,
                         const struct lock_rule *rule, const char *value, size_t len);
+
+/* ---- recognise.c ------------------------------------------------------------------------------ */
+
+/* Whether the claim's lease is one that the session is recognised for (K). `w` is the session's witness on the key, or
+ * NULL. */
+static inline bool recognised_for(const struct witness *w, const struct claim *c) {
+    return w && w->recognised && w->recognised == c->fence && w->peer->client == c->peer->client;
+}
+/* Whether the session has to count as a loser: it is one, or the lease that it was recognised for is forgotten. */
+bool recognised_no_more(const struct entry *en, const struct witness *w);
+/* K1: the session was shown this value, of the lease with this fence (0: not known), or named it. Where it is the value
+ * that the session tried to write, and values tell workers apart, the session is recognised. Returns whether it is. */
+bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
+               uint64_t fence, const char *value, size_t len, int64_t now_ms);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 
@@ -488,6 +506,8 @@ bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms);
  * takes no heir from another one. */
 void heir_counts(struct shard *sh, struct claim *c);
 void heir_over(struct shard *sh, struct claim *c);
+/* Has the lease of a closed session be renewed for the session of this peer, which has proved to be its owner (K). */
+void heir_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms);
 /* Whether somebody has come in the place of the lease's owner. */
 bool heir_attends(const struct claim *c);
 /* Whether the lease is to be renewed for who has come in its owner's place, which is about to be done. Only where

@@ -13,7 +13,7 @@ struct model_args call_args(const struct lock_plan *plan, const struct model_com
         .identity = identity,
         .proxy = proxy,
         .right = lock_right_text(plan->right),
-        .lease_ms = plan->right == RIGHT_OLDER ? lock_plan_lease_ms(plan) : lease_ms,
+        .lease_ms = plan->right == RIGHT_OLDER || plan->right == RIGHT_FENCE ? lock_plan_lease_ms(plan) : lease_ms,
         .read_fence = plan->read_fence,
         .claim_fence = plan->claim_fence,
         .data_free = plan->data_free && !model_may_pass(command),
