@@ -362,9 +362,15 @@ static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) 
     return false;
 }
 
+/* Whether the session is recognised for the live lease (K): a worker that polls for its own lock, and extends it. */
+static bool holds_recognised(const struct speaker *s) {
+    const struct claim *c = s->recognised ? claim_live(s->en, s->self->client, s->now_ms) : NULL;
+    return c && recognised_for(s->witness, c);
+}
+
 static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
-    bool refused = follows_loss(s, plan->rule) && family_losers_expire(s->family);
+    bool refused = !holds_recognised(s) && follows_loss(s, plan->rule) && family_losers_expire(s->family);
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
     struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
     if (strict) {

@@ -211,8 +211,8 @@ bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint6
     const struct entry *en = entry_find(sh, &plan->key, plan->hash);
     const struct witness *w = en ? witness_find(en, plan->peer) : NULL;
     const struct claim *c = entry_claims(en);
-    while (c && !((c->peer == plan->peer || recognised_for(w, c)) &&
-                  (fence ? c->fence == fence : claim_is_live(c, now_ms))))
+    while (c &&
+           !((c->peer == plan->peer || recognised_for(w, c)) && (fence ? c->fence == fence : claim_is_live(c, now_ms))))
         c = c->next;
     bool own = c && !family_shares(family_of(sh, plan->peer, plan->family), plan->peer, plan->rule);
     shard_unlock(sh);

@@ -102,14 +102,14 @@ enum lock_verb_flag {
     VERB_ACQUIRES = 1 << 0, /* what is granted to it is a lease of a plain key, of its own */
     VERB_CLAIMS =
         1 << 1, /* it may be meant to acquire: no sign that its sender holds something on another connection */
-    VERB_SPENDS = 1 << 2,   /* it uses up the claim that it speaks by */
-    VERB_ENDS = 1 << 3,     /* it may end a lease */
-    VERB_WRITES = 1 << 4,   /* it writes, and frees nothing that somebody could wait for */
-    VERB_ENROLS = 1 << 5,   /* it turns a lock that was acquired under audit into a lease of the scripts' */
-    VERB_QUEUE = 1 << 6,    /* it is about a list lock's queue */
-    VERB_SHOWS = 1 << 7,    /* its reply is the value */
-    VERB_LOCKED = 1 << 8,   /* it is refused by an error, LOCKED */
-    VERB_ATTEMPTS = 1 << 9, /* refused, it was an attempt to acquire that has lost */
+    VERB_SPENDS = 1 << 2,    /* it uses up the claim that it speaks by */
+    VERB_ENDS = 1 << 3,      /* it may end a lease */
+    VERB_WRITES = 1 << 4,    /* it writes, and frees nothing that somebody could wait for */
+    VERB_ENROLS = 1 << 5,    /* it turns a lock that was acquired under audit into a lease of the scripts' */
+    VERB_QUEUE = 1 << 6,     /* it is about a list lock's queue */
+    VERB_SHOWS = 1 << 7,     /* its reply is the value */
+    VERB_LOCKED = 1 << 8,    /* it is refused by an error, LOCKED */
+    VERB_ATTEMPTS = 1 << 9,  /* refused, it was an attempt to acquire that has lost */
     VERB_RELEASES = 1 << 10, /* refused, it was a release of what is not the caller's */
     VERB_SAYS = 1 << 11      /* it writes a whole value over the one that is there: engine_says */
 };
@@ -298,8 +298,8 @@ struct lock_result {
     const char *holder; /* identity in the guard record of the live lease; borrowed, may be NULL */
     size_t holder_len;
     const char *value; /* acquire, replace, swap: the value written, or refused; read: the value shown; LOCK_SCRIPT,
-                          held: what the lock is held with, if the script names it; LOCK_QUEUE_*: the node pushed, named,
-                          or that the granted lease is for; else NULL */
+                          held: what the lock is held with, if the script names it; LOCK_QUEUE_*: the node pushed,
+                          named, or that the granted lease is for; else NULL */
     size_t value_len;
     const char *shown; /* acquire, swap, refused: the value that the answer shows; NULL: it shows none */
     size_t shown_len;

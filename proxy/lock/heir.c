@@ -272,7 +272,8 @@ void heir_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_
     struct lock_engine *e = sh->engine;
     if (!c->peer->closed || p->closed || !p->session || c->queue)
         return;
-    if (!c->heritable && c->leased && c->rule->renew != LOCK_RENEW_NEVER) { /* the lease is the proxy's own since then */
+    if (!c->heritable && c->leased &&
+        c->rule->renew != LOCK_RENEW_NEVER) { /* the lease is the proxy's own since then */
         c->renewing = true;
         c->renewing = heir_left(sh, c, now_ms);
     }

@@ -150,8 +150,8 @@ void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *
         timer_set(&sh->timers, &w->timer, now_ms + w->memory_ms);
 }
 
-/* A session that wanted the lock and did not get it is a loser: the lease in the way is not its own to release. A session
- * that asks once more with the value of the lease that it is recognised for is no loser. */
+/* A session that wanted the lock and did not get it is a loser: the lease in the way is not its own to release. A
+ * session that asks once more with the value of the lease that it is recognised for is no loser. */
 void learn_loss(struct finish *f) {
     if (f->peer->closed)
         return;

@@ -4,13 +4,13 @@
  *      K1  refused, and then shown the value that it tried to write  ──┐
  *      K2  writes the value that the lease has anew                  ──┴──> recognised, if values tell workers apart
  *
- * A reply gets lost, a connection is cut, a pool hands out another one, a library sends a command again: the worker that
- * holds the lock then speaks over a connection that did not acquire it. It knows its lock by the value. A recognised
- * session speaks for the lease besides the session that acquired it, whose claim stays where it is: if the proxy is
- * wrong, the owner has lost nothing by it alone.
+ * A reply gets lost, a connection is cut, a pool hands out another one, a library sends a command again: the worker
+ * that holds the lock then speaks over a connection that did not acquire it. It knows its lock by the value. A
+ * recognised session speaks for the lease besides the session that acquired it, whose claim stays where it is: if the
+ * proxy is wrong, the owner has lost nothing by it alone.
  *
- * One constant for all workers tells nothing, nor does a number: it may be the deadline of two workers that began in the
- * same second, a count, or a constant 1.
+ * One constant for all workers tells nothing, nor does a number: it may be the deadline of two workers that began in
+ * the same second, a count, or a constant 1.
  */
 #include "proxy/lock/finish.h"
 
@@ -51,15 +51,15 @@ static bool varies(const struct entry *en, const struct peer *self, const struct
     return false;
 }
 
-/* Whether the value of the claim's lease says that this session's worker is the lease's. Where the session that acquired
- * it is gone, it need only be no constant that is known for one. `field`: it is the name of a hash's field, of which many
- * applications have one. */
+/* Whether the value of the claim's lease says that this session's worker is the lease's. Where the session that
+ * acquired it is gone, or is the same one, it need only be no constant that is known for one. `field`: it is the name
+ * of a hash's field, of which many applications have one. */
 static bool tells(const struct entry *en, const struct peer *self, const struct family *f, const struct claim *c,
                   const char *value, size_t len, bool field) {
     if (is_constant(en, self, c, c->value))
         return false;
     bool vary = varies(en, self, f, c->value), number = is_number(value, len);
-    if (c->peer->closed)
+    if (c->peer->closed || c->peer == self)
         return vary || !(number || field);
     return !number && (vary || (c->peer->remote && !field));
 }
@@ -83,7 +83,7 @@ bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule
     if (w->tried != hash_bytes(&sh->engine->value_seed, value, len))
         return false;
     struct claim *c = claim_live(w->entry, self->client, now_ms);
-    if (!c || (fence && c->fence != fence) || !c->valued || c->value != w->tried || c->peer == self || c->queue)
+    if (!c || (fence && c->fence != fence) || !c->valued || c->value != w->tried || c->queue)
         return false;
     if (!tells(w->entry, self, f, c, value, len, false))
         return false;

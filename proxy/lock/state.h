@@ -240,9 +240,10 @@ struct witness {
     uint64_t lost_fence; /* of the lease that it lost against; 0 none, foreign, or not known */
     uint64_t read_fence; /* 0 none, foreign, or unknown */
     uint64_t tried;      /* keyed hash of the value that it tried to write last; 0 none is known */
-    uint64_t recognised; /* K: fence of the lease that the session speaks for, although another one acquired it; 0 none */
-    int64_t lost_ms;     /* since when it loses */
-    uint64_t read_at;    /* the number that the answer took of the token counter */
+    uint64_t
+        recognised;   /* K: fence of the lease that the session speaks for, although another one acquired it; 0 none */
+    int64_t lost_ms;  /* since when it loses */
+    uint64_t read_at; /* the number that the answer took of the token counter */
     int64_t touched_ms;
     int64_t memory_ms;                  /* kept so long after it was touched */
     bool lost;                          /* the last attempt to acquire was in vain: a loser */

@@ -1737,11 +1737,11 @@ static void k2_the_leases_own_value_extends_it(void **state) {
     open_as(f, &b, 2, "app");
     open_as(f, &c, 3, "app");
     take_with(f, &a, "lock:x", "w1", 1000, false);
-    assert_false(says(f, &b, LOCK_REPLACE, "lock:x", "w1")); /* two that saw nothing */
+    assert_false(says(f, &b, LOCK_REWRITE, "lock:x", "w1")); /* two that saw nothing */
     get(f, &b, "lock:x", "w1");
-    assert_true(says(f, &b, LOCK_REPLACE, "lock:x", "w1"));
-    assert_false(says(f, &b, LOCK_REPLACE, "lock:x", "w2"));
-    assert_false(says(f, &c, LOCK_REPLACE, "lock:x", "w1"));
+    assert_true(says(f, &b, LOCK_REWRITE, "lock:x", "w1"));
+    assert_false(says(f, &b, LOCK_REWRITE, "lock:x", "w2"));
+    assert_false(says(f, &c, LOCK_REWRITE, "lock:x", "w1"));
     engine_session_close(f->engine, &a, f->now_ms);
     assert_true(says(f, &c, LOCK_REPLACE, "lock:x", "w1"));
     assert_true(says(f, &c, LOCK_SWAP, "lock:x", "w1"));

@@ -423,8 +423,7 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
 static void answer_swap(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
     static const char LOCKED[] = "-LOCKED the lock is held; nothing was changed\r\n";
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
-    if (l->plan.verb != LOCK_SWAP || !refused || e->reply[0] == '-' ||
-        !e->result.shown ||
+    if (l->plan.verb != LOCK_SWAP || !refused || e->reply[0] == '-' || !e->result.shown ||
         !engine_swap_misleads(w->shared->engine, l->session_id, &l->plan, e->result.shown, e->result.shown_len))
         return;
     e->result.shown = NULL;
