@@ -20,7 +20,7 @@
 #include "proxy/lock/fence.h"
 #include "proxy/session/locks/private.h"
 
-enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256 };
+enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, ATTEMPTS_MAX = 32 };
 
 #define MIXED   "ERR locks and fenced data in one command; nothing was written: send several"
 #define UNKNOWN "ERR the write of fenced data can't be checked with this command; nothing was written"
@@ -440,8 +440,12 @@ static void build_arguments(struct session *s, const struct part *p, bool each) 
 
 static void build_fences(struct session *s, const struct part *p) {
     const struct asked *a = p->q->keys + p->at;
-    for (size_t i = 0; i < p->guards + p->marks; i++, a++)
-        build_number(s->worker, (int64_t)(i < p->guards ? a->writing.fence : a->mark));
+    for (size_t i = 0; i < p->guards + p->marks; i++, a++) {
+        if (i < p->guards && a->mine_len > 0)
+            build_bulk(s->worker, p->q->names.data + a->mine, a->mine_len);
+        else
+            build_number(s->worker, (int64_t)(i < p->guards ? a->writing.fence : a->mark));
+    }
 }
 
 /* Build fence.lua's call in w->build up to its fences, and what comes behind them. */
@@ -586,27 +590,45 @@ static void question_done(struct call *c, const struct call_end *end) {
     fence_forget(q);
 }
 
-/* Whether a command that may acquire the lock is queued in the same transaction. */
-static bool acquires_before(const struct lock_queue *queue, const struct fence_question *q, const struct asked *a) {
-    const char *lock = q->names.data + a->lock;
+/* Whether the queued command may acquire the lock of that key. */
+static bool may_acquire(const struct lock_call *l, const struct fence_question *q, const struct asked *a) {
+    const struct lock_key *key = &l->plan.key;
+    bool verb = l->acquires || l->plan.verb == LOCK_SCRIPT || lock_verb_is(l->plan.verb, VERB_ACQUIRES | VERB_QUEUE);
+    return verb && key->db == a->db && key->len == a->lock_len &&
+           memcmp(key->name, q->names.data + a->lock, key->len) == 0;
+}
+
+/* Writes the fence that the session may write with, and the tokens of the attempts that are queued before the write.
+ * What the session itself has, it may write with; what another session of its client has, it may not, since its own
+ * attempt asks for the lock anew. Of very many attempts the first one and the last ones count. */
+static void name_attempts(const struct lock_queue *queue, struct fence_question *q, struct asked *a) {
+    size_t attempts = 0, at = 0;
+    LIST_FOREACH(it, &queue->calls)
+    attempts += may_acquire(LIST_ENTRY(it, struct lock_call, queued), q, a);
+    if (attempts == 0)
+        return;
+    if (!a->writing.own)
+        a->writing = (struct lock_writing){.how = WRITER_NONE};
+    size_t from = q->names.len;
+    text_printf(&q->names, "%llu", (unsigned long long)a->writing.fence);
     LIST_FOREACH(it, &queue->calls) {
         const struct lock_call *l = LIST_ENTRY(it, struct lock_call, queued);
-        const struct lock_key *key = &l->plan.key;
-        if (key->db == a->db && key->len == a->lock_len && memcmp(key->name, lock, key->len) == 0 &&
-            (l->acquires || lock_verb_is(l->plan.verb, VERB_ACQUIRES)))
-            return true;
+        if (!may_acquire(l, q, a))
+            continue;
+        if (at == 0 || at + ATTEMPTS_MAX > attempts)
+            text_printf(&q->names, " %s", l->plan.attempt_token);
+        at++;
     }
-    return false;
+    a->mine = from;
+    a->mine_len = q->names.len - from;
 }
 
 /* The question of a write that is to be sent, or queued. */
 static struct fence_question *question_of(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_new(s, k);
-    /* The lease that such a command may bring is not known yet: what counts is who holds the lock then. One elsewhere
-     * can't be in the same transaction. */
+    /* A lock elsewhere can't be acquired in the same transaction. */
     for (size_t i = 0; queue && i < q->here; i++)
-        if (acquires_before(queue, q, &q->keys[i]))
-            q->keys[i].writing = (struct lock_writing){.how = WRITER_NONE};
+        name_attempts(queue, q, &q->keys[i]);
     return q;
 }
 
