@@ -365,6 +365,9 @@ struct lock_writing {
 };
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms);
+/* Whether the session holds, or has lost and not acquired again, a lock in the database which a fence that is enforced
+ * may name. */
+bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db);
 /* Reports a write of the data `key`, by a session that has lost the lock `by`; `rule` is the fence's pattern. `holder`
  * (NULL: who is known here) is who holds it, or held it last; `action` is what was done. */
 void engine_late_write(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,

@@ -363,8 +363,11 @@ static void note_fenced(struct lock_rules *rules) {
     for (size_t i = 0; i < rules->count; i++)
         for (size_t j = 0; j < rules->fence_count; j++) {
             const struct lock_fence *fence = rules->fences[j]->rule.fence;
-            if (fence->mode != LOCK_MODE_OFF && may_meet(rules->entries[i]->rule.pattern, fence->lock))
-                rules->entries[i]->rule.fenced = true;
+            struct lock_rule *rule = &rules->entries[i]->rule;
+            if (fence->mode == LOCK_MODE_OFF || !may_meet(rule->pattern, fence->lock))
+                continue;
+            rule->fenced = true;
+            rule->fence_enforced = rule->fence_enforced || fence->mode == LOCK_MODE_ENFORCE;
         }
 }
 

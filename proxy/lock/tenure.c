@@ -170,3 +170,29 @@ void tenures_identify(struct peer *p) {
         t->family = NULL;
     }
 }
+
+/* ---- all of a session's --------------------------------------------------------------------------- */
+
+static bool has_tenure(const struct peer *p, uint32_t db) {
+    if (!p)
+        return false;
+    LIST_FOREACH(it, &p->tenures) {
+        const struct tenure *t = LIST_ENTRY(it, struct tenure, of_peer);
+        if (t->entry->db == db && t->rule->fence_enforced)
+            return true;
+    }
+    return false;
+}
+
+bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db) {
+    bool has = false;
+    for (size_t i = 0; i < SHARDS && !has; i++) {
+        struct shard *sh = &e->shards[i];
+        if (!(s->shards & (1u << i)))
+            continue;
+        shard_lock(sh);
+        has = has_tenure(peer_find(sh, s->id), db);
+        shard_unlock(sh);
+    }
+    return has;
+}

@@ -253,3 +253,48 @@ def test_its_refused_release_does_not(session, kind):
     assert b("DEL", lock) == 1
     assert a("DEL", lock) == 0
     assert refused(write(a, key, "plain"))
+
+
+# ---- 4: other databases ------------------------------------------------------------------------------------------------
+
+
+def other_database(a, form, *words):
+    if form == "plain":
+        return a(*words)
+    assert a("MULTI") == "OK"
+    reply = a(*words)
+    return a("EXEC") if reply == "QUEUED" else (reply, a("EXEC"))[0]
+
+
+@pytest.mark.parametrize("name", [None, "a"])
+@pytest.mark.parametrize("form", ["plain", "multi"])
+def test_other_databases(session, proxy, form, name):
+    """A has lost the lock in database 0. It prepares data in database 1, where it has lost nothing."""
+    if isinstance(proxy.backend, servers.RedisCluster):
+        pytest.skip("a cluster has one database")
+    a, b = session(name), session()
+    key, lock = names("near")
+    other = "other:" + key.split(":")[1]
+    acquire(a, lock, "50")
+    acquire(b, lock)
+    assert a("SELECT", "1") == "OK"
+    assert a("SET", key, "LATE") == "OK"
+    for words in (("MOVE", key, "0"), ("move", key, "0"), ("COPY", key, key, "DB", "0"), ("SWAPDB", "0", "1"),
+                  ("SWAPDB", "1", "0"), ("swapdb", "2", "0")):
+        reply = other_database(a, form, *words)
+        assert isinstance(reply, Error) and "nothing was written" in reply, (words, reply)
+        assert b("GET", key) is None, words
+    assert other_database(a, form, "SWAPDB", "1", "1") in ("OK", ["OK"])
+    assert other_database(a, form, "COPY", key, other, "DB", "0") in (1, [1])  # no data of a fence
+    # Out of the database, too.
+    assert b("SET", key, "b") == "OK" and a("SELECT", "0") == "OK"
+    for words in (("MOVE", key, "2"), ("RESTORE", key, "0", b("DUMP", other), "REPLACE")):
+        reply = other_database(a, form, *words)
+        reply = reply[0] if isinstance(reply, list) else reply
+        assert isinstance(reply, Error) and "nothing was written" in reply, (words, reply)
+    assert b("GET", key) == "b"
+    assert b("DEL", lock) == 1
+    acquire(a, lock)
+    assert a("DEL", lock) == 1
+    assert other_database(a, form, "SWAPDB", "5", "0") in ("OK", ["OK"])
+    assert other_database(a, form, "SWAPDB", "5", "0") in ("OK", ["OK"])

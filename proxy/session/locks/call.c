@@ -115,6 +115,7 @@ const struct session_room locks_room = {
     .worker_asks = heirs_tick,
     .worker_ticks = advise_tick,
     .worker_rules = lock_waits_rules,
+    .worker_leaves = lock_waits_stop,
     .worker_stops = lock_waits_stop,
     .closes = session_leaves,
     .half_closed = watched_half_closed,

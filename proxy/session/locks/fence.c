@@ -59,6 +59,19 @@ struct fenced {
     char *name, inside[NAME_INSIDE];
 };
 
+/* Finds the database that a MOVE writes to besides the session's. */
+static bool moves_to(const struct request_class *k, uint32_t *db) {
+    size_t len;
+    int64_t n;
+    if (k->command->id != COMMAND_MOVE || k->request->argc != 3)
+        return false;
+    const char *number = request_arg(k->request, k->bytes, 2, &len);
+    if (!resp_integer(number, len, &n) || n < 0 || n > INT32_MAX)
+        return false; /* Redis says so */
+    *db = (uint32_t)n;
+    return true;
+}
+
 /* Finds the fence of key i, if the request writes it. fenced_clear afterwards. */
 static bool fenced_find(struct fenced *f, struct session *s, const struct request_class *k, size_t i) {
     uint32_t db = session_db(s);
@@ -200,7 +213,10 @@ static enum fence_verdict judge_keys(struct session *s, const struct request_cla
     for (size_t i = 0; i < k->key_count; i++) {
         struct fenced f;
         const char *why = NULL;
-        enum fence_verdict of_key = fenced_find(&f, s, k, i) ? judge_key(s, k, &f, &why) : FENCE_NOTHING;
+        bool fenced = fenced_find(&f, s, k, i);
+        enum fence_verdict of_key = fenced ? judge_key(s, k, &f, &why) : FENCE_NOTHING;
+        if (fenced && of_key == FENCE_NOTHING && moves_to(k, &f.lock.db))
+            of_key = judge_key(s, k, &f, &why);
         fenced_clear(&f);
         if (of_key == FENCE_LATER)
             return FENCE_LATER;
@@ -211,6 +227,21 @@ static enum fence_verdict judge_keys(struct session *s, const struct request_cla
             verdict = of_key;
     }
     return verdict;
+}
+
+const char *fence_refuses_databases(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes) {
+    if (c->id != COMMAND_SWAPDB || r->argc != 3 || lock_rules_fence_count(s->worker->rules) == 0)
+        return NULL;
+    for (size_t i = 1; i < 3; i++) {
+        size_t len;
+        int64_t n;
+        const char *number = request_arg(r, bytes, i, &len);
+        if (resp_integer(number, len, &n) && n >= 0 && n <= INT32_MAX &&
+            engine_has_tenure(s->worker->shared->engine, &s->lock, (uint32_t)n))
+            return UNKNOWN;
+    }
+    return NULL;
 }
 
 /* Whether the request is one whose keys are served apart: it releases locks, and removes data as well. */
