@@ -229,8 +229,8 @@ inline void peer_settle(struct shard *sh, struct peer *p) {
 }
 
 void peer_forget(struct shard *sh, struct peer *p) {
-    if (p->closed || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses) ||
-        !list_empty(&p->habits) || !list_empty(&p->tenures))
+    if (p->closed || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses) || !list_empty(&p->habits) ||
+        !list_empty(&p->tenures))
         return;
     p->session->shards &= ~(1u << (sh - sh->engine->shards));
     peer_free(sh, p);

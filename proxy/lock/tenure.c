@@ -6,8 +6,8 @@
  *                            └─ all else: its time, DEL by another connection, PROXY RELEASE ──> kept
  *
  * A claim answers another question: whose release may still come. A release that is believed of another connection ends
- * the claim. The session itself knows nothing of that release, and writes late. Its tenure therefore outlasts its claim,
- * until the session acquires the lock again, or closes.
+ * the claim. The session itself knows nothing of that release, and writes late. Its tenure therefore outlasts its
+ * claim, until the session acquires the lock again, or closes.
  *
  * Only locks that a fence names have tenures.
  */

@@ -4,6 +4,7 @@ A held the lock, B holds it now. Both are connections of one host without names,
 one session for another. A's write answers FENCED and changes nothing."""
 
 import itertools
+import subprocess
 
 import pytest
 
@@ -298,3 +299,37 @@ def test_other_databases(session, proxy, form, name):
     assert a("DEL", lock) == 1
     assert other_database(a, form, "SWAPDB", "5", "0") in ("OK", ["OK"])
     assert other_database(a, form, "SWAPDB", "5", "0") in ("OK", ["OK"])
+
+
+# ---- what a fence cannot tell apart --------------------------------------------------------------------------------------
+
+
+BLUR = "fence near:*: the rule lock:* of its lock has owner auto. Clients without a name"
+
+
+def test_a_fence_says_what_it_cannot_tell_apart(proxy, start_proxy, connect):
+    one = start_proxy(proxy.backend, *CONFIG)
+    assert one.log().count(BLUR) == 1
+    for silent in ("fence conn:*", "fence client:*"):
+        assert silent not in one.log()
+    said = lambda client: [line for line in client("PROXY", "ADVISE") if BLUR in line]  # noqa: E731
+    a = connect(one, commands=[("CLIENT", "SETNAME", "a")])
+    key, lock = names("near")
+    acquire(a, lock)
+    assert a("SET", key, "1") == "OK"
+    assert said(a) == []
+    b = connect(one)
+    key, lock = names("near")
+    acquire(b, lock)
+    assert b("SET", key, "1") == "OK"
+    assert len(said(a)) == 1
+
+
+def test_a_test_of_the_configuration_says_so(tmp_path):
+    config = tmp_path / "lockkeeper.conf"
+    config.write_text("\n".join([*CONFIG, ""]))
+    run = subprocess.run([servers.binary(), "--test-conf", str(config)], capture_output=True, text=True, timeout=30)
+    assert run.returncode == 0
+    lines = run.stdout.splitlines()
+    assert [line for line in lines if line.startswith("Warning: " + BLUR)]
+    assert lines[-1] == "Configuration OK" and len(lines) == 4  # near, far and sole

@@ -173,6 +173,8 @@ static bool has_to_ask(struct session *s, const struct fenced *f, struct lock_wr
     if (f->rule->fence->mode != LOCK_MODE_ENFORCE)
         return false;
     *w = engine_writing(s->worker->shared->engine, &s->lock, &f->lock, worker_now(s->worker));
+    if (w->how != WRITER_NONE && !s->name && !atomic_load_explicit(&f->rule->fence->unnamed, memory_order_relaxed))
+        atomic_store_explicit(&f->rule->fence->unnamed, true, memory_order_relaxed);
     return w->how != WRITER_NONE || f->rule->fence->unlocked == LOCK_UNLOCKED_REFUSE;
 }
 
