@@ -4,7 +4,7 @@
 --       with ' each' behind it the command is a name and keys (LPOP a b): it is run for each of them until one has
 --       something, and the reply begins with that key (in a transaction BLPOP is that)
 --       3 the writer's client identity   4 m   then n + m fences of the leases that it writes under: of the first n '0'
---       where it has none, and only who holds the lock may write. Behind the fence there may be tokens (41 T1 T2), of
+--       where it has none, and only who holds the lock may write. Behind the fence there may be tokens ('41 TOKEN TOKEN'), of
 --       attempts that come before this write in its transaction: the writer may write if one of them holds the lock,
 --       and with '0' only then   then the command, as it came
 -- Returns the command's own reply, or, where nothing was done, an error that the proxy makes one for the client of:
