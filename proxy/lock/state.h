@@ -139,8 +139,9 @@ struct peer {
     bool overlapped;         /* its commands may be several workers' */
     bool remote;           /* no session: the owner of a lease that another proxy gave, or this one before a restart */
     struct estate *estate; /* with a reference; of a closed session: what it left */
-    uint32_t witness_count, habit_count;
+    uint32_t witness_count, habit_count, tenure_count;
     struct list_node claims, witnesses; /* witnesses: the one used last at the end */
+    struct list_node tenures;           /* struct tenure, the newest at the end */
     struct list_node habits;            /* struct habit, the one used last first */
 };
 
@@ -148,6 +149,7 @@ struct peer {
 struct crowd {
     struct witness *witnesses;
     struct contest *contests; /* a family each */
+    struct tenure *tenures;   /* a session each */
     int64_t length_ms;        /* of the key's last lease that was given here; 0 none known */
 };
 
@@ -264,6 +266,18 @@ struct witness {
     char *seen;
 };
 
+/* For fences: the newest lease that a session has acquired on a key and has not released itself. It is kept when the
+ * claim is gone. */
+struct tenure {
+    struct tenure *next, **at; /* of the entry, and the pointer to this one */
+    struct list_node of_peer;
+    struct entry *entry;
+    struct peer *peer;
+    const struct lock_rule *rule; /* with a reference to its set */
+    struct family *family;        /* with a reference; NULL: none is known */
+    uint64_t fence;
+};
+
 /* A row of contention.c's table. */
 enum { CONTENTION_SETS = 16, CONTENTION_WAYS = 4, CONTENTION_KEY_MAX = 160 };
 struct contention {
@@ -364,6 +378,9 @@ static inline struct claim *entry_claims(const struct entry *en) {
 /* The first of an entry's witnesses; NULL: it has none, or there is no entry. */
 static inline struct witness *entry_witnesses(const struct entry *en) {
     return en->crowd ? en->crowd->witnesses : NULL;
+}
+static inline struct tenure *entry_tenures(const struct entry *en) {
+    return en->crowd ? en->crowd->tenures : NULL;
 }
 static inline struct contest *entry_contests(const struct entry *en) {
     return en->crowd ? en->crowd->contests : NULL;
@@ -485,6 +502,26 @@ bool recognised_no_more(const struct entry *en, const struct witness *w);
  * that the session tried to write, and values tell workers apart, the session is recognised. Returns whether it is. */
 bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
                uint64_t fence, const char *value, size_t len, int64_t now_ms);
+
+/* ---- tenure.c --------------------------------------------------------------------------------- */
+
+/* The session's tenure of the key; NULL: it has none. */
+struct tenure *tenure_find(const struct entry *en, const struct peer *p);
+/* Notes that the claim's session has acquired its lease, if a fence names the lock. The session is connected here. */
+void tenure_begin(struct shard *sh, const struct claim *c);
+/* The lease of the claim gets this fence: call it before the claim does. */
+void tenure_renumber(const struct claim *c, uint64_t fence);
+/* All leases of the key with this fence or a greater one come before it now. */
+void tenures_push_back(const struct entry *en, uint64_t fence);
+/* Takes a tenure out and frees it; its entry and peer stay, even empty. */
+void tenure_remove(struct tenure *t);
+/* Frees the tenures of a session that closes, and entries in which nothing is left. */
+void tenures_leave(struct shard *sh, struct peer *p);
+/* Notes that the session has another identity: what is known of its former families does not count any more. */
+void tenures_identify(struct peer *p);
+/* Whether other sessions of the client than the one that acquired may write under the lease. */
+bool claim_writes_for_others(const struct claim *c);
+bool tenure_writes_for_others(const struct tenure *t);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 

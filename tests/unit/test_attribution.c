@@ -864,7 +864,7 @@ static void e_is_taken_back_by_a_late_release(void **state) {
     assert_int_equal(pooled(f), 0);
 }
 
-/* Whose write it is: what is thought to have been released may have been lost, unless a colleague holds the lock. */
+/* Whose write it is: a session whose lease is over without its own release is late, whoever holds the lock. */
 static void e_a_write_is_late_all_the_same(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, stranger, colleague;
@@ -883,8 +883,8 @@ static void e_a_write_is_late_all_the_same(void **state) {
     assert_true(give(f, &stranger, "lock:x"));
     take(f, &colleague, "lock:x");
     w = engine_writing(f->engine, &a, &key, f->now_ms);
-    assert_int_equal(w.how, WRITER_HOLDS);
-    assert_int_equal(w.fence, lease_of("lock:x")->fence);
+    assert_int_equal(w.how, WRITER_LATE);
+    assert_int_equal(w.fence, lost);
 }
 
 /* A session that has tried since, or acquired, is not late. */
