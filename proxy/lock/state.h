@@ -139,8 +139,9 @@ struct peer {
     bool overlapped;         /* its commands may be several workers' */
     bool remote;           /* no session: the owner of a lease that another proxy gave, or this one before a restart */
     struct estate *estate; /* with a reference; of a closed session: what it left */
-    uint32_t witness_count, habit_count;
+    uint32_t witness_count, habit_count, tenure_count;
     struct list_node claims, witnesses; /* witnesses: the one used last at the end */
+    struct list_node tenures;           /* struct tenure, the newest at the end */
     struct list_node habits;            /* struct habit, the one used last first */
 };
 
@@ -148,6 +149,7 @@ struct peer {
 struct crowd {
     struct witness *witnesses;
     struct contest *contests; /* a family each */
+    struct tenure *tenures;   /* a session each */
     int64_t length_ms;        /* of the key's last lease that was given here; 0 none known */
 };
 
@@ -240,12 +242,16 @@ struct witness {
     struct list_node of_peer;
     uint64_t lost_fence; /* of the lease that it lost against; 0 none, foreign, or not known */
     uint64_t read_fence; /* 0 none, foreign, or unknown */
-    int64_t lost_ms;     /* since when it loses */
-    uint64_t read_at;    /* the number that the answer took of the token counter */
+    uint64_t tried;      /* keyed hash of the value that it tried to write last; 0 none is known */
+    uint64_t
+        recognised;   /* K: fence of the lease that the session speaks for, although another one acquired it; 0 none */
+    int64_t lost_ms;  /* since when it loses */
+    uint64_t read_at; /* the number that the answer took of the token counter */
     int64_t touched_ms;
     int64_t memory_ms;                  /* kept so long after it was touched */
     bool lost;                          /* the last attempt to acquire was in vain: a loser */
     bool released;                      /* it has sent a release since its last attempt */
+    bool shown_since;                   /* it was shown the value since then */
     uint16_t lost_row;                  /* attempts lost in a row against a suspicious lease */
     int64_t sent_ms;                    /* when its last attempt was lost, or it last released */
     int64_t held_ms;                    /* since when its release is held back; 0: none is */
@@ -258,6 +264,18 @@ struct witness {
     bool wrote; /* what was seen is what the session itself wrote: no reading of it */
     uint32_t seen_len, seen_cap;
     char *seen;
+};
+
+/* For fences: the newest lease that a session has acquired on a key and has not released itself. It is kept when the
+ * claim is gone. */
+struct tenure {
+    struct tenure *next, **at; /* of the entry, and the pointer to this one */
+    struct list_node of_peer;
+    struct entry *entry;
+    struct peer *peer;
+    const struct lock_rule *rule; /* with a reference to its set */
+    struct family *family;        /* with a reference; NULL: none is known */
+    uint64_t fence;
 };
 
 /* A row of contention.c's table. */
@@ -361,6 +379,9 @@ static inline struct claim *entry_claims(const struct entry *en) {
 static inline struct witness *entry_witnesses(const struct entry *en) {
     return en->crowd ? en->crowd->witnesses : NULL;
 }
+static inline struct tenure *entry_tenures(const struct entry *en) {
+    return en->crowd ? en->crowd->tenures : NULL;
+}
 static inline struct contest *entry_contests(const struct entry *en) {
     return en->crowd ? en->crowd->contests : NULL;
 }
@@ -421,6 +442,8 @@ struct claim *claim_live(const struct entry *en, const struct lock_client *clien
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
 /* Fills in the plan's claim, token, right and what the session has seen. */
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
+/* Has the plan speak for this claim instead of the one that was chosen, if any. */
+void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms);
 /* Finds (B2) the live lease that makes way for the session's next attempt: a release of it was refused, as far as is
  * known or as `suspects`, a script's count, says, and that release was the holder's. NULL: there is none. The claim
  * stays the entry's. */
@@ -454,6 +477,8 @@ void aftermath_tries_again(struct family *f, struct contest *c, const struct pee
 void aftermath_forget(struct family *f, struct contest *c);
 /* Takes out the losses before that time, once it is known what came behind them. */
 void aftermath_tidy(struct family *f, struct contest *c, int64_t before_ms, int64_t now_ms);
+/* Notes a release for a lease of the client's over this session: a second one, where another session's is held back. */
+void aftermath_second(struct family *f, struct contest *c, const struct peer *p, int64_t now_ms);
 /* Decides about a release over a loser (w, its witness) that has no claim; `live` is its client's live lease, as far as
  * is known, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. `elsewhere`: other
  * proxies serve such clients, too. */
@@ -465,6 +490,40 @@ void aftermath_row(struct witness *w, const struct claim *live);
 bool aftermath_was_holders(const struct family *f, const struct witness *w);
 /* Notes that a refused release was the holder's: the family's losers do not release. c may be NULL. */
 void aftermath_mistaken(struct family *f, struct contest *c);
+
+/* ---- recognise.c ------------------------------------------------------------------------------ */
+
+/* Whether the claim's lease is one that the session is recognised for (K). `w` is the session's witness on the key, or
+ * NULL. */
+static inline bool recognised_for(const struct witness *w, const struct claim *c) {
+    return w && w->recognised && w->recognised == c->fence && w->peer->client == c->peer->client;
+}
+/* Whether the session has to count as a loser: it is one, or the lease that it was recognised for is forgotten. */
+bool recognised_no_more(const struct entry *en, const struct witness *w);
+/* K1: the session was shown this value, of the lease with this fence (0: not known), or named it. Where it is the value
+ * that the session tried to write, and values tell workers apart, the session is recognised. Returns whether it is. */
+bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
+               uint64_t fence, const char *value, size_t len, int64_t now_ms);
+
+/* ---- tenure.c --------------------------------------------------------------------------------- */
+
+/* The session's tenure of the key; NULL: it has none. */
+struct tenure *tenure_find(const struct entry *en, const struct peer *p);
+/* Notes that the claim's session has acquired its lease, if a fence names the lock. The session is connected here. */
+void tenure_begin(struct shard *sh, const struct claim *c);
+/* The lease of the claim gets this fence: call it before the claim does. */
+void tenure_renumber(const struct claim *c, uint64_t fence);
+/* All leases of the key with this fence or a greater one come before it now. */
+void tenures_push_back(const struct entry *en, uint64_t fence);
+/* Takes a tenure out and frees it; its entry and peer stay, even empty. */
+void tenure_remove(struct tenure *t);
+/* Frees the tenures of a session that closes, and entries in which nothing is left. */
+void tenures_leave(struct shard *sh, struct peer *p);
+/* Notes that the session has another identity: what is known of its former families does not count any more. */
+void tenures_identify(struct peer *p);
+/* Whether other sessions of the client than the one that acquired may write under the lease. */
+bool claim_writes_for_others(const struct claim *c);
+bool tenure_writes_for_others(const struct tenure *t);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 
@@ -545,6 +604,8 @@ bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms);
  * takes no heir from another one. */
 void heir_counts(struct shard *sh, struct claim *c);
 void heir_over(struct shard *sh, struct claim *c);
+/* Has the lease of a closed session be renewed for the session of this peer, which has proved to be its owner (K). */
+void heir_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms);
 /* Whether somebody has come in the place of the lease's owner. */
 bool heir_attends(const struct claim *c);
 /* Whether the lease is to be renewed for who has come in its owner's place, which is about to be done. Only where
