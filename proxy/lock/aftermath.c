@@ -16,11 +16,13 @@
 enum {
     TRIPS = 2,              /* each time has so many round trips of the client's connection on top: */
     AT_ONCE_MS = 5,         /* a loser's release comes within so many ms */
+    SHORTLY_MS = 100,       /* on a busy machine it may take so long */
     SOON_MS = 1,            /* the earliest ones come within so many */
-    HOLD_MS = 400,          /* a release is held back for so long, */
+    HOLD_MS = 250,          /* a release is held back for so long, */
     HOLD_TRIPS = 10,        /* and so many round trips, */
     HOLD_MOST_MS = 1000,    /* at most, */
     HOLD_LOSSES = 12,       /* or until so many attempts were lost in silence */
+    HOLD_LOSSES_LEAST = 4,  /* so many are enough when the time is over */
     HELD_SEEN_MS = 100,     /* a session that holds its release back asks again sooner */
     FOLLOWED_WEIGHT = 2,    /* a lost attempt with a release at once speaks for losers that release, */
     QUIET_WEIGHT = 5,       /* and one without against it */
@@ -28,7 +30,8 @@ enum {
     QUIET_SCORE = -8,       /* and up to here not to */
     FADE_LOSSES = 64,       /* counts are halved there */
     KEY_LOSSES = 8,         /* from so many on a key is judged by itself */
-    PATIENCE = 3,           /* lost attempts in a row that show a refused release to have been the holder's */
+    PATIENCE = 3,           /* attempts lost in a row over one session that show a refused release to have been the holder's, */
+    PATIENCE_ALL = 6,       /* or so many on the key in silence */
     LONGEST_ROW = 64
 };
 
@@ -185,41 +188,45 @@ static enum loser_release hold_back(struct witness *w, struct contest *c, const 
     return LOSER_HELD_BACK;
 }
 
-/* Decides about a release that came right behind its session's loss. */
-static enum loser_release release_at_once(struct family *f, struct contest *c, struct witness *w,
+/* Decides about a release that came shortly behind its session's loss. */
+static enum loser_release release_shortly(struct family *f, struct contest *c, struct witness *w,
                                           const struct claim *live, bool waits, bool elsewhere, int64_t now_ms) {
-    int64_t since_ms = w->held_ms ? w->held_ms : now_ms;
-    bool soon = since_ms - w->sent_ms <= SOON_MS + TRIPS * trip_ms(w->peer);
+    int64_t apart_ms = (w->held_ms ? w->held_ms : now_ms) - w->sent_ms;
+    bool at_once = apart_ms <= aftermath_at_once_ms(w->peer);
+    bool soon = apart_ms <= SOON_MS + TRIPS * trip_ms(w->peer);
     bool remembered = w->held_ms && c->held.session_id == w->peer->id;
-    if (score(evidence(f, c), 1) >= RELEASERS_SCORE) {
+    if (at_once && score(evidence(f, c), 1) >= RELEASERS_SCORE) {
         family_releases_lost(f);
         return LOSER_REFUSED;
     }
-    if (remembered && c->quiet_losses - c->held.quiet >= HOLD_LOSSES)
-        return LOSER_BELIEVED;
-    if (waits)
+    uint32_t silent = remembered ? c->quiet_losses - c->held.quiet : 0;
+    if (waits && silent < HOLD_LOSSES)
         return hold_back(w, c, live, now_ms);
-    return decide(f, c, soon, elsewhere && w->held_ms);
+    if (silent >= HOLD_LOSSES_LEAST)
+        return LOSER_BELIEVED;
+    return at_once ? decide(f, c, soon, elsewhere && w->held_ms) : LOSER_BELIEVED;
 }
 
 enum loser_release aftermath_release(struct family *f, struct contest *c, struct witness *w, const struct claim *live,
                                      bool patient, bool elsewhere, int64_t now_ms) {
     const struct peer *p = w->peer;
     bool again = w->held_ms != 0;
-    bool at_once = (again ? w->held_ms : now_ms) - w->sent_ms <= aftermath_at_once_ms(p);
+    int64_t apart_ms = (again ? w->held_ms : now_ms) - w->sent_ms;
     note_quiet(f, c, now_ms);
     if (!again)
-        note_followed(f, c, p, at_once);
+        note_followed(f, c, p, apart_ms <= aftermath_at_once_ms(p));
     /* Of a lock that is free as far as is known, another proxy may have given a lease. */
     bool waits = patient && (live || elsewhere) && (!again || !held_long_enough(w, now_ms));
     enum loser_release said = LOSER_REFUSED;
     if (!lease_changed(w, live) && !family_losers_release(f, c))
-        said = at_once ? release_at_once(f, c, w, live, waits, elsewhere, now_ms) : LOSER_BELIEVED;
+        said = apart_ms <= SHORTLY_MS + TRIPS * trip_ms(p) ? release_shortly(f, c, w, live, waits, elsewhere, now_ms)
+                                                           : LOSER_BELIEVED;
     if (said == LOSER_HELD_BACK)
         return said;
     w->held_ms = 0;
     if (c->held.session_id == p->id)
         c->held.session_id = 0;
+    aftermath_refused(c);
     if (said == LOSER_REFUSED && w->lost_row > f->longest_row)
         f->longest_row = w->lost_row < LONGEST_ROW ? (uint8_t)w->lost_row : LONGEST_ROW;
     return said;
@@ -234,9 +241,14 @@ void aftermath_row(struct witness *w, const struct claim *live) {
         w->lost_row = 0;
 }
 
-bool aftermath_was_holders(const struct family *f, const struct witness *w) {
+void aftermath_refused(struct contest *c) {
+    c->refused_quiet = c->quiet_losses;
+}
+
+bool aftermath_was_holders(const struct family *f, const struct contest *c, const struct witness *w) {
     unsigned longest = f->longest_row ? f->longest_row : 1;
-    return w->lost_row >= PATIENCE * longest;
+    bool silent = c && c->quiet_losses - c->refused_quiet >= PATIENCE_ALL * longest;
+    return silent || w->lost_row >= PATIENCE * longest;
 }
 
 void aftermath_mistaken(struct family *f, struct contest *c) {

@@ -91,13 +91,14 @@ struct claim *claim_live(const struct entry *en, const struct lock_client *clien
     return NULL;
 }
 
-void claim_suspect(struct claim *c, uint32_t suspects) {
+bool claim_suspect(struct claim *c, uint32_t suspects) {
     if (suspects > SUSPECTS_MAX)
         suspects = SUSPECTS_MAX;
     if (suspects <= c->suspects)
-        return;
+        return false;
     c->suspects = suspects & SUSPECTS_MAX;
     c->vouched = 0;
+    return true;
 }
 
 void claim_expect_until(struct claim *c, int64_t deadline_ms) {
@@ -440,7 +441,7 @@ struct claim *attribute_makes_way(const struct entry *en, const struct peer *sel
         return NULL;
     const struct witness *w = witness_find(en, self);
     bool mistaken = w && w->lost && w->lost_fence == c->fence && !family_owns(c->family, c->peer) &&
-                    aftermath_was_holders(c->family, w);
+                    aftermath_was_holders(c->family, contest_find(en, c->family), w);
     return mistaken ? c : NULL;
 }
 

@@ -118,6 +118,7 @@ struct contest {
     struct aftermath after;
     bool doubled;            /* two releases came for one lease: losers release here */
     uint32_t quiet_losses;   /* losses behind which no release came, ever */
+    uint32_t refused_quiet;  /* of these, when a release of a loser was refused last */
     struct held_release held;
     uint8_t value_count, value_next;
     uint64_t values[CONTEST_VALUES]; /* of the last acquisitions */

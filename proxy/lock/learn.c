@@ -258,7 +258,8 @@ static void learn_contest(struct finish *f) {
         losses_add(&contest->debts, f->now_ms, f->peer->id);
     if (!live)
         return;
-    claim_suspect(live, f->result->suspects);
+    if (claim_suspect(live, f->result->suspects))
+        aftermath_refused(contest);
     aftermath_row(witness_get(f->sh, en, f->peer), live);
     if (f->result->shifted_ms)
         claim_expect_until(live, f->now_ms + f->result->shifted_ms);

@@ -380,7 +380,7 @@ static void settle_suspected(struct finish *f) {
     if (!live)
         return;
     bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* one that extends is not */
-    claim_suspect(live, counted ? f->result->suspects : live->suspects + 1u);
+    (void)claim_suspect(live, counted ? f->result->suspects : live->suspects + 1u);
 }
 
 static void settle_release(struct finish *f) {

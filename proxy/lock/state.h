@@ -427,8 +427,8 @@ int64_t claim_deadline(const struct shard *sh, const struct claim *c);
 /* Whether a claim has no say any more. */
 bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms);
 bool claim_is_live(const struct claim *c, int64_t now_ms);
-/* Notes that so many refused releases are known of now, or more. */
-void claim_suspect(struct claim *c, uint32_t suspects);
+/* Notes that so many refused releases are known of now, or more. Returns whether that is news. */
+bool claim_suspect(struct claim *c, uint32_t suspects);
 /* A release that was its own, perhaps, has been used for an older claim (C3): once its lease is over, its own is
  * expected until then at most. */
 void claim_expect_until(struct claim *c, int64_t deadline_ms);
@@ -487,7 +487,9 @@ enum loser_release aftermath_release(struct family *f, struct contest *c, struct
 /* Counts a lost attempt in a row against a suspicious lease; a lease that is not suspicious ends the row. */
 void aftermath_row(struct witness *w, const struct claim *live);
 /* Whether so many attempts were lost in a row without a release that the refused one was the holder's. */
-bool aftermath_was_holders(const struct family *f, const struct witness *w);
+bool aftermath_was_holders(const struct family *f, const struct contest *c, const struct witness *w);
+/* Notes that a release of a loser was refused on the key, here or at another proxy. */
+void aftermath_refused(struct contest *c);
 /* Notes that a refused release was the holder's: the family's losers do not release. c may be NULL. */
 void aftermath_mistaken(struct family *f, struct contest *c);
 
