@@ -42,6 +42,7 @@ struct advise_place {
     uint8_t group, row, next_party;
     bool held;
     bool node;
+    bool unending;  /* acquired without an expiry; the proxy may renew it */
     bool endless;   /* acquired without an expiry, and nobody gives it one */
     bool contended; /* others have lost an attempt since, */
     bool self_lost; /* and so has the session itself */
@@ -112,6 +113,9 @@ static void row_merge(struct advise_row *to, const struct advise_row *from) {
     to->refused += from->refused;
     to->late += from->late;
     to->in_vain += from->in_vain;
+    to->late_timed += from->late_timed;
+    to->late_ms += from->late_ms;
+    to->one_shots += from->one_shots;
     to->expired += from->expired;
     to->stood += from->stood;
     to->stood_ms += from->stood_ms;
@@ -321,6 +325,7 @@ static void place_take(const struct note *n, struct advise_place *p) {
     p->since_ms = n->now_ms;
     p->end_ms = end_of(n);
     p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
+    p->unending = n->sight->pttl_ms < 0 && !n->sight->queue;
     p->contended = p->self_lost = p->shortened = false;
     p->freed_ms = 0;
     p->lost = 0;
@@ -333,6 +338,24 @@ static void note_extended(struct note *n) {
         return;
     p->end_ms = end_of(n);
     p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
+}
+
+/* Counts a lock of a one-shot client once: its session has closed, and the session layer knew it for one. */
+static void count_one_shot(struct advisor *a, struct advise_place *p, struct advise_row *row) {
+    uint64_t left = atomic_load_explicit(&a->left[p->session % ADVISE_LEFT], memory_order_relaxed);
+    if (!p->unending || left != ((p->session + 1) | ADVISE_LEFT_ONE_SHOT))
+        return;
+    p->unending = false;
+    row->one_shots++;
+}
+
+/* Notes a release that came after the lock's end, and by how much. */
+static void note_late(struct note *n, const struct advise_place *p, bool over) {
+    n->row->late++;
+    if (!over)
+        return;
+    n->row->late_timed++;
+    n->row->late_ms += (uint64_t)(n->now_ms - p->end_ms);
 }
 
 /* Notes for how long a lock was free that its new holder had asked for before: it slept. Who comes after long has not
@@ -363,6 +386,7 @@ static void note_acquired(struct note *n) {
     p = p ? p : place_make(n, n->hash);
     p->row = (uint8_t)(n->row - n->sh->rows);
     note_slept(n, p);
+    count_one_shot(n->advisor, p, n->row);
     place_take(n, p);
     party_get(p, n->session)->stands = HOLDS;
 }
@@ -371,7 +395,8 @@ static void note_acquired(struct note *n) {
 static void note_dead(struct note *n) {
     struct advise_place *p = n->place;
     const _Atomic uint64_t *left = &n->advisor->left[p->session % ADVISE_LEFT];
-    if (!p->endless || atomic_load_explicit(left, memory_order_relaxed) != p->session + 1)
+    uint64_t gone = atomic_load_explicit(left, memory_order_relaxed) & ~ADVISE_LEFT_ONE_SHOT;
+    if (!p->endless || gone != p->session + 1)
         return;
     p->lost++;
     struct advise_row *row = place_row(n->sh, p, n->row);
@@ -462,12 +487,13 @@ static void note_released(struct note *n, enum advise_event event) {
     row->released += !refused;
     if (!p)
         return;
+    count_one_shot(n->advisor, p, row);
     bool own = p->session == n->session, over = p->held && place_over(p, n->now_ms);
     if (p->held && (!over || (own && !refused))) { /* a little late by our clock, but it was there */
         note_releaser(n, row, refused);
     } else if (own || stands(p, n->session, HOLDS)) {
         row->expired += over;
-        n->row->late++;
+        note_late(n, p, over && own);
     }
     party_is_not(p, n->session, HOLDS | TAKEN);
     if (!refused && p->held && p->contended)
@@ -483,7 +509,7 @@ static void note_in_vain(struct note *n) {
     if (p && p->held && place_over(p, n->now_ms) && p->client == n->client) {
         p->held = false;
         place_row(n->sh, p, n->row)->expired++;
-        n->row->late++;
+        note_late(n, p, true);
     } else {
         n->row->in_vain++;
     }
@@ -520,6 +546,8 @@ static void note_unsure(struct note *n) {
     struct advise_place *p = n->place;
     if (!held_now(n))
         return;
+    party_is_not(p, p->session, HOLDS); /* a heartbeat or a take-over: a release of the old holder proves nothing */
+    p->end_ms = end_of(n);
     p->session = p->client = p->value = 0;
     p->endless = false;
     party_is_not(p, n->session, LOST);
@@ -689,6 +717,7 @@ static void shard_look(struct advisor *a, struct advise_shard *sh, int64_t now_m
         unsigned epoch = atomic_load_explicit(&a->groups[p->group].epoch, memory_order_relaxed);
         if (!p->hash || p->epoch != epoch || !p->held || p->node || p->row >= ROWS)
             continue;
+        count_one_shot(a, p, &sh->rows[p->row]);
         if (place_over(p, now_ms)) {
             sh->rows[p->row].expired++;
             p->held = false;
@@ -712,6 +741,17 @@ static void shard_advice(struct advisor *a, struct advise_shard *sh, int64_t now
     pthread_mutex_unlock(&sh->mutex);
 }
 
+/* Calls fn with the row's line, and with one for each of its risks behind it. */
+static void row_each(const struct advise_row *row, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    char line[ADVISE_LINE_MAX];
+    fn(arg, line, advise_line(row, line));
+    for (unsigned risk = 0; risk < ADVISE_RISKS; risk++) {
+        size_t len = advise_risk_line(row, (enum advise_risk)risk, line);
+        if (len > 0)
+            fn(arg, line, len);
+    }
+}
+
 void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
     struct advice advice = {.rows = memory_alloc(ADVISE_SHARDS * ROWS * sizeof(*advice.rows)),
                             .dead = memory_alloc(ADVISE_SHARDS * ROWS * sizeof(*advice.dead))};
@@ -724,7 +764,7 @@ void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const
     advisor_each_fence(a, fn, arg);
     qsort(advice.rows, advice.count, sizeof(*advice.rows), most_events_first);
     for (size_t i = 0; i < advice.count; i++)
-        fn(arg, line, advise_line(&advice.rows[i], line));
+        row_each(&advice.rows[i], fn, arg);
     memory_free(advice.rows);
     memory_free(advice.dead);
 }
@@ -759,6 +799,7 @@ size_t advisor_unruled(struct advisor *a, const struct lock_rules *rules, int64_
     return sum;
 }
 
-void advisor_left(struct advisor *a, uint64_t session_id) {
-    atomic_store_explicit(&a->left[session_id % ADVISE_LEFT], session_id + 1, memory_order_relaxed);
+void advisor_left(struct advisor *a, uint64_t session_id, bool one_shot) {
+    uint64_t left = (session_id + 1) | (one_shot ? ADVISE_LEFT_ONE_SHOT : 0);
+    atomic_store_explicit(&a->left[session_id % ADVISE_LEFT], left, memory_order_relaxed);
 }

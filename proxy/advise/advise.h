@@ -85,8 +85,9 @@ void advisor_free(struct advisor *a);
  * stand for all. To be asked once for each event, before it is put together. */
 bool advisor_samples(struct advisor *a, const char *key, size_t len, int64_t now_ms);
 void advisor_note(struct advisor *a, const struct advise_sight *sight, int64_t now_ms);
-/* Notes that a session is gone that has acquired a lock without an expiry; others need not be told. */
-void advisor_left(struct advisor *a, uint64_t session_id);
+/* Notes that a session is gone that has acquired a lock without an expiry; others need not be told. `one_shot`: its
+ * client was a one-shot client. */
+void advisor_left(struct advisor *a, uint64_t session_id, bool one_shot);
 
 /* ---- fences: data that is written while a lock is held ------------------------------------------ */
 

@@ -192,6 +192,10 @@ static void add_advice(struct line *l, const struct advise_row *r) {
         add_rule(l, r);
 }
 
+bool advise_losers_delete(const struct advise_row *row) {
+    return losers_delete(row);
+}
+
 size_t advise_line(const struct advise_row *r, char out[ADVISE_LINE_MAX]) {
     struct line l = {.out = out};
     add_pattern(&l, r->pattern);

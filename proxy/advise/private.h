@@ -40,7 +40,9 @@ struct advise_row {
     uint64_t losers;        /* releases by who had lost and found a lock */
     uint64_t refused;       /* by the proxy, of others than losers and latecomers */
     uint64_t late, in_vain;
-    uint64_t expired;         /* ended without a release */
+    uint64_t late_timed, late_ms; /* late releases whose lateness is known, and how late they were in all */
+    uint64_t one_shots;           /* locks without an expiry, of one-shot clients */
+    uint64_t expired;             /* ended without a release */
     uint64_t stood, stood_ms; /* how often, and how long in all, one was free after a release although others had asked
                                  for it: they were asleep */
     uint64_t row;             /* as in struct advise_session, of all */
@@ -50,6 +52,9 @@ struct advise_row {
 };
 
 enum { ADVISE_SHARDS = 16, ADVISE_GROUPS = 64, ADVISE_SCRIPTS = 256, FILTER_BITS = 1 << 16, ADVISE_LEFT = 4096 };
+
+/* In advisor.left, beside the session's number: its client was a one-shot client. */
+#define ADVISE_LEFT_ONE_SHOT ((uint64_t)1 << 63)
 
 /* A group of keys that begin with the same few bytes (sample.c). */
 struct advise_group {
@@ -102,6 +107,13 @@ size_t advise_fence_line(const struct advise_pair *pair, char out[ADVISE_LINE_MA
 /* Calls fn with the line of each pair that is worth a fence, that with most writes first. */
 void advisor_each_fence(struct advisor *a, void (*fn)(void *arg, const char *line, size_t len), void *arg);
 void advisor_fences_free(struct advisor *a);
+/* Whether the row's releases are too many for its acquisitions, because losers send some. */
+bool advise_losers_delete(const struct advise_row *row);
+
+/* A shape of traffic that is risky, whatever the rule says (risk.c). */
+enum advise_risk { ADVISE_RISK_LOSERS, ADVISE_RISK_LATE, ADVISE_RISK_ONE_SHOT, ADVISE_RISKS };
+/* Writes the line of a risk; returns its length, or 0 if the row does not show that risk. */
+size_t advise_risk_line(const struct advise_row *row, enum advise_risk risk, char out[ADVISE_LINE_MAX]);
 /* Writes the line of a dead lock: attempts that were lost since its owner left. */
 size_t advise_dead_line(const struct advise_row *row, uint64_t lost, char out[ADVISE_LINE_MAX]);
 

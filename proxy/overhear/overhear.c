@@ -171,7 +171,7 @@ static struct talker *talker_get(struct overhear *o, const char *address, size_t
 
 static void talker_left(struct overhear *o, struct talker *t) {
     if (!t->gone)
-        advisor_left(o->advisor, t->id);
+        advisor_left(o->advisor, t->id, false); /* MONITOR does not show when */
     t->gone = true;
 }
 

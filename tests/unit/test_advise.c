@@ -54,7 +54,7 @@ struct lines {
 
 static void add_line(void *arg, const char *line, size_t len) {
     struct lines *l = arg;
-    if (l->count == 64)
+    if (l->count == 64 || strncmp(line, "risk: ", 6) == 0)
         return;
     snprintf(l->text[l->count++], ADVISE_LINE_MAX, "%.*s", (int)len, line);
 }
@@ -69,6 +69,27 @@ static struct lines *lines_of(struct advisor *a) {
 static bool ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+struct risks {
+    unsigned count;
+    char text[ADVISE_LINE_MAX];
+};
+
+static void add_risk(void *arg, const char *line, size_t len) {
+    struct risks *risks = arg;
+    if (strncmp(line, "risk: ", 6) != 0)
+        return;
+    risks->count++;
+    snprintf(risks->text, sizeof(risks->text), "%.*s", (int)len, line);
+}
+
+/* The one risk that is said has this part; NULL: none is said. */
+static void says_risk(struct advisor *a, const char *part) {
+    struct risks risks = {0};
+    advisor_each(a, now_ms, add_risk, &risks);
+    if (risks.count != (part ? 1 : 0) || (part && !strstr(risks.text, part)))
+        fail_msg("%u risks, the last: %s", risks.count, risks.text);
 }
 
 #define ADVISED(a, end)                                                                                                \
@@ -292,6 +313,7 @@ static void losers_that_delete(void **state) {
     }
     ADVISED(*state, "lock job:lock");
     SAID(*state, ", losers delete: 40 times, in vain 40, overruns 0;");
+    says_risk(*state, "40 times a client that had just lost the lock sent DEL");
 }
 
 /* Losers that a rule refuses: then a holder's own release says that each worker has its connection. */
@@ -319,6 +341,7 @@ static void a_pool_that_contends(void **state) {
     }
     ADVISED(*state, "lock k owner client");
     SAID(*state, "a pool of connections; values constant; acquired 100, lost 99, released 100, overruns 0;");
+    says_risk(*state, NULL);
 }
 
 static void queued_jobs(void **state) {
@@ -390,6 +413,29 @@ static void late_releases_are_overruns(void **state) {
         tell(*state, i % 2 ? ADVISE_IN_VAIN : ADVISE_RELEASED, "k", 1, "app");
     }
     assert_non_null(strstr(lines_of(*state)->text[0], "late 10, overruns 10"));
+    says_risk(*state, "10 of 20 locks were released after their expiry, by 1000 ms on average");
+}
+
+/* Another connection sets the holder's value again with a new expiry: the holder's release is in time. */
+static void heartbeats_over_another_connection(void **state) {
+    for (int i = 0; i < 20; i++) {
+        tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
+        now_ms += 4000;
+        tell(*state, ADVISE_WRITTEN, "k", 2, "app");
+        now_ms += 4000;
+        tell(*state, ADVISE_RELEASED, "k", 1, "app");
+    }
+    says_risk(*state, NULL);
+}
+
+/* Only a one-shot client's lock is spoken of, each once. */
+static void one_shot_clients(void **state) {
+    for (uint64_t i = 0; i < 20; i++) {
+        send_value(*state, ADVISE_ACQUIRED, "k", i, "app", "1", PTTL_NONE);
+        advisor_left(*state, i, i % 2);
+        tell(*state, ADVISE_RELEASED, "k", i + 100, "app");
+    }
+    says_risk(*state, "10 times a lock without an expiry was acquired over a connection that closed at once");
 }
 
 /* SET XX: an expiry much shorter than what is left lets the lock go, another one extends it. */
@@ -445,7 +491,7 @@ static void dead_locks(void **state) {
     for (int i = 0; i < 5; i++)
         tell(*state, ADVISE_LOST, "job:17:lock", 6, "app");
     assert_int_equal(lines_of(*state)->count, 1); /* its owner may be at work */
-    advisor_left(*state, 5);
+    advisor_left(*state, 5, false);
     tell(*state, ADVISE_LOST, "job:17:lock", 6, "app");
     tell(*state, ADVISE_LOST, "job:17:lock", 7, "app");
     assert_int_equal(lines_of(*state)->count, 1);
@@ -463,7 +509,7 @@ static void dead_locks(void **state) {
 static void what_ends_is_not_dead(void **state) {
     send_value(*state, ADVISE_ACQUIRED, "k", 5, "app", "1", -1);
     send_value(*state, ADVISE_EXTENDED, "k", 5, "app", NULL, 5000);
-    advisor_left(*state, 5);
+    advisor_left(*state, 5, false);
     for (int i = 0; i < 9; i++)
         tell(*state, ADVISE_LOST, "k", 6, "app");
     assert_int_equal(lines_of(*state)->count, 1);
@@ -980,6 +1026,8 @@ int main(void) {
         TEST(scripts_hand_over_as_they_like),
         TEST(throttles_are_no_leaks),
         TEST(late_releases_are_overruns),
+        TEST(heartbeats_over_another_connection),
+        TEST(one_shot_clients),
         TEST(releases_by_expiry),
         TEST(short_heartbeats),
         TEST(written_behind_watch),

@@ -84,7 +84,7 @@ struct session {
     bool queues;         /* MULTI: what comes is queued */
     bool watches;        /* a transaction behind WATCH */
     bool no_evict;       /* CLIENT NO-EVICT: only shown */
-    bool left_endless;   /* it has acquired a lock without an expiry, outside of enforced rules */
+    bool left_endless;   /* it has acquired a lock without an expiry */
     uint8_t barrier;     /* the next requests wait for so many in flight: request_barrier */
     enum reply_mode reply_mode;
     uint8_t rights;                      /* enum rights */

@@ -107,9 +107,9 @@ static void locks_close(struct worker *w) {
 static void session_leaves(struct session *s) {
     if (s->waits)
         lock_wait_leaves(s);
-    if (s->left_endless)
-        advisor_left(s->worker->shared->advisor, s->lock.id);
     one_shot_closes(s);
+    if (s->left_endless)
+        advisor_left(s->worker->shared->advisor, s->lock.id, s->lock.one_shot);
 }
 
 static void locks_tick(struct worker *w) {
