@@ -43,6 +43,7 @@ void settle_script(struct finish *f) {
         break;
     case LOCK_HELD:
         settle_done(f);
+        learn_named(f);
         break;
     case LOCK_RELEASED:
         if (f->result->fence)

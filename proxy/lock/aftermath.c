@@ -1,28 +1,30 @@
 /*
  * What a session sends behind a lost attempt, and what that says of a release over it.
  *
- *      attempt lost ──┬─ a release at once      its code releases in `finally`: a loser's
+ *      attempt lost ──┬─ a release at once       its code releases in `finally`: a loser's
  *                     └─ nothing, or an attempt  losers do not release here: a colleague's, over a pooled connection
  *
  * Some code releases also after a failed attempt. A pooled connection carries a holder's release behind a colleague's
- * lost attempt. Both look the same on one connection. They differ in what follows all other lost attempts of the
- * workload: there every loss has a release right behind it, here hardly any has. So the evidence is counted for the
- * family, and while it says too little a release is held back for a moment (C4 of docs/locks.md).
+ * lost attempt. Both look the same on one connection. They differ in what else happens: a pool's holder sends one
+ * release for its lease and no loser sends any, so that further attempts are lost in silence. Where losers release, a
+ * second release for the same lease comes soon: another loser's, or the holder's own. So a release that comes right
+ * behind a loss is held back for a moment, until either is seen (C4 of docs/locks.md).
  */
 #include "proxy/lock/finish.h"
 
 enum {
     TRIPS = 2,              /* each time has so many round trips of the client's connection on top: */
     AT_ONCE_MS = 5,         /* a loser's release comes within so many ms */
-    CHANCE_MS = 1,          /* one that comes within so many is hardly a colleague's, by chance */
+    SOON_MS = 1,            /* the earliest ones come within so many */
     HOLD_MS = 400,          /* a release is held back for so long, */
     HOLD_TRIPS = 10,        /* and so many round trips, */
-    HOLD_MOST_MS = 1000,    /* at most */
+    HOLD_MOST_MS = 1000,    /* at most, */
+    HOLD_LOSSES = 12,       /* or until so many attempts were lost in silence */
+    HELD_SEEN_MS = 100,     /* a session that holds its release back asks again sooner */
     FOLLOWED_WEIGHT = 2,    /* a lost attempt with a release at once speaks for losers that release, */
     QUIET_WEIGHT = 5,       /* and one without against it */
     RELEASERS_SCORE = 6,    /* from here on losers are known to release, */
     QUIET_SCORE = -8,       /* and up to here not to */
-    CHANCES = 4,            /* releases by chance that were believed; the next one shows that losers release */
     FADE_LOSSES = 64,       /* counts are halved there */
     KEY_LOSSES = 8,         /* from so many on a key is judged by itself */
     PATIENCE = 3,           /* lost attempts in a row that show a refused release to have been the holder's */
@@ -70,6 +72,7 @@ static void loss_turns_quiet(struct family *f, struct contest *c, struct loss *l
     if (l->next != LOSS_OPEN)
         return;
     l->next = LOSS_QUIET;
+    c->quiet_losses++;
     count_loss(f, c, false);
 }
 
@@ -91,7 +94,8 @@ static int score(const struct aftermath *a, int less) {
 }
 
 bool aftermath_losers_release(const struct family *f, const struct contest *c) {
-    return f->losers_release && score(evidence(f, c), 0) > QUIET_SCORE;
+    bool key_says_no = c && !c->doubled && evidence(f, c) == &c->after && score(&c->after, 0) <= QUIET_SCORE;
+    return f->losers_release && !key_says_no;
 }
 
 /* The session's last loss on the key, or NULL. */
@@ -143,6 +147,14 @@ static void note_followed(struct family *f, struct contest *c, const struct peer
 
 /* ---- the verdict ---------------------------------------------------------------------------------- */
 
+void aftermath_second(struct family *f, struct contest *c, const struct peer *p, int64_t now_ms) {
+    const struct held_release *h = &c->held;
+    if (!h->session_id || h->session_id == p->id || now_ms - h->seen_ms > HELD_SEEN_MS)
+        return;
+    c->doubled = true;
+    family_releases_lost(f);
+}
+
 /* Whether the release was held back before, and the lease that it may be meant for is over by now. Of leases that
  * another proxy gave, this one hears late. */
 static bool lease_changed(const struct witness *w, const struct claim *live) {
@@ -151,58 +163,62 @@ static bool lease_changed(const struct witness *w, const struct claim *live) {
     return w->held_fence != 0;
 }
 
-/* What the evidence says. `soon`: the release came right behind the loss. */
-static enum loser_release weigh(struct family *f, const struct contest *c, bool at_once, bool soon) {
-    int without_this = score(evidence(f, c), at_once ? 1 : 0);
-    if (at_once && without_this >= RELEASERS_SCORE) {
-        family_releases_lost(f);
-        return LOSER_REFUSED;
-    }
-    if (at_once && without_this > QUIET_SCORE)
-        return LOSER_HELD_BACK;
-    if (!soon) {
-        f->crossed_later = true;
-        return LOSER_BELIEVED;
-    }
-    if (f->crossed_at_once >= CHANCES && !f->crossed_later) {
-        family_releases_lost(f);
-        return LOSER_REFUSED;
-    }
-    f->crossed_at_once++;
-    return LOSER_BELIEVED_BY_CHANCE;
+/* Decides where nobody waits any longer. Behind several proxies this one sees a part of what follows losses: there a
+ * release that came a little later is believed, unless others' came at once too. */
+static enum loser_release decide(const struct family *f, const struct contest *c, bool soon, bool elsewhere) {
+    const struct aftermath *a = evidence(f, c);
+    if (score(a, 1) <= QUIET_SCORE)
+        return LOSER_BELIEVED_BY_CHANCE;
+    return elsewhere && !soon && a->followed <= 1 ? LOSER_BELIEVED : LOSER_REFUSED;
 }
 
-/* Decides where too little has come to be known, and nobody waits any longer. Behind several proxies this one sees a part
- * of what follows losses: there a release that came a little later is believed, unless others' came at once too. */
-static enum loser_release decide_unknown(const struct family *f, const struct contest *c, bool soon, bool elsewhere) {
-    bool others_release = evidence(f, c)->followed > 1;
-    return elsewhere && !soon && !others_release ? LOSER_BELIEVED : LOSER_REFUSED;
+/* Begins or goes on to hold a release back. */
+static enum loser_release hold_back(struct witness *w, struct contest *c, const struct claim *live, int64_t now_ms) {
+    if (!w->held_ms) {
+        w->held_ms = now_ms;
+        w->held_fence = live ? live->fence : 0;
+        c->held = (struct held_release){.session_id = w->peer->id, .quiet = c->quiet_losses};
+    }
+    if (c->held.session_id == w->peer->id)
+        c->held.seen_ms = now_ms;
+    return LOSER_HELD_BACK;
+}
+
+/* Decides about a release that came right behind its session's loss. */
+static enum loser_release release_at_once(struct family *f, struct contest *c, struct witness *w,
+                                          const struct claim *live, bool waits, bool elsewhere, int64_t now_ms) {
+    int64_t since_ms = w->held_ms ? w->held_ms : now_ms;
+    bool soon = since_ms - w->sent_ms <= SOON_MS + TRIPS * trip_ms(w->peer);
+    bool remembered = w->held_ms && c->held.session_id == w->peer->id;
+    if (score(evidence(f, c), 1) >= RELEASERS_SCORE) {
+        family_releases_lost(f);
+        return LOSER_REFUSED;
+    }
+    if (remembered && c->quiet_losses - c->held.quiet >= HOLD_LOSSES)
+        return LOSER_BELIEVED;
+    if (waits)
+        return hold_back(w, c, live, now_ms);
+    return decide(f, c, soon, elsewhere && w->held_ms);
 }
 
 enum loser_release aftermath_release(struct family *f, struct contest *c, struct witness *w, const struct claim *live,
                                      bool patient, bool elsewhere, int64_t now_ms) {
     const struct peer *p = w->peer;
     bool again = w->held_ms != 0;
-    int64_t apart_ms = (again ? w->held_ms : now_ms) - w->sent_ms;
-    bool at_once = apart_ms <= aftermath_at_once_ms(p), soon = apart_ms <= CHANCE_MS + TRIPS * trip_ms(p);
+    bool at_once = (again ? w->held_ms : now_ms) - w->sent_ms <= aftermath_at_once_ms(p);
     note_quiet(f, c, now_ms);
     if (!again)
         note_followed(f, c, p, at_once);
-    enum loser_release said = LOSER_REFUSED;
-    if (!lease_changed(w, live) && !family_losers_release(f, c))
-        said = weigh(f, c, at_once, soon);
     /* Of a lock that is free as far as is known, another proxy may have given a lease. */
     bool waits = patient && (live || elsewhere) && (!again || !held_long_enough(w, now_ms));
-    if (said == LOSER_HELD_BACK && waits) {
-        if (!again) {
-            w->held_ms = now_ms;
-            w->held_fence = live ? live->fence : 0;
-        }
-        return said;
-    }
-    w->held_ms = 0;
+    enum loser_release said = LOSER_REFUSED;
+    if (!lease_changed(w, live) && !family_losers_release(f, c))
+        said = at_once ? release_at_once(f, c, w, live, waits, elsewhere, now_ms) : LOSER_BELIEVED;
     if (said == LOSER_HELD_BACK)
-        said = decide_unknown(f, c, soon, elsewhere && again);
+        return said;
+    w->held_ms = 0;
+    if (c->held.session_id == p->id)
+        c->held.session_id = 0;
     if (said == LOSER_REFUSED && w->lost_row > f->longest_row)
         f->longest_row = w->lost_row < LONGEST_ROW ? (uint8_t)w->lost_row : LONGEST_ROW;
     return said;
@@ -226,7 +242,9 @@ void aftermath_mistaken(struct family *f, struct contest *c) {
     static const struct aftermath QUIET = {.quiet = 2};
     f->losers_release = false;
     f->after = QUIET;
-    if (c)
+    if (c) {
         c->after = QUIET;
+        c->doubled = false;
+    }
     facts_tell(f);
 }

@@ -125,6 +125,7 @@ struct speaker {
     struct contest *contest;
     struct witness *witness;
     bool shared, loser, released;
+    bool recognised; /* K: its claims are also the one that it is recognised for */
     int64_t now_ms;
 };
 
@@ -140,7 +141,8 @@ static bool is_of(enum whose whose, const struct claim *c, const struct speaker 
     bool same = c->peer->client == s->self->client;
     switch (whose) {
     case OWN:
-        return c->peer == s->self && !(c->taken && (s->loser || s->released));
+        return (c->peer == s->self || (s->recognised && recognised_for(s->witness, c))) &&
+               !(c->taken && (s->loser || s->released));
     case THE_CLIENTS:
         return same && !c->taken && !spent_elsewhere(c, s);
     case OF_CLOSED:
@@ -223,6 +225,34 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
         c->reserved = true;
 }
 
+/* Plans a command by the claim that its session is recognised for (K). If another proxy gave that lease, the script has
+ * to find its fence. */
+static void plan_recognised(const struct speaker *s, struct lock_plan *plan, const struct claim *c) {
+    if (!c || !c->peer->remote || !s->recognised || !recognised_for(s->witness, c))
+        return;
+    plan->right = RIGHT_FENCE;
+    plan->read_fence = c->fence;
+}
+
+void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms) {
+    struct claim *before = claim_find(en, plan->claim);
+    if (before && plan->uses) {
+        before->uses--;
+        plan->uses = false;
+        if (before != c)
+            (void)lease_schedule(sh, before, now_ms);
+    }
+    plan->right = RIGHT_CLAIM;
+    plan->several = false;
+    plan->claim_len = 0;
+    plan->claim_token[0] = '\0';
+    plan_claim(sh, plan, c);
+    if (c->peer->remote) {
+        plan->right = RIGHT_FENCE;
+        plan->read_fence = c->fence;
+    }
+}
+
 /* ---- C, D: releases ------------------------------------------------------------------------------- */
 
 /* Counts the release, and says whether a lost attempt uses it up. G: one that is queued counts from EXEC on. */
@@ -276,6 +306,14 @@ static bool counts_down_again(const struct speaker *s, const struct lock_plan *p
            !has_claim(s) && !family_owns(s->family, s->self);
 }
 
+/* Whether the session was shown, since its attempt was lost, another value than it had tried to write. Code that reads
+ * before it releases compares: a loser's would send no release now, and so this is a colleague's. */
+static bool was_shown_another(const struct speaker *s) {
+    const struct witness *w = s->witness;
+    return w->shown_since && w->seen_known && w->tried &&
+           hash_bytes(&s->sh->engine->value_seed, w->seen, w->seen_len) != w->tried;
+}
+
 /* Decides (C4) about a release over a loser that has no claim. Where the family, or the holder's session, is known,
  * what is known decides: a connection that is one worker's carries no colleague's release. */
 static enum loser_release losers_release(const struct speaker *s, const struct lock_plan *plan, const struct offer *o) {
@@ -284,6 +322,8 @@ static enum loser_release losers_release(const struct speaker *s, const struct l
     bool unknown = rule && rule->owner == LOCK_OWNER_AUTO && s->loser && !s->shared && s->contest && !o->count;
     if (!unknown || family_owns(s->family, live ? live->peer : s->self))
         return LOSER_REFUSED;
+    if (was_shown_another(s) && !family_losers_release(s->family, s->contest))
+        return LOSER_BELIEVED;
     bool elsewhere = atomic_load(&s->sh->engine->elsewhere);
     return aftermath_release(s->family, s->contest, s->witness, live, plan->patient, elsewhere, s->now_ms);
 }
@@ -304,6 +344,8 @@ static bool may_have_made_way(const struct speaker *s, const struct claim *c) {
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
+    if (s->contest && !s->shared && !plan->queued && plan->rule && plan->rule->owner == LOCK_OWNER_AUTO)
+        aftermath_second(s->family, s->contest, s->self, s->now_ms);
     enum loser_release said = losers_release(s, plan, &o);
     plan->held_back = said == LOSER_HELD_BACK;
     plan->by_chance = said == LOSER_BELIEVED_BY_CHANCE;
@@ -320,6 +362,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         c = doubtful_claim(s);
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
+    plan_recognised(s, plan, c);
     /* The lease to release is a colleague's that was given at another proxy, if the chosen one has made way there. If
      * that one is over, that other proxy is told that its lease's release may have been this one (C3). */
     if (c && !c->peer->remote && claim_is_live(c, s->now_ms)) {
@@ -363,9 +406,15 @@ static bool behind_a_loss(const struct speaker *s, const struct lock_plan *plan)
            s->now_ms - s->witness->sent_ms <= aftermath_at_once_ms(s->self);
 }
 
+/* Whether the session is recognised for the live lease (K): a worker that polls for its own lock, and extends it. */
+static bool holds_recognised(const struct speaker *s) {
+    const struct claim *c = s->recognised ? claim_live(s->en, s->self->client, s->now_ms) : NULL;
+    return c && recognised_for(s->witness, c);
+}
+
 static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
-    bool refused = follows_loss(s, plan->rule) && family_losers_expire(s->family);
+    bool refused = !holds_recognised(s) && follows_loss(s, plan->rule) && family_losers_expire(s->family);
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
     struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
     if (strict) {
@@ -380,6 +429,7 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
     plan_claim(s->sh, plan, c);
     if (c->peer->remote)
         plan->right = right;
+    plan_recognised(s, plan, c);
 }
 
 /* ---- B: what makes way -------------------------------------------------------------------------------- */
@@ -432,6 +482,7 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
         c = doubtful_claim(s);
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
+    plan_recognised(s, plan, c);
     if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !shared))
         return;
     if (plan->verb == LOCK_REWRITE) /* SET XX is how some release, and others extend */
@@ -549,7 +600,7 @@ static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
     if (plan_instead(s, plan))
         return;
     const struct claim *c = offers_of(s, OWN).newest_unended;
-    if (c && claim_is_live(c, s->now_ms))
+    if (c && claim_is_live(c, s->now_ms) && !c->peer->remote)
         plan->claim_len = token_write(s->sh->engine, c->token, plan->claim_token);
 }
 
@@ -559,7 +610,9 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     s.family = family_find(sh, self, plan->rule, plan->pattern);
     s.contest = contest_find(en, s.family);
     s.witness = en ? witness_find(en, self) : NULL;
-    s.loser = s.witness && s.witness->lost;
+    s.loser = s.witness && (s.witness->lost || recognised_no_more(en, s.witness));
+    /* GETSET of another value is how a rival takes over, by what it has read; of the same one engine_says knows. */
+    s.recognised = s.witness && s.witness->recognised && plan->verb != LOCK_SWAP;
     s.released = s.witness && s.witness->released;
     tidy(&s);
     s.shared = family_shares(s.family, self, plan->rule);

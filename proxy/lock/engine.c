@@ -92,7 +92,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->login = login;
     plan->begun_ms = now_ms;
     plan->claim = plan->claim_fence = plan->group = 0;
-    plan->several = plan->uses = plan->counted = plan->first_release = plan->twice = false;
+    plan->several = plan->uses = plan->counted = plan->first_release = plan->twice = plan->repeats = false;
     plan->patient = s->patient && !queued;
     plan->held_back = plan->by_chance = false;
     plan->queued = plan->transaction = queued;
@@ -219,8 +219,11 @@ void engine_put_off(struct lock_engine *e, const struct lock_plan *plan) {
 bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms) {
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
-    const struct claim *c = entry_claims(entry_find(sh, &plan->key, plan->hash));
-    while (c && !(c->peer == plan->peer && (fence ? c->fence == fence : claim_is_live(c, now_ms))))
+    const struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    const struct witness *w = en ? witness_find(en, plan->peer) : NULL;
+    const struct claim *c = entry_claims(en);
+    while (c &&
+           !((c->peer == plan->peer || recognised_for(w, c)) && (fence ? c->fence == fence : claim_is_live(c, now_ms))))
         c = c->next;
     bool own = c && !family_shares(family_of(sh, plan->peer, plan->family), plan->peer, plan->rule);
     shard_unlock(sh);
@@ -247,11 +250,10 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
     return session;
 }
 
-/* Whether the session's last attempt on the key was in vain: it has not come back for what another one has left. */
-static bool is_loser(struct shard *sh, const struct entry *en, const struct lock_session *s) {
-    const struct peer *p = en ? peer_find(sh, s->id) : NULL;
-    const struct witness *w = p ? witness_find(en, p) : NULL;
-    return w && w->lost;
+/* What the session has lost and was shown on the key; NULL: nothing. */
+static const struct witness *witness_of(struct shard *sh, const struct entry *en, const struct lock_session *s) {
+    const struct peer *p = en && entry_witnesses(en) ? peer_find(sh, s->id) : NULL;
+    return p ? witness_find(en, p) : NULL;
 }
 
 /* Whether others than the claim's own session may write under it. Of a multiplexed connection, over which all of a
@@ -271,13 +273,15 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     struct lock_writing w = {.how = WRITER_NONE};
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
+    const struct witness *witness = witness_of(sh, en, s);
     for (const struct claim *c = entry_claims(en); c; c = c->next) {
         bool live = claim_is_live(c, now_ms), lost = !live && !c->taken;
+        bool its = c->peer->id == s->id || recognised_for(witness, c);
         if (!c->fence)
             continue;
-        if (live && c->peer->id == s->id)
+        if (live && its)
             own = c;
-        if (lost && c->peer->id == s->id && !writes_for_others(c))
+        if (lost && its && !writes_for_others(c))
             own_over = c;
         if (live && c->peer->client == s->client)
             client = c;
@@ -288,7 +292,8 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
         w.newest = c->fence;
     }
     const struct claim *held = own ? own : own_over ? NULL : client, *over = own_over ? own_over : client_over;
-    if (!held && !over && closed_over && !is_loser(sh, en, s))
+    bool loser = witness && (witness->lost || recognised_no_more(en, witness)); /* it has not come back for another's */
+    if (!held && !over && closed_over && !loser)
         over = closed_over;
     const struct claim *by = held ? held : over;
     if (by) {

@@ -107,15 +107,16 @@ enum lock_verb_flag {
     VERB_ACQUIRES = 1 << 0, /* what is granted to it is a lease of a plain key, of its own */
     VERB_CLAIMS =
         1 << 1, /* it may be meant to acquire: no sign that its sender holds something on another connection */
-    VERB_SPENDS = 1 << 2,   /* it uses up the claim that it speaks by */
-    VERB_ENDS = 1 << 3,     /* it may end a lease */
-    VERB_WRITES = 1 << 4,   /* it writes, and frees nothing that somebody could wait for */
-    VERB_ENROLS = 1 << 5,   /* it turns a lock that was acquired under audit into a lease of the scripts' */
-    VERB_QUEUE = 1 << 6,    /* it is about a list lock's queue */
-    VERB_SHOWS = 1 << 7,    /* its reply is the value */
-    VERB_LOCKED = 1 << 8,   /* it is refused by an error, LOCKED */
-    VERB_ATTEMPTS = 1 << 9, /* refused, it was an attempt to acquire that has lost */
-    VERB_RELEASES = 1 << 10 /* refused, it was a release of what is not the caller's */
+    VERB_SPENDS = 1 << 2,    /* it uses up the claim that it speaks by */
+    VERB_ENDS = 1 << 3,      /* it may end a lease */
+    VERB_WRITES = 1 << 4,    /* it writes, and frees nothing that somebody could wait for */
+    VERB_ENROLS = 1 << 5,    /* it turns a lock that was acquired under audit into a lease of the scripts' */
+    VERB_QUEUE = 1 << 6,     /* it is about a list lock's queue */
+    VERB_SHOWS = 1 << 7,     /* its reply is the value */
+    VERB_LOCKED = 1 << 8,    /* it is refused by an error, LOCKED */
+    VERB_ATTEMPTS = 1 << 9,  /* refused, it was an attempt to acquire that has lost */
+    VERB_RELEASES = 1 << 10, /* refused, it was a release of what is not the caller's */
+    VERB_SAYS = 1 << 11      /* it writes a whole value over the one that is there: engine_says */
 };
 
 /* VERB(name, what PROXY EXPLAIN calls it, flags). What a command means to a lock; the session layer derives it from the
@@ -124,11 +125,11 @@ enum lock_verb_flag {
     /* SETNX, SET NX */                                                                                                \
     VERB(LOCK_ACQUIRE, "acquire", VERB_ACQUIRES | VERB_CLAIMS | VERB_ATTEMPTS)                                         \
     /* SET with an expiry, SETEX, PSETEX: may acquire */                                                               \
-    VERB(LOCK_REPLACE, "replace", VERB_ACQUIRES | VERB_CLAIMS | VERB_ENROLS | VERB_LOCKED)                             \
+    VERB(LOCK_REPLACE, "replace", VERB_ACQUIRES | VERB_CLAIMS | VERB_ENROLS | VERB_LOCKED | VERB_SAYS)                 \
     /* SET XX: writes what is there, and never acquires */                                                             \
-    VERB(LOCK_REWRITE, "replace", VERB_ENROLS)                                                                         \
+    VERB(LOCK_REWRITE, "replace", VERB_ENROLS | VERB_SAYS)                                                             \
     /* GETSET, SET GET */                                                                                              \
-    VERB(LOCK_SWAP, "swap", VERB_ACQUIRES | VERB_CLAIMS)                                                               \
+    VERB(LOCK_SWAP, "swap", VERB_ACQUIRES | VERB_CLAIMS | VERB_SAYS)                                                   \
     /* DEL, UNLINK, GETDEL */                                                                                          \
     VERB(LOCK_RELEASE, "release", VERB_SPENDS | VERB_ENDS | VERB_ENROLS | VERB_RELEASES)                               \
     /* EXPIRE and its kin, PERSIST, GETEX */                                                                           \
@@ -194,6 +195,7 @@ struct lock_key {
     RIGHT(RIGHT_OLDER, "older")                                                                                        \
     RIGHT(RIGHT_LEASED, "leased")                                                                                      \
     RIGHT(RIGHT_LATER, "later")                                                                                        \
+    RIGHT(RIGHT_FENCE, "fence")                                                                                        \
     RIGHT(RIGHT_ENROL, "enrol")                                                                                        \
     RIGHT(RIGHT_INSTEAD, "instead")                                                                                    \
     RIGHT(RIGHT_ANY, "any")                                                                                            \
@@ -238,6 +240,7 @@ struct lock_plan {
     bool patient;                   /* private: the command may be held back */
     bool held_back;                 /* LOCK_RELEASE: it is to be begun once more in some ms; see engine_put_off */
     bool by_chance;                 /* private: it is believed, and says nothing of the family */
+    bool repeats;                   /* private: it writes the value that the lease of its claim has (K2) */
     uint64_t hash, pattern;         /* private: the key's, and its pattern's */
     uint64_t family;                /* private: its family's number, where there is a rule */
     struct peer *peer;              /* private: what the shard knows of the session */
@@ -247,7 +250,7 @@ struct lock_plan {
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
     enum lock_right right;              /* ARGV 5 */
     int64_t older_ms;                   /* RIGHT_OLDER: the older lease's release is expected for so long */
-    uint64_t read_fence;                /* ARGV 7 */
+    uint64_t read_fence;                /* ARGV 7; RIGHT_FENCE: of the claim's lease */
     bool seen_known;                    /* ARGV 8, as lock_plan_seen has it */
     uint32_t seen_len;
     char seen_short[LOCK_SEEN_SHORT]; /* private: what is longer is behind seen_long, until engine_finish */
@@ -255,8 +258,10 @@ struct lock_plan {
     bool data_free; /* what stands there without a live lease is data, which the caller may touch: '*' in ARGV 8 */
 };
 
-/* ARGV 6, in ms. */
+/* ARGV 6, in ms; of a release by RIGHT_FENCE that fence: release.lua has no ARGV 7 for it. */
 static inline int64_t lock_plan_lease_ms(const struct lock_plan *plan) {
+    if (plan->right == RIGHT_FENCE && plan->verb == LOCK_RELEASE)
+        return (int64_t)plan->read_fence;
     return plan->right == RIGHT_OLDER ? plan->older_ms : plan->rule ? plan->rule->lease_ms : 0;
 }
 
@@ -300,9 +305,12 @@ struct lock_result {
     int64_t pttl_ms;    /* as the script returned it, or PTTL_... */
     const char *holder; /* identity in the guard record of the live lease; borrowed, may be NULL */
     size_t holder_len;
-    const char *value; /* acquire, replace, swap: the value written; read: the value shown; LOCK_QUEUE_*: the node
-                          pushed, named, or that the granted lease is for; else NULL */
+    const char *value; /* acquire, replace, swap: the value written, or refused; read: the value shown; LOCK_SCRIPT,
+                          held: what the lock is held with, if the script names it; LOCK_QUEUE_*: the node pushed,
+                          named, or that the granted lease is for; else NULL */
     size_t value_len;
+    const char *shown; /* acquire, swap, refused: the value that the answer shows; NULL: it shows none */
+    size_t shown_len;
     uint64_t lost;          /* dead heads of a list lock that were removed */
     const char *lost_owner; /* the identity of the last one's owner; borrowed, may be NULL */
     size_t lost_owner_len;
@@ -339,6 +347,15 @@ bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, b
 /* Has a command speak for the lease that `earlier` acquires, if it does, behind which it runs in one transaction
  * (engine_looks_back); what was chosen for it is given back. Before either is finished. */
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms);
+
+/* Tells the engine, behind engine_begin and before the script is built, which value a command writes (VERB_SAYS). Where
+ * that is the value of the live lease of its client, and the client's values tell its workers apart, the command speaks
+ * for that lease (K2). `field`: the lock is a hash, and the value the name of a field. */
+void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *value, size_t len, bool field,
+                 int64_t now_ms);
+/* Whether the session was shown, by GET, the value of the lease that is live as far as is known, and that it does not
+ * hold itself: a SET in a transaction that watches the key takes that lease over (K3). */
+bool engine_compares(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms);
 
 /* An attempt to acquire was refused by a lease of its own client, and what is known says that this lease's release was
  * refused: true. Then the script is sent once more, as the plan says now: it releases that lease (claim_token, right

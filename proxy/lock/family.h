@@ -52,8 +52,6 @@ struct family {
     bool pooled;            /* its workers share connections: releases were seen to cross */
     bool elsewhere;         /* another proxy has given it a lease */
     bool losers_release;    /* a release right behind a lost attempt is its loser's, and never a colleague's */
-    bool crossed_later;     /* a release over a loser was believed that came later than chance has it */
-    uint8_t crossed_at_once; /* such as came right behind the loss */
     uint8_t longest_row;     /* lost attempts in a row over a session before a release of a loser's */
     struct aftermath after;
     bool crossed;           /* a release of its was seen to cross, here or at another proxy; stays so */
@@ -106,11 +104,21 @@ struct losses {
     struct loss at[CONTEST_DEBTS]; /* oldest first */
 };
 
+/* A release over a loser that is held back, of a session; one a key at a time is remembered. */
+struct held_release {
+    uint64_t session_id; /* 0: none is */
+    int64_t seen_ms;     /* when it was asked for last */
+    uint32_t quiet;      /* the key's quiet losses when it came */
+};
+
 struct contest {
     struct contest *next; /* of the entry */
     struct family *family;
     struct tally n;
     struct aftermath after;
+    bool doubled;            /* two releases came for one lease: losers release here */
+    uint32_t quiet_losses;   /* ever */
+    struct held_release held;
     uint8_t value_count, value_next;
     uint64_t values[CONTEST_VALUES]; /* of the last acquisitions */
     struct losses debts;             /* each uses up a release */

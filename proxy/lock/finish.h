@@ -49,6 +49,12 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why);
 void learn_loss(struct finish *f);
 /* Learns from a command that does nothing but acquire, and did not: besides the loss, what it says of the family. */
 void learn_lost_attempt(struct finish *f);
+/* K1: learns from a refusal whose answer shows the value that is there. Returns whether the session is recognised. */
+bool learn_answered(struct finish *f);
+/* K1: learns from a script of the application's that names what the lock is held with. */
+void learn_named(struct finish *f);
+/* K2: learns from a command that has written the lease's own value anew. */
+void learn_repeated(struct finish *f);
 /* Learns from the answer to a GET. */
 void learn_read(struct finish *f);
 /* Keeps a witness, which is of use, for a while from now. */
@@ -73,6 +79,8 @@ void settle_freed(struct finish *f);
 void claim_value(struct finish *f, struct claim *c);
 /* Notes that the lease of `live` (NULL: not known) was released over another session than its own: a crossing. */
 void settle_crossing(struct finish *f, struct family *family, const struct claim *live);
+/* Notes the value that the claim's lock holds. */
+void claim_holds(struct finish *f, struct claim *c, const char *value, size_t len);
 /* Uses a claim up; NULL is allowed. */
 void settle_spend(struct finish *f, struct claim *c);
 /* Reports what was refused, and why, or under audit what would be. */

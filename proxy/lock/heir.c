@@ -268,6 +268,26 @@ bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms) {
     return true;
 }
 
+void heir_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms) {
+    struct lock_engine *e = sh->engine;
+    if (!c->peer->closed || p->closed || !p->session || c->queue)
+        return;
+    if (!c->heritable && c->leased &&
+        c->rule->renew != LOCK_RENEW_NEVER) { /* the lease is the proxy's own since then */
+        c->renewing = true;
+        c->renewing = heir_left(sh, c, now_ms);
+    }
+    if (!c->heritable || c->common || !c->inherited)
+        return;
+    pthread_mutex_lock(&e->clients.mutex);
+    struct estate *st = c->peer->estate;
+    if (!p->session->estate && st->heir != p->session) {
+        unattend(st);
+        attend(st, p->session);
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
 bool heir_attends(const struct claim *c) {
     if (!c->heritable)
         return false;

@@ -144,6 +144,11 @@ void learn(struct finish *f) {
 
 /* ---- witnesses ------------------------------------------------------------------------------- */
 
+/* The hash of the value that the command was to write. */
+static uint64_t learn_hash(const struct finish *f) {
+    return hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
+}
+
 void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *rule, int64_t now_ms) {
     int64_t least = w->queue_rule && w->queue_rule->lease_ms > 10000 ? w->queue_rule->lease_ms : 10000;
     int64_t memory_ms =
@@ -154,18 +159,25 @@ void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *
         timer_set(&sh->timers, &w->timer, now_ms + w->memory_ms);
 }
 
-/* A session that wanted the lock and did not get it is a loser: the lease in the way is not its own to release. */
+/* A session that wanted the lock and did not get it is a loser: the lease in the way is not its own to release. A
+ * session that asks once more with the value of the lease that it is recognised for is no loser. */
 void learn_loss(struct finish *f) {
     if (f->peer->closed)
         return;
-    heir_refused(f->e, f->peer);
     struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
+    uint64_t tried = f->result->value && f->plan->verb != LOCK_COUNT_UP ? learn_hash(f) : 0;
+    if (w->recognised && w->recognised == f->result->fence && w->tried == tried)
+        return;
+    heir_refused(f->e, f->peer);
     if (!w->lost)
         w->lost_ms = f->now_ms;
     w->lost = true;
     w->released = false;
     w->sent_ms = f->now_ms;
+    w->shown_since = false;
     w->held_ms = 0;
+    w->tried = tried;
+    w->recognised = 0;
     if (f->result->fence && w->lost_fence != f->result->fence) {
         w->lost_fence = f->result->fence;
         w->lost_row = 0;
@@ -267,6 +279,66 @@ static bool against_its_own(const struct finish *f) {
     return false;
 }
 
+/* The family of the answer's session; NULL: nothing is known of it. */
+static struct family *learn_family(const struct finish *f) {
+    return family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+}
+
+/* Finds the claim of the live lease, which holds this value, if the lease is of the session's client. */
+static void learn_value(struct finish *f, struct family *family, const char *value, size_t len) {
+    const struct lock_result *r = f->result;
+    if (r->outcome != LOCK_HELD || !r->same || f->entry->live_fence != r->fence)
+        return;
+    struct claim *c = learn_its_own(f, family);
+    if (!c)
+        return;
+    claim_holds(f, c, value, len);
+    finish_schedule(f, c);
+}
+
+bool learn_answered(struct finish *f) {
+    const struct lock_result *r = f->result;
+    if (f->peer->closed || !r->shown || !r->value)
+        return false;
+    struct family *family = learn_family(f);
+    finish_entry(f);
+    learn_live(f, r->fence, LEASE_GONE);
+    learn_value(f, family, r->shown, r->shown_len);
+    struct witness *w = witness_get(f->sh, f->entry, f->peer);
+    w->tried = learn_hash(f);
+    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+    return recognise(f->sh, w, f->plan->rule, family, r->fence, r->shown, r->shown_len, f->now_ms);
+}
+
+void learn_named(struct finish *f) {
+    const struct lock_result *r = f->result;
+    const struct claim *c = entry_claims(f->entry);
+    while (c && c->fence != r->fence)
+        c = c->next;
+    if (f->peer->closed || !r->value || (c ? c->peer == f->peer || c->peer->client != f->peer->client : !r->same))
+        return;
+    struct family *family = learn_family(f);
+    finish_entry(f);
+    learn_value(f, family, r->value, r->value_len);
+    struct witness *w = witness_get(f->sh, f->entry, f->peer);
+    w->tried = learn_hash(f);
+    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+    recognise(f->sh, w, f->plan->rule, family, r->fence, r->value, r->value_len, f->now_ms);
+}
+
+void learn_repeated(struct finish *f) {
+    struct claim *c = f->plan->repeats ? settle_touched(f) : NULL;
+    if (!c || c->peer == f->peer || c->fence != f->result->fence || f->peer->closed)
+        return;
+    struct witness *w = witness_get(f->sh, f->entry, f->peer);
+    w->lost = w->released = false;
+    w->lost_fence = w->recognised = c->fence;
+    w->tried = c->value;
+    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+    heir_proved(f->sh, c, f->peer, f->now_ms);
+    finish_schedule(f, c);
+}
+
 void learn_lost_attempt(struct finish *f) {
     f->sh->stats.lost++;
     contention_note(f->sh, &f->plan->key, f->hash, f->now_ms);
@@ -274,6 +346,7 @@ void learn_lost_attempt(struct finish *f) {
     bool live = f->entry && f->result->fence && f->entry->live_fence == f->result->fence;
     if (live && !f->peer->closed && f->plan->verb == LOCK_ACQUIRE && against_its_own(f))
         learn_contest(f);
+    (void)learn_answered(f);
 }
 
 void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct family *f,
@@ -281,8 +354,10 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
     struct witness *w = witness_get(sh, en, p);
     witness_see(w, fence, value, len);
     w->read_at = ledger_number(sh->engine);
+    w->shown_since = true;
     learn_touched(sh, w, rule, now_ms);
     attribute_sighting(sh, en, p, f, rule, value, len);
+    (void)recognise(sh, w, rule, f, fence, value, len, now_ms);
 }
 
 void learn_wrote(struct finish *f) {
@@ -299,15 +374,10 @@ void learn_read(struct finish *f) {
     if (f->peer->closed)
         return;
     if (finish_refused(f) && r->value) {
-        struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+        struct family *family = learn_family(f);
         finish_entry(f);
         learn_live(f, r->fence, LEASE_GONE);
-        if (r->outcome == LOCK_HELD && r->same && f->entry->live_fence == r->fence) {
-            struct claim *c = learn_its_own(f, family);
-            claim_value(f, c);
-            if (c)
-                finish_schedule(f, c);
-        }
+        learn_value(f, family, r->value, r->value_len);
         learn_shown(f->sh, f->entry, f->peer, family, f->plan->rule, r->outcome == LOCK_HELD ? r->fence : 0, r->value,
                     r->value_len, f->now_ms);
     } else if (r->outcome == LOCK_FREE && f->entry) {

@@ -6,11 +6,13 @@
 
 #include <stdio.h>
 
-void claim_value(struct finish *f, struct claim *c) {
-    const struct lock_result *r = f->result;
-    if (!c || !r->value)
-        return;
-    uint64_t hash = hash_bytes(&f->e->value_seed, r->value, r->value_len);
+inline void claim_value(struct finish *f, struct claim *c) {
+    if (c && f->result->value)
+        claim_holds(f, c, f->result->value, f->result->value_len);
+}
+
+inline void claim_holds(struct finish *f, struct claim *c, const char *value, size_t len) {
+    uint64_t hash = hash_bytes(&f->e->value_seed, value, len);
     if (c->extra && c->valued && c->value != hash)
         c->extra->sighted = 0;
     c->valued = true;
@@ -114,7 +116,7 @@ void settle_granted(struct finish *f) {
     histogram_note(&f->sh->stats.waits, w && w->lost ? (f->now_ms - w->lost_ms) * 1000 : 0);
     if (w) {
         w->lost = w->released = false;
-        w->lost_fence = 0;
+        w->lost_fence = w->recognised = 0;
         w->lost_row = 0;
         w->held_ms = 0;
     }
@@ -448,6 +450,7 @@ static void settle_change(struct finish *f) {
         break;
     case LOCK_DONE:
         settle_done(f);
+        learn_repeated(f);
         break;
     case LOCK_RELEASED:
         settle_freed(f);
@@ -472,7 +475,7 @@ static void settle_change(struct finish *f) {
             report_refused_release(f);
             settle_suspected(f);
             settle_spend(f, f->claim);
-        } else {
+        } else if (verb != LOCK_SWAP || !learn_answered(f)) {
             settle_suspected(f);
             settle_refusal(f, INCIDENT_OVERWRITE,
                            f->audit ? "somebody else holds the lock"
@@ -491,9 +494,10 @@ static void settle_change(struct finish *f) {
         if (verb == LOCK_REWRITE && !f->claim)
             settle_crossing(f, family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
         touched = settle_touched(f);
-        if (touched && touched->fence == f->result->fence)
+        if (touched && touched->fence == f->result->fence) {
             settle_done(f);
-        else if (verb == LOCK_COUNT_UP)
+            learn_repeated(f);
+        } else if (verb == LOCK_COUNT_UP)
             learn_loss(f); /* it counted on what is not its own */
         break;
     case LOCK_OPEN:

@@ -240,12 +240,16 @@ struct witness {
     struct list_node of_peer;
     uint64_t lost_fence; /* of the lease that it lost against; 0 none, foreign, or not known */
     uint64_t read_fence; /* 0 none, foreign, or unknown */
-    int64_t lost_ms;     /* since when it loses */
-    uint64_t read_at;    /* the number that the answer took of the token counter */
+    uint64_t tried;      /* keyed hash of the value that it tried to write last; 0 none is known */
+    uint64_t
+        recognised;   /* K: fence of the lease that the session speaks for, although another one acquired it; 0 none */
+    int64_t lost_ms;  /* since when it loses */
+    uint64_t read_at; /* the number that the answer took of the token counter */
     int64_t touched_ms;
     int64_t memory_ms;                  /* kept so long after it was touched */
     bool lost;                          /* the last attempt to acquire was in vain: a loser */
     bool released;                      /* it has sent a release since its last attempt */
+    bool shown_since;                   /* it was shown the value since then */
     uint16_t lost_row;                  /* attempts lost in a row against a suspicious lease */
     int64_t sent_ms;                    /* when its last attempt was lost, or it last released */
     int64_t held_ms;                    /* since when its release is held back; 0: none is */
@@ -420,6 +424,8 @@ struct claim *claim_live(const struct entry *en, const struct lock_client *clien
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
 /* Fills in the plan's claim, token, right and what the session has seen. */
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
+/* Has the plan speak for this claim instead of the one that was chosen, if any. */
+void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms);
 /* Finds (B) the session's own live lease, whose release has been refused as far as is known, or as `suspects` says that
  * a script has counted: it makes way for the session's next attempt. NULL: there is none. */
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms);
@@ -452,6 +458,8 @@ void aftermath_tries_again(struct family *f, struct contest *c, const struct pee
 void aftermath_forget(struct family *f, struct contest *c);
 /* Takes out the losses before that time, once it is known what came behind them. */
 void aftermath_tidy(struct family *f, struct contest *c, int64_t before_ms, int64_t now_ms);
+/* Notes a release for a lease of the client's over this session: a second one, where another session's is held back. */
+void aftermath_second(struct family *f, struct contest *c, const struct peer *p, int64_t now_ms);
 /* Decides about a release over a loser (w, its witness) that has no claim; `live` is its client's live lease, as far as
  * is known, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. `elsewhere`: other
  * proxies serve such clients, too. */
@@ -463,6 +471,20 @@ void aftermath_row(struct witness *w, const struct claim *live);
 bool aftermath_was_holders(const struct family *f, const struct witness *w);
 /* Notes that a refused release was the holder's: the family's losers do not release. c may be NULL. */
 void aftermath_mistaken(struct family *f, struct contest *c);
+
+/* ---- recognise.c ------------------------------------------------------------------------------ */
+
+/* Whether the claim's lease is one that the session is recognised for (K). `w` is the session's witness on the key, or
+ * NULL. */
+static inline bool recognised_for(const struct witness *w, const struct claim *c) {
+    return w && w->recognised && w->recognised == c->fence && w->peer->client == c->peer->client;
+}
+/* Whether the session has to count as a loser: it is one, or the lease that it was recognised for is forgotten. */
+bool recognised_no_more(const struct entry *en, const struct witness *w);
+/* K1: the session was shown this value, of the lease with this fence (0: not known), or named it. Where it is the value
+ * that the session tried to write, and values tell workers apart, the session is recognised. Returns whether it is. */
+bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
+               uint64_t fence, const char *value, size_t len, int64_t now_ms);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 
@@ -543,6 +565,8 @@ bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms);
  * takes no heir from another one. */
 void heir_counts(struct shard *sh, struct claim *c);
 void heir_over(struct shard *sh, struct claim *c);
+/* Has the lease of a closed session be renewed for the session of this peer, which has proved to be its owner (K). */
+void heir_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms);
 /* Whether somebody has come in the place of the lease's owner. */
 bool heir_attends(const struct claim *c);
 /* Whether the lease is to be renewed for who has come in its owner's place, which is about to be done. Only where

@@ -67,7 +67,7 @@ if s.token then
     redis.call('HSET', guard, 'leased', s.leased and int(s.fence) or '')
     keep_guard(pttl)
   end
-  return envelope(s.held, 'held', s, pttl)
+  return envelope(held_with_argument() == s.held and s.held, 'held', s, pttl)
 end
 if s.attempt == attempt then return envelope(false, 'released', {fence = tonumber(s.reply)}, pttl) end -- repeated
 

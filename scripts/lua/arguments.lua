@@ -15,6 +15,7 @@
 --                                lease of the same identity that another proxy gave is noted there, with that time
 --                    'leased'    extend.lua: also one of the same identity whose expiry is the proxy's own
 --                    'later'     extend.lua: also any of the same identity, if it ends later by that
+--                    'fence'     also one of the same identity whose fence is `read`
 --                    'enrol'     as 'claim', and a lock without a guard record that holds what was seen is the claim's
 --                    'any'       whoever asks (owner any)
 --                    'operator'  PROXY RELEASE

@@ -138,6 +138,7 @@ local function may_touch(s)
   if s.token then
     if s.token == claim or right == 'any' or right == 'operator' then return 'done' end
     local other = s.proxy ~= proxy or (right == 'believe' and not s.list)
+    if right == 'fence' and s.owner == identity and read == int(s.fence) and not s.list then return 'adopted' end
     if (right == 'adopt' or right == 'believe') and s.owner == identity and other then return 'adopted' end
     local noted = right == 'suspect' or (right == 'older' and s.proxy ~= proxy)
     if noted and s.owner == identity and not s.list then note_refused(s) end

@@ -4,7 +4,7 @@
 -- ARGV  1 attempt   2 claim
 --       then, unless it is DEL, the proxy knows the claim's fence, the right is 'claim' and nothing was seen:
 --       3 the command's name, in capitals
---       and unless the last two are so: 4 right   5 identity   6 lease   7 seen (arguments.lua)
+--       and unless the last two are so: 4 right   5 identity   6 lease, by right 'fence' read   7 seen (arguments.lua)
 --       and where others may wait for the lock: 8 the database, on a cluster ''; where the one who has waited longest does so
 --       at another proxy (waits.lua), that is told, on a cluster over the channel of the lock's slot, if the node knows such
 --       and where this proxy has somebody who leaves the lock to that one: 9 for how many ms he has waited
@@ -56,6 +56,7 @@ end
 
 local lock, guard, proxy = key, record, string.sub(attempt, 1, 36)
 local right, identity, lease, seen = argv[4] or 'claim', argv[5] or '', tonumber(argv[6] or 0), argv[7] or ''
+local read = argv[6] -- by right 'fence'
 local shape = name == 'GETDEL' and 'nil' or 'int'
 --@functions
 --@list

@@ -138,8 +138,10 @@ void flight_run(struct world *w, struct flight *f) {
     }
     struct model_reply reply = f->envelope.reply;
     f->envelope = model_script(&w->redis, f->key, &a);
-    if (f->plan.verb == LOCK_SCRIPT)
+    if (f->plan.verb == LOCK_SCRIPT) {
+        f->named = f->envelope.outcome == LOCK_HELD && f->envelope.reply.kind == REPLY_TEXT;
         f->envelope.reply = reply; /* the step's own goes to nobody */
+    }
     f->ran = true;
     if (f->plan.verb == LOCK_SCRIPT)
         w->stirred[f->key] = false;
@@ -154,6 +156,10 @@ void flight_run(struct world *w, struct flight *f) {
 
 static void result_of(const struct flight *f, struct lock_result *r) {
     *r = call_result(f->plan.verb, &f->command, &f->envelope);
+    if (f->named) {
+        r->value = f->command.value;
+        r->value_len = strlen(r->value);
+    }
 }
 
 static void finish_with(struct world *w, struct flight *f, const struct lock_result *r) {
@@ -172,8 +178,8 @@ static void finish_with(struct world *w, struct flight *f, const struct lock_res
 /* What the script does not know, and the proxy does, makes an error of an answer. */
 static void answer_swap(const struct world *w, struct flight *f, const struct lock_result *r) {
     bool is_refused = r->outcome == LOCK_HELD || r->outcome == LOCK_FOREIGN;
-    if (f->plan.verb == LOCK_SWAP && is_refused && r->value &&
-        engine_swap_misleads(w->proxies[f->proxy].engine, f->session_id, &f->plan, r->value, r->value_len))
+    if (f->plan.verb == LOCK_SWAP && is_refused && r->shown &&
+        engine_swap_misleads(w->proxies[f->proxy].engine, f->session_id, &f->plan, r->shown, r->shown_len))
         f->envelope.reply = (struct model_reply){.kind = REPLY_ERROR};
 }
 
@@ -449,6 +455,9 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     else
         engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, w->rule, 7, f->transaction, w->redis.now_ms,
                      &f->plan);
+    if (!f->bare && w->rule->mode != LOCK_MODE_AUDIT && lock_verb_is(verb, VERB_SAYS))
+        engine_says(w->proxies[c->proxy].engine, &f->plan, f->command.value, strlen(f->command.value),
+                    f->command.op == OP_HINCRBY, w->redis.now_ms);
     c->busy++;
     /* Redis refuses few transactions; a value that is no argument tells nobody anything where it does. */
     f->together = verb == LOCK_SCRIPT && (f->transaction || f->command.composed || world_chance(w, 80));

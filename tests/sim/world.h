@@ -198,6 +198,7 @@ struct flight {
     bool used, ran;
     int64_t ends_ms; /* the end of the lock that the application's script found, 0 none */
     bool scripted;   /* the application's script has run; adopt.lua, right behind it, counts as `ran` */
+    bool named;      /* that script names what the lock is held with */
     bool together;   /* the two are one transaction */
     bool found_free; /* it found no lock */
     bool repeated;   /* ran more than once */

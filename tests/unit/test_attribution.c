@@ -2244,6 +2244,181 @@ static void what_is_a_week_old_is_forgotten(void **state) {
     engine_session_close(f->engine, &a, f->now_ms);
 }
 
+/* ---- K: what a session is shown ------------------------------------------------------------------- */
+
+/* A refused attempt to write this value. */
+static void try_with(struct fixture *f, struct lock_session *s, const char *key, const char *value) {
+    struct lock_plan plan;
+    struct lock_result r = refusal(lease_of(key), s);
+    r.value = value;
+    r.value_len = strlen(value);
+    begin(f, s, LOCK_ACQUIRE, key, &plan);
+    finish(f, s, &plan, &r);
+}
+
+/* GET of the live lease's value. */
+static void get(struct fixture *f, struct lock_session *s, const char *key, const char *value) {
+    struct lock_plan plan;
+    struct lock_result r = refusal(lease_of(key), s);
+    r.value = value;
+    r.value_len = strlen(value);
+    begin(f, s, LOCK_READ, key, &plan);
+    finish(f, s, &plan, &r);
+}
+
+/* Whether SET with an expiry of this value speaks for the live lease; it is not carried out. */
+static bool says(struct fixture *f, struct lock_session *s, enum lock_verb verb, const char *key, const char *value) {
+    struct lock_plan plan;
+    struct lock_result r = result(LOCK_NOT_SENT, 0);
+    begin(f, s, verb, key, &plan);
+    engine_says(f->engine, &plan, value, strlen(value), false, f->now_ms);
+    finish(f, s, &plan, &r);
+    return plan.claim && plan.claim == lease_of(key)->token;
+}
+
+static void k1_a_lost_reply_is_found_by_its_value(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    take_with(f, &a, "lock:x", "w1", 1000, false);
+    engine_session_close(f->engine, &a, f->now_ms);
+    open_as(f, &b, 2, "app");
+    try_with(f, &b, "lock:x", "w1");
+    assert_int_equal(would_use(f, &b, LOCK_EXTEND, "lock:x"), 0);
+    get(f, &b, "lock:x", "w1");
+    assert_int_equal(would_use(f, &b, LOCK_EXTEND, "lock:x"), lease_of("lock:x")->token);
+    try_with(f, &b, "lock:x", "w1"); /* a worker that polls its own lock stays its owner */
+    assert_true(give(f, &b, "lock:x"));
+    assert_int_equal(incidents(f, INCIDENT_FOREIGN_RELEASE), 0);
+}
+
+static void k1_a_constant_tells_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    open_as(f, &c, 3, "app");
+    take_with(f, &a, "lock:x", "1", 1000, false);
+    try_with(f, &b, "lock:x", "1");
+    get(f, &b, "lock:x", "1");
+    assert_false(give(f, &b, "lock:x"));
+    assert_string_equal(would_right(f, &b, LOCK_EXTEND, "lock:x"), "leased");
+    engine_session_close(f->engine, &a, f->now_ms);
+    try_with(f, &b, "lock:x", "1");
+    get(f, &b, "lock:x", "1");
+    assert_false(give(f, &b, "lock:x")); /* a number, also of a session that is gone */
+    try_with(f, &c, "lock:x", "1");
+    get(f, &c, "lock:x", "1");
+    assert_false(give(f, &c, "lock:x"));
+}
+
+static void k1_a_word_that_a_third_one_writes_tells_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    open_as(f, &c, 3, "app");
+    take_with(f, &a, "lock:x", "locked", 1000, false);
+    try_with(f, &c, "lock:x", "locked");
+    engine_session_close(f->engine, &a, f->now_ms);
+    try_with(f, &b, "lock:x", "locked");
+    get(f, &b, "lock:x", "locked");
+    assert_false(give(f, &b, "lock:x"));
+}
+
+static void k1_an_open_owner_wants_values_that_vary(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    open_as(f, &c, 3, "app");
+    take_with(f, &a, "lock:x", "w1", 1000, false);
+    try_with(f, &b, "lock:x", "w1");
+    get(f, &b, "lock:x", "w1");
+    assert_int_equal(would_use(f, &b, LOCK_EXTEND, "lock:x"), 0);
+    try_with(f, &c, "lock:x", "w3");
+    get(f, &b, "lock:x", "w1");
+    assert_int_equal(would_use(f, &b, LOCK_EXTEND, "lock:x"), lease_of("lock:x")->token);
+    assert_int_equal(would_use(f, &a, LOCK_EXTEND, "lock:x"), lease_of("lock:x")->token); /* the owner is one still */
+    get(f, &c, "lock:x", "w1");
+    assert_int_equal(would_use(f, &c, LOCK_EXTEND, "lock:x"), 0);
+}
+
+static void k1_ends_with_its_lease(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_as(f, &a, 1, "app");
+    take_with(f, &a, "lock:x", "w1", 1000, false);
+    engine_session_close(f->engine, &a, f->now_ms);
+    open_as(f, &b, 2, "app");
+    open_as(f, &c, 3, "app");
+    try_with(f, &b, "lock:x", "w1");
+    get(f, &b, "lock:x", "w1");
+    lapse(f, "lock:x", 1001);
+    take_with(f, &c, "lock:x", "w3", 1000, false);
+    assert_false(give(f, &b, "lock:x")); /* late */
+    assert_true(give(f, &c, "lock:x"));
+}
+
+static void k1_is_not_for_owner_connection(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    f->rule.owner = LOCK_OWNER_CONNECTION;
+    open_as(f, &a, 1, "app");
+    take_with(f, &a, "lock:x", "w1", 1000, false);
+    engine_session_close(f->engine, &a, f->now_ms);
+    open_as(f, &b, 2, "app");
+    try_with(f, &b, "lock:x", "w1");
+    get(f, &b, "lock:x", "w1");
+    assert_false(give(f, &b, "lock:x"));
+}
+
+static void k1_another_proxys_lease_is_named_by_its_fence(void **state) {
+    struct fixture *f = *state;
+    struct lock_session b;
+    struct lock_plan plan;
+    open_as(f, &b, 2, "app");
+    take_elsewhere(f, &b, "lock:x");
+    try_with(f, &b, "lock:x", "w1");
+    get(f, &b, "lock:x", "w1");
+    struct lock_result r = result(LOCK_NOT_SENT, 0);
+    begin(f, &b, LOCK_RELEASE, "lock:x", &plan);
+    assert_string_equal(lock_right_text(plan.right), "fence");
+    assert_int_equal(lock_plan_lease_ms(&plan), lease_of("lock:x")->fence);
+    finish(f, &b, &plan, &r);
+    assert_string_equal(would_right(f, &b, LOCK_EXTEND, "lock:x"), "fence");
+}
+
+static void k2_the_leases_own_value_extends_it(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    open_as(f, &c, 3, "app");
+    take_with(f, &a, "lock:x", "w1", 1000, false);
+    assert_false(says(f, &b, LOCK_REWRITE, "lock:x", "w1")); /* two that saw nothing */
+    get(f, &b, "lock:x", "w1");
+    assert_true(says(f, &b, LOCK_REWRITE, "lock:x", "w1"));
+    assert_false(says(f, &b, LOCK_REWRITE, "lock:x", "w2"));
+    assert_false(says(f, &c, LOCK_REWRITE, "lock:x", "w1"));
+    engine_session_close(f->engine, &a, f->now_ms);
+    assert_true(says(f, &c, LOCK_REPLACE, "lock:x", "w1"));
+    assert_true(says(f, &c, LOCK_SWAP, "lock:x", "w1"));
+}
+
+static void k2_who_has_read_another_lease_swaps_for_itself(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_as(f, &a, 1, "app");
+    open_as(f, &b, 2, "app");
+    take_with(f, &a, "lock:x", "w1", 1000, false);
+    get(f, &b, "lock:x", "w1");
+    assert_true(give(f, &a, "lock:x"));
+    take_with(f, &a, "lock:x", "w2", 1000, false);
+    engine_session_close(f->engine, &a, f->now_ms);
+    assert_false(says(f, &b, LOCK_SWAP, "lock:x", "w2"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         CASE(a1_a_worker_has_done_with_what_it_had),
@@ -2324,6 +2499,15 @@ int main(void) {
         CASE(what_another_proxy_learnt_counts_here),
         CASE(a_shift_is_told_to_the_proxy_that_gave_the_lease),
         CASE(a_shift_is_told_to_who_waits),
+        CASE(k1_a_lost_reply_is_found_by_its_value),
+        CASE(k1_a_constant_tells_nothing),
+        CASE(k1_a_word_that_a_third_one_writes_tells_nothing),
+        CASE(k1_an_open_owner_wants_values_that_vary),
+        CASE(k1_ends_with_its_lease),
+        CASE(k1_is_not_for_owner_connection),
+        CASE(k1_another_proxys_lease_is_named_by_its_fence),
+        CASE(k2_the_leases_own_value_extends_it),
+        CASE(k2_who_has_read_another_lease_swaps_for_itself),
         CASE(l6_another_familys_pool_changes_nothing),
         CASE(s6_another_clients_lease_is_never_believed),
         CASE(claims_are_remembered_as_long_as_they_may_stand_in_the_way),

@@ -213,8 +213,20 @@ static void queue_script(struct session *s, struct call *call, const struct comm
     queue_call(s, call, w->build.data, w->build.len, true);
 }
 
+/* Makes of a SET behind WATCH and GET of its key (K3) the swap that it is: it takes over the lease that its session was
+ * shown. */
+static void compare_and_set(const struct session *s, const char *key, size_t len, const struct lock_rule *rule,
+                            struct lock_command *lc) {
+    if (lock_command_compares(lc) && rule->kinds & LOCK_KIND_STRING && rule->owner != LOCK_OWNER_ANY &&
+        transaction_watches(s, key, len)) {
+        struct lock_key name = {.db = session_db(s), .name = key, .len = len};
+        if (engine_compares(s->worker->shared->engine, &s->lock, &name, worker_now(s->worker)))
+            lock_command_swaps(lc);
+    }
+}
+
 static void queue_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                       const struct lock_command *lc, const struct lock_rule *rule) {
+                       struct lock_command *lc, const struct lock_rule *rule) {
     struct lock_words words;
     if (!lock_words_of(&words, r, bytes, lc->script)) {
         transaction_refuse(s, c, "ERR syntax error");
@@ -222,6 +234,7 @@ static void queue_lock(struct session *s, const struct command *c, const struct 
     }
     size_t len;
     const char *key = lock_word(&words, 1, &len);
+    compare_and_set(s, key, len, rule, lc);
     struct lock_call *lock = lock_prepare(s, &s->transaction->locks, rule, lc, key, len, &words);
     struct request *request = request_new(s, c);
     request->call.done = queued_done;

@@ -286,15 +286,16 @@ static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
     const char *p = e->reply;
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
     bool counts = (verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN) && !l->value; /* a hash lock has a field instead */
-    bool shows = lock_verb_is(verb, VERB_SHOWS) || counts || (verb == LOCK_SWAP && refused);
+    bool shows = lock_verb_is(verb, VERB_SHOWS) || counts;
+    bool answers = refused && (verb == LOCK_SWAP || (verb == LOCK_ACQUIRE && l->shape == SHAPE_NIL));
     if (verb == LOCK_QUEUE_READ)
         return; /* the envelope says which node the lease is for */
     e->result.value = l->value;
     e->result.value_len = l->value_len;
-    if (shows && resp_item_read(&p, e->reply + e->reply_len, &item) && !item.null && item.type != '-') {
-        e->result.value = item.str;
-        e->result.value_len = item.len;
-    }
+    if (!(shows || answers) || !resp_item_read(&p, e->reply + e->reply_len, &item) || item.null || item.type == '-')
+        return;
+    *(answers ? &e->result.shown : &e->result.value) = item.str;
+    *(answers ? &e->result.shown_len : &e->result.value_len) = item.len;
 }
 
 void lock_failed_outcome(const struct call_end *end, struct lock_result *result) {
@@ -434,9 +435,10 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
 static void answer_swap(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
     static const char LOCKED[] = "-LOCKED the lock is held; nothing was changed\r\n";
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
-    if (l->plan.verb != LOCK_SWAP || !refused || e->reply[0] == '-' ||
-        !engine_swap_misleads(w->shared->engine, l->session_id, &l->plan, e->result.value, e->result.value_len))
+    if (l->plan.verb != LOCK_SWAP || !refused || e->reply[0] == '-' || !e->result.shown ||
+        !engine_swap_misleads(w->shared->engine, l->session_id, &l->plan, e->result.shown, e->result.shown_len))
         return;
+    e->result.shown = NULL;
     e->reply = LOCKED;
     e->reply_len = sizeof(LOCKED) - 1;
 }

@@ -79,6 +79,8 @@ HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const s
 static __attribute__((noinline)) void build_other(struct session *s, struct lock_queue *queue, struct lock_call *l,
                                                   const struct lock_command *lc, const struct lock_words *words) {
     struct worker *w = s->worker;
+    if (lock_verb_is(l->plan.verb, VERB_SAYS) && l->value)
+        engine_says(w->shared->engine, &l->plan, l->value, l->value_len, lc->script == SCRIPT_HASH, worker_now(w));
     lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
     build_bulk(w, l->key, l->plan.key.len);
     lock_build_guard(w, l->key, l->plan.key.len);

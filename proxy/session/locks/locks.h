@@ -87,6 +87,9 @@ const struct lock_row *lock_row_of(const struct command *c);
  * that the lock plane changes (it is forwarded, and Redis answers). */
 bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
                      struct lock_command *out);
+/* Whether a command is SET without NX, XX and GET, SETEX or PSETEX; and makes it a swap that answers as SET does. */
+bool lock_command_compares(const struct lock_command *lc);
+void lock_command_swaps(struct lock_command *lc);
 /* Finds the keys that a command removes or replaces as a whole, as argument indexes. Writes at most max and returns how
  * many there are; 0 for other commands. */
 size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *keys,

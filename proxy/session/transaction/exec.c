@@ -52,6 +52,7 @@ void transaction_free(struct transaction *t, struct session *s, bool clean) {
     while ((n = list_shift(&t->early)))
         early_free(LIST_ENTRY(n, struct early, link));
     transaction_unpin(t, clean);
+    text_clear(&t->watched);
     memory_free(t);
 }
 

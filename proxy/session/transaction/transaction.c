@@ -136,6 +136,38 @@ static void watch_send(struct request *request) {
     call_submit_pin(&request->call, request->session->transaction->pin, kept->bytes, kept->len, false);
 }
 
+/* The hash of a key of the session's database. */
+static uint64_t watched_hash(const struct session *s, const char *key, size_t len) {
+    struct lock_key name = {.db = session_db(s), .name = key, .len = len};
+    return engine_key_hash(s->worker->shared->engine, &name);
+}
+
+/* Notes which lock keys a WATCH names. What is not noted is refused as without WATCH. */
+static void watch_note(struct session *s, const struct resp_request *r, const char *bytes) {
+    enum { WATCHED_MAX = 64 };
+    struct text *watched = &s->transaction->watched;
+    for (size_t i = 1; i < r->argc && watched->len < WATCHED_MAX * sizeof(uint64_t); i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, i, &len);
+        uint64_t hash;
+        if (!lock_rule_for(s, key, len))
+            continue;
+        hash = watched_hash(s, key, len);
+        text_append(watched, (const char *)&hash, sizeof(hash));
+    }
+}
+
+bool transaction_watches(const struct session *s, const char *key, size_t len) {
+    const struct transaction *t = s->transaction;
+    if (!t || !s->watches || t->watched.len == 0)
+        return false;
+    uint64_t hash = watched_hash(s, key, len);
+    for (size_t i = 0; i < t->watched.len; i += sizeof(hash))
+        if (memcmp(t->watched.data + i, &hash, sizeof(hash)) == 0)
+            return true;
+    return false;
+}
+
 /* A first WATCH whose slot has moved goes after it: nothing is watched yet. */
 static bool watch_redirected(struct request *r, const struct call_end *end) {
     struct session *s = r->session;
@@ -212,6 +244,7 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
     kept->len = r->len;
     memcpy(kept->bytes, bytes, r->len);
     request_own(request, &kept->owner, &watch_ops);
+    watch_note(s, r, bytes);
     request_barrier(request);
     t->hops = t->unsent = 0;
     watch_send(request);

@@ -84,6 +84,7 @@ struct transaction {
     uint8_t caching;                        /* enum caching: of a MULTI that has not been sent */
     unsigned hops;                          /* WATCH that was redirected */
     unsigned unsent;                        /* how often its first node was out of reach */
+    struct text watched;                    /* the hashes of lock keys that are watched, as uint64_t */
     const struct upstream_request_ops *ops; /* a call's own, while EXEC streams in another way */
     char error[TRANSACTION_ERROR_MAX];
 };
@@ -102,6 +103,8 @@ enum readiness {
 
 /* Sees to it that the transaction's node takes commands; `slot` is that of the command at hand, or SLOT_NONE. */
 enum readiness transaction_ready(struct session *s, const struct command *c, int slot);
+/* Whether the transaction watches the key. */
+bool transaction_watches(const struct session *s, const char *key, size_t len);
 /* Answers a request inside MULTI that will not be queued: EXEC fails. */
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -1,0 +1,155 @@
+/*
+ * K: by which values a session is known for the owner of a lease that another connection has acquired.
+ *
+ *      K1  refused, and then shown the value that it tried to write  ──┐
+ *      K2  writes the value that the lease has anew                  ──┴──> recognised, if values tell workers apart
+ *
+ * A reply gets lost, a connection is cut, a pool hands out another one, a library sends a command again: the worker
+ * that holds the lock then speaks over a connection that did not acquire it. It knows its lock by the value. A
+ * recognised session speaks for the lease besides the session that acquired it, whose claim stays where it is: if the
+ * proxy is wrong, the owner has lost nothing by it alone.
+ *
+ * One constant for all workers tells nothing, nor does a number: it may be the deadline of two workers that began in
+ * the same second, a count, or a constant 1.
+ */
+#include "proxy/lock/finish.h"
+
+/* ---- whether a value tells ------------------------------------------------------------------------ */
+
+static bool is_number(const char *value, size_t len) {
+    for (size_t i = 0; i < len; i++)
+        if ((value[i] < '0' || value[i] > '9') && value[i] != '.' && value[i] != '-')
+            return false;
+    return true;
+}
+
+/* Whether a third session, which is open, has tried to write the value too, or has a claim with it; so has the session
+ * itself, if it acquired an earlier lease with it. */
+static bool is_constant(const struct entry *en, const struct peer *self, const struct claim *c, uint64_t hash) {
+    for (const struct witness *w = entry_witnesses(en); w; w = w->next)
+        if (w->tried == hash && w->peer != self && w->peer != c->peer && w->peer->client == self->client &&
+            !w->peer->closed)
+            return true;
+    for (const struct claim *o = entry_claims(en); o; o = o->next)
+        if (o->valued && o->value == hash && o != c && o->peer != c->peer && o->peer->client == self->client &&
+            !o->peer->closed && !o->peer->remote)
+            return true;
+    return false;
+}
+
+/* Whether the client's sessions have written, or tried to write, another value on the key lately. */
+static bool varies(const struct entry *en, const struct peer *self, const struct family *f, uint64_t hash) {
+    const struct contest *contest = contest_find(en, f);
+    if (contest && contest_varies(contest, hash))
+        return true;
+    for (const struct claim *c = entry_claims(en); c; c = c->next)
+        if (c->valued && c->value != hash && c->peer->client == self->client)
+            return true;
+    for (const struct witness *w = entry_witnesses(en); w; w = w->next)
+        if (w->tried && w->tried != hash && w->peer->client == self->client)
+            return true;
+    return false;
+}
+
+/* Whether the value of the claim's lease says that this session's worker is the lease's. Where the session that
+ * acquired it is gone, or is the same one, it need only be no constant that is known for one. `field`: it is the name
+ * of a hash's field, of which many applications have one. */
+static bool tells(const struct entry *en, const struct peer *self, const struct family *f, const struct claim *c,
+                  const char *value, size_t len, bool field) {
+    if (is_constant(en, self, c, c->value))
+        return false;
+    bool vary = varies(en, self, f, c->value), number = is_number(value, len);
+    if (c->peer->closed || c->peer == self)
+        return vary || !(number || field);
+    return !number && (vary || (c->peer->remote && !field));
+}
+
+/* ---- K1: shown what it tried ------------------------------------------------------------------------ */
+
+bool recognised_no_more(const struct entry *en, const struct witness *w) {
+    if (!w->recognised)
+        return false;
+    for (const struct claim *c = entry_claims(en); c; c = c->next)
+        if (recognised_for(w, c))
+            return false;
+    return true;
+}
+
+bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
+               uint64_t fence, const char *value, size_t len, int64_t now_ms) {
+    struct peer *self = w->peer;
+    if (!w->tried || !rule || rule->owner != LOCK_OWNER_AUTO || self->closed)
+        return false;
+    if (w->tried != hash_bytes(&sh->engine->value_seed, value, len))
+        return false;
+    struct claim *c = claim_live(w->entry, self->client, now_ms);
+    if (!c || (fence && c->fence != fence) || !c->valued || c->value != w->tried || c->queue)
+        return false;
+    if (!tells(w->entry, self, f, c, value, len, false))
+        return false;
+    w->lost = w->released = false;
+    w->lost_fence = w->recognised = c->fence;
+    heir_proved(sh, c, self, now_ms);
+    (void)lease_schedule(sh, c, now_ms);
+    return true;
+}
+
+/* ---- K2: says it again ------------------------------------------------------------------------------ */
+
+/* Whether the session was shown this very value of this very lease last. */
+static bool has_read(const struct witness *w, const struct claim *c, const char *value, size_t len) {
+    return w->read_fence == c->fence && w->seen_known && !w->wrote && w->seen_len == len &&
+           (len == 0 || memcmp(w->seen, value, len) == 0);
+}
+
+/* Whether a command that writes the value speaks for the claim's lease. GETSET by a session that has read another lease
+ * is a rival's, who writes the same deadline. */
+static bool repeats(struct shard *sh, const struct entry *en, const struct lock_plan *plan, const struct claim *c,
+                    const char *value, size_t len, bool field) {
+    const struct peer *self = plan->peer;
+    const struct family *f = family_find(sh, self, plan->rule, plan->pattern);
+    const struct witness *w = witness_find(en, self);
+    bool read = w && has_read(w, c, value, len);
+    bool other = w && !read && (w->read_fence || (w->seen_known && !w->wrote));
+    if (plan->verb == LOCK_SWAP && other)
+        return false;
+    if (read && plan->verb != LOCK_SWAP && !w->lost && !field && !family_shares(f, self, plan->rule))
+        return true;
+    return tells(en, self, f, c, value, len, field);
+}
+
+void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *value, size_t len, bool field,
+                 int64_t now_ms) {
+    if (plan->rule->owner != LOCK_OWNER_AUTO || plan->rule->mode != LOCK_MODE_ENFORCE)
+        return;
+    struct shard *sh = ledger_shard(e, plan->hash);
+    shard_lock(sh);
+    struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    const struct claim *chosen = claim_find(en, plan->claim);
+    struct claim *c = claim_live(en, plan->peer->client, now_ms);
+    bool settled = plan->claim && (!chosen || chosen == c); /* another command of its transaction may acquire */
+    if (c && !settled && c->valued && c->peer != plan->peer && !c->queue && !c->observed &&
+        c->value == hash_bytes(&e->value_seed, value, len) && repeats(sh, en, plan, c, value, len, field)) {
+        attribute_to(sh, en, plan, c, now_ms);
+        plan->repeats = true;
+        plan->data_free = false;
+    }
+    shard_unlock(sh);
+}
+
+/* ---- K3: compares and sets -------------------------------------------------------------------------- */
+
+bool engine_compares(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms) {
+    uint64_t hash = engine_key_hash(e, key);
+    struct shard *sh = ledger_shard(e, hash);
+    shard_lock(sh);
+    const struct entry *en = entry_find(sh, key, hash);
+    const struct peer *p = en ? peer_find(sh, s->id) : NULL;
+    const struct witness *w = p ? witness_find(en, p) : NULL;
+    bool compares = w && w->read_fence && w->read_fence == en->live_fence && w->seen_known && !w->wrote;
+    for (const struct claim *c = entry_claims(en); compares && c; c = c->next)
+        if (c->fence == w->read_fence && (c->peer == p || recognised_for(w, c)) && claim_is_live(c, now_ms))
+            compares = false; /* it holds the lock */
+    shard_unlock(sh);
+    return compares;
+}
