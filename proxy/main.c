@@ -32,6 +32,7 @@
 #include "proxy/inherit.h"
 #include "proxy/listen.h"
 #include "proxy/live.h"
+#include "proxy/lock/fence.h"
 #include "proxy/monitor.h"
 #include "proxy/notify.h"
 #include "proxy/secure.h"
@@ -546,6 +547,19 @@ static int fail(struct config_errors *errors) {
     return 1;
 }
 
+/* Says of each fence what it cannot tell apart, in the log or (to != NULL) there. */
+static void tell_of_fences(const struct config *c, FILE *to) {
+    char text[640];
+    for (size_t i = 0; i < lock_rules_fence_count(c->rules); i++) {
+        if (lock_fence_blur(c->rules, lock_rules_fence(c->rules, i), text, sizeof(text)) == 0)
+            continue;
+        if (to)
+            fprintf(to, "Warning: %s\n", text);
+        else
+            log_warning("%s", text);
+    }
+}
+
 static bool write_pid(const char *path) {
     FILE *f = fopen(path, "w");
     if (!f)
@@ -585,6 +599,7 @@ static bool start(struct application *app, struct config_errors *errors) {
     if (networks_are_all(c->proxy_protocol) && !config_is_local(c))
         log_warning(
             "proxy-protocol yes: whoever connects is believed to be whom he says; name the load balancers' addresses");
+    tell_of_fences(c, NULL);
     raise_descriptor_limit(app, c->maxclients);
     bool right = listen_open(&app->listeners, c, &app->inherited, false, errors);
     if (c->admin_port != 0 && !(app->monitor = monitor_open(&app->listeners, c, errors)))
@@ -697,6 +712,11 @@ static int print_help(void) {
     return 0;
 }
 
+static void configuration_right(const struct config *c) {
+    tell_of_fences(c, stdout);
+    puts("Configuration OK");
+}
+
 int main(int argc, char **argv) {
     static struct application app;
     struct config_errors errors = {0};
@@ -727,7 +747,7 @@ int main(int argc, char **argv) {
         status = advise(&app, advised, file, &errors);
     } else if (errors.count > 0 || test) {
         if (start_check(app.config, true, &errors))
-            puts("Configuration OK");
+            configuration_right(app.config);
         else
             status = fail(&errors);
     } else {

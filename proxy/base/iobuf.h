@@ -74,11 +74,13 @@ struct chunk *iobuf_make_room(struct iobuf *b, size_t len);
 void iobuf_secret(struct iobuf *b);
 void iobuf_append_spread(struct iobuf *b, const char *data, size_t len);
 
-/* Most replies have four to eight bytes (+OK, :1): no call for those. */
+/* Most replies have four to eight bytes (+OK, :1): no call for those. Without bytes `from` may be NULL, which memcpy
+ * may not be given. */
 static inline void iobuf_copy(char *to, const char *from, size_t len) {
     uint32_t head, tail;
     if (len - sizeof(head) > sizeof(tail)) {
-        memcpy(to, from, len);
+        if (len > 0)
+            memcpy(to, from, len);
         return;
     }
     memcpy(&head, from, sizeof(head));

@@ -8,7 +8,8 @@
  * lost attempt. Both look the same on one connection. They differ in what else happens: a pool's holder sends one
  * release for its lease and no loser sends any, so that further attempts are lost in silence. Where losers release, a
  * second release for the same lease comes soon: another loser's, or the holder's own. So a release that comes right
- * behind a loss is held back for a moment, until either is seen (C4 of docs/locks.md).
+ * behind a loss is held back for a moment, until either is seen (C4 and D3 of docs/locks.md). If a refused release was
+ * the holder's all the same, its lease makes way (B2).
  */
 #include "proxy/lock/finish.h"
 

@@ -1,7 +1,7 @@
 /*
  * Whose lease does a command speak for? The rules of attribution, as far as they are chosen before the script runs; the
- * letters are those of the rules: A acquired, B refused, C released, D losers that release, E ended, F extended, G in a
- * transaction.
+ * letters are those of the rules: A acquired, B refused, C released, D losers that release, F extended, G in a
+ * transaction, K known by the value. What is made of a loser's release is aftermath.c's.
  *
  *      own session       ──> its own claims
  *      shared session    ──> its identity's claims: the value shown last, else the oldest

@@ -256,11 +256,10 @@ static const struct witness *witness_of(struct shard *sh, const struct entry *en
     return p ? witness_find(en, p) : NULL;
 }
 
-/* Whether others than the claim's own session may write under it. Of a multiplexed connection, over which all of a
- * process speaks, another one's lease is another process's, unless connections are known to be a pool's. */
-static bool writes_for_others(const struct claim *c) {
-    bool pool = c->rule->owner == LOCK_OWNER_CLIENT || (c->family && c->family->pooled);
-    return claim_shared(c) && (pool || !c->peer->overlapped);
+/* What the session has held and not released itself; NULL: nothing. */
+static const struct tenure *kept_tenure(struct shard *sh, const struct entry *en, const struct lock_session *s) {
+    const struct peer *p = en && entry_tenures(en) ? peer_find(sh, s->id) : NULL;
+    return p ? tenure_find(en, p) : NULL;
 }
 
 /* Claims are in the order of their fences: of those that may be meant the last one counts. Who has no claim may be one
@@ -275,31 +274,37 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     const struct entry *en = entry_find(sh, key, hash);
     const struct witness *witness = witness_of(sh, en, s);
     for (const struct claim *c = entry_claims(en); c; c = c->next) {
-        bool live = claim_is_live(c, now_ms), lost = !live && !c->taken;
-        bool its = c->peer->id == s->id || recognised_for(witness, c);
+        bool live = claim_is_live(c, now_ms), same = c->peer->client == s->client;
+        bool mine = c->peer->id == s->id || recognised_for(witness, c);
         if (!c->fence)
             continue;
-        if (live && its)
+        if (live && mine)
             own = c;
-        if (lost && its && !writes_for_others(c))
-            own_over = c;
-        if (live && c->peer->client == s->client)
+        if (live && same)
             client = c;
-        if (lost && claim_shared(c) && c->peer->client == s->client)
+        if (!live && mine && !claim_writes_for_others(c))
+            own_over = c;
+        if (!live && same && !c->taken && claim_shared(c))
             client_over = c;
-        if (lost && c->peer->closed && c->peer->client == s->client)
+        if (!live && same && !c->taken && c->peer->closed)
             closed_over = c;
         w.newest = c->fence;
     }
-    const struct claim *held = own ? own : own_over ? NULL : client, *over = own_over ? own_over : client_over;
+    const struct tenure *kept = own ? NULL : kept_tenure(sh, en, s);
+    bool strict = kept && !tenure_writes_for_others(kept);
+    if (strict && (!own_over || own_over->fence != kept->fence))
+        own_over = NULL;
+    bool lost = strict || own_over;
     bool loser = witness && (witness->lost || recognised_no_more(en, witness)); /* it has not come back for another's */
-    if (!held && !over && closed_over && !loser)
+    const struct claim *held = own ? own : lost ? NULL : client, *over = lost ? own_over : client_over;
+    if (!held && !lost && !over && !kept && closed_over && !loser)
         over = closed_over;
     const struct claim *by = held ? held : over;
-    if (by) {
+    if (held || over || kept) {
         w.how = held ? WRITER_HOLDS : WRITER_LATE;
-        w.fence = by->fence;
-        w.over_ms = !held && by->end_ms && by->end_ms < now_ms ? now_ms - by->end_ms : 0;
+        w.fence = by ? by->fence : kept->fence;
+        w.over_ms = by && !held && by->end_ms && by->end_ms < now_ms ? now_ms - by->end_ms : 0;
+        w.own = held != client || held == own || claim_writes_for_others(held);
     }
     if (en && en->live_fence > w.newest)
         w.newest = en->live_fence;
@@ -407,6 +412,7 @@ static void enrolled(struct finish *f) {
     if (!c || !c->observed || !done || !f->result->fence || f->plan->right != RIGHT_ENROL)
         return;
     c->observed = false;
+    tenure_renumber(c, f->result->fence);
     c->fence = f->result->fence;
 }
 
@@ -435,6 +441,8 @@ static inline void finish_acquired(struct finish *f) {
 static inline void finish_released(struct finish *f) {
     f->sh->stats.released++;
     releaser_note(f->e, f->plan->rule, f->peer->client);
+    if (f->entry->crowd)
+        tenure_spent(f, f->claim);
     claim_remove(f->sh, f->claim);
     f->claim = NULL;
 }

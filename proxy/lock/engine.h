@@ -378,17 +378,21 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
 enum lock_writer { WRITER_NONE, WRITER_HOLDS, WRITER_LATE };
 enum lock_writer engine_writer(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                int64_t now_ms);
-/* Likewise, with the lease that it writes under: the newest that its session has, or where it has none or its
- * connections are shared, its client; what a closed session of its client has lost is its own where it has none. What
- * is not known is 0. */
+/* Likewise, with the lease that it writes under: the newest that its session has acquired and not released itself, or
+ * where it has none or its connections are shared, its client; what a closed session of its client has lost is its own
+ * where it has none. What is not known is 0. */
 struct lock_writing {
     enum lock_writer how;
     uint64_t fence;  /* of that lease */
     uint64_t newest; /* of the newest lease on the lock that is known here */
     int64_t over_ms; /* so long ago it ended */
+    bool own;        /* the session has acquired it, or a colleague of its pool; else another session of the client */
 };
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms);
+/* Whether the session holds, or has lost and not acquired again, a lock in the database which a fence that is enforced
+ * may name. */
+bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db);
 /* Reports a write of the data `key`, by a session that has lost the lock `by`; `rule` is the fence's pattern. `holder`
  * (NULL: who is known here) is who holds it, or held it last; `action` is what was done. */
 void engine_late_write(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,

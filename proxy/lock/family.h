@@ -51,8 +51,8 @@ struct family {
     uint32_t refs;          /* habits, contests, claims */
     bool pooled;            /* its workers share connections: releases were seen to cross */
     bool elsewhere;         /* another proxy has given it a lease */
-    bool losers_release;    /* a release right behind a lost attempt is its loser's, and never a colleague's */
-    uint8_t longest_row;     /* lost attempts in a row over a session before a release of a loser's */
+    bool losers_release;    /* a release right behind a lost attempt is its loser's, and no colleague's */
+    uint8_t longest_row;     /* attempts that a session lost in a row before a refused release */
     struct aftermath after;
     bool crossed;           /* a release of its was seen to cross, here or at another proxy; stays so */
     uint8_t told;           /* enum family_fact: what Redis has of it, as far as is known */
@@ -117,7 +117,7 @@ struct contest {
     struct tally n;
     struct aftermath after;
     bool doubled;            /* two releases came for one lease: losers release here */
-    uint32_t quiet_losses;   /* ever */
+    uint32_t quiet_losses;   /* losses behind which no release came, ever */
     struct held_release held;
     uint8_t value_count, value_next;
     uint64_t values[CONTEST_VALUES]; /* of the last acquisitions */
@@ -174,8 +174,8 @@ void family_uncrossed(struct family *f, struct peer *p);
 /* Notes that the family's losers send a release right behind a lost attempt. */
 void family_releases_lost(struct family *f);
 
-/* What is known of the family, as enum family_fact. Facts are sticky, but for FACT_DEDICATED: that ends with the first
- * crossing, and once it has ended it is no fact again. */
+/* What is known of the family, as enum family_fact. FACT_POOLED stays. FACT_LOSERS_RELEASE ends when a refused release
+ * was the holder's (B2). FACT_DEDICATED ends with the first crossing, and is no fact again. */
 unsigned family_facts(const struct family *f);
 /* Has the family know what another proxy or an earlier run has learnt of it: `facts` hold, `over` do not hold any
  * more. What the family has seen itself wins. Returns whether the family is pooled only since this call. */
@@ -205,7 +205,8 @@ void family_uncount(struct family *f, struct contest *c);
 /* Whether there are so many releases more than acquisitions, compared with the lost attempts, that losers must have sent
  * some (D1). c may be NULL. */
 bool family_surplus(const struct family *f, const struct contest *c);
-/* Whether losers are known to release too: by the surplus, or by what came behind lost attempts. c may be NULL. */
+/* Whether losers are known to release: by the surplus (D1), or by what came behind lost attempts (D3). c may be
+ * NULL. */
 bool family_losers_release(const struct family *f, const struct contest *c);
 
 /* What is known of the family on the key, or NULL. */

@@ -134,6 +134,7 @@ struct lock_fence *lock_fence_new(const char *const *words, size_t count, char *
     f->lock = memory_strdup(words[2]);
     atomic_init(&f->late, 0);
     atomic_init(&f->refused, 0);
+    atomic_init(&f->unnamed, false);
     return f;
 }
 
@@ -183,6 +184,24 @@ static const struct lock_rule *rule_of(const struct lock_rules *rules, const cha
             return rule->mode == LOCK_MODE_OFF ? NULL : rule;
     }
     return NULL;
+}
+
+size_t lock_fence_blur(const struct lock_rules *rules, const struct lock_rule *fence, char *out, size_t size) {
+    char key[SAMPLE_MAX], name[SAMPLE_MAX], shown[120], of_lock[120];
+    size_t len = sample_write(fence->pattern, '1', key, sizeof(key));
+    size_t name_len = lock_fence_lock(fence, key, len, name, sizeof(name));
+    const struct lock_rule *rule = name_len > 0 && name_len <= sizeof(name) ? rule_of(rules, name, name_len) : NULL;
+    if (fence->fence->mode != LOCK_MODE_ENFORCE || !rule || rule->owner != LOCK_OWNER_AUTO)
+        return 0;
+    lock_rule_word_show(fence->pattern, shown, sizeof(shown));
+    lock_rule_word_show(rule->pattern, of_lock, sizeof(of_lock));
+    return (size_t)snprintf(
+        out, size,
+        "fence %s: the rule %s of its lock has owner auto. Clients without a name (CLIENT SETNAME) are "
+        "one client for each address and user. If they share connections, a late write of one worker "
+        "passes while another one holds the lock. To tell them apart: owner connection, or a name for "
+        "each worker",
+        shown, of_lock);
 }
 
 /* Looks at one fence, with keys that its pattern matches: names have digits or letters there. */

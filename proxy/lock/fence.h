@@ -22,6 +22,7 @@ struct lock_fence {
     enum lock_unlocked unlocked;  /* what is written by sessions that have never held the lock */
     atomic_uint_fast64_t late;    /* writes by who had lost the lock, in any mode */
     atomic_uint_fast64_t refused; /* and of all writes those that were refused */
+    atomic_bool unnamed;          /* a session whose client has no name has written under the lock */
 };
 
 /* Reads a fence's words, PATTERN by LOCK [OPTION VALUE] .... NULL: `error`, which has room for error_size bytes, says
@@ -34,6 +35,10 @@ size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len
 
 /* Writes the fence as its directive, for PROXY RULES and CONFIG. Returns the length. */
 size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size);
+
+/* Writes what a fence cannot tell apart, for people: its lock's rule has owner auto, and so clients without names are
+ * one client. Returns the length; 0: there is nothing to say, as of a fence that is not enforced. */
+size_t lock_fence_blur(const struct lock_rules *rules, const struct lock_rule *fence, char *out, size_t size);
 
 /* Holds the fences of a whole set against its lock rules: each lock has to be one, and no key of a fence. False with
  * what is wrong with the first that is not so in `error`. */

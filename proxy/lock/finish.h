@@ -93,6 +93,14 @@ void queue_settle(struct finish *f);
 /* Draws the consequences for claims, renewals and incidents, by the command's verb. */
 void settle(struct finish *f);
 
+/* ---- tenure.c --------------------------------------------------------------------------------- */
+
+/* Notes that the answer uses the claim up, which is still there: the tenure ends with it if its own session, or a
+ * colleague of its pool, has released. */
+void tenure_spent(struct finish *f, const struct claim *c);
+/* Notes that the session's release has been answered, whether its claim is still known or not. */
+void tenure_released(struct finish *f);
+
 /* ---- data.c ----------------------------------------------------------------------------------- */
 
 /* Settles a LOCK_PASS. */

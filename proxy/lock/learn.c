@@ -99,6 +99,7 @@ static void learn_back(struct finish *f) {
     for (struct claim *c = en->claims; c; c = c->next)
         if (c->fence >= fence)
             c->fence = fence - 1;
+    tenures_push_back(en, fence);
     en->gone_fence = fence - 1;
 }
 

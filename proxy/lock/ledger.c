@@ -48,6 +48,8 @@ void ledger_clear(struct lock_engine *e) {
             struct peer *p = LIST_ENTRY(it, struct peer, link);
             while (!list_empty(&p->witnesses))
                 witness_remove(sh, LIST_ENTRY(list_first(&p->witnesses), struct witness, of_peer));
+            while (!list_empty(&p->tenures))
+                tenure_remove(LIST_ENTRY(list_first(&p->tenures), struct tenure, of_peer));
         }
         TABLE_FOREACH(it, &sh->entries) {
             struct entry *en = LIST_ENTRY(it, struct entry, link);
@@ -161,7 +163,7 @@ inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uin
 }
 
 inline void entry_settle(struct shard *sh, struct entry *en) {
-    if (en->claims || entry_witnesses(en))
+    if (en->claims || entry_witnesses(en) || entry_tenures(en))
         return;
     crowd_free(en);
     table_remove(&sh->entries, &en->link, en->hash);
@@ -185,6 +187,7 @@ struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client)
     p->epoch = atomic_load(&p->client->epoch);
     list_init(&p->claims);
     list_init(&p->witnesses);
+    list_init(&p->tenures);
     list_init(&p->habits);
     list_init(&p->orphan);
     p->shard = sh;
@@ -226,7 +229,8 @@ inline void peer_settle(struct shard *sh, struct peer *p) {
 }
 
 void peer_forget(struct shard *sh, struct peer *p) {
-    if (p->closed || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses) || !list_empty(&p->habits))
+    if (p->closed || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses) || !list_empty(&p->habits) ||
+        !list_empty(&p->tenures))
         return;
     p->session->shards &= ~(1u << (sh - sh->engine->shards));
     peer_free(sh, p);

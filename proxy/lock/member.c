@@ -140,6 +140,7 @@ static void close_peer(struct shard *sh, struct lock_session *s, unsigned *steps
     p->closed_at = atomic_load(&sh->engine->newest_session);
     if (s->one_shot)
         one_shot_leaves(sh, p, now_ms);
+    tenures_leave(sh, p);
     if (list_empty(&p->claims) && list_empty(&p->witnesses))
         peer_settle(sh, p);
     else
@@ -223,6 +224,7 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
         p->client = s->client;
         p->epoch = atomic_load(&p->client->epoch);
         habits_clear(p); /* it belongs to another identity's families now */
+        tenures_identify(p);
         LIST_FOREACH(it, &p->claims) {
             struct claim *c = LIST_ENTRY(it, struct claim, of_peer);
             family_put(c->family);

@@ -19,6 +19,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/base/units.h"
 #include "proxy/lock/fence.h"
+#include "proxy/lock/fence.h"
 #include "proxy/lock/hash.h"
 
 /* What the pattern demands behind its literal beginning. */
@@ -352,6 +353,29 @@ static void entry_add(struct lock_rules *rules, struct rule_entry ***list, size_
         memset(rules->begins, true, sizeof(rules->begins));
 }
 
+/* Whether a name may match both patterns, or be of both: they begin alike, as far as both are literal. */
+static bool may_meet(const char *a, const char *b) {
+    static const char SPECIAL[] = "*?[\\";
+    while (*a && *b && *a == *b && !strchr(SPECIAL, *a)) {
+        a++;
+        b++;
+    }
+    return *a == *b || (*a && strchr(SPECIAL, *a)) || (*b && strchr(SPECIAL, *b));
+}
+
+/* Notes of each lock rule whether a fence may name its locks. */
+static void note_fenced(struct lock_rules *rules) {
+    for (size_t i = 0; i < rules->count; i++)
+        for (size_t j = 0; j < rules->fence_count; j++) {
+            const struct lock_fence *fence = rules->fences[j]->rule.fence;
+            struct lock_rule *rule = &rules->entries[i]->rule;
+            if (fence->mode == LOCK_MODE_OFF || !may_meet(rule->pattern, fence->lock))
+                continue;
+            rule->fenced = true;
+            rule->fence_enforced = rule->fence_enforced || fence->mode == LOCK_MODE_ENFORCE;
+        }
+}
+
 const char *lock_rules_add(struct lock_rules *rules, const char *const *words, size_t count, char *error,
                            size_t error_size) {
     if (count == 0 || !*words[0])
@@ -363,6 +387,7 @@ const char *lock_rules_add(struct lock_rules *rules, const char *const *words, s
         return error;
     }
     entry_add(rules, &rules->entries, &rules->count, entry);
+    note_fenced(rules);
     return NULL;
 }
 
@@ -375,6 +400,7 @@ const char *lock_rules_add_fence(struct lock_rules *rules, const char *const *wo
     entry->rule.mode = LOCK_MODE_OFF;
     entry->rule.fence = fence;
     entry_add(rules, &rules->fences, &rules->fence_count, entry);
+    note_fenced(rules);
     return NULL;
 }
 

@@ -47,6 +47,8 @@ struct lock_rule {
     int64_t wait_ms;     /* an attempt that somebody's live lease refuses is held for so long; 0: it is not */
     int64_t replicas;    /* that have to confirm an acquisition; 0: none is asked */
     int64_t replicas_ms;
+    bool fenced;              /* a fence may name its locks, */
+    bool fence_enforced;      /* and one that is enforced */
     struct lock_fence *fence; /* not NULL: its keys are no locks (mode off), but data that is fenced so */
     atomic_uint_fast64_t hits;
 };

@@ -84,6 +84,7 @@ static inline struct claim *claim_granted(struct finish *f) {
     c->told_by = group_of(f->plan);
     c->observed = f->audit;
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
+    tenure_begin(f->sh, c);
     if (f->entry->crowd)
         f->entry->crowd->length_ms = claim_length(c);
     f->sh->stats.granted++;
@@ -209,6 +210,7 @@ void settle_done(struct finish *f) {
     if (!c->fence) { /* what had been unknown */
         c->fence = f->result->fence;
         c->reported = !lease_owner_here(c);
+        tenure_begin(f->sh, c);
     }
     if (f->plan->verb != LOCK_EXTEND)
         claim_value(f, c);
@@ -238,6 +240,7 @@ void settle_spend(struct finish *f, struct claim *c) {
     if (c == f->claim)
         f->claim = NULL;
     struct peer *p = c->peer;
+    tenure_spent(f, c);
     claim_remove(f->sh, c);
     if (p != f->peer)
         peer_settle(f->sh, p);
@@ -420,6 +423,7 @@ static void settle_release(struct finish *f) {
         settle_spend(f, settle_touched(f));
     else if (released && !f->claim && f->plan->right == RIGHT_BELIEVE)
         settle_believed(f);
+    tenure_released(f);
     settle_spend(f, f->claim);
 }
 

@@ -139,8 +139,9 @@ struct peer {
     bool overlapped;         /* its commands may be several workers' */
     bool remote;           /* no session: the owner of a lease that another proxy gave, or this one before a restart */
     struct estate *estate; /* with a reference; of a closed session: what it left */
-    uint32_t witness_count, habit_count;
+    uint32_t witness_count, habit_count, tenure_count;
     struct list_node claims, witnesses; /* witnesses: the one used last at the end */
+    struct list_node tenures;           /* struct tenure, the newest at the end */
     struct list_node habits;            /* struct habit, the one used last first */
 };
 
@@ -148,6 +149,7 @@ struct peer {
 struct crowd {
     struct witness *witnesses;
     struct contest *contests; /* a family each */
+    struct tenure *tenures;   /* a session each */
     int64_t length_ms;        /* of the key's last lease that was given here; 0 none known */
 };
 
@@ -199,7 +201,7 @@ struct claim {
     int64_t period_ms;                /* it is renewed for so long */
     struct claim_extra *extra;        /* NULL: all 0 */
     uint32_t renewals : RENEWAL_BITS; /* no more are counted than have room */
-    uint32_t vouched : 1;             /* it was extended since the last of these: its holder works on */
+    uint32_t vouched : 1;             /* it was extended since a release was refused last */
     uint32_t suspects : 2;            /* releases of losers that were refused while it was live, SUSPECTS_MAX at most */
     uint32_t cut_short : 1;           /* it ended before its time, or a renewal was on its way */
     uint32_t looking : 1;             /* what is in flight is no renewal but a look */
@@ -222,7 +224,7 @@ struct claim {
     bool told_since : 1;    /* and an answer to a command has told the lease's end meanwhile */
     bool contended : 1;     /* other sessions of the family lost attempts during the lease */
     bool self_lost : 1;     /* its own session did */
-    bool taken : 1;         /* released by who never tried for it: its owner's release is still to come */
+    bool taken : 1;         /* released by a session that never tried: its owner's release is still to come */
     bool reported : 1;      /* its owner's leaving was dealt with */
     bool scripted : 1;      /* a script of the application's is in flight that may release it */
     bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of it */
@@ -262,6 +264,18 @@ struct witness {
     bool wrote; /* what was seen is what the session itself wrote: no reading of it */
     uint32_t seen_len, seen_cap;
     char *seen;
+};
+
+/* For fences: the newest lease that a session has acquired on a key and has not released itself. It is kept when the
+ * claim is gone. */
+struct tenure {
+    struct tenure *next, **at; /* of the entry, and the pointer to this one */
+    struct list_node of_peer;
+    struct entry *entry;
+    struct peer *peer;
+    const struct lock_rule *rule; /* with a reference to its set */
+    struct family *family;        /* with a reference; NULL: none is known */
+    uint64_t fence;
 };
 
 /* A row of contention.c's table. */
@@ -365,6 +379,9 @@ static inline struct claim *entry_claims(const struct entry *en) {
 static inline struct witness *entry_witnesses(const struct entry *en) {
     return en->crowd ? en->crowd->witnesses : NULL;
 }
+static inline struct tenure *entry_tenures(const struct entry *en) {
+    return en->crowd ? en->crowd->tenures : NULL;
+}
 static inline struct contest *entry_contests(const struct entry *en) {
     return en->crowd ? en->crowd->contests : NULL;
 }
@@ -415,7 +432,8 @@ void claim_suspect(struct claim *c, uint32_t suspects);
 /* A release that was its own, perhaps, has been used for an older claim (C3): once its lease is over, its own is
  * expected until then at most. */
 void claim_expect_until(struct claim *c, int64_t deadline_ms);
-/* Refused releases make the lease suspect, and there were as many as a holder's own would be. */
+/* Whether a release was refused while the lease was live, and its holder has not extended it since. `suspects`: how
+ * many refused releases a script's answer has counted. */
 bool claim_suspicious(const struct claim *c, uint32_t suspects);
 /* The claim with the lease that is live, as far as is known, of this client; NULL: none. */
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
@@ -426,8 +444,9 @@ bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
 /* Has the plan speak for this claim instead of the one that was chosen, if any. */
 void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms);
-/* Finds (B) the session's own live lease, whose release has been refused as far as is known, or as `suspects` says that
- * a script has counted: it makes way for the session's next attempt. NULL: there is none. */
+/* Finds (B2) the live lease that makes way for the session's next attempt: a release of it was refused, as far as is
+ * known or as `suspects`, a script's count, says, and that release was the holder's. NULL: there is none. The claim
+ * stays the entry's. */
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms);
 /* Whether this is the value that the session, or another whose readings count for it, was shown last. */
 bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct family *f,
@@ -442,7 +461,7 @@ void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *s
 enum loser_release {
     LOSER_REFUSED,            /* it is a loser's, or may be */
     LOSER_BELIEVED,           /* it is a colleague's: the connection is pooled */
-    LOSER_BELIEVED_BY_CHANCE, /* likewise, but it came right behind the loss and proves nothing */
+    LOSER_BELIEVED_BY_CHANCE, /* a colleague's too, but it came right behind the loss and proves nothing */
     LOSER_HELD_BACK           /* there is too little evidence yet: ask again in some ms */
 };
 
@@ -485,6 +504,26 @@ bool recognised_no_more(const struct entry *en, const struct witness *w);
  * that the session tried to write, and values tell workers apart, the session is recognised. Returns whether it is. */
 bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
                uint64_t fence, const char *value, size_t len, int64_t now_ms);
+
+/* ---- tenure.c --------------------------------------------------------------------------------- */
+
+/* The session's tenure of the key; NULL: it has none. */
+struct tenure *tenure_find(const struct entry *en, const struct peer *p);
+/* Notes that the claim's session has acquired its lease, if a fence names the lock. The session is connected here. */
+void tenure_begin(struct shard *sh, const struct claim *c);
+/* The lease of the claim gets this fence: call it before the claim does. */
+void tenure_renumber(const struct claim *c, uint64_t fence);
+/* All leases of the key with this fence or a greater one come before it now. */
+void tenures_push_back(const struct entry *en, uint64_t fence);
+/* Takes a tenure out and frees it; its entry and peer stay, even empty. */
+void tenure_remove(struct tenure *t);
+/* Frees the tenures of a session that closes, and entries in which nothing is left. */
+void tenures_leave(struct shard *sh, struct peer *p);
+/* Notes that the session has another identity: what is known of its former families does not count any more. */
+void tenures_identify(struct peer *p);
+/* Whether other sessions of the client than the one that acquired may write under the lease. */
+bool claim_writes_for_others(const struct claim *c);
+bool tenure_writes_for_others(const struct tenure *t);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 

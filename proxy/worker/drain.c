@@ -170,8 +170,11 @@ static void bound_set(struct worker *w, int64_t bound_ms) {
 
 void drain_leave(struct worker *w, int64_t bound_ms, bool handed) {
     struct worker_thread *t = thread_of(w);
-    t->leaving = true;
+    w->leaving = true;
     bound_set(w, bound_ms);
+    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
+        if ((*room)->worker_leaves)
+            (*room)->worker_leaves(w);
     for (size_t i = 0; i < t->listener_count && t->accepting && !handed; i++)
         if (!t->listeners[i].shared)
             refuse_handshakes(t->listeners[i].io.fd);

@@ -84,7 +84,6 @@ struct worker_thread {
     void (*ready)(void *arg, const char *error);
     void *ready_arg;
     bool accepting;
-    bool leaving;                          /* clients are served until they leave, or it stops */
     bool drain_careful;                    /* while stopping: what clients have sent is read before they are closed */
     double drain_from, drain_until;        /* while leaving or stopping */
     struct ev_timer drain;                 /* likewise */

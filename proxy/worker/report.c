@@ -353,6 +353,19 @@ void worker_unruled_text(size_t count, char *out, size_t size) {
              count == 1 ? "a lock" : "locks", count == 1 ? "es" : "");
 }
 
+/* Says what fences cannot tell apart that clients without names have written under. */
+static void report_fences_blurred(struct worker *w, const struct report *r) {
+    enum { TEXT_MAX = 640 };
+    char text[TEXT_MAX];
+    for (size_t i = 0; i < lock_rules_fence_count(w->rules); i++) {
+        const struct lock_rule *fence = lock_rules_fence(w->rules, i);
+        if (!atomic_load_explicit(&fence->fence->unnamed, memory_order_relaxed))
+            continue;
+        if (lock_fence_blur(w->rules, fence, text, sizeof(text)) > 0)
+            r->text(r->arg, "", text, strlen(text));
+    }
+}
+
 void worker_report_advice(struct worker *w, const struct report *r) {
     struct report copy = *r;
     char text[UNRULED_TEXT_MAX];
@@ -361,4 +374,5 @@ void worker_report_advice(struct worker *w, const struct report *r) {
     if (unruled > 0)
         r->text(r->arg, "", text, strlen(text));
     advisor_each(w->shared->advisor, worker_now(w), report_advice, &copy);
+    report_fences_blurred(w, r);
 }

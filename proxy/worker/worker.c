@@ -212,7 +212,7 @@ static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     int64_t leave_ms = atomic_load(&thread_of(w)->leave_ms), stop_ms = atomic_load(&thread_of(w)->stop_ms);
     if (stop_ms >= 0 && !(w->stopping && !thread_of(w)->drain_careful))
         drain_stop(w, stop_ms);
-    else if (leave_ms >= 0 && !thread_of(w)->leaving && !w->stopping)
+    else if (leave_ms >= 0 && !w->leaving && !w->stopping)
         drain_leave(w, leave_ms, atomic_load(&thread_of(w)->handed));
 }
 
@@ -244,7 +244,7 @@ void worker_set_believed(struct worker *w, struct networks *believed) {
 /* Begins to serve clients. */
 static void worker_open(struct worker *w, const char *error) {
     w->opened = true;
-    if (!w->stopping && !thread_of(w)->leaving)
+    if (!w->stopping && !w->leaving)
         accept_start(w);
     thread_of(w)->ready(thread_of(w)->ready_arg, error);
 }

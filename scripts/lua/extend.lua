@@ -30,7 +30,7 @@ local function extend_head(s, how)
     s.ends = s.leased and now + lease or (persists and 0 or now + after)
     redis.call('HSET', guard, 'until', int(s.ends), 'leased', s.leased and int(s.fence) or '')
   end
-  if persists then keep_queue() else keep_guard(after) end
+  if persists or redis.call('LLEN', lock) > 1 then keep_queue() else keep_guard(after) end
   return queue_envelope(reply, how, s)
 end
 -- Whether the lock ends later by the command than it would; options make that uncertain, and are left to Redis.

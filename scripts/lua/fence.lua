@@ -4,7 +4,9 @@
 --       with ' each' behind it the command is a name and keys (LPOP a b): it is run for each of them until one has
 --       something, and the reply begins with that key (in a transaction BLPOP is that)
 --       3 the writer's client identity   4 m   then n + m fences of the leases that it writes under: of the first n '0'
---       where it has none, and only who holds the lock may write   then the command, as it came
+--       where it has none, and only who holds the lock may write. Behind the fence there may be tokens ('41 TOKEN TOKEN'), of
+--       attempts that come before this write in its transaction: the writer may write if one of them holds the lock,
+--       and with '0' only then   then the command, as it came
 -- Returns the command's own reply, or, where nothing was done, an error that the proxy makes one for the client of:
 --   FENCED i now owner   the i-th lock has had another holder since: its fence is `now`, its owner's identity `owner`; a
 --                        `now` of 0 says that there is no guard record any more, so that nobody knows
@@ -21,7 +23,14 @@ for i = 1, n do
   if redis.call('HGET', keys[2 * i - 1], 'fence') ~= mine then
     local g = redis.call('HMGET', keys[2 * i - 1], 'fence', 'owner', 'token')
     local now, refused = g[1] or '0', nil
-    if mine == '0' then
+    local attempts = string.find(mine, ' ', 1, true)
+    if attempts then
+      local token = g[3] or ''
+      local holds = token ~= '' and string.find(mine .. ' ', ' ' .. token .. ' ', 1, true) and
+        redis.call('EXISTS', keys[2 * i]) == 1
+      mine = string.sub(mine, 1, attempts - 1)
+      refused = not holds and (mine == '0' or now == '0' or tonumber(now) > tonumber(mine))
+    elseif mine == '0' then
       refused = not (g[3] and g[3] ~= '' and g[2] == argv[3] and redis.call('EXISTS', keys[2 * i]) == 1)
     else
       refused = now == '0' or tonumber(now) > tonumber(mine)

@@ -691,10 +691,10 @@ def test_acquired_in_the_transaction(worker, connect, fenced):
 def test_acquired_again_in_the_transaction(worker, connect, fenced):
     """Who has lost the lock, and acquires it in the transaction that writes."""
     a, b = worker("a"), worker("b")
-    key, lock, _, _ = lost(a, b)
+    key, lock, old, new = lost(a, b)
     transaction = [("MULTI",), ("SET", lock, "1", "NX", "PX", "60000"), ("INCR", key), ("EXEC",)]
     assert [a(*words) for words in transaction][-1] == [
-        None, "FENCED %s is not held by this client; nothing was written" % lock]
+        None, "FENCED the lease on %s is over (fence %d, now %d); nothing was written" % (lock, old, new)]
     assert b("DEL", lock) == 1
     assert [a(*words) for words in transaction][-1] == ["OK", 1]
     assert [a(*words) for words in transaction][-1] == [None, 2]

@@ -714,6 +714,25 @@ def test_holder_expires(proxy, connect, direct, key):
     assert b("DEL", name) == 1
 
 
+def test_holder_expires_and_nobody_reads(proxy, connect, direct, key):
+    """The others keep their places, although none of them looks before the holder's expiry."""
+    a, b, c = connect(proxy), connect(proxy), connect(proxy)
+    name = key("lock:expire")
+    a("RPUSH", name, "a:1")
+    a("LRANGE", name, 0, 0)
+    b("RPUSH", name, "b:1")
+    c("RPUSH", name, "c:1")
+    assert a("PEXPIRE", name, 100) == 1
+    assert direct("PTTL", name) > 1000  # the lease of those who wait
+    until(lambda: b("LRANGE", name, 0, 0) == ["b:1"], 15, "the expiry", 0.2)
+    assert b("LRANGE", name, 0, -1) == ["b:1", "c:1"]
+    # Alone, it ends with its expiry.
+    assert b("LREM", name, 1, "b:1") == 1
+    assert c("LRANGE", name, 0, 0) == ["c:1"]
+    assert c("PEXPIRE", name, 100) == 1
+    until(lambda: direct("EXISTS", name) == 0, 5, "the key's end")
+
+
 def test_pushed_around_the_proxy(proxy, connect, direct, key):
     """A node that the proxy knows nothing of gets a lease from when it is first seen at the head."""
     a = connect(proxy)

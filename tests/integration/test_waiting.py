@@ -413,6 +413,25 @@ def test_stop_answers_those_who_wait(own, key):
     assert second.read() == 0
 
 
+def test_leaving_answers_those_who_wait(own, key):
+    """SIGQUIT and a take-over: clients that are there are served, and nobody waits any more."""
+    name = key("lock:leaving")
+    proxy, worker = own("lock lock:* wait 100s", "shutdown-timeout 100")
+    holder, second = worker(), worker()
+    assert holder("SETNX", name, 1) == 1
+    second.send(encode("SETNX", name, 2))
+    await_waiting(holder, 1)
+    proxy.expected = False
+    proxy.signal(signal.SIGQUIT)
+    assert second.read() == 0
+    assert second("SETNX", name, 2) == 0  # at once
+    assert holder("DEL", name) == 1
+    assert second("SETNX", name, 2) == 1
+    holder.close()
+    second.close()
+    assert proxy.process.wait(10) == 0
+
+
 def test_lost_node(start_redis, start_proxy, connect):
     """Whoever waits is told what everybody is told."""
     redis = start_redis()

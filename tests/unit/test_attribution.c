@@ -1409,7 +1409,7 @@ static void d_two_releases_in_a_row_show_a_pool_by_their_number(void **state) {
     assert_int_equal(incidents(f, INCIDENT_SHARED), 1);
 }
 
-/* ---- E: ended ---------------------------------------------------------------------------------- */
+/* ---- leases that end --------------------------------------------------------------------------- */
 
 /* A holder that is late makes its lease end just so: behind a refused release that was a loser's. */
 static void e_a_suspicious_lease_that_ends_says_nothing(void **state) {
@@ -1434,13 +1434,14 @@ static void e_a_suspicious_lease_that_ends_says_nothing(void **state) {
     assert_int_equal(votes(f, &a, "lock:x"), 0);
 }
 
-/* A write behind such an end is late. */
-static void e_a_write_behind_a_suspicious_lease_is_late(void **state) {
+/* Whose write it is: a session whose lease is over without its own release is late, whoever holds the lock. */
+static void e_a_write_is_late_all_the_same(void **state) {
     struct fixture *f = *state;
-    struct lock_session a, b, stranger;
+    struct lock_session a, b, stranger, colleague;
     struct lock_key key = key_of("lock:x");
     open_two(f, &a, &b);
     open_as(f, &stranger, 3, "other");
+    open_as(f, &colleague, 4, "app");
     take(f, &a, "lock:x");
     attempt(f, &b, "lock:x");
     assert_false(give(f, &b, "lock:x"));
@@ -1451,6 +1452,11 @@ static void e_a_write_behind_a_suspicious_lease_is_late(void **state) {
     assert_int_equal(w.how, WRITER_LATE);
     assert_int_equal(w.fence, lost);
     assert_int_equal(engine_writing(f->engine, &b, &key, f->now_ms).how, WRITER_NONE);
+    assert_true(give(f, &stranger, "lock:x"));
+    take(f, &colleague, "lock:x");
+    w = engine_writing(f->engine, &a, &key, f->now_ms);
+    assert_int_equal(w.how, WRITER_LATE);
+    assert_int_equal(w.fence, lost);
 }
 
 /* The next holder may be faster than the clock here. */
@@ -2508,7 +2514,7 @@ int main(void) {
         CASE(d_where_losers_release_a_refused_one_is_no_holders),
         CASE(d_two_releases_in_a_row_show_a_pool_by_their_number),
         CASE(e_a_suspicious_lease_that_ends_says_nothing),
-        CASE(e_a_write_behind_a_suspicious_lease_is_late),
+        CASE(e_a_write_is_late_all_the_same),
         CASE(an_overrun_is_told_by_who_acquires_next),
         CASE(the_longest_expiry_of_all_is_one),
         CASE(f_who_may_set_an_expiry),

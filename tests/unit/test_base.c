@@ -268,6 +268,7 @@ static size_t append_piece(struct iobuf *b, struct piece *piece, size_t offset) 
     switch (rand() % 3) {
     case 0:
         iobuf_append(b, data, len);
+        iobuf_append(b, NULL, 0);
         break;
     case 1: {
         size_t more = (size_t)rand() % 100; /* reserved, and not all of it used */

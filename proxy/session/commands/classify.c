@@ -161,7 +161,8 @@ static enum way way_of(struct session *s, const struct command *c, const struct 
     case NEED_BLOCKING:
         return way_of_blocking(s, c, r, bytes, to);
     case NEED_NODE:
-        return WAY_FORWARD;
+        to->error = fence_refuses_databases(s, c, r, bytes);
+        return to->error ? WAY_REFUSED : WAY_FORWARD;
     case NEED_MASTERS:
         return WAY_MASTERS;
     case NEED_CLUSTER:

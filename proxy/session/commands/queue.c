@@ -559,6 +559,9 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
     case NEED_BLOCKING: /* inside a transaction nothing blocks */
         return queue_by_key(s, c, r, bytes);
     case NEED_NODE:
+        if (fence_refuses_databases(s, c, r, bytes))
+            return transaction_refuse(s, c, "%s", fence_refuses_databases(s, c, r, bytes));
+        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     case NEED_TRANSACTION:
         return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
     case NEED_MASTERS:

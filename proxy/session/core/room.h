@@ -43,8 +43,10 @@ struct session_room {
     void (*worker_asks)(struct worker *w);
     /* Tells that a second is over. */
     void (*worker_ticks)(struct worker *w);
-    /* Tells that the worker has other rules, and that it begins to stop. */
+    /* Tells that the worker has other rules, that it serves its present clients alone from now on, and that it begins
+     * to stop. */
     void (*worker_rules)(struct worker *w);
+    void (*worker_leaves)(struct worker *w);
     void (*worker_stops)(struct worker *w);
 
     /* Tells that the session is gone, and its socket closed: the room lets go of what it has for it. */

@@ -97,6 +97,7 @@ struct worker {
     };
     struct ev_timer pause_timer;
     struct broadcast_inbox broadcasts;
+    bool leaving; /* another process, or none, serves new clients; the present ones are served until they leave */
     bool stopping;
     bool over;                                           /* its loop has ended: no turn comes any more */
     bool opened;                                         /* clients have been let in */

@@ -124,6 +124,7 @@ const struct session_room locks_room = {
     .worker_begins = learnt_begin,
     .worker_ticks = locks_tick,
     .worker_rules = lock_waits_rules,
+    .worker_leaves = lock_waits_stop,
     .worker_stops = lock_waits_stop,
     .closes = session_leaves,
     .request_first = one_shot_sends,

@@ -20,7 +20,7 @@
 #include "proxy/lock/fence.h"
 #include "proxy/session/locks/private.h"
 
-enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256 };
+enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, ATTEMPTS_MAX = 32 };
 
 #define MIXED   "ERR locks and fenced data in one command; nothing was written: send several"
 #define UNKNOWN "ERR the write of fenced data can't be checked with this command; nothing was written"
@@ -58,6 +58,19 @@ struct fenced {
     struct lock_key key, lock;
     char *name, inside[NAME_INSIDE];
 };
+
+/* Finds the database that a MOVE writes to besides the session's. */
+static bool moves_to(const struct request_class *k, uint32_t *db) {
+    size_t len;
+    int64_t n;
+    if (k->command->id != COMMAND_MOVE || k->request->argc != 3)
+        return false;
+    const char *number = request_arg(k->request, k->bytes, 2, &len);
+    if (!resp_integer(number, len, &n) || n < 0 || n > INT32_MAX)
+        return false; /* Redis says so */
+    *db = (uint32_t)n;
+    return true;
+}
 
 /* Finds the fence of key i, if the request writes it. fenced_clear afterwards. */
 static bool fenced_find(struct fenced *f, struct session *s, const struct request_class *k, size_t i) {
@@ -160,6 +173,8 @@ static bool has_to_ask(struct session *s, const struct fenced *f, struct lock_wr
     if (f->rule->fence->mode != LOCK_MODE_ENFORCE)
         return false;
     *w = engine_writing(s->worker->shared->engine, &s->lock, &f->lock, worker_now(s->worker));
+    if (w->how != WRITER_NONE && !s->name && !atomic_load_explicit(&f->rule->fence->unnamed, memory_order_relaxed))
+        atomic_store_explicit(&f->rule->fence->unnamed, true, memory_order_relaxed);
     return w->how != WRITER_NONE || f->rule->fence->unlocked == LOCK_UNLOCKED_REFUSE;
 }
 
@@ -200,7 +215,10 @@ static enum fence_verdict judge_keys(struct session *s, const struct request_cla
     for (size_t i = 0; i < k->key_count; i++) {
         struct fenced f;
         const char *why = NULL;
-        enum fence_verdict of_key = fenced_find(&f, s, k, i) ? judge_key(s, k, &f, &why) : FENCE_NOTHING;
+        bool fenced = fenced_find(&f, s, k, i);
+        enum fence_verdict of_key = fenced ? judge_key(s, k, &f, &why) : FENCE_NOTHING;
+        if (fenced && of_key == FENCE_NOTHING && moves_to(k, &f.lock.db))
+            of_key = judge_key(s, k, &f, &why);
         fenced_clear(&f);
         if (of_key == FENCE_LATER)
             return FENCE_LATER;
@@ -211,6 +229,21 @@ static enum fence_verdict judge_keys(struct session *s, const struct request_cla
             verdict = of_key;
     }
     return verdict;
+}
+
+const char *fence_refuses_databases(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes) {
+    if (c->id != COMMAND_SWAPDB || r->argc != 3 || lock_rules_fence_count(s->worker->rules) == 0)
+        return NULL;
+    for (size_t i = 1; i < 3; i++) {
+        size_t len;
+        int64_t n;
+        const char *number = request_arg(r, bytes, i, &len);
+        if (resp_integer(number, len, &n) && n >= 0 && n <= INT32_MAX &&
+            engine_has_tenure(s->worker->shared->engine, &s->lock, (uint32_t)n))
+            return UNKNOWN;
+    }
+    return NULL;
 }
 
 /* Whether the request is one whose keys are served apart: it releases locks, and removes data as well. */
@@ -440,8 +473,12 @@ static void build_arguments(struct session *s, const struct part *p, bool each) 
 
 static void build_fences(struct session *s, const struct part *p) {
     const struct asked *a = p->q->keys + p->at;
-    for (size_t i = 0; i < p->guards + p->marks; i++, a++)
-        build_number(s->worker, (int64_t)(i < p->guards ? a->writing.fence : a->mark));
+    for (size_t i = 0; i < p->guards + p->marks; i++, a++) {
+        if (i < p->guards && a->mine_len > 0)
+            build_bulk(s->worker, p->q->names.data + a->mine, a->mine_len);
+        else
+            build_number(s->worker, (int64_t)(i < p->guards ? a->writing.fence : a->mark));
+    }
 }
 
 /* Build fence.lua's call in w->build up to its fences, and what comes behind them. */
@@ -586,27 +623,45 @@ static void question_done(struct call *c, const struct call_end *end) {
     fence_forget(q);
 }
 
-/* Whether a command that may acquire the lock is queued in the same transaction. */
-static bool acquires_before(const struct lock_queue *queue, const struct fence_question *q, const struct asked *a) {
-    const char *lock = q->names.data + a->lock;
+/* Whether the queued command may acquire the lock of that key. */
+static bool may_acquire(const struct lock_call *l, const struct fence_question *q, const struct asked *a) {
+    const struct lock_key *key = &l->plan.key;
+    bool verb = l->acquires || l->plan.verb == LOCK_SCRIPT || lock_verb_is(l->plan.verb, VERB_ACQUIRES | VERB_QUEUE);
+    return verb && key->db == a->db && key->len == a->lock_len &&
+           memcmp(key->name, q->names.data + a->lock, key->len) == 0;
+}
+
+/* Writes the fence that the session may write with, and the tokens of the attempts that are queued before the write.
+ * What the session itself has, it may write with; what another session of its client has, it may not, since its own
+ * attempt asks for the lock anew. Of very many attempts the first one and the last ones count. */
+static void name_attempts(const struct lock_queue *queue, struct fence_question *q, struct asked *a) {
+    size_t attempts = 0, at = 0;
+    LIST_FOREACH(it, &queue->calls)
+    attempts += may_acquire(LIST_ENTRY(it, struct lock_call, queued), q, a);
+    if (attempts == 0)
+        return;
+    if (!a->writing.own)
+        a->writing = (struct lock_writing){.how = WRITER_NONE};
+    size_t from = q->names.len;
+    text_printf(&q->names, "%llu", (unsigned long long)a->writing.fence);
     LIST_FOREACH(it, &queue->calls) {
         const struct lock_call *l = LIST_ENTRY(it, struct lock_call, queued);
-        const struct lock_key *key = &l->plan.key;
-        if (key->db == a->db && key->len == a->lock_len && memcmp(key->name, lock, key->len) == 0 &&
-            (l->acquires || lock_verb_is(l->plan.verb, VERB_ACQUIRES)))
-            return true;
+        if (!may_acquire(l, q, a))
+            continue;
+        if (at == 0 || at + ATTEMPTS_MAX > attempts)
+            text_printf(&q->names, " %s", l->plan.attempt_token);
+        at++;
     }
-    return false;
+    a->mine = from;
+    a->mine_len = q->names.len - from;
 }
 
 /* The question of a write that is to be sent, or queued. */
 static struct fence_question *question_of(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_new(s, k);
-    /* The lease that such a command may bring is not known yet: what counts is who holds the lock then. One elsewhere
-     * can't be in the same transaction. */
+    /* A lock elsewhere can't be acquired in the same transaction. */
     for (size_t i = 0; queue && i < q->here; i++)
-        if (acquires_before(queue, q, &q->keys[i]))
-            q->keys[i].writing = (struct lock_writing){.how = WRITER_NONE};
+        name_attempts(queue, q, &q->keys[i]);
     return q;
 }
 

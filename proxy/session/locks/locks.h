@@ -263,6 +263,10 @@ enum fence_verdict {
     FENCE_REFUSED  /* with *error, static: what can't be checked is not done */
 };
 enum fence_verdict fence_judge(struct session *s, const struct request_class *k, const char **error);
+/* The error, static, of a command that swaps whole databases: its session holds, or has lost, a lock of data in one of
+ * them that is fenced. NULL: it may go on, or is none of these. */
+const char *fence_refuses_databases(struct session *s, const struct command *c, const struct resp_request *r,
+                                    const char *bytes);
 /* What PROXY EXPLAIN says of it; static. */
 const char *fence_words(struct session *s, const struct request_class *k);
 /* Sends a request together with the question whether its session has lost the lock meanwhile, as one step. */

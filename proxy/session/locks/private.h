@@ -307,7 +307,8 @@ struct asked {
     const struct lock_rule *rule;        /* its fence */
     size_t key, key_len, lock, lock_len; /* in the question's names */
     struct lock_writing writing;
-    uint64_t mark; /* of a lock elsewhere: what the watermark is raised to */
+    uint64_t mark;         /* of a lock elsewhere: what the watermark is raised to */
+    size_t mine, mine_len; /* in the names: the fence and the attempts of the transaction; no length: there are none */
     uint32_t db;
 };
 

@@ -394,7 +394,7 @@ static bool may_wait(const struct call *c, const struct lock_call *l) {
     bool whole = c == &r->call && !l->next && (!r->owner || wait_of(r)) && !r->muted && !l->plan.transaction;
     bool known = r->command->id == COMMAND_SETNX || r->command->id == COMMAND_SET;
     return alone && whole && known && (l->plan.right == RIGHT_CLAIM || l->plan.right == RIGHT_ANY) &&
-           !r->worker->stopping;
+           !r->worker->leaving && !r->worker->stopping;
 }
 
 static struct wait *wait_begin(struct call *c, struct lock_call *l) {

@@ -6,9 +6,9 @@
  *                                                       └── calls ──> fence.lua in the interpreter ──> their `done`
  *
  * A write is exact where its worker has a connection of its own, over which it has acquired the lease that it writes
- * under. Of exact writes: in one slot none is done once somebody has acquired since, in two slots none once the look
- * has seen that; in both, none behind one of a later lease, unless a failover has lost the watermark; none is refused
- * while its lease is live; and each is asked for.
+ * under, whatever other sessions of its client have released meanwhile. Of exact writes: in one slot none is done once
+ * somebody has acquired since, in two slots none once the look has seen that; in both, none behind one of a later
+ * lease, unless a failover has lost the watermark; none is refused while its lease is live; and each is asked for.
  */
 #include "tests/sim/fences/fences_world.h"
 
@@ -248,12 +248,6 @@ static void check_unlocked(struct world *w, const struct write *x) {
         world_fail(w, "S7", "worker %d has written under the lock of somebody else", x->worker);
 }
 
-/* Whether the worker's lease has been over for so long that nobody knows of it any more. */
-static bool is_forgotten(const struct world *w, int worker) {
-    const struct app_worker *k = &w->workers[worker];
-    return k->lost_ms && w->redis.now_ms > k->lost_ms + w->sc.rule.claim_memory_ms;
-}
-
 void fences_ran(struct world *w, struct write *x, bool refused) {
     const struct truth *t = &w->truth[x->key];
     bool asks = x->is_look || !w->sc.elsewhere, late = x->fence && t->max_fence > x->fence;
@@ -267,8 +261,6 @@ void fences_ran(struct world *w, struct write *x, bool refused) {
     totals.late += refused && late;
     totals.refused_by_mark += refused && !asks;
     totals.done += !refused && !x->is_look;
-    if (x->waits && is_forgotten(w, x->worker)) /* meanwhile */
-        x->exact = false;
     if (!x->exact)
         return;
     if (!refused && asks && late)
@@ -390,15 +382,6 @@ bool fences_write(struct world *w, int worker, int conn) {
     x->fence = holds ? k->fence : 0;
     x->slow = world_chance(w, 20);
     x->exact = holds && one_workers(w, conn) && f->lease_session[worker] == c->id && f->lease_fence[worker] == k->fence;
-    /* A colleague's lease may count instead, where refused releases have spoken for a pool. */
-    if (w->truth[x->key].process == k->process && w->truth[x->key].fence != x->fence)
-        x->exact = false;
-    /* Who has been gone for very long is not known any more, nor whether a script has released where others came
-     * between. */
-    if (k->idiom == IDIOM_SCRIPT)
-        x->exact = false;
-    if (is_forgotten(w, worker))
-        x->exact = false;
     c->busy++;
     k->busy = true;
     char key[NAME_MAX_LEN], value[24];

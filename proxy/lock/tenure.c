@@ -1,0 +1,198 @@
+/*
+ * What fences remember of leases: a tenure is the newest lease that a session has acquired on a key and has not
+ * released itself.
+ *
+ *      acquired ──> tenure ──┬─ released by the session, or by a colleague of its pool ──> forgotten
+ *                            └─ all else: its time, DEL by another connection, PROXY RELEASE ──> kept
+ *
+ * A claim answers another question: whose release may still come. A release that is believed of another connection ends
+ * the claim. The session itself knows nothing of that release, and writes late. Its tenure therefore outlasts its
+ * claim, until the session acquires the lock again, or closes.
+ *
+ * Only locks that a fence names have tenures.
+ */
+#include "proxy/lock/finish.h"
+
+#include "proxy/base/memory.h"
+
+enum { TENURES_A_PEER = 1024 };
+
+/* Finds a tenure as witness_find finds a witness: it walks both lists at once, and the shorter one ends the search. */
+struct tenure *tenure_find(const struct entry *en, const struct peer *p) {
+    struct tenure *of_entry = entry_tenures(en);
+    const struct list_node *n = p->tenures.prev;
+    for (; of_entry && n != &p->tenures; n = n->prev, of_entry = of_entry->next) {
+        struct tenure *t = LIST_ENTRY(n, struct tenure, of_peer);
+        if (t->entry == en)
+            return t;
+        if (of_entry->peer == p)
+            return of_entry;
+    }
+    return NULL;
+}
+
+void tenure_remove(struct tenure *t) {
+    *t->at = t->next;
+    if (t->next)
+        t->next->at = t->at;
+    list_remove(&t->of_peer);
+    t->peer->tenure_count--;
+    family_put(t->family);
+    if (t->rule->set)
+        lock_rules_unref(t->rule->set);
+    memory_free(t);
+}
+
+static struct tenure *tenure_add(struct shard *sh, struct entry *en, struct peer *p) {
+    if (p->tenure_count >= TENURES_A_PEER) {
+        struct tenure *old = LIST_ENTRY(list_first(&p->tenures), struct tenure, of_peer);
+        struct entry *left = old->entry;
+        tenure_remove(old);
+        if (left != en)
+            entry_settle(sh, left);
+    }
+    struct tenure *t = memory_zalloc(sizeof(*t)), **first = &entry_crowd(en)->tenures;
+    t->entry = en;
+    t->peer = p;
+    t->at = first;
+    t->next = *first;
+    if (t->next)
+        t->next->at = &t->next;
+    *first = t;
+    list_append(&p->tenures, &t->of_peer);
+    p->tenure_count++;
+    return t;
+}
+
+void tenure_begin(struct shard *sh, const struct claim *c) {
+    if (!c->rule->fenced || !c->fence || c->peer->closed || c->peer->remote)
+        return;
+    struct tenure *t = tenure_find(c->entry, c->peer);
+    if (t && c->fence < t->fence) /* the answer has come late */
+        return;
+    if (t)
+        tenure_remove(t);
+    t = tenure_add(sh, c->entry, c->peer);
+    t->fence = c->fence;
+    t->rule = c->rule;
+    if (t->rule->set)
+        lock_rules_ref(t->rule->set);
+    t->family = c->family;
+    if (t->family)
+        family_ref(t->family);
+}
+
+void tenure_renumber(const struct claim *c, uint64_t fence) {
+    struct tenure *t = entry_tenures(c->entry) ? tenure_find(c->entry, c->peer) : NULL;
+    if (t && t->fence == c->fence)
+        t->fence = fence;
+}
+
+void tenures_push_back(const struct entry *en, uint64_t fence) {
+    for (struct tenure *t = entry_tenures(en); t; t = t->next)
+        if (t->fence >= fence)
+            t->fence = fence - 1;
+}
+
+/* ---- for whom sessions write --------------------------------------------------------------------- */
+
+/* Whether a lease that was acquired over the session speaks for other sessions of its client, too. A multiplexed
+ * connection carries a whole process. A lease acquired over another connection therefore belongs to another process,
+ * unless the family is known to pool its connections. */
+static bool shares_leases(const struct lock_rule *rule, const struct family *f, const struct peer *p) {
+    bool pool = rule->owner == LOCK_OWNER_CLIENT || (f && f->pooled);
+    return family_shares(f, p, rule) && (pool || !p->overlapped);
+}
+
+bool claim_writes_for_others(const struct claim *c) {
+    return shares_leases(c->rule, c->family, c->peer);
+}
+
+bool tenure_writes_for_others(const struct tenure *t) {
+    return shares_leases(t->rule, t->family, t->peer);
+}
+
+/* ---- what ends a tenure --------------------------------------------------------------------------- */
+
+/* Whether the lock is known to have had another holder since that lease. */
+static bool held_since(const struct entry *en, uint64_t fence) {
+    bool newer = en->live_fence > fence || en->gone_fence > fence;
+    for (const struct claim *c = en->claims; c && !newer; c = c->next)
+        newer = c->fence > fence;
+    return newer;
+}
+
+/* Whether the answer says that the command has ended this lease, or has come after its end and before all other
+ * holders. */
+static bool released(const struct finish *f, uint64_t fence) {
+    const struct lock_result *r = f->result;
+    switch (r->outcome) {
+    case LOCK_RELEASED:
+        return r->fence == 0 || r->fence == fence;
+    case LOCK_ADOPTED:
+        return true;
+    case LOCK_FREE:
+    case LOCK_OPEN:
+        return !held_since(f->entry, fence);
+    default:
+        return false;
+    }
+}
+
+void tenure_spent(struct finish *f, const struct claim *c) {
+    struct tenure *t = entry_tenures(c->entry) ? tenure_find(c->entry, c->peer) : NULL;
+    bool anybodys = c->rule->owner == LOCK_OWNER_ANY;
+    if (!t || t->fence != c->fence || f->plan->verb == LOCK_OPERATOR)
+        return;
+    if (claim_writes_for_others(c) || ((c->peer == f->peer || anybodys) && released(f, c->fence)))
+        tenure_remove(t);
+}
+
+void tenure_released(struct finish *f) {
+    struct tenure *t = f->entry && entry_tenures(f->entry) ? tenure_find(f->entry, f->peer) : NULL;
+    if (t && released(f, t->fence))
+        tenure_remove(t);
+}
+
+void tenures_leave(struct shard *sh, struct peer *p) {
+    while (!list_empty(&p->tenures)) {
+        struct tenure *t = LIST_ENTRY(list_first(&p->tenures), struct tenure, of_peer);
+        struct entry *en = t->entry;
+        tenure_remove(t);
+        entry_settle(sh, en);
+    }
+}
+
+void tenures_identify(struct peer *p) {
+    LIST_FOREACH(it, &p->tenures) {
+        struct tenure *t = LIST_ENTRY(it, struct tenure, of_peer);
+        family_put(t->family);
+        t->family = NULL;
+    }
+}
+
+/* ---- all of a session's --------------------------------------------------------------------------- */
+
+static bool has_tenure(const struct peer *p, uint32_t db) {
+    if (!p)
+        return false;
+    LIST_FOREACH(it, &p->tenures) {
+        const struct tenure *t = LIST_ENTRY(it, struct tenure, of_peer);
+        if (t->entry->db == db && t->rule->fence_enforced)
+            return true;
+    }
+    return false;
+}
+
+bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db) {
+    bool has = false;
+    for (size_t i = 0; i < SHARDS && !has; i++) {
+        struct shard *sh = &e->shards[i];
+        if (!(s->shards & (1u << i)))
+            continue;
+        shard_lock(sh);
+        has = has_tenure(peer_find(sh, s->id), db);
+        shard_unlock(sh);
+    }
+    return has;
+}
