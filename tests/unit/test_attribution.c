@@ -1824,6 +1824,22 @@ static void a_release_takes_what_another_proxy_gave_since(void **state) {
     assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "claim");
 }
 
+/* Also behind several proxies, a release that crosses is one crossing. */
+static void a_release_is_one_crossing_behind_several_proxies(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    meet_elsewhere(f, &a, "lock:x");
+    take(f, &b, "lock:x");
+    assert_true(give(f, &b, "lock:x"));
+    unsigned before = votes(f, &b, "lock:x");
+    take(f, &a, "lock:x");
+    pass(f, AT_ONCE_MS + 1);
+    assert_true(give(f, &b, "lock:x"));
+    assert_int_equal(votes(f, &b, "lock:x"), before + 1);
+    assert_int_equal(pooled(f), 0);
+}
+
 /* A release of a lease that was not met counts with its acquisition: no surplus comes of it (D1). */
 static void what_was_not_met_counts_as_acquired(void **state) {
     struct fixture *f = *state;
@@ -2531,6 +2547,7 @@ int main(void) {
         CASE(what_made_way_early_was_released_elsewhere),
         CASE(what_made_way_early_of_an_own_session_is_remembered),
         CASE(a_release_takes_what_another_proxy_gave_since),
+        CASE(a_release_is_one_crossing_behind_several_proxies),
         CASE(what_was_not_met_counts_as_acquired),
         CASE(c4_behind_several_proxies_a_later_release_is_believed_at_last),
         CASE(what_made_way_before_a_pool_was_known_is_spent),
