@@ -490,8 +490,8 @@ static bool scope_run(const struct scope *s, uint64_t seed, bool shows) {
 
 /* A loser's DEL comes at any time here. While nothing is known of the family, one that comes later than right behind
  * its loss is believed (C4): it looks as a holder's over a pooled connection does. So some such histories go wrong over
- * connections of their own. In none of them does a holder's own release get lost for that, and over a pool nothing goes
- * wrong where losers walk away. */
+ * connections of their own. Over a pool nothing goes wrong
+ * where losers walk away. */
 static const struct scope SCOPES[] = {
     {.name = "own, losers DEL or not", .depth = 9, .workers = 2, .keys = 1, .losers = LOSERS_EITHER, .wrong = 0.1117},
     {.name = "own, three workers, losers DEL",
