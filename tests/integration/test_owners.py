@@ -150,17 +150,20 @@ def crosses(acquirer, releaser, name):
 
 def test_what_one_thread_learns_holds_in_all(proxies, people, key):
     """Under auto: two releases that cross show that the client's connections are shared, for keys alike: from then on a
-    release frees the lock also over a connection whose last attempt was lost. Who waits asks several times, so that
-    the refused releases are too few to be what losers do."""
+    release frees the lock also over a connection whose last attempt was lost. Before, one that comes right behind its
+    loss is held back for a moment, and refused where nothing more is learnt meanwhile."""
     mine = people.client(proxies[0], MANY)
     name, alike = key("lock:learnt"), key("lock:learnt")
-    for shared in (False, True):
-        for n, c in enumerate(mine):
-            assert acquire(c, name) and not any(acquire(mine[n - 1], name) for _ in range(3))
-            assert mine[n - 1]("DEL", name) == shared
-            assert c("DEL", name) == (not shared)
-        if not shared:  # nobody has lost or released this one
-            assert crosses(mine[0], mine[1], alike) == crosses(mine[2], mine[3], alike) == 1
+    for c in mine:
+        assert crosses(c, c, name) == 1
+    assert acquire(mine[0], name) and not acquire(mine[1], name)
+    assert mine[1]("DEL", name) == 0 and mine[0]("DEL", name) == 1
+    # Nobody has lost or released this one.
+    assert crosses(mine[0], mine[1], alike) == crosses(mine[2], mine[3], alike) == 1
+    for n, c in enumerate(mine):
+        assert acquire(c, name) and not any(acquire(mine[n - 1], name) for _ in range(3))
+        assert mine[n - 1]("DEL", name) == 1
+        assert c("DEL", name) == 0
 
 
 def test_what_is_learnt_is_learnt_of_keys_alike(proxies, people, key):
@@ -402,7 +405,8 @@ def test_a_successor_serves_its_predecessors_locks(backend, start_proxy, people,
 @pytest.mark.parametrize("idle", [queue.LifoQueue, queue.Queue], ids=["last-one-first", "by-turns"])
 def test_a_pool_over_two_proxies(backend, start_proxy, key, idle):
     """Nobody is late and nobody crashes: the pool comes to be known for one at both proxies, whichever of them its
-    connections lead to. Mostly one or two releases are refused before that, in two thousand runs six at the most."""
+    connections lead to. Before that some releases are refused, four at the most in a few dozen runs: by what a session
+    acquired here that made way through the other proxy."""
     proxies = [start_proxy(backend) for _ in range(2)]
     clients = [Client(proxies[i % 2].address) for i in range(6)]
     connections, name, until_s = idle(), key("lock:two-proxies"), time.monotonic() + 60
@@ -440,4 +444,4 @@ def test_a_pool_over_two_proxies(backend, start_proxy, key, idle):
         worker.join()
     for client in clients:
         client.close()
-    assert counts["acquired"] >= 150 and counts["double"] == 0 and counts["refused"] <= 10, counts
+    assert counts["acquired"] >= 150 and counts["double"] == 0 and counts["refused"] <= 6, counts

@@ -9,9 +9,10 @@
 enum { CELL_TRIPS = 8000, CELL_RUNS = 5 };
 
 /* Per 10,000 acquisitions; most: holders' releases refused one after the other; share: acquisitions against those of
- * the same traffic on bare Redis. */
+ * the same traffic on bare Redis; idle: the share of the time, in percent, in which a lock stands and nobody is at work
+ * under it. */
 struct figures {
-    double wrong, lost, cut, unexpired, moved, most, share;
+    double wrong, lost, cut, unexpired, moved, most, share, idle;
 };
 
 struct bare_figures {
@@ -22,7 +23,7 @@ struct bare_figures {
 struct cell {
     const char *name;
     struct app_plan apps[TRAFFIC_APPS];
-    struct figures rules; /* what the executable model of the rules reaches */
+    struct figures rules; /* what the rules reach */
     struct bare_figures bare;
     bool stuck;      /* bare Redis comes to a standstill sooner or later */
     unsigned judged; /* the applications that count: 0 all, 1 the first, 2 the second */

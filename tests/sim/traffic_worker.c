@@ -93,7 +93,14 @@ static struct deed refused_for_good(struct traffic *t, struct worker *k) {
 }
 
 static struct deed refused(struct traffic *t, struct worker *k) {
-    return k->app->plan.losers ? send(k, AT_LET_GO, DEED_RELEASE, NULL) : refused_for_good(t, k);
+    if (!k->app->plan.losers)
+        return refused_for_good(t, k);
+    if (k->retried < k->app->plan.retries) {
+        k->retried++;
+        return poll(t, k);
+    }
+    k->retried = 0;
+    return send(k, AT_LET_GO, DEED_RELEASE, NULL);
 }
 
 /* ---- the work ---------------------------------------------------------------------------------- */
@@ -136,6 +143,7 @@ static struct deed watch(struct traffic *t, struct worker *k) {
 static struct deed acquired(struct traffic *t, struct worker *k) {
     const struct app_plan *p = &k->app->plan;
     int64_t now = traffic_now(t);
+    k->retried = 0;
     if (p->throttle) {
         traffic_done(t, k->lease);
         return rest(t, k);

@@ -57,6 +57,7 @@ struct app_plan {
     double reconnect;  /* before the DEL */
     double operators;  /* DELs by an operator, a round trip */
     unsigned hosts;    /* that VALUE_HOST tells apart */
+    unsigned retries;  /* a loser tries so many times more before its DEL */
     unsigned all_late; /* the first sections are */
     double crash_each; /* the process dies so often, up to crash_last */
     double crash_last;
@@ -150,7 +151,7 @@ struct worker {
     /* Fields that are traffic_worker.c's. */
     unsigned phase;
     int key;
-    unsigned attempts;
+    unsigned attempts, retried;
     struct lease *lease;
     int64_t end_ms;
     bool misses;

@@ -76,7 +76,7 @@ QUICK_IDIOMS = ("constant", "lease, compared")
 
 class Pace:
     """Times, in milliseconds but for `seconds`. FAST has short sections under long leases; it is run again for so long
-    that the one lease that a new pool may lose is a small part. SLOW, where something is late or missing, has sections
+    that one lease, which a refused release leaves standing for a moment, is a small part. SLOW, where something is late or missing, has sections
     that are no small part of a lease, and leases of half the proxy's least `claim-memory`; all mostly sleep."""
 
     def __init__(self, at_once, seconds, longer, lease, work, poll):

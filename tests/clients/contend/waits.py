@@ -76,7 +76,7 @@ def judged(p):
     wrong = []
     if proxy.released or proxy.lapsed or proxy.taken:
         wrong.append("%d double entries, %d locks taken" % (proxy.released + proxy.lapsed, proxy.taken))
-    if proxy.refused > (judge.FIRST_SECOND if p.contender.model == judge.POOL else 0):
+    if proxy.refused > (judge.AMBIGUOUS if p.contender.model == judge.POOL else 0):
         wrong.append("%d holders' releases refused" % proxy.refused)
     if proxy.acquired < least:
         wrong.append("acquired %d, at least %d expected" % (proxy.acquired, least))
