@@ -14,24 +14,24 @@
 #include "proxy/lock/finish.h"
 
 enum {
-    TRIPS = 2,              /* each time has so many round trips of the client's connection on top: */
-    AT_ONCE_MS = 5,         /* a loser's release comes within so many ms */
-    SHORTLY_MS = 100,       /* on a busy machine it may take so long */
-    SOON_MS = 1,            /* the earliest ones come within so many */
-    HOLD_MS = 250,          /* a release is held back for so long, */
-    HOLD_TRIPS = 10,        /* and so many round trips, */
-    HOLD_MOST_MS = 1000,    /* at most, */
-    HOLD_LOSSES = 12,       /* or until so many attempts were lost in silence */
-    HOLD_LOSSES_LEAST = 4,  /* so many are enough when the time is over */
-    HELD_SEEN_MS = 100,     /* a session that holds its release back asks again sooner */
-    FOLLOWED_WEIGHT = 2,    /* a lost attempt with a release at once speaks for losers that release, */
-    QUIET_WEIGHT = 5,       /* and one without against it */
-    RELEASERS_SCORE = 6,    /* from here on losers are known to release, */
-    QUIET_SCORE = -8,       /* and up to here not to */
-    FADE_LOSSES = 64,       /* counts are halved there */
-    KEY_LOSSES = 8,         /* from so many on a key is judged by itself */
-    PATIENCE = 3,           /* attempts lost in a row over one session that show a refused release to have been the holder's, */
-    PATIENCE_ALL = 6,       /* or so many on the key in silence */
+    TRIPS = 2,             /* each time has so many round trips of the client's connection on top: */
+    AT_ONCE_MS = 5,        /* a loser's release comes within so many ms */
+    SHORTLY_MS = 100,      /* on a busy machine it may take so long */
+    SOON_MS = 1,           /* the earliest ones come within so many */
+    HOLD_MS = 250,         /* a release is held back for so long, */
+    HOLD_TRIPS = 10,       /* and so many round trips, */
+    HOLD_MOST_MS = 1000,   /* at most, */
+    HOLD_LOSSES = 12,      /* or until so many attempts were lost in silence */
+    HOLD_LOSSES_LEAST = 4, /* so many are enough when the time is over */
+    HELD_SEEN_MS = 100,    /* a session that holds its release back asks again sooner */
+    FOLLOWED_WEIGHT = 2,   /* a lost attempt with a release at once speaks for losers that release, */
+    QUIET_WEIGHT = 5,      /* and one without against it */
+    RELEASERS_SCORE = 6,   /* from here on losers are known to release, */
+    QUIET_SCORE = -8,      /* and up to here not to */
+    FADE_LOSSES = 64,      /* counts are halved there */
+    KEY_LOSSES = 8,        /* from so many on a key is judged by itself */
+    PATIENCE = 3, /* attempts lost in a row over one session that show a refused release to have been the holder's, */
+    PATIENCE_ALL = 6, /* or so many on the key in silence */
     LONGEST_ROW = 64
 };
 
@@ -153,7 +153,7 @@ static void note_followed(struct family *f, struct contest *c, const struct peer
 
 void aftermath_second(struct family *f, struct contest *c, const struct peer *p, int64_t now_ms) {
     const struct held_release *h = &c->held;
-    if (!h->session_id || h->session_id == p->id || now_ms - h->seen_ms > HELD_SEEN_MS)
+    if (!h->session_id || h->session_id == p->id || h->again || now_ms - h->seen_ms > HELD_SEEN_MS)
         return;
     c->doubled = true;
     family_releases_lost(f);
@@ -181,7 +181,9 @@ static enum loser_release hold_back(struct witness *w, struct contest *c, const 
     if (!w->held_ms) {
         w->held_ms = now_ms;
         w->held_fence = live ? live->fence : 0;
-        c->held = (struct held_release){.session_id = w->peer->id, .quiet = c->quiet_losses};
+        c->held = (struct held_release){.session_id = w->peer->id,
+                                        .quiet = c->quiet_losses,
+                                        .again = now_ms - c->released_ms <= aftermath_at_once_ms(w->peer)};
     }
     if (c->held.session_id == w->peer->id)
         c->held.seen_ms = now_ms;

@@ -376,8 +376,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     if (c || strict || release_under_way(s))
         return;
     /* A release is a colleague's where connections are shared, for a lease that another proxy gave. */
-    bool refused = (s->loser && said == LOSER_REFUSED) || twice;
-    plan->right = refused && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
+    bool refused = s->loser && said == LOSER_REFUSED;
+    plan->right = s->shared ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : twice ? RIGHT_CLAIM : RIGHT_BELIEVE;
 }
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */

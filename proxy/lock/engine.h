@@ -50,10 +50,10 @@ struct lock_session {
     bool overlapped; /* its commands may be several workers': engine_session_overlapped, or its library multiplexes */
     uint64_t shards; /* private: which shards know this session */
     uint32_t login; /* opaque, the session layer's: whose upstream connections it uses; as of engine_session_identify */
-    bool patient; /* the session layer's: the command that it begins may be held back (struct lock_plan, held_back) */
+    bool patient;   /* the session layer's: the command that it begins may be held back (struct lock_plan, held_back) */
     uint16_t trip_ms; /* the session layer's: a round trip to the client takes so long; 0 less than 1, or not known */
-    bool one_shot;  /* the session layer's, before engine_session_close: beside what logs in, the session has sent one
-                     * command alone, and its client closed the connection in good order */
+    bool one_shot;    /* the session layer's, before engine_session_close: beside what logs in, the session has sent one
+                       * command alone, and its client closed the connection in good order */
     /* Private to engine.c: the last key, what it hashes to, and its slot. Who has acquired a lock releases it next. */
     struct {
         uint64_t hash, pattern;
@@ -362,8 +362,8 @@ bool engine_compares(struct lock_engine *e, const struct lock_session *s, const 
  * "instead") and acquires in one step. To be asked before engine_finish, once. */
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms);
 
-/* Takes back the plan of an attempt to acquire, or of a release that is held back, which is begun once more later, in the
- * session's thread: as if there had been none. */
+/* Takes back the plan of an attempt to acquire, or of a release that is held back, which is begun once more later, in
+ * the session's thread: as if there had been none. */
 void engine_put_off(struct lock_engine *e, const struct lock_plan *plan);
 /* Whether the lease with this fence (0: whichever is live) that stands in an attempt's way was acquired by its own
  * session, and so by who asks: not where the session's commands may be several workers'. */

@@ -52,15 +52,15 @@ struct family {
     bool pooled;            /* its workers share connections: releases were seen to cross */
     bool elsewhere;         /* another proxy has given it a lease */
     bool losers_release;    /* a release right behind a lost attempt is its loser's, and no colleague's */
-    uint8_t longest_row;     /* attempts that a session lost in a row before a refused release */
+    uint8_t longest_row;    /* attempts that a session lost in a row before a refused release */
     struct aftermath after;
-    bool crossed;           /* a release of its was seen to cross, here or at another proxy; stays so */
-    uint8_t told;           /* enum family_fact: what Redis has of it, as far as is known */
-    uint8_t votes;          /* crossings seen */
-    uint8_t twice;          /* releases seen in a row over one session */
-    uint8_t row;            /* contended releases in a row over their own session */
-    uint8_t follow_count;   /* of `followed` */
-    uint16_t followed;      /* of the last losses, a bit each: an EXPIRE of the loser's came right behind */
+    bool crossed;         /* a release of its was seen to cross, here or at another proxy; stays so */
+    uint8_t told;         /* enum family_fact: what Redis has of it, as far as is known */
+    uint8_t votes;        /* crossings seen */
+    uint8_t twice;        /* releases seen in a row over one session */
+    uint8_t row;          /* contended releases in a row over their own session */
+    uint8_t follow_count; /* of `followed` */
+    uint16_t followed;    /* of the last losses, a bit each: an EXPIRE of the loser's came right behind */
     struct tally n;
     int64_t used_ms;
     int64_t told_ms; /* when Redis was told last, by this proxy or another one */
@@ -109,6 +109,7 @@ struct held_release {
     uint64_t session_id; /* 0: none is */
     int64_t seen_ms;     /* when it was asked for last */
     uint32_t quiet;      /* the key's quiet losses when it came */
+    bool again;          /* it came right behind a release of the key: its worker releases twice, perhaps */
 };
 
 struct contest {
@@ -116,9 +117,10 @@ struct contest {
     struct family *family;
     struct tally n;
     struct aftermath after;
-    bool doubled;            /* two releases came for one lease: losers release here */
-    uint32_t quiet_losses;   /* losses behind which no release came, ever */
-    uint32_t refused_quiet;  /* of these, when a release of a loser was refused last */
+    bool doubled;           /* two releases came for one lease: losers release here */
+    uint32_t quiet_losses;  /* losses behind which no release came, ever */
+    int64_t released_ms;    /* when a release of the key was done last */
+    uint32_t refused_quiet; /* of these, when a release of a loser was refused last */
     struct held_release held;
     uint8_t value_count, value_next;
     uint64_t values[CONTEST_VALUES]; /* of the last acquisitions */
@@ -203,8 +205,8 @@ enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST };
 void family_count(struct family *f, struct contest *c, enum tally_what what);
 /* Takes back a release that was counted, and has not come to be. c may be NULL. */
 void family_uncount(struct family *f, struct contest *c);
-/* Whether there are so many releases more than acquisitions, compared with the lost attempts, that losers must have sent
- * some (D1). c may be NULL. */
+/* Whether there are so many releases more than acquisitions, compared with the lost attempts, that losers must have
+ * sent some (D1). c may be NULL. */
 bool family_surplus(const struct family *f, const struct contest *c);
 /* Whether losers are known to release: by the surplus (D1), or by what came behind lost attempts (D3). c may be
  * NULL. */

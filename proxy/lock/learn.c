@@ -27,10 +27,11 @@ bool finish_schedule(struct finish *f, struct claim *c) {
 
 /* Whether the lease made way well before its end: somebody has released it. Where its session is one worker's, it may
  * all the same be lost with its node, and its late release still to come. */
-static bool made_way(const struct finish *f, const struct claim *c) {
+static bool made_way(const struct finish *f, const struct claim *c, enum lease_end why) {
     enum { SLACK_MS = 50 };
     bool early = !c->end_ms || c->end_ms > f->now_ms + (f->now_ms - f->plan->begun_ms) + SLACK_MS;
-    return !c->uses && !c->ended && (c->peer->remote || (early && claim_spent_elsewhere(f->e, c)));
+    return !c->uses && !c->ended &&
+           (c->peer->remote || (early && (why == LEASE_GONE ? claim_spent_elsewhere(f->e, c) : claim_shared(c))));
 }
 
 /* Notes that a lease of this proxy's was released through another one: a crossing, and a release that D1 counts. */
@@ -48,9 +49,9 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
         next = c->next;
         if (!c->fence || c->fence > fence)
             continue;
-        bool spent = c != f->claim && made_way(f, c);
+        bool spent = c != f->claim && made_way(f, c, why);
         lease_end(f->sh, c, why, f->now_ms);
-        if (spent && !c->peer->remote)
+        if (spent && !c->peer->remote && why == LEASE_GONE && !claim_shared(c))
             released_elsewhere(f, c);
         if (spent)
             settle_spend(f, c);

@@ -30,8 +30,7 @@ static bool comes_back(const struct finish *f, const struct family *family, cons
     if (c->peer->remote && c->fence == f->result->fence) /* others were refused by it before this answer came */
         return true;
     if (own && !shared &&
-        (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
-         family_owns(family, f->peer)))
+        (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION || family_owns(family, f->peer)))
         return true;
     return vary && c->valued && c->value == hash && (own || shared || c->peer->closed);
 }
@@ -413,6 +412,9 @@ static void settle_release(struct finish *f) {
         inherit_deadline(f, f->claim);
     if (f->claim)
         learn_course(f, f->claim, f->result->outcome == LOCK_RELEASED);
+    struct contest *contest = contest_find(f->entry, family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern));
+    if (released && contest)
+        contest->released_ms = f->now_ms;
     if (released)
         f->sh->stats.released++;
     if (released || f->claim)
