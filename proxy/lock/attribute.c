@@ -439,6 +439,8 @@ struct claim *attribute_makes_way(const struct entry *en, const struct peer *sel
     struct claim *c = claim_live(en, self->client, now_ms);
     if (!c || !c->family || c->uses || c->queue || c->observed || !claim_suspicious(c, suspects))
         return NULL;
+    if (suspects > c->suspects) /* what was lost before this news says nothing */
+        return NULL;
     const struct witness *w = witness_find(en, self);
     bool mistaken = w && w->lost && w->lost_fence == c->fence && !family_owns(c->family, c->peer) &&
                     aftermath_was_holders(c->family, contest_find(en, c->family), w);

@@ -379,7 +379,9 @@ static void settle_suspected(struct finish *f) {
     if (!live)
         return;
     bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* one that extends is not */
-    (void)claim_suspect(live, counted ? f->result->suspects : live->suspects + 1u);
+    struct contest *contest = contest_find(f->entry, live->family);
+    if (claim_suspect(live, counted ? f->result->suspects : live->suspects + 1u) && contest)
+        aftermath_refused(contest);
 }
 
 static void settle_release(struct finish *f) {

@@ -826,7 +826,7 @@ static void c4_a_second_release_in_a_row_is_refused_at_once_alone(void **state) 
         bool later = ms > AT_ONCE_MS;
         assert_int_equal(give(f, &a, "lock:x"), later);
         assert_int_equal(votes(f, &a, "lock:x"), later);
-        assert_int_equal(lease_of("lock:x")->suspects, !later);
+        assert_int_equal(lease_of("lock:x")->suspects, 0); /* it says nothing of the lease */
         assert_int_equal(give(f, &b, "lock:x"), !later);
         pass(f, 1000);
     }
@@ -1112,7 +1112,7 @@ static void c4_a_release_is_held_back_for_so_long(void **state) {
     static const struct {
         uint16_t trip_ms;
         int64_t ms;
-    } CASES[] = {{0, 400}, {30, 700}, {60, 1000}, {200, 1000}};
+    } CASES[] = {{0, 250}, {30, 550}, {60, 850}, {200, 1000}};
     struct fixture *f = *state;
     struct lock_session a, b;
     open_two(f, &a, &b);
@@ -1880,7 +1880,7 @@ static void c4_behind_several_proxies_a_later_release_is_believed_at_last(void *
         attempt(f, &b, "lock:x");
         pass(f, CASES[i].apart_ms);
         assert_int_equal(ask(f, &b, "lock:x"), HELD_BACK);
-        pass(f, 399);
+        pass(f, 249);
         assert_int_equal(ask(f, &b, "lock:x"), HELD_BACK);
         pass(f, 1);
         assert_int_equal(ask(f, &b, "lock:x"), CASES[i].said);
