@@ -670,7 +670,9 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
     if (!en || plan->verb != LOCK_RELEASE || entry_witnesses(en) || entry_contests(en))
         return false;
     struct claim *c = only_claim(sh, en, self, now_ms);
-    if (!c || c->observed || c->taken || claim_spent_elsewhere(sh->engine, c))
+    if (!c || c->observed || c->taken)
+        return false;
+    if (atomic_load(&sh->engine->elsewhere) && claim_spent_elsewhere(sh->engine, c))
         return false;
     plan_claim(sh, plan, c);
     return true;

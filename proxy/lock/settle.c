@@ -83,7 +83,8 @@ static inline struct claim *claim_granted(struct finish *f) {
     c->told_by = group_of(f->plan);
     c->observed = f->audit;
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
-    tenure_begin(f->sh, c);
+    if (c->rule->fenced)
+        tenure_begin(f->sh, c);
     if (f->entry->crowd)
         f->entry->crowd->length_ms = claim_length(c);
     f->sh->stats.granted++;

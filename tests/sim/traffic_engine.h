@@ -66,8 +66,8 @@ void front_connect(struct front *f, struct front_line *line, uint64_t id, const 
 void front_overlap(struct front_line *line);
 void front_disconnect(struct front_line *line);
 
-/* Each begin is followed by run, answered (and by both once more where that says so) and finish. False: the engine holds
- * the release back; it is to be begun once more in some ms. */
+/* Each begin is followed by run, answered (and by both once more where that says so) and finish. False: the engine
+ * holds the release back; it is to be begun once more in some ms. */
 bool front_begin(struct front_call *c, struct front_line *line, int key, const struct model_command *command);
 void front_run(struct front_call *c);
 /* Takes an answer; whether the call is to be sent once more. */

@@ -75,7 +75,7 @@ struct session {
     bool holding; /* its oldest request's reply is not read: enough of it waits to be written */
     bool authenticated;
     bool is_dirty, is_runnable;
-    bool trip_known; /* lock.trip_ms was asked for */
+    bool trip_known;     /* lock.trip_ms was asked for */
     bool departed_known; /* cluster/departed.c's: the PUBSUB at hand has waited */
     bool owes;           /* its next requests wait until it has taken its replies */
     bool long_replies;   /* lately: its requests go over the connection for these */

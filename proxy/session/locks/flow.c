@@ -133,28 +133,32 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
     return lock_wait_behind(&request->call, l);
 }
 
-/* Begins a release that the engine may want to hold back until it knows more: then the session's input waits, and the
- * request is read once more. NULL: it is held back. */
-static __attribute__((noinline)) struct lock_call *begin_release(struct session *s, const struct lock_rule *rule,
-                                                                 const struct lock_command *lc, const char *key,
-                                                                 size_t key_len, const struct lock_words *words) {
-    s->lock.patient = true;
-    struct lock_call *l = begin(s, NULL, rule, lc, key, key_len, words);
-    s->lock.patient = false;
-    if (!l->plan.held_back)
-        return l;
+/* Gives back a release that is held back: the session's input waits, and the request is read once more. */
+static __attribute__((noinline)) void give_back(struct session *s, struct lock_call *l) {
     engine_put_off(s->worker->shared->engine, &l->plan);
     lock_drop(s->worker, l);
     counter_sub(&s->worker->counters.requests_locks, 1);
     lock_hold_back(s);
+}
+
+/* Begins a release that the engine may want to hold back until it knows more. NULL: it is held back. */
+HOT struct lock_call *begin_release(struct session *s, const struct lock_rule *rule, const struct lock_command *lc,
+                                    const char *key, size_t key_len, const struct lock_words *words) {
+    s->lock.patient = true;
+    struct lock_call *l = begin(s, NULL, rule, lc, key, key_len, words);
+    s->lock.patient = false;
+    if (__builtin_expect(!l->plan.held_back, true))
+        return l;
+    give_back(s, l);
     return NULL;
 }
 
 /* Deals with a command under a rule with `wait`. It is not the same as dispatch for others, so that these pay one
  * comparison for it. */
-static __attribute__((noinline)) enum dispatch_result
-dispatch_waits(struct session *s, const struct command *c, const struct lock_words *words,
-               const struct lock_command *lc, uint32_t key_index, const struct lock_rule *rule) {
+static __attribute__((noinline)) enum dispatch_result dispatch_waits(struct session *s, const struct command *c,
+                                                                     const struct lock_words *words,
+                                                                     const struct lock_command *lc, uint32_t key_index,
+                                                                     const struct lock_rule *rule) {
     size_t len;
     const char *key = lock_word(words, key_index, &len);
     bool spends = lock_verb_is(lc->verb, VERB_SPENDS);

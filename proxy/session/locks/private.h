@@ -54,14 +54,14 @@ struct lock_waited {
 
 /* A worker's part in locks: worker->locks. */
 struct worker_locks {
-    struct list_node waits;    /* struct wait, wait.c's */
+    struct list_node waits;     /* struct wait, wait.c's */
     struct list_node held_back; /* hold.c's: sessions whose release is held back, by their runnable_link */
     struct ev_timer look;       /* and when they are made runnable */
-    struct ev_async wake;      /* other threads have mail for waiters of this one */
-    struct ears *ears;         /* ear.c's; NULL: nobody has waited yet */
-    struct lock_waited waited; /* what the script that is built tells of those who wait, else LOCK_WAITED_NONE */
-    bool serving;              /* they are to be served at the end of the turn */
-    struct list_node *free;    /* struct lock_call, a stack */
+    struct ev_async wake;       /* other threads have mail for waiters of this one */
+    struct ears *ears;          /* ear.c's; NULL: nobody has waited yet */
+    struct lock_waited waited;  /* what the script that is built tells of those who wait, else LOCK_WAITED_NONE */
+    bool serving;               /* they are to be served at the end of the turn */
+    struct list_node *free;     /* struct lock_call, a stack */
     size_t free_count;
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool heirs_asking;                /* heirs.c looks at the list */
