@@ -6,6 +6,8 @@ import threading
 
 from servers import HOST, SLOTS
 
+RECORD = b"lockkeeper:{f2r}:lockkeeper-learnt"
+
 
 class FakeNode:
     """handler(words, connection) returns the bytes to send back, or None to close. `words` is the request as a list
@@ -45,7 +47,10 @@ class FakeNode:
 
             def to_a_stranger(self, words):
                 """The answer to the proxy's questions what those may do who have not logged in (their connection is for
-                these alone, and begins with RESET), and how many clients the node takes. None: it is another one."""
+                these alone, and begins with RESET), how many clients the node takes, and what other proxies have learnt:
+                a proxy that may not read that asks again after a minute. None: it is another one."""
+                if strangers and words[0] == b"XRANGE" and words[1] == RECORD:
+                    return b"-NOPERM this user has no permissions to access one of the keys used as arguments\r\n"
                 if strangers and words == [b"INFO", b"clients"]:
                     return b"-NOPERM this user has no permissions to run the 'info' command\r\n"
                 self.for_strangers = strangers and (words == [b"RESET"] or getattr(self, "for_strangers", False))
