@@ -1,6 +1,6 @@
 """What the tests of faults, redirects and topology share."""
 
-from resp import Error
+from resp import Error, encode
 from servers import until, valkey
 
 
@@ -18,6 +18,16 @@ def says_unknown(reply):
 
 def works_again(client, command=("SET", "again", "1"), reply="OK", timeout=20):
     until(lambda: client(*command) == reply, timeout, "the proxy's recovery")
+
+
+def show_that_losers_release(holder, losers, name):
+    """Two losers send a DEL each for one lease, right behind their losses: the proxy holds the first one back and refuses both.
+    From then on it knows that the family's losers release, and refuses their releases whenever they come."""
+    assert holder("SET", name, "shows", "NX", "PX", 60000) == "OK"
+    for loser in losers:
+        loser.send(encode("SET", name, "loses", "NX", "PX", 60000) + encode("DEL", name))
+    assert [(loser.read(), loser.read()) for loser in losers] == [(None, 0)] * 2
+    assert holder("DEL", name) == 1
 
 
 def keys_of(cluster):
