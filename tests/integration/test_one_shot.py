@@ -46,7 +46,8 @@ def raw(proxy, data, replies, then="close"):
     """A connection that sends `data`, reads so many lines, or what ends so, and is left in one of several ways."""
     s = socket.create_connection((servers.HOST, proxy.port), timeout=10)
     try:
-        s.sendall(data)
+        # An end that comes behind the reply is a close: with MSG_MORE the two leave in one packet.
+        assert s.send(data, socket.MSG_MORE if then == "half-close" else 0) == len(data)
         if then == "half-close":
             s.shutdown(socket.SHUT_WR)
         got = b""
