@@ -132,7 +132,7 @@ def test_every_counter_is_in_info_json_and_metrics(monitored, connect):
 
 
 def test_metrics_follow_what_happens(monitored, connect):
-    a, b = connect(monitored.proxy), connect(monitored.proxy)
+    a, b = connect(monitored.proxy), connect(monitored.proxy, commands=[("CLIENT", "SETNAME", "another")])
     before = monitored.metrics()
     assert a("SETNX", "lock:m", "1") == 1
     for _ in range(3):
