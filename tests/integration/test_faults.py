@@ -182,7 +182,7 @@ def test_no_renewal_is_sent_for_an_owner_that_left_while_it_waited(start_redis, 
             proxy.signal(signal.SIGCONT)
             until(lambda: in_flight(connect(proxy)) >= 1, 30, "the renewal's waiting")
             if not stays:
-                owner.close()
+                owner.crash()
                 until(lambda: "incident abandoned" in proxy.log(), 30, "the owner's end")
         finally:
             server.resume()
