@@ -13,7 +13,7 @@ its library's name, P has released over other connections than it had acquired o
 import itertools
 import time
 
-from resp import Client, Error
+from resp import Client, Error, parse
 from servers import until
 
 T = 700  # ms: a lease that ends while its worker is still at it
@@ -65,6 +65,13 @@ class Worker:
             self.process.links.append(self.process.connect())
             return self.process.links[-1]
         return next(self.process.turn)
+
+    def at_once(self, *commands):
+        """The replies to commands of which one follows right behind the other: in one packet, but where each command takes
+        another connection."""
+        if self.process.stage.model == "P":
+            return [self(*c) for c in commands]
+        return [parse(r)[0] for r in next(self.process.turn).pipeline(commands)]
 
     def transaction(self, *commands):
         """MULTI, the commands, EXEC in one packet; EXEC's reply."""
