@@ -12,10 +12,13 @@
 
 struct fences;
 struct flight;
+struct lock_rules;
 struct world;
 
 void fences_open(struct world *w);
 void fences_close(struct world *w);
+/* Adds the run's fence to a set of rules, if the run has one. It says which locks the engine keeps tenures of. */
+void fences_add_rule(const struct world *w, struct lock_rules *rules);
 /* A worker may write under its lock instead of what it would send. True: it does. */
 bool fences_write(struct world *w, int worker, int conn);
 /* Something that is on its way goes on; `at_once`: also what is long on its way. False: nothing does. */

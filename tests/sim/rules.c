@@ -32,6 +32,7 @@ static void set_rules(struct world *w, enum lock_mode mode) {
     w->rules = lock_rules_new();
     if (lock_rules_add(w->rules, words, sizeof(words) / sizeof(words[0]), error, sizeof(error)))
         abort();
+    fences_add_rule(w, w->rules); /* the engine keeps tenures only of locks that a fence of their set names */
     w->rule = lock_rules_get(w->rules, 0);
     w->enforced = w->enforced || mode == LOCK_MODE_ENFORCE;
 }

@@ -400,7 +400,7 @@ static void draw_ring(struct draw *d, struct scenario *sc) {
 
 /* Workers that write data under their locks, and often too late. */
 static void draw_fences(struct draw *d, struct scenario *sc) {
-    sc->fences = sc->rule.fenced = true;
+    sc->fences = true;
     sc->elsewhere = chance(d, 50);
     sc->unlocked = chance(d, 30);
     sc->pauses = sc->slow = chance(d, 70);

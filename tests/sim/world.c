@@ -501,6 +501,17 @@ static void land_all(struct world *w) {
         flight_progress(w, f);
 }
 
+/* Whether an open session of the proxy has lost a lease on fenced data's lock. Its writes are late until it acquires
+ * again or closes, however long that takes, so that the engine keeps the key. */
+static bool keeps_tenures(const struct world *w, unsigned proxy) {
+    for (int i = 0; w->fences && i < CONNS; i++) {
+        const struct conn *c = &w->conns[i];
+        if (c->open && c->proxy == (int)proxy && engine_has_tenure(w->proxies[proxy].engine, &c->session, 0))
+            return true;
+    }
+    return false;
+}
+
 /* Checks that nothing is remembered for ever: with all locks gone, and nobody who sends anything. What open sessions
  * have read is kept while there are claims, and for up to its memory again. */
 static void check_forgotten(struct world *w, bool sessions) {
@@ -519,7 +530,7 @@ static void check_forgotten(struct world *w, bool sessions) {
     for (unsigned i = 0; i < w->sc.proxies; i++) {
         struct lock_stats s;
         engine_stats(w->proxies[i].engine, &s);
-        if (s.claims || s.keys || s.leases)
+        if (s.claims || (s.keys && !keeps_tenures(w, i)) || s.leases)
             world_fail(w, "memory", "%" PRIu64 " claims, %" PRIu64 " keys, %" PRIu64 " leases are left", s.claims,
                        s.keys, s.leases);
     }

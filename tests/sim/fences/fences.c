@@ -519,6 +519,13 @@ static void rule_add(struct lock_rules *rules, bool fence, const char *const *wo
         abort();
 }
 
+void fences_add_rule(const struct world *w, struct lock_rules *rules) {
+    const char *const words[] = {w->sc.elsewhere ? "stock:*" : "{lock:*}stock", "by", "lock:*", "unlocked",
+                                 w->sc.unlocked ? "refuse" : "pass"};
+    if (w->sc.fences)
+        rule_add(rules, true, words, 5);
+}
+
 void fences_open(struct world *w) {
     if (!w->sc.fences)
         return;
@@ -526,8 +533,6 @@ void fences_open(struct world *w) {
     command_table_init();
     struct fences *f = w->fences = memory_zalloc(sizeof(*f));
     static const char *const LOCK[] = {"lock:*"};
-    const char *const words[] = {w->sc.elsewhere ? "stock:*" : "{lock:*}stock", "by", "lock:*", "unlocked",
-                                 w->sc.unlocked ? "refuse" : "pass"};
     f->world = w;
     f->thread.world = w;
     list_init(&f->writes);
@@ -535,7 +540,7 @@ void fences_open(struct world *w) {
         list_init(&f->sessions[i].requests);
     f->rules = lock_rules_new();
     rule_add(f->rules, false, LOCK, 1);
-    rule_add(f->rules, true, words, 5);
+    fences_add_rule(w, f->rules);
 }
 
 void fences_close(struct world *w) {
