@@ -123,7 +123,7 @@ run_pytest() {
     local status counts good bad several=() program=$1
     shift
     # Most tests wait for servers most of the time: six at once keep two processors busy.
-    ! "$python" -c 'import xdist' 2>/dev/null || several=(-n 6)
+    ! "$python" -c 'import xdist' 2>/dev/null || several=(-n "${at_once:-6}")
     LOCKKEEPER="$program" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 "$patience" \
         "$python" -m pytest -q ${several[@]+"${several[@]}"} -p no:cacheprovider --tb=short --durations=5 \
         --junitxml="$log.xml" "$@"
@@ -154,7 +154,15 @@ run_under() {
     shift
     need "configuring $folder" 120 cmake -S "$root" -B "$folder" "$@"
     need "the build in $folder" 1200 cmake --build "$folder" --target lockkeeper -j "$jobs"
-    run_pytest "$folder/lockkeeper" "$root/tests/integration"
+    run_integration "$folder/lockkeeper"
+}
+
+# run_integration PROGRAM: all integration tests. Those whose workers keep to the time of real ones run one after another, by
+# themselves: a worker that gets no processor is late, and late workers are another test.
+run_integration() {
+    local timed=$root/tests/integration/test_no_harm.py
+    run_pytest "$1" "$root/tests/integration" --ignore="$timed"
+    at_once=0 run_pytest "$1" "$timed"
 }
 
 # count LINE: adds what a script says at its end, 'N passed, N failed'.
@@ -183,7 +191,7 @@ run_servers() {
     for server in ${LOCKKEEPER_SERVERS:-redis-server valkey-server}; do
         if command -v "$server" >/dev/null; then
             echo "== $("$server" --version)"
-            REDIS_SERVER=$server run_pytest "$build/lockkeeper" "$root/tests/integration"
+            REDIS_SERVER=$server run_integration "$build/lockkeeper"
         elif [ -n "${LOCKKEEPER_SERVERS:-}" ]; then
             echo "test.sh: there is no $server here" >&2
             failed=$((failed + 1))
@@ -266,7 +274,7 @@ for part in "${parts[@]}"; do
             FUZZ_SEED=1 step "scripts/fuzz.sh" 590 "$root/scripts/fuzz.sh" 12
         fi
         ;;
-    integration) run_pytest "$build/lockkeeper" "$root/tests/integration" ;;
+    integration) run_integration "$build/lockkeeper" ;;
     bench) run_bench ;;
     servers) run_servers ;;
     attacks) run_counted 600 "$root/scripts/attacks.sh" --short ;;
