@@ -20,8 +20,9 @@ import standing  # noqa: E402
 
 POOLS = ["redis-py, LIFO", "redis-py, FIFO", "redis-py, random", "hiredis, random"]
 FAMILIES = 6  # of each
-LOST_RELEASES = 1  # that chance makes unavoidable, in all families of a test
-SHARE = 0.9
+# Releases that chance makes unavoidable, in all families of a test: of two proxies each sees a part of what follows losses.
+LOST_RELEASES = {"": 1, "restart": 1, "two proxies": 2}
+SHARE = 0.85  # 0.9 on a machine that does nothing else (pools.py): here a sanitized build shares two processors with its clients
 
 
 def prepared(contenders):
@@ -48,7 +49,7 @@ def test_pools_lose_nothing(backend_kind, variant, rng, record_property):
     assert not [f.error for f in families if f.error], told
     assert not whole.doubles[pools.PROXY], told
     assert whole.lost_off == 0 and whole.acquired[pools.OFF] > 10 * len(families), "the workers are at fault" + told
-    assert whole.lost <= LOST_RELEASES, told
+    assert whole.lost <= LOST_RELEASES[variant], told
     assert not whole.stood, told
     assert whole.share() >= SHARE, told
 
