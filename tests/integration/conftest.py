@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 import signal
+import threading
 import subprocess
 import time
 
@@ -261,7 +262,10 @@ def rng():
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
-    """No test waits for ever."""
+    """No test waits for ever, but where a worker of xdist runs it beside its main thread, which happens by chance."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def give_up(number, frame):
         raise TimeoutError("the test took more than %d s" % TEST_SECONDS)

@@ -61,7 +61,7 @@ struct session_room {
 
     /* Tells that a request has been dispatched. */
     void (*request_over)(struct session *s);
-    /* Likewise, of the session's first ones: until a room clears HEARS_FIRST. */
+    /* Hears of the session's first requests too, until a room clears HEARS_FIRST. */
     void (*request_first)(struct session *s);
     /* Tells that a request has ended: there may be no reply that is being written. */
     void (*reply_over)(struct session *s);

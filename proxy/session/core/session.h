@@ -66,7 +66,7 @@ struct session {
     struct tls *tls;  /* NULL: plain */
     bool forwarded;   /* its address is what a load balancer says: it did not come from there itself */
     bool half_closed; /* the client has shut down its side */
-    bool ended;       /* likewise, when all of its requests had been answered, and the replies written */
+    bool ended;       /* half-closed, when all of its requests had been answered, and the replies written */
     uint8_t sent;     /* enum session_sent */
     bool read_paused;
     bool paused;  /* its next request is held by CLIENT PAUSE */
