@@ -9,8 +9,8 @@ import itertools
 import os
 import random
 import signal
-import threading
 import subprocess
+import threading
 import time
 
 import pytest
