@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from resp import Error
+from resp import Error, encode
 from servers import slot_of, until
 
 
@@ -845,15 +845,16 @@ def test_two_connections_are_two_owners(proxy, connect, key, rule):
     one, two = unnamed(proxy, connect)
     name, alike = key(rule), key(rule)
     assert one("SETNX", name, "1") == 1
-    assert two("SETNX", name, "1") == 0
-    assert two("DEL", name) == 0
+    two.send(encode("SETNX", name, "1") + encode("DEL", name))  # in one packet: right behind the loss on any machine
+    assert (two.read(), two.read()) == (0, 0)
     # Within one client an expiry may replace the lease that the proxy gave, and not shorten one of the application's.
     assert two("EXPIRE", name, 500) == (rule == "lock:auto")
     assert two("EXPIRE", name, 5) == 0
     assert is_locked(two("SET", name, "1"))
     assert one("DEL", name) == 1
     assert two("SETNX", name, "1") == 1
-    assert one("DEL", name) == 0, "its second one in a row: no more a holder's than a loser's"
+    if rule != "lock:auto":  # there a second one in a row is refused only if it comes at once (test_attribution.c)
+        assert one("DEL", name) == 0, "its second one in a row: no more a holder's than a loser's"
     assert two("DEL", name) == 1
     # Nothing speaks against it: it has neither lost nor released this one, and may be a pool's.
     assert two("SETNX", alike, "1") == 1
