@@ -260,7 +260,8 @@ void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, st
 static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     struct family *f = s->family;
     struct contest *c = s->contest;
-    if (!f || !c || plan->queued)
+    if (!f || !c || plan->queued ||
+        plan->verb == LOCK_COUNT_DOWN) /* a holder counts down as often as it has counted up */
         return false;
     if (s->released && habit_find(s->self, f) && f->twice < UINT8_MAX) {
         f->twice++; /* two in a row over one session: they are not one worker's, or of one that releases twice */

@@ -128,7 +128,7 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
     struct family *family = family_find(sh, plan->peer, plan->rule, plan->pattern);
     struct contest *contest = contest_find(en, family);
     struct claim *c = claim_find(en, plan->claim);
-    if (contest) {
+    if (contest && plan->verb != LOCK_COUNT_DOWN) {
         family_count(family, contest, TALLY_RELEASED);
         plan->counted = true;
     }

@@ -347,7 +347,8 @@ void learn_lost_attempt(struct finish *f) {
     contention_note(f->sh, &f->plan->key, f->hash, f->now_ms);
     learn_loss(f);
     bool live = f->entry && f->result->fence && f->entry->live_fence == f->result->fence;
-    if (live && !f->peer->closed && f->plan->verb == LOCK_ACQUIRE && against_its_own(f))
+    bool attempt = f->plan->verb == LOCK_ACQUIRE || f->plan->verb == LOCK_COUNT_UP;
+    if (live && !f->peer->closed && attempt && against_its_own(f))
         learn_contest(f);
     (void)learn_answered(f);
 }
