@@ -133,7 +133,7 @@ struct contest {
 
 /* Numbers the family of a session's identity for a key under a rule. `pattern`: the key's, hashed. */
 uint64_t family_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
-/* The same by what identity, rule and pattern hash to. */
+/* Numbers a family by the hashes of its identity, rule and pattern. */
 uint64_t family_number_of(uint64_t client, uint64_t rule, uint64_t pattern);
 /* Finds the family of that number; NULL: nothing is known of it. */
 struct family *family_of_key(const struct shard *sh, uint64_t key);
