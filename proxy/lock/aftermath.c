@@ -27,12 +27,15 @@ enum {
     FOLLOWED_WEIGHT = 2,   /* a lost attempt with a release at once speaks for losers that release, */
     QUIET_WEIGHT = 5,      /* and one without against it */
     RELEASERS_SCORE = 6,   /* from here on losers are known to release, */
-    QUIET_SCORE = -8,      /* and up to here not to */
+    LATER_SCORE = 4,       /* from here on also a release that is not at once is taken for a loser's, */
+    QUIET_SCORE = -8,      /* and up to here losers do not release */
     FADE_LOSSES = 64,      /* counts are halved there */
     KEY_LOSSES = 8,        /* from so many on a key is judged by itself */
-    PATIENCE = 3, /* attempts lost in a row over one session that show a refused release to have been the holder's, */
-    PATIENCE_ALL = 6, /* or so many on the key in silence */
-    LONGEST_ROW = 64
+    PATIENCE = 2, /* attempts lost over one session beyond the longest row of a loser that released show a refused */
+    PATIENCE_ALL =
+        6,        /* release to have been the holder's; or so many on the key, in silence, at the end of such rows */
+    LONG_ROW = 3, /* behind so many lost attempts it counts that the holder's session has lost some, too */
+    LOSSES_MAX = UINT8_MAX
 };
 
 /* ---- evidence ----------------------------------------------------------------------------------- */
@@ -50,34 +53,45 @@ static bool held_long_enough(const struct witness *w, int64_t now_ms) {
     return now_ms - w->held_ms >= (most_ms < HOLD_MOST_MS ? most_ms : HOLD_MOST_MS);
 }
 
-static void after_count(struct aftermath *a, bool followed) {
-    if (followed)
-        a->followed++;
-    else
-        a->quiet++;
-    if (a->followed + a->quiet > FADE_LOSSES) {
-        a->followed /= 2;
-        a->quiet /= 2;
-    }
+static unsigned place(unsigned row) {
+    return row == 0 ? 0 : row <= AFTERMATH_ROWS ? row - 1 : AFTERMATH_ROWS - 1;
 }
 
-static void count_loss(struct family *f, struct contest *c, bool followed) {
-    after_count(&f->after, followed);
-    after_count(&c->after, followed);
+static void after_count(struct aftermath *a, bool followed, unsigned row) {
+    (followed ? a->followed : a->quiet)[place(row)]++;
+    if (++a->total <= FADE_LOSSES)
+        return;
+    a->total = 0;
+    for (size_t i = 0; i < AFTERMATH_ROWS; i++)
+        a->total += (a->followed[i] /= 2) + (a->quiet[i] /= 2);
 }
 
-/* Takes back that nothing had followed a loss. */
-static void uncount_quiet(struct family *f, struct contest *c) {
-    f->after.quiet -= f->after.quiet > 0;
-    c->after.quiet -= c->after.quiet > 0;
+static void after_uncount_quiet(struct aftermath *a, unsigned row) {
+    if (a->quiet[place(row)] == 0)
+        return;
+    a->quiet[place(row)]--;
+    a->total--;
+}
+
+static void count_loss(struct family *f, struct contest *c, bool followed, unsigned row) {
+    after_count(&f->after, followed, row);
+    after_count(&c->after, followed, row);
+}
+
+/* The row of lost attempts behind which losers release, if they do. */
+static unsigned row_of_losers(const struct family *f) {
+    return f->longest_row ? f->longest_row : 1;
 }
 
 static void loss_turns_quiet(struct family *f, struct contest *c, struct loss *l) {
     if (l->next != LOSS_OPEN)
         return;
     l->next = LOSS_QUIET;
-    c->quiet_losses++;
-    count_loss(f, c, false);
+    count_loss(f, c, false, l->row);
+    if (l->row >= row_of_losers(f) && c->unlike_losers < LOSSES_MAX)
+        c->unlike_losers++;
+    if (l->row >= c->held.row && c->held.silent < LOSSES_MAX)
+        c->held.silent++;
 }
 
 /* Notes the losses of a key behind which no release has come at once. */
@@ -89,16 +103,26 @@ static void note_quiet(struct family *f, struct contest *c, int64_t now_ms) {
 
 /* What counts for a key: its own evidence where there is enough. Several applications may work under one family. */
 static const struct aftermath *evidence(const struct family *f, const struct contest *c) {
-    return c && c->after.followed + c->after.quiet >= KEY_LOSSES ? &c->after : &f->after;
+    return c && c->after.total >= KEY_LOSSES ? &c->after : &f->after;
 }
 
-/* Above 0 losers seem to release; `less` of the losses with a release are left out. */
-static int score(const struct aftermath *a, int less) {
-    return FOLLOWED_WEIGHT * (a->followed - less) - QUIET_WEIGHT * a->quiet;
+/* The losses that say something of a release behind a row of so many: those that were as far along in theirs. */
+static int losses_so_far(const uint8_t *counts, unsigned row) {
+    int sum = 0;
+    for (unsigned i = place(row); i < AFTERMATH_ROWS; i++)
+        sum += counts[i];
+    return sum;
+}
+
+/* Above 0 losers seem to release behind a row of so many lost attempts; `less` of the losses with a release are left
+ * out. */
+static int score(const struct aftermath *a, unsigned row, int less) {
+    return FOLLOWED_WEIGHT * (losses_so_far(a->followed, row) - less) - QUIET_WEIGHT * losses_so_far(a->quiet, row);
 }
 
 bool aftermath_losers_release(const struct family *f, const struct contest *c) {
-    bool key_says_no = c && !c->doubled && evidence(f, c) == &c->after && score(&c->after, 0) <= QUIET_SCORE;
+    bool key_says_no =
+        c && !c->doubled && evidence(f, c) == &c->after && score(&c->after, row_of_losers(f), 0) <= QUIET_SCORE;
     return f->losers_release && !key_says_no;
 }
 
@@ -128,13 +152,16 @@ void aftermath_tries_again(struct family *f, struct contest *c, const struct pee
         loss_turns_quiet(f, c, l);
 }
 
-void aftermath_lost(struct family *f, struct contest *c, const struct peer *p, int64_t now_ms) {
-    aftermath_tries_again(f, c, p);
+void aftermath_lost(struct family *f, struct contest *c, struct witness *w, int64_t now_ms) {
+    aftermath_tries_again(f, c, w->peer);
     note_quiet(f, c, now_ms);
     if (c->recent.count == CONTEST_DEBTS)
         aftermath_forget(f, c);
-    losses_add(&c->recent, now_ms, p->id);
-    c->recent.at[c->recent.count - 1].at_once_ms = (uint16_t)aftermath_at_once_ms(p);
+    if (w->lost_row < LOSSES_MAX)
+        w->lost_row++;
+    losses_add(&c->recent, now_ms, w->peer->id);
+    c->recent.at[c->recent.count - 1].at_once_ms = (uint16_t)aftermath_at_once_ms(w->peer);
+    c->recent.at[c->recent.count - 1].row = w->lost_row;
 }
 
 /* Notes that the session has sent a release behind its last loss. */
@@ -142,11 +169,13 @@ static void note_followed(struct family *f, struct contest *c, const struct peer
     struct loss *l = last_loss(c, p);
     if (!l || l->next == LOSS_RELEASED)
         return;
-    if (l->next == LOSS_QUIET)
-        uncount_quiet(f, c);
+    if (l->next == LOSS_QUIET) {
+        after_uncount_quiet(&f->after, l->row);
+        after_uncount_quiet(&c->after, l->row);
+    }
     l->next = LOSS_RELEASED;
     if (at_once)
-        count_loss(f, c, true);
+        count_loss(f, c, true, l->row);
 }
 
 /* ---- the verdict ---------------------------------------------------------------------------------- */
@@ -169,11 +198,18 @@ static bool lease_changed(const struct witness *w, const struct claim *live) {
 
 /* Decides where nobody waits any longer. Behind several proxies this one sees a part of what follows losses: there a
  * release that came a little later is believed, unless others' came at once too. */
-static enum loser_release decide(const struct family *f, const struct contest *c, bool soon, bool elsewhere) {
-    const struct aftermath *a = evidence(f, c);
-    if (score(a, 1) <= QUIET_SCORE)
+static enum loser_release decide(const struct aftermath *a, unsigned row, const struct claim *live, bool at_once,
+                                 bool soon, bool elsewhere) {
+    int known = score(a, row, at_once ? 1 : 0); /* but for this release */
+    if (!at_once && known < LATER_SCORE)
+        return LOSER_BELIEVED;
+    if (known <= QUIET_SCORE)
         return LOSER_BELIEVED_BY_CHANCE;
-    return elsewhere && !soon && a->followed <= 1 ? LOSER_BELIEVED : LOSER_REFUSED;
+    /* Behind a long row little is known of rows as long. But others try over the holder's session. One attempt of that
+     * kind may be the holder's own, a nested one. */
+    if (live && live->self_lost && row >= LONG_ROW)
+        return LOSER_BELIEVED;
+    return elsewhere && !soon && losses_so_far(a->followed, row) <= 1 ? LOSER_BELIEVED : LOSER_REFUSED;
 }
 
 /* Begins or goes on to hold a release back. */
@@ -182,7 +218,7 @@ static enum loser_release hold_back(struct witness *w, struct contest *c, const 
         w->held_ms = now_ms;
         w->held_fence = live ? live->fence : 0;
         c->held = (struct held_release){.session_id = w->peer->id,
-                                        .quiet = c->quiet_losses,
+                                        .row = w->lost_row,
                                         .again = now_ms - c->released_ms <= aftermath_at_once_ms(w->peer)};
     }
     if (c->held.session_id == w->peer->id)
@@ -197,16 +233,16 @@ static enum loser_release release_shortly(struct family *f, struct contest *c, s
     bool at_once = apart_ms <= aftermath_at_once_ms(w->peer);
     bool soon = apart_ms <= SOON_MS + TRIPS * trip_ms(w->peer);
     bool remembered = w->held_ms && c->held.session_id == w->peer->id;
-    if (at_once && score(evidence(f, c), 1) >= RELEASERS_SCORE) {
+    if (at_once && score(evidence(f, c), w->lost_row, 1) >= RELEASERS_SCORE) {
         family_releases_lost(f);
         return LOSER_REFUSED;
     }
-    uint32_t silent = remembered ? c->quiet_losses - c->held.quiet : 0;
+    unsigned silent = remembered ? c->held.silent : 0;
     if (waits && silent < HOLD_LOSSES)
         return hold_back(w, c, live, now_ms);
     if (silent >= HOLD_LOSSES_LEAST)
         return LOSER_BELIEVED;
-    return at_once ? decide(f, c, soon, elsewhere && w->held_ms) : LOSER_BELIEVED;
+    return decide(evidence(f, c), w->lost_row, live, at_once, soon, elsewhere && w->held_ms);
 }
 
 enum loser_release aftermath_release(struct family *f, struct contest *c, struct witness *w, const struct claim *live,
@@ -230,32 +266,31 @@ enum loser_release aftermath_release(struct family *f, struct contest *c, struct
         c->held.session_id = 0;
     aftermath_refused(c);
     if (said == LOSER_REFUSED && w->lost_row > f->longest_row)
-        f->longest_row = w->lost_row < LONGEST_ROW ? (uint8_t)w->lost_row : LONGEST_ROW;
+        f->longest_row = w->lost_row;
     return said;
 }
 
 /* ---- a wrong refusal -------------------------------------------------------------------------------- */
 
 void aftermath_row(struct witness *w, const struct claim *live) {
-    if (live && claim_suspicious(live, 0) && w->lost_row < UINT16_MAX)
-        w->lost_row++;
-    else if (!live || !claim_suspicious(live, 0))
-        w->lost_row = 0;
+    if (!live || !claim_suspicious(live, 0))
+        w->suspicious_row = 0;
+    else if (w->suspicious_row < LOSSES_MAX)
+        w->suspicious_row++;
 }
 
 void aftermath_refused(struct contest *c) {
-    c->refused_quiet = c->quiet_losses;
+    c->unlike_losers = 0;
 }
 
 bool aftermath_was_holders(const struct family *f, const struct contest *c, const struct witness *w) {
-    unsigned longest = f->longest_row ? f->longest_row : 1;
-    bool silent = c && c->quiet_losses - c->refused_quiet >= PATIENCE_ALL * longest;
-    return silent || w->lost_row >= PATIENCE * longest;
+    return w->suspicious_row >= row_of_losers(f) + PATIENCE || (c && c->unlike_losers >= PATIENCE_ALL);
 }
 
 void aftermath_mistaken(struct family *f, struct contest *c) {
-    static const struct aftermath QUIET = {.quiet = 2};
+    static const struct aftermath QUIET = {.total = 2, .quiet = {[AFTERMATH_ROWS - 1] = 2}};
     f->losers_release = false;
+    f->longest_row = 0;
     f->after = QUIET;
     if (c) {
         c->after = QUIET;

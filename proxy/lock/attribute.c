@@ -290,7 +290,7 @@ static void note_release(const struct speaker *s, struct lock_plan *plan) {
     plan->first_release = !w->released;
     w->released = true;
     w->sent_ms = s->now_ms;
-    w->lost_row = 0;
+    w->lost_row = w->suspicious_row = 0;
 }
 
 static bool has_claim(const struct speaker *s) {

@@ -31,6 +31,7 @@ enum {
     FACT_REFRESH_MS = 24 * 60 * 60 * 1000,
     HABITS_A_PEER = 64,
     CONTEST_VALUES = 8,
+    AFTERMATH_ROWS = 8,
     CONTEST_DEBTS = 32
 };
 
@@ -39,9 +40,12 @@ struct tally {
     float releases, acquired, lost;
 };
 
-/* Lost attempts with a release right behind them over the same session, and without. Halved from time to time. */
+/* Lost attempts with a release right behind them over the same session, and without, by their place in the row of
+ * attempts that the session had lost: [0] the first ones of a row, the last element all from there on. Halved from time
+ * to time. */
 struct aftermath {
-    uint8_t followed, quiet;
+    uint8_t total;
+    uint8_t followed[AFTERMATH_ROWS], quiet[AFTERMATH_ROWS];
 };
 
 struct family {
@@ -52,7 +56,7 @@ struct family {
     bool pooled;            /* its workers share connections: releases were seen to cross */
     bool elsewhere;         /* another proxy has given it a lease */
     bool losers_release;    /* a release right behind a lost attempt is its loser's, and no colleague's */
-    uint8_t longest_row;    /* attempts that a session lost in a row before a refused release */
+    uint8_t longest_row;    /* attempts that a session lost in a row before a refused release; 0: none was refused */
     struct aftermath after;
     bool crossed;         /* a release of its was seen to cross, here or at another proxy; stays so */
     uint8_t told;         /* enum family_fact: what Redis has of it, as far as is known */
@@ -96,6 +100,7 @@ struct loss {
     uint64_t session_id;
     uint16_t at_once_ms; /* a release within so many ms is the loser's */
     uint8_t next;        /* enum loss_next */
+    uint8_t row;         /* the how manieth it was in the session's row of lost attempts */
     bool expired;        /* an EXPIRE came behind it */
 };
 
@@ -108,7 +113,8 @@ struct losses {
 struct held_release {
     uint64_t session_id; /* 0: none is */
     int64_t seen_ms;     /* when it was asked for last */
-    uint32_t quiet;      /* the key's quiet losses when it came */
+    uint8_t row;         /* of lost attempts that it came behind */
+    uint8_t silent;      /* losses since then in silence, as far along in their rows */
     bool again;          /* it came right behind a release of the key: its worker releases twice, perhaps */
 };
 
@@ -117,10 +123,9 @@ struct contest {
     struct family *family;
     struct tally n;
     struct aftermath after;
-    bool doubled;           /* two releases came for one lease: losers release here */
-    uint32_t quiet_losses;  /* losses behind which no release came, ever */
-    int64_t released_ms;    /* when a release of the key was done last */
-    uint32_t refused_quiet; /* of these, when a release of a loser was refused last */
+    bool doubled;          /* two releases came for one lease: losers release here */
+    int64_t released_ms;   /* when a release of the key was done last */
+    uint8_t unlike_losers; /* losses in silence since a release was refused last, where losers would have released */
     struct held_release held;
     uint8_t value_count, value_next;
     uint64_t values[CONTEST_VALUES]; /* of the last acquisitions */

@@ -182,7 +182,7 @@ void learn_loss(struct finish *f) {
     w->recognised = 0;
     if (f->result->fence && w->lost_fence != f->result->fence) {
         w->lost_fence = f->result->fence;
-        w->lost_row = 0;
+        w->suspicious_row = 0;
     }
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
     learn_live(f, f->result->fence, LEASE_GONE);
@@ -251,7 +251,8 @@ static void learn_contest(struct finish *f) {
     struct contest *contest = contest_get(en, family);
     if (f->result->pooled && rule->owner == LOCK_OWNER_AUTO)
         family_pool(f->sh, family, &f->plan->key, f->now_ms);
-    aftermath_lost(family, contest, f->peer, f->now_ms);
+    struct witness *w = witness_get(f->sh, en, f->peer);
+    aftermath_lost(family, contest, w, f->now_ms);
     family_count(family, contest, TALLY_LOST);
     if (contest->debts.count == CONTEST_DEBTS)
         (void)losses_take(&contest->debts);
@@ -261,7 +262,7 @@ static void learn_contest(struct finish *f) {
         return;
     if (claim_suspect(live, f->result->suspects))
         aftermath_refused(contest);
-    aftermath_row(witness_get(f->sh, en, f->peer), live);
+    aftermath_row(w, live);
     if (f->result->shifted_ms)
         claim_expect_until(live, f->now_ms + f->result->shifted_ms);
     if (live->peer == f->peer)

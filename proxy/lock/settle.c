@@ -118,7 +118,7 @@ void settle_granted(struct finish *f) {
     if (w) {
         w->lost = w->released = false;
         w->lost_fence = w->recognised = 0;
-        w->lost_row = 0;
+        w->lost_row = w->suspicious_row = 0;
         w->held_ms = 0;
     }
     if (w && rule->owner == LOCK_OWNER_CONNECTION)

@@ -252,7 +252,8 @@ struct witness {
     bool lost;                          /* the last attempt to acquire was in vain: a loser */
     bool released;                      /* it has sent a release since its last attempt */
     bool shown_since;                   /* it was shown the value since then */
-    uint16_t lost_row;                  /* attempts lost in a row against a suspicious lease */
+    uint8_t lost_row;                   /* attempts lost in a row, up to LOST_ROW_MAX: no release or lease in between */
+    uint8_t suspicious_row;             /* of these, against the lease that is live, while it is suspicious */
     int64_t sent_ms;                    /* when its last attempt was lost, or it last released */
     int64_t held_ms;                    /* since when its release is held back; 0: none is */
     uint64_t held_fence;                /* of the lease that was live then */
@@ -470,7 +471,7 @@ bool aftermath_losers_release(const struct family *f, const struct contest *c);
 /* Within how many ms behind a loss a release is the loser's. */
 int64_t aftermath_at_once_ms(const struct peer *p);
 /* Notes that an attempt of the session was lost. */
-void aftermath_lost(struct family *f, struct contest *c, const struct peer *p, int64_t now_ms);
+void aftermath_lost(struct family *f, struct contest *c, struct witness *w, int64_t now_ms);
 /* Notes that the session tries again, or has acquired: no release came behind its last loss. */
 void aftermath_tries_again(struct family *f, struct contest *c, const struct peer *p);
 /* Takes out the oldest loss, of which nothing more is expected. */

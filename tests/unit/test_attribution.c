@@ -445,8 +445,59 @@ static void b_losers_that_retry_lengthen_the_row(void **state) {
     lose_row(f, &b, "lock:x", 2);
     assert_false(give(f, &b, "lock:x"));
     assert_int_equal(family_known(f, &a, "lock:x")->longest_row, 2);
-    lose_row(f, &c, "lock:x", 2 * PATIENCE);
+    lose_row(f, &c, "lock:x", PATIENCE + 1); /* one more than where losers release behind their first */
     assert_true(attempt(f, &c, "lock:x"));
+}
+
+/* Where losers try three times before they release, their first two losses say nothing against a release behind the
+ * third, nor that a refused one was the holder's. */
+static void b_the_middle_of_a_row_says_nothing(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, losers[4];
+    open_as(f, &a, 1, "app");
+    for (unsigned i = 0; i < 4; i++)
+        open_as(f, &losers[i], 2 + i, "app");
+    take_with(f, &a, "lock:x", "1", 100000, false);
+    for (int round = 0; round < 5; round++)
+        for (int tries = 1; tries <= 3; tries++)
+            for (unsigned i = 0; i < 4; i++) {
+                assert_false(attempt(f, &losers[i], "lock:x"));
+                if (tries == 3)
+                    assert_false(give(f, &losers[i], "lock:x"));
+                pass(f, 10);
+            }
+    assert_int_equal(family_known(f, &a, "lock:x")->longest_row, 3);
+    assert_true(losers_release(f, &a, "lock:x"));
+    assert_int_equal(votes(f, &a, "lock:x"), 0);
+    assert_true(give(f, &a, "lock:x"));
+}
+
+/* Over the holder's session others have tried: it carries more than one worker's commands. */
+static void c4_a_holders_session_that_others_use_is_pooled(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take_with(f, &a, "lock:x", "1", 100000, false);
+    attempt(f, &a, "lock:x");
+    lose_row(f, &b, "lock:x", 3);
+    assert_true(give(f, &b, "lock:x"));
+    assert_int_equal(votes(f, &a, "lock:x"), 1);
+}
+
+/* A busy machine delays a release of a loser; where all others came at once it is a loser's all the same. */
+static void c4_a_late_one_among_those_that_come_at_once(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take_with(f, &a, "lock:x", "1", 100000, false);
+    for (int i = 0; i < 2; i++) {
+        attempt(f, &b, "lock:x");
+        assert_false(give(f, &b, "lock:x"));
+    }
+    attempt(f, &b, "lock:x");
+    pass(f, 20);
+    assert_false(give(f, &b, "lock:x"));
+    assert_int_equal(votes(f, &a, "lock:x"), 0);
 }
 
 /* A holder that extends its lease works on: the refused release was none of its own. */
@@ -2484,6 +2535,9 @@ int main(void) {
         CASE(b_no_lease_makes_way_without_a_refused_release),
         CASE(b_a_release_ends_the_row_of_losses),
         CASE(b_losers_that_retry_lengthen_the_row),
+        CASE(b_the_middle_of_a_row_says_nothing),
+        CASE(c4_a_holders_session_that_others_use_is_pooled),
+        CASE(c4_a_late_one_among_those_that_come_at_once),
         CASE(b_no_lease_makes_way_that_was_extended_since),
         CASE(b_a_lease_makes_way_that_was_extended_before),
         CASE(b_no_lease_makes_way_of_a_session_that_is_one_workers),
