@@ -378,9 +378,9 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
 enum lock_writer { WRITER_NONE, WRITER_HOLDS, WRITER_LATE };
 enum lock_writer engine_writer(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                int64_t now_ms);
-/* How the session writes, with the lease that it writes under: the newest that its session has acquired and not released itself, or
- * where it has none or its connections are shared, its client; what a closed session of its client has lost is its own
- * where it has none. What is not known is 0. */
+/* How the session writes, with the lease that it writes under: the newest that its session has acquired and not
+ * released itself, or where it has none or its connections are shared, its client; what a closed session of its client
+ * has lost is its own where it has none. What is not known is 0. */
 struct lock_writing {
     enum lock_writer how;
     uint64_t fence;  /* of that lease */
