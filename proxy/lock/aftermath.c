@@ -34,7 +34,7 @@ enum {
     PATIENCE = 2, /* attempts lost over one session beyond the longest row of a loser that released show a refused */
     PATIENCE_ALL =
         6,        /* release to have been the holder's; or so many on the key, in silence, at the end of such rows */
-    LONG_ROW = 3, /* behind so many lost attempts it counts that the holder's session has lost some, too */
+    LONG_ROW = 2, /* behind so many lost attempts it counts that the holder's session has lost some, too */
     LOSSES_MAX = UINT8_MAX
 };
 
@@ -46,6 +46,10 @@ static int64_t trip_ms(const struct peer *p) {
 
 int64_t aftermath_at_once_ms(const struct peer *p) {
     return AT_ONCE_MS + TRIPS * trip_ms(p);
+}
+
+int64_t aftermath_soon_ms(const struct peer *p) {
+    return SOON_MS + TRIPS * trip_ms(p);
 }
 
 static bool held_long_enough(const struct witness *w, int64_t now_ms) {
@@ -78,6 +82,20 @@ static void count_loss(struct family *f, struct contest *c, bool followed, unsig
     after_count(&c->after, followed, row);
 }
 
+/* The losses that say something of a release behind a row of so many: those that were as far along in theirs. */
+static int losses_so_far(const uint8_t *counts, unsigned row) {
+    int sum = 0;
+    for (unsigned i = place(row); i < AFTERMATH_ROWS; i++)
+        sum += counts[i];
+    return sum;
+}
+
+/* Above 0 losers seem to release behind a row of so many lost attempts; `less` of the losses with a release are left
+ * out. */
+static int score(const struct aftermath *a, unsigned row, int less) {
+    return FOLLOWED_WEIGHT * (losses_so_far(a->followed, row) - less) - QUIET_WEIGHT * losses_so_far(a->quiet, row);
+}
+
 /* The row of lost attempts behind which losers release, if they do. */
 static unsigned row_of_losers(const struct family *f) {
     return f->longest_row ? f->longest_row : 1;
@@ -88,6 +106,8 @@ static void loss_turns_quiet(struct family *f, struct contest *c, struct loss *l
         return;
     l->next = LOSS_QUIET;
     count_loss(f, c, false, l->row);
+    if (l->row >= AFTERMATH_ROWS && score(&f->after, AFTERMATH_ROWS, 0) <= QUIET_SCORE)
+        family_quiet(f);
     if (l->row >= row_of_losers(f) && c->unlike_losers < LOSSES_MAX)
         c->unlike_losers++;
     if (l->row >= c->held.row && c->held.silent < LOSSES_MAX)
@@ -104,20 +124,6 @@ static void note_quiet(struct family *f, struct contest *c, int64_t now_ms) {
 /* What counts for a key: its own evidence where there is enough. Several applications may work under one family. */
 static const struct aftermath *evidence(const struct family *f, const struct contest *c) {
     return c && c->after.total >= KEY_LOSSES ? &c->after : &f->after;
-}
-
-/* The losses that say something of a release behind a row of so many: those that were as far along in theirs. */
-static int losses_so_far(const uint8_t *counts, unsigned row) {
-    int sum = 0;
-    for (unsigned i = place(row); i < AFTERMATH_ROWS; i++)
-        sum += counts[i];
-    return sum;
-}
-
-/* Above 0 losers seem to release behind a row of so many lost attempts; `less` of the losses with a release are left
- * out. */
-static int score(const struct aftermath *a, unsigned row, int less) {
-    return FOLLOWED_WEIGHT * (losses_so_far(a->followed, row) - less) - QUIET_WEIGHT * losses_so_far(a->quiet, row);
 }
 
 bool aftermath_losers_release(const struct family *f, const struct contest *c) {
@@ -231,7 +237,7 @@ static enum loser_release release_shortly(struct family *f, struct contest *c, s
                                           const struct claim *live, bool waits, bool elsewhere, int64_t now_ms) {
     int64_t apart_ms = (w->held_ms ? w->held_ms : now_ms) - w->sent_ms;
     bool at_once = apart_ms <= aftermath_at_once_ms(w->peer);
-    bool soon = apart_ms <= SOON_MS + TRIPS * trip_ms(w->peer);
+    bool soon = apart_ms <= aftermath_soon_ms(w->peer);
     bool remembered = w->held_ms && c->held.session_id == w->peer->id;
     if (at_once && score(evidence(f, c), w->lost_row, 1) >= RELEASERS_SCORE) {
         family_releases_lost(f);
@@ -241,6 +247,8 @@ static enum loser_release release_shortly(struct family *f, struct contest *c, s
     if (waits && silent < HOLD_LOSSES)
         return hold_back(w, c, live, now_ms);
     if (silent >= HOLD_LOSSES_LEAST)
+        return LOSER_BELIEVED;
+    if (f->losers_quiet && losses_so_far(evidence(f, c)->followed, 1) <= 1)
         return LOSER_BELIEVED;
     return decide(evidence(f, c), w->lost_row, live, at_once, soon, elsewhere && w->held_ms);
 }
@@ -290,6 +298,7 @@ bool aftermath_was_holders(const struct family *f, const struct contest *c, cons
 void aftermath_mistaken(struct family *f, struct contest *c) {
     static const struct aftermath QUIET = {.total = 2, .quiet = {[AFTERMATH_ROWS - 1] = 2}};
     f->losers_release = false;
+    f->losers_quiet = true;
     f->longest_row = 0;
     f->after = QUIET;
     if (c) {

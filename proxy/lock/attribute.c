@@ -333,14 +333,30 @@ static enum loser_release losers_release(const struct speaker *s, const struct l
 /* Whether the session's last release was its last command on the key, and just now: some workers release twice. */
 static bool releases_twice(const struct speaker *s) {
     return s->released && s->family && habit_find(s->self, s->family) &&
-           s->now_ms - s->witness->sent_ms <= aftermath_at_once_ms(s->self);
+           s->now_ms - s->witness->sent_ms <= aftermath_soon_ms(s->self);
 }
 
-/* Whether the claim's lease may have been released through another proxy, and this release be meant for the lease that
- * came after it there. A lease that is about to end may have ended by itself. */
+/* Whether the claim's lease may have been released through another proxy, and this release be meant for a lease that
+ * came after it. A lease that is about to end may have ended by itself. */
 static bool may_have_made_way(const struct speaker *s, const struct claim *c) {
     enum { SLACK_MS = 50 };
-    return (!c->end_ms || c->end_ms > s->now_ms + SLACK_MS) && claim_spent_elsewhere(s->sh->engine, c);
+    if (c->peer->remote || c->rule->owner != LOCK_OWNER_AUTO || !c->family || family_owns(c->family, c->peer))
+        return false;
+    return c->ended ? c->cut_short : claim_is_live(c, s->now_ms) && (!c->end_ms || c->end_ms > s->now_ms + SLACK_MS);
+}
+
+/* The right of a release by a claim of a session that may be shared with workers at other proxies. */
+static enum lock_right right_beside_others(const struct speaker *s, struct lock_plan *plan, const struct claim *c) {
+    if (!c || c->peer->remote)
+        return plan->right;
+    if (s->shared && claim_is_live(c, s->now_ms))
+        return RIGHT_ADOPT;
+    if (may_have_made_way(s, c))
+        return c->ended ? RIGHT_SPENT : RIGHT_ADOPT;
+    if (!s->shared || plan->verb != LOCK_RELEASE || claim_is_live(c, s->now_ms))
+        return plan->right;
+    plan->older_ms = claim_deadline(s->sh, c) - s->now_ms;
+    return RIGHT_OLDER;
 }
 
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
@@ -365,15 +381,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
     plan_recognised(s, plan, c);
-    /* The lease to release is a colleague's that was given at another proxy, if the chosen one has made way there. If
-     * that one is over, that other proxy is told that its lease's release may have been this one (C3). */
-    if (c && !c->peer->remote && claim_is_live(c, s->now_ms)) {
-        if (s->shared || may_have_made_way(s, c))
-            plan->right = RIGHT_ADOPT;
-    } else if (c && s->shared && !c->peer->remote && plan->verb == LOCK_RELEASE) {
-        plan->right = RIGHT_OLDER;
-        plan->older_ms = claim_deadline(s->sh, c) - s->now_ms;
-    }
+    plan->right = right_beside_others(s, plan, c);
     if (c || strict || release_under_way(s))
         return;
     /* A release is a colleague's where connections are shared, for a lease that another proxy gave. */

@@ -193,6 +193,7 @@ struct lock_key {
     RIGHT(RIGHT_BELIEVE, "believe")                                                                                    \
     RIGHT(RIGHT_SUSPECT, "suspect")                                                                                    \
     RIGHT(RIGHT_OLDER, "older")                                                                                        \
+    RIGHT(RIGHT_SPENT, "spent")                                                                                        \
     RIGHT(RIGHT_LEASED, "leased")                                                                                      \
     RIGHT(RIGHT_LATER, "later")                                                                                        \
     RIGHT(RIGHT_FENCE, "fence")                                                                                        \
@@ -484,7 +485,8 @@ struct lock_left {
 enum family_fact {
     FACT_POOLED = 1,         /* its workers share connections */
     FACT_LOSERS_RELEASE = 2, /* its losers send a release right behind a lost attempt */
-    FACT_DEDICATED = 4       /* its sessions are one worker's each; no fact any more once the family is pooled */
+    FACT_DEDICATED = 4,      /* its sessions are one worker's each; no fact any more once the family is pooled */
+    FACT_LOSERS_QUIET = 8    /* its losers send no release, also behind many lost attempts in a row */
 };
 
 /* A family, by its texts, and what is known of it. Pointers are borrowed. */
@@ -560,6 +562,8 @@ enum { FACT_MS = 7 * 24 * 60 * 60 * 1000 }; /* what was not confirmed for so lon
 void engine_learnt(struct lock_engine *e, const struct lock_facts *facts, int64_t now_ms);
 /* A number that grows with each command on a lock. From any thread. */
 uint64_t engine_begun(struct lock_engine *e);
+/* Whether other proxies are known to give out locks before the same Redis. */
+bool engine_elsewhere(const struct lock_engine *e);
 
 /* ---- what sessions of other proxies have left -------------------------------------------------- */
 

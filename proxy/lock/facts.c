@@ -149,6 +149,10 @@ void engine_learnt(struct lock_engine *e, const struct lock_facts *facts, int64_
     shard_unlock(sh);
 }
 
+bool engine_elsewhere(const struct lock_engine *e) {
+    return atomic_load_explicit(&e->elsewhere, memory_order_relaxed);
+}
+
 uint64_t engine_begun(struct lock_engine *e) {
     return atomic_load_explicit(&e->attempts, memory_order_relaxed);
 }

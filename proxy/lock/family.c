@@ -259,13 +259,21 @@ void family_releases_lost(struct family *f) {
     if (f->losers_release)
         return;
     f->losers_release = true;
+    f->losers_quiet = false;
+    facts_tell(f);
+}
+
+void family_quiet(struct family *f) {
+    if (f->losers_quiet || f->losers_release)
+        return;
+    f->losers_quiet = true;
     facts_tell(f);
 }
 
 unsigned family_facts(const struct family *f) {
     bool dedicated = f->row >= FAMILY_ROW && !f->pooled && !f->crossed;
     return (f->pooled ? FACT_POOLED : 0u) | (f->losers_release ? FACT_LOSERS_RELEASE : 0u) |
-           (dedicated ? FACT_DEDICATED : 0u);
+           (dedicated ? FACT_DEDICATED : 0u) | (f->losers_quiet ? FACT_LOSERS_QUIET : 0u);
 }
 
 bool family_take(struct family *f, unsigned facts, unsigned over) {
@@ -274,6 +282,9 @@ bool family_take(struct family *f, unsigned facts, unsigned over) {
     if (over & FACT_LOSERS_RELEASE)
         f->losers_release = false;
     f->losers_release |= (facts & FACT_LOSERS_RELEASE) != 0;
+    if (over & FACT_LOSERS_QUIET)
+        f->losers_quiet = false;
+    f->losers_quiet |= (facts & FACT_LOSERS_QUIET) && !f->losers_release;
     if ((over & FACT_DEDICATED) && !f->crossed) {
         f->crossed = true;
         f->row = 0;

@@ -56,6 +56,7 @@ struct family {
     bool pooled;            /* its workers share connections: releases were seen to cross */
     bool elsewhere;         /* another proxy has given it a lease */
     bool losers_release;    /* a release right behind a lost attempt is its loser's, and no colleague's */
+    bool losers_quiet;      /* sessions lost many attempts in a row without a release, here or at another proxy */
     uint8_t longest_row;    /* attempts that a session lost in a row before a refused release; 0: none was refused */
     struct aftermath after;
     bool crossed;         /* a release of its was seen to cross, here or at another proxy; stays so */
@@ -181,6 +182,9 @@ void family_uncrossed(struct family *f, struct peer *p);
 
 /* Notes that the family's losers send a release right behind a lost attempt. */
 void family_releases_lost(struct family *f);
+/* Notes that sessions lost many attempts in a row without a release, unless the family's losers are known to release.
+ */
+void family_quiet(struct family *f);
 
 /* What is known of the family, as enum family_fact. FACT_POOLED stays. FACT_LOSERS_RELEASE ends when a refused release
  * was the holder's (B2). FACT_DEDICATED ends with the first crossing, and is no fact again. */

@@ -112,6 +112,8 @@ static void learn_none(struct finish *f) {
 
 void learn(struct finish *f) {
     bool swapped = f->plan->verb == LOCK_SWAP;
+    if (f->result->elsewhere)
+        atomic_store(&f->e->elsewhere, true);
     switch (f->result->outcome) {
     case LOCK_GRANTED:
         learn_back(f);
@@ -205,7 +207,6 @@ static struct claim *learn_its_own(struct finish *f, struct family *family) {
         c->reported = true;
         if (family)
             family->elsewhere = true;
-        atomic_store(&f->e->elsewhere, true);
     }
     if (c->peer->remote) {
         c->end_ms = f->now_ms + (rule->lease_ms > KEPT_MS ? rule->lease_ms : KEPT_MS);

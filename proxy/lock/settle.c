@@ -375,6 +375,15 @@ static void settle_believed(struct finish *f) {
     }
 }
 
+/* Settles a release (C6) by a claim that was released through another proxy before: it was for the live lease. */
+static void settle_spent_elsewhere(struct finish *f) {
+    struct claim *live = its_own_live(f);
+    atomic_store(&f->e->elsewhere, true);
+    settle_crossing(f, f->claim ? f->claim->family : NULL, live);
+    if (live != f->claim)
+        settle_spend(f, live);
+}
+
 static void settle_suspected(struct finish *f) {
     struct claim *live = f->plan->right == RIGHT_SUSPECT ? its_own_live(f) : NULL;
     if (!live)
@@ -428,6 +437,8 @@ static void settle_release(struct finish *f) {
         settle_spend(f, settle_touched(f));
     else if (released && !f->claim && f->plan->right == RIGHT_BELIEVE)
         settle_believed(f);
+    else if (f->plan->right == RIGHT_SPENT && f->result->outcome == LOCK_ADOPTED)
+        settle_spent_elsewhere(f);
     tenure_released(f);
     settle_spend(f, f->claim);
 }

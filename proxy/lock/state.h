@@ -470,6 +470,8 @@ enum loser_release {
 bool aftermath_losers_release(const struct family *f, const struct contest *c);
 /* Within how many ms behind a loss a release is the loser's. */
 int64_t aftermath_at_once_ms(const struct peer *p);
+/* Within how many ms behind its session's last command a release comes without a thought. */
+int64_t aftermath_soon_ms(const struct peer *p);
 /* Notes that an attempt of the session was lost. */
 void aftermath_lost(struct family *f, struct contest *c, struct witness *w, int64_t now_ms);
 /* Notes that the session tries again, or has acquired: no release came behind its last loss. */

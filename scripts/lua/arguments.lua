@@ -13,6 +13,8 @@
 --                    'suspect'   as 'claim'; a refusal by a lease of the same identity is counted there
 --                    'older'     release.lua alone: as 'claim', whose release is expected for ARGV 6 ms more; a refusal by a
 --                                lease of the same identity that another proxy gave is noted there, with that time
+--                    'spent'     release.lua alone: the claim's lease made way early. As 'claim', and any of the same identity
+--                                if another proxy gave it, or did the lock's last release: the claim was released there
 --                    'leased'    extend.lua: also one of the same identity whose expiry is the proxy's own
 --                    'later'     extend.lua: also any of the same identity, if it ends later by that
 --                    'fence'     also one of the same identity whose fence is `read`

@@ -140,6 +140,8 @@ local function may_touch(s)
     local other = s.proxy ~= proxy or (right == 'believe' and not s.list)
     if right == 'fence' and s.owner == identity and read == int(s.fence) and not s.list then return 'adopted' end
     if (right == 'adopt' or right == 'believe') and s.owner == identity and other then return 'adopted' end
+    if right == 'spent' and s.owner == identity and not s.list and
+      (other or ((s.attempt or '') ~= '' and string.sub(s.attempt, 1, 36) ~= proxy)) then return 'adopted' end
     local noted = right == 'suspect' or (right == 'older' and s.proxy ~= proxy)
     if noted and s.owner == identity and not s.list then note_refused(s) end
     return false, 'held'

@@ -27,6 +27,7 @@ void lock_hold_back(struct session *s) {
 static void on_look(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     list_splice(&w->runnable, &w->locks->held_back);
+    learnt_glance(w);
 }
 
 void lock_holds_open(struct worker *w) {

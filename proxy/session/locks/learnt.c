@@ -5,6 +5,7 @@
  *      a fact is learnt ──> XADD record MAXLEN ~ 10000 * is "pooled" not "" client ... rule ... pattern ...
  *                                                 │
  *      at the start, and once a second ──> XRANGE record LAST + ──> engine_learnt
+ *      while a release is held back ─────> XREVRANGE record + - COUNT 16
  *
  * A stream, since Redis numbers its entries: each proxy reads what has come since its last look, whatever the clocks of
  * proxies say. An entry is added when a fact is learnt, and once a day while the family is in use. The record's name is
@@ -28,6 +29,8 @@ static const char RECORD[] = "lockkeeper-learnt";
 enum {
     RECORD_ENTRIES = 10000,
     ENTRIES_AT_ONCE = 1000,
+    ENTRIES_NEWEST = 16, /* so many are enough while a release is held back */
+    GLANCE_MS = 25,
     ACTIVE_MS = 5000,    /* a second's looks go on for so long behind the last command on a lock */
     IDLE_MS = 10 * 1000, /* between looks where there was none lately */
     REFUSED_MS = 60 * 1000,
@@ -38,7 +41,10 @@ enum {
 static const struct {
     enum family_fact fact;
     const char *name;
-} FACTS[] = {{FACT_POOLED, "pooled"}, {FACT_LOSERS_RELEASE, "losers-release"}, {FACT_DEDICATED, "dedicated"}};
+} FACTS[] = {{FACT_POOLED, "pooled"},
+             {FACT_LOSERS_RELEASE, "losers-release"},
+             {FACT_DEDICATED, "dedicated"},
+             {FACT_LOSERS_QUIET, "losers-quiet"}};
 
 enum { FACT_KINDS = sizeof(FACTS) / sizeof(FACTS[0]) };
 
@@ -188,19 +194,19 @@ static int64_t age_of(const char *id) {
     return age_ms > 0 ? age_ms : 0;
 }
 
-/* Reads one entry from *p on, which becomes the last one. False: the bytes are no entry of a stream. */
-static bool entry_read(struct worker *w, const char **p, const char *over) {
+/* Reads one entry from *p on. Its id is put into `last`, of LEARNT_ID_MAX bytes; the entry that has this id already is
+ * not taken again. False: the bytes are no entry of a stream. */
+static bool entry_read(struct worker *w, const char **p, const char *over, char *last) {
     struct resp_item pair, id, fields;
     const char *at = *p;
     *p = resp_item_end(at, over);
     if (!*p || !resp_item_read(&at, *p, &pair) || pair.type != '*' || pair.num != 2 || !resp_item_read(&at, *p, &id) ||
         id.type != '$' || id.len >= LEARNT_ID_MAX || !resp_item_read(&at, *p, &fields) || fields.type != '*')
         return false;
-    struct learnt_look *look = &w->locks->learnt;
-    bool seen = is_text(&id, look->last);
-    memcpy(look->last, id.str, id.len);
-    look->last[id.len] = '\0';
-    struct lock_facts facts = {.age_ms = age_of(look->last)};
+    bool seen = is_text(&id, last);
+    memcpy(last, id.str, id.len);
+    last[id.len] = '\0';
+    struct lock_facts facts = {.age_ms = age_of(last)};
     if (!seen && fields_read(&at, *p, fields.num, &facts))
         engine_learnt(w->shared->engine, &facts, worker_now(w));
     return true;
@@ -226,7 +232,7 @@ static void looked(struct call *c, const struct call_end *end) {
     else if (array.num == 0)
         l->last[0] = '\0';
     for (int64_t i = 0; read && i < array.num && !w->stopping; i++)
-        if (!entry_read(w, &p, over))
+        if (!entry_read(w, &p, over, l->last))
             break;
     if (read && array.num == ENTRIES_AT_ONCE && !w->stopping)
         look(w);
@@ -247,6 +253,41 @@ static void look(struct worker *w) {
 
 void learnt_begin(struct worker *w) {
     look(w);
+}
+
+/* Takes the newest entries, of which Redis names the newest one first. The look of the first worker reads them once
+ * more. */
+static void glanced(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    const char *p = end->reply, *over = p ? p + end->len : p, *entries[ENTRIES_NEWEST];
+    char last[LEARNT_ID_MAX] = "";
+    struct resp_item array;
+    size_t count = 0;
+    bool read = !end->error && resp_item_read(&p, over, &array) && array.type == '*' && !w->stopping;
+    for (int64_t i = 0; read && p && i < array.num && count < ENTRIES_NEWEST; i++) {
+        entries[count++] = p;
+        p = resp_item_end(p, over);
+    }
+    while (count > 0)
+        (void)entry_read(w, &entries[--count], over, last);
+    w->locks->glancing = false;
+    done_with(c);
+}
+
+void learnt_glance(struct worker *w) {
+    struct worker_locks *locks = w->locks;
+    if (locks->glancing || w->stopping || !engine_elsewhere(w->shared->engine) ||
+        worker_now(w) - locks->glanced_ms < GLANCE_MS ||
+        upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(RECORD, sizeof(RECORD) - 1))))
+        return;
+    locks->glancing = true;
+    locks->glanced_ms = worker_now(w);
+    record_begin(w, "XREVRANGE", 6);
+    build_text(w, "+");
+    build_text(w, "-");
+    build_text(w, "COUNT");
+    build_number(w, ENTRIES_NEWEST);
+    record_submit(w, glanced);
 }
 
 /* Whether a look is due: each second while locks are in use, else now and then, so that a proxy that clients come to

@@ -66,6 +66,8 @@ struct worker_locks {
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool heirs_asking;                /* heirs.c looks at the list */
     struct learnt_look learnt;        /* the first worker's */
+    bool glancing;                    /* learnt.c's: a look at the newest entries is under way, */
+    int64_t glanced_ms;               /* which began then */
     struct lock_expiry expiry;        /* words.c's */
     struct lock_number lease;         /* likewise, the last one of calls that tell those who wait */
     struct call *probes[LOCK_PROBES]; /* join.c's: attempts that others may join, by the key's hash */
@@ -297,6 +299,9 @@ void heirs_tick(struct worker *w);
 void learnt_begin(struct worker *w);
 /* To be called once a second: the first worker reads what has been added to the record since. */
 void learnt_tick(struct worker *w);
+/* To be called while a release is held back: what another proxy learns just now may decide about it. Does nothing
+ * where no other proxy is known. */
+void learnt_glance(struct worker *w);
 
 /* ---- fence.c, elsewhere.c, watched.c, await.c, spoken.c
  * ---------------------------------------------------------------------
