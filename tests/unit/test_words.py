@@ -4,7 +4,8 @@
     test_words.py            prints each offence with its file and line, and exits 1 if there is one; run from anywhere
     test_words.py --count    prints the number of offences of each file besides
 
-Blocks of code, and text between backquotes or double quotes, are left out: a command, an option or an error keeps its words.
+Blocks of code, and text between backquotes or double quotes, are left out: a command, an option or an error keeps its words. The
+files stand in COVERED, the words in WORDS.
 """
 import fnmatch
 import os
@@ -16,10 +17,11 @@ sys.dont_write_bytecode = True
 
 import test_pages  # noqa: E402
 
-# Which files are read. Globs of paths from the root; * stands for / too.
-COVERED = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs/*.md", "tests/*README.md", "conf/*")
+# Which files are read: globs of paths from the root; * stands for / too. To cover code, add its globs here ("proxy/*.h"):
+# prose() knows the comments of each language.
+COVERED = ("*.md", "conf/*")
 # docs/locks.md has the words of the code until both are renamed.
-LEFT_OUT = ("docs/locks.md", "conf/grafana/*")
+LEFT_OUT = ("docs/locks.md",)
 
 # What follows a noun, and no adjective.
 END = r"(?=['.,;:!?)|]|\s*$|\s+(?:is|are|was|were|has|have|had|may|must|can|will|does|do|that|which|whose|to|of|in|on|at|by|for|" \
@@ -48,39 +50,48 @@ WORDS = [
 ]
 PATTERNS = [(why, re.compile(pattern.replace(" ", r"\s+"), re.I)) for why, pattern in WORDS]
 
-FENCE = re.compile(r"^\s*```")
-# A quotation may go on over a line's end, but not over a paragraph's.
+# A quotation may go on over a line's end, but not over a paragraph's. The target of a link is quoted too.
 QUOTED = re.compile(r"`[^`\n]*(?:\n[^`\n]+)?`|\"[^\"\n]*(?:\n[^\"\n]+)?\"|\]\([^)\s]*\)")
+
+# The prose of a file, by its ending: of a page all but blocks of code, of code its comments. Other files have none.
+HASH = re.compile(r"^[ \t]*#.*$|[ \t]#[ \t].*$", re.M)
+PROSE = {
+    (".md",): None,
+    (".1",): re.compile(r".+"),
+    (".c", ".h"): re.compile(r"/\*(?:.|\n)*?\*/|//.*"),
+    (".lua",): re.compile(r"--\[\[(?:.|\n)*?\]\]|--.*"),
+    (".py",): re.compile(r"\"\"\"(?:.|\n)*?\"\"\"|" + HASH.pattern, re.M),
+    (".sh", ".conf", ".yml", ".yaml", ".cmake", ".service", ".socket", ".in", ".awk", "Dockerfile", "postinst", "prerm",
+     "postrm"): HASH,
+}
 
 
 def covered():
     """The files that are read, by their paths from the root."""
     files = [name for name in os.listdir(test_pages.ROOT) if os.path.isfile(os.path.join(test_pages.ROOT, name))]
-    files += test_pages.tree("docs", "tests", "conf")
+    files += test_pages.tree("docs", "tests", "conf", "scripts", "parser", "proxy")
     return sorted(f for f in files if any(fnmatch.fnmatch(f, glob) for glob in COVERED)
-                  and not any(fnmatch.fnmatch(f, glob) for glob in LEFT_OUT) and f.endswith(kinds(f)))
+                  and not any(fnmatch.fnmatch(f, glob) for glob in LEFT_OUT)
+                  and any(f.endswith(endings) for endings in PROSE))
 
 
-def kinds(path):
-    """The endings of the files with prose below a folder."""
-    return (".conf", ".md", ".yml", ".yaml", ".service", ".socket", ".1", ".sh", "Dockerfile", "postinst", "prerm", "postrm") \
-        if path.startswith("conf/") else (".md",)
+def blank(text):
+    return re.sub(r"[^\n]", " ", text)
 
 
 def prose(path, text):
-    """A text with quotations and code blanked out, line for line; of a file that is no page, its comments alone."""
-    code, page = False, path.endswith((".md", ".1"))
-    lines = []
-    for line in text.split("\n"):
-        if FENCE.match(line):
-            code = not code
-            lines.append("")
-        elif code or not page and not line.lstrip().startswith("#"):
-            lines.append("")
-        else:
-            lines.append(line)
+    """A text with code and quotations blanked out, line for line."""
+    pattern = next(p for endings, p in PROSE.items() if path.endswith(endings))
+    if path.endswith(".md"):
+        text = re.sub(r"^[ ]*```(?:.|\n)*?^[ ]*```", lambda found: blank(found.group(0)), text, flags=re.M)
+    else:
+        kept, end = [], 0
+        for found in pattern.finditer(text):
+            kept += [blank(text[end:found.start()]), found.group(0).replace('"""', "   ")]
+            end = found.end()
+        text = "".join(kept) + blank(text[end:])
     # A quotation becomes a word, so that the words beside it do not meet.
-    return QUOTED.sub(lambda found: re.sub(r"[^\n]", "x", found.group(0)), "\n".join(lines))
+    return QUOTED.sub(lambda found: re.sub(r"[^\n]", "x", found.group(0)), text)
 
 
 def offences(path, text):
@@ -94,14 +105,18 @@ def offences(path, text):
 def check_check(results):
     """What the check itself has to find, and what not."""
     cases = [
-        ("Who never releases is seen.", 1), ("whoever asks", 1), ("a client whose lease is over", 0),
-        ("The former wins, and likewise that one.", 3), ("the earlier holder", 0), ("of those, two", 1), ("of\nthese", 1),
-        ("rules that one line includes", 0), ("versions of these libraries", 0), ("this one's lease", 1),
-        ("`who` is quoted, \"who\" too", 0), ("```\nwho\n```\nwho", 1), ("[a](who.md)", 0), ("nobody waits", 1),
-        ("`a quotation\nof who` goes on", 0), ("these two clients", 0), ("its kin", 1), ("none of these.", 1),
+        ("x.md", "Who never releases is seen.", 1), ("x.md", "whoever asks", 1), ("x.md", "a client whose lease is over", 0),
+        ("x.md", "The former wins, and likewise that one.", 3), ("x.md", "the earlier holder", 0),
+        ("x.md", "of those, two", 1), ("x.md", "of\nthese", 1), ("x.md", "none of these.", 1), ("x.md", "its kin", 1),
+        ("x.md", "rules that one line includes", 0), ("x.md", "versions of these libraries", 0),
+        ("x.md", "this one's lease", 1), ("x.md", "these two clients", 0), ("x.md", "nobody waits", 1),
+        ("x.md", "`who` is quoted, \"who\" too", 0), ("x.md", "`a quotation\nof who` goes on", 0),
+        ("x.md", "```\nwho\n```\nwho", 1), ("x.md", "[a](who.md)", 0),
+        ("x.c", "/* Who */ int who; // nobody", 2), ("x.lua", "local who = 1 -- who", 1), ("x.sh", "who # likewise", 1),
+        ("x.py", "def who():\n    \"\"\"Who asks.\"\"\"\n    return nobody", 1),
     ]
-    for text, expected in cases:
-        found = sorted({(n, w.lower()) for n, w, _ in offences("x.md", text)})
+    for path, text, expected in cases:
+        found = sorted({(n, w.lower()) for n, w, _ in offences(path, text)})
         results.append([] if len(found) == expected else ["test_words.py: %r has %r" % (text, found)])
 
 
