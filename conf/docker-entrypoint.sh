@@ -1,9 +1,10 @@
 #!/bin/sh
 # docker-entrypoint.sh [--test-conf | --advise TIME | --advise-from -] [FILE] [--directive value ...]: becomes
-# lockkeeper, as the image's first process, so that signals reach it. Without FILE its configuration is LOCKKEEPER_CONF, or the package's in /etc. LOCKKEEPER_ARGS has directives for
-# where there is no command line to write them on; words in it have blanks between them, and no quotes.
+# lockkeeper, as the image's first process, so that signals reach it. Without FILE its configuration is LOCKKEEPER_CONF, or the
+# package's in /etc. LOCKKEEPER_ARGS has directives for places without a command line. Its words have blanks between them, and
+# no quotes.
 #
-# The addresses of a container are all its own: --bind opens the port to whom docker run -p lets in.
+# The addresses of a container are all its own: --bind opens the port to all clients that docker run -p lets in.
 set -eu
 case ${1-} in
 --version | -v | --help | -h) exec lockkeeper "$1" ;;

@@ -1,9 +1,9 @@
-# What is installed where, and the Debian package (cpack -G DEB in the build folder).
-# lintian has nothing to say of that beyond hints (tests/integration/test_package.py).
+# The places of installed files, and the Debian package (cpack -G DEB in the build folder).
+# lintian reports only hints for the package (tests/integration/test_package.py).
 include(GNUInstallDirs)
 
 set(CONF ${CMAKE_CURRENT_LIST_DIR})
-# Who builds packages for others says who he is, as to Debian's own tools.
+# DEBEMAIL and DEBFULLNAME name the builder of a package, as for Debian's own tools.
 set(CPACK_PACKAGE_CONTACT "the lockkeeper authors <maintainers@lockkeeper.example>")
 if(DEFINED ENV{DEBEMAIL})
   set(CPACK_PACKAGE_CONTACT "$ENV{DEBEMAIL}")

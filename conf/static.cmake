@@ -1,11 +1,11 @@
-# Libraries for STATIC: one file, without any library of the system's.
+# Libraries for STATIC: one file that uses no library of the system.
 #
 # libmicrohttpd's archive is made with gnutls, for HTTPS; gnutls can't be linked from Debian, which has no archive of
-# p11-kit. The page is plain HTTP: what libmicrohttpd would call for HTTPS is a function here that ends the process, but
-# for the two that it calls at its start and end.
+# p11-kit. The page is plain HTTP: the functions that libmicrohttpd would call for HTTPS are stubs here that end the process,
+# except the two that it calls at its start and end.
 #
-# glibc is linked too. It still looks names up in /etc/hosts and by DNS; what else /etc/nsswitch.conf names (mdns, ldap)
-# would be libraries of exactly its own version.
+# glibc is linked too. It still looks names up in /etc/hosts and by DNS. Other sources of /etc/nsswitch.conf (mdns, ldap)
+# would need libraries of exactly its own version.
 foreach(library IN ITEMS ev hiredis uuid ssl crypto microhttpd)
   find_library(STATIC_${library} lib${library}.a REQUIRED)
 endforeach()

@@ -50,6 +50,8 @@ echo "includes:"
 python3 tests/unit/test_includes.py || status=1
 echo "pages:"
 python3 tests/unit/test_pages.py || status=1
+echo "words:"
+python3 tests/unit/test_words.py || status=1
 
 # Groups of files on all processors; what is found in a header is found with each file that includes it, and said once.
 clang_tidy=$(version_14 clang-tidy)

@@ -232,7 +232,7 @@ def works_for_others(rig):
 # ---- memory ------------------------------------------------------------------------------------------------------
 
 
-@attack("1,000 `GET` of 1 MB in a pipeline that nobody reads")
+@attack("1,000 `GET` of 1 MB in a pipeline whose client does not read")
 def unread(rig):
     rig.start()
     with rig.redis.client() as c:
@@ -259,7 +259,7 @@ def unread_many(rig):
     time.sleep(rig.some(3, 1))
 
 
-@attack("200,000 `PING` that nobody reads")
+@attack("200,000 `PING` whose client does not read")
 def unread_small(rig):
     rig.start()
     rig.go()
@@ -280,7 +280,7 @@ def unread_messages(rig):
     rig.owed += count * MB
 
 
-@attack("a `MONITOR` that nobody reads, beside 50 MB of requests")
+@attack("a `MONITOR` whose client does not read, beside 50 MB of requests")
 def unread_monitor(rig):
     rig.start()
     listener = rig.connect()
@@ -388,7 +388,7 @@ def noscript(rig):
         client("DEL", *["lock:%d" % n for n in range(10000)])
 
 
-@attack("100,000 `DEL` of somebody else's lock")
+@attack("100,000 `DEL` of another client's lock")
 def refused(rig):
     rig.start()
     rig.connect()("SETNX", "lock:theirs", "1")
@@ -403,7 +403,7 @@ def refused(rig):
     rig.note = "%.1f MB of log" % ((os.path.getsize(rig.proxy.log_path) - size) / 1e6)
 
 
-@attack("the same while nobody reads the log, a full pipe")
+@attack("the same while the log, a full pipe, has no reader")
 def full_pipe(rig):
     rig.start_redis()
     folder = tempfile.TemporaryDirectory(prefix="lockkeeper-attack-")
@@ -701,7 +701,7 @@ def row(title, result, bound):
         "; ".join([*([result["note"]] if result["note"] else []), *offences(result, bound)]) or "-")
 
 
-HEAD = ["| attack | neighbour's wait, ms | at Redis itself | MB sent and owed | MB taken | bytes for a byte | files / connections to Redis | |",
+HEAD = ["| attack | neighbour's wait, ms | at Redis itself | MB sent and owed | MB taken | bytes for a byte | files / connections to Redis | a note, or the promise that did not hold |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |"]
 
 

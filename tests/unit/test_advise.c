@@ -949,7 +949,7 @@ static struct advise_row some_row(uint64_t *dice) {
 
 /* docs/advise.md says what each word means that a line may have. */
 static void every_word_is_explained(void **state) {
-    const char *text = text_behind("docs/advise.md", "What follows the events can be copied");
+    const char *text = text_behind("docs/advise.md", "The text after the events can be copied");
     uint64_t dice = 7;
     char line[ADVISE_LINE_MAX];
     for (int i = 0; i < 2000; i++) {

@@ -916,7 +916,8 @@ static void test_reload_is_documented(void **state) {
     (void)state;
     char *text = read_home("docs/operations.md");
     assert_non_null(text);
-    char *from = strstr(text, "These directives change so:"), *to = from ? strstr(from, "Others need a restart") : NULL;
+    char *from = strstr(text, "A reload changes these directives:"),
+         *to = from ? strstr(from, "Other directives need a restart") : NULL;
     assert_non_null(to);
     *to = '\0';
     for (size_t i = 0; i < config_directive_count(); i++) {
