@@ -264,9 +264,9 @@ enum loser_release aftermath_release(struct family *f, struct contest *c, struct
     /* Of a lock that is free as far as is known, another proxy may have given a lease. */
     bool waits = patient && (live || elsewhere) && (!again || !held_long_enough(w, now_ms));
     enum loser_release said = LOSER_REFUSED;
+    bool shortly = apart_ms <= SHORTLY_MS + TRIPS * trip_ms(p) || score(evidence(f, c), w->lost_row, 0) >= LATER_SCORE;
     if (!lease_changed(w, live) && !family_losers_release(f, c))
-        said = apart_ms <= SHORTLY_MS + TRIPS * trip_ms(p) ? release_shortly(f, c, w, live, waits, elsewhere, now_ms)
-                                                           : LOSER_BELIEVED;
+        said = shortly ? release_shortly(f, c, w, live, waits, elsewhere, now_ms) : LOSER_BELIEVED;
     if (said == LOSER_HELD_BACK)
         return said;
     w->held_ms = 0;

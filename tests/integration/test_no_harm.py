@@ -57,7 +57,7 @@ def test_own_connections_are_no_pool(backend_kind, rng, record_property):
     """Losers that release, and holders that are late: nobody's live lock is freed, and no late write passes the fence."""
     present, commands, shop = prepared(pools.OWN)
     families = pools.own_families(present, FAMILIES, rng)
-    pools.run(contend.Bench(commands, shop, seed=rng.randrange(1000)), families, backend_kind, seconds=9, at_once=len(families))
+    pools.run(contend.Bench(commands, shop, seed=rng.randrange(1000)), families, backend_kind, seconds=8, at_once=9)
     record_property("table", pools.table(families, own=True))
     whole = pools.Row(families)
     told = "\n%s\n%s" % (pools.table(families, own=True), pools.worst(families))

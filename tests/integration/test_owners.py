@@ -402,6 +402,20 @@ def test_a_successor_serves_its_predecessors_locks(backend, start_proxy, people,
     gone(direct, leased)  # not renewed any more
 
 
+def test_released_through_a_proxy_that_was_not_met(backend, start_proxy, key):
+    """A pool's connection has acquired, and a colleague's at another proxy has released. The connection's next DEL is for the
+    lease that the first proxy gave since. Where the lease vanished instead, as with a lost node, that DEL is late."""
+    proxies = [start_proxy(backend) for _ in range(2)]
+    here, also_here, there = (Client(proxies[i].address) for i in (0, 0, 1))
+    pooled, vanished = key("lock:pooled"), key("lock:vanished")
+    assert acquire(here, pooled) and acquire(here, vanished)
+    assert there("DEL", pooled) == 1
+    with backend.node_of(vanished).client() as direct:
+        assert direct("DEL", vanished) == 1
+    assert acquire(also_here, pooled) and acquire(also_here, vanished)
+    assert [here("DEL", pooled), here("DEL", vanished)] == [1, 0]
+
+
 @pytest.mark.parametrize("idle", [queue.LifoQueue, queue.Queue], ids=["last-one-first", "by-turns"])
 def test_a_pool_over_two_proxies(backend, start_proxy, key, idle):
     """Nobody is late and nobody crashes: the pool comes to be known for one at both proxies, whichever of them its
