@@ -191,6 +191,6 @@ def test_a_sentinel_s_name_of_several_machines(names, redis, start_proxy, connec
         assert client("SET", "k", "v") == "OK"
         until(lambda: "address=sentinel.test:%d,state=up" % sentinel.port in client("PROXY", "INFO", "upstreams"), TIMEOUT,
               "the subscription")
-        assert "is not subscribed to" not in proxy.log()
+        assert "No subscription to Sentinel" not in proxy.log()
     finally:
         sentinel.stop()

@@ -640,12 +640,12 @@ static void test_nonsense(void **state) {
     fake_open(&f, &rig, "HTTP/1.1 400 Bad Request\r\n\r\n");
     rig.addresses[0] = f.address;
     rig_start(&rig);
-    expect_lost(&rig, &f, "what it sent is no RESP");
+    expect_lost(&rig, &f, "it sent bytes that are not RESP");
     struct call c;
     call_init(&c);
     const char *error = call_try(&rig, &c, &plain_lane, -1, "GET", "k", NULL); /* it is left alone for a while */
     assert_non_null(error);
-    assert_non_null(strstr(error, "can't be reached (what it sent is no RESP); the request was not sent"));
+    assert_non_null(strstr(error, "can't be reached (it sent bytes that are not RESP); the request was not sent"));
     f.answer = "+fine\r\n";
     call_init(&c);
     AWAIT(&rig, !call_try(&rig, &c, &plain_lane, -1, "GET", "k", NULL));
