@@ -268,7 +268,7 @@ def test_the_bound_of_a_leave(farm, start_proxy, connect):
     until(lambda: "no new clients" in proxy.log(), 10, "the signal's work")
     assert idle("PING") == "PONG"
     ended(proxy, 10)
-    assert "1 clients are still there after shutdown-timeout" in proxy.log()
+    assert "1 clients are still connected after shutdown-timeout" in proxy.log()
 
 
 def test_signals_upon_a_leave(farm, start_proxy, connect):
