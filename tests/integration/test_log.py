@@ -49,7 +49,7 @@ def test_a_log_that_cannot_be_opened_anew_goes_on(logging, connect):
     log.rename(old)
     log.mkdir()
     proxy.signal(signal.SIGUSR1)
-    until(lambda: any("could not be opened anew" in line and "Is a directory" in line for line in lines_of(old)), 15,
+    until(lambda: any("could not be opened again" in line and "Is a directory" in line for line in lines_of(old)), 15,
           "the reason, in the old file")
     log.rmdir()
     os.mkfifo(log)
