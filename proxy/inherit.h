@@ -2,9 +2,9 @@
  * Listening sockets that were passed to this process at its start: by systemd (sd_listen_fds(3)), or by the process
  * from which it takes over (successor.c).
  *
- *      systemd        LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES           descriptors 3, 4, ...: they define where to
- * listen predecessor    LOCKKEEPER_HANDED, a letter for each socket;     descriptor 3: to report that clients are
- * accepted; LOCKKEEPER_HANDED_PATH, the unix socket's        4, 5, ...: used if the configuration has them
+ *      systemd        LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES        descriptors 3, 4, ...: they define where to listen
+ *      predecessor    LOCKKEEPER_HANDED, a letter for each socket;  descriptor 3: to report that clients are accepted;
+ *                     LOCKKEEPER_HANDED_PATH, the unix socket's     4, 5, ...: used if the configuration has them
  */
 #ifndef LOCKKEEPER_INHERIT_H
 #define LOCKKEEPER_INHERIT_H

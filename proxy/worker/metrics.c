@@ -1,7 +1,7 @@
 /*
  * The metrics of workers, nodes and locks, passed on through proxy/base/metric.h.
  *
- *      each worker, once a second: the state of its nodes ──> its board ──┐
+ *      each worker, once a second: the state of its nodes ──> its board ──────┐
  *      the first worker, when asked: counters (atomic) and all boards ────────┴──> sink
  */
 #include <dirent.h>
