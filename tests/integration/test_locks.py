@@ -1273,7 +1273,7 @@ def test_what_has_names_is_a_map_in_resp3(pair):
 
 def test_proxy_explain_of_what_the_proxy_does_not_know(pair):
     answer = fields(pair.a("PROXY", "EXPLAIN", "NO.SUCH", "a"))
-    assert "known to nobody" in answer["command"]
+    assert "unknown to the node, too" in answer["command"]
 
 
 def test_proxy_explain_under_audit_says_what_enforcing_would_see(pair):

@@ -1,4 +1,4 @@
-"""What makes a client a replica is refused: replicas, and tools that copy as they do, ask the server itself."""
+"""What makes a client a replica is refused: replicas and similar tools must connect to the server itself."""
 
 import subprocess
 
