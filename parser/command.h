@@ -33,7 +33,7 @@ enum command_need {
     NEED_SESSION,  /* answered or tracked by the session itself: AUTH, HELLO, SELECT, QUIT, CLIENT, RESET, ... */
     NEED_PROXY,    /* the PROXY command */
     NEED_TRANSACTION, /* MULTI EXEC DISCARD WATCH UNWATCH */
-    NEED_PUBSUB,      /* SUBSCRIBE and its kin; PUBLISH is NEED_NODE or NEED_KEY */
+    NEED_PUBSUB,      /* SUBSCRIBE and similar; PUBLISH is NEED_NODE or NEED_KEY */
     NEED_BLOCKING,    /* may block: BLPOP, BRPOP, XREAD BLOCK ... (see command_blocks) */
     NEED_REFUSED,     /* makes no sense through a proxy, for example a command that makes the client a replica */
     NEED_CLOSE        /* POST and Host:, which Redis takes for an attack: the connection is closed */

@@ -701,7 +701,7 @@ static int print_help(void) {
          "       lockkeeper --version | --help | --test-conf [CONFIG-FILE]\n"
          "       lockkeeper --advise TIME [CONFIG-FILE] --upstream ...     which locks of that Redis are unsafe, by "
          "MONITOR\n"
-         "       lockkeeper --advise-from FILE|-                           likewise, of what redis-cli MONITOR has "
+         "       lockkeeper --advise-from FILE|-                           the same for what redis-cli MONITOR has "
          "written\n\n"
          "A lock proxy for Redis: point applications at its port instead of Redis's.\n"
          "Example: lockkeeper --port 6380 --upstream standalone 127.0.0.1:6379\n\nDirectives:");

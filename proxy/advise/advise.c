@@ -541,7 +541,7 @@ static void note_rewritten(struct note *n) {
     }
 }
 
-/* Notes that the traffic does not show who holds the lock from now on. */
+/* Notes that the traffic does not show the lock's holder from now on. */
 static void note_unsure(struct note *n) {
     struct advise_place *p = n->place;
     if (!held_now(n))

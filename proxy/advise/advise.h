@@ -34,7 +34,7 @@ enum advise_event {
     ADVISE_REWRITTEN, /* SET XX, or compare and expire: an extension, or a release if it leaves much less time than
                          there was */
     ADVISE_WRITTEN,   /* SET with an expiry and no condition */
-    ADVISE_SWAPPED,   /* GETSET over an existing key: the traffic does not show who holds the lock now */
+    ADVISE_SWAPPED,   /* GETSET over an existing key: the traffic does not show the lock's new holder */
     /* For list locks that are not enforced; `value` is the node. */
     ADVISE_PUSHED,
     ADVISE_HEAD,    /* shown as the queue's head */
@@ -121,7 +121,7 @@ enum advise_script {
     ADVISE_SCRIPT_ACQUIRES, /* SET NX, GET and SET, ...: if it acquired, its reply is OK, above zero, or the value */
     ADVISE_SCRIPT_RELEASES, /* GET, compare, DEL: above zero if it released */
     ADVISE_SCRIPT_EXTENDS,  /* GET, compare, PEXPIRE: above zero if it extended */
-    ADVISE_SCRIPT_ENTERS,   /* HINCRBY, PEXPIRE: nil if it acquired, else the time left; and other scripts with such a
+    ADVISE_SCRIPT_ENTERS,   /* HINCRBY, PEXPIRE: nil if it acquired, else the time left; also other scripts with this
                                reply */
     ADVISE_SCRIPT_LEAVES    /* HINCRBY, DEL: 1 if it released */
 };

@@ -294,7 +294,7 @@ static uint32_t wanted_outside(struct session *s, const struct request_class *k)
     return k->key_count == 1 && advise_wants(s, k->command, k->request, k->bytes, key, len) ? k->keys[0] : 0;
 }
 
-/* The note for such a key, or NULL. */
+/* The note for the key of wanted_outside, or NULL. */
 static struct audit_note *note_outside(struct session *s, const struct request_class *k) {
     size_t len;
     uint32_t outside = wanted_outside(s, k);

@@ -112,8 +112,8 @@ static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, str
     return error_text(c, &data, &len) && c->u->above->error(c->u, c->node, r, data, len);
 }
 
-/* Delivers the reply of a batch, which is EXEC's. If the batch was not executed, the first error before EXEC's reply is
- * the reason, and routing looks at that one. */
+/* Delivers the reply of a batch, which is EXEC's. If the batch was not executed, routing looks at the first error
+ * before EXEC's reply, since that is the reason. */
 static __attribute__((noinline)) void deliver_batch(struct upstream_conn *c, struct upstream_request *r,
                                                     const char *data, size_t len) {
     bool error = c->scan.type == '-' && !c->passing, multi_refused = r->multi_refused;
