@@ -165,7 +165,7 @@ def test_all_errors_are_named(tmp_path):
 
 
 def test_test_conf_leaves_nothing_behind(server, start_proxy, connect, tmp_path):
-    """It may be asked beside its own proxy, whose ports and files it does not touch."""
+    """It may run beside the proxy of the same configuration, and touches neither its ports nor its files."""
     log, pid, path = tmp_path / "log", tmp_path / "pid", str(tmp_path / "sock")
     admin = free_port()
     proxy = start_proxy(server, "unixsocket " + path, "admin-port %d" % admin)

@@ -1,7 +1,7 @@
-"""Fences (S7): a session that has lost its lease is late until it acquires again, whatever is believed of its client.
+"""Fences (S7): a session that has lost its lease is late until it acquires again, whatever was learnt of its client.
 
-A held the lock, B holds it now. Both are connections of one host without names, so that the proxy believes releases of
-one session for another. A's write answers FENCED and changes nothing."""
+A held the lock, B holds it now. Both are connections of one host without names, so that the proxy believes releases of one
+session for another. A's write answers FENCED and changes nothing."""
 
 import itertools
 import subprocess

@@ -1,4 +1,4 @@
-"""Nodes that say what no Redis says: numbers beyond every range, lengths that nothing follows."""
+"""Nodes that send what no Redis sends: numbers out of range, lengths without data."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""conf/prometheus and conf/grafana: alerts and panels ask for what a proxy's /metrics has, and the alerts do what their unit tests
-say."""
+"""conf/prometheus and conf/grafana: alerts and panels use metrics that a proxy's /metrics has, and the alerts fire as their
+unit tests say."""
 
 import json
 import os

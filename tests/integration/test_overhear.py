@@ -1,4 +1,4 @@
-"""lockkeeper --advise and --advise-from: what PROXY ADVISE would say, of servers that nothing stands before."""
+"""lockkeeper --advise and --advise-from: PROXY ADVISE's report for servers without a proxy."""
 
 import signal
 import subprocess
@@ -52,8 +52,8 @@ def line_of(lines, start):
 
 
 def unsafe_workers(connect, prefix, rounds=16):
-    """SETNX, EXPIRE, DEL in `finally` by losers too; SET NX whose DEL comes when its lock is over and another's; and
-    redis-py's Lock."""
+    """SETNX, EXPIRE, and DEL in `finally`, by losers too; SET NX whose DEL comes after its lock has ended and another holds it;
+    and redis-py's Lock."""
     first, second = connect("shop"), connect("shop")
     for i in range(rounds):
         key = prefix + "%d:plain" % (i % 2)
@@ -110,7 +110,7 @@ def test_a_cluster():
 
 
 def test_a_dead_lock():
-    """Its owner is gone, as CLIENT LIST says a few seconds later; who has asked since has lost."""
+    """Its owner is gone, as CLIENT LIST shows a few seconds later; later attempts are lost."""
     server = servers.RedisServer()
     try:
         listener = Listener(server.upstream()).listens()
@@ -183,7 +183,7 @@ def test_it_ends_by_itself():
 
 
 def test_redis_is_asked_for_locks_from_before():
-    """The attempts bring an expiry, so that nobody else would know that the lock is there for ever."""
+    """The attempts have an expiry, so only a PTTL can show that the lock has none."""
     server = servers.RedisServer()
     try:
         client = redis.Redis(port=server.port)
