@@ -12,7 +12,8 @@ A place is a server, with the process's connections to it. There are three kinds
     own            one for each worker
     pool           idle ones are taken for a command, and given back; the last one given back is the first one taken, as in
                    redis-py, Jedis and go-redis, or the first one, where `turns` is set
-    multiplexed    one for all of the process"""
+    multiplexed    one for all of the process
+"""
 
 import collections
 import heapq

@@ -2,7 +2,8 @@
 it usually has. The scripts are our own, with the libraries' commands.
 
 A library's methods are code of crowd.py's workers. `acquire` returns what the caller needs later on to show that it is the
-holder, or None; `extend` and `release` return whether the library would call that done."""
+holder, or None; `extend` and `release` return whether the library would call that done.
+"""
 
 import hashlib
 import pickle

@@ -7,7 +7,8 @@ through the proxy.
 
 On D each worker is a process, and all workers of a stage are one client identity. The processes of P and M set a name with
 CLIENT SETNAME, as the README asks of several processes on one machine. Under `owner auto` they also show their connection
-model: M sets its library's name; P has twice released over another connection than it had acquired over."""
+model: M sets its library's name; P has twice released over another connection than it had acquired over.
+"""
 
 import itertools
 import time

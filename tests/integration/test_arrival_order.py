@@ -2,7 +2,8 @@
 first.
 
 The proxy is stopped (SIGSTOP) while the bytes come in a known order: each client sends after the kernel has acknowledged
-the bytes of the one before. So the proxy finds all bytes at once."""
+the bytes of the one before. So the proxy finds all bytes at once.
+"""
 
 import contextlib
 import fcntl

@@ -1,7 +1,8 @@
 """Nodes that are replaced by others: replicas promoted on a cluster, masters demoted, addresses that change, nodes that
 vanish without a word, that are full, or that are still loading.
 
-Clients of other nodes go on meanwhile, an application's write is executed at most once, and locks keep their holders."""
+Clients of other nodes go on meanwhile, an application's write is executed at most once, and locks keep their holders.
+"""
 
 import os
 import signal

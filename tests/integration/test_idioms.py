@@ -4,7 +4,8 @@ known thing must go wrong, then the very same code through the proxy, where it m
 A test is a row of the table on one model, owner and backend. The rows mostly wait for leases to end, so all selected rows
 of a backend run side by side before the first test checks its own. Colleagues are workers of one process, rivals of
 several; on D they are the same. If workers share connections and the bytes do not show which worker sends, a row has
-colleagues only if the documentation promises something for them."""
+colleagues only if the documentation promises something for them.
+"""
 
 import collections
 import concurrent.futures

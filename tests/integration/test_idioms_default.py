@@ -3,7 +3,8 @@ address; `kind` is set if the idiom needs it. Each idiom runs over a connection 
 all. No two workers are inside, and no holder's release is refused (a pool may lose two before it is known as a pool). A late
 holder takes nothing from the present holder.
 
-Idiom 18, the throttle, has a test of its own; 20, Redlock, is test_library_locks.py's."""
+Idiom 18, the throttle, has a test of its own; 20, Redlock, is test_library_locks.py's.
+"""
 
 import pickle
 import time

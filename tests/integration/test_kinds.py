@@ -1,7 +1,8 @@
 """What is a lock under a rule, and what is data: on the default rule everything except SETNX and similar commands behaves byte
 for byte as on Redis, including the time to live; and no command overwrites another client's lease.
 
-`Beside` sends the same commands to the proxy and to a Redis without one, and compares every reply and what is left."""
+`Beside` sends the same commands to the proxy and to a Redis without one, and compares every reply and what is left.
+"""
 
 import os
 import random

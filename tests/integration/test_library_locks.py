@@ -3,7 +3,8 @@ have: on one Redis, on a cluster, and, for Redlock, on three independent Redis, 
 
 A test is a part of a library's run on a backend (contention.py); all selected runs of a backend are made side by side before
 the first test checks its own. Workers release in time, and so a holder's release frees its lock: a pool whose releases are bare
-may lose two before it is known as one."""
+may lose two before it is known as one.
+"""
 
 import concurrent.futures
 import random

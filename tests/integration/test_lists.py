@@ -1,7 +1,8 @@
 """List locks: a queue of nodes whose head is the holder (RPUSH, LRANGE, LREM), plain and reentrant.
 
 If an application's code fails directly on Redis, it is run there too and must fail. There are three kinds of connections: D
-one for each worker, P a pool, M one for all workers of a process."""
+one for each worker, P a pool, M one for all workers of a process.
+"""
 
 import itertools
 import os

@@ -1,5 +1,6 @@
 """Authentication: passwords that were revoked, a Redis that was not asked yet, wrong passwords by the thousand, and the rights
-to PROXY."""
+to PROXY.
+"""
 
 import os
 import re

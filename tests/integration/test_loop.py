@@ -1,5 +1,6 @@
 """No request of one client delays the others: long work is done in steps, or refused. The tests count turns of the loop with
-a part of the work, since times differ between machines."""
+a part of the work, since times differ between machines.
+"""
 
 import re
 import select

@@ -2,7 +2,8 @@
 sharing, two proxies on one Redis, a proxy that takes over from its predecessor.
 
 Two proxies with three threads each stand before one Redis. The kernel distributes connections of one name over the
-threads; there are enough of them for several threads."""
+threads; there are enough of them for several threads.
+"""
 
 import itertools
 import queue

@@ -1,6 +1,7 @@
 """The PROXY protocol: behind a load balancer each client has its own address again, and no other client can choose its address.
 
-If HAProxy is installed, it sends the headers; other headers are written by hand."""
+If HAProxy is installed, it sends the headers; other headers are written by hand.
+"""
 
 import contextlib
 import os

@@ -3,7 +3,8 @@ pipelines, transactions. Replies are the same bytes, except for the differences 
 end.
 
 The same requests every time, so that a change is judged by what it changes; LOCKKEEPER_SEED=N makes others, and
-LOCKKEEPER_RANDOM_SECONDS=N makes each of these longer: rare differences are looked for by hand, with fresh seeds."""
+LOCKKEEPER_RANDOM_SECONDS=N makes each of these longer: rare differences are looked for by hand, with fresh seeds.
+"""
 
 import hashlib
 import os

@@ -1,5 +1,6 @@
 """Sessions that are recognised as a lock's owner by the value that they send or are shown (docs/locks.md, K), and sessions
-that are not. The workers have no names: all are one client, and only the value distinguishes them."""
+that are not. The workers have no names: all are one client, and only the value distinguishes them.
+"""
 
 import itertools
 import time

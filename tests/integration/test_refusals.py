@@ -1,5 +1,6 @@
 """Nodes that are there and refuse: they have become replicas, are full, are still loading, or the proxy has no descriptor
-left to reach them. A refused command was not executed, each lock keeps its holder, and all works again by itself."""
+left to reach them. A refused command was not executed, each lock keeps its holder, and all works again by itself.
+"""
 
 import os
 import resource

@@ -1,5 +1,6 @@
 """Leases that the proxy gives last as long as their client is there: long jobs, connections that are cut and come back, proxies
-that stop and others that take over. And the warning if Redis may evict locks."""
+that stop and others that take over. And the warning if Redis may evict locks.
+"""
 
 import signal
 import threading

@@ -1,6 +1,7 @@
 """Lock code of public applications that the proxy broke, as users reported: one test for each report. All of it works on
 Redis alone. If no worker is late or refused, the proxy records no incident, except for locks without an expiry, which get a
-lease."""
+lease.
+"""
 
 import itertools
 import time

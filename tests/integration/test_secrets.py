@@ -1,6 +1,7 @@
 """Secrets are in the proxy's memory only for as long as they are needed.
 
-The tests do not depend on time: once the proxy has noticed the end of a connection, the secrets sent over it are gone."""
+The tests do not depend on time: once the proxy has noticed the end of a connection, the secrets sent over it are gone.
+"""
 
 import pytest
 

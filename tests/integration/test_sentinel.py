@@ -1,6 +1,7 @@
 """A master that Sentinels watch: found through any Sentinel, left when another node has been promoted.
 
-The failovers are real. Tests that share servers continue with the roles that the test before has left."""
+The failovers are real. Tests that share servers continue with the roles that the test before has left.
+"""
 
 import re
 import signal

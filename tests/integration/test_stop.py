@@ -1,6 +1,7 @@
 """Stopping within a bound, whatever clients do; another process taking over the port; reloading under load.
 
-test_config.py has the plain cases of SIGTERM, SIGINT and SIGHUP."""
+test_config.py has the plain cases of SIGTERM, SIGINT and SIGHUP.
+"""
 
 import signal
 import ssl

@@ -1,7 +1,8 @@
 """Long requests and replies: they are forwarded while they arrive, in memory far below their size.
 
 A request above one megabyte is streamed, over a pin. The result must be the same as Redis's, and a client, a node or a
-slot that goes away in the middle does not affect other clients."""
+slot that goes away in the middle does not affect other clients.
+"""
 
 import socket
 import threading

@@ -1,6 +1,7 @@
 """One process takes over from another without effect on clients: connected clients are served, and new ones get in.
 
-Three ways: two processes with reuse-port, one that starts the next itself (SIGUSR2), and systemd's sockets."""
+Three ways: two processes with reuse-port, one that starts the next itself (SIGUSR2), and systemd's sockets.
+"""
 
 import contextlib
 import ctypes

@@ -1,7 +1,8 @@
 """Random commands of all kinds, whole and damaged, from many sessions at once: for any commands, the proxy neither crashes
 nor hangs, and answers each request exactly once. Other tests check the contents of the replies.
 
-Each batch ends with an ECHO of a unique text: its reply has to come in the place of the request."""
+Each batch ends with an ECHO of a unique text: its reply has to come in the place of the request.
+"""
 
 import random
 import threading
