@@ -303,7 +303,7 @@ static void test_fields(void **state) {
     free(text);
 }
 
-/* A pipe that nobody reads takes nobody's time; what was lost is counted when somebody reads on. */
+/* A pipe without a reader does not block; lost lines are counted in the next line that is written. */
 static void test_nobody_reads(void **state) {
     (void)state;
     enum { WRITTEN = 2000, ROOM = 1 << 20 };
