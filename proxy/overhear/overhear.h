@@ -21,7 +21,7 @@ struct overheard {
     uint64_t lines;            /* valid lines, each a command */
     uint64_t garbage;          /* lines that are not MONITOR's */
     uint64_t attempts;         /* to acquire a lock */
-    uint64_t assumed;          /* the part of these that assumed a free lock, since no command on it was seen before */
+    uint64_t assumed;          /* attempts that count as won because no command on the lock was seen before */
     uint64_t unsure;           /* attempts and releases whose result is not known */
     uint64_t nameless;         /* commands over unix sockets, which MONITOR does not distinguish */
     int64_t first_ms, last_ms; /* of the lines, since 1970; 0: there was none */

@@ -235,7 +235,7 @@ struct upstream_dedicated_events {
     void *arg;
     /* Hands over a whole push; `data` is borrowed. */
     void (*push)(void *arg, const char *data, size_t len);
-    /* Says that one of the connections is gone, and with it the state that the node kept for it. */
+    /* Says that a connection of the lane is gone, and with it the state that the node kept for it. */
     void (*lost)(void *arg);
 };
 

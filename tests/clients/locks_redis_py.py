@@ -6,8 +6,8 @@
     ... hold SECONDS                        takes the lock, says so, and waits to be killed
 
 exclusion: threads add to a counter that only the lock protects. extend: a lock whose holder extends it outlives its
-first lease. late: a release after the end of one's own lease
-frees nobody else's lock. killed: the lock of a killed process ends.
+first lease. late: a release after the end of the worker's lease frees no other worker's lock. killed: the lock of a
+killed process ends.
 """
 
 import os

@@ -43,7 +43,7 @@ RULES = [
 
 class Cell:
     def __init__(self, state, why=""):
-        self.state = state  # ok, wrong (as it has to be), kept, refused, none, FAILED
+        self.state = state  # ok, wrong (as expected), kept, refused, none, FAILED
         self.why = why
 
     def text(self):

@@ -15,8 +15,8 @@ from servers import until
 
 SIDE_BY_SIDE = 8
 WORKERS = 3  # of each of two processes
-SECONDS = 60  # a run whose lock is lost again and again ends here; others reach their goal in one or two
-LEASE = 3000  # ms: longer than anybody works
+SECONDS = 60  # ms: longer than any worker works
+LEASE = 3000  # ms: a lease that ends while its worker is still at work
 SHORT = 150  # ms: a lease that ends while its worker is still at it
 
 

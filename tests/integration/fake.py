@@ -47,8 +47,8 @@ class FakeNode:
 
             def to_a_stranger(self, words):
                 """The reply to one of the proxy's own questions: the rights of clients without login (over a separate
-                connection that begins with RESET), maxclients, and what other proxies have learnt. (A proxy that may not
-                read the latter asks again after a minute.) None: it is another request."""
+                connection that begins with RESET), maxclients, and what other proxies have learnt. (A proxy without the
+                right to read what others have learnt asks again after a minute.) None: it is another request."""
                 if strangers and words[0] == b"XRANGE" and words[1] == RECORD:
                     return b"-NOPERM this user has no permissions to access one of the keys used as arguments\r\n"
                 if strangers and words == [b"INFO", b"clients"]:

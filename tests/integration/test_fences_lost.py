@@ -235,7 +235,7 @@ def test_its_own_release_ends_it(session, kind):
     assert a("DEL", lock) == 1
     acquire(b, lock)
     assert write(a, key, "plain") == "OK"
-    # Its lease ends by itself; it releases before anybody else acquires.
+    # Its lease ends by itself; it releases before another session acquires.
     key, lock = names(kind)
     acquire(a, lock, "50")
     until(lambda: b("EXISTS", lock) == 0, 10, "the lease's end")

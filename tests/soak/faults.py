@@ -28,7 +28,7 @@ class Faults(failovers.Failovers):
         self.harm = asyncio.Lock()
         self.second_busy = asyncio.Lock()
         for node in self.nodes:
-            node.harmed = False  # by one of these
+            node.harmed = False  # by a fault of this list
         self.bad_config = False
 
     async def run(self):

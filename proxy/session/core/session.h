@@ -99,7 +99,7 @@ struct session {
     uint32_t window;     /* how many requests may be in flight; 0: the next request waits until none is */
     size_t burst;        /* bytes of long replies since no request was in flight */
     double long_at;      /* time of the last long reply */
-    uint32_t redirected; /* how many of those in flight */
+    uint32_t redirected; /* how many requests in flight were redirected */
     uint32_t queued_db;  /* in MULTI: the database of the next command, if each SELECT before it is valid */
     size_t in_flight_bytes;
     size_t held_bytes; /* bytes of replies that wait for replies before them */

@@ -118,7 +118,7 @@ struct worker {
                         served */
     struct histogram lock_commands;  /* durations of lock commands */
     struct histogram lock_waits;     /* durations of attempts that have waited and got the lock (rule option wait) */
-    struct histogram lock_handovers; /* of these attempts, the times since the release was seen */
+    struct histogram lock_handovers; /* for waiting attempts that got the lock: the time since the release was seen */
 };
 
 enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000, OLDEST_SHOWN_MAX = 100 };

@@ -47,7 +47,8 @@ struct transaction_item {
     struct list_node link;
     enum item_kind kind;
     uint32_t at;    /* the index of its element */
-    uint32_t group; /* how many elements from this one on become one, their sum; 0: it is inside such a group */
+    uint32_t group; /* how many elements from this one on become one, their sum; 0: it belongs to the group of an
+                       earlier item */
     struct lock_call *lock;
     struct audit_note *note;         /* for ITEM_AUDIT */
     struct fence_question *question; /* for a write of fenced data: its lock check; else NULL */

@@ -8,9 +8,9 @@
 
 #include "proxy/upstream/connection/connection.h"
 
-/* Starts to connect to the address `number`, one of those of at's host; commands may be queued at once. The caller owns
- * the context, as after redisAsyncConnect; it is attached to the loop, with TCP keep-alive. NULL with the reason in
- * `why` on failure. */
+/* Starts to connect to `number`, an address of at's host; commands may be queued at once. The caller owns the context,
+ * as after redisAsyncConnect; it is attached to the loop, with TCP keep-alive. NULL with the reason in `why` on
+ * failure. */
 redisAsyncContext *control_connect(struct upstream *u, const struct address *at, const char *number, char *why,
                                    size_t size);
 

@@ -10,7 +10,7 @@
 
 /* Appends the AUTH of a login. Returns how many replies will come (0: no login needed), or -1: no such login. */
 int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out);
-/* Whether there is such a login; never of login 0. */
+/* Whether the login exists; false for login 0. */
 bool login_known(uint32_t login);
 /* Whether the login was released and forgotten: no session can use it again. */
 bool login_is_over(uint32_t login);
@@ -117,7 +117,7 @@ unsigned dedicated_handshake(struct upstream *u, uint32_t dedicated, struct iobu
  * part that has come. dedicated_drop_push frees it. */
 void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool last);
 void dedicated_drop_push(struct upstream_conn *c);
-/* Tells the owner of a dedicated lane that one of its connections is gone. */
+/* Tells the owner of a dedicated lane that a connection of the lane is gone. */
 void dedicated_lost(struct upstream *u, uint32_t dedicated);
 /* Whether an idle connection is kept, because its node keeps state for it. */
 bool dedicated_keeps(const struct upstream_conn *c);

@@ -55,8 +55,8 @@ def count(sections, lease_ms, freed=0):
 POOL, MULTIPLEXED, OWN = "pool", "multiplexed", "own"  # which workers use a connection: any, all, one
 NONE, FORGOTTEN_DELS, OVERRUNS, LOSERS = "none", "forgotten", "overruns", "losers"
 
-SHARE = 0.9  # of the acquisitions without attribution, where nobody fails
-SHARE_FAULTS = 0.8  # of those on Redis itself that nobody's wrong release made possible
+SHARE = 0.9  # share of the acquisitions without attribution, for cells without faults
+SHARE_FAULTS = 0.8  # share of the acquisitions on Redis itself, without those that a wrong release made possible
 AMBIGUOUS = 1  # releases of a pool that may be refused: right behind a colleague's lost attempt, before it is known
 
 
