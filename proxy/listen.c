@@ -290,7 +290,7 @@ static bool nobody_can_connect(const struct config *c, struct config_errors *err
         return false;
     if (c->port == 0 && c->tls_port == 0)
         return config_refuse(errors, c, "port",
-                             "port 0: expected a tls-port or a unixsocket too, or nobody can connect");
+                             "port 0: expected a tls-port or a unixsocket too, or no client can connect");
     if (c->bind.count == 0)
         return config_refuse(errors, c, "bind", "bind '': expected at least one address");
     return config_refuse(errors, c, "bind", "bind: expected at least one address of this machine");

@@ -293,10 +293,10 @@ static void do_help(struct text *reply) {
         "INCIDENTS SUMMARY [count] [KIND kind] [SINCE time] -- all incidents, counted by kind, rule and client.",
         "LINES LOCKS|INCIDENTS|RULES [<arg> ...] -- the same, each as a line of NAME=VALUE.",
         "WATCH [KIND kind] [KEY pattern] -- incidents as they happen, until RESET or QUIT.",
-        "RULES -- the lock rules and fences in force, with hit counts, and whose workers share connections.",
+        "RULES -- the lock rules and fences in force, with hit counts, and clients that share connections.",
         "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
-        "RELEASE <key> -- releases a lock whoever holds it; recorded as an incident.",
+        "RELEASE <key> -- releases a lock, with any holder; recorded as an incident.",
         "RELOAD -- reads the configuration anew, as SIGHUP does; says what needs a restart.",
         "CONFIG [pattern] -- the directives that are in force, as CONFIG GET; passwords are not shown.",
     };

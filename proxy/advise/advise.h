@@ -142,11 +142,11 @@ enum advise_script advise_script_kind(const char *source, size_t len);
 void advisor_script_note(struct advisor *a, uint64_t sha1, const struct advise_text *text);
 struct advise_text advisor_script(struct advisor *a, uint64_t sha1);
 
-/* Calls fn with a line for each dead lock, for each pattern of data that is written under a lock, and for each pattern
- * of locks and client, those with most events first. fn must not call this module. */
+/* Calls fn with a line for each dead lock, for each pattern of data under a lock, and for each pattern of locks and
+ * client. Patterns with most events come first. fn must not call this module. */
 void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const char *line, size_t len), void *arg);
-/* Counts the patterns of keys that look like locks, with enough events to advise a rule, were seen since then, and
- * match none of the rules, not even one that is off. */
+/* Counts the patterns of keys that look like locks: with enough events to advise a rule, seen since then, and without a
+ * match among the rules, even those that are off. */
 size_t advisor_unruled(struct advisor *a, const struct lock_rules *rules, int64_t since_ms);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The header of the PROXY protocol, versions 1 (a line) and 2 (binary), in which a load balancer names the client whose
- * connection it forwards (HAProxy's specification "The PROXY protocol"). Pure: bytes in, addresses out. It reads no
+ * The header of the PROXY protocol, versions 1 (a line) and 2 (binary): HAProxy's specification "The PROXY protocol".
+ * In it a load balancer names the client whose connection it forwards. Pure: bytes in, addresses out. It reads no
  * socket, and does not decide which senders are trusted.
  */
 #ifndef LOCKKEEPER_NET_PROXY_HEADER_H

@@ -45,7 +45,7 @@ struct upstream_config {
     unsigned connections;                          /* shared connections to a node, for each pool */
     unsigned pins_node;      /* connections to a node that single clients use alone, at most; 0: derived from the node's
                                 maxclients */
-    unsigned pins_client;    /* the share of pins_node that one client may have; 0: half */
+    unsigned pins_client;    /* how many of them one client may have; 0: half */
     unsigned pins_total;     /* the same for the whole process, to all nodes; 0: no limit */
     int64_t timeout_ms;      /* upstream-timeout */
     struct tls_context *tls; /* for all nodes except those behind unix sockets; borrowed; NULL: plain */

@@ -12,9 +12,9 @@
  *
  *   stop     no new clients; each session is closed once all its replies are written, all within a bound
  *
- * A request that was read is answered; a request that was not read is not run. Only a stop gives the leases that the
- * proxy renews a last expiry, some at a time, so that their owners still hold them when they connect to another proxy.
- * It knows no commands.
+ * A request that was read is answered; a request that was not read is not run. Only a stop gives a last expiry to the
+ * leases that the proxy renews, some at a time. So their owners still hold them when they connect to another proxy. It
+ * knows no commands.
  */
 #include <linux/filter.h>
 #include <sys/socket.h>

@@ -116,7 +116,7 @@ def refusal(*args):
 
 
 START_REFUSES = {
-    "nobody can connect": ("port 0", "port 0: expected a tls-port or a unixsocket too, or nobody can connect"),
+    "nobody can connect": ("port 0", "port 0: expected a tls-port or a unixsocket too, or no client can connect"),
     "no address": ("bind 1.2.3.4.5", "bind '1.2.3.4.5': expected an address of this machine"),
     "address of another": ("bind 203.0.113.5", "port 6380: can't listen on 203.0.113.5: Cannot assign requested address"),
     "no address at all": ('bind ""', "bind '': expected at least one address"),
