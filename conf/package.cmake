@@ -1,9 +1,9 @@
-# The places of installed files, and the Debian package (cpack -G DEB in the build folder).
-# lintian reports only hints for the package (tests/integration/test_package.py).
+# The files to install, and the Debian package (cpack -G DEB in the build folder). lintian reports nothing but hints for it
+# (tests/integration/test_package.py).
 include(GNUInstallDirs)
 
 set(CONF ${CMAKE_CURRENT_LIST_DIR})
-# DEBEMAIL and DEBFULLNAME name the builder of a package, as for Debian's own tools.
+# Maintainers set their name as for Debian's own tools.
 set(CPACK_PACKAGE_CONTACT "the lockkeeper authors <maintainers@lockkeeper.example>")
 if(DEFINED ENV{DEBEMAIL})
   set(CPACK_PACKAGE_CONTACT "$ENV{DEBEMAIL}")
@@ -19,7 +19,7 @@ add_custom_command(
   DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/scripts/conf_man.awk ${CONF}/lockkeeper.conf
   COMMENT "Writing lockkeeper.conf(5)"
   VERBATIM)
-# Debian wants manual pages and the changelog compressed, and always to the same bytes.
+# Debian requires compressed manual pages and changelog, with the same bytes in each build.
 set(MAN_PAGES)
 foreach(page ${CONF}/lockkeeper.1 ${CONF_MAN} ${CMAKE_CURRENT_BINARY_DIR}/changelog)
   get_filename_component(name ${page} NAME)
@@ -41,14 +41,14 @@ install(FILES ${CONF}/standalone.conf ${CONF}/cluster.conf ${CONF}/sentinel.conf
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY ${CONF}/presets ${CONF}/prometheus ${CONF}/grafana DESTINATION ${CMAKE_INSTALL_DATADIR}/lockkeeper)
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
-# Debian's name for whose work this is, and under which licence.
+# The copyright file, with authors and licence, under Debian's name for it.
 file(READ ${CMAKE_CURRENT_SOURCE_DIR}/LICENSE LICENCE_TEXT)
 string(REGEX REPLACE "^.*(Redistribution and use in .*)\n$" " \\1" LICENCE_TEXT "${LICENCE_TEXT}")
 string(REPLACE "\n" "\n " LICENCE_TEXT "${LICENCE_TEXT}")
 string(REPLACE "\n \n" "\n .\n" LICENCE_TEXT "${LICENCE_TEXT}")
 configure_file(${CONF}/debian/copyright.in ${CMAKE_CURRENT_BINARY_DIR}/copyright @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
-# Paths of a package, not of a prefix: the unit names them.
+# Paths of a package, not of a prefix: the unit contains them.
 install(FILES ${CONF}/lockkeeper.conf DESTINATION /etc/lockkeeper COMPONENT package EXCLUDE_FROM_ALL)
 install(FILES ${CONF}/debian/lockkeeper.logrotate DESTINATION /etc/logrotate.d RENAME lockkeeper COMPONENT package
         EXCLUDE_FROM_ALL)

@@ -28,7 +28,7 @@ configure_file(${CMAKE_CURRENT_BINARY_DIR}/no_gnutls.c.new ${CMAKE_CURRENT_BINAR
 add_library(no_gnutls STATIC ${CMAKE_CURRENT_BINARY_DIR}/no_gnutls.c)
 target_compile_options(no_gnutls PRIVATE -w -fno-lto)
 
-# static_library(NAME HEADERS-OF LIBRARY ...): stands for a library that pkg-config would find.
+# static_library(NAME HEADERS-OF LIBRARY ...): replaces a library that pkg-config would find.
 function(static_library name of)
   add_library(static_${name} INTERFACE)
   target_include_directories(static_${name} SYSTEM INTERFACE ${${of}_INCLUDE_DIRS})

@@ -24,8 +24,8 @@ static const struct command commands[COMMAND_COUNT] = {
 #undef COMMAND
 };
 
-/* A name in lower case, its bytes packed into words, its length in the top byte of the first word if it fits there, of
- * the last one otherwise: a name is its words, and "get\0" is not "get". */
+/* A name in lower case, packed into words. The length is part of it, so that "get\0" is not "get": in the top byte of
+ * the first word if it fits there, else of the last word. */
 enum { NAME_WORDS = 3, NAME_MAX_LEN = NAME_WORDS * 8 - 1, SHORT_NAME_LEN = 7 };
 
 struct name {
@@ -95,7 +95,7 @@ static inline bool pack_name(const char *s, size_t len, struct name *n) {
     return true;
 }
 
-/* Odd numbers with their bits well mixed; the product's top bits depend on all bits of the name. */
+/* Multiplies by odd numbers with well mixed bits: the product's top bits depend on all bits of the name. */
 static inline size_t hash_name(const struct name *n) {
     uint64_t h = (n->words[0] ^ n->words[2] >> 29) * 0x9e3779b97f4a7c15u + n->words[1] * 0xc2b2ae3d27d4eb4fu +
                  n->words[2] * 0x165667b19e3779f9u;
@@ -136,7 +136,7 @@ static __attribute__((noinline)) const struct command *find_long_name(const char
     return NULL;
 }
 
-/* Compares one word: no row of a longer name has a control character in the place of the length. */
+/* Compares one word. That is enough: in a longer name, no byte at the place of the length is a control character. */
 static inline const struct command *find_short_name(uint64_t word) {
     struct name n = {{word, 0, 0}};
     for (size_t at = hash_name(&n); table[at].command; at = (at + 1) % TABLE_SIZE) {

@@ -15,26 +15,27 @@
 
 /* How a command with keys in several slots is served. */
 enum command_split {
-    SPLIT_NONE, /* CROSSSLOT */
-    SPLIT_SUM,  /* a part a slot, integers added: DEL UNLINK EXISTS TOUCH */
-    SPLIT_MGET, /* a part a slot, array put together in the order of the keys */
-    SPLIT_MSET  /* a part a slot, OK if all are */
+    SPLIT_NONE, /* refused with CROSSSLOT */
+    SPLIT_SUM,  /* one part for each slot, integers added: DEL UNLINK EXISTS TOUCH */
+    SPLIT_MGET, /* one part for each slot, array put together in the order of the keys */
+    SPLIT_MSET  /* one part for each slot, OK if all parts are OK */
 };
 
 /* What a command needs of the proxy. */
 enum command_need {
-    NEED_KEY,      /* forwarded to the node of its keys; where a request of it has none (EVAL script 0, OBJECT
-                      HELP), or malformed ones, to any node, which says what is wrong */
+    NEED_KEY,      /* forwarded to the node of its keys. A request without keys (EVAL script 0, OBJECT HELP) or with
+                      malformed ones goes to any node, which reports the error. */
     NEED_NODE,     /* no key: forwarded to one node, any node (PING, TIME, COMMAND, ...) */
-    NEED_MASTERS,  /* no key: for one master or for all of them, as its subcommand has it: DBSIZE, SCRIPT, INFO, ... */
+    NEED_MASTERS,  /* no key: the subcommand decides whether one master or all of them get it: DBSIZE, SCRIPT, INFO, ...
+                    */
     NEED_CLUSTER,  /* CLUSTER: on a cluster the proxy shows itself as the one master of all slots */
     NEED_KEYSPACE, /* KEYS, SCAN, RANDOMKEY: filtered, on cluster put together from all masters */
     NEED_SESSION,  /* answered or tracked by the session itself: AUTH, HELLO, SELECT, QUIT, CLIENT, RESET, ... */
     NEED_PROXY,    /* the PROXY command */
     NEED_TRANSACTION, /* MULTI EXEC DISCARD WATCH UNWATCH */
-    NEED_PUBSUB,      /* SUBSCRIBE and its kin; PUBLISH is NEED_NODE or NEED_KEY */
+    NEED_PUBSUB,      /* SUBSCRIBE and similar; PUBLISH is NEED_NODE or NEED_KEY */
     NEED_BLOCKING,    /* may block: BLPOP, BRPOP, XREAD BLOCK ... (see command_blocks) */
-    NEED_REFUSED,     /* makes no sense through a proxy: what makes a client a replica, say */
+    NEED_REFUSED,     /* makes no sense through a proxy, for example a command that makes the client a replica */
     NEED_CLOSE        /* POST and Host:, which Redis takes for an attack: the connection is closed */
 };
 
@@ -60,9 +61,9 @@ enum command_id {
     COMMAND_COUNT
 };
 
-/* Finds keys whose place depends on the arguments. Writes at most `max` argument indexes to `keys` and
- * returns how many keys there are (which may be more than max), or -1 where the arguments are malformed (also
- * MSET with a key that has no value): what was written to `keys` means nothing then. */
+/* Finds keys whose place depends on the arguments. Writes at most `max` argument indexes to `keys`. Returns how many
+ * keys there are, which may be more than max. Returns -1 if the arguments are malformed, for instance MSET with a key
+ * that has no value; `keys` is then undefined. */
 typedef int (*command_find_fn)(const char *data, const struct resp_request *request, uint32_t *keys, size_t max);
 
 /* Where some of a command's keys are, as Redis 7 describes it (its key specifications). */
@@ -70,12 +71,12 @@ enum { KEY_SPEC_KEYWORD_MAX = 32 };
 struct key_spec {
     enum { KEYS_BEGIN_UNKNOWN, KEYS_BEGIN_INDEX, KEYS_BEGIN_KEYWORD } begin;
     enum { KEYS_FIND_UNKNOWN, KEYS_FIND_RANGE, KEYS_FIND_KEYNUM } find;
-    int at;                             /* the index where they begin, or where the keyword is looked for (below 0: from
-                                           the end backwards) */
-    char keyword[KEY_SPEC_KEYWORD_MAX]; /* in lower case; the keys begin behind it */
-    int last, limit;      /* range: up to here, from the beginning or (below 0) the end; the last key is in
-                             the first 1/limit of what is there */
-    int number_at, first; /* keynum: where the number of keys is, and the first of them */
+    int at; /* the index where the keys begin, or where the search for the keyword begins (below 0: from the end
+               backwards) */
+    char keyword[KEY_SPEC_KEYWORD_MAX]; /* in lower case; the keys begin after it */
+    int last, limit; /* range: up to this index, from the beginning or (below 0) the end. The last key is in the first
+                        1/limit of the range */
+    int number_at, first; /* keynum: the index of the number of keys, and of the first key */
     int step;
 };
 
@@ -85,8 +86,8 @@ struct command {
     int16_t arity;    /* with the name; negative: at least so many */
     uint16_t flags;
     int16_t first, last, step; /* of the keys, as COMMAND says; first 0: none */
-    int16_t only;              /* the one argument that is a key, of a command that has no others; else 0 */
-    command_find_fn find;      /* NULL where first/last/step say it all */
+    int16_t only;              /* the index of the key, if the command always has exactly one; else 0 */
+    command_find_fn find;      /* NULL if first, last and step give all keys */
     enum command_split split;
     enum command_need need;
     const struct key_spec *specs; /* NULL for the rows of the table: command_info.h */
@@ -114,7 +115,7 @@ int command_keys(const struct command *c, const char *data, const struct resp_re
 /* Whether this very request may block (XREAD and XREADGROUP only with BLOCK). */
 bool command_blocks(const struct command *c, const char *data, const struct resp_request *request);
 
-/* How long a request that may block waits at most, in ms; 0: as long as it takes, also where Redis will refuse it. */
+/* How long a request that may block waits at most, in ms. 0: no limit, or Redis will refuse the timeout. */
 int64_t command_wait_ms(const struct command *c, const char *data, const struct resp_request *request);
 
 /* Whether Redis names it with its first argument: "client|list". */

@@ -8,7 +8,7 @@ enum { NAME_MAX_LEN = 128, SPECS_MAX = 16, SUBS_MAX = 512 };
 
 /* ---- reading ----------------------------------------------------------------------------------- */
 
-/* A place in the reply; `bad` once something was not what was expected, and nothing is read from then on. */
+/* A place in the reply. `bad` is set by the first element of an unexpected type; nothing is read after that. */
 struct cursor {
     const char *p, *end;
     bool bad;
@@ -116,7 +116,8 @@ static void read_find(struct cursor *c, struct key_spec *spec) {
     }
 }
 
-/* Reads how to find some of a command's keys; returns whether that says all there is to know. */
+/* Reads how to find some of a command's keys. Returns whether the description finds all of them without asking the
+ * node. */
 static bool read_spec(struct cursor *c, struct key_spec *spec) {
     bool complete = true;
     *spec = (struct key_spec){.begin = KEYS_BEGIN_UNKNOWN, .find = KEYS_FIND_UNKNOWN, .step = 1};
@@ -219,7 +220,7 @@ static void read_subs(struct cursor *c, struct command_info *info) {
 static enum command_need need_of(const struct command_info *info, const struct facts *facts) {
     const struct command *c = &info->command;
     if (facts->pubsub && facts->noscript)
-        return NEED_REFUSED; /* a subscription of some kind */
+        return NEED_REFUSED; /* a command of the subscribe family */
     if (facts->blocking)
         return NEED_BLOCKING;
     if (c->first > 0 || c->spec_count > 0 || info->ask_keys)
@@ -227,8 +228,8 @@ static enum command_need need_of(const struct command_info *info, const struct f
     return facts->everywhere ? NEED_MASTERS : NEED_NODE;
 }
 
-/* Reads an element of COMMAND's reply: name arity flags first last step; then, of Redis 6, categories; then, of 7,
- * tips, specs of keys, subcommands. */
+/* Reads an element of COMMAND's reply: name, arity, flags, first, last, step. Redis 6 adds categories; Redis 7 adds
+ * tips, key specifications and subcommands. */
 static bool read_info(struct cursor *c, struct command_info *info, bool nested) {
     struct facts facts = {false, false, false, false};
     struct command *command = &info->command;

@@ -2,7 +2,7 @@
  * What a node says of a command (an element of COMMAND INFO's reply, RESP2, Redis 2.8.13 to 8) as a row like those of
  * the command table: for commands that the table lacks, of modules and of newer servers.
  *
- * It knows nothing of who asks, or how long an answer counts.
+ * It does not know which session asks, or how long an answer is valid.
  */
 #ifndef LOCKKEEPER_PARSER_COMMAND_INFO_H
 #define LOCKKEEPER_PARSER_COMMAND_INFO_H
@@ -14,7 +14,7 @@
 
 /* How the replies of all masters become one, by the command's tips. */
 enum command_response {
-    RESPONSE_ANY_SHAPE, /* not said: arrays one behind the other, of others the first */
+    RESPONSE_ANY_SHAPE, /* not stated: arrays are concatenated; of other replies the first one is used */
     RESPONSE_ALL_SUCCEEDED,
     RESPONSE_ONE_SUCCEEDED,
     RESPONSE_SUM,
@@ -28,12 +28,12 @@ struct command_info {
     struct command command; /* id COMMAND_UNKNOWN; first, so that the row leads back here */
     bool ask_keys;          /* only the node can tell where the keys are (COMMAND GETKEYS) */
     enum command_response response;
-    struct command_info *subs; /* by the second argument; their names are "container|sub" */
+    struct command_info *subs; /* found by the second argument; their names are "container|sub" */
     size_t sub_count;
 };
 
-/* Reads the element at [p, end). NULL where it is nil (the node does not know the command either), or no such element.
- * To be given to command_info_free. */
+/* Reads the element at [p, end). Returns NULL if the element is nil (the node does not know the command either) or
+ * malformed. The caller frees the result with command_info_free. */
 struct command_info *command_info_read(const char *p, const char *end) __attribute__((warn_unused_result));
 void command_info_free(struct command_info *info);
 

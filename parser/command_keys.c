@@ -1,8 +1,8 @@
 /*
- * Where the keys of a request are, and whether its words make it one that waits.
+ * Finds the keys of a request, and decides whether its arguments make it a blocking request.
  *
- * Finders of movable keys follow what each command of Redis itself reads; a command of a module is found by the key
- * specs that the server gave.
+ * A finder of movable keys reads the arguments that Redis's own implementation of the command reads. For a module's
+ * command, the key specifications that the server gave are used.
  */
 #include "parser/command_keys.h"
 
@@ -12,7 +12,7 @@
 
 /* ---- finders of movable keys ------------------------------------------------------------- */
 
-/* Keys found so far: all are counted, those that fit are written. */
+/* Keys found so far: `count` counts all of them; those within `max` are written. */
 struct found {
     uint32_t *keys;
     size_t max;
@@ -26,8 +26,8 @@ static void add(struct found *f, size_t i) {
     f->count++;
 }
 
-/* A number of keys as Redis reads it where it looks for them: of "1.5" and "1x" it takes the 1, and looks there; that
- * the number is none it says afterwards. -1: nothing of the kind. */
+/* A number of keys as Redis's key finder reads it: of "1.5" and "1x" it takes the 1 and finds one key; Redis reports
+ * the bad number only when the command runs. -1: no number. */
 static int64_t number_of_keys(const char *text, size_t len) {
     enum { DIGITS = 9 };
     int64_t n = 0;
@@ -74,7 +74,7 @@ int keys_destination_numkeys(const char *data, const struct resp_request *reques
     struct found f = {keys, max, 0};
     add(&f, 1);
     int count = add_numkeys(&f, data, request, 2, 1);
-    return count > 1 ? count : -1; /* the destination alone: ZUNIONSTORE wants a source */
+    return count > 1 ? count : -1; /* only the destination: ZUNIONSTORE needs a source */
 }
 
 /* MSETEX numkeys key value ... */
@@ -137,7 +137,7 @@ int keys_sort(const char *data, const struct resp_request *request, uint32_t *ke
         } else if (request_arg_is(request, data, i, "get") || request_arg_is(request, data, i, "by")) {
             i += 1;
         } else if (request_arg_is(request, data, i, "store") && i + 1 < request->argc) {
-            destination = i + 1; /* as Redis finds it: of STORE STORE x the second counts */
+            destination = i + 1; /* as Redis finds it: in STORE STORE x the second STORE is read as an option, too */
         }
     }
     add(&f, 1);
@@ -147,7 +147,7 @@ int keys_sort(const char *data, const struct resp_request *request, uint32_t *ke
     return (int)f.count;
 }
 
-/* A query's key, and the one it stores to, if an option from argument `from` on says so; the last one counts. */
+/* Adds a query's key and its destination, if an option from argument `from` on names one; the last one counts. */
 static int add_georadius(struct found *f, const char *data, const struct resp_request *request, size_t from) {
     size_t destination = 0;
     for (size_t i = from; i + 1 < request->argc; i++) {
@@ -207,7 +207,7 @@ int keys_memory(const char *data, const struct resp_request *request, uint32_t *
     return request_arg_is(request, data, 1, "usage") ? keys_subcommand(data, request, keys, max) : 0;
 }
 
-/* DEBUG OBJECT key and those like it; DIGEST-VALUE has many. */
+/* DEBUG OBJECT key and similar subcommands have one key; DIGEST-VALUE has many. */
 int keys_debug(const char *data, const struct resp_request *request, uint32_t *keys, size_t max) {
     static const char *const with_key[] = {"object", "sdslen", "listpack", "ziplist", "quicklist", "htstats-key"};
     struct found f = {keys, max, 0};
@@ -226,7 +226,7 @@ int keys_debug(const char *data, const struct resp_request *request, uint32_t *k
 
 /* ---- keys as Redis 7 describes them ------------------------------------------------------------- */
 
-/* The argument where a spec's keys begin; 0: the request has none of them. */
+/* The argument where a spec's keys begin; 0: the request has no keys of this spec. */
 static size_t spec_begin(const struct key_spec *spec, const char *data, const struct resp_request *request) {
     long argc = (long)request->argc;
     if (spec->begin == KEYS_BEGIN_INDEX)
@@ -277,7 +277,8 @@ static bool spec_find(const struct key_spec *spec, const char *data, const struc
     return true;
 }
 
-/* Several specs may name one argument; a server's that together name more than there are make no sense. */
+/* Several specs may name one argument. If a server's specs name more keys than there are arguments, they are
+ * malformed. */
 static int find_by_specs(const struct command *c, const char *data, const struct resp_request *request, uint32_t *keys,
                          size_t max) {
     struct found f = {keys, max, 0};
@@ -303,11 +304,12 @@ int command_keys(const struct command *c, const char *data, const struct resp_re
     struct found f = {keys, max, 0};
     size_t first = (size_t)c->first;
     size_t step = (size_t)c->step;
-    /* The arity of a command in the table leaves none of its keys out; what a server says of its own may not fit. */
+    /* The arity of a command in the table guarantees all of its keys; a server's description of another command may
+     * not. */
     if (c->last < 0 ? (size_t)-c->last > request->argc : (size_t)c->last >= request->argc) {
         return -1;
     }
-    /* The argument behind the last key's group. */
+    /* The argument after the last key's group. */
     size_t end = c->last < 0 ? request->argc + 1 - (size_t)-c->last : (size_t)c->last + 1;
     /* MSET k v k: a key without its value. Redis would refuse it when it runs. */
     if (end > first && (end - first) % step != 0) {
@@ -328,7 +330,7 @@ bool command_blocks(const struct command *c, const char *data, const struct resp
 
 int64_t command_wait_ms(const struct command *c, const char *data, const struct resp_request *request) {
     enum { LONGEST_TEXT = 40 };
-    static const double longest_ms = 9007199254740992.; /* 2^53: to a double they are whole numbers up to here */
+    static const double longest_ms = 9007199254740992.; /* 2^53: up to here a double represents every whole number */
     size_t at = request->argc - 1, len;
     bool seconds = false;
     char text[LONGEST_TEXT + 1], *end;

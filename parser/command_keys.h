@@ -1,9 +1,9 @@
 /*
- * The finders of movable keys that the command table (command_table.h) names; for the table alone, everybody else asks
- * command_keys() of command.h.
+ * The finders of movable keys, which the command table (command_table.h) names. Only the table uses them; all other
+ * code calls command_keys() of command.h.
  *
- * Each writes the indices of the request's keys to `keys`, as many as `max`, and returns how many there are, or -1
- * where the request is malformed. `data` is what the request's offsets are relative to.
+ * Each finder writes the indices of the request's keys to `keys`, at most `max`, and returns how many keys there are.
+ * It returns -1 if the request is malformed. `data` is the start of the request: its offsets are relative to `data`.
  */
 #ifndef LOCKKEEPER_PARSER_COMMAND_KEYS_H
 #define LOCKKEEPER_PARSER_COMMAND_KEYS_H

@@ -1,15 +1,15 @@
 /*
- * The rows of the command table, as COMMAND(ID, name, arity, flags, first, last, step, find, split, need). This
- * file is included several times, each time with another COMMAND; so it has no include guard.
+ * The rows of the command table, as COMMAND(ID, name, arity, flags, first, last, step, find, split, need). This file is
+ * included several times, each time with another COMMAND; so it has no include guard.
  *
- * Name, arity, flags and the places of the keys are what COMMAND of Redis 7.0 answers
- * (tests/integration/test_command_table.py compares them with a running server); where a later version takes more
- * arguments, the arity is that version's, and the node judges. A command with subcommands
- * is one row, with the flags that all of its subcommands except HELP have. The need is ours:
+ * Name, arity, flags and the places of the keys are what COMMAND of Redis 7.0 answers;
+ * tests/integration/test_command_table.py compares them with a running server. If a later version takes more arguments,
+ * the row has that version's arity, and the node decides. A command with subcommands is one row, with the flags that
+ * all of its subcommands except HELP have. The last column, the need, is defined by the proxy:
  *
- *   - What leaves something behind on the connection is NEED_SESSION, NEED_TRANSACTION or NEED_PUBSUB, since
- *     upstream connections are shared; what turns it into something else is NEED_REFUSED.
- *   - What an operator does to a server (SHUTDOWN, REPLICAOF, CONFIG, ...) is forwarded as Redis would run it.
+ *   - A command that leaves state on the connection is NEED_SESSION, NEED_TRANSACTION or NEED_PUBSUB, since
+ *     upstream connections are shared. A command that ends the connection's use for requests is NEED_REFUSED.
+ *   - An operator's command for a server (SHUTDOWN, REPLICAOF, CONFIG, ...) is forwarded, and Redis runs it.
  */
 /* clang-format off */
 
@@ -283,7 +283,7 @@ COMMAND(SYNC, "sync", 1, COMMAND_ADMIN, 0, 0, 0, NULL, SPLIT_NONE, NEED_REFUSED)
 COMMAND(TIME, "time", 1, 0, 0, 0, 0, NULL, SPLIT_NONE, NEED_NODE)
 COMMAND(WAIT, "wait", 3, 0, 0, 0, 0, NULL, SPLIT_NONE, NEED_BLOCKING)
 
-/* Known from later versions of Redis and from Valkey; a node that does not have them says so itself. */
+/* Commands of later versions of Redis and of Valkey; a node that lacks one answers with the error. */
 COMMAND(HEXPIRE, "hexpire", -6, COMMAND_WRITE, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(HPEXPIRE, "hpexpire", -6, COMMAND_WRITE, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)
 COMMAND(HEXPIREAT, "hexpireat", -6, COMMAND_WRITE, 1, 1, 1, NULL, SPLIT_NONE, NEED_KEY)

@@ -1,6 +1,6 @@
 /*
- * The scanner for what is left of a request that is passed on while it comes: it counts what is still to come, and
- * keeps nothing else, so a request of any size takes the same memory. It accepts and refuses what resp_request.c does.
+ * The scanner for the rest of a request that is forwarded while it arrives. It only counts the bytes still to come, so
+ * a request of any size takes the same memory. It accepts and refuses the same bytes as resp_request.c.
  *
  *   $5\r\nhel|lo\r\n$3\r\n...        between calls: bulk_left, or the part of a length line that has come
  */
@@ -28,7 +28,7 @@ static enum resp_status end_line(struct resp_body *b, const struct resp_limits *
     int64_t bulk_len = 0;
     bool valid =
         b->line_len <= sizeof b->line && b->line_len > 0 && resp_integer(b->line + 1, b->line_len - 1, &bulk_len);
-    /* An empty line's first byte is its end. */
+    /* For an empty line the type byte is its CR. */
     const char *error =
         resp_bulk_line_error(b->line_len > 0 ? b->line[0] : '\r', valid, bulk_len, limits, b->error_text);
     if (error) {

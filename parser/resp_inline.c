@@ -108,7 +108,7 @@ static const char *skip_space(const char *p, const char *end) {
 }
 
 size_t resp_inline_bound(size_t line_len) {
-    /* The worst are words of one byte: "x " becomes "$1\r\nx\r\n", seven bytes for two. */
+    /* The worst case is words of one byte: "x " becomes "$1\r\nx\r\n", seven bytes for two. */
     return 4 * line_len + 2 * RESP_HEADER_MAX;
 }
 

@@ -1,12 +1,12 @@
 /*
- * Looking into a reply that is complete in memory, element by element, in the order of the bytes. It copies
- * nothing and keeps nothing; who calls it counts the elements.
+ * Reads a reply that is complete in memory, element by element, in the order of the bytes. It copies nothing and keeps
+ * no state; the caller counts the elements.
  */
 #include "parser/resp.h"
 
 #include <string.h>
 
-/* The text from p up to CR LF. Returns the byte behind those, or NULL. */
+/* Reads the text from p up to CR LF. Returns the byte after CR LF, or NULL. */
 static const char *read_line(const char *p, const char *end, struct resp_item *item) {
     item->str = p;
     for (; p < end; p++) {

@@ -1,6 +1,7 @@
 /*
- * Length lines, as the scanners share them; private to parser/. resp_length reads one as it nearly always is: complete,
- * canonical, and not too long. What it does not take is not malformed: the scanners' states have the rules.
+ * Length lines, shared by the scanners; private to parser/. resp_length is the fast path: it reads a length line that
+ * is complete, canonical and not too long. A line that it rejects is not necessarily malformed: the scanners' states
+ * decide.
  */
 #ifndef LOCKKEEPER_PARSER_RESP_LENGTH_H
 #define LOCKKEEPER_PARSER_RESP_LENGTH_H

@@ -1,16 +1,16 @@
 /*
  * The reply framer: where a node's reply ends, for RESP2 and RESP3.
  *
- * One number replaces a stack: `pending` counts the elements that have to come before the reply is over.
- * It begins at one; an element takes one away, an aggregate adds its elements, an attribute adds its
- * pairs and gives back the one it took, since it is no element itself. At zero the reply is complete:
+ * One number replaces a stack: `pending` counts the elements that have to come before the reply is over. It begins at
+ * one; an element takes one away, an aggregate adds its elements, an attribute adds its pairs and gives back the one it
+ * took, since it is no element itself. At zero the reply is complete:
  *
  *   *2 \r\n  :1 \r\n  %1 \r\n  +k \r\n  +v \r\n
  *   2        1        2        1        0
  *
- * An element that is complete in the buffer is taken in one step; whatever is cut, or not in its usual
- * form, goes through the states byte by byte, and these decide what is malformed. Nothing is kept of the
- * bytes, and how deep replies nest costs nothing.
+ * An element that is complete in the buffer is taken in one step. An element that is cut, or not in its usual form,
+ * goes through the states byte by byte; the states decide whether it is malformed. The framer stores no bytes, and
+ * nesting costs no memory.
  */
 #include "parser/resp.h"
 
@@ -24,7 +24,7 @@ enum state {
     STATE_LINE_LF, /* ... its CR was the last byte */
     STATE_LENGTH,  /* the first byte of a length */
     STATE_DIGITS,  /* further digits */
-    STATE_MINUS,   /* "-1", the null of RESP2, has to come whole */
+    STATE_MINUS,   /* after "-": a "1" must follow, since "-1" is the null of RESP2 */
     STATE_CR,      /* the length is complete, CR LF must come */
     STATE_LF,
     STATE_PAYLOAD,
@@ -49,10 +49,10 @@ static const uint8_t kinds[256] = {
     ['*'] = KIND_ARRAY, ['~'] = KIND_SET,  ['>'] = KIND_SET,  ['%'] = KIND_MAP,  ['|'] = KIND_ATTRIBUTE,
 };
 
-/* Far above what a node can mean, and twice of it is still a number. */
+/* Far above any length that a node sends, and twice the value still fits an int64_t. */
 #define LENGTH_MAX (INT64_MAX / 8)
 
-/* Lines up to this long are looked through by hand; a call of memchr costs more. */
+/* A loop searches lines up to this length; for short lines a call of memchr costs more. */
 enum { SHORT_LINE = 32 };
 
 void resp_reply_init(struct resp_reply *r) {
@@ -78,7 +78,7 @@ static const char *line_end(const char *p, const char *end) {
     return NULL;
 }
 
-/* Counts the elements that an aggregate announces, in place of itself. */
+/* Replaces a pending aggregate by the elements that it announces. */
 static bool add_elements(struct resp_reply *r, int64_t n) {
     int64_t more = r->kind == KIND_MAP || r->kind == KIND_ATTRIBUTE ? 2 * n : n;
     int64_t taken = r->kind == KIND_ATTRIBUTE ? 0 : 1;
@@ -156,7 +156,7 @@ static bool length_byte(struct resp_reply *r, char c) {
     return false;
 }
 
-/* Takes what it can of the text of a line. */
+/* Takes as much of the text of a line as has come. */
 static const char *line_bytes(struct resp_reply *r, const char *p, const char *end) {
     if (r->state == STATE_LINE_LF && *p == '\n') {
         r->state = STATE_TYPE;
@@ -173,7 +173,7 @@ static const char *line_bytes(struct resp_reply *r, const char *p, const char *e
     return behind;
 }
 
-/* A line that is complete and short; NULL for others. */
+/* Returns the end of a line that is complete and short; NULL for other lines. */
 static inline const char *short_line(const char *p, const char *end) {
     const char *near = end - p > SHORT_LINE ? p + SHORT_LINE : end;
     while (p < near && *p != '\r') {
@@ -182,12 +182,12 @@ static inline const char *short_line(const char *p, const char *end) {
     return end - p >= 2 && resp_is_crlf(p) ? p + 2 : NULL;
 }
 
-/* Takes the element that begins at p in one step if it is all there and looks as usual; else leaves the state
- * for the bytes behind its type. Returns the byte behind what it took, NULL for an unknown type. */
+/* Takes the element that begins at p in one step, if it is complete and in the usual form. Otherwise sets the state for
+ * the bytes after its type. Returns the byte after what it took, or NULL for an unknown type. */
 static inline const char *element(struct resp_reply *r, const char *p, const char *end) {
     char type = *p++;
-    /* The top-level reply alone, or an attribute in front of it, begins with one element pending and no other type
-     * known. */
+    /* Only the first element of a reply, or the element after a leading attribute, has one element pending and no other
+     * type set. */
     if (r->type == 0 || (r->type == '|' && r->pending == 1)) {
         r->type = type;
     }
@@ -210,7 +210,7 @@ static inline const char *element(struct resp_reply *r, const char *p, const cha
             r->pending--;
             return behind + n + 2;
         }
-        if (kind == KIND_BULK && end - p >= 4 && memcmp(p, "-1\r\n", 4) == 0) { /* as common as a value */
+        if (kind == KIND_BULK && end - p >= 4 && memcmp(p, "-1\r\n", 4) == 0) { /* a null is as common as a value */
             r->pending--;
             return p + 4;
         }
@@ -272,7 +272,7 @@ static const char *resume(struct resp_reply *r, const char *p, const char *end) 
 inline size_t resp_reply_quick(const char *data, size_t len) {
     const char *end = data + len, *behind;
     uint64_t n;
-    if (len < 5) { /* at most ":1\r\n" */
+    if (len < 5) { /* the shortest reply that fits is ":1\r\n" */
         return len == 4 && data[0] == ':' && resp_is_crlf(data + 2) && data[1] != '\r' ? len : 0;
     }
     if (data[0] == '$') {
@@ -310,7 +310,7 @@ static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_reply 
     return RESP_MORE;
 }
 
-/* Most replies are one element that is complete. */
+/* The fast path: most replies are one element that is complete. */
 enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t len, size_t *used) {
     const char *p = data;
     if (r->state == STATE_TYPE && len > 0) {

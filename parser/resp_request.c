@@ -1,13 +1,13 @@
 /*
- * The request scanner. It does what redis-server 7.0 does with the same bytes, malformed ones included:
- * what Redis accepts is accepted, what Redis refuses is refused in its words and at the same byte.
+ * The request scanner. It does what redis-server 7.0 does with the same bytes, malformed ones included: what Redis
+ * accepts is accepted, what Redis refuses is refused in its words and at the same byte.
  *
  *   data   *3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nhel
  *                                        ^        ^
  *                                        pos      len       args_left 1, bulk_len 5
  *
- * take_arguments is the short way for arguments that are complete and well formed; everything else (what is
- * cut, signs, odd bytes) goes through scan_argument and scan_length_line, which hold the rules.
+ * take_arguments is the fast path for arguments that are complete and well formed. Everything else (cut arguments,
+ * signs, odd bytes) goes through scan_argument and scan_length_line, which hold the rules.
  *
  * It knows nothing of commands and does not look into arguments.
  */
@@ -79,7 +79,7 @@ void resp_request_move(struct resp_request *to, struct resp_request *from) {
 
 const char *resp_bulk_line_error(char type, bool valid, int64_t bulk_len, const struct resp_limits *limits,
                                  char text[RESP_ERROR_TEXT]) {
-    /* The type byte is judged before the number: a wrong one is the error that Redis reports first. */
+    /* Redis reports a wrong type byte before it reports a wrong number. */
     if (type != '$') {
         /* Redis keeps its error replies to one line. */
         type = type == '\r' || type == '\n' ? ' ' : type;
@@ -97,8 +97,8 @@ static enum resp_status bad(struct resp_request *r, const char *error) {
     return RESP_BAD;
 }
 
-/* Makes room for one more argument. Doubling keeps it linear; every argument took six bytes at least to
- * arrive, so memory stays in proportion to what the client really sent. */
+/* Makes room for one more argument. Each argument took at least six bytes to arrive, so memory stays in proportion to
+ * what the client really sent. */
 static void grow_argv(struct resp_request *r) {
     size_t cap = r->argv_cap * 2;
     struct resp_arg *argv = realloc(r->argv == r->argv_inline ? NULL : r->argv, cap * sizeof *argv);
@@ -113,8 +113,8 @@ static void grow_argv(struct resp_request *r) {
     r->argv_cap = cap;
 }
 
-/* Finds the end byte of the line at r->pos. Redis uses strchr: a NUL byte hides whatever is behind it. A line
- * may have RESP_INLINE_MAX bytes before its end byte; *too_big says that it has more. */
+/* Finds the end byte of the line at r->pos. Redis uses strchr, so a NUL byte hides the bytes after it. A line may have
+ * RESP_INLINE_MAX bytes before its end byte; *too_big says that it has more. */
 static bool find_line_end(struct resp_request *r, const char *data, size_t len, char end_byte, size_t *at,
                           bool *too_big) {
     size_t from = r->seen > r->pos ? r->seen : r->pos;
@@ -148,8 +148,8 @@ static enum resp_status scan_inline(struct resp_request *r, const char *data, si
     return RESP_OK;
 }
 
-/* Reads the length line at r->pos, whatever it looks like, and moves r->pos behind it. *number is its number
- * where *valid. Redis needs the byte behind the CR to have come, but does not look at it. */
+/* Reads the length line at r->pos, well formed or not, and moves r->pos behind it. If *valid, *number is its number.
+ * Redis waits for the byte after the CR, but does not check it. */
 static enum resp_status scan_length_line(struct resp_request *r, const char *data, size_t len,
                                          const char *too_big_error, int64_t *number, bool *valid) {
     size_t at;
@@ -168,7 +168,7 @@ static enum resp_status scan_length_line(struct resp_request *r, const char *dat
     return RESP_OK;
 }
 
-/* Takes the line "*N", which says how many arguments come. */
+/* Takes the line "*N", the number of arguments. */
 static enum resp_status scan_count(struct resp_request *r, const char *data, size_t len,
                                    const struct resp_limits *limits) {
     int64_t count;
@@ -187,7 +187,7 @@ static enum resp_status scan_count(struct resp_request *r, const char *data, siz
     return RESP_OK;
 }
 
-/* Takes the line "$N", which says how long the next argument is. */
+/* Takes the line "$N", the length of the next argument. */
 static enum resp_status scan_bulk_len(struct resp_request *r, const char *data, size_t len,
                                       const struct resp_limits *limits) {
     int64_t bulk_len;
@@ -205,8 +205,8 @@ static enum resp_status scan_bulk_len(struct resp_request *r, const char *data, 
     return RESP_OK;
 }
 
-/* Takes arguments into arg...stop for as long as they are complete and in canonical form, from `from` on in the data.
- * Returns the next free place, and moves *from. What it stops at is for scan_argument to judge. */
+/* Takes arguments into arg...stop, from offset `from` of the data, while they are complete and in canonical form.
+ * Returns the next free place, and moves *from. scan_argument judges the argument at which it stops. */
 static inline struct resp_arg *take_arguments(struct resp_arg *arg, const struct resp_arg *stop, const char *data,
                                               size_t len, size_t *from) {
     const char *end = data + len;
@@ -230,7 +230,7 @@ static inline struct resp_arg *take_arguments(struct resp_arg *arg, const struct
     return arg;
 }
 
-/* Goes on with what take_arguments can take. */
+/* Lets take_arguments continue a request. */
 static void take_more(struct resp_request *r, const char *data, size_t len) {
     struct resp_arg *arg = r->argv + r->argc;
     size_t room = r->argv_cap - r->argc;
@@ -240,7 +240,7 @@ static void take_more(struct resp_request *r, const char *data, size_t len) {
     r->args_left -= taken;
 }
 
-/* Takes the next argument, whatever it looks like. */
+/* Takes the next argument, canonical or not. */
 static enum resp_status scan_argument(struct resp_request *r, const char *data, size_t len,
                                       const struct resp_limits *limits) {
     if (r->bulk_len < 0) {
@@ -267,7 +267,7 @@ static enum resp_status scan_argument(struct resp_request *r, const char *data, 
     return RESP_OK;
 }
 
-/* Whether no argument that is complete in `len` bytes can be too long. */
+/* Whether no complete argument within `len` bytes can exceed the limits. */
 static inline bool all_short(size_t len, const struct resp_limits *limits) {
     return len <= (uint64_t)limits->bulk_max && (len <= RESP_UNAUTH_BULK_MAX || !limits->unauthenticated);
 }
@@ -290,10 +290,10 @@ static enum resp_status scan_arguments(struct resp_request *r, const char *data,
     return RESP_OK;
 }
 
-/* Scans what is not in canonical form from its first byte on, or not complete. */
+/* Scans a request that is incomplete or not in canonical form. */
 static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_request *r, const char *data, size_t len,
                                                               const struct resp_limits *limits) {
-    if (r->quick) { /* the request before; nothing was kept of this one */
+    if (r->quick) { /* left by the request before; of this request nothing was kept */
         resp_request_reset(r);
     }
     if (r->pos == 0) {

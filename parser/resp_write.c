@@ -61,7 +61,7 @@ bool resp_integer(const char *s, size_t len, int64_t *value) {
     if (s == end || *s < '1' || *s > '9') {
         return false;
     }
-    enum { SAFE_DIGITS = 18 }; /* so many can't overflow */
+    enum { SAFE_DIGITS = 18 }; /* 18 digits can't overflow */
     uint64_t sum = 0;
     if (end - s <= SAFE_DIGITS) {
         for (; s < end; s++) {

@@ -1,7 +1,7 @@
 /*
  * Key slots, and a short hash tag for each of them.
  *
- * It knows nothing of nodes, nor of what the tags are put into.
+ * It knows nothing of nodes, nor of the keys that the tags become part of.
  */
 #include "parser/slot.h"
 
@@ -11,8 +11,7 @@
 
 /* CRC16/XMODEM: polynomial 0x1021, most significant bit first, start 0. Entry i of table k is the remainder of byte i
  * with k zero bytes behind it: eight bytes of a key are taken in one step, which earns 13 % of the bound on a cluster's
- * pipelined requests. A remainder is the XOR of its bits' remainders, which are those of 2^16 and so on: eight a table.
- */
+ * pipelined requests. The remainder of a byte is the XOR of the remainders of its bits, eight for each table. */
 #define CRC_BYTE(i, a, b, c, d, e, f, g, h)                                                                            \
     (((i)&1 ? a : 0) ^ ((i)&2 ? b : 0) ^ ((i)&4 ? c : 0) ^ ((i)&8 ? d : 0) ^ ((i)&16 ? e : 0) ^ ((i)&32 ? f : 0) ^     \
      ((i)&64 ? g : 0) ^ ((i)&128 ? h : 0))
@@ -51,8 +50,8 @@ static inline unsigned crc_eight(unsigned crc, const unsigned char *p) {
            crc_tables[4][p[3]] ^ crc_tables[3][p[4]] ^ crc_tables[2][p[5]] ^ crc_tables[1][p[6]] ^ crc_tables[0][p[7]];
 }
 
-/* Fewer than eight bytes, behind NULs that make them eight: the CRC of these is 0, so they change nothing where nothing
- * comes before. */
+/* Fewer than eight bytes, with NULs in front to make eight. Leading NULs do not change the CRC, since it starts at
+ * 0. */
 static inline void pad(const unsigned char *p, size_t len, unsigned char out[8]) {
     uint32_t first, last;
     memset(out, 0, 8);
@@ -79,7 +78,8 @@ uint16_t slot_crc16(const char *data, size_t len) {
     return (uint16_t)crc;
 }
 
-/* Whether any of eight bytes is a '{': then one of the top bits of the eight is set. May be so of what has none. */
+/* Has one of the eight top bits set if one of the eight bytes is a '{'. May also have one set if none is: the caller
+ * checks. */
 static inline uint64_t brace_bits(const unsigned char *p) {
     uint64_t word;
     memcpy(&word, p, sizeof word);
@@ -120,7 +120,7 @@ uint16_t slot_of_key(const char *key, size_t len) {
     return (uint16_t)(crc % SLOT_COUNT);
 }
 
-/* Moves `text` on to the next one of the order above. */
+/* Moves `text` to the next text in the order described above. */
 static void next_text(char *text, size_t *len) {
     for (size_t i = *len; i-- > 0;) {
         const char *letter = strchr(alphabet, text[i]);
@@ -155,7 +155,7 @@ const char *slot_tag(uint16_t slot) {
 }
 
 size_t slot_tag_len(uint16_t slot) {
-    uint32_t tag; /* behind its end there are NULs */
+    uint32_t tag; /* the bytes after its end are NULs */
     memcpy(&tag, tags[slot % SLOT_COUNT], sizeof(tag));
     return (size_t)(4 - __builtin_clz(le32toh(tag)) / 8);
 }

@@ -1,11 +1,12 @@
 /*
- * Listens to MONITOR, over connections as the data plane has them (so that TLS, logins, clusters and Sentinels are as
- * they are for the proxy), and reads captures.
+ * Listens to MONITOR, and reads captures. It uses the data plane's connections, so that TLS, logins, clusters and
+ * Sentinels work as for the proxy.
  *
  *      each master ── pin, stream ──> lines ──> overhear ──┐
  *           └─ shared: CLIENT LIST, ECHO, PTTL ────────────┴──> advisor ──> report
  *
- * MONITOR is a burden, and Redis keeps for its listener what that does not read: who can't keep up stops.
+ * MONITOR is a burden, and Redis buffers the output that its listener does not read. So a listener that can't keep up
+ * stops.
  */
 #include "proxy/eavesdrop.h"
 
@@ -27,11 +28,11 @@
 
 enum {
     NODES_MAX = 256,
-    LINE_MAX_BYTES = 1024 * 1024, /* of a line; what is longer is no lock's */
-    LINES_MAX = 50 * 1000 * 1000, /* in all */
-    BEHIND_MS = 5000,             /* more than at best, and this machine can't keep up */
+    LINE_MAX_BYTES = 1024 * 1024, /* of a line; a longer line is no command on a lock */
+    LINES_MAX = 50 * 1000 * 1000, /* of all nodes together */
+    BEHIND_MS = 5000,             /* a delay that exceeds the smallest one by so much: this machine can't keep up */
     CLIENTS_S = 5,                /* between CLIENT LISTs */
-    START_S = 10,                 /* until the first master has begun to show */
+    START_S = 10,                 /* until MONITOR has begun on the first master */
     CHUNKS_KEPT = 64,
     CAPTURE_BYTES = 64 * 1024,
     WORD_SIZE = 48
@@ -39,8 +40,8 @@ enum {
 
 /* Cuts bytes into lines. */
 struct lines {
-    struct text part; /* of one that goes on */
-    bool skipping;    /* it is too long */
+    struct text part; /* the beginning of an incomplete line */
+    bool skipping;    /* the current line is too long */
     uint64_t too_long;
 };
 
@@ -52,18 +53,18 @@ struct question {
     struct text reply;
 };
 
-/* A master that is listened to. */
+/* A master to which this process listens. */
 struct ear {
     struct eavesdrop *of;
     struct upstream_node *node;
     char address[128];
-    struct upstream_pin *pin; /* NULL: not any more */
+    struct upstream_pin *pin; /* NULL: MONITOR has ended */
     struct overhear *overhear;
     struct lines lines;
-    int64_t least_late_ms; /* of a line, by this machine's clock */
+    int64_t least_late_ms; /* the smallest delay of a line, by this machine's clock */
     bool begun, asks, lists, listing;
     char word[WORD_SIZE];
-    char lost[256]; /* why it is not listened to any more */
+    char lost[256]; /* why MONITOR has ended */
 };
 
 struct eavesdrop {
@@ -79,7 +80,7 @@ struct eavesdrop {
     size_t count;
     uint64_t lines;
     bool over;
-    char why[256]; /* it ended early; "" it did not */
+    char why[256]; /* why it ended early; "" if it did not */
     struct ev_prepare prepare;
     struct ev_timer end, start, second;
     struct ev_signal on_int, on_term;
@@ -100,7 +101,7 @@ static void line_part(struct lines *l, const char *data, size_t len) {
         text_append(&l->part, data, len);
 }
 
-/* Cuts what has come, and calls fn for each whole line, while it wants more. */
+/* Splits the bytes and calls fn for each whole line, until fn returns false. */
 static void lines_cut(struct lines *l, const char *data, size_t len, bool (*fn)(void *arg, const char *, size_t),
                       void *arg) {
     const char *end = data + len, *stop;
@@ -146,19 +147,19 @@ static void report(struct advisor *a, const struct lock_rules *rules, const stru
     printf("# %llu commands in %lld s", (unsigned long long)c->lines,
            (long long)(c->last_ms - c->first_ms + 999) / 1000);
     if (c->garbage > 0)
-        printf("; %llu lines that are none of MONITOR's", (unsigned long long)c->garbage);
+        printf("; %llu lines that are not MONITOR's", (unsigned long long)c->garbage);
     if (too_long > 0)
         printf("; %llu longer than 1 MB were left out", (unsigned long long)too_long);
-    printf("\n# MONITOR shows no replies: what became of %llu attempts follows from the commands before them",
+    printf("\n# MONITOR shows no replies: the results of %llu attempts are derived from the commands before them",
            (unsigned long long)c->attempts);
     if (c->assumed > 0)
-        printf("\n# %llu of these came first for their lock, which is taken to have been free",
+        printf("\n# %llu of these are the first command on their lock, which is assumed to have been free",
                (unsigned long long)c->assumed);
     if (c->unsure > 0)
-        printf("\n# of %llu other attempts and releases it is not known", (unsigned long long)c->unsure);
-    printf("\n# It does not show either which workers share a connection, or whose data was written under a lock\n");
+        printf("\n# the results of %llu other attempts and releases are not known", (unsigned long long)c->unsure);
+    printf("\n# MONITOR does not show which workers share a connection, or which data was written under a lock\n");
     if (c->nameless > 0)
-        printf("# %llu commands came over unix sockets, which MONITOR takes for one connection\n",
+        printf("# %llu commands came over unix sockets, which MONITOR shows as one connection\n",
                (unsigned long long)c->nameless);
     if (unruled > 0) {
         worker_unruled_text(unruled, text, sizeof(text));
@@ -179,7 +180,7 @@ static void on_interrupt(int number) {
 }
 
 static bool capture_line(void *arg, const char *line, size_t len) {
-    if ((len == 2 || len == 3) && memcmp(line, "OK", 2) == 0) /* redis-cli's first */
+    if ((len == 2 || len == 3) && memcmp(line, "OK", 2) == 0) /* the first line of redis-cli's output */
         return true;
     overhear_line(arg, line, len);
     return true;
@@ -189,7 +190,7 @@ int eavesdrop_file(const char *path, const struct lock_rules *rules, uint64_t se
     bool standard = strcmp(path, "-") == 0;
     FILE *file = standard ? stdin : fopen(path, "re");
     int fd = file ? fileno(file) : -1;
-    struct sigaction stop = {.sa_handler = on_interrupt}; /* read(2) ends by it */
+    struct sigaction stop = {.sa_handler = on_interrupt}; /* without SA_RESTART, so that a signal ends read(2) */
     static char bytes[CAPTURE_BYTES];
     ssize_t n = -1;
     if (fd >= 0) {
@@ -208,7 +209,7 @@ int eavesdrop_file(const char *path, const struct lock_rules *rules, uint64_t se
     struct lines lines = {.too_long = 0};
     for (; n > 0 && !interrupted; n = read(fd, bytes, sizeof(bytes)))
         lines_cut(&lines, bytes, (size_t)n, capture_line, o);
-    if (lines.part.len > 0 && !lines.skipping) /* the last one has no end */
+    if (lines.part.len > 0 && !lines.skipping) /* the last line has no end of line */
         capture_line(o, lines.part.data, lines.part.len);
     overhear_end(o);
     report(a, rules, overhear_counts(o), lines.too_long);
@@ -253,7 +254,7 @@ static void on_reply(struct upstream_request *r, const char *data, size_t len, b
     ask_over(q);
 }
 
-/* From now on nothing is asked by this way: another connection would be another one in the lines. */
+/* Stops asking over the shared connection: a new connection would appear as another client in the lines. */
 static void on_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
     struct question *q = (struct question *)r;
     q->ear->asks = q->ear->lists = q->ear->listing = false;
@@ -316,7 +317,7 @@ static void ear_lost(struct ear *e, const char *why, size_t len) {
     finish(e->of, NULL);
 }
 
-/* MONITOR has begun. */
+/* Called when MONITOR has begun. */
 static void ear_begins(struct ear *e) {
     struct eavesdrop *x = e->of;
     struct text words;
@@ -492,8 +493,8 @@ int eavesdrop(const struct upstream_config *config, const struct lock_rules *rul
     char text[32];
     units_time_text(for_ms, text, sizeof(text));
     fprintf(stderr,
-            "lockkeeper: MONITOR has Redis copy every command to here, for %s: a busy one may serve a third of its "
-            "requests meanwhile. Ctrl-C ends it, with the report so far\n",
+            "lockkeeper: MONITOR makes Redis send every command here for %s: a busy Redis may serve a third of its "
+            "requests meanwhile. Ctrl-C ends it and prints the report so far\n",
             text);
     run(&x);
     for (size_t i = 0; i < x.count; i++) {
@@ -502,7 +503,7 @@ int eavesdrop(const struct upstream_config *config, const struct lock_rules *rul
         sum(&counts, overhear_counts(e->overhear));
         too_long += e->lines.too_long;
         if (e->lost[0])
-            fprintf(stderr, "lockkeeper: not listened to%s: %s\n", e->begun ? " any more" : "", e->lost);
+            fprintf(stderr, "lockkeeper: MONITOR %s: %s\n", e->begun ? "has ended" : "did not begin", e->lost);
     }
     if (x.why[0])
         fprintf(stderr, "lockkeeper: ended early: %s\n", x.why);

@@ -1,6 +1,6 @@
 /*
- * lockkeeper --advise and --advise-from: what PROXY ADVISE would say, of a Redis that nothing stands before, or of what
- * redis-cli MONITOR has written of one.
+ * lockkeeper --advise and --advise-from: PROXY ADVISE's report for a Redis without a proxy, or for a file with the
+ * output of redis-cli MONITOR.
  */
 #ifndef LOCKKEEPER_EAVESDROP_H
 #define LOCKKEEPER_EAVESDROP_H
@@ -10,11 +10,11 @@
 #include "proxy/lock/rule.h"
 #include "proxy/upstream/upstream.h"
 
-/* Both print the report on standard output, and what goes wrong on standard error; they end early, with the report so
- * far, on SIGINT and SIGTERM. `rules` are those that patterns are held against. The exit status is returned: 1 where
- * nothing could be listened to. */
+/* Both print the report on standard output and errors on standard error. On SIGINT and SIGTERM they end early, with the
+ * report so far. `rules` are the rules to compare patterns with. They return the exit status: 1 if MONITOR could not
+ * begin anywhere, or the file can't be read. */
 
-/* Listens to all masters for so long. */
+/* Listens to all masters for `for_ms`. */
 int eavesdrop(const struct upstream_config *upstream, const struct lock_rules *rules, int64_t for_ms, uint64_t seed);
 /* Reads a file; "-" is standard input. */
 int eavesdrop_file(const char *path, const struct lock_rules *rules, uint64_t seed);

@@ -1,9 +1,9 @@
 /*
- * Starts and stops the private redis-server of `upstream embedded`, and starts it again where it ends by itself:
+ * Starts and stops the private redis-server of `upstream embedded`, and starts it again if it ends by itself:
  *
- *      runs ── its pidfd is readable ──> reap, tell ── pause ──> start ──> runs
+ *      runs ── its pidfd is readable ──> reap, report ── pause ──> start ──> runs
  *
- * The pause doubles with each time, and begins anew when it has run for a while.
+ * The pause doubles each time. After the server has run for a while, the pause is short again.
  */
 #include "proxy/embedded.h"
 
@@ -33,7 +33,7 @@ struct embedded {
     char folder[PATH_SIZE];
     char socket[PATH_SIZE + 16];
     char address[PATH_SIZE + 32];
-    struct ev_loop *loop; /* NULL: not watched */
+    struct ev_loop *loop; /* NULL: the server is not watched */
     struct ev_io end;
     struct ev_timer again;
     int pidfd;
@@ -46,7 +46,7 @@ static void run_server(const struct embedded *e, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
-    setpgid(0, 0); /* Ctrl-C is for the proxy, which still needs it to finish what is in flight */
+    setpgid(0, 0); /* a Ctrl-C must not reach the server: the proxy needs it to finish requests in flight */
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -202,7 +202,7 @@ void embedded_stop(struct embedded *e) {
     if (!e)
         return;
     if (e->pid > 0) {
-        kill(e->pid, SIGKILL); /* nothing is kept, by intention */
+        kill(e->pid, SIGKILL); /* at once: it keeps no data, by intention */
         waitpid(e->pid, NULL, 0);
     }
     remove_folder(e);

@@ -1,4 +1,4 @@
-/* Decides what a signal that ends the process means, and tells workers, systemd and the log. */
+/* Decides the effect of a signal that ends the process, and notifies workers, systemd and the log. */
 #include "proxy/ending.h"
 
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "proxy/notify.h"
 #include "proxy/worker/worker.h"
 
-/* Leaves. The page for operators goes where the sockets have gone: to who is there from now on. */
+/* Leaves. If another process has taken the sockets, it also serves the operator's pages from now on. */
 static void leave(struct ending *e, bool handed, bool succeeded) {
     int64_t bound_ms = live_shutdown_ms(e->live);
     e->leaving = true;
@@ -57,7 +57,7 @@ void ending_leave(struct ending *e, const char *signal) {
 
 /* ---- take-over -------------------------------------------------------------------------------------- */
 
-/* Tells systemd that its main process is another one now, or (pid 0) that all is as it was. */
+/* Tells systemd the pid of its new main process, or (pid 0) that nothing has changed. */
 static void taken_over(void *arg, pid_t pid) {
     struct ending *e = arg;
     struct text state;
@@ -74,7 +74,7 @@ static void taken_over(void *arg, pid_t pid) {
     leave(e, true, true);
 }
 
-/* The sockets that the new process gets. */
+/* The sockets for the new process. */
 static struct handed_socket *offer(const struct ending *e, size_t *count) {
     struct handed_socket *list = listen_offer(e->listeners, count);
     if (!*e->monitor)
@@ -88,10 +88,10 @@ void ending_take_over(struct ending *e, const char *signal) {
     if (e->leaving || e->stopping || e->successor)
         return;
     if (e->embedded) {
-        log_warning("No take-over: the embedded Redis ends with this process, and what it holds");
+        log_warning("No take-over: the embedded Redis ends with this process, and its data is lost");
         return;
     }
-    log_notice("Received %s: starting %s anew, which takes over", signal, e->argv[0]);
+    log_notice("Received %s: starting %s again to take over", signal, e->argv[0]);
     notify_reloading();
     struct successor_orders orders = {
         .argv = e->argv, .unix_path = e->listeners->unix_path, .done = taken_over, .arg = e};

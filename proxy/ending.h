@@ -1,12 +1,12 @@
 /*
  * How the process ends.
  *
- *      SIGTERM, SIGINT   stop: what is in flight is finished, for finish-timeout; but where reuse-port says so and
- *                        another process listens on the port, leave. A second one: exit at once
- *      SIGQUIT           leave: no new clients, those who are there are served until they go, for shutdown-timeout
+ *      SIGTERM, SIGINT   stop: finish what is in flight, for finish-timeout. Exception: with reuse-port, if
+ *                        another process listens on the port, leave. A second signal: exit at once
+ *      SIGQUIT           leave: no new clients; connected clients are served until they go, for shutdown-timeout
  *      SIGUSR2           take-over: start the program anew on the same sockets; when it accepts clients, leave
  *
- * A leave becomes a stop with SIGTERM. All of it happens in the first worker's loop.
+ * SIGTERM turns a leave into a stop. All of this happens in the first worker's loop.
  */
 #ifndef LOCKKEEPER_ENDING_H
 #define LOCKKEEPER_ENDING_H
@@ -31,7 +31,7 @@ struct ending {
     struct embedded *embedded; /* NULL: none */
     char **argv;
     /* The state. */
-    struct successor *successor; /* being started; else NULL */
+    struct successor *successor; /* in progress; else NULL */
     bool leaving, stopping;
     bool handed; /* another process has the sockets */
 };
@@ -39,7 +39,7 @@ struct ending {
 void ending_stop(struct ending *e, const char *signal);
 void ending_leave(struct ending *e, const char *signal);
 void ending_take_over(struct ending *e, const char *signal);
-/* Why the process should get no more clients; NULL: it goes on. */
+/* Why the process must get no more clients; NULL: it may. */
 const char *ending_reason(const struct ending *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* Reads which sockets were given, and finds those that the configuration asks for. */
+/* Reads which sockets were passed to this process, and finds those that the configuration needs. */
 #include "proxy/inherit.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ static void add(struct inherited *in, int fd, enum socket_use use, bool managed)
     int flags = fcntl(fd, F_GETFL), listens = 0;
     socklen_t len = sizeof(listens);
     if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) != 0 || !listens)
-        return; /* not a socket that listens: whoever gave it means something else */
+        return; /* not a listening socket, so it was not meant for the proxy */
     fcntl(fd, F_SETFL, flags | O_NONBLOCK);
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     in->sockets[in->count++] = (struct handed_socket){.fd = fd, .use = use, .managed = managed};
@@ -30,7 +30,7 @@ static size_t number_of(const char *text) {
     return n > 0 && n < COUNT_MAX ? (size_t)n : 0;
 }
 
-/* systemd's: a socket whose name (FileDescriptorName=) is "tls" speaks TLS. */
+/* Reads systemd's sockets: a socket named "tls" (FileDescriptorName=) speaks TLS. */
 static void read_managed(struct inherited *in) {
     const char *pid = getenv("LISTEN_PID"), *names = getenv("LISTEN_FDNAMES");
     size_t count = pid && strtol(pid, NULL, 10) == (long)getpid() ? number_of(getenv("LISTEN_FDS")) : 0;

@@ -1,4 +1,4 @@
-/* Opens the listening sockets: bind x port, bind x tls-port, and unixsocket; or takes those that were given. */
+/* Opens the listening sockets: bind x port, bind x tls-port, and unixsocket; or uses sockets that were passed on. */
 #include "proxy/listen.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #include "proxy/base/memory.h"
 
-/* Whether an address may be missing on this machine: a leading '-' says so, as in Redis. */
+/* Whether the address may be missing on this machine: as in Redis, a leading '-' marks that. */
 static bool optional_address(const char **address) {
     bool optional = (*address)[0] == '-';
     if (optional)
@@ -24,7 +24,7 @@ static bool optional_address(const char **address) {
     return optional;
 }
 
-/* Opens a socket at an address. backlog < 0: it does not listen. */
+/* Opens a socket at an address. backlog < 0: without listening. */
 static int tcp_socket(const struct addrinfo *a, bool reuse_port, int backlog) {
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
@@ -55,7 +55,7 @@ static struct addrinfo *resolve(const char *address, int64_t port) {
     return list;
 }
 
-/* Finds who of this process listens at an address already, or would. */
+/* The directive of this process that already uses the address. */
 static const struct listen_claim *claimed(const struct listen_set *set, const struct addrinfo *a) {
     static const struct in6_addr any6 = IN6ADDR_ANY_INIT;
     for (size_t i = 0; i < set->claim_count; i++) {
@@ -111,13 +111,13 @@ static void add(struct listen_set *set, size_t thread, int fd, bool tls, bool sh
     row->sockets[row->count++] = (struct worker_socket){.fd = fd, .tls = tls, .shared = shared};
 }
 
-/* Takes the predecessor's sockets at an address: of as many threads as it had. Where there are more now, these share
- * the first. Returns whether there were any. */
+/* Takes the predecessor's sockets at an address, one for each thread that it had. If there are more threads now, the
+ * others share the first socket. Returns whether there were any. */
 static bool take_address(struct listen_set *set, const struct addrinfo *a, bool tls, int backlog) {
     int first = -1;
     size_t taken = 0;
     for (int fd; (fd = inherit_take(set->inherited, a->ai_addr, tls ? SOCKET_TLS : SOCKET_PLAIN)) >= 0; taken++) {
-        listen(fd, backlog); /* tcp-backlog may be another one */
+        listen(fd, backlog); /* tcp-backlog may have changed */
         add(set, taken, fd, tls, false);
         first = first < 0 ? fd : first;
     }
@@ -126,16 +126,16 @@ static bool take_address(struct listen_set *set, const struct addrinfo *a, bool 
     return taken > 0;
 }
 
-/* Opens an address for all threads; errno where it fails. */
+/* Opens an address for all threads; false with errno. */
 static bool open_sockets(struct listen_set *set, const struct config *c, const struct addrinfo *a, bool tls) {
     if (take_address(set, a, tls, (int)c->tcp_backlog))
         return true;
     bool reuse_port = c->reuse_port || set->threads > 1;
     if (set->trial || (reuse_port && !c->reuse_port)) {
-        /* without it first: a port that another process has is an error with several threads, too */
+        /* a trial without SO_REUSEPORT: a port in use by another process is an error, also with several threads */
         int probe = tcp_socket(a, c->reuse_port, set->trial ? -1 : 1);
         if (probe < 0)
-            return set->trial && errno == EADDRINUSE; /* by this proxy itself, most likely */
+            return set->trial && errno == EADDRINUSE; /* most likely this proxy itself uses it */
         close(probe);
     }
     for (size_t t = 0; t < set->threads && !set->trial; t++) {
@@ -153,7 +153,7 @@ static void add_text(struct listen_set *set, const char *address, int64_t port, 
                 (long long)port, tls ? " (TLS)" : "");
 }
 
-/* Opens an address for all threads. Returns 1 opened, 0 skipped (optional and missing), -1 failed. */
+/* Opens an address for all threads. Returns 1: opened, 0: skipped (optional and missing), -1: failed. */
 static int open_address(struct listen_set *set, const struct config *c, const char *address, bool tls,
                         struct config_errors *errors) {
     bool optional = optional_address(&address);
@@ -161,7 +161,7 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
     long long port = tls ? c->tls_port : c->port;
     struct addrinfo *a = resolve(address, port);
     if (!a) {
-        if (!optional && !(tls && c->port != 0 && !config_is_wrong(errors, "port"))) /* one line for both ports */
+        if (!optional && !(tls && c->port != 0 && !config_is_wrong(errors, "port"))) /* one error for both ports */
             config_refuse(errors, c, "bind", "bind '%s': expected an address of this machine", address);
         return optional ? 0 : -1;
     }
@@ -188,8 +188,8 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
 
 /* ---- the unix socket ------------------------------------------------------------------------------- */
 
-/* Whether a socket's file could be made: what is there already may be replaced if it is a socket. errno says why not.
- */
+/* Whether a socket's file can be created: an existing socket may be replaced, another file may not. errno has the
+ * reason. */
 static bool unix_free(const char *path) {
     struct stat file;
     if (lstat(path, &file) == 0 && !S_ISSOCK(file.st_mode)) {
@@ -201,13 +201,13 @@ static bool unix_free(const char *path) {
     return eaccess(dirname(folder), W_OK | X_OK) == 0;
 }
 
-/* Binds a unix socket so that its path is a socket that listens at any moment: the file of another process is replaced,
- * not removed before. Returns whether it listens; else errno says why. */
+/* Binds a unix socket such that the path always leads to a listening socket: another process's file is replaced, not
+ * removed first. Returns whether it listens; else errno has the reason. */
 static bool bind_unix(int fd, const struct config *c) {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     bool beside =
         snprintf(a.sun_path, sizeof(a.sun_path), "%s.%d", c->unixsocket, (int)getpid()) < (int)sizeof(a.sun_path);
-    if (!beside) /* no room for another name */
+    if (!beside) /* the path is too long for a temporary name */
         memcpy(a.sun_path, c->unixsocket, strlen(c->unixsocket) + 1);
     unlink(a.sun_path);
     if (bind(fd, (struct sockaddr *)&a, sizeof(a)) != 0)
@@ -268,7 +268,7 @@ static void add_managed_text(struct listen_set *set, const struct handed_socket 
         add_text(set, host, strtoll(port, NULL, 10), s->use == SOCKET_TLS);
 }
 
-/* Takes all of systemd's sockets; threads share each. */
+/* Takes all of systemd's sockets; all threads share each. */
 static void take_managed(struct listen_set *set) {
     for (size_t i = 0; i < set->inherited->count; i++) {
         struct handed_socket *s = &set->inherited->sockets[i];
@@ -283,14 +283,14 @@ static void take_managed(struct listen_set *set) {
 
 /* ---- all ------------------------------------------------------------------------------------------- */
 
-/* Refuses a proxy that nobody could connect to, unless that follows from another error. */
+/* Reports a proxy to which no client could connect, unless that follows from another error. */
 static bool nobody_can_connect(const struct config *c, struct config_errors *errors) {
     if (config_is_wrong(errors, "unixsocket") || config_is_wrong(errors, "tls-port") ||
         config_is_wrong(errors, "bind") || config_is_wrong(errors, "port"))
         return false;
     if (c->port == 0 && c->tls_port == 0)
         return config_refuse(errors, c, "port",
-                             "port 0: expected a tls-port or a unixsocket too, or nobody can connect");
+                             "port 0: expected a tls-port or a unixsocket too, or no client can connect");
     if (c->bind.count == 0)
         return config_refuse(errors, c, "bind", "bind '': expected at least one address");
     return config_refuse(errors, c, "bind", "bind: expected at least one address of this machine");
@@ -337,7 +337,7 @@ const char *listen_text(const struct listen_set *set) {
 
 /* ---- other processes --------------------------------------------------------------------------------- */
 
-/* Whether a socket is a copy of one that another row has. */
+/* Whether the descriptor refers to a socket that is already in the list. */
 static bool is_copy(const struct handed_socket *sockets, size_t count, int fd) {
     struct stat own, other;
     if (fstat(fd, &own) != 0)
@@ -363,7 +363,7 @@ struct handed_socket *listen_offer(const struct listen_set *set, size_t *count) 
     return list;
 }
 
-/* An address as /proc/net/tcp and tcp6 have it; "" for other sockets. */
+/* Writes an address in the format of /proc/net/tcp and tcp6; "" for other sockets. */
 static void write_kernels(const struct sockaddr_storage *a, char *out, size_t size) {
     const struct sockaddr_in *v4 = (const void *)a;
     const struct sockaddr_in6 *v6 = (const void *)a;
@@ -375,7 +375,7 @@ static void write_kernels(const struct sockaddr_storage *a, char *out, size_t si
                  v6->sin6_addr.s6_addr32[2], v6->sin6_addr.s6_addr32[3], ntohs(v6->sin6_port));
 }
 
-/* Whether one of the listed sockets is the one with that inode, or (inode 0) listens on that address. */
+/* Whether one of the listed sockets has that inode, or (inode 0) listens on that address. */
 static bool is_own(const struct handed_socket *list, size_t count, const char *address, unsigned long long inode) {
     for (size_t i = 0; i < count; i++) {
         struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
@@ -393,7 +393,7 @@ static bool is_own(const struct handed_socket *list, size_t count, const char *a
     return false;
 }
 
-/* Looks through the kernel's table, where sockets that listen come first. */
+/* Searches the kernel's table, where listening sockets come first. */
 static bool table_has_rival(const char *path, const struct handed_socket *list, size_t count) {
     enum { LISTENS = 10 };
     FILE *f = fopen(path, "re");
@@ -424,7 +424,7 @@ bool listen_has_rival(const struct listen_set *set) {
 }
 
 void listen_close(struct listen_set *set, bool handed) {
-    struct stat file; /* a process that took over has put its own there */
+    struct stat file; /* a process that took over may have put its own file there */
     if (set->unix_path && !handed && stat(set->unix_path, &file) == 0 && file.st_ino == set->unix_inode)
         unlink(set->unix_path);
     for (size_t t = 0; t < set->threads; t++)

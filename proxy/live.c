@@ -1,10 +1,10 @@
 /*
  * Reloads.
  *
- *      file ── config_load, certificates ──┬─ anything wrong: to the log, and that is all
+ *      file ── config_load, certificates ──┬─ any error: to the log; nothing changes
  *                                          └─> config_take_over ──> options (atomic), rules and upstream (each worker)
  *
- * What sessions read of the options at each use is atomic there; what threads keep for themselves is handed to each.
+ * Options that sessions read at each use are atomic; each thread is told of options that it keeps a copy of.
  */
 #include "proxy/live.h"
 
@@ -18,7 +18,7 @@
 
 enum { PATTERN_MAX_BYTES = 256 };
 
-/* Notes what monitoring is told of a configuration that has come into force. */
+/* Sets the metrics of a newly applied configuration. */
 static void note_loaded(struct live *l) {
     const struct secure *s = l->secure;
     atomic_store(&l->shared->client_certificate_s, s->clients ? tls_context_end(s->clients) : 0);
@@ -47,7 +47,7 @@ static void log_errors(const struct config_errors *errors) {
     }
 }
 
-/* The numbers that sessions read. */
+/* Sets the numbers that sessions read. */
 static void set_options(const struct config *c, struct session_options *o) {
     o->bulk_max = c->bulk_max;
     o->query_buffer_limit = c->query_buffer_limit;
@@ -65,7 +65,7 @@ static void set_options(const struct config *c, struct session_options *o) {
     o->announce_tls_port = (int)c->cluster_announce_tls_port;
 }
 
-/* Brings into force what a reload may change. */
+/* Applies what a reload may change. */
 static void take_over(struct live *l, struct config *fresh, struct secure *secure, struct text *waiting) {
     struct config *c = l->config;
     struct session_options *o = &l->shared->options;
@@ -118,9 +118,9 @@ bool live_reload(void *arg, char *said, size_t size) {
 
 void live_show(void *arg, const char *pattern, size_t len, const struct report *report) {
     struct live *l = arg;
-    char lower[PATTERN_MAX_BYTES]; /* as names are */
+    char lower[PATTERN_MAX_BYTES]; /* as directives' names are */
     if (len > sizeof(lower))
-        return; /* no name is as long */
+        return; /* no name is that long */
     for (size_t i = 0; pattern && i < len; i++)
         lower[i] = (char)tolower((unsigned char)pattern[i]);
     pthread_mutex_lock(&l->mutex);

@@ -1,6 +1,6 @@
 /*
- * The configuration that is in force: a reload brings a new one in, as far as that can be done while clients are
- * served, all of it or, where anything is wrong, nothing.
+ * The configuration in force. A reload applies the changes that are possible while clients are served: all of them, or
+ * none if the new configuration has an error.
  */
 #ifndef LOCKKEEPER_LIVE_H
 #define LOCKKEEPER_LIVE_H
@@ -15,29 +15,29 @@
 #include "proxy/session/core/shared.h"
 
 struct live {
-    pthread_mutex_t mutex; /* of what follows */
+    pthread_mutex_t mutex; /* guards the following fields */
     int argc;
     char **argv;
-    struct config *config; /* what is in force */
+    struct config *config; /* in force */
     struct secure *secure;
     struct proxy_shared *shared;
-    /* Has the system give what maxclients needs; called with each new value, and may set options.maxclients lower. */
+    /* Raises the limit of descriptors for maxclients. Called for each new value; may lower options.maxclients. */
     void (*raise_limit)(void *arg, int64_t maxclients);
     void *arg;
 };
 
-/* Borrows everything. shared->options has what sessions need of the configuration already. */
+/* Borrows everything. shared->options must already have what sessions need of the configuration. */
 void live_init(struct live *l, int argc, char **argv, struct config *config, struct secure *secure,
                struct proxy_shared *shared);
 void live_clear(struct live *l);
-/* Reads the configuration anew, and tells the log what came of it. False: something is wrong, and nothing was changed.
- * True: `said` has the names of the directives that have changed and need a restart, with blanks between them, as many
- * as fit. Any thread may call it, as shared->reload with the struct live as its argument. */
+/* Reads the configuration anew, and logs the result. False: there was an error, and nothing has changed. True: `said`
+ * gets the names of the changed directives that need a restart, separated by blanks, as many as fit. Any thread may
+ * call it; shared->reload is this function, with the struct live as its argument. */
 bool live_reload(void *l, char *said, size_t size);
-/* Reports the directives whose names match (pattern NULL: all), and their values that are in force; passwords as
- * "(set)". Any thread may call it, for the struct live. */
+/* Reports the directives whose names match (pattern NULL: all), with their values in force; passwords as "(set)". Any
+ * thread may call it, with the struct live as its argument. */
 void live_show(void *l, const char *pattern, size_t len, const struct report *report);
-/* How long clients are served by a process that leaves, and how long a stop may wait for what is in flight. */
+/* How long a leaving process serves its clients; how long a stop waits for requests in flight. */
 int64_t live_shutdown_ms(struct live *l);
 int64_t live_finish_ms(struct live *l);
 

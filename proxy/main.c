@@ -1,5 +1,5 @@
 /*
- * lockkeeper: reads the configuration, opens the listeners, wires engine, workers and signals together, waits.
+ * lockkeeper: reads the configuration, opens the listeners, connects engine, workers and signals, and waits.
  */
 #include <ev.h>
 #include <errno.h>
@@ -45,7 +45,7 @@ enum {
     ERROR_SIZE = 512,
     SPARE_DESCRIPTORS = 128,
     PINS_LEAST = 256,
-    PINS_USUAL = 7500 /* of a node with Redis's maxclients */,
+    PINS_USUAL = 7500 /* for a node with Redis's default maxclients */,
     UUID_TEXT = 37
 };
 
@@ -72,8 +72,9 @@ struct application {
     char process_id[UUID_TEXT];
     struct text upstream_text;
     struct ev_signal on_term, on_int, on_quit, on_take_over, on_hup, on_usr1;
-    struct ev_timer second;                   /* for incidents that repeat themselves, and locks without a rule: */
-    int64_t unruled_seen_ms, unruled_told_ms; /* when there were some to be told of, when the log was; 0: not yet */
+    struct ev_timer second;                   /* for repeated incidents, and for locks without a rule */
+    int64_t unruled_seen_ms, unruled_told_ms; /* when such locks were first seen since the last log line; when they were
+                                                 last logged; 0: not yet */
     struct ending ending;
     struct live live;
 };
@@ -100,8 +101,8 @@ static void record_incident(void *arg, const struct lock_incident *i) {
     incidents_add(app->incidents, &out);
 }
 
-/* Says that there are locks which no rule covers: a little after they are seen, so that it is told of all together, and
- * then once an hour, as long as they are in use. */
+/* Logs that there are locks without a rule: a little after they are seen, so that one line covers them all, then once
+ * an hour as long as they are in use. */
 static void tell_unruled(struct application *app, int64_t now_ms) {
     enum { AFTER_MS = 10 * 1000, AGAIN_MS = 60 * 60 * 1000 };
     char text[UNRULED_TEXT_MAX];
@@ -224,10 +225,10 @@ static struct watch_source watch_source_of(struct application *app) {
 
 /* ---- reload -------------------------------------------------------------------------------------- */
 
-/* Opens the log file anew, which was perhaps given another name. */
+/* Opens the log file again, since it may have been renamed. */
 static void reopen_log(const struct application *app) {
     if (!log_reopen())
-        log_warning("logfile '%s' could not be opened anew, and the log goes on in the old file: %s",
+        log_warning("logfile '%s' could not be opened again, and the log goes on in the old file: %s",
                     app->config->logfile, strerror(errno));
 }
 
@@ -237,7 +238,7 @@ static void on_rotate(struct ev_loop *loop, struct ev_signal *signal, int events
 
 static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events) {
     struct application *app = signal->data;
-    char said[1]; /* the log has it */
+    char said[1]; /* not needed: the log has it */
     notify_reloading();
     reopen_log(app);
     live_reload(&app->live, said, sizeof(said));
@@ -262,8 +263,8 @@ static void stop_at_once(int signal) {
     _exit(0);
 }
 
-/* Stops watching signals in the first worker's loop, which is over and will be gone, while others may still have work:
- * a second signal needs another way. */
+/* Stops watching signals in the first worker's loop, which has ended, while other threads may still work: a second
+ * signal needs another handler. */
 static void unwatch_signals(struct application *app) {
     struct ev_loop *loop = worker_loop(app->shared.workers[0]);
     struct ev_signal *const watchers[] = {&app->on_term,      &app->on_int, &app->on_quit,
@@ -308,7 +309,8 @@ static void worker_ready(void *arg, const char *error) {
     inherit_tell_ready(&app->inherited);
 }
 
-/* Whether who has not logged in is upstream-user. Where systemd's sockets listen the configuration does not say. */
+/* Whether clients without login use upstream-user. With systemd's sockets, `bind` does not tell where clients may come
+ * from. */
 static bool shares_user(const struct application *app) {
     const struct config *c = app->config;
     bool anywhere = app->inherited.managed && c->share_upstream_user == CONFIG_SHARE_AUTO && !c->requirepass;
@@ -373,7 +375,7 @@ static void options_of(struct application *app) {
     };
 }
 
-/* The embedded Redis kept nothing: its leases are over, and their owners do not hold what they believe to hold. */
+/* The embedded Redis kept no data: its leases are over, and their owners no longer hold their locks. */
 static void embedded_ended(void *arg, const char *how) {
     enum { LOST_REPORTED = 100 };
     struct application *app = arg;
@@ -400,21 +402,21 @@ static bool start_upstream(struct application *app, char *error, size_t size) {
     return true;
 }
 
-/* How many descriptors listeners, the log and shared connections to nodes may take. */
+/* How many descriptors listeners, the log and shared connections to nodes need. */
 static rlim_t spare_descriptors(const struct config *c) {
     rlim_t nodes = c->upstream_addresses.count > 1 ? c->upstream_addresses.count : 1;
     return SPARE_DESCRIPTORS + (rlim_t)c->threads * nodes * ((rlim_t)c->upstream_connections + UPSTREAM_APARTS);
 }
 
-/* How many connections clients may have for themselves, as far as descriptors go: about one each. */
+/* How many connections clients may have for themselves, as far as descriptors permit: about one for each client. */
 static rlim_t pins_wanted(const struct config *c) {
     rlim_t wanted = c->pinned_node > 0 ? (rlim_t)c->pinned_node : PINS_USUAL;
     rlim_t clients = c->maxclients > PINS_LEAST ? (rlim_t)c->maxclients : PINS_LEAST;
     return wanted < clients ? wanted : clients;
 }
 
-/* Shares what the system gives between clients and their own connections to nodes, a quarter to these; a reload leaves
- * these as many as they are. */
+/* Divides the permitted descriptors between clients and their own connections to nodes, which get a quarter. A reload
+ * does not change the number for these connections. */
 static void share_descriptors(struct application *app, rlim_t maxclients, rlim_t given, bool reloads) {
     rlim_t spare = spare_descriptors(app->config), pins = app->shared.upstream.pins_total;
     rlim_t left = given > spare + 4 ? given - spare : 4;
@@ -430,8 +432,8 @@ static void share_descriptors(struct application *app, rlim_t maxclients, rlim_t
                 (long long)maxclients, (long long)clients, (long long)given, (long long)pins);
 }
 
-/* Raises the limit on descriptors to what maxclients and the nodes need; as Redis does, fewer clients are allowed where
- * the system gives fewer. At the start, and where a reload changes maxclients. */
+/* Raises the limit of descriptors to the number that maxclients and the nodes need. If the system permits fewer, fewer
+ * clients are allowed, as in Redis. Called at the start, and when a reload changes maxclients. */
 static void raise_descriptor_limit(void *arg, int64_t maxclients) {
     struct application *app = arg;
     struct rlimit limit;
@@ -530,7 +532,7 @@ static void run(struct application *app) {
     memory_free(app->shared.workers);
 }
 
-/* Says all that is wrong; behind several errors, what comes of it. Clears them. */
+/* Prints all errors; with several errors, also the consequence. Clears them. */
 static int fail(struct config_errors *errors) {
     const char *line = errors->lines.data;
     while (line) {
@@ -547,7 +549,7 @@ static int fail(struct config_errors *errors) {
     return 1;
 }
 
-/* Says of each fence what it cannot tell apart, in the log or (to != NULL) there. */
+/* Reports for each fence which clients it can't tell apart, in the log or (to != NULL) there. */
 static void tell_of_fences(const struct config *c, FILE *to) {
     char text[640];
     for (size_t i = 0; i < lock_rules_fence_count(c->rules); i++) {
@@ -578,7 +580,7 @@ static void remove_pid(const char *path) {
         fclose(f);
 }
 
-/* Does everything that can go wrong before clients are served; `errors` has what is wrong. */
+/* Does everything that can fail before clients are served; `errors` gets the errors. */
 static bool start(struct application *app, struct config_errors *errors) {
     const struct config *c = app->config;
     if (!start_check(c, app->inherited.count == 0, errors))
@@ -594,11 +596,10 @@ static bool start(struct application *app, struct config_errors *errors) {
     options_of(app);
     if (app->shared.options.stranger_login && c->share_upstream_user == CONFIG_SHARE_AUTO)
         log_notice(
-            "clients may come from other machines: they log in for themselves, upstream-user is the proxy's alone; "
-            "share-upstream-user yes lets everybody be that user");
+            "clients may come from other machines: they must log in themselves, only the proxy uses upstream-user; "
+            "share-upstream-user yes makes clients without login that user");
     if (networks_are_all(c->proxy_protocol) && !config_is_local(c))
-        log_warning(
-            "proxy-protocol yes: whoever connects is believed to be whom he says; name the load balancers' addresses");
+        log_warning("proxy-protocol yes: any client can claim any address; name the load balancers' addresses instead");
     tell_of_fences(c, NULL);
     raise_descriptor_limit(app, c->maxclients);
     bool right = listen_open(&app->listeners, c, &app->inherited, false, errors);
@@ -624,7 +625,7 @@ static uint64_t random_seed(void) {
     return seed;
 }
 
-/* lockkeeper --advise TIME, --advise-from FILE: the configuration says which Redis, how to log in, and the rules. */
+/* lockkeeper --advise TIME, --advise-from FILE: the configuration has the Redis, its login, and the rules. */
 static int advise(struct application *app, const char *what, bool file, struct config_errors *errors) {
     enum { LEAST_MS = 1000, MOST_MS = 24 * 60 * 60 * 1000 };
     int64_t for_ms = 0;
@@ -643,7 +644,7 @@ static int advise(struct application *app, const char *what, bool file, struct c
     }
     if (!secure_load(&app->secure, app->config, errors))
         return fail(errors);
-    log_set_level(LOG_LEVEL_NOTHING); /* standard output is the report's, and it says what is wrong */
+    log_set_level(LOG_LEVEL_NOTHING); /* the report goes to standard output, and contains the errors */
     options_of(app);
     app->shared.upstream.connections = 1;
     return eavesdrop(&app->shared.upstream, app->config->rules, for_ms, random_seed());
@@ -700,7 +701,7 @@ static int print_help(void) {
          "       lockkeeper --version | --help | --test-conf [CONFIG-FILE]\n"
          "       lockkeeper --advise TIME [CONFIG-FILE] --upstream ...     which locks of that Redis are unsafe, by "
          "MONITOR\n"
-         "       lockkeeper --advise-from FILE|-                           likewise, of what redis-cli MONITOR has "
+         "       lockkeeper --advise-from FILE|-                           the same for what redis-cli MONITOR has "
          "written\n\n"
          "A lock proxy for Redis: point applications at its port instead of Redis's.\n"
          "Example: lockkeeper --port 6380 --upstream standalone 127.0.0.1:6379\n\nDirectives:");
@@ -731,11 +732,11 @@ int main(int argc, char **argv) {
         return 0;
     }
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGUSR1, SIG_IGN); /* until it is watched: there is no old log yet */
+    signal(SIGUSR1, SIG_IGN); /* until it is watched: there is no log file to reopen yet */
     command_table_init();
     slot_tags_init();
     pthread_mutex_init(&app.shared.password_mutex, NULL);
-    int words = test ? 1 : advises ? (argc > 2 ? 2 : 1) : 0; /* the file follows them */
+    int words = test ? 1 : advises ? (argc > 2 ? 2 : 1) : 0; /* the configuration file comes after them */
     argv[words] = argv[0];
     argv += words;
     argc -= words;

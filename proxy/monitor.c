@@ -1,4 +1,4 @@
-/* Wires the HTTP server to the first worker's loop. */
+/* Connects the HTTP server with the first worker's loop. */
 #include "proxy/monitor.h"
 
 #include <errno.h>
@@ -21,8 +21,8 @@ struct monitor {
     struct http_options options;
     struct ev_io io;
     struct ev_timer timer;
-    struct ev_timer step;   /* the walk's next one */
-    struct lock_walk *walk; /* the leases for the status page, while they are being gathered */
+    struct ev_timer step;   /* for the next step of the walk */
+    struct lock_walk *walk; /* gathers the leases for the status page; else NULL */
     struct text address;
 };
 
@@ -70,7 +70,7 @@ static void serve(struct ev_loop *loop, struct monitor *m) {
     ev_timer_start(loop, &m->timer);
 }
 
-/* ---- the status page's leases, gathered a step a turn ------------------------------------------------------ */
+/* ---- the status page's leases, gathered in steps, one for each turn -------------------------------------------- */
 
 static void gather(void *arg) {
     struct monitor *m = arg;

@@ -14,13 +14,13 @@
 
 struct monitor;
 
-/* Opens the port, or takes it from those that are inherited, behind those for clients; before any thread starts, so
- * that a port that is taken is an error at start. NULL: what is wrong was added to `errors`, or `set` is a trial and
- * the port is taken. admin_port must not be 0. */
+/* Opens the port, or takes it from the inherited sockets, after those for clients. Call it before any thread starts, so
+ * that a port in use is an error at start. NULL: errors were added to `errors`, or `set` is a trial and the port is in
+ * use. admin_port must not be 0. */
 struct monitor *monitor_open(struct listen_set *set, const struct config *config, struct config_errors *errors);
-/* The socket that listens, for another process; borrowed. */
+/* The listening socket, to pass to another process; borrowed. */
 int monitor_socket(const struct monitor *m);
-/* Serves from now on: `admin` is copied. unready: as in struct pages_source. False if the server can't start. */
+/* Begins to serve; `admin` is copied. unready: as in struct pages_source. False if the server can't start. */
 bool monitor_start(struct monitor *m, struct worker *first, const struct admin_source *admin,
                    const char *(*unready)(void *arg), void *unready_arg);
 /* The address it listens on, "127.0.0.1:9090"; borrowed. */

@@ -29,7 +29,7 @@ void notify_state(const char *state) {
 }
 
 void notify_stopping(int64_t ms) {
-    enum { MARGIN_MS = 10000 }; /* for what is left to do behind the last client */
+    enum { MARGIN_MS = 10000 }; /* for the work after the last client has left */
     char state[80];
     snprintf(state, sizeof(state), "STOPPING=1\nEXTEND_TIMEOUT_USEC=%lld", (long long)(ms + MARGIN_MS) * 1000);
     notify_state(state);

@@ -6,10 +6,10 @@
 
 #include <stdint.h>
 
-/* Sends "READY=1", "STOPPING=1", ...; nothing happens where nobody listens. */
+/* Sends "READY=1", "STOPPING=1", ...; does nothing without systemd. */
 void notify_state(const char *state);
-/* Send that the process ends, and may take so many ms for its clients whatever the unit says; that it changes its
- * configuration, until it says READY=1. */
+/* notify_stopping: the process ends, and may take so many ms for its clients, whatever the unit's timeout is.
+ * notify_reloading: it changes its configuration, until it sends READY=1. */
 void notify_stopping(int64_t ms);
 void notify_reloading(void);
 

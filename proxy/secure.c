@@ -1,4 +1,4 @@
-/* Makes TLS contexts of the configuration's directives. Knows no connections. */
+/* Makes TLS contexts from the configuration's directives. It knows no connections. */
 #include "proxy/secure.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ struct sorting {
     struct config_errors *errors;
 };
 
-/* Notes what is wrong, once: some directives are for both sides. */
+/* Adds an error once: some directives apply to both sides. */
 static void note_refusal(void *arg, const char *directive, const char *text) {
     const struct sorting *s = arg;
     if (!config_is_wrong(s->errors, directive))

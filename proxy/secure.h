@@ -1,5 +1,5 @@
 /*
- * TLS as the configuration has it: the context of the clients' side and that of the nodes' side.
+ * The TLS contexts of the configuration: one for clients, one for nodes.
  */
 #ifndef LOCKKEEPER_SECURE_H
 #define LOCKKEEPER_SECURE_H
@@ -14,12 +14,12 @@ struct secure {
     struct tls_context *clients, *nodes; /* NULL: plain */
 };
 
-/* Reads what the configuration names; passphrases in it are overwritten then. False: all that is wrong was added to
+/* Loads the files that the configuration names, and then overwrites its passphrases. False: all errors were added to
  * `errors`, and nothing was kept. */
 bool secure_load(struct secure *s, struct config *config, struct config_errors *errors)
     __attribute__((warn_unused_result));
-/* New connections use what `fresh` has; a side that is plain stays plain, and one that isn't stays as it is where fresh
- * has nothing for it. Takes `fresh` over. */
+/* New connections use the contexts of `fresh`. A side that is plain stays plain, and a TLS side stays as it is if
+ * `fresh` has no context for it. Takes over `fresh`. */
 void secure_replace(struct secure *s, struct secure *fresh);
 void secure_clear(struct secure *s);
 

@@ -1,4 +1,4 @@
-/* Tries what a start needs of the system. Knows nothing of what runs then. */
+/* Checks whether the system permits what a start needs. It does not know what runs after that. */
 #include "proxy/start.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "proxy/listen.h"
 #include "proxy/secure.h"
 
-/* Whether a file could be written, without making it; errno says why not. */
+/* Whether a file can be written, without creating it; errno has the reason. */
 static bool writable(const char *path) {
     struct stat file;
     if (stat(path, &file) == 0 && S_ISDIR(file.st_mode)) {
@@ -50,7 +50,7 @@ static bool on_path(const char *program) {
     return found;
 }
 
-/* Tries the certificates with a copy's passphrases, as loading overwrites them. */
+/* Checks the certificates with copies of the passphrases, since loading overwrites them. */
 static void check_certificates(const struct config *c, struct config_errors *errors) {
     struct config copy = *c;
     char *const pass = c->tls.key_file_pass, *const upstream_pass = c->upstream_tls.key_file_pass;

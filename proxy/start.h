@@ -1,6 +1,6 @@
 /*
- * What --test-conf looks at, and a start before it does anything: whether the system gives what the configuration asks
- * for.
+ * What --test-conf checks, and a start before it changes anything: whether the system provides what the configuration
+ * needs.
  */
 #ifndef LOCKKEEPER_START_H
 #define LOCKKEEPER_START_H
@@ -9,10 +9,10 @@
 
 #include "proxy/config/config.h"
 
-/* Tries what a start does (certificates, addresses and ports, the log, the pid file, redis-server where it is embedded)
- * and leaves nothing behind. All that is wrong is added to `errors`; what follows from errors that are there already is
- * left out. A port that is taken is no error of the configuration: its own proxy may have it. `ports` false: they are
- * not tried, since sockets were given to the process. True where there is no error at all. */
+/* Tries each step of a start (certificates, addresses and ports, the log, the pid file, the embedded redis-server) and
+ * leaves nothing behind. All errors are added to `errors`, without those that follow from earlier errors. A port in use
+ * is no error: the running proxy of this configuration may use it. `ports` false: ports are not tried, since sockets
+ * were passed to the process. True if there is no error at all. */
 bool start_check(const struct config *config, bool ports, struct config_errors *errors);
 
 #endif

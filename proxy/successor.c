@@ -1,4 +1,4 @@
-/* Spawns the process that takes over, and waits in the loop until it says that it accepts clients. */
+/* Starts the process that takes over, and waits in the loop until it reports that it accepts clients. */
 #include "proxy/successor.h"
 
 #include <errno.h>
@@ -40,7 +40,7 @@ static bool is_handing(const char *entry) {
     return false;
 }
 
-/* Makes the new process's environment: this one's, with `own` in front of it. The caller frees it. */
+/* Makes the new process's environment: this one's, with `own` first. The caller frees it. */
 static char **environment(char **own, size_t count) {
     size_t n = 0, at = count;
     while (environ[n])
@@ -62,8 +62,8 @@ static void describe(const struct successor_orders *o, struct text *letters, str
 
 /* ---- starting --------------------------------------------------------------------------------------- */
 
-/* Spawns it with the pipe as descriptor 3 and the sockets behind it. They are copied out of the way first, since any of
- * them may have one of those numbers. Returns an errno. */
+/* Starts the process with the pipe as descriptor 3 and the sockets after it. The sockets are first copied to higher
+ * numbers, since they may have one of these numbers. Returns an errno. */
 static int spawn(const struct successor_orders *o, int pipe, char **env, pid_t *pid) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -81,7 +81,7 @@ static int spawn(const struct successor_orders *o, int pipe, char **env, pid_t *
         else
             posix_spawn_file_actions_adddup2(&actions, copies[i], FIRST + (int)i);
     }
-    posix_spawn_file_actions_addclosefrom_np(&actions, beyond); /* libraries open some without O_CLOEXEC */
+    posix_spawn_file_actions_addclosefrom_np(&actions, beyond); /* libraries may open descriptors without O_CLOEXEC */
     if (!failed)
         failed = posix_spawnp(pid, o->argv[0], &actions, &attributes, o->argv, env);
     for (size_t i = 0; i <= o->count; i++)
@@ -123,7 +123,8 @@ static void on_word(struct ev_loop *loop, struct ev_io *io, int events) {
         return;
     }
     end_process(s->pid);
-    log_warning("No take-over: the new process did not start, and this one goes on. What it said is in its log");
+    log_warning(
+        "No take-over: the new process did not start, and this one goes on. The reason is in the new one's log");
     finish(s, 0);
 }
 

@@ -1,11 +1,12 @@
 /*
- * Starting the process that takes over: the same program and command line, read anew, on the sockets of this one.
+ * Starts the process that takes over: the same program with the same command line, which is read again, on the sockets
+ * of this process.
  *
  *      this process                                     the new one
  *      successor_start ── sockets, a pipe ────────────> reads its configuration, connects, accepts
  *      ready <───────────────────────────── a byte ──── inherit_tell_ready
  *
- * A new one that can't start, or is not ready in time, changes nothing.
+ * If the new process can't start, or is not ready in time, nothing changes.
  */
 #ifndef LOCKKEEPER_SUCCESSOR_H
 #define LOCKKEEPER_SUCCESSOR_H
@@ -23,16 +24,16 @@ struct successor_orders {
     char **argv; /* the command line; all are borrowed until successor_start returns */
     const struct handed_socket *sockets;
     size_t count;
-    const char *unix_path; /* of the unix socket among them, if it is not systemd's; NULL: none */
-    /* Called once, in the loop's thread: the new process accepts clients, or (pid 0) there is none. The log has why.
-     * The successor is gone then. */
+    const char *unix_path; /* path of the unix socket among them, if it is not systemd's; NULL: none */
+    /* Called once, in the loop's thread: the new process `pid` accepts clients, or (pid 0) it failed, and the log has
+     * the reason. The successor is freed then. */
     void (*done)(void *arg, pid_t pid);
     void *arg;
 };
 
-/* Starts it. NULL: it can't be started, and the log has why. */
+/* Starts the process. NULL: that failed, and the log has the reason. */
 struct successor *successor_start(struct ev_loop *loop, const struct successor_orders *orders);
-/* Gives it up: it is ended. NULL is allowed. */
+/* Ends the new process. NULL is allowed. */
 void successor_cancel(struct successor *s);
 
 #endif

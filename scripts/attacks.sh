@@ -1,8 +1,8 @@
 #!/bin/sh
-# attacks.sh [--short] [--once] [--write] [--only PART-OF-A-NAME] ...: does to a Release build what attackers, broken
-# clients and hostile nodes would, and prints what it costs other clients; docs/security.md has the table (--write). Five
-# minutes, and more where much is tried again; --once tries nothing again, --short takes one or two minutes. The last line
-# is 'N passed, N failed'. LOCKKEEPER=PROGRAM takes that program and builds nothing.
+# attacks.sh [--short] [--once] [--write] [--only PART-OF-A-NAME] ...: attacks a Release build as attackers, broken
+# clients and hostile nodes would, and prints the effect on other clients; --write puts the table into docs/security.md.
+# It takes five minutes, or more if steps have to be repeated; --once repeats nothing, --short takes one or two minutes.
+# The last line is 'N passed, N failed'. LOCKKEEPER=PROGRAM uses that program and builds nothing.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 program=${LOCKKEEPER:-}

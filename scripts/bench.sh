@@ -1,8 +1,8 @@
 #!/bin/sh
-# bench.sh [--quick] [--only speed|instructions|syscalls|memory|locks|contended|contention|fenced|latency|cores|idle|threads] ...
-# [--json FILE]: lockkeeper beside Redis itself, nutcracker and haproxy, as Markdown tables (tests/bench/README.md says
-# how they are measured). About a quarter of an hour; --quick takes three minutes. LOCKKEEPER=PROGRAM measures that
-# program and builds nothing.
+# bench.sh [--quick] [--only speed|instructions|syscalls|memory|locks|contended|contention|fenced|latency|cores|idle|threads]
+# ... [--json FILE]: compares lockkeeper with Redis itself, nutcracker and haproxy, as Markdown tables (tests/bench/README.md
+# describes the measurements). It takes about a quarter of an hour; --quick takes three minutes. LOCKKEEPER=PROGRAM measures
+# that program and builds nothing.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=$root/build-bench

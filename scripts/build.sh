@@ -1,7 +1,8 @@
 #!/bin/sh
-# build.sh FOLDER BUILD-TYPE [PURPOSE]: installs what the build needs (install.sh PURPOSE; default: build), builds the program in
-# FOLDER, prints nothing but the program's path on standard output. Whatever failed is shown in full on standard error. What
-# goes on is said there too, where it is a terminal or LOCKKEEPER_PROGRESS is set; otherwise only that a first build takes place.
+# build.sh FOLDER BUILD-TYPE [PURPOSE]: installs what the build needs (install.sh PURPOSE; default: build), builds the program
+# in FOLDER, and prints only the program's path on standard output. On a failure the full output goes to standard error.
+# Progress goes there too, if it is a terminal or LOCKKEEPER_PROGRESS is set; otherwise only a note that a first build takes
+# place.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=$1
@@ -20,7 +21,7 @@ fail() {
     exit 1
 }
 
-# What to do where packages are missing and could not be had.
+# Ends with advice if packages are missing and could not be installed.
 fail_to_install() {
     cat "$log" >&2
     if grep -Eqi 'temporary failure resolving|could not resolve|network is unreachable|could not connect|connection timed out|no route to host' \
@@ -33,7 +34,7 @@ fail_to_install() {
     exit 1
 }
 
-# Shows how far cmake is (make's [ 42%], or ninja's [12/189]), on one line of a terminal, or now and then on one of its own.
+# Shows cmake's progress (make's [ 42%], or ninja's [12/189]): on a terminal on one line, otherwise at intervals on a line each.
 watch() {
     shown=
     while kill -0 "$1" 2>/dev/null; do

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Rules of the source: clang-format over all C files, who includes whom, whether the pages say so, what clang-tidy finds in
-# the program (.clang-tidy says which checks). Changes nothing; exits 1 on an offence.
+# Checks the source: clang-format over all C files, the permitted includes, the tables of includes in the pages, and clang-tidy
+# over the program (.clang-tidy lists the checks). Changes nothing; exits 1 on an offence.
 #
-#   scripts/check.sh          say what is wrong
-#   scripts/check.sh --fix    let clang-format lay out the files, then check
+#   scripts/check.sh          print the offences
+#   scripts/check.sh --fix    format the files with clang-format, then check
 #
-# Versions of clang-format differ in what they make of the same style, and those of clang-tidy in what they look for: both
-# are held to version 14 (Debian 12's); where there is no such version, this says so and checks the rest.
+# Versions of clang-format and clang-tidy give different results, so both must be version 14 (Debian 12's). If version 14 is
+# missing, the script says so and checks the rest.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -53,7 +53,7 @@ python3 tests/unit/test_pages.py || status=1
 echo "words:"
 python3 tests/unit/test_words.py || status=1
 
-# Groups of files on all processors; what is found in a header is found with each file that includes it, and said once.
+# Checks groups of files on all processors. A finding in a header occurs with each file that includes it, and is printed once.
 clang_tidy=$(version_14 clang-tidy)
 if [ -z "$clang_tidy" ]; then
     echo "clang-tidy: not run, there is no clang-tidy 14 here"

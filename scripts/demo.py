@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What legacy lock code does directly on Redis and through the proxy: a table, from runs made now.
+"""Runs legacy lock code directly on Redis and through the proxy, and prints a table of the results.
 
-demo.py PROGRAM starts two redis-servers and PROGRAM in front of the second one, and lets the same worker processes,
-each with one connection of its own, run five lock idioms on both. The workers count for themselves what went wrong;
-neither Redis nor the proxy is asked for its opinion. Exit status: 0, or 1 if something went wrong through the proxy.
+demo.py PROGRAM starts two redis-servers and PROGRAM in front of the second one, and lets the same worker processes, each with
+one connection of its own, run five lock idioms on both. The workers themselves count the failures, not Redis or the proxy.
+Exit status: 0, or 1 if something went wrong through the proxy.
 
 What is counted:
 
 dead lock       A lock whose owner was killed, and which none of the workers that kept asking for it got within
-                PATIENCE, several times the expiry that everybody meant it to have.
+                PATIENCE, several times the expiry that the workers meant it to have.
 wrong release   A DEL answered 1 (something was deleted) and sent by a worker that did not hold the lock: its own
                 lease had ended for certain before it sent the DEL, or it had never acquired.
 double holder   A worker that entered while its own lease was live and another worker was inside whose lease was live
@@ -68,12 +68,13 @@ class Connection:
 
 
 def die():
-    """What a crash, the kernel's out-of-memory killer or a deployment does between two commands."""
+    """Ends the process, as a crash, the kernel's out-of-memory killer or a deployment can between two commands."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Truth:
-    """Who is inside the critical section of one lock, and until when for certain: shared by its workers."""
+    """The worker inside the critical section of one lock, and until when it is certain to be inside: shared by all
+    workers."""
 
     def __init__(self, workers):
         self.mutex = processes.Lock()
@@ -171,8 +172,8 @@ def refresh_contender(port, key, acquired):
 
 
 def refresh(port):
-    """A contender that wins keeps the lock, and the other one's EXPIRE is then an EXPIRE on a lock of the living:
-    so a lock may be acquired more than once, and is dead only if nobody ever got it."""
+    """A contender that wins keeps the lock, and the other's EXPIRE is then an EXPIRE on a live lock. So a lock may be
+    acquired more than once, and is dead only if no contender ever got it."""
     keys = ["lock:refresh:%d" % i for i in range(8)]
     acquired = [Counter() for _ in keys]
     run_together([(refresh_owner, (port, key)) for key in keys])
@@ -258,7 +259,7 @@ def finally_del(port):
             ("%d of %d entries" % (doubles, acquisitions.get()), doubles)]
 
 
-# Idiom 5: data that is read, changed and written under a lock, by workers who pause in between for longer than its lease.
+# Idiom 5: data that is read, changed and written under a lock, by workers that pause in between for longer than its lease.
 
 PAUSE_PX = 150
 
@@ -285,7 +286,7 @@ def pause_worker(port, number, worker, written, deadline):
 
 
 def pause(port):
-    """An update is lost where the number at the end is less than the writes that were answered OK."""
+    """An update is lost if the number at the end is less than the count of writes that were answered OK."""
     deadline = time.monotonic() + 3
     written = Counter()
     run_together([(pause_worker, (port, number, worker, written, deadline)) for number in range(3) for worker in range(4)])
@@ -308,7 +309,7 @@ def measure(function, port, pipe):
 
 
 def measure_both(function, ports):
-    """The same idiom on both at the same time, on servers of their own."""
+    """Runs the same idiom on both at the same time, on separate servers."""
     runs = []
     for port in ports:
         receiver, sender = processes.Pipe(duplex=False)
@@ -373,7 +374,7 @@ def print_table(rows):
 
 
 def print_incidents(port):
-    """What the proxy noticed of all this, by kind; a count that no figure of the table is taken from."""
+    """The proxy's incidents of these runs, by kind; no figure of the table is taken from them."""
     try:
         info = Connection(port)("PROXY", "INFO", "locks")
     except (OSError, RedisError) as error:

@@ -1,8 +1,15 @@
-# Writes the table of Lua scripts as C: cmake -DFOLDER=... -DCONSTANTS=x.h -DNAMES=a,b -DOUT=table.c -P
-# embed_lua.cmake
-# A script's text is its own file with arguments.lua and common.lua in the place of its line "--@common", or common.lua in
-# that of its line "--@functions", or none of them where it has a line "--@alone", or both before it where there is neither, and list.lua in the place of its line
-# "--@list", waits.lua in that of "--@waits", if there is one, and the values of the enum in CONSTANTS for their names; its SHA1 is that of exactly these bytes. The table has also the bytes of a call by SHA1 up to
+# Writes the table of Lua scripts as C: cmake -DFOLDER=... -DCONSTANTS=x.h -DNAMES=a,b -DOUT=table.c -P embed_lua.cmake
+#
+# A script's text is its own file, in which some lines are replaced by other files:
+#
+#   --@common      arguments.lua and common.lua
+#   --@functions   common.lua
+#   --@alone       nothing
+#   --@list        list.lua
+#   --@waits       waits.lua
+#
+# A file with none of the first three lines gets arguments.lua and common.lua in front. The names of the enum in CONSTANTS are
+# replaced by their values. The SHA1 is that of exactly the resulting bytes. The table also has the bytes of a call by SHA1 up to
 # the keys, of which there are two.
 string(REPLACE "," ";" names "${NAMES}")
 set(text "/* Generated from scripts/lua/ at build time. */\n#include \"proxy/upstream/script.h\"\n\n")

@@ -1,10 +1,10 @@
 #!/bin/sh
-# fuzz.sh SECONDS: builds the fuzz targets and runs each for so long from the kept corpus, as many at once as there are
-# processors. Prints a line a target with the number of runs; on a finding, its trace and the input that shows it, and the
-# exit status is 1.
+# fuzz.sh SECONDS: builds the fuzz targets and runs each for so many seconds, starting from the kept corpus, as many at
+# once as there are processors. Prints a line for each target with the number of runs. For a finding it prints the trace
+# and the input, and the exit status is 1.
 #
 #   FUZZ_BUILD   where to build (default: build-fuzz)
-#   FUZZ_SEED    of what is tried (default: another one each time)
+#   FUZZ_SEED    the random seed (default: a different one each time)
 #   FUZZ_OUT     where new corpus files and crashing inputs are kept (default: a temporary folder)
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -28,7 +28,7 @@ if ! { cmake -S "$root" -B "$build" -DFUZZ=ON -DCMAKE_C_COMPILER=clang &&
     exit 1
 fi
 
-# The first folder is where libFuzzer writes; the kept corpus is only read.
+# libFuzzer writes to the first folder; it only reads the kept corpus.
 run() {
     mkdir -p "$out/$1"
     status=0

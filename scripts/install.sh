@@ -1,10 +1,11 @@
 #!/bin/sh
-# install.sh [--missing] build|compile|package|test|integration|newcomer|static|root|bench|clients|suite ...: installs from Debian (12 or 13) what
-# the purpose needs and this machine lacks; --missing only says what that is. "compile" is "build" without a Redis, for who has one.
+# install.sh [--missing] build|compile|package|test|integration|newcomer|static|root|bench|clients|suite ...: installs the
+# Debian (12 or 13) packages that the purpose needs and this machine lacks; --missing only lists them. "compile" is "build"
+# without Redis, for machines that have one.
 #
-# Nothing is asked, and nothing is said unless it fails. Where everything is there already, nothing is touched and no
-# rights are needed. A service of a newly installed package (Redis or Valkey on port 6379, haproxy, nutcracker, Prometheus) is neither
-# started nor enabled; one that was there before stays as it is.
+# It asks nothing, and prints nothing unless it fails. If nothing is missing, it changes nothing and needs no rights. Services
+# of newly installed packages (Redis or Valkey on port 6379, haproxy, nutcracker, Prometheus) are neither started nor enabled;
+# services that were there before stay as they are.
 set -eu
 
 need="gcc libc6-dev make cmake pkg-config libhiredis-dev libev-dev libssl-dev uuid-dev libmicrohttpd-dev"
@@ -51,7 +52,7 @@ for purpose in "$@"; do
     esac
 done
 
-# pkg-config is a name that pkgconf provides, and some packages of nodejs bring npm along; any of that kind will do.
+# Another package may provide the wanted one: pkgconf provides pkg-config, and some packages of nodejs contain npm.
 there() {
     case $1 in
     pkg-config | npm) ! command -v "$1" >/dev/null 2>&1 || return 0 ;;
@@ -91,8 +92,8 @@ fi
 log=$(mktemp "${TMPDIR:-/tmp}/lockkeeper-install.XXXXXX")
 services=
 
-# The services that are new with these packages must not start: under systemd they are masked meanwhile, and
-# RUNLEVEL=1 says the same to sysvinit.
+# Services of new packages must not start: systemd's units are masked meanwhile, and RUNLEVEL=1 has the same effect for
+# sysvinit.
 finish() {
     rm -f "$log"
     [ -z "$services" ] || $as_root systemctl unmask --runtime --quiet $services >/dev/null 2>&1 || true
@@ -110,8 +111,8 @@ install() {
         -o DPkg::Lock::Timeout=120 "$@" >"$log" 2>&1 </dev/null
 }
 
-# The package lists are fetched only where they are missing or too old for these packages. What is only wanted may be
-# missing in the end (another release may not have it): its users can do without, and say so.
+# The package lists are only fetched if they are missing or too old for these packages. Packages in `wanted` may be missing in
+# the end, since a release may lack them: their users do without them, and say so.
 if ! install $missing $wanted; then
     $as_root apt-get update -q >"$log" 2>&1 </dev/null || {
         cat "$log" >&2

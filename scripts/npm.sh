@@ -1,6 +1,6 @@
 #!/bin/sh
-# npm.sh [FOLDER]: builds the npm package `lockkeeper`, which carries the static program (static.sh) for this machine's processor,
-# puts it into FOLDER (default: build-static/) and prints its path. Needs npm. Nothing is published.
+# npm.sh [FOLDER]: builds the npm package `lockkeeper` with the static program (static.sh) for this machine's processor, puts it
+# into FOLDER (default: build-static/) and prints its path. Needs npm. Publishes nothing.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=${1:-$root/build-static}

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# other_debian.sh: builds and tests on the other one of the two releases of Debian that are supported: 13 (trixie, with
-# Redis 8 and Valkey 8), or 12 (bookworm, with Redis 7.0) where this machine is a 13. That is 'scripts/test.sh newcomer servers' in
-# a second root, build-debian/, which debootstrap makes anew each time from where this machine's apt gets its packages.
+# other_debian.sh: builds and tests on the other supported release of Debian: 13 (trixie, with Redis 8 and Valkey 8), or, if
+# this machine is a 13, 12 (bookworm, with Redis 7.0). It runs 'scripts/test.sh newcomer servers' in a second root,
+# build-debian/. debootstrap makes the root anew each time, from the mirror that this machine's apt uses.
 #
-# Needs root, and a machine that lets root chroot and mount /proc: it says so where one of these is missing, and fails.
-# The last line is 'N passed, N failed'; the exit status is 0 if nothing failed.
+# Needs root, and a machine that permits chroot and mounting /proc; otherwise it prints what is missing, and fails. The last
+# line is 'N passed, N failed'; the exit status is 0 if nothing failed.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 second=$root/build-debian
@@ -16,10 +16,10 @@ die() {
     exit 1
 }
 
-# ---- inside of mounts of their own, if the machine has such ------------------------------------------------------
+# ---- inside a mount namespace, if the machine permits one ----------------------------------------------------------
 
-# What a process expects of a system. Devices that debootstrap could not make, or that can't be opened there (nodev), are
-# this machine's.
+# Mounts what processes expect of a system. Devices that debootstrap could not create, or that can't be opened there (nodev),
+# come from this machine.
 furnish() {
     mount --bind "$second" "$second" 2>/dev/null || true # for tests that mount something: / is a mount then
     mount -t proc proc "$second/proc" 2>/dev/null || { [ "$1" = shared ] && mount --bind /proc "$second/proc"; } ||
@@ -32,7 +32,7 @@ furnish() {
             mount --bind "/dev/$device" "$second/dev/$device" || die "/dev/$device can't be had in a second root"
         fi
     done
-    # What few tests want, and can do without.
+    # Only a few tests use these, and can do without.
     mount -t sysfs sysfs "$second/sys" 2>/dev/null || true
     mount -t tmpfs tmpfs "$second/dev/shm" 2>/dev/null || true
     mount -t devpts devpts "$second/dev/pts" 2>/dev/null || true
@@ -40,7 +40,7 @@ furnish() {
 
 run_inside() {
     furnish "$1"
-    # Who reads its environment there finds nothing of this release's.
+    # The environment must contain nothing of this machine's release.
     env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 ${http_proxy:+"http_proxy=$http_proxy"} \
         ${PYTEST_ADDOPTS:+"PYTEST_ADDOPTS=$PYTEST_ADDOPTS"} ${LOCKKEEPER_SEED:+"LOCKKEEPER_SEED=$LOCKKEEPER_SEED"} \
         LOCKKEEPER_FRESH=yes chroot "$second" /src/scripts/test.sh newcomer servers
@@ -63,7 +63,7 @@ trixie) other=bookworm ;;
 *) other=trixie ;;
 esac
 
-# Where apt has this release's own packages from is where the other's are, too.
+# The mirror of this machine's packages also has the other release's.
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Identifier: Packages' 2>/dev/null |
     awk -v name="${VERSION_CODENAME:-stable}" '($2 == name || $2 == "stable" || $2 == "oldstable") && $3 == "main" { print $1; exit }')
 [ -n "$mirror" ] || die "apt's sources name no mirror with Debian's packages"
@@ -89,7 +89,7 @@ remove() {
 log=$(mktemp "${TMPDIR:-/tmp}/lockkeeper-debian.XXXXXX")
 trap 'unmount; rm -f "$log"' EXIT
 
-# Where nodes of devices can't be made it binds them if it takes this for a container.
+# If device nodes can't be created: debootstrap binds them when it believes to run in a container.
 bootstrap() {
     local more=()
     remove
@@ -102,14 +102,14 @@ bootstrap() {
 SECONDS=0
 echo "== $other in $second"
 if ! bootstrap; then
-    # The keys of a new release come with an update of the old one.
+    # An update of the old release contains the keys of the new one.
     DEBIAN_FRONTEND=noninteractive apt-get install -y -q debian-archive-keyring >/dev/null 2>&1 </dev/null
     bootstrap || {
         tail -n 30 "$log" "$second/debootstrap/debootstrap.log" >&2 2>/dev/null
         die "debootstrap failed"
     }
 fi
-# What this machine's apt knows of its network holds for the other's.
+# The second root uses this machine's network settings for apt.
 apt-config dump | grep -E '^Acquire::(http|https|Retries|ForceIPv4)' >"$second/etc/apt/apt.conf.d/90network" || true
 [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$second/etc/ssl/certs/"
 printf '#!/bin/sh\nexit 101\n' >"$second/usr/sbin/policy-rc.d" # no service starts there
@@ -120,7 +120,7 @@ tar -C "$root" --exclude='./build*' --exclude=./.git --exclude='*/node_modules' 
 echo "== $other: $SECONDS s"
 
 if unshare --mount --pid --fork mount -t proc proc "$second/proc" 2>/dev/null; then
-    # Whatever is left running, or mounted, ends with it.
+    # The namespace ends all processes and mounts that are left.
     unshare --mount --pid --fork --kill-child "${BASH_SOURCE[0]}" --inside own
 else
     "${BASH_SOURCE[0]}" --inside shared

@@ -1,7 +1,7 @@
 #!/bin/sh
-# run.sh [lockkeeper arguments ...]: from a fresh checkout to a running proxy. Installs what the build needs, builds
-# in build/, and becomes build/lockkeeper. Paths among the arguments are relative to the caller's folder. What it is doing it
-# says on standard error. Where an upstream is named it needs no Redis on this machine.
+# run.sh [lockkeeper arguments ...]: from a fresh checkout to a running proxy. Installs what the build needs, builds in build/,
+# and executes build/lockkeeper. Paths in the arguments are relative to the caller's folder. Progress goes to standard error. If
+# an upstream is named, no Redis is needed on this machine.
 #
 #   ./scripts/run.sh                                              a private Redis of its own, for trying things out
 #   ./scripts/run.sh --upstream standalone 127.0.0.1:6379
@@ -10,7 +10,7 @@
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-# The last value that the arguments, or else the file, give to a directive; $2 where neither does.
+# The last value of a directive in the arguments, or else in the file; $2 if neither has one.
 value_of() {
     wanted=$1
     found=$2
@@ -31,7 +31,7 @@ value_of() {
     echo "$found"
 }
 
-# Whether somebody listens on the port at an address that this proxy would have: all of the machine's, or its loopback.
+# Whether a process listens on the port, at all of the machine's addresses or its loopback.
 is_taken() {
     hex=$(printf '%04X' "$1")
     addresses="00000000|00000000000000000000000000000000"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# static.sh [FOLDER]: installs what the build needs, builds the program as one file that runs on any Linux with this machine's
+# static.sh [FOLDER]: installs what the build needs, builds the program as one file for any Linux with this machine's
 # processor, puts it into FOLDER (default: build-static/) and prints its path.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)

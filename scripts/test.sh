@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test.sh [unit|sim|model|check|fuzz|integration|bench|servers|attacks|newcomer|static|threads|valgrind] ...: installs what the tests
-# need, builds everything in build-test/ with warnings as errors under AddressSanitizer and UndefinedBehaviorSanitizer, and runs the named parts, or
-# all but those from `servers` on, which have builds of their own.
+# test.sh [unit|sim|model|check|fuzz|integration|bench|servers|attacks|newcomer|static|threads|valgrind] ...: installs what the
+# tests need, builds everything in build-test/ with warnings as errors under AddressSanitizer and UndefinedBehaviorSanitizer,
+# and runs the named parts. Without names it runs all parts before `servers`; the parts from `servers` on have separate builds.
 #
 #   unit         the parts of the program, each linked with nothing but what it may use (cmocka)
 #   sim          the lock engine through millions of interleavings on virtual time, from seeds
@@ -22,8 +22,8 @@
 #   valgrind     the integration tests under valgrind, for hours: tests with little patience may fail for want of time,
 #                so it is its reports that count (lines of the log that begin with ==)
 #
-# The last line is 'N passed, N failed' over all that ran; the exit status is 0 if nothing failed. LOCKKEEPER_SEED=N
-# repeats the random parts of the integration tests. Arguments for pytest go into PYTEST_ADDOPTS.
+# The last line is 'N passed, N failed' over all that ran; the exit status is 0 if nothing failed. LOCKKEEPER_SEED=N repeats the
+# random parts of the integration tests. Arguments for pytest go into PYTEST_ADDOPTS.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build-test
@@ -53,7 +53,7 @@ finish() {
     exit
 }
 
-# step NAME SECONDS COMMAND ...: one thing that passes or fails as a whole.
+# step NAME SECONDS COMMAND ...: runs a command that counts as one test.
 step() {
     local name=$1 seconds=$2
     shift 2
@@ -66,7 +66,8 @@ step() {
     fi
 }
 
-# What has no result of its own to count, but has to work. Says that it begins, and how far a build is.
+# need NAME SECONDS COMMAND ...: runs a command that must succeed but does not count as a test. Prints its start, and the
+# progress of a build.
 need() {
     local name=$1 seconds=$2 job now shown=
     shift 2
@@ -87,7 +88,7 @@ need() {
     finish
 }
 
-# Installs what is missing, and says what that is.
+# Installs what is missing, and prints it.
 install_missing() {
     local missing
     missing=$("$root/scripts/install.sh" --missing "$@")
@@ -96,7 +97,7 @@ install_missing() {
     need "installing (no network, if it takes long?)" 900 "$root/scripts/install.sh" "$@"
 }
 
-# ctest's own count: one for each test program.
+# Runs ctest and adds its counts, one for each test program.
 run_ctest() {
     local line bad all
     all=$(ctest --test-dir "$build" -N "$@" | sed -n 's/^Total Tests: //p')
@@ -122,7 +123,7 @@ run_ctest() {
 run_pytest() {
     local status counts good bad several=() program=$1
     shift
-    # Most tests wait for servers most of the time: six at once keep two processors busy.
+    # Most tests spend their time waiting for servers: six at once keep two processors busy.
     ! "$python" -c 'import xdist' 2>/dev/null || several=(-n "${at_once:-6}")
     LOCKKEEPER="$program" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 "$patience" \
         "$python" -m pytest -q ${several[@]+"${several[@]}"} -p no:cacheprovider --tb=short --durations=5 \
@@ -144,11 +145,11 @@ PYTHON
     read -r good bad <<<"$counts"
     passed=$((passed + good))
     failed=$((failed + bad))
-    # A status of 1 without a failed test: something at the very end, such as a proxy that did not stop cleanly.
+    # Status 1 without a failed test: an error at the very end, for instance a proxy that did not stop cleanly.
     [ "$status" -ne 1 ] || [ "$bad" -gt 0 ] || failed=$((failed + 1))
 }
 
-# run_under FOLDER CMAKE-ARGUMENT ...: all integration tests of a build that is made for them.
+# run_under FOLDER CMAKE-ARGUMENT ...: runs all integration tests with a build made for them.
 run_under() {
     local folder=$root/$1 patience=43200
     shift
@@ -157,15 +158,15 @@ run_under() {
     run_integration "$folder/lockkeeper"
 }
 
-# run_integration PROGRAM: all integration tests. Those whose workers keep to the time of real ones run one after another, by
-# themselves: a worker that gets no processor is late, and late workers are another test.
+# run_integration PROGRAM: runs all integration tests. Tests that depend on real time run one after another, by themselves:
+# without a processor a worker is late, which would be a different test.
 run_integration() {
     local timed=$root/tests/integration/test_no_harm.py
     run_pytest "$1" "$root/tests/integration" --ignore="$timed"
     at_once=0 run_pytest "$1" "$timed"
 }
 
-# count LINE: adds what a script says at its end, 'N passed, N failed'.
+# count LINE: adds the counts of a script's last line, 'N passed, N failed'.
 count() {
     if [[ $1 =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
         passed=$((passed + BASH_REMATCH[1]))
@@ -176,13 +177,13 @@ count() {
     fi
 }
 
-# run_counted SECONDS COMMAND ...: a script that counts for itself.
+# run_counted SECONDS COMMAND ...: runs a script that prints its own counts.
 run_counted() {
     timeout -k 20 "$@" | tee "$log"
     count "$(tail -n 1 "$log")"
 }
 
-# As users build it, and before each server.
+# Runs the integration tests with the build that users have, on each server.
 run_servers() {
     local build=$root/build-servers server
     need "configuring the build" 120 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTESTS=ON -DWERROR=ON
@@ -201,7 +202,7 @@ run_servers() {
     done
 }
 
-# What says something about the program only as users build it.
+# Runs the tests that are only meaningful with the build that users have.
 run_bench() {
     local program
     program=$("$root/scripts/build.sh" "$root/build-bench" Release) || {
@@ -227,7 +228,7 @@ wants() {
     return 1
 }
 
-# On a system as it was.
+# First, on an unchanged system.
 if wants newcomer; then
     echo "== newcomer"
     SECONDS=0
@@ -270,7 +271,7 @@ for part in "${parts[@]}"; do
         elif ! command -v clang >/dev/null; then
             echo "no clang here, so no fuzzing"
         else
-            # The same every time: who looks for more takes scripts/fuzz.sh.
+            # The same inputs every time; scripts/fuzz.sh searches for more.
             FUZZ_SEED=1 step "scripts/fuzz.sh" 590 "$root/scripts/fuzz.sh" 12
         fi
         ;;

@@ -8,7 +8,7 @@
 
 enum { NAME_MAX_LEN = 255 };
 
-/* Takes a port away, and a dot that ends a name. False for what is no host at all. */
+/* Removes the port, and a dot at the end of a name. False if the text is no host. */
 static bool bare_name(const char *host, char *out, size_t size) {
     size_t len = host[0] == '[' ? strcspn(host, "]") : strcspn(host, ":");
     const char *end = host + len;

@@ -1,4 +1,4 @@
-/* The HTTP server: libmicrohttpd with its epoll descriptor in the caller's loop, no thread of its own. */
+/* The HTTP server: libmicrohttpd, with its epoll descriptor in the caller's loop and without threads. */
 #include "proxy/admin/http.h"
 
 #include <errno.h>
@@ -17,12 +17,12 @@
 
 enum {
     CONNECTIONS_MAX = 64,
-    ADDRESS_MAX = 32,   /* of these, for one address */
-    ACCEPTED_A_RUN = 8, /* so that each has some turns before it is the oldest of so many */
-    WHOLE_MS = 10000,   /* from the connection to the answer's last byte */
-    PAUSE_MS = 200,     /* without a descriptor for who comes */
+    ADDRESS_MAX = 32,   /* the part of them that one address may have */
+    ACCEPTED_A_RUN = 8, /* so that a new connection has some turns before it is the oldest */
+    WHOLE_MS = 10000,   /* from the connection to the last byte of the answer */
+    PAUSE_MS = 200,     /* after running out of descriptors */
     CONNECTION_BYTES = 16 * 1024,
-    ADDRESS_BYTES = 8 /* of an IPv6 address: a machine has all that begin so */
+    ADDRESS_BYTES = 8 /* the prefix of an IPv6 address: one machine has all addresses with the same prefix */
 };
 
 /* A connection. */
@@ -31,8 +31,8 @@ struct visit {
     int fd;
     int64_t deadline_ms;
     unsigned char address[ADDRESS_BYTES];
-    struct MHD_Connection *waiting; /* for what is being gathered */
-    bool gathered;                  /* it is there, and belongs to this one too */
+    struct MHD_Connection *waiting; /* while the page's facts are gathered */
+    bool gathered;                  /* they have been gathered, for this request too */
     bool given_up;
 };
 
@@ -42,9 +42,9 @@ struct http {
     int listen_fd, poll_fd;
     struct list_node visits;
     size_t visit_count;
-    int64_t paused_until_ms; /* nobody is let in; 0: they are */
+    int64_t paused_until_ms; /* no connections are accepted; 0: they are */
     const struct http_page *gathering;
-    struct MHD_Response *page; /* of the last gathering */
+    struct MHD_Response *page; /* the page rendered last after gathering */
     unsigned page_status;
 };
 
@@ -102,7 +102,7 @@ static enum MHD_Result answer_page(struct http *h, struct MHD_Connection *connec
 /* ---- requests ------------------------------------------------------------------------------------- */
 
 struct hosts {
-    const char *name; /* the last one */
+    const char *name; /* the value of the last one */
     size_t count;
 };
 
@@ -115,7 +115,7 @@ static enum MHD_Result note_host(void *arg, enum MHD_ValueKind kind, const char 
     return MHD_YES;
 }
 
-/* Whether the request's Host was refused. There is none in HTTP/1.0, which no browser speaks. */
+/* Whether the request's Host was refused. HTTP/1.0 has no Host, but no browser speaks it. */
 static bool refuse_host(struct http *h, struct MHD_Connection *connection, const char *version,
                         enum MHD_Result *result) {
     struct hosts hosts = {.count = 0};
@@ -126,7 +126,7 @@ static bool refuse_host(struct http *h, struct MHD_Connection *connection, const
         return false;
     if (hosts.count == 1)
         *result = answer_text(connection, MHD_HTTP_MISDIRECTED_REQUEST,
-                              "lockkeeper is not known under the name that the request has as its Host: ask for an "
+                              "lockkeeper is not known under the name in the request's Host header: use an "
                               "address or localhost, or add the name to admin-host\n");
     else
         *result = answer_text(connection, MHD_HTTP_BAD_REQUEST, "a request has one Host\n");
@@ -154,7 +154,7 @@ static struct visit *visit_of(struct MHD_Connection *connection) {
     return info ? info->socket_context : NULL;
 }
 
-/* Has the visitor wait for the page's facts. */
+/* Suspends the request until the page's facts are gathered. */
 static enum MHD_Result await_page(struct http *h, struct MHD_Connection *connection, const struct http_page *page) {
     visit_of(connection)->waiting = connection;
     MHD_suspend_connection(connection);
@@ -232,14 +232,14 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **c
     }
 }
 
-/* libmicrohttpd finds the connection ended, and closes it. */
+/* libmicrohttpd then finds the connection ended, and closes it. */
 static void give_up(struct http *h, struct visit *v) {
     shutdown(v->fd, SHUT_RDWR);
     v->given_up = true;
     h->visit_count--;
 }
 
-/* The oldest connection from `like`'s address, and how many there are. */
+/* The oldest connection from `like`'s address, and how many that address has. */
 static struct visit *oldest_of(struct http *h, const struct visit *like, size_t *count) {
     struct visit *oldest = NULL;
     *count = 0;
@@ -253,8 +253,8 @@ static struct visit *oldest_of(struct http *h, const struct visit *like, size_t 
     return oldest;
 }
 
-/* Gives one up whose address has too many, or if there are too many in all, of the address that has most. Returns
- * whether there was one. */
+/* Gives up one connection: of an address that has too many, or, if there are too many in all, the oldest of the address
+ * that has most. Returns whether there was one. */
 static bool give_up_one(struct http *h, size_t room) {
     struct visit *victim = NULL;
     size_t most = 0, count;
@@ -287,7 +287,7 @@ static void listen_for(struct http *h, uint32_t events) {
     h->paused_until_ms = events ? 0 : monotonic_ms() + PAUSE_MS;
 }
 
-/* Lets some of those in who have come. Without a descriptor for them somebody has to go first. */
+/* Accepts some of the waiting connections. Without a free descriptor an old connection has to go first. */
 static void let_in(struct http *h) {
     if (h->paused_until_ms && h->paused_until_ms <= monotonic_ms())
         listen_for(h, EPOLLIN);
@@ -302,7 +302,7 @@ static void let_in(struct http *h) {
                 listen_for(h, 0);
             return;
         }
-        (void)MHD_add_connection(h->daemon, fd, (struct sockaddr *)&from, len); /* closes it where it can't */
+        (void)MHD_add_connection(h->daemon, fd, (struct sockaddr *)&from, len); /* closes fd if it fails */
     }
 }
 
@@ -314,7 +314,7 @@ void http_run(struct http *h) {
     while (give_up_one(h, CONNECTIONS_MAX))
         ;
     if (h->visit_count < before)
-        MHD_run(h->daemon); /* so that they are closed before others come */
+        MHD_run(h->daemon); /* so that given up connections are closed before others are accepted */
 }
 
 /* ---- the server ------------------------------------------------------------------------------------ */

@@ -1,4 +1,4 @@
-/* Reads which incidents somebody asks for. Words come from clients: bytes of any kind, not ended by a NUL. */
+/* Reads a client's selection of incidents. The words may contain any bytes, and are not NUL-terminated. */
 #include "proxy/admin/incident_query.h"
 
 #include <string.h>
@@ -68,7 +68,7 @@ static bool read_since(struct reading *r, const char *word, size_t len) {
     int64_t ms;
     if (r->query->filter.since_ms)
         return refuse_twice(r, "SINCE");
-    size_t n = len < sizeof(text) - 1 ? len : 0; /* no time is as long */
+    size_t n = len < sizeof(text) - 1 ? len : 0; /* every valid time is shorter */
     memcpy(text, word, n);
     text[n] = '\0';
     if (strlen(text) != len || !units_time(text, 1000, &ms)) {
@@ -81,7 +81,7 @@ static bool read_since(struct reading *r, const char *word, size_t len) {
     return true;
 }
 
-/* Whether the word is digits, and then the count: more than DIGITS_MAX of them are as many as there are. */
+/* Whether the word consists of digits; if so, sets the count. More than DIGITS_MAX digits mean the largest count. */
 static bool read_count(struct incident_query *q, const char *word, size_t len) {
     size_t count = 0;
     for (size_t i = 0; i < len; i++) {
@@ -114,7 +114,7 @@ bool incident_query_read(struct incident_query *q, unsigned takes, const char *c
                          size_t count, const char *(*kinds)(size_t i), int64_t now_ms, struct text *error) {
     static const struct {
         const char *name;
-        unsigned wanted; /* of `takes`; 0: always */
+        unsigned wanted; /* a bit of `takes`; 0: always permitted */
         bool (*read)(struct reading *r, const char *word, size_t len);
     } pairs[] = {{"kind", 0, read_kind}, {"key", 0, read_key}, {"since", QUERY_SINCE, read_since}};
     struct reading r = {.query = q, .takes = takes, .kinds = kinds, .now_ms = now_ms, .error = error};

@@ -1,5 +1,5 @@
 /*
- * The words behind PROXY INCIDENTS and PROXY WATCH: which incidents somebody asks for.
+ * The arguments of PROXY INCIDENTS and PROXY WATCH: which incidents a client selects.
  */
 #ifndef LOCKKEEPER_ADMIN_INCIDENT_QUERY_H
 #define LOCKKEEPER_ADMIN_INCIDENT_QUERY_H
@@ -11,19 +11,19 @@
 #include "proxy/admin/incidents.h"
 #include "proxy/base/text.h"
 
-/* Words that a command takes beside KIND and KEY, as bits. */
+/* Arguments that a command permits besides KIND and KEY, as bits. */
 enum { QUERY_COUNT = 1, QUERY_SUMMARY = 2, QUERY_SINCE = 4 };
 
 struct incident_query {
-    struct incident_filter filter; /* its kind is one of `kinds`, its pattern borrowed of the words */
+    struct incident_filter filter; /* its kind is one of `kinds`; its pattern borrows from the words */
     bool summary;
     bool counted;
     size_t count; /* if `counted`; no more than 9,999 */
 };
 
-/* Reads the words, in any order: COUNT, SUMMARY, KIND k, KEY pattern, SINCE time. `kinds` gives the names that KIND may
- * have (static), from 0 on, and NULL behind the last one. now_ms: the wall clock, from which SINCE counts back. False:
- * `error` got why, as the text of an error reply. */
+/* Reads the arguments, in any order: COUNT, SUMMARY, KIND k, KEY pattern, SINCE time. `kinds` gives the permitted names
+ * of kinds (static), from 0 on, and NULL after the last. now_ms: the wall clock, from which SINCE counts back. False:
+ * `error` gets the text of an error reply. */
 bool incident_query_read(struct incident_query *q, unsigned takes, const char *const *words, const size_t *lens,
                          size_t count, const char *(*kinds)(size_t i), int64_t now_ms, struct text *error)
     __attribute__((warn_unused_result));

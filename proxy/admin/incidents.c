@@ -1,4 +1,4 @@
-/* Rings, sums and log lines of incidents. Texts live in fixed fields; memory is taken when a kind or a group is new. */
+/* Rings, sums and log lines of incidents. Texts have fixed sizes; memory is allocated only for a new kind or group. */
 #include "proxy/admin/incidents.h"
 
 #include <pthread.h>
@@ -22,19 +22,19 @@ enum {
     ACTION_MAX = 160,
     KINDS_MAX = 32,
     GROUPS_MAX = 1024,
-    GROUP_ROWS = 64, /* of a ring, in a period */
+    GROUP_ROWS = 64, /* rows of a ring that one group may use in a period */
     PERIOD_MS = 10000,
-    LINES_AT_ONCE = 200, /* in a period */
+    LINES_AT_ONCE = 200, /* first lines in a period */
     LINES_A_TICK = 20,
     FEED_ROWS = 1024,
-    MATCH_STEPS_MAX = 256 * KEY_MAX, /* of a pattern of 256 bytes, and some */
+    MATCH_STEPS_MAX = 256 * KEY_MAX, /* enough for a pattern of 256 bytes */
     FOLLOW_STEPS = 3 * MATCH_STEPS_MAX,
-    GLOB_STEPS = 500000 /* for all keys that a pattern is held against: about 2 ms */
+    GLOB_STEPS = 500000 /* for all keys matched against a pattern: about 2 ms */
 };
 
 struct entry {
     int64_t time_ms;
-    uint64_t seq; /* the newest has the highest; 0: none */
+    uint64_t seq; /* the newest has the highest number; 0: unused */
     uint64_t count;
     size_t key_len;
     char kind[KIND_MAX];
@@ -47,22 +47,22 @@ struct entry {
     char action[ACTION_MAX];
 };
 
-/* What one client does under one rule, of one kind. */
+/* The incidents of one kind that one client causes under one rule. */
 struct group {
-    struct table_link link; /* in the table; not of a kind's others */
-    struct list_node quiet; /* of all groups in the table, the one that has been quiet for longest first */
+    struct table_link link; /* in the table, except for a kind's "others" */
+    struct list_node quiet; /* in the list of all groups, the one without incidents for longest first */
     struct list_node pending;
     struct kind *kind;
     uint64_t hash;
     uint64_t count;
     int64_t first_ms;
     struct entry last;
-    struct entry *row; /* its newest in the ring, while that has this seq: */
+    struct entry *row; /* its newest row in the ring, valid while the row has the number row_seq */
     uint64_t row_seq;
-    int64_t rows_since_ms; /* when the period began in which it got so many rows: */
+    int64_t rows_since_ms; /* the start of the present period, and the rows used in it */
     unsigned rows;
-    int64_t told_ms; /* when a line told of it last */
-    uint64_t untold; /* incidents since; 0: it is not among the pending */
+    int64_t told_ms; /* when its last log line was written */
+    uint64_t untold; /* incidents since then; 0: not in a pending list */
 };
 
 struct kind {
@@ -80,11 +80,11 @@ struct incidents {
     size_t kind_count;
     struct table groups;
     struct list_node quiet;
-    struct list_node pending; /* groups that have something to tell, the one that waits longest first */
-    int64_t lines_since_ms;   /* when the period began in which so many first lines were written: */
+    struct list_node pending; /* groups with something to log, the one that has waited longest first */
+    int64_t lines_since_ms;   /* the start of the present period, and the first lines written in it */
     unsigned lines;
     struct list_node ears;
-    struct entry *feed; /* FEED_ROWS: an incident is where its seq says; NULL while nobody listens */
+    struct entry *feed; /* FEED_ROWS entries, indexed by number modulo FEED_ROWS; NULL without listeners */
 };
 
 struct incidents_ear {
@@ -143,7 +143,7 @@ static void entry_fill(struct entry *e, const struct incident *incident) {
 
 /* ---- the log ---------------------------------------------------------------------------------------- */
 
-/* Writes a key as it may stand in a log line: other than printable ASCII becomes a dot. */
+/* Writes a key for a log line: a byte that is not printable ASCII becomes a dot. */
 static void printable(char *to, size_t size, const char *key, size_t len) {
     size_t n = len < size - 1 ? len : size - 1;
     for (size_t k = 0; k < n; k++)
@@ -168,8 +168,8 @@ static struct log_field text_field(const char *name, const char *text) {
     return (struct log_field){.name = name, .text = text, .len = strlen(text)};
 }
 
-/* Logs an incident, of whose action the entry may have no more than the beginning; count > 0: so many in so many
- * seconds, of which it is the last. */
+/* Logs an incident. The entry's own copy of the action may be cut. count > 0: the line stands for so many incidents in
+ * so many seconds, of which this is the last. */
 static void write_line(const struct entry *e, const char *action, uint64_t count, int64_t seconds) {
     char key[KEY_MAX + 1], number[32], often[96] = ":";
     printable(key, sizeof(key), e->key, e->key_len);
@@ -192,7 +192,7 @@ static void write_line(const struct entry *e, const char *action, uint64_t count
                      e->holder[0] ? ", held by " : "", e->holder, action);
 }
 
-/* Tells of what a group has done since it told last. */
+/* Logs the group's incidents since its last line. */
 static void tell(struct group *g, int64_t now_ms) {
     int64_t since = now_ms - g->told_ms;
     write_line(&g->last, g->last.action, g->untold, since > 1000 ? (since + 500) / 1000 : 1);
@@ -202,7 +202,7 @@ static void tell(struct group *g, int64_t now_ms) {
 }
 
 static bool is_over(int64_t since_ms, int64_t now_ms) {
-    return now_ms - since_ms >= PERIOD_MS || now_ms < since_ms; /* clocks may be set back */
+    return now_ms - since_ms >= PERIOD_MS || now_ms < since_ms; /* the clock may be set back */
 }
 
 /* Whether a group's incident may be logged at once. */
@@ -276,7 +276,8 @@ static void merge(struct group *into, const struct group *from) {
     copy(into->last.identity, sizeof(into->last.identity), "(others)");
 }
 
-/* Makes room for another group, at the cost of the one that has been quiet for longest. False: none has been quiet. */
+/* Makes room for another group: removes the one without incidents for longest. False: no group has been quiet long
+ * enough. */
 static bool make_room(struct incidents *i, int64_t now_ms) {
     if (i->groups.count < GROUPS_MAX)
         return true;
@@ -307,7 +308,7 @@ static struct group *group_of(struct incidents *i, struct kind *kind, const stru
     return g;
 }
 
-/* Counts an incident of the group's. */
+/* Counts an incident of the group. */
 static void group_add(struct incidents *i, struct group *g, const struct entry *e) {
     struct group one = {.first_ms = e->time_ms, .last = *e, .count = 1};
     if (g == &g->kind->others) {
@@ -323,7 +324,7 @@ static void group_add(struct incidents *i, struct group *g, const struct entry *
 
 /* ---- the rings -------------------------------------------------------------------------------------------- */
 
-/* Puts an incident into its kind's ring: in a row of its own, or in the place of its group's newest one. */
+/* Puts an incident into its kind's ring: into a new row, or in place of its group's newest row. */
 static void keep(struct incidents *i, struct group *g, const struct entry *e) {
     struct kind *kind = g->kind;
     if (!kind->ring)
@@ -344,7 +345,7 @@ static void keep(struct incidents *i, struct group *g, const struct entry *e) {
     g->row->seq = g->row_seq = ++i->seq;
 }
 
-/* Lets those know who follow the incidents. */
+/* Notifies the listeners. */
 static void tell_ears(struct incidents *i, const struct entry *e) {
     if (!i->feed)
         return;
@@ -402,7 +403,7 @@ static bool is_of_kind(const struct incident_filter *wanted, const struct kind *
     return !wanted->kind || strncmp(kind->name, wanted->kind, KIND_MAX - 1) == 0;
 }
 
-/* Collects what the rings have of the wanted kind and time. */
+/* Collects the rings' rows of the selected kind and time. */
 static size_t collect(const struct incidents *i, const struct incident_filter *wanted, const struct entry **out) {
     size_t count = 0;
     for (size_t k = 0; k < i->kind_count; k++) {
@@ -490,7 +491,7 @@ static int worst_first(const void *a, const void *b) {
     return x->count != y->count ? (x->count < y->count ? 1 : -1) : x->last_ms < y->last_ms ? 1 : -1;
 }
 
-/* Adds up a client's groups, which begin at all[0], a kind's behind one another. Returns how many they are. */
+/* Adds up a client's groups, which begin at all[0], sorted by kind. Returns how many groups they are. */
 static size_t sum_client(const struct group *const *all, size_t count, struct incident_client *c) {
     size_t n = 0;
     uint64_t of_kind = 0;
@@ -519,7 +520,7 @@ void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, co
     const struct group **all = memory_alloc(room * sizeof(struct group *));
     struct incident_client *sums = memory_alloc(room * sizeof(*sums));
     TABLE_FOREACH(it, &i->groups)
-    if (LIST_ENTRY(it, struct group, link)->last.identity[0]) /* not the proxy's own */
+    if (LIST_ENTRY(it, struct group, link)->last.identity[0]) /* not the proxy's own incidents */
         all[count++] = LIST_ENTRY(it, struct group, link);
     for (size_t k = 0; k < i->kind_count; k++)
         if (i->kinds[k]->others.count > 0)
@@ -537,7 +538,7 @@ void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, co
     memory_free(sums);
 }
 
-/* ---- as they happen --------------------------------------------------------------------------------------- */
+/* ---- live incidents ---------------------------------------------------------------------------------------- */
 
 struct incidents_ear *incidents_listen(struct incidents *i, void (*wake)(void *arg), void *arg) {
     struct incidents_ear *ear = memory_zalloc(sizeof(*ear));
@@ -569,7 +570,7 @@ uint64_t incidents_next(struct incidents *i) {
     return next;
 }
 
-/* Whether an incident is wanted whose pattern there are enough steps for. */
+/* Whether an incident is selected; takes the steps of the pattern from *steps. */
 static bool wants(const struct incident_filter *wanted, const struct entry *e, size_t *steps) {
     if (wanted->kind && strncmp(e->kind, wanted->kind, KIND_MAX - 1) != 0)
         return false;

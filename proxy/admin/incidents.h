@@ -1,18 +1,18 @@
 /*
- * Incidents: what all threads report, kept and counted within bounds, and logged.
+ * Incidents that all threads report: kept and counted within bounds, and logged.
  *
  *      incidents_add ──┬─> the ring of its kind ────────────> PROXY INCIDENTS, the status page
  *                      ├─> its group's sum ─────────────────> PROXY INCIDENTS SUMMARY
- *                      ├─> the last ones, while somebody listens ─> PROXY WATCH
+ *                      ├─> the last ones, if there are listeners ─> PROXY WATCH
  *                      └─> the log: the first at once, the others of 10 s as one line (incidents_tick)
  *
- * A group is what one client (its identity) does under one rule, of one kind. So a client that repeats itself writes a
- * line in 10 s, and takes a part of its own kind's ring: from 64 rows in 10 s on its newest one stands for all that
- * follow.
+ * A group has the incidents of one kind that one client (one identity) causes under one rule. A client that repeats an
+ * incident causes one log line in 10 s. It uses at most 64 rows of its kind's ring in 10 s; after that its newest row
+ * counts the further incidents.
  *
- * 1,024 groups are told apart. Beyond that the one that has been quiet for longest, for 10 s at least, is added to its
- * kind's "(others)", and where all are busy the new one is counted there. 200 first lines in 10 s are logged at once,
- * and 20 lines of repeats a second; the others' turn comes later, with what they have come to by then.
+ * There are at most 1,024 groups. For a new one, the group without incidents for longest, at least 10 s, is added to
+ * its kind's "(others)". If all groups are busy, the new incident is counted in "(others)". 200 first lines in 10 s are
+ * logged at once, and 20 lines of repeats a second. Further lines follow later, with the counts up to then.
  */
 #ifndef LOCKKEEPER_ADMIN_INCIDENTS_H
 #define LOCKKEEPER_ADMIN_INCIDENTS_H
@@ -23,83 +23,82 @@
 
 struct incidents;
 
-/* Which incidents are wanted. Borrowed; {0}: all. */
+/* Selects incidents. Borrowed; {0}: all. */
 struct incident_filter {
-    const char *kind;    /* NULL: of any */
-    const char *pattern; /* that the key matches, as far as it is kept; NULL: any */
+    const char *kind;    /* NULL: any kind */
+    const char *pattern; /* the key, as far as it is kept, must match it; NULL: any key */
     size_t pattern_len;
-    int64_t since_ms; /* wall clock; 0: since ever */
+    int64_t since_ms; /* wall clock; 0: no limit */
 };
 
-/* One incident; texts are borrowed by incidents_add, and valid during the call of the function given to
- * incidents_each. */
+/* One incident. incidents_add borrows the texts; the texts that incidents_each passes on are valid during the call. */
 struct incident {
     int64_t time_ms;  /* wall clock */
-    const char *kind; /* one of a few; static */
-    const char *rule; /* its pattern; "" not known */
+    const char *kind; /* static */
+    const char *rule; /* the rule's pattern; "": not known */
     const char *key;
     size_t key_len;
-    const char *identity;                           /* whose incident it is: the client's, without its port */
-    const char *client, *holder, *command, *action; /* the client with its port and name, if it did something */
-    uint64_t count; /* how many this one stands for, the newest of them; incidents_add counts it as one */
+    const char *identity;                           /* the client to which the incident is counted, without its port */
+    const char *client, *holder, *command, *action; /* the client with its port and name, if a client caused it */
+    uint64_t count; /* how many incidents it stands for, of which it is the newest; incidents_add ignores it */
 };
 
-/* What is known of a group; texts are valid during the call of the function given to incidents_sums. */
+/* The sum of a group; texts are valid during the call. */
 struct incident_sum {
     const char *kind, *rule, *identity;
     uint64_t count;
     int64_t first_ms, last_ms;
-    const char *key; /* the last one's */
+    const char *key; /* of the last incident */
     size_t key_len;
 };
 
-/* What is known of a client, of all rules and kinds; texts are valid during the call of the function given to
- * incidents_clients. */
+/* The sum of a client, over all rules and kinds; texts are valid during the call. */
 struct incident_client {
     const char *identity;
     uint64_t count;
-    const char *kind; /* of which it has most */
+    const char *kind; /* the kind with most incidents */
     uint64_t kind_count;
     int64_t last_ms;
-    const char *key; /* the last one's */
+    const char *key; /* of the last incident */
     size_t key_len;
 };
 
 /* Makes a store that keeps the last `rows` incidents of each kind. */
 struct incidents *incidents_new(size_t rows);
 void incidents_free(struct incidents *i);
-/* Records an incident, and logs it at notice, or counts it for a line to come. Long texts are cut. Thread-safe. */
+/* Records an incident. Logs it at notice, or counts it for a later line. Long texts are cut. Thread-safe. */
 void incidents_add(struct incidents *i, const struct incident *incident);
-/* Logs what was repeated in the last 10 s; to be called about once a second. Thread-safe. */
+/* Logs the repeats of the last 10 s; to be called about once a second. Thread-safe. */
 void incidents_tick(struct incidents *i, int64_t now_ms);
-/* Logs all that is still to be told; for the end. Thread-safe. */
+/* Logs all pending counts, at the end of the process. Thread-safe. */
 void incidents_flush(struct incidents *i, int64_t now_ms);
-/* Calls `fn` for the incidents that are wanted, newest first, at most max; it must not call this module. False: the
- * pattern takes too long to match, and some may be missing. Thread-safe. */
+/* Calls `fn` for the selected incidents, newest first, at most max. `fn` must not call this module. False: the pattern
+ * takes too long to match, and some may be missing. Thread-safe. */
 bool incidents_each(struct incidents *i, const struct incident_filter *wanted, size_t max,
                     void (*fn)(void *arg, const struct incident *incident), void *arg);
-/* The same for the groups, those with most incidents first: of the wanted kind, and which had an incident in the wanted
- * time. No key is asked for. */
+/* Does the same for groups, those with most incidents first: groups of the selected kind with an incident in the
+ * selected time. The selected key is ignored. */
 void incidents_sums(struct incidents *i, const struct incident_filter *wanted, size_t max,
                     void (*fn)(void *arg, const struct incident_sum *sum), void *arg);
-/* The same for clients, those with most incidents first, at most max; who is not told apart any more is "(others)". */
+/* Does the same for clients, those with most incidents first, at most max. Clients without a group of their own are
+ * "(others)". */
 void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_client *client),
                        void *arg);
 
-/* ---- as they happen ---- */
+/* ---- live incidents ---- */
 
-/* Who follows the incidents: from then on the last 1,024 are kept in their order, whatever their kinds. */
+/* A listener. While there is one, the last 1,024 incidents of all kinds are kept in order. */
 struct incidents_ear;
-/* `wake` is called for each incident, from any thread and with the store locked: it must only take a note. */
+/* `wake` is called for each incident, from any thread and with the store locked: it must only set a flag. */
 struct incidents_ear *incidents_listen(struct incidents *i, void (*wake)(void *arg), void *arg);
-/* `wake` is not called any more when this returns. */
+/* After this returns, `wake` is not called any more. */
 void incidents_unlisten(struct incidents *i, struct incidents_ear *ear);
 /* The number of the next incident. Thread-safe. */
 uint64_t incidents_next(struct incidents *i);
-/* Calls `fn` for the wanted ones of the incidents from number *at on, in their order; it must not call this module. It
- * looks at `max` of them at most, and at fewer where the pattern takes long; *at is the number to go on with then.
- * *missed: how many were gone before they could be looked at, of any kind and key. Returns whether there are more to be
- * looked at now. Thread-safe, while somebody listens. */
+/* Calls `fn` for the selected incidents from number *at on, in order. `fn` must not call this module. It looks at `max`
+ * incidents at most, and at fewer if the pattern takes long; *at is then the number to continue with. *missed: how many
+ * were overwritten before, of any kind and key. Returns whether there are more now. Thread-safe; there must be a
+ * listener. */
 bool incidents_follow(struct incidents *i, uint64_t *at, const struct incident_filter *wanted, size_t max,
                       uint64_t *missed, void (*fn)(void *arg, const struct incident *incident), void *arg);
 

@@ -30,7 +30,7 @@ static void put_label_value(struct text *out, const char *value) {
     }
 }
 
-/* Puts NAME="VALUE" of the caller's label, if there is one. */
+/* Appends NAME="VALUE", if there is a label. */
 static void put_label(struct text *out, const char *label, const char *value) {
     if (!label)
         return;

@@ -7,7 +7,8 @@
 #include "proxy/base/metric.h"
 #include "proxy/base/text.h"
 
-/* Appends what `collect` hands over, in the text exposition format 0.0.4, every name with the prefix lockkeeper_. */
+/* Appends the metrics that `collect` passes on, in the text exposition format 0.0.4, every name with the prefix
+ * lockkeeper_. */
 void metrics_render(void (*collect)(void *arg, const struct metric_sink *sink), void *arg, struct text *out);
 
 #endif

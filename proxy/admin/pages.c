@@ -26,7 +26,7 @@ static unsigned page_metrics(void *arg, struct text *body) {
     return 200;
 }
 
-/* Says that the process is alive: that it answers at all is the news. */
+/* Says that the process is alive: an answer at all is the proof. */
 static unsigned page_alive(void *arg, struct text *body) {
     (void)arg;
     text_printf(body, "ok\n");

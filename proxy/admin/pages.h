@@ -14,15 +14,15 @@ struct pages_source {
     struct admin_source admin;
     void *arg;
     void (*metrics)(void *arg, const struct metric_sink *sink);
-    /* Tells what is missing until clients are served, or with `all` until every key's node is there, as a sentence's
-     * part; NULL: nothing. */
+    /* Returns what is missing before clients can be served (with `all`: before every key's node can be reached), as
+     * part of a sentence; NULL: nothing. */
     const char *(*unready)(void *arg, bool all);
-    /* Begins to gather the locks; http_gathered is called when admin.locks has them. */
+    /* Begins to gather the locks; http_gathered is called when admin.locks can show them. */
     void (*gather)(void *arg);
 };
 
-/* Opens the server for a listening socket, as http_open does, under the names of `options`, whose pages are filled in;
- * `source` is borrowed until it is closed. */
+/* Opens the server for a listening socket, as http_open does, under the names of `options`; fills in the pages.
+ * `source` is borrowed until the server is closed. */
 struct http *pages_open(int listen_fd, struct pages_source *source, struct http_options *options);
 
 #endif

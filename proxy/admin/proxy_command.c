@@ -36,7 +36,7 @@ static void put_string(struct text *out, const char *text) {
     put_bulk(out, text, strlen(text));
 }
 
-/* ---- rows of fields: an array of maps, which are arrays of names and values in RESP2; or of lines ----------- */
+/* ---- rows of fields: an array of maps (in RESP2 arrays of names and values), or of lines ------------------------ */
 
 enum shape { SHAPE_RESP2, SHAPE_RESP3, SHAPE_LINES };
 
@@ -74,7 +74,7 @@ static void rows_name(struct rows *rows, const char *name) {
     rows->field_count++;
 }
 
-/* Puts a text into a line: in quotes where it is not one word. */
+/* Appends a value to a line: in quotes if it is not one word. */
 static void put_word(struct text *out, const char *value, size_t len) {
     bool quoted = len == 0 || memchr(value, ' ', len) || memchr(value, '"', len);
     text_append(out, "\"", quoted);
@@ -118,7 +118,7 @@ struct info {
     struct text out;
     const char *wanted; /* one section, in any case; NULL: all */
     size_t wanted_len;
-    bool open; /* the present section is wanted */
+    bool open; /* the current section is wanted */
 };
 
 static void info_section(void *arg, const char *name) {
@@ -202,7 +202,7 @@ static void put_error(struct text *reply, struct text *error) {
     text_clear(error);
 }
 
-/* `words` are those behind INCIDENTS. */
+/* `words` are the arguments after INCIDENTS. */
 static void do_incidents(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                          enum shape shape, struct text *reply) {
     struct incident_query q;
@@ -293,10 +293,10 @@ static void do_help(struct text *reply) {
         "INCIDENTS SUMMARY [count] [KIND kind] [SINCE time] -- all incidents, counted by kind, rule and client.",
         "LINES LOCKS|INCIDENTS|RULES [<arg> ...] -- the same, each as a line of NAME=VALUE.",
         "WATCH [KIND kind] [KEY pattern] -- incidents as they happen, until RESET or QUIT.",
-        "RULES -- the lock rules and fences in force, with hit counts, and whose workers share connections.",
+        "RULES -- the lock rules and fences in force, with hit counts, and clients that share connections.",
         "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
-        "RELEASE <key> -- releases a lock whoever holds it; recorded as an incident.",
+        "RELEASE <key> -- releases a lock, with any holder; recorded as an incident.",
         "RELOAD -- reads the configuration anew, as SIGHUP does; says what needs a restart.",
         "CONFIG [pattern] -- the directives that are in force, as CONFIG GET; passwords are not shown.",
     };
@@ -306,7 +306,7 @@ static void do_help(struct text *reply) {
         text_printf(reply, "+%s\r\n", lines[i]);
 }
 
-/* ---- the family ---------------------------------------------------------------------------------- */
+/* ---- the subcommands -------------------------------------------------------------------------------- */
 
 /* Runs LOCKS, INCIDENTS and RULES, which show rows. */
 static bool show_rows(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,

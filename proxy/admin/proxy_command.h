@@ -1,6 +1,6 @@
 /*
- * The PROXY subcommands that only show something: HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, LINES, ADVISE, CONFIG. The
- * facts come through struct admin_source; this folder knows neither sessions nor locks.
+ * The PROXY subcommands that only report: HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, LINES, ADVISE, CONFIG. The facts
+ * come through struct admin_source; this folder knows neither sessions nor locks.
  */
 #ifndef LOCKKEEPER_ADMIN_PROXY_COMMAND_H
 #define LOCKKEEPER_ADMIN_PROXY_COMMAND_H
@@ -12,31 +12,31 @@
 #include "proxy/base/report.h"
 #include "proxy/base/text.h"
 
-enum { TOP_MAX = 100 /* lines of each sort that PROXY TOP shows */ };
+enum { TOP_MAX = 100 /* lines of each sort in PROXY TOP */ };
 
 struct admin_source {
     void *arg;
     void (*info)(void *arg, const struct report *report);
-    /* pattern NULL: all. False: the pattern takes too long to match. */
+    /* pattern NULL: all. False if the pattern takes too long to match. */
     bool (*locks)(void *arg, const char *pattern, size_t len, const struct report *report);
-    /* PROXY TOP's rows, at most max: the locks that are fought over most, and the oldest leases; the first row first.
-     */
+    /* Rows for PROXY TOP, at most max: the most contended locks, and the oldest leases; the first row is the top
+     * one. */
     void (*contended)(void *arg, size_t max, const struct report *report);
     void (*longest)(void *arg, size_t max, const struct report *report);
     void (*rules)(void *arg, const struct report *report);
     void (*contention)(void *arg, const struct report *report); /* rows, for the status page */
     void (*shared)(void *arg, const struct report *report);     /* the same */
     void (*nodes)(void *arg, const struct report *report);      /* the same */
-    void (*advice)(void *arg, const struct report *report);     /* texts alone, a line each */
-    /* Texts, of the directives whose names match the pattern (NULL: all). */
+    void (*advice)(void *arg, const struct report *report);     /* only texts, one for each line */
+    /* Texts of the directives whose names match the pattern (NULL: all). */
     void (*config)(void *config_arg, const char *pattern, size_t len, const struct report *report);
     void *config_arg;
     struct incidents *incidents;
-    const char *(*incident_kind)(size_t i); /* the names of their kinds, from 0 on; NULL behind the last one */
+    const char *(*incident_kind)(size_t i); /* the names of the kinds of incidents, from 0 on; NULL after the last */
 };
 
-/* Runs PROXY words[0] words[1] ... and appends the reply as RESP. False if it is none of these subcommands, or has a
- * wrong number of arguments. resp3: text that is meant for people goes out as a verbatim string. */
+/* Runs PROXY words[0] words[1] ... and appends the reply as RESP. False if it is another subcommand, or has a wrong
+ * number of arguments. resp3: text for people is sent as a verbatim string. */
 bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                    bool resp3, struct text *reply);
 

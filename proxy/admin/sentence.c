@@ -5,10 +5,10 @@
 #include <string.h>
 #include <time.h>
 
-/* Words for what a client did, by kind of incident: before the key, and behind it. */
+/* The words for each kind of incident: before and after the key. */
 struct deed {
     const char *kind, *before, *behind;
-    bool against; /* the holder is somebody else, and worth a word */
+    bool against; /* the sentence names the holder, which is another client */
 };
 
 static const struct deed *deed_of(const char *kind) {

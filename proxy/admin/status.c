@@ -13,13 +13,13 @@ enum {
     INCIDENTS_SHOWN = 50,
     SUMS_SHOWN = 20,
     ADVICE_SHOWN = 50,
-    TEXT_SHOWN = 256, /* bytes of what has no bound of its own: keys */
-    LONG_SHOWN = 4096 /* of lines that are to be copied whole */
+    TEXT_SHOWN = 256, /* bytes shown of texts without a limit of their own: keys */
+    LONG_SHOWN = 4096 /* bytes shown of lines that people copy as a whole */
 };
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
-/* Puts a string of bytes as people may read them, as keys may be any bytes, so many at most. */
+/* Appends at most `max` bytes of a string in readable form, since keys may contain any bytes. */
 static void put_string(struct text *out, const char *data, size_t len, size_t max) {
     struct text visible = {0};
     text_append_visible(&visible, data, len < max ? len : max);
@@ -59,7 +59,7 @@ static void json_text(void *arg, const char *name, const char *value, size_t len
     put_string(j->out, value, len, TEXT_SHOWN);
 }
 
-/* Of a rule, or of whose workers share connections. */
+/* For rules, and for the list of workloads that share connections: these texts are longer. */
 static void json_long_text(void *arg, const char *name, const char *value, size_t len) {
     struct json *j = arg;
     put_name(j, name);
@@ -84,7 +84,7 @@ static void json_line(void *arg, const char *name, const char *format, ...) {
     json_text(arg, name, value, strlen(value));
 }
 
-/* Puts "name":[{...},...] of what `report` hands over. */
+/* Appends "name":[{...},...] with the rows from `report`. */
 static void put_rows(struct text *out, const char *name, void (*report)(void *arg, const struct report *r), void *arg) {
     struct json j = {.out = out};
     struct report r = {.arg = &j, .row = json_row, .text = json_text, .number = json_number};
@@ -117,7 +117,7 @@ static void put_sum(void *arg, const struct incident_sum *i) {
     json_number(j, "last-ms", i->last_ms);
 }
 
-/* A line of advice, of an array of strings. */
+/* Appends a line of advice to an array of strings. */
 static void put_advice(void *arg, const char *name, const char *line, size_t len) {
     struct json *j = arg;
     if (j->rows == ADVICE_SHOWN)

@@ -1,4 +1,5 @@
-/* From facts (rows of named fields) to PROXY TOP's lines. Each begins with its sort, so that grep tells them apart. */
+/* Formats facts (rows of named fields) as PROXY TOP's lines. Each line begins with its sort, so that grep can select
+ * it. */
 #include "proxy/admin/top.h"
 
 #include <stdbool.h>
@@ -11,8 +12,8 @@ struct top {
     void (*fn)(void *arg, const char *line, size_t len);
     void *arg;
     int64_t now_ms;
-    void (*finish)(struct top *top); /* makes a line of the row */
-    bool open;                       /* a row has begun: */
+    void (*finish)(struct top *top); /* makes a line of the current row */
+    bool open;                       /* a row has begun; its fields follow */
     struct text key, owner;
     int64_t db, lost, lost_now, age_ms, left_ms, renewals, waiting;
 };
@@ -62,7 +63,7 @@ static void take_number(void *arg, const char *name, int64_t value) {
 
 /* ---- lines ------------------------------------------------------------------------------------------ */
 
-/* Writes a time as people say it: in the largest unit of which there are at least two. */
+/* Formats a time for people: in the largest unit of which there are at least two. */
 static const char *span(int64_t ms, char out[AGO_SIZE]) {
     static const struct {
         int64_t ms;

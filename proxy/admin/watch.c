@@ -1,4 +1,4 @@
-/* Incidents as lines, in the order in which they happen. */
+/* Incidents as lines, in the order of their occurrence. */
 #include "proxy/admin/watch.h"
 
 #include "proxy/admin/incident_query.h"
@@ -9,9 +9,9 @@ enum { INCIDENTS_A_STEP = 64 };
 
 struct incident_watch {
     struct incidents *incidents;
-    struct incident_filter wanted; /* its pattern is the watch's */
-    uint64_t at;                   /* the number of the next one to be looked at */
-    uint64_t missed;               /* were gone before they could be, and it was not told yet */
+    struct incident_filter wanted; /* its pattern belongs to the watch */
+    uint64_t at;                   /* the number of the next incident to look at */
+    uint64_t missed;               /* incidents that were overwritten before, and not yet reported as missed */
 };
 
 struct incident_watch *incident_watch_new(struct incidents *i, const char *const *words, const size_t *lens,
@@ -37,7 +37,7 @@ struct lines {
     struct incident_watch *watch;
     void (*fn)(void *arg, const char *line, size_t len);
     void *arg;
-    uint64_t missed; /* before what is about to be put */
+    uint64_t missed; /* missed before the next line */
 };
 
 static void put_missed(struct lines *lines) {
@@ -61,7 +61,7 @@ static void put(void *arg, const struct incident *i) {
     sentence_time(i->time_ms, &line);
     text_printf(&line, " %s: ", i->kind);
     sentence_append(i, &sentence);
-    text_append_visible(&line, sentence.data, sentence.len); /* names of users and clients may be any bytes */
+    text_append_visible(&line, sentence.data, sentence.len); /* names of users and clients may contain any bytes */
     lines->fn(lines->arg, line.data, line.len);
     text_clear(&sentence);
     text_clear(&line);
@@ -72,7 +72,7 @@ bool incident_watch_lines(struct incident_watch *watch, void (*fn)(void *arg, co
     struct lines lines = {.watch = watch, .fn = fn, .arg = arg};
     bool more =
         incidents_follow(watch->incidents, &watch->at, &watch->wanted, INCIDENTS_A_STEP, &lines.missed, put, &lines);
-    if (more) /* who lags behind and wants none of these is told of all at once, later */
+    if (more) /* a watch that lags behind reports all missed incidents together, later */
         watch->missed += lines.missed;
     else
         put_missed(&lines);

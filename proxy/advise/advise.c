@@ -2,10 +2,10 @@
  * The memory behind PROXY ADVISE: keys seen lately, and counts by pattern and client.
  *
  *      key ──> pattern ──> stem (up to the last separator) ──> shard ──> row (pattern, client)
- *                                                                 └────> place of the key: who holds it, until when
+ *                                                                 └────> place of the key: its holder, its end
  *
- * Where a stem has many patterns (lock:alice, lock:bob, ...), they are one: lock:*. A shard's tables are allocated when
- * the first lock of it is seen.
+ * If a stem has many patterns (lock:alice, lock:bob, ...), they become one: lock:*. A shard's tables are allocated when
+ * its first lock is seen.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,40 +15,40 @@
 #include "proxy/advise/private.h"
 
 enum {
-    ROWS = 32,        /* a shard */
-    PLACES = 1024,    /* keys a shard */
-    WAYS = 4,         /* places that a key may have */
-    SIBLINGS_MAX = 8, /* patterns of one stem and client before they are one */
-    PARTIES = 6,      /* sessions a key */
+    ROWS = 32,        /* in each shard */
+    PLACES = 1024,    /* keys in each shard */
+    WAYS = 4,         /* places in which a key may be stored */
+    SIBLINGS_MAX = 8, /* patterns of one stem and client before they become one */
+    PARTIES = 6,      /* sessions remembered for a key */
     POLL_MAX_MS = 1000
 };
 
-/* How a session stands to a key: whether its last attempt was lost, and whether it has acquired and not released since;
- * or somebody has in its stead, of whom nobody knows whether it was a colleague or an operator. */
+/* The state of a session for a key. LOST: its last attempt was lost. HOLDS: it has acquired, and not released since.
+ * TAKEN: another session has released the lock in its place, perhaps a colleague, perhaps an operator. */
 enum { LOST = 1, HOLDS = 2, TAKEN = 4 };
 struct advise_party {
     uint32_t id; /* 0: none */
     uint8_t stands;
 };
 
-/* A key that is held, or was lately; or a node of a queue. */
+/* A key that is held, or was held lately; or a node of a queue. */
 struct advise_place {
     uint64_t hash;            /* 0: empty */
-    uint64_t session, client; /* who acquired it; 0: the wire does not say */
+    uint64_t session, client; /* the session that acquired it, and its client; 0: the traffic does not show it */
     uint64_t value;           /* 0: not known */
     int64_t since_ms, end_ms; /* 0: none */
-    int64_t freed_ms;         /* when it was released, after others had asked for it in vain; 0: it was not */
-    unsigned epoch;           /* its group's; an older one: it has not been watched since */
+    int64_t freed_ms;         /* when it was released after others had asked for it; 0: it was not */
+    unsigned epoch;           /* its group's epoch; an older one: the key was not watched since */
     uint8_t group, row, next_party;
     bool held;
     bool node;
     bool unending;  /* acquired without an expiry; the proxy may renew it */
-    bool endless;   /* acquired without an expiry, and nobody gives it one */
-    bool contended; /* others have lost an attempt since, */
-    bool self_lost; /* and so has the session itself */
-    bool shortened; /* not held any more: it was given much less time than it had */
-    bool forgot;    /* there were more sessions than there is room for */
-    uint32_t lost;  /* attempts since its owner left */
+    bool endless;   /* acquired without an expiry, and nothing gives it one */
+    bool contended; /* other sessions have lost an attempt since */
+    bool self_lost; /* the session itself has lost an attempt since */
+    bool shortened; /* not held any more: it was given much less time than it had left */
+    bool forgot;    /* there were more sessions than places for them */
+    uint32_t lost;  /* attempts lost since its owner left */
     struct advise_party parties[PARTIES];
 };
 
@@ -74,12 +74,12 @@ void advisor_free(struct advisor *a) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* What is kept of a session's number, never 0. */
+/* The stored part of a session's number, never 0. */
 static uint32_t session_id(uint64_t session) {
     return (uint32_t)session | 1u << 31;
 }
 
-/* Finds the session's place among those that have tried; it is another's where `id` says so. */
+/* The place for a session that has tried; it is another session's if the id differs. */
 static struct advise_session *row_session(struct advise_row *row, uint64_t session) {
     return &row->sessions[session_id(session) % ADVISE_SESSIONS];
 }
@@ -90,8 +90,8 @@ static void row_tried(struct advise_row *row, uint64_t session) {
         *at = (struct advise_session){.id = session_id(session)};
 }
 
-/* Whether the session is remembered as one that has tried for locks of the row. Only a few are: one whose place was
- * taken is not. */
+/* Whether the session is remembered as one that has tried for locks of the row. Only a few sessions are remembered:
+ * another may have taken its place. */
 static bool row_has_tried(struct advise_row *row, uint64_t session) {
     return row_session(row, session)->id == session_id(session);
 }
@@ -127,7 +127,7 @@ static void row_merge(struct advise_row *to, const struct advise_row *from) {
             to->sessions[i] = from->sessions[i];
 }
 
-/* The row for `pattern`, or the one for all patterns of its stem. NULL: there is none. */
+/* The row for `pattern`, or the common row of its stem; NULL: there is none. */
 static struct advise_row *row_find(struct advise_shard *sh, const char *pattern, size_t stem, bool ruled,
                                    uint64_t client) {
     for (size_t i = 0; i < ROWS; i++) {
@@ -142,8 +142,8 @@ static struct advise_row *row_find(struct advise_shard *sh, const char *pattern,
     return NULL;
 }
 
-/* Makes the patterns of a stem that has become many one: `pattern` is changed to it. The first of their rows is that
- * one's; NULL if they are few. */
+/* If a stem has too many patterns, merges their rows into the first one, for a common pattern, which replaces
+ * `pattern`. Returns that row; NULL if there are not too many. */
 static struct advise_row *row_widen(struct advise_shard *sh, char *pattern, size_t stem, uint64_t client) {
     struct advise_row *first = NULL;
     size_t count = 0;
@@ -215,7 +215,7 @@ static struct advise_place *place_find(struct advise_shard *sh, uint64_t hash, u
     return NULL;
 }
 
-/* Finds the key's place, or a free one, or that of the key which was acquired first. */
+/* The key's place, or a free one, or that of the key that was acquired first. */
 static struct advise_place *place_get(struct advise_shard *sh, uint64_t hash, unsigned epoch) {
     struct advise_place *set = &sh->places[hash % (PLACES / WAYS) * WAYS], *best = place_find(sh, hash, epoch);
     for (size_t i = 0; !best && i < WAYS; i++)
@@ -235,14 +235,14 @@ static bool place_over(const struct advise_place *p, int64_t now_ms) {
     return p->end_ms && now_ms >= p->end_ms;
 }
 
-/* The row of who acquired it, if there still is one. */
+/* The row of the client that acquired the key, if it still exists. */
 static struct advise_row *place_row(struct advise_shard *sh, const struct advise_place *p,
                                     struct advise_row *otherwise) {
     struct advise_row *row = p->row < ROWS ? &sh->rows[p->row] : NULL;
     return row && row->pattern[0] ? row : otherwise;
 }
 
-/* How the session stands to the key; NULL: it has not been seen there, or was forgotten. */
+/* The state of the session for the key; NULL: it was not seen there, or was forgotten. */
 static struct advise_party *place_party(struct advise_place *p, uint64_t session) {
     for (size_t i = 0; i < PARTIES; i++)
         if (p->parties[i].id == session_id(session))
@@ -255,7 +255,7 @@ static bool stands(struct advise_place *p, uint64_t session, unsigned how) {
     return party && party->stands & how;
 }
 
-/* Finds a free place for a session, or that of one of which nothing matters, or each in its turn. */
+/* The session's place; or a free one, or that of a session without a state, or one after the other. */
 static struct advise_party *party_get(struct advise_place *p, uint64_t session) {
     struct advise_party *party = place_party(p, session);
     for (size_t i = 0; !party && i < PARTIES; i++)
@@ -288,14 +288,14 @@ struct note {
     struct advise_shard *sh;
     const struct advise_sight *sight;
     struct advise_row *row;
-    struct advise_place *place; /* NULL: nothing is known of the key */
+    struct advise_place *place; /* NULL: the key is not known */
     uint64_t hash, client, session, value;
     unsigned epoch;
     uint8_t group;
     int64_t now_ms;
 };
 
-/* When the lock ends; 0: never, or later than sums can say. */
+/* When the lock ends; 0: never, or beyond the range. */
 static int64_t end_of(const struct note *n) {
     int64_t pttl_ms = n->sight->pttl_ms;
     return pttl_ms < 0 || pttl_ms > INT64_MAX - n->now_ms ? 0 : n->now_ms + pttl_ms;
@@ -317,7 +317,7 @@ static struct advise_place *place_make(const struct note *n, uint64_t hash) {
     return p;
 }
 
-/* Makes the lock this session's. */
+/* Makes the session the lock's holder. */
 static void place_take(const struct note *n, struct advise_place *p) {
     p->session = n->session;
     p->client = n->client;
@@ -340,7 +340,7 @@ static void note_extended(struct note *n) {
     p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
 }
 
-/* Counts a lock of a one-shot client once: its session has closed, and the session layer knew it for one. */
+/* Counts a lock of a one-shot client, once: its session has closed, and the session layer has classified it. */
 static void count_one_shot(struct advisor *a, struct advise_place *p, struct advise_row *row) {
     uint64_t left = atomic_load_explicit(&a->left[p->session % ADVISE_LEFT], memory_order_relaxed);
     if (!p->unending || left != ((p->session + 1) | ADVISE_LEFT_ONE_SHOT))
@@ -349,7 +349,7 @@ static void count_one_shot(struct advisor *a, struct advise_place *p, struct adv
     row->one_shots++;
 }
 
-/* Notes a release that came after the lock's end, and by how much. */
+/* Notes that a release came after the lock's end, and how long after. */
 static void note_late(struct note *n, const struct advise_place *p, bool over) {
     n->row->late++;
     if (!over)
@@ -358,8 +358,8 @@ static void note_late(struct note *n, const struct advise_place *p, bool over) {
     n->row->late_ms += (uint64_t)(n->now_ms - p->end_ms);
 }
 
-/* Notes for how long a lock was free that its new holder had asked for before: it slept. Who comes after long has not
- * been polling. */
+/* Notes how long a lock was free although its new holder had asked for it before: the holder slept. After a long time
+ * the client was not polling. */
 static void note_slept(struct note *n, struct advise_place *p) {
     int64_t slept_ms = n->now_ms - p->freed_ms;
     if (!p->freed_ms || slept_ms < 0 || slept_ms > POLL_MAX_MS || !stands(p, n->session, LOST))
@@ -371,7 +371,7 @@ static void note_slept(struct note *n, struct advise_place *p) {
 static void note_acquired(struct note *n) {
     struct advise_place *p = n->place;
     if (n->sight->scripted && held_now(n) && p->client == n->client && n->value && p->value == n->value) {
-        note_extended(n); /* who has it gets it again */
+        note_extended(n); /* its holder acquires it again */
         return;
     }
     if (p && p->held && place_over(p, n->now_ms))
@@ -391,7 +391,7 @@ static void note_acquired(struct note *n) {
     party_get(p, n->session)->stands = HOLDS;
 }
 
-/* Notes an attempt on a lock that nobody will release: no expiry, and its owner has left. */
+/* Notes an attempt on a lock that will never be released: it has no expiry, and its owner has left. */
 static void note_dead(struct note *n) {
     struct advise_place *p = n->place;
     const _Atomic uint64_t *left = &n->advisor->left[p->session % ADVISE_LEFT];
@@ -416,13 +416,13 @@ static void note_lost(struct note *n) {
     if (!held_now(n))
         return;
     if (p->session == n->session)
-        p->self_lost = true; /* a nested attempt proves nothing */
+        p->self_lost = true; /* a nested attempt of the holder proves nothing */
     else
         p->contended = true;
     note_dead(n);
 }
 
-/* Notes a release over the session that has acquired. */
+/* Notes a release over the session that had acquired. */
 static void by_holder(struct advise_row *row, const struct note *n) {
     row->by_holder++;
     if (!n->place->contended || n->place->self_lost)
@@ -432,7 +432,7 @@ static void by_holder(struct advise_row *row, const struct note *n) {
         row_session(row, n->session)->row++;
 }
 
-/* Notes that somebody has released a lock in the stead of who had acquired it, or against that one: nobody knows. */
+/* Notes that another session has released a lock: for its holder or against it, which is not known. */
 static void place_taken(struct advise_place *p) {
     if (!stands(p, p->session, HOLDS))
         return;
@@ -440,8 +440,8 @@ static void place_taken(struct advise_place *p) {
     party_is(p, p->session, TAKEN);
 }
 
-/* Notes a release over another session of the same client. It crosses where that session has tried itself, and owes no
- * release. */
+/* Notes a release over another session of the same client. It counts as crossed if that session has tried for the lock
+ * itself, and has no release to come. */
 static void by_sibling(struct advise_row *row, const struct note *n) {
     struct advise_place *p = n->place;
     bool known = place_party(p, n->session) || !p->forgot;
@@ -457,7 +457,7 @@ static void by_sibling(struct advise_row *row, const struct note *n) {
     party_is_not(p, p->session, HOLDS);
 }
 
-/* Notes who released a lock that is held. */
+/* Notes which session released a held lock. */
 static void note_releaser(struct note *n, struct advise_row *row, bool refused) {
     struct advise_place *p = n->place;
     if (p->session == n->session) {
@@ -467,7 +467,7 @@ static void note_releaser(struct note *n, struct advise_row *row, bool refused) 
         if (!refused)
             place_taken(p);
     } else if (stands(p, n->session, HOLDS)) {
-        n->row->late++; /* what it had acquired was over */
+        n->row->late++; /* the lock that it had acquired was over */
     } else if (refused) {
         row->refused++;
     } else if (p->client == n->client) {
@@ -489,7 +489,7 @@ static void note_released(struct note *n, enum advise_event event) {
         return;
     count_one_shot(n->advisor, p, row);
     bool own = p->session == n->session, over = p->held && place_over(p, n->now_ms);
-    if (p->held && (!over || (own && !refused))) { /* a little late by our clock, but it was there */
+    if (p->held && (!over || (own && !refused))) { /* by our clock it ended a little earlier, but the key was there */
         note_releaser(n, row, refused);
     } else if (own || stands(p, n->session, HOLDS)) {
         row->expired += over;
@@ -517,8 +517,8 @@ static void note_in_vain(struct note *n) {
         party_is_not(p, n->session, HOLDS | TAKEN);
 }
 
-/* Notes a new expiry under the same value, or instead of it. Less than half of what was left is a release that keeps
- * others away for a while; more, behind that, says that it was none. */
+/* Notes a new expiry, with the same value or another one. If less than half of the remaining time is left, it counts as
+ * a release that blocks others for a while. If a later one gives more time, it was no release. */
 static void note_rewritten(struct note *n) {
     struct advise_place *p = n->place;
     int64_t left_ms = p && p->end_ms ? p->end_ms - n->now_ms : INT64_MAX;
@@ -541,20 +541,19 @@ static void note_rewritten(struct note *n) {
     }
 }
 
-/* Notes that the wire does not say who has the lock from now on. */
+/* Notes that the traffic does not show the lock's holder from now on. */
 static void note_unsure(struct note *n) {
     struct advise_place *p = n->place;
     if (!held_now(n))
         return;
-    party_is_not(p, p->session, HOLDS); /* a heartbeat or a take-over: a release of the old holder proves nothing */
+    party_is_not(p, p->session, HOLDS); /* a heartbeat or a take-over: a release by the old holder proves nothing */
     p->end_ms = end_of(n);
     p->session = p->client = p->value = 0;
     p->endless = false;
     party_is_not(p, n->session, LOST);
 }
 
-/* Notes a SET with an expiry, which acquires where there was nothing: in a transaction behind WATCH, or under a
- * rule. */
+/* Notes a SET with an expiry. It acquires if there was no lock, in a transaction after WATCH or under a rule. */
 static void note_written(struct note *n) {
     bool held = held_now(n);
     if (held && (n->place->session == n->session || n->sight->watched))
@@ -602,8 +601,8 @@ static void note_event(struct note *n, enum advise_event event) {
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
-/* Reads an event of a list, which is a lock where its clients look whether the head is a node that they have pushed.
- * What it says in the terms of other locks is left in *event; false: nothing, so far. */
+/* Translates an event of a list to an event of a lock. A list is a lock if its clients check whether the head is the
+ * node that they pushed. *event gets the translation; false: nothing is known yet. */
 static bool queue_event(struct note *n, enum advise_event *event) {
     uint64_t hash = (hash_number(n->hash ^ n->value) + 1) | 1;
     struct advise_place *p = place_find(n->sh, hash, n->epoch);
@@ -634,8 +633,8 @@ static bool queue_event(struct note *n, enum advise_event *event) {
     }
 }
 
-/* Whether an event says anything of a key that is not known for a lock: what changes an expiry does not, nor does what
- * deletes data under a rule. */
+/* Whether an event tells anything about a key that is not known as a lock. A change of the expiry does not, nor does a
+ * command that deletes data under a rule. */
 static bool may_say(const struct note *n, enum advise_event event) {
     const struct lock_rule *rule = n->sight->rule;
     bool expiry = event == ADVISE_EXTENDED || event == ADVISE_REWRITTEN || event == ADVISE_SWAPPED ||
@@ -680,7 +679,7 @@ void advisor_note(struct advisor *a, const struct advise_sight *s, int64_t now_m
     enum advise_event event = s->event;
     bool says = queue_event(&n, &event) && may_say(&n, event);
     if (says) {
-        n.place = place_find(sh, n.hash, n.epoch); /* a node may have taken its room */
+        n.place = place_find(sh, n.hash, n.epoch); /* a node may have taken its place */
         n.row = row_get(sh, pattern, stem, s, client);
         n.row->overlapped |= s->overlapped;
         n.row->audited = s->rule && s->rule->mode == LOCK_MODE_AUDIT;
@@ -702,14 +701,14 @@ static int most_events_first(const void *x, const void *y) {
     return a < b ? 1 : a > b ? -1 : 0;
 }
 
-/* What PROXY ADVISE is about to say. */
+/* The contents of one PROXY ADVISE. */
 struct advice {
     struct advise_row *rows;
-    uint64_t *dead; /* attempts lost on a row's dead lock; 0: it has none */
+    uint64_t *dead; /* attempts lost on the row's dead lock; 0: it has none */
     size_t count;
 };
 
-/* Looks for locks whose time is up and that nobody has asked for since, and for dead ones. */
+/* Looks for locks that have expired and were not asked for since, and for dead locks. */
 static void shard_look(struct advisor *a, struct advise_shard *sh, int64_t now_ms, uint64_t dead[ROWS]) {
     memset(dead, 0, ROWS * sizeof(*dead));
     for (size_t i = 0; i < PLACES; i++) {
@@ -741,7 +740,7 @@ static void shard_advice(struct advisor *a, struct advise_shard *sh, int64_t now
     pthread_mutex_unlock(&sh->mutex);
 }
 
-/* Calls fn with the row's line, and with one for each of its risks behind it. */
+/* Calls fn with the row's line, then with a line for each of its risks. */
 static void row_each(const struct advise_row *row, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
     char line[ADVISE_LINE_MAX];
     fn(arg, line, advise_line(row, line));
@@ -773,7 +772,7 @@ static bool is_unruled(const struct advise_row *row, int64_t since_ms) {
     return row->pattern[0] && !row->ruled && row->last_ms >= since_ms && advise_is_lock(row);
 }
 
-/* Whether it is the first such row of its pattern: others are other clients'. */
+/* Whether the row is the first one of its pattern: further rows are other clients'. */
 static bool counts_unruled(const struct advise_shard *sh, size_t at, int64_t since_ms) {
     for (size_t i = 0; i < at; i++)
         if (strcmp(sh->rows[i].pattern, sh->rows[at].pattern) == 0 && is_unruled(&sh->rows[i], since_ms))
@@ -792,8 +791,7 @@ size_t advisor_unruled(struct advisor *a, const struct lock_rules *rules, int64_
             if (counts_unruled(sh, k, since_ms))
                 memcpy(patterns[count++], sh->rows[k].pattern, sizeof(patterns[0]));
         pthread_mutex_unlock(&sh->mutex);
-        for (size_t k = 0; k < count;
-             k++) /* a rule that has come since, or is off, matches its pattern as it is written */
+        for (size_t k = 0; k < count; k++) /* a rule may be new, or off: it matches the pattern as it is written */
             sum += !lock_rules_match(rules, patterns[k], strlen(patterns[k]));
     }
     return sum;

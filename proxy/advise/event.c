@@ -1,4 +1,4 @@
-/* From what a command did, as its reply tells, to what it means to whoever learns from traffic. */
+/* Translates a command's effect, as its reply shows it, to an event for the advisor. */
 #include "proxy/advise/advise.h"
 
 bool advise_passes(unsigned advises, int64_t number, struct advise_sight *to) {
@@ -9,7 +9,7 @@ bool advise_passes(unsigned advises, int64_t number, struct advise_sight *to) {
     return advises & ADVISES_FIRST;
 }
 
-/* Reads what a command has done that ran as it was. False: nothing to a lock, as far as is known. */
+/* Translates the effect of a command that ran unchanged. False: as far as is known, it did nothing to a lock. */
 static bool sight_done(const struct lock_sight *from, unsigned advises, struct advise_sight *to) {
     bool first = from->count > 0 && from->count <= from->by;
     switch (from->verb) {

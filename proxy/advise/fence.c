@@ -1,15 +1,14 @@
 /*
- * Which data is written under which lock: what PROXY ADVISE says of fences.
+ * Which data is written under which lock: PROXY ADVISE's lines about fences.
  *
  *      lock acquired ──> the last few locks, by client ──┐
  *                                                        ├──> pairs of patterns ──> writes, by holders, late ──> advice
- *      write of data ──> some of them are looked at ─────┘
+ *      write of data ──> a sample of them ───────────────┘
  *
- * A pair is found where a client writes while it holds a lock whose name the key's tells: stock:17 under
- * lock:stock:17, or all accounts under one lock. From then on each write that is looked at and fits the pair's pattern
- * is counted, whoever sends it, and who holds that key's lock is asked for each. So pairs that came about by chance
- * show themselves by their counts. Everything has a fixed size: the pair that was written by a holder longest ago makes
- * room.
+ * A pair begins when a client writes a key while it holds a lock whose name follows from the key: stock:17 under
+ * lock:stock:17, or all accounts under one lock. From then on each sampled write that fits the pair's pattern is
+ * counted, from any client, together with its sender's relation to the lock. So the counts show which pairs are
+ * coincidences. All tables have a fixed size: the pair that a holder wrote longest ago makes room.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,12 +19,12 @@
 
 enum {
     PAIRS = 64,
-    LOCKS = 64,        /* acquired last */
-    NAME_MAX_LEN = 96, /* of a lock that is remembered */
+    LOCKS = 64,        /* the locks acquired last */
+    NAME_MAX_LEN = 96, /* longest name of a lock that is remembered */
     PIECES = 8,        /* stars of a pattern */
-    LOOKED_MS = 10000, /* behind the last acquisition */
-    FENCE_ENOUGH = 20, /* writes before anything is advised, */
-    FENCE_NEARLY = 10  /* and of so many one may be by somebody else */
+    LOOKED_MS = 10000, /* how long after the last acquisition writes are looked at */
+    FENCE_ENOUGH = 20, /* writes before a fence is advised */
+    FENCE_NEARLY = 10  /* of so many writes one may be by a client without the lock */
 };
 
 struct taken {
@@ -37,7 +36,7 @@ struct taken {
 struct advise_fences {
     struct advise_pair pairs[PAIRS];
     struct taken taken[LOCKS];
-    unsigned next; /* of taken */
+    unsigned next; /* index in taken */
 };
 
 /* ---- patterns ---------------------------------------------------------------------------------- */
@@ -47,8 +46,8 @@ struct piece {
     size_t len;
 };
 
-/* Matches a key with a pattern as advise_pattern makes them, each star to as little as it can; returns how many stars
- * there are, -1 where it does not match. */
+/* Matches a key with a pattern made by advise_pattern; each star matches as little as possible. Returns how many stars
+ * there are, or -1 if the key does not match. */
 static int pieces_of(const char *pattern, const char *key, size_t len, struct piece pieces[PIECES]) {
     const char *p = pattern, *star = NULL;
     size_t at = 0;
@@ -59,7 +58,7 @@ static int pieces_of(const char *pattern, const char *key, size_t len, struct pi
                 return -1;
             pieces[stars++] = (struct piece){key + at, 0};
             star = ++p;
-            if (!*p) { /* the last one takes the rest */
+            if (!*p) { /* the last star takes the rest */
                 pieces[stars - 1].len = len - at;
                 return stars;
             }
@@ -71,7 +70,7 @@ static int pieces_of(const char *pattern, const char *key, size_t len, struct pi
                 return stars;
             p = next + 1;
             at++;
-        } else if (star) { /* one byte more to the last star */
+        } else if (star) { /* the last star takes one byte more */
             struct piece *last = &pieces[stars - 1];
             if (last->text + ++last->len > key + len)
                 return -1;
@@ -83,7 +82,7 @@ static int pieces_of(const char *pattern, const char *key, size_t len, struct pi
     }
 }
 
-/* Writes the name of the lock for a key of the pair; 0: the key has none. */
+/* Writes the name of the lock for a key of the pair; 0: there is none. */
 static size_t lock_of(const struct advise_pair *pair, const char *key, size_t len, char out[NAME_MAX_LEN]) {
     struct piece pieces[PIECES];
     int stars = pieces_of(pair->pattern, key, len, pieces), star = 0;
@@ -111,7 +110,7 @@ static bool pair_is_of(const struct advise_pair *pair, const char *key, size_t l
     return lock_of(pair, key, len, name) == lock_len && memcmp(name, lock, lock_len) == 0;
 }
 
-/* Writes the pattern of names that begin so, and end in anything. False: they have no beginning, or too long a one. */
+/* Writes the pattern of names with the same beginning and any end. False: there is no beginning, or it is too long. */
 static bool widened(const char *name, size_t stem, char out[ADVISE_PATTERN_MAX]) {
     size_t len = stem ? advise_pattern(name, stem, out) : 0;
     if (len == 0 || len + 2 > ADVISE_PATTERN_MAX)
@@ -131,8 +130,9 @@ static bool has_star(const char *pattern) {
     return false;
 }
 
-/* Finds the patterns by which a key's lock could be this one. Numbers and identifiers that both names have come first,
- * then whole last words; where the lock's name has none of the key's, it is the lock of all keys that look like it. */
+/* Finds the patterns by which a key's lock could be this one. Numbers and identifiers that both names contain come
+ * first, then whole last words. If the lock's name has no part of the key's, it is the lock of all keys of the same
+ * pattern. */
 static bool pair_make(struct advise_pair *pair, const char *key, size_t len, const char *lock, size_t lock_len) {
     advise_pattern(key, len, pair->pattern);
     advise_pattern(lock, lock_len, pair->lock);
@@ -157,7 +157,7 @@ static bool pair_make(struct advise_pair *pair, const char *key, size_t len, con
     return pair_is_of(pair, key, len, lock, lock_len);
 }
 
-/* ---- what is looked at --------------------------------------------------------------------------- */
+/* ---- acquired locks ------------------------------------------------------------------------------ */
 
 void advisor_lock_taken(struct advisor *a, const struct lock_key *lock, uint64_t client) {
     if (lock->len > NAME_MAX_LEN)
@@ -189,8 +189,8 @@ void advisor_fences_free(struct advisor *a) {
 
 /* ---- writes -------------------------------------------------------------------------------------- */
 
-/* Counts the write for each pair whose pattern the key has. Returns whether it is known whose lock it needs: the writer
- * has, or had, the lock of one of them. */
+/* Counts the write for each pair whose pattern the key matches. Returns whether the key's lock is known: the writer
+ * has, or had, the lock of one of the pairs. */
 static bool pairs_count(struct advise_fences *f, const struct advise_write *w, int64_t now_ms) {
     bool known = false;
     for (size_t i = 0; i < PAIRS; i++) {
@@ -229,7 +229,7 @@ static bool pair_known(const struct advise_fences *f, const struct advise_pair *
     return false;
 }
 
-/* Looks whether the key's name tells that of a lock which its writer holds: the last acquired first. */
+/* Checks whether the key's name fits that of a lock which the writer holds: the last acquired lock first. */
 static void pair_find(struct advise_fences *f, const struct advise_write *w, int64_t now_ms) {
     for (unsigned i = 1; i <= LOCKS; i++) {
         const struct taken *t = &f->taken[(f->next - i) % LOCKS];
@@ -259,8 +259,8 @@ static bool advised(const struct advise_pair *pair) {
            (pair->writes - pair->held - pair->late) * FENCE_NEARLY <= pair->writes;
 }
 
-/* Whether what is said of `other` says all that there is to say of `pair`: the same data under a lock that is held for
- * more of its writes, or names more of it; or a part of the data under the same lock. */
+/* Whether the line for `other` makes the line for `pair` superfluous: it has the same data under a lock that is held
+ * for more of its writes, or a more specific lock; or a wider pattern of data under the same lock. */
 static bool outdone(const struct advise_pair *pair, const struct advise_pair *other) {
     if (pair == other || !advised(other) || pair->db != other->db)
         return false;

@@ -1,5 +1,5 @@
 /*
- * From counts to a sentence and a `lock` line. Suggests a rule only where enough was seen; says how much.
+ * Formats counts as a sentence and a `lock` line. Suggests a rule only if enough was seen; shows how much that was.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,26 +25,28 @@ static void __attribute__((format(printf, 2, 3))) add(struct line *l, const char
 }
 
 enum {
-    HANDED_OVER = 5,  /* releases by others that make it one */
-    CROSSINGS = 2,    /* that make a pool */
-    SURPLUS = 3,      /* releases more than acquisitions: losers release */
-    ROW_SAID = 8,     /* contended releases in a row over the connection that had acquired, to be spoken of */
-    ROW_ADVISED = 16, /* and to be relied on; of one session half of them are enough */
-    STOOD_MS = 3      /* on average, and a release that is handed on gains something */
+    HANDED_OVER = 5,  /* releases by other clients that make a lock handed over */
+    CROSSINGS = 2,    /* crossed releases that make a pool */
+    SURPLUS = 3,      /* releases beyond the acquisitions: losers release */
+    ROW_SAID = 8,     /* contended releases in a row over the connection that had acquired, before a connection for each
+                         worker is reported */
+    ROW_ADVISED = 16, /* and before it is advised; half as many are enough over one session */
+    STOOD_MS = 3      /* average time free, in ms, above which handing a release on gains something */
 };
 
-/* Whether acquirers never release, and others do: not by scripts, which nobody stops. */
+/* Whether acquirers never release, and others do. Scripts are excluded: the rules do not stop a script. */
 static bool handed_over(const struct advise_row *r) {
     return r->by_other >= HANDED_OVER && r->sent == 0;
 }
 
-/* Whether the lock is a throttle: an expiry of its own, and no release ever. */
+/* Whether the lock is a throttle: it has an expiry, and is never released. */
 static bool throttle(const struct advise_row *r) {
     return r->sent == 0 && r->by_other == 0 && r->refused == 0 && r->endless == 0;
 }
 
-/* Whether losers delete: releases over a connection whose last attempt was lost are a loser's where each lost attempt
- * brings one release more; where there are no more than acquisitions it is a pool that hands connections round. */
+/* Whether losers delete. A release over a connection whose last attempt was lost is a loser's if there is one more
+ * release for each lost attempt. If there are no more releases than acquisitions, it is a pool that hands connections
+ * round. */
 static bool losers_delete(const struct advise_row *r) {
     return r->losers > 0 && r->sent >= r->acquired + SURPLUS && (r->sent - r->acquired) * 2 >= r->losers;
 }
@@ -57,7 +59,7 @@ static bool pooled(const struct advise_row *r) {
     return r->crossed >= CROSSINGS;
 }
 
-/* The longest row of one session. */
+/* The longest row of a single session. */
 static uint64_t longest_row(const struct advise_row *r) {
     uint64_t longest = 0;
     for (size_t i = 0; i < ADVISE_SESSIONS; i++)
@@ -69,7 +71,7 @@ static bool own(const struct advise_row *r, uint64_t row) {
     return r->crossed == 0 && !multiplexed(r) && (r->row >= row || longest_row(r) >= ROW_SAID);
 }
 
-/* Whether attempts that wait at the proxy would gain something: the lock stands free while those who want it sleep. */
+/* Whether the rule option wait would help: the lock is free while its contenders sleep. */
 static bool sleepers(const struct advise_row *r) {
     return r->stood >= ADVISE_ENOUGH && r->stood_ms >= STOOD_MS * r->stood && !r->waits && !multiplexed(r) &&
            (r->kinds & ~(unsigned)ADVISE_STRING) == 0;
@@ -92,8 +94,8 @@ static void add_model(struct line *l, const struct advise_row *r) {
         add(l, " (%s)", r->library);
 }
 
-/* Adds the option `owner`. The default rule finds out what `connection` and `client` say; they save it the finding out,
- * where nothing speaks against it. */
+/* Adds the option `owner`. The default rule learns by itself whether it is `connection` or `client`; naming it saves
+ * the learning, if nothing contradicts it. */
 static void add_owner(struct line *l, const struct advise_row *r) {
     if (handed_over(r) && r->by_other_bare >= HANDED_OVER)
         add(l, " owner any");
@@ -115,7 +117,7 @@ static void add_kind(struct line *l, const struct advise_row *r) {
         }
 }
 
-/* Adds a count, ", late 3", where there are any. */
+/* Adds a count, ", late 3", if it is not 0. */
 static void add_count(struct line *l, const char *what, uint64_t count) {
     if (count > 0)
         add(l, ", %s %llu", what, (unsigned long long)count);
@@ -165,7 +167,7 @@ static void add_rule(struct line *l, const struct advise_row *r) {
         add(l, " wait 1s");
 }
 
-/* What there is to say of a pattern, but for the rule that fits; NULL: that is what there is to say. */
+/* What to say of a pattern instead of a rule; NULL: a rule can be advised. */
 static const char *no_rule_since(const struct advise_row *r) {
     if (r->acquired == 0 && r->lost >= ADVISE_ENOUGH)
         return "never seen to be acquired: held since before, or dead; look at its TTL";

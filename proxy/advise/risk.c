@@ -1,6 +1,6 @@
 /*
- * Shapes of traffic that are risky, in a user's words: what happened, how often, and what to change. Nothing is said of
- * sound ones.
+ * Risky patterns of use, in a user's words: what happened, how often, and what to change. Sound patterns are not
+ * mentioned.
  */
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "proxy/advise/private.h"
 
 enum {
-    LATE_SAID = 3,  /* late releases that are spoken of, */
-    LATE_SHARE = 20 /* if one acquisition in so many has one */
+    LATE_SAID = 3,  /* late releases that are worth a line, */
+    LATE_SHARE = 20 /* if one acquisition in so many has a late release */
 };
 
 static size_t bounded(int written) {

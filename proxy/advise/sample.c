@@ -1,10 +1,10 @@
 /*
- * Which events PROXY ADVISE looks at. It has to cost next to nothing where it does not.
+ * Selects the events that PROXY ADVISE looks at. A rejected event must cost next to nothing.
  *
- * Keys that begin alike are a group. Of a group's events in a minute the first FULL_EVENTS are looked at; beyond them,
- * and in the minutes that follow while as many come, those of one key in KEYS_SAMPLED, another one each minute. Where
- * that changes, the group's epoch does: what was known of its keys is left aside, since releases may not have been
- * seen.
+ * Keys with the same beginning form a group. The first FULL_EVENTS events of a group in a minute are looked at. After
+ * that, and in the next minutes while as many come, only the events of one key in KEYS_SAMPLED are, another key each
+ * minute. With each change the group gets a new epoch: older knowledge of its keys is ignored, since releases may have
+ * been missed.
  */
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 enum { FULL_EVENTS = 1000, KEYS_SAMPLED = 64, MINUTE_SHIFT = 16, GROUP_BYTES = 4, FILTER_MS = 300000 };
 
-/* A key's bit in the filter, by a few of its bytes: it only has to be cheap, and to tell most keys apart. */
+/* A key's bit in the filter, from a few of its bytes: it only has to be cheap, and to distinguish most keys. */
 static inline unsigned filter_bit(const char *key, size_t len) {
     struct bytes_ends e = bytes_ends(key, len);
     uint64_t x = (e.head ^ (e.tail * 0x9e3779b97f4a7c15u) ^ len) * 0xff51afd7ed558ccdu;
@@ -44,7 +44,8 @@ inline bool advisor_samples(struct advisor *a, const char *key, size_t len, int6
     int64_t minute = now_ms >> MINUTE_SHIFT;
     if (atomic_load_explicit(&g->minute, memory_order_relaxed) != minute)
         group_turn(g, minute);
-    unsigned events = atomic_load_explicit(&g->events, memory_order_relaxed) + 1; /* about: threads may overwrite */
+    unsigned events = atomic_load_explicit(&g->events, memory_order_relaxed) +
+                      1; /* approximate: threads may overwrite each other's counts */
     atomic_store_explicit(&g->events, events, memory_order_relaxed);
     bool busy = atomic_load_explicit(&g->busy, memory_order_relaxed);
     if (!busy && events <= FULL_EVENTS)

@@ -1,11 +1,12 @@
 /*
- * What a script of the application's does to a lock, as far as its text tells. It is read, never run: the commands that
- * it calls, by key, with the operands that a lock's value and expiry come from.
+ * What an application's script does to a lock, as far as its text shows. The script is read, not run: the reader finds
+ * the commands that it calls for each key, and the operands that are the lock's value and expiry.
  *
  *      redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2])   ──> writes key 1; value ARGV[1], expiry ARGV[2] ms
  *
- * A script that looks at a key and writes it, or writes it with NX, acquires; one that looks and deletes releases; one
- * that looks and sets an expiry extends, or lets go. Names that stand for KEYS[n] or ARGV[n] are followed once.
+ * A script that reads a key and writes it, or writes it with NX, acquires. If it reads and deletes, it releases. If it
+ * reads and sets an expiry, it extends, or releases by a short expiry. A variable for KEYS[n] or ARGV[n] is followed
+ * once.
  */
 #include <string.h>
 #include <strings.h>
@@ -14,18 +15,18 @@
 
 enum {
     WRITES = 1,
-    NEW = 2, /* only where there is none */
+    NEW = 2, /* only if the key does not exist */
     LOOKS = 4,
     DELETES = 8,
     EXPIRES = 16,
     COUNTS = 32, /* how often a hash lock was entered */
     PUSHES = 64,
-    TELLS = 128,  /* how long it will be there */
-    OPTION = 256, /* a word behind the operands of another */
+    TELLS = 128,  /* the time it has left */
+    OPTION = 256, /* an option after the operands of a command */
     SECONDS = 512
 };
 
-/* A word between quotes, and which of the operands behind it (the key is 1) are the value and the expiry; 0 none. */
+/* A word between quotes, and the operands after it (the key is 1) that are the value and the expiry; 0: none. */
 struct script_word {
     const char *name;
     unsigned does;
@@ -69,19 +70,19 @@ static const struct script_word WORDS[] = {
     {"pxat", OPTION | EXPIRES, 0, 0},
 };
 
-enum { KEYS_TOLD = 9 /* KEYS[1] to KEYS[8]; the first place is not used */, NUMBER_MAX = 14 };
+enum { KEYS_TOLD = 9 /* KEYS[1] to KEYS[8]; index 0 is not used */, NUMBER_MAX = 14 };
 
 /* What the script does to one of its keys. */
 struct script_key {
     unsigned does;
-    uint8_t value, expiry; /* which of ARGV; 0 not known */
+    uint8_t value, expiry; /* index in ARGV; 0: not known */
     bool seconds;
 };
 
 struct reading {
     const char *source, *end;
     struct script_key keys[KEYS_TOLD];
-    size_t key; /* of the call that is being read */
+    size_t key; /* of the call being read */
     unsigned does;
 };
 
@@ -98,7 +99,7 @@ static bool is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-/* Skips a text between quotes that begins at p. */
+/* Skips a quoted text that begins at p. */
 static const char *skip_text(const char *p, const char *end) {
     char quote = *p;
     for (p++; p < end && *p != quote && *p != '\n'; p++)
@@ -106,7 +107,7 @@ static const char *skip_text(const char *p, const char *end) {
     return p < end ? p + 1 : end;
 }
 
-/* Finds operand n of a call, where p is behind the word of it. */
+/* Finds operand n of a call; p is after the command's name. */
 static struct piece operand(const char *p, const char *end, unsigned n) {
     unsigned at = 0, depth = 0;
     const char *from = NULL;
@@ -142,7 +143,7 @@ static unsigned number_of(struct piece p, const char *table) {
     return n <= NUMBER_MAX ? n : 0;
 }
 
-/* Finds the N of the KEYS[N] or ARGV[N] that a name stands for, by the first place that says NAME = KEYS[N]; 0:
+/* Finds the N of the KEYS[N] or ARGV[N] that a variable stands for, from the first assignment NAME = KEYS[N]; 0:
  * none. */
 static unsigned number_named(const struct reading *r, struct piece name, const char *table) {
     for (size_t i = 0; i < name.len; i++)
@@ -166,7 +167,7 @@ static unsigned number_named(const struct reading *r, struct piece name, const c
     return 0;
 }
 
-/* Which of ARGV the operand is, or ADVISE_LITERAL. */
+/* The index in ARGV of the operand, or ADVISE_LITERAL. */
 static uint8_t value_of(const struct reading *r, struct piece p) {
     if (p.len == 0)
         return 0;
@@ -183,7 +184,7 @@ static void read_word(struct reading *r, const struct script_word *w, const char
         struct piece key = operand(behind, r->end, 1);
         unsigned n = number_of(key, "KEYS");
         n = n ? n : number_named(r, key, "KEYS");
-        r->key = n == 0 ? 1 : n < KEYS_TOLD ? n : 0; /* what runs over all keys runs over the first */
+        r->key = n == 0 ? 1 : n < KEYS_TOLD ? n : 0; /* a loop over all keys counts for the first one */
     }
     struct script_key *k = &r->keys[r->key];
     k->does |= w->does & ~(unsigned)OPTION;
@@ -196,7 +197,7 @@ static void read_word(struct reading *r, const struct script_word *w, const char
     }
 }
 
-/* Goes through the texts between quotes; what is behind -- is none of the script's. */
+/* Goes through the quoted texts; a comment (after --) is skipped. */
 static void read_words(struct reading *r) {
     for (const char *p = r->source; p < r->end;) {
         if (*p == '-' && p + 1 < r->end && p[1] == '-') {
@@ -226,7 +227,7 @@ static enum advise_script kind_of(const struct reading *r, const struct script_k
     return deletes ? ADVISE_SCRIPT_RELEASES : k->does & EXPIRES ? ADVISE_SCRIPT_EXTENDS : ADVISE_SCRIPT_OTHER;
 }
 
-/* What a script is that does several things, to several keys: the first of these. */
+/* If a script does several things to several keys, the first kind in this list counts. */
 static const enum advise_script FIRST[] = {ADVISE_SCRIPT_ENTERS, ADVISE_SCRIPT_LEAVES, ADVISE_SCRIPT_ACQUIRES,
                                            ADVISE_SCRIPT_RELEASES, ADVISE_SCRIPT_EXTENDS};
 

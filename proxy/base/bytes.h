@@ -1,6 +1,6 @@
 /*
- * Short texts without loops and calls: copies, and their first and last bytes as words. The words overlap where the
- * text is shorter than they are.
+ * Operations on short texts without loops and calls: copies, and the first and last bytes as words. The words overlap
+ * if the text is shorter than two words.
  */
 #ifndef LOCKKEEPER_BASE_BYTES_H
 #define LOCKKEEPER_BASE_BYTES_H
@@ -35,7 +35,7 @@ static inline char *bytes_copy(char *to, const char *from, size_t len) {
     return to + len;
 }
 
-/* The first eight bytes as memory has them, fewer with NULs behind them. */
+/* The first eight bytes in memory order; a shorter text is padded with NULs. */
 static inline uint64_t bytes_head(const char *p, size_t len) {
     uint64_t head = 0;
     uint32_t first, last;
@@ -52,8 +52,8 @@ static inline uint64_t bytes_head(const char *p, size_t len) {
     return head;
 }
 
-/* Eight digits as memory has them, to a number; false where not all of them are digits. Fences read so earn 3 % of the
- * bound on acquire and release. */
+/* Converts eight digits in memory order to a number; false if a byte is not a digit. Reading fences this way earns 3 %
+ * of the bound on acquire and release. */
 static inline bool bytes_eight_digits(uint64_t word, uint64_t *n) {
     word = le64toh(word);
     if (((word & 0xf0f0f0f0f0f0f0f0u) | ((word + 0x0606060606060606u) & 0xf0f0f0f0f0f0f0f0u) >> 4) !=
@@ -65,8 +65,8 @@ static inline bool bytes_eight_digits(uint64_t word, uint64_t *n) {
     return true;
 }
 
-/* A number below 100,000,000 as eight digits: halves of four, pairs, single ones, each lane of the word divided at
- * once. Tokens written so earn 3 % of the bound on acquire and release. */
+/* Writes a number below 100,000,000 as eight digits: it splits the word into halves of four digits, then pairs, then
+ * digits, and divides all lanes at once. Writing tokens this way earns 3 % of the bound on acquire and release. */
 static inline uint64_t bytes_as_eight_digits(uint32_t n) {
     uint64_t word = n / 10000 | (uint64_t)(n % 10000) << 32, tens;
     tens = (word * 5243 >> 19) & 0x0000007f0000007fu;
@@ -76,7 +76,7 @@ static inline uint64_t bytes_as_eight_digits(uint32_t n) {
     return htole64(word + 0x3030303030303030u);
 }
 
-/* Up to eight bytes of each end: for hashes that only have to be cheap. */
+/* Up to eight bytes from each end: input for hashes that only have to be cheap. */
 struct bytes_ends {
     uint64_t head, tail;
 };

@@ -14,7 +14,7 @@ int64_t clock_wall_ms(void) {
 }
 
 int64_t clock_even_ms(void) {
-    static atomic_int_least64_t begun_ms; /* the wall clock's time when the other one began; 0: nobody has asked */
+    static atomic_int_least64_t begun_ms; /* the wall clock's time when the monotonic clock began; 0: not read yet */
     int64_t passed_ms = read_ms(CLOCK_MONOTONIC), begun = atomic_load_explicit(&begun_ms, memory_order_relaxed);
     if (begun == 0) {
         int64_t now = clock_wall_ms() - passed_ms;

@@ -1,6 +1,6 @@
 /*
- * Counters of one thread: one table of what they are called wherever they are shown. The
- * owner adds, anybody reads.
+ * Counters of one thread, and one table of their names wherever they are shown. The owner thread adds; any thread
+ * reads.
  */
 #ifndef LOCKKEEPER_BASE_COUNTERS_H
 #define LOCKKEEPER_BASE_COUNTERS_H
@@ -12,9 +12,9 @@
 #include "proxy/base/metric.h"
 
 /*
- * COUNTER(name, type, family, label, value, help): the name in INFO and in /status.json; the family's name, type and
- * help text at /metrics, and the label and its value that tell its counters apart, or NULL. The first one of a family
- * has its help text. One table for each section of INFO.
+ * COUNTER(name, type, family, label, value, help): the name in INFO and /status.json; the family's name, type and help
+ * text at /metrics; the label and value that distinguish its counters, or NULL. The first counter of a family has the
+ * help text. There is one table for each section of INFO.
  */
 #define CLIENT_COUNTERS(COUNTER)                                                                                       \
     COUNTER(clients_connected, "gauge", "clients_connected", NULL, NULL, "Clients connected now.")                     \
@@ -27,15 +27,15 @@
     COUNTER(slices, "counter", "slices_total", NULL, NULL,                                                             \
             "Turns in which a part of a long command was done (PROXY LOCKS, RELOAD, CLIENT LIST, KILL).")              \
     COUNTER(protocol_errors, "counter", "protocol_errors_total", NULL, NULL,                                           \
-            "Clients closed for bytes that are no RESP.")                                                              \
+            "Clients closed for bytes that are not RESP.")                                                             \
     COUNTER(proxy_headers_refused, "counter", "proxy_headers_refused_total", NULL, NULL,                               \
-            "Clients closed because they came from proxy-protocol's addresses without a header that is right.")        \
+            "Clients from proxy-protocol's addresses closed because they sent no valid header.")                       \
     COUNTER(tls_handshakes_failed, "counter", "tls_handshakes_failed_total", NULL, NULL,                               \
             "Clients closed because their TLS handshake failed.")                                                      \
     COUNTER(logins_refused, "counter", "logins_refused_total", NULL, NULL, "Wrong passwords.")
 #define UPSTREAM_COUNTERS(COUNTER)                                                                                     \
     COUNTER(pinned_connections, "gauge", "connections_pinned", NULL, NULL,                                             \
-            "Connections to nodes that one client has for itself, whatever for.")                                      \
+            "Connections to nodes that one client has for itself, for any reason.")                                    \
     COUNTER(pinned_transactions, "gauge", "pinned_connections", "reason", "transaction",                               \
             "Connections to nodes that one client has for itself, by its reason.")                                     \
     COUNTER(pinned_blocking, "gauge", "pinned_connections", "reason", "blocking", NULL)                                \
@@ -45,10 +45,10 @@
 #define REQUEST_COUNTERS(COUNTER)                                                                                      \
     COUNTER(requests_total, "counter", "requests_taken_total", NULL, NULL, "Requests taken from clients.")             \
     COUNTER(requests_forwarded, "counter", "requests_total", "kind", "forwarded",                                      \
-            "Requests taken from clients, by what became of them.")                                                    \
+            "Requests taken from clients, by how they were handled.")                                                  \
     COUNTER(requests_locks, "counter", "requests_total", "kind", "lock", NULL)                                         \
     COUNTER(requests_joined, "counter", "requests_joined_total", NULL, NULL,                                           \
-            "Attempts to acquire that were answered with another client's.")                                           \
+            "Attempts to acquire that were answered with the script of another client's attempt.")                     \
     COUNTER(requests_split, "counter", "requests_total", "kind", "split", NULL)                                        \
     COUNTER(requests_local, "counter", "requests_total", "kind", "local", NULL)                                        \
     COUNTER(requests_failed, "counter", "requests_failed_total", NULL, NULL,                                           \
@@ -59,7 +59,7 @@
     COUNTER(waiting, "gauge", "lock_attempts_waiting", NULL, NULL,                                                     \
             "Attempts to acquire that wait (rule option wait).")                                                       \
     COUNTER(waits_granted, "counter", "lock_waits_total", "end", "granted",                                            \
-            "Attempts to acquire that have waited, by what became of them.")                                           \
+            "Attempts to acquire that have waited, by result.")                                                        \
     COUNTER(waits_refused, "counter", "lock_waits_total", "end", "refused", NULL)                                      \
     COUNTER(waits_left, "counter", "lock_waits_total", "end", "left", NULL)                                            \
     COUNTER(wait_tries, "counter", "lock_wait_tries_total", NULL, NULL, "Scripts sent for attempts that wait.")
@@ -79,7 +79,8 @@ struct counter_sums {
 #undef COUNTER_FIELD
 };
 
-/* Adds to a counter that this thread alone writes: a relaxed load and store do, no locked instruction. */
+/* Adds to a counter that only this thread writes: so a relaxed load and store are enough, and no locked instruction is
+ * needed. */
 static inline void counter_add(_Atomic uint64_t *counter, uint64_t n) {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
 }
@@ -92,9 +93,9 @@ static inline uint64_t counter_read(const _Atomic uint64_t *counter) {
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-/* The tables, for the struct counter_sums. */
+/* The tables of the fields of struct counter_sums. */
 extern const struct metric_table client_counters, upstream_counters, request_counters, wait_counters;
-/* Adds the counters of one thread, from any thread. */
+/* Adds the counters of one thread to `sums`. May be called from any thread. */
 void counters_sum(struct counter_sums *sums, const struct counters *c);
 
 #endif

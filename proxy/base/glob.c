@@ -1,14 +1,14 @@
 /*
- * Globs as Redis matches them (stringmatchlen of Redis 7.0, whose oddities are kept: an unclosed class ends with
- * the pattern, "[a-]" is a range, only the pattern "*" itself matches an empty text).
+ * Globs as Redis matches them (stringmatchlen of Redis 7.0). Its oddities are kept: an unclosed class ends with the
+ * pattern, "[a-]" is a range, and only the pattern "*" itself matches an empty text.
  *
- * Every element but '*' takes exactly one byte, so it is enough to remember the last '*': when what follows it
- * fails, that star takes one byte more. An earlier star never has to be tried again. Hence no recursion, and
- * at most pattern * text steps.
+ * Every element except '*' takes exactly one byte, so it is enough to remember the last '*'. If the elements after it
+ * fail to match, the star takes one more byte. An earlier star is never tried again. Hence no recursion, and at most
+ * pattern * text steps.
  */
 #include "proxy/base/glob.h"
 
-/* Reads the class that begins behind the '[' at p[-1]; returns where the pattern goes on. */
+/* Reads the class that begins after the '[' at p[-1]; returns the pattern's next element. */
 static const char *class_match(const char *p, const char *end, char c, bool *matches) {
     bool negated = p < end && *p == '^';
     bool found = false;
@@ -19,7 +19,7 @@ static const char *class_match(const char *p, const char *end, char c, bool *mat
             p++;
             found |= *p == c;
         } else if (end - p >= 3 && p[1] == '-') {
-            /* Plain char, signed or not, as in the Redis that was built for this machine. */
+            /* Plain char, signed or not, as in a Redis built for this machine. */
             char low = p[0] < p[2] ? p[0] : p[2];
             char high = p[0] < p[2] ? p[2] : p[0];
             found |= c >= low && c <= high;
@@ -32,7 +32,7 @@ static const char *class_match(const char *p, const char *end, char c, bool *mat
     return p < end ? p + 1 : p;
 }
 
-/* Matches one element of the pattern, not a '*', with one byte; returns where the pattern goes on, or NULL. */
+/* Matches one element of the pattern, other than '*', with one byte. Returns the pattern's next element, or NULL. */
 static const char *element_match(const char *p, const char *end, char c) {
     bool matches;
     switch (*p) {
@@ -51,7 +51,7 @@ static const char *element_match(const char *p, const char *end, char c) {
     return *p == c ? p + 1 : NULL;
 }
 
-/* What the next element costs; false: more than there is. */
+/* Subtracts the cost of the next element from *steps; false: there are not enough steps left. */
 static inline bool take_steps(const char *p, const char *end, size_t *steps) {
     size_t need = p < end && *p == '[' ? (size_t)(end - p) : 1;
     if (need >= *steps) {
@@ -69,7 +69,7 @@ static inline __attribute__((always_inline)) bool match(const char *pattern, siz
 
     const char *p = pattern, *pattern_end = pattern + pattern_len;
     const char *t = text, *text_end = text + len;
-    const char *star = NULL, *star_text = NULL; /* behind the last star; where its rest was last tried */
+    const char *star = NULL, *star_text = NULL; /* after the last star; where the elements after it were last tried */
     while (t < text_end) {
         if (steps && !take_steps(p, pattern_end, steps))
             return false;
@@ -127,7 +127,7 @@ int glob_pieces(const char *pattern, size_t pattern_len, const char *text, size_
             t++;
             continue;
         }
-        if (!star) /* no star could take a byte more */
+        if (!star) /* no star could take one more byte */
             return -1;
         struct glob_piece *last = &pieces[stars - 1];
         t = last->text + ++last->len;

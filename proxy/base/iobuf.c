@@ -106,7 +106,7 @@ static struct chunk *iobuf_extend(struct iobuf *b, size_t need) {
 
 struct chunk *iobuf_make_room(struct iobuf *b, size_t len) {
     struct chunk *c = iobuf_tail(b);
-    /* A chunk reserved earlier and never filled would stay in the chain with nothing to write. */
+    /* Otherwise a chunk that was reserved but never filled would stay in the chain with nothing to write. */
     if (c && c->used == 0)
         chunk_unlink(c);
     return iobuf_extend(b, len);

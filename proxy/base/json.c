@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The length of the UTF-8 character at s, or 0 if the bytes there are none (RFC 3629: no overlong forms, no
+/* The length of the UTF-8 character at s, or 0 if the bytes are not valid UTF-8 (RFC 3629: no overlong forms, no
  * surrogates, nothing above U+10FFFF). */
 static size_t utf8_length(const unsigned char *s, const unsigned char *end) {
     if (s[0] < 0x80)

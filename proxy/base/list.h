@@ -26,7 +26,7 @@ struct list_node {
 #define LIST_FOREACH_SAFE(it, head)                                                                                    \
     for (struct list_node *it = (head)->next, *it##_next = it->next; it != (head); it = it##_next, it##_next = it->next)
 
-/* Makes a node stand alone, or a head empty. */
+/* Makes a node belong to no list, or a head empty. */
 static inline void list_init(struct list_node *node) {
     node->prev = node;
     node->next = node;
@@ -49,7 +49,8 @@ static inline void list_prepend(struct list_node *head, struct list_node *node) 
     list_append(head->next, node);
 }
 
-/* Takes a node out of its list, which is put elsewhere or freed at once: it points anywhere then. */
+/* Takes a node out of its list, without resetting its pointers: the caller must put it into another list or free it at
+ * once. */
 static inline void list_cut(struct list_node *node) {
     node->prev->next = node->next;
     node->next->prev = node->prev;
@@ -74,13 +75,13 @@ static inline struct list_node *list_shift(struct list_node *head) {
     return node;
 }
 
-/* Pushes a node that is in no list on a stack (a free list), where only `next` means anything. */
+/* Pushes a node that is in no list on a stack (a free list); a stack only uses `next`. */
 static inline void stack_push(struct list_node **top, struct list_node *node) {
     node->next = *top;
     *top = node;
 }
 
-/* Pops a node off a stack, which is in no list and not initialised; NULL: there is none. */
+/* Pops a node off a stack; NULL if it is empty. The node is in no list, and not initialised. */
 static inline struct list_node *stack_pop(struct list_node **top) {
     struct list_node *node = *top;
     if (node)

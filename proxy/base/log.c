@@ -1,17 +1,18 @@
 /*
- * The log. A line is put together on the stack and leaves in one write, so that lines of several threads, or of
- * several processes that append to one file, never mix.
+ * The log. A line is composed on the stack and written in one write, so that lines of several threads, or of several
+ * processes that append to one file, never mix.
  *
  *      12345:P 21 Nov 2026 01:18:43.123 * Ready to accept connections
  *      {"time":"2026-11-21T00:18:43.123Z","pid":12345,"role":"proxy","level":"notice","message":"Ready to ..."}
  *
- * Facts that a message is made of are members of the object too, where the caller hands them over.
+ * If the caller passes the facts of a message as fields, they are members of the object too.
  *
- * A message is one line whatever is in it: names that clients chose get into messages, and must not be able to
- * write lines of their own.
+ * A message is always one line. Messages contain names that clients chose, and a client must not be able to forge a
+ * line.
  *
- * Nobody waits for the log: where it is no file (a pipe, a terminal, journald) and its reader does not read, lines are
- * lost, and counted in the next one that goes. Of lines that are longer than PIPE_BUF there the end may be.
+ * The process never waits for the log. If the log is not a file (a pipe, a terminal, journald) and its reader does not
+ * read, lines are lost; the next line that is written reports their number. Of a line longer than PIPE_BUF only the end
+ * may be lost.
  */
 #include "proxy/base/log.h"
 
@@ -34,10 +35,10 @@
 
 enum {
     LOG_MESSAGE_MAX = 2048,
-    LOG_FRAME_MAX = 160,  /* everything around the message */
-    LOG_TEXTS_MAX = 1024, /* of all fields of a line */
+    LOG_FRAME_MAX = 160,  /* everything except the message */
+    LOG_TEXTS_MAX = 1024, /* of all fields of a line together */
     LOG_FIELDS_MAX = 16,
-    LOG_FIELD_FRAME = 48, /* a field's name, or its number, and what is around */
+    LOG_FIELD_FRAME = 48, /* the name of a field, its number, and punctuation */
 };
 
 static atomic_int log_level = LOG_LEVEL_NOTICE;
@@ -46,11 +47,11 @@ static atomic_bool log_json = false;
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = STDOUT_FILENO;
 static char *log_path;                                      /* NULL: standard output */
-static enum { LOG_UNKNOWN, LOG_FILE, LOG_READER } log_kind; /* of log_fd */
-static unsigned long log_lost;                              /* lines since the last one that went */
-static bool log_torn;                                       /* the last one that went has no end */
+static enum { LOG_UNKNOWN, LOG_FILE, LOG_READER } log_kind; /* the kind of log_fd */
+static unsigned long log_lost;                              /* lines lost since the last one written */
+static bool log_torn;                                       /* the last line written was cut */
 
-/* Uses another descriptor from now on; -1: standard output. Takes the path over. */
+/* Switches to another descriptor; -1: standard output. Takes over the path's memory. */
 static void use(int fd, char *path) {
     pthread_mutex_lock(&log_lock);
     int old = log_fd;
@@ -120,7 +121,7 @@ static char *escape_text(char *out, const char *message, size_t len) {
     return out;
 }
 
-/* What a line says. */
+/* The content of a line. */
 struct said {
     enum log_level level;
     const char *message;
@@ -181,7 +182,7 @@ static size_t format_line(char *line, const struct said *said) {
                                                                  : format_text(line, &now, said);
 }
 
-/* Whether a write does not wait. A pipe that is writable has room for PIPE_BUF bytes. */
+/* Whether a write would not block. A writable pipe has room for PIPE_BUF bytes. */
 static bool takes_more(void) {
     struct stat st;
     if (log_kind == LOG_UNKNOWN)
@@ -190,7 +191,7 @@ static bool takes_more(void) {
     return log_kind == LOG_FILE || (poll(&p, 1, 0) == 1 && (p.revents & POLLOUT));
 }
 
-/* Returns whether any of it was written. The lock is held. */
+/* Returns whether any byte of the line was written. The caller holds the lock. */
 static bool put_line(const char *line, size_t len) {
     const char *p = line, *end = line + len;
     while (p < end && takes_more()) {
@@ -208,14 +209,14 @@ static bool put_line(const char *line, size_t len) {
     return p > line;
 }
 
-/* What was lost before, in a line of its own. */
+/* Writes a line that reports the lost lines. */
 static void put_lost(void) {
     char message[64], line[sizeof(message) * JSON_ESCAPED_MAX + LOG_FRAME_MAX];
     if (log_torn && !put_line("\n", 1))
         return;
     if (log_lost == 0)
         return;
-    int n = snprintf(message, sizeof(message), "%lu lines of the log were lost: nobody took them", log_lost);
+    int n = snprintf(message, sizeof(message), "%lu log lines were lost: the reader was too slow", log_lost);
     struct said said = {.level = LOG_LEVEL_WARNING, .message = message, .len = (size_t)n};
     if (put_line(line, format_line(line, &said)))
         log_lost = 0;
@@ -241,7 +242,7 @@ static void put(struct said *said, const char *format, va_list args) {
     if (log_lost > 0 || !put_line(line, len))
         log_lost++;
     pthread_mutex_unlock(&log_lock);
-    errno = saved; /* callers log in the middle of handling an error */
+    errno = saved; /* callers log while they handle an error */
 }
 
 void log_write(enum log_level level, const char *format, ...) {

@@ -11,7 +11,7 @@
 
 enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_VERBOSE, LOG_LEVEL_NOTICE, LOG_LEVEL_WARNING, LOG_LEVEL_NOTHING };
 
-/* A fact of a line, for machines: JSON has it as a member of its own. Borrowed. */
+/* A fact of a line, for machines: a member of the JSON object. Borrowed. */
 struct log_field {
     const char *name; /* static */
     const char *text; /* NULL: it is a number */
@@ -19,21 +19,22 @@ struct log_field {
     long long number;
 };
 
-/* Opens `path` for appending, in place of what was open; NULL or "": standard output. False with errno if it can't be
- * opened, and nothing has changed. */
+/* Opens `path` for appending and closes the previous log; NULL or "": standard output. False with errno if it can't be
+ * opened; nothing has changed then. */
 bool log_open(const char *path);
-/* Opens the same path again, which is a new file after a rotation. Does not wait, as log_open may for the reader of a
- * named pipe. False with errno if it can't be opened: the log goes on in the old file. True for standard output. */
+/* Opens the same path again: after a rotation it is a new file. Does not block; log_open may, on a named pipe without a
+ * reader. False with errno if it can't be opened: the log goes on in the old file. True for standard output. */
 bool log_reopen(void);
 void log_set_level(enum log_level level);
 void log_set_json(bool json);
 
 bool log_enabled(enum log_level level);
-/* Writes one line. Control characters in it are escaped; more than 2047 bytes are cut. Keeps errno. Never waits: where
- * nobody reads the pipe or the terminal that the log is, the line is lost, and counted in the next one that goes. */
+/* Writes one line. Control characters are escaped; more than 2047 bytes are cut. Keeps errno. Never blocks: if the log
+ * is a pipe or a terminal whose reader does not read, the line is lost, and the next line reports the number of lost
+ * lines. */
 void log_write(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The same; the message says it all for people, and JSON has `fields` too. Of all their texts together more than 1 KB
- * is cut. */
+/* Does the same. The message contains all facts, for people; a JSON line also has `fields`. Field texts of more than 1
+ * KB together are cut. */
 void log_write_fields(enum log_level level, const struct log_field *fields, size_t count, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -1,4 +1,4 @@
-/* malloc, or the end of the process. */
+/* Allocation that aborts the process on failure. */
 #include "proxy/base/memory.h"
 
 #include <stdio.h>
@@ -52,7 +52,8 @@ void memory_free(void *p) {
 }
 
 #ifdef __GLIBC__
-/* Pages that are in memory beyond what is allocated: the program itself, and what malloc keeps. 0: not known. */
+/* Bytes of resident pages beyond what is allocated: the program itself, and free memory that malloc keeps. 0: not
+ * known. */
 static size_t idle_bytes(void) {
     char line[128] = "";
     unsigned long pages = 0;
@@ -71,7 +72,7 @@ static size_t idle_bytes(void) {
 void memory_trim(void) {
 #ifdef __GLIBC__
     enum { WORTH = 256 * 1024, CALLS_BETWEEN = 5 };
-    static size_t kept; /* the least that was idle after the last time */
+    static size_t kept; /* the least that stayed idle after a trim */
     static unsigned calls;
     if (++calls < CALLS_BETWEEN)
         return;

@@ -1,4 +1,4 @@
-/* Tables of numbers as lines and as families of samples. */
+/* Tables of numbers, rendered as lines and as families of samples. */
 #include "proxy/base/metric.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ void metric_table_report(const struct metric_table *t, const void *values, const
 
 void metric_table_measure(const struct metric_table *t, const void *values, const struct metric_sink *m) {
     for (const struct metric_row *first = t->rows; first < t->rows + t->count; first++) {
-        if (!first->help) /* its family has been handed over */
+        if (!first->help) /* its family has been passed on */
             continue;
         m->family(m->arg, first->family, first->type, first->help);
         for (const struct metric_row *row = first; row < t->rows + t->count; row++)

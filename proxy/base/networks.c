@@ -61,7 +61,7 @@ static bool read_bits(const char *text, unsigned most, unsigned *bits) {
     return len > 0 && *bits <= most;
 }
 
-/* Whether nothing is set behind the prefix. */
+/* Whether no bit is set after the prefix. */
 static bool is_prefix(const struct network *net, unsigned width) {
     for (unsigned i = net->bits; i < width; i++)
         if (net->address[i / 8] & (0x80 >> i % 8))

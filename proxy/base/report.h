@@ -1,6 +1,6 @@
 /*
- * How facts are handed to whoever renders them: sections of lines (PROXY INFO), or rows of named fields (PROXY LOCKS).
- * The folder that knows a fact calls, the folder that knows how it looks is called; neither includes the other.
+ * How facts are passed to the code that renders them: sections of lines (PROXY INFO), or rows of named fields (PROXY
+ * LOCKS). The folder that knows a fact calls the folder that knows the format; neither includes the other.
  */
 #ifndef LOCKKEEPER_BASE_REPORT_H
 #define LOCKKEEPER_BASE_REPORT_H

@@ -1,12 +1,12 @@
 /*
- * Sums of numbers that somebody else chose: a node's counts may be anything.
+ * Sums of numbers from outside: a node's counts may have any value.
  */
 #ifndef LOCKKEEPER_BASE_SUM_H
 #define LOCKKEEPER_BASE_SUM_H
 
 #include <stdint.h>
 
-/* a + b, or the end of the range that the sum is beyond. */
+/* a + b, or the limit of the range if the sum is beyond it. */
 static inline int64_t sum_add(int64_t a, int64_t b) {
     int64_t sum;
     if (__builtin_add_overflow(a, b, &sum))

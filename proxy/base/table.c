@@ -1,12 +1,12 @@
-/* Sizes of hash tables. */
+/* How hash tables grow and shrink. */
 #include "proxy/base/table.h"
 
 #include "proxy/base/memory.h"
 
 enum {
     FIRST_SIZE = 16,
-    SPARSE = 8,      /* buckets an element */
-    TRIM_STEP = 4096 /* buckets that go in one call */
+    SPARSE = 8,      /* buckets per element above which the table is trimmed */
+    TRIM_STEP = 4096 /* buckets removed in one call */
 };
 
 void table_init(struct table *t, uint64_t (*hash_of)(const struct table_link *link)) {
@@ -53,8 +53,8 @@ void table_trim(struct table *t) {
     }
 }
 
-/* Elements whose hash is `rest` modulo `size` are in one bucket of a table that is smaller, together with others, and
- * else in one or several of their own. */
+/* Visits the elements whose hash is `rest` modulo `size`. If the table is smaller than `size`, they share one bucket
+ * with other elements; if it is larger, they are in one or several buckets of their own. */
 static uint32_t walk_rest(const struct table *t, uint32_t size, uint32_t rest,
                           void (*fn)(void *arg, struct table_link *link), void *arg) {
     uint32_t met = 0;

@@ -1,5 +1,5 @@
 /*
- * Growing text: for replies and pages that are put together piece by piece, off the hot path.
+ * Growing text: for replies and pages that are composed piece by piece, off the hot path.
  */
 #ifndef LOCKKEEPER_BASE_TEXT_H
 #define LOCKKEEPER_BASE_TEXT_H
@@ -8,19 +8,19 @@
 #include <stddef.h>
 
 struct text {
-    char *data; /* NUL-terminated once anything was added; NULL before */
+    char *data; /* NUL-terminated once anything was added; NULL before that */
     size_t len;
     size_t cap;
 };
 
 /* Makes an empty text; {0} is one too. */
 void text_init(struct text *t);
-/* Frees the bytes; the text is empty then. */
+/* Frees the bytes; the text is then empty. */
 void text_clear(struct text *t);
 void text_append(struct text *t, const void *data, size_t len);
 void text_printf(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_vprintf(struct text *t, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
-/* Appends bytes as people may read them: what is no printable ASCII becomes \xNN. */
+/* Appends bytes in readable form: a byte that is not printable ASCII becomes \xNN. */
 void text_append_visible(struct text *t, const char *data, size_t len);
 /* Makes room for len more bytes at the end; text_commit adds what was written there. */
 char *text_reserve(struct text *t, size_t len);

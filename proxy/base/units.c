@@ -20,7 +20,7 @@ static const struct unit SIZE_UNITS[] = {
     {"gb", 1024 * 1024 * 1024},
 };
 
-/* From large to small: units_time_text takes the first that fits. */
+/* From large to small: units_time_text takes the first that divides the time. */
 static const struct unit TIME_UNITS[] = {
     {"d", 24 * 60 * 60 * 1000}, {"h", 60 * 60 * 1000}, {"m", 60 * 1000}, {"s", 1000}, {"ms", 1},
 };

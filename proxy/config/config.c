@@ -1,6 +1,6 @@
 /*
- * Reads the configuration: the file, the files it includes, then the command line. Knows where each line stands and
- * says so in errors; what directives and values mean is table.c's.
+ * Reads the configuration: the file, the files it includes, then the command line. It knows the file and line of each
+ * directive, and errors name them. table.c knows the directives and their values.
  *
  *      argv: [CONFIG-FILE] --directive value ... --directive value ...
  *                 │                       │
@@ -30,26 +30,26 @@
 enum {
     INCLUDE_DEPTH_MAX = 16,
     FILE_MAX_BYTES = 16 * 1024 * 1024,
-    SHOWN_MAX = 160, /* of a value or a path in an error */
+    SHOWN_MAX = 160, /* bytes of a value or a path in an error */
     PLACE_MAX = SHOWN_MAX + 32,
 };
 
-/* Where a directive stands. */
+/* The place of a directive. */
 struct place {
-    const char *file; /* as it was named; NULL: the command line */
+    const char *file; /* the name as given; NULL: the command line */
     size_t line;
-    unsigned depth; /* of includes */
+    unsigned depth; /* nesting of includes */
 };
 
 struct reader {
     struct config_build build;
-    bool loops; /* files include each other: one error says so, not one a level */
+    bool loops; /* files include each other: reported once, not once per level */
     struct config_errors *errors;
 };
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
-/* Writes where something stands, "lockkeeper.conf:3". */
+/* Writes a place as text, "lockkeeper.conf:3". */
 static void place_text(const struct place *at, char where[PLACE_MAX]) {
     char path[SHOWN_MAX];
     if (!at->file) {
@@ -63,7 +63,7 @@ static void place_text(const struct place *at, char where[PLACE_MAX]) {
         snprintf(where, PLACE_MAX, "%s", path);
 }
 
-/* Notes an error about a directive (NULL: none that is known): where, then what. Always returns false. */
+/* Adds an error about a directive (NULL: an unknown one): first the place, then the text. Always returns false. */
 static bool __attribute__((format(printf, 4, 5)))
 fail(struct reader *r, const struct place *at, const struct directive *d, const char *format, ...) {
     char where[PLACE_MAX], what[2 * SHOWN_MAX + CONFIG_WHY_MAX];
@@ -76,7 +76,7 @@ fail(struct reader *r, const struct place *at, const struct directive *d, const 
     return false;
 }
 
-/* Whether reading ends here: a file of another kind has an error a line. */
+/* Whether reading stops: a file of another kind would give an error for each line. */
 static bool too_many(const struct reader *r) {
     return r->loops || r->errors->count >= CONFIG_ERRORS_MAX;
 }
@@ -90,11 +90,11 @@ static bool fail_unknown(struct reader *r, const struct place *at, const char *n
     return fail(r, at, NULL, "unknown directive '%s': expected one of those that --help lists", shown);
 }
 
-/* Says why a directive's value was refused, without the value where it may be a password. */
+/* Reports why a directive's value was refused. If the value may be a password, it is not shown. */
 static bool fail_value(struct reader *r, const struct place *at, const char *name, const struct directive *d,
                        const struct config_words *values) {
     char shown_name[64], shown[SHOWN_MAX];
-    bool family = strchr(d->shown.name, '*') != NULL; /* tls-*: its members are named as they came */
+    bool family = strchr(d->shown.name, '*') != NULL; /* tls-*: the directive is named as it was given */
     words_show_word(family ? name : d->shown.name, shown_name, sizeof(shown_name));
     if (values->count == 0)
         return fail(r, at, d, "%s without a value: %s", shown_name, r->build.why);
@@ -127,17 +127,17 @@ static bool directive_take(struct reader *r, const struct place *at, const struc
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-/* The text of standard input, which can be read once; a reload needs it again. */
+/* The text of standard input, which can only be read once; kept for reloads. */
 static char *stdin_text;
 static size_t stdin_len;
 
-/* Frees a text, and overwrites it before: passwords don't stay behind in memory that is free. */
+/* Overwrites and frees a text, so that passwords don't stay in freed memory. */
 static void forget_text(char *text, size_t len) {
     explicit_bzero(text, len);
     memory_free(text);
 }
 
-/* Gives a text that is as long as its buffer twice the room. */
+/* Doubles a buffer that is full. */
 static char *grow_text(char *text, size_t *cap) {
     char *larger = memory_alloc(*cap * 2);
     memcpy(larger, text, *cap);
@@ -146,7 +146,7 @@ static char *grow_text(char *text, size_t *cap) {
     return larger;
 }
 
-/* Reads all of a descriptor; NULL with errno, EFBIG for too much. */
+/* Reads a descriptor to its end; NULL with errno, which is EFBIG if it is too long. */
 static char *read_all(int fd, size_t *len) {
     size_t cap = 4096;
     char *text = memory_alloc(cap);
@@ -190,8 +190,8 @@ static char *read_stdin(size_t *len) {
     return memory_strndup(stdin_text, stdin_len);
 }
 
-/* Says what is wrong with a line, and in which directive. The line is not shown: its quotes don't balance, and it may
- * hold a password. */
+/* Reports an error in a line, with the name of its directive. The line is not shown: its quotes don't balance, and it
+ * may contain a password. */
 static bool fail_line(struct reader *r, const struct place *at, const char *line, size_t len, const char *wrong) {
     char name[64];
     size_t n = 0;
@@ -235,7 +235,7 @@ static const char *read_error(int code) {
     return code == EFBIG ? "more than 16mb: expected a configuration file" : strerror(code);
 }
 
-/* Includes one file. `at` is where the include stands. */
+/* Includes one file. `at` is the place of the include. */
 static bool include_file(struct reader *r, const struct place *at, const char *path) {
     char shown[SHOWN_MAX];
     words_show_word(path, shown, sizeof(shown));
@@ -251,8 +251,8 @@ static bool include_file(struct reader *r, const struct place *at, const char *p
     return done;
 }
 
-/* Includes files as Redis does: a name with wildcards includes what there is, in order, maybe nothing; another one has
- * to be there. */
+/* Includes files as Redis does: a name with wildcards includes all matches, in order, perhaps none; any other name must
+ * exist. */
 static bool include_read(struct reader *r, const struct place *at, const char *pattern) {
     if (!strpbrk(pattern, "*?["))
         return include_file(r, at, pattern);
@@ -298,15 +298,15 @@ static bool is_rule(const struct config_words *words) {
     return words->count > 0 && (strcasecmp(words->words[0], "lock") == 0 || strcasecmp(words->words[0], "fence") == 0);
 }
 
-/* Adds the words of a text; on failure the error names the directive that `text_of` begins with. */
+/* Splits a text and adds its words. On failure the error names the directive with which `text_of` begins. */
 static bool argument_split(struct reader *r, const struct place *at, struct config_words *words, const char *text,
                            const char *text_of) {
     const char *wrong = words_split(words, text, strlen(text));
     return wrong ? fail_line(r, at, text_of, strlen(text_of), wrong) : true;
 }
 
-/* Reads one --DIRECTIVE VALUE ... group that starts at argv[*i]; leaves *i behind it. Directive and values may come in
- * one piece ("--port 6380"), as redis-server has it. */
+/* Reads one --DIRECTIVE VALUE ... group that starts at argv[*i], and moves *i past it. Like redis-server, it accepts
+ * directive and values in one argument ("--port 6380"). */
 static bool group_read(struct reader *r, const struct place *at, int argc, char *const *argv, int *i) {
     struct config_words words = {0};
     const char *name = argv[*i] + 2;
@@ -316,7 +316,8 @@ static bool group_read(struct reader *r, const struct place *at, int argc, char 
     int first = ++*i;
     while (*i < argc && !is_option(argv[*i]))
         ++*i;
-    /* A rule in one argument is a rule, not a pattern with blanks in it, which would silently match nothing. */
+    /* A rule in one argument is split into words. As a single word it would be a pattern with blanks, which matches
+     * nothing. */
     if (done && is_rule(&words) && words.count == 1 && *i - first == 1)
         done = argument_split(r, at, &words, argv[first++], name);
     for (; first < *i; first++)
@@ -343,7 +344,7 @@ static void command_line_read(struct reader *r, int argc, char *const *argv) {
         (void)group_read(r, &at, argc, argv, &i);
 }
 
-/* ---- what follows from several --------------------------------------------------------------- */
+/* ---- checks of several directives together ------------------------------------------------------ */
 
 static bool is_loopback(const char *address) {
     unsigned char bytes[4];
@@ -363,13 +364,13 @@ bool config_is_local(const struct config *config) {
 bool config_shares_user(const struct config *config) {
     if (config->share_upstream_user != CONFIG_SHARE_AUTO)
         return config->share_upstream_user == CONFIG_SHARE_YES;
-    bool near =
-        config_is_local(config) && networks_are_none(config->proxy_protocol); /* who knows where from otherwise */
+    bool near = config_is_local(config) &&
+                networks_are_none(config->proxy_protocol); /* behind a balancer that sends PROXY headers, the
+                                                              connection's own address says nothing about the client */
     return near || config->requirepass;
 }
 
-/* Refuses a user that is to log in without a password. Redis's masteruser counts for nothing then, and nobody hears of
- * it: here that is an error. */
+/* Refuses a user without a password. Redis silently ignores masteruser then; here it is an error. */
 static void user_has_password(const struct config *c, struct config_errors *e, const char *user_directive,
                               const char *user, const char *password_directive, const char *password) {
     if (user && !password && !config_is_wrong(e, password_directive))
@@ -377,18 +378,19 @@ static void user_has_password(const struct config *c, struct config_errors *e, c
                       password_directive);
 }
 
-/* What fences say of the lock rules, which are all there by now. */
+/* Checks the fences against the lock rules, once all rules have been read. */
 static void check_fences(const struct config *c, struct config_errors *e) {
     char why[CONFIG_WHY_MAX + SHOWN_MAX];
     if (!config_is_wrong(e, "lock") && !config_is_wrong(e, "fence") && !lock_fences_check(c->rules, why, sizeof(why)))
         config_refuse(e, c, "fence", "fence %s", why);
 }
 
-/* What several directives say together. */
+/* Checks directives that depend on each other. */
 static void check_together(const struct config *c, struct config_errors *e) {
     user_has_password(c, e, "upstream-user", c->upstream_user, "upstream-password", c->upstream_password);
     user_has_password(c, e, "sentinel-user", c->sentinel_user, "sentinel-password", c->sentinel_password);
-    if (c->share_upstream_user == CONFIG_SHARE_NO && c->requirepass) /* clients log in to the proxy or to Redis */
+    if (c->share_upstream_user == CONFIG_SHARE_NO &&
+        c->requirepass) /* requirepass: an AUTH logs in to the proxy, not to Redis */
         config_refuse(e, c, "share-upstream-user",
                       "share-upstream-user no: expected no requirepass, which takes the clients' logins");
 }

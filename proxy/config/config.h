@@ -1,6 +1,6 @@
 /*
- * Configuration: one table of directives (name, type, default, range, help) read from a file in redis.conf's
- * syntax and from the command line. Knows nothing of what the values do.
+ * Configuration: one table of directives (name, type, default, range, help) read from a file in redis.conf's syntax and
+ * from the command line. It does not know what the values are used for.
  */
 #ifndef LOCKKEEPER_CONFIG_CONFIG_H
 #define LOCKKEEPER_CONFIG_CONFIG_H
@@ -19,7 +19,8 @@ enum config_upstream { CONFIG_EMBEDDED, CONFIG_STANDALONE, CONFIG_CLUSTER, CONFI
 /* Fields of client-identity, as bits. */
 enum { IDENTITY_ADDRESS = 1, IDENTITY_USER = 2, IDENTITY_NAME = 4, IDENTITY_PORT = 8 };
 
-/* Whose certificates have to be right: nobody's; SOME: of a client that shows one, of a node for any host; YES. */
+/* Which certificates are verified. NO: none. SOME: a client's if it shows one; a node's, but not its host name. YES:
+ * all. */
 enum config_verify { CONFIG_VERIFY_NO, CONFIG_VERIFY_SOME, CONFIG_VERIFY_YES };
 
 /* share-upstream-user. */
@@ -28,7 +29,7 @@ enum config_share { CONFIG_SHARE_NO, CONFIG_SHARE_YES, CONFIG_SHARE_AUTO };
 /* Versions of TLS in tls-protocols, as bits. */
 enum { CONFIG_TLS_1_0 = 1, CONFIG_TLS_1_1 = 2, CONFIG_TLS_1_2 = 4, CONFIG_TLS_1_3 = 8 };
 
-/* Files of one side; NULL: none. */
+/* The files of one side; NULL: not given. */
 struct config_tls {
     char *cert_file, *key_file, *key_file_pass;
     char *ca_cert_file, *ca_cert_dir;
@@ -40,20 +41,21 @@ struct config_words {
 };
 
 struct config {
-    struct config_words bind;        /* default: 127.0.0.1 -::1, as redis.conf has it */
-    int64_t port;                    /* 6380; 0: no TCP */
-    char *unixsocket;                /* NULL: none */
-    int64_t unixsocketperm;          /* 0: as umask has it; octal in the file */
-    int64_t timeout_s;               /* 0: idle clients stay */
-    int64_t tcp_keepalive_s;         /* 60 */
-    int64_t tcp_backlog;             /* 511 */
-    bool reuse_port;                 /* other processes may listen on the same port */
-    int64_t maxclients;              /* 10000 */
-    struct networks *proxy_protocol; /* who is believed; may be empty, never NULL */
-    int64_t tls_port;                /* 0: none */
+    struct config_words bind; /* default: 127.0.0.1 -::1, as redis.conf has it */
+    int64_t port;             /* 6380; 0: no TCP port */
+    char *unixsocket;         /* NULL: none */
+    int64_t unixsocketperm;   /* 0: as the umask sets it; octal in the file */
+    int64_t timeout_s;        /* 0: idle clients are not closed */
+    int64_t tcp_keepalive_s;  /* 60 */
+    int64_t tcp_backlog;      /* 511 */
+    bool reuse_port;          /* other processes may listen on the same port */
+    int64_t maxclients;       /* 10000 */
+    struct networks
+        *proxy_protocol; /* addresses whose connections begin with a PROXY header; may be empty, never NULL */
+    int64_t tls_port;    /* 0: none */
     struct config_tls tls;
     enum config_verify tls_auth_clients;  /* yes */
-    unsigned tls_protocols;               /* CONFIG_TLS_ bits; for nodes too, as the ciphers */
+    unsigned tls_protocols;               /* CONFIG_TLS_ bits; for clients and nodes, as are the ciphers */
     char *tls_ciphers, *tls_ciphersuites; /* NULL: OpenSSL's */
     bool tls_prefer_server_ciphers;       /* no */
     char *tls_dh_params_file;             /* NULL */
@@ -66,7 +68,7 @@ struct config {
     char *logfile;                                                     /* "": standard output */
     char *pidfile;                                                     /* NULL */
     char *supervised;                                                  /* no | systemd | auto */
-    struct config_words admin_users;                                   /* admin-user; may be none */
+    struct config_words admin_users;                                   /* admin-user; may be empty */
     char *requirepass;                                                 /* NULL */
     int64_t bulk_max;                                                  /* proto-max-bulk-len 512mb */
     int64_t query_buffer_limit;                                        /* client-query-buffer-limit 1gb */
@@ -82,38 +84,39 @@ struct config {
     char *upstream_user, *upstream_password; /* NULL */
     enum config_share share_upstream_user;   /* auto */
     int64_t upstream_connections;            /* 1 to 64 */
-    int64_t pinned_node, pinned_client; /* max-pinned-connections[-per-client]; 0: as the node's maxclients has it */
+    int64_t pinned_node, pinned_client; /* max-pinned-connections[-per-client]; 0: derived from the node's maxclients */
     int64_t upstream_timeout_ms;        /* 5s */
     bool upstream_tls_on;               /* upstream-tls no */
     struct config_tls upstream_tls;
     enum config_verify upstream_tls_verify; /* yes */
     char *upstream_tls_server_name;         /* NULL: each node's host */
-    char *cluster_announce_ip;              /* NULL: where a client connected to */
-    int64_t cluster_announce_port;          /* 0: the same */
-    int64_t cluster_announce_tls_port;      /* 0: the same */
+    char *cluster_announce_ip;              /* NULL: the address that a client connected to */
+    int64_t cluster_announce_port;          /* 0: the port that a client connected to */
+    int64_t cluster_announce_tls_port;      /* 0: the port that a client connected to */
     unsigned client_identity;               /* IDENTITY_ bits */
     int64_t admin_port;
     char *admin_bind;
-    struct config_words admin_hosts; /* admin-host; may be none */
+    struct config_words admin_hosts; /* admin-host; may be empty */
     struct lock_rules *rules;
     char *file;    /* the configuration file's absolute path; NULL: none */
-    char **places; /* where each directive of the table stands, "lockkeeper.conf:3"; NULL: nowhere, it is the default */
+    char **places; /* the place of each directive of the table, "lockkeeper.conf:3"; NULL: not given, so it has its
+                      default */
 };
 
 /* Reads argv as redis-server does: argv[0] is the program, an optional CONFIG-FILE ("-": standard input) comes first,
- * then --DIRECTIVE VALUE ... groups. Returns a new configuration, the caller's, to be freed with config_free; what is
- * wrong is added to `errors`, and then the configuration is only good for finding more of that. A reload calls it again
- * with the same argv, in the same working directory; the text of standard input is kept for that. Not for several
- * threads at once. --version, --help and --test-conf are main's. */
+ * then --DIRECTIVE VALUE ... groups. Returns a new configuration; the caller frees it with config_free. Errors are
+ * added to `errors`; if there are any, the configuration may only be used to find more errors. A reload calls it again
+ * with the same argv in the same working directory; the text of standard input is kept for that. Not thread-safe. main
+ * handles --version, --help and --test-conf. */
 struct config *config_load(int argc, char *const *argv, struct config_errors *errors);
 void config_free(struct config *config);
-/* Whether clients come from this machine alone. */
+/* Whether only clients on this machine can connect. */
 bool config_is_local(const struct config *config);
-/* Whether clients that have not logged in are who the proxy is, which matters where it logs in. */
+/* Whether clients that have not logged in use the proxy's own user (upstream-user). */
 bool config_shares_user(const struct config *config);
 
-/* What the table tells of a directive: for --help, and for the test that holds conf/lockkeeper.conf, README.md and
- * docs/ against the table. */
+/* A directive's texts in the table: for --help, and for the test that compares conf/lockkeeper.conf, README.md and
+ * docs/ with the table. */
 struct config_directive {
     const char *name;
     const char *value;    /* "PORT", "yes|no", ... */
@@ -122,16 +125,16 @@ struct config_directive {
 };
 size_t config_directive_count(void);
 struct config_directive config_directive_get(size_t i);
-/* Whether a reload brings it into force. */
+/* Whether a reload applies the directive. */
 bool config_directive_live(size_t i);
 
 /* Whether a directive of the table has a value to show (include has none). */
 bool config_shown(size_t i);
-/* Appends a directive's value in the file's syntax, lock rules each on a line; "(set)" in place of a name or a word
- * that logs in. */
+/* Appends a directive's value in the file's syntax, each lock rule on a line. User names and passwords are shown as
+ * "(set)". */
 void config_show(const struct config *config, size_t i, struct text *out);
-/* Brings into force what a reload may change: `fresh` has afterwards what `config` had, and may be freed. Appends to
- * `waiting` the names of the others that differ, with blanks between them, and returns how many these are. */
+/* Applies what a reload may change. Afterwards `fresh` has the old values, and may be freed. Appends the names of other
+ * changed directives, which need a restart, to `waiting`, separated by blanks; returns how many there are. */
 size_t config_take_over(struct config *config, struct config *fresh, struct text *waiting);
 
 #endif

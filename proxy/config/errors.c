@@ -1,4 +1,4 @@
-/* Collects the errors of a configuration. Knows no values. */
+/* Collects the errors of a configuration. It knows no values. */
 #include "proxy/config/errors.h"
 
 #include <stdarg.h>

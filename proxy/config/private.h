@@ -7,32 +7,32 @@
 
 #include "proxy/config/config.h"
 
-/* Longest complaint about a value. */
+/* Longest error text about a value. */
 enum { CONFIG_WHY_MAX = 320 };
 
 /* A configuration while it is read. */
 struct config_build {
     struct config *config;
-    bool lock_given; /* by an explicit lock line, so that there is no default rule */
+    bool lock_given; /* a lock line was given, so there is no default rule */
     char why[CONFIG_WHY_MAX];
 };
 
 struct directive;
-/* Reads the words behind a directive's name into the configuration. False with the complaint in b->why. */
+/* Reads the values of a directive into the configuration. False with the error in b->why. */
 typedef bool directive_read(struct config_build *b, const struct directive *d, const struct config_words *words);
 
 enum {
-    DIRECTIVE_SECRET = 1,    /* its words never appear in an error */
-    DIRECTIVE_LIST = 2,      /* one quoted word is split into several, as Redis does for lists */
-    DIRECTIVE_EMPTY = 4,     /* "" is a value of its own; elsewhere it stands for none */
-    DIRECTIVE_LIVE = 8,      /* a reload brings it into force; all others need a restart */
-    DIRECTIVE_LIVE_SET = 16, /* the same, for a text that was there before and is there afterwards */
+    DIRECTIVE_SECRET = 1,    /* its values never appear in an error */
+    DIRECTIVE_LIST = 2,      /* a single quoted value is split into several, as Redis does for lists */
+    DIRECTIVE_EMPTY = 4,     /* "" is a value; for other directives it means none */
+    DIRECTIVE_LIVE = 8,      /* a reload applies it; all others need a restart */
+    DIRECTIVE_LIVE_SET = 16, /* the same, but only from one text to another, not between NULL and a text */
 };
 
 struct directive {
     struct config_directive shown;
     directive_read *read;
-    size_t offset; /* in struct config; not used by every reader */
+    size_t offset; /* in struct config; some readers do not use it */
     int64_t min, max;
     size_t words_min, words_max;
     const char *expected; /* NULL: a number from min to max */
@@ -44,34 +44,34 @@ struct directive {
 /* The directive of that name in any case, or NULL. */
 const struct directive *directive_find(const char *name);
 const struct directive *directive_get(size_t i);
-/* Its place in the table; one that stands for a family of others has the place behind the last. */
+/* Its index in the table; for tls-*, which stands for many names, the index after the last. */
 size_t directive_index(const struct directive *d);
-/* The directive whose name is most like this one, or NULL if none is close. */
+/* The directive with the most similar name, or NULL if none is close. */
 const struct directive *directive_nearest(const char *name);
-/* Sets a directive. False with the complaint, without place, name and value, in b->why. */
+/* Sets a directive. False with the error, without place, name and value, in b->why. */
 bool directive_apply(struct config_build *b, const struct directive *d, const struct config_words *words)
     __attribute__((warn_unused_result));
-/* Sets every directive to its default; lock rules and fences, of which there are none, excepted. */
+/* Sets every directive to its default, except lock rules and fences. */
 void directive_defaults(struct config_build *b);
-/* The default lock rule, unless lock lines were given. */
+/* Adds the default lock rule, unless lock lines were given. */
 void directive_default_locks(struct config_build *b);
 
 /* ---- errors.c ----------------------------------------------------------------------- */
 
-/* Adds an error; d: the directive whose value is wrong, or NULL. where: NULL, nowhere. */
+/* Adds an error. d: the directive with the wrong value, or NULL. where: the place, or NULL. */
 void errors_add(struct config_errors *e, const struct directive *d, const char *where, const char *what);
 
 /* ---- value.c ------------------------------------------------------------------------ */
 
-/* Writes the complaint into b->why; returns false. */
+/* Writes the error into b->why; returns false. */
 bool config_complain(struct config_build *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Writes the complaint that the value is not what the directive expects; returns false. */
+/* Writes an error that says what the directive expects; returns false. */
 bool config_complain_expected(struct config_build *b, const struct directive *d);
 
-/* Readers by kind of value, for a field at the directive's offset, within its bounds. */
+/* Readers for one kind of value: they set the field at the directive's offset, within its bounds. */
 directive_read config_read_number, config_read_octal, config_read_size, config_read_time, config_read_text,
     config_read_socket_path, config_read_address, config_read_yes_no;
-/* Readers of one directive each. */
+/* Readers for one directive. */
 directive_read config_read_bind, config_read_loglevel, config_read_log_format, config_read_supervised,
     config_read_output_limit, config_read_upstream, config_read_lock, config_read_fence, config_read_identity,
     config_read_admin_user, config_read_admin_host, config_read_share, config_read_proxy_protocol,
@@ -79,15 +79,15 @@ directive_read config_read_bind, config_read_loglevel, config_read_log_format, c
 
 /* ---- words.c ------------------------------------------------------------------------ */
 
-/* Append a copy of `len` bytes, and clear the words, which are overwritten first: they may be passwords. */
+/* Append a copy of `len` bytes; clear the words, which are overwritten first since they may be passwords. */
 void words_add(struct config_words *w, const char *text, size_t len);
 void words_clear(struct config_words *w);
 /* Overwrites a text that may be a secret, and frees it; NULL is ignored. */
 void config_forget(char *text);
-/* Appends the words of one line, with quotes and escapes as in redis.conf. Returns NULL, or what is wrong with the
- * line; then nothing was added. */
+/* Appends the words of one line, with quotes and escapes as in redis.conf. Returns NULL, or the error in the line; then
+ * nothing was added. */
 const char *words_split(struct config_words *w, const char *line, size_t len) __attribute__((warn_unused_result));
-/* Writes the words on one line for people to read, shortened to fit. */
+/* Writes the words on one line in readable form, shortened to fit. */
 void words_show(const struct config_words *w, char *out, size_t size);
 void words_show_word(const char *word, char *out, size_t size);
 /* The number of single edits (insert, delete, replace, swap neighbours) from one name to another, for names of up to

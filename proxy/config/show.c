@@ -1,7 +1,7 @@
 /*
- * Values of directives the other way round: as text in the file's syntax, for PROXY CONFIG and for finding out what a
- * reload has changed; and which bytes of the configuration are a directive's, for taking it over. What belongs to a
- * directive is found by its reader.
+ * The inverse of reading: writes values of directives as text in the file's syntax, for PROXY CONFIG and to find what a
+ * reload has changed. It also knows which bytes of the configuration belong to a directive, so that a reload can swap
+ * them. Both are looked up by the directive's reader.
  */
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 typedef void directive_show(const struct config *c, const struct directive *d, struct text *out);
 
-enum { OWN = -1 }; /* the offset is the directive's own */
+enum { OWN = -1 }; /* use the directive's own offset */
 
 static const void *field(const struct config *c, const struct directive *d) {
     return (const char *)c + d->offset;
@@ -114,7 +114,7 @@ static void show_fences(const struct config *c, const struct directive *d, struc
     }
 }
 
-/* Shows the names of the bits that are set, which the list ends with NULL. */
+/* Shows the names of the bits that are set; the list of names ends with NULL. */
 static void show_bits(unsigned bits, const char *const *names, struct text *out) {
     const char *blank = "";
     for (size_t i = 0; names[i]; i++)
@@ -152,7 +152,7 @@ static void show_verify(const struct config *c, const struct directive *d, struc
 static void show_nothing(const struct config *c, const struct directive *d, struct text *out) {
 }
 
-/* ---- what belongs to a reader ----------------------------------------------------------------- */
+/* ---- by reader ------------------------------------------------------------------------------ */
 
 #define FIELD(member) (int)offsetof(struct config, member), sizeof(((struct config *)0)->member)
 
@@ -162,12 +162,12 @@ _Static_assert(offsetof(struct config, output_pubsub_soft_s) - offsetof(struct c
                    (OUTPUT_LIMITS - 1) * sizeof(int64_t),
                "the numbers of client-output-buffer-limit are side by side");
 
-/* What a reader sets: how it is shown, and where it is, for what may be taken over. */
+/* For each reader: how its value is shown, and where it is stored. */
 static const struct kind {
     directive_read *read;
     directive_show *show;
     int offset;
-    size_t bytes; /* 0: never taken over */
+    size_t bytes; /* 0: a reload never swaps it */
 } KINDS[] = {
     {config_read_number, show_number, OWN, sizeof(int64_t)},
     {config_read_octal, show_octal, OWN, sizeof(int64_t)},
@@ -183,7 +183,7 @@ static const struct kind {
     {config_read_output_limit, show_output_limit, (int)offsetof(struct config, output_limit_hard),
      OUTPUT_LIMITS * sizeof(int64_t)},
     {config_read_lock, show_locks, FIELD(rules)},
-    {config_read_fence, show_fences, 0, 0}, /* they are in the set of the lock rules */
+    {config_read_fence, show_fences, 0, 0}, /* they are part of the set of lock rules */
     {config_read_auth_clients, show_auth_clients, FIELD(tls_auth_clients)},
     {config_read_verify, show_verify, FIELD(upstream_tls_verify)},
     {config_read_protocols, show_protocols, FIELD(tls_protocols)},
@@ -204,7 +204,7 @@ static const struct kind *kind_of(const struct directive *d) {
     return NULL;
 }
 
-/* ---- for others ------------------------------------------------------------------------------- */
+/* ---- called by other files --------------------------------------------------------------------- */
 
 bool config_shown(size_t i) {
     const struct kind *kind = kind_of(directive_get(i));
@@ -237,9 +237,10 @@ static bool differs(const struct config *a, const struct config *b, const struct
     return different;
 }
 
-/* Whether a reload may bring a value into force. */
+/* Whether a reload may apply a value. */
 static bool is_live(const struct config *a, const struct config *b, const struct directive *d) {
-    if (d->read == config_read_proxy_protocol && a->upstream_password) { /* who strangers are stays as it is */
+    if (d->read == config_read_proxy_protocol &&
+        a->upstream_password) { /* a reload must not change which user clients without login have */
         struct config changed = *a;
         changed.proxy_protocol = b->proxy_protocol;
         return config_shares_user(a) == config_shares_user(&changed);

@@ -1,7 +1,6 @@
 /*
- * The directives: one table. Defaults are texts in the table, read by the readers that a file's words are read by.
- * Knows nothing of where a directive stood; complaints name what was expected, and the caller adds place, name and
- * value.
+ * All directives in one table. Defaults are texts, read by the same readers as values in a file. It does not know the
+ * place of a directive: errors say what was expected, and the caller adds place, name and value.
  */
 #include <limits.h>
 #include <string.h>
@@ -10,7 +9,7 @@
 #include "proxy/config/private.h"
 
 enum {
-    BIND_MAX = 16, /* as Redis */
+    BIND_MAX = 16, /* as in Redis */
     WORDS_ANY = 1000,
 };
 
@@ -63,7 +62,8 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_LIVE},
     {{"tcp-backlog", "N", "511", "length of the queue of connections not yet accepted"},
      NUMBER(tcp_backlog, 0, INT_MAX)},
-    {{"reuse-port", "yes|no", "no", "other proxies may listen on the same port: for a restart that nobody notices"},
+    {{"reuse-port", "yes|no", "no",
+      "other proxies may listen on the same port: for a restart without lost connections"},
      ONE(config_read_yes_no),
      .offset = AT(reuse_port),
      .expected = "yes or no"},
@@ -72,7 +72,7 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_LIVE},
 
     {{"proxy-protocol", "yes|no|ADDRESS ...", "no",
-      "who connects from there begins with a PROXY protocol header, whose address counts; yes: everybody"},
+      "connections from these addresses begin with a PROXY protocol header, which names the client; yes: all"},
      LIST(config_read_proxy_protocol),
      .flags = DIRECTIVE_LIST | DIRECTIVE_LIVE,
      .expected = "yes, no, or addresses and networks of load balancers"},
@@ -94,12 +94,12 @@ static const struct directive TABLE[] = {
      TEXT(tls.ca_cert_file),
      .expected = A_FILE,
      .flags = DIRECTIVE_LIVE},
-    {{"tls-ca-cert-dir", "FOLDER", "\"\"", "the same as a folder of files that openssl rehash has been through"},
+    {{"tls-ca-cert-dir", "FOLDER", "\"\"", "the same as a folder of files, prepared by openssl rehash"},
      TEXT(tls.ca_cert_dir),
      .expected = "one folder",
      .flags = DIRECTIVE_LIVE},
     {{"tls-auth-clients", "yes|no|optional", "yes",
-      "whether clients need a certificate; optional: one that is shown counts"},
+      "whether clients need a certificate; optional: it is verified if the client shows one"},
      ONE(config_read_auth_clients),
      .expected = "yes, no or optional",
      .flags = DIRECTIVE_LIVE},
@@ -129,10 +129,10 @@ static const struct directive TABLE[] = {
      .offset = AT(tls_session_caching),
      .expected = "yes or no",
      .flags = DIRECTIVE_LIVE},
-    {{"tls-session-cache-size", "N", "20480", "sessions that are remembered for that"},
+    {{"tls-session-cache-size", "N", "20480", "how many TLS sessions are kept for that"},
      NUMBER(tls_session_cache_size, 0, INT_MAX),
      .flags = DIRECTIVE_LIVE},
-    {{"tls-session-cache-timeout", "SECONDS", "300", "for so long"},
+    {{"tls-session-cache-timeout", "SECONDS", "300", "how long a TLS session is kept for that"},
      NUMBER(tls_session_cache_timeout_s, 1, INT_MAX),
      .flags = DIRECTIVE_LIVE},
     {{"tls-handshake-timeout", "TIME", "10s", "a client that takes longer for its TLS handshake is closed"},
@@ -175,7 +175,7 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_SECRET | DIRECTIVE_LIVE_SET,
      .expected = "one password"},
     {{"admin-user", "NAME ...", "\"\"",
-      "users who may use PROXY whatever their rights in Redis are; \"\": who may CONFIG"},
+      "users that may use PROXY whatever their rights in Redis are; \"\": those with the right to CONFIG"},
      LIST(config_read_admin_user),
      .flags = DIRECTIVE_LIST,
      .expected = "one or more names of users"},
@@ -199,7 +199,7 @@ static const struct directive TABLE[] = {
      LIST(config_read_upstream),
      .flags = DIRECTIVE_LIST,
      .expected = "embedded, standalone HOST:PORT, cluster HOST:PORT ... or sentinel NAME HOST:PORT ..."},
-    {{"upstream-user", "NAME", "\"\"", "the user as whom the proxy itself logs in"},
+    {{"upstream-user", "NAME", "\"\"", "the user name with which the proxy itself logs in"},
      TEXT(upstream_user),
      .flags = DIRECTIVE_SECRET,
      .expected = "one user name"},
@@ -208,10 +208,10 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_SECRET,
      .expected = "one password"},
     {{"share-upstream-user", "yes|no|auto", "auto",
-      "clients that have not logged in are upstream-user; auto: where all clients are local, or with requirepass"},
+      "clients that have not logged in run as upstream-user; auto: if all clients are local, or with requirepass"},
      ONE(config_read_share),
      .expected = "yes, no or auto"},
-    {{"sentinel-user", "NAME", "\"\"", "the user as whom the proxy logs in to Sentinels"},
+    {{"sentinel-user", "NAME", "\"\"", "the user name with which the proxy logs in to Sentinels"},
      TEXT(sentinel_user),
      .flags = DIRECTIVE_SECRET,
      .expected = "one user name"},
@@ -224,7 +224,7 @@ static const struct directive TABLE[] = {
     {{"max-pinned-connections", "N", "0",
       "connections to a node that single clients may have for themselves; 0: 3/4 of its maxclients"},
      NUMBER(pinned_node, 0, INT_MAX)},
-    {{"max-pinned-connections-per-client", "N", "0", "of these, those of clients of one address; 0: half of them"},
+    {{"max-pinned-connections-per-client", "N", "0", "how many of these the clients of one address may have; 0: half"},
      NUMBER(pinned_client, 0, INT_MAX)},
     {{"upstream-timeout", "TIME", "5s", "a connection that owes a reply and is silent for so long is dropped"},
      .read = config_read_time,
@@ -236,7 +236,7 @@ static const struct directive TABLE[] = {
      .expected = "a time from 1ms to 1d, like 5s",
      .flags = DIRECTIVE_LIVE},
 
-    {{"upstream-tls", "yes|no", "no", "nodes (and Sentinels) are spoken to over TLS; never over a unix socket"},
+    {{"upstream-tls", "yes|no", "no", "connections to nodes (and Sentinels) use TLS; never over a unix socket"},
      ONE(config_read_yes_no),
      .offset = AT(upstream_tls_on),
      .expected = "yes or no"},
@@ -244,12 +244,12 @@ static const struct directive TABLE[] = {
      TEXT(upstream_tls.ca_cert_file),
      .expected = A_FILE,
      .flags = DIRECTIVE_LIVE},
-    {{"upstream-tls-ca-cert-dir", "FOLDER", "\"\"",
-      "the same as a folder of files that openssl rehash has been through"},
+    {{"upstream-tls-ca-cert-dir", "FOLDER", "\"\"", "the same as a folder of files, prepared by openssl rehash"},
      TEXT(upstream_tls.ca_cert_dir),
      .expected = "one folder",
      .flags = DIRECTIVE_LIVE},
-    {{"upstream-tls-verify", "yes|ca|no", "yes", "what nodes prove: their name too; an authority's word; nothing"},
+    {{"upstream-tls-verify", "yes|ca|no", "yes",
+      "what nodes must prove: certificate and host name; the certificate alone; nothing"},
      ONE(config_read_verify),
      .expected = "yes, ca or no",
      .flags = DIRECTIVE_LIVE},
@@ -287,7 +287,7 @@ static const struct directive TABLE[] = {
      .expected = "a key pattern, then options and their values",
      .flags = DIRECTIVE_LIVE},
     {{"fence", "PATTERN by LOCK [OPTION VALUE] ...", "\"\"",
-      "data that is written under a lock: who has lost that writes no more"},
+      "data that is written under a lock: a client that has lost the lock can't write it"},
      LIST(config_read_fence),
      .expected = "PATTERN by LOCK, then options and their values",
      .flags = DIRECTIVE_LIVE},
@@ -309,7 +309,7 @@ static const struct directive TABLE[] = {
 };
 enum { TABLE_COUNT = sizeof(TABLE) / sizeof(TABLE[0]) };
 
-/* The directive that every other tls-* one of a redis.conf is taken for: known, and refused. */
+/* Stands for every other tls-* directive of a redis.conf: recognised, and refused. */
 static const struct directive TLS_OTHER = {
     {"tls-*", "", "", ""}, LIST(config_read_tls_unknown), .flags = DIRECTIVE_SECRET};
 
@@ -344,7 +344,7 @@ size_t directive_index(const struct directive *d) {
 const struct directive *directive_nearest(const char *name) {
     size_t len = strlen(name);
     const struct directive *nearest = NULL;
-    size_t best = len < 5 ? 2 : len / 3 + 1; /* further away is another word */
+    size_t best = len < 5 ? 2 : len / 3 + 1; /* a name further away is not similar */
     for (size_t i = 0; i < TABLE_COUNT; i++) {
         size_t distance = words_distance(name, TABLE[i].shown.name);
         if (distance < best) {
@@ -371,7 +371,7 @@ bool directive_apply(struct config_build *b, const struct directive *d, const st
     return done;
 }
 
-/* Applies a default, which is right, as the unit test reads them all. */
+/* Applies a default. It can't be invalid: the unit test reads all defaults. */
 static void apply_fallback(struct config_build *b, const struct directive *d) {
     struct config_words words = {0};
     if (words_split(&words, d->shown.fallback, strlen(d->shown.fallback)) == NULL && words.count > 0)

@@ -1,6 +1,6 @@
 /*
- * The readers of the directives' values: one for each kind of value, which sets a field of the configuration or says
- * what was expected. Knows no directive's name and no default; where a directive stood the caller adds.
+ * The readers of the directives' values, one for each kind of value: each sets a field of the configuration, or says
+ * what was expected. They know no directive's name and no default; the caller adds the place.
  */
 #include <arpa/inet.h>
 #include <limits.h>
@@ -16,7 +16,7 @@
 
 enum { SOCKET_PATH_MAX = sizeof(((struct sockaddr_un *)0)->sun_path) - 1 };
 
-/* ---- complaints ---------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 bool config_complain(struct config_build *b, const char *format, ...) {
     va_list args;
@@ -32,7 +32,7 @@ bool config_complain_expected(struct config_build *b, const struct directive *d)
     return config_complain(b, "expected a number from %lld to %lld", (long long)d->min, (long long)d->max);
 }
 
-/* Writes a complaint about one of several words; returns false. */
+/* Writes an error about one of several words; returns false. */
 static bool config_complain_word(struct config_build *b, const char *word, const char *expected) {
     char shown[100];
     words_show_word(word, shown, sizeof(shown));
@@ -54,7 +54,7 @@ static void set_number(struct config_build *b, const struct directive *d, int64_
     memcpy((char *)b->config + d->offset, &value, sizeof(value));
 }
 
-/* Sets a text, which takes `copy` over. */
+/* Sets a text and takes over `copy`. */
 static void set_text(struct config_build *b, const struct directive *d, char *copy) {
     char *old;
     memcpy(&old, (char *)b->config + d->offset, sizeof(old));
@@ -129,7 +129,7 @@ bool config_read_socket_path(struct config_build *b, const struct directive *d, 
     return config_read_text(b, d, words);
 }
 
-/* Copies all words but the first `skip` over what was there. */
+/* Replaces `to` by copies of all words after the first `skip`. */
 static void set_words(struct config_words *to, const struct config_words *from, size_t skip) {
     words_clear(to);
     for (size_t i = skip; i < from->count; i++)
@@ -186,8 +186,8 @@ bool config_read_supervised(struct config_build *b, const struct directive *d, c
     return true;
 }
 
-/* Reads CLASS HARD SOFT SECONDS, once or several times. A proxy has normal clients alone; the limits of the other
- * classes are checked and left aside, so that lines of a redis.conf can stay as they are. */
+/* Reads CLASS HARD SOFT SECONDS, once or several times. A proxy has no replicas: limits of that class are checked and
+ * ignored, so that lines of a redis.conf can stay as they are. */
 bool config_read_output_limit(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const CLASSES[] = {"normal", "replica", "slave", "pubsub", NULL};
     if (words->count % 4 != 0)
@@ -261,7 +261,7 @@ bool config_read_upstream(struct config_build *b, const struct directive *d, con
     int kind = choice(words->words[0], KINDS);
     if (kind < 0)
         return config_complain_expected(b, d);
-    size_t first = kind == CONFIG_SENTINEL ? 2 : 1; /* the first address */
+    size_t first = kind == CONFIG_SENTINEL ? 2 : 1; /* index of the first address */
     if (kind == CONFIG_EMBEDDED && words->count != 1)
         return config_complain(b, "expected no address behind embedded");
     if (kind == CONFIG_STANDALONE && words->count != 2)
@@ -298,7 +298,7 @@ bool config_read_lock(struct config_build *b, const struct directive *d, const s
 
 bool config_read_fence(struct config_build *b, const struct directive *d, const struct config_words *words) {
     char reason[CONFIG_WHY_MAX];
-    if (words->count == 1 && words->words[0][0] == '\0') /* none, as the default has it */
+    if (words->count == 1 && words->words[0][0] == '\0') /* none: the default value */
         return true;
     const char *wrong =
         lock_rules_add_fence(b->config->rules, (const char *const *)words->words, words->count, reason, sizeof(reason));
@@ -397,7 +397,7 @@ bool config_read_tls_unknown(struct config_build *b, const struct directive *d, 
                               "upstream-tls-* are for connections to Redis");
 }
 
-/* Takes an include as a value; the including itself is config.c's, which has the files. */
+/* Checks the value of an include; config.c, which has the files, includes them. */
 bool config_read_include(struct config_build *b, const struct directive *d, const struct config_words *words) {
     return *words->words[0] ? true : config_complain_expected(b, d);
 }

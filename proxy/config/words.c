@@ -1,7 +1,7 @@
 /*
- * Lines and words of the configuration. The syntax is redis.conf's: words stand between blanks; "..." knows the
- * escapes \n \r \t \b \a \xHH, and \ before anything else is that byte; '...' knows \' alone. A closing quote ends the
- * word. Knows no directives.
+ * Splits lines of the configuration into words. The syntax is redis.conf's: words are separated by blanks. "..." has
+ * the escapes \n \r \t \b \a \xHH; a \ before any other byte is that byte. '...' has only \'. A closing quote ends the
+ * word. It knows no directives.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ static bool is_blank(char c) {
     return isspace((unsigned char)c) != 0;
 }
 
-/* Reads one escape behind a backslash inside "..."; returns how many bytes it took. */
+/* Reads one escape after a backslash inside "..."; returns how many bytes it took. */
 static size_t read_escape(const char *p, const char *end, char *out) {
     if (*p == 'x' && end - p >= 3 && hex_digit(p[1]) >= 0 && hex_digit(p[2]) >= 0) {
         *out = (char)(hex_digit(p[1]) * 16 + hex_digit(p[2]));
@@ -60,8 +60,8 @@ static size_t read_escape(const char *p, const char *end, char *out) {
     return 1;
 }
 
-/* Reads a quoted piece behind its opening quote into out. Returns where it ends, behind the closing quote, or NULL if
- * it is not closed or goes on without a blank. */
+/* Reads a quoted word after its opening quote into out. Returns its end after the closing quote. NULL if it is not
+ * closed, or if no blank follows the closing quote. */
 static const char *read_quoted(const char *p, const char *end, char quote, char *out, size_t *len) {
     while (p < end && *p != quote) {
         if (quote == '"' && *p == '\\' && end - p >= 2) {
@@ -111,7 +111,7 @@ const char *words_split(struct config_words *w, const char *line, size_t len) {
     return wrong;
 }
 
-/* Appends one word; true if all of it fitted. Leaves room for an ellipsis. */
+/* Appends one word; true if all of it fits. Leaves room for an ellipsis. */
 static bool show_append(const char *word, char *out, size_t size, size_t *n) {
     for (; *word; word++) {
         unsigned char c = (unsigned char)*word;
@@ -147,7 +147,7 @@ size_t words_distance(const char *a, const char *b) {
     size_t la = strlen(a), lb = strlen(b);
     if (la > NAME_MAX_LEN || lb > NAME_MAX_LEN)
         return 2 * NAME_MAX_LEN;
-    /* rows[k] is the row of i - k: from the first i - k bytes of a to the first j of b. */
+    /* rows[k] is the row i - k of the table of distances: from the first i - k bytes of a to the first j bytes of b. */
     size_t store[3][NAME_MAX_LEN + 1];
     size_t *rows[3] = {store[0], store[1], store[2]};
     for (size_t j = 0; j <= lb; j++)

@@ -1,4 +1,4 @@
-/* SHA1, by which Redis names scripts; and what tells that a secret is the same again, without being it. */
+/* SHA1, by which Redis names scripts; and a keyed digest, which recognises a secret without storing it. */
 #ifndef LOCKKEEPER_NET_DIGEST_H
 #define LOCKKEEPER_NET_DIGEST_H
 
@@ -14,7 +14,7 @@ void digest_sha1(const char *data, size_t len, unsigned char out[DIGEST_SHA1]);
 uint64_t digest_sha1_head(const char *data, size_t len);
 
 enum { DIGEST_KEYED = 32 };
-/* The HMAC of SHA256 of a secret, under a key that nobody else has. False: it can't be had. */
+/* The HMAC-SHA256 of a secret, under a key that only this process has. False: OpenSSL failed. */
 bool digest_keyed(const void *key, size_t key_len, const char *data, size_t len, unsigned char out[DIGEST_KEYED]);
 
 #endif

@@ -4,7 +4,7 @@
  *      1   "PROXY TCP4 10.0.0.5 10.0.0.1 50123 6380\r\n", "PROXY TCP6 ...", "PROXY UNKNOWN ...": at most 107 bytes
  *      2   12 bytes signature, version and command, family and transport, 2 bytes length, addresses, more (TLVs)
  *
- * What a balancer may not send is refused, as the specification asks, and not guessed at. TLVs are skipped.
+ * Bytes that the specification forbids are refused, as it demands. TLVs are skipped.
  */
 #include "proxy/net/proxy_header.h"
 
@@ -39,7 +39,7 @@ static void set_ipv4(struct sockaddr_storage *to, const void *address, const voi
     memcpy(&in->sin_port, port, sizeof(in->sin_port));
 }
 
-/* Sets an address of IPv6, or the one of IPv4 that it stands for: a client is the same over both. */
+/* Stores an IPv6 address, or the IPv4 address that is mapped to it: a client has the same address over both. */
 static void set_ipv6(struct sockaddr_storage *to, const void *address, const void *port) {
     struct sockaddr_in6 *in6 = (void *)to;
     memcpy(&in6->sin6_addr, address, sizeof(in6->sin6_addr));
@@ -59,7 +59,7 @@ struct words {
     const char *at, *end;
 };
 
-/* Copies the next word; false where there is none, or it does not fit. */
+/* Copies the next word; false if there is none, or it does not fit. */
 static bool take_word(struct words *w, char *out, size_t size) {
     const char *blank = memchr(w->at, ' ', (size_t)(w->end - w->at));
     const char *end = blank ? blank : w->end;
@@ -91,7 +91,7 @@ static bool take_address(struct words *w, int family, void *address) {
     return take_word(w, text, sizeof(text)) && inet_pton(family, text, address) == 1;
 }
 
-/* Reads what stands behind TCP4 or TCP6. */
+/* Reads the addresses and ports after TCP4 or TCP6. */
 static bool line_addresses(struct words *w, int family, struct proxy_header *h) {
     unsigned char from[sizeof(struct in6_addr)], to[sizeof(struct in6_addr)];
     uint16_t from_port, to_port;
@@ -116,7 +116,7 @@ static enum proxy_header_result line_read(const char *bytes, size_t len, struct 
     if (!take_word(&w, kind, sizeof(kind)))
         return refuse(wrong, "expected TCP4, TCP6 or UNKNOWN");
     if (strcmp(kind, "UNKNOWN") == 0)
-        return PROXY_HEADER_DONE; /* whatever else the line says */
+        return PROXY_HEADER_DONE; /* the rest of an UNKNOWN line is ignored */
     bool ipv4 = strcmp(kind, "TCP4") == 0;
     if (!ipv4 && strcmp(kind, "TCP6") != 0)
         return refuse(wrong, "expected TCP4, TCP6 or UNKNOWN");
@@ -127,7 +127,7 @@ static enum proxy_header_result line_read(const char *bytes, size_t len, struct 
 
 /* ---- version 2 ------------------------------------------------------------------------------------ */
 
-/* Reads the addresses of a connection that is passed on. Transports without connections are as unknown as UNSPEC. */
+/* Reads the addresses of a forwarded connection. Datagram transports are treated like UNSPEC. */
 static enum proxy_header_result addresses_read(const unsigned char *p, size_t len, unsigned kind,
                                                struct proxy_header *h, const char **wrong) {
     size_t need = kind == 0x11 ? IPV4_BYTES : kind == 0x21 ? IPV6_BYTES : kind == 0x31 ? UNIX_BYTES : 0;
@@ -167,7 +167,7 @@ static enum proxy_header_result binary_read(const unsigned char *p, size_t len, 
 
 /* ---- both ----------------------------------------------------------------------------------------- */
 
-/* Whether the bytes are the beginning of what is expected, or all of it and more. */
+/* Whether the bytes are a beginning of the expected bytes, or begin with all of them. */
 static bool begins(const void *bytes, size_t len, const void *expected, size_t expected_len) {
     return memcmp(bytes, expected, len < expected_len ? len : expected_len) == 0;
 }

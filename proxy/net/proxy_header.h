@@ -1,7 +1,7 @@
 /*
- * The header of the PROXY protocol, versions 1 (a line) and 2 (binary), with which a load balancer says whose
- * connection it passes on (HAProxy's specification "The PROXY protocol"). Pure: bytes in, addresses out; reads no
- * socket and believes nobody.
+ * The header of the PROXY protocol, versions 1 (a line) and 2 (binary): HAProxy's specification "The PROXY protocol".
+ * In it a load balancer names the client whose connection it forwards. Pure: bytes in, addresses out. It reads no
+ * socket, and does not decide which senders are trusted.
  */
 #ifndef LOCKKEEPER_NET_PROXY_HEADER_H
 #define LOCKKEEPER_NET_PROXY_HEADER_H
@@ -10,26 +10,26 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-/* The most bytes of a header that are read: what one TCP segment carries everywhere. */
+/* The most bytes of a header that are read: as many as one TCP segment carries on any network. */
 enum { PROXY_HEADER_MAX = 536 };
 
 enum proxy_header_result {
-    PROXY_HEADER_MORE,  /* so far it is one, and all bytes belong to it */
-    PROXY_HEADER_DONE,  /* a whole header is there, and maybe more behind it */
-    PROXY_HEADER_NONE,  /* something else */
-    PROXY_HEADER_WRONG, /* one, with something wrong in it */
+    PROXY_HEADER_MORE,  /* a header so far, not complete */
+    PROXY_HEADER_DONE,  /* a whole header, perhaps with more bytes after it */
+    PROXY_HEADER_NONE,  /* no header */
+    PROXY_HEADER_WRONG, /* a malformed header */
 };
 
 struct proxy_header {
     size_t len; /* of the header */
-    bool local; /* the balancer's own connection, a health check: nobody is behind it */
-    /* The client's end, and what it connected to. AF_INET, AF_INET6 (never an IPv4 address in disguise) or AF_UNIX
-     * (which has no name); AF_UNSPEC: the balancer does not say, and the connection's own ends count. */
+    bool local; /* the balancer's own connection, for instance a health check: there is no client */
+    /* The client's address, and the address that it connected to. AF_INET, AF_INET6 (never a mapped IPv4 address) or
+     * AF_UNIX (without a name). AF_UNSPEC: the balancer does not say; the connection's own addresses count. */
     struct sockaddr_storage client, reached;
 };
 
-/* Reads what has come of a connection. DONE: *header is filled. WRONG: *wrong says what is, static text. The same bytes
- * give the same result whatever the pieces they came in. MORE is never said of PROXY_HEADER_MAX bytes. */
+/* Reads the first bytes of a connection. DONE: *header is filled. WRONG: *wrong is a static text with the reason. The
+ * result does not depend on how the bytes were cut. With PROXY_HEADER_MAX bytes the result is never MORE. */
 enum proxy_header_result proxy_header_read(const void *bytes, size_t len, struct proxy_header *header,
                                            const char **wrong);
 

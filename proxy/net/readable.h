@@ -1,12 +1,12 @@
 /*
- * Connections that became readable, each called in its turn: libev calls the last first.
+ * Connections that became readable, called in that order. libev calls the last one first.
  *
  *      the kernel: a b c ──> libev's callbacks: c b a ── readable_push ──> [c b a] ── from its end ──> a b c
  *
- * So what one client sent before another does reaches a node first, as it does where both are the node's own clients.
- * The walk follows all other callbacks of the turn but those of a lower priority than READABLE_PRIORITY.
+ * So if one client sends before another, its request reaches the node first, as it would without the proxy. The walk
+ * comes after all other callbacks of the turn, except those of a lower priority than READABLE_PRIORITY.
  *
- * Knows no descriptors and no reading. One for each loop.
+ * It knows no descriptors and does not read. There is one for each loop.
  */
 #ifndef LOCKKEEPER_NET_READABLE_H
 #define LOCKKEEPER_NET_READABLE_H
@@ -25,20 +25,20 @@ struct readable_entry {
 
 struct readable {
     struct ev_loop *loop;
-    struct ev_check walk; /* never started: it is fed an event */
+    struct ev_check walk; /* never started: readable_push feeds it an event */
     struct readable_entry *entries;
     size_t count, cap;
 };
 
 /* Prepares the queue of a loop, which is borrowed. */
 void readable_init(struct readable *r, struct ev_loop *loop);
-/* Frees the queue: nobody is called any more. */
+/* Frees the queue; no function is called after that. */
 void readable_clear(struct readable *r);
 
 void readable_grow(struct readable *r);
 
-/* For a watcher's own callback: `fn` is called later in this turn, unless the watcher has stopped watching EV_READ by
- * then. `io` is borrowed, and its memory has to last until the turn's ev_prepare, also where it has been stopped. */
+/* For a watcher's own callback: calls `fn` later in this turn, unless the watcher has stopped watching EV_READ by then.
+ * `io` is borrowed; its memory must last until the turn's ev_prepare, even if it was stopped. */
 static inline void readable_push(struct readable *r, struct ev_io *io, readable_fn fn) {
     if (r->count == r->cap)
         readable_grow(r);

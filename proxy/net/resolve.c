@@ -14,13 +14,14 @@ struct resolve {
     resolve_fn done;
     void *arg;
     char port[16];
-    struct addrinfo *found; /* the answer: one of these */
+    struct addrinfo *found; /* the answer: `found`, or the error code */
     int error;
-    bool finished, cancelled; /* the thread has answered; nobody wants to know: the last of both frees */
+    bool finished, cancelled; /* the thread has answered; the lookup was cancelled: the later of the two events frees
+                                 the structure */
     char host[];
 };
 
-/* Guards `finished` and `cancelled` of all look-ups: it is held for a moment, and seldom. */
+/* Guards `finished` and `cancelled` of all lookups: rarely held, and only for a moment. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void resolve_free(struct resolve *r) {
@@ -46,7 +47,7 @@ static void *look_up(void *arg) {
 
 static void on_answer(struct ev_loop *loop, struct ev_async *w, int events) {
     struct resolve *r = w->data;
-    pthread_mutex_lock(&lock); /* the thread has let go of it */
+    pthread_mutex_lock(&lock); /* wait until the thread has released the lock */
     pthread_mutex_unlock(&lock);
     ev_async_stop(loop, w);
     if (r->error != 0 || !r->found)
@@ -56,7 +57,7 @@ static void on_answer(struct ev_loop *loop, struct ev_async *w, int events) {
     resolve_free(r);
 }
 
-/* Starts the look-up's thread with all signals blocked: they are for the threads that have loops. */
+/* Starts the lookup's thread with all signals blocked: threads with loops handle signals. */
 static int start_thread(struct resolve *r) {
     pthread_t thread;
     sigset_t all, before;

@@ -1,12 +1,12 @@
 /*
- * One connection: handshake, reading, writing, and what OpenSSL wants in between.
+ * One TLS connection: handshake, reading and writing, and the reads and writes that OpenSSL needs in between.
  *
  *      tls_write:  iobuf, many chunks ── up to 16 KB gathered ──> SSL_write, a record ──> socket
  *      tls_read:   socket ──> SSL_read until the socket is empty or the caller's room is full
- *                                    └── something is left, and the socket does not show it: `again`
+ *                                    └── bytes are left that the socket does not show: `again`
  *
- * A record that the socket took in part stays with OpenSSL, and its bytes count as not written: the other side can
- * make nothing of a part. Renegotiation is off, so that writing never waits for reading.
+ * If the socket takes only part of a record, OpenSSL keeps the record, and its bytes count as not written: the peer
+ * can't decrypt a part. Renegotiation is off, so that writing never waits for reading.
  */
 #include <errno.h>
 #include <ev.h>
@@ -20,13 +20,13 @@
 enum { RECORD_MAX = 16 * 1024, ERROR_MAX = 240 };
 
 struct tls {
-    SSL *ssl; /* NULL: there was no memory for it, which the handshake will say */
+    SSL *ssl; /* NULL: out of memory; the handshake will report it */
     struct ev_loop *loop;
     int fd;
-    bool broken;    /* nothing more can be said over it */
-    bool left;      /* the last read did not come to the end of what is there */
-    ev_io io;       /* the handshake's; later for a read that has to write first */
-    ev_timer again; /* of no delay */
+    bool broken;    /* the connection can't be used any more */
+    bool left;      /* the last read has left bytes unread */
+    ev_io io;       /* the handshake's watcher; later for a read that must write first */
+    ev_timer again; /* without delay: calls the reader in the next turn */
     ev_io *reader;  /* the owner's; NULL before tls_attach */
     char *error;    /* ERROR_MAX bytes, or NULL */
     void (*done)(void *arg, const char *error);
@@ -42,7 +42,7 @@ static void fail(struct tls *t, const char *text) {
     snprintf(t->error, ERROR_MAX, "%s", text);
 }
 
-/* Says in words why an operation failed with `why` (SSL_get_error); `code` is errno right behind it. */
+/* Composes the error text for a failed operation: `why` is from SSL_get_error, `code` is errno right after the call. */
 static void explain(struct tls *t, int why, int code) {
     char text[ERROR_MAX], said[ERROR_MAX / 2];
     int reason = ERR_GET_REASON(ERR_peek_error());
@@ -147,7 +147,7 @@ void tls_handshake(struct tls *t, void (*done)(void *arg, const char *error), vo
 
 static void call_reader(struct tls *t) {
     if (t->reader && ev_is_active(t->reader) && (t->reader->events & EV_READ))
-        ev_invoke(t->loop, t->reader, EV_READ); /* it may free the connection */
+        ev_invoke(t->loop, t->reader, EV_READ); /* the reader may free the connection */
 }
 
 static void on_again(struct ev_loop *loop, ev_timer *timer, int events) {
@@ -199,7 +199,7 @@ ssize_t tls_read(struct tls *t, void *to, size_t room) {
         return got > 0 ? (ssize_t)got : -1;
     }
     if (got > 0) {
-        t->left = why != SSL_ERROR_NONE; /* the end, or what is wrong, is the next call's */
+        t->left = why != SSL_ERROR_NONE; /* the next call reports the end or the error */
         tls_resume(t);
         return (ssize_t)got;
     }
@@ -220,7 +220,7 @@ ssize_t tls_write(struct tls *t, struct iobuf *from) {
         errno = 0;
         int written = SSL_write_ex(t->ssl, bytes, len, &n);
         if (bytes == gathered)
-            explicit_bzero(gathered, len); /* there may be a password in it */
+            explicit_bzero(gathered, len); /* it may contain a password */
         if (written == 1) {
             iobuf_skip(from, n);
             total += (ssize_t)n;

@@ -1,12 +1,12 @@
 /*
- * TLS for a descriptor that is connected and non-blocking: whoever has read from it and written to it asks here
- * instead, and keeps its own watchers. Knows no RESP and no configuration file; all of OpenSSL is in this folder.
+ * TLS for a connected, non-blocking descriptor. The owner calls tls_read and tls_write instead of read and write, and
+ * keeps its own watchers. It knows no RESP and no configuration file. All use of OpenSSL is in this folder.
  *
- *      tls_context   certificates and rules, for all threads; replaced as a whole at a reload
+ *      tls_context   certificates and rules, for all threads; a reload replaces them as a whole
  *      tls           one connection:  tls_accept / tls_connect ── tls_handshake ── tls_attach ── tls_read, tls_write
  *
- * A descriptor that has nothing to read may still have bytes that were decrypted, or end in a way that only OpenSSL
- * knows: then the owner's own watcher is called from the next turn of the loop.
+ * A descriptor without bytes to read may still have decrypted bytes, or an end of connection that only OpenSSL knows.
+ * Then the owner's watcher is called in the next turn of the loop.
  */
 #ifndef LOCKKEEPER_NET_TLS_H
 #define LOCKKEEPER_NET_TLS_H
@@ -29,60 +29,60 @@ enum { TLS_V1_0 = 1, TLS_V1_1 = 2, TLS_V1_2 = 4, TLS_V1_3 = 8 };
 enum tls_verify {
     TLS_VERIFY_NO,
     TLS_VERIFY_OPTIONAL, /* servers: a client may come without a certificate */
-    TLS_VERIFY_CA,       /* a certificate that the authorities vouch for */
-    TLS_VERIFY_NAME      /* clients: and for that server */
+    TLS_VERIFY_CA,       /* the certificate must be signed by a trusted authority */
+    TLS_VERIFY_NAME      /* clients only: the certificate must also name the server */
 };
 
-/* What the directives say. Texts are borrowed for the call; NULL: not given. */
+/* The values of the directives. Texts are borrowed for the call; NULL: not given. */
 struct tls_options {
-    bool server; /* tls-...; else upstream-tls-... */
+    bool server; /* true: tls-...; false: upstream-tls-... */
     enum tls_verify verify;
     const char *cert_file, *key_file, *key_pass;
-    const char *ca_file, *ca_dir; /* neither: servers verify nobody, clients use the system's authorities */
+    const char *ca_file,
+        *ca_dir; /* if neither is given, servers verify no client, and clients use the system's authorities */
     const char *dh_params_file;
-    const char *server_name; /* clients: the name asked for and verified, in place of each node's host */
+    const char *server_name; /* clients: the name to ask for and to verify, in place of each node's host */
     unsigned protocols;
     const char *ciphers, *ciphersuites;
     bool prefer_server_ciphers, session_caching;
     int64_t session_cache_size, session_cache_timeout_s;
 };
 
-/* Hears what is wrong with a directive: one line with directive, file, reason. */
+/* Called for each invalid directive, with one line: directive, file, reason. */
 typedef void tls_refusal(void *arg, const char *directive, const char *text);
 
-/* Makes a context of what the directives say, the caller's; NULL where `refused` has heard of something that is wrong,
- * of all of it. The passphrase is not kept. */
+/* Makes a context from the directives; the caller owns it. NULL if something is wrong; `refused` was then called for
+ * each error. The passphrase is not kept. */
 struct tls_context *tls_context_new(const struct tls_options *options, tls_refusal *refused, void *arg);
-/* Has new connections made with what `fresh` has, which is freed; those that are open stay as they are. Thread-safe. */
+/* New connections use the contents of `fresh`, which is freed. Open connections stay as they are. Thread-safe. */
 void tls_context_replace(struct tls_context *context, struct tls_context *fresh);
-/* When the context's own certificate ends, in seconds since 1970; 0: it has none. Thread-safe. */
+/* When the context's own certificate expires, in seconds since 1970; 0: it has none. Thread-safe. */
 int64_t tls_context_end(struct tls_context *context);
-/* Frees a context, with which no connection may be made any more; open ones may live on. NULL is ignored. */
+/* Frees a context. No connection may be made with it any more; open ones may live on. NULL is ignored. */
 void tls_context_free(struct tls_context *context);
 
-/* Begin the server's and the client's side of a connection. The descriptor stays the caller's, who closes it after
- * tls_free. `host` is whom the client wants to talk to. */
+/* Begin a connection as a server or as a client. The caller owns the descriptor, and closes it after tls_free. `host`
+ * is the server that the client wants to reach. */
 struct tls *tls_accept(struct tls_context *context, struct ev_loop *loop, int fd);
 struct tls *tls_connect(struct tls_context *context, struct ev_loop *loop, int fd, const char *host);
-/* Tells the other side that nothing more comes, as far as the socket takes it. Watchers are stopped. NULL is ignored.
- */
+/* Tells the peer that nothing more comes, if the socket takes it, and stops the watchers. NULL is ignored. */
 void tls_free(struct tls *t);
 
-/* Calls `done` once from the loop, error NULL or a text for people to read, valid until tls_free; the callee may free
- * the connection. Has no time limit: the owner frees it when it has waited long enough. */
+/* Calls `done` once from the loop; error is NULL or a readable text, valid until tls_free. `done` may free the
+ * connection. There is no time limit: the owner frees the connection when it has waited too long. */
 void tls_handshake(struct tls *t, void (*done)(void *arg, const char *error), void *arg);
-/* Names the owner's watcher of the descriptor, after the handshake: it is called (with EV_READ) where bytes wait that
- * the descriptor does not show, unless it is stopped, or does not watch EV_READ. */
+/* Names the owner's watcher of the descriptor, after the handshake. The watcher is called (with EV_READ) if decrypted
+ * bytes wait that the descriptor does not show, unless it is stopped or does not watch EV_READ. */
 void tls_attach(struct tls *t, struct ev_io *reader);
-/* Whether bytes have come that tls_read has not handed out, as far as the descriptor does not show them. */
+/* Whether decrypted bytes wait that the descriptor does not show. */
 bool tls_has_more(const struct tls *t);
-/* Has the owner's watcher called for what came during a pause in which it did not read. */
+/* Calls the owner's watcher for bytes that came while the owner did not read. */
 void tls_resume(struct tls *t);
 
-/* Read and write as read(2) and iobuf_write do. tls_read fills `room` if it can; 0 is the other side's end. */
+/* Like read(2) and iobuf_write. tls_read fills `room` if it can; 0 means that the peer has closed. */
 ssize_t tls_read(struct tls *t, void *to, size_t room);
 ssize_t tls_write(struct tls *t, struct iobuf *from);
-/* Why the last tls_read or tls_write returned -1, for people to read. */
+/* Why the last tls_read or tls_write returned -1, as a readable text. */
 const char *tls_error(const struct tls *t);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Certificates, keys and rules as OpenSSL wants them, made of what the directives say. What is wrong is named by its
- * directive. Connections are made under a mutex, so that a reload can replace everything at once.
+ * Builds OpenSSL's context of certificates, keys and rules from the directives. Errors name their directive.
+ * Connections are made under a mutex, so that a reload can replace everything at once.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ void tls_complaint(char *out, size_t size) {
     ERR_clear_error();
 }
 
-/* ---- what can be wrong ---------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------------- */
 
 struct loading {
     const struct tls_options *o;
@@ -41,8 +41,7 @@ struct loading {
     void *arg;
 };
 
-/* Refuses a directive with what OpenSSL says, or with what was expected; `value` is NULL where there is none. Returns
- * false. */
+/* Reports an invalid directive, with OpenSSL's reason or what was expected; `value` NULL: not given. Returns false. */
 static bool refuse(struct loading *l, const char *directive, const char *value, const char *expected) {
     char why[COMPLAINT_MAX], name[64], text[REFUSAL_MAX];
     const char *quote = value ? "'" : "";
@@ -54,7 +53,7 @@ static bool refuse(struct loading *l, const char *directive, const char *value, 
     return false;
 }
 
-/* Gives OpenSSL the passphrase of the key's file, for which it would ask at the terminal. */
+/* Gives OpenSSL the passphrase of the key file; otherwise it would ask at the terminal. */
 static int give_passphrase(char *out, int size, int writing, void *arg) {
     const char *pass = arg;
     size_t len = pass ? strlen(pass) : 0;
@@ -75,7 +74,8 @@ static bool load_certificate(struct loading *l) {
            refuse(l, "tls-cert-file", o->cert_file, "a certificate in a PEM file that can be read");
 }
 
-/* Loads the certificate's private key. Whether the two fit is known where the certificate is right. */
+/* Loads the certificate's private key. Whether key and certificate match is only checked if the certificate was
+ * loaded. */
 static bool load_key(struct loading *l, bool certified) {
     const struct tls_options *o = l->o;
     if (!o->key_file)
@@ -93,7 +93,7 @@ static bool load_key(struct loading *l, bool certified) {
            refuse(l, "tls-key-file", o->key_file, "the private key of the certificate");
 }
 
-/* Loads the authorities to trust, and sets what is asked of the other side. */
+/* Loads the trusted authorities, and sets what the peer must prove. */
 static bool load_authorities(struct loading *l) {
     const struct tls_options *o = l->o;
     bool right = !o->ca_file || SSL_CTX_load_verify_file(l->ctx, o->ca_file) == 1 ||
@@ -133,10 +133,10 @@ static bool load_dh_params(struct loading *l) {
     return refuse(l, "tls-dh-params-file", path, "Diffie-Hellman parameters in a PEM file that can be read");
 }
 
-/* Refuses a directive that servers (tls-...) and clients (upstream-tls-...) have; returns false. */
+/* Reports an invalid directive that applies to servers (tls-...) and clients (upstream-tls-...); returns false. */
 static bool refuse_shared(struct loading *l, const char *directive, const char *value, const char *expected) {
     char text[REFUSAL_MAX];
-    ERR_clear_error(); /* says nothing that this does not */
+    ERR_clear_error(); /* OpenSSL's text adds nothing here */
     snprintf(text, sizeof(text), "%s '%s': expected %s", directive, value, expected);
     l->refused(l->arg, directive, text);
     return false;
@@ -232,7 +232,7 @@ void tls_context_free(struct tls_context *c) {
     memory_free(c);
 }
 
-/* The name that the other side has to prove, and that a server with several certificates chooses by. */
+/* Sets the name that the peer must prove, and by which a server chooses among several certificates. */
 static bool ask_for(SSL *ssl, const char *host, bool verify) {
     unsigned char ip[sizeof(struct in6_addr)];
     if (inet_pton(AF_INET, host, ip) == 1 || inet_pton(AF_INET6, host, ip) == 1)

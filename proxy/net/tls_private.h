@@ -6,10 +6,10 @@
 
 #include "proxy/net/tls.h"
 
-/* A new connection's object, of what the context has at this moment. `host`: as tls_connect has it; NULL: the server's
- * side. NULL where OpenSSL has no memory. Thread-safe. */
+/* Makes the OpenSSL object of a new connection, from the context's present contents. `host`: as for tls_connect; NULL:
+ * the server side. NULL if OpenSSL is out of memory. Thread-safe. */
 SSL *tls_context_open(struct tls_context *context, const char *host);
-/* OpenSSL's oldest complaint as text, "" if there is none; all are forgotten. */
+/* Writes OpenSSL's oldest error as text, "" if there is none; clears all errors. */
 void tls_complaint(char *out, size_t size);
 
 #endif

@@ -1,9 +1,9 @@
-/* A line of MONITOR's: time, database, connection, and the command in the quotes that Redis writes. */
+/* One line of MONITOR's output: time, database, connection, and the command in Redis's quotes. */
 #include <string.h>
 
 #include "proxy/overhear/private.h"
 
-/* Reads digits up to a byte that must follow them, and leaves *p behind it. */
+/* Reads digits up to the byte that must follow them, and moves *p after it. */
 static bool number_read(const char **p, const char *end, char behind, int64_t *n) {
     const char *from = *p;
     *n = 0;
@@ -15,7 +15,7 @@ static bool number_read(const char **p, const char *end, char behind, int64_t *n
     return true;
 }
 
-/* Finds where the words begin behind who sent them: "] \"". */
+/* Finds where the words begin, after the sender: "] \"". */
 static const char *words_find(const char *p, const char *end) {
     for (; end - p >= 3; p++) {
         p = memchr(p, ']', (size_t)(end - p) - 2);
@@ -52,8 +52,8 @@ bool overheard_line_read(struct overheard_line *to, const char *line, size_t len
     return true;
 }
 
-/* Valkey 8.1 leaves quotes and backslashes within a word as they are. Writes the words as they ought to be: a quote
- * ends a word where the next one, or nothing, is behind it. */
+/* Valkey 8.1 does not escape quotes and backslashes within a word. Writes the words with escapes: a quote ends a word
+ * only if another word, or nothing, follows it. */
 static void words_mend(const char *p, const char *end, struct text *to) {
     for (bool inside = false; p < end; p++) {
         bool ends = p + 1 == end || (end - p > 2 && p[1] == ' ' && p[2] == '"');
@@ -80,7 +80,7 @@ static bool words_scan(const char *words, size_t len, struct text *bytes, struct
 }
 
 bool overheard_words_read(const struct overheard_line *line, struct text *bytes, struct resp_request *request) {
-    if (memchr(line->words, '\0', line->words_len)) /* MONITOR writes \x00 */
+    if (memchr(line->words, '\0', line->words_len)) /* MONITOR writes a NUL as \x00 */
         return false;
     if (words_scan(line->words, line->words_len, bytes, request))
         return true;

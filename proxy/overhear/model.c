@@ -1,13 +1,12 @@
 /*
- * What is known of keys without asking for them: commands come in the order in which Redis ran them, so that a key is
- * there after the one and gone after the other.
+ * A model of the keys that follows the commands alone. They come in the order in which Redis ran them, so each command
+ * shows whether its key exists afterwards.
  *
- * What is read here of an expiry is Redis's own time, which the lines have. A key that is there and whose end is not
- * known may be gone at any moment: it counts as there for a tenth of a second after a command that has left it there,
- * so that SETNX and EXPIRE belong together.
+ * Expiries are judged by Redis's own time, which the lines contain. A key with an unknown end may be gone at any
+ * moment. It counts as there for a tenth of a second after a command that has left it there, so that SETNX and EXPIRE
+ * belong together.
  *
- * One thing is assumed: that a key is free which somebody tries to acquire by SETNX or SET NX and which nobody has
- * touched since the first line.
+ * The model makes one assumption: if the first command seen for a key is SETNX or SET NX, the key was free before.
  */
 #include <string.h>
 
@@ -102,7 +101,7 @@ static bool acquire(struct model_key *k, struct lock_sight *sight, bool assumes,
     sight->effect = granted ? EFFECT_DONE : EFFECT_LOST;
     if (granted)
         there(k, sight->pttl_ms == PTTL_UNKNOWN ? PTTL_NONE : sight->pttl_ms, now_ms);
-    if (!sure) { /* whoever has it */
+    if (!sure) { /* one session or another holds it */
         bool brief = sight->pttl_ms >= 0 && sight->pttl_ms < SURE_MS;
         k->state = MODEL_PRESENT;
         k->sure_ms = now_ms + (brief ? sight->pttl_ms : SURE_MS);
@@ -124,7 +123,7 @@ static bool extend(struct model_key *k, struct lock_sight *sight, bool condition
         sight->effect = EFFECT_ABSENT;
         return true;
     }
-    if (conditional && sight->pttl_ms != PTTL_NONE) { /* EXPIRE NX, ...: one of two */
+    if (conditional && sight->pttl_ms != PTTL_NONE) { /* EXPIRE NX, ...: the result is one of two */
         k->end_known = false;
         k->sure_ms = now_ms;
         sight->effect = EFFECT_NOTHING;
@@ -169,7 +168,7 @@ static bool count(struct model_key *k, struct lock_sight *sight, int64_t now_ms)
     return sure;
 }
 
-/* What writes only: HSETNX and INCR of which nobody knows yet that they are a lock's come as counts. */
+/* Commands that only write. HSETNX and INCR are counts until they are known to belong to a lock. */
 static bool pass(struct model_key *k, struct lock_sight *sight, int64_t now_ms) {
     sight->effect = EFFECT_NOTHING;
     if (sight->pttl_ms != PTTL_UNKNOWN)
@@ -243,7 +242,7 @@ static bool queue(struct model_key *k, struct lock_sight *sight, int64_t now_ms)
                 node_remove(k, 0);
         }
     }
-    k->shown = node; /* stands for the node from here on */
+    k->shown = node; /* from here on its address represents the node */
     sight->value = (const char *)&k->shown;
     sight->value_len = sizeof(k->shown);
     return sure;

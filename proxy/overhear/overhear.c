@@ -1,9 +1,10 @@
 /*
- * From lines to the advisor's events: whose command it was, what it means to a lock, what became of it.
+ * Translates lines to the advisor's events: the session that sent the command, what the command means to a lock, and
+ * its result.
  *
- * Scripts show what they do in lines of their own, behind their call, and nothing comes between: these are taken for
- * commands of whoever called. Where the script's text tells what it is for (advise_script_read) the whole of it is one
- * event, which needs no reply either: a script that acquires and has written nothing has lost.
+ * The commands of a script are lines after the line of its call, without others in between; they count as the caller's
+ * commands. If the script's text shows its purpose (advise_script_read), the whole script is one event. It needs no
+ * reply: if an acquiring script has written nothing, it has lost.
  */
 #include <stdio.h>
 #include <string.h>
@@ -23,18 +24,18 @@ enum {
     NAME_SIZE = 48,
     KEYS_MAX = 64,
     KEY_MAX = 512,
-    ASKS = 64,            /* PTTLs that are on their way */
-    ASKS_MAX = 20000,     /* in all */
-    SOURCE_MAX = 4096,    /* of a script that is read */
-    COUNTERS_SAMPLED = 61 /* as the proxy looks at INCR and HSETNX */
+    ASKS = 64,            /* PTTLs that are in flight */
+    ASKS_MAX = 20000,     /* PTTLs in all */
+    SOURCE_MAX = 4096,    /* longest script that is read */
+    COUNTERS_SAMPLED = 61 /* the sampling rate, as in the proxy for INCR and HSETNX */
 };
 
 struct talker {
-    uint64_t hash; /* of its address; 0: the place is empty */
+    uint64_t hash; /* of its address; 0: unused */
     uint64_t id;
-    uint64_t listed; /* the CLIENT LIST that had it last */
+    uint64_t listed; /* the last CLIENT LIST that contained it */
     int64_t seen_ms;
-    uint64_t client; /* hash of its identity */
+    uint64_t client; /* the hash of its identity */
     bool watches, gone;
     char address[HOST_SIZE]; /* without the port */
     char user[NAME_SIZE], name[NAME_SIZE];
@@ -42,7 +43,7 @@ struct talker {
     char identity[IDENTITY_MAX];
 };
 
-/* A PTTL that was asked for. Its line and its answer come in either order. */
+/* A PTTL that was sent. Its line and its reply come in either order. */
 struct ask {
     uint64_t hash;
     bool lined, answered;
@@ -56,11 +57,11 @@ struct overhear {
     struct overheard counts;
     struct talker talkers[SESSIONS][WAYS];
     uint64_t last_id, lists;
-    struct talker *last; /* who sent the last line but a script's */
+    struct talker *last; /* the sender of the last line that is not a script's */
     struct text bytes, line;
     struct resp_request request;
     uint32_t counters_seen;
-    /* the script that is running */
+    /* the script that runs at present */
     struct advise_text script;
     char script_key[KEY_MAX];
     size_t script_key_len;
@@ -68,14 +69,14 @@ struct overhear {
     uint64_t script_value;
     int64_t script_pttl_ms;
     bool script_wrote, script_deleted;
-    /* who asks */
+    /* the connection that asks */
     char word[NAME_SIZE], self[HOST_SIZE];
     size_t self_len;
     char asked_key[KEY_MAX];
-    size_t asked_len; /* 0: nothing to ask for */
+    size_t asked_len; /* 0: no key to ask for */
     uint64_t asked_hash;
     struct ask asks[ASKS];
-    size_t first, lined, answered, last_ask; /* running numbers */
+    size_t first, lined, answered, last_ask; /* sequence numbers */
 };
 
 struct overhear *overhear_new(struct advisor *a, uint64_t seed, uint64_t number) {
@@ -102,7 +103,7 @@ const struct overheard *overhear_counts(const struct overhear *o) {
     return &o->counts;
 }
 
-/* ---- who ---- */
+/* ---- clients ---- */
 
 static void __attribute__((format(printf, 3, 4))) put(char *out, size_t size, const char *format, ...) {
     size_t len = strlen(out);
@@ -112,7 +113,8 @@ static void __attribute__((format(printf, 3, 4))) put(char *out, size_t size, co
     va_end(args);
 }
 
-/* The proxy's own words for a client, but that a user `default` is left out: new connections' users are not known. */
+/* Writes a client's identity as the proxy does, but without the user `default`: the user of a new connection is not
+ * known. */
 static void identify(struct overhear *o, struct talker *t) {
     t->identity[0] = '\0';
     put(t->identity, sizeof(t->identity), "%s", t->address);
@@ -127,7 +129,7 @@ static void copy(char *to, size_t size, const char *from, size_t len) {
     snprintf(to, size, "%.*s", (int)(len < size ? len : size - 1), from);
 }
 
-/* The host of "127.0.0.1:4000" or "[::1]:4000"; "unix" of the path of a socket. */
+/* The host of "127.0.0.1:4000" or "[::1]:4000"; "unix" for the path of a socket. */
 static void host_copy(char out[HOST_SIZE], const char *address, size_t len) {
     size_t end = len;
     if (len > 5 && memcmp(address, "unix:", 5) == 0)
@@ -171,7 +173,7 @@ static struct talker *talker_get(struct overhear *o, const char *address, size_t
 
 static void talker_left(struct overhear *o, struct talker *t) {
     if (!t->gone)
-        advisor_left(o->advisor, t->id, false); /* MONITOR does not show when */
+        advisor_left(o->advisor, t->id, false); /* MONITOR does not show one-shot clients */
     t->gone = true;
 }
 
@@ -218,7 +220,7 @@ void overhear_clients(struct overhear *o, const char *text, size_t len) {
     }
 }
 
-/* ---- what is told ---- */
+/* ---- events ---- */
 
 static void note(struct overhear *o, struct talker *t, struct advise_sight *sight) {
     sight->session_id = t->id;
@@ -235,13 +237,13 @@ static uint64_t key_hash(const struct overhear *o, uint32_t db, const char *key,
     return (hash_bytes(&o->seed, key, len) + db) | 1;
 }
 
-/* Whether a command is one by which locks are acquired, so that its key is followed from then on. */
+/* Whether the command can acquire a lock, so that its key is followed from then on. */
 static bool attempts(const struct command *c, const struct lock_sight *sight) {
     return sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_COUNT_UP || sight->verb == LOCK_QUEUE_PUSH ||
            sight->verb == LOCK_SWAP || c->id == COMMAND_LREM;
 }
 
-/* Whether what became of a command is of interest, as the proxy has it outside of all rules. */
+/* Whether the command's result is of interest, by the same rule as in the proxy outside of all rules. */
 static bool wanted(struct overhear *o, const struct command *c, const struct lock_sight *sight, bool watched) {
     const char *key = sight->key.name;
     size_t len = sight->key.len;
@@ -272,7 +274,7 @@ static bool in_script(const struct overhear *o, const struct lock_sight *sight, 
            memcmp(sight->key.name, o->script_key, sight->key.len) == 0;
 }
 
-/* Notes what a script does to its lock: it is told as a whole. */
+/* Notes what a command of a script does to its lock: the whole script is reported as one event. */
 static void script_does(struct overhear *o, const struct lock_sight *sight) {
     if (sight->effect == EFFECT_LOST)
         return;
@@ -282,7 +284,7 @@ static void script_does(struct overhear *o, const struct lock_sight *sight) {
         o->script_wrote = true;
 }
 
-/* Tells of a command on one key. `sure`: what became of it is known. */
+/* Reports a command on one key. `sure`: its result is known. */
 static void tell(struct overhear *o, struct talker *t, const struct command *c, struct lock_sight *sight, bool sure,
                  bool scripted) {
     bool interesting = wanted(o, c, sight, t->watches);
@@ -309,7 +311,7 @@ static void tell(struct overhear *o, struct talker *t, const struct command *c, 
         note(o, t, &to);
 }
 
-/* HSETNX and HDEL are about one field: the key is followed while it is always the same one. */
+/* HSETNX and HDEL concern one field: the key is followed while the field stays the same. */
 static void field_follow(struct overhear *o, struct model_key *k, const struct command *c) {
     size_t len;
     if (c->id != COMMAND_HSETNX && c->id != COMMAND_HDEL)
@@ -321,13 +323,14 @@ static void field_follow(struct overhear *o, struct model_key *k, const struct c
     k->field = hash;
 }
 
-/* What the model can't follow of a list: other ends than its tail, several nodes at once. */
+/* Whether the command changes a list in a way that the model does not follow: in the middle, pushing at the head,
+ * popping at the tail, or several nodes at once. */
 static bool queue_lost(const struct overhear *o, const struct command *c) {
     return c->id == COMMAND_LPUSH || c->id == COMMAND_LPUSHX || c->id == COMMAND_LINSERT || c->id == COMMAND_RPOP ||
            (c->id == COMMAND_RPUSH && o->request.argc > 3) || (c->id == COMMAND_LPOP && o->request.argc > 2);
 }
 
-/* A command on one key. `lost`: of MSETNX, another of its keys is there. */
+/* Handles a command on one key. `lost`: another of MSETNX's keys exists. */
 static void on_key(struct overhear *o, struct talker *t, const struct overheard_line *line, const struct command *c,
                    uint32_t index, bool scripted, bool lost) {
     struct lock_sight sight;
@@ -364,7 +367,7 @@ static void on_key(struct overhear *o, struct talker *t, const struct overheard_
         tell(o, t, c, &sight, sure, scripted);
 }
 
-/* Whether one of MSETNX's keys is there, so that it does nothing. */
+/* Whether one of MSETNX's keys exists, so that it does nothing. */
 static bool msetnx_lost(struct overhear *o, const struct overheard_line *line, const struct command *c) {
     for (size_t i = 1; c->id == COMMAND_MSETNX && i < o->request.argc; i += 2) {
         size_t len;
@@ -378,7 +381,7 @@ static bool msetnx_lost(struct overhear *o, const struct overheard_line *line, c
 
 /* ---- scripts ---- */
 
-/* Tells what the script has done that ran last. */
+/* Reports what the last script has done. */
 static void script_end(struct overhear *o) {
     struct advise_sight to = {.key = {.db = o->script_db, .name = o->script_key, .len = o->script_key_len},
                               .scripted = true,
@@ -429,7 +432,7 @@ static uint64_t sha1_head(const char *text, size_t len) {
     return sha1;
 }
 
-/* A script is called: what it does comes in the next lines. */
+/* A script is called: the next lines show its commands. */
 static void script_called(struct overhear *o, const struct overheard_line *line, const struct command *c) {
     const struct resp_request *r = &o->request;
     size_t len, key_len;
@@ -467,7 +470,7 @@ static void script_called(struct overhear *o, const struct overheard_line *line,
 
 /* ---- lines ---- */
 
-/* What a connection says of itself. */
+/* A connection's CLIENT commands about itself. */
 static void on_client(struct overhear *o, struct talker *t) {
     const struct resp_request *r = &o->request;
     const char *bytes = o->bytes.data;
@@ -482,7 +485,7 @@ static void on_client(struct overhear *o, struct talker *t) {
     }
 }
 
-/* Commands that concern no key. True: that was all. */
+/* Handles commands without keys. True: the command was one. */
 static bool on_other(struct overhear *o, struct talker *t, const struct overheard_line *line, const struct command *c) {
     size_t len;
     switch ((int)c->id) {
@@ -519,13 +522,13 @@ static bool on_other(struct overhear *o, struct talker *t, const struct overhear
     }
 }
 
-/* Makes room behind questions that have both their line and their answer. */
+/* Drops the questions that have both their line and their reply. */
 static void asks_settle(struct overhear *o) {
     while (o->first < o->lined && o->first < o->answered)
         o->first++;
 }
 
-/* The line of a PTTL that was asked for: this is where its answer belongs. */
+/* Handles the line of a PTTL that was sent: the reply applies at this point. */
 static void asked_line(struct overhear *o, const struct overheard_line *line) {
     if (o->lined == o->last_ask)
         return;
@@ -566,7 +569,7 @@ bool overhear_asks(struct overhear *o, const char **key, size_t *len) {
     return true;
 }
 
-/* Whether the line is of the connection that asks. */
+/* Whether the line belongs to the connection that asks. */
 static bool is_self(struct overhear *o, const struct overheard_line *line, const struct command *c) {
     size_t len;
     if (!o->word[0])
@@ -593,7 +596,7 @@ static void on_command(struct overhear *o, const struct overheard_line *line, co
     if (!t || !c || !command_arity_ok(c, o->request.argc))
         return;
     t->seen_ms = line->time_ms;
-    t->listed = t->listed < o->lists ? o->lists : t->listed; /* it is there */
+    t->listed = t->listed < o->lists ? o->lists : t->listed; /* its line shows that it is connected */
     if (!scripted && on_other(o, t, line, c))
         return;
     if (!lock_row_of(c)->name)
@@ -609,7 +612,7 @@ bool overhear_line(struct overhear *o, const char *text, size_t len) {
     o->asked_len = 0;
     if (!overheard_line_read(&line, text, len) || !overheard_words_read(&line, &o->bytes, &o->request)) {
         script_end(o);
-        o->last = NULL; /* whose script's lines may follow nobody knows */
+        o->last = NULL; /* the lines of an unknown script may follow */
         o->counts.garbage++;
         return false;
     }
@@ -625,7 +628,7 @@ bool overhear_line(struct overhear *o, const char *text, size_t len) {
         o->counts.first_ms = line.time_ms;
     if (line.time_ms > o->counts.last_ms)
         o->counts.last_ms = line.time_ms;
-    line.time_ms = o->counts.last_ms; /* time does not go back */
+    line.time_ms = o->counts.last_ms; /* time must not go back */
     on_command(o, &line, c);
     return true;
 }

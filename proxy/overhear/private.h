@@ -9,7 +9,7 @@
 
 /* ---- line.c ---- */
 
-/* A line, taken apart. Borrowed. */
+/* The parts of a line. Borrowed. */
 struct overheard_line {
     int64_t time_ms; /* since 1970 */
     uint32_t db;
@@ -19,50 +19,50 @@ struct overheard_line {
     size_t words_len;
 };
 
-/* False: it is none of MONITOR's. */
+/* False: it is not a line of MONITOR's. */
 bool overheard_line_read(struct overheard_line *to, const char *line, size_t len);
-/* Writes the command as a client sends it to *bytes, and scans it. False: it is none. */
+/* Writes the command in RESP to *bytes, and scans it. False: it is no command. */
 bool overheard_words_read(const struct overheard_line *line, struct text *bytes, struct resp_request *request);
 
-/* ---- model.c: what is known of keys ---- */
+/* ---- model.c: the state of keys ---- */
 
 enum { MODEL_NODES = 16 };
 
 enum model_state { MODEL_UNKNOWN, MODEL_ABSENT, MODEL_PRESENT };
 
 struct model_key {
-    uint64_t hash; /* 0: the place is empty */
+    uint64_t hash; /* 0: unused */
     enum model_state state;
-    bool counted;               /* what the counter says is known */
-    bool listed;                /* so is what the list has */
-    bool end_known;             /* PRESENT */
-    bool asked;                 /* PTTL was asked for behind the last command on it */
-    bool assumed;               /* the last command acquired it, if it was free, as nobody had touched it */
-    uint8_t nodes;              /* of the list */
-    int64_t end_ms;             /* 0: none */
-    int64_t count;              /* the counter's number */
-    int64_t seen_ms;            /* the last command on it */
-    int64_t sure_ms;            /* so long it counts as there, where its end is not known */
-    uint64_t field;             /* of the hash: the one that is followed; 0: none */
-    uint64_t node[MODEL_NODES]; /* hashes, the head first */
-    uint64_t shown;             /* the one that the last command was about */
+    bool counted;    /* the counter's number is known */
+    bool listed;     /* the list's nodes are known */
+    bool end_known;  /* the expiry is known; for PRESENT */
+    bool asked;      /* PTTL was asked for after the last command on it */
+    bool assumed;    /* the last command acquired it, provided that it was free; no command on it was seen before */
+    uint8_t nodes;   /* nodes in the list */
+    int64_t end_ms;  /* 0: no expiry */
+    int64_t count;   /* the counter's number */
+    int64_t seen_ms; /* time of the last command on it */
+    int64_t sure_ms; /* up to then it counts as there, if its end is not known */
+    uint64_t field;  /* the field of the hash that is followed; 0: none */
+    uint64_t node[MODEL_NODES]; /* hashes, the head's first */
+    uint64_t shown;             /* the node of the last command */
 };
 
 struct model;
 struct model *model_new(void);
 void model_free(struct model *m);
-/* What is known of a key, at this time: an expiry may have come. NULL: it is not followed. Valid until the next call of
+/* The state of a key at this time, after expiries. NULL: it is not followed. Valid until the next call of
  * model_follow. */
 struct model_key *model_find(struct model *m, uint64_t hash, int64_t now_ms);
-/* What is known of a key that is followed from now on, if it was not before: then the one of its set whose last command
- * is longest ago makes room. Valid until the next call. */
+/* The state of a key, which is followed from now on. If its set is full, the key with the oldest last command makes
+ * room. Valid until the next call. */
 struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms);
-/* Nothing is known of any key any more. */
+/* Forgets all keys. */
 void model_forget(struct model *m);
-/* Gives the sight the effect that its command had, as far as that follows from what is known, and follows what is known
- * then. `hash`: it is about a field. False: the outcome is not known. */
+/* Gives the sight the effect of its command, as far as it follows from the state, and updates the state. `hash`: it
+ * concerns a field. False: the result is not known. */
 bool model_run(struct model_key *k, struct lock_sight *sight, bool conditional, bool hash, int64_t now_ms);
-/* The key was there, or not, as PTTL said. */
+/* PTTL has answered: the key was there, or not. */
 void model_told(struct model_key *k, int64_t pttl_ms, int64_t at_ms);
 
 #endif

@@ -1,7 +1,6 @@
 /*
- * The Lua scripts of scripts/lua/, embedded at build time with the SHA1 of their exact bytes.
- * What is in each besides its own file says scripts/embed_lua.cmake. The contract of all is in common.lua and
- * arguments.lua.
+ * The Lua scripts of scripts/lua/, embedded at build time with the SHA1 of their exact bytes. scripts/embed_lua.cmake
+ * lists which other files are part of each script. common.lua and arguments.lua describe the contract of all scripts.
  */
 #ifndef LOCKKEEPER_UPSTREAM_SCRIPT_H
 #define LOCKKEEPER_UPSTREAM_SCRIPT_H
@@ -14,7 +13,8 @@ struct script {
     const char *source;
     size_t len;
     const char *sha1; /* 40 hex digits */
-    const char *call; /* what follows the number of words in a call with two keys: SCRIPT_CALL_LEN bytes of RESP */
+    const char *call; /* RESP of a call with two keys: EVALSHA, the SHA1 and "2", SCRIPT_CALL_LEN bytes; they follow the
+                         number of arguments */
 };
 
 enum { SCRIPT_CALL_LEN = 13 + 47 + 7 }; /* EVALSHA, the SHA1, 2 */
@@ -51,8 +51,9 @@ static inline const struct script *script_get(enum script_id id) {
     return &script_table[id];
 }
 
-/* The error that a command would have had outside of a script, in `out` (size bytes, no NUL), where `error` says from
- * which script and line it came; both are without '-' and CR LF. False: it does not, or there is no room. */
+/* Writes the error that the command would have had outside of a script to `out` (at most `size` bytes, no NUL). It cuts
+ * the script and the line, which Redis adds, from `error`. Both texts are without '-' and CR LF. Returns false if
+ * `error` names no script, or if there is no room. */
 bool script_error_plain(const char *error, size_t len, char *out, size_t size, size_t *out_len);
 
 #endif

@@ -6,11 +6,11 @@
  *         request->ops->reply  <───────────┼── MOVED, ASK, TRYAGAIN, NOSCRIPT ────┤ replies in order
  *         request->ops->fail   <───────────┴── lost connection: again, or failed ─┘
  *
- * What a shared connection can't carry (transactions, blocking commands, subscriptions) goes over a pin: a connection
- * of the caller's own to one node, without redirects and repeats.
+ * Requests that a shared connection can't carry (transactions, blocking commands, subscriptions) go over a pin: a
+ * connection to one node that only the caller uses. The upstream neither redirects nor repeats requests on a pin.
  *
- * It knows no sessions and no locks; it gives each request exactly one end: a complete reply, or fail.
- * No callback is called from inside upstream_submit, upstream_pin_submit or upstream_unpin.
+ * It knows no sessions and no locks. Each request ends exactly once: with a complete reply, or with fail. No callback
+ * is called from inside upstream_submit, upstream_pin_submit or upstream_unpin.
  */
 #ifndef LOCKKEEPER_UPSTREAM_UPSTREAM_H
 #define LOCKKEEPER_UPSTREAM_UPSTREAM_H
@@ -43,108 +43,112 @@ struct upstream_config {
     const char *sentinel_name;                     /* the master's, for UPSTREAM_SENTINEL */
     const char *sentinel_user, *sentinel_password; /* the same for Sentinels */
     unsigned connections;                          /* shared connections to a node, for each pool */
-    unsigned pins_node;   /* connections to a node that single clients have for themselves, at most; 0: as it allows */
-    unsigned pins_client; /* of these, those of one client; 0: half */
-    unsigned pins_total;  /* of the whole process, to all nodes; 0: any number */
-    int64_t timeout_ms;   /* upstream-timeout */
-    struct tls_context *tls; /* for all nodes but those behind unix sockets; borrowed; NULL: plain */
+    unsigned pins_node;      /* connections to a node that single clients use alone, at most; 0: derived from the node's
+                                maxclients */
+    unsigned pins_client;    /* how many of them one client may have; 0: half */
+    unsigned pins_total;     /* the same for the whole process, to all nodes; 0: no limit */
+    int64_t timeout_ms;      /* upstream-timeout */
+    struct tls_context *tls; /* for all nodes except those behind unix sockets; borrowed; NULL: plain */
 };
 
-/* The number of a login, who a connection is logged in as. Interned until it is released, or for the life of the
- * process; 0 is the configuration's upstream-user and upstream-password (or nobody). Thread-safe. user may be NULL
- * (AUTH with one argument). */
+/* The number of a login: the user that a connection is logged in as, with its password. The number is valid until it is
+ * released, or for the life of the process. 0 is the configuration's upstream-user and upstream-password, or no login
+ * if they are not set. Thread-safe. user may be NULL (AUTH with one argument). */
 uint32_t upstream_login_intern(const char *user, size_t user_len, const char *password, size_t password_len);
-/* Gives back a login that one upstream_login_intern took (a client may try passwords for ever). When as many were given
- * back as taken the login is forgotten, but for the last ones that were right, which have the same number if they come
- * again; other numbers are never used again. Optional; 0 is ignored. Thread-safe. */
+/* Gives back a login taken by one upstream_login_intern; clients may try passwords for ever, so logins must not pile
+ * up. After the last release the login is forgotten. Exception: the last logins that a node accepted get the same
+ * number if they come again. A number is never used for another login. Calling it is optional; 0 is ignored.
+ * Thread-safe. */
 void upstream_login_release(uint32_t login);
-/* The login was right; returns whether it has been lately. Or it was wrong, as a node says: for a moment no connection
- * is opened for it. Thread-safe. */
+/* Notes that a node accepted the login; returns whether a node had accepted it before. upstream_login_refuse notes that
+ * a node refused it: for one second no connection is opened for it. Thread-safe. */
 bool upstream_login_prove(uint32_t login);
 void upstream_login_refuse(uint32_t login);
-/* Logins that are nobody's: connections of such a lane begin without AUTH. Clients' logins are tried over the first
- * one's; over the second one's the proxy asks what a node grants to who has not logged in, and the third one is theirs
- * where they are not who the proxy is. */
+/* Lanes without AUTH: their connections send none, so the node treats them as its default user. TRIED: clients' logins
+ * are tried over it. ASKED: the proxy asks over it what the node permits to clients without login. STRANGER: clients
+ * without login use it, if they must not act as the proxy's own user. */
 #define UPSTREAM_LOGIN_TRIED    UINT32_MAX
 #define UPSTREAM_LOGIN_ASKED    (UINT32_MAX - 1)
 #define UPSTREAM_LOGIN_STRANGER (UINT32_MAX - 2)
 
-/* What a shared connection is for: requests with equal keys share. */
+/* Selects a shared connection: requests with equal lanes share one. */
 struct upstream_lane {
     uint32_t login;
     uint32_t db;
-    uint32_t dedicated; /* upstream_dedicated_new; 0: shared with everybody */
+    uint32_t dedicated; /* from upstream_dedicated_new; 0: shared by all sessions */
     uint32_t protocol;  /* 2 or 3 */
 };
 _Static_assert(sizeof(struct upstream_lane) == 16, "no bytes between the fields: lanes are compared as a whole");
 
 enum upstream_failure {
     UPSTREAM_NOT_SENT, /* no byte of the request left the proxy */
-    UPSTREAM_UNKNOWN,  /* some did: the outcome is unknown */
+    UPSTREAM_UNKNOWN,  /* some bytes left the proxy: the outcome is unknown */
     UPSTREAM_REFUSED   /* the node refused the lane (AUTH, SELECT, HELLO); `error` is the node's own error */
 };
 
-/* Which connection of a lane a request goes over: one that everybody's do, or one for those behind which nobody else is
- * to wait: scripts of the application, which may run long, and requests of who is known to be sent long replies. */
+/* Which connection of a lane a request goes over. Most requests share one. Scripts of the application, which may run
+ * long, and requests of sessions that get long replies have one each, so that other requests need not wait behind
+ * them. */
 enum upstream_apart { UPSTREAM_TOGETHER, UPSTREAM_SCRIPTS, UPSTREAM_LONG, UPSTREAM_APARTS = UPSTREAM_LONG };
 
 struct upstream_request;
 
 struct upstream_request_ops {
-    /* The next bytes of the reply. `data` is borrowed for the call. `last` is set with its final bytes; most
-     * replies come in one call. With `last` the request is the owner's again, who may free it or submit it
-     * anew from inside the callback, as it may submit others. */
+    /* Delivers the next bytes of the reply. `data` is borrowed for the call. `last` is set with its final bytes; most
+     * replies come in one call. With `last`, the owner owns the request again: it may free it or submit it anew inside
+     * the callback, and it may submit others. */
     void (*reply)(struct upstream_request *r, const char *data, size_t len, bool last);
     /* Says that no reply will come, or no more of it. `error` is a whole RESP error without '-' and CR LF, e.g.
-     * "UPSTREAM node 127.0.0.1:7001 was lost; the outcome of the request is unknown". The request is the owner's
+     * "UPSTREAM node 127.0.0.1:7001 was lost; the outcome of the request is unknown". The owner owns the request
      * again. */
     void (*fail)(struct upstream_request *r, enum upstream_failure why, const char *error);
-    /* May be NULL. The request was redirected (or has to be repeated) and is on its way to another node, so
-     * later requests of the same client must not overtake it. Called at most once a request. */
+    /* May be NULL. The request is on its way to another node, because it was redirected or has to be repeated. Later
+     * requests of the same client must not overtake it. Called at most once per request. */
     void (*redirected)(struct upstream_request *r);
-    /* May be NULL: always. Whether the request may be repeated after a delay (TRYAGAIN and its kin). No, where later
-     * requests of the same client are on their way that must not overtake it: it ends with the node's error. */
+    /* May be NULL: always. Whether the request may be repeated after a delay (for TRYAGAIN and similar errors). It may
+     * not if later requests of the same client are on their way, which must not overtake it. The request then ends with
+     * the node's error. */
     bool (*may_wait)(const struct upstream_request *r);
     /* May be NULL: no. Whether the request may take longer than the upstream's timeout, as long as its node answers
      * others. */
     bool (*may_last)(const struct upstream_request *r);
-    /* May be NULL: no. Whether nobody wants the request any more: asked when it has waited, for a connection or a new
-     * map, and would be sent now. It fails as not sent. */
+    /* May be NULL: no. Whether the result is not needed any more. Asked before a request is sent that has waited for a
+     * connection or a new map. If so, the request fails as not sent. */
     bool (*pointless)(const struct upstream_request *r);
 };
 
-/* A request in flight. Embedded in the caller's structure; fields are private to this folder, except those of the
- * first group, which the caller sets before upstream_submit. Nothing else has to be initialised but in_flight. */
+/* A request in flight. Embedded in the caller's structure. The caller sets the fields of the first group before
+ * upstream_submit, and must initialise in_flight; all other fields are private to this folder. */
 struct upstream_request {
     const struct upstream_request_ops *ops;
     const struct script *script; /* the bytes are an EVALSHA of this script: NOSCRIPT is repeated as EVAL */
-    bool repeatable;             /* safe to send again (our scripts, and what only reads) */
-    uint32_t script_at;          /* for upstream_submit_batch */
-    uint32_t affinity;           /* requests with equal affinity (a session's id; 0: the proxy itself) keep to one
-                                    connection of a lane */
-    uint8_t apart;               /* enum upstream_apart */
-    bool was_redirected;         /* set by the upstream */
-    bool in_flight;              /* set by the upstream: between submit and its end */
-    bool multi_refused;          /* set by the upstream: upstream_submit_batch's MULTI was refused */
+    bool repeatable;             /* safe to send again (the proxy's own scripts, and requests that only read) */
+    uint32_t script_at;          /* for upstream_submit_batch: the offset of the command that calls `script` */
+    uint32_t affinity; /* requests with equal affinity (a session's id; 0: the proxy itself) use the same connection of
+                          a lane */
+    uint8_t apart;     /* enum upstream_apart */
+    bool was_redirected; /* set by the upstream */
+    bool in_flight;      /* set by the upstream: true from submit until the request ends */
+    bool multi_refused;  /* set by the upstream: upstream_submit_batch's MULTI was refused */
     /* ---- private ---- */
-    uint8_t leading; /* replies before the one that counts: upstream_submit_batch; else 0 */
+    uint8_t leading; /* upstream_submit_batch: replies before the one that is delivered; else 0 */
     uint8_t hops;
     uint8_t attempts; /* how often it was sent again after a lost connection */
-    uint8_t delays;   /* how often it waited, for TRYAGAIN and its kin or for a new map */
-    bool asking;      /* sent right behind an ASKING */
+    uint8_t delays;   /* how often it waited: for TRYAGAIN and similar errors, or for a new map */
+    bool asking;      /* sent right after an ASKING */
     bool eval;        /* sent in full after NOSCRIPT */
     bool streaming;   /* some bytes of the reply have been handed on */
     bool sent_before; /* some bytes left on a connection that is gone */
-    bool placeholder; /* in the place of one that was abandoned */
-    bool pinned;      /* on a connection of the caller's own: neither redirected nor repeated */
+    bool placeholder; /* stands in the place of an abandoned request */
+    bool pinned;      /* on a pin: neither redirected nor repeated */
     bool open;        /* more of its bytes are to come */
-    bool for_map;     /* it waits for a new map; meaningful while it waits */
+    bool for_map;     /* it waits for a new map; only meaningful while it waits */
     int32_t slot;
     struct upstream_lane lane;
     struct list_node link;
     struct upstream_conn *conn;
-    struct upstream_node *node; /* asked for by upstream_submit_to, else NULL */
-    struct upstream_node *told; /* where a redirect sent it; only after was_redirected */
+    struct upstream_node *node; /* the node that upstream_submit_to names, else NULL */
+    struct upstream_node *told; /* the node that a redirect sent it to; only valid if was_redirected */
     struct chunk *chunk;
     const char *bytes;
     size_t len;
@@ -153,15 +157,15 @@ struct upstream_request {
 
 struct upstream_events {
     void *arg;
-    /* Says that the upstream can serve (the first slot map is there, the master is known, or a standalone is
-     * configured), or, with `error`, why its first attempt to get there has failed. Called once. */
+    /* Says that the upstream can serve: the first slot map is there, the master is known, or a standalone is
+     * configured. With `error`: the first attempt to get there has failed. Called once. */
     void (*ready)(void *arg, const char *error);
-    /* May be NULL. A node has answered a client's request with NOAUTH: nobody is logged in on its connection. */
+    /* May be NULL. A node has answered a client's request with NOAUTH: the connection is not logged in. */
     void (*noauth)(void *arg);
 };
 
-/* Makes an upstream. `config` is borrowed and outlives it; `readable` (the loop's) and `pool` are the thread's. NULL
- * where an address is none, or Sentinel's master has no name. SIGPIPE has to be ignored by the process. */
+/* Makes an upstream. `config` is borrowed and must outlive it; `readable` and `pool` belong to the same thread. NULL if
+ * an address is malformed, or no name is given for Sentinel's master. The process must ignore SIGPIPE. */
 struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
                               struct chunk_pool *pool, const struct upstream_events *events);
 /* Changes the time after which a silent connection that owes a reply is dropped, also for requests in flight. */
@@ -169,79 +173,81 @@ void upstream_set_timeout(struct upstream *u, int64_t timeout_ms);
 /* Closes all connections and frees the upstream; requests in flight fail. */
 void upstream_free(struct upstream *u);
 
-/* Sends a request to the node of `slot` (SLOT_NONE: any node). The bytes are copied. Returns NULL, or where it
- * can't even be queued (no node serves the slot, the node is known to be down) the error in the form of
- * ops->fail (static or valid until the next call): the request was not taken then. */
+/* Sends a request to the node of `slot` (SLOT_NONE: any node). The bytes are copied. Returns NULL, or an error in the
+ * form of ops->fail if the request can't even be queued (no node serves the slot, the node is known to be down). The
+ * error is static or valid until the next call; the request was not taken then. */
 const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
                             const char *bytes, size_t len) __attribute__((warn_unused_result));
-/* Sends the AUTH of an interned login, over a connection that is for that alone, where others are tried as well: what
- * has been logged in before says nothing of whether the password still holds. */
+/* Sends the AUTH of an interned login over the connection that is only used to try logins. A connection that is logged
+ * in already would not tell whether the password is still valid. */
 const char *upstream_submit_login(struct upstream *u, struct upstream_request *r, uint32_t login)
     __attribute__((warn_unused_result));
-/* Sends a batch: several commands, which nobody else's come between: MULTI, `leading` - 1 more, and EXEC, whose reply
- * is the request's. A redirect that keeps them from being executed is followed for all of them, and they are repeated
- * as others are, but for TRYAGAIN; another such error is the reply (EXECABORT ...), and nothing was executed. Where the
- * node refused MULTI it ran them one by one: the reply is then that of the command in the middle (the one with leading
- * / 2 before it), and r->multi_refused is set. The first EVALSHA of r->script, at r->script_at, goes by its source
- * where the connection may not have had that. */
+/* Sends several commands as one batch, without requests of others between them: MULTI, `leading` - 1 more commands, and
+ * EXEC. EXEC's reply is the request's. If a redirect prevents the execution, the whole batch follows it. The batch is
+ * repeated like other requests, but not for TRYAGAIN; any other error that prevents the execution is the reply
+ * (EXECABORT ...). If the node refuses MULTI, it runs the commands one by one. The reply is then that of the command
+ * with leading / 2 commands before it, and r->multi_refused is set. The first EVALSHA of r->script, at r->script_at, is
+ * sent with its source if the connection may not have sent the source yet. */
 const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
                                   const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));
-/* Notes that a node did not know a batch's script: each connection's next batch sends the script by its source. */
+/* Notes that a node did not know a batch's script: the next batch on each connection sends the script's source. */
 void upstream_script_unknown(struct upstream *u);
-/* Sends a request as upstream_submit does, but to this node; redirects are not followed (the error is the reply). */
+/* Sends a request as upstream_submit does, but to this node. Redirects are not followed: the error is the reply. */
 const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,
                                const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));
 
-/* Stops reading a connection whose oldest request's owner can't take more of its reply, of which parts have come, until
- * upstream_go_on, which has to follow before the owner loses interest. A shared connection is not used for later
- * requests then; what waits behind it, is of the proxy itself and may be repeated, is asked once more over another one.
- * False, and nothing happens, where other requests of another affinity wait behind it. */
+/* Stops reading a request's connection, because the owner can't take more of its reply yet. Parts of the reply must
+ * have come. The owner must call upstream_go_on before it abandons the request. Later requests use another connection.
+ * The proxy's own repeatable requests behind it are sent again over another connection. Returns false, and reads on, if
+ * requests of another affinity wait behind it. */
 bool upstream_hold(struct upstream_request *r) __attribute__((warn_unused_result));
 void upstream_go_on(struct upstream_request *r);
 
-/* Has later requests of others go over another connection than this one, whose reply is long, or followed by such. */
+/* Sends later requests of other sessions over another connection, since this request's reply is long, or more long
+ * replies follow it. */
 void upstream_set_apart(struct upstream_request *r);
 
-/* The node that an ASK has sent the request to, which has just got its reply, or NULL. For the moment of the reply. */
+/* The node that an ASK has sent the request to, or NULL. Only valid while the reply is delivered. */
 struct upstream_node *upstream_asked_node(const struct upstream_request *r);
 
-/* Whether a submitted request waits to be written: no byte of it has left, on whatever connection. */
+/* Whether a submitted request is still unsent: no byte of it has left on any connection. */
 bool upstream_unsent(const struct upstream_request *r);
 
 /* Marks a submitted request as holding a password: its bytes are overwritten when it need not be sent again. */
 void upstream_secret(struct upstream_request *r);
 
-/* Abandons a request in which its owner has lost interest: its reply will be read and dropped, no callback is called,
- * and the memory of `r` is not touched after this call (the upstream puts a placeholder into its place). */
+/* Abandons a request: its reply will be read and dropped, no callback is called, and the memory of `r` is not touched
+ * after this call. The upstream puts a placeholder into its place. */
 void upstream_abandon(struct upstream *u, struct upstream_request *r);
 
-/* ---- lanes of one's own ---- */
+/* ---- dedicated lanes ---- */
 
-/* Who wants connections for himself, and whether for long: there are limits for both. */
+/* The client for which a connection is opened, and for how long: there are limits for both. */
 struct upstream_claim {
-    const char *client; /* an address, for what one client may have; copied. NULL: the proxy itself, without limits */
-    bool lasting;       /* until the client wants something else, and not just until a node has answered */
+    const char
+        *client;  /* an address, to count a client's connections; copied. NULL: the proxy itself, without limits */
+    bool lasting; /* true: until the client ends the use; false: until a node has replied */
 };
 
 struct upstream_dedicated_events {
     void *arg;
     /* Hands over a whole push; `data` is borrowed. */
     void (*push)(void *arg, const char *data, size_t len);
-    /* Says that one of the connections is gone, with what the node knew by it. */
+    /* Says that a connection of the lane is gone, and with it the state that the node kept for it. */
     void (*lost)(void *arg);
 };
 
-/* Makes a dedicated lane: connections that one caller has for itself, to whatever nodes its requests over the lane go;
- * each is a lasting one of `client`, and fails the requests for it where there may be no other. Returns the number for
- * upstream_lane. */
+/* Makes a dedicated lane: connections that only one caller uses, to all nodes that its requests over the lane go to.
+ * Each connection counts as a lasting one of `client`. If the limits permit no more, the requests for it fail. Returns
+ * the number for upstream_lane. */
 uint32_t upstream_dedicated_new(struct upstream *u, const char *client, const struct upstream_dedicated_events *events);
-/* One more command (whole RESP, copied) that every connection opened from now on begins with. A node that refuses it
- * refuses the lane. */
+/* Adds a command (whole RESP, copied) to those that every connection opened from now on begins with. If a node refuses
+ * the command, it refuses the lane. */
 void upstream_dedicated_begin(struct upstream *u, uint32_t dedicated, const char *command, size_t len);
-/* Gives a dedicated lane up: no event comes any more, and the connections are closed once nothing is in flight on them.
- * 0 is ignored. */
+/* Ends a dedicated lane: no event comes any more, and each connection is closed once nothing is in flight on it. 0 is
+ * ignored. */
 void upstream_dedicated_free(struct upstream *u, uint32_t dedicated);
 
 /* ---- pins ---- */
@@ -250,124 +256,126 @@ struct upstream_pin;
 
 struct upstream_pin_events {
     void *arg;
-    /* Hands over bytes that answer no request: of a RESP3 push, and in stream mode of every message. `data` is
-     * borrowed; `last` is set with the final bytes of a message (never in raw mode, which knows none). May be NULL. */
+    /* Hands over bytes that answer no request: a RESP3 push, or in stream mode any message. `data` is borrowed; `last`
+     * is set with the final bytes of a message (never in raw mode, which has no messages). May be NULL. */
     void (*message)(void *arg, const char *data, size_t len, bool last);
-    /* Says that what was queued by upstream_pin_more has gone to the socket, but for little. May be NULL. */
+    /* Says that nearly all that upstream_pin_more has queued was written to the socket. May be NULL. */
     void (*drained)(void *arg);
-    /* Says that the connection is gone, after its requests have failed. The pin is still to be given back. May be
-     * NULL. */
+    /* Says that the connection is gone, after its requests have failed. The owner must still call upstream_unpin. May
+     * be NULL. */
     void (*lost)(void *arg, const char *error);
 };
 
-/* Whether another node may have taken the place of this one (NULL: no), which can't be reached, and the map is too old
- * to know. */
+/* Whether another node may have taken over from this one: it can't be reached, and the map is too old to tell. No, for
+ * NULL. */
 bool upstream_may_be_replaced(const struct upstream *u, const struct upstream_node *node);
-/* Asks for a new map where upstream_may_be_replaced is true. `r`, which carries nothing, fails once it is there, or
- * within a second; the caller looks then for the node again. */
+/* Asks for a new map; call it if upstream_may_be_replaced is true. `r`, which carries no bytes, fails once the map is
+ * there, or after one second. The caller then looks for the node again. */
 void upstream_await_map(struct upstream *u, struct upstream_request *r);
 
-/* Opens a pin: a connection to `node` for the caller alone, new or taken from those that were given back. NULL with
- * *error in the form of ops->fail (valid until the next call) where the node can't be reached, `node` is NULL, or there
- * may be no further connection by the limits. */
+/* Opens a pin: a connection to `node` that only the caller uses, new or from those given back. NULL with *error in the
+ * form of ops->fail (valid until the next call) if the node can't be reached, `node` is NULL, or the limits permit no
+ * more connections. */
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
                                        const struct upstream_claim *claim, const struct upstream_pin_events *events,
                                        const char **error) __attribute__((warn_unused_result));
-/* Sends a request over a pin; the replies come in the order of the requests. With `asking` an ASKING goes before it. A
- * MOVED is the reply, but the map learns of it. Returns NULL, or the error if the connection is gone. */
+/* Sends a request over a pin; replies come in the order of the requests. With `asking`, an ASKING goes before it. A
+ * MOVED is delivered as the reply, and the slot map learns from it. Returns NULL, or the error if the connection is
+ * gone. */
 const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
                                 bool asking) __attribute__((warn_unused_result));
-/* Begins a request whose bytes come in pieces, by upstream_pin_more; the last one with `last`. Nothing else may be in
- * flight on the pin. A node that answers before it has all of it is not listened to any longer. */
+/* Begins a request whose bytes follow in pieces, by upstream_pin_more; the last piece has `last`. Nothing else may be
+ * in flight on the pin. If the node replies before it has the whole request, the connection is closed. */
 const char *upstream_pin_begin(struct upstream_pin *pin, struct upstream_request *r, bool asking)
     __attribute__((warn_unused_result));
-/* Queues the next piece (copied). False where more than a moment's worth waits to be written: the caller goes on when
- * `drained` is called. Nothing happens once the connection is gone. */
+/* Queues the next piece (copied). Returns false if more than PIN_UNSENT_MAX bytes wait to be written: the caller then
+ * waits for `drained`. Does nothing once the connection is gone. */
 bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, bool last);
-/* Sends bytes without a request: what comes back is a message. Nothing happens if the connection is gone. */
+/* Sends bytes that are no request: the answer comes as a message. Does nothing if the connection is gone. */
 void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len);
-/* Turns stream mode on or off, in which all that arrives goes to `message`. No request may be in flight. */
+/* Turns stream mode on or off. In stream mode all bytes that arrive go to `message`. No request may be in flight. */
 void upstream_pin_stream(struct upstream_pin *pin, bool on);
-/* Says how patient the caller is: once the pin is connected, a reply is due only so many ms after the last byte that
- * was exchanged; PIN_PATIENT: never. The upstream's timeout begins then, and while the node answers others it is not
- * late either. */
+/* Sets how long a reply may take on the pin, once it is connected: `ms` after the last byte exchanged, then the
+ * upstream's timeout begins. PIN_PATIENT: no limit. A script is not late, either, while the node answers other
+ * connections. */
 enum { PIN_PATIENT = -1 };
 void upstream_pin_patient(struct upstream_pin *pin, int64_t ms);
-/* A mark of the caller's on the connection, which is still there when the connection is pinned anew. */
+/* A flag for the caller's use, stored with the connection: it is still there when the connection is pinned again. */
 bool *upstream_pin_mark(struct upstream_pin *pin);
-/* A number of the caller's on the connection, 0 on a new one, which is still there when the connection is pinned
- * anew. */
+/* A number for the caller's use, 0 on a new connection; it is still there when the connection is pinned again. */
 int64_t *upstream_pin_number(struct upstream_pin *pin);
 /* The node that the pin is connected to; NULL once the connection is lost. */
 struct upstream_node *upstream_pin_node(const struct upstream_pin *pin);
-/* The node that a MOVED or ASK (`text` without '-' and CR LF) of the pin's node points at, NULL if it is none or the
- * node can't be known. The map learns of a MOVED. */
+/* The node that a MOVED or ASK of the pin's node points at (`text` without '-' and CR LF). NULL if the text is neither,
+ * or the node is unknown. The slot map learns from a MOVED. */
 struct upstream_node *upstream_pin_redirect(struct upstream_pin *pin, const char *text, size_t len, bool *ask);
-/* Gives a pin back. `clean`: the connection has no state left over and may be used again; if it is lost, in stream mode
- * or has replies outstanding it is closed, its requests fail (at the end of the turn) and no event comes any more. */
+/* Gives a pin back. `clean`: the connection has no state left over and may be used again. A pin that is lost, in stream
+ * mode or has replies outstanding is closed; its requests fail at the end of the turn, and no event comes any more. */
 void upstream_unpin(struct upstream_pin *pin, bool clean);
 
-/* Writes what is queued on all connections; called once per loop turn from the thread's ev_prepare. Also closes pins
- * that were given back (whose requests fail), and frees what was closed since, so it is never called from inside a
- * callback. */
+/* Writes what is queued on all connections, closes pins that were given back (their requests fail), and frees closed
+ * connections. Called once per loop turn from the thread's ev_prepare, so never from inside a callback. */
 void upstream_flush(struct upstream *u);
-/* Whether pins were given back that are to be closed by upstream_flush. */
+/* Whether upstream_flush has pins to close that were given back. */
 bool upstream_has_unpinned(const struct upstream *u);
-/* Whether any connection has something to write. */
+/* Whether some connection has bytes to write. */
 bool upstream_waits(const struct upstream *u);
 
-/* Whether a node's error (without '-' and CR LF) passes: the same request may do better a little later, there or at the
- * node that has taken its place. Never where nothing can take its place. `keyed`: the request names keys. */
+/* Whether a node's error (without '-' and CR LF) is temporary: the same request may succeed a little later, at this
+ * node or at its successor. Never if the upstream has no topology, since no node can take over. `keyed`: the request
+ * names keys. */
 bool upstream_error_passes(const struct upstream *u, const char *text, size_t len, bool keyed);
-/* How many ms to wait before a request whose error passes is repeated, after so many times before; -1: it was often
- * enough. */
+/* How many ms to wait before a request with a temporary error is repeated, after `times` repeats; -1: no more
+ * repeats. */
 int64_t upstream_delay_ms(unsigned times);
 
 bool upstream_is_cluster(const struct upstream *u);
-/* Whether who serves what may change: a cluster's slots, the master that Sentinels watch. */
+/* Whether the nodes that serve may change: a cluster's slots, or the master that Sentinels watch. */
 bool upstream_has_topology(const struct upstream *u);
-/* A number that changes whenever a slot moves to another node, or requests to a node to another connection. A session
- * with requests in flight waits for them before it sends on under a new epoch, so that no request overtakes an earlier
- * one. */
+/* A number that changes whenever a slot moves to another node, or requests to a node move to another connection. A
+ * session with requests in flight waits for them before it sends under a new epoch, so that no request overtakes an
+ * earlier one. */
 uint64_t upstream_epoch(const struct upstream *u);
-/* How many slots have a node that serves them; all of a standalone's, and of Sentinel's master once it is known. */
+/* How many slots have a node that serves them. A standalone has all; so has Sentinel's master once it is known. */
 unsigned upstream_slots_covered(const struct upstream *u);
-/* A number for who serves what: equal in every proxy and thread that has the same map, another one after a slot has
- * moved or a master has been replaced. */
+/* A digest of the slot map: equal in every proxy and thread that has the same map. It changes when a slot moves or a
+ * master is replaced. */
 uint64_t upstream_map_print(struct upstream *u);
-/* Count and name the masters that serve slots (standalone: the one node; Sentinel: the master, if it is known), in the
- * order of their addresses. */
+/* The masters that serve slots, in the order of their addresses (standalone: the one node; Sentinel: the master, if it
+ * is known). */
 size_t upstream_master_count(const struct upstream *u);
 struct upstream_node *upstream_master(const struct upstream *u, size_t i);
-/* The node that serves a slot, or NULL; its address as text, borrowed. */
+/* The node that serves a slot, or NULL.
+ * upstream_node_address is its address as text, borrowed. */
 struct upstream_node *upstream_node_of_slot(const struct upstream *u, int slot);
-/* A master that takes what has no key: the same for the same affinity while it is well. NULL where none is known. */
+/* A master for requests without keys: the same one for the same affinity while the node is well. NULL if none is
+ * known. */
 struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity);
-/* Whether connections to it were lost, and requests have not opened another one since: most questions
- * of the proxy's own are not what should find out whether it is there. No, for NULL. */
+/* Whether connections to the node were lost, and no request has opened another one since. The proxy's own questions can
+ * wait until a request has shown that the node is back. No, for NULL. */
 bool upstream_node_lost(const struct upstream_node *node);
 const char *upstream_node_address(const struct upstream_node *node);
 
-/* Notes how many clients a node takes (its maxclients), which limits the connections of single clients in all threads.
- */
+/* Notes a node's maxclients, which limits the connections of single clients in all threads. */
 void upstream_note_maxclients(struct upstream_node *node, uint32_t maxclients);
 
-/* What PROXY INFO tells of a node; `fn` is called once for each. */
+/* What PROXY INFO shows of a node; `fn` is called once for each node. */
 struct upstream_node_info {
     const char *address;
     const char *state; /* "up", "connecting", "down", "idle" */
     bool master;
-    unsigned slots, connections, pinned; /* shared; pins, in use or kept */
-    unsigned pinned_max;                 /* so many may be in use, by all threads */
+    unsigned slots, connections, pinned; /* shared connections; pins, in use or kept */
+    unsigned pinned_max;                 /* how many pins all threads together may use */
     size_t in_flight, unsent_bytes;
     uint64_t requests, reconnects, redirects;
-    uint64_t pins_refused;               /* by the limits */
-    const struct histogram *round_trips; /* of a sample of requests, from their writing to their reply */
-    int64_t round_trip_us;               /* lately; 0: not known */
+    uint64_t pins_refused;               /* refused because of the limits */
+    const struct histogram *round_trips; /* of a sample of requests, from writing to reply */
+    int64_t round_trip_us;               /* of late, smoothed; 0: not known */
 };
 void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const struct upstream_node_info *info),
                         void *arg);
-/* Calls `fn` for each Sentinel: "up" (subscribed), "connecting", "down". Not at all for upstreams of another kind. */
+/* Calls `fn` for each Sentinel: "up" (subscribed), "connecting", "down". Calls nothing for upstreams of another
+ * kind. */
 void upstream_each_sentinel(const struct upstream *u, void (*fn)(void *arg, const char *address, const char *state),
                             void *arg);
 

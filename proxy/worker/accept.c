@@ -1,11 +1,11 @@
 /*
- * Clients on their way to a session.
+ * Clients that have connected and have no session yet.
  *
  *      listener ── accept ──┬───────────────────────────────────┬──────────────────────────────────> session
  *                           └── guest ── PROXY protocol header ─┴── TLS: guest ── handshake ──┘
  *
- * A guest counts as a client (maxclients), and costs its own descriptor and time alone; each step has its time. Knows
- * no requests.
+ * A guest counts as a client (maxclients). It can't delay other clients, and each step has a time limit. This file
+ * knows no requests.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -34,18 +34,18 @@ struct guest {
     struct worker *worker;
     struct tls *tls; /* NULL before its handshake */
     int fd;
-    bool secured;                    /* a handshake comes */
-    bool forwarded;                  /* its address is a header's */
-    struct sockaddr_storage reached; /* and what it connected to; AF_UNSPEC: not known */
+    bool secured;                    /* a TLS handshake follows */
+    bool forwarded;                  /* a header gave its address */
+    struct sockaddr_storage reached; /* the address that the client connected to; AF_UNSPEC: not known */
     struct ev_io io;
     struct ev_timer limit;
-    size_t header_len; /* bytes of it that have been read */
+    size_t header_len; /* bytes of the header read so far */
     char header[PROXY_HEADER_MAX];
     char address[SESSION_ADDRESS_MAX];
 };
 
-/* Logs a failure, one of a moment: a line for each would let anybody fill the log, so that the others are for
- * `verbose`. */
+/* Logs a failure at notice, at most one in a moment; the others are logged at verbose. Otherwise any client could fill
+ * the log. */
 static void log_failure(struct guest *g, const char *what, const char *reason) {
     struct worker *w = g->worker;
     double now = ev_now(w->loop);
@@ -72,7 +72,7 @@ static void guest_leave(struct guest *g) {
     guest_free(g);
 }
 
-/* Makes a session of a guest that has got through. */
+/* Makes a session of a guest that has passed all steps. */
 static void guest_enters(struct guest *g) {
     struct session *s = session_new(g->worker, g->fd, g->tls, g->address);
     if (g->forwarded)
@@ -127,7 +127,7 @@ static void header_late(struct ev_loop *loop, struct ev_timer *timer, int events
     header_failed(timer->data, "no whole header came within 5 seconds");
 }
 
-/* Goes on with a guest whose header is read. */
+/* Continues with a guest whose header has been read. */
 static void header_done(struct guest *g, const struct proxy_header *header) {
     ev_io_stop(g->worker->loop, &g->io);
     g->forwarded = !header->local;
@@ -140,27 +140,28 @@ static void header_done(struct guest *g, const struct proxy_header *header) {
         guest_enters(g);
 }
 
-/* Takes bytes of the header that were looked at out of the socket. */
+/* Takes bytes of the header, which were only peeked at so far, out of the socket. */
 static bool header_take(struct guest *g, size_t len) {
     char taken[PROXY_HEADER_MAX];
     return recv(g->fd, taken, len, 0) == (ssize_t)len;
 }
 
-/* Reads as much of the header as is there, and nothing behind it: that is the session's, or the handshake's. */
+/* Reads the part of the header that has come, and nothing after it: the next bytes belong to the session or the
+ * handshake. */
 static void header_read(struct guest *g) {
     ssize_t n = recv(g->fd, g->header + g->header_len, sizeof(g->header) - g->header_len, MSG_PEEK);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n <= 0 && g->header_len == 0) { /* a health check that only connects */
+    if (n <= 0 && g->header_len == 0) { /* for instance a health check that only connects */
         guest_leave(g);
         return;
     }
     if (n <= 0) {
-        header_failed(g, n == 0 ? "it ends amid its header" : strerror(errno));
+        header_failed(g, n == 0 ? "it closed within its header" : strerror(errno));
         return;
     }
     struct proxy_header header;
-    const char *wrong = "it does not begin with a header, which proxy-protocol expects from there";
+    const char *wrong = "it does not begin with a header, which proxy-protocol expects from this address";
     switch (proxy_header_read(g->header, g->header_len + (size_t)n, &header, &wrong)) {
     case PROXY_HEADER_MORE:
         if (!header_take(g, (size_t)n))
@@ -184,7 +185,7 @@ static void header_readable(struct ev_loop *loop, struct ev_io *io, int events) 
     header_read(io->data);
 }
 
-/* ---- both ----------------------------------------------------------------------------------------- */
+/* ---- both steps ------------------------------------------------------------------------------------- */
 
 static void guest_new(struct worker *w, int fd, const char *address, bool forwarded, bool secured) {
     struct guest *g = memory_zalloc(sizeof(*g));
@@ -202,7 +203,7 @@ static void guest_new(struct worker *w, int fd, const char *address, bool forwar
     }
     guest_wait(g, HEADER_SECONDS, header_late);
     ev_io_start(w->loop, &g->io);
-    header_read(g); /* most often it is there */
+    header_read(g); /* usually the header has come already */
 }
 
 /* ---- accepting ------------------------------------------------------------------------------------ */
@@ -231,8 +232,8 @@ static void listen_all(struct worker *w, bool on) {
     }
 }
 
-/* Stops accepting for a moment where descriptors have run out: the clients wait in the backlog, instead of a loop that
- * spins. */
+/* Stops accepting for a moment when descriptors have run out: clients wait in the backlog, and the loop does not
+ * spin. */
 static void accept_pause(struct worker *w) {
     log_warning("accepting pauses: %s; raise the limit of open files (ulimit -n) or lower maxclients", strerror(errno));
     listen_all(w, false);
@@ -246,7 +247,8 @@ static void accept_resume(struct ev_loop *loop, struct ev_timer *timer, int even
         listen_all(w, true);
 }
 
-/* Refuses a client too many; it gets the error in plain text alone, as TLS would have to be agreed on first. */
+/* Refuses a client beyond maxclients. It gets the error in plain text, even on a TLS port, since there was no
+ * handshake. */
 static void refuse_client(struct worker *w, int fd, bool tls) {
     static const char full[] = "-ERR max number of clients reached\r\n";
     atomic_fetch_sub(&w->shared->clients, 1);

@@ -1,5 +1,5 @@
 /*
- * A worker's listening sockets, and clients on their way to a session.
+ * A worker's listening sockets, and clients that have no session yet.
  */
 #ifndef LOCKKEEPER_WORKER_ACCEPT_H
 #define LOCKKEEPER_WORKER_ACCEPT_H
@@ -10,15 +10,15 @@
 struct worker;
 struct worker_socket;
 
-/* Takes over the descriptors; nobody is accepted yet. */
+/* Takes over the descriptors; does not accept yet. */
 void accept_init(struct worker *w, const struct worker_socket *sockets, size_t count);
 /* Begins to accept clients. */
 void accept_start(struct worker *w);
-/* Closes the sockets that another process has, too: who waits to be accepted is that one's. */
+/* Closes the sockets that another process also has: clients that wait to be accepted are left to that process. */
 void accept_close_shared(struct worker *w);
-/* Closes the sockets. Clients that are on their way go on. May be called twice. */
+/* Closes the sockets. Clients without a session yet go on. May be called twice. */
 void accept_close(struct worker *w);
-/* Closes clients that are still on their way. */
+/* Closes clients that have no session yet. */
 void accept_drop_guests(struct worker *w);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * INFO clients, asked of each master: it has maxclients also where CONFIG is forbidden. Who may not ask gets no answer,
- * and nothing is said of that.
+ * Asks each master for INFO clients: it contains maxclients even if CONFIG is forbidden. If the proxy's user may not
+ * call INFO, nothing is known, and nothing is logged.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ void capacity_tick(struct worker *w) {
         struct request *r = request_internal(w);
         r->call.done = answered;
         r->call.index = (uint32_t)i;
-        r->call.count = (uint32_t)upstream_map_print(w->upstream); /* whose index it is */
+        r->call.count = (uint32_t)upstream_map_print(w->upstream); /* tells later which map the index belongs to */
         call_submit_master_lane(&r->call, i, &lane, question, sizeof(question) - 1);
     }
 }

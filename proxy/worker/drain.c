@@ -1,20 +1,20 @@
 /*
  * The two ways in which a worker ends: it leaves, or it stops.
  *
- *   leave    no new clients; those who are there are served as ever, their leases renewed too, for as long as they stay
+ *   leave    no new clients; clients that are connected are served, and their leases renewed, for as long as they stay
  *
  *        0 s      connections whose handshake has begun are still accepted; new ones get no answer here, so that the
  *                 client's system repeats its SYN, by default after a second
- *        0.3 s    the listeners close (TLS handshakes go on): new connections and those repeated SYNs are another
- *                 process's. Sockets that this one has too (struct worker_socket) close at once: it accepts what waits.
- *        nobody   is left at any thread: stop
- *        bound    the last second of it: stop; a session is closed between two requests, at the end in any case
+ *        0.3 s    the listeners close (TLS handshakes go on): new connections and the repeated SYNs go to another
+ *                 process. Sockets that both have (struct worker_socket) close at once: the other accepts what waits.
+ *        then     no client is left in any thread: stop
+ *        bound    one second before it ends: stop; a session is closed between two requests, at the end in any case
  *
- *   stop     no new clients; each session is closed as soon as nothing is owed to it, all of them within a bound
+ *   stop     no new clients; each session is closed once all its replies are written, all within a bound
  *
- * A request that was read is answered; one that was not is not run. At a stop, and not before, the leases that the
- * proxy renews get a last expiry, some at a time, so that their owners find them at whichever proxy they connect to
- * next. Knows no commands.
+ * A request that was read is answered; a request that was not read is not run. Only a stop gives a last expiry to the
+ * leases that the proxy renews, some at a time. So their owners still hold them when they connect to another proxy. It
+ * knows no commands.
  */
 #include <linux/filter.h>
 #include <sys/socket.h>
@@ -30,8 +30,8 @@ static const double LAST_SECONDS = 1.0;
 static const double TICK_SECONDS = 0.05;
 enum { HANDOVERS_AT_ONCE = 4096 };
 
-/* Has the kernel drop new handshakes (a SYN without an ACK) before a listener is closed, which resets connections that
- * it has not handed out, also those that were made between the last accept and the close. */
+/* Makes the kernel drop new handshakes (a SYN without an ACK) before a listener is closed. Closing a listener resets
+ * connections that were not accepted yet, also those made between the last accept and the close. */
 static void refuse_handshakes(int fd) {
     enum { FLAGS_AT = 13, SYN = 0x02, ACK = 0x10 }; /* in the TCP header */
     struct sock_filter code[] = {
@@ -43,13 +43,13 @@ static void refuse_handshakes(int fd) {
     int family = AF_UNSPEC;
     socklen_t len = sizeof(family);
     if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &len) != 0 || family == AF_UNIX)
-        return; /* the other process has put its own file there */
+        return; /* the other process has attached a filter of its own */
     if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0)
         log_warning(
             "connections that are made while this process stops may be lost: the system takes no socket filter");
 }
 
-/* Whether bytes have come that were not read. */
+/* Whether there are bytes that were not read yet. */
 static bool unread(const struct session *s) {
     char byte;
     return (s->tls && tls_has_more(s->tls)) || recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
@@ -59,9 +59,9 @@ static bool owed(const struct session *s) {
     return s->in_flight > 0 || s->out.unsent > 0;
 }
 
-/* Whether a session may be closed now, although there is still time. */
+/* Whether a session may be closed now, before the time is over. */
 static bool done_with(const struct worker *w, const struct session *s) {
-    if (s->blocked) /* what it waits for may come after the end */
+    if (s->blocked) /* the event that it waits for may come only after the end */
         return true;
     return !owed(s) && (!thread_of(w)->drain_careful || (!s->input && !unread(s)));
 }
@@ -76,8 +76,8 @@ static void drain_sessions(struct worker *w, double now) {
     }
 }
 
-/* Hands one part of the leases over; or all, since another thread may have ended before this one's sessions did.
- * Returns whether there is nothing left to ask for. */
+/* Hands one part of the leases over. With parts 1 hands over all: another thread may have ended before this thread's
+ * sessions did. Returns whether nothing is left. */
 static bool hand_leases_over(struct worker *w, unsigned part, unsigned parts) {
     if (w->own_works >= HANDOVERS_AT_ONCE)
         return false;
@@ -96,7 +96,7 @@ static void drain_end(struct worker *w) {
 
 void drain_turn(struct worker *w) {
     double now = worker_steady(w);
-    /* Sessions are closed at each turn's end: that is where a busy one is between two requests. */
+    /* Sessions are closed at the end of each turn: a busy session is between two requests there. */
     drain_sessions(w, now);
     bool left = list_empty(&w->sessions) && list_empty(&thread_of(w)->guests);
     bool handed = left && hand_leases_over(w, 0, 1);
@@ -107,7 +107,7 @@ void drain_turn(struct worker *w) {
         drain_end(w);
 }
 
-/* Begins to close sessions. Careful: who has sent something is answered before. */
+/* Begins to close sessions. `careful`: requests that have been sent are answered first. */
 static void stop_begin(struct worker *w, bool careful) {
     engine_leave(w->shared->engine);
     w->stopping = true;
@@ -124,13 +124,13 @@ static void stop_begin(struct worker *w, bool careful) {
     session_finish(LIST_ENTRY(it, struct session, link));
 }
 
-/* Whether all threads have closed their listeners, and there are no clients. */
+/* Whether all threads have closed their listeners, and no client is connected. */
 static bool nobody_left(const struct worker *w) {
     return atomic_load(&w->shared->accepting) == 0 && atomic_load(&w->shared->clients) == 0;
 }
 
-/* Goes on with a leave: all threads stay until the last client of any has left, since each renews its part of the
- * leases. */
+/* Continues to leave. A thread stays until the last client of any thread has left, since each thread renews its part of
+ * the leases. */
 static void leave_on(struct worker *w, double now) {
     struct worker_thread *t = thread_of(w);
     if (t->accepting && now >= t->drain_from + HANDSHAKES_SECONDS)
@@ -139,13 +139,13 @@ static void leave_on(struct worker *w, double now) {
     if (!late && !nobody_left(w))
         return;
     if (late && w->index == 0)
-        log_notice("%llu clients are still there after shutdown-timeout: each is closed between two requests",
+        log_notice("%llu clients are still connected after shutdown-timeout: each is closed between two requests",
                    (unsigned long long)atomic_load(&w->shared->clients));
     stop_begin(w, true);
 }
 
-/* Goes on with the end at intervals, since sessions that are still served end without an event of their own. What that
- * leaves to do is the turn's end's. */
+/* Checks at intervals whether the end is reached, since the end of a session causes no event here. The end of the turn
+ * does the rest. */
 static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     double now = worker_steady(w);

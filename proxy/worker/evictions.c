@@ -1,10 +1,11 @@
 /*
- * A lock that Redis evicts is a lock that two hold. Locks have expiries, so that each maxmemory-policy but noeviction
- * may choose them, once there is a maxmemory to exceed.
+ * If Redis evicts a lock, two clients can hold it. Locks have expiries, so every maxmemory-policy except noeviction may
+ * evict them once maxmemory is reached.
  *
- *      now and then: INFO memory ──> each master ──> the first one that may evict ──> log, where that is news
+ *      at intervals: INFO memory ──> each master ──> the first one that may evict ──> log, if that is new
  *
- * INFO tells both also where CONFIG is forbidden. Who may not ask gets no answer, and nothing is said of that.
+ * INFO contains both settings even if CONFIG is forbidden. If the proxy's user may not call INFO, nothing is known, and
+ * nothing is logged.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ static const char *const POLICIES[] = {"unknown",      "noeviction",     "allkey
                                        "volatile-lfu", "volatile-ttl",   "volatile-random"};
 enum { UNKNOWN, NOEVICTION, OTHER = sizeof(POLICIES) / sizeof(POLICIES[0]) };
 
-/* A round of questions: how many answers are still due, and what the others said. */
+/* A round of questions: how many answers are still due, and the result so far. */
 struct round {
     struct request_owner owner; /* first */
     size_t left;
@@ -64,7 +65,7 @@ static void read_page(const char *page, size_t size, size_t master, struct evict
     *found = (struct eviction_state){.policy = which, .evicts = evicts, .master = master};
 }
 
-/* Logs what is new. What is not known any more is no news. */
+/* Logs a change. If the policy is no longer known, that is not logged. */
 static void conclude(struct worker *w, const struct eviction_state *found) {
     struct eviction_state *known = &thread_of(w)->evictions;
     if (found->policy == UNKNOWN)
@@ -113,7 +114,7 @@ void evictions_tick(struct worker *w) {
     thread_of(w)->evictions_asking = true;
     struct round *round = memory_zalloc(sizeof(*round));
     round->left = masters;
-    for (size_t i = 0; i < masters; i++) { /* some may fail at once, the last one among them */
+    for (size_t i = 0; i < masters; i++) { /* some may fail at once, perhaps even the last one */
         struct request *r = request_internal(w);
         request_own(r, &round->owner, &request_owner_silent);
         r->call.done = answered;

@@ -1,6 +1,6 @@
 /*
- * Whether Redis may evict locks when its memory is full. Asked of all masters by the first worker, at its start and now
- * and then; where Redis does not tell, nothing is said.
+ * Whether Redis may evict locks when its memory is full. The first worker asks all masters at its start and then at
+ * intervals. If Redis does not answer, nothing is reported.
  */
 #ifndef LOCKKEEPER_WORKER_EVICTIONS_H
 #define LOCKKEEPER_WORKER_EVICTIONS_H
@@ -9,11 +9,9 @@
 
 struct worker;
 
-/* Asks the nodes for their policy where the last answers are old. To be called once a second at most, by the first
- * worker. */
+/* Asks the nodes for their policy if the last answers are old. The first worker calls it, at most once a second. */
 void evictions_tick(struct worker *w);
-/* Reports for PROXY INFO and the status page the policy, and whether locks may be evicted by it. From any worker's
- * thread. */
+/* Reports the policy, and whether it may evict locks, for PROXY INFO and the status page. From any worker's thread. */
 void evictions_report(struct worker *w, const struct report *r);
 
 #endif

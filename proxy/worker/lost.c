@@ -1,9 +1,10 @@
 /*
- * Whether masters that were lost are back. Requests find that out by themselves, but a proxy that a balancer has taken
- * out of service for it gets none; so where there is an admin-port, whose pages tell of nodes, they are asked.
+ * Whether lost masters are back. Normally requests find that out. But a balancer may take a proxy out of service
+ * because of a lost master, and then no requests come. So if there is an admin-port, whose pages report nodes, the
+ * proxy asks the masters itself.
  *
- *      once a second: a master is lost, or was silent ──> PING ──┬─> an answer, whatever it says: it is forgotten
- *                                                                └─> none: it is silent, and asked again
+ *      once a second: a master is lost, or was silent ──> PING ──┬─> any reply: it is removed from the list
+ *                                                                └─> no reply: it is silent, and asked again
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,8 +17,8 @@ enum { ADDRESS_MAX = 256 };
 
 struct lost_node {
     char address[ADDRESS_MAX];
-    bool asked;  /* the answer is to come */
-    bool silent; /* the last one did not */
+    bool asked;  /* a reply is due */
+    bool silent; /* the last question got no reply */
 };
 
 struct question {
@@ -59,7 +60,7 @@ static void answered(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* May be answered at once. */
+/* `answered` may be called before this function returns. */
 static void ask(struct worker *w, size_t master, const char *address) {
     static const char question[] = "*1\r\n$4\r\nPING\r\n";
     struct upstream_lane lane = {.protocol = 2};
@@ -71,7 +72,7 @@ static void ask(struct worker *w, size_t master, const char *address) {
     call_submit_master_lane(&r->call, master, &lane, question, sizeof(question) - 1);
 }
 
-/* Forgets those that are no masters any more. */
+/* Forgets nodes that are no masters any more. */
 static void forget_others(struct worker *w) {
     for (size_t i = thread_of(w)->lost_count; i-- > 0;) {
         struct lost_node *n = &thread_of(w)->lost[i];

@@ -1,7 +1,7 @@
 /*
- * What monitoring may measure of workers, nodes and locks, handed over as proxy/base/metric.h has it.
+ * The metrics of workers, nodes and locks, passed on through proxy/base/metric.h.
  *
- *      each worker, once a second: what it knows of its nodes ──> its board ──┐
+ *      each worker, once a second: the state of its nodes ──> its board ──────┐
  *      the first worker, when asked: counters (atomic) and all boards ────────┴──> sink
  */
 #include <dirent.h>
@@ -34,7 +34,7 @@ static bool is_down(const struct node_figures *f) {
     return f->silent || strcmp(f->state, "down") == 0;
 }
 
-/* The graver one of a node's states as two threads see it, of which an operator should hear. */
+/* The worse one of two threads' states of a node: the one that an operator should see. */
 static const char *graver_state(const char *a, const char *b) {
     static const char *const order[] = {"down", "connecting", "up"};
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++)
@@ -209,7 +209,8 @@ static void measure_locks(struct worker *w, const struct metric_sink *m) {
         sample(m, "kind", lock_incident_name((enum lock_incident_kind)k), (double)stats.incidents[k]);
 }
 
-/* The hits of each rule, by its pattern: of several with the same one the first counts, as it does for keys. */
+/* The hits of each rule, by its pattern. If several rules have the same pattern, only the first is counted, since only
+ * the first applies to keys. */
 static void measure_rules(struct worker *w, const struct metric_sink *m) {
     size_t count = lock_rules_count(w->rules);
     family(m, "rule_hits_total", "counter", "Commands on keys that the lock rule matched, of the first 100 rules.");
@@ -223,7 +224,7 @@ static void measure_rules(struct worker *w, const struct metric_sink *m) {
     }
 }
 
-/* One figure of each fence, by its pattern, as measure_rules has it. */
+/* One figure of each fence, by its pattern; of several with the same pattern the first, as in measure_rules. */
 static void measure_fences_by(struct worker *w, const struct metric_sink *m,
                               uint64_t (*figure)(const struct lock_rule *rule)) {
     size_t count = lock_rules_fence_count(w->rules);
@@ -252,10 +253,10 @@ static uint64_t fence_refused(const struct lock_rule *rule) {
 static void measure_fences(struct worker *w, const struct metric_sink *m) {
     family(m, "fence_hits_total", "counter", "Commands on data that the fence matched, of the first 100 fences.");
     measure_fences_by(w, m, fence_hits);
-    family(m, "fence_late_writes_total", "counter", "Writes of such data by who had lost its lock.");
+    family(m, "fence_late_writes_total", "counter", "Writes of fenced data by clients that had lost its lock.");
     measure_fences_by(w, m, fence_late);
     family(m, "fence_refused_writes_total", "counter",
-           "Writes of such data that were refused: late, or without the lock.");
+           "Writes of fenced data that were refused: late, or without the lock.");
     measure_fences_by(w, m, fence_refused);
 }
 
@@ -275,10 +276,10 @@ static void measure_configuration(const struct proxy_shared *shared, const struc
         sample(m, "side", "upstream", (double)nodes_s);
 }
 
-/* How many descriptors are open, less the one that is for looking. */
+/* How many descriptors are open, without the one used for counting. */
 static double open_descriptors(void) {
     DIR *dir = opendir("/proc/self/fd");
-    double count = dir ? -3 : 0; /* ., .. and this */
+    double count = dir ? -3 : 0; /* ".", ".." and this descriptor */
     while (dir && readdir(dir))
         count++;
     if (dir)
@@ -286,7 +287,7 @@ static double open_descriptors(void) {
     return count;
 }
 
-/* What every program tells under the same names, so that everybody's dashboards have it. */
+/* Metrics that every program has under the same names, so that common dashboards show them. */
 static void measure_process(const struct session_options *o, const struct metric_sink *m) {
     struct rusage used = {0};
     struct rlimit files = {0};
@@ -297,7 +298,7 @@ static void measure_process(const struct session_options *o, const struct metric
     single(m, "process_cpu_seconds_total", "counter", "CPU time, of the process and of the kernel for it.", cpu);
     single(m, "process_resident_memory_bytes", "gauge", "Resident memory.", (double)resident_bytes());
     single(m, "process_open_fds", "gauge", "Open descriptors.", open_descriptors());
-    single(m, "process_max_fds", "gauge", "Descriptors that there may be.", (double)files.rlim_cur);
+    single(m, "process_max_fds", "gauge", "Most descriptors that may be open.", (double)files.rlim_cur);
     single(m, "process_start_time_seconds", "gauge", "When the process started, since 1970.",
            (double)o->started_ms / 1000);
 }

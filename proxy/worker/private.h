@@ -1,6 +1,6 @@
 /*
- * What the files of proxy/worker/ share: how a worker stops, its board for other threads, what metrics and reports take
- * from each other.
+ * What the files of proxy/worker/ share: how a worker stops, its board for other threads, and functions that metrics
+ * and reports use.
  */
 #ifndef LOCKKEEPER_WORKER_PRIVATE_H
 #define LOCKKEEPER_WORKER_PRIVATE_H
@@ -23,7 +23,7 @@ struct listener {
     FIGURE(pinned, "pinned", "gauge", "upstream_pinned_connections",                                                   \
            "Connections to the node that one client has for itself.")                                                  \
     FIGURE(pins_refused, "pinned_refused", "counter", "upstream_pinned_refused_total",                                 \
-           "Requests refused since there were as many such connections as there may be.")                              \
+           "Requests refused because the limit of connections for single clients was reached.")                        \
     FIGURE(in_flight, "in_flight", "gauge", "upstream_requests_in_flight",                                             \
            "Requests sent to the node and not answered.")                                                              \
     FIGURE(unsent_bytes, "unsent", "gauge", "upstream_unsent_bytes", "Bytes that wait to be written to the node.")     \
@@ -35,24 +35,24 @@ struct listener {
 /* What a worker knows of a node. */
 struct node_figures {
     char address[256];
-    const char *state;   /* upstream_node_info's */
-    bool master, silent; /* silent: the last question to it was not answered */
+    const char *state;   /* as in upstream_node_info */
+    bool master, silent; /* silent: the node did not reply to the last question */
 #define FIGURE_FIELD(field, ...) uint64_t field;
     NODE_FIGURES(FIGURE_FIELD)
 #undef FIGURE_FIELD
     struct histogram round_trips;
-    int64_t round_trip_us; /* the longest of the threads' */
-    unsigned pinned_max;   /* so many may be pinned, by all threads */
+    int64_t round_trip_us; /* the longest of all threads */
+    unsigned pinned_max;   /* how many pins all threads together may use */
 };
 
-/* What Redis does where its memory is full. */
+/* What Redis does when its memory is full. */
 struct eviction_state {
-    unsigned policy; /* evictions.c's number for it */
-    bool evicts;     /* and there is a limit that it may reach */
-    size_t master;   /* which of them */
+    unsigned policy; /* an index of evictions.c's table */
+    bool evicts;     /* and there is a maxmemory that can be reached */
+    size_t master;   /* the index of the master */
 };
 
-/* What a worker leaves for other threads to read. */
+/* A worker's figures, for other threads to read. */
 struct node_board {
     pthread_mutex_t mutex;
     struct node_figures *nodes;
@@ -60,38 +60,38 @@ struct node_board {
     struct histogram lock_commands, lock_waits, lock_handovers;
 };
 
-/* A worker with what runs it. */
+/* A worker with the state that only this folder needs. */
 struct worker_thread {
     struct worker worker; /* first */
     struct listener *listeners;
     size_t listener_count;
-    struct list_node guests; /* clients that have no session yet: before their PROXY header, in TLS's handshake */
-    double guest_logged;     /* when one that failed was last logged at notice */
-    struct lost_node *lost;  /* lost.c's */
+    struct list_node guests; /* clients without a session yet: before their PROXY header, or in the TLS handshake */
+    double guest_logged;     /* when a failure was last logged at notice */
+    struct lost_node *lost;  /* for lost.c */
     size_t lost_count;
-    uint64_t leases_handed;          /* that got a last expiry */
-    struct eviction_state evictions; /* evictions.c's, in the first worker */
-    int64_t evictions_ms;            /* when it last asked */
-    int64_t capacity_ms;             /* the same of capacity.c */
+    uint64_t leases_handed;          /* how many got a last expiry */
+    struct eviction_state evictions; /* for evictions.c, in the first worker */
+    int64_t evictions_ms;            /* when it last asked the nodes */
+    int64_t capacity_ms;             /* when capacity.c last asked */
     bool evictions_asking;
-    double ticked;                       /* when it was last */
-    unsigned punctual_ticks, held_ticks; /* in a row; without a question */
+    double ticked;                       /* time of the last tick */
+    unsigned punctual_ticks, held_ticks; /* consecutive punctual ticks; consecutive ticks without questions to Redis */
     struct ev_prepare prepare;
-    struct ev_idle look;  /* active: the loop's next look at who is readable does not wait */
-    struct ev_idle slice; /* active: there is long work, so that no turn waits */
+    struct ev_idle look;  /* active: the loop's next check for readable descriptors does not wait */
+    struct ev_idle slice; /* active: a long task is in progress, so no turn waits */
     struct ev_timer tick, accept_pause;
-    bool engine_waits; /* the engine's tick came late, and lets others go first */
+    bool engine_waits; /* the engine's tick came late, and was put off once */
     void (*ready)(void *arg, const char *error);
     void *ready_arg;
     bool accepting;
-    bool drain_careful;                    /* while stopping: what clients have sent is read before they are closed */
+    bool drain_careful; /* while stopping: requests that clients have sent are read before their sessions are closed */
     double drain_from, drain_until;        /* while leaving or stopping */
-    struct ev_timer drain;                 /* likewise */
-    atomic_int_fast64_t leave_ms, stop_ms; /* for how long at most; -1: not asked to */
-    atomic_bool handed;                    /* before leave_ms: another process has the sockets */
+    struct ev_timer drain;                 /* while leaving or stopping */
+    atomic_int_fast64_t leave_ms, stop_ms; /* the time limit; -1: not requested */
+    atomic_bool handed;                    /* set before leave_ms: another process has the sockets */
     _Atomic(struct lock_rules *) new_rules;
     _Atomic(struct networks *) new_believed;
-    struct networks *believed; /* who begins with a PROXY protocol header; NULL: nobody */
+    struct networks *believed; /* addresses whose connections begin with a PROXY protocol header; NULL: none */
     struct node_board board;
 };
 
@@ -101,28 +101,30 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
 
 /* metrics.c: the table of node figures, for a struct node_figures. */
 extern const struct metric_table node_figures_table;
-/* Writes what is known of the nodes to the worker's board. */
+/* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* lost.c: asks masters that were lost whether they are back. To be called once a second. */
+/* lost.c: asks lost masters whether they are back. To be called once a second. */
 void lost_nodes_ask(struct worker *w);
-/* Whether the node was asked so, and did not answer. */
+/* Whether lost.c asked the node and got no reply. */
 bool lost_node_silent(struct worker *w, const char *address);
 void lost_nodes_clear(struct worker *w);
-/* Adds up the boards of all workers: this one's at this moment, the others' at most a second old. The caller frees
- * sum->nodes; sum->count is 0 at first. */
+/* Adds up the boards of all workers: this worker's is current, the others' are at most a second old. The caller frees
+ * sum->nodes; sum->count must be 0 at first. */
 void node_board_sum(struct worker *w, struct node_board *sum);
-/* Frees, at a turn's end, the sessions that were closed (worker.c). */
+/* Frees closed sessions, at the end of a turn (worker.c). */
 void worker_free_closed(struct worker *w);
-/* Begin to leave or to stop, to be over after so many ms; and go on with a stop at each turn's end (drain.c). `handed`:
- * another process has all sockets, too. */
+/* Begin to leave or to stop, within so many ms; drain_turn continues a stop at the end of each turn (drain.c).
+ * `handed`: another process also has all sockets. */
 void drain_leave(struct worker *w, int64_t bound_ms, bool handed);
 void drain_stop(struct worker *w, int64_t bound_ms);
 void drain_turn(struct worker *w);
 
-/* Finds what stands behind "name:" in INFO's page; *len up to the line's end. NULL: it is not there (evictions.c). */
+/* Finds the text after "name:" in INFO's page; *len is its length up to the end of the line. NULL: not found
+ * (evictions.c). */
 const char *info_field(const char *page, size_t size, const char *name, size_t *len);
 
-/* Add up the counters of all workers; and measure the process's memory. */
+/* Adds up the counters of all workers.
+ * resident_bytes measures the memory of the process. */
 void counters_now(const struct proxy_shared *shared, struct counter_sums *sums);
 long long resident_bytes(void);
 

@@ -1,6 +1,6 @@
 /*
- * What operators may see of workers, nodes, locks and rules, handed over as reports (proxy/base/report.h). Knows what
- * the facts are, not what they will look like.
+ * What operators may see of workers, nodes, locks and rules, passed on as reports (proxy/base/report.h). It knows the
+ * facts, not their format.
  */
 #include <stdio.h>
 #include <string.h>
@@ -137,7 +137,7 @@ struct lock_rows {
     const char *pattern;
     size_t pattern_len;
     int64_t now_ms;
-    size_t steps; /* that may still be taken to match the pattern; 0: too few */
+    size_t steps; /* steps left to match the pattern; 0: too few */
 };
 
 static void report_lease(void *arg, const struct lock_view *v) {
@@ -242,20 +242,20 @@ void worker_report_longest(struct worker *w, size_t max, const struct report *r)
 
 /* ---- PROXY RULES, the status page ------------------------------------------------------------------ */
 
-/* The end of a list of which not all has room. */
+/* Ends a list that was cut. */
 #define MORE "; ..."
 
-/* The families of a rule whose workers share connections. */
+/* The workloads (families) of a rule whose workers share connections. */
 struct shared_families {
     const struct lock_rule *rule;
-    const struct report *report; /* a row each; else NULL */
+    const struct report *report; /* each is a row of it; else NULL */
     size_t rows;
-    char *text; /* or a text of all, with room for SHARED_TEXT_MAX bytes */
+    char *text; /* else all are appended to this text, which has room for SHARED_TEXT_MAX bytes */
     size_t len;
-    bool cut; /* it has not all of them */
+    bool cut; /* the text does not contain all of them */
 };
 
-/* Whether a family is a rule's; what it has of the rule's pattern may be its beginning. */
+/* Whether a family belongs to a rule. The family's copy of the pattern may be cut. */
 static bool is_of_rule(const struct lock_family *f, const struct lock_rule *rule) {
     size_t len = strlen(f->rule);
     return strncmp(f->rule, rule->pattern, len) == 0 && (len == rule->pattern_len || len == LOCK_FAMILY_NAME_MAX - 1);
@@ -280,8 +280,8 @@ static void add_shared(void *arg, const struct lock_family *f) {
     }
 }
 
-/* Collects the families of a rule that share connections. Where the rule names the owner, what was learnt before does
- * not count. */
+/* Collects the families of a rule that share connections. If the rule sets the owner, what was learnt before does not
+ * apply. */
 static void each_shared(struct worker *w, struct shared_families *all) {
     if (all->rule->mode == LOCK_MODE_ENFORCE && all->rule->owner == LOCK_OWNER_AUTO)
         engine_each_pooled(w->shared->engine, add_shared, all);
@@ -332,7 +332,7 @@ static void report_fight(void *arg, const struct lock_contention *c) {
     r->text(r->arg, "key", c->key.name, c->key.len);
     r->number(r->arg, "db", c->key.db);
     r->number(r->arg, "waiters", c->waiters);
-    r->text(r->arg, "lost-by-minute", minutes, len); /* the present minute last */
+    r->text(r->arg, "lost-by-minute", minutes, len); /* the present minute is last */
 }
 
 void worker_report_contention(struct worker *w, const struct report *r) {
@@ -353,7 +353,7 @@ void worker_unruled_text(size_t count, char *out, size_t size) {
              count == 1 ? "a lock" : "locks", count == 1 ? "es" : "");
 }
 
-/* Says what fences cannot tell apart that clients without names have written under. */
+/* Reports data that clients without names have written under a fence: the fence can't tell these clients apart. */
 static void report_fences_blurred(struct worker *w, const struct report *r) {
     enum { TEXT_MAX = 640 };
     char text[TEXT_MAX];

@@ -1,6 +1,5 @@
 /*
- * The worker's loop: runs each turn's gathered work in ev_prepare. How clients come is accept.c's, how it stops
- * drain.c's.
+ * The worker's loop: does each turn's collected work in ev_prepare. accept.c accepts clients; drain.c stops the worker.
  */
 #include <string.h>
 #include <time.h>
@@ -52,7 +51,7 @@ static void rooms_close(struct worker *w) {
             (*room)->worker_closes(w);
 }
 
-/* ---- a turn's end -------------------------------------------------------------------------------- */
+/* ---- the end of a turn -------------------------------------------------------------------------------- */
 
 static void worker_new_rules(struct worker *w) {
     struct lock_rules *rules = atomic_exchange(&thread_of(w)->new_rules, NULL);
@@ -82,16 +81,16 @@ void worker_free_closed(struct worker *w) {
 static void look_again(struct ev_loop *loop, struct ev_idle *look, int events) {
 }
 
-/* Whether what goes to the nodes is held back. Where there are replies to write as well, the clients get these first,
- * and what they send upon them joins what goes to the nodes. Otherwise clients fall into small groups that take turns,
- * each with its own read and write at the node: where the clients and Redis share a core, a node got 2.7 requests at a
- * time. Held back once, while the loop looks who is readable without waiting. */
+/* Whether writing to the nodes is held back once, while the loop checks for readable clients without waiting. If there
+ * are also replies to write, clients get these first, and their next requests join the same write to the nodes.
+ * Otherwise clients form small groups that take turns, each with its own read and write at the node. Where clients and
+ * Redis share a core, a node then got only 2.7 requests at a time. */
 static bool holds_back(const struct worker *w, bool looked) {
     return !looked && !w->stopping && !list_empty(&w->dirty) && upstream_waits(w->upstream);
 }
 
-/* Does all that this turn's callbacks have left to do. Sessions that may go on send more upstream, and a failing
- * upstream lets more sessions go on: until both are quiet. */
+/* Does all the work that this turn's callbacks have left. Sessions that may go on send more upstream, and a failing
+ * upstream lets more sessions go on: so it repeats until both are quiet. */
 static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int events) {
     struct worker *w = prepare->data;
     struct list_node *n;
@@ -116,7 +115,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
         ev_idle_start(w->loop, &thread_of(w)->slice);
     if (looked)
         ev_idle_stop(w->loop, &thread_of(w)->look);
-    if (!engine_departs(w->shared->engine)) /* their logins may be needed */
+    if (!engine_departs(w->shared->engine)) /* their logins may still be needed */
         worker_free_closed(w);
     if (w->stopping)
         drain_turn(w);
@@ -125,8 +124,8 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
 
 /* ---- time ---------------------------------------------------------------------------------------- */
 
-/* Gives memory back that a burst leaves behind: in the pools, and in malloc, where a few pieces in use keep all of
- * those between. */
+/* Gives memory back after a burst: in the pools, and in malloc, where a few pieces in use keep the free memory between
+ * them. */
 static void worker_trim(struct worker *w) {
     chunk_pool_shrink(&w->chunks);
     request_pools_shrink(w);
@@ -134,10 +133,10 @@ static void worker_trim(struct worker *w) {
         memory_trim();
 }
 
-/* Asks the proxy's own questions to Redis. Not when the process stood still lately: first what is due. Where it does so
- * always that is no reason. */
+/* Sends the proxy's own questions to Redis. Not after the process was stopped for a moment: due work comes first. If
+ * ticks are always late, it asks all the same. */
 static void ask_around(struct worker *w, double now) {
-    double since = now - thread_of(w)->ticked; /* shorter behind a late one */
+    double since = now - thread_of(w)->ticked; /* a tick after a late one comes sooner */
     bool punctual = since > TICK_SECONDS - TICK_LATE && since < TICK_SECONDS + TICK_LATE;
     thread_of(w)->ticked = now;
     thread_of(w)->punctual_ticks = punctual ? thread_of(w)->punctual_ticks + 1 : 0;
@@ -163,7 +162,7 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
     if (timeout <= 0 && w->over_soft == 0 && !blocked && counter_read(&w->counters.clients_tracking) == 0)
-        return; /* nothing depends on time */
+        return; /* there is no work that depends on time */
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
         if (s->blocked && !s->half_closed && session_left(s))
@@ -178,9 +177,9 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     }
 }
 
-/* Whether the engine's tick is late, and put off once more: a process that stood still has not read yet who has left
- * meanwhile, and nobody's lease is renewed before. Other threads get a moment to read, too. Once: where the tick is
- * always late that is no reason. */
+/* Whether the engine's tick is late, and is put off once. A process that was stopped has not read yet which clients
+ * have left, and their leases must not be renewed before that. Other threads get a moment to read, too. It is put off
+ * only once, since ticks may always be late. */
 static bool engine_is_late(struct worker *w) {
     thread_of(w)->engine_waits = !thread_of(w)->engine_waits && ev_now(w->loop) - w->engine_at > ENGINE_LATE;
     if (thread_of(w)->engine_waits)
@@ -196,11 +195,11 @@ static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events)
     unsigned threads = w->shared->options.threads;
     int64_t next = engine_tick(w->shared->engine, w->index, threads, worker_now(w));
     if (threads > 1 && next > SHARED_TICK_MS)
-        next = SHARED_TICK_MS; /* other threads' commands can't wake this one */
+        next = SHARED_TICK_MS; /* commands in other threads can't wake this thread */
     worker_engine_arm(w, (double)(next > 0 ? next : 1) / 1000.);
 }
 
-/* ---- what other threads ask for ------------------------------------------------------------------- */
+/* ---- requests from other threads ------------------------------------------------------------------ */
 
 static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     struct worker *w = wake->data;
@@ -249,10 +248,11 @@ static void worker_open(struct worker *w, const char *error) {
     thread_of(w)->ready(thread_of(w)->ready_arg, error);
 }
 
-/* Notes whether the node serves those who have not logged in; if it doesn't, they get Redis's limits for them. */
+/* Notes whether the node serves clients that have not logged in. If it does not, they get Redis's limits for such
+ * clients. */
 static void probed(struct worker *w, const char *error) {
     if (!error && !w->opened && w->index == 0)
-        capacity_tick(w); /* before anybody can ask for connections */
+        capacity_tick(w); /* before any client can ask for connections */
     if (!w->opened && !w->stopping)
         worker_open(w, error);
 }
@@ -299,7 +299,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     w->hooks = &commands_hooks;
     w->probed = probed;
     w->index = index;
-    if (shared->options.requirepass) /* who has given that is known */
+    if (shared->options.requirepass) /* a client that has given requirepass is authenticated */
         w->strangers = STRANGERS_SERVED;
     w->loop = ev_loop_new(EVFLAG_AUTO);
     readable_init(&w->readable, w->loop);
@@ -355,7 +355,7 @@ void worker_free(struct worker *w) {
     session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
     worker_free_closed(w);
     broadcast_inbox_clear(w);
-    upstream_free(w->upstream); /* fails what is in flight, whose slots go back to the free lists */
+    upstream_free(w->upstream); /* fails what is in flight, so that the slots go back to the free lists */
     accept_drop_guests(w);
     accept_close(w);
     struct list_node *n;

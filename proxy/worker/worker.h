@@ -4,7 +4,7 @@
  *      loop turn:  in the order in which they became readable (readable.h):
  *                  sessions -> dispatch -> upstream queues      nodes -> replies -> session queues
  *      ev_prepare: sessions that may go on -> upstream_flush -> sessions' output -> free what was closed
- *                  (where there is output of sessions, upstream_flush waits for one more look at who is readable)
+ *                  (if sessions have output, upstream_flush waits for one more check for readable clients)
  *
  * Threads share the lock engine, the rules (immutable) and the incidents; nothing else.
  */
@@ -28,10 +28,10 @@ struct worker;
 struct worker_socket {
     int fd;
     bool tls;    /* its clients begin with a handshake */
-    bool shared; /* another process has the same one, and accepts whom this one does not */
+    bool shared; /* another process has the same socket, and accepts the clients that this process does not */
 };
 
-/* Makes a worker, `index` from 0. Listening descriptors are given: the worker closes them. rules: a reference is taken.
+/* Makes a worker, `index` from 0. It takes over the listening descriptors and closes them. rules: it takes a reference.
  * `ready` is called once, in the worker's thread, when it accepts clients; error as in upstream_events. */
 struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct worker_socket *sockets,
                           size_t socket_count, struct lock_rules *rules, void (*ready)(void *arg, const char *error),
@@ -39,49 +39,49 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
 struct ev_loop *worker_loop(struct worker *w);
 /* Runs until worker_stop or worker_leave has done its work. */
 void worker_run(struct worker *w);
-/* Has the worker stop accepting, finish what is in flight for at most bound_ms, and return from worker_run.
+/* Makes the worker stop accepting, finish requests in flight for at most bound_ms, and return from worker_run.
  * Thread-safe. */
 void worker_stop(struct worker *w, int64_t bound_ms);
-/* Has the worker stop accepting, serve its clients until the last one of any thread has left, for at most bound_ms, and
- * return from worker_run. `handed`: another process has the sockets, too. worker_stop may follow. Thread-safe. */
+/* Makes the worker stop accepting, serve its clients until the last one of any thread has left, for at most bound_ms,
+ * and return from worker_run. `handed`: another process also has the sockets. worker_stop may follow. Thread-safe. */
 void worker_leave(struct worker *w, int64_t bound_ms, bool handed);
-/* Gives the worker new rules from its next turn on, and has it look at the options that it keeps a copy of; a reference
- * is taken. Thread-safe. */
+/* Gives the worker new rules from its next turn on; it takes a reference, and reads anew the options of which it keeps
+ * a copy. Thread-safe. */
 void worker_set_rules(struct worker *w, struct lock_rules *rules);
-/* Has clients from these addresses begin with a PROXY protocol header, from now on; a reference is taken. Thread-safe.
- */
+/* From now on, connections from these addresses begin with a PROXY protocol header; it takes a reference.
+ * Thread-safe. */
 void worker_set_believed(struct worker *w, struct networks *believed);
 /* Report what operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY
  * RULES. */
 void worker_report_info(struct worker *w, const struct report *r);
-/* Look for the leases to be shown, in steps: worker_walk_step returns whether there are more to be taken. */
+/* Search the leases to show, in steps: worker_walk_step returns whether there is more to search. */
 struct lock_walk *worker_walk_new(void);
 bool worker_walk_step(struct worker *w, struct lock_walk *walk);
 void worker_walk_free(struct lock_walk *walk);
-/* Has worker_report_locks show what the walk has found; NULL: what it finds by itself. */
+/* worker_report_locks will show the result of the walk; NULL: it searches itself. */
 void worker_walk_show(struct worker *w, struct lock_walk *walk);
-/* False: the pattern is one that takes too long to match. */
+/* Returns false if the pattern takes too long to match. */
 bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
-/* Report for PROXY TOP, at most max rows each: the locks that are fought over most, that with most attempts lost first;
- * and the leases that the worker's present walk has found, which looks for the oldest (none without a walk). */
+/* Report for PROXY TOP, at most max rows each. contended: the locks with most lost attempts, the most contended first.
+ * longest: the oldest leases that the worker's current walk has found (none without a walk). */
 void worker_report_contended(struct worker *w, size_t max, const struct report *r);
 void worker_report_longest(struct worker *w, size_t max, const struct report *r);
 void worker_report_rules(struct worker *w, const struct report *r);
-/* Report for the status page families whose workers share connections, locks that are fought over, nodes; one row
- * each. */
+/* Report for the status page: workloads whose workers share connections, contended locks, nodes; one row each. */
 void worker_report_shared(struct worker *w, const struct report *r);
 void worker_report_contention(struct worker *w, const struct report *r);
 void worker_report_nodes(struct worker *w, const struct report *r);
-/* Report for /metrics, over all threads; and whether, as far as is known, the node of any slot can be reached, or with
- * `all` that of every slot. From the first worker's own thread, where options.monitored is set. */
+/* worker_report_metrics reports for /metrics, over all threads. worker_upstream_serves: whether, as far as is known,
+ * the node of some slot can be reached, or with `all` the node of every slot. From the first worker's own thread, if
+ * options.monitored is set. */
 void worker_report_metrics(struct worker *w, const struct metric_sink *m);
 bool worker_upstream_serves(struct worker *w, bool all);
-/* How many patterns of keys that were seen since then look like locks and match no rule. */
+/* How many key patterns seen since then look like locks and match no rule. */
 size_t worker_unruled(struct worker *w, int64_t since_ms);
-/* Writes that for people, in words. */
+/* Writes that number as a sentence. */
 enum { UNRULED_TEXT_MAX = 96 };
 void worker_unruled_text(size_t count, char *out, size_t size);
-/* Reports PROXY ADVISE: a text without a name for each line. */
+/* Reports PROXY ADVISE: each line is a text without a name. */
 void worker_report_advice(struct worker *w, const struct report *r);
 /* Frees a worker, after worker_run has returned. */
 void worker_free(struct worker *w);

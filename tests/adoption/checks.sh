@@ -1,4 +1,5 @@
-# checks.sh: what the scripts of this folder count with; they source it, and set $work, a folder of their own, before.
+# checks.sh: counting functions for the scripts of this folder. They source it, after they have set $work to a folder of
+# their own.
 passed=0
 failed=0
 

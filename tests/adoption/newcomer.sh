@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# newcomer.sh [--package]: what somebody does in the first ten minutes. A copy of the sources, run.sh, redis-cli, workers with
-# unsafe locks in PHP and node, PROXY ADVISE, the rules that it names, workers that are corrected, and no incident any more.
-# --package: the Debian package is built, installed and serves; not for a machine that runs lockkeeper. Installs what the workers
-# need. The last line is 'N passed, N failed'; it fails after ten minutes, too.
+# newcomer.sh [--package]: the first ten minutes of a new user. A copy of the sources, run.sh, redis-cli, workers with unsafe
+# locks in PHP and node, PROXY ADVISE, the rules that it names, workers that are corrected, and no incident any more. --package:
+# the Debian package is built, installed and serves; not for a machine that runs lockkeeper. Installs what the workers need. The
+# last line is 'N passed, N failed'; it fails after ten minutes, too.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-newcomer.XXXXXX")
@@ -78,7 +78,7 @@ session() {
 }
 check "README's first session goes otherwise" session
 
-# ---- workers whose locks no rule has ----
+# ---- workers with locks that match no rule ----
 together=
 check "the workers do not run" work_all unsafe || finish
 echo "newcomer.sh: two inside at once without a rule, node and PHP: $together"
@@ -99,7 +99,7 @@ check "the workers do not run under the rules" work_all unsafe
 safe() { [ "$together" = "0 0" ]; }
 check "two were inside at once under the rules" safe
 after=$(incidents)
-# Where the rules have attempts wait nobody loses, and nobody deletes what is another's; SETNX has no expiry all the same.
+# If the rules make attempts wait, no attempt is lost, and no worker deletes another's lock; SETNX still has no expiry.
 noted() { redis PROXY INCIDENTS SUMMARY >"$work/incidents.log" && grep -q "$1" "$work/incidents.log"; }
 seen() { [ "$after" -gt "$before" ] && noted no_expiry && { grep -q ' wait ' "$work/rules" || noted foreign_release; }; }
 check "the proxy has not noticed what the workers do" seen

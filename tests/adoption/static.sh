@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# static.sh: the static program serves where there is nothing else, an empty root; the npm package, installed from its file
-# into an empty project, serves too. Needs root, redis-server and npm; the last line is 'N passed, N failed'.
+# static.sh: checks that the static program serves in an empty root, and that the npm package, installed from its file into an
+# empty project, serves too. Needs root, redis-server and npm; the last line is 'N passed, N failed'.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-static-test.XXXXXX")

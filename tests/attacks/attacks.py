@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Does to the proxy what an attacker, a broken client and a hostile node would, and measures what it costs the others.
+"""Attacks the proxy as an attacker, a broken client and a hostile node would, and measures the effect on other clients.
 
     attacks.py --lockkeeper PROGRAM [--short] [--once] [--write] [--only PART-OF-A-NAME] ...
 
-For each attack: the longest that a neighbour waited for one reply, meanwhile, beside one of Redis itself; the memory that the
-proxy took at its peak, and that for each byte that was sent to it and is owed by it; descriptors and connections to Redis.
-The best of three counts, where the first is not good enough (with --once, the first): a machine's own pauses are nobody's
-attack. --write puts the
-table into docs/security.md. --short is CI's: smaller loads, and bounds that a busy machine keeps. The last line is
-'N passed, N failed', an attack each; the exit status is 1 where one failed.
+For each attack it measures: the longest time that a neighbour waited for a reply, through the proxy and directly at Redis; the
+proxy's peak memory, also for each byte that was sent to it or that it owes; descriptors and connections to Redis. If the first
+run is not good enough, the best of three counts (with --once, the first), since the machine itself may pause. --write puts the
+table into docs/security.md. --short is for CI: smaller loads, and bounds that a busy machine keeps. The last line is 'N passed,
+N failed', counted in attacks; the exit status is 1 if one failed.
 """
 
 import argparse
@@ -129,7 +128,7 @@ def lock_keys(rig):
     client.read(count)
 
 
-# ---- those who leave -----------------------------------------------------------------------------------------
+# ---- clients that leave ---------------------------------------------------------------------------------------
 
 
 @attack("a client leaves with 200,000 locks")
@@ -197,7 +196,7 @@ def open_trackers(rig):
 
 
 def few_connections(rig, requests):
-    """One who sends each of these over a connection of its own, where Redis takes few."""
+    """An attacker that sends each of these over a separate connection, to a Redis that accepts few."""
     rig.start_redis()
     rig.redis.run("CONFIG", "SET", "maxclients", "300")
     rig.start()
@@ -219,7 +218,7 @@ def subscribers(rig):
 
 
 def works_for_others(rig):
-    """The transaction, script and database of somebody with another address are served."""
+    """The transaction, script and database of a client with another address are served."""
     other = rig.connect(source="127.0.0.2")
     other.send(encode("CLIENT", "SETNAME", "other") + encode("MULTI") + encode("SET", "a", "1") + encode("EXEC"))
     other.read(3)
@@ -247,7 +246,7 @@ def unread(rig):
 
 @attack("the same, from 20 connections", times=4)
 def unread_many(rig):
-    """All that is sent before the first reply shows that they are long comes over the connection that everybody shares."""
+    """All requests sent before the first reply shows that replies are long use the connection that all sessions share."""
     rig.start()
     with rig.redis.client() as c:
         c("SET", "big", "x" * MB)
@@ -571,7 +570,7 @@ def trickles(rig):
 
 
 def ask_health(port):
-    """What is answered, or "" where nobody is let in."""
+    """The answer, or "" if no connection is accepted."""
     try:
         with socket.create_connection((servers.HOST, port), timeout=5) as s:
             s.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
@@ -650,7 +649,7 @@ def one(function, short):
     try:
         function(rig)
         result = rig.end()
-    except (OSError, Closed):  # who attacks may be closed for it
+    except (OSError, Closed):  # the attacker may be disconnected for it
         if not rig.running:
             raise
         rig.note = "; ".join([*([rig.note] if rig.note else []), "the attacker is closed"])

@@ -1,4 +1,4 @@
-"""A neighbour of an attacker: a process of its own that asks one thing after the other, and knows the longest wait.
+"""A neighbour of an attacker: a process that sends one request after the other, and measures the longest wait.
 
     neighbour.py HOST PORT KIND        KIND: own (what the proxy answers itself, and any answer will do), get, or lock (all
                                        that neighbours do, in turn)

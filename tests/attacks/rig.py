@@ -1,8 +1,8 @@
-"""What attacks stand on: a Redis, the proxy before it, neighbours that measure, and the attacker's own connections.
+"""The rig of the attacks: a Redis, the proxy before it, neighbours that measure, and the attacker's connections.
 
-An attack is a function with a Rig as its argument. It may set things up (rig.start), then calls rig.go(), from where on all is
-measured, does its worst through connections of rig.connect(), and returns; rig.patience seconds later the measuring ends.
-What it sends is counted by its connections; what it is owed and does not read, it says itself (rig.owed).
+An attack is a function with a Rig as its argument. It may prepare (rig.start), then calls rig.go(), which starts the
+measurement, attacks through connections of rig.connect(), and returns; rig.patience seconds later the measurement ends. Its
+connections count the bytes sent; it sets rig.owed to the bytes that it does not read.
 """
 
 import os

@@ -1,15 +1,15 @@
 /*
- * The least that a proxy with one connection to Redis can do without pipelining: what is between it and another proxy
- * is that one's own work, and what it spends is the machine's price for a hop.
+ * The minimal work of a proxy with one connection to Redis, without pipelining. Its cost is the machine's price for a
+ * hop; the difference to another proxy is the work of the other proxy.
  *
  *   bare PORT REDIS-PORT
  *
  *      clients ── one read each ──> batch ── one write ──> Redis
  *      clients <── one write each ── their turn (asked) <── one read
  *
- * It takes what one read of a client gives for one whole request, and knows replies by their first line. So it is no
- * proxy for anything but a benchmark of short requests, one at a time. 127.0.0.1 only; ends with a signal, and with a
- * message where something is not as it should be.
+ * It takes the bytes of one read from a client for one whole request, and recognises replies by their first line. So it
+ * only works for a benchmark of short requests, one at a time. It listens on 127.0.0.1 only. It ends with a signal, or
+ * with a message on unexpected input.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -22,7 +22,7 @@
 
 enum { CLIENTS_MAX = 1024, EVENTS_MAX = 128, REQUEST_MAX = 4096, REPLIES_MAX = 1 << 20 };
 
-/* Who asked, oldest first; -1: it has left since. */
+/* The clients that wait for a reply, oldest first; -1: the client has left since. */
 static int asked[CLIENTS_MAX];
 static unsigned asked_first, asked_count;
 static char requests[EVENTS_MAX * REQUEST_MAX];

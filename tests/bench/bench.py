@@ -101,7 +101,7 @@ class Bench:
             pool.shutdown(cancel_futures=True)
 
     def start_peers(self, names):
-        """name -> Server, of those that start. Redis itself is always there."""
+        """name -> Server, for those that start. Redis itself is always there."""
         peers = {}
         for name in names:
             server = self.fleet.redis if name == "redis" else self.attempt(TITLES[name], self.starters[name])
@@ -164,7 +164,7 @@ class Bench:
                 names = [peer for peer in peers if peer != BARE or depth == 1]
                 requests = 100000 if depth > 1 and connections > 1 else 10000
                 progress("speed, round %d of %d: %s" % (number + 1, self.rounds, workload))
-                # What a request costs depends on who happens to share a core: many short runs.
+                # The cost of a request depends on which programs share a core: many short runs.
                 for peer in scale.shuffled(names, self.samples, number):
                     result = self.attempt("%s, %s" % (TITLES[peer], workload), self.with_cpu, peers[peer],
                                           self.upstreams(peer), self.redis_benchmark, peers[peer].port, workload,
@@ -179,8 +179,8 @@ class Bench:
             table.setdefault(workload, {})[peer] = scale.figures(results)
 
     def counted(self, count, start, load, few, many):
-        """Events a request: a run with few requests and one with many, whose difference has no start-up in it.
-        start(wrapper) starts the server, load(port, n) puts n requests on it and returns how many they were."""
+        """Events per request: a run with few requests and one with many; the difference has no start-up in it. start(wrapper)
+        starts the server; load(port, n) sends n requests to it and returns how many there were."""
         totals = []
         for requests in (few, many):
             wrapper, read = count(self.fleet)

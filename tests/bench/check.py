@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Fails where a forwarded request costs the proxy more instructions or system calls than it may, a lock more
-instructions than so many forwarded requests, or a write behind a fence Redis more than so many scripts with one SET, or a
-session that waits for a lock more memory than so many bytes.
+"""Checks bounds: the proxy's instructions and system calls for a forwarded request, its instructions for a lock compared with
+forwarded requests, Redis's work for a write behind a fence compared with a script with one SET, and the memory of a session
+that waits for a lock.
 
 check.py --lockkeeper PROGRAM
 
-Instructions are counted under callgrind, system calls inside the process (count_calls.c). Everything is on one core, and
-nobody who wakes up pushes another off it (SCHED_BATCH): then it is not the machine's mood that decides how many requests are
-found waiting in one turn of the proxy's loop, and the figures repeat within about 2 %. README.md in this folder explains
-the method. About two minutes.
+Instructions are counted under callgrind, system calls inside the process (count_calls.c). Everything runs on one core, and a
+process that wakes up does not preempt another (SCHED_BATCH). So the number of requests in one turn of the proxy's loop does not
+depend on the machine, and the figures repeat within about 2 %. README.md in this folder explains the method. About two
+minutes.
 """
 import argparse
 import json
@@ -36,7 +36,7 @@ BOUNDS = [
     ("set", 16, 50, 800, 0.2),
 ]
 
-# Acquire and release of a lock that nobody else wants, by instructions of a forwarded SET and DEL in the same run.
+# Acquire and release of an uncontended lock, in instructions of a forwarded SET and DEL of the same run.
 LOCK_PAIR = 2.5
 MAY_WAIT = ["--lock", "lock:*", "wait", "600s"]
 TOKEN = "0123456789abcdef0123456789abcdef0123"

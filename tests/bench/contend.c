@@ -1,14 +1,14 @@
 /*
- * contend: workers of a legacy application that contend for one lock, in one process: SET key value NX PX, and where
- * that is refused again after a pause; work; DEL; a pause of their own. Several servers may be named: the workers are
- * spread over them. With --notify they are those of a library that waits on a channel, as Redisson does, each a process
- * of its own: a release is a script that tells the channel, and whoever sleeps then tries again.
+ * contend: workers of a legacy application that contend for one lock, in one process: SET key value NX PX, repeated
+ * after a pause if refused; work; DEL; a pause. If several servers are named, the workers are spread over them. With
+ * --notify the workers act like a library that waits on a channel, as Redisson does, each as a process of its own: a
+ * release is a script that publishes to the channel, and the sleeping workers then try again.
  *
  *   contend --workers N --work-us N --between-us N --poll-us N --seconds N --key KEY [--notify CHANNEL] PORT ...
  *
- * Prints one line of JSON: acquisitions, each worker's turns; waits (first attempt to grant) and handovers (a DEL
- * written to the next grant read, where somebody had asked before it) in µs; the time that work and its two round trips
- * took.
+ * Prints one line of JSON: acquisitions, each worker's turns; waits (first attempt to grant) and handovers (from
+ * writing a DEL to reading the next grant, if an attempt came before the DEL) in µs; the time that work and its two
+ * round trips took.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -46,7 +46,7 @@ static struct samples waits, handovers, sections;
 static long worker_count, work_us, between_us, poll_us, seconds;
 static const char *key, *channel;
 static int64_t released_at;
-static bool wanted; /* when the last DEL was written, somebody had asked */
+static bool wanted; /* when the last DEL was written, after another worker's attempt */
 
 static int64_t now_us(void) {
     struct timespec t;

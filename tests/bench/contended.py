@@ -1,4 +1,4 @@
-"""One lock that many want: workers that poll, on Redis and through the proxy, and such as wait for a message.
+"""One contended lock: workers that poll, on Redis and through the proxy, and workers that wait for a message.
 
 handing_over(bench) returns {load: {way: figures}}, print_rows what bench.py prints of it. The figures of a way are the
 medians of its rounds, and the longest wait of all.

@@ -4,7 +4,7 @@
  *
  *   LD_PRELOAD=./count_calls.so COUNT_CALLS_TO=FILE PROGRAM ...      writes their number to FILE at the end
  *
- * What an idle event loop does not do in each turn (opening, accepting, resolving) is not counted.
+ * Calls that an event loop does not make in each turn (opening, accepting, resolving) are not counted.
  */
 #include <dlfcn.h>
 #include <poll.h>

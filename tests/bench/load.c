@@ -1,16 +1,15 @@
 /*
- * A load generator for sequences of commands, where redis-benchmark repeats one: each connection goes through the
- * sequence again and again (SET then DEL, say), with a key of its own. It checks every reply.
+ * A load generator for sequences of commands (redis-benchmark repeats a single one): each connection repeats the
+ * sequence (for instance SET, then DEL) with a key of its own. It checks every reply.
  *
  *   load -p PORT [-c CONNECTIONS] [-P DEPTH] [-n COMMANDS] COMMAND [';' COMMAND ...]
  *
- * A COMMAND is =REPLY and words: the reply line must start with REPLY ("=+OK SET k v"). "{c}" in a word is the
- * number of the connection. DEPTH commands are sent at once, and the next DEPTH when all their replies are there.
- * A sequence that was begun is finished. Prints one line of JSON; the exit status is 1 if any reply was not what it
- * should be.
+ * A COMMAND is =REPLY and words: the reply line must start with REPLY ("=+OK SET k v"). "{c}" in a word is the number
+ * of the connection. DEPTH commands are sent at once, and the next DEPTH when all their replies are there. A sequence
+ * that was begun is finished. Prints one line of JSON; the exit status is 1 if any reply was not what it should be.
  *
- * It knows nothing of arrays: a reply is a line, or a bulk string. It keeps one thread and blocking sockets, so
- * DEPTH requests have to fit into a socket buffer.
+ * It knows nothing of arrays: a reply is a line, or a bulk string. It keeps one thread and blocking sockets, so DEPTH
+ * requests have to fit into a socket buffer.
  */
 #include <arpa/inet.h>
 #include <errno.h>

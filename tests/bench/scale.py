@@ -1,4 +1,4 @@
-"""What changes with the number of connections and threads: waiting on one lock, idle neighbours, shared cores, two threads.
+"""Measurements over the number of connections and threads: waiting on one lock, idle neighbours, shared cores, two threads.
 
 Each function takes a Bench and returns the rows of its table: {row: {column: figure}}. Knows nothing of printing.
 """
@@ -24,7 +24,7 @@ def room_for(connections):
 
 
 def contention(bench):
-    """Connections that try again and again to acquire one lock that somebody holds."""
+    """Connections that try again and again to acquire one lock that is held."""
     rows = {}
     requests = 20000 if bench.quick else 60000
     for connections in (50, 1000, 10000):
@@ -50,8 +50,8 @@ def contention(bench):
 
 
 def middle(values):
-    """The mean of the middle half. A run falls into one of a few arrangements of programs and cores, and a median jumps
-    from one to another, while a mean has in it who was kept waiting by the machine."""
+    """The mean of the middle half. A run has one of a few arrangements of programs and cores. A median jumps between them,
+    and a mean includes programs that the machine has delayed."""
     values = sorted(values)
     cut = len(values) // 4
     return statistics.mean(values[cut:len(values) - cut])
@@ -115,7 +115,8 @@ def one_core(bench):
 
 
 def shared_core(bench):
-    """Who shares one of two cores with whom: the kernel decides it anew in each run, and it decides what a request costs."""
+    """Which programs share one of two cores: the kernel decides it anew in each run, and the cost of a request depends on
+    it."""
     every = os.sched_getaffinity(0)
     if len(every) < 2:
         raise Failed("this needs two cores")
@@ -190,7 +191,8 @@ def threads(bench):
 
 
 def fenced(bench):
-    """A SET of data under a lock, by who holds it, beside one that nobody asks for, and a script with one SET."""
+    """A SET of data under a lock, by the holder and by others, compared with a SET without a fence, and with a script with
+    one SET."""
     redis = bench.fleet.start_redis()
     proxy = holder = None
     try:

@@ -1,7 +1,7 @@
-"""The clients that run.py knows: how each is found, prepared and started.
+"""The clients of run.py: how each is found, prepared and started.
 
-A client is a program in this folder. It gets the addresses in its environment, runs its features one after the
-other, and says on standard output, one line each:
+A client is a program in this folder. It gets the addresses in its environment, runs its features one after the other,
+and says on standard output, one line each:
 
     version  the library's version
     FEATURE  ok | fail | none | kept  why   (fields between tabs)
@@ -137,7 +137,7 @@ class Workshop:
 
 
 class Client:
-    """One row of the table. `unsafe`: a lock whose late release frees somebody else's, on Redis alone."""
+    """One row of the table. `unsafe`: a lock whose late release frees another worker's lock, on Redis alone."""
 
     def __init__(self, name, prepare, quick=False, backends=("standalone", "cluster"), why=None, unsafe=False,
                  without=()):

@@ -22,7 +22,7 @@ def alone():
 
 def commands():
     out = cli(*[line for n in names for line in ("SET %s %s" % (n, n), "GET %s" % n)])
-    expect(out, [x for n in names for x in ("OK", n)])  # no line of these says "Redirected"
+    expect(out, [x for n in names for x in ("OK", n)])  # no line says "Redirected"
 
 
 def multikey():

@@ -1,4 +1,4 @@
-"""What the Python programs of this folder share: running features and saying what came of them."""
+"""Shared by the Python programs of this folder: runs features and prints their results."""
 
 import os
 import signal

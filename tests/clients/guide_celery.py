@@ -1,5 +1,5 @@
-"""Celery (python3-celery) for docs/guides/django-celery.md: tasks over the proxy as broker and as backend, each done once by two
-workers, where Redis is no cluster; and the lock of its documentation."""
+"""Celery (python3-celery) for docs/guides/django-celery.md: tasks over the proxy as broker and as backend, each done once by
+two workers, if Redis is no cluster; and the lock of its documentation."""
 
 import os
 import subprocess

@@ -13,7 +13,7 @@ except ImportError as error:
 clients = [redis.Redis(os.environ["LK_HOST"], int(os.environ["LK_PORT"])) for _ in range(2)]
 one, two = [RQScheduler(["mail"], connection=client) for client in clients]
 assert one.acquire_locks() == {"mail"} and two.acquire_locks() == set()
-two.release_locks()  # a bare DEL, whoever holds it
+two.release_locks()  # a bare DEL, whether or not it is the holder's
 assert clients[0].exists("rq:scheduler-lock:mail"), "another scheduler's lock was released"
 one.heartbeat()
 one.release_locks()

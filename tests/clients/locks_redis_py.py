@@ -6,8 +6,8 @@
     ... hold SECONDS                        takes the lock, says so, and waits to be killed
 
 exclusion: threads add to a counter that only the lock protects. extend: a lock whose holder extends it outlives its
-first lease. late: a release after the end of one's own lease
-frees nobody else's lock. killed: the lock of a killed process ends.
+first lease. late: a release after the end of the worker's lease frees no other worker's lock. killed: the lock of a
+killed process ends.
 """
 
 import os
@@ -37,7 +37,7 @@ def new():
 
 
 class Worker:
-    """Somebody who locks: `acquire` waits, `release` says whether there was something of its own to release."""
+    """A lock's client: `acquire` waits, `release` returns whether there was a lock of its own to release."""
 
     def __init__(self):
         self.client = new()
@@ -152,7 +152,7 @@ def late():
 
 
 def late_among_many():
-    """Threads of which some hold on too long: nobody gets in beside a holder whose lease is not over."""
+    """Some threads hold the lock for too long: no other gets in beside a holder whose lease is not over."""
     inside = {}  # number: (when it was in, until when its lease lasts)
     guard = threading.Lock()
 

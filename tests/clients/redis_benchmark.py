@@ -1,4 +1,4 @@
-"""redis-benchmark through the proxy: not for its figures, but because it is a client that many people try first."""
+"""redis-benchmark through the proxy: not for its figures, but because many people try this client first."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""redis-cli through the proxy: as people type, and as scripts feed it."""
+"""redis-cli through the proxy: typed commands, and commands from scripts."""
 
 import os
 import pty

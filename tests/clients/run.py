@@ -1,11 +1,12 @@
-"""Real client libraries and lock libraries through the proxy, on one Redis and on a cluster: tables of what works.
+"""Real client libraries and lock libraries through the proxy, on one Redis and on a cluster: tables of the features that
+work.
 
     run.py [--quick] [--direct] [--threads N] [NAME ...]
 
-Knows servers and tables; what a client does is in its own program (clients.py lists them and says how they talk).
-Each client has a proxy of its own, so that one client's restart or crash is not another's failure. The two kinds of
-backend run side by side. --direct leaves the proxy out: all that a client does must work on one Redis alone, or its
-program is at fault. Exit status 1 if anything failed.
+It knows servers and tables; each client is a program of its own (clients.py lists them and describes their output). Each
+client has a proxy of its own, so that one client's restart or crash is not another's failure. The two kinds of backend
+run side by side. --direct leaves the proxy out: all that a client does must work on one Redis alone, or its program is at
+fault. Exit status 1 if anything failed.
 """
 
 import argparse
@@ -42,7 +43,7 @@ RULES = [
 
 class Cell:
     def __init__(self, state, why=""):
-        self.state = state  # ok, wrong (as it has to be), kept, refused, none, FAILED
+        self.state = state  # ok, wrong (as expected), kept, refused, none, FAILED
         self.why = why
 
     def text(self):
@@ -170,7 +171,7 @@ class Run:
 
 
 class Direct:
-    """In the place of a proxy: the Redis itself, all of whose connections a restart closes."""
+    """In place of a proxy: Redis itself; a restart closes all of its connections."""
 
     def __init__(self, server):
         self.server = server

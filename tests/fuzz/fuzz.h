@@ -1,5 +1,5 @@
 /*
- * What the fuzz targets share: a failure with its reason, and cutting a stream where the input says.
+ * Shared by the fuzz targets: a failure with its reason, and cutting a stream where the input says.
  *
  * It knows nothing of RESP.
  */

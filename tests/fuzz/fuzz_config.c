@@ -1,8 +1,8 @@
 /*
- * Configuration files: whatever they say they are read, or refused with a line for each error that says where and why,
- * and a file that is read is read the same way again.
+ * Configuration files: any content is either read, or refused with a line for each error that has the place and the
+ * reason; and a file that is read gives the same result when it is read again.
  *
- * Input: the file; behind a form feed what any file that it includes says.
+ * Input: the file; after a form feed, the content of any file that it includes.
  */
 #include <errno.h>
 #include <fcntl.h>

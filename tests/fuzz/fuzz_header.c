@@ -1,8 +1,8 @@
 /*
- * PROXY protocol headers: whatever comes there is one result, the same however much of what follows is there already,
- * and a header of the length that is said.
+ * PROXY protocol headers: any bytes give one result, which does not depend on how many of the following bytes are
+ * there, and a header has the length that it states.
  *
- * Input: what a load balancer sends.
+ * Input: the bytes from a load balancer.
  */
 #include "proxy/net/proxy_header.h"
 #include "tests/fuzz/fuzz.h"

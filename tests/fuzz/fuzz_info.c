@@ -1,6 +1,6 @@
 /*
- * What a node says of commands, and requests for these: whatever it says, its rows lead to arguments of the request
- * alone.
+ * A node's descriptions of commands, and requests for these commands: for any description, its rows only lead to
+ * arguments of the request.
  *
  * Input: an element of COMMAND INFO's reply, then a request.
  */

@@ -1,6 +1,6 @@
 /*
- * Inline lines: what is written stays within the bound and is one canonical request; its words, quoted byte for byte,
- * give the same request again.
+ * Inline lines: the output stays within the bound and is one canonical request; its words, quoted byte for byte, give
+ * the same request again.
  *
  * Input: the line.
  */

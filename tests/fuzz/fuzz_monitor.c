@@ -1,8 +1,8 @@
 /*
- * MONITOR's lines, and a CLIENT LIST between them: whatever they say, lines are taken or counted, and the report is
+ * MONITOR's lines, and a CLIENT LIST between them: with any content, lines are taken or counted, and the report is
  * made.
  *
- * Input: lines. One that begins with '=' is CLIENT LIST's; '?' answers the oldest PTTL.
+ * Input: lines. A line that begins with '=' belongs to CLIENT LIST; '?' answers the oldest PTTL.
  */
 #include "parser/command.h"
 #include "proxy/overhear/overhear.h"

@@ -1,10 +1,10 @@
 /*
- * The whole proxy between clients and nodes of which either may do anything. Whatever they do: no memory error, what
- * the proxy sends to nodes is canonical RESP, what it sends to clients is RESP, and nothing of it is left when it
- * stops. Where both keep to the rules (strict), each client gets one reply to each request, its own, in order, although
- * nodes redirect, fail, hang up and answer in pieces.
+ * The whole proxy between clients and nodes; either side may do anything. In any case: no memory error, the proxy sends
+ * canonical RESP to nodes and RESP to clients, and frees everything when it stops. If both sides follow the protocol
+ * (strict), each client gets exactly one reply to each request, its own, in order, although nodes redirect, fail, hang
+ * up and answer in pieces.
  *
- * Input: three bytes of options, then what happens: a byte says what, those behind it with whom and how much.
+ * Input: three bytes of options, then events: a byte for the kind, then bytes for the client or node and the amount.
  */
 #include <fcntl.h>
 #include <unistd.h>
@@ -315,7 +315,7 @@ static void send_large(unsigned client) {
     text_clear(&out);
 }
 
-/* ---- requests of those who keep to the rules -------------------------------------------------------- */
+/* ---- requests that follow the protocol -------------------------------------------------------------- */
 
 static void ask(unsigned client, enum expect_kind kind, const char *line) {
     struct expect e = {.kind = kind};
@@ -369,7 +369,7 @@ static void plan_answer(unsigned kind) {
         a.number = a.kind == ANSWER_CHANGED || a.kind == ANSWER_NESTED ? word() : byte();
     if (a.kind == ANSWER_CHANGED || a.kind == ANSWER_NESTED)
         a.byte = (char)byte();
-    /* To those who keep to the rules nodes say nothing that is untrue. */
+    /* In strict mode nodes send nothing untrue. */
     if (!run.strict || a.kind <= ANSWER_CUT)
         nodes_answer_next(&a);
 }
@@ -446,7 +446,7 @@ static void event(void) {
     }
 }
 
-/* All nodes are well again, and time passes until nobody waits any more. */
+/* All nodes are well again, and time passes until no client waits any more. */
 static bool settle(void) {
     nodes_hold(false);
     for (unsigned i = 0; i < NODES; i++)

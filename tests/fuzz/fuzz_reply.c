@@ -1,6 +1,6 @@
 /*
- * Replies: they end where they end, whether the stream comes whole or in pieces; walking through a framed reply stays
- * within it, and ends at its end unless a line in it is not what its type promises.
+ * Replies: they end at the same byte whether the stream comes whole or in pieces. Reading a framed reply stays within
+ * it, and ends at its end, unless one of its lines does not match its type.
  *
  * Input: four bytes of cuts, then the stream.
  */

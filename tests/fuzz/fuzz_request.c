@@ -1,7 +1,7 @@
 /*
- * Requests: the stream's requests are the same whether it comes whole or in pieces; what a request says lies within
- * it; a regular one is byte for byte its arguments written anew; an irregular or inline one, encoded anew, is regular
- * and has the same arguments; keys are arguments; what is left of one has the same end without the beginning.
+ * Requests: the stream's requests are the same whether it comes whole or in pieces; arguments lie within their request;
+ * encoding a regular request anew gives the same bytes; an irregular or inline one, encoded anew, is regular and has
+ * the same arguments; keys are arguments; the rest of a request has the same end without its beginning.
  *
  * Input: four bytes of cuts, one of limits, then the stream.
  */

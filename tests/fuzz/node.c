@@ -32,7 +32,7 @@ static struct {
     bool refuse[NODES];
     bool hold;
     bool tame;
-    bool loud; /* for who looks at a finding: LOCKKEEPER_FUZZ_LOUD */
+    bool loud; /* to examine a finding: LOCKKEEPER_FUZZ_LOUD */
     uint8_t mood;
 } nodes;
 

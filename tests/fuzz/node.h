@@ -1,8 +1,8 @@
 /*
  * Nodes that the fuzzer plays: they answer as Redis would, or as the input says. Connections come from connect(), which
- * world.c has instead of the system's; there is no network.
+ * world.c replaces; there is no network.
  *
- * Knows nothing of the proxy.
+ * It knows nothing of the proxy.
  */
 #ifndef LOCKKEEPER_TESTS_FUZZ_NODE_H
 #define LOCKKEEPER_TESTS_FUZZ_NODE_H

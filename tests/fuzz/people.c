@@ -25,7 +25,7 @@ struct person {
 
 static struct person people[PEOPLE];
 static bool people_strict;
-static bool people_loud; /* for who looks at a finding: LOCKKEEPER_FUZZ_LOUD */
+static bool people_loud; /* to examine a finding: LOCKKEEPER_FUZZ_LOUD */
 
 void people_begin(bool strict) {
     people_strict = strict;

@@ -1,6 +1,6 @@
 /*
- * The clients that the fuzzer plays. What they get is always framed as RESP; where nodes and clients keep to the rules,
- * each request gets exactly one reply, its own, in order.
+ * The clients that the fuzzer plays. The bytes that they get are always framed as RESP; if nodes and clients follow the
+ * protocol, each request gets exactly one reply, its own, in order.
  */
 #ifndef LOCKKEEPER_TESTS_FUZZ_PEOPLE_H
 #define LOCKKEEPER_TESTS_FUZZ_PEOPLE_H
@@ -26,7 +26,7 @@ struct expect {
 /* strict: replies are held against what is expected. */
 void people_begin(bool strict);
 void people_end(void);
-/* What the client sends next, who connects before if it is not connected. */
+/* Sends bytes as the client, which connects first if needed. */
 void people_send(unsigned client, const char *bytes, size_t len);
 void people_expect(unsigned client, const struct expect *expect);
 void people_leave(unsigned client);
@@ -35,7 +35,7 @@ void people_half_close(unsigned client);
 void people_deafen(unsigned client, bool deaf);
 /* Reads what there is and writes what waits. False: there was nothing to do. */
 bool people_turn(void);
-/* Whether nobody waits for a reply. */
+/* Whether no client waits for a reply. */
 bool people_content(void);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * What Redis answers, as far as the fuzzer's nodes need it: replies of the right shape, without any data behind them.
- * GET answers the key's name, so that it can be seen whose reply came to whom. Knows no connections.
+ * Redis's replies, as far as the fuzzer's nodes need them: of the right shape, without data behind them. GET answers
+ * the key's name, which shows to which request a reply belongs. It knows no connections.
  */
 #ifndef LOCKKEEPER_TESTS_FUZZ_REDIS_H
 #define LOCKKEEPER_TESTS_FUZZ_REDIS_H

@@ -68,7 +68,7 @@ int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t 
     return level == IPPROTO_TCP ? 0 : __real_setsockopt(fd, level, name, value, len);
 }
 
-/* Nobody is asked for names. */
+/* There are no names to look up. */
 int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **found) {
     struct addrinfo numeric = hints ? *hints : (struct addrinfo){.ai_family = AF_UNSPEC};
     numeric.ai_flags |= AI_NUMERICHOST;

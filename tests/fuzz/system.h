@@ -1,6 +1,6 @@
 /*
- * The system as the fuzzer has it: a clock that moves when it is told to, connect() that leads to node.c's nodes, and
- * no names but addresses. Knows nothing of the proxy.
+ * The fuzzer's replacement of the system: a clock that only the fuzzer moves, connect() that leads to node.c's nodes,
+ * and addresses instead of names. It knows nothing of the proxy.
  */
 #ifndef LOCKKEEPER_TESTS_FUZZ_SYSTEM_H
 #define LOCKKEEPER_TESTS_FUZZ_SYSTEM_H

@@ -1,4 +1,5 @@
-"""Certificates for the tests of TLS, made by the openssl command: an authority, and what it vouches for or doesn't."""
+"""Certificates for the TLS tests, made by the openssl command: an authority, and certificates that it has signed or
+not."""
 
 import os
 import ssl
@@ -6,7 +7,8 @@ import subprocess
 
 
 class Certificates:
-    """Files NAME.crt and NAME.key in a folder. 'ca' vouches for all but 'stranger', whose authority is another one."""
+    """Files NAME.crt and NAME.key in a folder. 'ca' has signed all certificates but 'stranger', which has another
+    authority."""
 
     PASSPHRASE = "correct-horse-battery-staple"
 
@@ -49,7 +51,7 @@ class Certificates:
                 "tls-key-file %s" % self.path(name + ".key"), "tls-ca-cert-file %s" % self.path("ca.crt"), *more]
 
     def upstream_lines(self, *more):
-        """Those for nodes, to whom the proxy shows the client's certificate."""
+        """Lines for connections to nodes; the proxy shows them the client's certificate."""
         return ["upstream-tls yes", "upstream-tls-ca-cert-file %s" % self.path("ca.crt"),
                 "upstream-tls-cert-file %s" % self.path("client.crt"),
                 "upstream-tls-key-file %s" % self.path("client.key"), *more]

@@ -1,6 +1,6 @@
-"""Lock code as crowd.py's workers run it, and what is looked at: workers of two processes that contend; then, step by step
-over the same connections, a lock's life; a holder whose lease has ended; a holder that crashes. What the lock code puts on the
-wire is a Library's (library_locks.py)."""
+"""Lock code that crowd.py's workers run, and the situations that are tested: workers of two processes that contend; then, step
+by step over the same connections, a lock's life; a holder whose lease has ended; a holder that crashes. A Library
+(library_locks.py) has the commands of the lock code."""
 
 import collections
 import concurrent.futures
@@ -15,8 +15,8 @@ from servers import until
 
 SIDE_BY_SIDE = 8
 WORKERS = 3  # of each of two processes
-SECONDS = 60  # a run whose lock is lost again and again ends here; others reach their goal in one or two
-LEASE = 3000  # ms: longer than anybody works
+SECONDS = 60  # ms: longer than any worker works
+LEASE = 3000  # ms: a lease that ends while its worker is still at work
 SHORT = 150  # ms: a lease that ends while its worker is still at it
 
 
@@ -117,7 +117,7 @@ class Run:
         return people
 
     def steps(self):
-        """Acquired, contended for, extended, released, acquired by who had lost, released; what came of it, and all replies."""
+        """Acquired, contended for, extended, released, acquired by the loser, released; returns the result, and all replies."""
         a, b, c = self.people()
         library, key = self.library, self.key()
         held = self.do(a, "acquire", key, LEASE)
@@ -158,9 +158,9 @@ class Run:
         return outcome + [self.do(b, "release", key, second), self.freed(key)]
 
     def crash(self):
-        """A's process is gone, of another machine where its workers share connections (who of a pool is gone nobody knows before
-        all of it is), or where its lease is renewed (whoever of its own has connected within the second may be A come back);
-        whether somebody else has the lock in time, and frees it."""
+        """A's process is gone. It is on another machine if workers share connections, since a pool counts as gone only as a
+        whole, or if its lease is renewed, since a new connection of the same client within the second may be A coming back.
+        Returns whether another worker gets the lock in time, and frees it."""
         library = self.library
         same = library.connections == "own" and not library.endless
         elsewhere = () if same else ("elsewhere-%08x" % self.rng.getrandbits(32),) * len(self.addresses)

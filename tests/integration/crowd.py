@@ -1,13 +1,13 @@
-"""Workers of several processes, whose commands are under way at the same time, in one thread of the test.
+"""Workers of several processes with commands in flight at the same time, in one thread of the test.
 
-A worker's code is a generator. What it yields is done for it, and it goes on with what came of that:
+A worker's code is a generator. It yields actions, and gets their results:
 
     send(...)        a command, over whatever connection the process's model has for it
     {place: [...]}   commands, in one packet each, to several places at once; {place: [reply, ...]}
     TAKE, GIVE       from one to the other the worker has a connection of its first place for itself (WATCH ... EXEC)
     0.002            a pause of so many seconds
 
-A place is a server, with the process's connections to it. They are as its library has them:
+A place is a server, with the process's connections to it. There are three kinds of connections, as in libraries:
 
     own            one for each worker
     pool           idle ones are taken for a command, and given back; the last one given back is the first one taken, as in
@@ -33,7 +33,7 @@ def send(*command, place=0):
 
 
 class Link:
-    """A connection, and whose replies are still to come over it."""
+    """A connection, and the workers that wait for replies over it."""
 
     def __init__(self, client):
         self.client = client
@@ -58,7 +58,7 @@ class Place:
         return link
 
     def take(self, worker, alone):
-        """A connection for the worker, or None: it has to wait. `alone`: nobody else may send over it."""
+        """A connection for the worker, or None: it has to wait. `alone`: no other worker may send over it."""
         if self.model == "own":
             if worker not in self.of:
                 self.of[worker] = self.link()
@@ -112,7 +112,7 @@ class Worker:
         self.heard = []  # (command's name, reply), but for what says that a script has to be loaded
 
     def value(self):
-        """A value that nobody else has, the same one in each run."""
+        """A value that no other worker has, the same one in each run."""
         self.values += 1
         return "%08x-%04x" % (self.number * 2654435761 % 2**32, self.values)
 

@@ -1,5 +1,5 @@
-"""Where two Redis servers given the same requests do not answer with the same bytes, and how far the answers may
-differ. This is the one place: everything that is not listed here is compared byte for byte, and errors always are."""
+"""The permitted differences between two Redis servers that get the same requests. Replies that are not listed here are compared
+byte for byte; errors always are."""
 
 import re
 

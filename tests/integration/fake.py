@@ -1,4 +1,4 @@
-"""A node that does what a test tells it to: a TCP server with a handler for each request."""
+"""A fake node: a TCP server whose replies the test defines, with a handler for each request."""
 
 import socket
 import socketserver
@@ -46,9 +46,9 @@ class FakeNode:
                     pass
 
             def to_a_stranger(self, words):
-                """The answer to the proxy's questions what those may do who have not logged in (their connection is for
-                these alone, and begins with RESET), how many clients the node takes, and what other proxies have learnt:
-                a proxy that may not read that asks again after a minute. None: it is another one."""
+                """The reply to one of the proxy's own questions: the rights of clients without login (over a separate
+                connection that begins with RESET), maxclients, and what other proxies have learnt. (A proxy without the
+                right to read what others have learnt asks again after a minute.) None: it is another request."""
                 if strangers and words[0] == b"XRANGE" and words[1] == RECORD:
                     return b"-NOPERM this user has no permissions to access one of the keys used as arguments\r\n"
                 if strangers and words == [b"INFO", b"clients"]:

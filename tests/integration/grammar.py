@@ -1,7 +1,7 @@
 """Random requests over all commands of a running Redis, made from what its COMMAND DOCS says of their arguments.
 
-Most are well formed and find keys of the right type; the rest have arguments missing, doubled, swapped or spoilt. The
-same generator in the same state gives the same requests. Knows nothing of what Redis answers.
+Most are well formed and find keys of the right type; the rest have arguments missing, doubled, swapped or spoilt. The same
+generator in the same state gives the same requests. It does not know Redis's replies.
 """
 
 from resp import encode

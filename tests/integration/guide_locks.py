@@ -1,5 +1,5 @@
-"""What docs/guides tells of: which preset has which locks, and how these go over the wire. Most libraries are those of
-library_locks.py under the names that a guide gives them; the others are here, our own scripts with the libraries' commands."""
+"""The locks of docs/guides: which preset has which locks, and their commands on the wire. Most libraries are those of
+library_locks.py under the names that a guide uses. The others are here, as our own scripts with the libraries' commands."""
 
 import copy
 
@@ -71,7 +71,7 @@ class Redisson(Library):
 
 
 class Queued(HandedOver):
-    """SET NX by whoever queues a job, DEL by who has done it."""
+    """SET NX by the process that queues a job, DEL by the process that has done it."""
 
     extends, careful = False, False
 

@@ -1,4 +1,4 @@
-"""What the tests of faults, redirects and topology share."""
+"""Functions shared by the tests of faults, redirects and topology."""
 
 from resp import Error, encode
 from servers import until, valkey

@@ -1,5 +1,5 @@
-"""What lock libraries put on the wire: the commands, in their order, with which each acquires, extends and releases a lock,
-what its losers send, and the connections that it mostly has. The scripts are our own, with the libraries' commands.
+"""The commands of lock libraries: how each acquires, extends and releases a lock, what its losers send, and which connections
+it usually has. The scripts are our own, with the libraries' commands.
 
 A library's methods are code of crowd.py's workers. `acquire` returns what the caller needs later on to show that it is the
 holder, or None; `extend` and `release` return whether the library would call that done.
@@ -91,8 +91,8 @@ class Library:
 
 
 class HandedOver(Library):
-    """Released by another process than acquired it, on purpose; the second place is that of those who release, on another
-    machine."""
+    """Released on purpose by another process than the one that acquired it; the second place is that of the releasing process,
+    on another machine."""
 
     handed_over = second_place = True
     names = ("web", "worker")
@@ -146,7 +146,7 @@ class LaravelAdd(Library):
 
 
 class LaravelUnique(HandedOver, Laravel):
-    """Unique jobs: acquired where the job is queued, and released by whom it is done, whoever acquired it."""
+    """Unique jobs: acquired by the process that queues the job, and released by the process that does it."""
 
     keys = "laravel_cache:laravel_unique_job:App\\Jobs\\Import:%d"
     rule = "lock laravel_cache:laravel_unique_job:* owner any"
@@ -294,7 +294,7 @@ class Spring(Library):
 
 
 class SpringMessages(Spring):
-    """The same with a message to who waits."""
+    """The same with a message to the waiting workers."""
 
     keys, rule = "order-locks:%d", "lock order-locks:*"
     unlink = Script("""
@@ -467,7 +467,7 @@ class ResqueLock(HandedOver):
 
 
 class SidekiqUnique(HandedOver):
-    """sidekiq-unique-jobs: a digest, two queues, and a hash of who has the lock, by scripts; done in another process."""
+    """sidekiq-unique-jobs: a digest, two queues, and a hash with the lock's holder, by scripts; done in another process."""
 
     rule = "lock uniquejobs:*:LOCKED"
     connections, options = "pool", ("", " owner any")
@@ -697,7 +697,7 @@ class RedlockPython(Redlock):
 
 
 class Pottery(Redlock):
-    """Python too; whoever asks whether it still has the lock does so by script."""
+    """Python too; it checks by script whether it still holds the lock."""
 
     keys, rule, connections, side_by_side = "redlock:printer-%d", "lock redlock:*", "pool", True
     release_script, extend_script = Script(DELETE_IF_MINE, "SCRIPT LOAD"), Script(EXPIRE_IF_MINE, "SCRIPT LOAD")

@@ -62,7 +62,7 @@ class Migration(threading.Thread):
         until(lambda: len({self.view(node) for node in self.cluster.nodes}) == 1, 20, "the nodes' agreement", 0.001)
 
     def view(self, node):
-        """Who has which slots by which epoch, as this node sees it."""
+        """The slots of each node with their epochs, as this node sees them."""
         lines = self.must(node, "CLUSTER", "NODES").splitlines()
         return tuple(sorted((words[0], words[6], *words[8:]) for words in (line.split() for line in lines)))
 

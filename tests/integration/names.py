@@ -1,4 +1,4 @@
-"""A name server of a test's own, for one program: it answers, is silent, or knows nothing, as the test says."""
+"""A name server for one program: it answers, is silent, or knows no names, as the test says."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ A, NO_SUCH_NAME = 1, 3
 
 
 class Names:
-    """Serves from an address of its own on port 53; `before` goes in front of the command line of whoever is to ask it."""
+    """Serves from its own address on port 53; `before` goes in front of the command line of the program that will ask it."""
 
     def __init__(self):
         self.known = {}  # a name: its addresses
@@ -65,7 +65,7 @@ class Names:
             self.silent.update(names)
 
     def release(self):
-        """Nobody is kept waiting any more."""
+        """Answers all waiting questions."""
         with self.lock:
             self.silent.clear()
             for packet, sender in self.waiting:

@@ -1,4 +1,4 @@
-"""Same bytes in, same bytes out: what Redis does with a client's bytes, and whether the proxy does the same."""
+"""Same bytes in, same bytes out: compares Redis's reaction to a client's bytes with the proxy's."""
 
 import select
 import time

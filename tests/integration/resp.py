@@ -217,7 +217,7 @@ class Client:
         return bytes(data)
 
     def complete(self):
-        """Whether a whole reply has come that nobody has read."""
+        """Whether a whole reply has come that was not read yet."""
         return len(self.buffer) > self.at and reply_end(self.buffer, self.at) >= 0
 
     # ---- commands -----------------------------------------------------------------------------

@@ -52,8 +52,8 @@ def until(condition, timeout=15.0, what="the condition", pause=0.01):
 
 
 class Ports:
-    """TCP ports below the range from which outgoing connections get theirs. Each is nobody else's for a while, if those
-    others ask here, too: between here and its server's start, or for as long as a test wants nobody to be there."""
+    """TCP ports below the range of ephemeral ports. Each is reserved for a while against other tests that use this function:
+    until its server starts, or for as long as a test needs a port without a listener."""
 
     KEPT = 200
 
@@ -86,7 +86,7 @@ _ports = Ports()
 
 
 def free_port():
-    """A TCP port nobody listens on."""
+    """A TCP port without a listener."""
     return _ports.take()
 
 
@@ -176,7 +176,7 @@ class RedisServer(Process):
             try:
                 self.start()
                 break
-            except AssertionError:  # somebody took the port in between
+            except AssertionError:  # another process took the port in between
                 self.kill()
                 if attempt == 3:
                     raise
@@ -207,7 +207,7 @@ class RedisServer(Process):
             with Client((self.host, self.port), timeout=5) as c:
                 reply = c("PING")
                 return reply == "PONG" or str(reply).startswith("NOAUTH")
-        except (OSError, Closed):  # Closed: the port is somebody else's, and this server is about to find that out
+        except (OSError, Closed):  # Closed: another process has the port, and this server will fail.
             return False
 
     def client(self, **options):
@@ -569,8 +569,8 @@ class Proxy(Process):
         return Client(self.address, **options)
 
     def await_alone(self):
-        """Waits for a while until no clients of earlier tests are left, whom several threads see leave in any order: as
-        long as one of a client identity's connections is there, what was learnt of it holds."""
+        """Waits until no clients of earlier tests are connected. Several threads see them leave in any order. As long as one
+        connection of a client identity exists, what was learnt of the identity stays."""
         with self.client() as c:
             c("CLIENT", "SETNAME", "await-alone")  # another identity
             try:

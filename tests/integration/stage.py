@@ -1,13 +1,13 @@
-"""The stage for lock code as applications have it: workers of a process on one of three connection models, either all
-directly on Redis or all through the proxy.
+"""Runs applications' lock code: workers of a process on one of three connection models, either all directly on Redis or all
+through the proxy.
 
     D   one connection a worker
     P   a pool: every command of a worker takes the next of the process's connections
     M   one connection, multiplexed by all workers of a process
 
-On D a worker is a process of its own, and those of a stage are one client identity. The processes of P and M name
-themselves with CLIENT SETNAME, as the README asks of several on one machine. Under `owner auto` they are also what their libraries make of them: M says
-its library's name, P has released over other connections than it had acquired over, twice.
+On D each worker is a process, and all workers of a stage are one client identity. The processes of P and M set a name with
+CLIENT SETNAME, as the README asks of several processes on one machine. Under `owner auto` they also show their connection
+model: M sets its library's name; P has twice released over another connection than it had acquired over.
 """
 
 import itertools

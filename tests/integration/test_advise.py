@@ -1,4 +1,4 @@
-"""PROXY ADVISE: what applications do is recognised in every mode, and the line that it suggests is one."""
+"""PROXY ADVISE recognises what applications do, in every mode, and suggests a valid line."""
 
 import hashlib
 import subprocess

@@ -107,7 +107,7 @@ def test_transactions_and_scripts(proxy, connect):
 
 
 def test_most_writes_without_a_lock(proxy, connect):
-    """Now and then somebody writes under a lock, others write without: no fence is advised."""
+    """Some writes are made under a lock, most without: no fence is advised."""
     one, other = worker(connect, proxy, "some"), worker(connect, proxy, "most")
 
     def work():
@@ -122,7 +122,7 @@ def test_most_writes_without_a_lock(proxy, connect):
 
 
 def test_late_writes(proxy, connect):
-    """A worker whose lease is over, and perhaps another's by now, writes on."""
+    """A worker whose lease is over writes on; another worker may hold the lock by now."""
     one, other = worker(connect, proxy, "late"), worker(connect, proxy, "next")
     for i in range(3):
         assert one("SET", "lock:late:%d" % i, "late", "NX", "PX", "1") == "OK"

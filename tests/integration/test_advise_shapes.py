@@ -1,4 +1,4 @@
-"""PROXY ADVISE and --advise-from say what is risky about the shapes of clients' traffic, and nothing of sound ones."""
+"""PROXY ADVISE and --advise-from report risky patterns of use, and do not mention sound ones."""
 
 import subprocess
 

@@ -1,7 +1,8 @@
-"""Whoever is heard by the proxy first is heard by the node first, and whoever is answered first goes on first.
+"""The request that reaches the proxy first reaches the node first, and the client that is answered first continues
+first.
 
-The proxy is stopped (SIGSTOP) while the bytes come, in an order that is known: the next ones are sent when its system
-has acknowledged those before. So it finds all of them at once.
+The proxy is stopped (SIGSTOP) while the bytes come in a known order: each client sends after the kernel has acknowledged
+the bytes of the one before. So the proxy finds all bytes at once.
 """
 
 import contextlib

@@ -1,4 +1,5 @@
-"""Rules in mode audit: not a byte is changed, the incidents are inferred; and rules that are switched while locks are held."""
+"""Rules in mode audit: no byte is changed, and the incidents are inferred. Also rules that are switched while locks are
+held."""
 
 import random
 import signal
@@ -79,7 +80,7 @@ def test_foreign_release_and_what_follows(three):
 
 
 def test_release_by_a_colleague(three):
-    """Of the same client: enforcing would believe it, and what follows is not held against anybody."""
+    """A release by the same client: enforcing would believe it, and later commands cause no incidents."""
     a, b, _ = three
     key = "lock:believed"
     assert a("SET", key, "1", "NX", "PX", "5000") == "OK"
@@ -183,7 +184,7 @@ def test_several_keys_at_once(three, audited):
     assert [kinds(a, key) for key in keys] == [["foreign_release"]] * 4
     for key in keys[:2]:
         assert a("SET", key, "1", "NX", "EX", "50") == "OK"
-    assert b("DEL", *keys) == 2  # nobody can say which, so nobody is accused
+    assert b("DEL", *keys) == 2  # it is not known which session it was, so no holder is named
     assert [kinds(a, key) for key in keys] == [["foreign_release"]] * 4
 
 

@@ -1,4 +1,4 @@
-"""BLPOP and its kin: each has a connection of its own, so nobody else waits, and it ends with its client."""
+"""BLPOP and similar commands: each has its own connection, so no other client waits, and it ends with its client."""
 
 import threading
 import time
@@ -115,7 +115,7 @@ def test_keys_of_several_slots(farm, connect):
     assert client("BLPOP", "a", "b", "0.01") is None
 
 
-# ---- trap 25: nobody else waits ------------------------------------------------------------------------------
+# ---- trap 25: other clients do not wait ----------------------------------------------------------------------
 
 
 def test_trap_25_others_do_not_wait_with_the_blocked(backend, proxy, client, connect, name):
@@ -178,12 +178,12 @@ def test_queue_of_jobs(proxy, connect, name):
     assert sorted(map(int, got)) == list(range(300))
 
 
-# ---- trap 28: who leaves -----------------------------------------------------------------------------------
+# ---- trap 28: clients that leave ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["close", "half-close", "reset", "with requests behind it"])
 def test_trap_28_leaves_while_blocked(backend, proxy, client, connect, name, how):
-    """What is pushed next is not popped for nobody."""
+    """The next pushed element is not popped for the client that has left."""
     import socket
     import struct
 
@@ -335,7 +335,8 @@ def test_node_stands_still(start_redis, start_proxy, connect, name, command):
 
 
 def test_node_runs_a_script(start_redis, start_proxy, connect, name):
-    """While it does it ends nothing that blocks. Who has waited for it longer than they asked for still gets their reply."""
+    """While a script runs, the node ends no blocking command. A client that has waited longer than its timeout still gets its
+    reply."""
     redis = start_redis("--busy-reply-threshold", "20")
     client = connect(start_proxy(redis, "upstream-timeout 300ms"), timeout=60)
     with redis.client(timeout=60) as slow, redis.client(timeout=60) as operator:

@@ -1,4 +1,4 @@
-"""PROXY as an operator uses it by hand: which incidents, the worst first, as they happen, and what redis-cli makes of it."""
+"""PROXY as an operator uses it by hand: selecting incidents, the worst first, live incidents, and what redis-cli shows."""
 
 import re
 import shlex
@@ -173,7 +173,7 @@ def test_top_has_the_worst_first(start_proxy, backend, connect):
 
 
 def test_top_shows_what_is_odd(start_redis, start_proxy, connect):
-    """Bytes that would break a line, another database, a lock without an end, and who waits at the proxy."""
+    """Bytes that would break a line, another database, a lock without an end, and clients that wait at the proxy."""
     proxy = start_proxy(start_redis(), "lock lock:nolease:* lease 0", "lock lock:* wait 60s")
     holder, loser, operator = connect(proxy), connect(proxy), connect(proxy)
     holder("SELECT", 3)
@@ -294,7 +294,7 @@ def test_all_threads_hear_of_all_threads(start_proxy, backend, connect):
 
 
 def test_other_commands_beside_watch(start_redis, start_proxy, connect):
-    """Lines come between replies, never within one; a repetition is not answered, other words take the place of these."""
+    """Lines come between replies, never within one. A repeated WATCH is not answered; other arguments replace the old ones."""
     proxy = start_proxy(start_redis(), "timeout 1", "lock lock:* owner connection")
     watcher, other = connect(proxy), held_and_refused(connect, proxy)
     value = "x" * 3000000
@@ -323,7 +323,7 @@ def test_other_commands_beside_watch(start_redis, start_proxy, connect):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_who_does_not_read_costs_nothing(start_redis, start_proxy, connect, threads):
-    """Who is slow is told how many it has missed; what it is shown and that number are all there were."""
+    """A slow client is told how many incidents it has missed; shown and missed ones together are all."""
     proxy = start_proxy(start_redis(), "threads %d" % threads, "lock lock:* owner connection", measured=True)
     name = b"lock:held" + b"\xff" * 110  # of which each byte is four
     slow, quick, other = connect(proxy), connect(proxy), held_and_refused(connect, proxy, name)

@@ -10,8 +10,8 @@ import pytest
 
 from servers import ROOT, binary
 
-# Failovers here are those that somebody asks for, so that none waits for an election on a busy machine; the elected ones are
-# in test_failover.py and test_sentinel.py one by one.
+# Failovers are requested here, so that none waits for an election on a busy machine; test_failover.py and test_sentinel.py
+# test elected ones one by one.
 WITHOUT = "kill,stop,blink,connections,scripts,reload,second,handover,migrate,cut,mute"
 WITH = "connections,scripts,reload,handed,takeover"
 

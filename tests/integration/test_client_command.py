@@ -1,4 +1,4 @@
-"""CLIENT: what clients see of themselves and of each other is the proxy's clients, never the node's connections."""
+"""CLIENT: clients see the proxy's clients, never the node's connections."""
 
 import select
 import time
@@ -167,7 +167,7 @@ def test_kill_oneself_by_address(client):
 
 
 def test_kill_in_every_state(own, backend, connect, key):
-    """What a killed client had is given back: its transaction is not run, nothing is popped for it, nobody hears it."""
+    """The state of a killed client is released: its transaction is not run, no element is popped for it, its messages end."""
     asker = connect(own)
     states = {"multi": [["MULTI"], ["SET", key("multi"), "1"]], "watch": [["WATCH", key("w")]], "subscribed": [["SUBSCRIBE", "c"]],
               "monitor": [["MONITOR"]], "lock": [["SETNX", key("lock:killed"), "1"]]}
@@ -351,7 +351,7 @@ def test_scripts_wait_as_at_redis(start_redis, start_proxy, connect, protocol):
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_pause_and_info(own, connect, protocol):
-    """Who waits here is among INFO's blocked clients, beside those that block at a node."""
+    """Clients that wait for a CLIENT PAUSE count in INFO's blocked clients, besides those that block at a node."""
     operator, blocked, writers = connect(own), connect(own), [connect(own) for _ in range(3)]
     operator("HELLO", protocol)
 
@@ -456,7 +456,7 @@ def test_unblock_of_a_wait(client, connect, proxy, backend, how):
 
 
 def some_reply(clients):
-    """The next reply of any of them, who is taken out."""
+    """The next reply of any of the clients, which is removed from the list."""
     ready = select.select([c.sock for c in clients], [], [], 20)[0]
     assert ready, "nobody is answered"
     c = next(c for c in clients if c.sock in ready)
@@ -479,7 +479,7 @@ def test_unblock_overtakes_a_wait(start_cluster, start_proxy, connect):
             try:
                 waiter.send(encode("WAIT", "9", "0") + encode("ECHO", "next"))
                 until(lambda: all("blocked_clients:1" in node.run("INFO", "clients") for node in cluster.nodes[:2]), what="the WAIT")
-                for operator in operators:  # whose right is asked of some node: not all ask the one that says nothing
+                for operator in operators:  # a node is asked for the right: not all clients ask the silent one
                     operator.send(encode("CLIENT", "UNBLOCK", me, how))
                 while some_reply(operators) != 1:
                     pass

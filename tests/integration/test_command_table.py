@@ -1,6 +1,6 @@
-"""The command table against a running redis-server: every row's facts against COMMAND, and the keys that it finds
-against COMMAND GETKEYS, for chosen requests and for random ones. The table is Redis 7.0's; of another version, what
-both know is compared."""
+"""Compares the command table with a running redis-server: every row with COMMAND, and the found keys with COMMAND GETKEYS, for
+chosen requests and for random ones. The table is Redis 7.0's; with another version, the commands that both know are
+compared."""
 
 import os
 import random

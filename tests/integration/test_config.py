@@ -116,7 +116,7 @@ def refusal(*args):
 
 
 START_REFUSES = {
-    "nobody can connect": ("port 0", "port 0: expected a tls-port or a unixsocket too, or nobody can connect"),
+    "nobody can connect": ("port 0", "port 0: expected a tls-port or a unixsocket too, or no client can connect"),
     "no address": ("bind 1.2.3.4.5", "bind '1.2.3.4.5': expected an address of this machine"),
     "address of another": ("bind 203.0.113.5", "port 6380: can't listen on 203.0.113.5: Cannot assign requested address"),
     "no address at all": ('bind ""', "bind '': expected at least one address"),
@@ -165,7 +165,7 @@ def test_all_errors_are_named(tmp_path):
 
 
 def test_test_conf_leaves_nothing_behind(server, start_proxy, connect, tmp_path):
-    """It may be asked beside its own proxy, whose ports and files it does not touch."""
+    """It may run beside the proxy of the same configuration, and touches neither its ports nor its files."""
     log, pid, path = tmp_path / "log", tmp_path / "pid", str(tmp_path / "sock")
     admin = free_port()
     proxy = start_proxy(server, "unixsocket " + path, "admin-port %d" % admin)

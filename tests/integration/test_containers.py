@@ -258,7 +258,7 @@ def test_services_find_the_pods():
 
 
 def test_the_drain(start_proxy, start_redis, tmp_path):
-    """The hook lets who is connected finish, and accepts nobody else; the pod's patience is longer than all of it."""
+    """The hook lets connected clients finish, and accepts no new ones; the pod's grace period is longer than all of it."""
     ((spec, container),) = [(spec, c) for name, spec, c in pods() if name == "lockkeeper.yaml"]
     shell, option, script = container["lifecycle"]["preStop"]["exec"]["command"]
     before = int(re.match(r"sleep (\d+);", script).group(1))

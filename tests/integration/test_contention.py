@@ -28,7 +28,7 @@ def prepared():
 
 
 def hold(prepared, record_property, *faults):
-    """Runs the cells of these faults and has their table printed; every one has to keep to its bounds."""
+    """Runs the cells of these faults and prints their table; each cell has to keep its bounds."""
     contenders, commands, shop = prepared
     cells = contend.cells_of(contenders, commands, IDIOMS, faults)
     assert cells, "no client is installed"
@@ -44,12 +44,12 @@ def test_nobody_late_nobody_crashed(prepared, record_property):
 
 
 def test_losers_release(prepared, record_property):
-    """Their DELs free nobody else's lock, and cost no acquisitions."""
+    """Their DELs free no other worker's lock, and cost no acquisitions."""
     hold(prepared, record_property, judge.LOSERS)
 
 
 def test_forgotten_and_late_releases(prepared, record_property):
-    """What one worker forgets, or does too late, costs little more than on Redis and lets nobody in."""
+    """A worker's forgotten or late release costs little more than on Redis, and lets no second worker in."""
     hold(prepared, record_property, judge.FORGOTTEN_DELS, judge.OVERRUNS)
 
 

@@ -1,4 +1,4 @@
-"""Corners that a reading of the code found: each test here failed once."""
+"""Rare cases that a review of the code found: each test here failed once."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from servers import HOST, SLOTS, Proxy, slot_of, until
 
 @pytest.fixture
 def held(proxy, connect, key):
-    """A lock of somebody else's: its name."""
+    """A lock that another client holds: its name."""
     name = key("lock:{corner}")
     owner = connect(proxy, commands=[("CLIENT", "SETNAME", "owner")])
     assert owner("SET", name, "mine", "NX", "EX", 50) == "OK"
@@ -257,7 +257,7 @@ def drop(proxy):
 
 
 def test_second_signal_while_other_threads_work(start_redis, connect):
-    """One client is on some thread of four: mostly not on the first one, whose loop has the signals."""
+    """A client is on one of four threads: usually not on the first one, whose loop handles the signals."""
     redis = start_redis()
     proxy = Proxy(redis, "threads 4", "shutdown-timeout 60", "upstream-timeout 60s")
     try:

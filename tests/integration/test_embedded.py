@@ -1,4 +1,5 @@
-"""The embedded Redis may die at any moment: it is started again, and who held a lock there is told that it is gone."""
+"""The embedded Redis may die at any moment: it is started again, and incidents report that the leases held there are
+lost."""
 
 import os
 import re

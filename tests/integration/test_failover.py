@@ -1,7 +1,7 @@
-"""Nodes that give way to others: replicas promoted on a cluster, masters demoted, addresses that change, nodes that
+"""Nodes that are replaced by others: replicas promoted on a cluster, masters demoted, addresses that change, nodes that
 vanish without a word, that are full, or that are still loading.
 
-Other nodes' clients go on meanwhile, an application's write is executed at most once, and locks are whose they were.
+Clients of other nodes go on meanwhile, an application's write is executed at most once, and locks keep their holders.
 """
 
 import os
@@ -45,7 +45,7 @@ def roles(cluster):
 
 
 def name_in(first, last, start):
-    """A key of one of these slots."""
+    """A key in one of these slots."""
     return next(k for k in (start + ":%d" % n for n in range(100000)) if first <= slot_of(k) <= last)
 
 
@@ -136,8 +136,8 @@ def test_a_master_is_killed_and_replaced(roles, cluster, start_proxy, connect):
 
 
 def test_a_failover_that_nobody_noticed(roles, cluster, start_proxy, connect):
-    """Nobody asked for anything meanwhile, so the proxy still has the old master in its map: the first requests find that
-    out, without an error."""
+    """No request came meanwhile, so the proxy still has the old master in its map: the first requests find that out, without
+    an error."""
     master, replica = roles
     proxy = start_proxy(cluster, "threads 1")
     clients = [connect(proxy, timeout=TIMEOUT) for _ in range(4)]
@@ -264,8 +264,8 @@ def test_a_master_that_is_stopped_and_replaced(roles, cluster, start_proxy, conn
 
 
 def test_a_lock_that_a_takeover_loses(roles, cluster, start_proxy, connect):
-    """The promoted replica had not caught up: the next renewal finds the lease gone. With `replicas` nobody would have
-    been told that they had it."""
+    """The promoted replica had not caught up: the next renewal finds the lease gone. With `replicas` no client would have
+    been told that it had acquired."""
     master, replica = roles
     sure, lost = name_in(0, 5460, "lock:sure"), name_in(0, 5460, "lock:lost")
     proxy = start_proxy(cluster, "lock lock:sure:* replicas 1 200ms", "lock lock:* lease 2s")
@@ -302,7 +302,7 @@ def test_a_node_that_comes_back_with_another_address(roles, cluster, start_proxy
 
 
 def test_a_node_that_is_full(start_redis, start_proxy, connect):
-    """maxclients: those whose connections are there go on; the others hear Redis's own words, and nothing else."""
+    """maxclients: clients with open connections go on; the others get Redis's own error."""
     server = start_redis()
     proxy = start_proxy(server)
     client, other = connect(proxy), connect(proxy)

@@ -74,7 +74,7 @@ def in_flight(client):
 
 
 def test_trap_31_no_late_reply_after_a_timeout(start_redis, start_proxy, connect):
-    """SIGSTOP: no answer. After upstream-timeout the requests fail as unknown, and no late reply reaches anybody."""
+    """SIGSTOP: no answer. After upstream-timeout the requests fail as unknown, and no client gets a late reply."""
     server = start_redis()
     proxy = start_proxy(server, "upstream-timeout 700ms")
     one, two = connect(proxy), connect(proxy)
@@ -132,7 +132,8 @@ def test_pending_requests_of_a_dead_node_never_hang(start_redis, start_proxy, co
 
 
 def test_locks_survive_a_lost_connection(start_redis, start_proxy, connect):
-    """An acquire whose connection was lost is repeated with the same token: told once that it was granted."""
+    """An acquire whose connection was lost is repeated with the same token: the client is told once that it has
+    acquired."""
     server = start_redis()
     proxy = start_proxy(server)
     client, other = [connect(proxy, commands=[("CLIENT", "SETNAME", n)]) for n in ("one", "two")]
@@ -168,7 +169,7 @@ def test_no_renewal_is_repeated_for_an_owner_that_is_gone(start_redis, start_pro
 
 @pytest.mark.parametrize("stays", [False, True])
 def test_no_renewal_is_sent_for_an_owner_that_left_while_it_waited(start_redis, start_proxy, connect, stays):
-    """It waited for a connection, whose login a stopped node did not answer."""
+    """The renewal waited for a connection, since a stopped node did not answer its login."""
     server = start_redis("--requirepass", "s3cret")
     proxy = start_proxy(server, "upstream-password s3cret", "upstream-timeout 100s", "lock lock:* lease 12s")
     owner, other = connect(proxy), connect(proxy)
@@ -312,7 +313,7 @@ NONSENSE = {
 
 
 def test_a_command_that_the_node_would_be_asked_for_while_it_is_away(start_redis, start_proxy, connect):
-    """The question fails at once, and so does the command: nothing comes that would wake a client who waits."""
+    """The question fails at once, and so does the command: no later event would wake the waiting client."""
     server = start_redis()
     client = connect(start_proxy(server, "threads 1"), timeout=5)
     assert client("GET", "k") is None

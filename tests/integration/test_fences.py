@@ -1,4 +1,4 @@
-"""Fences (S7): who has lost the lock under which data is written is recorded (audit), or kept from writing (enforce)."""
+"""Fences (S7): a session that has lost the lock of its data is recorded (audit), or kept from writing (enforce)."""
 
 import collections
 import hashlib
@@ -63,7 +63,7 @@ def fresh():
     return "{%d}" % next(NUMBERS)
 
 
-# Fences whose data and lock are in one slot of a cluster, and in two; and with `unlocked refuse`.
+# Fences with data and lock in one slot of a cluster, and in two; and with `unlocked refuse`.
 places = pytest.mark.parametrize("kind", ["stock", "far"])
 sole_places = pytest.mark.parametrize("kind", ["sole", "alone"])
 
@@ -224,7 +224,7 @@ def test_who_has_lost_the_lock_does_not_write(worker, connect, fenced, kind):
     assert b("APPEND", key, "b") == 2
     assert c("APPEND", key, "c") == 3  # has never held it
     assert b("DEL", lock) == 1
-    assert a("SET", key, "a").startswith("FENCED ")  # nobody holds it, but somebody has
+    assert a("SET", key, "a").startswith("FENCED ")  # it has no holder now, but had one
     assert a("SET", lock, "a", "NX", "PX", "60000") == "OK"
     assert a("SET", key, "again") == "OK"
     assert a("DEL", lock) == 1
@@ -247,7 +247,7 @@ def test_who_comes_back_over_another_connection(worker, connect, fenced, kind):
     until(lambda: colleague("SET", key, "late") == error, 10, "the proxy's knowledge that the connection is closed")
     assert worker("else")("SET", key, "1") == "OK"
     assert colleague("SET", lock, "1", "NX") is None
-    assert colleague("SET", key, "1") == "OK"  # who has just tried for the lock is another one
+    assert colleague("SET", key, "1") == "OK"  # a worker that has just tried for the lock is a different worker
 
 
 @places
@@ -262,7 +262,7 @@ def test_a_lease_that_nobody_has_taken_still_writes(worker, connect, fenced, kin
 
 @places
 def test_a_record_that_is_gone_says_nothing(worker, fenced, kind):
-    """Somebody may have had the lock since: who has lost it is not believed."""
+    """Another worker may have had the lock since: a session that has lost it is not believed."""
     a = worker("a")
     key, lock = named(kind, fresh())
     assert a("SET", lock, "a", "NX", "PX", "30") == "OK"
@@ -347,7 +347,7 @@ def test_data_and_its_lock_in_one_command(worker, connect, fenced, kind, command
 
 @places
 def test_who_leaves_behind_data_and_its_lock(worker, connect, fenced, kind):
-    """What it has sent releases its lock, whoever reads the answer."""
+    """The data and the release that it has sent take effect, although the client no longer reads the replies."""
     watch = connect(fenced)
     for _ in range(20):
         with Client(fenced.address, commands=[("CLIENT", "SETNAME", "leaves")]) as client:
@@ -490,7 +490,7 @@ def raw(client, words):
 
 @places
 def test_every_write_command(worker, connect, oracle, fenced, protocol, kind):
-    """To the holder it answers as Redis does, byte by byte; who has lost the lock changes nothing by it."""
+    """For the holder it answers as Redis does, byte by byte; for a session that has lost the lock it changes nothing."""
     a, b, other = worker("writes"), worker("b"), worker("other")
     direct, plain = fenced.backend.direct(), connect(oracle, commands=[("HELLO", str(protocol))])
     n = fresh()
@@ -555,7 +555,7 @@ def test_what_can_not_be_checked_is_refused(worker):
     assert b("MULTI") == "OK"
     assert b("DEL", key, lock) == mixed
     assert b("EXEC").startswith("EXECABORT ")
-    # Who has never held the lock is asked for nothing.
+    # A session that has never held the lock is not checked.
     assert c("MULTI") == "OK"
     assert c("SET", key, "x") == "QUEUED"
     assert c("EXEC") == ["OK"]
@@ -689,7 +689,7 @@ def test_acquired_in_the_transaction(worker, connect, fenced):
 
 
 def test_acquired_again_in_the_transaction(worker, connect, fenced):
-    """Who has lost the lock, and acquires it in the transaction that writes."""
+    """A session that has lost the lock acquires it in the transaction that writes."""
     a, b = worker("a"), worker("b")
     key, lock, old, new = lost(a, b)
     transaction = [("MULTI",), ("SET", lock, "1", "NX", "PX", "60000"), ("INCR", key), ("EXEC",)]
@@ -756,7 +756,7 @@ def test_a_long_value(worker, kind):
 
 @places
 def test_another_proxy(worker, connect, farm, fenced, kind):
-    """Who holds the lock through another proxy now is in the guard record."""
+    """The guard record shows a lock that is held through another proxy."""
     other = servers.Proxy(fenced.backend, *AUDIT)
     a = worker("a")
     with Client(other.address, commands=[("CLIENT", "SETNAME", "b")]) as b:
@@ -769,7 +769,7 @@ def test_another_proxy(worker, connect, farm, fenced, kind):
 
 
 def test_data_of_several_slots(farm, start_proxy, connect):
-    """One command can't be one step in several slots: who holds the lock hears that at once."""
+    """One command can't be atomic in several slots: the holder gets an error at once."""
     proxy = start_proxy(farm.backend("cluster"), *AUDIT)
     a, b = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "ab"]
     assert a("SET", "lock:stock:{x2}", "1", "NX", "PX", "60000") == "OK"
@@ -804,7 +804,7 @@ def test_the_watermark(far):
     assert b("SET", key, "b") == "OK" and b("APPEND", key, "b") == 2
     [mark], guard = marks(far.backend, lock)
     assert direct("GET", mark) == str(new) and 3500000 < direct("PTTL", mark) <= 3600000
-    # Hidden, and nobody's to write.
+    # Hidden, and not writable for any client.
     assert mark not in c("KEYS", "*") and c("SET", mark, "1").startswith("ERR the key is a guard record")
     # A look at the lock before its next acquisition, and the write behind the next holder's: as if the look said so.
     assert direct("HSET", guard, "fence", str(old)) == 0
@@ -849,7 +849,7 @@ def test_in_a_transaction_elsewhere(far):
     assert transaction(b, ("SET", key, "b")) is None
     assert b("MULTI") == "OK" and b("SET", key, "b") == "QUEUED" and b("DISCARD") == "OK"
     assert b("GET", key) == "c"
-    # Who may only write as the lock's holder has nothing to compare there.
+    # With `unlocked refuse` a session that may only write as the holder has no second case to compare.
     assert c("MULTI") == "OK"
     assert c("SET", "alone:{t1}", "c") == (
         "ERR the lock of fenced data is in another slot than its key, and not held; nothing was written")
@@ -919,7 +919,7 @@ def write_fence(client, key, fence, way):
 
 @places
 def test_torture(fenced, connect, kind):
-    """Workers whose leases are mostly too short write the fence that they have: no later one is followed by an earlier."""
+    """Workers with leases that are mostly too short write their fence: no fence is followed by an earlier one."""
     key, lock = named(kind, fresh())
     until_when, problems, counts = time.monotonic() + 4, [], collections.Counter()
 

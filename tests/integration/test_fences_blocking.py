@@ -1,4 +1,4 @@
-"""Blocking commands on data behind fences: who holds the lock waits as before Redis, and who has lost it takes nothing."""
+"""Blocking commands on data behind fences: the holder waits as on Redis, and a session that has lost the lock takes nothing."""
 
 import collections
 import random
@@ -120,13 +120,13 @@ def test_what_is_there_already(worker, kind):
     assert replies[6].startswith("WRONGTYPE ") and replies[7] == 1
 
 
-# ---- who has lost the lock ------------------------------------------------------------------------------------
+# ---- the lock is lost -----------------------------------------------------------------------------------------
 
 
 @places
 @pytest.mark.parametrize("command", BLOCKERS)
 def test_lost_while_it_waits(worker, connect, fenced, kind, command):
-    """It hears so when somebody has acquired since, and what comes then is not taken by it."""
+    """The session gets FENCED once another one has acquired since, and takes none of the later elements."""
     a, b, watch = worker("a"), worker("b"), connect(fenced)
     wakes, before = BLOCKERS[command]
     key, lock = named(kind, fresh())
@@ -292,7 +292,7 @@ def test_paused(farm, start_proxy, connect):
 
 @places
 def test_its_connection_is_lost(worker, connect, fenced, kind):
-    """Between two attempts that harms nobody."""
+    """Between two attempts this has no effect."""
     a, watch = worker("a"), connect(fenced)
     key, _ = held(a, kind)
     nodes = fenced.backend.nodes if fenced.backend.kind == "cluster" else [fenced.backend]
@@ -393,7 +393,8 @@ def test_slots_move(start_cluster, start_proxy, connect):
 
 @places
 def test_torture(fenced, connect, kind):
-    """Workers whose leases are mostly too short take elements: none of an earlier lease behind a later one's, none twice."""
+    """Workers with leases that are mostly too short take elements: no element of an earlier lease after one of a later lease,
+    none twice."""
     key, lock = named(kind, fresh())
     until_when, problems, took, counts = time.monotonic() + 5, [], [], collections.Counter()
 

@@ -1,7 +1,7 @@
 """Histories: workers count a number up under a lock (GET, work, SET), and pause now and then for longer than their lease.
 
-An update is lost where the number is less than the writes that were answered OK. Behind a fence that is enforced none is
-lost, with `owner auto`, connections of one's own and no names. FENCES_HISTORIES=SECONDS makes each history longer."""
+An update is lost if the number is less than the count of writes that were answered OK. With an enforced fence none is lost,
+with `owner auto`, a connection for each worker, and no names. FENCES_HISTORIES=SECONDS makes each history longer."""
 
 import itertools
 import os

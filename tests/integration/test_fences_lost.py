@@ -1,7 +1,7 @@
-"""Fences (S7): a session that has lost its lease is late until it acquires again, whatever is believed of its client.
+"""Fences (S7): a session that has lost its lease is late until it acquires again, whatever was learnt of its client.
 
-A held the lock, B holds it now. Both are connections of one host without names, so that the proxy believes releases of
-one session for another. A's write answers FENCED and changes nothing."""
+A held the lock, B holds it now. Both are connections of one host without names, so that the proxy believes releases of one
+session for another. A's write answers FENCED and changes nothing."""
 
 import itertools
 import subprocess
@@ -235,7 +235,7 @@ def test_its_own_release_ends_it(session, kind):
     assert a("DEL", lock) == 1
     acquire(b, lock)
     assert write(a, key, "plain") == "OK"
-    # Its lease ends by itself; it releases before anybody else acquires.
+    # Its lease ends by itself; it releases before another session acquires.
     key, lock = names(kind)
     acquire(a, lock, "50")
     until(lambda: b("EXISTS", lock) == 0, 10, "the lease's end")

@@ -192,8 +192,8 @@ FORMS = [plain, lower, pipelined, multi, script]
 
 
 def lost(proxy, connect, kind, way, protocol, db=0):
-    """A session that has lost the lock so, and data. Nobody has a name, but for a session
-    that releases the lock itself. Nothing is known of the lock's family: names that differ in digits alone would be of one."""
+    """A session that has lost the lock in this way, and data. No session has a name, except one that releases the lock itself.
+    The lock's family is new: names that differ only in digits would be of one family."""
     commands = [("HELLO", str(protocol)), *([("SELECT", str(db))] if db else [])]
     own = [("CLIENT", "SETNAME", "a")] if way is by_its_own_release else []
     a, b, c = (connect(proxy, commands=commands + name) for name in (own, [], []))
@@ -303,7 +303,7 @@ def test_across_a_restart_of_the_proxy(farm, start_proxy, connect):
 
 
 def test_across_a_restart_of_redis(start_redis, start_proxy, connect):
-    """Redis has lost the lock, and its record: A's lease is over, and nobody knows who had the lock since."""
+    """Redis has lost the lock and its record: A's lease is over, and it is not known which clients had the lock since."""
     redis = start_redis()
     proxy = start_proxy(redis, *CONFIG)
     a, b = connect(proxy), connect(proxy)

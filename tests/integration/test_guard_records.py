@@ -1,4 +1,4 @@
-"""Guard records that are lost, or that Redis was told nothing of: what the proxy has been told goes on counting."""
+"""Guard records that are lost, or that a Redis has never seen: what the proxy knows still counts."""
 
 import time
 

@@ -1,6 +1,6 @@
 """docs/guides and conf/presets: what a guide says of a library's keys, rule and owner is so, and under the preset its locks are
-acquired, refused to a second one, kept from who does not hold them, and released; on one Redis and on a cluster. The same with
-the real libraries, where they are installed."""
+acquired, refused to a second client, protected from clients that do not hold them, and released; on one Redis and on a cluster.
+The same with the real libraries, where they are installed."""
 
 import os
 import re
@@ -110,7 +110,7 @@ def proxies(farm):
 
 
 NOT_SEEN = [guide[3] for guide in GUIDES if guide[1] == "LockFactory"]  # a sorted set is data to the proxy
-# Whose losers are refused by a script, and would be believed to release over the same client's connection.
+# Their losers are refused by a script; a release over the same client's connection would be believed.
 LOST_BY_SCRIPT = [LIBRARIES["Laravel add"]]
 CASES = [(kind, *guide) for kind in ("standalone", "cluster") for guide in GUIDES if kind != "cluster" or guide[3].cluster]
 
@@ -246,7 +246,7 @@ def test_ci(unsafe, start_proxy, start_redis):
 
 
 class Job:
-    """A run of a script whose lines are the page's, and whose job lasts until the test says so."""
+    """Runs a script whose lines are from the page; its job lasts until the test ends it."""
 
     def __init__(self, proxy, lines, tmp_path, name):
         self.started, self.end = tmp_path / (name + ".started"), tmp_path / (name + ".end")
@@ -279,7 +279,7 @@ def test_shell_lines(kind, block, proxies, farm, tmp_path):
     assert first.starts()
     second = Job(proxy, shell_lines(block), tmp_path, "second")
     assert not second.starts() and second.ends() == 1
-    assert direct("EXISTS", "lock:backup") == 1  # nobody's trap has freed it
+    assert direct("EXISTS", "lock:backup") == 1  # no trap has freed it
     first.ends()
     assert direct("EXISTS", "lock:backup") == 0
     third = Job(proxy, shell_lines(block), tmp_path, "third")
@@ -289,8 +289,8 @@ def test_shell_lines(kind, block, proxies, farm, tmp_path):
 
 
 def test_shell_lines_when_the_job_is_killed_or_late(proxies, farm, tmp_path):
-    """A signal that a shell hears frees the lock; one that it does not hear leaves it to its expiry; and a late run frees nobody
-    else's lock."""
+    """A trapped signal frees the lock; an untrapped one leaves it until its expiry; and a late run frees no other worker's
+    lock."""
     farm.backend("standalone").flush()
     proxy, direct = proxies("standalone", "shell"), farm.backend("standalone").direct()
     lines = shell_lines(0)

@@ -1,10 +1,10 @@
 """The lock idioms that applications have, each on each connection model (stage.py): first directly on Redis, where the
 known thing must go wrong, then the very same code through the proxy, where it must not.
 
-A test is a row of the table on one model, owner and backend. The rows mostly wait for leases to end, so all that are
-wanted of a backend run side by side before the first test looks at its own. Colleagues are workers of one process,
-rivals of several; on D the two are the same. Where workers share connections and the bytes on the wire do not say
-which of them speaks, a row has colleagues only as far as something is promised.
+A test is a row of the table on one model, owner and backend. The rows mostly wait for leases to end, so all selected rows
+of a backend run side by side before the first test checks its own. Colleagues are workers of one process, rivals of
+several; on D they are the same. If workers share connections and the bytes do not show which worker sends, a row has
+colleagues only if the documentation promises something for them.
 """
 
 import collections
@@ -73,7 +73,7 @@ def renewed_while_connected(s):
 
 @row("1 a worker dies, its process lives", redis=(False, 0), proxy=(True, 1), models="PM")
 def worker_dies(s):
-    """Nobody sees that on the wire: the lease is renewed until max-hold."""
+    """This can't be seen on the wire: the lease is renewed until max-hold."""
     a, b = s.workers(2)
     assert a("SETNX", s.name, "1") == 1
     ends = s.ttl() != -1
@@ -175,9 +175,9 @@ def late_delete(s, form, b, c, a):
 
 
 def holder_first(s, form):
-    """The holder's DEL comes before the late one. Where the two workers share connections, and nothing was read, the
-    bytes do not say whose it is: the lock then stays held, until the late DEL or the end of the lease, and there is an
-    incident that says so."""
+    """The holder's DEL comes before the late one. If the two workers share connections and nothing was read, the bytes do
+    not show which lease it means. The lock then stays held until the late DEL or the end of the lease, and there is an
+    incident."""
     a, b = s.workers(2)
     (c,) = s.rivals(1)
     assert acquire(s, a, form, 1, T)
@@ -243,7 +243,7 @@ def sighted_goes_first(s):
 
 @row("6 both have seen their own", redis=(1, False, 1), proxy=(1, False, 0))
 def both_sighted(s):
-    """A saw its value, lost its lease, and has not released yet. Who has just looked releases: that is B."""
+    """A saw its value, lost its lease, and has not released yet. The worker that has just read releases: that is B."""
     a, b = s.workers(2)
     (c,) = s.rivals(1)
     assert a("SET", s.name, "uuid-a", "NX", "PX", 2 * T) == "OK"
@@ -483,7 +483,7 @@ for _form in (["SET", "K", "W", "EX", "5"], ["SETEX", "K", "5", "W"]):
 THROTTLED = ("OK", None, True, "OK")
 
 
-# The pool of P-auto has released such locks before, so that one which is not released is reported.
+# The pool of P-auto has released locks of this kind before, so a lock that is not released is reported.
 @row("18 a throttle", redis=(*THROTTLED, []), proxy={"P-auto": (*THROTTLED, ["overrun"]), "DPM": (*THROTTLED, [])})
 def throttle(s):
     """Nothing is wrong with it, and nothing changes: it expires exactly when the application said."""
@@ -496,7 +496,7 @@ def throttle(s):
     return first, second, exact, b("SET", s.name, "1", "NX", "PX", LONG), s.incidents()
 
 
-# ---- 19: released by somebody else on purpose ----
+# ---- 19: released by another worker on purpose ----
 
 QUEUED = (["OK", None, 1, True, "OK", 1], [])
 KEPT = (["OK", None, 0, False, None, 0], ["foreign_release", "foreign_release"])
@@ -513,7 +513,7 @@ def queued_job(s):
 
 
 row("19 owner any", redis=QUEUED, proxy=QUEUED, owner="any")(queued_job)
-BELIEVED = (QUEUED[0], ["believed", "believed"])  # on one machine, by who never tried for the lock
+BELIEVED = (QUEUED[0], ["believed", "believed"])  # on one machine, by a session that never tried for the lock
 row("19 what the other owners do", redis=QUEUED, proxy={"D-auto": BELIEVED, "DPM": KEPT})(queued_job)
 
 
@@ -541,7 +541,7 @@ class Runs:
             self.results[kind] = {job: future.result() for job, future in futures.items()}
 
     def one(self, backend, proxy, title, how):
-        """The scenario's result, or (as text) what became of it. `how`: a configuration, or a model on Redis."""
+        """The scenario's result, or its error as text. `how`: a configuration, or a model on Redis."""
         wanted = ROWS[title]
         model, _, owner = how.partition("-")
         name = "%s:%s:%s" % (wanted.prefix % (wanted.owner or owner or "direct"), how, title.replace(" ", "-"))

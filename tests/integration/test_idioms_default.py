@@ -1,7 +1,7 @@
 """The lock idioms that applications have, on the default rule: no owner option, connections without names, all from one
-address; a kind is said where the idiom is of that kind. Each over a connection a worker, a pool, and one connection for all:
-no two are inside, no holder's release is refused (a pool may lose two before it is known as one), and a late holder takes
-nothing from who has the lock by now.
+address; `kind` is set if the idiom needs it. Each idiom runs over a connection for each worker, a pool, and one connection for
+all. No two workers are inside, and no holder's release is refused (a pool may lose two before it is known as a pool). A late
+holder takes nothing from the present holder.
 
 Idiom 18, the throttle, has a test of its own; 20, Redlock, is test_library_locks.py's.
 """
@@ -34,7 +34,7 @@ class Idiom(Library):
     tells = True  # the reply to a release says whether it was one
     expires = True  # the holder's EXPIRE is never refused
     goes = False  # the lock is gone with its holder's connection
-    late_is_taken = False  # a late extension, and what releases likewise, for the holder's of now
+    late_is_taken = False  # a late extension or release that acts on the present holder's lock
     doubles = 20  # of losers that release, before that is learnt
 
     def __init__(self, model):
@@ -136,7 +136,7 @@ class WatchdogAside(Watchdog):
 
 
 class Deadline(Idiom):
-    """The value is when it ends, well behind the lease; who sees that it has takes over by GETSET."""
+    """The value is the time of its end, well after the lease; a worker that sees that it has passed takes over by GETSET."""
 
     endless, ends = True, False
 
@@ -155,7 +155,7 @@ class Deadline(Idiom):
 
 
 class List(Idiom):
-    """Who finds itself at the head has it; who has waited for too long takes its node back."""
+    """The worker at the head holds the lock; a worker that has waited too long removes its node."""
 
     endless, ends, goes = True, False, True
 
@@ -385,7 +385,7 @@ def check_late_holder(case):
     if not idiom.ends or idiom.handed_over:
         pytest.skip("its lease does not end, or whoever asks may release")
     outcome = part(result, "late")
-    if idiom.late_is_taken:  # a limit: whoever lifts it sees it here
+    if idiom.late_is_taken:  # a known limit: a change that removes it shows here
         assert outcome[:3] == [True, True, True]
         return
     extended = 2 if idiom.extends else 0
@@ -402,7 +402,7 @@ def check_crash(case):
     idiom, result, _ = case
     lasts, in_time = part(result, "crash")[:2]
     assert in_time and (lasts or idiom.goes)
-    if idiom.handed_over:  # a release by who has no claim may have been the dead holder's
+    if idiom.handed_over:  # a release without a claim may have been the dead holder's
         return
     if not idiom.losers_release or idiom.connections == "own":
         assert part(result, "crash")[2:] == (True, True)
@@ -449,6 +449,6 @@ def test_18_a_throttle(runs, backend, model, key):
 
 
 def test_table(runs, kind_runs, capsys):
-    """What the contention came to, for whoever reads the tests' output."""
+    """The contention's results, printed with the tests' output."""
     with capsys.disabled():
         print("\n" + runs.table() + "\n" + kind_runs.table())

@@ -1,5 +1,5 @@
-"""What is a lock under a rule, and what is data: on the default rule everything but SETNX and its kin behaves byte for byte
-as on Redis, time to live included; and nothing writes over a lease that somebody else holds.
+"""What is a lock under a rule, and what is data: on the default rule everything except SETNX and similar commands behaves byte
+for byte as on Redis, including the time to live; and no command overwrites another client's lease.
 
 `Beside` sends the same commands to the proxy and to a Redis without one, and compares every reply and what is left.
 """
@@ -211,8 +211,7 @@ def some_command(rng, keys, oracle):
 
 @pytest.mark.parametrize("seed", [*range(1, 7), int(os.environ.get("LOCKKEEPER_SEED") or 7)])
 def test_random_data_is_as_on_redis(beside, key, direct, bare, seed):
-    """Random commands on a few keys from two connections, one by one, in pipelines and transactions, in which nobody
-    acquires."""
+    """Random commands on a few keys from two connections, one by one, in pipelines and transactions; none of them acquires."""
     rng = random.Random(seed)
     keys = [key("lock:{r}:%d" % i) for i in range(4)]
     try:
@@ -290,7 +289,7 @@ def test_a_late_release_leaves_data_alone(proxy, connect, direct, key):
 
 
 def test_data_over_ones_own_ended_lease(proxy, connect, direct, key):
-    """Who writes data over the key has done with the lease that it had there."""
+    """A session that writes data over the key gives up the lease that it had there."""
     client = connect(proxy)
     name = key("lock:again")
     assert client("SET", name, "1", "NX", "PX", 60) == "OK"
@@ -311,7 +310,8 @@ def test_after_a_refused_write_the_next_one_is_its_own(proxy, connect, key):
 
 
 def test_getset_of_a_lock_that_was_tried_for(proxy, connect, direct, key):
-    """A deadline that went around the proxy: whoever has lost against it takes it over only with what it has read."""
+    """A deadline that was written around the proxy: a session that has lost against it takes it over only with the value that
+    it has read."""
     first, second = connect(proxy), connect(proxy)
     name = key("lock:deadline")
     direct("SET", name, "17")
@@ -386,7 +386,7 @@ def test_a_script_made_hash_lock(proxy, connect, direct, key):
     assert holder("HINCRBY", lock, "me", 1) == 2
     assert other("DEL", lock) == 0
     assert holder("HDEL", lock, "me") == 1
-    assert other("HSET", lock, "f", "v") == 1  # nobody's lock any more
+    assert other("HSET", lock, "f", "v") == 1  # no client's lock any more
     assert other("DEL", lock) == 1
 
 

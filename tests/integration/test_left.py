@@ -1,4 +1,4 @@
-"""Who left while the proxy stood still has left: its lease is not renewed once more."""
+"""A client that left while the proxy was stopped has left: its lease is not renewed once more."""
 
 import signal
 

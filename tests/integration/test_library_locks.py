@@ -1,10 +1,9 @@
-"""Lock libraries, by what they put on the wire (library_locks.py), under the rule that fits their keys, over the connections
-that they mostly have: on one Redis, on a cluster, and, for Redlock, on three Redis that know nothing of each other, each
-behind a proxy of its own.
+"""Lock libraries, as their commands (library_locks.py), under the rule for their keys, over the connections that they usually
+have: on one Redis, on a cluster, and, for Redlock, on three independent Redis, each behind its own proxy.
 
-A test is a part of a library's run on a backend (contention.py); all runs that are wanted of a backend are made side by side
-before the first test looks at its own. Workers release in time, and so a holder's release frees its lock: a pool whose releases
-are bare may lose two before it is known as one.
+A test is a part of a library's run on a backend (contention.py); all selected runs of a backend are made side by side before
+the first test checks its own. Workers release in time, and so a holder's release frees its lock: a pool whose releases are bare
+may lose two before it is known as one.
 """
 
 import concurrent.futures
@@ -43,7 +42,7 @@ def case(request, runs):
 
 
 def test_contention(case):
-    """Nobody is late: no two are inside, every release frees the lock, and every extension is one."""
+    """No worker is late: no two are inside, every release frees the lock, and every extension succeeds."""
     library, result, kind = case
     figures = part(result, "figures")
     lost = library.pool_loses if library.connections == "pool" and not library.careful else 0
@@ -62,12 +61,12 @@ def test_step_by_step(case):
 
 
 def test_late_holder(case):
-    """Its extension is none, and its release takes nothing from who has the lock by now, as it does on Redis where libraries
-    are careless."""
+    """A late holder's extension fails, and its release takes nothing from the present holder; on Redis it does, if the library
+    is careless."""
     library, result, kind = case
     if library.handed_over and not library.careful:
         pytest.skip("whoever asks may release, on purpose")
-    taken = "extension" in library.late_is_taken  # a limit: whoever lifts it sees it here
+    taken = "extension" in library.late_is_taken  # a known limit: a change that removes it shows here
     extended = [taken, taken] if library.extends else []
     third = [] if library.local else [None]
     safe = [*extended, False, False, *third, True, True]
@@ -86,7 +85,7 @@ def test_crash(case):
 
 @pytest.mark.parametrize("kind", ["standalone", "cluster"])
 def test_a_release_s_message(runs, connect, kind):
-    """Spring's registry in its other mode: who waits is woken by the release."""
+    """Spring's registry in its other mode: the release wakes the waiting worker."""
     library = LIBRARIES["Spring Integration, messages"]
     ((_, proxy),) = runs.sides(kind)
     key, crowd = library.key(900), Crowd()
@@ -129,7 +128,7 @@ def advice(farm):
     """What a proxy without any rule advises after all of the libraries' traffic."""
     backend = farm.backend("standalone")
     backend.flush()
-    backend.run("SCRIPT", "FLUSH")  # a script of whose source nothing is heard says nothing
+    backend.run("SCRIPT", "FLUSH")  # a script with unknown source gives no evidence
     proxy = servers.Proxy(backend, "lock lock:nothing")
 
     def traffic(title):
@@ -169,11 +168,11 @@ def test_advice(advice, title):
     words, line = found[0]
     assert not [name for name in library.beside if matches(words[1], name % 7)], line
     options = "".join(" " + word for word in words[2:])
-    if options.endswith(WAIT):  # whoever polled slept through releases: as often as the machine's speed has it
+    if options.endswith(WAIT):  # a polling worker slept through releases: how often depends on the machine's speed
         assert " releases slept through " in line, line
         options = options[: -len(WAIT)]
     fits = options in library.options
-    if not fits and re.search(r", late [1-9]", line):  # the machine stalled: who comes late with a bare DEL removes
+    if not fits and re.search(r", late [1-9]", line):  # the machine stalled: a late worker with a bare DEL removes
         fits = options.replace(" owner client", "") in library.options  # another's lock, as a colleague in a pool does
     assert fits, line
 
@@ -182,6 +181,6 @@ def test_advice(advice, title):
 
 
 def test_table(runs, capsys):
-    """What the contention came to, for whoever reads the tests' output."""
+    """The contention's results, printed with the tests' output."""
     with capsys.disabled():
         print("\n" + runs.table())

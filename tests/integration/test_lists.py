@@ -1,7 +1,7 @@
 """List locks: a queue of nodes whose head is the holder (RPUSH, LRANGE, LREM), plain and reentrant.
 
-Where an application's code goes wrong directly on Redis, it is run there too and must go wrong. Connections of three
-kinds: D one a worker, P a pool, M one for all workers of a process.
+If an application's code fails directly on Redis, it is run there too and must fail. There are three kinds of connections: D
+one for each worker, P a pool, M one for all workers of a process.
 """
 
 import itertools
@@ -263,7 +263,7 @@ def test_10_changed_node_is_the_holders(proxy, connect, key):
 
 
 def test_same_client_another_connection(proxy, connect, direct, key):
-    """Two connections of one client under owner auto: whoever names a node is believed, LSET names a place."""
+    """Two connections of one client under owner auto: a command that names a node is believed; LSET names a position."""
     a, b = connect(proxy), connect(proxy)
     for name in (key("lock:slow:peer"), key("lock:connection:peer")):
         a("RPUSH", name, "a:1")
@@ -282,7 +282,7 @@ def test_same_client_another_connection(proxy, connect, direct, key):
 
 
 def holds_for(worker, others, name, node, seconds=4):
-    """Whether the node stays the head for longer than its lease, whoever looks, until its worker removes it."""
+    """Whether the node stays the head for longer than its lease, although others look, until its worker removes it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for other in others:
@@ -372,7 +372,7 @@ def test_through_another_proxy(proxy, backend, start_proxy, connect, key):
 
 
 def test_back_before_the_proxy_knows(proxy, backend, start_proxy, connect, direct, key, prefix):
-    """The worker looks over its new connection, and works, before the former one closes."""
+    """The worker reads over its new connection, and works, before the old one closes."""
     second = start_proxy(backend, *RULES)
     for back in (proxy, second):
         a, b = connect(proxy), named(connect, proxy, "other")
@@ -428,7 +428,7 @@ def test_pushed_over_one_connection_read_over_another(proxy, connect, key):
 
 
 def test_a_pool_whose_workers_wait_for_each_other(proxy, connect, key):
-    """Each takes the next connection for each command. Nobody but the head's worker removes it."""
+    """Each worker takes the next connection for each command. Only the head's worker removes the head."""
     turn = itertools.cycle([connect(proxy) for _ in range(3)])
     name = key("lock:pool")
     waiting, inside, done, node = {}, None, 0, 0
@@ -491,7 +491,7 @@ def test_a_strange_identity_is_never_believed(proxy, connect, direct, key):
 
 
 def test_a_seat_that_was_given_up_is_nobodys(proxy, connect, direct, key):
-    """Who has no claim does not speak for one that looked again."""
+    """A session without a claim does not speak for one that has read again."""
     a, b = connect(proxy), named(connect, proxy, "other")
     name = key("lock:slow:seat")
     a("RPUSH", name, "a:1")
@@ -626,7 +626,7 @@ def test_many_dead_nodes_are_removed_little_by_little(proxy, connect, direct, ke
 
 
 def test_everything_ends(proxy, connect, direct, key):
-    """With everybody gone, key and guard record go."""
+    """When all workers have left, key and guard record go."""
     a, b = connect(proxy), connect(proxy)
     name = key("lock:ends")
     a("RPUSH", name, "a:1")
@@ -723,7 +723,7 @@ def test_holder_expires_and_nobody_reads(proxy, connect, direct, key):
     b("RPUSH", name, "b:1")
     c("RPUSH", name, "c:1")
     assert a("PEXPIRE", name, 100) == 1
-    assert direct("PTTL", name) > 1000  # the lease of those who wait
+    assert direct("PTTL", name) > 1000  # the lease of the waiting workers
     until(lambda: b("LRANGE", name, 0, 0) == ["b:1"], 15, "the expiry", 0.2)
     assert b("LRANGE", name, 0, -1) == ["b:1", "c:1"]
     # Alone, it ends with its expiry.
@@ -847,7 +847,7 @@ def test_a_refused_push_whose_answer_is_lost(start_redis, start_proxy, fake, con
 
 
 def test_proxy_killed(proxy, backend, start_proxy, connect, key):
-    """Nobody is left who knows that the owners are gone: their leases end."""
+    """No proxy is left that knows that the owners are gone: their leases end."""
     first = start_proxy(backend, *RULES)
     a, b = connect(first), connect(first)
     c = connect(proxy, commands=[("CLIENT", "SETNAME", "survivor")])

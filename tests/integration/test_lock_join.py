@@ -1,4 +1,4 @@
-"""Many clients that ask for one lock at once: what one of them is answered may be the others' answer too."""
+"""Many clients that ask for one lock at once: the answer to one attempt may also answer the others."""
 
 import contextlib
 import signal
@@ -65,7 +65,7 @@ def all_at_once(proxy, crowd, form, name):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_held_lock(proxy, client, crowd, direct, key, form):
-    """Everybody is refused in their own words, and each attempt counts as lost; most of them were never sent."""
+    """Each client is refused with its own reply, and each attempt counts as lost; most attempts were never sent."""
     name = key("lock:held")
     assert client("SET", name, "holder", "NX", "PX", 60000) == "OK"
     before, joined = number(client, "acquisitions_lost"), number(client, "requests_joined")
@@ -86,7 +86,7 @@ def test_held_lock(proxy, client, crowd, direct, key, form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_free_lock(proxy, client, crowd, direct, key, form):
-    """One of them gets it, the value is that one's, and nobody else can release it."""
+    """One client gets the lock, with its own value, and no other can release it."""
     joined = number(client, "requests_joined")
     rounds = 0
 
@@ -110,7 +110,7 @@ def test_free_lock(proxy, client, crowd, direct, key, form):
 
 
 def test_foreign_lock(proxy, client, crowd, direct, key):
-    """Where the answer is not the usual one, everybody asks for themselves."""
+    """If the answer is not the usual one, each client's attempt is sent."""
     name = key("lock:foreign")
     direct("SET", name, "somebody")
     for form in FORMS:
@@ -140,8 +140,7 @@ def test_order(proxy, client, crowd, direct, key):
 
 
 def test_some_leave(proxy, client, crowd, direct, key):
-    """Clients that have gone before the answer came: the others are answered, and one of those that stayed or left
-    holds the lock."""
+    """Some clients have gone before the answer came: the others are answered, and one of all clients holds the lock."""
     name = key("lock:leave")
     with standing(proxy):
         for i, c in enumerate(crowd):
@@ -156,7 +155,7 @@ def test_some_leave(proxy, client, crowd, direct, key):
 
 
 def test_node_is_gone(start_redis, start_proxy, connect, key):
-    """Everybody hears of it, and nobody waits for somebody else's answer for ever."""
+    """Each client gets the error, and none waits for ever for another client's answer."""
     redis = start_redis()
     proxy = start_proxy(redis, "upstream-timeout 1s")
     crowd = [connect(proxy) for _ in range(CROWD)]

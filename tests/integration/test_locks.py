@@ -1,4 +1,4 @@
-"""Commands on lock keys: free, by the holder, by somebody else. Then leases, fences, attribution, PROXY."""
+"""Commands on lock keys: free, held by the client, held by another. Then leases, fences, attribution, PROXY."""
 
 import contextlib
 import re
@@ -392,7 +392,7 @@ def test_count_down(pair):
 
 @pytest.mark.parametrize("form", ["DECR K", "DECRBY K 1", "INCRBY K -3", "INCR K"])
 def test_a_refused_count_touches_nothing(pair, form):
-    """Who watches the lock is not disturbed by somebody else's command that does nothing."""
+    """A client that watches the lock is not disturbed by another client's command without effect."""
     name, watcher = pair.key("lock:kinds:count"), pair.named("watcher")
     assert pair.a("INCR", name) == 1
     if form == "INCR K":  # above zero, the 1 would say that it has acquired
@@ -588,7 +588,7 @@ def test_flushall_ends_locks(pair):
 
 
 def test_foreign_lock_is_nobodys(pair):
-    """Made by a script or around the proxy: the 'other' column for everybody who has tried for it in vain."""
+    """Made by a script or around the proxy: the 'other' column for every session that has tried for it in vain."""
     name = pair.key("lock:foreign")
     pair.direct("SET", name, "outside", "PX", 60000)
     with pair.unchanged(name):
@@ -606,7 +606,7 @@ def test_foreign_lock_is_nobodys(pair):
 
 @pytest.mark.parametrize("act", [["DEL", "K"], ["EXPIRE", "K", "1000"], ["UNLINK", "K"]], ids=" ".join)
 def test_foreign_lock_that_was_read(pair, act):
-    """Of those who have tried for it in vain, whoever read its value may act on that very value."""
+    """A session that has tried for it in vain, and has read its value, may act on that very value."""
     name = pair.key("lock:foreign")
     pair.direct("SET", name, "one", "PX", 60000)
     assert pair.a("SETNX", name, "a") == pair.b("SETNX", name, "b") == 0
@@ -621,7 +621,7 @@ def test_foreign_lock_that_was_read(pair, act):
 
 
 def test_lock_overwritten_around_the_proxy(pair):
-    """A script or a direct client changed the value: the guard does not match, and nobody holds it."""
+    """A script or a direct client changed the value: the guard does not match, and the lock has no holder."""
     name = pair.held("lock:changed")
     pair.direct("SET", name, "outside")
     assert pair.a("PROXY", "TOKEN", name) is None
@@ -668,7 +668,7 @@ def test_lease_is_the_rules(pair):
 
 
 def test_own_expiry_is_never_renewed(pair):
-    """A throttle: it expires when the application said, though its owner is connected; and nobody calls it a leak."""
+    """A throttle: it expires when the application said, although its owner is connected; and there is no incident for it."""
     name = pair.key("lock:short:throttle")
     assert pair.a("SET", name, "1", "NX", "PX", 1000) == "OK"
     assert 0 < pair.direct("PTTL", name) <= 1000
@@ -832,7 +832,7 @@ def test_pipeline_on_one_lock(pair):
         assert b"".join(pair.a.pipeline(commands)) == expected
 
 
-# ---- whose claim: owner auto, connection, client, any ---------------------------------------------------
+# ---- attribution: owner auto, connection, client, any ---------------------------------------------------
 
 
 def unnamed(proxy, connect, count=2):
@@ -888,7 +888,7 @@ def test_owner_client_late_release(proxy, connect, direct, key):
 
 
 def test_owner_client_read_compare_delete(proxy, connect, direct, key):
-    """Distinct values: the release that follows a read belongs to somebody who saw their own value."""
+    """Distinct values: the release that follows a read belongs to the session that saw its own value."""
     me = key("client").replace(":", "-")
     mine = [connect(proxy, commands=[("CLIENT", "SETNAME", me)]) for _ in range(2)]
     name = key("lock:client:x")
@@ -944,7 +944,7 @@ def test_nobody_writes_over_what_a_closed_connection_left(pair, form):
     def later():
         return pair.connect(pair.proxy, commands=[("CLIENT", "SETNAME", me)])
 
-    # The proxy has heard of the end when the lock is theirs who come now.
+    # The proxy knows of the end when a new session gets the lock.
     until(lambda: later()("SET", name, "1", "XX", "KEEPTTL") == "OK")
     for one in (later(), later()):
         with pair.unchanged(name):
@@ -959,8 +959,8 @@ def listed(client):
 
 
 def test_pool(proxy, connect, key):
-    """A release over another connection is believed, unless that one has lost its last attempt; two that cross show a
-    pool, and then it is the client's lock."""
+    """A release over another connection is believed, unless that connection has lost its last attempt. Two crossing releases
+    show a pool, and then the lock is the client's."""
     me = key("pool").replace(":", "-")
     one, two = [connect(proxy, commands=[("CLIENT", "SETNAME", me)]) for _ in range(2)]
     name, alike = key("lock:shared"), key("lock:shared")
@@ -975,8 +975,8 @@ def test_pool(proxy, connect, key):
 
 
 def test_an_attempt_behind_a_refused_release(proxy, connect, key):
-    """Whose release was refused over another connection asks again over that of the lease: behind three lost attempts the
-    lease makes way for the fourth. From then on a loser's release is believed."""
+    """A session whose release was refused over another connection asks again over the lease's connection. After three lost
+    attempts the lease makes way for the fourth. From then on a loser's release is believed."""
     me = key("pool").replace(":", "-")
     one, two = [connect(proxy, commands=[("CLIENT", "SETNAME", me)]) for _ in range(2)]
     name = key("lock:again")
@@ -1044,7 +1044,8 @@ def test_two_proxies_one_client(backend, proxy, start_proxy, connect, key):
 
 
 def test_two_proxies_one_client_swap(backend, proxy, start_proxy, connect, direct, key):
-    """Who has read its own client's lease at another proxy competes for it: told a value set since, it has lost."""
+    """A session that has read its own client's lease at another proxy competes for it: if the value was set since, it has
+    lost."""
     second = start_proxy(backend, "lock lock:client:* owner client")
     me = [("CLIENT", "SETNAME", key("roaming").replace(":", "-"))]
     holder, colleague = connect(proxy, commands=me), connect(second, commands=me)
@@ -1058,7 +1059,7 @@ def test_two_proxies_one_client_swap(backend, proxy, start_proxy, connect, direc
 
 
 def test_restarted_proxy(backend, start_proxy, connect, direct, key):
-    """A proxy that dies loses nobody's safety, and its leases end."""
+    """If a proxy dies, no lock becomes unsafe, and its leases end."""
     first = start_proxy(backend, "lock lock:* lease 2s")
     a = connect(first, commands=[("CLIENT", "SETNAME", "restart-a")])
     held, leased = key("lock:restart"), key("lock:restart")
@@ -1125,7 +1126,7 @@ def test_incident_no_expiry_and_abandoned(pair):
 
 
 def test_incident_renewal_lost(pair):
-    """Somebody outside took the key away while the proxy renewed it."""
+    """A client outside of the proxy removed the key while the proxy renewed it."""
     name = pair.key("lock:short:incident")
     assert pair.a("SETNX", name, "1") == 1
     pair.direct("SET", name, "outside")
@@ -1190,7 +1191,7 @@ def test_proxy_lock(pair):
 
 
 def test_a_lease_has_nothing_of_the_one_before(pair):
-    """The guard record outlives a lock. Whose expiry a new lease has, and what others have counted on it, is its own."""
+    """The guard record outlives a lock. A new lease has its own expiry and its own count."""
     name = pair.key("lock:kinds:anew")
 
     def expiry():
@@ -1273,7 +1274,7 @@ def test_what_has_names_is_a_map_in_resp3(pair):
 
 def test_proxy_explain_of_what_the_proxy_does_not_know(pair):
     answer = fields(pair.a("PROXY", "EXPLAIN", "NO.SUCH", "a"))
-    assert "known to nobody" in answer["command"]
+    assert "unknown to the node, too" in answer["command"]
 
 
 def test_proxy_explain_under_audit_says_what_enforcing_would_see(pair):

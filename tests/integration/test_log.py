@@ -1,4 +1,4 @@
-"""The log: opened anew after a rotation, and how a flood of incidents looks in it and in PROXY INCIDENTS."""
+"""The log: reopened after a rotation; a flood of incidents in the log and in PROXY INCIDENTS."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_a_log_that_cannot_be_opened_anew_goes_on(logging, connect):
     log.rename(old)
     log.mkdir()
     proxy.signal(signal.SIGUSR1)
-    until(lambda: any("could not be opened anew" in line and "Is a directory" in line for line in lines_of(old)), 15,
+    until(lambda: any("could not be opened again" in line and "Is a directory" in line for line in lines_of(old)), 15,
           "the reason, in the old file")
     log.rmdir()
     os.mkfifo(log)
@@ -78,7 +78,7 @@ def rows_of(reply):
 
 
 def refused(client, name, times, batch=500):
-    """Releases of somebody else's lock, pipelined."""
+    """Pipelined releases of another client's lock."""
     for done in range(0, times, batch):
         count = min(batch, times - done)
         client.send(encode("DEL", name) * count)

@@ -1,5 +1,5 @@
-"""Who gets in: passwords that were revoked, a Redis that nobody has asked yet, wrong passwords by the thousand, and who
-may look into the proxy.
+"""Authentication: passwords that were revoked, a Redis that was not asked yet, wrong passwords by the thousand, and the rights
+to PROXY.
 """
 
 import os
@@ -41,7 +41,7 @@ REVOKED = {
 @pytest.mark.parametrize("way", REVOKED)
 @pytest.mark.parametrize("words", [("AUTH", "alice", "old"), ("HELLO", "3", "AUTH", "alice", "old")], ids=["AUTH", "HELLO"])
 def test_a_revoked_password_lets_nobody_in(start_redis, start_proxy, connect, way, words):
-    """While who has logged in with it before is still there, and stays, as at a Redis itself."""
+    """A client that logged in before is still connected, and stays logged in, as on Redis itself."""
     server = start_redis()
     server.run("ACL", "SETUSER", "alice", "on", ">old", "~*", "+@all")
     proxy = start_proxy(server)
@@ -81,7 +81,7 @@ def sentinels():
 
 
 def test_after_a_failover_the_new_master_says_who_gets_in(sentinels, start_proxy, connect):
-    """Who was logged in, or was let in without, is not let in by what the old master had said."""
+    """A client that was logged in, or served without login, is not served because of what the old master had said."""
     old_master = sentinels.master
     for node in sentinels.nodes:
         node.run("ACL", "SETUSER", "alice", "on", ">old", "~*", "+@all")
@@ -116,13 +116,13 @@ def test_a_changed_requirepass_is_the_one_that_counts(start_redis, start_proxy, 
 @pytest.mark.parametrize("words", [["ACL", "SETUSER", "default", "off"], ["CONFIG", "SET", "requirepass", "new"]],
                          ids=["default off", "requirepass"])
 def test_who_comes_after_a_password_was_set_needs_it(start_redis, start_proxy, connect, words):
-    """Who was there before stays, as at a Redis itself; RESET makes him one who comes."""
+    """A client that was there before stays served, as on Redis itself; after RESET it counts as new."""
     server = start_redis()
     server.run("ACL", "SETUSER", "root", "on", ">p", "~*", "+@all")
     proxy = start_proxy(server)
     old = connect(proxy)
     assert old("SET", "k", "v") == "OK"
-    time.sleep(1.2)  # as long as the proxy takes to ask for those who have come
+    time.sleep(1.2)  # the time in which the proxy asks for new clients
     assert old("GET", "k") == "v"
     server.run(*words)
     time.sleep(1.2)
@@ -140,7 +140,7 @@ def test_who_comes_after_a_password_was_set_needs_it(start_redis, start_proxy, c
 
 
 def test_a_login_leaves_nothing_of_the_proxy_s_own_in_acl_log(start_redis, start_proxy, connect):
-    """Whoever may do as little as GET, whatever he logs in with, and in whichever database and mode."""
+    """A user with the right to GET only, with any form of login, in any database and mode."""
     server = start_redis()
     server.run("ACL", "SETUSER", "little", "on", ">p", "~*", "-@all", "+get", "+select", "+client|tracking")
     server.run("ACL", "SETUSER", "root", "on", ">p", "+@all")
@@ -163,7 +163,7 @@ def test_who_was_let_in_is_nobody_once_the_node_says_so(start_redis, start_proxy
     server.run("ACL", "SETUSER", "root", "on", ">p", "~*", "&*", "+@all")
     client = connect(start_proxy(server))
     assert client("GET", "k") is None and client("PROXY", "INFO") and isinstance(client("CLIENT", "ID"), int)
-    time.sleep(1.2)  # as long as the proxy takes to ask for those who have come
+    time.sleep(1.2)  # the time in which the proxy asks for new clients
     admin = server.client(commands=[("AUTH", "root", "p")])
     admin("ACL", "SETUSER", "default", "off")
     until(lambda: isinstance(client("CLIENT", "ID"), int), what="the old connections' service")
@@ -270,7 +270,7 @@ def test_nobody_is_trusted_before_a_node_has_spoken(absent, arriving, start_prox
 
 
 def test_the_first_request_waits_for_the_node_s_word(absent, arriving, start_proxy, connect):
-    """Who needs no login notices nothing of it, whatever he begins with."""
+    """A client that needs no login notices nothing, whatever its first request is."""
     proxy = start_proxy(absent)
     clients = [connect(proxy) for _ in range(5)]
     assert refused(clients[0]("GET", "k"), "UPSTREAM ")
@@ -282,7 +282,7 @@ def test_the_first_request_waits_for_the_node_s_word(absent, arriving, start_pro
 
 
 def test_long_requests_of_nobody_are_not_read(absent, start_proxy, connect):
-    """Neither in one argument nor in many: nobody's bytes are kept before a node has said whom it serves."""
+    """In one argument or in many: no bytes are buffered before a node has said whether it serves clients without login."""
     proxy = start_proxy(absent)
     for head in (b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$400000000\r\n", b"*1000000\r\n" + b"$4\r\nMSET\r\n" + b"$1\r\na\r\n" * 300000):
         client = connect(proxy, timeout=10)
@@ -292,7 +292,7 @@ def test_long_requests_of_nobody_are_not_read(absent, start_proxy, connect):
 
 
 def test_a_pause_does_not_outlast_a_node_that_is_away(users, start_proxy, connect):
-    """Nobody can ask for it then; those whom the node let do so before may see and end connections."""
+    """No node can be asked for the right then; clients to which the node granted it before may see and end connections."""
     proxy = start_proxy(users)
     operator, root, other = connect(proxy), connect(proxy, commands=[("AUTH", "root", "p")]), connect(proxy)
     it = other("CLIENT", "ID")
@@ -316,7 +316,7 @@ def test_strangers_with_few_rights_have_no_more_while_the_node_is_away(users, st
     assert refused(client("PROXY", "INFO"), "NOPERM")
 
 
-# ---- who may look into the proxy ------------------------------------------------------------------------
+# ---- the rights to PROXY --------------------------------------------------------------------------------
 
 
 LOOKS = [("INFO",), ("LOCKS",), ("INCIDENTS",), ("RULES",), ("ADVISE",), ("EXPLAIN", "GET", "k")]
@@ -551,7 +551,7 @@ def test_guesses_of_the_proxy_s_own_password_count(start_redis, start_proxy, con
 
 
 def test_wrong_passwords_cost_redis_one_connection(users, start_proxy, connect):
-    """And the log one line; who tries many is refused for a moment, and whose neighbour he is not."""
+    """And the log one line; a client that tries many is refused for a moment, a client of another address is not."""
     proxy = start_proxy(users, "loglevel verbose")
     before = int(users.client()("INFO", "stats").split("total_connections_received:")[1].split()[0])
     waiting = waiting_ports(users.port)
@@ -577,7 +577,7 @@ def connections(server):
 
 
 def test_clients_that_come_and_go_share_a_connection(users, start_proxy, connect):
-    """Though nobody is logged in between two of them, and the password is kept by nobody."""
+    """Although no client is logged in between two of them, and the password is not kept."""
     proxy = start_proxy(users, "threads 1")
     before = connections(users)
     for _ in range(300):
@@ -591,7 +591,7 @@ def test_clients_that_come_and_go_share_a_connection(users, start_proxy, connect
 
 
 def test_invented_passwords_that_are_right_cost_no_connections(users, start_proxy, connect):
-    """A user without a password (nopass) is whoever says so, with whatever he says."""
+    """A user without a password (nopass) accepts any password."""
     client = connect(start_proxy(users, "threads 1"))
     before = connections(users)
     late, began = 0, time.monotonic()

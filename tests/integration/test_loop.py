@@ -1,6 +1,5 @@
-"""Nothing that one client sends holds up the others: what is long is done in slices, or refused.
-
-Counted are the turns of the loop in which a part of it was done, since times differ between machines.
+"""No request of one client delays the others: long work is done in steps, or refused. The tests count turns of the loop with
+a part of the work, since times differ between machines.
 """
 
 import re

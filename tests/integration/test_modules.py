@@ -1,4 +1,5 @@
-"""Commands that the proxy's table lacks: those of a module (module.c, built here), loaded before and behind its back."""
+"""Commands that the proxy's table lacks: those of a module (module.c, built here), loaded before the proxy's start and
+after."""
 
 import os
 import subprocess

@@ -176,7 +176,7 @@ def test_metrics_of_all_threads_are_summed(start_proxy, backend, connect):
 
 
 def slower(metrics, family, label=""):
-    """How many samples of a histogram are above 0.25 s, whose buckets are well-formed."""
+    """How many samples of a histogram are above 0.25 s; checks that its buckets are well-formed."""
     name = "lockkeeper_%s_bucket{%s" % (family, label)
     buckets = [(key[len(name):].strip(',le="}'), value) for key, value in metrics.items() if key.startswith(name)]
     bounds, counts = zip(*buckets)
@@ -394,7 +394,8 @@ def test_the_page_in_a_browser(monitored, connect, tmp_path):
 
 @browser
 def test_the_page_names_what_is_wrong(start_redis, start_proxy, connect, tmp_path):
-    """Amber, and why: a lease that ended in its worker's hands, who waits for what, rules and their hits, oldest lock first."""
+    """Amber, and the reason: a lease that ended while its worker was at work, waiting clients, rules and their hits, the oldest
+    lock first."""
     port = free_port()
     proxy = start_proxy(start_redis(), "admin-port %d" % port, "lock lock:* wait 60s")
     holder, waiter = connect(proxy), connect(proxy)

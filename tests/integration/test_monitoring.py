@@ -1,5 +1,5 @@
-"""conf/prometheus and conf/grafana: alerts and panels ask for what a proxy's /metrics has, and the alerts do what their unit tests
-say."""
+"""conf/prometheus and conf/grafana: alerts and panels use metrics that a proxy's /metrics has, and the alerts fire as their
+unit tests say."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def metrics(farm, certificates):
 
 
 def test_every_metric_is_there(metrics):
-    """By its name, its labels, and the values of those that the proxy knows beforehand."""
+    """By its name, its labels, and the label values that the proxy knows in advance."""
     asked = 0
     for where, expression in expressions():
         for name, matchers in SELECTOR.findall(expression):

@@ -1,5 +1,5 @@
-"""Upstreams by their names: a name server that is slow, silent, or changes its mind is nobody's concern but theirs whose
-node it is."""
+"""Upstreams by name: a name server that is slow, silent, or changes its answers only affects clients of the node with that
+name."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def redis(farm):
 
 
 def test_a_name_server_that_is_silent_about_one_node(names, start_cluster, start_proxy, connect):
-    """A cluster whose nodes announce names. While one of them is being looked up the other nodes' clients go on."""
+    """A cluster whose nodes announce names. While one name is being looked up, clients of the other nodes go on."""
     cluster = start_cluster()
     for n, node in enumerate(cluster.nodes):
         names.known["node%d.test" % n] = [HOST]
@@ -48,7 +48,8 @@ def test_a_name_server_that_is_silent_about_one_node(names, start_cluster, start
 
 
 def test_a_name_server_that_is_silent_from_the_start(names, redis, start_proxy, connect):
-    """Who needs the node hears why it can't be had; so does who would look into the proxy, before a node has said who may."""
+    """A client that needs the node gets the reason; so does a client of PROXY, before a node has said which users may use
+    it."""
     names.known["redis.test"] = [HOST]
     names.hold("redis.test")
     proxy = start_proxy("standalone redis.test:%d" % redis.port, "threads 1", "upstream-timeout 300ms", before=names.before)
@@ -146,7 +147,7 @@ def test_a_name_that_moves_with_a_lock_command_on_its_way(names, start_redis, st
         assert there("GET", "lock:k") == "1"
 
 
-# The system puts the loopback address that is nearest to its own first, so the one where nobody answers is HOST.
+# The system prefers the loopback address nearest to its own, so HOST is the one without a listener.
 class RedisElsewhere(RedisServer):
     host = "127.0.0.77"
 
@@ -191,6 +192,6 @@ def test_a_sentinel_s_name_of_several_machines(names, redis, start_proxy, connec
         assert client("SET", "k", "v") == "OK"
         until(lambda: "address=sentinel.test:%d,state=up" % sentinel.port in client("PROXY", "INFO", "upstreams"), TIMEOUT,
               "the subscription")
-        assert "is not subscribed to" not in proxy.log()
+        assert "No subscription to Sentinel" not in proxy.log()
     finally:
         sentinel.stop()

@@ -54,7 +54,8 @@ def test_pools_lose_nothing(backend_kind, variant, rng, record_property):
 
 
 def test_own_connections_are_no_pool(backend_kind, rng, record_property):
-    """Losers that release, and holders that are late: nobody's live lock is freed, and no late write passes the fence."""
+    """Losers that release, and holders that are late: no release frees another's live lock, and no late write passes the
+    fence."""
     present, commands, shop = prepared(pools.OWN)
     families = pools.own_families(present, FAMILIES, rng)
     pools.run(contend.Bench(commands, shop, seed=rng.randrange(1000)), families, backend_kind, seconds=8, at_once=9)

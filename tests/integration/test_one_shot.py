@@ -78,7 +78,7 @@ def incidents(proxy, name, kind):
 
 
 def is_kept(proxy, direct, name, seconds=3 * LEASE):
-    """For so long nobody gets the lock."""
+    """The lock stays held for so long."""
     end = time.monotonic() + seconds
     with named(proxy, "other") as other:
         while time.monotonic() < end:
@@ -178,7 +178,7 @@ def test_a_pipelined_release(shells, backend, direct, key):
 
 @pytest.mark.parametrize("rule", ["lock:time:", "lock:held:"])
 def test_one_shot_locks_end(rule, shells, backend, direct, key):
-    """At the option's TIME, or max-hold; then they are anybody's."""
+    """They end at the option's TIME, or at max-hold; then any client may acquire."""
     proxy, name = shells(backend), key(rule + "job")
     assert cli(proxy, "SETNX", name, "1") == "1"
     is_kept(proxy, direct, name, 2 * LEASE)

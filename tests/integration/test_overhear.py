@@ -1,4 +1,4 @@
-"""lockkeeper --advise and --advise-from: what PROXY ADVISE would say, of servers that nothing stands before."""
+"""lockkeeper --advise and --advise-from: PROXY ADVISE's report for servers without a proxy."""
 
 import signal
 import subprocess
@@ -52,8 +52,8 @@ def line_of(lines, start):
 
 
 def unsafe_workers(connect, prefix, rounds=16):
-    """SETNX, EXPIRE, DEL in `finally` by losers too; SET NX whose DEL comes when its lock is over and another's; and
-    redis-py's Lock."""
+    """SETNX, EXPIRE, and DEL in `finally`, by losers too; SET NX whose DEL comes after its lock has ended and another holds it;
+    and redis-py's Lock."""
     first, second = connect("shop"), connect("shop")
     for i in range(rounds):
         key = prefix + "%d:plain" % (i % 2)
@@ -79,14 +79,14 @@ def advised(lines, prefix):
     assert "values distinct" in lock and lock.endswith("lock %s*:lock" % prefix)
     assert [line for line in lines if line.startswith(prefix + "*:late by ") and (", late " in line)]
     assert [line for line in lines if line.endswith(" like locks and match no rule")]
-    assert line_of(lines, "# MONITOR shows no replies: ") and line_of(lines, "# It does not show either ")
+    assert line_of(lines, "# MONITOR shows no replies: ") and line_of(lines, "# MONITOR does not show which ")
 
 
 def test_one_redis():
     server = servers.RedisServer()
     try:
         listener = Listener(server.upstream()).listens()
-        assert "MONITOR has Redis copy every command to here, for 1m: " in listener.said[0]
+        assert "MONITOR makes Redis send every command here for 1m: " in listener.said[0]
         unsafe_workers(lambda name: redis.Redis(port=server.port, client_name=name), "app:")
         lines, status, said = listener.interrupt()
         assert status == 0 and said[-1] == "lockkeeper: ended early: interrupted"
@@ -110,7 +110,7 @@ def test_a_cluster():
 
 
 def test_a_dead_lock():
-    """Its owner is gone, as CLIENT LIST says a few seconds later; who has asked since has lost."""
+    """Its owner is gone, as CLIENT LIST shows a few seconds later; later attempts are lost."""
     server = servers.RedisServer()
     try:
         listener = Listener(server.upstream()).listens()
@@ -183,7 +183,7 @@ def test_it_ends_by_itself():
 
 
 def test_redis_is_asked_for_locks_from_before():
-    """The attempts bring an expiry, so that nobody else would know that the lock is there for ever."""
+    """The attempts have an expiry, so only a PTTL can show that the lock has none."""
     server = servers.RedisServer()
     try:
         client = redis.Redis(port=server.port)
@@ -223,7 +223,7 @@ def test_a_capture(tmp_path):
         assert done.returncode == 0, done.stderr
         lines = done.stdout.decode().splitlines()
         advised(lines, "app:")
-        assert "; 3 lines that are none of MONITOR's; 1 longer than 1 MB were left out" in lines[0]
+        assert "; 3 lines that are not MONITOR's; 1 longer than 1 MB were left out" in lines[0]
 
 
 def test_redis_hangs_up():
@@ -233,7 +233,7 @@ def test_redis_hangs_up():
         unsafe_workers(lambda name: redis.Redis(port=server.port, client_name=name), "app:")
         server.kill()
         lines, status, said = listener.end()
-        assert status == 0 and " not listened to any more: " in said[-1]
+        assert status == 0 and ": MONITOR has ended: " in said[-1]
         advised(lines, "app:")
     finally:
         server.stop()

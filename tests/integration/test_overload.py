@@ -35,7 +35,7 @@ def test_many_writers_to_a_node_that_stands_still(start_redis, start_proxy, conn
     for c in clients:
         c.sock.setblocking(False)
         poll.register(c.sock, select.POLLOUT)
-    while poll.poll(1000):  # until a second passes in which nobody can send any more
+    while poll.poll(1000):  # until a second passes in which no client can send
         for fd, _ in poll.poll(0):
             c = clients[number[fd]]
             try:
@@ -58,7 +58,7 @@ def test_many_writers_to_a_node_that_stands_still(start_redis, start_proxy, conn
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_no_descriptors_left(start_redis, start_proxy, connect, threads):
-    """Who is connected is served. Who comes meanwhile waits, and is served as soon as somebody leaves."""
+    """Connected clients are served. A new client waits, and is served as soon as another leaves."""
     if under():
         pytest.skip("the tool keeps descriptors of its own beyond the limit")
     proxy = start_proxy(start_redis(), "threads %d" % threads)

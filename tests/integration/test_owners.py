@@ -1,8 +1,8 @@
-"""Whose lock a command speaks for, beyond one connection and one thread: threads that share the ledger, clients that are
-recognised as sharing, two proxies on one Redis, a proxy that takes over from its predecessor.
+"""Attribution over several connections and threads: threads that share the ledger, clients that are recognised as
+sharing, two proxies on one Redis, a proxy that takes over from its predecessor.
 
-Two proxies with three threads each stand before one Redis. Connections of one name spread over the threads as the
-kernel likes; there are enough of them for several.
+Two proxies with three threads each stand before one Redis. The kernel distributes connections of one name over the
+threads; there are enough of them for several threads.
 """
 
 import itertools
@@ -149,16 +149,16 @@ def crosses(acquirer, releaser, name):
 
 
 def test_what_one_thread_learns_holds_in_all(proxies, people, key):
-    """Under auto: two releases that cross show that the client's connections are shared, for keys alike: from then on a
-    release frees the lock also over a connection whose last attempt was lost. Before, one that comes right behind its
-    loss is held back for a moment, and refused where nothing more is learnt meanwhile."""
+    """Under auto, two crossing releases show that the client's connections are shared, for similar keys. From then on a
+    release frees the lock also over a connection whose last attempt was lost. Before that, a release right after its loss
+    is held back for a moment, and refused if nothing more is learnt meanwhile."""
     mine = people.client(proxies[0], MANY)
     name, alike = key("lock:learnt"), key("lock:learnt")
     for c in mine:
         assert crosses(c, c, name) == 1
     assert acquire(mine[0], name) and not acquire(mine[1], name)
     assert mine[1]("DEL", name) == 0 and mine[0]("DEL", name) == 1
-    # Nobody has lost or released this one.
+    # This client has neither lost nor released.
     assert crosses(mine[0], mine[1], alike) == crosses(mine[2], mine[3], alike) == 1
     for n, c in enumerate(mine):
         assert acquire(c, name) and not any(acquire(mine[n - 1], name) for _ in range(3))
@@ -183,7 +183,7 @@ def test_what_is_learnt_is_learnt_of_keys_alike(proxies, people, key):
                                              ("jedis", 0), ("go-redis", 0), ("redis-py", 0), ("redis-py(rq_v1.9)", 0),
                                              ("phpredis", 0), ("Predis", 0), ("hiredis", 0), ("iorediss", 0), ("", 0)])
 def test_libraries(proxies, people, key, library, shares):
-    """Multiplexing libraries are told by their names; who pools shows it by what it does."""
+    """Multiplexing libraries are known by their names; a pool shows itself by its releases."""
     a, b, c = people.client(proxies[0], 3, library=library)
     name = key("lock:library")
     assert acquire(a, name)
@@ -231,7 +231,7 @@ def test_client_identity(start_redis, start_proxy, people, fields, shared):
 
 
 def test_release_on_disconnect(proxies, people, direct, key):
-    """Of a connection that shares with nobody at once; of a pool when its last connection closes, on whatever thread."""
+    """For a dedicated connection at once; for a pool when its last connection closes, on any thread."""
     (alone,) = people.client(proxies[0])
     name, kept = key("lock:release:x"), key("lock:other")
     assert acquire(alone, name) and acquire(alone, kept)
@@ -332,8 +332,8 @@ def test_a_lease_counts_at_the_other_proxy(proxies, people, direct, key, rule):
 
 @pytest.mark.parametrize("rule", ["lock:shared", "lock:wait:x"])
 def test_what_a_missed_release_shifts_ends_at_the_other_proxy_too(proxies, people, direct, key, rule):
-    """A lease ends at the one proxy, whose next release counts for it, and not for the lease that the other one has
-    given. That one's release is expected no longer than the first one's, for a second: it shifts no further ones."""
+    """A lease ends at one proxy, whose next release counts for it, and not for the lease that the other proxy has given.
+    The other proxy also stops expecting that lease's release after a second, so it shifts no further ones."""
     pool = people.client(proxies, 4, library="ioredis" if rule == "lock:shared" else None)
     here, there = pool[0::2], pool[1::2]
     name = key(rule)
@@ -352,7 +352,7 @@ def test_what_a_missed_release_shifts_ends_at_the_other_proxy_too(proxies, peopl
 
 
 def test_connections_over_two_proxies_stay_apart(proxies, people, key):
-    """`owner connection`: nobody else's guard record counts."""
+    """`owner connection`: another connection's guard record does not count."""
     one, two = people.client(proxies, 2)
     name = key("lock:connection:x")
     assert acquire(one, name)
@@ -418,9 +418,9 @@ def test_released_through_a_proxy_that_was_not_met(backend, start_proxy, key):
 
 @pytest.mark.parametrize("idle", [queue.LifoQueue, queue.Queue], ids=["last-one-first", "by-turns"])
 def test_a_pool_over_two_proxies(backend, start_proxy, key, idle):
-    """Nobody is late and nobody crashes: the pool comes to be known for one at both proxies, whichever of them its
-    connections lead to. Before that some releases are refused, four at the most in a few dozen runs: by what a session
-    acquired here that made way through the other proxy."""
+    """No worker is late and none crashes: both proxies learn that it is a pool, whichever of them its connections lead
+    to. Before that some releases are refused, four at most in a few dozen runs: those of sessions whose lease made way
+    through the other proxy."""
     proxies = [start_proxy(backend) for _ in range(2)]
     clients = [Client(proxies[i % 2].address) for i in range(6)]
     connections, name, until_s = idle(), key("lock:two-proxies"), time.monotonic() + 60

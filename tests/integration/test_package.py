@@ -74,7 +74,8 @@ def test_log_files_are_rotated(package):
         assert done.returncode == 0 and "error:" not in done.stderr, done.stderr
 
 
-# What the package's scripts call: a system that has the user already, and whose service's main process is $PID.
+# Stand-ins for the programs that the package's scripts call: the system already has the user, and the service's main
+# process is $PID.
 STAND_INS = {"systemctl": 'case "$*" in *MainPID*) echo "$PID";; esac', "getent": "", "chown": "", "chmod": ""}
 
 

@@ -1,7 +1,7 @@
 """Ordinary commands through the proxy: the same bytes come back as from a single Redis.
 
-The oracle is a Redis of its own that gets the same requests. Where a reply's order is Redis's own business
-(a set's members), the elements are compared sorted.
+The oracle is a separate Redis that gets the same requests. If Redis defines no order for a reply (a set's members), the
+elements are compared sorted.
 """
 
 import threading

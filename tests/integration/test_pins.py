@@ -1,5 +1,5 @@
-"""Connections to a node that single clients have for themselves: nobody uses up what the node or the system gives, and the
-others' requests go on."""
+"""Connections to a node that only one client uses: no client exhausts the limits of the node or the system, and the other
+clients' requests go on."""
 
 import re
 import socket
@@ -33,7 +33,7 @@ def knows(proxy, maxclients):
 
 
 def answers_of(clients, timeout=0.0):
-    """What has been answered to those who were answered."""
+    """The replies of the clients that were answered."""
     got = []
     for c in clients:
         c.sock.settimeout(5)
@@ -61,7 +61,7 @@ def works(client, other):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_blocked_clients_leave_room(start_redis, start_proxy, connect, threads):
-    """400 BLPOPs at a Redis that takes 300 clients: some wait, the others hear why not, and everybody else goes on."""
+    """400 BLPOPs at a Redis that accepts 300 clients: some wait, the others get an error, and all other clients go on."""
     server = small(start_redis)
     proxy = start_proxy(server, "threads %d" % threads)
     knows(proxy, 300)
@@ -142,7 +142,8 @@ def test_clients_that_track_keys_count(start_redis, start_proxy, connect):
 
 
 def test_a_node_that_takes_no_more_clients(start_redis, start_proxy, connect):
-    """Others have used it up: who needs a connection of his own hears of it, and what is shared goes on."""
+    """Other programs have used it up: a client that needs its own connection gets an error, and shared connections go
+    on."""
     server = start_redis()
     proxy = start_proxy(server)
     client, late = connect(proxy), connect(proxy)
@@ -158,7 +159,7 @@ def test_a_node_that_takes_no_more_clients(start_redis, start_proxy, connect):
 
 @pytest.mark.parametrize("words", [("SUBSCRIBE", "news"), ("BLPOP", "nothing", "0")])
 def test_descriptors_last(start_redis, start_proxy, connect, words):
-    """With 256 open files there is room for so many clients, and of these for so many with connections of their own."""
+    """With 256 open files there is room for so many clients, and for so many of them with their own connections."""
     proxy = start_proxy(start_redis(), before=("prlimit", "--nofile=256:256"))
     found = re.search(r"only (\d+) are possible with 256 open files, (\d+) of which", proxy.log())
     assert found, "the proxy says so"

@@ -1,6 +1,6 @@
-"""The PROXY protocol: behind a load balancer each client has its own address again, and nobody else gets to choose his.
+"""The PROXY protocol: behind a load balancer each client has its own address again, and no other client can choose its address.
 
-HAProxy itself sends the headers where it is installed; what it does not send is written by hand.
+If HAProxy is installed, it sends the headers; other headers are written by hand.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from resp import Closed, encode
 from servers import HOST, Process, RedisServer, free_port, until
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
-FRONT = "10.9.8.7"  # a client's address that is nobody's here
+FRONT = "10.9.8.7"  # a client's address that no other test uses
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_a_command_in_the_same_piece(server, start_proxy):
 
 
 def test_clients_of_a_balancer_are_several(server, start_proxy):
-    """With owner client everybody behind the balancer was one client, and could release others' locks."""
+    """With owner client, all clients behind the balancer were one client, and could release each other's locks."""
     proxy = start_proxy(server, "proxy-protocol 127.0.0.1", "lock lock:* owner client")
     with Raw(proxy.address, line("10.1.0.1", 1)) as a, Raw(proxy.address, line("10.1.0.1", 2)) as a2, \
             Raw(proxy.address, v4("10.1.0.2", 1)) as b, Raw(proxy.address, v6("fd00::7", 1)) as c:
@@ -162,7 +162,7 @@ def test_clients_of_a_balancer_are_several(server, start_proxy):
 
 
 def test_wrong_passwords_count_for_the_client(start_redis, start_proxy):
-    """Not for the balancer, behind which everybody else would be locked out, too."""
+    """Not for the balancer: otherwise all other clients behind it would be locked out, too."""
     server = start_redis("--requirepass", "right")
     proxy = start_proxy("standalone %s:%d" % server.address, "proxy-protocol yes")
     with Raw(proxy.address, line("10.1.0.1", 1)) as bad, Raw(proxy.address, line("10.1.0.2", 1)) as good:
@@ -172,7 +172,7 @@ def test_wrong_passwords_count_for_the_client(start_redis, start_proxy):
 
 
 def test_nobody_becomes_an_operator_by_a_header(start_redis, start_proxy, tmp_path):
-    """Who comes over the unix socket itself may look in; who is passed on over it, or says that it was one, may not."""
+    """A client of the unix socket may use PROXY; a client that was forwarded over it, or claims to have used one, may not."""
     server = start_redis()
     server.run("ACL", "SETUSER", "default", "-config")
     path = str(tmp_path / "s")
@@ -188,7 +188,8 @@ def test_nobody_becomes_an_operator_by_a_header(start_redis, start_proxy, tmp_pa
 
 
 def test_clients_behind_a_balancer_here_are_no_neighbours(start_redis, start_proxy):
-    """With bind on loopback strangers are upstream-user; whoever a balancer passes on may come from anywhere."""
+    """With bind on loopback, clients without login are upstream-user; but a client that a balancer forwards may come from
+    anywhere."""
     server = start_redis("--requirepass", "right")
     for directive, answer in (("no", "+OK"), ("127.0.0.1", "-NOAUTH")):
         proxy = start_proxy("standalone %s:%d" % server.address, "upstream-password right", "proxy-protocol " + directive)
@@ -203,7 +204,7 @@ def test_a_cluster_client_is_sent_to_the_balancer(start_cluster, start_proxy):
         until(lambda: b"10.77.0.1\r\n:6380" in c.socket.recv(1000, socket.MSG_PEEK))
 
 
-# ---- who is believed, and what is not right ----------------------------------------------------------------
+# ---- trusted addresses, and malformed headers --------------------------------------------------------------
 
 
 def test_only_who_is_believed(server, start_proxy):
@@ -249,7 +250,8 @@ def test_wrong_headers(server, start_proxy, name):
 
 
 def test_half_headers_end_in_time(server, start_proxy):
-    """Who says nothing, or half of it, is closed; they cost nobody else, count as clients, and fill no log."""
+    """A client that sends no header, or half of it, is closed. It delays no other client, counts as a client, and fills no
+    log."""
     proxy = start_proxy(server, "proxy-protocol yes", "maxclients 60")
     began = time.monotonic()
     halves = [Raw(proxy.address, (b"", b"PROXY TCP4 10.0", SIGNATURE[:7], v4(FRONT, 1)[:20])[i % 4]) for i in range(40)]

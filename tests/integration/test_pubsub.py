@@ -1,4 +1,4 @@
-"""Subscriptions and MONITOR: messages come as they do from Redis, in between replies, and hold nobody up."""
+"""Subscriptions and MONITOR: messages come as from Redis, between replies, and delay no other client."""
 
 import re
 import threading
@@ -24,7 +24,8 @@ def channel(key):
 
 
 def publish(client, channel, message, receivers=None):
-    """Until somebody receives it: on a cluster the proxy publishes on any node, and news of it takes its way."""
+    """Repeats until there is a receiver: on a cluster the proxy publishes on any node, and the message has to reach the
+    others."""
     reply = client("PUBLISH", channel, message)
     assert isinstance(reply, int) and (receivers is None or reply == receivers), reply
 
@@ -311,7 +312,7 @@ def test_monitor_ends_with_reset(client, proxy, connect):
 
 
 def test_trap_25_monitor_holds_nobody_up(backend, start_proxy, connect):
-    """A MONITOR that nobody reads is dropped at the output limit; the others don't wait."""
+    """A MONITOR whose output is not read is dropped at the output limit; other clients don't wait."""
     proxy = start_proxy(backend, "client-output-buffer-limit normal 256kb 0 0")
     monitor, other = connect(proxy), connect(proxy)
     assert monitor("MONITOR") == "OK"
@@ -334,7 +335,7 @@ def test_other_commands_beside_monitor(client, connect, proxy):
     assert replies == ["OK", "1"]
 
 
-# ---- who leaves, what is lost -----------------------------------------------------------------------------------
+# ---- clients that leave, connections that are lost --------------------------------------------------------------
 
 
 def test_slow_subscriber(backend, start_proxy, connect, channel):
@@ -490,7 +491,7 @@ def test_keyspace_notifications_without_guard_records(start_redis, start_proxy, 
 
 
 def test_events_of_a_lease_given(start_redis, start_proxy, connect):
-    """The expiry that the proxy gives is an event of the lock's own; the record beside it is none of anybody's."""
+    """The expiry that the proxy sets causes an event of the lock; its guard record causes none."""
     redis = start_redis()
     proxy = start_proxy(redis)
     redis.run("CONFIG", "SET", "notify-keyspace-events", "KEA")
@@ -507,7 +508,7 @@ def test_events_of_a_lease_given(start_redis, start_proxy, connect):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_subscribers_that_come_and_go_are_not_counted(start_redis, start_proxy, connect, threads):
-    """Whichever threads they were on: who has left before Redis is asked is not counted, as by Redis itself."""
+    """On any threads: a client that left before Redis is asked is not counted, as by Redis itself."""
     proxy = start_proxy(start_redis(), "threads %d" % threads)
     asker = connect(proxy)
     for n in range(100):

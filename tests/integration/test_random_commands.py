@@ -1,5 +1,6 @@
 """Redis and the proxy side by side under random requests: all commands, all argument errors, RESP2 and RESP3, inline,
-pipelines, transactions. Replies are the same bytes but for what differences.py lists, and so is the data in the end.
+pipelines, transactions. Replies are the same bytes, except for the differences in differences.py, and so is the data in the
+end.
 
 The same requests every time, so that a change is judged by what it changes; LOCKKEEPER_SEED=N makes others, and
 LOCKKEEPER_RANDOM_SECONDS=N makes each of these longer: rare differences are looked for by hand, with fresh seeds.
@@ -240,7 +241,7 @@ def test_random_transactions(pair, grammar):
     print("%d requests" % pair.count)
 
 
-# Valkey voids a transaction in which one of these comes; the proxy refuses them, and goes on with it, as Redis does.
+# Valkey voids a transaction with one of these; the proxy refuses the command, and goes on with the transaction, as Redis does.
 NESTED = {"multi", "watch"} if servers.valkey() else set()
 NOT_QUEUED = {"exec", "discard"} | NESTED | differences.NOT_QUEUED  # it would end there
 # On a cluster a transaction is one node's: these have another meaning in it, or are refused.

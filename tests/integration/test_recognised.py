@@ -1,5 +1,5 @@
-"""Sessions that are known for a lock's owner by the value that they say or are shown (docs/locks.md, K), and those that are
-not. The workers have no names: all are one client, and nothing but the value tells them apart.
+"""Sessions that are recognised as a lock's owner by the value that they send or are shown (docs/locks.md, K), and sessions
+that are not. The workers have no names: all are one client, and only the value distinguishes them.
 """
 
 import itertools
@@ -69,7 +69,7 @@ def accused(client, key):
 
 
 def come_back(opened, key, value, protocol=2):
-    """A worker whose connection is cut, and that is refused over the next one."""
+    """A worker whose connection is cut, and whose attempt over the next one is refused."""
     first = opened(protocol)
     assert first("SET", key, value, "NX", "EX", 60) == "OK"
     first.close()
@@ -137,7 +137,7 @@ def test_not_by_a_script_that_names_another(opened, key, losers_release):
 
 
 def test_by_a_field_written_anew(opened):
-    """The fields of a hash lock are known to differ: those who lost have tried others."""
+    """The fields of a hash lock are known to differ: losers have tried with others."""
     key = "lock:hash:%d:{%d}" % (next(serial), time.time_ns())
     field, first, loser = value_of("w"), opened(), opened()
     assert first("HSETNX", key, field, 1) == 1
@@ -208,7 +208,7 @@ def test_says_it_again_over_any_connection(opened, key):
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_one_constant_tells_nothing(opened, key, losers_release, closed):
-    """A loser that reads the constant which everybody writes is a loser still."""
+    """A loser that reads the constant that all workers write is still a loser."""
     holder, loser = opened(), opened()
     assert holder("SET", key, "1", "NX", "EX", 60) == "OK"
     if closed:

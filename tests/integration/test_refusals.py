@@ -1,5 +1,5 @@
 """Nodes that are there and refuse: they have become replicas, are full, are still loading, or the proxy has no descriptor
-left to reach them. What was refused was not done, whoever holds a lock still holds it, and all works again by itself.
+left to reach them. A refused command was not executed, each lock keeps its holder, and all works again by itself.
 """
 
 import os
@@ -31,7 +31,7 @@ def test_a_redis_that_has_become_a_replica(start_redis, start_proxy, connect):
     client = connect(start_proxy(server))
     assert client("SET", "k", "v") == "OK"
     assert client("SETNX", "lock:held", "1") == 1
-    assert server.run("REPLICAOF", HOST, free_port()) == "OK"  # nobody's port: it keeps what it has
+    assert server.run("REPLICAOF", HOST, free_port()) == "OK"  # a port of no other server: it keeps its data
     assert client("GET", "k") == "v"
     for command in (("SET", "k", "w"), ("SETNX", "lock:new", "1"), ("DEL", "lock:held"), ("EXPIRE", "lock:held", 100),
                     ("DEL", "k", "lock:held"), ("SET", "lock:new", "1", "NX", "PX", 9000)):
@@ -150,8 +150,8 @@ def test_a_transaction_that_a_redis_refuses_since_it_cannot_save(start_redis, st
 
 
 def test_leases_of_a_redis_that_cannot_save(start_redis, start_proxy, connect):
-    """Renewals are refused like all writes, and tried again: who is still the holder when Redis can save again stays so.
-    A lease that has run out by then is over, and its owner's late release is seen for what it is."""
+    """Renewals are refused like all writes, and repeated: a holder that is still there when Redis can save again stays the
+    holder. A lease that has ended by then is over, and its owner's late release is recognised as late."""
     server = start_redis()
     proxy = start_proxy(server, "lock lock:long* lease 12s", "lock lock:short* lease 1s", "threads 1")
     client, other = connect(proxy, timeout=TIMEOUT), connect(proxy)

@@ -1,4 +1,4 @@
-"""What a reload changes, what it leaves for a restart and says so, and PROXY CONFIG, which has what is in force."""
+"""Reloads: what they change, what they leave for a restart and report, and PROXY CONFIG, which shows what is in force."""
 
 import json
 import os
@@ -184,7 +184,7 @@ def test_what_is_in_force(server, start_proxy, connect):
 
 
 def test_who_may_look(start_redis, start_proxy, connect):
-    """Who may look into the proxy otherwise."""
+    """Other ways to get the rights to PROXY."""
     server = start_redis()
     server.run("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-config")
     server.run("ACL", "SETUSER", "eye", "on", ">pw", "~*", "+config|get")

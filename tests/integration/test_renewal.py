@@ -1,5 +1,5 @@
-"""Leases that the proxy gives, for as long as somebody is there for whom: long jobs, connections that are cut and come back,
-proxies that stop and others that take over. And the warning where Redis may evict locks.
+"""Leases that the proxy gives last as long as their client is there: long jobs, connections that are cut and come back, proxies
+that stop and others that take over. And the warning if Redis may evict locks.
 """
 
 import signal
@@ -51,7 +51,7 @@ def named(connect):
 
 
 def held(direct, other, name, seconds, value="1"):
-    """For so long the lock is there, and nobody else gets it."""
+    """The lock is there for so long, and no other client gets it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         assert direct("GET", name) == value
@@ -60,7 +60,7 @@ def held(direct, other, name, seconds, value="1"):
 
 
 def knows(proxy, name):
-    """The proxy renews the lock for somebody who is connected to it."""
+    """The proxy renews the lock for a connected client."""
     with proxy.client() as c:
         found = [dict(zip(i[0::2], i[1::2])) for i in c("PROXY", "LOCKS", name)]
     return len(found) == 1 and "(disconnected)" not in str(found[0]["owner"])
@@ -142,7 +142,7 @@ def test_a_connections_own_lock_is_not_kept_for_another(proxy, named, direct, ke
 
 
 class Rivals:
-    """Others who try for the lock all the time, through whichever proxy has the port, and load the proxy besides."""
+    """Clients that try for the lock all the time, through whichever proxy has the port, and put load on the proxy."""
 
     def __init__(self, address, name, count=4):
         self.address, self.name, self.over = address, name, threading.Event()
@@ -213,8 +213,8 @@ def ended(proxy):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_take_over_lets_nobody_in(backend, start_proxy, named, successors, direct, key, threads):
-    """A new process takes the port over under load, twice: who held a lock holds it, idle, with a connection to the new
-    one, and releases it there."""
+    """A new process takes over the port under load, twice: an idle holder keeps its lock, with a connection to the new process,
+    and releases it there."""
     name, quiet = key("lock:over"), key("lock:quiet")
     proxy = start_proxy(backend, "reuse-port yes", "shutdown-timeout 3", "threads %d" % threads, *RULES)
     holder, other = named(proxy, "holder"), named(proxy, "quiet")
@@ -289,7 +289,7 @@ def test_who_says_nothing_is_known_by_the_next_proxy(backend, start_proxy, named
 
 
 def test_who_comes_back_at_another_proxy(backend, start_proxy, named, direct, key):
-    """Both run; nothing is said about the lock. And who does not come back has left it."""
+    """Both proxies run; there is no incident for the lock. A client that does not come back has left it."""
     name, gone = key("lock:brief:moved"), key("lock:brief:gone")
     one, two = start_proxy(backend, *RULES), start_proxy(backend, *RULES)
     watch = named(two, "watch")

@@ -1,5 +1,6 @@
-"""A rule's `replicas N TIME`: who is told that they have acquired a lock has it on so many replicas, too; who can't be
-told so is told that they lost, or gets an error, and holds nothing. And what a failover loses without it is noticed."""
+"""A rule's `replicas N TIME`: a client that is told that it has acquired a lock has it on so many replicas, too. If that can't
+be confirmed, the client is told that it lost, or gets an error, and holds nothing. And the losses of a failover without the
+option are noticed."""
 
 import pytest
 
@@ -174,8 +175,8 @@ def lose_the_link(replica):
 
 
 def test_a_failover_that_loses_a_lock(start_proxy, connect):
-    """The promoted replica had not caught up. The owner's next renewal finds its lease gone; with `replicas` nobody would
-    have been told that they had it."""
+    """The promoted replica had not caught up. The owner's next renewal finds its lease gone; with `replicas` no client would
+    have been told that it had acquired."""
     found = servers.RedisSentinels(sentinels=1)
     try:
         proxy = start_proxy(found, "lock lock:sure:* replicas 1 100ms", "lock lock:* lease 4s")

@@ -1,4 +1,4 @@
-"""What makes a client a replica is refused: replicas, and tools that copy as they do, ask the server itself."""
+"""Commands that make a client a replica are refused: replicas and similar tools must connect to the server itself."""
 
 import subprocess
 
@@ -14,8 +14,8 @@ COMMANDS = [["SYNC"], ["PSYNC", "?", "-1"], ["PSYNC", "?", "-1", "FAILOVER"], ["
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_replication_is_refused(farm, connect, name, command):
     client = connect(farm.proxy(name))
-    assert client(*command) == Error("ERR %s is not supported by lockkeeper: replicas, and tools that copy as they do, "
-                                     "ask the server itself" % command[0])
+    assert client(*command) == Error("ERR %s is not supported by lockkeeper: replicas and similar tools must "
+                                     "connect to the server itself" % command[0])
     assert client("PING") == "PONG"
 
 

@@ -1,6 +1,6 @@
-"""Lock code of applications in public, of which users reported that the proxy broke it: one test for each report. All of it
-works on Redis alone. Where nobody is late and nobody is refused, the proxy records no incident, but for locks without an
-expiry, which get a lease.
+"""Lock code of public applications that the proxy broke, as users reported: one test for each report. All of it works on
+Redis alone. If no worker is late or refused, the proxy records no incident, except for locks without an expiry, which get a
+lease.
 """
 
 import itertools
@@ -98,7 +98,8 @@ def test_04_heartbeat_by_set_over_another_connection(opened):
 
 
 def test_05_takeover_behind_watch(opened):
-    """ServiceStack.Redis, mini_scheduler: who finds the deadline past takes over by WATCH, GET, MULTI, SET, EXEC."""
+    """ServiceStack.Redis, mini_scheduler: a worker that finds the deadline passed takes over by WATCH, GET, MULTI, SET,
+    EXEC."""
     key = fresh("cron")
     hung, following = opened("hung"), opened("next")
     assert hung("SETNX", key, int(time.time()) - 2) == 1

@@ -1,5 +1,5 @@
-"""scripts/run.sh: what it says before a proxy runs. Packages and compilers are stand-ins in a copy of the scripts, so that nothing is
-installed or built."""
+"""scripts/run.sh: its output before the proxy runs. Packages and compilers are stand-ins in a copy of the scripts, so that
+nothing is installed or built."""
 
 import os
 import shutil
@@ -55,7 +55,7 @@ def checkout(tmp_path):
 
 @pytest.fixture
 def taken():
-    """A port of the loopback on which somebody listens."""
+    """A port of the loopback with a listener."""
     with socket.socket() as listener:
         listener.bind((servers.HOST, servers.free_port()))
         listener.listen()

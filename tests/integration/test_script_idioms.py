@@ -1,5 +1,5 @@
-"""Locks made by scripts as applications have them, on each connection model: a connection a worker (D), a pool (P), one
-connection for all workers of a process (M). Where something goes wrong on Redis alone, that run comes first."""
+"""Applications' locks made by scripts, on each connection model: a connection for each worker (D), a pool (P), one
+connection for all workers of a process (M). If something fails on Redis alone, that run comes first."""
 
 import threading
 
@@ -49,7 +49,7 @@ def processes(request, proxy, backend):
 
 
 def test_7_a_renewal_thread_outlives_its_lease(processes, direct, key):
-    """Its bare PEXPIRE keeps the next holder's lock alive, who has crashed."""
+    """Its bare PEXPIRE keeps the next holder's lock alive; that holder has crashed."""
     answers = []
     for around in (True, False):
         name = key("lock:client:renewed")
@@ -78,7 +78,7 @@ def test_12_redisson(processes, proxy, key):
             wake("SUBSCRIBE", channel)
             for _ in range(4):
                 while process(number, "EVAL", HASH_LOCK, 1, name, 20000, owner) is not None:
-                    wake.read()  # the message is the only way out: nobody polls
+                    wake.read()  # the message is the only signal: the worker does not poll
                 assert process(number, "EVAL", HASH_LOCK, 1, name, 20000, owner) is None
                 inside.append(owner)
                 most.append(len(inside))

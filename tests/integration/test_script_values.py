@@ -1,5 +1,5 @@
-"""What the application's own scripts acquire is known whatever value they give the lock: what was not there before the
-script and is there behind it, with nobody else in between."""
+"""Locks that the application's own scripts acquire are recognised, whatever their value: the key did not exist before the
+script and exists after it, with no other command in between."""
 
 import hashlib
 import threading

@@ -1,5 +1,5 @@
-"""The application's own scripts on lock keys: they run as they are, and what they acquire, renew and release is known
-to the proxy from then on, so that careless commands beside careful scripts are checked."""
+"""The application's own scripts on lock keys: they run unchanged. The proxy knows what they acquire, renew and release, so
+that careless commands besides careful scripts are checked."""
 
 import hashlib
 import time
@@ -231,7 +231,7 @@ def test_inside_multi(pair, key):
 
 
 def test_a_client_that_leaves_behind_its_script(proxy, connect, backend, key):
-    """Its lease has an owner all the same: nobody else removes it."""
+    """Its lease still has an owner: no other client removes it."""
     name = key("lock:script")
     gone = connect(proxy, commands=[("CLIENT", "SETNAME", "gone")])
     gone.pipeline([("PING",)])

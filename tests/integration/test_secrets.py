@@ -1,6 +1,6 @@
-"""What is secret is in the proxy's memory for as long as it is needed, and no longer.
+"""Secrets are in the proxy's memory only for as long as they are needed.
 
-Nothing here looks at time: when a connection has gone, what was sent over it is gone as soon as the proxy has noticed.
+The tests do not depend on time: once the proxy has noticed the end of a connection, the secrets sent over it are gone.
 """
 
 import pytest
@@ -34,7 +34,7 @@ def count_in_memory(proxy, secret):
 
 
 def no_trace(proxy, secret, what):
-    """Waits until it is nowhere; what is beside it tells whose the place is where it stays."""
+    """Waits until the secret is nowhere in memory; if it stays, the bytes around it show which buffer holds it."""
     try:
         until(lambda: count_in_memory(proxy, secret) == 0, what="no trace of '%s'" % what)
     except AssertionError as e:

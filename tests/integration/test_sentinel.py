@@ -1,6 +1,6 @@
-"""A master that Sentinels watch: found through any of them, left when another one has been promoted.
+"""A master that Sentinels watch: found through any Sentinel, left when another node has been promoted.
 
-The failovers are real. Tests of one set of servers go on where the one before has left the roles.
+The failovers are real. Tests that share servers continue with the roles that the test before has left.
 """
 
 import re

@@ -305,7 +305,7 @@ def test_scan_misses_nothing_when_masters_change(start_proxy, connect):
 
     assert set(scan(client, after=move)) == {"a", "b", "c", "d", "moved"}
     assert sorted(scan(client)) == ["a", "b", "c", "d", "moved"]
-    for cursor in ("1", "12345", str((1 << 63) - 1), "99999999999999"):  # made by nobody: from the beginning
+    for cursor in ("1", "12345", str((1 << 63) - 1), "99999999999999"):  # no proxy has made this cursor: the scan begins again
         assert set(scan(client, cursor)) == {"a", "b", "c", "d", "moved"}
     for node in nodes:
         node.stop()

@@ -1,4 +1,4 @@
-"""What a session is to its client: who it is, which database it uses, what it is called, and how it ends."""
+"""A session from its client's view: its user, its database, its name, and its end."""
 
 import socket
 import subprocess
@@ -272,7 +272,7 @@ def test_a_user_who_may_not_select_stays_where_he_is(start_redis, start_proxy, c
         servers[1].run("ACL", "SETUSER", "default", "-select")
     for words in (command.split() for command in STAYS.replace("\n", "").split("|")):
         expected, found = redis.raw(*words), client.raw(*words)
-        if words == ["ACL", "LOG"]:  # who was refused what; not when, and from where
+        if words == ["ACL", "LOG"]:  # which client was refused, and what; not the time and the address
             expected, found = ([line for line in reply.split(b"\r\n") if line in (b"select", b"homely", b"multi", b"toplevel")]
                                for reply in (expected, found))
             assert expected
@@ -353,7 +353,7 @@ def test_a_refused_acquisition_leaves_no_lock(start_redis, start_proxy, connect)
 
 
 def test_a_refused_change_leaves_the_holder_its_lock(start_redis, start_proxy, connect):
-    """Nor does a user who lacks a right take a counter or a queue from those who have it."""
+    """A user without a right can't take a counter or a queue from users with the right."""
     server = start_redis()
     rights = ["+time", "+exists", "+type", "+get", "+set", "+del", "+hget", "+hmget", "+hset", "+pttl", "+pexpire",
               "+persist", "+hincrby", "+hdel", "+hexists", "+lindex", "+incr", "+append", "+rpush"]

@@ -1,4 +1,4 @@
-"""What the soak test (tests/soak) has found, each in its smallest form."""
+"""Faults that the soak test (tests/soak) has found, each in its smallest form."""
 
 import signal
 import threading

@@ -1,6 +1,6 @@
-"""Stopping within a bound, whatever clients are at; another process taking the port over; reloading under load.
+"""Stopping within a bound, whatever clients do; another process taking over the port; reloading under load.
 
-What test_config.py says of SIGTERM, SIGINT and SIGHUP is the plain case.
+test_config.py has the plain cases of SIGTERM, SIGINT and SIGHUP.
 """
 
 import signal
@@ -92,7 +92,7 @@ class Traffic:
 
 @pytest.mark.parametrize("kind, threads, tls", [("standalone", 1, False), ("cluster", 3, False), ("standalone", 2, True)])
 def test_another_process_takes_over(farm, start_proxy, certificates, key, kind, threads, tls):
-    """Nobody is refused, no reply is lost, nothing is done twice, while a process replaces another, twice."""
+    """No client is refused, no reply is lost, no command is done twice, while a process replaces another, twice."""
     backend = farm.backend(kind)
     backend.flush()
     tls_port = servers.free_port()
@@ -183,7 +183,7 @@ def test_a_stop_has_an_end(start_redis, start_proxy, connect, reuse):
 
 @pytest.mark.parametrize("kind, threads", [("standalone", 1), ("cluster", 3)])
 def test_reload_under_load(farm, start_proxy, key, kind, threads):
-    """Rules change while requests come all the time: each of these is answered, and no connection is lost."""
+    """Rules change while requests come all the time: each request is answered, and no connection is lost."""
     backend = farm.backend(kind)
     backend.flush()
     proxy = start_proxy(backend, "lock lock:*", "threads %d" % threads)

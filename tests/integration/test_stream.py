@@ -1,7 +1,7 @@
-"""Long requests and replies: they are passed on while they come, in memory far below their size.
+"""Long requests and replies: they are forwarded while they arrive, in memory far below their size.
 
-A request streams from one megabyte on, over a connection of its own; what Redis does with the bytes is what the proxy
-has to do, and a client, a node or a slot that goes away in the middle hurts nobody else.
+A request above one megabyte is streamed, over a pin. The result must be the same as Redis's, and a client, a node or a
+slot that goes away in the middle does not affect other clients.
 """
 
 import socket
@@ -207,7 +207,7 @@ def test_client_that_leaves_in_the_middle(proxy, connect, direct, key, how):
 
 
 def test_client_that_stalls_in_the_middle(start_redis, start_proxy, connect):
-    """For longer than any reply may take: nobody waits for it, and it may go on."""
+    """For longer than any reply may take: no other client waits for it, and it may go on."""
     proxy = start_proxy(start_redis(), "upstream-timeout 500ms")
     client, other = connect(proxy), connect(proxy)
     rest = begin(client, other, "SET", "k")
@@ -352,7 +352,8 @@ def test_no_node_to_be_found(start_cluster, start_proxy, connect):
 
 
 def test_reader_slower_than_its_long_reply(backend, start_proxy, connect):
-    """What it does not read yet is left to the node, in memory far below its size; nobody waits for it."""
+    """The part of the reply that it has not read is left to the node, in memory far below its size; no other client
+    waits for it."""
     proxy = start_proxy(backend, measured=True)
     client, other = connect(proxy), connect(proxy)
     size = 100 * MB
@@ -375,7 +376,7 @@ def test_reader_slower_than_its_long_reply(backend, start_proxy, connect):
 
 
 def test_own_questions_behind_a_long_reply(start_redis, start_proxy, connect):
-    """What the proxy itself asks goes elsewhere than behind a reply that nobody takes, which so stays with the node."""
+    """The proxy's own questions do not wait behind a reply that is not read, which stays with the node."""
     server = start_redis()
     proxy = start_proxy(server, "upstream-timeout 60s", measured=True)
     client, other = connect(proxy), connect(proxy)

@@ -1,4 +1,4 @@
-"""One process takes over from another, and nobody notices: who is connected is served on, whoever comes gets in.
+"""One process takes over from another without effect on clients: connected clients are served, and new ones get in.
 
 Three ways: two processes with reuse-port, one that starts the next itself (SIGUSR2), and systemd's sockets.
 """
@@ -33,7 +33,7 @@ LONGER_THAN_A_STOP = 7  # seconds
 
 @pytest.fixture(autouse=True)
 def orphans():
-    """Successors outlive those who have started them: they become children of this process."""
+    """Successors outlive the processes that have started them: they become children of this process."""
     subreaper = 36  # PR_SET_CHILD_SUBREAPER
     ctypes.CDLL(None).prctl(subreaper, 1, 0, 0, 0)
     adopted = []
@@ -44,7 +44,7 @@ def orphans():
 
 
 class Successor:
-    """A process that another one has started, with whose log."""
+    """A process that another one has started, with that process's log."""
 
     def __init__(self, before, number=1):
         self.log = before.log
@@ -111,8 +111,8 @@ class Stayer(redis.Redis):
 
 
 class Crowd:
-    """Clients of redis-py that stay: most are busy, one holds a lock and works, one is silent. And visitors, who connect,
-    ask, and leave. None of them may ever see an error."""
+    """Clients of redis-py that stay: most are busy, one holds a lock and works, one is silent. And visitors, which connect,
+    send a request, and leave. No client may ever see an error."""
 
     def __init__(self, where, name, tls=None):
         self.where, self.tls, self.name = where, tls, name
@@ -159,7 +159,7 @@ class Crowd:
             self.visits += 1
 
     def goes_on(self, seconds):
-        """All are served for so long, the lock is renewed, and nobody else gets it."""
+        """For so long all clients are served, the lock is renewed, and no other client gets it."""
         until_then = time.monotonic() + seconds
         with contextlib.closing(self.new(client_name="rival")) as rival:
             while time.monotonic() < until_then:
@@ -173,7 +173,7 @@ class Crowd:
         assert not self.problems, self.problems
 
     def go(self):
-        """Those who stay go. The holder has released its lock: it was its own all the time."""
+        """The staying clients leave. The holder has released its lock: it held it all the time."""
         assert self.silent.ping()
         assert self.holder.delete("lock:" + self.name) == 1
         self.silent.close()
@@ -268,7 +268,7 @@ def test_the_bound_of_a_leave(farm, start_proxy, connect):
     until(lambda: "no new clients" in proxy.log(), 10, "the signal's work")
     assert idle("PING") == "PONG"
     ended(proxy, 10)
-    assert "1 clients are still there after shutdown-timeout" in proxy.log()
+    assert "1 clients are still connected after shutdown-timeout" in proxy.log()
 
 
 def test_signals_upon_a_leave(farm, start_proxy, connect):
@@ -441,8 +441,8 @@ os.execv(sys.argv[1], sys.argv[1:])"""
 
 
 class Manager:
-    """systemd, as far as a service with sockets sees of it: keeps them, hands them to who is started, and hears what its
-    main process says."""
+    """systemd, as a service with sockets sees it: keeps the sockets, passes them to each started process, and reads what its
+    main process reports."""
 
     def __init__(self, folder):
         self.sockets, self.processes, self.heard = [], [], []
@@ -457,7 +457,7 @@ class Manager:
         return s.getsockname()
 
     def start(self, backend, *lines):
-        """Starts the service, whose configuration has another port, which nobody may open."""
+        """Starts the service; its configuration names another port, which must not be opened."""
         config = self.folder / "lockkeeper.conf"
         config.write_text("\n".join(["port 1", "upstream " + backend.upstream(), "supervised systemd", *lines]) + "\n")
         env = dict(servers.proxy_environment(), LISTEN_FDS=str(len(self.sockets)), NOTIFY_SOCKET=self.notify.getsockname())
@@ -506,7 +506,7 @@ def manager(tmp_path, orphans):
 def test_systemds_sockets_and_a_take_over(farm, manager, crowd, orphans, threads):
     address = manager.listen()
     before = manager.start(farm.backend("standalone"), "threads %d" % threads, *RULES)
-    people = crowd(address)  # it waits in the socket until somebody accepts
+    people = crowd(address)  # it waits in the socket until a process accepts
     until(lambda: "READY=1" in manager.said(), 10, "its readiness")
     people.goes_on(0.5)
     before.send_signal(signal.SIGUSR2)
@@ -522,7 +522,7 @@ def test_systemds_sockets_and_a_take_over(farm, manager, crowd, orphans, threads
 
 
 def test_systemds_sockets_and_a_restart(farm, manager, connect):
-    """Who connects in between waits, and is served by the next."""
+    """A client that connects in between waits, and is served by the next process."""
     address = manager.listen()
     second = manager.listen()
     before = manager.start(farm.backend("standalone"))

@@ -1,4 +1,4 @@
-"""TLS towards clients and towards nodes: certificates, what flows over it, what fails and how, and reloads."""
+"""TLS towards clients and towards nodes: certificates, the traffic over it, failures, and reloads."""
 
 import functools
 import os
@@ -63,7 +63,7 @@ def test_both_ports_and_both_sides(both, certificates, tls_backend, key):
         assert plain("MSET", *[x for n in names for x in (n, n)]) == "OK"
         assert secure("MGET", *names) == names
         assert secure("INCR", "counter") == 1 and plain("INCR", "counter") == 2
-        # Whoever came over TLS is told of the TLS port, and others of the other one.
+        # A client that came over TLS is told the TLS port, and other clients the other port.
         if tls_backend.kind == "cluster":
             assert secure("CLUSTER", "SLOTS")[0][2][:2] == list(both.tls_address)
             assert plain("CLUSTER", "SLOTS")[0][2][:2] == list(both.address)
@@ -328,7 +328,7 @@ def test_password_over_tls(start_proxy, certificates, farm):
     assert "secret-word" not in info + proxy.log()
 
 
-# ---- who may come ----------------------------------------------------------------------------------------
+# ---- client certificates --------------------------------------------------------------------------------
 
 WHO = [None, "client", "stranger", "expired"]
 AUTH_CLIENTS = {
@@ -500,7 +500,7 @@ def test_a_node_that_speaks_no_tls(start_proxy, certificates, farm, fake):
 
 
 def test_a_node_that_stops_in_its_handshake(start_proxy, certificates):
-    """It accepts, and says nothing: an error within the time limit, and nobody else waits."""
+    """The node accepts and is silent: an error within the time limit, and no other client waits."""
     with socket.create_server((HOST, 0), backlog=50) as deaf:
         proxy = start_proxy("standalone %s:%d" % deaf.getsockname(), *certificates.upstream_lines(),
                             "upstream-timeout 500ms")

@@ -1,7 +1,7 @@
-"""Random commands of all kinds, whole and damaged, from many sessions at once: whatever they are, the proxy neither
-crashes nor hangs, and answers each request exactly once. What the answers are is other tests' business.
+"""Random commands of all kinds, whole and damaged, from many sessions at once: for any commands, the proxy neither crashes
+nor hangs, and answers each request exactly once. Other tests check the contents of the replies.
 
-Each batch ends with an ECHO of words that no other batch has: its answer has to come in the place of the request.
+Each batch ends with an ECHO of a unique text: its reply has to come in the place of the request.
 """
 
 import random
@@ -181,8 +181,8 @@ def test_torture(backend, start_proxy, rng, threads):
 
 # ---- S1 ---------------------------------------------------------------------------------------
 
-# These may change what somebody else holds: counters by design, GETSET by taking over what it read, scripts and
-# FLUSHDB by being beyond the rules; the rest changes who or where the session is.
+# These may change what another client holds: counters by design, GETSET by taking over the value that it read, scripts and
+# FLUSHDB because the rules do not cover them. The other commands change the session's identity or database.
 BEYOND = {"INCR", "DECR", "INCRBY", "DECRBY", "INCRBYFLOAT", "APPEND", "SETRANGE", "SETBIT", "GETSET", "EVAL", "EVALSHA",
           "FLUSHDB", "PROXY", "SELECT", "RESET", "HELLO", "AUTH", "CLIENT", "KEYS", "SCAN", "BLPOP", "BLMOVE", "BZPOPMIN",
           "WAIT", "XREAD", "BRPOPLPUSH"}

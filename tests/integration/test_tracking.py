@@ -1,4 +1,4 @@
-"""CLIENT TRACKING: a client with a cache hears of every key that it read, and nobody else hears of it."""
+"""CLIENT TRACKING: a client with a cache gets messages for every key that it has read, and no other client does."""
 
 import pytest
 
@@ -205,7 +205,7 @@ def test_pushes_come_between_replies(proxy, client, connect, name):
 
 
 def test_state_is_gone_with_the_session(proxy, backend, connect, client, name):
-    """No connection of the node's still tracks for somebody who left."""
+    """No connection of the node still tracks for a client that has left."""
     def tracking_clients():
         nodes = backend.nodes if backend.kind == "cluster" else [backend]
         count = 0

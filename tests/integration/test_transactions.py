@@ -1,4 +1,4 @@
-"""WATCH, MULTI, EXEC: each transaction has a connection of its own, and is to its client what it is in Redis."""
+"""WATCH, MULTI, EXEC: each transaction has its own connection, and behaves for its client as in Redis."""
 
 import re
 import threading
@@ -27,7 +27,7 @@ def words(text, name):
 
 @pytest.fixture
 def tagged(key):
-    """tagged("a"): a key whose companions (with anything behind it) are in its slot."""
+    """tagged("a"): a key; the same key with anything after it is in the same slot."""
     return lambda name: "{%s}" % key(name)
 
 
@@ -301,7 +301,7 @@ def test_a_watch_outlives_a_change(client, direct, tagged):
         assert client("PING") == "PONG"
 
 
-# ---- trap 11: who leaves, what is lost -----------------------------------------------------------------------
+# ---- trap 11: clients that leave, connections that are lost ----------------------------------------------------
 
 
 @pytest.mark.parametrize("after", ["WATCH", "MULTI", "SET"])
@@ -383,7 +383,7 @@ def test_lost_and_left(backend, client, tagged, end):
 
 
 def test_lost_with_exec_on_its_way(start_redis, start_proxy, connect):
-    """Nobody knows what became of it, and nobody runs it again."""
+    """The outcome is unknown, and the transaction is not run again."""
     redis = start_redis("--appendonly", "no")
     client = connect(start_proxy(redis))
     assert client.pipeline([["SET", "k", "1"], ["SETNX", "lock:k", "1"]]) == [b"+OK\r\n", b":1\r\n"]
@@ -451,7 +451,7 @@ def test_keys_on_two_nodes(farm, connect):
 
 
 def move_slot(cluster, slot, source, target):
-    """An empty slot changes its owner, whom all believe: the target has the newest epoch."""
+    """An empty slot moves to another node; all nodes accept that, since the target has the newest epoch."""
     target.run("CLUSTER", "BUMPEPOCH")
     target_id = target.run("CLUSTER", "MYID")
     for node in (target, source, *[n for n in cluster.nodes if n not in (source, target)]):
@@ -548,7 +548,7 @@ def test_databases(farm, connect):
 
 
 def test_users(start_redis, start_proxy, connect):
-    """A user who may not use MULTI hears so, and nothing is executed outside of a transaction."""
+    """A user without the right to MULTI gets the error, and nothing is executed outside of a transaction."""
     redis = start_redis()
     redis.run("ACL", "SETUSER", "bob", "on", ">secret", "~*", "+@all", "-multi")
     client = connect(start_proxy(redis))

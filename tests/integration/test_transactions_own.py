@@ -1,4 +1,5 @@
-"""Inside MULTI: what the proxy would answer itself is refused, and what changes the session takes its locks along."""
+"""In MULTI: commands that the proxy answers itself are refused, and commands that change the session also change the identity
+of its locks."""
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_locks_behind_a_select(farm, oracle, connect, key, protocol):
         got += [two.raw("GET", name), two.raw("SETNX", name, "x")]
         found.append(got)
     assert found[1] == found[0]
-    assert two("DEL", name) == 0 and two("GET", name) == "2"  # somebody else's, there too
+    assert two("DEL", name) == 0 and two("GET", name) == "2"  # another client's, also in that database
     assert one("DEL", name) == 1
     assert one("SELECT", "2") == "OK" and one("DEL", name) == 1
     assert one("SELECT", "0") == "OK" and one("DEL", name) == 1

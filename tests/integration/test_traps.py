@@ -1,5 +1,5 @@
-"""Traps that other proxies fell into, as far as no other file has them: a test of
-a trap is called test_trap_NUMBER_..., wherever it is. `pytest -k trap_21` runs those of one."""
+"""Traps that other proxies fell into, as far as no other file has them. A test of a trap is called test_trap_NUMBER_... in any
+file; `pytest -k trap_21` runs the tests of one trap."""
 
 import itertools
 import os
@@ -110,7 +110,7 @@ def test_trap_27_protocols_side_by_side(own_proxy, connect):
 
 
 def test_trap_25_pushes_and_pauses_leave_others_alone(own_proxy, connect):
-    """Somebody's MONITOR, subscription, tracking and blocked command beside a pause of writes: readers go on."""
+    """Another client's MONITOR, subscription, tracking and blocked command during a pause of writes: readers go on."""
     server, proxy = own_proxy
     server.flush()
     reader, monitor, subscriber, tracker, blocked, operator = (connect(proxy) for _ in range(6))
@@ -183,7 +183,8 @@ def peak_of(proxy):
 
 
 def small_room():
-    """What a request that is not kept may take; ThreadSanitizer notes beside each byte who has touched it."""
+    """How much memory a request that is not kept may take; ThreadSanitizer also stores for each byte which thread has used
+    it."""
     return (64 if built_with(b"tsan") else 16) << 20
 
 

@@ -354,12 +354,12 @@ def test_trap_08_read_your_own_writes(backend, start_proxy, connect):
         assert [client.read_raw() for _ in client.expected] == client.expected
 
 
-# ---- 9: answers that nobody can have asked for ----------------------------------------------------
+# ---- 9: replies without a request ------------------------------------------------------------------
 
 
 def test_trap_09_answer_before_the_request_is_complete(start_proxy, connect):
-    """A node that answers while most of the request is still to come can't be trusted any more: the connection is
-    closed, and nothing of it is taken for anybody else's reply."""
+    """A node that replies while most of the request is still to come can't be trusted any more: its connection is closed, and
+    no client gets its bytes as a reply."""
     listener = socket.create_server((HOST, 0))
     over = threading.Event()
 

@@ -108,7 +108,7 @@ def test_a_script_that_outlasts_the_timeout(backend, start_proxy, connect, way):
         assert admin("CONFIG", "SET", "busy-reply-threshold", 50) == "OK"
         WAYS[way](client, "EVAL", LASTS, 1, "{busy}", 1500)
         await_busy(backend.node_of("{busy}"))
-        assert admin("GET", "{busy}").startswith("BUSY")  # nobody waits behind it
+        assert admin("GET", "{busy}").startswith("BUSY")  # no request waits behind it
         next_one.send(encode("EVAL", "return 'next'", 1, "{busy}"))
         assert client.read() == (["done"] if way == "in MULTI" else "done")
         # It may have come to the node while that was busy.
@@ -136,7 +136,8 @@ def test_a_script_that_was_given_up_by_its_client(start_redis, start_proxy, conn
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_script_on_a_node_that_stops(start_redis, start_proxy, connect, way):
-    """Nobody is answered: the script's client hears so soon, and the others, and the node is used again later."""
+    """The node answers no client: the script's client gets an error soon, and so do the others; the node is used again
+    later."""
     server = start_redis("--busy-reply-threshold", "50")
     proxy = start_proxy(server, "upstream-timeout 500ms")
     client, other = connect(proxy), connect(proxy)

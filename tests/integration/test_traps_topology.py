@@ -173,7 +173,7 @@ def test_trap_37_a_replica_without_its_master(start_redis, start_proxy, connect)
     client = connect(start_proxy(server))
     assert client("SET", "k", "v") == "OK"
     for node in (redis, server):
-        node.run("REPLICAOF", HOST, 1)  # where nobody is
+        node.run("REPLICAOF", HOST, 1)  # without a listener
     commands = [("GET", "k"), ("SET", "k", "w"), ("PING",), ("MGET", "k", "l"), ("EVAL", "return redis.call('get', KEYS[1])", 1, "k"),
                 ("MULTI",), ("GET", "k"), ("EXEC",), ("BLPOP", "l", "0.1"), ("SUBSCRIBE", "c")]
     expected = connect(redis).pipeline(commands)

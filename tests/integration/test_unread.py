@@ -1,5 +1,5 @@
-"""Who does not read its replies, or asks for long ones, pays for it alone: its requests wait, not other clients', and not
-in the proxy's memory."""
+"""A client that does not read its replies, or asks for long ones, only delays itself: its own requests wait, not other
+clients', and not in the proxy's memory."""
 
 import select
 import socket
@@ -174,7 +174,7 @@ def test_order_is_kept_where_long_replies_change_the_connection(start_redis, sta
 
 
 def test_subscribers_that_do_not_read(start_redis, start_proxy, connect):
-    """Nobody can hold up messages: who does not read them is dropped by default, as Redis drops it."""
+    """Messages can't be delayed: a client that does not read them is dropped by default, as by Redis."""
     server, proxy = start_measured(start_redis, start_proxy)
     slow, other = silent(proxy), connect(proxy)
     slow.sendall(encode("SUBSCRIBE", "news"))

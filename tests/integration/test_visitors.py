@@ -1,4 +1,5 @@
-"""The operator's HTTP server against those who stall, pretend and flood; and when it says that the proxy is ready."""
+"""The operator's HTTP server against clients that stall, pretend and flood; and when it reports that the proxy is
+ready."""
 
 import http.client
 import socket
@@ -174,7 +175,7 @@ def test_ready_while_any_node_answers(start_cluster, start_proxy):
 
 
 def test_many_ask_for_the_status_at_once(visited):
-    """All who come while it is gathered have the same page, and nobody else waits for it."""
+    """All requests that come while the page is gathered get the same page, and no other request waits for it."""
     with Client(visited.proxy.address) as c:
         for start in range(0, 20000, 1000):
             c.send(b"".join(encode("SET", "lock:%d" % n, "v", "NX", "PX", "600000") for n in range(start, start + 1000)))

@@ -1,4 +1,4 @@
-"""WAIT: how many replicas have what this connection wrote, although its writes went over connections that others use."""
+"""WAIT: how many replicas have this connection's writes, although the writes went over shared connections."""
 
 import time
 

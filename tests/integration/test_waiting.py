@@ -149,7 +149,7 @@ def test_half_a_request_ends_the_wait(worker, waiting, key):
 
 
 def test_who_has_said_more_waits_again(worker, waiting, key):
-    """That a request came while another one waited says nothing of who sends what over the session."""
+    """A request that came while another one waited is no evidence about which worker uses the session."""
     name = key("lock:long:again")
     first, second = worker(), worker()
     assert first("SETNX", name, 1) == 1
@@ -188,7 +188,7 @@ def test_transaction_does_not_wait(worker, waiting, key):
 
 
 def test_own_lease(worker, waiting, key):
-    """Who has the lock is refused at once."""
+    """The lock's own holder is refused at once."""
     name = key("lock:long:own")
     first, second = worker(), worker()
     assert first("SETNX", name, 1) == 1
@@ -218,7 +218,7 @@ def test_client_that_leaves(worker, waiting, key):
 
 
 def test_order(worker, waiting, key):
-    """First come, first served, also over threads; newcomers go behind those who wait."""
+    """First come, first served, also over threads; new attempts go behind the waiting ones."""
     name = key("lock:long:order")
     holder, crowd = worker(), [worker() for _ in range(8)]
     assert holder("SETNX", name, 1) == 1
@@ -293,7 +293,7 @@ def test_end_of_a_lease(worker, waiting, key):
 
 
 def test_release_past_the_proxy(worker, waiting, backend, key):
-    """Whoever frees the lock, those who wait find out soon."""
+    """However the lock is released, the waiting attempts learn of it soon."""
     name = key("lock:long:past")
     holder, second = worker(), worker()
     assert holder("SETNX", name, 1) == 1
@@ -310,13 +310,13 @@ def test_release_past_the_proxy(worker, waiting, backend, key):
 
 
 def test_place_is_kept(worker, waiting, key):
-    """Who comes again within TIME is where it was."""
+    """A client that comes again within TIME has the same place."""
     name = key("lock:place:kept")
     holder, early, late = worker(), worker(), worker()
     assert holder("SETNX", name, 1) == 1
     early.send(encode("SETNX", name, 2))
     waiting(1)
-    time.sleep(0.5)  # the one comes so much later than the other, whose time is over first
+    time.sleep(0.5)  # the second comes so much later that the first one's time is over before
     late.send(encode("SETNX", name, 3))
     waiting(2)
     assert early.read() == 0
@@ -414,7 +414,7 @@ def test_stop_answers_those_who_wait(own, key):
 
 
 def test_leaving_answers_those_who_wait(own, key):
-    """SIGQUIT and a take-over: clients that are there are served, and nobody waits any more."""
+    """SIGQUIT and a take-over: connected clients are served, and no attempt waits any more."""
     name = key("lock:leaving")
     proxy, worker = own("lock lock:* wait 100s", "shutdown-timeout 100")
     holder, second = worker(), worker()
@@ -433,7 +433,7 @@ def test_leaving_answers_those_who_wait(own, key):
 
 
 def test_lost_node(start_redis, start_proxy, connect):
-    """Whoever waits is told what everybody is told."""
+    """A waiting client gets the same error as the others."""
     redis = start_redis()
     proxy = start_proxy(redis, "lock lock:* wait 100s", "upstream-timeout 2s")
     holder, *crowd = [connect(proxy) for _ in range(4)]
@@ -470,7 +470,7 @@ def test_grant_for_who_has_left(start_redis, start_proxy, connect):
 
 
 def test_replicas_confirm_before_the_answer(start_redis, start_proxy, connect):
-    """A grant that no replica has is none, for who has waited too."""
+    """A grant that no replica has does not count, also for an attempt that has waited."""
     redis = start_redis()
     proxy = start_proxy(redis, "lock lock:* wait 100s")
     holder, second = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "ab"]
@@ -502,7 +502,7 @@ def two(backend, start_proxy, connect):
 
 
 def test_handover_to_another_proxy(two, key):
-    """A release tells those who wait elsewhere: they do not find out by their next look, after 100 ms."""
+    """A release notifies waiting attempts at other proxies: they do not need their next check, after 100 ms."""
     here, there = two("lock lock:* wait 60s")
     took = []
     for _ in range(5):
@@ -538,7 +538,7 @@ def test_disconnect_is_told_to_another_proxy(start_redis, start_proxy, connect):
 
 
 def test_longest_waiter_first_across_proxies(two, key):
-    """A proxy's own waiters don't pass those who have waited longer elsewhere."""
+    """A proxy's own waiting attempts don't pass attempts that have waited longer at another proxy."""
     here, there = two("lock lock:* wait 60s")
     name = key("lock:two:first")
     holder, old, *young = here(), there(), here(), here()
@@ -561,8 +561,8 @@ def test_longest_waiter_first_across_proxies(two, key):
 
 
 def test_a_free_lock_is_left_to_another_proxy_once(backend, start_proxy, connect, key):
-    """Who has waited longest is at a proxy that does not come. Commands that find the lock free do not begin the pause
-    anew in which it might."""
+    """The attempt that has waited longest is at a proxy that does not come. Commands that find the lock free do not restart
+    the pause in which it might come."""
     here, there = [start_proxy(backend, "lock lock:* wait 20s") for _ in range(2)]
     holder, second, other = [connect(here, commands=[("CLIENT", "SETNAME", "one-%d" % n)]) for n in range(3)]
     took = []
@@ -624,8 +624,8 @@ def test_turns_are_even(two, key):
 
 
 def test_longest_wait_across_proxies(two, key):
-    """Nobody waits for longer than twice the work of all: who has waited longest comes first, at whatever proxy, and no proxy
-    finds out by its next look only, after 100 ms. A busy machine may spoil a round; not three."""
+    """No attempt waits longer than twice the work of all: the longest waiting one comes first, at any proxy, and no proxy
+    needs its next check, after 100 ms. A busy machine may spoil one round, but not three."""
     here, there = two("lock lock:* wait 10s")
     name = key("lock:two:longest")
     crowd = [here(), there(), here(), there()]
@@ -707,7 +707,7 @@ def test_deadlock(own, key, size):
 
 
 def test_a_lease_lost_at_another_proxy_is_no_circle(two, key):
-    """Its proxy still believes that the session holds the lock, which is somebody else's by now."""
+    """Its proxy still believes that the session holds the lock, although another client holds it by now."""
     here, there = two("lock lock:* wait 60s")
     name = key("lock:circle:lost")
     former, thief = here(), there()
@@ -756,7 +756,7 @@ def address_of(client):
 
 
 def in_order(text):
-    """The addresses of who waits, as PROXY LOCK and LOCKS have them: 'ADDRESS NAME since 12 ms; ...'."""
+    """The addresses of the waiting clients, from PROXY LOCK and LOCKS: 'ADDRESS NAME since 12 ms; ...'."""
     return [one.split()[0] for one in text.split("; ")]
 
 

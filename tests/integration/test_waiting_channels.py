@@ -1,4 +1,4 @@
-"""Who waits at another proxy before a cluster hears of a release over the channel of the lock's slot."""
+"""Before a cluster, an attempt that waits at another proxy is told of a release over the channel of the lock's slot."""
 
 import itertools
 import time
@@ -49,7 +49,7 @@ def await_listeners(node, channel, count):
 
 
 def hand_over(holder, waiter, name):
-    """Returns how long it took from the release until the one who waits has the lock."""
+    """Returns the time from the release until the waiting client has the lock."""
     begun = time.monotonic()
     assert holder("DEL", name) == 1
     assert waiter.read() == 1
@@ -73,7 +73,7 @@ def rounds(here, there, names, ready):
 
 @pytest.fixture
 def watched():
-    """watched(MAKER): the same, whose clients know another one, who may look while they wait."""
+    """watched(MAKER): the same, with another client on each, which may look while clients wait."""
 
     def wrap(maker):
         watch = maker()
@@ -89,7 +89,7 @@ def watched():
 
 
 def soon(took):
-    """Nobody had to find out by a look, which comes after 100 ms; a busy machine may spoil some."""
+    """No attempt needed its next check, which comes after 100 ms; a busy machine may spoil some rounds."""
     assert took[len(took) // 3] < 0.06, took
 
 
@@ -142,7 +142,7 @@ def test_release_right_behind_the_first_refusal(cluster, pair, watched, key):
 
 
 def test_slot_moves(start_cluster, pair, watched):
-    """The node says that it has given the slot up; who waits listens at the other one."""
+    """The node reports that it has given the slot up; the proxy of the waiting client listens at the other node."""
     cluster = start_cluster()
     here, there = pair(cluster, RULE, "threads 1")
     there = watched(there)
@@ -172,7 +172,7 @@ def test_slot_moves(start_cluster, pair, watched):
 
 
 def test_lost_node_is_listened_to_again(start_cluster, pair, watched):
-    """Its connection is closed: those who wait ask for the slot anew."""
+    """Its connection is closed: the waiting attempts subscribe to the slot again."""
     cluster = start_cluster()
     here, there = pair(cluster, RULE, "threads 1")
     there = watched(there)
@@ -201,7 +201,7 @@ def test_nodes_that_know_no_channels_of_slots(start_cluster, pair, watched):
 
 
 def colliding():
-    """Two names whose slots share a place."""
+    """Two names whose slots use the same place."""
     by_place = {}
     for i in itertools.count():
         name = "lock:place:%d" % i
@@ -211,7 +211,7 @@ def colliding():
 
 
 def test_places_are_bounded(cluster, pair, watched):
-    """Who waits for a lock of a slot whose place is taken finds out by looking; a place that nobody needs is free."""
+    """An attempt for a lock whose slot's place is taken learns of the release by its check; an unused place is freed."""
     here, there = pair(cluster, RULE, "threads 1")
     there = watched(there)
     names = colliding()
@@ -229,7 +229,7 @@ def test_places_are_bounded(cluster, pair, watched):
     assert listeners(nodes[1], channels[1]) == 0 and listeners(nodes[0], channels[0]) == 1
     hand_over(holder, first, names[0])
     third = there()
-    third.send(encode("SETNX", names[1], 3))  # the other place is nobody's a second later
+    third.send(encode("SETNX", names[1], 3))  # the other place is free a second later
     await_waiting(first.other, 1)
     await_listeners(nodes[1], channels[1], 1)
     await_listeners(nodes[0], channels[0], 0)
@@ -238,14 +238,14 @@ def test_places_are_bounded(cluster, pair, watched):
     assert third("DEL", names[1]) == 1 and first("DEL", names[0]) == 1
 
 
-# What is forbidden to whom: the client's user who releases, or the proxy's own.
+# What is forbidden, and to which user: that of the releasing client, or the proxy's own.
 REFUSALS = {"channel": ("app", ["resetchannels"]), "spublish": ("app", ["-spublish"]), "ssubscribe": ("own", ["-ssubscribe"]),
             "subscribe": ("own", ["resetchannels"])}
 
 
 @pytest.mark.parametrize("what", REFUSALS)
 def test_who_may_not_speak_or_listen(start_cluster, start_proxy, connect, what):
-    """The release is carried out, and who waits finds out by the next look."""
+    """The release is carried out, and the waiting attempt learns of it by its next check."""
     who, less = REFUSALS[what]
     cluster = start_cluster()
     for node in cluster.nodes:

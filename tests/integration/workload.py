@@ -7,7 +7,7 @@ time, on a server's random seed or on the number of servers, and lock commands o
 KEYS_EACH = 40
 TYPES = ("string", "number", "list", "hash", "zset", "set", "stream")
 LOCKS = 25
-LOCK = "lock:connection:"  # whose rule says so: what is sent at random may look as if several workers sent it
+LOCK = "lock:connection:"  # the rule says so, since random commands may look as if several workers sent them
 
 
 def names(prefix):

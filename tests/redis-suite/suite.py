@@ -2,12 +2,12 @@
 
     suite.py --suite FOLDER [--default-rules] [--cluster] [--fast] [--show] [--output FOLDER] [UNIT ...]
 
-Every unit gets a server (and a proxy) of its own, so that one unit's wreckage is not another's failure, and the same
-flags both times. The suite's external mode leaves out by itself what needs to start servers. A test is known by its
-unit, its name and how often that name was seen in the unit before it. expected.txt beside this file lists what cannot
-pass through a proxy, with the reason. --default-rules runs the proxy with its default lock rule instead of none;
---cluster runs the suite's cluster mode, directly at a cluster of one node and through the proxy before that cluster;
---fast leaves the tests tagged slow out; --show prints what the failing tests said.
+Every unit gets its own server (and proxy), so that a broken unit does not make another fail, and the same flags both
+times. The suite's external mode leaves out tests that need to start servers. A test is known by its unit, its name and
+how often that name was seen in the unit before it. expected.txt beside this file lists what cannot pass through a proxy,
+with the reason. --default-rules runs the proxy with its default lock rule instead of none; --cluster runs the suite's
+cluster mode, directly at a cluster of one node and through the proxy before that cluster; --fast leaves the tests tagged
+slow out; --show prints what the failing tests said.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import servers  # noqa: E402
 
 EXPECTED = os.path.join(HERE, "expected.txt")
 UNIT_SECONDS = 400
-NOT_RUN = "not run: "  # such a reason: the test would harm those behind it
+NOT_RUN = "not run: "  # this reason means: the test would harm later tests
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 LINE = re.compile(r"^(?:Waiting for background [^[]*)?\[(ok|err|skip|ignore|exception|TIMEOUT)\]: (.*)$")
 
@@ -94,7 +94,7 @@ class One:
             if self.through_proxy:
                 upstream = ("cluster " if self.options.cluster else "standalone ") + servers.address_text(server.address)
                 rules = [] if self.options.default_rules else ["lock * mode off"]
-                # PFSELFTEST keeps its node from answering anybody for longer than the default, on a slow machine.
+                # On a slow machine PFSELFTEST keeps its node silent for longer than the default timeout.
                 proxy = where = servers.Proxy(upstream, "upstream-timeout 60s", *rules)
             run = Run(self.runtest(where.port))
             if proxy and (not proxy.running() or servers.REPORT.search(proxy.log())):

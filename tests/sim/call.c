@@ -1,5 +1,5 @@
 /*
- * Plans made arguments, envelopes made results.
+ * Makes a script's arguments from a plan, and a result from its envelope.
  */
 #include "tests/sim/call.h"
 

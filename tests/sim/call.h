@@ -1,6 +1,6 @@
 /*
- * A lock command between the engine and the model: what the script is told of a plan, and what the engine is told of
- * the script's envelope. Both simulators go this way.
+ * A lock command between the engine and the model: the arguments of the script from a plan, and the result for the
+ * engine from the script's envelope. Both simulators use it.
  */
 #ifndef LOCKKEEPER_SIM_CALL_H
 #define LOCKKEEPER_SIM_CALL_H

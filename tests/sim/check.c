@@ -1,6 +1,6 @@
 /*
- * The spectator: it knows which worker acquired which lease, and holds every change of the model against S1 to S5,
- * L2 and L3 of the lock semantics (L1 is world_end's).
+ * The spectator: it knows which worker acquired which lease, and checks every change of the model against S1 to S5, L2
+ * and L3 of the lock semantics (world_end checks L1).
  */
 #include "tests/sim/hash_locks.h"
 #include "tests/sim/world.h"
@@ -16,7 +16,7 @@ static bool same_lease(const struct truth *t, const struct model_guard *g) {
 static bool stands(struct world *w, int key) {
     const struct truth *t = &w->truth[key];
     const struct model_guard *g = check_live(w, key);
-    if (w->sc.queue) /* it has a token for each who may be the holder */
+    if (w->sc.queue) /* it has a token for each worker that may be the holder */
         return t->live && g && t->fence == g->fence;
     return t->observed ? t->live && watched_stands(w, key) : same_lease(t, g);
 }
@@ -238,7 +238,7 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
         check_release(w, f);
 }
 
-/* Somebody has come to the owner's identity since its session closed, or up to a second before. */
+/* A new session has got the owner's identity since its session closed, or up to a second before. */
 static bool heir_there(const struct world *w, const struct truth *t, int proxy) {
     const struct scenario *sc = &w->sc;
     int64_t closed_ms = w->closed_ms[t->session_id % SESSIONS_KNOWN];
@@ -252,7 +252,7 @@ static bool heir_there(const struct world *w, const struct truth *t, int proxy) 
     return false;
 }
 
-/* Nobody is there any more for whom the proxy is to renew the lease. */
+/* No session is left for which the proxy must renew the lease. */
 static bool owner_gone(const struct world *w, const struct truth *t, int proxy) {
     const struct scenario *sc = &w->sc;
     bool may_share =
@@ -306,8 +306,7 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
         return;
     }
     t->renewal_lost = false;
-    /* Of answers that crossed nobody knows which one tells the end; renew.lua finds an expiry that is not the proxy's.
-     */
+    /* Of crossing answers it is not known which one has the end; renew.lua finds an expiry that is not the proxy's. */
     bool exact = sc->apart && !sc->loses && !(sc->idioms & 1u << IDIOM_SCRIPT) && w->exact[key];
     if (exact && t->own_expiry && sc->rule.renew == LOCK_RENEW_AUTO)
         world_fail(w, "S3", "a renewal of what worker %d has set an expiry for", t->worker);
@@ -368,7 +367,7 @@ static bool returned(const struct world *w, const struct truth *t) {
     return false;
 }
 
-/* A lease that the proxy renews ends by itself only where nobody is there, or max-hold is over. */
+/* A lease that the proxy renews ends by itself only if its client is gone, or max-hold is over. */
 static void check_expired(struct world *w, int key) {
     const struct truth *t = &w->truth[key];
     const struct model_guard *g = &w->redis.keys[key].guard;
@@ -459,7 +458,7 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
         return;
     }
     /* The lease that changed is the worker's own, which it had left alone, or that of a colleague whom the wire does
-     * not tell from it. */
+     * not distinguish from it. */
     bool changed = outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN;
     /* It may have looked on one connection and swapped on another, or somebody else looked on this one since;
      * who goes around the proxy writes the same value again, unless it is a deadline. */

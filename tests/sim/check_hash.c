@@ -1,8 +1,7 @@
 /*
- * The spectator of hash locks. Who is in a hash is the applications' scripts' affair, and they do what they like; the
- * proxy's part is that nobody's plain command takes a field away that is not its worker's, or moves the end of a lock
- * that it is not in; and that what a script has made of the lock is a lease from there on, for one of those that are in
- * it.
+ * The spectator of hash locks. The applications' scripts decide which workers are in a hash. The proxy guarantees two
+ * things. A plain command takes away no field but its worker's, and moves the end of no lock that its worker is not in.
+ * And a lock that a script has made is a lease from then on, for a worker that is in it.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -33,8 +32,7 @@ static bool is_own(const struct world *w, const struct flight *f, const struct m
     return strcmp(w->workers[f->worker].value, field) == 0 || !w->sc.apart;
 }
 
-/* A script has run, and adopt.lua, right behind it, has not: what it made is nobody's lease yet, and data for others.
- */
+/* A script has run, and adopt.lua, right behind it, has not: the new lock is no lease yet, and data for others. */
 static bool not_adopted(const struct world *w, int key) {
     for (size_t i = 0; i < FLIGHTS; i++) {
         const struct flight *f = &w->flights[i];
@@ -44,8 +42,8 @@ static bool not_adopted(const struct world *w, int key) {
     return false;
 }
 
-/* Whether a lock may be data for whoever comes: adopt.lua is still to come, was lost on its way, or its proxy ended; or
- * its holder has taken its mode away, without which it is no readers' lock. */
+/* Whether a lock may be data for other sessions: adopt.lua is still to come, was lost, or its proxy ended; or its
+ * holder has removed its mode, without which it is no readers' lock. */
 static bool may_be_data(const struct world *w, const struct flight *f, const struct model_key *before) {
     bool torn = f->plan.data_free && f->envelope.outcome == LOCK_OPEN && hash_find(&before->fields, HASH_MODE) < 0;
     bool lost = (w->sc.loses || w->sc.restarts) && f->envelope.outcome == LOCK_OPEN;
@@ -57,8 +55,8 @@ static void check_fields(struct world *w, const struct flight *f, const struct m
     const struct model_key *now = &w->redis.keys[f->key];
     const struct truth *t = &w->truth[f->key];
     if (t->worker == STRANGER && (f->kind == FLIGHT_RELEASE || (f->worker == STRANGER && has_lease(w, f, t))))
-        return; /* it has made the lock, and what it does, or the proxy for it, is right: who came in later is its guest
-                 */
+        return; /* it has made the lock, so its commands and the proxy's for it are right: workers that came later are
+                   its guests */
     if (may_be_data(w, f, before))
         return;
     const char *released = f->kind == FLIGHT_RELEASE ? before->guard.value : "";
@@ -90,7 +88,7 @@ static bool refused(const struct flight *f) {
     return !by_application(f) && (o == LOCK_HELD || o == LOCK_FOREIGN || o == LOCK_ERROR || f->plan.verb == LOCK_READ);
 }
 
-/* What a script has left with its worker in it is somebody's lease. */
+/* A lock that a script has left with its worker in it is a lease. */
 static void check_adopted(struct world *w, const struct flight *f) {
     const struct model_key *k = &w->redis.keys[f->key];
     if (f->command.composed && !f->found_free)
@@ -133,7 +131,7 @@ static void grant(struct world *w, const struct flight *f, const struct model_gu
     w->workers[f->worker].lost_ms = 0;
 }
 
-/* L2: with one worker a connection, who holds the lock by HSETNX and releases it frees it. */
+/* L2: with one worker for each connection, a holder by HSETNX that releases the lock frees it. */
 static void check_release(struct world *w, const struct flight *f, bool own) {
     const struct truth *t = &w->truth[f->key];
     if (own && t->live && w->sc.apart && w->sc.rule.claim_memory_ms >= 60000 &&

@@ -1,6 +1,6 @@
 /*
- * The spectator of list locks: S1 to S5 for the holder's lease, and for the queue: nobody's node leaves it but by its
- * owner's command or because it is dead, and no dead head stays.
+ * The spectator of list locks: S1 to S5 for the holder's lease. For the queue: a node only leaves it by its owner's
+ * command or because it is dead, and no dead head stays.
  */
 #include "tests/sim/world.h"
 
@@ -15,7 +15,7 @@ static bool same_lease(const struct truth *t, const struct model_guard *g) {
     return t->live && g && t->fence == g->fence; /* its tokens are several where several may be the holder */
 }
 
-/* The worker whose node it is, -1 if nobody wants it any more. */
+/* The worker that owns the node, -1 if no worker wants it any more. */
 static int owner_of(const struct world *w, int key, const char *node) {
     for (int i = 0; i < WORKERS; i++) {
         const struct app_worker *k = &w->workers[i];
@@ -120,7 +120,7 @@ static void check_nodes(struct world *w, const struct flight *f, const struct mo
         world_fail(w, "S4", "a refused command changed the queue");
 }
 
-/* Checks that no head stays that nobody holds. */
+/* Checks that no head stays without a holder. */
 static void check_head(struct world *w, int key, bool live) {
     const struct model_queue *q = &w->redis.queues[key];
     const char *head = q->count ? q->nodes[0] : "";
@@ -151,14 +151,14 @@ static bool party_session(const struct world *w, const char *party, uint64_t *id
     return false;
 }
 
-/* How long a node may be the head whose owner has disconnected: until nobody can come back for it any more, and for one
- * lease more where a colleague was shown it. */
+/* How long a node of a disconnected owner may be the head: until no session can come back for it any more, and for one
+ * lease more if a colleague was shown it. */
 static bool lingers(const struct world *w, int key, const struct queue_node *node, uint64_t id) {
     const struct scenario *sc = &w->sc;
     int64_t slack_ms = sc->slow || sc->pauses ? 15000 : 3000;
     if (sc->rule.on_disconnect != LOCK_DISCONNECT_KEEP)
         return false;
-    if (sc->connections != CONN_OWN || sc->reconnects) /* somebody may have come back for it */
+    if (sc->connections != CONN_OWN || sc->reconnects) /* a session may have come back for it */
         return true;
     if (model_queue_homeless(&w->redis, key, node->identity) > w->redis.now_ms - sc->rule.lease_ms - slack_ms)
         return true; /* one looks that has no node */
@@ -215,8 +215,8 @@ static void follow_worker(struct world *w, const struct flight *f) {
         k->read_ms = w->redis.now_ms;
 }
 
-/* Redis has not been told of somebody's leaving. Who comes back meanwhile is a stranger to its node where a connection
- * is a worker. */
+/* Redis has not been told of a disconnect. A worker that comes back meanwhile has no claim to its node if each
+ * connection is a worker. */
 static bool leaving(const struct world *w, int key) {
     for (size_t i = 0; i < FLIGHTS; i++)
         if (w->flights[i].used && w->flights[i].kind == FLIGHT_LEAVE && w->flights[i].key == key)
@@ -224,7 +224,8 @@ static bool leaving(const struct world *w, int key) {
     return false;
 }
 
-/* A party's leaving has reached Redis. Who comes back before that keeps its seat for as long as QUEUE_EARLY_MS says. */
+/* A party's disconnect has reached Redis. A worker that comes back before that keeps its seat for as long as
+ * QUEUE_EARLY_MS says. */
 static void check_party_left(struct world *w, const struct flight *f) {
     const char *session = strrchr(f->token_text, ':'); /* NULL: the party is a client */
     uint64_t id = session ? strtoull(session + 1, NULL, 10) : 0;
@@ -277,7 +278,7 @@ void check_list_script(struct world *w, struct flight *f, const struct model_que
     }
 }
 
-/* S5, promise 4: nobody takes itself for the holder who is not, and never two. */
+/* S5, promise 4: no worker takes itself for the holder without being it, and never two. */
 void check_list_belief(struct world *w, int worker, const struct flight *f) {
     struct app_worker *k = &w->workers[worker];
     struct truth *t = &w->truth[f->key];
@@ -306,8 +307,8 @@ void check_list_belief(struct world *w, int worker, const struct flight *f) {
     k->holds = true;
 }
 
-/* The lease of a holder that is connected over the connection where it saw itself goes on, also where that one has
- * taken the place of another. */
+/* The lease of a connected holder goes on over the connection where it saw itself, also if that connection has replaced
+ * another. */
 void check_list_expired(struct world *w, int key) {
     const struct truth *t = &w->truth[key];
     const struct scenario *sc = &w->sc;

@@ -1,7 +1,7 @@
 /*
- * The spectator's second look: what a script has left behind agrees in itself, what is nobody's lease is safe from
- * those who have tried for it in vain, or come late, a swap takes over only what its caller was shown, the proxy asks
- * for nothing under audit, and what the engines believe of a lock (PROXY LOCKS) is so when nothing is on its way.
+ * The spectator's second check. A script leaves a consistent state. A lock without a lease is safe from sessions that
+ * have tried for it in vain, or come late. A swap takes over only a value that its caller was shown. Under audit the
+ * proxy asks for nothing. And the engines' view of a lock (PROXY LOCKS) is true when nothing is in flight.
  */
 #include "tests/sim/world.h"
 
@@ -17,8 +17,8 @@ static bool was_live(const struct world *w, const struct model_key *k) {
            strcmp(g->value, k->value) == 0 && (!g->expire_ms || g->expire_ms - w->redis.now_ms >= GUARD_OUTLIVES_MS);
 }
 
-/* The lock was nobody's lease: who has tried for it in vain, or may be late with a release, can't touch it without
- * having been shown its value. For anybody else it is data. */
+/* The lock had no lease: a session that has tried for it in vain, or may be late with a release, can't touch it without
+ * having been shown its value. For any other session it is data. */
 static void check_foreign(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_key *now = &w->redis.keys[f->key];
     enum lock_verb verb = f->plan.verb;
@@ -32,14 +32,14 @@ static void check_foreign(struct world *w, const struct flight *f, const struct 
     bool touched = !now->exists || strcmp(now->value, before->value) != 0 || now->expire_ms != before->expire_ms;
     if (!touched || (f->was_shown && strcmp(f->shown, before->value) == 0))
         return;
-    /* Acquired under audit by this client: what it wrote, nobody has had to show it. */
+    /* Acquired under audit by this client: it need not have been shown what it wrote. */
     if (f->plan.right == RIGHT_ENROL && strcmp(before->value, OUTSIDE) != 0)
         return;
     world_fail(w, "S1", "worker %d has touched a lock that is nobody's lease, and that it has not read", f->worker);
 }
 
-/* A swap tells its caller the value that it takes the place of, and who was shown another one takes that for a loss and
- * goes away: nobody would know of the lock. What a client has read or proven under audit is not known here. */
+/* A swap answers the value that it replaces. A caller that was shown another value takes that for a loss and goes away,
+ * and no session would know of the lock. What a client has read or proven under audit is not known here. */
 static void check_taken_over(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_guard *g = was_live(w, before) ? &before->guard : NULL;
     bool repeated = g && strcmp(g->token, f->plan.attempt_token) == 0;
@@ -81,7 +81,8 @@ void check_left(struct world *w, const struct flight *f, const struct model_key 
     check_together(w, f);
 }
 
-/* What is nobody's lease may be swapped by who has read it; where a client's connections count as shared, over any. */
+/* A lock without a lease may be swapped by a session that has read it; if a client's connections count as shared, over
+ * any of them. */
 void check_foreign_swap(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct scenario *sc = &w->sc;
     bool exact = sc->idioms == 1u << IDIOM_DEADLINE && !sc->names && !sc->renames && !sc->reconnects && !sc->restarts &&
@@ -137,7 +138,8 @@ static void check_belief_of(struct world *w, int key, const struct belief *b) {
     const struct truth *t = &w->truth[key];
     int64_t now_ms = w->redis.now_ms, slack_ms = w->slack_ms[key], pttl = model_pttl(&w->redis, key);
     int64_t end_ms = pttl < 0 ? 0 : now_ms + pttl;
-    /* Of what ended by its clock, and whose owner is gone, a proxy need not hear that it was extended just before. */
+    /* A proxy need not learn that a lease was extended just before its end if the lease ended by its clock, and its
+     * owner is gone. */
     bool remembers = w->sc.rule.claim_memory_ms >= 60000 && open_session(w, t->session_id);
     bool known = t->live && t->told && !w->missed[key] && remembers;
     char name[MODEL_NAME] = "";

@@ -27,7 +27,7 @@ bool fences_progress(struct world *w, bool at_once);
 void fences_acquired(struct world *w, int worker, const struct flight *f);
 void fences_worker_died(struct world *w, int worker);
 void fences_left(struct world *w, int conn);
-/* A timer of who blocks is set; until_ms 0: it is stopped. */
+/* Sets the timer of a blocked session; until_ms 0: stops it. */
 struct ev_timer;
 void fences_timer(struct world *w, struct ev_timer *timer, int64_t until_ms);
 /* The data's node fails over, and loses watermarks. */

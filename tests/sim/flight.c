@@ -140,7 +140,7 @@ void flight_run(struct world *w, struct flight *f) {
     f->envelope = model_script(&w->redis, f->key, &a);
     if (f->plan.verb == LOCK_SCRIPT) {
         f->named = f->envelope.outcome == LOCK_HELD && f->envelope.reply.kind == REPLY_TEXT;
-        f->envelope.reply = reply; /* the step's own goes to nobody */
+        f->envelope.reply = reply; /* the step's own reply is dropped */
     }
     f->ran = true;
     if (f->plan.verb == LOCK_SCRIPT)
@@ -221,12 +221,13 @@ static void flight_answer(struct world *w, struct flight *f) {
         return;
     if (w->redis.now_ms - f->ran_ms > w->slack_ms[f->key])
         w->slack_ms[f->key] = w->redis.now_ms - f->ran_ms;
-    bool refused = f->envelope.outcome == LOCK_HELD && f->plan.verb == LOCK_ACQUIRE; /* tells who waits alone */
+    bool refused =
+        f->envelope.outcome == LOCK_HELD && f->plan.verb == LOCK_ACQUIRE; /* also if no other attempt waits */
     bool tells = f->envelope.pttl_ms >= -1 && f->envelope.outcome != LOCK_COUNTED && !refused;
     if (!f->bare && tells && f->envelope.fence == w->truth[f->key].fence) {
         check_told(w, f);
         w->exact[f->key] = !f->crossed;
-        /* Before the acquisition's own answer there is nobody to be told. */
+        /* Before the acquisition's own answer there is no session to notify. */
         bool first = f->envelope.outcome == LOCK_GRANTED;
         w->missed[f->key] = f->crossed && (w->missed[f->key] || (!first && !w->truth[f->key].told));
     }
@@ -418,7 +419,7 @@ static int conn_for(struct world *w, int worker) {
     return -1;
 }
 
-/* Notes a command that crosses another: none of the two knows who was first in Redis. */
+/* Notes a command that crosses another: neither knows which was first in Redis. */
 void flight_crosses(struct world *w, struct flight *f) {
     for (size_t i = 0; i < FLIGHTS; i++) {
         struct flight *o = &w->flights[i];

@@ -8,7 +8,7 @@
 
 #include "tests/sim/hash_locks.h"
 
-#define FIELD "owner" /* HSETNX's, the same for everybody */
+#define FIELD "owner" /* HSETNX's value, the same for all workers */
 
 static void start(struct world *w, struct app_worker *k, int worker) {
     do
@@ -23,7 +23,7 @@ static void start(struct world *w, struct app_worker *k, int worker) {
         snprintf(k->value, sizeof(k->value), "h%d.%" PRIu64, worker, ++w->values);
 }
 
-/* A client that holds nothing, with the words of those who do. */
+/* A client that holds nothing, with a holder's commands. */
 static void strange(struct world *w, struct app_worker *k, struct model_command *c) {
     static const enum model_op OPS[] = {OP_HDEL,    OP_HDEL,    OP_HSETNX, OP_HINCRBY, OP_DEL,
                                         OP_PEXPIRE, OP_PERSIST, OP_GETDEL, OP_SET_XX,  OP_GET};
@@ -82,7 +82,7 @@ static void no_answer(struct world *w, int worker) {
     struct app_worker *k = &w->workers[worker];
     if (k->phase == PHASE_HOLD)
         return;
-    k->value[0] = '\0'; /* it may have entered: its field is nobody's then */
+    k->value[0] = '\0'; /* it may have entered: its field then has no worker */
     worker_give_up(w, worker);
 }
 

@@ -63,7 +63,7 @@ static void pexpire(const struct model *m, struct model_key *k, int64_t ms) {
     k->expire_ms = m->now_ms + ms;
 }
 
-/* Enters a lock that one owner may enter as often as it likes. */
+/* Enters a lock that one owner may enter any number of times. */
 static struct model_reply enter(struct model *m, struct model_key *k, const struct model_command *c) {
     if (k->exists && !hash_has(&k->fields, c->value))
         return number(k->expire_ms ? k->expire_ms - m->now_ms : -1);
@@ -72,9 +72,9 @@ static struct model_reply enter(struct model *m, struct model_key *k, const stru
     return NIL;
 }
 
-/* Many readers; nobody's expiry is made shorter. */
+/* Enters a lock of many readers; no expiry is made shorter. */
 static struct model_reply enter_reading(struct model *m, struct model_key *k, const struct model_command *c) {
-    bool full = k->fields.count == HASH_FIELDS && !hash_has(&k->fields, c->value); /* with those who are dead */
+    bool full = k->fields.count == HASH_FIELDS && !hash_has(&k->fields, c->value); /* including dead readers */
     if (k->exists && (full || !hash_has(&k->fields, HASH_MODE)))
         return number(k->expire_ms ? k->expire_ms - m->now_ms : -1);
     int64_t left = k->exists ? k->expire_ms - m->now_ms : 0;

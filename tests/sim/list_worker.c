@@ -20,7 +20,7 @@ static void new_node(struct world *w, char *node) {
     snprintf(node, MODEL_VALUE, "n%" PRIu64, ++w->values);
 }
 
-/* A client of another identity that tries to get rid of whoever is at the head. */
+/* A client of another identity that tries to remove the head. */
 static void strange(struct world *w, struct app_worker *k, struct model_command *c) {
     static const enum model_op OPS[] = {OP_DEL, OP_LPOP, OP_PEXPIRE, OP_LREM, OP_LSET, OP_LPUSH, OP_LINDEX, OP_EXISTS};
     k->key = (int)world_below(w, w->sc.keys);

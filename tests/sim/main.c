@@ -101,7 +101,7 @@ static void add(struct totals *t, const struct world *w) {
         t->circles[n] += w->circles[n];
 }
 
-/* Says what became of those who waited. False: there was too little of it to show anything. */
+/* Prints the results of waiting attempts. False: there were too few to show anything. */
 static bool waited_enough(const struct totals *t) {
     bool enough = t->waits > 0 && t->published > 0;
     printf("sim: %" PRIu64 " attempts waited, %" PRIu64 " releases were told to other proxies; circles found:",

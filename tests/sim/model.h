@@ -24,7 +24,7 @@
 
 enum {
     MODEL_KEYS = 5,
-    USUAL_KEYS = 3, /* of most scenarios: circles of those who wait have more */
+    USUAL_KEYS = 3, /* enough for most scenarios: circles of waiting workers have more */
     MODEL_VALUE = 40,
     MODEL_TOKEN = LOCK_TOKEN_MAX,
     MODEL_NAME = 40,
@@ -63,7 +63,7 @@ struct model {
     struct model_queue queues[MODEL_KEYS];                  /* beside the keys */
     struct record records[MODEL_KEYS];                      /* the guard records themselves */
     struct model_datum data[MODEL_KEYS], marks[MODEL_KEYS]; /* under each lock */
-    /* PUBLISH, or SPUBLISH; NULL: nobody listens. False: Redis does not know the command. */
+    /* PUBLISH, or SPUBLISH; NULL: there is no listener. False: Redis does not know the command. */
     bool (*publish)(void *arg, const char *channel, const char *text, bool sharded);
     void *publish_arg;
     int64_t clock_ms; /* so much its clock is ahead of now_ms: who has set it also moves all ends (model_set_clock) */
@@ -137,7 +137,7 @@ struct model_args {
     int64_t lease_ms;
     uint64_t read_fence;
     const char *seen;     /* NULL: not known; for list locks the party */
-    bool together;        /* adopt.lua: nobody came between the script and its two steps */
+    bool together;        /* adopt.lua: no command came between the script and its two steps */
     uint64_t claim_fence; /* of the claim's lease, 0: the caller does not know it */
     bool data_free;       /* what stands there without a live lease is data for the caller */
     bool pass;            /* the rule lacks the command's kind */
@@ -156,7 +156,7 @@ struct model_envelope {
     bool leased, pooled, same, elsewhere;
     unsigned suspects;
     int64_t shifted_ms; /* as in struct lock_result */
-    int64_t waits_ms;   /* for how long somebody has waited at another proxy, as it says; 0 nobody */
+    int64_t waits_ms;   /* how long an attempt has waited at another proxy, as that proxy says; 0: none waits */
     bool queue;         /* it may have nine elements */
     unsigned lost;
     char granted[QUEUE_NODE];
@@ -198,9 +198,9 @@ const struct model_guard *model_queue_live(struct model *m, int key);
 /* Whether the lease is live for the token as well; whether it will be if the head's own party leaves soon. */
 bool model_queue_seated(const struct model *m, int key, const char *token);
 bool model_queue_early(const struct model *m, int key, const char *token);
-/* Finds who pushed the node, as far as the guard record knows it. False: it does not. */
+/* Finds the party that pushed the node, as far as the guard record knows it. False: it does not. */
 bool model_queue_node(const struct model *m, int key, const char *node, struct queue_node *out);
-/* The time until which somebody of the identity looks who has no node there, in ms; 0: nobody does. */
+/* The time until which a session of the identity looks that has no node there, in ms; 0: none does. */
 int64_t model_queue_homeless(const struct model *m, int key, const char *identity);
 /* Redis's commands for lists. */
 struct model_reply model_list_native(struct model *m, int key, const struct model_command *c);

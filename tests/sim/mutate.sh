@@ -1,8 +1,9 @@
 #!/bin/bash
-# Shows that a broken engine would be noticed: breaks one check of the engine (or of a Lua script) at a time, as
-# mutations.txt says, and expects the simulator to fail; where it does not, its runs of list locks alone, those with
-# waiters, and those with fenced data (these alone where what is broken is about them); then the unit tests of the engine, the search of short histories (traffic_hunt), and the cells of the
-# traffic. Says of each mutation who has noticed it. The exit status is 0 if somebody has noticed each.
+# Shows that a broken engine would be noticed: breaks one check of the engine (or of a Lua script) at a time, as mutations.txt
+# says, and expects the simulator to fail; where it does not, its runs of list locks alone, those with waiters, and those with
+# fenced data (these alone where what is broken is about them); then the unit tests of the engine, the search of short histories
+# (traffic_hunt), and the cells of the traffic. Prints for each mutation which test has noticed it. The exit status is 0 if each
+# was noticed.
 #
 #      mutate.sh [NAME ...]    JOBS (2), STEPS (6000000) and SEEDS ("1 2 3") in the environment
 #
@@ -78,7 +79,7 @@ out_of_bounds() { # FOLDER
     timeout "$LIMIT" "$1/traffic" --check 2>&1 | sed -n 's/^traffic: .* cells, \([0-9]*\) out of bounds.*/\1/p'
 }
 
-# Who notices, and what; nothing if nobody does.
+# Prints which tests notice the mutation, and how; nothing if none does.
 noticed() { # FOLDER [FILE]
     local lists modes=("" --lists --waits --fences) seed status unit
     case ${2:-} in

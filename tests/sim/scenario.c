@@ -55,7 +55,7 @@ static uint32_t draw_idioms(struct draw *d) {
     }
 }
 
-/* Mostly of those that wait. */
+/* Mostly idioms that wait. */
 static uint32_t draw_waiting_idioms(struct draw *d) {
     static const uint32_t WAITING[] = {CONSTANT, DISTINCT, COMPARE, BIT(IDIOM_SETNX), BIT(IDIOM_UNIQUE)};
     return chance(d, 75) ? WAITING[below(d, 5)] : draw_idioms(d);
@@ -107,12 +107,12 @@ static void promise_own(struct scenario *sc) {
         /* Within one identity a release is believed unless something speaks against it: so what a worker sends that
          * holds nothing, over a connection that has not lost, may be taken for a colleague's. */
         bool follows = !sc->strays && !sc->finals && !(sc->idioms & BIT(IDIOM_COUNT)); /* a loser's DECR */
-        /* Nobody knows that a script which got lost was to release. */
+        /* It is not known that a lost script was a release. */
         bool known = !(sc->loses && (sc->idioms & BIT(IDIOM_SCRIPT)));
         sc->never_wrong = sc->apart =
             follows && known && alone && !sc->reconnects && !sc->restarts && !sc->silent && !sc->library;
     }
-    /* Who may release is not asked. */
+    /* The rule does not check which session releases. */
     bool anybody = owner == LOCK_OWNER_ANY && subset(sc->idioms, CONSTANT | BIT(IDIOM_UNIQUE) | BIT(IDIOM_THROTTLE));
     /* Some idioms leave a claim behind that a later release through the same connection uses up: they end a lease
      * otherwise than by a release, or find out that they have lost it and send none. */
@@ -176,7 +176,7 @@ static void draw_queue(struct draw *d, struct scenario *sc) {
     /* LSET says which place, not which node. */
     sc->never_wrong = owner != LOCK_OWNER_ANY && (sc->apart || queue);
     sc->never_kept = sc->kept_after_end_only = sc->kept_after_sight_only = false;
-    /* Over shared connections nobody knows who was told that there is no queue. */
+    /* Over shared connections it is not known which worker was told that there is no queue. */
     bool told = own || client || (queue && owner == LOCK_OWNER_AUTO);
     bool calm = !reconnects && !sc->restarts && !sc->loses && !(sc->deaths && client) && !(sc->reconnects && client);
     sc->queue_exact = calm && owner != LOCK_OWNER_ANY && told;
@@ -268,7 +268,7 @@ static void draw_scripts(struct draw *d, struct scenario *sc) {
     promise_own(sc);
 }
 
-/* A pool whose workers release in transactions, and change their minds. */
+/* A pool whose workers release in transactions, and then discard some of them. */
 static void draw_discards(struct draw *d, struct scenario *sc) {
     static const uint32_t IDIOMS[] = {BIT(IDIOM_MULTI) | BIT(IDIOM_CONST), BIT(IDIOM_WATCH),
                                       BIT(IDIOM_WATCH) | BIT(IDIOM_COMPARE)};
@@ -299,7 +299,7 @@ static void draw_names(struct draw *d, struct scenario *sc) {
     sc->renames = !sc->names && chance(d, 15);
     if (sc->names && (owner == LOCK_OWNER_CLIENT || owner == LOCK_OWNER_AUTO))
         sc->never_wrong = sc->apart = true;
-    if (sc->names && owner == LOCK_OWNER_AUTO) /* a release that is looked for elsewhere finds nobody else's */
+    if (sc->names && owner == LOCK_OWNER_AUTO) /* a release that goes to another proxy finds no other worker's lock */
         sc->never_kept = sc->never_kept && !sc->strays;
 }
 
@@ -351,8 +351,8 @@ static void draw_situation(struct draw *d, struct scenario *sc) {
         draw_returns(d, sc);
 }
 
-/* A scenario of those who wait. Each answer is on its way for a time that is bounded, so that what is waited for longer
- * is the proxy's doing. */
+/* A scenario of waiting attempts. Each answer is in flight for a bounded time, so a longer wait is the proxy's
+ * doing. */
 static void draw_waits(struct draw *d, struct scenario *sc) {
     sc->waits = true;
     sc->slow = sc->pipelines = false;
@@ -363,7 +363,7 @@ static void draw_waits(struct draw *d, struct scenario *sc) {
     sc->deaf = chance(d, 40);
     sc->skewed = chance(d, 40);
     sc->clocks = chance(d, 30) && !sc->outside; /* a record that has ended may be live again when time goes back */
-    if (sc->clocks)                             /* leases end earlier or later than anybody knows */
+    if (sc->clocks)                             /* leases end earlier or later than any proxy knows */
         sc->never_kept = sc->kept_after_end_only = sc->kept_after_sight_only = false;
     sc->sharded = chance(d, 60);
     sc->moves = sc->sharded && chance(d, 40);

@@ -85,7 +85,7 @@ static struct figures figures_of(const struct tally *y, double share, double tri
 
 /* ---- bounds ------------------------------------------------------------------------------------ */
 
-/* Nobody shares a connection: the wire tells every worker from the others. */
+/* No two workers share a connection: the wire distinguishes all workers. */
 static bool is_apart(const struct cell *c) {
     for (unsigned i = 0; i < TRAFFIC_APPS; i++)
         if (c->apps[i].connections != APP_OWN)

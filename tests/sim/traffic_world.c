@@ -142,7 +142,7 @@ static void lease_over(struct traffic *t, struct lease *l) {
     t->live[l->key] = NULL;
 }
 
-/* The key's expiry may have changed, or somebody's hand that is no worker's may have ended the lease. */
+/* The key's expiry may have changed, or an operator may have ended the lease. */
 static void key_look(struct traffic *t, int key) {
     model_expire(&t->redis, key);
     const struct model_key *k = &t->redis.keys[key];
@@ -544,7 +544,7 @@ static void workers_start(struct traffic *t, struct app *a) {
 
 /* ---- applications ------------------------------------------------------------------------------------- */
 
-/* Everybody who was at work is not any more. */
+/* Notes that all workers have stopped their work. */
 static void leases_abandoned(struct traffic *t, const struct app *a) {
     for (int key = 0; key < MODEL_KEYS; key++) {
         struct lease *l = t->live[key];

@@ -184,7 +184,7 @@ bool transaction_goes_on(struct world *w, int worker) {
 
 /* ---- EXEC ------------------------------------------------------------------------------------------- */
 
-/* Nobody comes between: what acquires speaks for what is behind it. */
+/* No command comes between: the acquisition also counts for the commands behind it. */
 static void check_followed(struct world *w, const struct transaction *t) {
     const struct flight *first = t->flights[t->decides];
     bool granted = first->envelope.outcome == LOCK_GRANTED && !first->observed;
@@ -223,7 +223,7 @@ static void deliver(struct world *w, struct transaction *t) {
     transaction_free(w, t);
 }
 
-/* Nobody learns what became of it. */
+/* The outcome is lost. */
 static void lose(struct world *w, struct transaction *t) {
     for (unsigned i = 0; i < t->count; i++)
         flight_fail(w, t->flights[i], LOCK_UNKNOWN);

@@ -1,5 +1,5 @@
 /*
- * What goes wrong: workers and processes die, connections are lost, proxies restart, people go around them.
+ * Faults: workers and processes die, connections are lost, proxies restart, people change locks around the proxies.
  */
 #include "tests/sim/world.h"
 

@@ -48,7 +48,7 @@ void waits_left(struct world *w, struct flight *f, bool proxy_gone);
 /* A proxy's engine is about to be freed. */
 void waits_proxy_gone(struct world *w, int proxy);
 void waits_proxy_back(struct world *w, int proxy);
-/* A proxy says that somebody would have waited in a circle. */
+/* A proxy reports that an attempt would have waited in a circle. */
 void waits_circle(struct world *w);
 /* The rules have been replaced. */
 void waits_rules(struct world *w);
@@ -65,7 +65,7 @@ struct flight *waits_first(struct world *w, struct flight *f);
 void waits_pass_time(struct world *w, int64_t ms);
 /* After each step. */
 void waits_step_over(struct world *w);
-/* Something goes wrong with those who wait. */
+/* Causes a fault of waiting attempts. */
 void waits_trouble(struct world *w);
 
 #endif

@@ -112,7 +112,7 @@ static void draw_idiom(struct world *w, struct app_worker *k) {
     k->phase = looks ? PHASE_LOOK : PHASE_ACQUIRE;
     if (w->sc.strays && world_chance(w, 8))
         k->phase = PHASE_FINALLY;
-    own_value(w, k); /* what a stray script compares with is nobody else's either */
+    own_value(w, k); /* the value that a stray script compares with belongs to no worker either */
 }
 
 static void acquiring(struct world *w, struct app_worker *k, struct model_command *c) {
@@ -290,7 +290,7 @@ void worker_sent(struct world *w, int worker, const struct model_command *c, boo
     k->lost_ms = 0;
 }
 
-/* It may come again for the same lock, as who polls does. */
+/* A worker that polls may come again for the same lock. */
 static bool polls(const struct app_worker *k) {
     return k->idiom == IDIOM_SETNX || k->idiom == IDIOM_CONST || k->idiom == IDIOM_UNIQUE ||
            k->idiom == IDIOM_COMPARE || k->idiom == IDIOM_EXTENDING || k->idiom == IDIOM_GETDEL;
@@ -373,7 +373,7 @@ static void ended_on_its_way(struct world *w, const struct flight *f) {
     const struct truth *t = &w->truth[f->key];
     int process = w->workers[f->worker].process;
     w->ended_unreleased[process][f->key]++;
-    if (t->live || t->sighted || t->fence != f->own_fence) /* of an older lease nobody knows any more */
+    if (t->live || t->sighted || t->fence != f->own_fence) /* of an older lease that is forgotten */
         w->ended_sighted[process][f->key]++;
 }
 
@@ -383,7 +383,7 @@ void worker_left_unsent(struct world *w, const struct flight *f) {
         ended_on_its_way(w, f);
 }
 
-/* Has a worker whose release did not leave try again. */
+/* Makes a worker whose release did not leave try again. */
 static void not_released(struct world *w, int worker, const struct flight *f) {
     struct app_worker *k = &w->workers[worker];
     const struct truth *t = &w->truth[f->key];
@@ -395,7 +395,7 @@ static void not_released(struct world *w, int worker, const struct flight *f) {
     ended_on_its_way(w, f);
 }
 
-/* Nobody knows whether it released: it may ask once more, where that is not taken for a colleague's. */
+/* It is not known whether it released: it may ask once more, if that is not taken for a colleague's release. */
 static bool releases_again(struct world *w, int worker, const struct flight *f) {
     struct app_worker *k = &w->workers[worker];
     const struct truth *t = &w->truth[f->key];

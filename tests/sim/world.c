@@ -172,7 +172,7 @@ void conn_close(struct world *w, int i) {
     bool busy = c->busy > 0, held[MODEL_KEYS] = {false};
     for (int key = 0; key < MODEL_KEYS; key++) {
         const struct truth *t = &w->truth[key];
-        /* Of a lease that a renewal kept, whose answer came too late, the proxy believes that it is over. */
+        /* If the answer of a renewal came too late, the proxy believes that the lease is over. */
         held[key] = w->sc.apart && !w->sc.loses && !w->sc.slow && !busy &&
                     w->sc.rule.on_disconnect == LOCK_DISCONNECT_RELEASE && t->live && t->told && !t->observed &&
                     t->session_id == c->id && !w->pooled[t->name];
@@ -180,7 +180,7 @@ void conn_close(struct world *w, int i) {
     struct lock_engine *e = w->proxies[c->proxy].engine;
     conn_forget(w, i, false);
     engine_session_close(e, &c->session, w->redis.now_ms);
-    if (!engine_departs(e)) /* who leaves much behind leaves in slices */
+    if (!engine_departs(e)) /* a session that leaves many leases leaves in slices */
         check_abandoned(w, held, c->id);
 }
 
@@ -450,7 +450,7 @@ void world_close(struct world *w) {
     model_free(&w->redis);
 }
 
-/* L1: with everybody gone, each lock is free within its lease. */
+/* L1: when all clients have left, each lock is free within its lease. */
 static void check_freed(struct world *w) {
     int64_t latest = w->redis.now_ms;
     for (int key = 0; key < MODEL_KEYS; key++) {
@@ -469,7 +469,7 @@ static void check_freed(struct world *w) {
         if (!w->sc.queue && g && g->leased && !around && w->sc.rule.renew != LOCK_RENEW_ALWAYS &&
             pttl > w->sc.rule.lease_ms)
             world_fail(w, "L1", "key %d is left for %" PRId64 " ms", key, pttl);
-        if (w->sc.queue && !g && pttl > w->sc.rule.lease_ms + 5000) /* an expiry that somebody set */
+        if (w->sc.queue && !g && pttl > w->sc.rule.lease_ms + 5000) /* an expiry that a client has set */
             world_fail(w, "L1", "key %d is left for %" PRId64 " ms", key, pttl);
         if (pttl >= 0 && w->redis.now_ms + pttl > latest)
             latest = w->redis.now_ms + pttl;
@@ -512,8 +512,8 @@ static bool keeps_tenures(const struct world *w, unsigned proxy) {
     return false;
 }
 
-/* Checks that nothing is remembered for ever: with all locks gone, and nobody who sends anything. What open sessions
- * have read is kept while there are claims, and for up to its memory again. */
+/* Checks that nothing is remembered for ever, when all locks are gone and no client sends. What open sessions have read
+ * is kept while there are claims, and for up to its memory again. */
 static void check_forgotten(struct world *w, bool sessions) {
     /* A session's own claims are remembered for twenty of their leases, which are longer if Redis's clock is set back.
      */
@@ -536,7 +536,7 @@ static void check_forgotten(struct world *w, bool sessions) {
     }
 }
 
-/* Somebody deletes all locks, while their owners are connected. */
+/* Deletes all locks, while their owners are connected. */
 static void check_idle(struct world *w) {
     land_all(w);
     for (int i = 0; w->waits && i < CONNS; i++) {

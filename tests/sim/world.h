@@ -17,7 +17,7 @@
 #include "tests/sim/transactions.h"
 #include "tests/sim/waits.h"
 
-#define OUTSIDE "outside" /* a value that nobody behind the proxies writes */
+#define OUTSIDE "outside" /* a value that no client behind the proxies writes */
 
 enum {
     PROXIES = 2,
@@ -118,7 +118,7 @@ struct scenario {
     bool ring;         /* each for its neighbour's */
     bool fences;       /* workers write data under their locks */
     bool elsewhere;    /* which is in another slot */
-    bool unlocked;     /* and nobody else may (`unlocked refuse`) */
+    bool unlocked;     /* and no other worker may (`unlocked refuse`) */
     bool deaf;         /* messages of releases get lost */
     bool skewed;       /* the proxies' clocks differ */
     bool clocks;       /* clocks are set, Redis's and the proxies' */
@@ -130,7 +130,7 @@ struct scenario {
     /* What the table at the end of the lock semantics promises for this. */
     bool apart;       /* the wire tells each worker from the others */
     bool queue_kept;  /* and stays it while it is connected, also where it has reconnected */
-    bool queue_exact; /* who sees itself at the head is the holder; two that saw no queue don't both push */
+    bool queue_exact; /* a worker that sees itself at the head is the holder; two that saw no queue don't both push */
     bool never_wrong, never_kept, kept_after_end_only, kept_after_sight_only;
 };
 
@@ -211,15 +211,15 @@ struct flight {
     bool bare;       /* GET in a form that is no script of ours (MGET): the proxy only watches the answer */
     bool again;      /* a release on the connection where the same one got lost */
     bool slow;       /* its answer is long on its way */
-    bool waits;      /* a renewal that waits for a connection: it is not sent if nobody wants it any more */
+    bool waits;      /* a renewal that waits for a connection: it is not sent if it is not needed any more */
     bool held;       /* it waits, and is not on its way */
     bool tells;      /* a release by the proxy, under a rule with `wait` */
-    bool handed;     /* a release, with an attempt of who waits right behind it */
+    bool handed;     /* a release, with the attempt of a waiter right behind it */
     enum flight_kind kind;
     struct waits_call *call;         /* waits.c's, of an attempt that may wait */
     unsigned lane;                   /* the thread's connection to Redis that it goes over */
     int64_t due_ms;                  /* its next step is made by then */
-    int64_t here_ms, next_ms;        /* what its script is told of those who wait */
+    int64_t here_ms, next_ms;        /* the arguments about waiting attempts for its script */
     struct transaction *transaction; /* it is one of its commands */
     int worker, conn, proxy, key;
     unsigned proxy_life;
@@ -229,7 +229,7 @@ struct flight {
     uint64_t own_fence;         /* of the lease that its worker had when it was sent */
     bool shares, may_share;     /* it counted as sharing them: surely; at least in appearance */
     bool was_own;               /* the live lease was the worker's when it ran */
-    bool ended_other;           /* it has ended the lease that somebody else had been told of */
+    bool ended_other;           /* it has ended the lease that another worker had been told of */
     uint64_t read_fence;        /* last read of its session when it was sent */
     uint64_t client_read_fence; /* and the newest lease of those that its client's sessions at that proxy last read */
     bool client_mixed;          /* and one has read another value, of nobody knows which lease */
@@ -272,7 +272,7 @@ struct truth {
     bool leased_elsewhere; /* another proxy was told that it is not any more (PERSIST): its own need not know */
     bool renewal_lost;     /* its last renewal was done, and the answer to it got lost */
     uint64_t fence, max_fence, session_id;
-    int worker, process, proxy; /* worker -1: nobody knows of it */
+    int worker, process, proxy; /* worker -1: the lease is forgotten */
     int name;                   /* its session's, as flights have it */
     unsigned left;
     int64_t granted_ms, told_ms;
@@ -298,8 +298,8 @@ struct world {
     uint64_t session_ids, values, observed_leases, sent;
     struct model redis;
     struct proxy proxies[PROXIES];
-    struct waits *waits;   /* NULL: nobody waits */
-    struct fences *fences; /* NULL: nobody writes data */
+    struct waits *waits;   /* NULL: no worker waits */
+    struct fences *fences; /* NULL: no worker writes data */
     struct app_worker workers[WORKERS];
     struct conn conns[CONNS];
     struct flight flights[FLIGHTS];
@@ -307,7 +307,7 @@ struct world {
     struct truth truth[MODEL_KEYS];
     unsigned ended_unreleased[PROCESSES][MODEL_KEYS], ended_sighted[PROCESSES][MODEL_KEYS];
     bool unsure[PROCESSES][MODEL_KEYS]; /* a command's outcome got lost */
-    bool closing;                       /* everybody is gone */
+    bool closing;                       /* all workers have left */
     uint32_t raised;                    /* incidents since an answer began to be told, a bit each */
     bool pooled[IDENTITIES];            /* a proxy has taken its connections for a pool's, and said so */
     unsigned left[PROXIES][IDENTITIES]; /* how often the last connection of that name was gone */
@@ -345,13 +345,13 @@ void world_open(struct world *w, uint64_t seed, enum about about, bool log, bool
 void world_close(struct world *w);
 /* The clock is put on, and what has expired is gone. */
 void world_advance(struct world *w, int64_t to_ms);
-/* Somebody sets Redis's clock so much forward, or back. */
+/* Sets Redis's clock forward or back. */
 void world_set_clock(struct world *w, int64_t by_ms);
 /* A proxy releases a lease by itself. */
 void world_release(struct world *w, int proxy, const struct lock_lease *lease);
 /* Lets one thing happen. */
 void world_step(struct world *w);
-/* Everybody leaves; time passes; L1. */
+/* All clients leave; time passes; L1. */
 void world_end(struct world *w);
 
 struct lock_key world_key(int key);
@@ -383,7 +383,7 @@ struct flight *flight_any(struct world *w);
 /* Notes that it is under way beside others. */
 void flight_crosses(struct world *w, struct flight *f);
 void flight_launch(struct world *w, struct flight *f, int conn, int key);
-/* Whether anybody had something to send. */
+/* Whether a worker had something to send. */
 bool flight_somebody_sends(struct world *w);
 void flight_run(struct world *w, struct flight *f);
 void flight_deliver(struct world *w, struct flight *f);

@@ -1,5 +1,5 @@
 """Clients of a soak run that send random requests over all of Redis's data types, well formed and not (grammar.py), with
-a word of their own behind each: whatever the proxy makes of a request, its reply stands in its place.
+a marker after each: whatever the reply to a request is, it must come in the request's place.
 """
 
 import asyncio

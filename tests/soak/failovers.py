@@ -83,8 +83,8 @@ class Failovers:
         until(lambda: self.world.backend.replaced(master), TIMEOUT, "the promotion and everybody's knowledge of it", 0.05)
 
     async def promote(self):
-        """kill -9; it comes back, empty, when everybody knows that another one has its place: sooner it would still be the
-        master, and everything would be lost."""
+        """kill -9; the node comes back, empty, once all nodes know its successor. Earlier it would still be the master, and
+        all data would be lost."""
         def fault(master, replicas):
             master.kill()
             self.replaced(master)
@@ -106,7 +106,7 @@ class Failovers:
         await self.lossy("halt", fault, self.rng.uniform(0, 1))
 
     async def takeover(self):
-        """Cut off from everybody, and its replica takes its place without being asked to."""
+        """Cut off from all others; its replica takes over without a request."""
         def fault(master, replicas):
             getattr(master, "cut", master.pause)()
             with replicas[0].client() as c:
@@ -117,8 +117,8 @@ class Failovers:
         await self.lossy("takeover", fault, self.rng.uniform(0, 2))
 
     async def split(self):
-        """Its replica and the other nodes can't hear it any more, and the proxies can: it takes writes that nobody else
-        will ever see, until it finds that it is alone."""
+        """The master's replica and the other nodes can't reach it any more, but the proxies can: it takes writes that will
+        be lost, until it finds that it is alone."""
         def fault(master, replicas):
             others = [n for n in self.nodes if n is not master]
             master.divide(others)
@@ -143,8 +143,8 @@ class Failovers:
         await self.lossy("asked", fault)
 
     async def handed(self):
-        """CLUSTER FAILOVER: nothing may be lost. The master holds what writes, scripts too, until its replica has caught up,
-        for ten seconds on a busy machine, while it answers others: who waits for it does not hang."""
+        """CLUSTER FAILOVER: nothing may be lost. Until its replica has caught up, for ten seconds on a busy machine, the
+        master delays writes and scripts, but answers other commands: a client that waits for it does not hang."""
         async with self.harm:
             master = self.rng.choice(await away(self.world.backend.masters))
             replica = (await away(self.world.backend.replicas_of, master))[0]

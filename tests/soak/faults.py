@@ -1,8 +1,8 @@
-"""What goes wrong during a soak run: nodes killed, stopped and emptied of scripts, connections killed, slots moved,
-lines cut, configurations reloaded, proxies put to sleep, a second proxy killed or replaced; and failovers (failovers.py).
-Each is noted in the record with its time.
+"""The faults of a soak run: nodes killed, stopped and emptied of scripts, connections killed, slots moved, lines cut,
+configurations reloaded, proxies put to sleep, a second proxy killed or replaced; and failovers (failovers.py). Each is noted
+in the record with its time.
 
-One harm to nodes at a time, and no slot moves meanwhile: a key lost in a half move would be nobody's fault.
+Only one fault of nodes at a time, and no slot moves meanwhile: a key lost in half a move would not be the proxy's fault.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class Faults(failovers.Failovers):
         self.harm = asyncio.Lock()
         self.second_busy = asyncio.Lock()
         for node in self.nodes:
-            node.harmed = False  # by one of these
+            node.harmed = False  # by a fault of this list
         self.bad_config = False
 
     async def run(self):
@@ -58,7 +58,7 @@ class Faults(failovers.Failovers):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def guarded(self, fault):
-        """One fault, whose end is waited for also where this is cancelled."""
+        """Runs one fault, and waits for its end even if this is cancelled."""
         task = asyncio.ensure_future(fault())
         cancelled = None
         try:
@@ -228,7 +228,7 @@ class Faults(failovers.Failovers):
                 self.world.net.dying[proxy.address] = None
 
     async def handover(self):
-        """Another process takes the second proxy's port over: nobody is refused meanwhile."""
+        """Another process takes over the second proxy's port: no client is refused meanwhile."""
         proxy = self.world.proxies[1]
         async with self.second_busy:
             window = self.record.begin("second", "handover of port %d" % proxy.port, "handover")

@@ -1,4 +1,4 @@
-"""Clients of a soak run that do not behave: garbage, slow and greedy readers, half a request and gone."""
+"""Clients of a soak run that misbehave: garbage, slow and greedy readers, half a request and gone."""
 
 import asyncio
 import itertools

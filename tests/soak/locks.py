@@ -1,9 +1,9 @@
-"""Lock workers of a soak run: the lock code that applications really have, on the three connection models, with leases
-that are too short, pauses that are too long, and deaths; and the checker that knows what each worker was promised.
+"""Lock workers of a soak run: lock code of real applications, on the three connection models, with leases that are too
+short, pauses that are too long, and deaths; and the checker that knows what each worker was promised.
 
-A worker is sure of its lock from the reply that granted it until its lease can have ended or it has begun to release.
-Two workers sure of one lock are a violation. So are a refused release of a holder, a release of somebody who holds
-nothing, and a lock that stays held when nobody can be its holder any more.
+A worker is sure of its lock from the reply that granted it until its lease can have ended or it has begun to release. Two
+workers sure of one lock are a violation. So are a holder's refused release, a successful release by a worker that holds
+nothing, and a lock that stays held when no worker can be its holder any more.
 """
 
 import asyncio
@@ -61,12 +61,12 @@ class Lock:
         self.world, self.record, self.name, self.idiom, self.px = world, world.record, name, idiom, px
         self.holds = []
         self.history = collections.deque(maxlen=HISTORY)
-        self.free_by = 0.0  # nobody can hold it later than that
+        self.free_by = 0.0  # no worker can hold it later than that
         self.fence = 0
         self.suspect = None
         self.auto = name.startswith(("lock:d:", "lock:m:"))
         self.late = collections.deque(maxlen=HISTORY)  # late releases over shared connections: process, sent, replied
-        self.confirmed = name.startswith("lock:r:")  # by its replicas, before anybody hears that it is held
+        self.confirmed = name.startswith("lock:r:")  # by its replicas, before a client is told that it is held
         self.slot = slot_of(name)
 
     def note(self, who, text):
@@ -106,7 +106,7 @@ class Lock:
         self.free_by = max(self.free_by, self.record.now() + seconds + DEAD_SLACK)
 
     def prolonged(self, px):
-        """Somebody who does not hold it has set its expiry, as a colleague of the holder."""
+        """A worker that does not hold it has set its expiry, as a colleague of the holder."""
         for hold in self.holds:
             hold.until = min(hold.until, self.record.now() - SLACK)
             hold.over += px
@@ -118,7 +118,7 @@ class Lock:
             self.holds.remove(hold)
 
     def lost(self, worker, sent):
-        """An attempt that was refused: somebody must be able to hold it."""
+        """An attempt that was refused: some worker must be able to hold the lock."""
         late = self.record.disturbed(sent - 2, ("slow",))  # so may be the grant's reply
         faults = ("kill", "stop", "second", "failover")
         if self.holds or sent < self.free_by or late or self.record.disturbed(self.free_by - 6, faults, 3):
@@ -357,8 +357,8 @@ class Worker:
         replied = self.record.now()
         hold.released = False
         if self.alone:
-            # A release that was done, whose answer got lost, and that is repeated after others have acquired and
-            # released, finds no trace of itself: 0.
+            # A release that was done, whose reply was lost, and that is repeated after others have acquired and released,
+            # finds no trace of itself: 0.
             repeated = self.record.disturbed(sent, ("connections", "stop", "failover"))
             mine = not repeated and not (lock.auto and lock in self.left)
             if reply == 0 and mine and sure_before and hold.sure(replied, self.record):
@@ -366,7 +366,7 @@ class Worker:
             if reply == 1 and hold.certainly_over(sent, self.record) and command[0] == "DEL":
                 lock.violation("late release", "%s released it %.3f s after its lease" % (self.who, sent - hold.over))
         elif not sure_before:
-            # Late, or perhaps: where the reply to an EXPIRE was slow nobody knows from when on it counts.
+            # Late, or perhaps late: if the reply to an EXPIRE was slow, it is not known from when on it counts.
             if hold.certainly_over(replied, self.record):
                 self.record.counts["late releases of colleagues"] += 1
             lock.late.append((self.process, sent, replied))
@@ -587,7 +587,7 @@ class Worker:
             await self.release(lock, "DEL", lock.name)
 
     async def throttle(self, lock):  # 18
-        """Nobody releases it, and nobody gets it before its time."""
+        """The lock is not released, and no worker gets it before its time."""
         _, won = await self.acquire(lock, "SET", lock.name, lock.name + "/1", "NX", "PX", int(lock.px * 1000), px=lock.px)
         if won:
             self.hold = None
@@ -615,7 +615,7 @@ class Worker:
 
 
 class Crasher:
-    """Acquires locks that nobody else wants, dies, and looks whether they are free when they have to be."""
+    """Acquires locks without contenders, dies, and checks whether they are free when they have to be."""
 
     def __init__(self, world, proxy, number, rng):
         self.world, self.record, self.proxy, self.rng = world, world.record, proxy, rng

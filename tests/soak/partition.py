@@ -1,5 +1,5 @@
-"""Redis servers in network namespaces of their own, so that one can be cut off without a word: no reset, no refusal,
-only silence. Needs root and the right to make namespaces (missing() says what is in the way).
+"""Redis servers in separate network namespaces, so that one can be cut off silently: no reset, no refusal, no packets.
+Needs root and the right to make namespaces (missing() returns what is missing).
 
         proxy, clients ── bridge ──┬── veth ── namespace of node 0
                                    ├── veth ── namespace of node 1

@@ -1,7 +1,7 @@
-"""Whether the nodes themselves have time: each is asked around the proxy, again and again.
+"""Whether the nodes themselves have processor time: each is asked around the proxy, again and again.
 
-On a busy machine a server may be as silent as if somebody had stopped it, for as long as upstream-timeout: what clients
-hear then is no fault of the proxy's, and who waits does not hang. Knows nothing of clients.
+On a busy machine a server may be as silent as a stopped one, for as long as upstream-timeout. The errors that clients
+get then are not the proxy's fault, and a waiting client does not hang. It knows nothing of clients.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ async def answer(address):
 
 
 async def watch(net, node):
-    """Notes as a stop when a node is silent that nobody has stopped, and holds the net's clock meanwhile."""
+    """Notes a stop if a node is silent that no fault has stopped, and stops the net's clock meanwhile."""
     while True:
         task = asyncio.ensure_future(answer(node.address))
         window = None

@@ -1,6 +1,6 @@
-"""What a soak run saw: counters, the times of the faults, and violations with what led to them.
+"""The record of a soak run: counters, the times of the faults, and violations with their history.
 
-Knows nothing of connections, locks or servers.
+It knows nothing of connections, locks or servers.
 """
 
 import collections
@@ -31,8 +31,8 @@ class Loss:
 
 
 class Suspicion:
-    """A violation that a failover without a fault may explain, of which nobody has heard yet. `slots` of the keys that it
-    is about, None: any."""
+    """A violation that an unplanned failover may explain, which was not noticed yet. `slots`: of the keys concerned; None:
+    any."""
 
     def __init__(self, at, kind, slots, lines):
         self.at, self.kind, self.slots, self.lines = at, kind, slots, lines
@@ -45,7 +45,7 @@ class Record:
         self.faults = collections.Counter()
         self.windows = []
         self.losses = []
-        self.unasked = []  # Losses of failovers that nobody has asked for
+        self.unasked = []  # Losses of unplanned failovers
         self.suspicions = None  # a list where there can be such failovers
         self.violations = collections.Counter()
         self.shown = []
@@ -77,7 +77,7 @@ class Record:
         self.end(self.begin(kind, text))
 
     def disturbed(self, since, kinds, margin=0.0):
-        """Whether a fault of these kinds was under way at `since` or later, or had ended less than `margin` before."""
+        """Whether a fault of these kinds was in progress at `since` or later, or had ended less than `margin` before."""
         for window in reversed(self.windows):
             if window.kind in kinds and (window.end is None or window.end + margin >= since):
                 return True
@@ -93,7 +93,8 @@ class Record:
         return self.losses[-1]
 
     def lost(self, loss, changed):
-        """It is over, and nobody writes to the old master any more. Without another master nothing was lost."""
+        """The failover is over, and the old master gets no writes any more. If the master did not change, nothing was
+        lost."""
         loss.end = self.now()
         if not changed:
             self.losses.remove(loss)
@@ -103,7 +104,7 @@ class Record:
         return any(loss.begin <= replied and (loss.end is None or sent <= loss.end) and loss.has(slot)
                    for loss in self.losses)
 
-    # ---- failovers that nobody has asked for: a server was not heard of for so long
+    # ---- unplanned failovers: a server was silent for too long
 
     def replaced(self, begin, ranges, moving):
         """One is over. Writes to these slots may be lost that were acknowledged from `begin` until now; what may have come
@@ -117,7 +118,8 @@ class Record:
             self.unasked.append(loss)
 
     def unjudged(self, slots, since, at):
-        """Whether one of those may explain what was seen of these slots at a time, of what was written since another."""
+        """Whether an unplanned failover may explain what was seen of these slots at a time, for data written since another
+        time."""
         return any(loss.begin <= at and since <= loss.end and (slots is None or any(map(loss.has, slots)))
                    for loss in self.unasked)
 
@@ -138,7 +140,7 @@ class Record:
     # ---- violations
 
     def violation(self, kind, text, history=(), slots=None):
-        """`slots`: whose losses can explain it; none of them: nobody's."""
+        """`slots`: the slots whose losses can explain it; empty: none can."""
         lines = ["%s VIOLATION %s: %s" % (self.stamp(), kind, text)]
         lines += ["    " + line for line in history]
         near = [w for w in self.windows if w.end is None or w.end > self.now() - 8][-12:]

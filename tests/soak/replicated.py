@@ -1,8 +1,8 @@
-"""Backends of a soak run whose masters have replicas: a cluster of three masters with a replica each, and a master with
-two replicas that three Sentinels watch.
+"""Backends of a soak run whose masters have replicas: a cluster of three masters with a replica each, and a master with two
+replicas that three Sentinels watch.
 
-`nodes` are all servers; who is a master changes. `shards` are the nodes that can take each other's place, with the slots
-that they had at first.
+`nodes` are all servers; the masters among them change. `shards` are the nodes that can take each other's place, with the
+slots that they had at first.
 """
 
 import servers
@@ -94,7 +94,7 @@ class Cluster(servers.RedisCluster):
         return [n for n in self.nodes if role(n)[:1] == ["slave"] and role(n)[2] == master.port]
 
     def settled(self):
-        """Everybody agrees, every master has its replica, and that has its data."""
+        """All nodes agree, and every master has its replica, which has its data."""
         roles = [role(n) for n in self.nodes]
         if not all(roles) or sorted(r[0] for r in roles) != ["master"] * 3 + ["slave"] * 3:
             return False

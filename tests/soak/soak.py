@@ -91,7 +91,7 @@ class SoakProxy(servers.Proxy):
 
 
 class Retired:
-    """What is known of a key that nobody uses any more; `lowest`, `older`: if a failover has lost writes."""
+    """What is known of a key that no client uses any more; `lowest`, `older`: if a failover has lost writes."""
 
     def __init__(self, db, key):
         self.db, self.kind, self.slot, self.since, self.at = db, key.kind, key.slot, key.since, key.client.record.now()
@@ -169,10 +169,10 @@ class World:
         if len(self.retired) < RETIRED_MAX:
             self.retired[key.name] = Retired(db, key)
 
-    # ---- who takes part
+    # ---- the participants
 
     def cast(self):
-        """Everybody, each with a random generator of its own."""
+        """All participants, each with a random generator of its own."""
         rng, main, second = self.rng, self.proxies[0], self.proxies[1]
         scale = self.args.clients / 100
 

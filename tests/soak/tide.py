@@ -1,10 +1,10 @@
-"""What the replicas have, looked at again and again: so the losses of a failover are known, too, that nobody has asked for.
+"""Watches how far the replicas are, so that the losses of unplanned failovers are known, too.
 
         step ──────── look ──────── another master ──────── all follow it: a new step
           └────── writes acknowledged in here may be lost ──────┘
 
-A server that gets no processor for some seconds is taken for dead and replaced. Each promotion gives the data another
-replication id: where a shard's master still has the one it had, nobody has replaced it meanwhile.
+A server that gets no processor time for some seconds counts as dead and is replaced. Each promotion gives the data a new
+replication id: if a shard's master still has the old id, it was not replaced meanwhile.
 """
 
 import asyncio
@@ -53,13 +53,13 @@ def look(nodes):
 
 
 class Shard:
-    """Nodes of which one is the master of these slots."""
+    """Nodes, one of which is the master of these slots."""
 
     def __init__(self, nodes, ranges):
         self.nodes, self.ranges = nodes, ranges
         self.looking = asyncio.Lock()
         self.last = None  # Look
-        self.excused = 0  # faults under way whose losses are accounted for
+        self.excused = 0  # faults in progress whose losses are accounted for
         self.handed = 0  # failovers under way that lose nothing
 
 

@@ -1,7 +1,7 @@
-"""Ordinary clients of a soak run, each with keys of its own and a model that says what every reply has to be.
+"""Ordinary clients of a soak run, each with its own keys and a model that predicts every reply.
 
-A key whose state is not known any more (an outcome was unknown, a node came back empty) is left for a new one. What
-it may hold at the very end is remembered: a write that was answered is there, one that was not sent is not, one whose
+A key whose state is not known any more (an outcome was unknown, a node came back empty) is left for a new one. What it
+may hold at the very end is remembered: a write that was answered is there, one that was not sent is not, one whose
 outcome is unknown was done once or not at all.
 """
 
@@ -166,7 +166,7 @@ class Ordinary:
         return op
 
     def own_lock(self, kind):
-        """Locks that nobody else knows: as one client uses them, exactly Redis's replies."""
+        """Locks that only this client uses: the replies must be exactly Redis's."""
         rng = self.rng
         key = rng.choice(self.locks)
         if kind == "lock":
@@ -186,7 +186,7 @@ class Ordinary:
     # ---- what came
 
     def check(self, ops, replies, begun):
-        """Compares, and leaves the keys whose state is not known."""
+        """Compares, and gives up the keys whose state is not known."""
         lost = set()
         gone = False
         for op, reply in zip(ops, replies):
@@ -262,7 +262,7 @@ class Ordinary:
     # ---- the loop
 
     async def connect(self):
-        for key in self.locks:  # whose they are on another connection is not a matter of exact replies
+        for key in self.locks:  # attribution on another connection does not give exact replies
             self.leave(key)
         setup = [("HELLO", "3")] if self.protocol == 3 else []
         setup.append(("CLIENT", "SETNAME", self.id))

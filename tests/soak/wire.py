@@ -169,14 +169,14 @@ class Net:
         self.clock = 0.0  # seconds that this process was there to look, and the nodes to answer: their delays do not count
         self.held = 0  # by so many nodes
         self.slowest = 0.0
-        self.slow = None  # the time in which somebody waits for so long
-        self.dying = {}  # address -> "dies" or "leaves" (closes, but refuses nobody), or None
+        self.slow = None  # how long a client waits at most
+        self.dying = {}  # address -> "dies" or "leaves" (closes, but refuses no client), or None
 
     def violation(self, *args, **options):
         self.record.violation(*args, **options)
 
     async def open(self, proxy, who, setup=()):
-        """A Link, or None where nobody listens."""
+        """A Link, or None if there is no listener."""
         loop = asyncio.get_running_loop()
         try:
             _, link = await loop.create_connection(lambda: Link(self, who, proxy.address), *proxy.address)

@@ -1,6 +1,6 @@
 /*
- * What the tests of audit stand on: an engine, a rule in audit mode, a clock, and what has become of it: the incidents,
- * and whatever the engine wanted to do to the wire, which under audit is nothing.
+ * The rig of the audit tests: an engine, a rule in audit mode, a clock, and the results: the incidents, and what the
+ * engine wanted to send, which under audit must be nothing.
  */
 #ifndef LOCKKEEPER_TESTS_AUDIT_RIG_H
 #define LOCKKEEPER_TESTS_AUDIT_RIG_H
@@ -25,7 +25,7 @@ struct fixture {
     int64_t now_ms;
     unsigned counts[INCIDENT_KINDS], total, effects;
     char action[256], holder[64];
-    struct lock_session a, b, c; /* opened by whoever uses them */
+    struct lock_session a, b, c; /* the tests open them */
 };
 
 static void on_incident(void *arg, const struct lock_incident *i) {

@@ -1,4 +1,4 @@
-/* Prints what the command table says, for tests/integration/test_command_table.py to compare with a redis-server.
+/* Prints the command table, so that tests/integration/test_command_table.py can compare it with a redis-server.
  *
  *   dump_commands            a line a row: name arity flags first last step split need
  *   dump_commands keys       reads requests (multibulks) from standard input and prints a line for each:

@@ -1,6 +1,6 @@
 /*
- * What the engine's unit tests share: an engine whose sink takes notes, a rule, a clock, and commands from beginning to
- * end with the answers that Redis would give.
+ * The rig of the engine's unit tests: an engine with a sink that takes notes, a rule, a clock, and whole commands with
+ * the replies that Redis would give.
  */
 #ifndef LOCKKEEPER_TESTS_ENGINE_RIG_H
 #define LOCKKEEPER_TESTS_ENGINE_RIG_H
@@ -105,7 +105,7 @@ static inline void open_as(struct fixture *f, struct lock_session *s, uint64_t i
     engine_session_open(f->engine, s, id, identity, strlen(identity));
 }
 
-/* Two connections of one client, whose locks are the client's. */
+/* Opens two connections of one client, with owner client. */
 static inline void open_colleagues(struct fixture *f, struct lock_session *a, struct lock_session *b) {
     f->rule.owner = LOCK_OWNER_CLIENT;
     open_as(f, a, 1, "app");

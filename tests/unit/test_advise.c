@@ -228,7 +228,7 @@ static void an_operator_makes_no_pool(void **state) {
     SAID(*state, "connections not known");
 }
 
-/* The lock of who comes late was over: what its release frees is another's, and proves nothing. */
+/* The late worker's lock was over: its release frees another worker's lock, and proves nothing. */
 static void a_late_release_makes_no_pool(void **state) {
     for (uint64_t i = 0; i < 40; i++) {
         tell(*state, ADVISE_ACQUIRED, "k", i % 2, "app");
@@ -242,7 +242,7 @@ static void a_late_release_makes_no_pool(void **state) {
                  "overruns 40;");
 }
 
-/* A GETSET that takes over makes no pool, as far as anybody can tell. */
+/* A GETSET that takes over is no evidence of a pool. */
 static void a_swap_makes_no_pool(void **state) {
     for (uint64_t i = 0; i < 20; i++) {
         tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
@@ -354,7 +354,7 @@ static void queued_jobs(void **state) {
     assert_non_null(strstr(l->text[0], "by others 20"));
 }
 
-/* Refused releases are none: it may be a loser's, or somebody's who has nothing to do with it. */
+/* Refused releases do not count: they may be a loser's, or an unrelated client's. */
 static void refused_releases_hand_nothing_over(void **state) {
     char pattern[] = "job*";
     const struct lock_rule rule = {.pattern = pattern, .pattern_len = 4, .hash = 1};
@@ -381,7 +381,7 @@ static void who_releases_too_hands_nothing_over(void **state) {
     SAID(*state, "by others 16");
 }
 
-/* What a script releases that compares nobody has to allow. */
+/* A release by a script that compares needs no rule. */
 static void scripts_hand_over_as_they_like(void **state) {
     struct advise_sight sight = {.key = {.name = "job", .len = 3}, .client_len = 3, .scripted = true, .pttl_ms = 5000};
     for (int i = 0; i < 40; i++) {
@@ -485,7 +485,7 @@ static void written_behind_watch(void **state) {
     SAID(*state, "acquired 20, lost 0, released 20, overruns 0;");
 }
 
-/* A lock without an end whose owner has gone is named, however few have asked for it. */
+/* A lock without an end whose owner has gone is reported, after a few attempts. */
 static void dead_locks(void **state) {
     send_value(*state, ADVISE_ACQUIRED, "job:17:lock", 5, "app", "1", -1);
     for (int i = 0; i < 5; i++)
@@ -759,7 +759,7 @@ static void what_scripts_write(void **state) {
 
 /* ---- fences ---------------------------------------------------------------------------------- */
 
-static const char *held_lock, *over_lock; /* whose lease the writer has, and had */
+static const char *held_lock, *over_lock; /* the leases that the writer has, and had */
 
 static enum lock_writer writer_of(void *arg, const struct lock_key *lock) {
     (void)arg;
@@ -965,7 +965,7 @@ static void every_word_is_explained(void **state) {
 
 /* ---- waiting -------------------------------------------------------------------------------------- */
 
-/* Two workers take turns, and the one that is refused sleeps: so long after each release nobody has the lock. */
+/* Two workers take turns, and the refused one sleeps: for so long after each release the lock is free. */
 static void take_turns(struct advisor *a, const char *key, unsigned turns, int64_t asleep_ms) {
     for (unsigned i = 0; i < turns; i++) {
         uint64_t holder = 1 + i % 2;

@@ -1,6 +1,7 @@
 /*
- * Whose lease a command speaks for, rule by rule; the letters are those of the rules in proxy/lock/attribute.c. Redis
- * is played by a lease a key, which answers as the scripts do; long traffic is the simulator's (tests/sim).
+ * Attribution rule by rule: for which lease a command speaks. The letters are those of the rules in
+ * proxy/lock/attribute.c. One lease for each key stands in for Redis, and answers as the scripts do. The simulator
+ * (tests/sim) has long traffic.
  */
 #include <inttypes.h>
 
@@ -168,7 +169,7 @@ static enum said ask(struct fixture *f, struct lock_session *s, const char *key)
     return r.outcome == LOCK_RELEASED || r.outcome == LOCK_ADOPTED ? CARRIED_OUT : REFUSED;
 }
 
-/* What is known of the session's family of such keys. */
+/* The facts about the session's family of keys. */
 static const struct family *family_known(struct fixture *f, const struct lock_session *s, const char *key) {
     uint64_t keys = advise_pattern_hash(key, strlen(key));
     const struct family *known =
@@ -360,7 +361,7 @@ static void suspect(struct fixture *f, struct lock_session *holder, struct lock_
 
 enum { PATIENCE = 3 };
 
-/* The release that was refused was the holder's: nobody of the family has sent another one behind three more losses. */
+/* The refused release was the holder's: after three more losses no other session of the family has sent a release. */
 static void b_a_lease_makes_way_after_three_losses_in_a_row(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;
@@ -374,7 +375,7 @@ static void b_a_lease_makes_way_after_three_losses_in_a_row(void **state) {
     assert_int_equal(votes(f, &a, "lock:x"), 1);
     assert_int_equal(pooled(f), 0);
     assert_true(give(f, &b, "lock:x"));
-    /* Whoever asks, the session that acquired the lease too; and two crossings make a pool. */
+    /* Any session that asks, including the one that acquired the lease; and two crossings make a pool. */
     take(f, &a, "lock:yy");
     lease_of("lock:yy")->suspects = 1;
     lose_row(f, &c, "lock:yy", PATIENCE - 1);
@@ -392,7 +393,7 @@ static void b_a_lease_makes_way_after_three_losses_in_a_row(void **state) {
     assert_int_equal(pooled(f), 1);
     assert_int_equal(incidents(f, INCIDENT_SHARED), 1);
     assert_string_equal(incident(f, INCIDENT_SHARED)->client, "app");
-    /* From now on connections are nobody's own. */
+    /* From now on connections do not belong to single workers. */
     uint64_t used;
     assert_true(give_by(f, &a, "lock:z", &used));
     assert_int_not_equal(used, 0);
@@ -741,7 +742,7 @@ static void c3_a_missed_release_shifts_not_for_longer_than_itself(void **state) 
     assert_true(give(f, &a, "lock:x"));
 }
 
-/* C3 holds whoever's the older claim was: its session may be known to be one worker's. */
+/* C3 also holds for an older claim of another session, which may be known as a single worker. */
 static void c3_holds_for_the_session_that_releases(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;
@@ -953,7 +954,7 @@ static void owner_connection_knows_no_crossing(void **state) {
     assert_int_equal(incidents(f, INCIDENT_FOREIGN_RELEASE), 5);
 }
 
-/* Nobody's colleagues are to be asked for, and so an attempt of its own shortens no memory of a lease. */
+/* No colleagues can exist, so a session's own attempt does not shorten the memory of its lease. */
 static void owner_connection_remembers_a_lease_that_its_session_asked_for(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -1211,7 +1212,7 @@ static void c4_a_release_that_was_held_back_is_for_no_later_lease(void **state) 
     assert_int_equal(ask(f, &b, "lock:x"), REFUSED);
 }
 
-/* Whoever cannot ask again is answered at once, and where what is known decides nobody waits. */
+/* A command that can't be held back is answered at once; if the facts decide, no command is held back. */
 static void c4_some_are_never_held_back(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -1375,13 +1376,13 @@ static void f_a_losers_expire_is_believed_later(void **state) {
 
 /* ---- D: losers that release --------------------------------------------------------------------- */
 
-/* Workers of one connection whose losers release too, until that is known. */
+/* Workers of one connection whose losers also release, until that is known. */
 static void teach_releasing_losers(struct fixture *f, struct lock_session *s, const char *key) {
     for (int i = 0; i < 6; i++) {
         take(f, s, key);
         attempt(f, s, key);
         attempt(f, s, key);
-        give(f, s, key); /* a loser's: it frees the lock, while nobody knows better */
+        give(f, s, key); /* a loser's: it frees the lock until more is known */
         free_lock(key);
         give(f, s, key);
         give(f, s, key);
@@ -1488,7 +1489,7 @@ static void e_a_suspicious_lease_that_ends_says_nothing(void **state) {
     assert_int_equal(votes(f, &a, "lock:x"), 0);
 }
 
-/* Whose write it is: a session whose lease is over without its own release is late, whoever holds the lock. */
+/* Late writes: a session whose lease is over without a release of its own is late, whether or not the lock is held. */
 static void e_a_write_is_late_all_the_same(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, stranger, colleague;
@@ -1560,7 +1561,7 @@ static void f_who_may_set_an_expiry(void **state) {
     assert_string_equal(would_right(f, &b, LOCK_EXTEND, "lock:x"), "leased");
     assert_int_equal(would_use(f, &shared, LOCK_EXTEND, "lock:x"), claim);
     assert_string_equal(would_right(f, &shared, LOCK_EXTEND, "lock:x"), "believe");
-    /* A session whose claim is of a lease that has ended is a stranger to the live one. */
+    /* A session with a claim of an ended lease has none to the live lease. */
     assert_true(give(f, &a, "lock:x"));
     take(f, &dog, "lock:x");
     lapse(f, "lock:x", 1000);
@@ -1981,7 +1982,7 @@ static void c4_behind_several_proxies_a_later_release_is_believed_at_last(void *
     }
 }
 
-/* What is learnt late counts for what made way before: nobody's release is expected of it. */
+/* Later knowledge also counts for a lease that made way before: no release is expected for it. */
 static void what_made_way_before_a_pool_was_known_is_spent(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -2013,7 +2014,7 @@ static void what_another_proxy_gave_is_gone_with_the_next_lease(void **state) {
     assert_true(give(f, &a, "lock:x"));
     take_elsewhere(f, &b, "lock:x");
     attempt(f, &a, "lock:x");
-    pass(f, 30000); /* nobody has met it since */
+    pass(f, 30000); /* no session has used it since */
     assert_int_equal(stats(f).claims, 0);
 }
 

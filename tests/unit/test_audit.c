@@ -1,5 +1,5 @@
 /*
- * Audit, command by command: which incident is inferred from a command that ran as it was, and what is believed of the
+ * Audit, command by command: the incident that follows from a command that ran unchanged, and what is believed of the
  * lock afterwards.
  */
 #include "tests/unit/audit_rig.h"
@@ -96,7 +96,7 @@ static void a_late_release_of_an_unknown_holders_lock(void **state) {
     struct lock_session a;
     open_as(f, &a, 1, "a");
     acquire(f, &a, "1", 1000);
-    f->now_ms += 1500; /* somebody acquires elsewhere */
+    f->now_ms += 1500; /* another client acquires elsewhere */
     assert_int_equal(see(f, &a, LOCK_RELEASE, EFFECT_DONE), LOCK_FOREIGN);
     INCIDENTS(f, INCIDENT_LATE_RELEASE, 1);
     assert_string_equal(f->holder, "");
@@ -156,7 +156,7 @@ static void what_is_not_known_is_not_reported(void **state) {
     assert_int_equal(see(f, &a, LOCK_EXTEND, EFFECT_DONE), LOCK_OPEN);
     assert_int_equal(see(f, &a, LOCK_REPLACE, EFFECT_ABSENT), LOCK_FREE);
     assert_int_equal(f->total, 0);
-    /* but who was told that somebody else has it */
+    /* but a session that was told that another holds it */
     assert_int_equal(see(f, &b, LOCK_ACQUIRE, EFFECT_LOST), LOCK_FOREIGN);
     assert_int_equal(see(f, &b, LOCK_RELEASE, EFFECT_DONE), LOCK_FOREIGN);
     INCIDENTS(f, INCIDENT_FOREIGN_RELEASE, 1);
@@ -279,7 +279,7 @@ static void a_one_shot_clients_lock_would_be_kept(void **state) {
     assert_int_equal(f->total, 2); /* and that the lock has no expiry */
 }
 
-/* Redis has such a lock for ever; what is remembered of it ends when it would have ended. */
+/* On Redis the lock stays for ever; the memory of it ends when it would have ended. */
 static void a_lock_without_an_end_is_forgotten_with_its_owner(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;

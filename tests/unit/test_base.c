@@ -349,8 +349,8 @@ static void test_iobuf_stream(void **state) {
     close(fds[1]);
 }
 
-/* Taken out in pieces of any size, for somebody else to write: all bytes in their order, and pieces as long as can be.
- */
+/* Bytes are peeked in pieces of any size, for another function to write: all bytes in order, in pieces as long as
+ * possible. */
 static void test_iobuf_peek(void **state) {
     (void)state;
     struct chunk_pool pool;
@@ -560,7 +560,8 @@ static void meet(void *arg, struct table_link *link) {
     met[LIST_ENTRY(link, struct numbered, link)->number]++;
 }
 
-/* A walk in steps meets who stays once, and others once at most, however the table's size changes meanwhile. */
+/* A walk in steps visits an element that stays exactly once, and others at most once, while the table's size
+ * changes. */
 static void test_table_walk(void **state) {
     (void)state;
     static struct numbered all[STAYING + PASSING];

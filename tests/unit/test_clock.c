@@ -25,7 +25,7 @@ static void passes(int64_t ms) {
     passed += ms;
 }
 
-/* Leases go on as if nobody had touched the clock; who is told the time is told what it says. */
+/* Leases continue as if the clock had not been set; a function that asks for the time gets the new time. */
 static void test_it_is_set(void **state) {
     wall = 1700000000000;
     passed = 5000;

@@ -352,7 +352,7 @@ static void assert_shares(const char *words, bool shares) {
     config_free(c);
 }
 
-/* Everybody is the proxy's user only where all are this machine's. */
+/* Clients without login are the proxy's user only if all clients are local. */
 static void test_shared_user(void **state) {
     (void)state;
     static const char *const local[] = {"127.0.0.1", "127.0.0.1 -::1", "::1", "localhost", "-127.1.2.3", "\"\""};
@@ -749,7 +749,8 @@ static void test_show(void **state) {
     config_free(c);
 }
 
-/* Who strangers are is settled at the start: whom to believe changes where that stays as it is. */
+/* Whether clients without login are the proxy's user is fixed at the start: proxy-protocol may only change if that
+ * stays the same. */
 static void test_take_over_proxy_protocol(void **state) {
     (void)state;
     static const struct {
@@ -950,7 +951,7 @@ static void test_conf_comments(void **state) {
                 known = strcmp(config_directive_get(i).name, name) == 0;
             if (!known || strcmp(name, "include") == 0)
                 continue;
-            char example[500]; /* who is somebody has a password */
+            char example[500]; /* a user name needs a password */
             bool login = strcmp(name, "upstream-user") == 0 || strcmp(name, "sentinel-user") == 0;
             int kind = login ? (int)(strchr(name, '-') - name) : 0;
             snprintf(example, sizeof(example), "%s\n%.*s%s", line + 2, kind, name, login ? "-password x" : "");

@@ -1,6 +1,6 @@
 /*
- * The lock engine, row by row: whose claim a command uses, what spends it, what is renewed and what is reported. The
- * rules of attribution one by one are test_attribution's, long interleavings the simulator's (tests/sim).
+ * The lock engine, row by row: the claim that a command uses, what spends it, what is renewed and what is reported.
+ * test_attribution has the rules of attribution one by one, the simulator (tests/sim) long interleavings.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -121,7 +121,7 @@ static void identities_have_names(void **state) {
     assert_ptr_equal(s.client, t.client);
 }
 
-/* ---- whose claim: the table -------------------------------------------------------------------- */
+/* ---- which claim: the table -------------------------------------------------------------------- */
 
 static void connection_uses_its_own_claims_only(void **state) {
     struct fixture *f = *state;
@@ -253,7 +253,7 @@ static void auto_uses_claims_of_a_multiplexing_library(void **state) {
     /* What may be meant to acquire is not taken for the holder's. */
     assert_int_equal(would_use(f, &b, LOCK_REPLACE, "lock:x"), 0);
     assert_int_equal(would_use(f, &b, LOCK_COUNT_UP, "lock:x"), 0);
-    /* What was lost over it says nothing of who releases. */
+    /* A loss over the session is no evidence about its releases. */
     lose(f, &b, "lock:x");
     assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), claim);
     run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
@@ -277,7 +277,7 @@ static void auto_uses_claims_of_sessions_that_closed(void **state) {
     assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), 0);
 }
 
-/* Each of those who come after it would be told that the lock is its own. */
+/* Otherwise each later client would be told that the lock is its own. */
 static void nobody_acquires_by_what_a_closed_session_left(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -290,7 +290,7 @@ static void nobody_acquires_by_what_a_closed_session_left(void **state) {
     assert_int_equal(would_use(f, &b, LOCK_REPLACE, "lock:x"), 0);
     assert_int_equal(would_use(f, &b, LOCK_SWAP, "lock:x"), 0);
     assert_int_equal(would_use(f, &b, LOCK_COUNT_UP, "lock:x"), 0);
-    /* A session whose attempt came to nothing holds nothing, also where Redis never saw it. */
+    /* A session whose attempt failed holds nothing, even if Redis never saw the attempt. */
     assert_int_equal(would_use(f, &b, LOCK_REWRITE, "lock:x"), 0);
 }
 
@@ -354,7 +354,7 @@ static void claims_move_with_the_identity(void **state) {
     assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), claim);
 }
 
-/* The last connection of an identity that calls itself otherwise leaves nobody behind for what earlier ones hold. */
+/* The last connection of an identity changes its name: no connection is left for the leases of earlier ones. */
 static void a_new_name_leaves_what_was_shared(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -503,7 +503,7 @@ static void what_is_known_to_be_gone_does_not_come_back(void **state) {
     run(f, &a, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
     struct lock_result held = result(LOCK_HELD, f->fence);
     finish(f, &b, &attempt, &held);
-    /* Nobody waits for that lease, and what is live now, of which this process does not know, may be its client's. */
+    /* No session waits for that lease; the live lease, which this process does not know, may be its client's. */
     unsigned waiters = 0;
     engine_each_contention(f->engine, f->now_ms, add_waiters, &waiters);
     assert_int_equal(waiters, 0);
@@ -546,7 +546,7 @@ static void any_and_operator_have_their_own_rights(void **state) {
     f->rule.owner = LOCK_OWNER_ANY;
     acquire(f, &a, "lock:x", "1", 30000, false);
     assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:x"), "any");
-    /* Whoever released it, the lease's own claim is spent. */
+    /* Whichever session released it, the lease's own claim is spent. */
     run(f, &b, LOCK_RELEASE, "lock:x", LOCK_RELEASED, f->fence);
     assert_int_equal(stats(f).claims, 0);
     assert_int_equal(f->note_count, 0);
@@ -588,7 +588,7 @@ static void adoption_is_not_for_losers(void **state) {
     /* A loss counts until the claim memory is over. */
     pass(f, f->rule.claim_memory_ms + 1);
     assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "believe");
-    /* A client known to share its connections: the loser was somebody else. */
+    /* A client known to share its connections: the loser was another worker. */
     f->rule.owner = LOCK_OWNER_CLIENT;
     run(f, &a, LOCK_ACQUIRE, "lock:x", LOCK_HELD, 50);
     assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "believe");
@@ -718,7 +718,8 @@ static bool is_free(struct fixture *f, struct lock_session *s, enum lock_verb ve
     return plan.data_free;
 }
 
-/* Everybody may touch data, but who has tried for it in vain, or has a release to come; writing it makes both good. */
+/* Every session may write data, except one that has tried for it in vain or has a release to come; the write ends
+ * both. */
 static void data_is_everybodys(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;
@@ -732,7 +733,7 @@ static void data_is_everybodys(void **state) {
     assert_true(is_free(f, &b, LOCK_PASS, "lock:x"));
     assert_true(is_free(f, &b, LOCK_CLOBBER, "lock:x"));
     assert_true(is_free(f, &a, LOCK_REPLACE, "lock:x"));
-    assert_false(is_free(f, &a, LOCK_SWAP, "lock:x")); /* somebody has tried for it */
+    assert_false(is_free(f, &a, LOCK_SWAP, "lock:x")); /* a session has tried for it */
     assert_true(is_free(f, &a, LOCK_SWAP, "lock:y"));
     run(f, &b, LOCK_PASS, "lock:x", LOCK_OPEN, 0);
     assert_true(is_free(f, &b, LOCK_RELEASE, "lock:x"));
@@ -813,7 +814,7 @@ static void a_client_that_shares_swaps_what_any_of_it_read(void **state) {
     finish(f, &a, &plan, &unsent);
 }
 
-/* What somebody's script found unchanged is no newer than what its owner does, whichever was sent first. */
+/* A script that found the lock unchanged is not newer than its owner's command, in either order of sending. */
 static void a_script_that_changed_nothing_overtakes_nobody(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -894,7 +895,7 @@ static void a_script_behind_the_end_of_a_lease_released_nothing(void **state) {
     assert_int_equal(stats(f).released, 0);
     /* A lease that made way before its end, by whatever hand, has no release to come over shared connections. */
     assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:y"), 0);
-    /* Nobody knows whether it ran. */
+    /* It is not known whether it ran. */
     struct lock_session c;
     open_as(f, &c, 3, "third");
     claim = acquire(f, &c, "lock:z", "1", 30000, false);
@@ -905,7 +906,7 @@ static void a_script_behind_the_end_of_a_lease_released_nothing(void **state) {
     assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:z"), claim);
 }
 
-/* The script has released a lease that a renewal had prolonged, whose answer is still on its way. */
+/* The script has released a lease that a renewal had prolonged; the renewal's reply is still in flight. */
 static void a_release_by_script_is_noticed_beside_a_renewal(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -926,7 +927,8 @@ static void a_release_by_script_is_noticed_beside_a_renewal(void **state) {
     assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), next);
 }
 
-/* The script is told of one reading, the newest; the answer must not be taken for success by whoever had another. */
+/* The script is given the newest value that was read; a session that read an older one must not take the reply for
+ * success. */
 static void a_refused_swap_misleads_whoever_read_its_answer(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, other;
@@ -1141,7 +1143,8 @@ static void answers_may_overtake_each_other(void **state) {
     assert_int_equal(stats(f).claims, 3);
 }
 
-/* Which of two that cross was first in Redis, nobody knows: the holder's lease is not taken for over too early. */
+/* Of two crossing replies it is not known which was first in Redis: the holder's lease must not count as over too
+ * early. */
 static void of_answers_that_cross_the_later_end_counts(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
@@ -1465,7 +1468,7 @@ static void abandoned_leases_are_reported(void **state) {
     f->now_ms += 10000;
     engine_session_close(f->engine, &a, f->now_ms);
     assert_non_null(strstr(incident(f, INCIDENT_ABANDONED)->action, "20000 ms"));
-    /* With the application's own expiry only for those who are known to release. */
+    /* With the application's own expiry only for sessions that are known to release. */
     open_as(f, &b, 2, "job");
     acquire(f, &b, "lock:y", "1", 5000, false);
     run(f, &b, LOCK_RELEASE, "lock:y", LOCK_RELEASED, f->fence);

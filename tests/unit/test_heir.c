@@ -1,6 +1,6 @@
 /*
- * Renewal without an end, for those who come back, and at the stop of the process: proxy/lock/heir.c and what lease.c
- * does for it. Long interleavings are the simulator's.
+ * Renewal without an end for clients that come back, and at the stop of the process: proxy/lock/heir.c and its part of
+ * lease.c. The simulator has long interleavings.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -124,7 +124,7 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* Opens a session as the session layer does: who it is becomes known afterwards. */
+/* Opens a session as the session layer does: its identity is set afterwards. */
 static void come(struct fixture *f, int s, const char *identity) {
     engine_session_open(f->engine, &f->sessions[s], ++f->ids, "", 0);
     engine_session_identify(f->engine, &f->sessions[s], identity, strlen(identity), f->now_ms);
@@ -276,7 +276,7 @@ static void a_one_shot_clients_lock_is_kept(void **state) {
     assert_int_equal(live(f), 0);
     assert_int_equal(f->incidents[INCIDENT_ONE_SHOT], 1);
     assert_int_equal(f->incidents[INCIDENT_OVERRUN], 0);
-    assert_int_equal(f->told, 0); /* nobody comes back for it at another proxy */
+    assert_int_equal(f->told, 0); /* no client comes back for it at another proxy */
 }
 
 static void a_one_shot_client_holds_for_long(void **state) {
@@ -355,7 +355,7 @@ static void the_rule_may_keep_none(void **state) {
     leave_one_shot(f, 0, 1);
     assert_no_one_shot(f);
     f->rule.one_shot_ms = DAY_MS;
-    f->rule.owner = LOCK_OWNER_CONNECTION; /* whose lock no other connection could release */
+    f->rule.owner = LOCK_OWNER_CONNECTION; /* no other connection could release its lock */
     come(f, 0, "host");
     acquire(f, 0, "lock:x");
     leave_one_shot(f, 0, 1);
@@ -393,7 +393,7 @@ static void max_hold_may_be_shorter(void **state) {
     assert_int_equal(live(f), 0);
 }
 
-/* Nobody comes back for it, so that the proxy gives it all of its time as it stops. */
+/* No client comes back for it, so the proxy gives it all of its time when it stops. */
 static void a_stop_gives_a_one_shot_clients_lock_its_time(void **state) {
     struct fixture *f = *state;
     const struct kept *k = one_shot(f, "host", "lock:x");
@@ -406,7 +406,7 @@ static void a_stop_gives_a_one_shot_clients_lock_its_time(void **state) {
     assert_int_equal(f->told, 0);
 }
 
-/* ---- who comes back -------------------------------------------------------------------------------- */
+/* ---- clients that come back ------------------------------------------------------------------------------ */
 
 static void who_comes_back_goes_on(void **state) {
     struct fixture *f = *state;
@@ -426,7 +426,7 @@ static void who_comes_back_goes_on(void **state) {
     assert_int_equal(f->incidents[INCIDENT_RENEWAL_LOST], 0);
 }
 
-/* Redis kept the lock for its lease; somebody who comes late finds it so. */
+/* Redis kept the lock for its lease; a client that comes back late still finds it. */
 static void late_is_better_than_never(void **state) {
     struct fixture *f = *state;
     come(f, 0, "app");
@@ -464,7 +464,7 @@ static void a_crashed_workers_lock_is_free(void **state) {
     assert_int_equal(f->incidents[INCIDENT_ABANDONED], 1);
 }
 
-/* A session that asks for the lock does not hold it: the next one who came does, perhaps, and at last nobody. */
+/* A session that asks for the lock does not hold it: perhaps the next new session does, and at last none. */
 static void who_asks_for_it_does_not_hold_it(void **state) {
     struct fixture *f = *state;
     come(f, 0, "app");
@@ -567,7 +567,7 @@ static void names_are_kept_apart(void **state) {
     assert_int_equal(live(f), 0);
 }
 
-/* A session whose commands would not count for the lease would only keep it from everybody. */
+/* A session whose commands would not count for the lease must not inherit it: it would only block others. */
 static void nobody_comes_back_to_a_connections_own(void **state) {
     struct fixture *f = *state;
     f->rule.owner = LOCK_OWNER_CONNECTION;
@@ -719,7 +719,7 @@ static void a_handover_that_was_not_done(void **state) {
 
 /* ---- at another proxy -------------------------------------------------------------------------------- */
 
-/* What a session of another proxy has left now, as that one tells it. */
+/* A lease that a session of another proxy has left, as that proxy reports it. */
 static struct lock_left elsewhere(struct fixture *f, const char *name, const char *group) {
     struct lock_left left = {.key = key_of(name),
                              .identity = "app",
@@ -796,7 +796,7 @@ static void who_comes_from_another_proxy_goes_on(void **state) {
     assert_int_equal(f->told, 2);
 }
 
-/* Where connections are shared, whoever comes is there for all of it. */
+/* If connections are shared, any new connection inherits all leases. */
 static void a_pool_comes_from_another_proxy(void **state) {
     struct fixture *f = *state;
     struct lock_left x = elsewhere(f, "lock:x", "p:1"), y = elsewhere(f, "lock:y", "p:2");
@@ -824,7 +824,7 @@ static void who_came_from_another_proxy_and_left_is_gone(void **state) {
     leave(f, 0);
     pass(f, LEASE_MS + 2 * STEP_MS);
     assert_int_equal(live(f), 0);
-    inherit(f, &x); /* and nobody has come */
+    inherit(f, &x); /* and no client has come */
     pass(f, LEASE_MS + 2 * STEP_MS);
     assert_int_equal(live(f), 0);
 }

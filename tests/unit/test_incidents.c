@@ -173,11 +173,11 @@ static struct sums total(struct incidents *i) {
     return sums;
 }
 
-/* Beyond the bound nothing is lost of the sum, and who goes on is still told apart. */
+/* Beyond the bound the sum stays complete, and a client that goes on still has its own group. */
 static void test_sums_are_bounded(void **state) {
     struct incidents *i = *state;
     char name[32];
-    for (int n = 0; n < 3000; n++) { /* all at once: there is nobody who has been quiet */
+    for (int n = 0; n < 3000; n++) { /* all at once: no group has been quiet */
         snprintf(name, sizeof(name), "n%d", n);
         add(i, n % 2 ? "flood" : "rare", n == 7 ? "a" : name, n);
     }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Who may include whom: every #include is held against the table below, every header compiles alone, and no header
-declares another room's functions.
+"""Which folder may include which: every #include is checked against the table below, every header compiles alone, and no header
+declares another folder's functions.
 
-The table is the project's layering. A folder that needs something of a folder it may not include takes a callback
-with an argument instead. Run from anywhere; prints each offence with its file and line, and exits 1 if there is one.
+The table is the project's layering. A folder that needs something of a folder it may not include takes a callback with an
+argument instead. Run from anywhere; prints each offence with its file and line, and exits 1 if there is one.
 """
 import os
 import re
@@ -55,10 +55,10 @@ LAYERS = {
     "proxy": (EVERYTHING, ("libev", "hiredis", "libuuid")),
     # The simulator drives the engine, which has no input or output, and the scripts as the proxy sends them.
     "tests/sim": (("parser", "proxy/base", "proxy/lock", "proxy/upstream"), ("lua", "lauxlib", "lualib")),
-    # Its part for those who wait has the proxy's own wait.c between the two.
+    # The part for waiting attempts uses the proxy's own wait.c.
     "tests/sim/waits": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
                          "proxy/session/locks", "tests/sim"), ()),
-    # And that for data under locks its fence.c; the time is told as to those who wait.
+    # The part for data under locks uses the proxy's own fence.c; the time is passed in the same way.
     "tests/sim/fences": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
                           "proxy/session/locks", "tests/sim", "tests/sim/waits"), ()),
     "tests/fuzz": (EVERYTHING, ("libev",)),

@@ -192,8 +192,8 @@ static void acquire(struct fixture *f, int first, int count) {
 
 enum { TICK_TIMERS = 64 }; /* what a shard does in a tick that comes in time */
 
-/* Ticks until `due` leases, all of one shard, have been gone through. No tick asks for more renewals than everybody
- * else's requests may wait behind. */
+/* Ticks until `due` leases, all of one shard, have been visited. No tick asks for more renewals than other requests may
+ * wait behind. */
 static void tick_all(struct fixture *f, int due) {
     int ticks = due / TICK_TIMERS + 1;
     for (int i = 0; i < ticks; i++) {
@@ -331,7 +331,7 @@ static void looking_in_stops_nobody(void **state) {
     look_through(f, 0, &seen);
     assert_int_equal(seen.count, SHOWN);
     assert_int_equal(seen.fence, newest - SHOWN + 1);
-    look_through(f, LATER, &seen); /* the table grows: those who were there are seen, or newer ones instead */
+    look_through(f, LATER, &seen); /* the table grows: elements that were there are visited, or newer ones instead */
     assert_int_equal(seen.count, SHOWN);
     assert_true(seen.fence > newest - SHOWN);
 }
@@ -421,7 +421,7 @@ static void who_leaves_with_many_leases_stops_nobody(void **state) {
     tear_down((void **)&f);
 }
 
-/* Locks whose owners have left cost who leaves after them nothing, whoever it is. */
+/* Locks whose owners have left cost a client that leaves later nothing. */
 static void who_leaves_behind_many_owners_pays_nothing(void **state) {
     struct fixture *f = *state;
     uint64_t id = SESSIONS;

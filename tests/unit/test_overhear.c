@@ -1,4 +1,4 @@
-/* MONITOR's lines: read as Redis writes them, and followed to what became of each command. */
+/* MONITOR's lines: read as Redis writes them, and followed to the result of each command. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -183,7 +183,7 @@ static void garbage_is_counted(void **state) {
     assert_int_equal(lines_of(rig)->count, 0);
 }
 
-/* ---- what became of them ---- */
+/* ---- results ---- */
 
 /* Of the first attempt it is assumed that the lock was free. */
 static void setnx_expire_del(void **state) {
@@ -242,7 +242,7 @@ static void losers_that_delete(void **state) {
     said(rig, "in vain 20");
 }
 
-/* The lock has ended by its expiry when it is deleted, and is somebody else's. */
+/* The lock has ended by its expiry when it is deleted, and another client holds it. */
 static void late_deletes(void **state) {
     struct rig *rig = *state;
     for (int i = 0; i < 12; i++) {

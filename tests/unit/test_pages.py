@@ -45,7 +45,7 @@ def pages():
 
 
 def rows(text, first):
-    """The cells of the rows of the table whose heading's first cell is `first`; None: there is no such table."""
+    """The cells of the rows of the table whose first heading is `first`; None: there is no such table."""
     lines, found = iter(text.splitlines()), None
     for line in lines:
         if re.match(r"\| *%s *\|" % re.escape(first), line):

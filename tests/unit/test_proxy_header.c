@@ -209,7 +209,7 @@ static void test_changed(void **state) {
     }
 }
 
-/* ---- who is believed ------------------------------------------------------------------------------ */
+/* ---- trusted addresses ------------------------------------------------------------------------------ */
 
 static bool have(const struct networks *n, const char *address) {
     struct sockaddr_storage a = {.ss_family = AF_UNIX};

@@ -1,5 +1,5 @@
-/* Requests: every vector whole, cut at every byte, byte by byte, and with others behind it. Buffers are of
- * the exact size of what has come, so that AddressSanitizer sees a read beyond it. */
+/* Requests: every vector whole, cut at every byte, byte by byte, and with others after it. Buffers are exactly as long
+ * as the bytes that have come, so that AddressSanitizer sees a read beyond them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -280,7 +280,7 @@ static void test_text(void **state) {
     lock_rules_unref(rules);
 }
 
-/* A rule outlives a reload as long as somebody holds its set. */
+/* A rule outlives a reload as long as there is a reference to its set. */
 static void test_references(void **state) {
     (void)state;
     struct lock_rules *rules = lock_rules_new();

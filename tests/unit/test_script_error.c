@@ -1,5 +1,5 @@
-/* Errors from inside scripts, in the words of Redis 6.2 (src/scripting.c there) and 7.0: what remains is what the
- * command alone would have been answered with. */
+/* Errors from inside scripts, with the texts of Redis 6.2 (src/scripting.c there) and 7.0: the remaining text is the
+ * error of the command alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ static const struct {
     /* 7.0 */
     {WRONGTYPE " script: " SHA ", on @user_script:1.", WRONGTYPE},
     {"ERR value is out of range script: " SHA ", on @user_script:27.", "ERR value is out of range"},
-    /* none of these is of a script */
+    /* none is from a script */
     {WRONGTYPE, NULL},
     {"ERR Error running script (call to f_" SHA "): something else", NULL},
     {"ERR Error running script (call to f_", NULL},

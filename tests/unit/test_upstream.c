@@ -173,7 +173,8 @@ static void test_logins(void **state) {
     assert_string_equal(error, "UPSTREAM the client's login is not known any more; the request was not sent");
     assert_true(upstream_login_intern("alice", 5, "guess", 5) != wrong);
 
-    assert_false(upstream_login_prove(alice)); /* right, for the first time: it is known again, whoever else came */
+    assert_false(
+        upstream_login_prove(alice)); /* accepted for the first time: it is remembered, whatever other logins come */
     for (int i = 0; i < 2; i++)
         upstream_login_release(alice);
     uint32_t later = upstream_login_intern("alice", 5, "other", 5);
@@ -472,7 +473,7 @@ static void test_batch(void **state) {
     rig_close(&rig);
 }
 
-/* A user who may not MULTI gets the reply of the command in the middle. */
+/* A user without the right to MULTI gets the reply of the command in the middle. */
 static void test_batch_refused(void **state) {
     struct rig rig;
     rig_open(&rig, UPSTREAM_STANDALONE, server.address);
@@ -526,7 +527,7 @@ static void test_killed_and_back(void **state) {
     redis_stop(&own);
 }
 
-/* A connection that ends between two requests costs nobody anything. */
+/* A connection that ends between two requests causes no error. */
 static void test_unsent_is_sent_again(void **state) {
     struct rig rig;
     rig_open(&rig, UPSTREAM_STANDALONE, server.address);
@@ -640,12 +641,12 @@ static void test_nonsense(void **state) {
     fake_open(&f, &rig, "HTTP/1.1 400 Bad Request\r\n\r\n");
     rig.addresses[0] = f.address;
     rig_start(&rig);
-    expect_lost(&rig, &f, "what it sent is no RESP");
+    expect_lost(&rig, &f, "it sent bytes that are not RESP");
     struct call c;
     call_init(&c);
     const char *error = call_try(&rig, &c, &plain_lane, -1, "GET", "k", NULL); /* it is left alone for a while */
     assert_non_null(error);
-    assert_non_null(strstr(error, "can't be reached (what it sent is no RESP); the request was not sent"));
+    assert_non_null(strstr(error, "can't be reached (it sent bytes that are not RESP); the request was not sent"));
     f.answer = "+fine\r\n";
     call_init(&c);
     AWAIT(&rig, !call_try(&rig, &c, &plain_lane, -1, "GET", "k", NULL));
@@ -664,7 +665,7 @@ static void test_one_reply_too_many(void **state) {
     rig.addresses[0] = f.address;
     rig_start(&rig);
     for (int i = 0; i < 5; i++)
-        EXPECT(&rig, -1, "+one\r\n", "GET", "k"); /* a new connection each time: 'two' reaches nobody */
+        EXPECT(&rig, -1, "+one\r\n", "GET", "k"); /* a new connection each time: 'two' is never delivered */
     assert_int_equal(f.accepted, 5);
     fake_close(&f);
     rig_close(&rig);

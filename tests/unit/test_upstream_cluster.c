@@ -1,6 +1,6 @@
 /*
- * The upstream on a cluster: three real masters and a replica, with slots that really move, and fakes for nodes that
- * send requests in circles or answer CLUSTER SLOTS with nonsense.
+ * The upstream on a cluster: three real masters and a replica, with slots that really move, and fake nodes that
+ * redirect in circles or send a malformed CLUSTER SLOTS.
  */
 #include "tests/unit/upstream_rig.h"
 
@@ -37,7 +37,7 @@ static void open_cluster(struct rig *rig) {
 
 static void test_map(void **state) {
     struct rig rig;
-    rig_open(&rig, UPSTREAM_CLUSTER, "127.0.0.1:1"); /* nobody is there: the next seed is asked */
+    rig_open(&rig, UPSTREAM_CLUSTER, "127.0.0.1:1"); /* no node is there: the next seed is asked */
     rig.addresses[1] = servers[2].address;
     rig.config.address_count = 2;
     rig_start(&rig);
@@ -325,7 +325,7 @@ static void test_migration_under_load(void **state) {
     rig_close(&rig);
 }
 
-/* A slot that nobody serves: the cluster's own words, from the map or from a node. */
+/* A slot without a node: the cluster's own error, from the map or from a node. */
 static void test_uncovered_slot(void **state) {
     int slot = slot_of(1, 500);
     char key[32];
@@ -581,7 +581,7 @@ static void test_asking_is_one_unit(void **state) {
     close_fakes(&rig, &a, &b);
 }
 
-/* A node whose every answer invents another node takes no memory that is not given back. */
+/* A node that invents another node in every reply: all memory is given back. */
 static void fake_invents(struct fake_conn *c, const char *data, size_t len) {
     char answer[64];
     for (const char *get = data; (get = memchr(get, 'G', (size_t)(data + len - get))); get++) {
@@ -631,8 +631,8 @@ static void fake_greets(struct fake_conn *c) {
     fake_say(c, greeting);
 }
 
-/* hiredis ends the process where a Sentinel sends what nobody asked for, or a message that is none: it must not get to
- * see that. */
+/* hiredis aborts on a Sentinel's reply without a request, or on a malformed message: hiredis must not get to see
+ * them. */
 static void test_sentinels_that_say_too_much(void **state) {
     static const char *const greetings[] = {"+OK\r\n+OK\r\n+OK\r\n+OK\r\n",
                                             ":1\r\n:1\r\n:1\r\n:1\r\n",

@@ -1,5 +1,5 @@
 /*
- * Queues of those who wait: proxy/lock/waiting.c. Sessions and sockets are the integration tests'.
+ * Queues of waiting attempts: proxy/lock/waiting.c. The integration tests have sessions and sockets.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,7 +55,7 @@ static void leave(struct rig *r, unsigned i, enum waiting_end end) {
     assert_null(r->w[i].queue);
 }
 
-/* Whoever the thread is told of, and whether it tries. */
+/* The waiter that the thread is told of, and whether it tries. */
 static struct waiter *next(struct rig *r, unsigned thread, bool tries) {
     bool found;
     struct waiter *w = waiting_next(r->t, thread, &found);
@@ -84,7 +84,8 @@ static void test_order(void **state) {
 
 static void test_newcomers(void **state) {
     struct rig *r = *state;
-    assert_false(waiting_join_behind(r->t, &r->key, HASH, waiter(r, 1, 0), r->now_ms)); /* nobody is there: it asks */
+    assert_false(
+        waiting_join_behind(r->t, &r->key, HASH, waiter(r, 1, 0), r->now_ms)); /* the queue is empty: it asks */
     assert_int_equal(join(r, 1, 0), JOINED_FIRST);
     assert_true(waiting_join_behind(r->t, &r->key, HASH, waiter(r, 2, 0), r->now_ms));
     assert_false(waiting_join_behind(r->t, &r->key, HASH, waiter(r, 0, 0), r->now_ms)); /* it came before them */
@@ -110,7 +111,8 @@ static void test_one_tries_at_a_time(void **state) {
     leave(r, 1, WAIT_OVER);
 }
 
-/* Who asks for the last time is no more called: one attempt is under way already, and it leaves with the answer. */
+/* A waiter that makes its last attempt is not called any more: the attempt is in flight, and the waiter leaves with the
+ * reply. */
 static void test_last_try(void **state) {
     struct rig *r = *state;
     join(r, 0, 0);
@@ -134,7 +136,7 @@ static void test_last_try(void **state) {
     leave(r, 2, WAIT_GRANTED);
 }
 
-/* Who takes the first one's place looks at the lock when that one would have. */
+/* The waiter that takes the first one's place checks the lock at the first one's time. */
 static void test_looks(void **state) {
     struct rig *r = *state;
     join(r, 0, 0);
@@ -182,7 +184,7 @@ static void test_handover_overtakes(void **state) {
     leave(r, 0, WAIT_OVER);
 }
 
-/* What a waiter has got is released again, by somebody whom the rule lets, before its own answer is there. */
+/* A waiter's grant is released again, by a session that the rule permits, before its own reply has come. */
 static void test_release_before_the_grant(void **state) {
     struct rig *r = *state;
     join(r, 0, 0);
@@ -268,7 +270,7 @@ static void test_over_when_it_is_to_try(void **state) {
     leave(r, 1, WAIT_GRANTED);
 }
 
-/* The attempt behind a release is lost, and one whose place is before it has joined meanwhile. */
+/* The attempt after a release is lost, and a waiter with a place before it has joined meanwhile. */
 static void test_lost_behind_a_release(void **state) {
     struct rig *r = *state;
     join(r, 1, 0);
@@ -330,7 +332,8 @@ static int64_t left(struct rig *r, unsigned i, uint64_t fence) {
     return r->w[i].yields_ms;
 }
 
-/* Who has waited longer at another proxy comes first; whoever is told that it is its turn asks at once. */
+/* An attempt that has waited longer at another proxy comes first; a waiter that is told that it is its turn asks at
+ * once. */
 static void test_elsewhere(void **state) {
     struct rig *r = *state;
     int64_t left_ms = -1;
@@ -389,7 +392,7 @@ static void test_patience(void **state) {
     leave(r, 1, WAIT_OVER);
 }
 
-/* Who came first joins while another one's attempt is under way, and may have been to look meanwhile. */
+/* The first waiter joins while another waiter's attempt is in flight, and may have been called meanwhile. */
 static void test_first_behind_an_attempt(void **state) {
     struct rig *r = *state;
     join(r, 1, 0);

@@ -1,6 +1,6 @@
 /*
- * What test_upstream.c stands on: real redis-server processes, nodes that misbehave (in the test's own loop), the
- * loop itself, and requests that remember what became of them. Conditions are awaited with a deadline.
+ * The rig of test_upstream.c: real redis-server processes, misbehaving nodes (in the test's own loop), the loop itself,
+ * and requests that store their results. Tests wait for conditions, with a deadline.
  */
 #ifndef LOCKKEEPER_TESTS_UPSTREAM_RIG_H
 #define LOCKKEEPER_TESTS_UPSTREAM_RIG_H

@@ -1,13 +1,13 @@
 /*
- * Blocking commands: each on a connection of its own, so that nobody else waits with it.
+ * Blocking commands: each uses a pin, so that no other session waits with it.
  *
  *      BLPOP ──> pin to the keys' node, patient ──> reply ──> client; the connection is given back
  *                      │ MOVED, ASK: pinned anew to the other node          │ the client leaves meanwhile:
- *                      ├ errors that pass (TRYAGAIN, ...): after a delay    └ the connection closes at once
- *                      └ out of reach: when there is a new map
+ *                      ├ TRYAGAIN and similar errors: after a delay    └ the connection closes at once
+ *                      └ out of reach: once there is a new map
  *
- * A blocked session's later requests wait, as in Redis. The connection that closes with its client is what keeps an
- * element from being popped for nobody. None of the errors that are followed here comes after an execution.
+ * A blocked session's later requests wait, as in Redis. The pin closes with its client, so that no element is popped
+ * for a client that has left. The errors that cause a repeat here never come after an execution.
  */
 #include <string.h>
 
@@ -23,13 +23,13 @@ struct blocked {
     struct upstream_pin *pin; /* NULL while it waits for another attempt */
     int slot;
     unsigned hops, delays;
-    unsigned unsent;         /* how often a node was out of reach */
-    bool meant;              /* by a CLIENT UNBLOCK: its connection serves nobody else afterwards */
+    unsigned unsent;         /* how often its node was out of reach */
+    bool meant;              /* named in a CLIENT UNBLOCK: its connection is not used again */
     struct unblock *unblock; /* the client has shut down its side */
     struct ev_timer again;
     int64_t patient_ms; /* for upstream_pin_patient */
     size_t len;
-    char bytes[]; /* the command, for another attempt */
+    char bytes[]; /* the command, to repeat it */
 };
 
 /* ---- one blocking command -------------------------------------------------------------------------- */
@@ -44,7 +44,7 @@ static void blocked_unpin(struct blocked *b, bool clean) {
     b->pin = NULL;
 }
 
-/* Takes what is known of the blocked command out of its request, which may be answered then. */
+/* Separates the blocked command from its request, which may then be answered. */
 static void blocked_end(struct blocked *b, bool clean) {
     struct request *r = b->request;
     blocked_unpin(b, clean && !b->meant);
@@ -61,7 +61,8 @@ static void blocked_number(struct call *c, const struct call_end *end) {
         pin_number_learnt(b->pin, end);
 }
 
-/* Asks the node to end the command for a client that will say no more, and gets what need not wait. */
+/* Asks the node to end the command of a client that has shut down its side. A command that does not block is
+ * answered. */
 static void blocked_leaves(struct blocked *b) {
     b->meant = true;
     if (b->pin && !b->unblock)
@@ -93,8 +94,8 @@ static void blocked_again(struct ev_loop *loop, struct ev_timer *timer, int even
     blocked_start(b, pin_node(b->request->session, b->slot), false);
 }
 
-/* Whether a blocked command goes on that was not sent, since its node is out of reach; or for which the map, which was
- * asked for then, is there. */
+/* Whether a command that was not sent waits or continues: its node is out of reach, or the new map that it waited for
+ * has come. */
 static bool blocked_unsent(struct blocked *b, const struct call_end *end) {
     bool waited = !b->pin;
     if (end->why != UPSTREAM_NOT_SENT || (!waited && b->unsent++ >= PIN_UNSENT_TWICE))
@@ -104,7 +105,7 @@ static bool blocked_unsent(struct blocked *b, const struct call_end *end) {
     return true;
 }
 
-/* Whether the node's error sends the command elsewhere, or wants it again; if so, that is seen to. */
+/* Whether the node's error redirects the command, or asks to repeat it; if so, that is done. */
 static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
     struct upstream *u = b->request->worker->upstream;
     const char *text = end->reply + 1;
@@ -145,7 +146,7 @@ static void blocked_done(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
-/* Gives up a command whose session has closed: its connection closes, so that nothing is popped for nobody. */
+/* Gives up a command whose session has closed: its connection closes, so that no element is popped for it. */
 static void blocked_left(struct request *r) {
     struct blocked *b = REQUEST_OWNER(r, struct blocked);
     if (b->pin) { /* its call fails when the connection is closed, at the end of the turn */
@@ -174,7 +175,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     const char *bytes = k->bytes;
     int slot = k->slot;
     if (s->in_flight > 0)
-        return DISPATCH_WAIT; /* what it waits for may be in one of them */
+        return DISPATCH_WAIT; /* an earlier request may end its wait */
     if (slot == SLOT_SEVERAL) {
         session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;
@@ -195,7 +196,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     return DISPATCHED;
 }
 
-/* The request that a session is blocked in; NULL: none of this room's. */
+/* The blocking request of a session; NULL: none of this folder's. */
 static struct request *blocked_request(struct session *s) {
     struct list_node *n = s->blocked ? list_first(&s->requests) : NULL;
     struct request *r = n ? LIST_ENTRY(n, struct request, link) : NULL;

@@ -1,11 +1,12 @@
 /*
- * Ends what blocks on a connection of a session's own: its client says no more (printf ... | nc), or an operator ends a
- * WAIT at all its masters.
+ * Ends what blocks on a session's pin: its client has shut down its side (printf ... | nc), or an operator ends a WAIT
+ * at all its masters.
  *
  *      pin ── BLPOP k 0 ──> node          shared connection ── CLIENT UNBLOCK id ERROR ──> node, until it has ended
  *
- * Redis closes a connection whose client blocks and has shut down its side; but what need not wait is answered, and so
- * is what is behind it. Only the node knows which it is. It is asked again and again: UNBLOCK may overtake the command.
+ * Redis closes a connection whose client blocks and has shut down its side. A command that need not wait is answered,
+ * and so are the requests behind it. Only the node knows whether the command blocks. UNBLOCK is repeated, since it may
+ * overtake the command.
  */
 #include <string.h>
 
@@ -21,7 +22,7 @@ struct unblock {
     const char *how;
     unblock_hopeless_fn hopeless;
     void *arg;
-    struct request *asking; /* NULL while it waits for another attempt */
+    struct request *asking; /* NULL while it waits for the next attempt */
     struct ev_timer again;
     unsigned times;
 };
@@ -55,7 +56,7 @@ static void unblock_ask(struct unblock *u) {
         u->hopeless(u->arg);
         return;
     }
-    if (number == 0) { /* the node has not said yet */
+    if (number == 0) { /* the node has not answered yet */
         unblock_later(u);
         return;
     }
@@ -88,7 +89,8 @@ struct unblock *unblock_start(struct session *s, struct upstream_pin *pin, const
     return u;
 }
 
-/* Closes a session of which nobody can tell whether it blocks, so that nothing is popped for a client that has left. */
+/* Closes a session if it can't be found out whether it blocks, so that no element is popped for a client that has
+ * left. */
 static void unblock_in_vain(void *session) {
     session_close(session, "the client left while it was blocked");
 }

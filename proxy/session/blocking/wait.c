@@ -5,13 +5,13 @@
  *      WAIT 1 500 ──┬─ master A: mark, WAIT 1 500 ──┐   each over a connection of its own
  *                   └─ master B: mark, WAIT 1 500 ──┴─> the least of the answers
  *
- * A node counts for the last write of the connection that asks. A session's writes went over connections that others
- * use, which must not be held up; so a write of our own goes before the WAIT, behind everything that the session has
- * been answered: who has that has the session's writes too. It sets and removes a key in one script: replicas see it,
- * clients don't.
+ * A node counts the replicas that have the last write of the asking connection. The session's writes went over shared
+ * connections, which must not block. So the pin first sends a write of its own, after all replies to the session: a
+ * replica that has this write also has the session's writes. The write sets and removes a key in one script, so
+ * replicas see it, and clients don't.
  *
- * To everybody else it is one client that is blocked, from here on until all have answered: so an UNBLOCK that finds it
- * ends it at all masters, also where the WAIT has not arrived yet. With one error the others' answers don't matter.
+ * For other clients it is one blocked client, until all masters have answered. So an UNBLOCK ends it at all masters,
+ * even if the WAIT has not arrived at one yet. After one error the other replies do not matter.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,19 +27,19 @@ struct waited {
     struct worker *worker;
     struct upstream_node *node;
     struct upstream_pin *pin; /* NULL: given back, or it could not be opened */
-    int slot;                 /* one that it serves */
-    struct unblock *unblock;  /* NULL: it may block for all that the proxy does */
+    int slot;                 /* a slot that the node serves */
+    struct unblock *unblock;  /* NULL: the proxy does not end it */
     bool answered;
-    bool silent; /* it was to end, and could not be told: it counts nobody */
+    bool silent; /* it should end, but the node could not be told: it counts as 0 replicas */
 };
 
 struct waiting {
     struct request_owner owner; /* first */
     bool started;               /* all masters have been asked */
     bool failed;
-    bool meant;   /* to end, by an UNBLOCK or since the client left: its connections serve nobody else afterwards */
+    bool meant; /* must end, because of an UNBLOCK or because the client has left: its connections are not used again */
     bool leaving; /* the client has shut down its side */
-    bool gone;    /* the client, and it would have had to wait */
+    bool gone;    /* the client has left, and would have had to wait */
     char error[WAIT_ERROR_MAX];
     size_t counts; /* WAITAOF has two */
     int64_t least[COUNTS_MAX];
@@ -62,7 +62,8 @@ static void waited_unpin(struct waited *n, bool clean) {
     n->pin = NULL;
 }
 
-/* Gives the pins back. Without `clean` calls in flight fail when the connections are closed, at the end of the turn. */
+/* Gives the pins back. Without `clean`, calls in flight fail when the connections are closed, at the end of the
+ * turn. */
 static void wait_unpin(struct waiting *t, bool clean) {
     for (size_t i = 0; i < t->node_count; i++)
         waited_unpin(&t->nodes[i], clean);
@@ -91,7 +92,7 @@ static void wait_finish(struct request *r) {
     memory_free(t);
 }
 
-/* Notes an error, of which the first counts. */
+/* Notes an error; the first one counts. */
 static void wait_fail(struct waiting *t, const char *error, size_t len) {
     if (!t->failed)
         snprintf(t->error, sizeof(t->error), "%.*s", (int)len, error);
@@ -100,7 +101,7 @@ static void wait_fail(struct waiting *t, const char *error, size_t len) {
         wait_unpin(t, false);
 }
 
-/* Takes a node's answer. False: it is none. */
+/* Takes a node's counts. False: the reply has none. */
 static bool wait_count(struct waiting *t, const struct call_end *end) {
     const char *p = end->reply, *stop = end->reply + end->len;
     struct resp_item item;
@@ -130,7 +131,7 @@ static void wait_count_nobody(struct request *r) {
     memset(t->least, 0, sizeof(t->least));
 }
 
-/* Takes the answer to a mark or a WAIT. */
+/* Takes the reply to a mark or a WAIT. */
 static void wait_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct waiting *t = REQUEST_OWNER(r, struct waiting);
@@ -149,7 +150,7 @@ static void wait_done(struct call *c, const struct call_end *end) {
         else
             wait_fail(t, end->reply + 1, end->len - 3);
     } else if (!mark && !wait_count(t, end)) {
-        static const char strange[] = "UPSTREAM the node's answer to WAIT makes no sense";
+        static const char strange[] = "UPSTREAM the node's reply to WAIT is malformed";
         wait_fail(t, strange, sizeof(strange) - 1);
     }
     if (n->answered) {
@@ -207,7 +208,7 @@ static void wait_left(struct request *r) {
 
 static const struct request_owner_ops wait_ops = {.left = wait_left, .may_last = blocking_lasts};
 
-/* ---- the beginning ------------------------------------------------------------------------------- */
+/* ---- the start --------------------------------------------------------------------------------------- */
 
 static void wait_add(struct waiting *t, struct worker *w, struct upstream_node *node, int slot) {
     for (size_t i = 0; i < t->node_count; i++)
@@ -216,7 +217,7 @@ static void wait_add(struct waiting *t, struct worker *w, struct upstream_node *
     t->nodes[t->node_count++] = (struct waited){.worker = w, .node = node, .slot = slot};
 }
 
-/* Lists the masters that the session has used, or all where it has used none. */
+/* Lists the masters that the session has used, or all if it has used none. */
 static struct waiting *wait_nodes(struct session *s) {
     struct upstream *u = s->worker->upstream;
     size_t max = upstream_master_count(u) + 1;
@@ -281,7 +282,7 @@ enum dispatch_result wait_dispatch(struct session *s, const struct command *c, c
     request_own(request, &t->owner, &wait_ops);
     t->patient_ms = blocking_patience(c, r, bytes);
     s->blocked = true;
-    request->parts_left = 1; /* held here until all are on their way */
+    request->parts_left = 1; /* held here until all are in flight */
     for (size_t i = 0; i < t->node_count; i++)
         wait_start(s, request, t, i, bytes, r->len);
     t->started = true;

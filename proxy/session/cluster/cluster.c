@@ -1,13 +1,13 @@
 /*
- * CLUSTER, for clients that speak to clusters. In front of a cluster the proxy shows itself as a cluster of one master
- * that has all slots, at the address that the client connected to (or cluster-announce-ip, cluster-announce-port), so
- * that such a client sends everything to the proxy, which knows where it belongs.
+ * CLUSTER, for cluster clients. In front of a cluster the proxy presents itself as a cluster of one master with all
+ * slots. Its address is the one that the client connected to (or cluster-announce-ip, cluster-announce-port). So a
+ * cluster client sends everything to the proxy, which routes it.
  *
  *      answered here    SLOTS SHARDS NODES INFO MYID LINKS KEYSLOT REPLICAS SLAVES COUNT-FAILURE-REPORTS
  *      the slot's node  COUNTKEYSINSLOT GETKEYSINSLOT
- *      refused          what changes the cluster
+ *      refused          subcommands that change the cluster
  *
- * In front of a standalone it is that Redis's to answer. The shapes of the answers are Redis 7.0's.
+ * In front of a standalone, Redis itself answers. The replies have Redis 7.0's structure.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -21,7 +21,7 @@
 
 enum { ID_LEN = 40, BUS_PORT_OFFSET = 10000 };
 
-/* ---- who the proxy is -------------------------------------------------------------------------- */
+/* ---- the proxy's identity ------------------------------------------------------------------------ */
 
 struct self {
     char host[256];
@@ -29,7 +29,7 @@ struct self {
     char id[ID_LEN + 1];
 };
 
-/* Finds the address that the client connected to; of a unix socket's client nothing but the TCP port is known. */
+/* Finds the address that the client connected to. For a client of the unix socket only the TCP port is known. */
 static void connected_address(const struct session *s, struct self *self) {
     struct sockaddr_storage at;
     socklen_t len = sizeof(at);
@@ -53,8 +53,8 @@ static void connected_address(const struct session *s, struct self *self) {
     }
 }
 
-/* Writes the proxy's id: the process's UUID without its dashes, and its beginning once more, as a node's id has 40
- * digits. */
+/* Writes the proxy's id: a node's id has 40 digits, so it is the process's UUID without dashes, followed by its
+ * beginning. */
 static void own_id(const struct session *s, char *out) {
     const char *from = s->worker->shared->options.process_id, *p = from;
     for (size_t i = 0; i < ID_LEN; p++) {
@@ -102,7 +102,7 @@ static void send_text(const struct answer *a, struct text *reply) {
     text_clear(reply);
 }
 
-/* Answers with a page of text, as INFO is one. */
+/* Replies with a page of text, like INFO. */
 static void send_page(const struct answer *a, struct text *page) {
     struct text reply = {0};
     if (a->s->lane.protocol == 3)
@@ -120,7 +120,7 @@ static void answer_slots(const struct answer *a) {
     put_text(&reply, self.host);
     text_printf(&reply, ":%d\r\n", self.port);
     put_text(&reply, self.id);
-    put_map(a, &reply, 0); /* the other names of the node */
+    put_map(a, &reply, 0); /* the other names of the node: none */
     send_text(a, &reply);
 }
 
@@ -189,7 +189,7 @@ static void answer_keyslot(const struct answer *a) {
     session_answer(a->s, a->c, number, resp_header_write(number, ':', slot_of_key(key, len)));
 }
 
-/* Whether argument 2 is the proxy's own id; answers if it isn't. */
+/* Whether argument 2 is the proxy's own id; if not, sends the error. */
 static bool names_self(const struct answer *a) {
     struct self self = self_of(a->s);
     size_t len;
@@ -210,7 +210,7 @@ static void answer_reports(const struct answer *a) {
         session_answer(a->s, a->c, ":0\r\n", 4);
 }
 
-/* ---- the slot's own node --------------------------------------------------------------------------- */
+/* ---- forwarded to the slot's node ---------------------------------------------------------------------- */
 
 static int slot_argument(const struct answer *a) {
     size_t len;
@@ -227,7 +227,7 @@ static void forward_keys(const struct answer *a) {
     keyspace_forward(a->s, a->c, a->r, a->bytes, slot_argument(a));
 }
 
-/* Forwards what any node may answer, in its own way if it does not know it. */
+/* Forwards a subcommand that any node may answer; a node that does not know it answers with the error. */
 static void forward_any(const struct answer *a) {
     session_forward(a->s, a->c, a->r, a->bytes, SLOT_NONE);
 }

@@ -1,21 +1,22 @@
 /*
- * Who has left must have left before Redis is asked who subscribes. A subscriber's connection to its node is closed at
- * the end of a turn, by the thread that the client was connected to; another client's question would overtake that. So,
- * before each PUBSUB:
+ * Before Redis is asked for subscribers, clients that have left must no longer count. A subscriber's connection to its
+ * node is closed at the end of a turn, by the client's thread. Another client's PUBSUB could reach the node before
+ * that. So, before each PUBSUB:
  *
- *      visit every thread ── it reads who has left, and closes ──> ask each master for a PING ──> PUBSUB
+ *      visit every thread ── it reads disconnects, and closes ──> ask each master for a PING ──> PUBSUB
  *
- * The answer to PING shows that the node has seen these ends: it forgets who left when it has done all that it has
- * read.
+ * The reply to PING shows that the node has seen the closed connections, since it handles everything that it has read
+ * before it replies.
  */
 #include "proxy/base/memory.h"
 #include "proxy/session/cluster/private.h"
 #include "proxy/session/core/broadcast.h"
 
-/* So many turns of a thread's loop: one that reads who has left, one that closes, one that has told the nodes. */
+/* Turns of a thread's loop in a visit: one reads the disconnects, one closes the sessions, one closes the connections
+ * to the nodes. */
 enum { TURNS = 4 };
 
-/* A question that waits. */
+/* A PUBSUB that waits. */
 struct departed {
     struct broadcast broadcast; /* first */
     struct request *request;
@@ -44,7 +45,7 @@ static void visit(struct broadcast *b, struct worker *w) {
     worker_add_slices(w, &stay->slices);
 }
 
-/* Ends the wait: the session's question comes again. */
+/* Ends the wait: the session's request is dispatched again. */
 static void answered(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     (void)end;

@@ -1,13 +1,13 @@
 /*
- * Commands that aren't in the table (a module's, a newer server's): the node is asked what they are when the first
- * request for one comes, and its answer is the row by which they are routed from then on.
+ * Commands that are not in the table (of a module, or of a newer server). With the first request for one, the node is
+ * asked for a description. Its answer becomes the row by which the command is routed from then on.
  *
  *      unknown name ──> COMMAND INFO name ──> a row: known, or "the node does not know it either"
  *                            │ the request waits meanwhile, in its session's input
  *      keys that only the node can find ──> COMMAND GETKEYS request ──> the node of these keys
  *
- * Each worker has its own rows. They are looked at again after a while, since modules come and go; a row that was in
- * use is never freed before the worker is, for requests in flight point to it.
+ * Each worker has its own rows. A row is asked for again after a while, since modules come and go. A row that was used
+ * is only freed with the worker, since requests in flight point to it.
  */
 #include <string.h>
 
@@ -22,16 +22,16 @@ struct discovered {
     struct list_node link;     /* in rows->used, latest first; or rows->before */
     struct command_info *info; /* NULL: the node does not know it either */
     int64_t asked_ms;
-    bool asking; /* once more */
+    bool asking; /* it is being asked for again */
     size_t name_len, answer_len;
-    char *answer; /* what `info` was read from */
+    char *answer; /* the reply from which `info` was read */
     char name[];  /* in lower case */
 };
 
 /* A worker's rows: worker->discovered. */
 struct discovery_rows {
     struct list_node used, before;
-    size_t count; /* of those in use */
+    size_t count; /* of the rows in `used` */
 };
 
 static void row_free(struct discovered *row) {
@@ -81,7 +81,7 @@ static struct discovered *row_find(struct worker *w, const char *name, size_t le
     return NULL;
 }
 
-/* Takes a row out of use. A row without facts can't be pointed to. */
+/* Takes a row out of use. A row without info is not referenced by requests, so it is freed. */
 static void row_retire(struct worker *w, struct discovered *row) {
     w->discovered->count--;
     if (!row->info) {
@@ -92,7 +92,7 @@ static void row_retire(struct worker *w, struct discovered *row) {
     list_append(&w->discovered->before, &row->link);
 }
 
-/* Makes room: what no node knows goes first, as anybody may send that. */
+/* Makes room: commands unknown to the node go first, since any client can send such names. */
 static bool row_room(struct worker *w) {
     if (w->discovered->count < ROWS_MAX)
         return true;
@@ -123,14 +123,14 @@ static void row_add(struct worker *w, const char *name, size_t len, const char *
 
 /* ---- asking ------------------------------------------------------------------------------------ */
 
-/* A question to a node that is under way. */
+/* A question to a node in flight. */
 struct question {
     struct request_owner owner; /* first */
     size_t len;
     char name[];
 };
 
-/* Finds the element of the reply that says what the command is; NULL: there is none. */
+/* Finds the element of the reply that describes the command; NULL: there is none. */
 static const char *answer_element(const struct call_end *end, size_t *len) {
     const char *p = end->reply;
     struct resp_item array;
@@ -148,7 +148,7 @@ static void question_done(struct call *c, const struct call_end *end) {
     size_t len = 0;
     const char *answer = answer_element(end, &len);
     bool same = row && row->info && answer && row->answer_len == len && memcmp(row->answer, answer, len) == 0;
-    if (row && (same || (row->info && !answer))) { /* as before, or not to be had for the moment */
+    if (row && (same || (row->info && !answer))) { /* unchanged, or not available at the moment */
         row->asked_ms = worker_now(w);
         row->asking = false;
     } else {
@@ -189,13 +189,14 @@ enum discovery discover(struct session *s, const struct resp_request *r, const c
     if (!row || (!row->info && (age < 0 || age > UNKNOWN_MS))) {
         if (!row && !row_room(w))
             return DISCOVERED_NONE;
-        /* A request without a reply holds the session's place, and its later requests back. */
+        /* A request without a reply keeps the session's place, and holds its later requests back. */
         struct request *request = request_new(s, NULL);
         request_barrier(request);
         ask(w, request, s, name, len);
         if (s->barrier > 0)
             return DISCOVERED_LATER;
-        row = row_find(w, name, len); /* no node could be asked: nobody wakes the session for what is there already */
+        row = row_find(w, name,
+                       len); /* no node could be asked: nothing will wake the session, so it uses the result now */
         age = 0;
     }
     if (!row || !row->info)
@@ -208,7 +209,7 @@ enum discovery discover(struct session *s, const struct resp_request *r, const c
     return DISCOVERED;
 }
 
-/* ---- keys that only the node finds ----------------------------------------------------------------- */
+/* ---- keys that only the node can find ------------------------------------------------------------------ */
 
 bool discover_asks_keys(const struct command *c) {
     return c->id == COMMAND_UNKNOWN && ((const struct command_info *)(const void *)c)->ask_keys;
@@ -218,7 +219,7 @@ enum command_response discover_response(const struct command *c) {
     return ((const struct command_info *)(const void *)c)->response;
 }
 
-/* A request whose keys are being asked for. */
+/* A request that waits for its keys. */
 struct held {
     struct request_owner owner; /* first */
     size_t len;
@@ -227,13 +228,13 @@ struct held {
 
 enum { SLOT_OF_GUARD = -3 /* a guard record is among the keys */ };
 
-/* Finds the one slot of the keys that the node names; or SLOT_NONE, SLOT_SEVERAL, SLOT_OF_GUARD. */
+/* Finds the slot of the keys in the node's reply; or SLOT_NONE, SLOT_SEVERAL, SLOT_OF_GUARD. */
 static int keys_slot(const struct request *r, const struct call_end *end) {
     const char *p = end->reply, *stop = p + end->len;
     struct resp_item array, key;
     int slot = SLOT_NONE;
     if (!resp_item_read(&p, stop, &array) || array.type != '*' || array.null)
-        return SLOT_NONE; /* an error: there are none, or the node has something to say about the request */
+        return SLOT_NONE; /* an error: the request has no keys, or is malformed, and the node reports the error */
     for (int64_t i = 0; i < array.num && resp_item_read(&p, stop, &key); i++) {
         if (!(r->command->flags & COMMAND_READONLY) && lock_guard_is(key.str, key.len))
             return SLOT_OF_GUARD;

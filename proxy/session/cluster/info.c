@@ -1,9 +1,9 @@
 /*
- * INFO of several masters as one page: the first one's, in which counts and sizes are the sum of all, states the
- * greatest of all, and the keyspace that of the whole cluster. All other lines are the first master's own. Clients that
- * the proxy holds back (`paused`) count as blocked.
+ * INFO of several masters as one page. Counts and sizes are the sum over all masters, states the greatest value, and
+ * the keyspace that of the whole cluster. All other lines are the first master's. Clients that a CLIENT PAUSE holds
+ * (`paused`) count as blocked.
  *
- * Knows texts, and nothing of nodes or sessions.
+ * It knows only texts, not nodes or sessions.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -73,7 +73,7 @@ static bool is_greatest(const char *name, size_t len) {
     return listed(GREATEST, sizeof(GREATEST) / sizeof(GREATEST[0]), name, len);
 }
 
-/* Finds what stands behind "name:" at the beginning of a line, or NULL. */
+/* Finds the value of a line that begins with "name:", or NULL. */
 static const char *field_value(const char *page, const char *name, size_t len) {
     for (const char *line = page; line; line = strchr(line, '\n')) {
         if (*line == '\n')
@@ -84,12 +84,12 @@ static const char *field_value(const char *page, const char *name, size_t len) {
     return NULL;
 }
 
-/* A line's number. Redis writes a size that has fallen below zero as 2^64 less it: 18446744073709551360 is -256. */
+/* A line's number. Redis writes a negative size as 2^64 plus the size: 18446744073709551360 is -256. */
 static int64_t number_of(const char *value) {
     return (int64_t)(*value == '-' ? (uint64_t)strtoll(value, NULL, 10) : strtoull(value, NULL, 10));
 }
 
-/* What the pages say of a field; a size below zero is shown as none. */
+/* Merges a field of all pages; a negative size becomes 0. */
 static int64_t field_merged(const struct text *pages, size_t count, const char *name, size_t len, bool add) {
     int64_t merged = 0;
     for (size_t i = 0; i < count; i++) {
@@ -103,7 +103,7 @@ static int64_t field_merged(const struct text *pages, size_t count, const char *
     return merged > 0 ? merged : 0;
 }
 
-/* Appends a size as Redis writes it for people. */
+/* Appends a size in Redis's format for people. */
 static void put_human(struct text *out, int64_t n) {
     static const char units[] = "KMGTP";
     double size = (double)n;
@@ -125,7 +125,7 @@ static int64_t mean_of(double total, int64_t count) {
     return mean > 0 && mean < (double)INT64_MAX ? (int64_t)mean : 0;
 }
 
-/* Appends "db0:keys=5,expires=1,avg_ttl=99" of all pages, added. The mean is that of the keys that expire. */
+/* Appends "db0:keys=5,expires=1,avg_ttl=99" with the sums of all pages. The mean is over the keys with an expiry. */
 static void put_keyspace(struct text *out, const struct text *pages, size_t count) {
     for (int db = 0; db < DATABASES_SHOWN; db++) {
         char name[16];

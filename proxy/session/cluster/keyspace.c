@@ -3,11 +3,10 @@
  *
  *      SCAN's cursor on a cluster = (the master's own cursor * masters + the master's number) * 4096 + the map's print
  *
- * A master that is done passes the cursor on to the next one; 0 after the last. Masters are numbered by address, so any
- * proxy goes on with a cursor of any other. Where the slots have moved since the cursor was made, keys may have moved
- * from a master that is still to come to one that is done: the scan begins anew, which shows keys twice, but misses
- * none (SCAN promises no more).
- * Some clients keep cursors in a double, so what is put on top of the master's own is kept small.
+ * When a master is done, the cursor moves to the next one; after the last it is 0. Masters are numbered by address, so
+ * any proxy can continue with the cursor of another. If slots have moved since the cursor was made, keys may have moved
+ * from a master still to come to one that is done. The scan then begins again: it may show keys twice, but misses none,
+ * as SCAN promises. Some clients keep cursors in a double, so the part added to the master's cursor is small.
  */
 #include <stdio.h>
 #include <string.h>
@@ -23,11 +22,11 @@ enum { PRINT_BITS = 12 };
 struct keyspace {
     struct request_owner owner; /* first */
     size_t masters;
-    size_t master;  /* SCAN, RANDOMKEY: the one asked */
-    uint64_t print; /* SCAN: of the slot map */
+    size_t master;  /* SCAN, RANDOMKEY: the index of the master that is asked */
+    uint64_t print; /* SCAN: the digest of the slot map */
     int tries;
     int64_t kept;
-    struct text keys; /* elements that stay, encoded */
+    struct text keys; /* elements that are kept, encoded */
     struct text error;
 };
 
@@ -39,7 +38,7 @@ static void keyspace_free(struct request *r) {
     memory_free(k);
 }
 
-/* Appends the elements of the array at p that are no guard records. */
+/* Appends the elements of the array at p that are not guard records. */
 static bool keep_keys(struct keyspace *k, const char *p, const char *end) {
     struct resp_item array, item;
     if (!resp_item_read(&p, end, &array) || (array.type != '*' && array.type != '~'))
@@ -70,7 +69,7 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
     }
     const char *keys = reply;
     if (c->id == COMMAND_SCAN && read && item.type == '*' && item.num == 2)
-        keys = resp_item_end(p, end); /* behind the cursor */
+        keys = resp_item_end(p, end); /* after the cursor */
     if (keys && keep_keys(&k, keys, end)) {
         text_append(out, reply, (size_t)(keys - reply));
         text_append(out, header, resp_header_write(header, reply == keys ? reply[0] : '*', k.kept));
@@ -81,7 +80,7 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
     text_clear(&k.keys);
 }
 
-/* Answers with the node's reply without its guard records. */
+/* Replies with the node's reply without guard records. */
 static void keys_filter_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct text out = {0};
@@ -116,7 +115,7 @@ static void keys_done(struct call *c, const struct call_end *end) {
         else if (end->reply[0] == '-')
             text_append(&k->error, end->reply + 1, end->len - 3);
         else if (!keep_keys(k, end->reply, end->reply + end->len))
-            text_printf(&k->error, "UPSTREAM a node's answer to KEYS makes no sense");
+            text_printf(&k->error, "UPSTREAM a node's reply to KEYS is malformed");
     }
     if (--r->parts_left > 0)
         return;
@@ -143,13 +142,12 @@ static void keys_dispatch(struct session *s, struct request *request, const stru
     if (k->masters == 0)
         text_append(&k->error, "UPSTREAM no master is known; the request was not sent", 53);
     struct call_end none = {.reply = "*0\r\n", .len = 4};
-    keys_done(&request->call, &none); /* gives back the part held here, as some may have ended at once */
+    keys_done(&request->call, &none); /* gives back the part held here, since some may have ended at once */
 }
 
 /* ---- SCAN --------------------------------------------------------------------------------------- */
 
-/* Makes the client's cursor from the node's. False where the node's is none, or points into a table that no memory
- * holds. */
+/* Makes the client's cursor from the node's. False if the node's cursor is malformed, or too large for any table. */
 static bool scan_next(const struct keyspace *k, const struct resp_item *cursor, int64_t *next) {
     int64_t at;
     if (!resp_integer(cursor->str, cursor->len, &at) || at < 0)
@@ -162,7 +160,7 @@ static bool scan_next(const struct keyspace *k, const struct resp_item *cursor, 
                                     !__builtin_add_overflow(*next, (int64_t)k->print, next));
 }
 
-/* Finds where a client's cursor goes on; returns the node's cursor. */
+/* Finds the master with which a client's cursor continues; returns the node's cursor. */
 static int64_t scan_place(struct keyspace *k, uint64_t print, int64_t cursor) {
     int64_t place = cursor >> PRINT_BITS;
     k->print = print >> (64 - PRINT_BITS);
@@ -195,7 +193,7 @@ static void scan_done(struct call *c, const struct call_end *end) {
     if (!resp_item_read(&p, stop, &outer) || outer.type != '*' || outer.num != 2 ||
         !resp_item_read(&p, stop, &cursor) || !scan_next(k, &cursor, &next) || !keep_keys(k, p, stop)) {
         keyspace_free(r);
-        request_fail(r, "UPSTREAM a node's answer to SCAN makes no sense");
+        request_fail(r, "UPSTREAM a node's reply to SCAN is malformed");
         return;
     }
     char digits[24], head[64];
@@ -246,7 +244,7 @@ static void random_done(struct call *c, const struct call_end *end) {
     }
     bool read = resp_item_read(&p, end->reply + end->len, &item);
     bool guard = read && !item.null && item.type == '$' && lock_guard_is(item.str, item.len);
-    bool nothing = read && item.null && k->masters > 1; /* this master is empty, another may not be */
+    bool nothing = read && item.null && k->masters > 1; /* this master is empty, another may have keys */
     if ((guard || nothing) && r->session && k->tries++ < RANDOM_TRIES) {
         static const char again[] = "*1\r\n$9\r\nRANDOMKEY\r\n";
         k->master = (k->master + (nothing ? 1 : 0)) % k->masters;

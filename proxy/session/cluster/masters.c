@@ -1,13 +1,13 @@
 /*
- * Commands about the whole server. A standalone gets them as they are; on a cluster the subcommand says whether one
- * master can answer for all, or all are asked and their replies become one:
+ * Commands about the whole server. A standalone gets them unchanged. On a cluster the subcommand decides whether one
+ * master can answer for all, or all are asked and their replies are merged:
  *
  *      SCRIPT EXISTS a b ──┬─> master 1: 1 0 ──┐
  *                          ├─> master 2: 1 1 ──┼─ MERGE_MIN ─> 1 0
  *                          └─> master 3: 1 0 ──┘
  *
- * What ends or shows a running script goes over a connection of its own, also on a standalone: the shared one may be
- * the very one on which that script's client waits.
+ * Commands that end or show a running script use a separate connection, also on a standalone: the script's client may
+ * be waiting on the shared one.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,27 +18,27 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
 
-/* How the masters' replies become one. Where it is not said otherwise the first error is the reply. */
+/* How the masters' replies are merged. Unless noted otherwise, the first error is the reply. */
 enum merge {
     MERGE_ONE,     /* one master is asked */
     MERGE_SAME,    /* the first reply */
-    MERGE_SUM,     /* of integers */
-    MERGE_MIN,     /* of integers, or of each element of arrays of them */
-    MERGE_MAX,     /* the same */
-    MERGE_APPEND,  /* arrays, one behind the other; of other replies the first */
-    MERGE_UNION,   /* of arrays of bulks: each once */
-    MERGE_COUNTS,  /* of arrays of names and numbers: the sums */
-    MERGE_ANY,     /* one that is no error, or the error that says most */
-    MERGE_RUNNING, /* FUNCTION STATS: of the master that runs something */
+    MERGE_SUM,     /* sum of integers */
+    MERGE_MIN,     /* minimum of integers, or of each element of arrays of integers */
+    MERGE_MAX,     /* maximum of the same */
+    MERGE_APPEND,  /* arrays are concatenated; of other replies the first is used */
+    MERGE_UNION,   /* arrays of bulks are joined, each bulk once */
+    MERGE_COUNTS,  /* arrays of names and numbers: the sum for each name */
+    MERGE_ANY,     /* a reply without error, or the most informative error */
+    MERGE_RUNNING, /* FUNCTION STATS: the reply of the master that runs a script */
     MERGE_INFO,    /* info.c; masters that fail are left out */
-    MERGE_REFUSED  /* masters_refuses has the words */
+    MERGE_REFUSED  /* refused with the text of masters_refuses */
 };
 
 struct way {
     enum command_id id;
-    const char *sub; /* NULL: all that have no row of their own before */
+    const char *sub; /* NULL: all subcommands without a row of their own before */
     enum merge merge;
-    bool apart; /* over connections of its own */
+    bool apart; /* over a separate connection */
 };
 
 static const struct way WAYS[] = {
@@ -85,7 +85,7 @@ static const struct way WAYS[] = {
     {COMMAND_ACL, "log", MERGE_REFUSED, false},
 };
 
-/* The ways of commands that the table lacks. */
+/* The ways of commands that the table lacks, by their tips. */
 static const struct way TOLD[] = {
     [RESPONSE_ANY_SHAPE] = {.merge = MERGE_APPEND},  [RESPONSE_ALL_SUCCEEDED] = {.merge = MERGE_SAME},
     [RESPONSE_ONE_SUCCEEDED] = {.merge = MERGE_ANY}, [RESPONSE_SUM] = {.merge = MERGE_SUM},
@@ -128,15 +128,15 @@ bool masters_asks_all(const struct command *c, const struct resp_request *r, con
     return merge != MERGE_ONE && merge != MERGE_REFUSED;
 }
 
-/* ---- a command under way --------------------------------------------------------------------------- */
+/* ---- a command in flight ------------------------------------------------------------------------------- */
 
 struct masters {
     struct request_owner owner; /* first */
     enum merge merge;
     size_t count;
-    struct text *replies;       /* of each master; empty where it failed */
-    struct text error;          /* the one to be told, whole RESP */
-    struct upstream_pin **pins; /* NULL where none is needed */
+    struct text *replies;       /* one for each master; empty if it failed */
+    struct text error;          /* the error for the client, as whole RESP */
+    struct upstream_pin **pins; /* NULL if none is needed */
 };
 
 static void masters_free(struct masters *m) {
@@ -148,7 +148,7 @@ static void masters_free(struct masters *m) {
     memory_free(m);
 }
 
-/* Keeps the error that says most: any other one before "nothing is running here". */
+/* Keeps the most informative error: "nothing is running here" only if there is no other. */
 static void note_error(struct masters *m, const char *line, size_t len) {
     static const char idle[] = "-NOTBUSY";
     if (m->error.len > 0 && strncmp(m->error.data, idle, sizeof(idle) - 1) != 0)
@@ -183,7 +183,7 @@ static bool merge_integers(const struct masters *m, struct text *out) {
     return true;
 }
 
-/* The elements of an array: where they begin and how many there are. */
+/* Finds the elements of an array, and how many there are. */
 static bool read_array(const struct text *reply, const char **p, const char **end, int64_t *count) {
     struct resp_item item;
     *p = reply->data;
@@ -245,7 +245,7 @@ static bool merge_append(const struct masters *m, struct text *out) {
     return true;
 }
 
-/* The reply begins with "running_script" and what runs, or null. */
+/* The reply begins with "running_script" and either the script or null. */
 static bool merge_running(const struct masters *m, struct text *out) {
     for (size_t i = 0; i < m->count; i++) {
         const struct text *reply = &m->replies[i];
@@ -261,7 +261,7 @@ static bool merge_running(const struct masters *m, struct text *out) {
     return merge_first(m, out);
 }
 
-/* The pages inside the replies, merged, in a reply of the same type. */
+/* Merges the pages in the replies into a reply of the same type. */
 static bool merge_pages(const struct masters *m, int64_t paused, struct text *out) {
     struct text *pages = memory_zalloc(m->count * sizeof(*pages)), merged = {0};
     size_t count = 0;
@@ -289,7 +289,7 @@ static bool merge_pages(const struct masters *m, int64_t paused, struct text *ou
     return count > 0;
 }
 
-/* Whether the replies are what they should be; if so, *out is theirs as one. */
+/* Merges the replies into *out. False: they are malformed. */
 static bool merge(const struct masters *m, int64_t paused, struct text *out) {
     switch (m->merge) {
     case MERGE_SUM:
@@ -320,7 +320,7 @@ static bool failures_pass(enum merge merge) {
     return merge == MERGE_ANY || merge == MERGE_RUNNING || merge == MERGE_INFO;
 }
 
-/* All have answered. */
+/* Called when all masters have answered. */
 static void masters_finish(struct request *r) {
     struct masters *m = REQUEST_OWNER(r, struct masters);
     struct text reply = {0};
@@ -333,7 +333,7 @@ static void masters_finish(struct request *r) {
     else if (merge(m, atomic_load(&r->worker->shared->paused), &reply))
         request_reply(r, reply.data, reply.len, true);
     else
-        request_error(r, "UPSTREAM the masters' answers don't fit together");
+        request_error(r, "UPSTREAM the masters' replies can't be merged");
     text_clear(&reply);
     masters_free(m);
 }
@@ -366,7 +366,7 @@ static void master_done(struct call *c, const struct call_end *end) {
         masters_finish(r);
 }
 
-/* Over a connection of its own; in database 0, since a node that runs a script selects no other. */
+/* Asks over a separate connection, in database 0: a node that runs a script refuses SELECT. */
 static void ask_apart(struct session *s, struct request *request, size_t i, const char *bytes, size_t len) {
     static const struct upstream_pin_events none;
     struct masters *m = REQUEST_OWNER(request, struct masters);
@@ -395,7 +395,7 @@ static void ask_all(struct session *s, const struct command *c, const struct way
     m->replies = memory_zalloc(m->count * sizeof(*m->replies));
     m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
     request_own(request, &m->owner, &request_owner_silent);
-    request->parts_left = 1; /* held here until all are asked: some may end at once */
+    request->parts_left = 1; /* held here until all are asked, since some may end at once */
     for (size_t i = 0; i < m->count; i++) {
         if (way->apart) {
             ask_apart(s, request, i, bytes, len);
@@ -420,7 +420,7 @@ enum dispatch_result masters_dispatch(struct session *s, const struct command *c
         session_refuse(s, c, "%s", refused);
         return DISPATCHED;
     }
-    /* Redis looks at it when everything before it has been done. */
+    /* The command must see the effect of the requests before it. */
     if (way->apart && s->in_flight > 0)
         return DISPATCH_WAIT;
     if (c->id == COMMAND_PUBSUB && (s->in_flight > 0 || departed_wait(s)))

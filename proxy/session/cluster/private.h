@@ -1,5 +1,6 @@
 /*
- * What masters.c asks for: the replies of several nodes as one (info.c, pubsub_merge.c), and the keyspace.
+ * Functions that masters.c and others use: merging the replies of several nodes (info.c, pubsub_merge.c), and waiting
+ * for disconnects (departed.c).
  */
 #ifndef LOCKKEEPER_SESSION_CLUSTER_PRIVATE_H
 #define LOCKKEEPER_SESSION_CLUSTER_PRIVATE_H
@@ -7,14 +8,14 @@
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/core/session.h"
 
-/* Merges the replies of several nodes to INFO: the first's, with what adds up added up (info.c). */
+/* Merges the replies of several nodes to INFO: the first one, with summed counts (info.c). */
 void info_merge(const struct text *pages, size_t count, int64_t paused, struct text *out);
 
-/* Waits until the nodes know of all clients that have left (departed.c). True: the request at hand is to wait
- * (DISPATCH_WAIT), and to ask again. */
+/* Waits until the nodes know of all clients that have left (departed.c). True: the current request must wait
+ * (DISPATCH_WAIT) and is dispatched again. */
 bool departed_wait(struct session *s) __attribute__((warn_unused_result));
 
-/* Merge the masters' replies to PUBSUB CHANNELS, and to PUBSUB NUMSUB (pubsub_merge.c). False: they make no sense. */
+/* Merge the masters' replies to PUBSUB CHANNELS, and to PUBSUB NUMSUB (pubsub_merge.c). False: they are malformed. */
 bool pubsub_merge_names(const struct text *replies, size_t count, struct text *out);
 bool pubsub_merge_counts(const struct text *replies, size_t count, struct text *out);
 

@@ -1,6 +1,6 @@
 /*
- * What the masters of a cluster know of subscriptions, as one reply. A client of the proxy subscribes at one of them,
- * and each of them knows its own alone.
+ * Merges the masters' replies about subscriptions. A client of the proxy subscribes at one master, and each master only
+ * knows its own subscribers.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -4,10 +4,10 @@
  *      MGET a b c ──┬─ part: a c (slot 1) ──> node ──┐
  *                   └─ part: b   (slot 2) ──> node ──┴─> array in the order of the keys
  *
- * A part is one slot's keys (on a standalone: all of them), except that each lock key of DEL and UNLINK is a part
- * of its own, which is a script; a part of MSET with lock keys is a script as a whole. Of many scripts a few are on
- * their way at once, so that other clients' lock commands come between. The first error among the parts is the reply of
- * the whole. Fenced data beside locks is a part that goes first, and alone: where it is refused, no lock is released.
+ * A part has the keys of one slot (on a standalone: all keys). Exceptions: each lock key of DEL and UNLINK is a
+ * separate part, which is a script; a part of MSET with lock keys is one script. Only some of many scripts are in
+ * flight at once, so that other clients' lock commands are not delayed. The first error of a part is the reply. Fenced
+ * data besides locks is a part that goes first, and alone: if it is refused, no lock is released.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,21 +19,20 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
 
-enum { ERROR_LINE_MAX = 512, LOCK_PARTS_MAX = 10000 /* each is a script's call, much longer than its key */ };
-/* Parts of one command on their way at once: a Redis is done with so many scripts in a millisecond or two. */
+enum { ERROR_LINE_MAX = 512, LOCK_PARTS_MAX = 10000 /* each is a script call, much longer than its key */ };
+/* Parts of one command in flight at once: Redis runs so many scripts in a millisecond or two. */
 enum { PARTS_AT_ONCE = 64 };
 
 struct item {
     uint32_t arg;   /* index of the key among the arguments */
-    uint32_t order; /* its place among the keys */
+    uint32_t order; /* its index among the keys */
     int slot;
-    const struct lock_rule *rule; /* it is a lock key; valid while the request is dispatched */
-    char *name; /* a copy of a lock key: in an MGET, since its value makes a sighting; of a part that waits, until it is
-                   sent */
+    const struct lock_rule *rule; /* set for a lock key; valid while the request is dispatched */
+    char *name; /* a copy of a lock key: in MGET, since its value is a sighting; for a waiting part, until it is sent */
     size_t name_len;
 };
 
-/* A piece is an element of a merged array: bytes in a part's reply. */
+/* A piece is an element of a merged array: a range of bytes in a part's reply. */
 struct piece {
     const char *data;
     size_t len;
@@ -46,15 +45,15 @@ struct split {
     size_t item_count;
     struct item *items;      /* sorted by slot; a part has items [index, index + count) */
     struct piece *pieces;    /* by order */
-    struct text *kept;       /* replies that pieces point into, one a part */
-    struct audit_note *note; /* what it does to keys that are audited, or NULL */
+    struct text *kept;       /* replies that pieces point into, one for each part */
+    struct audit_note *note; /* the command's effect on audited keys, or NULL */
     size_t part_count;
-    struct session *session;         /* as long as it is there */
-    size_t next, waiting;            /* the first item that may be a part that waits; how many do */
-    bool sends;                      /* parts are being sent: one that ends at once sends no others */
-    struct fence_question *question; /* that goes with the data beside locks; NULL: there is none that is fenced */
-    struct fence_looks *looks;       /* before that; NULL: none are under way */
-    struct text data;                /* the data's part meanwhile */
+    struct session *session;         /* while it exists */
+    size_t next, waiting;            /* the first item that may be a waiting part; how many wait */
+    bool sends;                      /* parts are being sent: a part that ends at once must not send others */
+    struct fence_question *question; /* the lock check for the data besides locks; NULL: no key is fenced */
+    struct fence_looks *looks;       /* checks of locks in other slots, before that; NULL: none in progress */
+    struct text data;                /* the data's part, while the locks are checked */
     int data_slot;
     char error[ERROR_LINE_MAX];
     bool failed;
@@ -84,7 +83,7 @@ static void split_note_error(struct split *split, const char *error, size_t len)
     split->error[len] = '\0';
 }
 
-/* Tells the engine of the lock keys that an MGET has shown. */
+/* Tells the engine which lock keys an MGET has shown. */
 static void split_sightings(struct request *r, const struct split *split) {
     struct session *s = r->session;
     for (size_t i = 0; s && i < split->item_count; i++) {
@@ -100,7 +99,7 @@ static void split_sightings(struct request *r, const struct split *split) {
     }
 }
 
-/* Ends the audit of keys that some part has touched; the whole's reply tells what is needed of them. */
+/* Ends the audit of keys that some part has touched, with the whole reply. */
 static void split_audited(struct request *r, struct split *split) {
     struct text whole = {0};
     char *header = text_reserve(&whole, RESP_HEADER_MAX);
@@ -124,7 +123,7 @@ static void split_audited(struct request *r, struct split *split) {
     text_clear(&whole);
 }
 
-/* Answers a request whose parts have all ended. */
+/* Replies to a request whose parts have all ended. */
 static void split_finish(struct request *r) {
     struct split *split = REQUEST_OWNER(r, struct split);
     request_disown(r);
@@ -219,7 +218,7 @@ static void split_lock_part(struct request *request, const struct lock_rule *rul
     lock_call(call, rule, &lock_release_of_one, key, len, &words);
 }
 
-/* Sends the next part that waits; its key may be no lock any more. */
+/* Sends the next waiting part; its key may no longer be a lock. */
 static void split_send_waiting(struct request *request, struct split *split) {
     while (!split->items[split->next].name)
         split->next++;
@@ -237,18 +236,18 @@ static void split_send_waiting(struct request *request, struct split *split) {
         build_bulk(s->worker, item->name, item->name_len);
         call_submit(call, item->slot, s->worker->build.data, s->worker->build.len);
     }
-    request->parts_left--; /* it has counted while it waited */
+    request->parts_left--; /* it counted while it waited */
     memory_free(item->name);
     item->name = NULL;
 }
 
-/* Sends parts that wait, as long as fewer than so many are on their way. The last to end finishes the request. */
+/* Sends waiting parts while fewer than at_once are in flight. The last part to end finishes the request. */
 static void split_go_on(struct request *r, size_t at_once) {
     struct split *split = REQUEST_OWNER(r, struct split);
     if (split->sends)
         return;
     split->sends = true;
-    r->parts_left++; /* held here: some may end at once */
+    r->parts_left++; /* held here, since some may end at once */
     while (split->waiting > 0 && r->parts_left - split->waiting <= at_once)
         split_send_waiting(r, split);
     split->sends = false;
@@ -256,14 +255,14 @@ static void split_go_on(struct request *r, size_t at_once) {
         split_finish(r);
 }
 
-/* Who leaves has sent the whole command: what waits of it is sent while its session is still known. Locks that are
- * looked at for the data's sake are no more. */
+/* Handles a closed session. The client has sent the whole command, so its waiting parts are sent while the session is
+ * still known. The checks of locks in other slots are dropped. */
 static void split_left(struct request *r) {
     struct split *split = REQUEST_OWNER(r, struct split);
     if (split->waiting > 0) {
         r->session = split->session;
         split->sends = false;
-        r->parts_left++; /* held here: the request is not to end as that of a session */
+        r->parts_left++; /* held here, so that the request does not end while the session is closing */
         if (split->looks) {
             fence_looks_forget(split->looks);
             split->looks = NULL;
@@ -278,7 +277,7 @@ static void split_left(struct request *r) {
 
 static const struct request_owner_ops split_ops = {.left = split_left};
 
-/* Sends a part of several keys; lock keys among those of an MSET make it a script. */
+/* Sends a part of several keys; in MSET, lock keys make it a script. */
 static void split_part(struct session *s, struct request *request, const struct command *c,
                        const struct resp_request *r, const char *bytes, const struct item *items, uint32_t index,
                        size_t count) {
@@ -325,7 +324,7 @@ static void item_set(struct item *item, const struct request_class *k, size_t i)
     }
 }
 
-/* Cuts the items into parts and sends these. */
+/* Divides the items into parts and sends them. */
 static void split_send(struct session *s, struct request *request, const struct command *c,
                        const struct resp_request *r, const char *bytes, struct item *items, size_t count) {
     struct split *split = REQUEST_OWNER(request, struct split);
@@ -352,12 +351,12 @@ static void split_send(struct session *s, struct request *request, const struct 
     }
     split->sends = false;
     if (split->waiting > 0)
-        request_barrier(request); /* the session's later requests come behind all parts */
+        request_barrier(request); /* the session's later requests come after all parts */
 }
 
-/* ---- fenced data beside locks --------------------------------------------------------------------- */
+/* ---- fenced data besides locks ------------------------------------------------------------------- */
 
-/* Keeps a lock's part until the data's has ended. */
+/* Keeps a lock's part until the data's part has ended. */
 static void wait_for_data(struct request *request, struct split *split, const struct request_class *k,
                           struct item *item) {
     size_t len;
@@ -368,7 +367,7 @@ static void wait_for_data(struct request *request, struct split *split, const st
     request->parts_left++;
 }
 
-/* The data's part has ended, as its client is to hear: with an error no lock is released. */
+/* Handles the end of the data's part: if it is an error, no lock is released. */
 static void data_ended(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct split *split = REQUEST_OWNER(r, struct split);
@@ -398,7 +397,7 @@ static void data_send(struct request *request, struct split *split) {
     call_submit(call, split->data_slot, split->data.data, split->data.len);
 }
 
-/* The data's locks elsewhere have been looked at. */
+/* Continues once the data's locks in other slots have been checked. */
 static void data_looked(void *arg, const char *error, size_t len) {
     struct request *request = arg;
     struct split *split = REQUEST_OWNER(request, struct split);
@@ -410,7 +409,7 @@ static void data_looked(void *arg, const char *error, size_t len) {
         data_send(request, split);
 }
 
-/* Makes the data's part, with its question. */
+/* Makes the data's part, with its lock check. */
 static void data_question(struct session *s, struct split *split, const struct request_class *k,
                           const struct item *items, size_t count) {
     struct request_class data;
@@ -429,7 +428,7 @@ static void data_question(struct session *s, struct split *split, const struct r
     text_append(&split->data, s->worker->build.data, s->worker->build.len);
 }
 
-/* Sends the data, with its question, and keeps the locks' parts meanwhile. */
+/* Sends the data with its lock check, and keeps the locks' parts meanwhile. */
 static void send_data_first(struct session *s, struct request *request, const struct request_class *k) {
     struct split *split = REQUEST_OWNER(request, struct split);
     struct item *data = memory_alloc(split->item_count * sizeof(*data));
@@ -445,7 +444,7 @@ static void send_data_first(struct session *s, struct request *request, const st
     data_question(s, split, k, data, count);
     memory_free(data);
     request_barrier(request);
-    lock_busy_all(request); /* the question was not to wait for itself */
+    lock_busy_all(request); /* only now: the check must not wait for this request */
     if (!fence_is_elsewhere(split->question)) {
         data_send(request, split);
         return;
@@ -490,7 +489,7 @@ enum dispatch_result split_dispatch(struct session *s, const struct request_clas
     s->audits += split->note != NULL;
     split->session = s;
     request_own(request, &split->owner, &split_ops);
-    request->parts_left = 1; /* held here until all parts are on their way, or wait: some may end at once */
+    request->parts_left = 1; /* held here until all parts are in flight or wait, since some may end at once */
     if (data_first)
         send_data_first(s, request, k);
     else

@@ -1,6 +1,6 @@
 /*
- * Classification: which way a request goes, from what its command needs, what rules say of its keys, and what the
- * session has under way. Looks, and does nothing; only what PROXY ADVISE wants to see it counts.
+ * Classification: which way a request goes, from the needs of its command, the rules of its keys, and the session's
+ * requests in flight. It changes nothing, except that it counts what PROXY ADVISE wants to see.
  */
 #include "parser/slot.h"
 #include "proxy/session/cluster/cluster.h"
@@ -21,14 +21,14 @@ static enum way unsupported(struct classified *to, const char *why) {
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-/* Whether the command is about one key as such: not that it happens to name one. */
+/* Whether the command works on one key by its nature, and not only in this request. */
 static bool one_key(const struct request_class *k) {
     const struct command *c = k->command;
     return k->key_count == 1 && (c->only || c->split == SPLIT_SUM || c->id == COMMAND_MSETNX);
 }
 
-/* Whether the session's earlier lock commands have to end first: those on the same key, or on any where it has several.
- * What is audited waits for scripts alone. */
+/* Whether the session's earlier lock commands have to end first: those on the same key, or any if the request has
+ * several keys. An audited request only waits for scripts. */
 static bool locks_are_busy(const struct session *s, const struct request_class *k) {
     size_t len;
     if (!k->enforced && !k->audited)
@@ -41,8 +41,7 @@ static bool locks_are_busy(const struct session *s, const struct request_class *
     return lock_script_busy(s, key, len);
 }
 
-/* Whether PROXY ADVISE wants to see the reply, though no rule does. Of a script the one key that is its lock is left.
- */
+/* Whether PROXY ADVISE wants to see the reply, although no rule matches. Of a script's keys only its lock is kept. */
 static bool advise_watches(struct session *s, struct request_class *k) {
     size_t len;
     const struct command *c = k->command;
@@ -57,7 +56,7 @@ static bool advise_watches(struct session *s, struct request_class *k) {
     return lock != 0;
 }
 
-/* Whether fences have a say in a request's way: true with *way. */
+/* Whether a fence determines the request's way: true with *way. */
 static bool way_of_fenced(struct session *s, struct classified *to, enum way *way) {
     const char *error = NULL;
     switch (fence_judge(s, &to->class, &error)) {
@@ -84,7 +83,7 @@ static enum way way_of_keys(struct session *s, struct classified *to) {
     struct request_class *k = &to->class;
     if (locks_are_busy(s, k))
         return WAY_LATER;
-    enum way way = WAY_REFUSED; /* newer compilers do not see that it is set */
+    enum way way = WAY_REFUSED; /* newer compilers do not see that it is always set */
     if (k->fenced && way_of_fenced(s, to, &way))
         return way;
     struct lock_command form;
@@ -107,7 +106,8 @@ static enum way way_of_keys(struct session *s, struct classified *to) {
     return WAY_FORWARD;
 }
 
-/* A script has to begin what goes over the connection for scripts: behind others it would stop their connection. */
+/* A script must be the first request on the connection for scripts: behind other requests it would stop their
+ * connection. */
 static bool script_must_wait(const struct session *s, const struct command *c) {
     return (c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && s->apart != UPSTREAM_SCRIPTS && s->lane.dedicated == 0;
 }
@@ -116,12 +116,12 @@ static enum way way_of_key_list(struct session *s, const struct command *c, cons
                                 const char *bytes, struct classified *to) {
     if (script_must_wait(s, c))
         return WAY_LATER;
-    if (c->split == SPLIT_MSET && r->argc % 2 == 0) /* a node of a cluster would say CROSSSLOT first */
+    if (c->split == SPLIT_MSET && r->argc % 2 == 0) /* a node of a cluster would answer CROSSSLOT first */
         return refused(to, "ERR wrong number of arguments for 'mset' command");
     if (discover_asks_keys(c) && upstream_is_cluster(s->worker->upstream))
         return WAY_ASK_KEYS;
     class_find(&to->class, s, c, r, bytes);
-    if (to->class.key_count == 0) /* malformed, and Redis says what is wrong, or no key after all, as in MEMORY PURGE */
+    if (to->class.key_count == 0) /* malformed, and Redis reports the error; or no key after all, as in MEMORY PURGE */
         return WAY_MASTERS;
     if (to->class.writes_guard)
         return refused(to, GUARD_REFUSED);
@@ -137,7 +137,7 @@ static enum way way_of_blocking(struct session *s, const struct command *c, cons
         return refused(to, GUARD_REFUSED);
     if (lock_clobbers(&to->class))
         return refused(to, "LOCKED a blocking command would take or displace a node of a list lock; nothing was done");
-    enum way way = WAY_REFUSED; /* newer compilers do not see that it is set */
+    enum way way = WAY_REFUSED; /* newer compilers do not see that it is always set */
     if (to->class.fenced && way_of_fenced(s, to, &way))
         return way;
     return wait_is(c) ? WAY_WAIT : WAY_BLOCKING;
@@ -145,7 +145,7 @@ static enum way way_of_blocking(struct session *s, const struct command *c, cons
 
 /* ---- all requests -------------------------------------------------------------------------------- */
 
-/* Commands on the whole keyspace are behind the lock commands before them, which may have to be sent twice. */
+/* Commands on the whole keyspace wait for earlier lock commands, which may have to be sent twice. */
 static bool keyspace_must_wait(const struct session *s, const struct command *c) {
     bool whole = c->need == NEED_KEYSPACE || c->need == NEED_MASTERS;
     return whole && lock_any_busy(s);
@@ -180,7 +180,7 @@ static enum way way_of(struct session *s, const struct command *c, const struct 
     case NEED_REFUSED:
         return unsupported(to, c->id == COMMAND_UNKNOWN
                                    ? ": it would change the state of a connection that many clients share"
-                                   : ": replicas, and tools that copy as they do, ask the server itself");
+                                   : ": replicas and similar tools must connect to the server itself");
     case NEED_CLOSE:
         break;
     }

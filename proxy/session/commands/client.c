@@ -1,7 +1,7 @@
 /*
- * CLIENT: what a client says and asks of itself (its name, its library, its number, whether it wants replies). What
- * concerns other clients is client_admin.c's. A subcommand that is not known, or has the wrong number of arguments,
- * goes to the node, which has the words for it.
+ * CLIENT subcommands about the client itself: its name, its library, its number, whether it wants replies.
+ * client_admin.c has those about other clients. An unknown subcommand, or one with a wrong number of arguments, goes to
+ * the node, which answers with the error.
  */
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static bool client_setinfo(struct session *s, const struct command *c, const str
     size_t len, word_len;
     const char *value = request_arg(r, bytes, 3, &len), *word = request_arg(r, bytes, 2, &word_len);
     bool name = request_arg_is(r, bytes, 2, "lib-name");
-    len = strnlen(value, len); /* Redis looks no further */
+    len = strnlen(value, len); /* Redis ignores the rest */
     if (!name && !request_arg_is(r, bytes, 2, "lib-ver")) {
         session_refuse(s, c, "ERR Unrecognized option '%.*s'", (int)word_len, word);
         return true;
@@ -106,7 +106,7 @@ static bool client_info(struct session *s, const struct command *c, const struct
     return true;
 }
 
-/* Runs CLIENT REPLY: replies are left out here, and the node knows nothing of it. */
+/* Runs CLIENT REPLY: the proxy leaves replies out; the node is not told. */
 static bool client_reply(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     if (request_arg_is(r, bytes, 2, "on")) {
         s->reply_mode = REPLY_ON;
@@ -122,7 +122,7 @@ static bool client_reply(struct session *s, const struct command *c, const struc
     return true;
 }
 
-/* Runs CLIENT NO-EVICT, which is only shown: nobody is evicted by the proxy. */
+/* Runs CLIENT NO-EVICT, which is only shown: the proxy evicts no clients. */
 static bool client_no_evict(struct session *s, const struct command *c, const struct resp_request *r,
                             const char *bytes) {
     if (request_arg_is(r, bytes, 2, "on"))
@@ -135,7 +135,7 @@ static bool client_no_evict(struct session *s, const struct command *c, const st
     return true;
 }
 
-/* Subcommands that are answered here. `answer` is false where Redis has an error for the words. */
+/* Subcommands that are answered here. `answer` returns false if Redis has an error for the arguments. */
 static const struct own {
     const char *name;
     size_t argc;
@@ -153,7 +153,7 @@ static const struct own *own_of(const struct resp_request *r, const char *bytes)
     return NULL;
 }
 
-/* Whether a subcommand is about the connection to the node, and so tracking.c's. */
+/* Whether a subcommand is about the connection to the node; tracking.c handles these. */
 static bool of_the_connection(const struct resp_request *r, const char *bytes) {
     return request_arg_is(r, bytes, 1, "tracking") || request_arg_is(r, bytes, 1, "caching") ||
            request_arg_is(r, bytes, 1, "no-touch") || request_arg_is(r, bytes, 1, "trackinginfo") ||
@@ -163,7 +163,7 @@ static bool of_the_connection(const struct resp_request *r, const char *bytes) {
 bool client_is_own(const struct resp_request *r, const char *bytes) {
     static const struct {
         const char *name;
-        size_t least, most; /* words; with others the node says what is wrong */
+        size_t least, most; /* number of arguments; otherwise the node reports the error */
     } others[] = {{"list", 2, SIZE_MAX},  {"kill", 3, SIZE_MAX},    {"pause", 3, SIZE_MAX},
                   {"unpause", 2, 2},      {"unblock", 3, SIZE_MAX}, {"tracking", 3, SIZE_MAX},
                   {"trackinginfo", 2, 2}, {"getredir", 2, 2},       {"no-touch", 3, 3}};

@@ -1,11 +1,12 @@
 /*
- * CLIENT LIST, KILL, PAUSE, UNPAUSE, UNBLOCK: what concerns the clients of all threads.
+ * CLIENT LIST, KILL, PAUSE, UNPAUSE, UNBLOCK: commands about the clients of all threads.
  *
- *      request ── probe ──> node: may this user do that, and are the words right?
+ *      request ── probe ──> node: may this user do that, and are the arguments valid?
  *                              │ yes
- *                              └──> a broadcast of all workers ──> reply            UNBLOCK: ──> the blocked one's node
+ *                              └──> a broadcast of all workers ──> reply            UNBLOCK: ──> the blocked client's
+ * node
  *
- * The probe is the same subcommand in a form that does nothing there: the clients of the node are none of the proxy's.
+ * The probe is the same subcommand in a form without effect, since the node's clients are not the proxy's clients.
  * Later requests of the client wait.
  */
 #include <stdio.h>
@@ -17,9 +18,9 @@
 #include "proxy/session/commands/private.h"
 #include "proxy/session/locks/locks.h"
 
-static const int64_t PAUSE_LONGEST_MS = INT64_MAX / 2; /* beyond, Redis has an error */
+static const int64_t PAUSE_LONGEST_MS = INT64_MAX / 2; /* for a longer pause Redis has an error */
 
-/* More numbers than this in one CLIENT LIST ID are refused; so many clients are looked at in a step. */
+/* IDS_MAX: the most numbers in one CLIENT LIST ID. CLIENTS_A_STEP: how many clients are visited in a step. */
 enum { IDS_MAX = 10000, CLIENTS_A_STEP = 200 };
 
 enum admin_verb { ADMIN_LIST, ADMIN_KILL, ADMIN_PAUSE, ADMIN_UNPAUSE, ADMIN_UNBLOCK };
@@ -36,23 +37,23 @@ struct admin {
     struct request *request;
     enum admin_verb verb;
     uint64_t asker;
-    /* who is meant; 0, NULL, CLIENT_KIND_UNKNOWN: no matter */
+    /* which clients are meant; 0, NULL, CLIENT_KIND_UNKNOWN: any */
     uint64_t id;
     enum client_kind kind;
     char *user, *address, *local_address;
-    bool spare_self, by_address; /* CLIENT KILL ADDRESS: the answer is OK or an error */
-    int64_t *ids, *sorted;       /* CLIENT LIST ID: as they came, and in their order */
+    bool spare_self, by_address; /* CLIENT KILL ADDRESS: the reply is OK or an error */
+    int64_t *ids, *sorted;       /* CLIENT LIST ID: the numbers as given, and sorted */
     size_t id_count;
     /* PAUSE */
     bool all;
     int64_t ms;
     /* UNBLOCK */
     bool error;
-    bool unblocked;  /* on broadcast */
-    char *node;      /* where it is blocked, or NULL */
-    int64_t at_node; /* who it is there */
+    bool unblocked;  /* by the broadcast */
+    char *node;      /* the node at which it is blocked, or NULL */
+    int64_t at_node; /* its number at that node */
     size_t asked;    /* bytes of the request */
-    /* what came of it */
+    /* the results */
     struct shown *shown;
     size_t shown_count, shown_cap;
     int64_t killed;
@@ -72,7 +73,7 @@ static void admin_free(struct admin *a) {
     memory_free(a);
 }
 
-/* ---- words -------------------------------------------------------------------------------------- */
+/* ---- arguments ---------------------------------------------------------------------------------- */
 
 static int by_number(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -174,7 +175,7 @@ static bool unpause_words(struct admin *a, const struct resp_request *r, const c
     return r->argc == 2;
 }
 
-/* ---- on broadcast ------------------------------------------------------------------------------------ */
+/* ---- during the broadcast ----------------------------------------------------------------------------- */
 
 static bool meant(const struct admin *a, const struct session *s) {
     char address[CLIENT_ADDRESS_MAX];
@@ -238,11 +239,11 @@ static void visit(struct admin *a, struct session *s) {
         a->unblocked = fence_unblock(s, a->error) || blocking_unblock(s, a->error, blocked_at, a);
 }
 
-/* A worker's clients, some in each turn. They are in the order of their numbers. */
+/* A visit to a worker's clients, some in each turn, in the order of their numbers. */
 struct round {
     struct worker_slices slices; /* first */
     struct admin *admin;
-    uint64_t seen; /* those up to this number have been visited */
+    uint64_t seen; /* clients up to this number have been visited */
 };
 
 static bool round_step(struct worker *w, struct worker_slices *slices) {
@@ -278,14 +279,14 @@ static void admin_visit(struct broadcast *t, struct worker *w) {
     worker_add_slices(w, &round->slices);
 }
 
-/* ---- at home again ------------------------------------------------------------------------------ */
+/* ---- back at home ----------------------------------------------------------------------------------- */
 
 static int by_id(const void *a, const void *b) {
     const struct shown *x = a, *y = b;
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Replies with the clients in the order of their numbers; of the numbers asked for, where these were given. */
+/* Replies with the clients in the order of their numbers; only those asked for, if numbers were given. */
 static void reply_list(struct admin *a, struct request *r) {
     struct text lines = {0}, reply = {0};
     if (a->shown_count > 1)
@@ -330,8 +331,8 @@ static void unblock_answered(struct call *c, const struct call_end *end) {
         request_reply(c->request, end->reply, end->len, true);
 }
 
-/* Replies to UNBLOCK as the node does where the client is blocked: nodes know clients of their own, and whether one is
- * still blocked. */
+/* Replies to UNBLOCK as the node does at which the client is blocked: nodes have their own client numbers, and know
+ * whether the client is still blocked. */
 static void reply_unblock(struct admin *a, struct request *r) {
     struct worker *w = r->worker;
     struct upstream *u = w->upstream;
@@ -376,10 +377,11 @@ static void admin_done(struct broadcast *t) {
 
 /* ---- the probe ---------------------------------------------------------------------------------- */
 
-/* The number of a client that no node has. Valkey takes no 0. */
+/* The number of a client that no node has. Valkey does not accept 0. */
 #define NOBODY "9223372036854775807"
 
-/* Where all is well LIST ID NOBODY, UNBLOCK 0 and KILL have a plain reply, PAUSE -1 an error of its own. */
+/* Whether the probe's reply permits the command. With the right, LIST ID NOBODY, UNBLOCK 0 and KILL get a plain reply,
+ * PAUSE -1 an error of its own. */
 static bool allowed(const struct admin *a, const struct call_end *end) {
     static const char negative[] = "-ERR timeout is negative";
     if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE)
@@ -387,8 +389,9 @@ static bool allowed(const struct admin *a, const struct call_end *end) {
     return end->reply[0] != '-' || (a->by_address && strncmp(end->reply, "-ERR No such client", 19) == 0);
 }
 
-/* Whether a request is refused that no node could judge. Operators who do not log in need to see and end connections
- * while a node is down: they may if it granted strangers as much before. A pause would outlast the node's return. */
+/* Whether to refuse a request that no node could judge. Operators without login need to see and end connections while a
+ * node is down: they may, if the node granted clients without login as much before. A pause would last beyond the
+ * node's return, so it is refused. */
 static bool unjudged_refused(const struct admin *a, const struct request *r, const struct call_end *end) {
     if (end->why == UPSTREAM_REFUSED || !r->session)
         return end->why == UPSTREAM_REFUSED;
@@ -414,7 +417,7 @@ static void probed(struct call *c, const struct call_end *end) {
         return;
     }
     broadcast_start(&a->broadcast, r->worker, admin_visit,
-                    admin_done); /* also where the node is down: operators need it then */
+                    admin_done); /* also if the node is down: operators need it then */
 }
 
 static void probe(struct admin *a, const struct resp_request *r, const char *bytes) {

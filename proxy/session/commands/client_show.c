@@ -1,6 +1,6 @@
 /*
- * A client as CLIENT LIST and CLIENT INFO show it: Redis's line, with what this process knows. What only a node could
- * know (the memory of arguments, say) is 0.
+ * A client's line in CLIENT LIST and CLIENT INFO: Redis's format, with the facts known to this process. Facts that only
+ * a node knows (for instance the memory of arguments) are 0.
  */
 #include <stdio.h>
 #include <string.h>
@@ -53,13 +53,13 @@ static bool by_unix_socket(const struct session *s) {
 }
 
 void client_address(const struct session *s, char *out) {
-    if (by_unix_socket(s)) /* the other end has no name: Redis shows the socket's */
+    if (by_unix_socket(s)) /* the client's end has no name: Redis shows the socket's */
         client_local_address(s, out);
     else
         snprintf(out, CLIENT_ADDRESS_MAX, "%s", s->address);
 }
 
-/* Writes a client's flags: Redis's letters, in its order. */
+/* Writes a client's flags: Redis's letters, in Redis's order. */
 static void flags_text(const struct session *s, const struct pubsub_counts *n, char *out) {
     char *p = out;
     if (n->monitor)
@@ -92,7 +92,7 @@ void client_show(struct session *s, struct text *out) {
     client_local_address(s, local);
     flags_text(s, &n, flags);
     size_t waiting = s->input ? s->input->end - s->input->start : 0;
-    size_t output = s->out.unsent + s->held_bytes; /* with the replies that wait for those before them */
+    size_t output = s->out.unsent + s->held_bytes; /* including replies that wait for earlier replies */
     const char *sub = s->last && s->last->need != NEED_KEY && command_has_subcommands(s->last) ? s->last_word : "";
     double idle = ev_now(s->worker->loop) - s->last_active;
     text_printf(out,

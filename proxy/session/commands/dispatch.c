@@ -1,18 +1,18 @@
 /*
- * Dispatch: which way a request goes.
+ * Dispatch: decides which way a request goes.
  *
  *      request ── command table ──┬─ local ───── AUTH, HELLO, SELECT, CLIENT, PROXY, ...
  *                                 ├─ lock ────── its key matches a rule: a script
- *                                 ├─ fenced ──── a write under a lock that may be lost: with a question, as a script
- *                                 ├─ script ──── EVAL and its kin on lock keys: as it is, between two steps
+ *                                 ├─ fenced ──── a write of data under a lock: a script checks the lock and writes
+ *                                 ├─ script ──── EVAL and similar on lock keys: unchanged, between two steps
  *                                 ├─ split ───── keys in several slots, or lock keys among others
  *                                 ├─ pinned ──── MULTI, BLPOP, SUBSCRIBE, ...: a connection of the session's own
- *                                 ├─ stream ──── long ones, passed on while they come
+ *                                 ├─ stream ──── long requests, forwarded while they arrive
  *                                 └─ forward ─── everything else, byte for byte
  *
- * What a command is says the table, or else the node (cluster/discover.c); which way a request goes, classify.c. The
- * doing is left to the other rooms of the session (locks, transaction, push, blocking, cluster), which are handed what
- * the request was classified as, and to local.c, client.c, proxy_command.c, queue.c and refuse.c here.
+ * The table describes the commands; for a command that it lacks, the node does (cluster/discover.c). classify.c finds
+ * the way of a request. The other folders (locks, transaction, push, blocking, cluster) get the class of the request
+ * and do the work; here local.c, client.c, proxy_command.c, queue.c and refuse.c do.
  */
 #include <string.h>
 
@@ -26,9 +26,9 @@
 #include "proxy/session/push/push.h"
 #include "proxy/session/transaction/transaction.h"
 
-/* ---- one request's way --------------------------------------------------------------------------- */
+/* ---- the way of a request --------------------------------------------------------------------------- */
 
-/* Notes a command's subcommand for CLIENT LIST. Commands on keys are left out: most traffic has none. */
+/* Notes a command's subcommand for CLIENT LIST. Commands on keys are skipped: most of them have none. */
 static void note_subcommand(struct session *s, const struct command *c, const struct resp_request *r,
                             const char *bytes) {
     if (c->need != NEED_NODE && c->need != NEED_MASTERS && c->need != NEED_CLUSTER && c->need != NEED_SESSION)
@@ -44,7 +44,7 @@ static void note_subcommand(struct session *s, const struct command *c, const st
 static enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c, const struct resp_request *r,
                                               const char *bytes, uint32_t key_index, const struct lock_rule *rule);
 
-/* The request goes the way that it was classified for. */
+/* Sends the request the way that it was classified for. */
 static enum dispatch_result dispatch_way(struct session *s, const struct classified *to) {
     const struct request_class *k = &to->class;
     const struct command *c = k->command;
@@ -147,7 +147,7 @@ static __attribute__((noinline)) enum dispatch_result dispatch_one(struct sessio
     return result;
 }
 
-/* A command on one key outside of all rules that PROXY ADVISE wants to see. */
+/* Dispatches a command on one key outside of all rules that PROXY ADVISE wants to see. */
 static __attribute__((noinline)) enum dispatch_result dispatch_advised(struct session *s, const struct command *c,
                                                                        const struct resp_request *r, const char *bytes,
                                                                        uint32_t key_index) {
@@ -158,7 +158,7 @@ static __attribute__((noinline)) enum dispatch_result dispatch_advised(struct se
     return DISPATCHED;
 }
 
-/* DEL or UNLINK of one key outside of all rules. */
+/* Dispatches DEL or UNLINK of one key outside of all rules. */
 static __attribute__((noinline)) enum dispatch_result
 dispatch_outside(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     size_t len;
@@ -169,8 +169,8 @@ dispatch_outside(struct session *s, const struct command *c, const struct resp_r
     return DISPATCHED;
 }
 
-/* A command on one key that a rule watches. On a lock of a rule that is enforced it needs no more than is known here:
- * the one call of lock_dispatch is inline, which earns 2 % of the bound on acquire and release. */
+/* Dispatches a command on one key that a rule watches. A lock of an enforced rule needs no class: the only call of
+ * lock_dispatch is inline, which earns 2 % of the bound on acquire and release. */
 static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c,
                                                                         const struct resp_request *r, const char *bytes,
                                                                         uint32_t key_index,
@@ -187,7 +187,7 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
     return dispatch_one(s, c, r, bytes, key_index, rule);
 }
 
-/* DEL or UNLINK of one key. */
+/* Dispatches DEL or UNLINK of one key. */
 static inline enum dispatch_result dispatch_release(struct session *s, const struct command *c,
                                                     const struct resp_request *r, const char *bytes) {
     size_t len;
@@ -198,16 +198,15 @@ static inline enum dispatch_result dispatch_release(struct session *s, const str
     return rule ? dispatch_lock_key(s, c, r, bytes, 1, rule) : dispatch_outside(s, c, r, bytes);
 }
 
-/* Dispatches the usual case, one key and no rule for it: all of its way is inline, with forward, which earns 4 % of the
- * bound on pipelined requests; DEL of one key, which may have more, is not classified either: 8 % of the bound on
- * requests. */
+/* Dispatches the usual case, one key and no rule for it. All of this way is inline, including forward, which earns 4 %
+ * of the bound on pipelined requests. DEL of one key is not classified either: 8 % of the bound on requests. */
 static inline __attribute__((always_inline)) enum dispatch_result
 dispatch_by_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     size_t len;
     uint32_t index = (uint32_t)c->only;
     if (!index)
         return r->argc == 2 && (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
-                   ? dispatch_release(s, c, r, bytes) /* most of them are */
+                   ? dispatch_release(s, c, r, bytes) /* most DELs have one key */
                    : dispatch_classified(s, c, r, bytes);
     const char *key = request_arg(r, bytes, index, &len);
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
@@ -218,7 +217,7 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
             session_refuse(s, c, "%s", GUARD_REFUSED);
             return DISPATCHED;
         }
-        /* A plain SET is no lock's. */
+        /* A plain SET does not acquire a lock. */
         if ((c->id != COMMAND_SET || r->argc > 3) && advise_wants(s, c, r, bytes, key, len))
             return dispatch_advised(s, c, r, bytes, index);
     }
@@ -228,8 +227,8 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
 
 /* ---- other ways ------------------------------------------------------------------------------------- */
 
-/* Forwards a command that is neither in the table nor known to the node that was asked: to the node of its first
- * argument, where most commands have their key, and that one's answer counts. */
+/* Forwards a command that neither the table nor the asked node knows. It goes to the node of its first argument, where
+ * most commands have their key; that node's answer counts. */
 void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
     int slot = SLOT_NONE;
     if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
@@ -277,12 +276,11 @@ static enum dispatch_result dispatch_restricted(struct session *s, const struct 
         return local_dispatch(s, c, r, bytes);
     if (c)
         return pubsub_restricted(s, c, r, bytes);
-    dispatch_unknown(s, r, bytes); /* the node says that there is no such command */
+    dispatch_unknown(s, r, bytes); /* the node answers that there is no such command */
     return DISPATCHED;
 }
 
-/* Dispatches for a session that is not as most are, and for names that the table lacks. True: the request's way ends
- * here. */
+/* Dispatches for a session in an unusual state, and for names that the table lacks. True: *result is the result. */
 static __attribute__((noinline)) bool dispatch_special(struct session *s, const struct command **command,
                                                        const struct resp_request *r, const char *bytes,
                                                        enum dispatch_result *result) {
@@ -332,10 +330,10 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
         c = known;
     }
     if (!command_arity_ok(c, r->argc) && c->need != NEED_PROXY && c->need != NEED_CLOSE) {
-        session_forward(s, c, r, bytes, SLOT_NONE); /* harmless, and Redis has the words for it */
+        session_forward(s, c, r, bytes, SLOT_NONE); /* harmless, and Redis answers with the error */
         return DISPATCHED;
     }
-    if (c->need == NEED_KEY) /* nearly all are */
+    if (c->need == NEED_KEY) /* the usual case */
         return dispatch_by_key(s, c, r, bytes);
     return dispatch_classified(s, c, r, bytes);
 }
@@ -357,7 +355,7 @@ static const struct session_room commands_room = {.worker_opens = commands_open,
                                                   .worker_serves = rights_ask_strangers,
                                                   .closes = pause_leave};
 
-/* All rooms, in the order in which they hear that a session is gone. */
+/* All rooms, in the order in which they are told that a session has ended. */
 static const struct session_room *const rooms[] = {
     &transaction_room, &push_room, &blocking_room, &cluster_room, &commands_room, &locks_room, NULL};
 

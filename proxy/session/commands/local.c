@@ -2,9 +2,9 @@
  * Commands about the session itself: AUTH, HELLO, SELECT, QUIT, RESET, READONLY, READWRITE, ASKING.
  *
  * A session's database, protocol and user are those of the shared connections that it uses (its lane). A change is
- * tried on a connection of the new lane; where the node refuses it, the client gets the node's own words and nothing
- * has changed. A login is tried first, on a connection for that: those of its lane are logged in already, with what may
- * have been revoked since. Requests behind such a change wait for it.
+ * tried on a connection of the new lane. If the node refuses, the client gets the node's error and nothing has changed.
+ * A login is tried before that, on a connection for trying logins: the lane's connections are already logged in,
+ * perhaps with a login that was revoked since. Later requests wait for the change.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,17 +16,20 @@
 #include "proxy/session/push/push.h"
 #include "proxy/session/transaction/transaction.h"
 
-enum { DATABASES_MAX = 1000000, LOGIN_WORD_MAX = 16384 /* a node ends a connection that says more before its login */ };
+enum {
+    DATABASES_MAX = 1000000,
+    LOGIN_WORD_MAX = 16384 /* a node closes a connection that sends more before its login */
+};
 
 /* A change under way. */
 struct change {
     struct request_owner owner; /* first */
     struct upstream_lane lane;
     bool hello, authenticates;
-    const char *probe; /* what a login's lane is tried with once the login is right, or NULL; borrowed */
-    uint32_t login;    /* interned for this change, 0 none; the session's once it is applied */
+    const char *probe; /* the test of the login's lane, once the login is valid, or NULL; borrowed */
+    uint32_t login;    /* interned for this change; 0: none. The session owns it once it is applied */
     char *user, *name; /* NULL: not given */
-    char *wrong;       /* NULL, or what is wrong with HELLO behind its login: the answer once the login is right */
+    char *wrong;       /* the error in HELLO's arguments after its login, sent if the login is valid; or NULL */
 };
 
 static void change_free(struct change *change) {
@@ -37,7 +40,7 @@ static void change_free(struct change *change) {
     memory_free(change);
 }
 
-/* The reply of HELLO names a connection id: that of the node's connection. The client gets its own. */
+/* HELLO's reply contains the id of the node's connection; the client gets its own id instead. */
 static void append_hello(const struct session *s, const char *reply, size_t len, struct text *out) {
     static const char mark[] = "$2\r\nid\r\n:";
     const char *at = memmem(reply, len, mark, sizeof(mark) - 1);
@@ -84,7 +87,7 @@ static void change_done(struct call *c, const struct call_end *end) {
     struct change *change = REQUEST_OWNER(r, struct change);
     char *wrong = change->wrong;
     bool refused = end->error || end->reply[0] == '-';
-    if (wrong && refused && !end->error) /* on a connection that watches the node has had the client's own words */
+    if (wrong && refused && !end->error) /* a pin that watches the node has received the client's own arguments */
         refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
     request_disown(r);
     if (refused && change->login && !end->error && strncmp(end->reply, "-WRONGPASS", 10) == 0) {
@@ -116,7 +119,8 @@ static void change_done(struct call *c, const struct call_end *end) {
     memory_free(wrong);
 }
 
-/* A login is right, or not. A lane of the session's own begins with more than that, and HELLO has a reply. */
+/* Takes the result of a login. If it is valid, a dedicated lane needs its first commands, and HELLO needs a reply: both
+ * follow. */
 static void login_tried(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     const struct change *change = REQUEST_OWNER(r, struct change);
@@ -128,16 +132,15 @@ static void login_tried(struct call *c, const struct call_end *end) {
     call_submit_lane(c, SLOT_NONE, &change->lane, change->probe, strlen(change->probe));
 }
 
-/* Tries the change's login, then `probe` over its lane where that has something to say. */
+/* Tries the change's login, then sends `probe` over its lane, if that is needed. */
 static void login_start(struct request *request, struct change *change, const char *probe) {
     change->probe = !change->wrong && (change->hello || change->lane.dedicated != 0) ? probe : NULL;
     request->call.done = login_tried;
     call_submit_login(&request->call, change->login);
 }
 
-/* Sends `probe` (NULL: the request) over the new lane, and holds later requests back until it has been answered. A
- * connection that watches keys has to follow: there it is the client's own words, if the proxy has no password of its
- * own in them. */
+/* Sends `probe` (NULL: the request) over the new lane, and holds later requests back until the reply. A pin that
+ * watches keys has to change too: it gets the client's own command, unless that contains the proxy's own password. */
 static void change_start(struct session *s, const struct command *c, struct change *change, const char *probe,
                          const struct resp_request *r, const char *bytes) {
     struct upstream_pin *pin = transaction_pin_to_change(s);
@@ -175,7 +178,7 @@ static struct change *change_new(const struct session *s) {
 static const char WRONGPASS[] = "WRONGPASS invalid username-password pair or user is disabled.";
 const char LOCAL_TOO_OFTEN[] = "ERR too many wrong passwords or new logins from this address: try again in a second";
 
-/* Compares without telling by its time how much was right. */
+/* Compares in constant time: the duration does not tell how many bytes are right. */
 static bool password_is(const char *expected, const char *given, size_t len) {
     size_t want = strlen(expected);
     unsigned char differs = want != len;
@@ -184,7 +187,7 @@ static bool password_is(const char *expected, const char *given, size_t len) {
     return !differs;
 }
 
-/* Whether it is the proxy's own password, which a reload may change at any moment. */
+/* Whether the text is the proxy's own password, which a reload may change at any moment. */
 static bool own_password_is(struct proxy_shared *shared, const char *given, size_t len) {
     pthread_mutex_lock(&shared->password_mutex);
     bool right = password_is(shared->options.requirepass, given, len);
@@ -205,8 +208,8 @@ static const char *door_login(struct session *s, const char *user, size_t user_l
     return right ? NULL : WRONGPASS;
 }
 
-/* Checks a login against requirepass where the proxy has one; otherwise notes it in the change, and the node will
- * judge. user NULL: AUTH with a password alone. Returns NULL, or the error. */
+/* Checks a login against requirepass, if it is set. Otherwise notes the login in the change, and the node will decide.
+ * user NULL: AUTH with only a password. Returns NULL, or the error. */
 static const char *change_login(struct session *s, struct change *change, const char *user, size_t user_len,
                                 const char *password, size_t password_len) {
     change->authenticates = true;
@@ -238,7 +241,7 @@ static void do_auth(struct session *s, const struct command *c, const struct res
         session_refuse(s, c, "%s", wrong);
         return;
     }
-    if (s->worker->shared->options.requirepass) { /* judged here: the node need not be asked */
+    if (s->worker->shared->options.requirepass) { /* decided here: the node need not be asked */
         change_apply(s, change);
         change_free(change);
         session_answer(s, c, "+OK\r\n", 5);
@@ -247,7 +250,7 @@ static void do_auth(struct session *s, const struct command *c, const struct res
     change_start(s, c, change, session_hello(s), r, bytes);
 }
 
-/* A name behind a login waits for the login to be right; without one it counts at once. */
+/* A name together with a login is set when the login is valid; without a login at once. */
 static void hello_name(struct session *s, struct change *change, const char *name, size_t len) {
     if (change->authenticates) {
         memory_free(change->name);
@@ -258,7 +261,7 @@ static void hello_name(struct session *s, struct change *change, const char *nam
     }
 }
 
-/* HELLO's options. Returns NULL, or the error, which may be put together in *error. */
+/* Reads HELLO's options. Returns NULL, or the error, which may be composed in *error. */
 static const char *hello_options(struct session *s, struct change *change, const struct resp_request *r,
                                  const char *bytes, struct text *error) {
     for (size_t i = 2; i < r->argc; i++) {
@@ -285,7 +288,7 @@ static const char *hello_options(struct session *s, struct change *change, const
     return NULL;
 }
 
-/* Redis has done what stands before the wrong option: a login there counts, if it is right. */
+/* Redis runs what stands before the invalid option: a login there counts, if it is valid. */
 static void hello_wrong(struct session *s, const struct command *c, struct change *change, const char *wrong,
                         const struct resp_request *r, const char *bytes) {
     bool logs_in = change->authenticates && wrong != WRONGPASS && wrong != LOCAL_TOO_OFTEN;
@@ -354,7 +357,7 @@ static void do_select(struct session *s, const struct command *c, const struct r
     }
     struct change *change = change_new(s);
     change->lane.db = (uint32_t)db;
-    change_start(s, c, change, NULL, r, bytes); /* the node knows whether this user may */
+    change_start(s, c, change, NULL, r, bytes); /* the node knows whether this user may select */
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------ */
@@ -362,7 +365,7 @@ static void do_select(struct session *s, const struct command *c, const struct r
 static void do_quit(struct session *s, const struct command *c) {
     struct request *request = request_new(s, c);
     request->close_after = true;
-    s->barrier++; /* what is behind QUIT is not looked at */
+    s->barrier++; /* requests after QUIT are ignored */
     request_reply(request, "+OK\r\n", 5, true);
 }
 
@@ -416,7 +419,8 @@ void local_changed(struct session *s, const struct command *c, const struct resp
         text_append(out, element, len);
 }
 
-/* Whether a command changes the lane: it waits for what is in flight, which another connection could overtake. */
+/* Whether a command changes the lane. It waits for the requests in flight, since another connection could overtake
+ * them. */
 static bool changes_lane(const struct command *c) {
     return c->id == COMMAND_AUTH || c->id == COMMAND_HELLO || c->id == COMMAND_SELECT || c->id == COMMAND_RESET;
 }
@@ -445,7 +449,7 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
     case COMMAND_RESET:
         do_reset(s, c);
         break;
-    default: /* READONLY, READWRITE, ASKING: harmless words to a proxy of a cluster */
+    default: /* READONLY, READWRITE, ASKING: without effect on a proxy of a cluster */
         if (upstream_is_cluster(s->worker->upstream))
             session_answer(s, c, "+OK\r\n", 5);
         else

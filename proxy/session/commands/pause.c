@@ -1,9 +1,9 @@
 /*
- * CLIENT PAUSE: requests that came meanwhile wait where they are, in their sessions' input.
+ * CLIENT PAUSE: requests that come meanwhile wait in their sessions' input.
  *
- * Only clients are held. What the proxy does of its own accord (renewals, releases) goes on, as does what was sent to a
- * node before. PROXY is always answered, and so is what has a wrong number of arguments. Nodes know nothing of those
- * who wait here: INFO is told how many they are.
+ * Only clients are held. The proxy's own work (renewals, releases) goes on, and so do requests that were sent to a node
+ * before. PROXY is always answered, and so is a request with a wrong number of arguments. Nodes do not know of the
+ * waiting clients, so the proxy adds their number to INFO.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes) {
     if (!c || (c->flags & COMMAND_WRITE))
-        return true; /* not known: it may be one */
+        return true; /* unknown: it may write */
     switch ((int)c->id) {
     case COMMAND_EVAL:
     case COMMAND_EVAL_RO:
@@ -33,7 +33,7 @@ bool pause_replicates(const struct command *c, const struct resp_request *r, con
 }
 
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    /* A request that is still coming lacks some of its arguments. */
+    /* A request that is still arriving lacks some of its arguments. */
     if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc + r->args_left)))
         return false;
     bool function = c && (c->id == COMMAND_FCALL || c->id == COMMAND_FCALL_RO) && !s->queues;

@@ -1,12 +1,12 @@
 /*
- * Which scripts write, for CLIENT PAUSE WRITE: what they say themselves, as Redis believes it (its node sees to it that
- * they keep to it).
+ * Which scripts write, for CLIENT PAUSE WRITE: by the flags that they declare. Redis uses the same flags, and the node
+ * enforces them.
  *
  *      EVAL, EVAL_RO         "#!lua flags=no-writes" in the request
- *      EVALSHA, EVALSHA_RO   the same, of scripts that have passed through the proxy: nobody else can be asked
- *      FCALL, FCALL_RO       FUNCTION LIST, asked while a pause lasts, and believed for a moment
+ *      EVALSHA, EVALSHA_RO   the same, for scripts that have passed through the proxy: the node can't be asked
+ *      FCALL, FCALL_RO       FUNCTION LIST, sent while a pause lasts, and used for a moment
  *
- * A script without such a first line says nothing: it may write, but not by EVAL_RO and EVALSHA_RO.
+ * A script without such a first line declares nothing: it may write, except in EVAL_RO and EVALSHA_RO.
  */
 #include <pthread.h>
 #include <string.h>
@@ -20,7 +20,7 @@ enum { SCRIPTS_KEPT = 4096, SHA1_DIGITS = 2 * DIGEST_SHA1 };
 
 static const double FUNCTIONS_BELIEVED = 1.; /* seconds */
 
-/* ---- words --------------------------------------------------------------------------------------- */
+/* ---- reading declarations --------------------------------------------------------------------------- */
 
 /* Finds the next word of [p, end), its length in *len; NULL: there is none. */
 static const char *next_word(const char *p, const char *end, size_t *len) {
@@ -33,7 +33,7 @@ static const char *next_word(const char *p, const char *end, size_t *len) {
     return p > start ? start : NULL;
 }
 
-/* Reads flags, "a,b,c". False: one of them is none. */
+/* Reads flags, "a,b,c". False: one of them is unknown. */
 static bool flags_read(const char *list, size_t len, bool *reads) {
     static const char *const known[] = {"no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"};
     const char *end = list + len;
@@ -50,7 +50,7 @@ static bool flags_read(const char *list, size_t len, bool *reads) {
     return true;
 }
 
-/* What a script says of itself. */
+/* What a script declares. */
 enum says { SAYS_NOTHING, SAYS_READS, SAYS_WRITES };
 
 static enum says script_says(const char *code, size_t size) {
@@ -69,7 +69,7 @@ static enum says script_says(const char *code, size_t size) {
 
 /* ---- scripts by their SHA1 -------------------------------------------------------------------------- */
 
-/* Scripts that say something, of all threads; one takes the place of another. */
+/* Scripts with a declaration, of all threads; a new one may overwrite an old one. */
 static struct kept {
     unsigned char sha1[DIGEST_SHA1];
     unsigned char says;
@@ -155,7 +155,7 @@ static bool function_flags(const char **p, const char *end, bool *reads) {
     return true;
 }
 
-/* Reads a function; where it is the one of that name *says is what it says. */
+/* Reads a function; if it has that name, sets *says. */
 static bool function_read(const char **p, const char *end, const char *name, size_t len, enum says *says) {
     struct resp_item fields, key, value = {0};
     bool reads = false;
@@ -212,10 +212,10 @@ static void listed(struct call *c, const struct call_end *end) {
     if (known)
         text_append(&w->functions, end->reply, end->len);
     w->functions_at = ev_now(w->loop);
-    request_reply(r, "", 0, true); /* the session goes on */
+    request_reply(r, "", 0, true); /* the session continues */
 }
 
-/* Asks what functions there are; the session waits for the answer. */
+/* Sends FUNCTION LIST; the session waits for the reply. */
 static void functions_ask(struct session *s) {
     static const char list[] = "*2\r\n$8\r\nFUNCTION\r\n$4\r\nLIST\r\n";
     struct request *request = request_new(s, NULL);

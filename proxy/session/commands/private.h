@@ -1,6 +1,6 @@
 /*
- * What the files behind dispatch share: CLIENT (client.c, client_admin.c, client_show.c), PROXY, what is refused, and
- * what is queued inside MULTI (queue.c).
+ * What the files of this folder share: CLIENT (client.c, client_admin.c, client_show.c), PROXY, refusals, and commands
+ * in MULTI (queue.c).
  */
 #ifndef LOCKKEEPER_SESSION_COMMANDS_PRIVATE_H
 #define LOCKKEEPER_SESSION_COMMANDS_PRIVATE_H
@@ -11,34 +11,34 @@
 
 /* ---- classify.c -------------------------------------------------------------------------------------- */
 
-/* The ways that requests go. */
+/* The ways of requests. */
 enum way {
     WAY_LATER, /* earlier requests have to end first */
 
     WAY_SESSION, /* local: answered here */
     WAY_PROXY,
-    WAY_REFUSED,     /* with the error of that name */
-    WAY_UNSUPPORTED, /* likewise, as refuse_command has it */
+    WAY_REFUSED,     /* refused with `error` */
+    WAY_UNSUPPORTED, /* refused with refuse_command and `error` */
     WAY_CLOSE,
 
-    WAY_LOCK,    /* lock: a script, for what the command means to its one lock */
-    WAY_CLOBBER, /* and for several locks that the command removes or replaces */
-    WAY_FENCED,  /* a write of fenced data, with a question */
-    WAY_SCRIPT,  /* the application's own script on locks, between two steps */
+    WAY_LOCK,    /* lock: a script, since the command concerns one lock */
+    WAY_CLOBBER, /* a command that removes or replaces several locks */
+    WAY_FENCED,  /* a write of fenced data, with a check of the lock */
+    WAY_SCRIPT,  /* the application's script on locks, between two steps */
 
     WAY_SPLIT, /* split: several calls, one reply */
     WAY_MASTERS,
     WAY_CLUSTER,
     WAY_KEYSPACE,
 
-    WAY_BLOCKING, /* pinned: a connection of the session's own */
+    WAY_BLOCKING, /* pinned: over a connection that only the session uses */
     WAY_WAIT,
     WAY_TRANSACTION,
     WAY_PUBSUB,
 
-    WAY_AUDIT,    /* forward: and a rule looks at the reply */
-    WAY_ADVISE,   /* and PROXY ADVISE does */
-    WAY_ASK_KEYS, /* to where a node says that its keys are */
+    WAY_AUDIT,    /* forward, and a rule looks at the reply */
+    WAY_ADVISE,   /* forward, and PROXY ADVISE looks at the reply */
+    WAY_ASK_KEYS, /* forward to the node of its keys, which a node is asked for */
     WAY_FORWARD
 };
 
@@ -46,9 +46,9 @@ enum way {
 struct classified {
     struct request_class class;
     enum way way;
-    const char *error; /* WAY_REFUSED's, WAY_UNSUPPORTED's; static */
+    const char *error; /* for WAY_REFUSED and WAY_UNSUPPORTED; static */
 };
-/* Fills *to, which keeps the request and its bytes borrowed; class_clear(&to->class) afterwards. */
+/* Fills *to, which borrows the request and its bytes. Call class_clear(&to->class) afterwards. */
 void classify(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
               struct classified *to);
 /* Classifies a command on one key, argument `key`, with the rule that watches it; fills *to as classify does. */
@@ -57,39 +57,39 @@ void classify_key(struct session *s, const struct command *c, const struct resp_
 
 /* ---- dispatch.c -------------------------------------------------------------------------------------- */
 
-/* Dispatches a command that isn't in the table. */
+/* Dispatches a command that is not in the table. */
 void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes);
 
 /* ---- refuse.c ---------------------------------------------------------------------------------------- */
 
-/* Refuses a command that is not to be had through the proxy; `what` ends the sentence with the reason. */
+/* Refuses a command that is not available through the proxy; `what` ends the sentence with the reason. */
 void refuse_command(struct session *s, const struct command *c, const char *what);
-/* Lets a request wait for a node's first word on who needs a login, or refuses it where there is none to be had. */
+/* Lets a request wait for the node's first answer whether it requires a login; refuses it if there is no answer. */
 enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
-/* Refuses a request that comes before authentication and does not lead to it, or lets it wait for a node's word.
- * `c` NULL: the table lacks its command. */
+/* Refuses a request before authentication that does not authenticate, or lets it wait for a node's answer. `c` NULL:
+ * the command is not in the table. */
 enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
                                             const char *bytes);
 
-/* Whether one of its keys is longer than a lock's name may be, and matches an enforced rule. */
+/* Whether one of its keys matches an enforced rule and is longer than a lock's name may be. */
 bool refuse_long_names(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 
 /* ---- local.c, proxy_command.c, queue.c ----------------------------------------------------------------- */
 
-/* Deals with AUTH HELLO SELECT QUIT RESET, and CLIENT by client.c; READONLY READWRITE ASKING. */
+/* Handles AUTH HELLO SELECT QUIT RESET READONLY READWRITE ASKING, and CLIENT (client.c). */
 enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
 
 /* Whether a request of AUTH or HELLO logs in. */
 bool local_logs_in(const struct command *c, const struct resp_request *r, const char *bytes);
-extern const char LOCAL_TOO_OFTEN[]; /* the error for who has given wrong passwords too often */
+extern const char LOCAL_TOO_OFTEN[]; /* the error after too many wrong passwords */
 
-/* Has the session follow a SELECT, AUTH or HELLO that was run inside a transaction, and to which the node said yes
- * (`element`); the client's element is appended. */
+/* Applies a SELECT, AUTH or HELLO of a transaction to the session, after the node has accepted it (`element`); appends
+ * the element for the client. */
 void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    const char *element, size_t len, struct text *out);
 
-/* Deals with the PROXY family. */
+/* Handles the PROXY commands. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
 
@@ -97,28 +97,29 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, 
 
 void wrong_open(struct worker *w);
 void wrong_close(struct worker *w);
-/* What counts as the login of who gives requirepass: a number that is no client's. */
+/* The login number for requirepass; no client has it. */
 #define WRONG_LOGIN_DOOR UPSTREAM_LOGIN_TRIED
-/* The session has given a wrong password: that of `login`, or, 0, one that has no number. */
+/* Notes that the session has given a wrong password: for `login`, or (0) for a login without a number. */
 void wrong_note(struct session *s, uint32_t login);
-/* Whether its address has done so, or has brought new logins, too often just now to try this login (0: any); others
- * that were right from there it may try. */
+/* Whether the session's address has sent too many wrong or new logins just now to try this login (0: any). Logins that
+ * were valid from the same address before may still be tried. */
 bool wrong_too_often(const struct session *s, uint32_t login);
-/* A login was right; whether nobody has been let in with it lately. */
+/* Notes that a login was valid; `is_new`: no session has used it lately. */
 void wrong_right(const struct session *s, uint32_t login, bool is_new);
-/* A login is queued inside MULTI: it counts as a wrong one until its element of EXEC's array is there. */
+/* A login is queued in MULTI: it counts as a wrong one until its element of EXEC's array has come. */
 void wrong_queued(const struct session *s);
 void wrong_unqueued(const struct session *s);
 
 /* ---- rights.c ---------------------------------------------------------------------------------------- */
 
-/* A PROXY command: whether its way ends here, with *result: its client's rights are being asked for, or are missing. */
+/* Checks the rights for a PROXY command. True: use *result, since the client's rights are being asked for, or are
+ * missing. */
 bool rights_wanted(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    enum dispatch_result *result);
-/* Asks the node what those have the right to who have not logged in. */
+/* Asks the node for the rights of clients without login. */
 void rights_ask_strangers(struct worker *w);
 
-/* Deals with a request inside MULTI; c NULL: not in the table. */
+/* Handles a request in MULTI; c NULL: not in the table. */
 enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
 /* ---- CLIENT ----------------------------------------------------------------------------------------- */
@@ -126,17 +127,17 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
 enum dispatch_result client_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                      const char *bytes);
 
-/* Whether the proxy answers such a CLIENT command itself: the words are right, and it is not for a node. CACHING inside
- * MULTI is: the transaction's connection tracks keys already. */
+/* Whether the proxy answers a CLIENT command itself: its arguments are valid, and it is not for a node. CACHING in
+ * MULTI is included: the transaction's connection tracks keys already. */
 bool client_is_own(const struct resp_request *r, const char *bytes);
 
 /* Whether a name may appear in CLIENT LIST, by Redis's rule. */
 bool client_name_ok(const char *name, size_t len);
-/* Replaces a text of the session's; len 0: none. */
+/* Replaces a text of the session; len 0: removes it. */
 void client_set_text(char **field, const char *text, size_t len);
 
-/* Runs CLIENT LIST KILL PAUSE UNPAUSE UNBLOCK. False: the words are not right, or it is another subcommand: the node
- * says what is wrong. */
+/* Runs CLIENT LIST KILL PAUSE UNPAUSE UNBLOCK. False: the arguments are invalid, or it is another subcommand; the node
+ * reports the error. */
 bool client_admin(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 
 enum client_kind { CLIENT_NORMAL, CLIENT_PUBSUB, CLIENT_MASTER, CLIENT_REPLICA, CLIENT_KIND_UNKNOWN };
@@ -147,34 +148,34 @@ enum client_kind client_kind_of(const struct session *s);
 enum client_kind client_kind_named(const char *name, size_t len);
 /* Appends the client's line of CLIENT LIST, with its line feed. */
 void client_show(struct session *s, struct text *out);
-/* Write where a client came from, and where to: "10.0.0.5:3321", at most SESSION_ADDRESS_MAX * 2 bytes. */
+/* Write the client's address, and the address that it connected to: "10.0.0.5:3321", at most SESSION_ADDRESS_MAX * 2
+ * bytes. */
 enum { CLIENT_ADDRESS_MAX = 2 * SESSION_ADDRESS_MAX };
 void client_address(const struct session *s, char *out);
 void client_local_address(const struct session *s, char *out);
 
 /* ---- pause.c ----------------------------------------------------------------------------------------- */
 
-/* Whether CLIENT PAUSE holds this request; called while there is a pause. The session is a paused one then. */
+/* Whether CLIENT PAUSE holds this request; called during a pause. If so, the session counts as paused. */
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 
-/* Ends the hold of a session: the pause is over, or the session is gone. */
+/* Ends the hold of a session: the pause is over, or the session has ended. */
 void pause_leave(struct session *s);
 void pause_init(struct worker *w);
 void pause_free(struct worker *w);
-/* Holds this worker's clients for so long; a pause that is longer or stricter stays in force. */
+/* Pauses this worker's clients for so many ms. A longer or stricter pause stays in force. */
 void pause_start(struct worker *w, bool all, int64_t ms);
 void pause_end(struct worker *w);
-/* Whether a request is one that Redis takes for a change, or for something that replicas have to see: these are what
- * a pause of writes holds. */
+/* Whether Redis takes a request for a write, or for something that replicas must see: a pause of writes holds these. */
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
 
 /* ---- pause_scripts.c ---- */
 
-/* Remembers whether a script writes, by what it says itself: of EVAL, EVAL_RO and SCRIPT LOAD. */
+/* Notes whether a script declares that it only reads: for EVAL, EVAL_RO and SCRIPT LOAD. */
 void pause_note_script(const struct command *c, const struct resp_request *r, const char *bytes);
-/* Whether EVAL, EVALSHA or their _RO may write, as far as is known. */
+/* Whether EVAL, EVALSHA or their _RO variants may write, as far as is known. */
 bool pause_script_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
-/* Whether the function of an FCALL or FCALL_RO may write; ASKED: the request has to come again. */
+/* Whether the function of an FCALL or FCALL_RO may write; ASKED: dispatch the request again later. */
 enum function_verdict { FUNCTION_ASKED, FUNCTION_READS, FUNCTION_WRITES };
 enum function_verdict pause_function(struct session *s, const struct command *c, const struct resp_request *r,
                                      const char *bytes);

@@ -1,7 +1,7 @@
 /*
- * The PROXY family: LOCK, TOKEN and RELEASE ask Redis by script, EXPLAIN asks the tables, RELOAD the application. What
- * only shows something (HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG) is the application's, through
- * proxy_shared.admin.
+ * The PROXY family: LOCK, TOKEN and RELEASE ask Redis by script, EXPLAIN asks the tables, RELOAD the application. The
+ * subcommands that only report (HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG) are run by the application,
+ * through proxy_shared.admin.
  */
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static void pair(struct text *out, size_t *count, const char *name, const char *
     *count += 2;
 }
 
-/* Whether it removes or replaces a lock. */
+/* Whether the command removes or replaces a lock. */
 static bool clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct request_class k;
     class_find(&k, s, c, r, bytes);
@@ -45,7 +45,7 @@ static bool clobbers(struct session *s, const struct command *c, const struct re
     return found;
 }
 
-/* Explains what the rule makes of the command; under audit, what enforcing would make of it. */
+/* Explains the effect of the rule on the command; under audit, the effect that enforcing would have. */
 static void explain_lock(struct session *s, struct text *out, size_t *count, const struct command *c,
                          const struct resp_request *sub, const char *bytes, const struct lock_rule *rule) {
     struct lock_command lc;
@@ -73,7 +73,7 @@ static void explain_lock(struct session *s, struct text *out, size_t *count, con
     pair(out, count, "script-sha1", script_get(script)->sha1);
 }
 
-/* Explains the fence of a key that is no lock, and what it makes of the command if this session sends it. */
+/* Explains the fence of a key that is no lock, and its effect if this session sends the command. */
 static void explain_fence(struct session *s, struct text *out, size_t *count, const struct command *c,
                           const struct resp_request *sub, const char *bytes, const char *key, size_t len) {
     const struct lock_rule *rule = lock_rules_fence_of(s->worker->rules, key, len);
@@ -94,7 +94,7 @@ static void explain_fence(struct session *s, struct text *out, size_t *count, co
     class_clear(&k);
 }
 
-/* Explains what the command means to one of its keys. */
+/* Explains the command's effect on one of its keys. */
 static void explain_key(struct session *s, struct text *out, size_t *count, const struct command *c,
                         const struct resp_request *sub, const char *bytes, uint32_t index) {
     size_t len;
@@ -123,7 +123,7 @@ static void explain_key(struct session *s, struct text *out, size_t *count, cons
     pair(out, count, "node", node ? upstream_node_address(node) : "none serves this slot now");
 }
 
-/* Where a command without keys goes; NULL where that is not for the command alone to say. */
+/* The node of a command without keys; NULL if the command alone does not determine it. */
 static const char *node_without_keys(const struct session *s, const struct command *c, const struct resp_request *sub,
                                      const char *bytes) {
     bool all = false;
@@ -153,7 +153,7 @@ static const char *node_without_keys(const struct session *s, const struct comma
     return node ? upstream_node_address(node) : "none serves now";
 }
 
-/* Ends a map, which RESP2 has as an array. */
+/* Ends a map; in RESP2 it is an array. */
 static void end_map(const struct session *s, struct text *reply, struct text *body, size_t *count) {
     bool resp3 = s->lane.protocol == 3;
     size_t n = resp3 ? *count / 2 : *count;
@@ -162,7 +162,7 @@ static void end_map(const struct session *s, struct text *reply, struct text *bo
     body->len = *count = 0;
 }
 
-/* Explains a command's keys. As a map's names are different, RESP3 has several keys as an array of maps. */
+/* Explains a command's keys. The names in a map must differ, so with several keys RESP3 gets an array of maps. */
 static void explain_keys(struct session *s, struct text *reply, struct text *body, const struct command *target,
                          const struct resp_request *sub, const char *bytes, const uint32_t *keys, size_t n) {
     bool apart = s->lane.protocol == 3 && n > 1;
@@ -180,7 +180,7 @@ static void explain_keys(struct session *s, struct text *reply, struct text *bod
 
 static enum dispatch_result proxy_explain(struct session *s, const struct command *c, const struct resp_request *r,
                                           const char *bytes) {
-    /* The command's own arguments as a request: the offsets are into the same bytes. */
+    /* The explained command as a request: its offsets are into the same bytes. */
     struct resp_request sub = *r;
     sub.argv = r->argv + 2;
     sub.argc = r->argc - 2;
@@ -197,7 +197,7 @@ static enum dispatch_result proxy_explain(struct session *s, const struct comman
     if (n > 0) {
         explain_keys(s, &reply, &body, target, &sub, bytes, keys, (size_t)(n < KEYS_EXPLAINED ? n : KEYS_EXPLAINED));
     } else {
-        pair(&body, &count, "command", target ? target->name : "known to nobody: forwarded as it is");
+        pair(&body, &count, "command", target ? target->name : "unknown to the node, too: forwarded as it is");
         const char *node = fits ? node_without_keys(s, target, &sub, bytes) : NULL;
         if (target && !fits)
             pair(&body, &count, "error", "wrong number of arguments");
@@ -230,7 +230,7 @@ static enum dispatch_result proxy_lock(struct session *s, const struct command *
     return lock_ask(s, c, what, key, len);
 }
 
-/* Runs the subcommands that only show something; false for others. */
+/* Runs the subcommands that only report; false for others. */
 static bool proxy_shown(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct proxy_shared *shared = s->worker->shared;
     const char *words[ADMIN_WORDS_MAX];
@@ -248,8 +248,8 @@ static bool proxy_shown(struct session *s, const struct command *c, const struct
     return known;
 }
 
-/* ---- in slices: LOCKS and TOP go through all leases, INCIDENTS through all that are kept, RELOAD reads files ------
- */
+/* ---- long tasks: LOCKS and TOP go through all leases, INCIDENTS through all incidents, RELOAD reads files
+ * ------------- */
 
 struct proxy_work {
     struct worker_slices slices; /* first */
@@ -259,7 +259,7 @@ struct proxy_work {
     size_t lens[ADMIN_WORDS_MAX], count;
 };
 
-/* Later requests of the client wait. */
+/* Starts a task; later requests of the client wait. */
 static void work_begin(struct session *s, const struct command *c, struct proxy_work *work,
                        bool (*step)(struct worker *w, struct worker_slices *slices)) {
     work->slices.step = step;
@@ -268,7 +268,7 @@ static void work_begin(struct session *s, const struct command *c, struct proxy_
     worker_add_slices(s->worker, &work->slices);
 }
 
-/* Shows what the words ask for, if there is still somebody to see it, and ends the work. */
+/* Shows the result, if the session still exists, and ends the task. */
 static void work_show(struct worker *w, struct proxy_work *work) {
     struct proxy_shared *shared = w->shared;
     const struct session *s = work->request->session;
@@ -284,7 +284,7 @@ static void work_show(struct worker *w, struct proxy_work *work) {
         memory_free(work->words[i]);
 }
 
-/* Keeps the words for later. NULL: one is too long, and the command was refused. */
+/* Keeps the arguments for later. NULL: one is too long, and the command was refused. */
 static struct proxy_work *work_of_words(struct session *s, const struct command *c, const struct resp_request *r,
                                         const char *bytes) {
     struct proxy_work *work = memory_zalloc(sizeof(*work));
@@ -343,8 +343,7 @@ static void proxy_incidents(struct session *s, const struct command *c, const st
 static bool reload_step(struct worker *w, struct worker_slices *slices) {
     struct proxy_work *work = (struct proxy_work *)(void *)slices;
     struct proxy_shared *shared = w->shared;
-    char waiting[RELOAD_WAITING_SIZE],
-        reply[RELOAD_WAITING_SIZE + 64]; /* what is wrong with a file is not for everybody */
+    char waiting[RELOAD_WAITING_SIZE], reply[RELOAD_WAITING_SIZE + 64]; /* errors in the file are not for every user */
     if (!shared->reload || !shared->reload(shared->reload_arg, waiting, sizeof(waiting))) {
         request_error(work->request, "ERR the configuration is wrong: the proxy's log says where; nothing was changed");
         return false;
@@ -364,11 +363,11 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, 
     enum dispatch_result result;
     bool watch = r->argc >= 2 && request_arg_is(r, bytes, 1, "watch") && r->argc - 2 <= ADMIN_WORDS_MAX;
     if (watch && s->in_flight > 0)
-        return DISPATCH_WAIT; /* replies and lines keep their order */
+        return DISPATCH_WAIT; /* replies and lines must keep their order */
     if (rights_wanted(s, c, r, bytes, &result))
         return result;
     char word[64];
-    size_t at = r->argc > 2 && request_arg_is(r, bytes, 1, "lines") ? 2 : 1; /* the subcommand's place */
+    size_t at = r->argc > 2 && request_arg_is(r, bytes, 1, "lines") ? 2 : 1; /* the index of the subcommand */
     if (watch && s->worker->shared->watch)
         return watch_dispatch(s, c, r, bytes);
     if (r->argc < 2)

@@ -1,12 +1,12 @@
 /*
- * What is queued inside MULTI, and in which form:
+ * Which commands are queued in MULTI, and in which form:
  *
- *      as it is                 most commands; the node says +QUEUED or what is wrong
+ *      as it is                 most commands; the node replies +QUEUED or an error
  *      as a script              lock commands; DEL of several keys becomes several elements of EXEC's array
  *      between two steps        the application's own scripts on lock keys
- *      not at all               what the proxy answers itself, and what can't be served: EXEC fails then
+ *      not at all               commands that the proxy answers itself or can't serve: EXEC then fails
  *
- * What becomes of the elements is exec_array.c's.
+ * exec_array.c handles the elements of EXEC's reply.
  */
 #include <stdio.h>
 #include <string.h>
@@ -23,10 +23,10 @@ enum { EARLY_MAX = 1024, EARLY_BYTES_MAX = 1024 * 1024, LOCKS_MAX = 1000 };
 
 static const char QUEUED[] = "+QUEUED\r\n";
 
-/* ---- what the node says ------------------------------------------------------------------------------ */
+/* ---- the node's replies ----------------------------------------------------------------------------------- */
 
-/* A node that sends a command elsewhere has not queued it, and its transaction is void. The client knows no nodes:
- * it hears what that means. NULL: another reply. */
+/* The error for a redirected command. The node has not queued it, so its transaction is void. The client knows no
+ * nodes, so it gets the reason in other words. NULL: the reply is no redirect. */
 static const char *elsewhere(const struct call *c, const struct call_end *end) {
     bool moved = end->len > 7 && memcmp(end->reply, "-MOVED ", 7) == 0;
     if (!moved && !(end->len > 5 && memcmp(end->reply, "-ASK ", 5) == 0))
@@ -39,7 +39,7 @@ static const char *elsewhere(const struct call *c, const struct call_end *end) {
     return "CROSSSLOT Keys in the transaction are on different nodes";
 }
 
-/* Finds the error that the client shall see of a command's own call, or of one of its parts; NULL: none. */
+/* Finds the error for the client in the end of a command's call, or of one of its parts; NULL: none. */
 static const char *queued_error(const struct call *c, const struct call_end *end, char *text, size_t size) {
     if (end->error)
         return end->error;
@@ -67,7 +67,7 @@ static void queued_done(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
-/* The first error of a command's parts. */
+/* Keeps the first error of a command's parts. */
 struct part_error {
     struct request_owner owner; /* first */
     char text[TRANSACTION_ERROR_MAX];
@@ -129,7 +129,7 @@ static void queue_one(struct session *s, const struct command *c, const char *by
     queue_call(s, &request->call, bytes, len, rewritten);
 }
 
-/* Keeps what is queued at a node that no key has chosen. False: it is too much. */
+/* Keeps a command that is queued before the first key has chosen the node. False: there are too many. */
 static bool keep_early(struct transaction *t, const char *bytes, size_t len) {
     if (t->count >= EARLY_MAX || t->early_bytes + len > EARLY_BYTES_MAX)
         return false;
@@ -142,14 +142,14 @@ static bool keep_early(struct transaction *t, const char *bytes, size_t len) {
     return true;
 }
 
-/* A command whose element is no lock's: as it is, or ... */
+/* How a command without locks is queued. */
 enum queued_form {
-    QUEUED_PLAIN,  /* its element is the client's */
-    QUEUED_CHANGE, /* it changes the session, once the node has said yes */
-    QUEUED_KEYS    /* its element is an array of keys: guard records are left out */
+    QUEUED_PLAIN,  /* the client gets its element unchanged */
+    QUEUED_CHANGE, /* it changes the session, once the node has accepted it */
+    QUEUED_KEYS    /* its element is an array of keys: guard records are removed */
 };
 
-/* Has the session follow where the node has changed its connection's state. */
+/* Applies the change that the node has made to its connection to the session. */
 static void element_of_change(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                               struct text *out) {
     struct resp_request r;
@@ -171,13 +171,13 @@ static void element_of_keys(struct session *s, const struct transaction_item *it
     keyspace_filter(item->command, s && s->lane.protocol == 3, element, len, out);
 }
 
-/* Answers what the proxy would answer itself: the node could not do it in its turn. */
+/* Refuses a command that the proxy answers itself: the node can't run it in its turn. */
 static enum dispatch_result refuse_own(struct session *s, const struct command *c) {
     return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper: send it before MULTI",
                               c->name);
 }
 
-/* What the node can be asked as it is. */
+/* Queues a command for the node unchanged. */
 static enum dispatch_result queue_as(struct session *s, const struct command *c, const struct resp_request *r,
                                      const char *bytes, int slot, enum queued_form form) {
     struct transaction *t = s->transaction;
@@ -196,7 +196,7 @@ static enum dispatch_result queue_as(struct session *s, const struct command *c,
 
 /* ---- lock keys ------------------------------------------------------------------------------------- */
 
-/* Refuses more locks than a transaction may have: each is remembered until EXEC, with all that its script was told. */
+/* Refuses more locks than a transaction may have: each is kept until EXEC, with its script's arguments. */
 static bool too_many_locks(struct session *s, const struct command *c, size_t more) {
     if (s->transaction->lock_count + more <= LOCKS_MAX)
         return false;
@@ -204,7 +204,7 @@ static bool too_many_locks(struct session *s, const struct command *c, size_t mo
     return true;
 }
 
-/* Queues what lock_prepare has left in w->build as an element of its own. */
+/* Queues the script that lock_prepare has left in w->build, as one element. */
 static void queue_script(struct session *s, struct call *call, const struct command *c, enum item_kind kind,
                          struct lock_call *lock, uint32_t group) {
     struct worker *w = s->worker;
@@ -213,8 +213,7 @@ static void queue_script(struct session *s, struct call *call, const struct comm
     queue_call(s, call, w->build.data, w->build.len, true);
 }
 
-/* Makes of a SET behind WATCH and GET of its key (K3) the swap that it is: it takes over the lease that its session was
- * shown. */
+/* Turns a SET after WATCH and GET of its key (K3) into a swap: it takes over the lease that the session was shown. */
 static void compare_and_set(const struct session *s, const char *key, size_t len, const struct lock_rule *rule,
                             struct lock_command *lc) {
     if (lock_command_compares(lc) && rule->kinds & LOCK_KIND_STRING && rule->owner != LOCK_OWNER_ANY &&
@@ -241,7 +240,7 @@ static void queue_lock(struct session *s, const struct command *c, const struct 
     queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
 }
 
-/* Queues DEL and UNLINK of several keys: each lock key is a script of its own, the others are one command. */
+/* Queues DEL and UNLINK of several keys: one script for each lock key, one command for the others. */
 static void queue_release(struct session *s, const struct request_class *k) {
     struct transaction *t = s->transaction;
     struct worker *w = s->worker;
@@ -278,13 +277,13 @@ static void queue_release(struct session *s, const struct request_class *k) {
     queued_part_done(&request->call, &none); /* gives back the part held here */
 }
 
-/* Drops what the node says to a step that is queued: EXEC's array tells what became of it. */
+/* Drops the node's reply to a queued step: EXEC's array contains the result. */
 static void queued_step_done(struct call *c, const struct call_end *end) {
     (void)end;
     request_reply(c->request, "", 0, true);
 }
 
-/* Finds the key, as an argument index, that PROXY ADVISE is interested in, outside of all rules; 0: none. */
+/* Finds the key, as an argument index, that PROXY ADVISE wants to see outside of all rules; 0: none. */
 static uint32_t wanted_outside(struct session *s, const struct request_class *k) {
     size_t len;
     const char *key = class_key(k, 0, &len);
@@ -295,7 +294,7 @@ static uint32_t wanted_outside(struct session *s, const struct request_class *k)
     return k->key_count == 1 && advise_wants(s, k->command, k->request, k->bytes, key, len) ? k->keys[0] : 0;
 }
 
-/* The note for such a key, or NULL. */
+/* The note for the key of wanted_outside, or NULL. */
 static struct audit_note *note_outside(struct session *s, const struct request_class *k) {
     size_t len;
     uint32_t outside = wanted_outside(s, k);
@@ -309,7 +308,7 @@ static struct audit_note *note_outside(struct session *s, const struct request_c
     return note;
 }
 
-/* Queues a command with keys that are audited, of which EXEC's element will tell. */
+/* Queues a command with audited keys; EXEC's element will show its effect. */
 static void queue_audited(struct session *s, const struct request_class *k) {
     if (s->transaction->lock_count >= LOCKS_MAX)
         return;
@@ -324,14 +323,14 @@ static void queue_audited(struct session *s, const struct request_class *k) {
     LIST_ENTRY(last, struct transaction_item, link)->note = note;
 }
 
-/* Queues a step beside a script of the application's, which is in w->build. */
+/* Queues a step before or after an application's script; it is in w->build. */
 static void queue_step(struct session *s, const struct command *c, enum item_kind kind, struct lock_call *lock) {
     struct request *request = request_new(s, c);
     request->call.done = queued_step_done;
     queue_script(s, &request->call, c, kind, lock, 1);
 }
 
-/* Queues a script of the application's between two steps for each of its lock keys. */
+/* Queues an application's script, between two steps for each of its lock keys. */
 static void queue_application(struct session *s, const struct request_class *k) {
     struct lock_queue *queue = &s->transaction->locks;
     const struct command *c = k->command;
@@ -355,7 +354,7 @@ static void queue_application(struct session *s, const struct request_class *k) 
     memory_free(calls);
 }
 
-/* A command that removes or replaces lock keys. */
+/* Queues a command that removes or replaces lock keys. */
 static void queue_clobber(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     if (too_many_locks(s, c, 1))
@@ -371,7 +370,7 @@ static void queue_clobber(struct session *s, const struct request_class *k) {
     queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
 }
 
-/* The way of a command with keys whose node is ready: as a script, or as it is. */
+/* Queues a command with keys once its node is ready: as a script, or unchanged. */
 static void queue_keys(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     struct lock_command lc;
@@ -402,7 +401,7 @@ static void element_of_fenced(struct session *s, const struct transaction_item *
     fence_reply(s, item->question, element, len, out);
 }
 
-/* Queues a write of fenced data together with the question whether its session has lost the lock when EXEC comes. */
+/* Queues a write of fenced data, together with the check whether its session has lost the lock when EXEC runs. */
 static void queue_fenced(struct session *s, const struct request_class *k) {
     struct transaction *t = s->transaction;
     const struct command *c = k->command;
@@ -427,7 +426,7 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
         return transaction_refuse(s, c, "%s", GUARD_REFUSED);
     if (slot == SLOT_SEVERAL)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-    if (slot < 0) { /* no keys, or so malformed that the node may see some where this does not, as in MSET k */
+    if (slot < 0) { /* no keys, or malformed ones of which the node may see some, as in MSET k */
         bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
         if (placed)
             slot = slot_of_key(k->bytes + r->argv[c->first].off, r->argv[c->first].len);
@@ -460,7 +459,8 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
 
 /* ---- the way ----------------------------------------------------------------------------------------- */
 
-/* What changes the session is run by the node in its turn, and counts here once EXEC has done it. */
+/* Queues a command that changes the session: the node runs it in its turn, and the session changes once EXEC has run
+ * it. */
 static enum dispatch_result queue_state(struct session *s, const struct command *c, const struct resp_request *r,
                                         const char *bytes) {
     bool own_password = s->worker->shared->options.requirepass != NULL;
@@ -507,7 +507,7 @@ static enum dispatch_result queue_session(struct session *s, const struct comman
     }
 }
 
-/* For two of them Redis has an error at EXEC. */
+/* Queues subscriptions and MONITOR: for two of them Redis has an error at EXEC. */
 static enum dispatch_result queue_pubsub(struct session *s, const struct command *c, const struct resp_request *r,
                                          const char *bytes) {
     if (c->id != COMMAND_MONITOR && c->id != COMMAND_SSUBSCRIBE)
@@ -529,7 +529,7 @@ static enum dispatch_result queue_cluster(struct session *s, const struct comman
     return refuse_own(s, c);
 }
 
-/* A command that isn't in the table: as dispatch has it outside of transactions. */
+/* Queues a command that is not in the table: to the same node as outside of transactions. */
 static enum dispatch_result queue_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
     int slot = SLOT_NONE;
     if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
@@ -543,7 +543,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
     if (c && !command_arity_ok(c, r->argc) && c->id != COMMAND_EXEC)
         return transaction_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
     if (c && c->id == COMMAND_UNKNOWN)
-        s->transaction->unclean = true; /* nobody knows what it leaves behind */
+        s->transaction->unclean = true; /* it may leave an unknown state behind */
     if (c && c->need == NEED_TRANSACTION && c->id != COMMAND_UNWATCH)
         return transaction_dispatch(s, c, r, bytes);
     if (c && c->need == NEED_SESSION)
@@ -556,7 +556,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
         return queue_unknown(s, r, bytes);
     switch (c->need) {
     case NEED_KEY:
-    case NEED_BLOCKING: /* inside a transaction nothing blocks */
+    case NEED_BLOCKING: /* in a transaction no command blocks */
         return queue_by_key(s, c, r, bytes);
     case NEED_NODE:
         if (fence_refuses_databases(s, c, r, bytes))
@@ -571,7 +571,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
     case NEED_CLUSTER:
         return queue_cluster(s, c, r, bytes);
     case NEED_KEYSPACE:
-        if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is the proxy's */
+        if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is made by the proxy */
             return refuse_own(s, c);
         return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_KEYS);
     case NEED_PROXY:

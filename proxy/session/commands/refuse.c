@@ -1,6 +1,6 @@
 /*
- * Requests that are answered with an error here, in Redis's words where it has them. Which ones those are decides
- * dispatch.c.
+ * Requests that are answered with an error here, with Redis's text if it has one. dispatch.c decides which requests
+ * these are.
  */
 #include <stdio.h>
 
@@ -17,7 +17,7 @@ void refuse_command(struct session *s, const struct command *c, const char *what
     session_refuse(s, c, "ERR %s is not supported by lockkeeper%s", name, what);
 }
 
-/* Redis's words for a command that is not in its table. */
+/* Redis's text for a command that is not in its table. */
 static void answer_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
     enum { SHOWN = 128 };
     char name[SHOWN + 1], args[SHOWN * 2] = "", arg[SHOWN + 1];
@@ -39,7 +39,7 @@ enum dispatch_result refuse_doubted(struct session *s, const struct command *c) 
     return DISPATCHED;
 }
 
-/* In Redis's order. */
+/* The checks are in Redis's order. */
 enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c, const struct resp_request *r,
                                             const char *bytes) {
     if (session_doubted(s))
@@ -55,7 +55,7 @@ enum dispatch_result refuse_unauthenticated(struct session *s, const struct comm
     else
         session_refuse(s, c, "NOAUTH Authentication required.");
     if (s->authenticated)
-        worker_probe_again(s->worker); /* refused for the node's sake: it may have changed its mind */
+        worker_probe_again(s->worker); /* refused because of the node's answer, which may have changed */
     return DISPATCHED;
 }
 

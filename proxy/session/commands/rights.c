@@ -1,14 +1,14 @@
 /*
- * Who may look into the proxy, and change what it does (PROXY INFO, LOCKS, ..., RELOAD): who may do the like at Redis.
+ * The rights to PROXY (INFO, LOCKS, ..., RELOAD): a user has them if Redis grants the corresponding CONFIG commands.
  *
- *      looking in ──> CONFIG GET of no parameter      RELOAD ──> CONFIG SET of one that there is not
+ *      INFO, LOCKS, ... ──> CONFIG GET of no parameter      RELOAD ──> CONFIG SET of an unknown one
  *                           │ over the client's own lane, each time: rights come and go
  *                           └─> -NOPERM, or there is no CONFIG at all: refused
  *
- * For all who have not logged in the node is asked together, before one of them wants to know and each time one does:
- * they have its last answer, also while it does not answer, which is when operators look in.
- * Who comes over the unix socket, or is named by admin-user, is not asked for. The request waits in its session's input
- * meanwhile. Knows nothing of what the subcommands do.
+ * For all clients without login there is one answer: the node is asked in advance, and again with each use. They have
+ * its last answer, even while the node does not answer, since operators need PROXY then. Clients of the unix socket,
+ * and users named by admin-user, need no question. The request waits in its session's input meanwhile. This file does
+ * not know what the subcommands do.
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,8 +19,8 @@
 static const char LOOK[] = "*3\r\n$6\r\nCONFIG\r\n$3\r\nGET\r\n$10\r\nlockkeeper\r\n";
 static const char CHANGE[] = "*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nlockkeeper\r\n$1\r\n-\r\n";
 
-/* Whether a subcommand needs no right to the proxy: HELP says nothing, and the others ask Redis for their key, which
- * judges them. */
+/* Whether a subcommand needs no right: HELP shows nothing of the proxy, and the others ask Redis for their key, so
+ * Redis checks the right. */
 static bool is_for_all(const struct resp_request *r, const char *bytes) {
     static const char *const names[] = {"help", "lock", "token", "release"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -29,7 +29,7 @@ static bool is_for_all(const struct resp_request *r, const char *bytes) {
     return false;
 }
 
-/* Whether it needs no right at Redis. */
+/* Whether the session needs no right at Redis. */
 static bool is_admin(const struct session *s) {
     const struct session_options *o = &s->worker->shared->options;
     const char *user = s->user ? s->user : "default";
@@ -44,9 +44,8 @@ static bool reply_begins(const struct call_end *end, const char *with) {
     return end->len >= len && memcmp(end->reply, with, len) == 0;
 }
 
-/* Whether an answer to a question says that it may be asked: it answers, or is about the parameter that there is not,
- * or the node has no time for it, which is judged behind the right. Every other error is none that is known to say so.
- */
+/* Whether the answer shows that the user has the right. That is so if it is no error, if the error concerns the unknown
+ * parameter, or if the node is busy, since the right is checked before. Any other error counts as no right. */
 static bool granted(const struct call_end *end) {
     static const char *const later[] = {"-BUSY", "-LOADING", "-MASTERDOWN"};
     for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++)
@@ -58,12 +57,13 @@ static bool granted(const struct call_end *end) {
            memmem(end->reply, end->len, "lockkeeper", strlen("lockkeeper"));
 }
 
-/* Whether nobody could be asked, rather than that a node has refused the client's login. */
+/* Whether no node could be asked; false if a node has refused the client's login. */
 static bool is_away(const struct call_end *end) {
     return end->error && end->why != UPSTREAM_REFUSED && strncmp(end->error, "UPSTREAM ", 9) == 0;
 }
 
-/* Where no node answers, who could look in before still can: operators want to then. */
+/* Takes the answer. If no node answers, users that had the right at their last question still have it: operators need
+ * PROXY then. */
 static void looked(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
     if (s && !is_away(end))
@@ -101,7 +101,7 @@ void rights_ask_strangers(struct worker *w) {
     call_submit_lane(&request->call, SLOT_NONE, &lane, LOOK, sizeof(LOOK) - 1);
 }
 
-/* Takes the answer, if it is there: the next command asks anew. */
+/* Takes the answer, if it has come; the next command asks again. */
 static enum rights rights_take(struct session *s) {
     enum rights rights = (enum rights)s->rights;
     s->rights = RIGHTS_UNKNOWN;
@@ -111,14 +111,14 @@ static enum rights rights_take(struct session *s) {
 static void rights_ask(struct session *s, bool changes) {
     struct upstream_lane lane = s->lane;
     lane.protocol = 2;
-    struct request *request = request_new(s, NULL); /* owes no reply, and holds later requests back */
+    struct request *request = request_new(s, NULL); /* without a reply; holds later requests back */
     request->call.done = changes ? change_judged : looked;
     request_barrier(request);
     call_submit_lane(&request->call, SLOT_NONE, &lane, changes ? CHANGE : LOOK,
                      changes ? sizeof(CHANGE) - 1 : sizeof(LOOK) - 1);
 }
 
-/* Takes what is known of strangers. False: nothing yet, and it is being asked for. */
+/* Takes the known rights of clients without login. False: they are not known yet, and are being asked for. */
 static bool strangers_take(struct session *s) {
     struct worker *w = s->worker;
     rights_ask_strangers(w);
@@ -131,10 +131,11 @@ static bool strangers_take(struct session *s) {
 static void refuse(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    bool changes) {
     char word[16];
-    session_refuse(s, c,
-                   "NOPERM PROXY %s is for users who may CONFIG %s, users named by admin-user, and clients of the "
-                   "proxy's unix socket",
-                   request_arg_text(r, bytes, 1, word, sizeof(word)), changes ? "SET" : "GET");
+    session_refuse(
+        s, c,
+        "NOPERM PROXY %s is for users with the right to CONFIG %s, users named by admin-user, and clients of the "
+        "proxy's unix socket",
+        request_arg_text(r, bytes, 1, word, sizeof(word)), changes ? "SET" : "GET");
 }
 
 bool rights_wanted(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
@@ -146,13 +147,13 @@ bool rights_wanted(struct session *s, const struct command *c, const struct resp
     if (!changes && session_is_stranger(s) && !strangers_take(s))
         return true;
     if (s->rights == RIGHTS_UNKNOWN) {
-        if (s->in_flight > 0) /* what changes the rights may be among it */
+        if (s->in_flight > 0) /* one of them may change the rights */
             return true;
         rights_ask(s, changes);
         if (s->rights == RIGHTS_UNKNOWN)
             return true;
     }
-    enum rights rights = rights_take(s); /* where no node could be asked it is there at once */
+    enum rights rights = rights_take(s); /* if no node could be asked, the result is there at once */
     *result = DISPATCHED;
     if (rights == RIGHTS_REFUSED)
         refuse(s, c, r, bytes, changes);

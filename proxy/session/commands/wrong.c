@@ -1,15 +1,15 @@
 /*
- * Wrong passwords: how many an address may try, and what the log says of them.
+ * Wrong passwords: how many an address may try, and their log lines.
  *
  *      wrong ──> one token of the address's ──┬─ there are some left: nothing happens
- *                                             └─ none: its next logins are refused for a moment, and Redis not asked
+ *                                             └─ none: its next logins are refused for a moment, without asking Redis
  *
- * An address gets TRIES_A_SECOND tokens a second and keeps up to TRIES_KEPT; one of IPv6 counts with its /64. The last
- * KNOWN logins that were right from there are not refused: the neighbours of who guesses may be anybody. Nor do they
- * tell him more than that address knows, whoever is logged in elsewhere. The log has one line for all of LOG_SECONDS.
- * A login that nobody has been let in with lately costs a connection: where any password is right (nopass), so do as
- * many as somebody likes to invent, and he gets as many tokens a second for these, and keeps up to NEW_KEPT. Addresses
- * that share a place in the table share their tokens.
+ * An address gets TRIES_A_SECOND tokens a second and keeps up to TRIES_KEPT; an IPv6 address counts with its /64. The
+ * last KNOWN logins that were valid from an address are not refused, since an application may share the address with an
+ * attacker. This tells the attacker nothing about logins from other addresses. The log has one line for all wrong
+ * passwords of LOG_SECONDS. A valid login that was not used lately costs a connection to the node. With nopass any
+ * password is valid, so a client could open any number of connections. New logins therefore have tokens of their own:
+ * as many a second, up to NEW_KEPT. Addresses that share a place in the table share their tokens.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -25,16 +25,16 @@ enum { PLACES = 1024, TRIES_KEPT = 100, NEW_KEPT = 500, KNOWN = 4 };
 static const double TRIES_A_SECOND = 20.0, LOG_SECONDS = 10.0;
 
 struct place {
-    double used;           /* tokens */
-    double used_by_new;    /* tokens for logins that were right */
-    double at;             /* when that was so, by the loop's clock */
-    uint32_t known[KNOWN]; /* logins, latest first; 0: none */
+    double used;           /* tokens used */
+    double used_by_new;    /* tokens used by new valid logins */
+    double at;             /* time of these values, by the loop's clock */
+    uint32_t known[KNOWN]; /* logins, the latest first; 0: none */
 };
 
-/* A worker's: worker->wrong_logins. */
+/* The state of a worker: worker->wrong_logins. */
 struct wrong_logins {
-    double logged;  /* by the loop's clock; 0: never */
-    uint64_t count; /* since the last line */
+    double logged;  /* time of the last line, by the loop's clock; 0: never */
+    uint64_t count; /* wrong passwords since the last line */
     struct place places[PLACES];
 };
 
@@ -42,7 +42,7 @@ void wrong_open(struct worker *w) {
     w->wrong_logins = memory_zalloc(sizeof(*w->wrong_logins));
 }
 
-/* The bytes that an address counts with; "unix:0" and what can't be read is one address. */
+/* The bytes by which an address counts; "unix:0" and unreadable texts count as one address. */
 static size_t address_bytes(const struct session *s, unsigned char out[8]) {
     char host[SESSION_ADDRESS_MAX];
     unsigned char v6[16];

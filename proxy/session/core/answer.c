@@ -9,7 +9,7 @@ void session_answer(struct session *s, const struct command *c, const char *repl
     counter_add(&s->worker->counters.requests_local, 1);
     if (s->reply_mode != REPLY_ON)
         return;
-    if (list_empty(&s->requests)) { /* nothing is owed before it: no slot needed */
+    if (list_empty(&s->requests)) { /* no reply is due before it, so it needs no slot */
         iobuf_append(&s->out, reply, len);
         session_mark_dirty(s);
         return;
@@ -25,7 +25,8 @@ void session_refuse(struct session *s, const struct command *c, const char *form
     text_vprintf(&line, format, args);
     va_end(args);
     size_t len = line.len;
-    while (len > 1 && (line.data[len - 1] == '\r' || line.data[len - 1] == '\n')) /* an argument's; Redis does so too */
+    while (len > 1 &&
+           (line.data[len - 1] == '\r' || line.data[len - 1] == '\n')) /* from an argument; Redis does the same */
         len--;
     line.len = len;
     for (size_t i = 1; i < len; i++)

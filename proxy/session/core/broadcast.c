@@ -3,7 +3,7 @@
  *
  *      home ── visit ──> mailbox of the next ── visit ──> ... ──> mailbox of home ── done
  *
- * A worker whose loop has ended is passed by: its clients are gone. Knows nothing of what is carried.
+ * A worker whose loop has ended is skipped: its clients are gone. It does not know what a broadcast is for.
  */
 #include "proxy/session/core/private.h"
 #include "proxy/session/core/broadcast.h"
@@ -43,7 +43,7 @@ static void broadcast_go(struct broadcast *t, struct worker *w) {
     if (w == t->home)
         broadcast_end(t);
     else
-        (void)broadcast_send(t, t->home); /* where home's loop has ended, broadcast_inbox_clear finds it */
+        (void)broadcast_send(t, t->home); /* if home's loop has ended, broadcast_inbox_clear finds it */
 }
 
 static void broadcast_visit(struct broadcast *t, struct worker *w) {

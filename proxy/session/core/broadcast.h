@@ -1,6 +1,6 @@
 /*
- * Broadcasts: work that concerns the clients of all threads. A broadcast visits each worker in that worker's own
- * thread, one after another, so that nothing it carries is touched by two threads at once, and ends where it began.
+ * Broadcasts: work that concerns the clients of all threads. A broadcast visits one worker after another, each in its
+ * own thread, and ends at the worker where it began. So no two threads touch its data at once.
  */
 #ifndef LOCKKEEPER_SESSION_CORE_BROADCAST_H
 #define LOCKKEEPER_SESSION_CORE_BROADCAST_H
@@ -12,18 +12,18 @@
 
 struct worker;
 
-/* A broadcast, embedded in what it carries. Private but for `home`. */
+/* A broadcast, embedded in the structure with its data. All fields but `home` are private. */
 struct broadcast {
     struct worker *home;
     struct list_node link;    /* in a mailbox */
-    struct list_node at_home; /* in home's broadcasts */
-    bool stays;               /* set by `visit`: it goes on with broadcast_leave */
-    unsigned next;            /* the worker to be visited next */
+    struct list_node at_home; /* in the home worker's list of broadcasts */
+    bool stays;               /* set by `visit`: the visit continues until broadcast_leave */
+    unsigned next;            /* the index of the next worker */
     void (*visit)(struct broadcast *t, struct worker *w);
     void (*done)(struct broadcast *t);
 };
 
-/* A worker's mailbox: broadcasts that have arrived, and those that began here. */
+/* A worker's mailbox: broadcasts that have arrived, and those that it has started. */
 struct broadcast_inbox {
     pthread_mutex_t mutex;
     struct list_node arrived;
@@ -31,20 +31,20 @@ struct broadcast_inbox {
     struct list_node begun;
 };
 
-/* Begins a broadcast from a callback of the home worker: `visit` is called for every worker (home first), `done` at
- * home, at once where there is one thread. The broadcast is the callee's of `done` again. */
+/* Starts a broadcast from a callback of the home worker: `visit` is called for every worker (home first), then `done`
+ * at home, at once if there is only one thread. When `done` is called, its callee owns the broadcast again. */
 void broadcast_start(struct broadcast *t, struct worker *home, void (*visit)(struct broadcast *t, struct worker *w),
                      void (*done)(struct broadcast *t));
 
-/* The visit to w is over, which had set `stays`: from w's thread, in a later callback. */
+/* Ends a visit to w for which `visit` had set `stays`. To be called from w's thread, in a later callback. */
 void broadcast_leave(struct broadcast *t, struct worker *w);
 
 void broadcast_inbox_init(struct broadcast_inbox *inbox);
-/* Runs what has arrived at the worker, which was woken for it, and sends it on. */
+/* Runs the broadcasts that have arrived at the worker, and sends them on. Called when the worker was woken. */
 void broadcast_arrivals(struct worker *w);
-/* Closes the mailbox of a worker whose loop has ended: what comes from now on passes it by. */
+/* Closes the mailbox of a worker whose loop has ended: later broadcasts skip this worker. */
 void broadcast_inbox_close(struct worker *w);
-/* Ends the broadcasts that began here (`done` is called), when all threads have ended. */
+/* Ends the broadcasts that this worker has started (calls `done`), after all threads have ended. */
 void broadcast_inbox_clear(struct worker *w);
 
 #endif

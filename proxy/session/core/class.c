@@ -1,4 +1,4 @@
-/* Classes of requests: keys, rules and slot, each looked for once. Knows no lock commands. */
+/* Classes of requests: keys, rules and slot, each looked up once. It knows no lock commands. */
 #include "proxy/session/core/class.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
@@ -26,9 +26,10 @@ void class_begin(struct request_class *k, const struct command *c, const struct 
     k->slot = SLOT_NONE;
 }
 
-/* Most requests with many keys have no lock among them: then there are no rules to remember. */
+/* Notes the rule of a key. Most requests with many keys have no lock among them, so `rules` is allocated only for the
+ * first rule. */
 static void take_rule(struct request_class *k, size_t i, const struct lock_rule *rule) {
-    if (rule && rule->fence) { /* no lock's */
+    if (rule && rule->fence) { /* a fence is no lock rule */
         k->fenced = true;
         rule = NULL;
     }

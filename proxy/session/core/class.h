@@ -1,55 +1,57 @@
 /*
- * What one request is, found once: its command, its keys, whose locks they are, and the node that it belongs to.
+ * The class of a request, determined once: its command, its keys, the rules that match them, and its slot.
  *
- *      request ── class_find ──> struct request_class ──> dispatch ──> the rooms that have a part in it
+ *      request ── class_find ──> struct request_class ──> dispatch ──> the folders that handle it
  *
- * Rooms are handed the value, and look for keys, slots and rules in it instead of in the arguments. A request on one
- * key that no rule matches, which most are, never has one: dispatch forwards it before.
+ * The folders of proxy/session/ get this value, and take keys, slots and rules from it instead of from the arguments.
+ * Most requests have one key that no rule matches: dispatch forwards these without a class.
  */
 #ifndef LOCKKEEPER_SESSION_CORE_CLASS_H
 #define LOCKKEEPER_SESSION_CORE_CLASS_H
 
 #include "proxy/session/core/session.h"
 
-/* A longer key that matches an enforced rule is refused: a lock's name is kept, sent and shown in many places. */
+/* A longer key that matches an enforced rule is refused: the proxy keeps, sends and shows a lock's name in many
+ * places. */
 enum { LOCK_NAME_MAX = 32 * 1024 };
 
-/* The rule in force for a key (enforce), or NULL: not a lock key, or not to be enforced. */
+/* The rule in force for a key, if its mode is enforce; else NULL. */
 const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);
-/* The rule of a key that is enforced or audited; else its fence's, which is no lock rule (rule->fence); or NULL. */
+/* The rule of a key if it is enforced or audited; else the fence that matches it, which is no lock rule (rule->fence);
+ * else NULL. */
 const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len);
 
 struct request_class {
     const struct command *command;
-    const struct resp_request *request; /* borrowed, and so are its bytes */
+    const struct resp_request *request; /* borrowed, with its bytes */
     const char *bytes;
-    size_t key_count;               /* 0: it has no keys, or Redis has to say what is wrong with them */
+    size_t key_count;               /* 0: it has no keys, or they are malformed and Redis reports the error */
     const uint32_t *keys;           /* as argument indexes */
     const struct lock_rule **rules; /* see class_rule */
-    bool enforced, audited;         /* the rule of some key is enforced, or audits */
-    bool fenced;                    /* some key is data of a fence: locks/fence.c */
-    bool writes_guard;              /* a guard record is among the keys, and the command no mere reading */
-    int slot;                       /* of all keys, 0 on a standalone; SLOT_NONE, SLOT_SEVERAL */
+    bool enforced, audited;         /* the rule of some key is enforced; is audited */
+    bool fenced;                    /* some key is the data of a fence: locks/fence.c */
+    bool writes_guard;              /* some key is a guard record, and the command may write */
+    int slot;                       /* the slot of all keys, 0 on a standalone; or SLOT_NONE, SLOT_SEVERAL */
 
-    /* Private: where keys and rules point, unless they are many. */
+    /* Private: the storage of keys and rules, if there are few. */
     struct key_list list;
     const struct lock_rule *few_rules[KEYS_ON_STACK];
     uint32_t one_key;
 };
 
-/* Fills *k with a request as one that has no keys. */
+/* Fills *k as for a request without keys. */
 void class_begin(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes);
-/* Fills *k. Every find is followed by a clear; the request and its bytes outlive the value. */
+/* Fills *k. Each class_find must be followed by class_clear. The request and its bytes must outlive the class. */
 void class_find(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
                 const char *bytes);
-/* Fills *k once more with a request whose slot is known, and of whose keys some are data of fences and none is a lock:
- * their rules, which count how often they are asked for, are not looked for. */
+/* Fills *k again for a request whose slot is known, whose keys are no locks, and some of them data of fences. It does
+ * not look up their rules again, since rules count their lookups. */
 void class_find_again(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes,
                       int slot);
-/* Fills *k where argument `key` is known to be the only key (or the only one that matters), and `rule` its rule. */
+/* Fills *k if argument `key` is the only key (or the only one that matters), and `rule` is its rule. */
 void class_of_key(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
                   const char *bytes, uint32_t key, const struct lock_rule *rule);
-/* Leaves no key but argument `key`, whose rule this is, of a request whose slot stays. */
+/* Removes all keys except argument `key`, whose rule this is; the slot stays. */
 void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule *rule);
 void class_clear(struct request_class *k);
 
@@ -57,7 +59,7 @@ void class_clear(struct request_class *k);
 static inline const char *class_key(const struct request_class *k, size_t i, size_t *len) {
     return request_arg(k->request, k->bytes, k->keys[i], len);
 }
-/* The rule of key i as lock_rule_watched has it, valid while the request is dispatched. */
+/* The rule of key i, as from lock_rule_watched; valid while the request is dispatched. */
 static inline const struct lock_rule *class_rule(const struct request_class *k, size_t i) {
     return k->rules ? k->rules[i] : NULL;
 }

@@ -1,7 +1,7 @@
 /*
- * What a session's client sends: bytes in, requests out to dispatch.
+ * A session's input: bytes in, requests out to dispatch.
  *
- *      socket ──read──> worker's scratch ──scan──> dispatch          (the usual way: nothing is copied)
+ *      socket ──read──> worker's scratch ──scan──> dispatch          (the usual case: nothing is copied)
  *                            │ incomplete, or has to wait
  *                            v
  *                      session->input ──scan──> dispatch             (once the rest or its turn has come)
@@ -21,10 +21,10 @@
 
 enum {
     INPUT_START = 4096,
-    INPUT_PAUSE = 1024 * 1024, /* while a session has to wait, no more than this is read ahead */
-    INPUT_BLOCKED =
-        16 * INPUT_PAUSE,   /* the same, while it may wait for ever: behind what it sent is whether it has left */
-    INPUT_SHARE = 64 * 1024 /* the same, while the worker's buffers are full */
+    INPUT_PAUSE = 1024 * 1024,        /* the most bytes read ahead while a session has to wait */
+    INPUT_BLOCKED = 16 * INPUT_PAUSE, /* the same while it may wait for any time: a disconnect is only visible after the
+                                         bytes before it */
+    INPUT_SHARE = 64 * 1024           /* the same while the worker's buffers are full */
 };
 
 /* ---- the buffer -------------------------------------------------------------------------------- */
@@ -43,7 +43,7 @@ void session_input_free(struct session *s) {
     s->input = NULL;
 }
 
-/* Makes room at the end: by moving what is left to the front once most of the buffer was used up, or by growing. */
+/* Makes room at the end: moves the rest to the front once most of the buffer was used, or grows it. */
 static void input_reserve(struct session_input *in, size_t room) {
     if (in->cap - in->end >= room)
         return;
@@ -59,7 +59,7 @@ static void input_reserve(struct session_input *in, size_t room) {
     size_t cap = in->cap ? in->cap * 2 : INPUT_START;
     while (cap < in->end + room)
         cap *= 2;
-    if (in->cap <= WORKER_SCRATCH) { /* as realloc does it, and nothing stays where it was */
+    if (in->cap <= WORKER_SCRATCH) { /* like realloc, but a password can be overwritten in the old place */
         char *data = memory_alloc(cap);
         if (in->end > 0)
             memcpy(data, in->data, in->end);
@@ -72,7 +72,7 @@ static void input_reserve(struct session_input *in, size_t room) {
     in->cap = cap;
 }
 
-/* ---- load balancers that are not believed --------------------------------------------------------- */
+/* ---- load balancers that are not trusted ------------------------------------------------------------- */
 
 static const char FORWARDED[] =
     "Protocol error: a PROXY protocol header from an address that proxy-protocol does not name";
@@ -86,8 +86,8 @@ static bool begins_forwarding(const char *line, size_t len) {
     return false;
 }
 
-/* Whether what waits is a header of version 2, behind its first lines, which are empty. Its NUL byte would have it wait
- * for ever, as in Redis. */
+/* Whether the waiting bytes are a header of version 2, after its first lines, which are empty. Without this check its
+ * NUL byte would make it wait for ever, as in Redis. */
 static inline bool waits_forwarding(const char *data, size_t len) {
     static const char rest[] = "\0\r\nQUIT\n";
     return len >= sizeof(rest) - 1 && data[0] == '\0' && memcmp(data, rest, sizeof(rest) - 1) == 0;
@@ -102,8 +102,8 @@ static void session_protocol_error(struct session *s, const char *error) {
     session_finish(s);
 }
 
-/* Dispatches in canonical form what is not: an inline request, and one in a form that only Redis's own parser
- * accepts. */
+/* Encodes a request in canonical form and dispatches it: an inline request, or one in a form that only Redis's own
+ * parser accepts. */
 static enum dispatch_result dispatch_encoded(struct session *s, const struct resp_request *r, const char *data) {
     struct worker *w = s->worker;
     struct text encoded;
@@ -121,7 +121,7 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
             if (n < 0) {
                 session_protocol_error(s, "Protocol error: unbalanced quotes in request");
                 if (s->state != SESSION_CLOSED)
-                    secret_overwrite(data, r->len); /* whatever it was to be */
+                    secret_overwrite(data, r->len); /* it may contain a password */
             }
             return DISPATCHED;
         }
@@ -139,7 +139,7 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     if (resp_request_scan(&canonical, encoded.data, encoded.len, &limits) == RESP_OK &&
         canonical.form == RESP_MULTIBULK)
         result = w->hooks->dispatch(s, &canonical, encoded.data);
-    if (w->secret || result == DISPATCH_WAIT) /* then it is encoded anew */
+    if (w->secret || result == DISPATCH_WAIT) /* a waiting request is encoded again */
         secret_overwrite(encoded.data, encoded.len);
     if (w->secret && s->state != SESSION_CLOSED)
         secret_overwrite(data, r->len);
@@ -150,7 +150,7 @@ static enum dispatch_result dispatch_encoded(struct session *s, const struct res
     return result;
 }
 
-/* Ends what lasts for one request, or until the next one. */
+/* Ends settings that apply to one request, or until the next one. */
 static __attribute__((noinline)) void session_request_over(struct session *s) {
     if (s->reply_mode >= REPLY_SKIP_NEXT)
         s->reply_mode = s->reply_mode == REPLY_SKIP_NEXT ? REPLY_SKIP : REPLY_ON;
@@ -181,14 +181,14 @@ static enum dispatch_result session_request(struct session *s, const struct resp
     return result;
 }
 
-/* Whether many sessions send to nodes which stand still: then each gets less. Sessions go on with their own replies, so
- * that nobody waits for another one's. */
+/* Whether the worker's buffers are full, because many sessions send to nodes that do not read. Each session then gets
+ * less. Sessions continue with their own replies, so none waits for another session's. */
 static bool worker_is_full(const struct worker *w) {
     return w->chunks.total_bytes > WORKER_BYTES_FULL;
 }
 
 static size_t session_ahead(const struct session *s) {
-    if (s->owes) /* who reads when all is written would never come to it */
+    if (s->owes) /* a client that reads only after it has written everything would never finish */
         return (size_t)s->worker->shared->options.query_buffer_limit;
     if (worker_is_full(s->worker))
         return INPUT_SHARE;
@@ -200,15 +200,15 @@ static bool session_has_enough(const struct session *s) {
            (s->in_flight_bytes >= SESSION_BYTES_MAX || worker_is_full(s->worker));
 }
 
-/* Whether the session has to take its replies before anything else is done for it. */
+/* Whether the client has to read its replies before anything else is done for it. */
 static bool session_owes(struct session *s) {
     if (s->out.unsent > SESSION_OWES_MAX)
         s->owes = true;
     return s->owes;
 }
 
-/* Whether the next request has to wait for those in flight: for one that changes the session (SELECT), for one
- * that is on its way to another node, and for all where slots have moved since they were sent. */
+/* Whether the next request has to wait for those in flight: because one of them changes the session (SELECT), is on its
+ * way to another node, or was sent before slots moved. */
 static bool session_must_wait(struct session *s) {
     if (s->in_flight == 0) {
         s->epoch = upstream_epoch(s->worker->upstream);
@@ -227,12 +227,12 @@ bool session_doubted(const struct session *s) {
     return s->worker->strangers == STRANGERS_UNKNOWN && s->authenticated && session_is_stranger(s);
 }
 
-/* Whether a request that isn't complete is too long to be waited for. */
+/* Whether an incomplete request is too long to wait for its end. */
 static bool session_streams(const struct resp_request *scanner, size_t len) {
     return scanner->form == RESP_MULTIBULK && (len > STREAM_MIN || scanner->bulk_len > STREAM_MIN);
 }
 
-/* Begins to pass on a request that isn't complete. True: it could be passed on, but has to wait. */
+/* Begins to forward an incomplete request. True: it could be forwarded, but has to wait. */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
     enum dispatch_result result = stream_start(s, scanner, data);
     if (s->stream || result == DISPATCH_WAIT) {
@@ -242,8 +242,8 @@ static bool session_starts_stream(struct session *s, struct resp_request *scanne
     return result == DISPATCH_WAIT;
 }
 
-/* Keeps a long request from being read on, since it may turn out to be nobody's: until a node has said whom it serves.
- * Where none is to be had the client is refused. True: the request waits. */
+/* Delays a long request until the node has said whether it serves clients without login: the request may have to be
+ * refused. If there is no answer, the client is refused. True: the request waits. */
 static bool session_awaits_word(struct session *s, struct resp_request *scanner) {
     const char *error = worker_await_word(s->worker);
     if (error || !session_doubted(s)) {
@@ -256,12 +256,13 @@ static bool session_awaits_word(struct session *s, struct resp_request *scanner)
     return true;
 }
 
-/* Dispatches what is complete in [data, data + len). Returns the bytes consumed; *waits is set where a complete
- * request has to wait. The scanner keeps its place in a request that isn't complete, unless that is to be passed on. */
+/* Dispatches the complete requests in [data, data + len). Returns the bytes consumed; *waits is set if a complete
+ * request has to wait. The scanner keeps its place in an incomplete request, unless the request is forwarded as a
+ * stream. */
 static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len, bool *waits) {
     size_t used = 0;
     struct resp_limits limits = {.bulk_max = s->worker->shared->options.bulk_max};
-    *waits = len > 0 && session_owes(s); /* while requests are in flight none of what is scanned adds to it */
+    *waits = len > 0 && session_owes(s); /* while requests are in flight, no scanned request adds to the output */
     if (*waits)
         return 0;
     while (used < len && s->state == SESSION_OPEN) {
@@ -332,14 +333,14 @@ static void session_over_query_limit(struct session *s) {
     session_close(s, "query buffer limit");
 }
 
-/* Passes bytes on to the request whose rest they are; returns how many those are. */
+/* Passes bytes to the request that is being forwarded; returns how many belong to it. */
 static size_t session_stream(struct session *s, const char *data, size_t len) {
     const char *error;
     if (!stream_takes(s->stream))
         return 0;
     size_t used = stream_take(s->stream, data, len, &error);
     if (error) {
-        char copy[RESP_ERROR_TEXT]; /* it may be the stream's */
+        char copy[RESP_ERROR_TEXT]; /* the text may belong to the stream */
         snprintf(copy, sizeof(copy), "%s", error);
         stream_drop(s);
         session_protocol_error(s, copy);
@@ -349,13 +350,13 @@ static size_t session_stream(struct session *s, const char *data, size_t len) {
     return used;
 }
 
-/* Whether reading has to pause for the request that is being passed on. */
+/* Whether reading has to pause until the stream takes bytes again. */
 static bool session_stream_full(const struct session *s) {
     return s->stream && !stream_takes(s->stream);
 }
 
-/* Scans what had come before the mark. Where a request ends there the next one came in a later read, while earlier ones
- * were unanswered. */
+/* Scans the bytes before the mark. If a request ends at the mark, the next request came in a later read, while earlier
+ * ones were unanswered. */
 static void session_scan_earlier(struct session *s, bool *waits) {
     struct session_input *in = s->input;
     size_t used = session_scan(s, &in->scanner, in->data + in->start, in->later, waits);
@@ -406,7 +407,7 @@ void session_resume(struct session *s) {
         session_pause_reading(s, s->half_closed || session_stream_full(s));
 }
 
-/* Keeps what could not be dispatched. The worker's scanner, with its place in a half request, goes along. */
+/* Keeps bytes that can't be dispatched yet, with the worker's scanner and its place in an incomplete request. */
 static void session_keep(struct session *s, const char *data, size_t len) {
     struct worker *w = s->worker;
     struct session_input *in = memory_zalloc(sizeof(*in));
@@ -429,7 +430,7 @@ static void session_got(struct session *s, const char *data, size_t len) {
     if (s->state == SESSION_OPEN && used < len) {
         session_keep(s, data + used, len - used);
     } else {
-        if (used < len) /* behind a QUIT, say: nobody reads it */
+        if (used < len) /* for instance bytes after QUIT: they are never used */
             secret_overwrite(data + used, len - used);
         resp_request_next(&w->scanner);
     }
@@ -457,7 +458,7 @@ static void session_read(struct session *s) {
     if (in) {
         input_reserve(in, input_len(in) < WORKER_SCRATCH ? INPUT_START : WORKER_SCRATCH);
         to = in->data + in->end;
-        if (in->cap - in->end < room) /* no more at a time than others have, however large the buffer has become */
+        if (in->cap - in->end < room) /* at most as much in one read as other sessions, even if the buffer is larger */
             room = in->cap - in->end;
     }
     ssize_t n = s->tls ? tls_read(s->tls, to, room) : recv(s->fd, to, room, 0);
@@ -466,13 +467,13 @@ static void session_read(struct session *s) {
             session_close(s, session_errno_text(s));
         return;
     }
-    if (n == 0) { /* the client has said all it will say: it gets its replies first */
+    if (n == 0) { /* the client has shut down its side: it gets its replies first */
         s->half_closed = true;
         s->ended = !in && !s->stream && s->in_flight == 0 && s->out.unsent == 0;
         session_pause_reading(s, true);
         if (s->waits)
             session_tell_speaks(s);
-        if (s->blocked) /* what it waits for must not come for nobody */
+        if (s->blocked) /* otherwise the event it waits for might be used up for a client that has left */
             session_tell_half_closed(s);
         if (in)
             session_scan_input(s); /* complete requests that waited come first */
@@ -482,7 +483,7 @@ static void session_read(struct session *s) {
     }
     s->last_active = ev_now(w->loop);
     counter_add(&w->counters.client_bytes_in, (uint64_t)n);
-    if (!in && !s->stream && !s->reads_on) /* not the rest of what was written before */
+    if (!in && !s->stream && !s->reads_on) /* these bytes are not the rest of an earlier write */
         s->overlaps = s->in_flight > 0;
     else if (in && in->later == 0 && !s->stream && !s->reads_on && s->in_flight >= s->window)
         in->later = input_len(in);
@@ -504,7 +505,7 @@ static void session_read(struct session *s) {
 /* Reads from a session that is readable, when it is its turn. */
 static void session_readable(struct ev_io *io) {
     struct session *s = io->data;
-    if (s->state == SESSION_FINISHING) /* QUIT with bytes behind it, or a protocol error: not read any more */
+    if (s->state == SESSION_FINISHING) /* bytes after QUIT or after a protocol error are not read any more */
         session_pause_reading(s, true);
     else
         session_read(s);

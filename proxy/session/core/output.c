@@ -1,12 +1,12 @@
 /*
- * What a session writes: its output buffer, the limits on it, and holding up a reply that comes faster than it is read.
+ * A session's output: its buffer, the limits, and the delay of a reply that comes faster than the client reads.
  *
  *      request slots ──> s->out ── session_flush ──> socket
- *                           └── too much waits: the node that sends the oldest reply is not read, and the session's
- *                               next requests wait in its input, which is read on: most clients write all they have
- *                               before they read
+ *                           └── too much waits: the proxy stops reading the node with the oldest reply, and the
+ * session's next requests wait in its input, which is still read: most clients write all their requests before they
+ * read
  *
- * Knows no requests but the oldest one.
+ * It only knows the oldest request.
  */
 #include <errno.h>
 #include <string.h>
@@ -16,9 +16,9 @@
 #include "proxy/session/core/private.h"
 
 enum {
-    OUTPUT_HOLD = SESSION_OWES_MAX,  /* output that waits, from which on the rest of a reply is left to the node */
-    OUTPUT_LOW = 256 * 1024,         /* until no more than this waits */
-    OUTPUT_STRICT = 64 * 1024 * 1024 /* a limit below this is for dropping clients, not for holding up replies */
+    OUTPUT_HOLD = SESSION_OWES_MAX,  /* waiting output above which the rest of a reply is left to the node */
+    OUTPUT_LOW = 256 * 1024,         /* waiting output at which reading the reply continues */
+    OUTPUT_STRICT = 64 * 1024 * 1024 /* a limit below this is meant to drop clients, not to delay replies */
 };
 
 static void session_watch_writable(struct session *s, bool on) {
@@ -38,13 +38,12 @@ void session_within_limit(struct session *s) {
     s->over_soft_since = 0;
 }
 
-/* Whether so many bytes are over a limit; 0 is none. */
+/* Whether so many bytes exceed a limit; a limit of 0 is none. */
 static bool is_over(int64_t unsent, int64_t limit) {
     return limit > 0 && unsent > limit;
 }
 
-/* Whether the session is over client-output-buffer-limit: above the hard limit at once, above the soft one for its
- * time. */
+/* Whether the session exceeds client-output-buffer-limit: the hard limit, or the soft limit for its time. */
 static bool session_over_limit(struct session *s) {
     const struct session_options *o = &s->worker->shared->options;
     int64_t unsent = (int64_t)(s->out.unsent + s->held_bytes);
@@ -82,7 +81,7 @@ void session_release(struct session *s) {
 }
 
 void session_tell(struct session *s, const char *data, size_t len) {
-    session_mark_dirty(s); /* also where it is held: the limits are looked at then */
+    session_mark_dirty(s); /* also if it is held: the flush checks the limits */
     if (!s->held && !session_amid_reply(s)) {
         iobuf_append(&s->out, data, len);
         return;
@@ -104,8 +103,8 @@ static bool limit_is_strict(int64_t limit) {
     return limit > 0 && limit < OUTPUT_STRICT;
 }
 
-/* Holds up a long reply that comes faster than the client reads. Where a small limit is set, it is for that: the client
- * is dropped, as Redis does it. */
+/* Stops reading a long reply that comes faster than the client reads. If a small limit is set, the client is dropped
+ * instead, as in Redis. */
 static void session_hold(struct session *s) {
     const struct session_options *o = &s->worker->shared->options;
     struct list_node *n = list_first(&s->requests);
@@ -114,8 +113,8 @@ static void session_hold(struct session *s) {
     s->holding = upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up);
 }
 
-/* Lets requests go on that waited until the replies before them were taken. Where it owes too much only now, what it
- * sends is read on from now on. */
+/* Lets requests continue that waited until the client had read its replies. If the client owes too much only now, its
+ * input is read from now on. */
 static void session_ease(struct session *s) {
     bool eased = s->owes && s->out.unsent < OUTPUT_LOW;
     bool owes_now = !s->owes && s->read_paused && s->input && s->out.unsent > OUTPUT_HOLD;
@@ -142,7 +141,7 @@ void session_flush(struct session *s) {
         return;
     }
     bool nothing = (s->out.unsent | s->held_bytes | (size_t)s->owes | (size_t)s->holding) == 0;
-    if (nothing && s->over_soft_since <= 0) { /* nearly always */
+    if (nothing && s->over_soft_since <= 0) { /* the usual case */
         session_watch_writable(s, false);
         return;
     }

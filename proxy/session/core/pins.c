@@ -1,11 +1,10 @@
 /*
- * A session's own connections: taken, counted for PROXY INFO, given back; and what to do where the node is out of
- * reach. There may have been a failover that nobody noticed, since nobody asked for anything meanwhile:
+ * Pins of sessions: opened, counted for PROXY INFO, given back. If the node is out of reach, there may have been a
+ * failover that no request has found yet:
  *
  *      pin_take ──> none, or it fails before anything was sent ──> pin_await_map ──> a new map ──> pin_take
  *
- * Once each time: if the node is still the one, the client hears that it can't be reached. Knows nothing of what the
- * connections are for.
+ * It waits once: if the map still has the same node, the client gets the error. It does not know what the pins are for.
  */
 #include "proxy/session/core/pin.h"
 #include "proxy/session/core/private.h"
@@ -26,7 +25,7 @@ static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
     return NULL;
 }
 
-/* Whether a pin is taken until the client wants something else: transactions and long requests are over soon. */
+/* Whether a pin is kept until the client ends its use; transactions and long requests end by themselves. */
 static bool pin_lasts(enum pin_reason why) {
     return why == PIN_BLOCKING || why == PIN_SUBSCRIBED || why == PIN_MONITOR;
 }
@@ -96,7 +95,7 @@ bool pin_await_map(struct call *c, const struct upstream_node *node) {
 
 static void map_is_there(struct call *c, const struct call_end *end) {
     (void)end;
-    request_reply(c->request, "", 0, true); /* the session goes on */
+    request_reply(c->request, "", 0, true); /* the session continues */
 }
 
 bool pin_await_map_first(struct session *s, const struct upstream_node *node) {

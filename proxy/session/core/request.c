@@ -1,8 +1,8 @@
 /*
- * Request slots and calls: replies leave in the order of the slots, whatever order the nodes answer in.
+ * Request slots and calls: replies leave in the order of the slots, not in the order in which the nodes reply.
  *
- * Knows no commands. A reply's bytes go straight to the session's output while its request is the first in the
- * queue; otherwise they wait in the request's own call.
+ * Knows no commands. A reply's bytes go straight to the session's output while its request is the first in the queue;
+ * otherwise they wait in the request's own call.
  */
 #include <stdio.h>
 #include <string.h>
@@ -53,14 +53,14 @@ static void call_drop_held(struct call *c) {
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-/* Makes memory what a call is when it is given back. */
+/* Resets memory to the state of a call that was given back. */
 static void call_blank(struct call *c) {
     list_init(&c->link);
     c->held_len = c->held_cap = 0;
     c->held_big = NULL;
 }
 
-/* Allocates a request as it is when it is given back. */
+/* Allocates a request in the state of one that was given back. */
 static __attribute__((noinline)) struct request *request_blank(struct worker *w) {
     struct request *r = memory_alloc(sizeof(*r));
     list_init(&r->parts);
@@ -84,13 +84,13 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
     return r;
 }
 
-/* For how long a session counts as one that is sent long replies, in seconds; from how many bytes of replies on that
- * are long each, where more requests are under way behind them, or where none is. */
+/* LONG_LASTS: how many seconds a session counts as one with long replies. LONG_BURST, LONG_ALONE: from how many bytes
+ * of replies on; with other requests of the session in flight, and without. */
 static const double LONG_LASTS = 10.;
 enum { LONG_BURST = 256 * 1024, LONG_ALONE = 4 * 1024 * 1024 };
 
-/* Has a session that has been sent long replies lately go over the connection for these, now that it can change: none
- * of its requests is in flight. */
+/* Moves a session to or from the connection for long replies. It can change now, since none of its requests is in
+ * flight. */
 static __attribute__((noinline)) void session_choose_long(struct session *s) {
     s->long_replies = ev_now(s->worker->loop) - s->long_at < LONG_LASTS;
     s->window = s->long_replies ? SESSION_WINDOW_LONG : SESSION_WINDOW;
@@ -98,8 +98,8 @@ static __attribute__((noinline)) void session_choose_long(struct session *s) {
         s->apart = UPSTREAM_LONG;
 }
 
-/* Notes a part of a long reply. What a client is sent behind others' requests is due to a window's requests; once it is
- * known that these are long, others go over another connection, and so does the client later. */
+/* Notes a part of a long reply. Once a session's replies are known to be long, other sessions use another connection,
+ * and later this session does, too. So another session waits at most for the replies of one window. */
 static __attribute__((noinline)) void session_note_long(struct session *s, const struct request *r, size_t len) {
     s->burst += len;
     if (s->burst < LONG_BURST || (s->in_flight < 2 && s->burst < LONG_ALONE))
@@ -113,9 +113,9 @@ static __attribute__((noinline)) void session_note_long(struct session *s, const
         upstream_set_apart(&LIST_ENTRY(s->requests.next, struct request, link)->call.up);
 }
 
-/* Scripts run as long as they like, so they have a connection of their own, and others don't wait behind them: a node
- * says BUSY to these, and hears SCRIPT KILL. What a session sends meanwhile stays behind its script. One that tracks
- * keys has a connection to itself already, and it is that one's reads and writes which the node tells apart. */
+/* A script may run for any time, so it has a connection of its own, and other sessions don't wait behind it: the node
+ * answers them with BUSY, and receives SCRIPT KILL. The session's requests after the script stay behind it. A session
+ * that tracks keys already has its own connection, and the node must see its reads and writes on the same one. */
 inline struct request *request_new(struct session *s, const struct command *command) {
     if (s->in_flight == 0) {
         bool script = command && (command->flags & COMMAND_RUNS_CODE) && s->lane.dedicated == 0;
@@ -217,7 +217,7 @@ bool session_amid_reply(const struct session *s) {
     return head && head->started && !head->done;
 }
 
-/* Lets what the head has held up go on. False: the session is to end behind it. */
+/* Releases what the head of the queue has delayed. False: the session ends after it. */
 static __attribute__((noinline)) bool head_ends_specially(struct session *s, struct request *r) {
     bool close_after = r->close_after;
     if (r->redirected)
@@ -233,7 +233,7 @@ static __attribute__((noinline)) bool head_ends_specially(struct session *s, str
     return !close_after;
 }
 
-/* Takes the head, which is done, out of the queue. False: the session is to end behind it. */
+/* Removes the head, which is done, from the queue. False: the session ends after it. */
 static inline bool head_ends(struct session *s, struct request *r) {
     s->in_flight--;
     s->in_flight_bytes -= r->bytes;
@@ -244,19 +244,19 @@ static inline bool head_ends(struct session *s, struct request *r) {
     return true;
 }
 
-/* Whether the head has something to be moved to the output. */
+/* Whether the head has bytes to move to the output. */
 static inline bool head_waits(const struct session *s) {
     const struct list_node *n = s->requests.next;
     const struct request *r = LIST_ENTRY(n, struct request, link);
     return n != &s->requests && (r->done || r->call.held_len > 0);
 }
 
-/* Moves the replies of all requests that are done, from the head on, to the output. */
+/* Moves the replies of all finished requests, from the head on, to the output. */
 static __attribute__((noinline)) void session_release_done(struct session *s) {
     struct list_node *n;
     while ((n = list_first(&s->requests))) {
         struct request *r = LIST_ENTRY(n, struct request, link);
-        /* The bytes that a call with `done` of its own holds are no reply yet. */
+        /* The bytes held by a call with a `done` function are not part of the reply. */
         if (r->call.held_len > 0 && (r->done || !r->call.done)) {
             iobuf_append(&s->out, call_held(&r->call), r->call.held_len);
             s->held_bytes -= r->call.held_len;
@@ -268,12 +268,12 @@ static __attribute__((noinline)) void session_release_done(struct session *s) {
     }
 }
 
-/* Keeps a reply for its turn. */
+/* Keeps a reply until its turn. */
 static __attribute__((noinline)) void request_hold(struct request *r, const char *data, size_t len) {
     struct session *s = r->session;
     call_hold(&r->call, data, len);
     s->held_bytes += len;
-    if (s->held_bytes >= HELD_NOTICED) /* its limits are looked at when it is flushed */
+    if (s->held_bytes >= HELD_NOTICED) /* the flush checks its limits */
         session_mark_dirty(s);
 }
 
@@ -324,7 +324,7 @@ void request_fail(struct request *r, const char *error) {
         session_close(s, "a node was lost in the middle of a reply");
         s = NULL;
     }
-    if (!s) { /* closing has cut the request loose */
+    if (!s) { /* closing has removed the session from the request */
         request_reply(r, "", 0, true);
         return;
     }
@@ -337,7 +337,7 @@ void request_fail(struct request *r, const char *error) {
 
 static void call_fail_end(struct call *c, enum upstream_failure why, const char *error);
 
-/* A node that answers a lock's script without an end takes no memory for it: what has come is dropped. */
+/* Limits the memory for a reply to a lock's script: if the reply is too long, the bytes so far are dropped. */
 static __attribute__((noinline)) bool call_overruns(struct call *c, size_t len, bool last) {
     int64_t most = c->request->worker->shared->options.bulk_max;
     if (most < COLLECTED_LEAST)
@@ -352,7 +352,7 @@ static __attribute__((noinline)) bool call_overruns(struct call *c, size_t len, 
     return true;
 }
 
-/* Collects a reply for who wants it whole. */
+/* Collects a reply for a `done` function. */
 static __attribute__((noinline)) void call_collect(struct call *c, const char *data, size_t len, bool last) {
     bool whole = last && c->held_len == 0;
     if ((!whole || c->overrun) && call_overruns(c, len, last))
@@ -366,7 +366,7 @@ static __attribute__((noinline)) void call_collect(struct call *c, const char *d
         c->done(c, &end);
         return;
     }
-    /* `done` may free the call with its request: the bytes are taken out of it first. */
+    /* `done` may free the call with its request, so the bytes are moved out of it first. */
     char small[CALL_INLINE];
     char *big = c->held_big;
     end.len = c->held_len;
@@ -398,7 +398,7 @@ static void call_fail_end(struct call *c, enum upstream_failure why, const char 
 }
 
 static void call_fail(struct upstream_request *up, enum upstream_failure why, const char *error) {
-    char copy[ERROR_MAX]; /* the upstream's text may go while we work */
+    char copy[ERROR_MAX]; /* the upstream's text may be overwritten meanwhile */
     snprintf(copy, sizeof(copy), "%s", error);
     call_fail_end((struct call *)(void *)up, why, copy);
 }
@@ -411,7 +411,7 @@ static void call_redirected(struct upstream_request *up) {
     }
 }
 
-/* Whether a request was sent for the slot, or writes to all of them (FLUSHALL). */
+/* Whether the request was sent to the slot, or writes to all slots (FLUSHALL). */
 static bool request_uses_slot(const struct request *r, int slot) {
     bool everywhere = r->command && (r->command->flags & COMMAND_WRITE);
     if (r->call.up.in_flight && (r->call.up.slot == slot || (r->call.up.slot < 0 && everywhere)))
@@ -424,8 +424,8 @@ static bool request_uses_slot(const struct request *r, int slot) {
     return false;
 }
 
-/* Whether a call may wait, and be overtaken by what was sent behind it. Lock scripts may be: what concerns their keys
- * waits for them. So may a script of the application's by the step behind it, which waits as well, or finds nothing. */
+/* Whether a call may wait, although later requests would overtake it. Lock scripts may: commands on their keys wait for
+ * them. An application's script may be overtaken by the step after it, which waits as well, or finds nothing. */
 static bool call_may_wait(const struct upstream_request *up) {
     const struct call *c = (const struct call *)(const void *)up;
     const struct request *r = c->request;
@@ -439,7 +439,7 @@ static bool call_may_wait(const struct upstream_request *up) {
     return true;
 }
 
-/* Whether a call may last: a script runs as long as it likes; and while one does, its node ends nothing that blocks. */
+/* Whether a call may take long. A script may run for any time; meanwhile its node also ends no blocking command. */
 static bool call_may_last(const struct upstream_request *up) {
     const struct request *r = ((const struct call *)(const void *)up)->request;
     if (r->command && (r->command->flags & COMMAND_RUNS_CODE))
@@ -502,7 +502,7 @@ void call_release(struct worker *w, struct call *c) {
     }
 }
 
-/* Finds what has to go over the same connection right before a call; NULL: nothing. */
+/* Finds the call that must go over the same connection right before `c`; NULL: none. */
 static struct call *call_before(struct session *s, struct call *c, const char **bytes, size_t *len) {
     struct call *before = NULL;
     if (!s || !(s->hears & HEARS_CALL))

@@ -1,12 +1,12 @@
 /*
- * Request slots, and the calls that requests make to nodes; the words that requests are made of.
+ * Request slots, the calls that requests make to nodes, and the arguments of requests.
  *
  *      session ──< request (a slot in the order of the client's requests) ──< call (one exchange with a node)
  *
- * A request takes one slot and keeps it until its reply has gone to the session's output; replies leave in slot
- * order. Most requests have one call, which is embedded in them; split commands have a call for each part.
- * When a session goes, its requests in flight stay behind without a session until their calls have ended: a lock
- * that is granted to somebody who left has to be accounted for all the same.
+ * A request takes one slot and keeps it until its reply is in the session's output; replies leave in the order of the
+ * slots. Most requests have one call, which is embedded in them; a split command has one call for each part. When a
+ * session ends, its requests in flight live on without a session until their calls have ended: the engine must hear of
+ * a lock that is granted to a client that has left.
  */
 #ifndef LOCKKEEPER_SESSION_CORE_REQUEST_H
 #define LOCKKEEPER_SESSION_CORE_REQUEST_H
@@ -22,12 +22,15 @@ struct call;
 struct lock_call;
 struct request_owner;
 
-enum { COLLECTED_LEAST = 64 * 1024 * 1024 /* bytes of a lock script's reply: as long as a value may be, or this */ };
+enum {
+    COLLECTED_LEAST = 64 * 1024 * 1024 /* longest reply of a lock script that is collected, in bytes; or as long as a
+                                          value may be, if that is more */
+};
 enum { CALL_INLINE = 88 /* bytes of a waiting reply kept without an allocation */ };
 
 /* ---- calls ------------------------------------------------------------------------------------- */
 
-/* How a call ended: a whole reply, or error (without '-' and CR LF) and why. Both borrowed. */
+/* How a call ended: with a whole reply, or with an error (without '-' and CR LF) and its reason. Both are borrowed. */
 struct call_end {
     const char *reply;
     size_t len;
@@ -38,31 +41,31 @@ struct call_end {
 typedef void (*call_done_fn)(struct call *c, const struct call_end *end);
 
 struct call {
-    struct upstream_request up; /* first: the upstream hands this back */
+    struct upstream_request up; /* first, so that the upstream's pointer is also the call's */
     struct request *request;
     struct list_node link;  /* in request->parts, or the worker's free list */
-    call_done_fn done;      /* NULL: bytes go straight to the request's reply */
+    call_done_fn done;      /* NULL: the bytes go directly to the request's reply */
     struct lock_call *lock; /* the lock command that it carries, or NULL */
-    bool overrun;           /* its reply is longer than any that is collected: the rest of it is dropped */
-    uint32_t index, count;  /* of a split: first item, items */
+    bool overrun;           /* the reply exceeds the longest that is collected: the rest is dropped */
+    uint32_t index, count;  /* of a split: the first item, the number of items */
     size_t held_len, held_cap;
     char *held_big; /* NULL: held is inline */
     char held[CALL_INLINE];
 };
 
-/* Prepares a call of a request; `done` as above. */
+/* Prepares a call of a request; `done` as in struct call. */
 void call_init(struct call *c, struct request *r, call_done_fn done);
-/* Takes one more call for a split request from the pool, linked into r->parts. */
+/* Takes another call for a split request from the pool, linked into r->parts. */
 struct call *call_new(struct request *r, call_done_fn done);
 void call_release(struct worker *w, struct call *c);
-/* Submits to the node of `slot`. What can't be queued ends at once through `done` or the request's reply. */
+/* Submits to the node of `slot`. If it can't be queued, it ends at once, through `done` or with the request's reply. */
 void call_submit(struct call *c, int slot, const char *bytes, size_t len);
 void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len);
-/* Submits a batch, several commands that nobody else's come between: upstream_submit_batch. */
+/* Submits several commands as a batch, without requests of others between them: upstream_submit_batch. */
 void call_submit_together(struct call *c, uint8_t leading, int slot, const char *bytes, size_t len);
-/* Submits over a connection of the session's own; `asking`: behind an ASKING. */
+/* Submits over a pin; `asking`: after an ASKING. */
 void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking);
-/* The AUTH of a login that upstream_login_intern knows: whether it is right. */
+/* Submits the AUTH of a login from upstream_login_intern, to find out whether it is valid. */
 void call_submit_login(struct call *c, uint32_t login);
 /* Submit to one master by its number. */
 void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len);
@@ -71,28 +74,28 @@ void call_submit_master_lane(struct call *c, size_t master, const struct upstrea
 
 /* ---- requests ---------------------------------------------------------------------------------- */
 
-/* A request's owner is whose it is beside its session's: a command that blocks, a transaction, a split, ... Each has
- * this as its first member, and says what it wants to hear; each function may be NULL. */
+/* A request's owner is the structure that it belongs to besides its session: a blocking command, a transaction, a
+ * split, ... This is the first member of that structure. Each function may be NULL. */
 struct request_owner_ops {
-    /* Tells that the session is gone, and the request is under way, which the owner may end. */
+    /* The session has ended while the request is in flight; the owner may end the request. */
     void (*left)(struct request *r);
     /* Whether the request may take longer than the upstream's timeout, as long as its node answers others. */
     bool (*may_last)(const struct request *r);
-    /* Whether nobody wants the request any more: asked when it has waited and would be sent now. */
+    /* Whether the result is not needed any more: asked before a request is sent that has waited. */
     bool (*pointless)(const struct request *r);
-    /* Frees the owner with a request that has ended and is still the owner's. */
+    /* Frees the owner when its request has ended. */
     void (*free)(struct request_owner *owner);
 };
 struct request_owner {
     const struct request_owner_ops *ops;
 };
-/* A request's owner as what it is; NULL where there is none. */
+/* The owner as its own type; NULL if there is none. */
 #define REQUEST_OWNER(r, type) ((type *)(void *)(r)->owner)
 
-/* What a session may have to remember of a request until it ends. */
+/* The state of a request until it ends. */
 struct request {
-    struct list_node link;   /* in session->requests; alone once the session is gone */
-    struct session *session; /* NULL once it is gone */
+    struct list_node link;   /* in session->requests; in no list once the session has ended */
+    struct session *session; /* NULL once the session has ended */
     struct worker *worker;
     const struct command *command;
     bool done;    /* the reply is complete */
@@ -100,54 +103,56 @@ struct request {
     bool redirected;
     bool close_after; /* QUIT */
     bool ends_barrier;
-    bool silent;       /* owes no reply: it only follows the request before it */
-    bool muted;        /* CLIENT REPLY: the client is not told */
-    uint8_t lock_busy; /* 1 + the place in session->lock_busy that it occupies, LOCK_BUSY_ALL, 0 none */
+    bool silent;       /* it has no reply of its own, and belongs to the request before it */
+    bool muted;        /* CLIENT REPLY: its reply is not sent */
+    uint8_t lock_busy; /* 1 + the index in session->lock_busy that it uses, or LOCK_BUSY_ALL; 0: none */
     uint32_t parts_left;
-    size_t bytes;                /* sent for it */
-    struct list_node parts;      /* calls of a split */
-    struct request_owner *owner; /* NULL: its session's alone */
+    size_t bytes;                /* bytes sent for it */
+    struct list_node parts;      /* calls of a split command */
+    struct request_owner *owner; /* NULL: none besides the session */
     struct call call;
 };
 
-/* Functions for an owner that has nothing to say. */
+/* Functions for an owner that needs no events. */
 extern const struct request_owner_ops request_owner_silent;
-/* Gives the request to an owner, who outlives it or gives it up. */
+/* Gives the request an owner, which must outlive it or disown it. */
 static inline void request_own(struct request *r, struct request_owner *owner, const struct request_owner_ops *ops) {
     owner->ops = ops;
     r->owner = owner;
 }
-/* Makes the request nobody's but its session's again: what was its owner is the caller's. */
+/* Takes the owner away from the request; the caller owns the owner's memory. */
 static inline void request_disown(struct request *r) {
     r->owner = NULL;
 }
-/* Makes a request, which takes a slot at the end of the session's queue. */
+/* Makes a request, with a slot at the end of the session's queue. */
 struct request *request_new(struct session *s, const struct command *command);
-/* Makes a request of the proxy's own, in no queue; it ends with request_reply(r, "", 0, true). */
+/* Makes a request of the proxy itself, in no queue; it ends with request_reply(r, "", 0, true). */
 struct request *request_internal(struct worker *w);
-/* Frees half of the memory that is kept for requests and calls to come; to be called once a second. */
+/* Frees half of the memory that is kept for future requests and calls; to be called once a second. */
 void request_pools_shrink(struct worker *w);
-/* Lets go of the only request of its session, which nothing is under way for, and which has no owner: it still counts
- * as in flight, and is to go on as what request_unpark returns. */
+/* Frees the only request of its session while it waits. No call may be in flight, and it must have no owner. It still
+ * counts as in flight; request_unpark makes it again. */
 void request_park(struct request *r);
 struct request *request_unpark(struct session *s, const struct command *command);
-/* Has the session's later requests wait until this one has ended: it changes the session's state, or touches keys of
- * theirs in a script, which may have to be sent twice. */
+/* Makes the session's later requests wait until this one has ended: it changes the session's state, or is a script on
+ * the same keys, which may have to be sent twice. */
 void request_barrier(struct request *r);
-/* Adds bytes to the reply; `last` ends the request, which may be freed by the call. */
+/* Adds bytes to the reply. `last` ends the request; the call may free it. */
 void request_reply(struct request *r, const char *data, size_t len, bool last);
 /* Ends a request with an error line: text without '-' and CR LF. */
 void request_error(struct request *r, const char *error);
-/* Ends a request because its call failed: request_error, or closes the session where half a reply has left already. */
+/* Ends a request whose call failed: with request_error, or, if half a reply has left already, by closing the
+ * session. */
 void request_fail(struct request *r, const char *error);
 
-/* ---- words ----------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------- */
 
-/* A command's keys as argument indexes; count as command_keys has it. Every find is followed by a clear. */
+/* A command's keys as argument indexes; count as from command_keys. Each key_list_find must be followed by
+ * key_list_clear. */
 enum { KEYS_ON_STACK = 64 };
 struct key_list {
     int count;
-    uint32_t *keys; /* on_stack, or an allocation */
+    uint32_t *keys; /* on_stack, or allocated memory */
     uint32_t on_stack[KEYS_ON_STACK];
 };
 void key_list_find(struct key_list *list, const struct command *c, const struct resp_request *r, const char *bytes);
@@ -155,21 +160,22 @@ void key_list_clear(struct key_list *list);
 /* The slot of all keys, SLOT_NONE or SLOT_SEVERAL. */
 int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count);
 
-/* Whether a key is a guard record's, which the scripts alone may write: whoever else could write one could take a
+/* Whether a key is a guard record. Only the scripts may write guard records: a client that could write one could take a
  * lock. */
 static inline bool key_is_guard(const char *key, size_t len) {
     static const char prefix[8] = {'l', 'o', 'c', 'k', 'k', 'e', 'e', 'p'};
     return len > sizeof(prefix) && memcmp(key, prefix, sizeof(prefix)) == 0 && lock_guard_is(key, len);
 }
-/* Whether one of these keys is a guard record, and the command no mere reading; and the answer to it. */
+/* Whether one of the keys is a guard record and the command may write.
+ * GUARD_REFUSED is the error for that. */
 bool keys_write_guard(const struct command *c, const struct resp_request *r, const char *bytes, const uint32_t *keys,
                       size_t count);
 #define GUARD_REFUSED "ERR the key is a guard record of lockkeeper's; it can't be changed through the proxy"
 
-/* Writes argument i as a C string for messages, cut to `size`. */
+/* Copies argument i to a C string for messages, cut to `size`. */
 const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size);
 
-/* Encodes arguments as a multibulk into w->build: start with the count, then the bulks. */
+/* Encode a multibulk into w->build: first its argument count, then the arguments. */
 void build_start(struct worker *w, size_t argc);
 void build_bulk(struct worker *w, const void *data, size_t len);
 void build_text(struct worker *w, const char *text);

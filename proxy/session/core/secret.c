@@ -1,12 +1,12 @@
 /*
- * Where a password of a request may be:
+ * Places where a request's password may be:
  *
  *      worker's scratch, session->input   overwritten here, and where bytes move from one to the other
  *      chunks on their way to nodes       marked here, overwritten when they are free (iobuf.h)
- *      what MULTI keeps until EXEC        overwritten where it is freed
+ *      commands queued by MULTI           overwritten when they are freed
  *      logins                             upstream/login.c's, while a session is logged in with them
  *
- * Buffers belong to the worker or the session, so they may be written to although the way of a request takes them as
+ * The buffers belong to the worker or the session, so this file may write to them, although requests take them as
  * constant.
  */
 #include <string.h>
@@ -20,14 +20,15 @@ void secret_overwrite(const char *data, size_t len) {
 }
 
 void secret_forget(struct session *s, const struct resp_request *r, const char *bytes) {
-    if (s->state == SESSION_CLOSED) /* the buffer has gone, or its bytes were overwritten */
+    if (s->state == SESSION_CLOSED) /* the buffer is gone, or its bytes were overwritten */
         return;
     s->worker->secret = true;
     for (size_t i = 1; i < r->argc; i++)
         secret_overwrite(bytes + r->argv[i].off, r->argv[i].len);
     if (list_empty(&s->requests))
         return;
-    struct request *request = LIST_ENTRY(s->requests.prev, struct request, link); /* its own, or one that ends sooner */
+    struct request *request =
+        LIST_ENTRY(s->requests.prev, struct request, link); /* this request's, or one that ends sooner */
     upstream_secret(&request->call.up);
     LIST_FOREACH(it, &request->parts)
     upstream_secret(&LIST_ENTRY(it, struct call, link)->up);

@@ -1,8 +1,7 @@
 /*
- * Sessions: their life, their marks for the end of the loop turn, and what they are called. Bytes in are input.c's,
- * bytes out output.c's.
+ * Sessions: their life, their marks for the end of the loop turn, and their names. input.c reads, output.c writes.
  *
- * Knows no commands and no nodes. Nothing is freed here before the end of the loop turn.
+ * It knows no commands and no nodes. Nothing is freed here before the end of the loop turn.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -69,7 +68,7 @@ void session_close(struct session *s, const char *reason) {
     stream_drop(s);
     session_go_on(s);
     struct list_node *n;
-    while ((n = list_shift(&s->requests))) { /* their calls go on without it */
+    while ((n = list_shift(&s->requests))) { /* their calls continue without it */
         struct request *r = LIST_ENTRY(n, struct request, link);
         r->session = NULL;
         if (r->done)
@@ -77,7 +76,7 @@ void session_close(struct session *s, const char *reason) {
         else if (r->owner && r->owner->ops->left)
             r->owner->ops->left(r);
     }
-    tls_free(s->tls); /* not before: who sees that it has gone may rely on that it does not block any more */
+    tls_free(s->tls); /* only now: a client that sees the close may rely on its blocking command having ended */
     s->tls = NULL;
     close(s->fd);
     s->fd = -1;
@@ -101,7 +100,7 @@ void session_close(struct session *s, const char *reason) {
 }
 
 void session_free(struct session *s) {
-    upstream_login_release(s->lane.login); /* not before: releases on disconnect still went over its lane */
+    upstream_login_release(s->lane.login); /* only now: releases on disconnect still used its lane */
     list_remove(&s->link);
     memory_free(s->name);
     memory_free(s->user);
@@ -201,7 +200,7 @@ void session_note_overlap(struct session *s) {
         engine_session_overlapped(s->worker->shared->engine, &s->lock);
 }
 
-/* ---- what rooms hear ------------------------------------------------------------------------------- */
+/* ---- events for rooms -------------------------------------------------------------------------------- */
 
 void session_tick(struct session *s) {
     for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)

@@ -1,17 +1,17 @@
 /*
- * Requests too long to be held: once the head says where one goes, the rest is passed on while it comes.
+ * Requests too long to be buffered: once the head shows the destination, the rest is forwarded while it arrives.
  *
- *      session_scan ── head complete, much to come ──> stream_start ── where nodes take turns: EXISTS key, which
+ *      session_scan ── head complete, much to come ──> stream_start ── with several nodes: EXISTS key, which
  *                                                            │         follows redirects as every request does
  *      socket ──read──> stream_take ──> pin ──> node <───────┘ pin to the node that has answered
  *                            └── too much waits for the node: reading pauses until the pin has drained
  *
- * Half a request can't share a connection, so it has one of its own; it starts when the session's earlier requests
- * have ended, and later ones wait for it, so a session's order is kept. A client that leaves closes the connection, and
- * the node forgets what it had. A node that is lost, or sends the request elsewhere after all, makes an error: the
- * bytes are gone; what is still to come of them is dropped.
+ * An incomplete request can't share a connection, so it uses a pin. It starts after the session's earlier requests have
+ * ended, and later ones wait for it, so the order is kept. If the client disconnects, the pin is closed, and the node
+ * discards the request. If the node is lost, or redirects the request after all, the client gets an error: the bytes
+ * are gone, and the rest is dropped.
  *
- * Knows how far a request has come, and nothing of what is in it.
+ * It knows how much of a request has come, but not its contents.
  */
 #include <string.h>
 
@@ -21,12 +21,12 @@
 
 struct stream {
     struct request_owner owner; /* of `request` */
-    struct session *session;    /* whose input this is; NULL once the body is complete */
+    struct session *session;    /* whose input this is; NULL once the request is complete */
     struct request *request;    /* NULL once it has ended */
     struct upstream_pin *pin;
     bool probing; /* the node is being found */
-    bool full;    /* more than enough waits to be written */
-    size_t head;  /* bytes that were scanned already and come again */
+    bool full;    /* enough bytes wait to be written */
+    size_t head;  /* bytes that were scanned already and are passed again */
     struct resp_body body;
 };
 
@@ -41,7 +41,7 @@ static void stream_unpin(struct stream *st, struct worker *w, bool clean) {
     st->pin = NULL;
 }
 
-/* Frees the stream and parts from the request, which ends now. */
+/* Frees the stream and separates it from the request, which ends now. */
 static struct request *stream_end(struct stream *st, bool clean) {
     struct request *r = st->request;
     stream_unpin(st, r->worker, clean);
@@ -87,7 +87,7 @@ static void stream_drained(void *arg) {
         session_mark_runnable(st->session);
 }
 
-/* ---- the beginning ------------------------------------------------------------------------------- */
+/* ---- the start --------------------------------------------------------------------------------------- */
 
 static void stream_open(struct stream *st, struct upstream_node *node, bool asking) {
     static const struct upstream_request_ops ops = {.reply = stream_reply, .fail = stream_fail};
@@ -109,8 +109,7 @@ static void stream_open(struct stream *st, struct upstream_node *node, bool aski
     session_mark_runnable(st->session);
 }
 
-/* Goes on once the node has been found: it has answered, or it is the one that could say no more than that the user may
- * not ask. */
+/* Continues once the node is found: it has answered EXISTS, or has refused it because the user may not call EXISTS. */
 static void stream_found(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct stream *st = REQUEST_OWNER(r, struct stream);
@@ -165,7 +164,7 @@ bool stream_takes(const struct stream *st) {
     return !st->probing && !st->full;
 }
 
-/* Ends the body: what is left is the reply, if it has not come. */
+/* Ends the body: only the reply is still due, if it has not come. */
 static void stream_complete(struct stream *st) {
     st->session->stream = NULL;
     st->session = NULL;

@@ -1,5 +1,5 @@
 /*
- * The words of requests: read, as keys or for messages, and written, for requests of the proxy's own.
+ * The arguments of requests: reads them, as keys or for messages, and encodes them, for the proxy's own requests.
  */
 #include <string.h>
 
@@ -22,7 +22,7 @@ void build_text(struct worker *w, const char *text) {
 }
 
 void build_number(struct worker *w, int64_t n) {
-    char line[RESP_HEADER_MAX]; /* a header's type and CR LF around the digits are left out */
+    char line[RESP_HEADER_MAX]; /* the header's type and CR LF around the digits are not copied */
     build_bulk(w, line + 1, resp_header_write(line, ':', n) - 3);
 }
 

@@ -1,5 +1,5 @@
 /*
- * What sessions ask of their worker: the time, the end of the turn, and whether the node lets everybody in.
+ * What sessions ask of their worker: the time, the end of the turn, and whether the node serves clients without login.
  */
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +36,7 @@ void worker_engine_due(struct worker *w, int64_t in_ms) {
 
 /* ---- the end of a turn ---------------------------------------------------------------------------- */
 
-/* The worker whose thread this is; NULL: it is nobody's. */
+/* The worker of this thread; NULL: none. */
 static _Thread_local struct worker *thread_worker;
 
 void worker_enter(struct worker *w) {
@@ -79,12 +79,12 @@ bool worker_run_slice(struct worker *w) {
     return !list_empty(&w->slices);
 }
 
-/* ---- who is let in ---------------------------------------------------------------------------------- */
+/* ---- clients without login ----------------------------------------------------------------------------- */
 
 static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05;
 
-/* The node's word counts for those who had come when it was asked: as at a node itself, who was served then stays
- * served when a password is set later. */
+/* Takes the node's answer. It counts for the sessions that had come before the question. As on a node itself, a session
+ * that was served then stays served if a password is set later. */
 static void take_word(struct worker *w, const char *reply) {
     bool first = w->served == 0, doubted = w->word_doubted;
     w->strangers = strncmp(reply, "-NOAUTH", 7) == 0 ? STRANGERS_REFUSED : STRANGERS_SERVED;
@@ -100,7 +100,7 @@ static void take_word(struct worker *w, const char *reply) {
             (*room)->worker_serves(w);
 }
 
-/* There is no word; what waited for it was not sent, whatever became of the question. */
+/* Notes that there is no answer. The request that waited for it was not sent, so the error says so. */
 static void note_failure(struct worker *w, const char *error) {
     w->probe_failed_at = ev_now(w->loop);
     bool own = strncmp(error, "UPSTREAM ", 9) == 0;
@@ -148,7 +148,7 @@ static void ask(struct worker *w, const struct upstream_lane *lane, const char *
     call_submit_lane(&request->call, SLOT_NONE, lane, command, strlen(command));
 }
 
-/* Whether they are who the proxy is, which logs in. */
+/* Whether clients without login use the proxy's own user, which logs in. */
 static bool strangers_are_known(const struct worker *w) {
     return w->shared->upstream.password && w->shared->options.stranger_login == 0;
 }
@@ -157,8 +157,8 @@ struct upstream_lane worker_strangers_lane(const struct worker *w) {
     return (struct upstream_lane){.login = strangers_are_known(w) ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
 }
 
-/* A connection that nobody logs in over is not what a new one would be: it was let in once. RESET makes it that. HELLO
- * is answered where PING is, and needs no right: it does not show in ACL LOG. */
+/* An old connection without login does not show what a new one would: it was accepted earlier. RESET makes it like a
+ * new one. HELLO is answered when PING is, and needs no right, so it does not appear in ACL LOG. */
 void worker_probe(struct worker *w) {
     if (w->probing)
         return;

@@ -1,5 +1,5 @@
 /*
- * What the files of proxy/session/push/ share: feeds (pubsub.c, pubsub_feed.c), the lanes of who tracks keys
+ * What the files of proxy/session/push/ share: feeds (pubsub.c, pubsub_feed.c), the lanes of sessions that track keys
  * (tracking.c, tracking_ask.c), and PROXY WATCH (watch.c).
  */
 #ifndef LOCKKEEPER_SESSION_PUSH_PRIVATE_H
@@ -15,45 +15,46 @@ struct feed {
     struct pubsub *of;
     struct upstream_pin *pin;
     struct upstream_node *node;
-    struct text partial; /* the beginning of a message */
+    struct text partial; /* the beginning of an incomplete message */
     int64_t shards;      /* shard channels subscribed here */
     enum pin_reason why;
-    uint8_t protocol; /* of the connection: the session's may have changed since */
-    bool greeted;     /* MONITOR: has said OK */
+    uint8_t protocol; /* of the connection; the session's may have changed since */
+    bool greeted;     /* MONITOR: the OK has come */
 };
 
 struct pubsub {
     struct session *session;
     struct list_node feeds;
-    struct feed *main; /* of channels and patterns; NULL: none */
+    struct feed *main; /* for channels and patterns; NULL: none */
     bool monitor;
     int64_t channels, patterns;
-    struct request *waiting; /* the request whose confirmations are to come */
-    int64_t expected;        /* so many */
-    struct text again;       /* SUBSCRIBE and its kin, should it be redirected, or its node be out of reach */
-    int slot;                /* of that; -1: any */
+    struct request *waiting; /* the request that waits for confirmations */
+    int64_t expected;        /* how many are due */
+    struct text
+        again; /* the bytes of a SUBSCRIBE or similar, to repeat it after a redirect, or if its node is out of reach */
+    int slot;  /* its slot; -1: any */
     unsigned hops;
     struct text held; /* messages that wait for the end of a reply */
 };
 
 /* The number of shard channels on all nodes. */
 int64_t pubsub_shards(const struct pubsub *p);
-/* Whether nothing is subscribed, and nothing awaited. */
+/* Whether nothing is subscribed, and no confirmation is due. */
 bool pubsub_idle(const struct pubsub *p);
 
-/* `lost` (borrowed, may be gone) could not be told of the first subscription. Whether the request goes on, at the node
- * that has taken its place, or when it is known whether there is one. */
+/* Called if the first subscription could not be sent to `lost` (borrowed, may be gone). Returns whether the request
+ * continues: at the node that has taken over, or once the map shows whether there is one. */
 bool pubsub_anew(struct pubsub *p, const struct upstream_node *lost);
 
-/* Lets messages go out that waited until no reply is being written. */
+/* Writes the messages that waited for the end of a reply. */
 void pubsub_release(struct session *s);
-/* The feed to a node, opened if there is none; NULL: *error says why. */
+/* The feed to a node, opened if needed; NULL: *error has the reason. */
 struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const char **error);
 void feed_free(struct feed *f);
 
 /* ---- PROXY WATCH --------------------------------------------------------------------------------- */
 
-/* What struct session_room has for workers whose sessions have watched. */
+/* The room's callback for a worker, for PROXY WATCH. */
 void watch_worker_closes(struct worker *w);
 
 /* ---- tracking ------------------------------------------------------------------------------------ */
@@ -65,16 +66,16 @@ struct tracking {
     bool no_touch;
     bool reopen; /* BCAST: a connection is missing */
     uint64_t epoch;
-    bool caching_new; /* session->caching was said by the command at hand */
+    bool caching_new; /* the current command has set session->caching */
 };
 
-/* A lane of its own for a session, which it does not have yet; the caller's until it is taken or freed. */
+/* Makes a dedicated lane for a session that has none; the caller owns it until tracking_take or tracking_free. */
 struct tracking *tracking_new(struct session *s);
 void tracking_free(struct worker *w, struct tracking *t);
-/* The session's from now on: its requests go over that lane. It had none. */
+/* Gives the lane to the session, which must have none: its requests now use it. */
 void tracking_take(struct session *s, struct tracking *t);
 
-/* What struct session_room has for sessions that track keys. */
+/* The room's callbacks for sessions that track keys. */
 void tracking_tick(struct session *s);
 void tracking_request_over(struct session *s);
 void tracking_pin_lane(const struct session *s, struct upstream_lane *lane);

@@ -1,5 +1,5 @@
 /*
- * Subscriptions and MONITOR: connections of the session's own, whose messages go to the client as they come.
+ * Subscriptions and MONITOR: pins whose messages go to the client as they arrive.
  *
  *      SUBSCRIBE, PSUBSCRIBE ──> one feed, to any master      SSUBSCRIBE ──> a feed to the slot's node
  *      MONITOR ──> a feed to every master
@@ -7,9 +7,9 @@
  *      feed ── message, whole ──┬─ between two replies ──> client
  *                               └─ while a reply is being written: held until that has ended
  *
- * SUBSCRIBE and its kin take a slot like any request; it ends with the last confirmation, and later requests wait for
- * it, so that everything keeps its order. Confirmations are counted to know when the last subscription is gone. With
- * RESP2 few commands are allowed until then; with RESP3, and beside MONITOR, the others go their normal way.
+ * SUBSCRIBE and similar commands take a slot like any request. The request ends with its last confirmation, and later
+ * requests wait for it, so the order is kept. Confirmations are counted, to know when the last subscription has ended.
+ * Until then RESP2 permits few commands; with RESP3, and during MONITOR, other commands work as usual.
  */
 #include <string.h>
 
@@ -80,7 +80,7 @@ static struct feed *feed_main(struct pubsub *p, const char **error) {
 
 /* ---- requests ------------------------------------------------------------------------------------------ */
 
-/* Takes a slot that ends with so many confirmations. */
+/* Takes a slot that ends after so many confirmations. */
 static void await(struct pubsub *p, const struct command *c, int64_t confirmations) {
     struct session *s = p->session;
     struct request *request = request_new(s, c);
@@ -89,7 +89,7 @@ static void await(struct pubsub *p, const struct command *c, int64_t confirmatio
     p->expected = confirmations;
 }
 
-/* Sends the first subscription once more. */
+/* Sends the first subscription again. */
 static bool subscribe_again(struct pubsub *p, const char **error) {
     struct feed *f = p->slot >= 0 ? feed_to(p, pin_node(p->session, p->slot), error) : feed_main(p, error);
     if (f)
@@ -99,7 +99,7 @@ static bool subscribe_again(struct pubsub *p, const char **error) {
 
 static void map_is_there(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct pubsub *p = r->session->pubsub; /* else it would have been abandoned */
+    struct pubsub *p = r->session->pubsub; /* not NULL: otherwise the request would have been abandoned */
     const char *error;
     (void)end;
     if (subscribe_again(p, &error))
@@ -157,7 +157,7 @@ static enum dispatch_result subscribe(struct session *s, const struct command *c
     return DISPATCHED;
 }
 
-/* Answers as Redis confirms where nothing was subscribed. */
+/* Replies with Redis's confirmations for channels that were not subscribed. */
 static void unsubscribe_nothing(struct session *s, const struct command *c, const struct resp_request *r,
                                 const char *bytes, int64_t count) {
     struct text reply = {0};
@@ -178,7 +178,7 @@ static void unsubscribe_nothing(struct session *s, const struct command *c, cons
     text_clear(&reply);
 }
 
-/* Ends the subscriptions of all shard channels, on whatever node each is. */
+/* Ends all subscriptions to shard channels, on all nodes. */
 static void sunsubscribe_all(struct pubsub *p, const struct command *c, const struct resp_request *r,
                              const char *bytes) {
     await(p, c, pubsub_shards(p));
@@ -228,10 +228,10 @@ static enum dispatch_result unsubscribe(struct session *s, const struct command 
     return DISPATCHED;
 }
 
-/* Begins the stream of every master: a client of the proxy sees one Redis. */
+/* Starts MONITOR on every master: the client sees them as one Redis. */
 static enum dispatch_result monitor(struct session *s, const struct command *c, const char *bytes, size_t len) {
     if (s->pubsub && s->pubsub->monitor)
-        return DISPATCHED; /* Redis ignores it too */
+        return DISPATCHED; /* Redis ignores it, too */
     if (s->pubsub) {
         session_refuse(s, c, "ERR MONITOR while subscribed is not supported by lockkeeper");
         return DISPATCHED;
@@ -259,7 +259,7 @@ static enum dispatch_result monitor(struct session *s, const struct command *c, 
 enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                      const char *bytes) {
     if (s->in_flight > 0)
-        return DISPATCH_WAIT; /* replies and messages keep their order */
+        return DISPATCH_WAIT; /* replies and messages must keep their order */
     counter_add(&s->worker->counters.requests_forwarded, 1);
     if (c->id != COMMAND_MONITOR && s->pubsub && s->pubsub->monitor) {
         session_refuse(s, c, "ERR subscriptions beside MONITOR are not supported by lockkeeper");
@@ -298,7 +298,7 @@ static void not_allowed(struct session *s, const struct command *c, const struct
                    *sub ? "|" : "", sub);
 }
 
-/* Answers PING in the order of the messages: from a feed that answers as RESP2 does, or here. */
+/* Answers PING in the order of the messages: from a feed, if it uses RESP2, or here. */
 static void ping(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct feed *f = LIST_ENTRY(list_first(&s->pubsub->feeds), struct feed, link);
     if (f->protocol == 2) {

@@ -1,7 +1,7 @@
 /*
- * Feeds: the connections that subscriptions and MONITOR come over, and the way of a message from there to the client:
- * whole, between two replies, and in the client's protocol, which HELLO may have changed since the feed was opened (a
- * message differs in its first byte and in nulls alone).
+ * Feeds: the connections for subscriptions and MONITOR, and a message's way from there to the client. A message is
+ * written whole, between two replies, and in the client's protocol. HELLO may have changed the protocol since the feed
+ * was opened; messages differ only in the first byte and in nulls.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "proxy/session/push/private.h"
 
 enum {
-    HELD_MAX = 64 * 1024 * 1024, /* where there is no client-output-buffer-limit */
+    HELD_MAX = 64 * 1024 * 1024, /* if there is no client-output-buffer-limit */
     HOPS_MAX = 5
 };
 
@@ -80,14 +80,15 @@ static void put(struct session *s, const char *data, size_t len) {
     text_append(&s->pubsub->held, data, len);
 }
 
-/* Puts a message in the client's protocol. */
+/* Writes a message in the client's protocol. */
 static void put_message(struct feed *f, const char *data, size_t len) {
     struct session *s = f->of->session;
     if (f->protocol == s->lane.protocol || (data[0] != '*' && data[0] != '>')) {
         put(s, data, len);
         return;
     }
-    static const char old_null[] = "\r\n$-1\r\n:", new_null[] = "\r\n_\r\n:"; /* UNSUBSCRIBE's of nothing */
+    static const char old_null[] = "\r\n$-1\r\n:",
+                      new_null[] = "\r\n_\r\n:"; /* in the confirmation of an UNSUBSCRIBE without subscriptions */
     bool to3 = s->lane.protocol == 3;
     const char *null = to3 ? old_null : new_null, *other = to3 ? new_null : old_null;
     const char *at = len < 64 ? memmem(data, len, null, strlen(null)) : NULL;
@@ -109,7 +110,7 @@ enum message_kind { MESSAGE_OTHER, MESSAGE_PONG, MESSAGE_CHANNELS, MESSAGE_PATTE
 
 struct message {
     enum message_kind kind;
-    int64_t count;    /* of a confirmation */
+    int64_t count;    /* in a confirmation */
     const char *tail; /* the element with the count */
 };
 
@@ -117,7 +118,7 @@ static bool word_is(const struct resp_item *item, const char *word) {
     return item->len == strlen(word) && memcmp(item->str, word, item->len) == 0;
 }
 
-/* Reads what a message is: a confirmation {word, channel, count}, a pong, or something for the client alone. */
+/* Reads the kind of a message: a confirmation {word, channel, count}, a pong, or something only for the client. */
 static struct message message_read(const char *data, size_t len) {
     struct message m = {.kind = MESSAGE_OTHER};
     const char *p = data, *end = data + len;
@@ -146,8 +147,9 @@ static struct message message_read(const char *data, size_t len) {
     return m;
 }
 
-/* Whether a message is Redis's news of guard records, which are none of the client's business: their own channels
- * (__keyspace@0__:lockkeeper:...), and those of events (__keyevent@0__:hset), where the key is the message. */
+/* Whether a message is a keyspace notification about a guard record, which clients must not see: in the record's own
+ * channel (__keyspace@0__:lockkeeper:...), or in that of an event (__keyevent@0__:hset), where the key is the
+ * message. */
 static bool tells_of_guard(const char *data, size_t len) {
     static const char space[] = "__keyspace@", event[] = "__keyevent@";
     const size_t start = sizeof(space) - 1;
@@ -165,7 +167,7 @@ static bool tells_of_guard(const char *data, size_t len) {
     return key && lock_guard_is(key + 3, (size_t)(channel.str + channel.len - key) - 3);
 }
 
-/* Ends a request whose confirmations are all there. */
+/* Ends a request whose confirmations have all come. */
 static void waiting_done(struct pubsub *p) {
     struct request *r = p->waiting;
     p->waiting = NULL;
@@ -173,7 +175,7 @@ static void waiting_done(struct pubsub *p) {
     request_reply(r, "", 0, true);
 }
 
-/* Counts a confirmation, and passes it on with the number that it has for the client, who knows no nodes. */
+/* Counts a confirmation, and passes it on with the client's own count: the client does not know about several nodes. */
 static void confirmed(struct feed *f, const struct message *m, const char *data, size_t len) {
     struct pubsub *p = f->of;
     char number[RESP_HEADER_MAX];
@@ -196,7 +198,7 @@ static void confirmed(struct feed *f, const struct message *m, const char *data,
         waiting_done(p);
 }
 
-/* Takes the error of a node that refused what was sent. SSUBSCRIBE may be meant for another node. */
+/* Handles a node's error. SSUBSCRIBE may have to go to another node. */
 static void refused(struct feed *f, const char *data, size_t len) {
     struct pubsub *p = f->of;
     bool ask;
@@ -206,7 +208,7 @@ static void refused(struct feed *f, const char *data, size_t len) {
         struct feed *other = feed_to(p, to, &error);
         if (other) {
             static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
-            if (ask) /* its OK is one confirmation that counts for nothing */
+            if (ask) /* its OK is one confirmation more, which is ignored */
                 upstream_pin_send(other->pin, asking, sizeof(asking) - 1);
             upstream_pin_send(other->pin, p->again.data, p->again.len);
             return;
@@ -218,12 +220,12 @@ static void refused(struct feed *f, const char *data, size_t len) {
     request_reply(r, data, len, true);
 }
 
-/* Whether a line is MONITOR's first, its OK, which comes from every node; the client gets the last one, as from then on
- * it sees all. */
+/* Handles MONITOR's first line, the OK, which comes from every node. The client gets the last one, since from then on
+ * it sees all commands. */
 static bool greeting(struct feed *f, const char *data, size_t len) {
     struct pubsub *p = f->of;
     if (f->greeted)
-        return p->waiting != NULL; /* too early for the client */
+        return p->waiting != NULL; /* MONITOR has not begun for the client yet */
     f->greeted = true;
     bool refused_it = data[0] == '-';
     if (!p->waiting || (!refused_it && --p->expected > 0))
@@ -242,7 +244,7 @@ static void message(struct feed *f, const char *data, size_t len) {
         if (!greeting(f, data, len))
             put(s, data, len);
     } else if (data[0] == '+') {
-        return; /* an ASKING's */
+        return; /* the reply to an ASKING */
     } else if (data[0] == '-' && p->waiting) {
         refused(f, data, len);
     } else {
@@ -259,7 +261,7 @@ static void message(struct feed *f, const char *data, size_t len) {
         pubsub_drop(s);
 }
 
-/* Messages are passed on whole, so that nothing else can come into the middle of one. */
+/* Passes messages on whole, so that nothing can be written in between. */
 static void feed_message(void *arg, const char *data, size_t len, bool last) {
     struct feed *f = arg;
     struct session *s = f->of->session;
@@ -286,7 +288,7 @@ static void feed_lost(void *arg, const char *error) {
     struct feed *f = arg;
     struct pubsub *p = f->of;
     struct session *s = p->session;
-    if (p->waiting && p->channels + p->patterns + pubsub_shards(p) == 0) { /* nothing was there to be lost */
+    if (p->waiting && p->channels + p->patterns + pubsub_shards(p) == 0) { /* no subscription was lost */
         struct request *r = p->waiting;
         const struct upstream_node *lost = f->node;
         char text[512];

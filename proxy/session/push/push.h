@@ -1,6 +1,6 @@
 /*
- * What clients are told without asking each time: what nodes say, of subscriptions and MONITOR (pubsub.c) and of
- * client-side caching (tracking.c), and what the proxy does, of incidents (watch.c).
+ * Messages to clients that are no replies: from nodes, for subscriptions and MONITOR (pubsub.c) and for client-side
+ * caching (tracking.c); from the proxy, for incidents (watch.c).
  */
 #ifndef LOCKKEEPER_SESSION_PUSH_PUSH_H
 #define LOCKKEEPER_SESSION_PUSH_PUSH_H
@@ -9,44 +9,44 @@
 
 /* ---- pubsub.c ------------------------------------------------------------------------------------ */
 
-/* Deals with SUBSCRIBE and its kin, and MONITOR. */
+/* Handles SUBSCRIBE and similar commands, and MONITOR. */
 enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                      const char *bytes);
-/* In RESP2's subscribe mode: deals with what is in the table, but for QUIT and RESET: subscriptions, PING, and what is
- * not allowed there. */
+/* For RESP2's subscribe mode: whether it applies; handles all commands of the table except QUIT and RESET:
+ * subscriptions, PING, and an error for the others. */
 bool pubsub_restricts(const struct session *s);
 enum dispatch_result pubsub_restricted(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes);
-/* What a session listens to: numbers of channels, patterns and shard channels; MONITOR. */
+/* A session's subscriptions: the numbers of channels, patterns and shard channels; MONITOR. */
 struct pubsub_counts {
     int64_t channels, patterns, shards;
     bool monitor;
 };
 struct pubsub_counts pubsub_count(const struct session *s);
-/* Ends all subscriptions: RESET, or the session is gone. */
+/* Ends all subscriptions: after RESET, or when the session has ended. */
 void pubsub_drop(struct session *s);
 
 /* ---- tracking.c ---------------------------------------------------------------------------------- */
 
-/* Deals with CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR (tracking_ask.c). */
+/* Handles CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR (tracking_ask.c). */
 enum dispatch_result tracking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes);
 struct tracking_state {
     bool on, bcast;
 };
 struct tracking_state tracking_state(const struct session *s);
-/* Ends tracking: RESET, or the session is gone; does nothing where there is none. */
+/* Ends tracking, if there is any: after RESET, or when the session has ended. */
 void tracking_drop(struct session *s);
 
 /* ---- watch.c ------------------------------------------------------------------------------------- */
 
-/* Deals with PROXY WATCH, whose client may look into the proxy; `r` has the words behind it from argument 2 on. */
+/* Handles PROXY WATCH of a client with the right to it; `r` has its arguments from argument 2 on. */
 enum dispatch_result watch_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
-/* Ends it: RESET, or the session is gone; does nothing where there is none. */
+/* Ends the watch, if there is one: after RESET, or when the session has ended. */
 void watch_drop(struct session *s);
 
-/* What the room hears of sessions. */
+/* The room's callbacks for sessions. */
 extern const struct session_room push_room;
 
 #endif

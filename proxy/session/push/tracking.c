@@ -1,13 +1,13 @@
 /*
- * What a client wants its connection to be at the node: CLIENT TRACKING, CACHING and NO-TOUCH. From then on it has a
- * lane of its own, whose connections begin with those commands; its requests go their normal way over it, and nobody
- * else's do.
+ * CLIENT TRACKING, CACHING and NO-TOUCH, which change the state of a connection at the node. A session that uses them
+ * has a dedicated lane, whose connections begin with these commands. Only its own requests use the lane, in the normal
+ * way.
  *
- *      CLIENT TRACKING ON ──> own lane ──> all masters                       GET k ──> own lane ──> the key's master
+ *      CLIENT TRACKING ON ──> lane ──> all masters                           GET k ──> lane ──> the key's master
  *                                                           >2 invalidate k  <── between two replies ──┘
  *
- * A connection that is lost takes with it what the node knew of the client's cache: the client is told that all of it
- * may be stale. tracking_ask.c has the commands.
+ * With a lost connection the node forgets what the client has cached, so the client is told that its whole cache may be
+ * stale. tracking_ask.c handles the commands.
  */
 #include <string.h>
 
@@ -18,8 +18,8 @@ enum { TRACKING_HEARS = HEARS_REQUEST | HEARS_CALL | HEARS_TICK };
 
 /* ---- messages ------------------------------------------------------------------------------------- */
 
-/* Appends the keys of >2 invalidate *n that clients may see, as an array; none where it is about all keys. False: there
- * are none to be seen, or it is no such message. */
+/* Appends the keys of >2 invalidate *n that clients may see, as an array; nothing if the message concerns all keys.
+ * False: it has no visible keys, or is another message. */
 static bool keys_shown(const char *data, size_t len, struct text *out) {
     const char *p = data, *end = data + len;
     struct resp_item push, word, keys, key;
@@ -47,11 +47,11 @@ static bool keys_shown(const char *data, size_t len, struct text *out) {
     return shown > 0;
 }
 
-/* An array of keys; len 0: all of them. */
+/* Sends an invalidate message. `keys` is an array; len 0: all keys. */
 static void tell(struct tracking *t, const char *keys, size_t len) {
     struct session *s = t->session;
     struct text message = {0};
-    if (s && s->lane.protocol == 3) { /* else Redis has nowhere to send it either */
+    if (s && s->lane.protocol == 3) { /* with RESP2 Redis does not send it either */
         text_printf(&message, ">2\r\n$10\r\ninvalidate\r\n%s", len == 0 ? "_\r\n" : "");
         text_append(&message, keys, len);
         session_tell(s, message.data, message.len);
@@ -66,7 +66,7 @@ static void tracking_push(void *arg, const char *data, size_t len) {
     text_clear(&keys);
 }
 
-/* Tells the client that all that it has cached may be stale, if it is tracking. */
+/* Tells a tracking client that its whole cache may be stale. */
 static void all_stale(struct tracking *t) {
     if (t->on)
         tell(t, "", 0);
@@ -137,7 +137,8 @@ static void reopened(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* BCAST has the nodes speak of keys that nobody has asked them for: all masters have to know of it, at any time. */
+/* With BCAST, nodes send messages about keys that the client has not read: so all masters must be connected at any
+ * time. */
 void tracking_tick(struct session *s) {
     struct tracking *t = s->tracking;
     struct upstream *u = s->worker->upstream;
@@ -152,7 +153,7 @@ void tracking_tick(struct session *s) {
     }
 }
 
-/* ---- CACHING, in front of the next command ------------------------------------------------------------ */
+/* ---- CACHING, before the next command ----------------------------------------------------------------- */
 
 static void swallow(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);

@@ -1,7 +1,7 @@
 /*
- * CLIENT TRACKING, CACHING and NO-TOUCH as commands: what a client wishes, and whether all masters agree.
+ * The commands CLIENT TRACKING, CACHING and NO-TOUCH: the client's wish, and whether all masters accept it.
  *
- *      words ──> wish ──> all masters ──> OK: the lane is the session's
+ *      words ──> wish ──> all masters ──> OK: the session gets the lane
  *                                   └──> the first error, and nothing changes
  */
 #include <string.h>
@@ -9,10 +9,10 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/push/private.h"
 
-/* A change that the nodes are asked about. */
+/* A change that the nodes are asked to accept. */
 struct wish {
     struct request_owner owner; /* first */
-    struct tracking *fresh;     /* the session's, once they agree; NULL: it has one */
+    struct tracking *fresh;     /* the session gets it if they accept; NULL: it already has a lane */
     bool on, bcast, optin, optout, no_touch;
     struct request *request;
     struct text command;
@@ -66,7 +66,8 @@ static void wish_part(struct call *c, const struct call_end *end) {
         wish_finish(r);
 }
 
-/* The first such command makes the lane, whose connections begin with it; later ones go over it as they are. */
+/* The first command makes the lane, whose connections begin with it; later commands are sent over the lane
+ * unchanged. */
 static void ask_nodes(struct wish *wish) {
     struct request *request = wish->request;
     struct session *s = request->session;
@@ -113,7 +114,8 @@ static void tracking_off(struct session *s, const struct command *c) {
     session_answer(s, c, "+OK\r\n", 5);
 }
 
-/* Whether there is a client of that number, as far as this thread can tell: others' may be there if they ever were. */
+/* Whether a client with that number exists. Clients of other threads can't be checked: they count as existing if the
+ * number was ever given. */
 static bool client_exists(const struct session *s, int64_t id) {
     const struct worker *w = s->worker;
     LIST_FOREACH(it, &w->sessions)
@@ -122,8 +124,8 @@ static bool client_exists(const struct session *s, int64_t id) {
     return w->shared->options.threads > 1 && id > 0 && id <= (int64_t)atomic_load(&w->shared->next_session);
 }
 
-/* What is wrong with the words behind OFF, in Redis's order, or NULL. They are those of ON: of no use, and looked at. A
- * client that is to be redirected to has to be there, and no node knows the numbers of the proxy's clients. */
+/* The error in the arguments after OFF, in Redis's order, or NULL. They are the same as after ON: without effect, but
+ * checked. The client of REDIRECT must exist, and no node knows the numbers of the proxy's clients. */
 static const char *off_error(const struct session *s, const struct resp_request *r, const char *bytes) {
     int64_t to = 0;
     for (size_t i = 3; i < r->argc; i++) {
@@ -147,7 +149,7 @@ static const char *off_error(const struct session *s, const struct resp_request 
     return NULL;
 }
 
-/* Reads what follows ON; what is wrong with it the node says. False: there is a REDIRECT. */
+/* Reads the arguments after ON; the node reports errors in them. False: there is a REDIRECT. */
 static bool words_read(const struct resp_request *r, const char *bytes, struct wish *wish) {
     for (size_t i = 3; i < r->argc; i++) {
         if (request_arg_is(r, bytes, i, "redirect"))
@@ -174,7 +176,7 @@ static bool tracking(struct session *s, const struct command *c, const struct re
         else if (s->tracking && s->tracking->on)
             tracking_off(s, c);
         else if (r->argc > 3)
-            session_answer(s, c, "+OK\r\n", 5); /* a node could not say so: the number is the proxy's */
+            session_answer(s, c, "+OK\r\n", 5); /* answered here, since the number is the proxy's */
         else
             return false;
         return true;
@@ -194,7 +196,7 @@ static bool tracking(struct session *s, const struct command *c, const struct re
 static bool no_touch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     bool on = r->argc == 3 && request_arg_is(r, bytes, 2, "on");
     if (r->argc != 3 || (!on && !s->tracking))
-        return false; /* harmless on a shared connection */
+        return false; /* no effect is lost on a shared connection */
     wish_begin(s, c, &(struct wish){.no_touch = on}, bytes, r->len);
     return true;
 }

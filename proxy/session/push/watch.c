@@ -1,11 +1,11 @@
 /*
- * PROXY WATCH: the proxy's incidents go to a client as they happen, as MONITOR's lines do: simple strings, pushes in
- * RESP3.
+ * PROXY WATCH: sends the proxy's incidents to a client as they happen, in the form of MONITOR's lines: simple strings,
+ * pushes in RESP3.
  *
  *      any thread ── wake ──> each thread with watchers ── slices ──> watcher, a few lines in a turn ──> client
  *
- * What a client does not read waits in the application's store, and not here: beyond STALLED bytes it gets no more
- * until it has taken these, and what the store has not kept by then is told as a number.
+ * A client that does not read gets no more than STALLED bytes. Further incidents wait in the application's store.
+ * Incidents that the store has dropped meanwhile are reported as a number.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -18,11 +18,11 @@ enum { STALLED = 64 * 1024 };
 static const double LOOK_AGAIN_SECONDS = 0.02;
 
 struct watch {
-    struct list_node link; /* of the worker's `idle` or `due` */
+    struct list_node link; /* in the worker's `idle` or `due` */
     struct session *session;
     void *lines;       /* the application's watch */
-    struct text words; /* as they were given, to tell a repetition */
-    bool stalled;      /* idle until the client has read what it has */
+    struct text words; /* the arguments as given, to recognise a repetition */
+    bool stalled;      /* idle until the client has read its output */
 };
 
 /* A worker's watchers. */
@@ -30,8 +30,8 @@ struct worker_watches {
     struct worker *worker;
     struct list_node idle, due;
     struct ev_async wake;
-    struct ev_timer again; /* active while somebody has to read first */
-    void *ear;             /* NULL: nobody watches */
+    struct ev_timer again; /* active while a client must read first */
+    void *ear;             /* NULL: there are no watches */
     bool sliced;
 };
 
@@ -63,7 +63,8 @@ static void look_later(struct worker_watches *all) {
     ev_timer_start(all->worker->loop, &all->again);
 }
 
-/* Lets the watcher that has waited longest have some lines. Each time is a work of its own: others' come between. */
+/* Writes some lines for the watch that has waited longest. Each step is a separate task, so that other tasks come in
+ * between. */
 static bool feed_step(struct worker *w, struct worker_slices *slices) {
     struct worker_watches *all = w->watches;
     struct list_node *n = all ? list_first(&all->due) : NULL;
@@ -84,7 +85,7 @@ static bool feed_step(struct worker *w, struct worker_slices *slices) {
     return false;
 }
 
-/* Has those who are due be fed from the next turn on. */
+/* Starts writing for the due watches, from the next turn on. */
 static void feed(struct worker_watches *all) {
     if (all->sliced || list_empty(&all->due))
         return;
@@ -94,7 +95,7 @@ static void feed(struct worker_watches *all) {
     worker_add_slices(all->worker, slices);
 }
 
-/* Something has happened. Who has to read first is looked at by the timer. */
+/* Called for new incidents. The timer checks clients that must read first. */
 static void on_wake(struct ev_loop *loop, struct ev_async *wake, int events) {
     struct worker_watches *all = wake->data;
     LIST_FOREACH_SAFE(it, &all->idle) {
@@ -151,7 +152,7 @@ static struct worker_watches *watches_of(struct worker *w) {
     return all;
 }
 
-/* Stops listening where nobody watches any more. */
+/* Stops listening if no watch is left. */
 static void watches_check(struct worker *w) {
     struct worker_watches *all = w->watches;
     if (!all->ear || !list_empty(&all->idle) || !list_empty(&all->due))
@@ -217,7 +218,7 @@ enum dispatch_result watch_dispatch(struct session *s, const struct command *c, 
         return DISPATCHED;
     }
     words_read(r, bytes, words, lens, &all);
-    if (is_same(s->watch, &all)) { /* not answered, as a repeated MONITOR is not: redis-cli -r -1 shows all lines */
+    if (is_same(s->watch, &all)) { /* no reply, as for a repeated MONITOR: so redis-cli -r -1 shows all lines */
         text_clear(&all);
         return DISPATCHED;
     }

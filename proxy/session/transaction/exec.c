@@ -1,8 +1,8 @@
 /*
- * The end of a transaction: EXEC, DISCARD, UNWATCH. What EXEC's array is to the client is exec_array.c's.
+ * The end of a transaction: EXEC, DISCARD, UNWATCH. exec_array.c makes the client's array from EXEC's.
  *
- * Every lock call that was queued ends here: by its envelope, as not sent where EXEC did nothing, as unknown where the
- * node was lost with EXEC on its way.
+ * Every queued lock call ends here: with its envelope; as not sent, if EXEC did nothing; as unknown, if the node was
+ * lost while EXEC was in flight.
  */
 #include <stdio.h>
 #include <string.h>
@@ -58,11 +58,11 @@ void transaction_free(struct transaction *t, struct session *s, bool clean) {
 
 /* ---- replicas ------------------------------------------------------------------------------------ */
 
-/* The WAIT behind an EXEC that may acquire locks of rules with `replicas`, over the same connection. */
+/* The WAIT after an EXEC that may acquire locks of rules with `replicas`, over the same connection. */
 struct exec_wait {
     struct request_owner owner; /* first */
     struct request *exec;       /* NULL: its transaction is over */
-    struct text reply;          /* EXEC's, once it is there */
+    struct text reply;          /* EXEC's reply, once it has come */
 };
 
 static void exec_end(struct request *r, const struct call_end *end);
@@ -86,14 +86,14 @@ static void exec_waited(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* Frees the WAIT, for which nobody waits any more. */
+/* Separates the WAIT from its EXEC: its result is not needed any more. */
 static void exec_unwait(struct transaction *t) {
     if (t->wait)
         t->wait->exec = NULL;
     t->wait = NULL;
 }
 
-/* Finds how many replicas the locks' rules ask for at most, and for how long; false: none. */
+/* The largest number of replicas that the locks' rules ask for, and the longest time; false: none. */
 static bool replicas_asked(const struct transaction *t, int64_t *replicas, int64_t *ms) {
     *replicas = *ms = 0;
     LIST_FOREACH(it, &t->items) {
@@ -131,7 +131,7 @@ static bool leaves_clean(const char *reply, size_t len) {
     return reply[0] != '-' || reply_is(reply, len, execabort);
 }
 
-/* Whether an error sends EXEC elsewhere, as a slot has moved since its commands were queued. Nothing was executed. */
+/* Whether an error redirects EXEC, since a slot has moved after its commands were queued. Nothing was executed. */
 static bool exec_moved(const char *reply, size_t len) {
     return reply_is(reply, len, "-MOVED ") || reply_is(reply, len, "-ASK ");
 }
@@ -174,7 +174,7 @@ static void exec_stream_failed(struct upstream_request *up, enum upstream_failur
     exec_failed(r, &end);
 }
 
-/* Notes the lock calls of an EXEC that did nothing, as something that was watched has changed. */
+/* Notes the lock calls of an EXEC that did nothing, because a watched key has changed. */
 static void note_undone(struct transaction *t, const struct call_end *end) {
     bool nil = reply_is(end->reply, end->len, "*-1") || reply_is(end->reply, end->len, "_");
     LIST_FOREACH(it, &t->items) {
@@ -265,10 +265,10 @@ static void exec_send(struct transaction *t, struct request *request) {
         memory_free(wait); /* it has failed at once */
 }
 
-/* ---- locks elsewhere ------------------------------------------------------------------------------- */
+/* ---- locks in other slots -------------------------------------------------------------------------- */
 
-/* Some of the data that is written in the transaction may have its lock in another slot: these are looked at, before
- * EXEC is sent. Where one is lost, all of it is given up with its connection. */
+/* Continues after the check of locks in other slots, for data that the transaction writes. If one is lost, the whole
+ * transaction is given up with its connection. */
 
 static void exec_looked(void *arg, const char *error, size_t len) {
     struct request *r = arg;
@@ -322,7 +322,7 @@ void transaction_exec(struct transaction *t, struct request *request) {
 
 /* ---- DISCARD, UNWATCH ------------------------------------------------------------------------------ */
 
-/* A reply that the client gets whatever the node says to DISCARD or UNWATCH. */
+/* A reply that is sent to the client whatever the node replies to DISCARD or UNWATCH. */
 struct leaving {
     struct request_owner owner; /* first */
     struct transaction *transaction;
@@ -338,7 +338,7 @@ static void left(struct call *c, const struct call_end *end) {
     transaction_free(leaving.transaction, r->session, ok);
     const char *reply = leaving.reply;
     if (!reply && end->error)
-        reply = "+OK\r\n"; /* lost with its connection: it is discarded */
+        reply = "+OK\r\n"; /* lost with its connection, so it is discarded */
     if (reply)
         request_reply(r, reply, strlen(reply), true);
     else

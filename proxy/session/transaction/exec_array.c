@@ -1,11 +1,11 @@
 /*
- * What EXEC's array is to the client:
+ * Makes the client's array from EXEC's array:
  *
  *      node:    *4  envelope  $1 v  :1  envelope        queued: EVAL..., GET k, DEL a, EVAL... (lock keys)
  *                      │       │     └──sum───┘
  *      client:  *3  its reply  $1 v      :2             sent: SETNX lock, GET k, DEL a lock:b
  *
- * Without such elements the array goes to the client as it comes, and is not seen here.
+ * Without elements that change, the array goes to the client as it arrives, and does not come here.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,11 +15,11 @@
 #include "proxy/session/locks/locks.h"
 #include "proxy/session/transaction/private.h"
 
-/* The place in the node's array. */
+/* The position in the node's array. */
 struct elements {
     const char *at, *end;
     uint32_t index;
-    struct list_node *item; /* the next one's, or the list's head */
+    struct list_node *item; /* the item of the next element that has one, or the list's head */
 };
 
 /* ---- elements ------------------------------------------------------------------------------------ */
@@ -36,7 +36,7 @@ bool transaction_item_request(const struct transaction_item *item, struct resp_r
     return resp_request_scan(r, item->bytes, item->len, &limits) == RESP_OK;
 }
 
-/* A lock script's envelope. */
+/* Handles a lock script's envelope. */
 static void item_lock(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
                       size_t len, struct text *out) {
     struct call_end end = {.reply = element, .len = len}, part;
@@ -84,7 +84,7 @@ static struct transaction_item *item_here(struct transaction *t, const struct el
     return item->at == e->index ? item : NULL;
 }
 
-/* Appends the next element as the client shall see it. False: the array is shorter than it says. */
+/* Appends the next element in the client's form. False: the array is shorter than its header says. */
 static bool next_element(struct transaction *t, struct session *s, struct elements *e, struct text *out) {
     const char *next = e->at < e->end ? resp_item_end(e->at, e->end) : NULL;
     if (!next)
@@ -101,7 +101,7 @@ static bool next_element(struct transaction *t, struct session *s, struct elemen
     return true;
 }
 
-/* Elements that are one to the client: their sum, or the first error among them. */
+/* Appends a group of elements as one: their sum, or the first error among them. */
 static bool next_group(struct transaction *t, struct session *s, struct elements *e, uint32_t group, struct text *out) {
     struct text part = {0}, error = {0};
     int64_t sum = 0;
@@ -127,13 +127,13 @@ static bool next_group(struct transaction *t, struct session *s, struct elements
     return whole;
 }
 
-/* The next element or group. */
+/* Appends the next element or group. */
 static bool next_any(struct transaction *t, struct session *s, struct elements *e, struct text *out) {
     struct transaction_item *item = item_here(t, e);
     return item && item->group > 1 ? next_group(t, s, e, item->group, out) : next_element(t, s, e, out);
 }
 
-/* The header of the client's array. */
+/* Appends the header of the client's array. */
 static void append_header(const struct transaction *t, struct text *out) {
     int64_t shown = t->count;
     LIST_FOREACH(it, &t->items) {

@@ -1,17 +1,17 @@
 /*
- * Transactions: each has a connection of its own from WATCH, or from the first queued command with a key, to EXEC.
+ * Transactions: each uses a pin from WATCH, or from the first queued command with a key, to EXEC.
  *
  *      none ── WATCH ──> watching ── MULTI ──> queueing ── EXEC, DISCARD ──> none
  *        └───────────────── MULTI ────────────────┘
  *
  *      standalone  pinned by WATCH or MULTI
- *      cluster     pinned by WATCH, or by the first key that is queued. What comes before that is queued at any node,
- *                  which knows what is wrong with it; where the key is another one's, it is queued there anew
+ *      cluster     pinned by WATCH, or by the first queued key. Commands before that are queued at any node, which
+ *                  reports their errors; if the key belongs to another node, they are queued there again
  *
- * The node queues and answers for each command (+QUEUED or its error), and decides at EXEC. What the proxy has to
- * refuse itself makes EXEC fail as it would in Redis. A transaction whose node was lost is never run elsewhere: what
- * was watched there is not watched any more. Earlier requests end before MULTI or WATCH begins, later ones wait for
- * EXEC, since they take other connections.
+ * The node queues each command and answers it (+QUEUED or an error), and decides at EXEC. If the proxy refuses a
+ * command itself, EXEC fails as it would in Redis. If the node is lost, the transaction is never run on another node,
+ * since the watched keys are not watched there. Earlier requests end before MULTI or WATCH begins, and later ones wait
+ * for EXEC, since they use other connections.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -50,7 +50,7 @@ static struct transaction *transaction_get(struct session *s) {
     return t;
 }
 
-/* Takes the session out of its transaction. */
+/* Separates the session from its transaction. */
 static void session_out(struct session *s) {
     s->transaction = NULL;
     s->queues = s->watches = false;
@@ -99,8 +99,8 @@ static bool pin_to(struct session *s, struct upstream_node *node, int slot, cons
     return t->pin != NULL;
 }
 
-/* Tries anew what comes first over the pin, and was not sent since its node is out of reach, is tried anew at the node
- * that is the one now, or when that is known: then `c` ends again. Nothing was watched there, and nothing sent behind a
+/* Repeats the first request on the pin, if it was not sent because the node is out of reach: at the node that has taken
+ * over, or once the map shows which one that is; then `c` ends again. Nothing was watched, and nothing was sent after a
  * MULTI. */
 enum anew { ANEW_SENDS, ANEW_WAITS, ANEW_NEVER };
 
@@ -123,7 +123,7 @@ static enum anew begin_anew(struct call *c, const struct call_end *end) {
 
 static void watch_done(struct call *c, const struct call_end *end);
 
-/* A WATCH under way, for another attempt. */
+/* A WATCH in flight, kept to repeat it. */
 struct watch {
     struct request_owner owner; /* first */
     size_t len;
@@ -142,7 +142,7 @@ static uint64_t watched_hash(const struct session *s, const char *key, size_t le
     return engine_key_hash(s->worker->shared->engine, &name);
 }
 
-/* Notes which lock keys a WATCH names. What is not noted is refused as without WATCH. */
+/* Notes the lock keys in a WATCH. A key that is not noted is treated as if not watched. */
 static void watch_note(struct session *s, const struct resp_request *r, const char *bytes) {
     enum { WATCHED_MAX = 64 };
     struct text *watched = &s->transaction->watched;
@@ -168,7 +168,7 @@ bool transaction_watches(const struct session *s, const char *key, size_t len) {
     return false;
 }
 
-/* A first WATCH whose slot has moved goes after it: nothing is watched yet. */
+/* Sends the first WATCH to the node that its slot has moved to: nothing is watched yet. */
 static bool watch_redirected(struct request *r, const struct call_end *end) {
     struct session *s = r->session;
     struct transaction *t = s->transaction;
@@ -202,7 +202,7 @@ static void watch_done(struct call *c, const struct call_end *end) {
         return;
     if (t && !end->error && !refused)
         s->watches = true;
-    else if (t && !s->watches) { /* nothing is */
+    else if (t && !s->watches) { /* nothing is watched */
         session_out(s);
         transaction_free(t, s, refused);
     }
@@ -219,7 +219,7 @@ static const struct request_owner_ops watch_ops = {.free = watch_free};
 static enum dispatch_result watch(struct session *s, const struct command *c, const struct resp_request *r,
                                   const char *bytes) {
     if (s->in_flight > 0)
-        return DISPATCH_WAIT; /* what they write must not look like somebody else's change */
+        return DISPATCH_WAIT; /* their writes must not look like another client's changes */
     struct upstream *u = s->worker->upstream;
     int slot = pin_slot(s, c, r, bytes);
     struct upstream_node *node = upstream_node_of_slot(u, slot);
@@ -251,7 +251,7 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
     return DISPATCHED;
 }
 
-/* Takes the transaction out of the session, whose later requests wait for the reply. */
+/* Takes the transaction out of the session; later requests wait for the reply. */
 static struct request *transaction_ends(struct session *s, const struct command *c) {
     struct request *request = request_new(s, c);
     request_barrier(request);
@@ -274,7 +274,7 @@ static enum dispatch_result unwatch(struct session *s, const struct command *c) 
 
 /* ---- MULTI ----------------------------------------------------------------------------------------- */
 
-/* Ends a transaction whose client heard no OK. */
+/* Ends a transaction whose MULTI was refused. */
 static void multi_refused(struct session *s) {
     if (s->watches)
         s->queues = false;
@@ -301,7 +301,7 @@ static void multi_done(struct call *c, const struct call_end *end) {
     if (t && !ok) {
         if (asked) {
             multi_refused(r->session);
-        } else { /* the next command's reply says so */
+        } else { /* the next command gets the error */
             int len = end->error ? (int)strlen(end->error) : (int)end->len - 3;
             t->lost = true;
             snprintf(t->error, sizeof(t->error), "%.*s", len, end->error ? end->error : end->reply + 1);
@@ -328,8 +328,8 @@ static void multi_call(struct request *r, bool asked) {
     s->caching = CACHING_NONE;
 }
 
-/* Sends MULTI to the node; `asked`: the client waits for its answer, else it has had one. Until the node has said OK at
- * least once on this connection nothing is sent behind it: what a refused MULTI does not queue would be executed. */
+/* Sends MULTI to the node; `asked`: the client waits for the reply, else it has had one. Until the node has said OK
+ * once on this connection, nothing is sent after MULTI: if MULTI were refused, the commands would be executed. */
 static void multi_send(struct session *s, const struct command *c, bool asked) {
     multi_call(request_new(s, c), asked);
 }
@@ -365,7 +365,8 @@ static void early_done(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true); /* an error here makes the node refuse EXEC */
 }
 
-/* Ends scouting: what was queued meanwhile belongs to the node that a key has chosen, if it has not got it. */
+/* Ends the search for the node. Commands queued so far are sent to the node of the first key, unless they are already
+ * there. */
 static void early_end(struct session *s, bool send) {
     struct transaction *t = s->transaction;
     struct list_node *n;
@@ -391,8 +392,8 @@ static void scout_left(struct call *c, const struct call_end *end) {
     request_reply(r, "", 0, true);
 }
 
-/* Ends scouting where the first key has come. True: the transaction is at its node; else it is leaving the one where it
- * was. */
+/* Ends the search for the node when the first key has come. True: the transaction is at its node; false: it is leaving
+ * the first node. */
 static bool scout_ends(struct session *s, const struct command *c, int slot) {
     static const char discard[] = "*1\r\n$7\r\nDISCARD\r\n";
     struct transaction *t = s->transaction;
@@ -447,7 +448,7 @@ enum readiness transaction_ready(struct session *s, const struct command *c, int
 
 /* ---- the commands ---------------------------------------------------------------------------------- */
 
-/* Ends the transaction unexecuted, here and at its node. */
+/* Ends the transaction without executing it, here and at its node. */
 static enum dispatch_result leave(struct session *s, const struct command *c, const char *reply) {
     struct transaction *t = s->transaction;
     if (multi_pending(t))

@@ -1,6 +1,6 @@
 /*
- * Transactions: each has a connection of its own from WATCH, or from the first queued command with a key, to EXEC. What
- * is queued, and in which form, is up to whoever queues it; what becomes of each element is in its item.
+ * Transactions: each uses a pin from WATCH, or from the first queued command with a key, to EXEC. The caller decides
+ * what is queued, and in which form; the item of an element describes how the client's element is made.
  */
 #ifndef LOCKKEEPER_SESSION_TRANSACTION_TRANSACTION_H
 #define LOCKKEEPER_SESSION_TRANSACTION_TRANSACTION_H
@@ -8,84 +8,86 @@
 #include "proxy/session/core/pin.h"
 #include "proxy/session/locks/locks.h"
 
-/* Deals with MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH inside. */
+/* Handles MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH in MULTI. */
 enum dispatch_result transaction_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                           const char *bytes);
-/* The connection of a session that watches, for SELECT, AUTH and HELLO, which change it too: it serves nobody else
+/* The pin of a session that watches, for SELECT, AUTH and HELLO, which must change it too; it is not used for others
  * afterwards. NULL: there is none. */
 struct upstream_pin *transaction_pin_to_change(struct session *s);
 /* Whether a command that changes data is queued. */
 bool transaction_writes(const struct session *s);
-/* How many commands are queued, -1 outside of MULTI. */
+/* How many commands are queued; -1: not in MULTI. */
 int64_t transaction_count(const struct session *s);
-/* Ends a transaction without EXEC: RESET, or the session is gone. */
+/* Ends a transaction without EXEC: after RESET, or when the session has ended. */
 void transaction_drop(struct session *s);
 
-/* What the room hears of sessions. */
+/* The room's callbacks for sessions. */
 extern const struct session_room transaction_room;
 
-/* ---- what is queued ---------------------------------------------------------------------------------- */
+/* ---- queued commands ------------------------------------------------------------------------------------ */
 
 enum { TRANSACTION_ERROR_MAX = 512 };
 
-/* A queued command whose element of EXEC's array is not the client's. Others need no item. */
+/* A queued command whose element of EXEC's array the client does not get unchanged. Other commands need no item. */
 enum item_kind {
     ITEM_LOCK,  /* a lock script's envelope */
-    ITEM_FIRST, /* a step before a script of the application's: no element of the client's */
-    ITEM_STEP,  /* a lock script's envelope behind such a script: no element of the client's */
-    ITEM_AUDIT, /* looked at, and passed on as it is */
-    ITEM_PLAIN, /* an integer that is summed up */
-    ITEM_MADE   /* what `element` makes of it */
+    ITEM_FIRST, /* a step before an application's script: the client gets no element */
+    ITEM_STEP,  /* a lock script's envelope after an application's script: the client gets no element */
+    ITEM_AUDIT, /* audited, and passed on unchanged */
+    ITEM_PLAIN, /* an integer to be summed */
+    ITEM_MADE   /* `element` makes the client's element */
 };
 
 struct transaction_item;
-/* Appends what the node's element is to the client. s NULL: the session is gone. */
+/* Appends the client's element. s NULL: the session has ended. */
 typedef void (*item_element_fn)(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                                 struct text *out);
 
 struct transaction_item {
     struct list_node link;
     enum item_kind kind;
-    uint32_t at;    /* its element */
-    uint32_t group; /* so many elements from this one on are one to the client, their sum; 0: in such a group */
+    uint32_t at;    /* the index of its element */
+    uint32_t group; /* how many elements from this one on become one, their sum; 0: it belongs to the group of an
+                       earlier item */
     struct lock_call *lock;
-    struct audit_note *note;         /* ITEM_AUDIT's */
-    struct fence_question *question; /* of a write of fenced data; NULL: it is none */
+    struct audit_note *note;         /* for ITEM_AUDIT */
+    struct fence_question *question; /* for a write of fenced data: its lock check; else NULL */
     const struct command *command;
     size_t len;
-    item_element_fn element; /* ITEM_MADE's */
-    char bytes[];            /* the request, where that is needed */
+    item_element_fn element; /* for ITEM_MADE */
+    char bytes[];            /* the request, if it is needed */
 };
 
-/* Reads the request that an item keeps; the caller clears *r in any case. False: there is none to be read. */
+/* Reads the request that an item keeps; the caller must clear *r. False: there is none. */
 bool transaction_item_request(const struct transaction_item *item, struct resp_request *r);
 
 struct transaction {
     struct request_owner owner; /* of the EXEC; first */
     struct worker *worker;
-    struct upstream_pin *pin;  /* NULL: no node has been chosen, or it is lost */
-    int slot;                  /* whose key chose the node, -1 none */
-    bool scouting;             /* cluster: the pin's node is any, for what comes before the first key */
-    bool multi_sent, multi_ok; /* to the node; it said OK, or did so before on this connection */
-    bool aborted;              /* a command was refused here: EXEC says so */
-    bool lost;                 /* the node; `error` says how */
-    bool writes;               /* a change is queued */
-    bool runs_code;            /* a script of the application's is queued */
-    bool unclean;              /* something queued may leave a state on the connection */
+    struct upstream_pin *pin;  /* NULL: no node was chosen yet, or it is lost */
+    int slot;                  /* the slot of the key that chose the node; -1: none */
+    bool scouting;             /* cluster: the pin's node is any node, for commands before the first key */
+    bool multi_sent, multi_ok; /* MULTI was sent; the node has said OK to it, or to an earlier one on this connection */
+    bool aborted;              /* the proxy has refused a command: EXEC will fail */
+    bool lost;                 /* the node is lost; `error` has the reason */
+    bool writes;               /* a write is queued */
+    bool runs_code;            /* an application's script is queued */
+    bool unclean;              /* a queued command may leave state on the connection */
     uint32_t count;            /* commands queued */
-    struct list_node early;    /* struct early: what was queued while scouting, for another node */
+    struct list_node
+        early; /* struct early: commands queued before the node was known, to be sent to the node of the first key */
     size_t early_bytes;
     struct list_node items;  /* in the order of their elements */
     struct lock_queue locks; /* the items' lock calls */
     size_t lock_count;
-    struct fence_looks *looks;              /* at locks elsewhere, before EXEC; NULL: none are under way */
-    struct exec_wait *wait;                 /* for replicas, behind EXEC; NULL: not asked, or answered */
-    int64_t replicas;                       /* that have what EXEC did */
-    uint8_t caching;                        /* enum caching: of a MULTI that has not been sent */
-    unsigned hops;                          /* WATCH that was redirected */
+    struct fence_looks *looks;              /* checks of locks in other slots, before EXEC; NULL: none in progress */
+    struct exec_wait *wait;                 /* the WAIT for replicas, after EXEC; NULL: not sent, or answered */
+    int64_t replicas;                       /* how many replicas have EXEC's writes */
+    uint8_t caching;                        /* enum caching, for a MULTI that was not sent yet */
+    unsigned hops;                          /* redirects of WATCH */
     unsigned unsent;                        /* how often its first node was out of reach */
     struct text watched;                    /* the hashes of lock keys that are watched, as uint64_t */
-    const struct upstream_request_ops *ops; /* a call's own, while EXEC streams in another way */
+    const struct upstream_request_ops *ops; /* the call's own functions, while EXEC's reply is streamed with others */
     char error[TRANSACTION_ERROR_MAX];
 };
 
@@ -98,14 +100,14 @@ struct early {
 enum readiness {
     READY,
     READY_LATER, /* the node has to answer first */
-    READY_NEVER  /* the client was told why */
+    READY_NEVER  /* the client has got the reason */
 };
 
-/* Sees to it that the transaction's node takes commands; `slot` is that of the command at hand, or SLOT_NONE. */
+/* Makes the transaction's node ready for commands; `slot` is the current command's, or SLOT_NONE. */
 enum readiness transaction_ready(struct session *s, const struct command *c, int slot);
 /* Whether the transaction watches the key. */
 bool transaction_watches(const struct session *s, const char *key, size_t len);
-/* Answers a request inside MULTI that will not be queued: EXEC fails. */
+/* Refuses a request in MULTI: it is not queued, and EXEC will fail. */
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

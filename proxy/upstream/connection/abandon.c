@@ -1,16 +1,16 @@
 /*
- * Requests that are abandoned while their replies are due: a placeholder takes the place of each, and drops the reply.
- * Knows nothing of why.
+ * Abandoned requests whose replies are still due: a placeholder takes the place of each request, and drops the reply.
+ * It does not know why a request was abandoned.
  */
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
-enum { PLACEHOLDERS_MAX = 1024 }; /* free ones that are kept */
+enum { PLACEHOLDERS_MAX = 1024 }; /* free placeholders kept for reuse */
 
 struct placeholder {
     struct upstream_request request;
     struct upstream *u;
-    bool may_last; /* what was abandoned */
+    bool may_last; /* the abandoned request's may_last */
 };
 
 static void placeholder_free(struct upstream_request *r) {
@@ -48,7 +48,7 @@ struct upstream_request *placeholder_make(struct upstream *u, struct upstream_re
     s->request.ops = &ops;
     s->request.placeholder = true;
     list_init(&s->request.link);
-    list_append(&r->link, &s->request.link); /* before r in its circle, which r then leaves */
+    list_append(&r->link, &s->request.link); /* inserts the placeholder before r; the next line removes r */
     list_remove(&r->link);
     r->chunk = NULL;
     request_end(r);

@@ -1,7 +1,8 @@
 /*
- * The text of an address, as configuration, MOVED and CLUSTER SLOTS write it. Knows no sockets and no names' meaning.
+ * The text of an address, as configuration, MOVED and CLUSTER SLOTS write it. It opens no sockets and looks up no
+ * names.
  *
- * Addresses come from nodes too, and go into logs and error replies: a host is only taken with harmless bytes.
+ * Nodes send addresses too, and addresses go into logs and error replies: a host may only contain harmless bytes.
  */
 #include "proxy/upstream/connection/private.h"
 

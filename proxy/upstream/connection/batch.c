@@ -1,15 +1,14 @@
 /*
- * Requests that are several commands, MULTI to EXEC, which nobody else's come between although the connection is
- * shared:
+ * Requests that consist of several commands, from MULTI to EXEC, without requests of others between them, although the
+ * connection is shared:
  *
  *      ──> MULTI  step  EVAL ...  step  EXEC
  *      <── +OK  +QUEUED  +QUEUED  +QUEUED  *3 ...
  *          └────────────┬────────────┘     └── the reply: reply.c
  *                  the leading ones: batch_take
  *
- * Of the leading replies only errors are kept, the first one: a redirect, or why EXEC says no more than EXECABORT.
- * Where it is MULTI that is refused, each command has run by itself, and the reply of the one in the middle is handed
- * on.
+ * Of the leading replies only the first error is kept: a redirect, or the reason for an EXECABORT. If the node refuses
+ * MULTI, each command has run by itself, and the reply of the middle command is delivered.
  */
 #include <string.h>
 

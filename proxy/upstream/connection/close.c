@@ -1,15 +1,15 @@
 /*
- * The end of a connection to a node: what it means for the node, for its pool or pin, and for its requests, which are
- * repeated or failed by the router.
+ * The end of a connection to a node: what it means for the node, and for the connection's pool or pin. The router
+ * repeats or fails its requests.
  *
- * Knows no descriptors; conn_set_state closes what there is to close.
+ * It closes no descriptor; conn_set_state does.
  */
 #include <stdio.h>
 
 #include "proxy/base/log.h"
 #include "proxy/upstream/connection/private.h"
 
-/* ---- what is said of it ---- */
+/* ---- texts ---- */
 
 static const char *outcome(bool sent) {
     return sent ? "the outcome of the request is unknown" : "the request was not sent";
@@ -71,7 +71,7 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
         break;
     case CONN_FULL:
         quota_note_full(n);
-        if (c->pool && !c->dedicated) /* others are there, and go on */
+        if (c->pool && !c->dedicated) /* the lane's other connections are still open and go on */
             node_failed(n, reason);
         break;
     case CONN_REFUSED:
@@ -127,9 +127,10 @@ static bool may_retire(const struct upstream_conn *c) {
     return !c->dedicated && (!c->pin || !c->pin->idle);
 }
 
-/* A pin that has an owner goes on until it is given back: what it has begun is of that machine. */
+/* A pin in use goes on until it is given back: the state that it has built up is on the old machine. */
 void conn_retire_all(struct upstream_node *n) {
-    struct list_node old; /* what whoever hears of their end opens anew is of the other machine */
+    struct list_node old; /* collected first: an owner that hears of the end may open new connections, to the new
+                             machine, which must stay */
     list_init(&old);
     LIST_FOREACH_SAFE(it, &n->u->conns) {
         struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
@@ -144,7 +145,7 @@ void conn_retire_all(struct upstream_node *n) {
     }
     while (!list_empty(&old)) {
         struct upstream_conn *c = LIST_ENTRY(list_first(&old), struct upstream_conn, link);
-        conn_close(c, c->dedicated ? CONN_LOST : CONN_IDLE, "its name means another machine now");
+        conn_close(c, c->dedicated ? CONN_LOST : CONN_IDLE, "its name leads to another machine now");
     }
     upstream_wake(n->u);
 }

@@ -1,11 +1,11 @@
 /*
- * One connection to a node: its states, connecting, logging in, queueing and writing requests. What comes back is read
- * in reply.c, and its end is close.c's.
+ * One connection to a node: its states, connecting, logging in, queueing and writing requests. reply.c reads the
+ * replies; close.c ends connections.
  *
  *      conn_send ──> out (bytes) ── conn_flush ──> socket
  *               └──> pending (requests, in the order of their bytes) ──> reply.c
  *
- * The requests wait in `out` until the connection is ready; the handshake has a buffer of its own. Knows no slots and
+ * The requests wait in `out` until the connection is ready; the handshake has a separate buffer. It knows no slots and
  * no redirects.
  */
 #include <errno.h>
@@ -93,7 +93,7 @@ void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg
 
 /* ---- opening ---- */
 
-/* Starts to connect to the next address of the node; 0 or errno. */
+/* Starts to connect to the next address of the node; returns 0 or errno. */
 static int conn_try(struct upstream_conn *c) {
     struct upstream_node *n = c->node;
     c->addr = (n->addr_good + c->tried++) % n->addr_count;
@@ -104,7 +104,7 @@ static int conn_try(struct upstream_conn *c) {
     if (addr->sa_family != AF_UNIX) {
         int on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, count = KEEPALIVE_COUNT;
         setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-        /* Keepalive notices that a connection is gone whose reply may take as long as it likes; nothing else would. */
+        /* A reply without a time limit may be due: only keepalive then notices that the connection is gone. */
         setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
         setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
         setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
@@ -118,7 +118,7 @@ static int conn_try(struct upstream_conn *c) {
     return error;
 }
 
-/* Tries the addresses that are left. False with the last error where none takes it. */
+/* Tries the remaining addresses. False with the last error if all fail. */
 static bool conn_start(struct upstream_conn *c, int *error) {
     while (c->tried < c->node->addr_count) {
         *error = conn_try(c);
@@ -238,8 +238,7 @@ void conn_all_resolved(struct upstream_node *n, const char *error) {
     conn_each(n->u, resolved, &r);
 }
 
-/* Whether the socket is connected to itself, as may happen where nobody listens on a port in the range of ephemeral
- * ports. */
+/* Whether the socket is connected to itself. This can happen on an ephemeral port on which no process listens. */
 static bool connected_to_itself(int fd) {
     struct sockaddr_storage here = {0}, there = {0};
     socklen_t here_len = sizeof(here), there_len = sizeof(there);
@@ -249,7 +248,7 @@ static bool connected_to_itself(int fd) {
     return here.ss_family != AF_UNIX && here_len == there_len && memcmp(&here, &there, here_len) == 0;
 }
 
-/* Begins the handshake, now that bytes can be exchanged with the node. */
+/* Begins the handshake once bytes can be exchanged with the node. */
 static void conn_begin(struct upstream_conn *c) {
     conn_set_state(c, CONN_HANDSHAKE);
     if (c->handshake_left == 0)
@@ -292,7 +291,7 @@ static void conn_connected(struct upstream_conn *c) {
         conn_close(c, CONN_UNREACHABLE, strerror(error));
 }
 
-/* Queues all bytes anew but those of requests that were abandoned while they waited. */
+/* Queues all bytes anew, without those of requests that were abandoned while they waited. */
 static void conn_rebuild(struct upstream_conn *c) {
     struct list_node waiting;
     list_init(&waiting);
@@ -305,7 +304,7 @@ static void conn_rebuild(struct upstream_conn *c) {
         conn_send(c, LIST_ENTRY(n, struct upstream_request, link));
 }
 
-/* Fails the requests that nobody wants any more, before they are sent. */
+/* Fails the requests that are not needed any more, before they are sent. */
 static void drop_pointless(struct upstream_conn *c) {
     LIST_FOREACH_SAFE(n, &c->pending) {
         if (!c->u->above->pointless(LIST_ENTRY(n, struct upstream_request, link)))
@@ -347,8 +346,8 @@ void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len) {
 void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last) {
     struct upstream_request *r = LIST_ENTRY(c->pending.prev, struct upstream_request, link);
     if (c->out.unsent == 0)
-        conn_busy(c); /* not late for what its owner did not have yet */
-    if (last) {       /* its end is all that has to be found again, to see that it was written */
+        conn_busy(c); /* the node is not late while its owner had nothing to send */
+    if (last) {       /* the request's end is enough to tell later whether all of it was written */
         chunk_release(r->chunk);
         r->bytes = iobuf_append_held(&c->out, bytes, len, &r->chunk);
         r->len = len;
@@ -384,11 +383,11 @@ void conn_leave_pool(struct upstream_conn *c) {
 static void conn_set_aside(struct upstream_conn *c) {
     conn_leave_pool(c);
     c->node->pins++;
-    c->u->epoch++; /* what follows on another connection must not overtake what is under way on this one */
+    c->u->epoch++; /* a later request on another connection must not overtake those in flight on this one */
 }
 
 void conn_retire(struct upstream_conn *c) {
-    if (c->pool && !c->dedicated) /* nobody else is on its lane */
+    if (c->pool && !c->dedicated) /* no other session uses a dedicated lane */
         conn_set_aside(c);
 }
 
@@ -405,7 +404,7 @@ void conn_drop(struct upstream_conn *c, struct upstream_request *r) {
 
 /* ---- writing ---- */
 
-/* Whether some of the oldest request is unsent: a node is not waited for before it has the whole of it. */
+/* Whether part of the oldest request is unsent: the node's time begins when all of it was sent. */
 static bool oldest_unsent(const struct upstream_conn *c) {
     struct list_node *n = list_first(&c->pending);
     if (!n)
@@ -418,7 +417,8 @@ static ssize_t conn_write(struct upstream_conn *c, struct iobuf *from) {
     return c->tls ? tls_write(c->tls, from) : iobuf_write(from, c->fd);
 }
 
-/* Times the newest request, if no other is timed. What is pinned may take long because it waits for something. */
+/* Times the newest request, if no other request is being timed. Requests on pins may wait for something, so they are
+ * not timed. */
 static void conn_time(struct upstream_conn *c) {
     if (c->timed_from_us != 0 || c->pin || c->in_flight == 0)
         return;
@@ -432,7 +432,8 @@ void conn_flush(struct upstream_conn *c) {
     bool due_later = oldest_unsent(c);
     ssize_t n = conn_write(c, &c->out);
     if (n < 0) {
-        /* The end is found by reading, in the loop's next turn: what the node still said before it is to be read. */
+        /* Writing failed: reading, in the next loop turn, will find the end. What the node has sent before the end is
+         * read first. */
         want_write(c, false);
         shutdown(c->fd, SHUT_WR);
         return;
@@ -461,7 +462,7 @@ static void on_writable(struct ev_loop *loop, ev_io *w, int revents) {
     case CONN_CONNECTING:
         conn_connected(c);
         break;
-    case CONN_SECURING: /* tls.c has watchers of its own */
+    case CONN_SECURING: /* tls.c has its own watchers */
         break;
     case CONN_HANDSHAKE:
         flush_handshake(c);

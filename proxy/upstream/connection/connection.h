@@ -2,16 +2,16 @@
  * Connections to nodes, and the structures behind upstream.h, which the rooms of proxy/upstream/ share. From the
  * ground:
  *
- *      connection/  nodes and the connections to them, shared or a caller's own; who is logged in; hiredis on the loop
- *      routing/     which node a request goes to; redirects, repeats, waits, how it ends; the slot map
- *      topology/    who serves what: rounds of questions to the cluster or to Sentinels
- *      life/        the upstream as a whole: it is made, ticks, is flushed and freed
+ *      connection/  nodes and the connections to them, shared or pinned; logins; hiredis on the loop
+ *      routing/     which node a request goes to; redirects, repeats, waits, its end; the slot map
+ *      topology/    which node serves which slots: rounds of questions to the cluster or to Sentinels
+ *      life/        the upstream as a whole: creation, ticks, flushing, freeing
  *
- * What a room has to tell those above it goes through struct upstream_above.
+ * A folder calls functions of the folders above it through struct upstream_above.
  *
  *      upstream ── nodes ── pools (a lane each) ── connections ── pending requests
  *               ── conns (all that are open)    ── graveyard (freed by upstream_flush)
- *               ── retrying (requests that wait: for TRYAGAIN and its kin, or for a new map)
+ *               ── retrying (requests that wait: after TRYAGAIN and similar errors, or for a new map)
  *      nodes ── idle pins (given back, open)       u->unpinned (to be closed by upstream_flush)
  */
 #ifndef LOCKKEEPER_UPSTREAM_CONNECTION_CONNECTION_H
@@ -41,23 +41,23 @@
 enum {
     READ_SCRATCH = 64 * 1024,
     READS_PER_EVENT = 8,          /* then the loop gets its turn */
-    REPLY_LONG = 4 * 1024 * 1024, /* a reply that is longer has its connection for itself */
-    REPLY_HELD_MAX = 4096,        /* a reply cut by the end of the scratch buffer is kept up to here */
-    HOPS_MAX = 5,                 /* MOVED and ASK */
-    ATTEMPTS_MAX = 3,             /* lost connections */
-    DELAYS_MAX = 6,               /* TRYAGAIN and its kin: 20 40 80 160 320 400 ms */
+    REPLY_LONG = 4 * 1024 * 1024, /* for a longer reply, later requests use another connection */
+    REPLY_HELD_MAX = 4096, /* up to this length, a reply that the scratch buffer cuts is kept until its end comes */
+    HOPS_MAX = 5,          /* MOVED and ASK */
+    ATTEMPTS_MAX = 3,      /* lost connections */
+    DELAYS_MAX = 6,        /* TRYAGAIN and similar errors: 20 40 80 160 320 400 ms */
     DELAY_FIRST_MS = 20,
     DELAY_LONGEST_MS = 400,
-    MAP_WAIT_MS = 1000, /* for a new map; mostly it is there in a few */
+    MAP_WAIT_MS = 1000, /* for a new map, which usually comes within a few ms */
     BACKOFF_FIRST_MS = 50,
     BACKOFF_LONGEST_MS = 2000,
     CONNECT_LONGEST_MS = 2000,
     IDLE_MS = 5 * 60 * 1000,     /* a connection without requests is closed */
-    PIN_IDLE_MS = 60 * 1000,     /* so is a pin that was given back */
-    PINS_IDLE_MAX = 16,          /* of a node */
-    PIN_UNSENT_MAX = 512 * 1024, /* of a request that comes in pieces; its owner is told below */
-    PIN_UNSENT_LOW = 128 * 1024, /* this */
-    NODES_MAX = 4096,            /* a node's MOVED may make up no more */
+    PIN_IDLE_MS = 60 * 1000,     /* an idle pin is closed after this time */
+    PINS_IDLE_MAX = 16,          /* idle pins of one node */
+    PIN_UNSENT_MAX = 512 * 1024, /* of a request that comes in pieces: above this its owner waits */
+    PIN_UNSENT_LOW = 128 * 1024, /* below this its owner is told to go on */
+    NODES_MAX = 4096,            /* a node's MOVED can't create more nodes than that */
     NODE_ADDRESSES = 4,          /* of one host name */
     ADDRESS_MAX = 300,
     REASON_MAX = 256
@@ -66,69 +66,71 @@ enum {
 /* ---- address.c ---- */
 
 struct address {
-    char host[ADDRESS_MAX]; /* without brackets; "" where the text had none; the path of a unix socket */
+    char host[ADDRESS_MAX]; /* without brackets; "" if the text had none; the path of a unix socket */
     int port;               /* 0 for a unix socket */
 };
 
 /* Reads an address: "HOST:PORT", "[IPV6]:PORT", "IPV6:PORT", ":PORT", "unix:PATH". False if it is none. */
 bool address_parse(const char *text, size_t len, struct address *out) __attribute__((warn_unused_result));
-/* Whether a host is one that a node may name: letters, digits and . - _ : % */
+/* Whether all characters of a host are allowed in a node's host: letters, digits and . - _ : % */
 bool address_host_ok(const char *host, size_t len);
-/* Writes the one text of an address, at most `size` bytes with its NUL. */
+/* Writes the canonical text of an address, at most `size` bytes with its NUL. */
 void address_text(const struct address *a, char *out, size_t size);
 
 /* ---- login.c ---- */
 
-/* Whether a node found the login wrong in the last second: no other connection is opened for it, however many requests
- * its clients send. Never of login 0. */
+/* Whether a node refused the login in the last second. Until then no other connection is opened for it, however many
+ * requests its clients send. Never for login 0. */
 bool login_just_refused(uint32_t login);
-/* The AUTH of a login as RESP, the caller's to overwrite and free; NULL: no such login. */
+/* The AUTH of a login as RESP; the caller overwrites and frees it. NULL: no such login. */
 char *login_text(uint32_t login, size_t *len) __attribute__((warn_unused_result));
 
 /* ---- the upstream ---- */
 
 struct topology;
 
-/* Why a connection ends, which decides what becomes of its requests. */
+/* Why a connection ends. The reason decides whether its requests are repeated or failed. */
 enum conn_end {
-    CONN_LOST,        /* what may be sent again is */
-    CONN_UNREACHABLE, /* it never got ready */
+    CONN_LOST,        /* requests that may be sent again are sent again */
+    CONN_UNREACHABLE, /* it never became ready */
     CONN_TIMEOUT,     /* a due reply did not come */
     CONN_REFUSED,     /* the node refused the handshake; the reason is its error */
     CONN_FULL,        /* the node takes no more clients (maxclients) and read nothing; the reason is its error */
-    CONN_REPLACED,    /* another master has taken the node's place: nothing is the node's fault */
+    CONN_REPLACED,    /* another master has taken over from the node: not the node's fault */
     CONN_IDLE,        /* nothing was in flight */
     CONN_SHUTDOWN     /* upstream_free */
 };
 
-/* What connections and requests' ways ask of the rooms above them, which set this table before anything is opened. */
+/* Functions of the folders above, called from connections and routing. The upper folders set this table before any
+ * connection is opened. */
 struct upstream_above {
     /* ---- routing ---- */
-    /* Takes the requests of a connection that ended. `who` is the node. */
+    /* Takes the requests of a connection that ended. `who` is the connection's node. */
     void (*lost)(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
                  const char *reason);
-    /* Takes a complete error reply without its '-' and CR LF. True: it was a redirect or the like, and the request,
-     * which is in no list any more, is taken care of. */
+    /* Takes a complete error reply without its '-' and CR LF. True: it was a redirect or a similar error, and routing
+     * now owns the request, which is in no list. */
     bool (*error)(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                   size_t len);
-    /* Whether a request has waited in vain, and has failed for that. */
+    /* Whether a waiting request is not needed any more; if so, it has been failed. */
     bool (*pointless)(struct upstream_request *r);
-    /* The error for what has no node to go to. */
+    /* The error for a request for which there is no node. */
     const char *(*no_node)(struct upstream *u);
-    /* ---- topology: called where there is one ---- */
-    /* Ask for the map since something hints at a change: soon, at a limited rate (want), or in the loop's next moments,
-     * whatever the rate is (now). */
+    /* ---- topology: called only if there is one ---- */
+    /* Ask for a new map, since something hints at a change. want: soon, at a limited rate; now: in the next loop turns,
+     * without that limit. */
     void (*want)(struct topology *t);
     void (*now)(struct topology *t);
-    /* Whether so long ago was the last round that failovers may be unknown, or before `since_ms`. */
+    /* Whether the last round is so old that failovers may be unknown, or older than `since_ms`. */
     bool (*is_old)(const struct topology *t, int64_t since_ms);
     /* The reason why nothing is known yet, for a reply or the log. */
     void (*reason)(const struct topology *t, char *out, size_t size);
-    /* Whether a connection whose handshake is over has to wait for a round, which is begun then: conn_ready follows. */
+    /* Whether a connection whose handshake is over has to wait for a round. If so, the round is started, and conn_ready
+     * is called after it. */
     bool (*holds_back)(struct upstream_conn *c);
 };
 
-/* A walk over u->conns that is under way: where it goes on. */
+/* A walk over u->conns that is in progress: the next connection to visit. */
 struct conn_walk {
     struct list_node *next;
     struct conn_walk *outer;
@@ -150,19 +152,19 @@ struct upstream {
     struct list_node conns, dirty, graveyard;
     struct conn_walk *walks; /* the innermost one first */
     struct list_node retrying;
-    struct list_node placeholders; /* free ones */
+    struct list_node placeholders; /* free ones, for reuse */
     size_t placeholder_count;
     struct list_node unpinned; /* pins to be closed and freed */
     struct list_node dedicated;
     uint32_t last_dedicated;
-    bool dedicated_ended; /* one has; its connections may still be open */
+    bool dedicated_ended; /* a dedicated lane has ended; its connections may still be open */
 
     struct upstream_node **slots; /* SLOT_COUNT; NULL for a standalone */
     struct upstream_node **masters;
     size_t master_count;
     unsigned covered; /* slots with a node */
     uint64_t epoch;
-    uint64_t print, print_epoch; /* upstream_map_print's, and 1 + the epoch that it is of */
+    uint64_t print, print_epoch; /* upstream_map_print's result, and 1 + the epoch that it belongs to */
     struct topology *topology;   /* NULL for a standalone */
 
     ev_timer tick, retry, start;
@@ -170,7 +172,7 @@ struct upstream {
     bool tick_fast;
     uint64_t random;
     char *scratch;
-    char error[512]; /* of the last call that returned one */
+    char error[512]; /* the error of the last call that returned one */
 };
 
 /* ---- time.c ---- */
@@ -185,16 +187,17 @@ static inline int64_t clock_ms(void) {
     return clock_us() / 1000;
 }
 
-/* The tick that looks for timeouts, in seconds: while something is in flight, and else, to close what is idle. */
+/* The interval of the tick that checks timeouts, in seconds: fast while requests are in flight, slow to close idle
+ * connections. */
 #define TICK_FAST_S 0.1
 #define TICK_SLOW_S 10.
 void upstream_set_tick(struct upstream *u, bool fast);
-/* A time of about `ms`, 25 % more or less. */
+/* `ms`, up to 25 % more or less. */
 int64_t upstream_jitter(struct upstream *u, int64_t ms);
 uint32_t upstream_random(struct upstream *u, uint32_t below);
-/* Tells, once, that the upstream can serve, or why it can't. */
+/* Says, once, that the upstream can serve, or why it can't. */
 void upstream_announce(struct upstream *u, const char *error);
-/* Asks for a new map soon, where there is a topology. */
+/* Asks for a new map soon, if there is a topology. */
 static inline void upstream_want_map(struct upstream *u) {
     if (u->topology)
         u->above->want(u->topology);
@@ -206,10 +209,10 @@ static inline bool upstream_map_is_old(const struct upstream *u, int64_t since_m
 
 /* ---- requests ---- */
 
-/* Begins a request: sets all private fields but its place. */
+/* Begins a request: sets all private fields except those of its place in a queue. */
 void request_begin(struct upstream_request *r, int slot, struct upstream_node *to, const struct upstream_lane *lane,
                    const char *bytes, size_t len);
-/* Ends a request: the bytes are given back, and the owner may have it again. */
+/* Ends a request: releases its bytes; the owner owns the request again. */
 static inline void request_end(struct upstream_request *r) {
     if (r->chunk)
         chunk_release(r->chunk);
@@ -223,13 +226,13 @@ static inline void request_end(struct upstream_request *r) {
 struct quota;
 struct quota_client;
 
-/* What one connection counts as; `client` NULL: nothing. */
+/* What one connection counts as in the quota; `client` NULL: it is not counted. */
 struct quota_hold {
     struct quota_client *client;
     bool lasting;
 };
 
-/* How many connections single clients may have to the node now. */
+/* How many connections single clients may have to the node at present. */
 uint32_t quota_limit(const struct upstream_node *n);
 
 /* ---- node.c ---- */
@@ -240,49 +243,50 @@ struct upstream_node {
     char *address;
     struct address at;
     uint32_t hash; /* of address */
-    bool numeric;  /* never to be resolved */
-    bool served;   /* it has had slots, also if it has none now */
+    bool numeric;  /* the host is a numeric address, so it is never resolved */
+    bool served;   /* it has served slots, perhaps none at present */
     unsigned slots;
     struct list_node pools;
     struct list_node idle_pins; /* latest first */
     unsigned idle_pin_count;
     unsigned pins;         /* open connections of pins, and others that are in no pool */
-    struct quota *quota;   /* of its address */
-    uint64_t pins_refused; /* by that, in this thread */
+    struct quota *quota;   /* shared by all nodes with this address */
+    uint64_t pins_refused; /* refused by the quota, in this thread */
 
     struct sockaddr_storage addrs[NODE_ADDRESSES];
     socklen_t addr_lens[NODE_ADDRESSES];
-    unsigned addr_count, addr_good; /* how many; the one that worked last */
-    struct resolve *lookup;         /* of its name; NULL: none is under way */
-    int64_t looked_ms;              /* when that began, or the last one */
+    unsigned addr_count, addr_good; /* how many there are; the one that worked last */
+    struct resolve *lookup;         /* of the node's name; NULL: none is under way */
+    int64_t looked_ms;              /* when the last lookup began */
 
     unsigned failures; /* in a row; 0: the node is well */
-    int64_t failed_ms; /* when the first of them was */
-    int64_t lost_ms;   /* when a connection was lost, or could not be had, last; 0: never */
+    int64_t failed_ms; /* when the first failure of the row happened */
+    int64_t lost_ms;   /* when a connection was last lost, or last could not be opened; 0: never */
     int64_t retry_at_ms;
     char reason[REASON_MAX]; /* of the last failure */
-    char logged[REASON_MAX]; /* the last line, not to repeat it */
+    char logged[REASON_MAX]; /* the last line logged, so that it is not repeated */
     int64_t logged_ms;
     int64_t refusal_logged_ms; /* 0: never */
-    unsigned refusals;         /* since then, which no line has told */
+    unsigned refusals;         /* refusals since then that no line has reported */
     uint64_t requests, connects, redirects;
-    struct histogram round_trips; /* of the newest request of a flush, one at a time a shared connection */
-    int64_t round_trip_us;        /* of the last of these, smoothed; 0: none yet */
-    struct node_probe *probe;     /* NULL: none was ever needed */
+    struct histogram
+        round_trips; /* round trips of sampled requests: the newest of a flush, one at a time per shared connection */
+    int64_t round_trip_us;    /* smoothed over the sampled requests; 0: none yet */
+    struct node_probe *probe; /* NULL: none was needed yet */
 };
 
 struct upstream_pool {
     struct list_node link;
     struct upstream_node *node;
     struct upstream_lane lane;
-    struct upstream_conn *conns[]; /* u->connections, and UPSTREAM_APARTS; NULL where none is open */
+    struct upstream_conn *conns[]; /* u->connections, then UPSTREAM_APARTS; NULL: not open */
 };
 
-/* The node of an address, made if there is none; NULL where there are too many. */
+/* The node of an address, created if needed; NULL if there are too many nodes. */
 struct upstream_node *node_get(struct upstream *u, const struct address *at);
 /* Frees a node that has no pools. */
 void node_forget(struct upstream_node *n);
-/* The lane's connection of this index, opened if need be; NULL: u->error says why. The lane used last is the first of
+/* The lane's connection at this index, opened if needed; NULL: u->error says why. Moves the lane's pool to the front of
  * the node's pools. */
 struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index);
 static inline bool lane_equal(const struct upstream_lane *a, const struct upstream_lane *b) {
@@ -305,18 +309,18 @@ static inline struct upstream_conn *node_conn(struct upstream_node *n, const str
     }
     return node_conn_find(n, lane, index);
 }
-/* Whether the node is spoken to without TLS: always over a unix socket. */
+/* Whether connections to the node do without TLS: always over a unix socket. */
 static inline bool node_is_plain(const struct upstream_node *n) {
     return !n->u->config->tls || n->at.port == 0;
 }
-/* Whether a new connection is refused for now. */
+/* Whether new connections are not tried for now. */
 bool node_backing_off(const struct upstream_node *n);
-/* Has the name of a node that serves no writes any more looked up, once a second at most: it may mean another machine
- * by now, and new requests go where it leads. */
+/* Looks up the name of a node that serves no writes, at most once a second. The name may lead to another machine by
+ * now; new requests then go there. */
 void node_recheck_name(struct upstream_node *n);
 /* Notes that the node gave a reply. */
 void node_works(struct upstream_node *n);
-/* Closes idle connections (all of nodes that serve nothing), and frees nodes nobody needs. */
+/* Closes idle connections (all connections of nodes that serve nothing), and frees unused nodes. */
 void node_sweep(struct upstream *u);
 
 /* ---- conn.c ---- */
@@ -334,51 +338,51 @@ struct upstream_conn {
     struct list_node link;  /* u->conns or u->graveyard */
     struct list_node dirty; /* u->dirty */
     struct upstream *u;
-    struct upstream_node *node; /* NULL in the graveyard, as pool */
-    struct upstream_pool *pool; /* NULL where no requests are to follow */
+    struct upstream_node *node; /* NULL in the graveyard, as is pool */
+    struct upstream_pool *pool; /* NULL if no more requests may follow */
     unsigned index;             /* in pool->conns */
-    struct upstream_pin *pin;   /* whose it is; NULL: shared */
-    struct quota_hold hold;     /* of a dedicated lane's */
-    uint32_t dedicated;         /* of its lane: the owner's number, or 0 */
-    bool paused;                /* not read: upstream_hold */
+    struct upstream_pin *pin;   /* the pin that owns it; NULL: shared */
+    struct quota_hold hold;     /* for a dedicated lane's connection */
+    uint32_t dedicated;         /* the number of its dedicated lane, or 0 */
+    bool paused;                /* not read at present: upstream_hold */
     enum conn_state state;
     int fd;
     struct tls *tls;     /* NULL: plain */
-    unsigned tried;      /* addresses of the node */
+    unsigned tried;      /* how many of the node's addresses were tried */
     unsigned addr;       /* the one being tried */
-    int64_t deadline_ms; /* to be ready */
-    int64_t progress_ms; /* last byte received, or when the oldest request became due */
+    int64_t deadline_ms; /* when it must be ready */
+    int64_t progress_ms; /* when the last byte was received, or the oldest request became due */
     ev_io readable, writable;
 
     struct iobuf out;       /* requests */
     struct iobuf handshake; /* AUTH, HELLO, SELECT */
     unsigned handshake_left;
-    bool prelude;             /* it is under way */
-    bool unverified;          /* it is over, and verify.c waits for the Sentinels' word */
+    bool prelude;             /* the prelude is under way */
+    bool unverified;          /* the handshake is over, but verify.c waits for the Sentinels' answer */
     struct list_node pending; /* requests, oldest first */
     size_t in_flight;
-    uint64_t replies; /* so many requests have ended */
-    /* Which request carried a script's source, counted as those; 0 none. */
+    uint64_t replies; /* how many requests have ended */
+    /* For each script the request that carried its source, as a number of the count above; 0: none. */
     struct {
         const struct script *script;
         uint64_t at;
     } sourced[SCRIPT_TOTAL];
-    uint64_t timed_reply;  /* with so many the request has that is timed */
+    uint64_t timed_reply;  /* the value of `replies` when the timed request will be answered */
     int64_t timed_from_us; /* when it was written; 0: none is timed */
-    bool rebuild;          /* a request in `out` was abandoned before the connection was ready */
-    bool proven;           /* gave a reply */
+    bool rebuild;          /* an abandoned request must be removed from `out` before it is sent */
+    bool proven;           /* it has given a reply */
 
     struct resp_reply scan;
-    bool passing;        /* the reply being framed is handed on as it comes */
-    size_t passed;       /* bytes of it so far */
-    bool asking_done;    /* the reply of the oldest request's ASKING is in */
-    unsigned led;        /* so many of its leading replies are in */
-    bool has_script;     /* batch.c's: the script has gone over it by its source */
-    struct text refusal; /* the first error among these replies */
-    unsigned refused_at; /* which of them it is; meaningful where there is one */
+    bool passing;        /* the reply being framed is delivered in parts */
+    size_t passed;       /* bytes of it delivered so far */
+    bool asking_done;    /* the reply to the oldest request's ASKING has come */
+    unsigned led;        /* how many of the oldest request's leading replies have come */
+    bool has_script;     /* for batch.c: the script's source has been sent over it */
+    struct text refusal; /* the first error among the leading replies */
+    unsigned refused_at; /* the index of that reply; meaningful if there is one */
     char *held;          /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
     size_t held_len;
-    struct text *push; /* dedicated.c's: the beginning of a push, or NULL */
+    struct text *push; /* for dedicated.c: the beginning of a push, or NULL */
 };
 
 /* Frees a connection that is in the graveyard. */
@@ -391,9 +395,9 @@ static inline void conn_mark(struct upstream_conn *c) {
 void conn_send_asking(struct upstream_conn *c);
 /* Appends the bytes of a request that is a batch (batch.c). */
 void batch_send(struct upstream_conn *c, struct upstream_request *r);
-/* Notes that something is in flight on a connection which had nothing. */
+/* Notes the first request in flight on an idle connection. */
 void conn_busy(struct upstream_conn *c);
-/* Queues a request with its bytes (which are copied), ASKING before it if it says so. */
+/* Queues a request with its bytes (which are copied), after an ASKING if r->asking. */
 static inline void conn_send(struct upstream_conn *c, struct upstream_request *r) {
     struct chunk *before = r->chunk;
     if (r->asking)
@@ -415,39 +419,37 @@ static inline void conn_send(struct upstream_conn *c, struct upstream_request *r
     if (c->in_flight++ == 0)
         conn_busy(c);
 }
-/* Stops reading a connection, or goes on with it. */
+/* Stops reading a connection, or resumes. */
 void conn_pause(struct upstream_conn *c, bool pause);
-/* Takes a connection out of its pool, if it is in one: it closes when its requests have ended. */
+/* Takes a connection out of its pool, if it is in one: it closes once its requests have ended. */
 void conn_retire(struct upstream_conn *c);
-/* Takes an abandoned request out, or puts the placeholder into its place where the bytes have to go. */
+/* Removes an abandoned request. If its bytes have been sent or must be, a placeholder takes its place. */
 void conn_drop(struct upstream_conn *c, struct upstream_request *r);
 void conn_flush(struct upstream_conn *c);
-/* Why reading or writing has failed. */
+/* Why reading or writing failed. */
 static inline const char *conn_errno_text(const struct upstream_conn *c) {
     return c->tls ? tls_error(c->tls) : strerror(errno);
 }
-/* Lets requests over a connection: all replies of the handshake are in, or a round has ended that had to verify its
- * node. */
+/* Lets requests over a connection: its handshake is over, or the round has ended that had to verify its node. */
 void conn_ready(struct upstream_conn *c);
 /* ---- close.c ---- */
 
-/* Writes why a connection ended, as an error, which says nothing of any request's outcome. */
+/* Writes why a connection ended, as an error text that says nothing about the outcome of requests. */
 void conn_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason);
-/* Writes an error with a word about the outcome, where it is the proxy's own; `sent`: a byte of the request left. */
+/* Writes an error. If it is the proxy's own, the outcome is appended; `sent`: a byte of the request left. */
 void outcome_text(char *out, size_t size, const char *base, bool sent);
 /* Ends a connection; its requests are repeated or failed. */
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
 /* Ends all connections of a node. */
 void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason);
-/* Lets the connections that waited for the node's name connect, or ends them with `error` (NULL: there is none). */
+/* Lets the connections that waited for the node's name connect. With `error`, ends them. */
 void conn_all_resolved(struct upstream_node *n, const char *error);
 /* ---- timeout.c ---- */
 
-/* Looks whether something on the connection has timed out, which may close it; returns whether something is in
- * flight. */
+/* Checks the connection for timeouts, and closes it if one has passed. Returns whether something is in flight. */
 bool conn_check(struct upstream_conn *c, int64_t now);
-/* Calls `fn` for each connection that is open, and for those that are opened meanwhile. It may close any of them: who
- * hears of one's end may end others. */
+/* Calls `fn` for each open connection, including those opened during the walk. `fn` may close any connection: closing
+ * one may make its owner close others. */
 void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg), void *arg);
 
 /* ---- pin.c ---- */
@@ -459,12 +461,12 @@ struct upstream_pin {
     struct upstream_conn *conn; /* NULL: lost */
     struct upstream_lane lane;
     struct upstream_pin_events events;
-    bool owned; /* by a caller; else idle or to be closed */
+    bool owned; /* in use by a caller; else idle or to be closed */
     bool idle;
     bool stream, mark;
     int64_t patient_ms; /* upstream_pin_patient */
     int64_t number;
-    bool open; /* the request in flight goes on: upstream_pin_more */
+    bool open; /* the request in flight is not complete: upstream_pin_more */
     bool full; /* its owner waits for `drained` */
 };
 
@@ -473,13 +475,13 @@ void pin_close_unpinned(struct upstream *u);
 
 /* ---- dedicated.c ---- */
 
-/* Closes the connections of dedicated lanes that were given up; not from inside a connection's callback. */
+/* Closes the connections of dedicated lanes that have ended. Must not be called from inside a connection's callback. */
 void dedicated_sweep(struct upstream *u);
 
 /* ---- batch.c ---- */
 
-/* The request's bytes with EVAL and the source in the place of EVALSHA and the SHA1, in the command that begins `at`;
- * the caller frees them. NULL: there is no such command. */
+/* The request's bytes with EVAL and the source in place of EVALSHA and the SHA1, in the command at offset `at`; the
+ * caller frees them. NULL: there is no EVALSHA there. */
 char *request_by_source(const struct upstream_request *r, size_t at, size_t *len) __attribute__((warn_unused_result));
 
 #endif

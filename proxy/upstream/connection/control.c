@@ -1,12 +1,12 @@
 /*
- * hiredis on the proxy's loop. The hiredis of older systems knows no TLS, so it is given one end of a socket pair, and
- * takes it for the node; this file is its event adapter, and carries the bytes.
+ * hiredis on the proxy's loop. The hiredis of older systems has no TLS. So it gets one end of a socket pair in place of
+ * the node's connection; this file is its event adapter, and copies the bytes.
  *
  *      hiredis ── obuf ──> pair ──> out ── tls_write ──> node
  *          ^── redisAsyncHandleRead ── pair <── tls_read ──┘
  *
- * Both ends of the pair are moved in one step, so it never holds more than a few kilobytes. What goes wrong with TLS is
- * the context's error, as if hiredis had found it.
+ * Bytes are copied in and out of the pair in one step, so it never holds more than a few kilobytes. A TLS error is set
+ * as the context's error, as if hiredis had found it.
  */
 #include "proxy/upstream/connection/control.h"
 
@@ -29,18 +29,18 @@ struct control {
     redisAsyncContext *ctx;
     struct tls *tls; /* NULL: the socket is connecting */
     bool secured;    /* the handshake is over */
-    bool *gone;      /* told when the context is freed; NULL: nobody wants to know */
-    int node;        /* the connection to it */
-    int inner;       /* this side's end of the pair */
+    bool *gone;      /* set to true when the context is freed; NULL: not needed */
+    int node;        /* the connection to the node */
+    int inner;       /* this file's end of the pair */
     char host[ADDRESS_MAX];
     ev_io readable, writable;
-    ev_timer flush; /* of no delay: hiredis has something to write */
+    ev_timer flush; /* without delay: hiredis has something to write */
     struct iobuf out;
 };
 
 /* ---- the end --------------------------------------------------------------------------------------- */
 
-/* Frees what belongs to a context that hiredis frees. */
+/* Frees what belongs to a context when hiredis frees the context. */
 static void on_cleanup(void *arg) {
     struct control *c = arg;
     if (c->gone)
@@ -69,7 +69,7 @@ static void control_fail(struct control *c, const char *format, const char *reas
 
 static void write_out(struct control *c) {
     if (tls_write(c->tls, &c->out) < 0)
-        iobuf_clear(&c->out); /* what the node still said is to be read, and the reason is found there */
+        iobuf_clear(&c->out); /* reading finds the reason, after what the node has sent before the end */
     if (c->out.unsent > 0)
         ev_io_start(c->u->loop, &c->writable);
     else
@@ -144,7 +144,7 @@ static void on_writable(struct ev_loop *loop, ev_io *io, int events) {
     tls_handshake(c->tls, on_secured, c);
 }
 
-/* ---- what hiredis asks its event loop for ------------------------------------------------------------ */
+/* ---- the event adapter that hiredis calls -------------------------------------------------------------- */
 
 static void on_add_write(void *arg) {
     struct control *c = arg;
@@ -157,7 +157,8 @@ static void on_ignored(void *arg) {
 
 /* ---- opening --------------------------------------------------------------------------------------- */
 
-/* Gives the context one end of a pair in place of its connection, which becomes *node; *inner is the other end. */
+/* Replaces the context's connection by one end of a pair. *node is then the connection, and *inner the pair's other
+ * end. */
 static bool swap_socket(redisAsyncContext *ctx, int *node, int *inner) {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0)
@@ -211,7 +212,7 @@ redisAsyncContext *control_connect(struct upstream *u, const struct address *at,
     }
     control_guard(ctx);
     fcntl(ctx->c.fd, F_SETFD, FD_CLOEXEC);
-    redisEnableKeepAlive(&ctx->c); /* it may be silent for months */
+    redisEnableKeepAlive(&ctx->c); /* the connection may be silent for months */
     bool attached = u->config->tls ? control_secure(u, ctx, at) : redisLibevAttach(u->loop, ctx) == REDIS_OK;
     if (attached)
         return ctx;

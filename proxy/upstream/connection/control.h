@@ -8,17 +8,18 @@
 
 #include "proxy/upstream/connection/connection.h"
 
-/* Starts to connect to the address `number`, which is what at's host means; commands may be queued at once. NULL with
- * the reason in `why` where that fails. The context is the caller's, as redisAsyncConnect has it, and attached to the
- * loop. TCP keep-alive is on. */
+/* Starts to connect to `number`, an address of at's host; commands may be queued at once. The caller owns the context,
+ * as after redisAsyncConnect; it is attached to the loop, with TCP keep-alive. NULL with the reason in `why` on
+ * failure. */
 redisAsyncContext *control_connect(struct upstream *u, const struct address *at, const char *number, char *why,
                                    size_t size);
 
-/* The one channel that contexts subscribe to. */
+/* The only channel that contexts subscribe to. */
 #define CONTROL_CHANNEL "+switch-master"
-/* From now on the context's connection ends where the node sends what it was not asked for. For control_connect. */
+/* Makes the context's connection end if the node sends a reply or message that nothing asked for. For
+ * control_connect. */
 void control_guard(redisAsyncContext *ctx);
-/* Why a callback has got no reply: a text, valid during the callback. */
+/* Why a callback got no reply: a text, valid during the callback. */
 const char *control_error(const redisAsyncContext *ctx);
 
 #endif

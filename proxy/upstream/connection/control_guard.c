@@ -1,15 +1,15 @@
 /*
- * What a node may say to hiredis. hiredis ends the process (assert) where a node sends what nobody asked for, or a
- * published message that is none: whoever can speak for a Sentinel or a node could end the proxy. So its objects are
- * made here, and the first one that would lead there ends the connection instead, as a protocol error.
+ * Checks what a node sends to hiredis. hiredis aborts the process (assert) on an unrequested reply, or on a malformed
+ * published message: a hostile Sentinel or node could end the proxy. So this file creates hiredis's reply objects. If
+ * an object would lead to the assert, the connection ends with a protocol error instead.
  */
 #include <pthread.h>
 #include <string.h>
 
 #include "proxy/upstream/connection/control.h"
 
-/* Of an array: memory for all its elements is taken when its length is known, and nothing else bounds that. A cluster
- * has 16384 slots at most, and what is said of one of them, or of a master, is short. */
+/* Limits of arrays: hiredis allocates all elements of an array once its length is known, without another limit. A
+ * cluster has at most 16384 slots, and the entry of one slot, or of a master, is short. */
 enum { MESSAGE_ELEMENTS = 3, ELEMENTS_MAX = 16384, NESTED_MAX = 1024 };
 
 #if HIREDIS_MAJOR >= 1
@@ -21,7 +21,7 @@ typedef int array_size;
 static pthread_once_t guarded_once = PTHREAD_ONCE_INIT;
 static redisReplyObjectFunctions plain, guarded;
 
-/* Whether this part of what a subscribed connection is sent is in order: "subscribe", CHANNEL, number or "message",
+/* Whether this element of a message on a subscribed connection is valid: "subscribe", CHANNEL, number or "message",
  * CHANNEL, text. */
 static bool message_part_ok(const redisReadTask *task, const char *text, size_t len) {
     switch (task->idx) {
@@ -36,14 +36,14 @@ static bool message_part_ok(const redisReadTask *task, const char *text, size_t 
     }
 }
 
-/* Whether the object may begin. `text` of strings, `elements` of arrays. */
+/* Whether the object may be created. `text` is for strings, `elements` for arrays. */
 static bool object_ok(const redisReadTask *task, const char *text, size_t len, int64_t elements) {
     const redisAsyncContext *ctx = task->privdata;
     if (elements > (task->parent ? NESTED_MAX : ELEMENTS_MAX))
         return false;
-    if (task->type > REDIS_REPLY_ERROR) /* nobody said HELLO 3 */
+    if (task->type > REDIS_REPLY_ERROR) /* the proxy has not sent HELLO 3, so RESP3 types are invalid */
         return false;
-    if (ctx->replies.head) /* somebody waits for it */
+    if (ctx->replies.head) /* a request waits for it */
         return true;
     bool hears = ctx->c.flags & REDIS_SUBSCRIBED;
     if (!task->parent)
@@ -52,8 +52,8 @@ static bool object_ok(const redisReadTask *task, const char *text, size_t len, i
     return hears && !task->parent->parent && message_part_ok(task, text, len);
 }
 
-/* Makes a string where it may begin, else NULL, which hiredis takes for want of memory (for which the proxy would have
- * ended before): see control_error. */
+/* Makes a string if it is permitted, else returns NULL, which hiredis takes for lack of memory. control_error tells the
+ * cases apart: when memory runs out, the proxy aborts. */
 static void *create_string(const redisReadTask *task, char *text, size_t len) {
     return object_ok(task, text, len, 0) ? plain.createString(task, text, len) : NULL;
 }
@@ -102,6 +102,6 @@ void control_guard(redisAsyncContext *ctx) {
 
 const char *control_error(const redisAsyncContext *ctx) {
     if (ctx->err == REDIS_ERR_OOM)
-        return "it sent what it was not asked for";
+        return "it sent a reply without a request";
     return ctx->err && ctx->errstr && *ctx->errstr ? ctx->errstr : "the connection was lost";
 }

@@ -1,11 +1,11 @@
 /*
- * Lanes of one caller's own: shared connections that are shared with nobody. They begin with commands of the caller's
- * (CLIENT TRACKING ON ...), and pushes that come over them are the caller's, as is the news that one of them is gone.
+ * Dedicated lanes: connections that only one caller uses. Each begins with the caller's commands (CLIENT TRACKING ON
+ * ...). Pushes on them are delivered to the caller, and the caller is told when one of them is gone.
  *
  *      upstream_dedicated_new ──> lane.dedicated ──> connections to whatever nodes the lane's requests go
  *      upstream_dedicated_free ──> closed as soon as nothing is in flight on them
  *
- * Requests over such a lane are routed, redirected and repeated like all others.
+ * Requests over a dedicated lane are routed, redirected and repeated like all others.
  */
 #include <string.h>
 
@@ -18,7 +18,7 @@ struct upstream_dedicated {
     char *client;
     struct upstream_dedicated_events events;
     struct list_node commands;
-    unsigned count; /* of the commands */
+    unsigned count; /* number of commands */
 };
 
 struct command {
@@ -53,7 +53,7 @@ void upstream_dedicated_begin(struct upstream *u, uint32_t number, const char *c
     const struct command *last =
         list_empty(&dedicated->commands) ? NULL : LIST_ENTRY(dedicated->commands.prev, struct command, link);
     if (last && last->len == len && memcmp(last->bytes, command, len) == 0)
-        return; /* said again it changes nothing */
+        return; /* to repeat a command would change nothing */
     struct command *c = memory_alloc(sizeof(*c) + len);
     c->len = len;
     memcpy(c->bytes, command, len);
@@ -132,7 +132,7 @@ static void sweep(struct upstream_conn *c, void *arg) {
     if (c->dedicated == 0 || dedicated_find(u, c->dedicated) || (c->pin && c->pin->owned))
         return;
     if (c->in_flight == 0)
-        conn_close(c, CONN_IDLE, "nobody's any more");
+        conn_close(c, CONN_IDLE, "its lane has ended");
     else
         u->dedicated_ended = true;
 }

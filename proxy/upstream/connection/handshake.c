@@ -1,15 +1,16 @@
 /*
- * What a connection begins with: the login, the database, the protocol, and what the lane's owner wants.
+ * The first commands on a connection: the login, the database, the protocol, and the commands of a dedicated lane.
  *
  *      AUTH ─> SELECT ─> HELLO 3 ─> dedicated.c's               in one packet, each only where it is needed
  *
  *      ( AUTH as the proxy ─> SELECT ) ─> AUTH ─> ...     for a client's user in another database than 0
  *        the prelude
  *
- * A client may select a database, and then log in as a user who may not select: it stays where it is. So a connection
- * for a user selects before it logs in, as the proxy or as whoever the node takes a stranger for; where that may not
- * be, the user does it. That the session may be in this database is not decided here: its own SELECT was judged by the
- * node (proxy/session/local.c).
+ * A client may select a database, and then log in as a user without permission for SELECT; on Redis it then stays in
+ * the database. So a connection for a user sends SELECT before it logs in: as the proxy's user, or without a login as
+ * the node's default user. If the node refuses that, SELECT is sent after the login, as the user. Whether the session
+ * may use this database is not decided here: the node has answered the session's own SELECT
+ * (proxy/session/commands/local.c).
  */
 #include <stdio.h>
 
@@ -28,7 +29,7 @@ static bool no_login(struct upstream_conn *c) {
     return false;
 }
 
-/* Appends what follows the prelude, or all of the handshake where there is none. */
+/* Appends what follows the prelude; without a prelude, all of the handshake. */
 static bool append_login(struct upstream_conn *c, const struct upstream_lane *lane, bool select) {
     int replies = login_append(lane->login, c->u->config, &c->handshake);
     if (replies < 0)

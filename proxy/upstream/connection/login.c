@@ -1,10 +1,10 @@
 /*
- * Logins: who a connection is logged in as, by number, so that requests carry four bytes and no password.
- * Shared by all threads, behind one mutex that is taken only when a client logs in and when a connection opens.
+ * Logins: the user and password of a connection, as a number, so that requests carry four bytes and no password. Shared
+ * by all threads. The one mutex is taken only when a client logs in and when a connection opens.
  *
- * Numbers are never used again: one that was released can't come to mean somebody else while connections made
- * for it are still open. The last ones that were right are remembered, by a digest, when nobody is logged in with them
- * any more: clients that come and go one after another share a connection, and no password is kept for that.
+ * A number is never used for another login: connections of a released login may still be open. After its last client
+ * has left, an accepted login is remembered by a digest. So clients that come and go one after another share a
+ * connection, and no password is kept for that.
  */
 #include <pthread.h>
 #include <string.h>
@@ -21,16 +21,16 @@ struct login {
     uint32_t id;
     uint32_t refs;
     bool has_user, proven;
-    int64_t refused_ms; /* when a node found it wrong on a new connection; 0: never, or it was right since */
+    int64_t refused_ms; /* when a node last refused it on a new connection; 0: never, or it was accepted since */
     size_t user_len, password_len;
     char bytes[]; /* user, password */
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct login *buckets[LOGIN_BUCKETS]; /* by id: numbers are handed out in turn, so they spread evenly */
+static struct login *buckets[LOGIN_BUCKETS]; /* by id: numbers are consecutive, so they spread evenly */
 static uint32_t last_id;
 
-/* A login that nobody is logged in with. */
+/* A login without clients at present. */
 struct remembered {
     uint32_t id; /* 0: none */
     unsigned char digest[DIGEST_KEYED];
@@ -61,7 +61,7 @@ static void login_remember(const struct login *l) {
     remembered_next = (remembered_next + 1) % REMEMBERED;
 }
 
-/* Gives a login the number that it had. False: nobody has been logged in with it lately. */
+/* Gives a login its former number. False: no client was logged in with it lately. */
 static bool login_recall(struct login *l) {
     unsigned char digest[DIGEST_KEYED];
     if (!login_digest(l, digest))
@@ -84,7 +84,7 @@ static bool login_is(const struct login *l, const char *user, size_t user_len, c
            memcmp(l->bytes + user_len, password, password_len) == 0;
 }
 
-/* Finds a login by looking at all of them: there are few, and nobody logs in often. */
+/* Searches all logins: there are few, and clients rarely log in. */
 static struct login *login_find(const char *user, size_t user_len, const char *password, size_t password_len) {
     for (size_t i = 0; i < LOGIN_BUCKETS; i++)
         for (struct login *l = buckets[i]; l; l = l->next)

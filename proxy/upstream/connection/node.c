@@ -1,8 +1,8 @@
 /*
- * Nodes: an address, what is known of its health, and the connections to it, by lane. A node that could not be
- * reached is left alone for a while (longer each time, with jitter), and requests for it fail at once meanwhile.
+ * Nodes: an address, its health, and the connections to it, by lane. After a failure to reach a node, the proxy does
+ * not try again for a while (longer each time, with jitter); meanwhile requests for it fail at once.
  *
- * Knows no slots beyond their number, and nothing of requests.
+ * It knows how many slots a node has, but not which, and nothing of requests.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -24,12 +24,13 @@ static uint32_t text_hash(const char *s) {
     return h;
 }
 
-/* Takes an address that is known without asking anybody, a unix path or a numeric one; false for others. */
+/* Takes an address that needs no lookup, a unix path or a numeric one; false for others. */
 static bool resolve_numeric(struct upstream_node *n) {
     if (n->at.port == 0) {
         struct sockaddr_un *sun = (struct sockaddr_un *)(void *)&n->addrs[0];
         sun->sun_family = AF_UNIX;
-        memcpy(sun->sun_path, n->at.host, strnlen(n->at.host, sizeof(sun->sun_path) - 1)); /* address_parse: it fits */
+        memcpy(sun->sun_path, n->at.host,
+               strnlen(n->at.host, sizeof(sun->sun_path) - 1)); /* address_parse has checked that it fits */
         n->addr_lens[0] = sizeof(*sun);
         n->addr_count = 1;
         return true;
@@ -56,7 +57,7 @@ static bool same_machine(const struct sockaddr_storage *a, const struct sockaddr
                   &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
 }
 
-/* Whether the name still means the machine that it meant, or nobody knows what it means. */
+/* Whether the name still leads to the same machine. True, too, if the lookup gave no result. */
 static bool has_not_moved(const struct upstream_node *n, const struct addrinfo *found) {
     for (const struct addrinfo *a = found; a; a = a->ai_next)
         if (same_machine(&n->addrs[n->addr_good], a->ai_addr))
@@ -76,7 +77,7 @@ static void on_found(void *arg, const struct addrinfo *found, const char *error)
         n->addr_lens[n->addr_count++] = a->ai_addrlen;
     }
     if (rechecked) {
-        log_notice("Node %s: the name means another machine now", n->address);
+        log_notice("Node %s: the name leads to another machine now", n->address);
         conn_retire_all(n);
         return;
     }
@@ -140,7 +141,7 @@ const char *upstream_node_address(const struct upstream_node *n) {
 
 /* ---- lanes ---- */
 
-/* Finds a lane's pool and moves it to the front, so that the first is nearly always the right one. */
+/* Finds a lane's pool and moves it to the front, so that the first pool is nearly always the right one. */
 static struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane) {
     LIST_FOREACH(it, &n->pools) {
         struct upstream_pool *p = LIST_ENTRY(it, struct upstream_pool, link);
@@ -230,7 +231,7 @@ void node_failed(struct upstream_node *n, const char *reason) {
     n->retry_at_ms = clock_ms() + upstream_jitter(n->u, wait);
     snprintf(n->reason, sizeof(n->reason), "%s", reason);
     if (!n->numeric)
-        n->addr_count = 0; /* the name may mean another machine by now */
+        n->addr_count = 0; /* by now the name may lead to another machine */
     node_log(n, "can't be reached", reason);
 }
 

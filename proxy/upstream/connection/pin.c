@@ -1,12 +1,12 @@
 /*
- * Pins: connections of a caller's own, for what a shared connection can't carry.
+ * Pins: connections that only one caller uses, for requests that a shared connection can't carry.
  *
  *      upstream_pin_open ──> from the node's idle pins, or a new connection ──> owned
  *      upstream_unpin    ──> idle (clean, ready, quiet) ──> pinned anew, or closed by node_sweep
  *                       └──> u->unpinned (anything else) ──> closed and freed by upstream_flush
  *
- * A pin given back from inside a callback of its own connection is still there when the callback returns: closing and
- * freeing wait for the end of the turn. Knows nothing of what is done over it.
+ * A caller may give a pin back from inside a callback of its connection: the pin is closed and freed only at the end of
+ * the turn. This file does not look into requests.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
-/* Takes a pin out of its node's idle ones. */
+/* Takes a pin out of its node's idle list. */
 static void idle_remove(struct upstream_pin *pin, struct upstream_node *n) {
     list_remove(&pin->link);
     pin->idle = false;
@@ -36,7 +36,7 @@ void pin_close_idle(struct upstream_node *n, bool all) {
     do {
         if (list_empty(&n->idle_pins))
             return;
-        conn_close(LIST_ENTRY(n->idle_pins.prev, struct upstream_pin, link)->conn, CONN_IDLE, "others need its place");
+        conn_close(LIST_ENTRY(n->idle_pins.prev, struct upstream_pin, link)->conn, CONN_IDLE, "its place is needed");
     } while (all);
 }
 
@@ -52,7 +52,7 @@ static struct upstream_pin *pin_new(struct upstream_node *n, const struct upstre
     return NULL;
 }
 
-/* Writes the error of a call that took nothing. */
+/* Writes the error of a call that took no request. */
 static const char *not_sent(struct upstream *u, const char *base) {
     char text[sizeof(u->error)];
     outcome_text(text, sizeof(text), base, false);
@@ -179,7 +179,9 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
         return;
     }
     if (pin->conn && pin->conn->state == CONN_READY && pin->conn->in_flight > 0)
-        shutdown(pin->conn->fd, SHUT_WR); /* the node is to hear of it before what others send from now on */
+        shutdown(
+            pin->conn->fd,
+            SHUT_WR); /* the node must see the end of this connection before requests that others send from now on */
     list_append(&pin->u->unpinned, &pin->link);
 }
 
@@ -207,7 +209,7 @@ void pin_close_unpinned(struct upstream *u) {
     struct list_node *n;
     while ((n = list_first(&u->unpinned))) {
         struct upstream_pin *pin = LIST_ENTRY(n, struct upstream_pin, link);
-        if (pin->conn) /* it stays in the list meanwhile: pin_lost knows it by that */
+        if (pin->conn) /* the pin stays in the list until then: pin_lost recognises it by that */
             conn_close(pin->conn, CONN_IDLE, "given back");
         list_remove(&pin->link);
         memory_free(pin);

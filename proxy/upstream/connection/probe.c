@@ -1,11 +1,11 @@
 /*
- * Whether a node that owes a script's reply for long is still there: a script may run as long as it likes, and
- * meanwhile the node has a word for everybody else.
+ * Whether a node whose reply to a script is late is still alive. A script may run for any time, but meanwhile the node
+ * answers other connections (with BUSY at least).
  *
  *      late script's reply ──> PING over a connection of its own ──┬─ any answer (PONG, BUSY) ──> goes on waiting
  *                                                                  └─ none in upstream-timeout ──> it is given up
  *
- * Knows nothing of scripts: timeout.c asks, as often as it looks.
+ * It knows nothing of scripts: timeout.c asks at each of its checks.
  */
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
@@ -14,8 +14,8 @@ struct node_probe {
     struct upstream_request request;
     struct upstream_node *node;
     struct upstream_pin *pin; /* NULL: none is under way */
-    bool answered;            /* the last one */
-    int64_t ended_ms;         /* when it ended */
+    bool answered;            /* whether the last probe was answered */
+    int64_t ended_ms;         /* when the last probe ended */
 };
 
 static void probe_end(struct upstream_request *r, bool answered) {
@@ -32,7 +32,7 @@ static void probe_reply(struct upstream_request *r, const char *data, size_t len
         probe_end(r, true);
 }
 
-/* Ends a probe that failed; a node that refuses the connection's login or database has answered, too. */
+/* Ends a probe that failed. If the node refused the connection's login or database, it has answered. */
 static void probe_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
     probe_end(r, why == UPSTREAM_REFUSED);
 }
@@ -63,7 +63,7 @@ bool probe_answers(struct upstream_node *n, int64_t now) {
     }
     struct node_probe *p = n->probe;
     if (p->pin)
-        return true; /* it has its own time to answer */
+        return true; /* a probe is under way, with its own timeout */
     if (now - p->ended_ms < n->u->timeout_ms)
         return p->answered;
     return probe_start(p);

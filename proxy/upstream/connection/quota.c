@@ -1,15 +1,15 @@
 /*
- * How many connections to a node callers may have for themselves, over all threads: what one client may take, what all
- * may take for long (blocking commands, subscriptions, CLIENT TRACKING), and all together. The rest of what a node
- * takes is for the connections that everybody shares.
+ * Limits for connections that only one client uses, per node, over all threads. There is a limit for one client, one
+ * for lasting use by all (blocking commands, subscriptions, CLIENT TRACKING), and one for all together. The rest of the
+ * node's maxclients is for shared connections.
  *
- *      maxclients (the node's word, or Redis's default)
+ *      maxclients (as the node says, or Redis's default)
  *      |------------ all: 3/4 ------------|   shared connections, other proxies, replicas, operators
  *      |--- for long: 3/4 of it --|
- *      |- a client: half -|                  once for long, once for what is over soon
+ *      |- a client: half -|                  once for lasting use, once for short use
  *
- * A node that takes no more clients is believed for a while, whatever it said before. Quotas are the process's, one for
- * each address, behind a mutex each; they go with the last node that has them.
+ * If a node accepts no more clients, that counts for a while, whatever its maxclients. The process has one quota for
+ * each address, with a mutex each. The last node that uses a quota frees it.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -26,7 +26,7 @@ enum { MAXCLIENTS_GUESS = 10000 /* Redis's default */, FULL_MS = 10 * 1000, LOG_
 struct quota_client {
     struct table_link link;
     uint64_t hash;
-    uint32_t taken[2]; /* over soon; for long */
+    uint32_t taken[2]; /* for short use; for lasting use */
     char name[];
 };
 
@@ -36,8 +36,8 @@ struct quota {
     pthread_mutex_t mutex;
     uint32_t taken, lasting;
     uint32_t maxclients; /* 0: not known */
-    uint32_t full_taken; /* so many were taken when the node took no more clients */
-    int64_t full_ms;     /* and when that was; 0: never */
+    uint32_t full_taken; /* how many were taken when the node last accepted no more clients */
+    int64_t full_ms;     /* when that was; 0: never */
     int64_t logged_ms;   /* when a refusal was logged last; 0: never */
     struct table clients;
     char address[];
@@ -45,7 +45,7 @@ struct quota {
 
 static pthread_mutex_t all_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct list_node all_quotas = {&all_quotas, &all_quotas};
-static atomic_uint all_taken; /* of the process */
+static atomic_uint all_taken; /* of all nodes */
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 
@@ -95,7 +95,7 @@ static uint64_t text_hash(const char *s) {
     return h ^ h >> 32;
 }
 
-/* The client of that name, made if it is not there. */
+/* The client of that name, created if needed. */
 static struct quota_client *client_get(struct quota *q, const char *name) {
     uint64_t hash = text_hash(name);
     for (struct table_link *it = table_chain(&q->clients, hash); it; it = it->next) {
@@ -125,7 +125,7 @@ static uint32_t at_least(uint32_t n) {
     return n > QUOTA_LEAST ? n : QUOTA_LEAST;
 }
 
-/* How many connections all callers may have. */
+/* How many connections all clients may have. */
 static uint32_t limit_of(const struct quota *q, const struct upstream_config *config) {
     uint32_t takes = q->maxclients > 0 ? q->maxclients : MAXCLIENTS_GUESS;
     uint32_t limit = config->pins_node > 0 ? config->pins_node : at_least(takes - takes / 4);
@@ -135,7 +135,7 @@ static uint32_t limit_of(const struct quota *q, const struct upstream_config *co
     return limit;
 }
 
-/* Writes why another one can't be had; false: it can. */
+/* Whether another connection is refused; writes the reason to `why`. */
 static bool is_refused(const struct quota *q, const struct quota_client *c, const struct upstream_claim *claim,
                        const struct upstream_config *config, char *why, size_t size) {
     uint32_t limit = limit_of(q, config), lasting = at_least(limit - limit / 4);
@@ -171,7 +171,7 @@ bool quota_take(struct upstream_node *n, const struct upstream_claim *claim, str
     struct quota *q = n->quota;
     char *why = n->u->error;
     if (!claim->client)
-        return true; /* the proxy's own */
+        return true; /* the proxy's own connections are not limited */
     pthread_mutex_lock(&q->mutex);
     struct quota_client *c = client_get(q, claim->client);
     bool refused = is_refused(q, c, claim, n->u->config, why, sizeof(n->u->error));
@@ -190,7 +190,7 @@ bool quota_take(struct upstream_node *n, const struct upstream_claim *claim, str
     pthread_mutex_unlock(&q->mutex);
     n->pins_refused += refused;
     if (tells)
-        log_warning("Refused, as others may be in the next seconds: %s", why);
+        log_warning("Refused (further refusals are not logged for some seconds): %s", why);
     return !refused;
 }
 
@@ -224,7 +224,7 @@ uint32_t quota_limit(const struct upstream_node *n) {
     return limit;
 }
 
-/* ---- what the node says -------------------------------------------------------------------------- */
+/* ---- what the node reports ------------------------------------------------------------------------ */
 
 void upstream_note_maxclients(struct upstream_node *n, uint32_t maxclients) {
     pthread_mutex_lock(&n->quota->mutex);

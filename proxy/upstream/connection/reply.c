@@ -1,15 +1,15 @@
 /*
- * One connection to a node: what comes back. Bytes are framed where they were read, in one buffer that all
- * connections share, and each reply is handed to the oldest request without being copied:
+ * Reading from a node. Bytes are framed in the buffer into which they were read, which all connections share. Each
+ * reply goes to the oldest request without being copied:
  *
  *      scratch  |...end of a reply|whole reply|whole reply|beginning of a rep|
  *                      │               │           │             │
  *             conn->held + this     as it is    as it is     conn->held, if it is small or an error;
  *                                                            handed on as it comes (`passing`), if not
  *
- * Only errors are looked at, for they may be redirects. Pushes are dropped: nobody subscribes on a shared connection;
- * on a pin they are its owner's messages, as is everything in stream mode.
- * A node that breaks the order of requests and replies is not listened to any longer.
+ * Only errors are looked at, for they may be redirects. Pushes on a shared connection are dropped, since no session
+ * subscribes there. On a pin, pushes go to the owner as messages; in stream mode all bytes do. If a node breaks the
+ * order of requests and replies, the connection is closed.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 
 enum { QUOTE_MAX = 100 };
 
-/* Writes a node's words for a log line or an error reply: printable, and not too long. */
+/* Copies a node's text for a log line or an error reply: printable, and not too long. */
 static void quote(char *out, size_t size, const char *text, size_t len) {
     size_t n = 0;
     for (; n < len && n + 1 < size && text[n] != '\r' && text[n] != '\n'; n++)
@@ -29,7 +29,7 @@ static void quote(char *out, size_t size, const char *text, size_t len) {
     out[n] = '\0';
 }
 
-/* Closes a connection that does not keep to the protocol; an error that the node gave as its reason is named. */
+/* Closes a connection that breaks the protocol. If the node sent an error, the reason quotes it. */
 static void conn_broken(struct upstream_conn *c, const char *what, const char *data, size_t len) {
     char reason[REASON_MAX], said[QUOTE_MAX];
     if (len > 1 && data[0] == '-') {
@@ -50,7 +50,7 @@ static void held_append(struct upstream_conn *c, const char *data, size_t len) {
     c->held_len += len;
 }
 
-/* Frees the beginning of a reply that was kept, if there is one. */
+/* Frees the kept beginning of a reply, if there is one. */
 static void held_clear(struct upstream_conn *c) {
     memory_free(c->held);
     c->held = NULL;
@@ -75,11 +75,11 @@ static bool error_text(const struct upstream_conn *c, const char **data, size_t 
 
 /* ---- the handshake ---- */
 
-/* Takes bytes of a handshake's reply. False: the connection was closed. */
+/* Takes bytes of a reply to the handshake. False: the connection was closed. */
 static bool take_handshake(struct upstream_conn *c, const char *data, size_t len, bool last) {
     bool error = c->scan.type == '-';
     if (error && c->held_len + len > REPLY_HELD_MAX) {
-        conn_broken(c, "its answer to the login makes no sense", "", 0);
+        conn_broken(c, "its reply to the login is malformed", "", 0);
         return false;
     }
     if (error)
@@ -106,14 +106,14 @@ static struct upstream_request *oldest(struct upstream_conn *c) {
     return n ? LIST_ENTRY(n, struct upstream_request, link) : NULL;
 }
 
-/* Shows routing a complete error reply. True: the request is on its way again. */
+/* Lets routing look at a complete error reply. True: routing has taken the request. */
 static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, struct upstream_request *r,
                                                     const char *data, size_t len) {
     return error_text(c, &data, &len) && c->u->above->error(c->u, c->node, r, data, len);
 }
 
-/* Delivers the reply of a batch, which is EXEC's; what kept it from being executed is the first error before it, if
- * there is one. */
+/* Delivers the reply of a batch, which is EXEC's. If the batch was not executed, routing looks at the first error
+ * before EXEC's reply, since that is the reason. */
 static __attribute__((noinline)) void deliver_batch(struct upstream_conn *c, struct upstream_request *r,
                                                     const char *data, size_t len) {
     bool error = c->scan.type == '-' && !c->passing, multi_refused = r->multi_refused;
@@ -130,7 +130,7 @@ static __attribute__((noinline)) void deliver_batch(struct upstream_conn *c, str
     text_clear(&refusal);
 }
 
-/* Hands a complete reply, or the end of one, to its request, which then is the owner's again. */
+/* Delivers a complete reply, or the end of one, to its request; the owner then owns the request again. */
 static inline void deliver_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
     list_remove(&r->link);
     c->in_flight--;
@@ -151,12 +151,12 @@ static void deliver_part(struct upstream_conn *c, struct upstream_request *r, co
     c->passed = c->passing ? c->passed + len : len;
     c->passing = true;
     if (c->passed + (size_t)resp_reply_ahead(&c->scan) > REPLY_LONG)
-        conn_retire(c); /* nobody else is to wait behind it */
+        conn_retire(c); /* no other session should wait behind it */
     r->streaming = true;
     r->ops->reply(r, data, len, false);
 }
 
-/* Drops the reply to an ASKING, which says nothing that the next one does not say. */
+/* Drops the reply to an ASKING: if it is an error, the next reply is one too. */
 static void take_asking(struct upstream_conn *c, bool last) {
     if (last)
         c->asking_done = true;
@@ -169,12 +169,12 @@ static void take_held_last(struct upstream_conn *c, struct upstream_request *r, 
         deliver_last(c, r, c->held, c->held_len);
     } else {
         deliver_part(c, r, c->held, c->held_len);
-        deliver_last(c, oldest(c), data, len); /* a placeholder's, if the owner has lost interest meanwhile */
+        deliver_last(c, oldest(c), data, len); /* for a placeholder, if the owner has abandoned the request meanwhile */
     }
     held_clear(c);
 }
 
-/* Keeps the beginning of a reply while it is small, and hands it on from there. */
+/* Keeps the beginning of a reply while it is small. Once it is larger, delivers it in parts. */
 static void take_part(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
     if (!c->passing && c->held_len + len <= REPLY_HELD_MAX) {
         held_append(c, data, len);
@@ -196,7 +196,7 @@ static bool take_message(struct upstream_conn *c, const char *data, size_t len, 
     return true;
 }
 
-/* Takes an answer to a request on a pin that has not all been sent. False: the connection was closed. */
+/* Takes a reply to a request on a pin that is not completely sent. False: the connection was closed. */
 static bool take_early(struct upstream_conn *c, const char *data, size_t len) {
     const struct upstream_request *r = oldest(c);
     if (!r || (r->asking && !c->asking_done))
@@ -205,7 +205,7 @@ static bool take_early(struct upstream_conn *c, const char *data, size_t len) {
     return false;
 }
 
-/* Whether the first that the node says is that it takes no more clients: it has read nothing, and closes. */
+/* Whether the node's first bytes say that it accepts no more clients: it has read nothing, and closes. */
 static bool conn_full(struct upstream_conn *c, const char *data, size_t len) {
     static const char full[] = "-ERR max number of clients";
     if (c->proven || len < sizeof(full) - 1 || memcmp(data, full, sizeof(full) - 1) != 0)
@@ -216,7 +216,7 @@ static bool conn_full(struct upstream_conn *c, const char *data, size_t len) {
     return true;
 }
 
-/* Takes the next bytes of the message being framed, the final ones with `last`. False: the connection was closed. */
+/* Takes the next bytes of the message being framed; `last` with the final bytes. False: the connection was closed. */
 static bool conn_take(struct upstream_conn *c, const char *data, size_t len, bool last) {
     bool push = c->scan.type == '>';
     if (c->scan.type == '-' && conn_full(c, data, len))
@@ -237,7 +237,7 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
         return take_handshake(c, data, len, last);
     struct upstream_request *r = oldest(c);
     if (!r) {
-        conn_broken(c, "it sent a reply that nothing had asked for", data, len);
+        conn_broken(c, "it sent a reply without a request", data, len);
         return false;
     }
     bool leads = c->led < r->leading && (!r->asking || c->asking_done);
@@ -260,8 +260,9 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
     return true;
 }
 
-/* Takes what nearly always comes: a whole reply, no error, to a shared connection's oldest request, which the node has.
- * Returns its length; 0, and nothing was done, for everything else. It earns 7 % of the bound on pipelined requests. */
+/* The fast path: a whole reply, no error, to the oldest request of a shared connection, after the request was sent.
+ * Returns the reply's length, or 0 if the bytes are anything else; nothing was done then. It earns 7 % of the bound on
+ * pipelined requests. */
 static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, size_t len) {
     struct list_node *n = c->pending.next;
     if (!resp_reply_begins(&c->scan) || c->pin || !c->proven || c->state != CONN_READY || n == &c->pending)
@@ -290,7 +291,7 @@ static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
         }
         enum resp_status status = resp_reply_scan(&c->scan, data, len, &used);
         if (status == RESP_BAD) {
-            conn_broken(c, "what it sent is no RESP", "", 0);
+            conn_broken(c, "it sent bytes that are not RESP", "", 0);
             return;
         }
         if (!conn_take(c, data, used, status == RESP_OK))
@@ -302,7 +303,7 @@ static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
     }
 }
 
-/* Notes how long the request took that was timed, and has its reply. */
+/* Notes how long the timed request took, since its reply has come. */
 static __attribute__((noinline)) void conn_timed(struct upstream_conn *c, int64_t us) {
     struct upstream_node *n = c->node;
     c->timed_from_us = 0;

@@ -1,5 +1,6 @@
 /*
- * The upstream's tick, which runs fast while something is in flight, and chance; and that it is ready.
+ * The upstream's tick, which runs fast while something is in flight; random numbers; the announcement that the upstream
+ * is ready.
  */
 #include "proxy/upstream/connection/private.h"
 

@@ -1,20 +1,21 @@
 /*
- * Connections that owe something: whether it is late, whose fault that is, and what follows. Called for each of them
- * every 100 ms while anything is in flight.
+ * Finds late replies: whether a reply is late, whether the node is to blame, and what follows. Called for each
+ * connection every 100 ms while anything is in flight.
  */
 #include <poll.h>
 #include <stdio.h>
 
 #include "proxy/upstream/connection/private.h"
 
-enum { SILENT_MS = 1000 }; /* then the topology is looked at, before upstream-timeout is over */
+enum { SILENT_MS = 1000 }; /* after this time the topology is checked, before upstream-timeout has passed */
 
-/* Whether nothing is due of the node: its owner is patient, does not want the reply yet, or has to send on first. */
+/* Whether the node owes nothing at present: the pin's owner set no time limit, can't take the reply yet, or has to send
+ * more first. */
 static bool owner_is_slow(const struct upstream_conn *c) {
     return c->paused || (c->pin && (c->pin->patient_ms == PIN_PATIENT || (c->pin->open && c->out.unsent == 0)));
 }
 
-/* Whether the node has done its part, and this process did not get to see it: it was stopped, or short of processor
+/* Whether the node has sent something that this process has not read yet, since it was stopped or short of processor
  * time. */
 static bool conn_has_news(const struct upstream_conn *c) {
     const struct iobuf *out = c->state == CONN_HANDSHAKE ? &c->handshake : &c->out;
@@ -23,19 +24,19 @@ static bool conn_has_news(const struct upstream_conn *c) {
     return poll(&p, 1, 0) > 0;
 }
 
-/* Closes a connection whose due reply does not come where the node has vanished without a word, and another one serves
- * what it served. Returns whether it did. */
+/* Closes a connection whose reply is due, if another node has taken over the node's slots. The node has then vanished
+ * without closing its connections. Returns whether it was closed. */
 static bool left_behind(struct upstream_conn *c) {
     struct upstream *u = c->u;
     upstream_want_map(u);
-    if (!c->node->served || c->node->slots > 0) /* a new node that slots move to has none yet */
+    if (!c->node->served || c->node->slots > 0) /* a node that slots are just moving to has none yet */
         return false;
-    conn_close(c, CONN_REPLACED, "it is silent, and its slots are another one's");
+    conn_close(c, CONN_REPLACED, "it is silent, and another node serves its slots");
     return true;
 }
 
-/* Whether something that the node has takes its time, while it answers others. The replies before it may be ready: a
- * node writes them when it has done all that it has read. */
+/* Whether a request on the node may take its time, and the node answers a probe. Replies of earlier requests may be
+ * ready: a node writes them only after it has run all commands that it has read. */
 static bool may_last(const struct upstream_conn *c, int64_t now) {
     LIST_FOREACH(it, &c->pending) {
         const struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
@@ -47,10 +48,10 @@ static bool may_last(const struct upstream_conn *c, int64_t now) {
     return false;
 }
 
-/* What takes too long, up to the number of milliseconds. */
+/* The text up to the number of milliseconds. */
 static const char *too_slow(const struct upstream_conn *c) {
     if (c->unverified)
-        return "no Sentinel has said that it is the master still within";
+        return "no Sentinel has confirmed that it is the master within";
     switch (c->state) {
     case CONN_RESOLVING:
         return "no answer from the name server within";

@@ -1,5 +1,6 @@
 /*
- * The upstream as a whole: its life, one timer for all that can be late, flushing, and what PROXY INFO shows.
+ * The upstream as a whole: creation and end, the timer that checks for late replies, flushing, and what PROXY INFO
+ * shows.
  */
 #include <stdio.h>
 #include <string.h>
@@ -63,7 +64,7 @@ static bool addresses_ok(const struct upstream_config *config) {
 static void start_standalone(struct upstream *u) {
     struct address at;
     if (!address_parse(u->config->addresses[0], strlen(u->config->addresses[0]), &at))
-        return; /* addresses_ok has seen it */
+        return; /* can't happen: addresses_ok has checked it */
     struct upstream_node *n = node_get(u, &at);
     u->masters = memory_alloc(sizeof(struct upstream_node *));
     u->masters[0] = n;
@@ -117,8 +118,7 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     ev_timer_init(&u->retry, on_retry, 0., 0.);
     ev_timer_init(&u->start, on_start, 0., 0.);
     u->tick.data = u->retry.data = u->start.data = u;
-    /* The lowest priority has the bytes that came during a long turn of the loop read before anything counts as
-     * late. */
+    /* Lowest priority: bytes that came during a long loop turn are read before a reply counts as late. */
     ev_set_priority(&u->tick, EV_MINPRI);
     if (config->kind == UPSTREAM_CLUSTER) {
         u->slots = memory_zalloc(SLOT_COUNT * sizeof(struct upstream_node *));
@@ -221,7 +221,7 @@ void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const st
                 continue;
             ready |= c->state == CONN_READY;
             opening |= c->state != CONN_READY;
-            if (c->pool && c->pool->lane.login == UPSTREAM_LOGIN_ASKED) /* no request is on its way there */
+            if (c->pool && c->pool->lane.login == UPSTREAM_LOGIN_ASKED) /* no request uses this connection */
                 continue;
             info.connections += c->pin == NULL;
             info.pinned += c->pin != NULL;

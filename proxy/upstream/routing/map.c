@@ -1,7 +1,7 @@
 /*
- * The slot map of a cluster: which node serves which slot, and the list of masters that follows from it. Sixteen
- * thousand pointers, so that routing is one load. A standalone has no map, and one master; behind Sentinels there is
- * one too, once it is known.
+ * The slot map of a cluster: which node serves which slot, and the list of masters that follows from it. It is an array
+ * of pointers, so that routing is one load. A standalone has no map and one master; so has an upstream behind
+ * Sentinels, once the master is known.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static void list_masters(struct upstream *u) {
     qsort(u->masters, count, sizeof(struct upstream_node *), by_address);
 }
 
-/* When a thread's map changed last: each thread has its own, and a change of one is a hint for the others. */
+/* When the map of a thread last changed. Each thread has its own map; a change in one is a hint for the others. */
 static atomic_int_fast64_t changed_ms;
 
 int64_t map_changed_ms(void) {
@@ -89,7 +89,7 @@ bool map_replace_master(struct upstream *u, struct upstream_node *n) {
     map_changed(u);
     if (old) {
         old->slots = 0;
-        conn_close_all(old, CONN_REPLACED, "another master has taken its place");
+        conn_close_all(old, CONN_REPLACED, "another node is the master now");
     }
     return true;
 }

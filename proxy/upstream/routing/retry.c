@@ -1,11 +1,12 @@
 /*
- * Errors by which a node says that a request belongs elsewhere, or that it should come again. None of them follows an
- * execution, so repeating is safe whatever the request is.
+ * Errors that send a request to another node, or ask to repeat it. After none of them has the request been executed, so
+ * it is safe to repeat any request.
  *
  *      MOVED (map first), ASK (ASKING before it), NOSCRIPT (as EVAL)      at once
  *      TRYAGAIN, CLUSTERDOWN, LOADING, MASTERDOWN, READONLY               after a delay, where there is a topology
  *
- * What is on a pin is its owner's to repeat; the map learns of the error all the same. Knows no connections.
+ * A request on a pin is repeated by the pin's owner; the slot map still learns from the error. This file knows no
+ * connections.
  */
 #include <string.h>
 
@@ -18,12 +19,13 @@ static bool word_is(const char *text, size_t len, const char *word) {
     return len >= n && memcmp(text, word, n) == 0 && (len == n || text[n] == ' ');
 }
 
-/* ---- errors that pass ---- */
+/* ---- temporary errors ---- */
 
 struct passing {
     const char *word;
-    bool failover; /* there may have been a failover: who serves what is asked anew */
-    bool keyless;  /* what names no key waits, too: in a cluster other errors of such are the answer (MSETNX k v k) */
+    bool failover; /* there may have been a failover: the topology is asked again */
+    bool keyless;  /* requests without keys wait as well. For the other errors a request without keys gets the error: on
+                      a cluster it is the answer (MSETNX k v k) */
 };
 
 static const struct passing PASSING[] = {
@@ -41,7 +43,7 @@ static const struct passing *passing_find(const char *text, size_t len) {
     return NULL;
 }
 
-/* Whether the error passes here: without a topology nobody takes the node's place, and its errors are the client's. */
+/* Whether the error is temporary here. Without a topology no node can take over, so the client gets the error. */
 static bool passes(const struct upstream *u, const struct passing *p, bool keyed) {
     return u->topology && p && (keyed || !u->slots || p->keyless);
 }
@@ -50,7 +52,7 @@ bool upstream_error_passes(const struct upstream *u, const char *text, size_t le
     return passes(u, passing_find(text, len), keyed);
 }
 
-/* Has looked up who serves what, since there may have been a failover: of a topology, or of a name. */
+/* Starts a lookup of the topology, or of the node's name, since there may have been a failover. */
 static void suspect_failover(struct upstream *u, struct upstream_node *n) {
     if (u->topology)
         upstream_want_map(u);
@@ -60,7 +62,7 @@ static void suspect_failover(struct upstream *u, struct upstream_node *n) {
 
 /* ---- redirects ---- */
 
-/* Where "MOVED SLOT HOST:PORT" or "ASK SLOT HOST:PORT" leads. An empty host is the answering node's own. */
+/* The node that "MOVED SLOT HOST:PORT" or "ASK SLOT HOST:PORT" names. An empty host means the answering node's host. */
 static struct upstream_node *redirect_target(struct upstream_node *from, const char *text, size_t len, unsigned *slot) {
     const char *end = text + len, *number = memchr(text, ' ', len);
     if (!number)
@@ -88,7 +90,7 @@ static bool redirect(struct upstream *u, struct upstream_node *from, struct upst
     if (!ask)
         upstream_want_map(u);
     if (!to)
-        return !ask && wait_delay(u, r); /* "MOVED 1 ?:0": the node does not know the name; the refreshed map may */
+        return !ask && wait_delay(u, r); /* "MOVED 1 ?:0": the node does not know the host; a new map may */
     if (r->hops >= HOPS_MAX)
         return false;
     r->hops++;
@@ -101,7 +103,7 @@ static bool redirect(struct upstream *u, struct upstream_node *from, struct upst
     return true;
 }
 
-/* Where the connection remembers which request carried the source; NULL: nowhere. */
+/* The place where the connection notes which request carried the script's source; NULL: no room. */
 static uint64_t *sourced_at(struct upstream_conn *c, const struct script *script) {
     size_t i = 0;
     while (c && i < SCRIPT_TOTAL && c->sourced[i].script && c->sourced[i].script != script)
@@ -112,8 +114,8 @@ static uint64_t *sourced_at(struct upstream_conn *c, const struct script *script
     return &c->sourced[i].at;
 }
 
-/* The request went before one that has taken the script's source over the same connection since: it goes again as it
- * is, behind that one. Of 10,000 that were under way one alone carries the source. */
+/* Repeats a request unchanged if a later one has carried the script's source over the same connection: the repeat is
+ * sent after it. So of 10,000 requests in flight only one carries the source. */
 static bool repeat_behind_source(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
     const uint64_t *at = sourced_at(r->conn, r->script);
     if (!at || r->conn->replies >= *at || r->hops >= HOPS_MAX)
@@ -159,7 +161,7 @@ static void pinned_error(struct upstream *u, struct upstream_node *from, const c
         map_move(u, slot, to);
 }
 
-/* Whether a request is one of the proxy's own, about logins. */
+/* Whether a request is one of the proxy's own about logins. */
 static bool is_question(const struct upstream_request *r) {
     return !r->pinned && (r->lane.login == UPSTREAM_LOGIN_ASKED || r->lane.login == UPSTREAM_LOGIN_TRIED);
 }
@@ -182,12 +184,12 @@ bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstr
         suspect_failover(u, from);
     if (!u->topology || r->node)
         return false;
-    r->sent_before = false; /* it was answered, and not executed */
+    r->sent_before = false; /* it was answered, so it was not executed */
     if (u->slots && word_is(text, len, "MOVED"))
         return redirect(u, from, r, text, len, false);
     if (u->slots && word_is(text, len, "ASK"))
         return redirect(u, from, r, text, len, true);
-    if (r->leading > 0 && word_is(text, len, "TRYAGAIN")) /* its owner's own command may do with fewer keys */
+    if (r->leading > 0 && word_is(text, len, "TRYAGAIN")) /* the owner's command alone may need fewer keys */
         return false;
     return passes(u, p, r->slot >= 0) && wait_delay(u, r);
 }

@@ -1,15 +1,15 @@
 /*
- * Which node a request goes to, and what becomes of it when the node sends it elsewhere, wants it again, or is lost.
+ * Which node a request goes to, and what follows if the node redirects it, asks to repeat it, or is lost.
  *
  *      upstream_submit ──> place ──> conn_send ··> reply ──────────────────> ops->reply
  *                            ^                       │
- *                            ├── MOVED, ASK, NOSCRIPT at once, TRYAGAIN and its kin after a delay: retry.c
- *                            ├── node out of reach, and the map is old: when there is a new one
+ *                            ├── MOVED, ASK, NOSCRIPT at once, TRYAGAIN and similar after a delay: retry.c
+ *                            ├── node out of reach, and the map is old: once there is a new one
  *                            └── lost connection, where nothing was sent or it may be repeated
  *                                               └── else ────────────────────> ops->fail
  *
- * Each way around is counted, and ends with the node's own error. After a lost connection repeating is not safe, once a
- * byte has left.
+ * Each kind of repeat is counted; at its limit the request ends with the node's error. After a lost connection it is
+ * not safe to repeat a request of which a byte has left.
  */
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,7 @@ void router_fail(struct upstream_request *r, bool sent, const char *base) {
 bool router_pointless(struct upstream_request *r) {
     if (!r->ops->pointless || !r->ops->pointless(r))
         return false;
-    router_fail(r, r->sent_before, "UPSTREAM the request has lost its purpose");
+    router_fail(r, r->sent_before, "UPSTREAM the request is not needed any more");
     return true;
 }
 
@@ -71,14 +71,15 @@ const char *router_no_node(struct upstream *u) {
     if (u->closing)
         return "UPSTREAM the proxy is stopping";
     if (u->covered > 0)
-        return "CLUSTERDOWN Hash slot not served"; /* as a node of the cluster says it */
+        return "CLUSTERDOWN Hash slot not served"; /* the text is the same as a cluster node's */
     char reason[sizeof(u->error) - 16];
     u->above->reason(u->topology, reason, sizeof(reason));
     snprintf(u->error, sizeof(u->error), "UPSTREAM %s", reason);
     return u->error;
 }
 
-/* Queues a request on a node, or on the one that serves its slot (`to` NULL). NULL, or an error for router_outcome. */
+/* Queues a request on node `to`, or (`to` NULL) on the node that serves its slot. Returns NULL, or an error for
+ * router_outcome. */
 static inline const char *place(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
     struct upstream_node *n = u->closing ? NULL : to ? to : choose_node(u, r);
     if (!n)
@@ -96,8 +97,8 @@ bool upstream_may_be_replaced(const struct upstream *u, const struct upstream_no
     return upstream_map_is_old(u, n->failed_ms) || upstream_map_is_old(u, map_changed_ms());
 }
 
-/* Whether a request that found its node out of reach waits until it is known whether another one has taken its place:
- * nothing tells a thread without requests that there was a failover. */
+/* Whether a request whose node is out of reach waits until the map shows whether another node has taken over. A thread
+ * without requests has not heard of a failover. */
 static __attribute__((noinline)) bool await_map(struct upstream *u, struct upstream_request *r,
                                                 struct upstream_node *to) {
     if (r->node || r->asking || !upstream_may_be_replaced(u, to ? to : choose_node(u, r)))
@@ -122,7 +123,7 @@ void router_repeat(struct upstream *u, struct upstream_request *r) {
     }
     const struct upstream_node *n = r->for_map && !u->closing ? choose_node(u, r) : NULL;
     r->for_map = false;
-    if (n && n->failures > 0) { /* it has been waited for once, and nobody has taken its place */
+    if (n && n->failures > 0) { /* the request has waited, and no other node has taken over */
         char base[512];
         conn_lost_text(base, sizeof(base), n->address, CONN_UNREACHABLE, n->reason);
         router_fail(r, r->sent_before, base);
@@ -131,7 +132,7 @@ void router_repeat(struct upstream *u, struct upstream_request *r) {
     router_place_again(u, r, NULL);
 }
 
-/* Deals with a request that has no connection: NULL where it waits for the map, or the error. */
+/* Handles a request without a connection. NULL: it waits for the map; else the error. */
 static __attribute__((noinline)) const char *not_taken(struct upstream *u, struct upstream_request *r,
                                                        const char *error) {
     if (await_map(u, r, NULL)) {
@@ -163,7 +164,7 @@ const char *upstream_submit_login(struct upstream *u, struct upstream_request *r
     char *bytes = login_text(login, &len);
     if (!bytes)
         return "UPSTREAM the client's login is not known any more; the request was not sent";
-    r->affinity = 0; /* one connection for all */
+    r->affinity = 0; /* one connection for all sessions */
     r->apart = UPSTREAM_TOGETHER;
     r->repeatable = true;
     const char *error = submit(u, r, SLOT_NONE, NULL, &lane, bytes, len);
@@ -196,7 +197,7 @@ void upstream_await_map(struct upstream *u, struct upstream_request *r) {
     static const struct upstream_lane none;
     request_begin(r, SLOT_NONE, NULL, &none, "", 0);
     r->pinned = r->in_flight = true;
-    if (!wait_map(u, r)) /* it has not waited yet */
+    if (!wait_map(u, r)) /* the request has not waited yet, so wait_map accepts it */
         router_fail(r, false, "UPSTREAM the node can't be reached");
 }
 
@@ -204,16 +205,17 @@ struct upstream_node *upstream_asked_node(const struct upstream_request *r) {
     return r->was_redirected && r->asking ? r->told : NULL;
 }
 
-/* ---- replies that nobody takes ---- */
+/* ---- replies that are not taken yet ---- */
 
-/* Whether a request behind a reply that is not taken is the proxy's own, and may as well be asked elsewhere. */
+/* Whether a request behind a reply that is not taken is the proxy's own and repeatable, so that it can be sent over
+ * another connection. */
 static bool may_move(const struct upstream_request *r) {
     return r->affinity == 0 && r->repeatable && r->leading == 0 && !r->open && !r->pinned && r->hops < HOPS_MAX;
 }
 
-/* Asks once more over another connection; the answer on this one is dropped. */
+/* Sends the request again over another connection; the reply on this one will be dropped. */
 static void move_away(struct upstream *u, struct upstream_request *r) {
-    upstream_abandon(u, r); /* what takes its place keeps the bytes */
+    upstream_abandon(u, r); /* the placeholder keeps the old bytes */
     r->hops++;
     r->in_flight = true;
     r->sent_before = false;
@@ -252,7 +254,7 @@ void upstream_go_on(struct upstream_request *r) {
 /* ---- lost connections ---- */
 
 static bool was_sent(const struct upstream_request *r) {
-    if (r->open) /* nobody runs half a request */
+    if (r->open) /* the node does not run an incomplete request */
         return false;
     return r->sent_before || iobuf_sent(r->chunk, r->bytes);
 }
@@ -261,7 +263,7 @@ bool upstream_unsent(const struct upstream_request *r) {
     return r->in_flight && r->conn && !was_sent(r);
 }
 
-/* Whether another node has what the request is about by now. */
+/* Whether another node serves the request's slot by now. */
 static bool served_elsewhere(struct upstream *u, const struct upstream_request *r, const struct upstream_node *who) {
     const struct upstream_node *now = u->closing || r->node || r->asking ? NULL : choose_node(u, r);
     return now && now != who;
@@ -272,12 +274,12 @@ static bool may_repeat(struct upstream *u, const struct upstream_request *r, con
     if (r->pinned || r->placeholder || r->streaming || r->attempts >= ATTEMPTS_MAX)
         return false;
     if (end == CONN_REFUSED || (end != CONN_LOST && !served_elsewhere(u, r, who)))
-        return false; /* the same node would do the same */
+        return false; /* the same node would give the same result */
     return !was_sent(r) || r->repeatable;
 }
 
-/* Whether a request may wait for the map: its node could not be reached, and it does not matter whether it was sent
- * before. */
+/* Whether a request may wait for the map: its node could not be reached, and it was not sent before or is
+ * repeatable. */
 static bool may_await_map(struct upstream *u, struct upstream_request *r, struct upstream_node *who,
                           enum conn_end end) {
     if (end != CONN_UNREACHABLE || r->pinned || r->placeholder || r->open)
@@ -294,7 +296,7 @@ void router_lost(struct upstream *u, struct list_node *requests, struct upstream
     char base[512];
     conn_lost_text(base, sizeof(base), who->address, end, reason);
 
-    /* Repeats go first: what an owner submits when it hears of a failure must not overtake them. */
+    /* Repeats go first: an owner that hears of a failure may submit requests, which must not overtake them. */
     struct list_node again, doomed, *n;
     list_init(&again);
     list_init(&doomed);

@@ -1,6 +1,6 @@
 /*
- * A request's ways: which node it goes to, and what becomes of it when the node sends it elsewhere, wants it again, or
- * is lost.
+ * The ways of a request: which node it goes to, and what follows if the node redirects it, asks to repeat it, or is
+ * lost.
  */
 #ifndef LOCKKEEPER_UPSTREAM_ROUTING_ROUTING_H
 #define LOCKKEEPER_UPSTREAM_ROUTING_ROUTING_H
@@ -9,43 +9,44 @@
 
 /* ---- router.c ---- */
 
-/* Repeats or fails the requests of a connection that ended. `who` is the node. */
+/* Repeats or fails the requests of a connection that ended. `who` is the connection's node. */
 void router_lost(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
                  const char *reason);
-/* Queues a request that was taken before on this node, or on the one that serves its slot (`to` NULL). It fails where
- * that can't be done. */
+/* Queues a request that was taken before on node `to`, or (`to` NULL) on the node that serves its slot. Fails the
+ * request if that is not possible. */
 void router_place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to);
 /* Queues a request that has waited on its node, or ends it. */
 void router_repeat(struct upstream *u, struct upstream_request *r);
 /* Fails a request; `sent`: a byte of it left. */
 void router_fail(struct upstream_request *r, bool sent, const char *base);
-/* Whether the request has waited in vain, and has failed for that. */
+/* Whether a waiting request is not needed any more; if so, it has been failed. */
 bool router_pointless(struct upstream_request *r);
-/* Tells the owner, once a request, that it was redirected. */
+/* Tells the owner that the request was redirected, once per request. */
 void router_redirected(struct upstream_request *r);
-/* The error for what has no node to go to. */
+/* The error for a request for which there is no node. */
 const char *router_no_node(struct upstream *u);
 
 /* ---- retry.c ---- */
 
-/* Takes a complete error reply without its '-' and CR LF. True: it was a redirect or the like, and the request, which
- * is in no list any more, is taken care of. */
+/* Takes a complete error reply without its '-' and CR LF. True: it was a redirect or a similar error, and routing now
+ * owns the request, which is in no list. */
 bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                     size_t len) __attribute__((warn_unused_result));
 /* ---- wait.c ---- */
 
-/* Has a request tried again, later each time. False where it was too often, or it would be overtaken. */
+/* Repeats a request after a delay, which grows each time. False if it was repeated too often, or another request would
+ * overtake it. */
 bool wait_delay(struct upstream *u, struct upstream_request *r) __attribute__((warn_unused_result));
-/* Has a request tried again as soon as the map has been asked for again, within a bound, as all that a connection had,
- * so that they keep their order; it ends then if its node is still the one that can't be reached. The bytes are copied.
- * False where it was too often. */
+/* Repeats a request after the next round of the topology, or after MAP_WAIT_MS. All requests of a connection wait
+ * together, so that they keep their order. A request fails after the wait if its node is still the one that can't be
+ * reached. The bytes are copied. False if it has waited too often. */
 bool wait_map(struct upstream *u, struct upstream_request *r) __attribute__((warn_unused_result));
-/* Ends the wait of those who have waited for the map since before a round of the topology began, at started_ms, which
- * has ended. What others wait for may be news that this round has missed. */
+/* Ends the wait of requests that began to wait before the finished round began, at started_ms. Later requests wait on:
+ * this round may have missed the change that they wait for. */
 void wait_map_ends(struct upstream *u, int64_t started_ms);
 /* Repeats the requests that have waited long enough. */
 void wait_over(struct upstream *u);
-/* Fails all that wait. */
+/* Fails all waiting requests. */
 void wait_stop(struct upstream *u);
 
 /* ---- map.c ---- */
@@ -56,7 +57,8 @@ void map_move(struct upstream *u, unsigned slot, struct upstream_node *to);
 bool map_replace(struct upstream *u, struct upstream_node *const *slots);
 /* When a whole map, or a master, was last replaced in any thread of the process. */
 int64_t map_changed_ms(void);
-/* Puts another master in the place of the one (Sentinel), whose connections end. True if it is another. */
+/* Makes another node the master (Sentinel). The connections to the old master end. Returns whether the master
+ * changed. */
 bool map_replace_master(struct upstream *u, struct upstream_node *n);
 
 #endif

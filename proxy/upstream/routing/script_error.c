@@ -1,5 +1,5 @@
 /*
- * Errors from inside a script: what they say beside of where in the script it was. Knows no scripts.
+ * Errors from inside a script: cuts off where in the script they occurred. It does not know the scripts.
  */
 #include <string.h>
 
@@ -10,8 +10,7 @@ static bool starts_with(const char *text, const char *end, const char *start) {
     return (size_t)(end - text) >= len && memcmp(text, start, len) == 0;
 }
 
-/* Cuts off where the error came from, which Redis 7 says behind it: " script: SHA1, on @user_script:LINE." Returns the
- * error's end without that. */
+/* Redis 7 appends the origin: " script: SHA1, on @user_script:LINE." Returns the end of the error without it. */
 static const char *before_origin(const char *error, const char *end) {
     static const char FROM[] = " script: ", ON[] = ", on @user_script:";
     enum { SHA1 = 40, ORIGIN = sizeof(FROM) - 1 + SHA1 };
@@ -21,7 +20,7 @@ static const char *before_origin(const char *error, const char *end) {
     return on - ORIGIN;
 }
 
-/* Skips "@user_script:LINE: " or "@user_script: LINE: "; NULL where `p` is not at one of these. */
+/* Skips "@user_script:LINE: " or "@user_script: LINE: "; NULL if `p` points at neither. */
 static const char *behind_line(const char *p, const char *end) {
     static const char script[] = "@user_script:";
     if (!starts_with(p, end, script))
@@ -35,13 +34,13 @@ static const char *behind_line(const char *p, const char *end) {
     return p > digits && starts_with(p, end, ": ") ? p + 2 : NULL;
 }
 
-/* Redis 6 says it before, once where the command has failed, and once more where Redis did not let the script run it:
+/* Redis 6 puts the origin in front: once if the command failed, twice if Redis did not let the script run the command:
  *
  *      ERR Error running script (call to f_SHA1): @user_script:LINE: WRONGTYPE Operation ...
  *      ERR Error running script (call to f_SHA1): @user_script:LINE: @user_script: LINE: -READONLY You ...
- *      @user_script: LINE: -READONLY You ...                                    where the script handed it on itself
+ *      @user_script: LINE: -READONLY You ...                                    if the script returned the error itself
  *
- * Returns where the error proper begins, which may have a '-'; `error` where there is nothing before it. */
+ * Returns the start of the error itself, which may have a '-'. Returns `error` if there is no origin. */
 static const char *behind_origin(const char *error, const char *end) {
     static const char running[] = "ERR Error running script (call to f_", closes[] = "): ";
     const char *p = error;
@@ -56,7 +55,7 @@ static const char *behind_origin(const char *error, const char *end) {
     return p;
 }
 
-/* Whether an error begins with a code (ERR, WRONGTYPE, ...): what Redis 6 itself tells scripts has none. */
+/* Whether an error begins with a code (ERR, WRONGTYPE, ...). Redis 6's own errors to scripts have none. */
 static bool has_code(const char *error, const char *end) {
     const char *p = error;
     while (p < end && ((*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9')))
@@ -71,7 +70,7 @@ bool script_error_plain(const char *error, size_t len, char *out, size_t size, s
         return false;
     if (begin != error) {
         begin += *begin == '-';
-        while (end > begin && end[-1] == ' ') /* its CR LF were made spaces */
+        while (end > begin && end[-1] == ' ') /* Redis replaced its CR LF by spaces */
             end--;
         if (begin == end)
             return false;

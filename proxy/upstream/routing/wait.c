@@ -1,10 +1,10 @@
 /*
- * Requests that are on no connection for now: they are tried again after a while.
+ * Requests that are on no connection at present: they are sent again after a while.
  *
- *      TRYAGAIN and its kin ──> wait_delay ──┐              ┌──> router_repeat ──> a node, or the end
+ *      TRYAGAIN and similar ──> wait_delay ──┐              ┌──> router_repeat ──> a node, or the end
  *      an old map           ──> wait_map ────┴─ retrying ───┴──> wait_stop (the proxy is stopping)
  *
- * Knows nothing of why, and of where they go.
+ * It does not know why they wait, or which node they go to.
  */
 #include <string.h>
 
@@ -49,7 +49,7 @@ bool wait_delay(struct upstream *u, struct upstream_request *r) {
     return true;
 }
 
-/* Copies the caller's bytes where nothing has done that yet. */
+/* Copies the caller's bytes, if they are not copied yet. */
 static void keep_bytes(struct upstream *u, struct upstream_request *r) {
     struct iobuf copy;
     if (r->chunk)
@@ -62,7 +62,7 @@ static void keep_bytes(struct upstream *u, struct upstream_request *r) {
 bool wait_map(struct upstream *u, struct upstream_request *r) {
     if (r->delays >= DELAYS_MAX)
         return false;
-    if (upstream_map_is_old(u, map_changed_ms())) /* there is news */
+    if (upstream_map_is_old(u, map_changed_ms())) /* another thread's map has changed since */
         u->above->now(u->topology);
     else
         upstream_want_map(u);

@@ -1,6 +1,6 @@
 /*
- * Where the slots of a cluster are: CLUSTER SLOTS, in rounds over masters that are well, replicas, the others, seeds.
- * Knows nothing of requests.
+ * The slots of a cluster: CLUSTER SLOTS, in rounds that ask healthy masters first, then replicas, other masters and
+ * seeds. It knows nothing of requests.
  */
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +44,8 @@ static void cluster_collect(struct topology *t) {
 
 /* ---- CLUSTER SLOTS ---- */
 
-/* Reads an address of a CLUSTER SLOTS entry: host (nil or empty: the host that was asked) and port. */
+/* Reads an address of a CLUSTER SLOTS entry: a host and a port. If the host is nil or empty, it is the host of the node
+ * that was asked. */
 static bool read_address(const struct cluster *c, const redisReply *entry, struct address *at) {
     if (entry->type != REDIS_REPLY_ARRAY || entry->elements < 2 || entry->element[1]->type != REDIS_REPLY_INTEGER)
         return false;
@@ -58,7 +59,7 @@ static bool read_address(const struct cluster *c, const redisReply *entry, struc
         return true;
     }
     if (host->type != REDIS_REPLY_STRING || !address_host_ok(host->str, (size_t)host->len))
-        return false; /* among them "?": the node has not been told its name */
+        return false; /* for example "?": the node has not been told its name */
     memcpy(at->host, host->str, (size_t)host->len);
     at->host[host->len] = '\0';
     return true;
@@ -78,7 +79,7 @@ static void read_replicas(struct cluster *c, const redisReply *range) {
     }
 }
 
-/* Fills the map; returns how many slots are covered. What is not as it should be is left out. */
+/* Fills the map; returns how many slots are covered. Malformed entries are skipped. */
 static unsigned read_slots(struct cluster *c, const redisReply *reply, struct upstream_node **slots) {
     unsigned covered = 0;
     c->replica_count = 0;
@@ -128,7 +129,7 @@ static void on_slots(redisAsyncContext *ctx, void *data, void *arg) {
         memory_free(slots);
         return;
     }
-    topology_failed(t, reply->type == REDIS_REPLY_ERROR ? reply->str : "its answer to CLUSTER SLOTS makes no sense");
+    topology_failed(t, reply->type == REDIS_REPLY_ERROR ? reply->str : "its reply to CLUSTER SLOTS is malformed");
 }
 
 static bool cluster_ask(struct topology *t) {

@@ -6,9 +6,9 @@
  *                    └──────────────────────── the next one ──────────────────────────────────────┘
  *      watch.c:  each Sentinel ── +switch-master ──> a round that begins with it
  *
- * A Sentinel that was away for a while may still name the old master, and that may still take itself for one: of two
- * answers the one with the greater configuration epoch counts. Sentinels that are found through others are asked and
- * watched too. Knows nothing of requests.
+ * A Sentinel that was cut off for a while may still name the old master, and the old master's ROLE may still say
+ * "master". So of two answers the one with the greater configuration epoch counts. Sentinels that others name are asked
+ * and watched, too. It knows nothing of requests.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static void see_sentinel(struct sentinel *s, const struct address *at) {
     s->watches[s->watch_count++] = w;
 }
 
-/* Forgets the Sentinels that nobody knows any more. */
+/* Forgets the Sentinels that no Sentinel names any more. */
 static void forget_sentinels(struct sentinel *s) {
     size_t kept = 0;
     for (size_t i = 0; i < s->watch_count; i++) {
@@ -72,7 +72,7 @@ static void forget_sentinels(struct sentinel *s) {
     s->watch_count = kept;
 }
 
-/* ---- what a Sentinel says ------------------------------------------------------------------- */
+/* ---- a Sentinel's answers ----------------------------------------------------------------------- */
 
 static bool is_text(const redisReply *r) {
     return r->type == REDIS_REPLY_STRING || r->type == REDIS_REPLY_STATUS;
@@ -112,11 +112,12 @@ static void on_address(redisAsyncContext *ctx, void *data, void *arg) {
     if (reply->type == REDIS_REPLY_NIL || (reply->type == REDIS_REPLY_ARRAY && reply->elements == 0))
         snprintf(why, sizeof(why), "it watches no master named '%s'", t->u->config->sentinel_name);
     else
-        snprintf(why, sizeof(why), "%s", reply->type == REDIS_REPLY_ERROR ? reply->str : "its answer makes no sense");
+        snprintf(why, sizeof(why), "%s", reply->type == REDIS_REPLY_ERROR ? reply->str : "its reply is malformed");
     topology_failed(t, why);
 }
 
-/* Takes the epoch of a Sentinel's answer. Its user may lack the permission: then every answer is as good as another. */
+/* Takes the epoch from a Sentinel's answer. If its user lacks the permission, there is no epoch, and all answers count
+ * the same. */
 static void on_state(redisAsyncContext *ctx, void *data, void *arg) {
     struct topology *t = arg;
     struct sentinel *s = arg;
@@ -129,7 +130,7 @@ static void on_state(redisAsyncContext *ctx, void *data, void *arg) {
 
 static bool ask_role(struct topology *t);
 
-/* Takes the last of a Sentinel's answers, which names the others. */
+/* Takes the last answer of a Sentinel, which names the other Sentinels. */
 static void on_others(redisAsyncContext *ctx, void *data, void *arg) {
     struct topology *t = arg;
     struct sentinel *s = arg;
@@ -170,7 +171,7 @@ static bool sentinel_ask(struct topology *t) {
     return true;
 }
 
-/* ---- what the node itself says -------------------------------------------------------------- */
+/* ---- the node's own answer ----------------------------------------------------------------- */
 
 static void take_master(struct sentinel *s) {
     struct topology *t = &s->topology;
@@ -202,7 +203,7 @@ static void on_role(redisAsyncContext *ctx, void *data, void *arg) {
     const redisReply *reply = data;
     if (!topology_answered(t, ctx, reply))
         return;
-    /* The Sentinel's word has to do where there is no login that may ask; clients log in themselves. */
+    /* Without a login that may call ROLE, the Sentinel's answer is enough; clients log in themselves. */
     bool not_for_us =
         reply->type == REDIS_REPLY_ERROR && (begins_with(reply->str, "NOAUTH") || begins_with(reply->str, "NOPERM"));
     bool role = reply->type == REDIS_REPLY_ARRAY && reply->elements > 0 && is_text(reply->element[0]);
@@ -214,8 +215,8 @@ static void on_role(redisAsyncContext *ctx, void *data, void *arg) {
     if (reply->type == REDIS_REPLY_ERROR)
         topology_failed(t, reply->str);
     else
-        topology_failed(t, role ? "Sentinel names it as the master, but it is none (yet)"
-                                : "its answer to ROLE makes no sense");
+        topology_failed(t, role ? "Sentinel names it as the master, but its role is another one (yet)"
+                                : "its reply to ROLE is malformed");
 }
 
 static bool ask_role(struct topology *t) {
@@ -229,11 +230,11 @@ static bool ask_role(struct topology *t) {
 /* ---- life ----------------------------------------------------------------------------------- */
 
 static void sentinel_nobody(const struct topology *t, char *out, size_t size, const char *last) {
-    snprintf(out, size, "the master '%s' is not known yet: no Sentinel names one that answers (last: %s)",
+    snprintf(out, size, "the master '%s' is not known yet: no Sentinel has named a master that answers (last: %s)",
              t->u->config->sentinel_name, last);
 }
 
-/* Forgets the epoch, since nobody knew of the last failover: the Sentinels were set up anew, and count from the
+/* Forgets the epoch, since no Sentinel answered with one as great: the Sentinels were set up anew, and count from the
  * beginning. */
 static void sentinel_in_vain(struct topology *t) {
     sentinel_of(t)->epoch = 0;

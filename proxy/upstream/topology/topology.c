@@ -1,6 +1,6 @@
 /*
- * Rounds of questions about who serves what: when, of whom, one after the other, within a time. What is asked, and what
- * the answer means, is cluster.c's and sentinel.c's.
+ * Rounds of questions about which node serves which slots: when, to which nodes, one after the other, within a time
+ * limit. cluster.c and sentinel.c send the questions and read the answers.
  */
 #include "proxy/upstream/topology/private.h"
 
@@ -15,9 +15,9 @@
 enum {
     INTERVAL_FIRST_MS = 100,
     INTERVAL_LONGEST_MS = 1000,
-    CALM_AFTER_MS = 5000, /* without hints the next one is answered quickly again */
+    CALM_AFTER_MS = 5000, /* after this time without hints, the next hint is answered quickly again */
     NOW_MS = 10,
-    OLD_MS = 1500 /* longer than a busy upstream is ever without a round */
+    OLD_MS = 1500 /* longer than the longest interval between rounds while hints come */
 };
 
 /* ---- when ---- */
@@ -82,7 +82,7 @@ void topology_done(struct topology *t, bool changed) {
     upstream_announce(t->u, NULL);
 }
 
-/* ---- what a name means ---- */
+/* ---- addresses of a name ---- */
 
 void found_take(struct found *f, const struct addrinfo *list) {
     f->count = f->tried = 0;
@@ -100,7 +100,7 @@ const char *found_next(struct found *f) {
     return f->tried < f->count ? f->at[f->tried++] : NULL;
 }
 
-/* ---- whom ---- */
+/* ---- candidates ---- */
 
 void topology_add(struct topology *t, const struct address *at) {
     for (size_t i = 0; i < t->candidate_count; i++)
@@ -135,7 +135,7 @@ static void note_failure(struct topology *t, const char *reason) {
     for (char *p = t->reason; *p; p++)
         if (*p < ' ' || *p > '~')
             *p = '?';
-    log_verbose("Topology not had from %s", t->reason);
+    log_verbose("No topology from %s", t->reason);
 }
 
 void topology_drop(struct topology *t) {
@@ -157,7 +157,7 @@ void topology_failed(struct topology *t, const char *reason) {
 
 bool topology_answered(struct topology *t, redisAsyncContext *ctx, const redisReply *reply) {
     if (t->ctx != ctx)
-        return false; /* dropped before */
+        return false; /* the connection was dropped before */
     if (reply)
         return true;
     t->ctx = NULL; /* hiredis frees it after this call */
@@ -216,7 +216,7 @@ bool topology_connect(struct topology *t, const char *user, const char *password
     return true;
 }
 
-/* Asks the node at the next address that its name has. */
+/* Asks the node at the next address of its name. */
 static bool ask_found(struct topology *t) {
     while ((t->number = found_next(&t->found)))
         if (t->ask(t))
@@ -291,7 +291,7 @@ void topology_init(struct topology *t, struct upstream *u, const struct topology
     t->u = u;
     t->kind = kind;
     t->interval_ms = INTERVAL_FIRST_MS;
-    snprintf(t->reason, sizeof(t->reason), "none was asked so far");
+    snprintf(t->reason, sizeof(t->reason), "no node was asked so far");
     ev_timer_init(&t->next, on_next, 0., 0.);
     ev_timer_init(&t->timeout, on_timeout, 0., 0.);
     t->next.data = t->timeout.data = t;

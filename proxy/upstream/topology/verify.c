@@ -1,18 +1,17 @@
 /*
- * Behind Sentinels: whether a node to which connections were lost is the master still. While this process was not
- * looking another one may have taken its place, and it may be back, with old data or none, and take itself for the
- * master until the Sentinels get to it. What would be acquired there would be acquired twice. So a new connection
- * carries nothing before a round that was begun since the loss has ended; where it finds another master, it is closed
- * by that (map.c).
+ * Behind Sentinels: whether a node is still the master after connections to it were lost. Another node may have become
+ * the master meanwhile. The old master may be back, with old data or none, and act as a master until the Sentinels
+ * reconfigure it. A lock acquired there could be acquired twice. So a new connection carries no requests until a round
+ * that began after the loss has ended. If the round finds another master, map.c closes the connection.
  *
  *      handshake's end ──> verify_waits ── round ──> verify_over ──> conn_ready
  *
- * Where no Sentinel answers, the last one named is the master.
+ * If no Sentinel answers, the last known master is used.
  */
 #include "proxy/upstream/topology/private.h"
 
-/* Whether the node has to be verified: a connection to it was lost since the last round, or (where none was open to be
- * lost) a round is overdue. */
+/* Whether the node has to be verified: a connection to it was lost since the last round, or a round is overdue (if no
+ * connection was open, none could be lost). */
 static bool must_verify(const struct upstream_node *n, const struct topology *t) {
     return n->lost_ms > t->asked_ms || clock_ms() - t->asked_ms > 2 * t->kind->calm_ms;
 }

@@ -1,6 +1,6 @@
 /*
- * Subscriptions to Sentinels: one connection to each, for +switch-master of the one master. A connection that is lost
- * is made anew, later each time, with jitter. What has been announced is sentinel.c's to find out.
+ * Subscriptions to Sentinels: one connection to each, for +switch-master. A lost connection is opened again, later each
+ * time, with jitter. sentinel.c finds out what has changed after an announcement.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static void watch_lost(struct sentinel_watch *w, const char *reason) {
     for (unsigned i = 0; i < w->failures && wait < AGAIN_LONGEST_MS; i++)
         wait *= 2;
     if (w->failures++ == 0)
-        log_notice("Sentinel %s:%d is not subscribed to: %s", w->at.host, w->at.port, reason);
+        log_notice("No subscription to Sentinel %s:%d: %s", w->at.host, w->at.port, reason);
     w->subscribed = false;
     set_timer(w, upstream_jitter(u, wait < AGAIN_LONGEST_MS ? wait : AGAIN_LONGEST_MS));
 }
@@ -52,7 +52,7 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
     struct sentinel_watch *w = arg;
     const redisReply *reply = data;
     if (w->ctx != ctx)
-        return; /* dropped before */
+        return; /* the connection was dropped before */
     if (!reply) {
         w->ctx = NULL; /* hiredis frees it after this call */
         watch_next(w, control_error(ctx));
@@ -63,8 +63,8 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
     if (strcmp(reply->element[0]->str, "subscribe") == 0) {
         ev_timer_stop(w->sentinel->topology.u->loop, &w->timer);
         w->subscribed = true;
-        found_take(&w->found, NULL); /* if it is lost, its name is looked up anew */
-        if (w->failures > 0)         /* there may have been something while nobody listened */
+        found_take(&w->found, NULL); /* if the connection is lost, the name is looked up anew */
+        if (w->failures > 0)         /* an announcement may have been missed while there was no subscription */
             topology_now(&w->sentinel->topology);
         w->failures = 0;
     } else if (names_ours(w, reply->element[2])) {
@@ -72,8 +72,7 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
     }
 }
 
-/* Begins to connect to the next of the Sentinel's addresses; the subscription is lost, for `reason`, where none is
- * left. */
+/* Connects to the next address of the Sentinel. If none is left, the subscription counts as lost, for `reason`. */
 static void watch_next(struct sentinel_watch *w, const char *reason) {
     struct upstream *u = w->sentinel->topology.u;
     const struct upstream_config *config = u->config;

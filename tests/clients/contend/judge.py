@@ -1,9 +1,9 @@
-"""What one group of workers did, from its own clocks, and what it has to be.
+"""The record of one group of workers, from its own clocks, and its bounds.
 
-A section is what a worker was inside for: (worker, sent, entered, left, answered, outcome). `sent` and `entered` are
-the times, in microseconds, at which its attempt was sent and its success known, `left` when its work was done and
-`answered` when its release was. They all come from one monotonic clock. Its lease ran for its full length from some
-moment between `sent` and `entered`, so it was surely live until `sent` and the lease's length.
+A section is what a worker was inside for: (worker, sent, entered, left, answered, outcome). `sent` and `entered` are the
+times, in microseconds, at which its attempt was sent and its success known, `left` when its work was done and `answered`
+when its release was. They all come from one monotonic clock. Its lease ran for its full length from some moment between
+`sent` and `entered`, so it was surely live until `sent` and the lease's length.
 
 Nothing here knows how the workers were run, nor what they spoke through.
 """
@@ -28,9 +28,8 @@ class Counts:
 
 def count(sections, lease_ms, freed=0):
     """refused: a holder's release answered 0 while its lease was surely live. taken: GET showed it another value, or none,
-    by then. Double entries, while another worker was inside: `released`, that one's lease was surely live, so that
-    somebody's release had taken it away; `lapsed`, it may have come to its own end. late: work that outlived its
-    lease."""
+    by then. Double entries, while another worker was inside: `released`, the other's lease was surely live, so a release had
+    removed it; `lapsed`, the lease may have ended by itself. late: work that outlived its lease."""
     lease = lease_ms * 1000
     found = Counts(acquired=len(sections), freed=freed)
     inside = []  # sections that may last into the next one
@@ -53,11 +52,11 @@ def count(sections, lease_ms, freed=0):
 
 # ---- what has to be -----------------------------------------------------------------------------------
 
-POOL, MULTIPLEXED, OWN = "pool", "multiplexed", "own"  # who speaks over a connection: anybody, all, one worker
+POOL, MULTIPLEXED, OWN = "pool", "multiplexed", "own"  # which workers use a connection: any, all, one
 NONE, FORGOTTEN_DELS, OVERRUNS, LOSERS = "none", "forgotten", "overruns", "losers"
 
-SHARE = 0.9  # of the acquisitions without attribution, where nobody fails
-SHARE_FAULTS = 0.8  # of those on Redis itself that nobody's wrong release made possible
+SHARE = 0.9  # share of the acquisitions without attribution, for cells without faults
+SHARE_FAULTS = 0.8  # share of the acquisitions on Redis itself, without those that a wrong release made possible
 AMBIGUOUS = 1  # releases of a pool that may be refused: right behind a colleague's lost attempt, before it is known
 
 

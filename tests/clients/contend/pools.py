@@ -38,7 +38,7 @@ from run import Contender  # noqa: E402
 OFF, PROXY = contend.OFF, contend.PROXY
 RULES = ["lock off:* mode off", "lock lock:*", "fence data:* by lock:*"]
 LOST_FAMILIES = 0.01  # of all families: so many may lose a release, and one of few families
-LONGEST_MS = 2000  # that a lock may stand with nobody at work, beside what polling and a restart explain
+LONGEST_MS = 2000  # how long a lock may stand without a worker at work, beyond polling and a restart
 SHARE = 0.9  # of the acquisitions under `mode off`
 AT_ONCE = 6  # families, with two programs each
 OWN_AT_ONCE = 12  # these mostly sleep
@@ -74,7 +74,7 @@ IDIOMS = [("constant", False), ("lease", True), ("lease", False)]  # what is wri
 
 
 def letters(rng):
-    """A name whose pattern is its own: no digits, and nothing that reads as hex."""
+    """A name with a pattern of its own: no digits, and nothing that reads as hex."""
     return "".join(rng.choice("ghijklmnopqrstuvwxyz") for _ in range(10))
 
 

@@ -168,7 +168,7 @@ def make_pool(kind, o, **options):
 
 
 def open_all(pool, count):
-    """Has the pool connect so many times before anybody works."""
+    """Makes the pool connect so many times before the workers start."""
     connections = [pool.get_connection("PING") for _ in range(count)]
     for connection in connections:
         pool.release(connection)

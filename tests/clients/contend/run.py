@@ -1,19 +1,17 @@
-"""Ordinary applications on the default rule: workers of real clients contend for one lock, and the table of what they
-reach on Redis itself and through the proxy.
+"""Ordinary applications on the default rule: workers of real clients contend for one lock. The table compares their results on
+Redis itself and through the proxy.
 
     run.py [--lockkeeper PROGRAM] [--quick] [--markdown] [--client NAME] [--value NAME] [--fault NAME] ...
 
-A cell is one client, one idiom and one fault. It is run against three targets at the same time: Redis itself, a proxy
-with `lock lock:* mode off` and a proxy without any configuration but its port and upstream. The workers' connections
-have no names and come from one address. A cell that fails for what may be noise is run once more, for longer.
-Exit status 1 if a cell fails.
+A cell is one client, one idiom and one fault. It is run against three targets at the same time: Redis itself, a proxy with
+`lock lock:* mode off` and a proxy without any configuration but its port and upstream. The workers' connections have no names
+and come from one address. A cell that fails for what may be noise is run once more, for longer. Exit status 1 if a cell fails.
 
-A client's program in this folder gets words NAME=VALUE: host, port, key; workers; seconds; lease (ms); work_min,
-work_max and poll_min, poll_max (ms: the work in a critical section; the rest after it, and after an attempt in vain);
-value (constant | lease | worker: what it writes), compare (1: it releases by GET, and DEL if the value is its own); the
-shares of sections that forget (no release) and overrun (work that outlives the lease); losers (1: who lost an attempt
-releases all the same); seed. It prints one line of JSON: version, attempts, freed (losers' releases answered 1) and
-sections, as judge.py has them.
+A client's program in this folder gets words NAME=VALUE: host, port, key; workers; seconds; lease (ms); work_min, work_max and
+poll_min, poll_max (ms: the work in a critical section; the rest after it, and after an attempt in vain); value (constant |
+lease | worker: what it writes), compare (1: it releases by GET, and DEL if the value is its own); the shares of sections that
+forget (no release) and overrun (work that outlives the lease); losers (1: a worker that lost an attempt releases all the same);
+seed. It prints one line of JSON: version, attempts, freed (losers' releases answered 1) and sections, as judge.py has them.
 """
 
 import argparse
@@ -75,9 +73,10 @@ QUICK_IDIOMS = ("constant", "lease, compared")
 
 
 class Pace:
-    """Times, in milliseconds but for `seconds`. FAST has short sections under long leases; it is run again for so long
-    that one lease, which a refused release leaves standing for a moment, is a small part. SLOW, where something is late or missing, has sections
-    that are no small part of a lease, and leases of half the proxy's least `claim-memory`; all mostly sleep."""
+    """Times, in milliseconds except `seconds`. FAST has short sections under long leases. It is run again for longer, so that
+    one lease that a refused release leaves standing is a small part. SLOW, for faults with late or missing releases, has
+    sections that are no small part of a lease, and leases of half the proxy's least `claim-memory`; its workers mostly
+    sleep."""
 
     def __init__(self, at_once, seconds, longer, lease, work, poll):
         self.at_once = at_once  # cells
@@ -202,8 +201,8 @@ class Bench:
         cell.disturbed = self.attempt(cell, 1) and self.attempt(cell, longer)
 
     def run(self, cells):
-        """All of them: first those that keep processors busy, a few at once, then those that sleep; then, by themselves, those
-        whose neighbours may have been in their way."""
+        """Runs all cells: first those that keep processors busy, a few at once, then those that sleep; then, one by one, those
+        that may have been disturbed by others."""
         for pace in (FAST, SLOW):
             with concurrent.futures.ThreadPoolExecutor(pace.at_once) as threads:
                 list(threads.map(self.cell, [c for c in cells if PACES[c.fault] is pace]))
@@ -213,7 +212,7 @@ class Bench:
 
 
 def prepare(contenders, shop):
-    """The commands of those that can be run here, and why the others can't, by name."""
+    """The commands of the clients that can run here, and by name the reasons why the others can't."""
     commands, absent = {}, {}
     for contender in contenders:
         try:

@@ -1,5 +1,5 @@
-"""What a group of workers lost, from its own clocks: the releases of holders, and the time in which the lock stood with nobody
-at work. Sections are judge.py's; times are microseconds of one monotonic clock.
+"""The losses of a group of workers, from its own clocks: refused releases of holders, and the time in which the lock stood
+without a worker at work. Sections are judge.py's; times are microseconds of one monotonic clock.
 
 Nothing here knows how the workers were run, nor what they spoke through.
 """
@@ -16,8 +16,8 @@ def overlap(gap, outages):
 
 
 def longest(sections, began, ended, poll, outages=()):
-    """The longest time in which nobody was at work, from a holder's release (or `began`) to the next acquisition (or `ended`),
-    minus `poll`, which workers rest between two attempts, and minus what the outages explain."""
+    """The longest time without a worker at work, from a holder's release (or `began`) to the next acquisition (or `ended`),
+    minus `poll`, the pause between two attempts, and minus the outages."""
     most, last = 0, began
     for section in sorted(sections, key=lambda s: s[2]):
         most = max(most, section[2] - last - poll - overlap((last, section[2]), outages))

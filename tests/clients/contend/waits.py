@@ -1,10 +1,10 @@
-"""Real clients that poll for a lock every 100 ms, on Redis and through a proxy under `wait 1s`: what becomes of them.
+"""Real clients that poll for a lock every 100 ms, on Redis and through a proxy under `wait 1s`.
 
     waits.py [--lockkeeper PROGRAM] [--client NAME] ...
 
-The programs and what they get are run.py's. Through the proxy nobody may come in twice, be refused a release or run into a
-time limit, and who has a connection of its own is let in sooner: more acquisitions in the same seconds, none waiting for
-long. Exit status 1 if that is not so.
+run.py describes the programs and their arguments. Through the proxy no two workers may be inside, no release may be refused,
+and no time limit may pass. Workers with a connection each must get in sooner: more acquisitions in the same seconds, without
+long waits. Otherwise the exit status is 1.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import servers  # noqa: E402
 RULE = "lock lock:* wait 1s"
 WORKERS, WORK_MS, POLL_MS, LEASE_MS, SECONDS, AT_ONCE = 12, 5, 100, 5000, 4, 2
 GAIN = 1.1  # times the acquisitions on Redis, where connections are not shared: 1.5 and more without other load
-LIKE_REDIS = 0.8  # where they are: nobody waits there
+LIKE_REDIS = 0.8  # no worker waits there
 LONGEST_MS = 1000  # from a release to one's next acquisition, work of others and the pause between included
 
 

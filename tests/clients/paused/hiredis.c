@@ -40,7 +40,7 @@ static redisReply *checked(redisContext *c, redisReply *r) {
     return r;
 }
 
-/* Whether nobody wants more of it. */
+/* Whether no more work is wanted. */
 static int done(void) {
     struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
     return poll(&in, 1, 0) > 0;

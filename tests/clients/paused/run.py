@@ -1,19 +1,19 @@
-"""Workers that are stopped between reading and writing, until another one has the lock: what becomes of the updates, on
-Redis and through the proxy with a fence.
+"""Workers that are stopped between reading and writing, until another worker has the lock: counts lost updates, on Redis and
+through the proxy with a fence.
 
     run.py [--lockkeeper PROGRAM] [--pauses N] [--client NAME] [--place NAME] [--markdown] [--seed N]
 
-A cell is one client in one place: data and lock on one Redis, in one slot of a cluster, or in two slots of it on two
-nodes. Three workers each take the lock (SET NX PX), read a number, work, write the number plus one, and release by a
-script that compares. The holder is stopped (SIGSTOP) at any moment, again and again, and goes on (SIGCONT) when another
-worker has the lock; every second time, when that one has written, too. An update is lost where the number at the end is
-less than the writes that were answered OK. On Redis that must happen; through the proxy it must not, and the worker
-that comes late is told FENCED. In two slots it may, where the lock is lost between the proxy's look at it and the write
-(docs/fences.md): there it is counted, and must be rare.
+A cell is one client in one place: data and lock on one Redis, in one slot of a cluster, or in two slots of it on two nodes.
+Three workers each take the lock (SET NX PX), read a number, work, write the number plus one, and release by a script that
+compares. The holder is stopped (SIGSTOP) at any moment, again and again, and goes on (SIGCONT) when another worker has the
+lock; every second time, when the other worker has written, too. An update is lost if the number at the end is less than the
+count of writes that were answered OK. On Redis that must happen; through the proxy it must not, and the late worker gets
+FENCED. With two slots it may happen, if the lock is lost between the proxy's check and the write (docs/fences.md): there it is
+counted, and must be rare.
 
-A client's program in this folder gets words NAME=VALUE: host; lock_port and data_port (of one connection where they are
-the same); lock and data, the keys; lease and work, in ms; name, with which the lock's value begins. It ends when its
-standard input does, and prints one line of JSON: version, entered (the lock was acquired), written, fenced.
+A client's program in this folder gets words NAME=VALUE: host; lock_port and data_port (of one connection where they are the
+same); lock and data, the keys; lease and work, in ms; name, with which the lock's value begins. It ends when its standard
+input does, and prints one line of JSON: version, entered (the lock was acquired), written, fenced.
 """
 
 import argparse

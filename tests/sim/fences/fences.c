@@ -237,7 +237,7 @@ void fences_run(struct world *w, const struct write *x, const struct text *bytes
 
 /* ---- S7 ------------------------------------------------------------------------------------------------ */
 
-/* Who writes without a lease has to be the client that holds the lock, or held it last. */
+/* A client that writes without a lease has to be the one that holds the lock, or held it last. */
 static void check_unlocked(struct world *w, const struct write *x) {
     const struct model_guard *g = &w->redis.keys[x->key].guard;
     char identity[MODEL_NAME];

@@ -72,7 +72,7 @@ struct fences {
     struct fences_timer timers[TIMERS_MAX];
     struct list_node writes;
     uint64_t writes_made;
-    struct write *now; /* whose bytes are being sent */
+    struct write *now; /* the worker whose bytes are being sent */
     unsigned life[WORKERS];
     uint64_t lease_session[WORKERS], lease_fence[WORKERS];
     uint64_t written[MODEL_KEYS]; /* the greatest fence of an exact write that was done; 0: or the watermark was lost */
@@ -90,10 +90,10 @@ void fences_ran(struct world *w, struct write *x, bool refused);
 /* pins.c: lets one thing go on that was sent over a connection of a session's own, or a timer ring. False: nothing
  * does. */
 bool fences_pins_progress(struct world *w);
-/* Somebody is unblocked by CLIENT UNBLOCK. */
+/* Ends a session's wait by CLIENT UNBLOCK. */
 void fences_unblock_somebody(struct world *w);
 void fences_pins_close(struct world *w);
-/* How many writes were done over these, and how many of them by who had waited. */
+/* How many writes were done over these pins, and how many of them by sessions that had waited. */
 void fences_pins_totals(uint64_t *done, uint64_t *waited);
 
 #endif

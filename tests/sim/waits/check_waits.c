@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum {
-    LOOK_MS = 100, /* who is the first one looks so often */
+    LOOK_MS = 100, /* how often the first waiter looks */
     LEFT_MS = 64,  /* so long it waits for another proxy's attempt */
     ROUND_UP_MS = 3
 };
@@ -65,7 +65,7 @@ static bool ends_early(const struct waits_call *c) {
     return c->left || c->spoken || c->circle;
 }
 
-/* Nobody who may try came before it. */
+/* No attempt that may try came before it. */
 static void check_order(struct world *w, const struct flight *f, const char *what) {
     for (size_t i = 0; i < FLIGHTS; i++) {
         const struct flight *o = &w->flights[i];
@@ -230,7 +230,7 @@ static size_t longest(const struct world *w, const struct flight *f, const char 
     return len;
 }
 
-/* Whoever has waited longest is told of a release, if it comes from another proxy. */
+/* The attempt that has waited longest is told of a release, if the release comes from another proxy. */
 void check_waits_ran(struct world *w, const struct flight *f) {
     const struct waits *s = w->waits;
     const char *proxy;
@@ -268,7 +268,7 @@ static int64_t greatest(int64_t a, int64_t b, int64_t c) {
     return a > b ? (a > c ? a : c) : b > c ? b : c;
 }
 
-/* Who waits for a lock that is free will have it soon. */
+/* An attempt that waits for a free lock will have it soon. */
 static void check_free(struct world *w, const struct flight *f) {
     const struct waits *s = w->waits;
     int64_t now_ms = w->redis.now_ms, began_ms = f->call->began_ms, lost_ms = s->lost_ms[f->key];
@@ -308,7 +308,7 @@ void check_waits_key(struct world *w, int key) {
     }
 }
 
-/* Nobody stays in a circle that was closed while answers were on their way. */
+/* No attempt stays in a circle that was closed while answers were in flight. */
 static void check_circle(struct world *w, struct flight *f) {
     bool sure;
     if (!circles_are_sure(&w->sc) || !circle_of(w, f, &sure) || !sure) {
@@ -321,7 +321,7 @@ static void check_circle(struct world *w, struct flight *f) {
         world_fail(w, "circle", "session %" PRIu64 " waits in one", f->session_id);
 }
 
-/* Who is the first one listens where its lock's releases are told, from its second look on. */
+/* The first waiter listens to its lock's releases, from its second look on. */
 static void check_listens(struct world *w, const struct flight *f) {
     const struct waits_thread *t = &w->waits->threads[f->proxy][f->lane / WAITS_UPSTREAMS];
     int64_t since_ms = greatest(f->call->began_ms, w->waits->moved_ms[f->key], w->waits->lost_ms[f->key]);

@@ -19,7 +19,7 @@ enum { LOGIN = 7, CLOCK_MAX_MS = GUARD_OUTLIVES_MS / 2 - 1000 };
 
 /* ---- threads ----------------------------------------------------------------------------------- */
 
-static struct worker *here; /* whose turn it is; NULL: nobody's */
+static struct worker *here; /* the worker whose turn it is; NULL: none */
 
 static struct world *world_of(const struct worker *w) {
     return ((struct waits_thread *)(void *)w->loop)->world;
@@ -173,7 +173,7 @@ void upstream_pin_stream(struct upstream_pin *pin, bool on) {
     (void)pin, (void)on;
 }
 
-/* Something is on its way to who listens. `key` -1: it tells of none. */
+/* A message is in flight to a listener. `key` -1: it is about no key. */
 static void message_send(struct waits_ear *ear, int key, const char *bytes) {
     struct world *w = ear->thread->world;
     struct waits_message *m = &w->waits->messages[w->waits->message_count % WAITS_MESSAGES];
@@ -240,7 +240,7 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
     ((struct waits_ear *)(void *)pin)->listens = false;
 }
 
-/* Whether it is the channel that those who wait for the key's lock listen on. */
+/* Whether it is the channel for waiters of the key's lock. */
 static bool is_channel(const struct world *w, int key, const char *channel, bool sharded) {
     struct lock_key k = world_key(key);
     if (!sharded)
@@ -485,7 +485,7 @@ void lock_answered(struct call *c, const struct call_end *end) {
         flight_end(w, f);
 }
 
-/* An attempt parks: its memory stays, since it is the flight's, and nobody may look at it but by its session. */
+/* An attempt parks: its memory stays, since it belongs to the flight, and only its session may use it. */
 void request_park(struct request *r) {
     struct waits_call *c = call_of(r);
     if (r->owner)
@@ -891,7 +891,7 @@ void waits_step_over(struct world *w) {
     waits_check(w);
 }
 
-/* Somebody sets a clock: a proxy's, or the node's, by which leases end. */
+/* Sets a clock: a proxy's, or the node's, by which leases end. */
 static void clock_is_set(struct world *w) {
     unsigned proxy = world_below(w, w->sc.proxies);
     unsigned most_ms = world_chance(w, 50) ? 100 : CLOCK_MAX_MS;

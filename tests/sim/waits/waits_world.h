@@ -89,14 +89,14 @@ struct waits {
     struct waits_message messages[WAITS_MESSAGES];
     unsigned message_count;
     bool rings;                /* it is a timer's turn */
-    bool crashes;              /* a proxy ends, and answers nobody */
+    bool crashes;              /* a proxy ends, and answers no attempt */
     int64_t skew_ms[PROXIES];  /* of their clocks, which are set now and then */
     char nodes[WAITS_NODES];   /* in name only */
     unsigned node[MODEL_KEYS]; /* where a key's slot is; and where a proxy believes it */
     unsigned believed[PROXIES][MODEL_KEYS];
     int64_t moved_ms[MODEL_KEYS]; /* when it moved last */
     /* The spectator's. */
-    struct flight *joins; /* who joins at this moment */
+    struct flight *joins; /* the attempt that joins at this moment */
     struct waits_kept kept[WAITS_KEPT];
     unsigned kept_count;
     uint64_t arrivals;
