@@ -12,6 +12,7 @@ import servers
 from resp import Error
 from servers import until
 from test_fences import rows
+from test_reload import reloaded
 
 NUMBERS = itertools.count(1)
 CONFIG = [
@@ -255,6 +256,40 @@ def test_its_refused_release_does_not(session, kind):
     assert b("DEL", lock) == 1
     assert a("DEL", lock) == 0
     assert refused(write(a, key, "plain"))
+
+
+# ---- a fence that comes later -----------------------------------------------------------------------------------------
+
+
+ENDS = {
+    "believed": (lambda c, lock: None, lambda c, lock: c("DEL", lock)),
+    "operator": (lambda c, lock: None, lambda c, lock: c("PROXY", "RELEASE", lock)),
+    "time before": (lambda c, lock: c("PEXPIRE", lock, "1") and until(lambda: c("EXISTS", lock) == 0, 10, "its end"),
+                    lambda c, lock: None),
+    "time after": (lambda c, lock: None,
+                   lambda c, lock: c("PEXPIRE", lock, "1") and until(lambda: c("EXISTS", lock) == 0, 10, "its end")),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@forms
+@places
+def test_a_lease_from_before_the_fence(proxy, start_proxy, connect, kind, form, end):
+    """A reload adds the fence while A holds the lock, or has lost it and nobody has acquired it since."""
+    late_fence = start_proxy(proxy.backend, "lock lock:*")
+    a, b, c = (connect(late_fence) for _ in range(3))
+    key, lock = names(kind)
+    before, after = ENDS[end]
+    assert a("SETNX", lock, "1") == 1
+    before(c, lock)
+    assert reloaded(late_fence, "fence near:* by lock:near:*", "fence far:{*}* by lock:far:*", client=c) == "OK"
+    assert end == "time before" or write(a, key, form) == "OK" and c("DEL", key) == 1
+    after(c, lock)
+    acquire(b, lock)
+    nothing_written(a, b, key, form)
+    assert b("DEL", lock) == 1
+    acquire(a, lock)
+    assert write(a, key, form) == "OK"
 
 
 # ---- 4: other databases ------------------------------------------------------------------------------------------------
