@@ -1284,6 +1284,25 @@ static void c4_a_losers_release_is_believed_later(void **state) {
     }
 }
 
+/* A loser's release is decided about while nobody holds the lock. It meets an acquisition that was on its way. */
+static void c4_a_losers_release_while_nobody_holds_ends_no_lease(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    struct lock_plan plan;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "app");
+    take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    lapse(f, "lock:x", 1000);
+    begin(f, &b, LOCK_RELEASE, "lock:x", &plan);
+    take(f, &c, "lock:x");
+    struct lock_result r = released_by(lease_of("lock:x"), &b, &plan);
+    finish(f, &b, &plan, &r);
+    assert_int_equal(r.outcome, LOCK_HELD);
+    assert_int_equal(votes(f, &a, "lock:x"), 0);
+    assert_true(give(f, &c, "lock:x"));
+}
+
 /* A key speaks for itself once enough was lost there: several applications may work under one family. */
 static void c4_a_contended_key_is_judged_by_itself(void **state) {
     struct fixture *f = *state;
@@ -2636,6 +2655,7 @@ int main(void) {
         CASE(c4_some_are_never_held_back),
         CASE(c4_over_a_session_that_is_one_workers_a_losers_release_is_refused),
         CASE(c4_a_losers_release_is_believed_later),
+        CASE(c4_a_losers_release_while_nobody_holds_ends_no_lease),
         CASE(c4_a_contended_key_is_judged_by_itself),
         CASE(c4_a_second_release_outweighs_quiet_losses),
         CASE(c4_by_chance_is_no_vote),
