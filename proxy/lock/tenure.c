@@ -149,7 +149,7 @@ static bool held_since(const struct entry *en, uint64_t fence) {
 }
 
 /* Whether the answer says that the command has ended this lease, or has come after its end and before all other
- * holders. */
+ * holders. A script that finds the lock free may have been meant to extend it. */
 static bool released(const struct finish *f, uint64_t fence) {
     const struct lock_result *r = f->result;
     switch (r->outcome) {
@@ -159,7 +159,7 @@ static bool released(const struct finish *f, uint64_t fence) {
         return true;
     case LOCK_FREE:
     case LOCK_OPEN:
-        return !held_since(f->entry, fence);
+        return f->plan->verb != LOCK_SCRIPT && !held_since(f->entry, fence);
     default:
         return false;
     }
