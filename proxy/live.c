@@ -65,10 +65,20 @@ static void set_options(const struct config *c, struct session_options *o) {
     o->announce_tls_port = (int)c->cluster_announce_tls_port;
 }
 
+/* Hands the rules to the workers. A session may be acquiring under the rules from before: a fence that is new counts
+ * for its lease, too. */
+static void replace_rules(struct live *l, struct lock_rules *before, struct lock_rules *rules) {
+    lock_rules_fenced_by(before, rules);
+    engine_fences_came(l->shared->engine, rules);
+    for (unsigned i = 0; i < l->shared->options.threads; i++)
+        worker_set_rules(l->shared->workers[i], rules);
+}
+
 /* Applies what a reload may change. */
 static void take_over(struct live *l, struct config *fresh, struct secure *secure, struct text *waiting) {
     struct config *c = l->config;
     struct session_options *o = &l->shared->options;
+    struct lock_rules *before = lock_rules_ref(c->rules);
     int64_t maxclients = c->maxclients;
     pthread_mutex_lock(&l->shared->password_mutex);
     size_t count = config_take_over(c, fresh, waiting);
@@ -84,8 +94,8 @@ static void take_over(struct live *l, struct config *fresh, struct secure *secur
     note_loaded(l);
     log_set_level(c->loglevel);
     log_set_json(c->log_json);
-    for (unsigned i = 0; i < o->threads; i++)
-        worker_set_rules(l->shared->workers[i], c->rules);
+    replace_rules(l, before, c->rules);
+    lock_rules_unref(before);
     for (unsigned i = 0; i < o->threads; i++)
         worker_set_believed(l->shared->workers[i], c->proxy_protocol);
 }

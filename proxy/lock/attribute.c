@@ -359,6 +359,18 @@ static enum lock_right right_beside_others(const struct speaker *s, struct lock_
     return RIGHT_OLDER;
 }
 
+/* Whether a loser's release comes while no lease of the client is live. A holder's release follows its grant, and this
+ * process has seen all grants. So the release is not a holder's. In Redis it may meet an acquisition that was on its
+ * way: believed, it would end that lease. A lease whose renewal is under way may be live. */
+static bool nobody_holds(const struct speaker *s, const struct lock_plan *plan) {
+    if (!s->loser || s->shared || plan->queued || atomic_load(&s->sh->engine->elsewhere))
+        return false;
+    const struct claim *c = entry_claims(s->en);
+    while (c && (c->peer->client != s->self->client || !(claim_is_live(c, s->now_ms) || (c->asked && !c->ended))))
+        c = c->next;
+    return !c;
+}
+
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
@@ -386,7 +398,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         return;
     /* A release is a colleague's where connections are shared, for a lease that another proxy gave. */
     bool refused = s->loser && said == LOSER_REFUSED;
-    plan->right = s->shared ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : twice ? RIGHT_CLAIM : RIGHT_BELIEVE;
+    bool nothing = twice || nobody_holds(s, plan);
+    plan->right = s->shared ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : nothing ? RIGHT_CLAIM : RIGHT_BELIEVE;
 }
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */

@@ -394,6 +394,9 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
 /* Whether the session holds, or has lost and not acquired again, a lock in the database which a fence that is enforced
  * may name. */
 bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db);
+/* A reload brings other fences: leases that were acquired before it, and whose release has not come, count for them.
+ * Before that, lock_rules_fenced_by has to say so to the rules that were in force. */
+void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules);
 /* Reports a write of the data `key`, by a session that has lost the lock `by`; `rule` is the fence's pattern. `holder`
  * (NULL: who is known here) is who holds it, or held it last; `action` is what was done. */
 void engine_late_write(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,

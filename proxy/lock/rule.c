@@ -363,16 +363,16 @@ static bool may_meet(const char *a, const char *b) {
     return *a == *b || (*a && strchr(SPECIAL, *a)) || (*b && strchr(SPECIAL, *b));
 }
 
-/* Notes of each lock rule whether a fence may name its locks. */
-static void note_fenced(struct lock_rules *rules) {
+void lock_rules_fenced_by(struct lock_rules *rules, const struct lock_rules *fences) {
     for (size_t i = 0; i < rules->count; i++)
-        for (size_t j = 0; j < rules->fence_count; j++) {
-            const struct lock_fence *fence = rules->fences[j]->rule.fence;
+        for (size_t j = 0; j < fences->fence_count; j++) {
+            const struct lock_fence *fence = fences->fences[j]->rule.fence;
             struct lock_rule *rule = &rules->entries[i]->rule;
             if (fence->mode == LOCK_MODE_OFF || !may_meet(rule->pattern, fence->lock))
                 continue;
-            rule->fenced = true;
-            rule->fence_enforced = rule->fence_enforced || fence->mode == LOCK_MODE_ENFORCE;
+            atomic_store(&rule->fenced, true);
+            if (fence->mode == LOCK_MODE_ENFORCE)
+                atomic_store(&rule->fence_enforced, true);
         }
 }
 
@@ -387,7 +387,7 @@ const char *lock_rules_add(struct lock_rules *rules, const char *const *words, s
         return error;
     }
     entry_add(rules, &rules->entries, &rules->count, entry);
-    note_fenced(rules);
+    lock_rules_fenced_by(rules, rules);
     return NULL;
 }
 
@@ -400,7 +400,7 @@ const char *lock_rules_add_fence(struct lock_rules *rules, const char *const *wo
     entry->rule.mode = LOCK_MODE_OFF;
     entry->rule.fence = fence;
     entry_add(rules, &rules->fences, &rules->fence_count, entry);
-    note_fenced(rules);
+    lock_rules_fenced_by(rules, rules);
     return NULL;
 }
 

@@ -47,9 +47,9 @@ struct lock_rule {
     int64_t wait_ms;     /* an attempt that somebody's live lease refuses is held for so long; 0: it is not */
     int64_t replicas;    /* that have to confirm an acquisition; 0: none is asked */
     int64_t replicas_ms;
-    bool fenced;              /* a fence may name its locks, */
-    bool fence_enforced;      /* and one that is enforced */
-    struct lock_fence *fence; /* not NULL: its keys are no locks (mode off), but data that is fenced so */
+    atomic_bool fenced;         /* a fence may name its locks, also one of a later set (lock_rules_fenced_by); */
+    atomic_bool fence_enforced; /* and one that is enforced */
+    struct lock_fence *fence;   /* not NULL: its keys are no locks (mode off), but data that is fenced so */
     atomic_uint_fast64_t hits;
 };
 
@@ -64,6 +64,10 @@ void lock_rules_unref(struct lock_rules *rules);
  * which has room for error_size bytes): option, value and what was expected. */
 const char *lock_rules_add(struct lock_rules *rules, const char *const *words, size_t count, char *error,
                            size_t error_size);
+
+/* Notes of each lock rule of a set whether a fence of `fences`, the same set or the one that replaces it, may name its
+ * locks. Other threads may be using the rules. */
+void lock_rules_fenced_by(struct lock_rules *rules, const struct lock_rules *fences);
 
 size_t lock_rules_count(const struct lock_rules *rules);
 const struct lock_rule *lock_rules_get(const struct lock_rules *rules, size_t i);

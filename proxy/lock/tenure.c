@@ -64,8 +64,9 @@ static struct tenure *tenure_add(struct shard *sh, struct entry *en, struct peer
     return t;
 }
 
-void tenure_begin(struct shard *sh, const struct claim *c) {
-    if (!c->rule->fenced || !c->fence || c->peer->closed || c->peer->remote)
+/* Makes the tenure of a claim, under the rule that applies to its key now. */
+static void begin(struct shard *sh, const struct claim *c, const struct lock_rule *rule) {
+    if (!rule->fenced || !c->fence || c->peer->closed || c->peer->remote)
         return;
     struct tenure *t = tenure_find(c->entry, c->peer);
     if (t && c->fence < t->fence) /* the answer has come late */
@@ -74,12 +75,37 @@ void tenure_begin(struct shard *sh, const struct claim *c) {
         tenure_remove(t);
     t = tenure_add(sh, c->entry, c->peer);
     t->fence = c->fence;
-    t->rule = c->rule;
+    t->rule = rule;
     if (t->rule->set)
         lock_rules_ref(t->rule->set);
     t->family = c->family;
     if (t->family)
         family_ref(t->family);
+}
+
+void tenure_begin(struct shard *sh, const struct claim *c) {
+    begin(sh, c, c->rule);
+}
+
+/* Peers are walked and not entries: a tenure that makes room for another one may free its entry. */
+static void fences_came(struct shard *sh, const struct lock_rules *rules) {
+    TABLE_FOREACH(it, &sh->peers) {
+        const struct peer *p = LIST_ENTRY(it, struct peer, link);
+        LIST_FOREACH(of_peer, &p->claims) {
+            const struct claim *c = LIST_ENTRY(of_peer, struct claim, of_peer);
+            const struct lock_rule *rule = lock_rules_rule_of(rules, c->entry->name, c->entry->len);
+            if (rule && rule->mode != LOCK_MODE_OFF)
+                begin(sh, c, rule);
+        }
+    }
+}
+
+void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules) {
+    for (size_t i = 0; i < SHARDS && lock_rules_fence_count(rules) > 0; i++) {
+        shard_lock(&e->shards[i]);
+        fences_came(&e->shards[i], rules);
+        shard_unlock(&e->shards[i]);
+    }
 }
 
 void tenure_renumber(const struct claim *c, uint64_t fence) {
@@ -123,7 +149,7 @@ static bool held_since(const struct entry *en, uint64_t fence) {
 }
 
 /* Whether the answer says that the command has ended this lease, or has come after its end and before all other
- * holders. */
+ * holders. A script that finds the lock free may have been meant to extend it. */
 static bool released(const struct finish *f, uint64_t fence) {
     const struct lock_result *r = f->result;
     switch (r->outcome) {
@@ -133,7 +159,7 @@ static bool released(const struct finish *f, uint64_t fence) {
         return true;
     case LOCK_FREE:
     case LOCK_OPEN:
-        return !held_since(f->entry, fence);
+        return f->plan->verb != LOCK_SCRIPT && !held_since(f->entry, fence);
     default:
         return false;
     }

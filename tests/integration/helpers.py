@@ -1,7 +1,14 @@
-"""Functions shared by the tests of faults, redirects and topology."""
+"""Functions shared by several test modules: of faults, redirects and topology, of fences, of what is learnt."""
 
+import itertools
+
+import pytest
+
+import servers
 from resp import Error, encode
 from servers import until, valkey
+
+_serial = itertools.count(1)
 
 
 # What a server says that does not know a script.
@@ -28,6 +35,35 @@ def show_that_losers_release(holder, losers, name):
         loser.send(encode("SET", name, "loses", "NX", "PX", 60000) + encode("DEL", name))
     assert [(loser.read(), loser.read()) for loser in losers] == [(None, 0)] * 2
     assert holder("DEL", name) == 1
+
+
+def in_letters():
+    """A word that no other test has. Names that differ in digits alone would be of one family."""
+    return "n" + str(next(_serial)).translate(str.maketrans("0123456789", "abcdefghij"))
+
+
+def module_proxy(*lines):
+    """A fixture: a module's own proxy with these lines, before one Redis and before a cluster, which is its `backend`."""
+
+    @pytest.fixture(scope="module", params=["standalone", "cluster"])
+    def proxy(farm, request):
+        proxy = servers.Proxy(farm.backend(request.param), *lines)
+        proxy.backend = farm.backend(request.param)
+        yield proxy
+        proxy.stop()
+        proxy.remove()
+
+    return proxy
+
+
+def fenced_names(kind, word=None):
+    """Data and its lock: in one slot of a cluster, or in two (`far`). Nothing is known of the lock's family."""
+    word = word or in_letters()
+    return "%s:{%s}" % (kind, word), "lock:%s:%s" % (kind, word if kind == "far" else "{%s}" % word)
+
+
+def acquire(client, lock, ms="600000"):
+    until(lambda: client("SET", lock, "1", "NX", "PX", ms) == "OK", 10, "the lock")
 
 
 def keys_of(cluster):

@@ -14,6 +14,7 @@ import urllib.request
 import pytest
 
 import servers
+from helpers import module_proxy
 from resp import Client, Error, encode
 from servers import until
 from test_audit import incidents
@@ -33,14 +34,7 @@ AUDIT = [
     "fence alone:{*}* by lock:alone:* unlocked refuse",
 ]
 
-
-@pytest.fixture(scope="module", params=["standalone", "cluster"])
-def fenced(farm, request):
-    proxy = servers.Proxy(farm.backend(request.param), *AUDIT)
-    proxy.backend = farm.backend(request.param)
-    yield proxy
-    proxy.stop()
-    proxy.remove()
+fenced = module_proxy(*AUDIT)
 
 
 @pytest.fixture(params=[2, 3])

@@ -15,6 +15,7 @@ from resp import Client, Closed, Error, encode
 from servers import until
 from test_fences import AUDIT, fence_of, fenced, fresh, late_writes, lost, named, places, protocol, worker  # noqa: F401
 from test_reload import reloaded
+from test_takeover import ended, orphans, take_over  # noqa: F401: a fixture
 
 
 def words(text, key):
@@ -271,6 +272,33 @@ def test_the_proxy_stops(farm, start_proxy, connect):
             assert time.monotonic() - began < 15
             with pytest.raises((Closed, ConnectionError)):
                 a.read()
+
+
+@places
+def test_a_take_over(farm, start_proxy, connect, orphans, backend_kind, kind):  # noqa: F811
+    """The former process goes on with what its clients wait for: one gets its element, one hears that it has lost the lock,
+    which a client of the next process has acquired."""
+    proxy = start_proxy(farm.backend(backend_kind), *AUDIT, "shutdown-timeout 60")
+    a, b, watch = (connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in ("a", "b", "watch"))
+    (key, lock), (lost_key, lost_lock) = held(a, kind), held(b, kind)
+    for client, name in ((a, key), (b, lost_key)):
+        client.send(encode("BLPOP", name, "0"))
+    until(lambda: blocked(watch) == 2, what="both to wait")
+    take_over(proxy, orphans)
+    comer = connect(proxy, commands=[("CLIENT", "SETNAME", "comer")])
+    assert comer("RPUSH", key, "x") == 1
+    assert a.read() == [key, "x"]
+    assert comer("PROXY", "RELEASE", lost_lock) == 1
+    assert comer("SET", lost_lock, "1", "NX", "PX", "60000") == "OK"
+    reply = b.read()
+    assert isinstance(reply, Error) and reply.startswith("FENCED "), reply
+    assert comer("RPUSH", lost_key, "x") == 1
+    assert b("BLPOP", lost_key, "0").startswith("FENCED ")
+    assert comer("LPOP", lost_key) == "x"
+    assert a("DEL", lock) == 1
+    for client in (a, b, watch):
+        client.close()
+    ended(proxy, 10)
 
 
 def test_paused(farm, start_proxy, connect):

@@ -3,17 +3,17 @@
 A held the lock, B holds it now. Both are connections of one host without names, so that the proxy believes releases of one
 session for another. A's write answers FENCED and changes nothing."""
 
-import itertools
 import subprocess
 
 import pytest
 
 import servers
+from helpers import acquire, fenced_names, module_proxy
 from resp import Error
 from servers import until
 from test_fences import rows
+from test_reload import reloaded
 
-NUMBERS = itertools.count(1)
 CONFIG = [
     "lock lock:conn:* owner connection",
     "lock lock:client:* owner client",
@@ -25,17 +25,9 @@ CONFIG = [
     "fence sole:* by lock:sole:* unlocked refuse",
 ]
 
+proxy = module_proxy(*CONFIG)
 places = pytest.mark.parametrize("kind", ["near", "far"])
 forms = pytest.mark.parametrize("form", ["plain", "multi", "eval"])
-
-
-@pytest.fixture(scope="module", params=["standalone", "cluster"])
-def proxy(farm, request):
-    proxy = servers.Proxy(farm.backend(request.param), *CONFIG)
-    proxy.backend = farm.backend(request.param)
-    yield proxy
-    proxy.stop()
-    proxy.remove()
 
 
 @pytest.fixture(params=[2, 3])
@@ -47,17 +39,6 @@ def session(proxy, connect, request):
         return connect(proxy, commands=[("HELLO", str(request.param)), *name])
 
     return session
-
-
-def names(kind):
-    """Data and its lock: in one slot of a cluster, or in two (`far`). Nothing is known of the lock's family: names that
-    differ in digits alone would be of one."""
-    n = "n" + str(next(NUMBERS)).translate(str.maketrans("0123456789", "abcdefghij"))
-    return "%s:{%s}" % (kind, n), "lock:%s:%s" % (kind, n if kind == "far" else "{%s}" % n)
-
-
-def acquire(session, lock, ms="60000"):
-    until(lambda: session("SET", lock, "1", "NX", "PX", ms) == "OK", 10, "the lock")
 
 
 def write(session, key, form, *before):
@@ -100,7 +81,7 @@ def nothing_written(a, b, key, form):
 @pytest.mark.parametrize("kind", ["near", "conn", "sole"])
 def test_behind_a_lost_attempt_of_the_transaction(session, kind):
     a, b = session(), session()
-    key, lock = names(kind)
+    key, lock = fenced_names(kind)
     acquire(a, lock, "60")
     acquire(b, lock)
     for attempt in (("SETNX", lock, "1"), ("SET", lock, "1", "NX", "PX", "60000"),
@@ -117,7 +98,7 @@ def test_behind_a_lost_attempt_of_the_transaction(session, kind):
 def test_behind_a_lost_attempt_of_a_session_that_never_held(session, kind):
     """Another session of the same client holds the lock."""
     a, b = session(), session()
-    key, lock = names(kind)
+    key, lock = fenced_names(kind)
     acquire(b, lock)
     assert refused(write(a, key, "multi", ("SETNX", lock, "1")))
     assert b("GET", key) is None
@@ -126,7 +107,7 @@ def test_behind_a_lost_attempt_of_a_session_that_never_held(session, kind):
 @pytest.mark.parametrize("kind", ["near", "conn", "sole"])
 def test_behind_an_attempt_of_the_transaction_that_acquires(session, kind):
     a = session()
-    key, lock = names(kind)
+    key, lock = fenced_names(kind)
     acquire(a, lock, "60")
     acquire(session("other"), lock, "60")
     until(lambda: a("EXISTS", lock) == 0, 10, "the lease's end")
@@ -162,7 +143,7 @@ RELEASES = {
 @places
 def test_a_believed_release(session, kind, form, release):
     a, b, c = session(), session(), session()
-    key, lock = names(kind)
+    key, lock = fenced_names(kind)
     acquire(a, lock)
     RELEASES[release](c, lock)
     acquire(b, lock)
@@ -176,7 +157,7 @@ def test_a_believed_release(session, kind, form, release):
 @forms
 def test_a_believed_release_under_owner_connection(session, form, release):
     a, b, c = session(), session(), session()
-    key, lock = names("conn")
+    key, lock = fenced_names("conn")
     acquire(a, lock)
     RELEASES[release](c, lock)
     acquire(b, lock)
@@ -187,7 +168,7 @@ def test_a_believed_release_under_owner_connection(session, form, release):
 def test_an_operator_s_release_under_owner_client(session, form):
     """A and B are two clients: within one, all sessions write with what it holds."""
     a, b, c = session("a"), session("b"), session("c")
-    key, lock = names("client")
+    key, lock = fenced_names("client")
     acquire(a, lock)
     assert c("PROXY", "RELEASE", lock) == 1
     acquire(b, lock)
@@ -198,7 +179,7 @@ def test_an_operator_s_release_under_owner_client(session, form):
 def test_a_release_by_one_that_has_tried(session, kind):
     """The releasing session has lost an attempt before: its release is believed as a crossing of a pool."""
     a, b, c = session(), session(), session()
-    key, lock = names(kind)
+    key, lock = fenced_names(kind)
     acquire(c, lock)
     assert c("DEL", lock) == 1
     acquire(a, lock)
@@ -214,7 +195,7 @@ def test_a_release_by_one_that_has_tried(session, kind):
 @places
 def test_a_loser_s_refused_release(session, kind, form):
     a, b = session(), session()
-    key, lock = names(kind)
+    key, lock = fenced_names(kind)
     assert a("SET", lock, "1", "NX", "PX", "300") == "OK"
     # In one packet: a release that does not come at once behind the loss would be believed.
     lost, released = b.pipeline([("SET", lock, "1", "NX", "PX", "60000"), ("DEL", lock)])
@@ -230,13 +211,13 @@ def test_a_loser_s_refused_release(session, kind, form):
 def test_its_own_release_ends_it(session, kind):
     """A session that has released its lease is one that holds nothing (`unlocked pass`)."""
     a, b = session("a"), session("b")
-    key, lock = names(kind)
+    key, lock = fenced_names(kind)
     acquire(a, lock)
     assert a("DEL", lock) == 1
     acquire(b, lock)
     assert write(a, key, "plain") == "OK"
     # Its lease ends by itself; it releases before another session acquires.
-    key, lock = names(kind)
+    key, lock = fenced_names(kind)
     acquire(a, lock, "50")
     until(lambda: b("EXISTS", lock) == 0, 10, "the lease's end")
     assert a("DEL", lock) == 0
@@ -247,7 +228,7 @@ def test_its_own_release_ends_it(session, kind):
 @places
 def test_its_refused_release_does_not(session, kind):
     a, b = session("a"), session("b")
-    key, lock = names(kind)
+    key, lock = fenced_names(kind)
     acquire(a, lock, "50")
     acquire(b, lock)
     assert a("DEL", lock) == 0
@@ -255,6 +236,40 @@ def test_its_refused_release_does_not(session, kind):
     assert b("DEL", lock) == 1
     assert a("DEL", lock) == 0
     assert refused(write(a, key, "plain"))
+
+
+# ---- a fence that comes later -----------------------------------------------------------------------------------------
+
+
+ENDS = {
+    "believed": (lambda c, lock: None, lambda c, lock: c("DEL", lock)),
+    "operator": (lambda c, lock: None, lambda c, lock: c("PROXY", "RELEASE", lock)),
+    "time before": (lambda c, lock: c("PEXPIRE", lock, "1") and until(lambda: c("EXISTS", lock) == 0, 10, "its end"),
+                    lambda c, lock: None),
+    "time after": (lambda c, lock: None,
+                   lambda c, lock: c("PEXPIRE", lock, "1") and until(lambda: c("EXISTS", lock) == 0, 10, "its end")),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@forms
+@places
+def test_a_lease_from_before_the_fence(proxy, start_proxy, connect, kind, form, end):
+    """A reload adds the fence while A holds the lock, or has lost it and nobody has acquired it since."""
+    late_fence = start_proxy(proxy.backend, "lock lock:*")
+    a, b, c = (connect(late_fence) for _ in range(3))
+    key, lock = fenced_names(kind)
+    before, after = ENDS[end]
+    assert a("SETNX", lock, "1") == 1
+    before(c, lock)
+    assert reloaded(late_fence, "fence near:* by lock:near:*", "fence far:{*}* by lock:far:*", client=c) == "OK"
+    assert end == "time before" or write(a, key, form) == "OK" and c("DEL", key) == 1
+    after(c, lock)
+    acquire(b, lock)
+    nothing_written(a, b, key, form)
+    assert b("DEL", lock) == 1
+    acquire(a, lock)
+    assert write(a, key, form) == "OK"
 
 
 # ---- 4: other databases ------------------------------------------------------------------------------------------------
@@ -275,7 +290,7 @@ def test_other_databases(session, proxy, form, name):
     if isinstance(proxy.backend, servers.RedisCluster):
         pytest.skip("a cluster has one database")
     a, b = session(name), session()
-    key, lock = names("near")
+    key, lock = fenced_names("near")
     other = "other:" + key.split(":")[1]
     acquire(a, lock, "50")
     acquire(b, lock)
@@ -315,12 +330,12 @@ def test_a_fence_says_what_it_cannot_tell_apart(proxy, start_proxy, connect):
         assert silent not in one.log()
     said = lambda client: [line for line in client("PROXY", "ADVISE") if BLUR in line]  # noqa: E731
     a = connect(one, commands=[("CLIENT", "SETNAME", "a")])
-    key, lock = names("near")
+    key, lock = fenced_names("near")
     acquire(a, lock)
     assert a("SET", key, "1") == "OK"
     assert said(a) == []
     b = connect(one)
-    key, lock = names("near")
+    key, lock = fenced_names("near")
     acquire(b, lock)
     assert b("SET", key, "1") == "OK"
     assert len(said(a)) == 1

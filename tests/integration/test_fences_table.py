@@ -3,17 +3,14 @@ lock of its data in every way: FENCED or a clear error, and nothing is written.
 
 A command without a template fails test_every_write_command_has_a_template: docs/limits.md names what passes."""
 
-import itertools
-
 import pytest
 
 import servers
+from helpers import acquire, fenced_names, in_letters, module_proxy
 from resp import Error, encode
-from servers import until
 from test_fences import WRITES
 from test_takeover import orphans, take_over  # noqa: F401
 
-NUMBERS = itertools.count(1)
 CONFIG = ["lock lock:*", "fence data:* by lock:data:*", "fence sole:* by lock:sole:* unlocked refuse", "fence far:{*}* by lock:far:*",
           "shutdown-timeout 60"]
 
@@ -65,13 +62,7 @@ TEMPLATES.update({
 KEYLESS = {"flushall", "flushdb", "swapdb", "function|delete", "function|flush", "function|load", "function|restore"}
 
 
-@pytest.fixture(scope="module", params=["standalone", "cluster"])
-def proxy(farm, request):
-    proxy = servers.Proxy(farm.backend(request.param), *CONFIG)
-    proxy.backend = farm.backend(request.param)
-    yield proxy
-    proxy.stop()
-    proxy.remove()
+proxy = module_proxy(*CONFIG)
 
 
 def write_commands(direct):
@@ -99,9 +90,9 @@ def test_every_write_command_has_a_template(proxy):
 
 class Data:
     def __init__(self, kind, db=0):
-        n = "t" + str(next(NUMBERS)).translate(str.maketrans("0123456789", "abcdefghij"))
-        self.lock = "lock:%s:%s" % (kind, n if kind == "far" else "{%s}" % n)
-        self.names = {"K": "%s:{%s}" % (kind, n), "O": "other:{%s}" % n, "P": "third:{%s}" % n}
+        n = in_letters()
+        key, self.lock = fenced_names(kind, n)
+        self.names = {"K": key, "O": "other:{%s}" % n, "P": "third:{%s}" % n}
         self.db = db
 
     def words(self, words):
@@ -109,10 +100,6 @@ class Data:
 
     def keys(self):
         return list(self.names.values())
-
-
-def acquire(client, lock, ms="600000"):
-    until(lambda: client("SET", lock, "1", "NX", "PX", ms) == "OK", 10, "the lock")
 
 
 def by_time(a, b, c, lock):

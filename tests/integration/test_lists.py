@@ -859,3 +859,20 @@ def test_proxy_killed(proxy, backend, start_proxy, connect, key):
     first.kill()
     assert c("LRANGE", name, 0, 0) == ["a:1"]
     until(lambda: c("LRANGE", name, 0, 0) == ["c:1"], 15, "the leases' end")
+
+
+def test_a_proxy_whose_rule_lacks_list(backend, start_proxy, connect, key):
+    """It passes list commands as they came (docs/limits.md). Commands of other kinds are checked there, too."""
+    name = key("lock:lacks")
+    guarding, other = start_proxy(backend, "lock lock:* kind list"), start_proxy(backend, "lock lock:*")
+    holder, waiter = (connect(guarding, commands=[("CLIENT", "SETNAME", n)]) for n in ("holder", "waiter"))
+    third = connect(other, commands=[("CLIENT", "SETNAME", "third")])
+    assert holder("RPUSH", name, "h") == 1 and holder("LRANGE", name, "0", "0") == ["h"]
+    assert waiter("RPUSH", name, "w") == 2 and waiter("LRANGE", name, "0", "0") == ["h"]
+    assert third("DEL", name) == 0 and third("EXPIRE", name, "1") == 0
+    assert third("SET", name, "1").startswith("LOCKED ")
+    assert holder("LRANGE", name, "0", "-1") == ["h", "w"]
+    assert third("LPOP", name) == "h"
+    assert waiter("LRANGE", name, "0", "0") == ["w"]
+    assert holder("LREM", name, "1", "h") == 0
+    assert waiter("LREM", name, "1", "w") == 1

@@ -8,8 +8,8 @@ import time
 import pytest
 
 import servers
-from helpers import show_that_losers_release
-from resp import Client, Error, encode
+from helpers import in_letters, show_that_losers_release
+from resp import Error, encode
 from servers import until
 
 serial = itertools.count(1)
@@ -32,23 +32,14 @@ def doors(farm):
 
 
 @pytest.fixture
-def opened(doors, backend):
-    proxy, clients, before = doors(backend), [], {}
-
-    def one(protocol=2):
-        client = Client(proxy.address, commands=[("HELLO", 3)] if protocol == 3 else ())
-        clients.append(client)
-        return client
-
-    yield one
-    for client in clients:
-        client.close()
+def opened(doors, backend, connect):
+    return lambda protocol=2: connect(doors(backend), commands=[("HELLO", 3)] if protocol == 3 else ())
 
 
 @pytest.fixture
 def key():
     """Of a family of its own: names that differ in digits alone are of one."""
-    return "lock:rec:%s:{1}" % str(next(serial)).translate(str.maketrans("0123456789", "klmnopqrst"))
+    return "lock:rec:%s:{1}" % in_letters()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 import servers
 from resp import encode
+from test_takeover import ended, orphans, take_over  # noqa: F401: a fixture
 
 RULES = ["lock lock:long:* wait 60s", "lock lock:short:* wait 300ms", "lock lock:release:* wait 60s on-disconnect release",
          "lock lock:place:* wait 1500ms", "lock lock:none:* wait 0", "lock lock:*"]
@@ -430,6 +431,29 @@ def test_leaving_answers_those_who_wait(own, key):
     holder.close()
     second.close()
     assert proxy.process.wait(10) == 0
+
+
+def test_a_take_over_answers_those_who_wait(own, connect, key, orphans):  # noqa: F811
+    """SIGUSR2: the former process serves the clients that are there, and none of them waits any more. Clients of the next
+    process wait for the same lock."""
+    name = key("lock:over")
+    proxy, worker = own("lock lock:* wait 100s", "shutdown-timeout 100")
+    holder, *waiters = (worker() for _ in range(3))
+    assert holder("SETNX", name, 1) == 1
+    for form, client in zip(("SETNX", "SET NX PX"), waiters):
+        client.send(encode(*words(form, name, "2")))
+    await_waiting(holder, 2)
+    take_over(proxy, orphans)
+    assert [client.read() for client in waiters] == [0, None]
+    assert waiters[0]("SETNX", name, 2) == 0  # at once
+    comer = connect(proxy, commands=[("CLIENT", "SETNAME", "comer")])
+    comer.send(encode("SETNX", name, 3))
+    await_waiting(connect(proxy), 1)
+    assert holder("DEL", name) == 1
+    assert comer.read() == 1
+    for client in (holder, *waiters):
+        client.close()
+    ended(proxy, 10)
 
 
 def test_lost_node(start_redis, start_proxy, connect):

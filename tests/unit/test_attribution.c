@@ -1288,6 +1288,25 @@ static void c4_a_losers_release_is_believed_later(void **state) {
     }
 }
 
+/* A loser's release is decided about while nobody holds the lock. It meets an acquisition that was on its way. */
+static void c4_a_losers_release_while_nobody_holds_ends_no_lease(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    struct lock_plan plan;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "app");
+    take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    lapse(f, "lock:x", 1000);
+    begin(f, &b, LOCK_RELEASE, "lock:x", &plan);
+    take(f, &c, "lock:x");
+    struct lock_result r = released_by(lease_of("lock:x"), &b, &plan);
+    finish(f, &b, &plan, &r);
+    assert_int_equal(r.outcome, LOCK_HELD);
+    assert_int_equal(votes(f, &a, "lock:x"), 0);
+    assert_true(give(f, &c, "lock:x"));
+}
+
 /* A key speaks for itself once enough was lost there: several applications may work under one family. */
 static void c4_a_contended_key_is_judged_by_itself(void **state) {
     struct fixture *f = *state;
@@ -1512,6 +1531,67 @@ static void e_a_write_is_late_all_the_same(void **state) {
     w = engine_writing(f->engine, &a, &key, f->now_ms);
     assert_int_equal(w.how, WRITER_LATE);
     assert_int_equal(w.fence, lost);
+}
+
+/* A session whose release is refused has lost its lease all the same: its writes are late until it acquires again. */
+static void e_a_refused_release_leaves_its_session_late(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, stranger;
+    struct lock_key key = key_of("lock:x");
+    f->rule.fenced = true;
+    open_as(f, &a, 1, "app");
+    open_as(f, &stranger, 2, "other");
+    take(f, &a, "lock:x");
+    uint64_t lost = lease_of("lock:x")->fence;
+    lapse(f, "lock:x", 1000);
+    take(f, &stranger, "lock:x");
+    for (unsigned i = 0; i < 2; i++) {
+        assert_false(give(f, &a, "lock:x"));
+        struct lock_writing w = engine_writing(f->engine, &a, &key, f->now_ms);
+        assert_int_equal(w.how, WRITER_LATE);
+        assert_int_equal(w.fence, lost);
+    }
+    assert_true(give(f, &stranger, "lock:x"));
+    assert_false(give(f, &a, "lock:x"));
+    assert_int_equal(engine_writing(f->engine, &a, &key, f->now_ms).how, WRITER_LATE);
+    take(f, &a, "lock:x");
+    assert_true(give(f, &a, "lock:x"));
+    assert_int_equal(engine_writing(f->engine, &a, &key, f->now_ms).how, WRITER_NONE);
+}
+
+/* A reload brings a fence. One lease is known by then, and one is answered later, under the rules from before. */
+static void e_a_fence_that_comes_counts_for_earlier_leases(void **state) {
+    struct fixture *f = *state;
+    static const char *const RULE[] = {"lock:*"}, *const FENCE[] = {"data:*", "by", "lock:*"};
+    struct lock_rules *before = lock_rules_new(), *after = lock_rules_new();
+    struct lock_session a, b;
+    struct lock_key keys[] = {key_of("lock:x"), key_of("lock:y")};
+    struct lock_plan plan;
+    char error[128];
+    assert_null(lock_rules_add(before, RULE, 1, error, sizeof(error)));
+    assert_null(lock_rules_add(after, RULE, 1, error, sizeof(error)));
+    assert_null(lock_rules_add_fence(after, FENCE, 3, error, sizeof(error)));
+    open_two(f, &a, &b);
+    for (unsigned i = 0; i < 2; i++) {
+        struct lock_result r = result(LOCK_GRANTED, ++f->fence);
+        r.pttl_ms = 1000;
+        engine_begin(f->engine, &a, LOCK_ACQUIRE, &keys[i], lock_rules_get(before, 0), 3, false, f->now_ms, &plan);
+        if (i == 1) {
+            lock_rules_fenced_by(before, after);
+            engine_fences_came(f->engine, after);
+        }
+        finish(f, &a, &plan, &r);
+    }
+    for (unsigned i = 0; i < 2; i++) { /* a release by another connection is believed */
+        struct lock_result r = result(LOCK_RELEASED, f->fence - 1 + i);
+        engine_begin(f->engine, &b, LOCK_RELEASE, &keys[i], lock_rules_get(after, 0), 3, false, f->now_ms, &plan);
+        finish(f, &b, &plan, &r);
+        struct lock_writing w = engine_writing(f->engine, &a, &keys[i], f->now_ms);
+        assert_int_equal(w.how, WRITER_LATE);
+        assert_int_equal(w.fence, r.fence);
+    }
+    lock_rules_unref(before);
+    lock_rules_unref(after);
 }
 
 /* The next holder may be faster than the clock here. */
@@ -2635,6 +2715,7 @@ int main(void) {
         CASE(c4_some_are_never_held_back),
         CASE(c4_over_a_session_that_is_one_workers_a_losers_release_is_refused),
         CASE(c4_a_losers_release_is_believed_later),
+        CASE(c4_a_losers_release_while_nobody_holds_ends_no_lease),
         CASE(c4_a_contended_key_is_judged_by_itself),
         CASE(c4_a_second_release_outweighs_quiet_losses),
         CASE(c4_by_chance_is_no_vote),
@@ -2645,6 +2726,8 @@ int main(void) {
         CASE(d_two_releases_in_a_row_show_a_pool_by_their_number),
         CASE(e_a_suspicious_lease_that_ends_says_nothing),
         CASE(e_a_write_is_late_all_the_same),
+        CASE(e_a_refused_release_leaves_its_session_late),
+        CASE(e_a_fence_that_comes_counts_for_earlier_leases),
         CASE(an_overrun_is_told_by_who_acquires_next),
         CASE(the_longest_expiry_of_all_is_one),
         CASE(f_who_may_set_an_expiry),
