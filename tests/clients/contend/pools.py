@@ -179,6 +179,7 @@ class Batch:
 
     def note_incidents(self, proxy):
         """What the proxy has refused or found amiss, by kind. `shared` only says that it has come to know a pool."""
+        proxy.check()  # if it crashed, that is what went wrong
         with proxy.client() as c:
             for row in c("PROXY", "INCIDENTS", 1000):
                 row = row if isinstance(row, dict) else dict(zip(row[0::2], row[1::2]))
@@ -195,7 +196,7 @@ class Batch:
                     try:
                         job.result()
                     except contend.Disturbed as error:
-                        family.error = str(error)
+                        family.error += ("; " if family.error else "") + str(error)
                 if again:
                     again.result()
             for proxy in self.proxies:
@@ -249,7 +250,7 @@ class Row:
 
     def __init__(self, families):
         self.families = families
-        done = [f for f in families if not f.error]
+        self.done = done = [f for f in families if not f.error]
         self.acquired = {t: sum(f.counts[t].acquired for f in done) for t in (OFF, PROXY)}
         self.losers = [f for f in done if f.lost[PROXY]]
         self.lost = sum(len(f.lost[PROXY]) for f in done)
@@ -279,7 +280,7 @@ def failures(rows, whole):
     if whole.stood:
         wrong.append("%d locks stood with nobody at work, up to %d ms" % (len(whole.stood), whole.longest_ms))
     for name, row in rows.items():
-        if row.share() < SHARE:
+        if row.done and row.share() < SHARE:
             wrong.append("%s: %.2f of the acquisitions under `mode off`" % (name, row.share()))
         if row.doubles[PROXY]:
             wrong.append("%s: %d double entries" % (name, row.doubles[PROXY]))
@@ -373,8 +374,15 @@ def main(words):
     commands, absent = contend.prepare(wanted, shop)
     present = [c for c in wanted if c.name in commands]
     families = (own_families if options.own else pool_families)(present, options.families, random.Random(options.seed))
-    incidents = run(contend.Bench(commands, shop, seed=options.seed), families, "cluster" if options.cluster else "standalone",
-                    options.seconds, options.proxies, options.restart, options.at_once, options.minutes, tell)
+    incidents, broken = collections.Counter(), []
+    try:
+        incidents = run(contend.Bench(commands, shop, seed=options.seed), families, "cluster" if options.cluster else "standalone",
+                        options.seconds, options.proxies, options.restart, options.at_once, options.minutes, tell)
+    except (AssertionError, OSError) as error:  # a server that did not start, a proxy that crashed or does not answer
+        broken = ["%s: %s" % (type(error).__name__, error)]
+        tell(broken[0])
+        for family in families:
+            family.error = family.error or ("" if PROXY in family.longest_ms and OFF in family.longest_ms else NOT_BEGUN)
     print(table(families, options.own, options.markdown))
     if worst(families):
         print("\n" + worst(families))
@@ -385,6 +393,7 @@ def main(words):
     for name, why in absent.items():
         print("not run: %s: %s" % (name, why))
     wrong = (own_failures if options.own else failures)(by_client(families), Row(families)) if families else ["nothing was run"]
+    wrong = broken + wrong
     for text in wrong:
         print("FAILED: " + text)
     print("%d families, %d bounds FAILED; seed %d; %.0f s" % (len(families), len(wrong), options.seed, time.monotonic() - started))
