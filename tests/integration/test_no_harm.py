@@ -15,6 +15,7 @@ sys.path.insert(0, os.path.join(servers.ROOT, "tests", "clients", "contend"))
 
 import judge  # noqa: E402
 import pools  # noqa: E402
+import program  # noqa: E402
 import run as contend  # noqa: E402
 import standing  # noqa: E402
 
@@ -66,6 +67,55 @@ def test_own_connections_are_no_pool(backend_kind, rng, record_property):
     assert whole.doubles[pools.OFF] > 10, "without attribution nothing went wrong, so this shows nothing" + told
     assert not whole.doubles[pools.PROXY], told
     assert not whole.late_writes[pools.PROXY], told
+
+
+# ---- how programs are run -------------------------------------------------------------------------
+
+WAITS = "import sys, time; print('ready', flush=True); sys.stdin.readline(); print('{}' if len(sys.argv) > 2 else '', flush=True); "
+
+
+def python(text, *words):
+    return ["/usr/bin/python3", "-c", text, *words]
+
+
+def why(*args, **options):
+    with pytest.raises(program.Disturbed) as caught:
+        program.run(*args, **options)
+    return str(caught.value)
+
+
+def test_a_program_that_does_not_end_is_killed_with_its_children(monkeypatch, tmp_path):
+    monkeypatch.setattr(program, "END", 0)
+    note = tmp_path / "pid"
+    text = ("import subprocess, time; child = subprocess.Popen(['setsid', 'sleep', '300']); open(%r, 'w').write(str(child.pid)); "
+            "print('ready', flush=True); time.sleep(300)" % str(note))
+    assert why(python(text), 1, program.Gate(1)).startswith("not done after 1 s (2 processes used ")
+    child = int(note.read_text())
+    servers.until(lambda: program.stat(child) is None or program.stat(child)[0] == "Z", 10, "the child's end")
+
+
+def test_a_program_that_does_not_get_ready_holds_up_no_other(monkeypatch):
+    monkeypatch.setattr(program, "START", 1)
+    gate = program.Gate(2)
+    assert why(python("import time; time.sleep(300)"), 1, gate).startswith("not ready after 1 s (1 processes used ")
+    assert not gate.opened.is_set()
+    assert program.run(python(WAITS, "any"), 1, gate) == {}
+    assert gate.opened.is_set()
+
+
+def test_a_program_that_fails_says_why():
+    assert why(python("import sys; sys.exit('no such key')"), 1) == "status 1: no such key"
+    assert why(python("print('nothing to tell')"), 1) == "it said: nothing to tell\n"
+    assert why(python("import sys; sys.exit('no such key')"), 1, program.Gate(1)) == "status 1: no such key"
+
+
+def test_families_that_are_not_begun_in_time_fail(rng):
+    """The limit of the whole run: the table has what was run, and the rest counts as a failure."""
+    present, commands, shop = prepared([c for c in pools.POOLS if c.name == "redis-py, LIFO"])
+    families, told = pools.pool_families(present, 2, rng), []
+    pools.run(contend.Bench(commands, shop), families, seconds=0.5, at_once=1, minutes=1e-6, tell=told.append)
+    assert [f.error for f in families] == ["", pools.NOT_BEGUN] and len(told) == 1, (told, [f.error for f in families])
+    assert "1 families were not begun in time" in pools.failures(pools.by_client(families), pools.Row(families))
 
 
 # ---- how time and writes are counted --------------------------------------------------------------

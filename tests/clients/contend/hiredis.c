@@ -311,6 +311,17 @@ static void print(const struct worker *workers, int count) {
     }
 }
 
+/* With ready=1 the workers begin when a line comes (program.py). */
+static void await_start(void) {
+    char line[16];
+    if (strcmp(optional("ready", "0"), "0") == 0)
+        return;
+    puts("ready");
+    fflush(stdout);
+    if (!fgets(line, sizeof(line), stdin))
+        fail("no line that says to begin");
+}
+
 int main(int argc, char **argv) {
     words = argc - 1;
     word = argv + 1;
@@ -324,6 +335,7 @@ int main(int argc, char **argv) {
         fail("too many connections");
     for (int i = 0; i < connection_count; i++)
         open_connection(i);
+    await_start();
     long long began = now(), end = began + (long long)(number("seconds") * 1e6);
     for (int n = 0; n < count; n++) {
         workers[n].end = end;

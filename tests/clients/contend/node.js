@@ -5,6 +5,7 @@
 'use strict';
 
 const { randomUUID } = require('node:crypto');
+const { once } = require('node:events');
 const net = require('node:net');
 
 const [name, ...words] = process.argv.slice(2);
@@ -167,8 +168,17 @@ class Worker {
     }
 }
 
+// With ready=1 the workers begin when a line comes (program.py).
+async function awaitStart() {
+    if (!o.ready) return;
+    process.stdout.write('ready\n');
+    await once(process.stdin, 'data');
+    process.stdin.destroy();
+}
+
 async function main() {
     const client = await connect();
+    await awaitStart();
     const workers = Array.from({ length: o.workers }, (_, n) => new Worker(n, client));
     const began = now();
     const end = began + o.seconds * 1e6;

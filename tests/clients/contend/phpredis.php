@@ -242,7 +242,8 @@ foreach (array_slice($argv, 1) as $word) {
     $options[$name] = in_array($name, ['host', 'port', 'key', 'value']) ? $text : $text + 0;
 }
 $server = isset($options['connections']) ? new Server($options['connections']) : null;
-$start = now() + 50000;
+$main = getmypid();
+register_shutdown_function(fn () => getmypid() === $main && $server?->stop()); // after an error, too
 $children = [];
 for ($number = 0; $number < $options['workers']; $number++) {
     [$mine, $its] = stream_socket_pair(STREAM_PF_UNIX, STREAM_SOCK_STREAM, 0);
@@ -250,20 +251,39 @@ for ($number = 0; $number < $options['workers']; $number++) {
     if ($pid === 0) {
         fclose($mine);
         $worker = new Worker($number, $options, $server?->port);
-        $worker->run($start);
+        fwrite($its, "connected\n");
+        $worker->run((int) fgets($its));
         fwrite($its, json_encode([$worker->attempts, $worker->freed, $worker->sections]));
         exit(0);
     }
     fclose($its);
     $children[$pid] = $mine;
 }
+foreach ($children as $stream) {
+    if (fgets($stream) === false) {
+        fwrite(STDERR, "a worker did not connect\n");
+        exit(1);
+    }
+}
+if ($options['ready'] ?? 0) { // program.py
+    echo "ready\n";
+    fgets(STDIN);
+}
+$start = now() + 20000;
+foreach ($children as $stream) {
+    fwrite($stream, "$start\n");
+}
 $total = ['version' => phpversion('redis'), 'began' => $start, 'attempts' => 0, 'freed' => 0, 'sections' => []];
 foreach ($children as $pid => $stream) {
-    [$attempts, $freed, $sections] = json_decode(stream_get_contents($stream));
+    $said = json_decode(stream_get_contents($stream));
+    if ($said === null) {
+        fwrite(STDERR, "a worker ended before its time\n");
+        exit(1);
+    }
+    [$attempts, $freed, $sections] = $said;
     $total['attempts'] += $attempts;
     $total['freed'] += $freed;
     $total['sections'] = array_merge($total['sections'], $sections);
     pcntl_waitpid($pid, $status);
 }
-$server?->stop();
 echo json_encode($total), "\n";

@@ -1,13 +1,14 @@
 """No harm: pools of real clients whose workers are never late lose nothing on the default rule, from the first command on.
 
-    pools.py [--families N] [--seconds S] [--cluster] [--proxies 2] [--restart] [--only NAME] ...
-    pools.py --own [--families N] [--seconds S] [--cluster] [--proxies 2] [--only NAME] ...
+    pools.py [--families N] [--seconds S] [--cluster] [--proxies 2] [--restart] [--only NAME] [--minutes M] ...
+    pools.py --own [--families N] [--seconds S] [--cluster] [--proxies 2] [--only NAME] [--minutes M] ...
 
 A family is a key whose pattern no proxy has seen, with a pool of its own: 4 or 8 workers, 3 or 10 connections, a lease of a
 minute. Its workers contend for a lock under the default rule, and as many others at the same time for a lock of the same
 proxy under `mode off`. No connection has a name, and all come from one address. Families run side by side, in batches; each
 batch has fresh proxies. With --restart the proxies are stopped and started in the middle of each batch. With --proxies 2 a
-pool's connections go to the proxies by turns.
+pool's connections go to the proxies by turns. The programs of a batch begin at the same moment, and each batch tells a line of
+progress on standard error. A program has a time limit (program.py), and the line of a batch says which program did not end.
 
 --own: workers with a connection each, losers that release, and sections that outlive their leases, also with writes behind a
 fence. The table then has double entries and late writes.
@@ -29,6 +30,7 @@ if HERE not in sys.path:
     sys.path.insert(0, HERE)
 
 import judge  # noqa: E402
+import program  # noqa: E402
 import run as contend  # noqa: E402
 import servers  # noqa: E402
 import standing  # noqa: E402
@@ -42,6 +44,7 @@ LONGEST_MS = 2000  # how long a lock may stand without a worker at work, beyond 
 SHARE = 0.9  # of the acquisitions under `mode off`
 AT_ONCE = 6  # families, with two programs each
 OWN_AT_ONCE = 12  # these mostly sleep
+NOT_BEGUN = "not begun in time"
 BOUNDS = """of 200 families at most 2 lose a holder's release (of fewer than 200, 1); none stands for more than two seconds;
 acquisitions are at least 0.9 of those under `mode off`; workers with connections of their own: no double entry through a
 release, and no late write behind a fence."""
@@ -140,6 +143,7 @@ class Batch:
         self.restart = restart
         self.outages = []
         self.incidents = collections.Counter()
+        self.gate = program.Gate(2 * len(families))  # all workers begin at the same moment
         self.proxies = [servers.Proxy(backend, *RULES) for _ in range(proxies)]
 
     def words(self, family, target):
@@ -151,7 +155,7 @@ class Batch:
         return ["%s=%s" % item for item in words.items()]
 
     def one(self, family, target):
-        said = self.bench.program(family.contender, target, self.words(family, target), self.seconds)
+        said = self.bench.program(family.contender, target, self.words(family, target), self.seconds, self.gate)
         sections, began = said["sections"], said["began"]
         family.version = said["version"]
         family.counts[target] = judge.count(sections, family.lease, said["freed"])
@@ -160,16 +164,9 @@ class Batch:
         family.longest_ms[target] = standing.longest(sections, began, began + self.seconds * judge.SECOND,
                                                      family.poll[1] * 1000, self.outages) / 1000
 
-    def connected(self):
-        def count(proxy):
-            with proxy.client() as c:
-                return int(c("PROXY", "INFO", "clients").split("clients_connected:")[1].split()[0])
-
-        return sum(count(proxy) for proxy in self.proxies)
-
     def start_again(self):
         """Half way through, each proxy is stopped and started."""
-        servers.until(lambda: self.connected() > 3 * len(self.families), 20, "the workers' connections", 0.05)
+        self.gate.wait()
         time.sleep(self.seconds / 2)
         for proxy in self.proxies:
             self.note_incidents(proxy)
@@ -182,6 +179,7 @@ class Batch:
 
     def note_incidents(self, proxy):
         """What the proxy has refused or found amiss, by kind. `shared` only says that it has come to know a pool."""
+        proxy.check()  # if it crashed, that is what went wrong
         with proxy.client() as c:
             for row in c("PROXY", "INCIDENTS", 1000):
                 row = row if isinstance(row, dict) else dict(zip(row[0::2], row[1::2]))
@@ -198,7 +196,7 @@ class Batch:
                     try:
                         job.result()
                     except contend.Disturbed as error:
-                        family.error = str(error)
+                        family.error += ("; " if family.error else "") + str(error)
                 if again:
                     again.result()
             for proxy in self.proxies:
@@ -212,15 +210,33 @@ class Batch:
                 proxy.remove()
 
 
-def run(bench, families, kind="standalone", seconds=3.0, proxies=1, restart=False, at_once=AT_ONCE):
-    """Runs all of them on one Redis or a cluster, in batches. Returns the incidents of the proxies, by kind."""
+def shortly(families):
+    """A batch, in a line, and a line for each family whose programs did not end."""
+    row = Row(families)
+    text = "share %.2f, %d lost releases, longest %d ms" % (row.share(), row.lost, row.longest_ms)
+    return "\n".join([text] + ["DISTURBED: %s: %s" % (f.text(), f.error) for f in families if f.error])
+
+
+def run(bench, families, kind="standalone", seconds=3.0, proxies=1, restart=False, at_once=AT_ONCE,
+        minutes=None, tell=lambda text: None):
+    """Runs all of them on one Redis or a cluster, in batches, of which only the first begins after so many minutes; a family of a later one
+    has that as its error. Tells a line a batch. Returns the incidents of the proxies, by kind."""
     incidents = collections.Counter()
+    began = time.monotonic()
     backend = servers.RedisServer() if kind == "standalone" else servers.RedisCluster()
     try:
         for start in range(0, len(families), at_once):
-            batch = Batch(bench, backend, families[start : start + at_once], seconds, proxies, restart)
+            some = families[start : start + at_once]
+            since = time.monotonic()
+            if minutes and start and since - began > 60 * minutes:
+                for family in families[start:]:
+                    family.error = NOT_BEGUN
+                break
+            batch = Batch(bench, backend, some, seconds, proxies, restart)
             batch.run()
             incidents += batch.incidents
+            tell("%d of %d families; this batch took %.1f s; load %.1f; %s" % (
+                start + len(some), len(families), time.monotonic() - since, os.getloadavg()[0], shortly(some)))
     finally:
         backend.stop()
     return incidents
@@ -234,7 +250,7 @@ class Row:
 
     def __init__(self, families):
         self.families = families
-        done = [f for f in families if not f.error]
+        self.done = done = [f for f in families if not f.error]
         self.acquired = {t: sum(f.counts[t].acquired for f in done) for t in (OFF, PROXY)}
         self.losers = [f for f in done if f.lost[PROXY]]
         self.lost = sum(len(f.lost[PROXY]) for f in done)
@@ -248,16 +264,23 @@ class Row:
         return self.acquired[PROXY] / max(1, self.acquired[OFF])
 
 
+def disturbances(whole):
+    """What kept families from their end, a text a family, and one for all that were not begun."""
+    wrong = ["%s: %s" % (f.text(), f.error) for f in whole.families if f.error and f.error != NOT_BEGUN]
+    late = len([f for f in whole.families if f.error == NOT_BEGUN])
+    return wrong + (["%d families were not begun in time" % late] if late else [])
+
+
 def failures(rows, whole):
     """The bounds that do not hold, of rows by client's name and of the whole, for pools."""
-    wrong = ["%s: %s" % (f.text(), f.error) for f in whole.families if f.error]
+    wrong = disturbances(whole)
     allowed = max(1, int(len(whole.families) * LOST_FAMILIES))
     if len(whole.losers) > allowed:
         wrong.append("%d of %d families lost a holder's release, at most %d may" % (len(whole.losers), len(whole.families), allowed))
     if whole.stood:
         wrong.append("%d locks stood with nobody at work, up to %d ms" % (len(whole.stood), whole.longest_ms))
     for name, row in rows.items():
-        if row.share() < SHARE:
+        if row.done and row.share() < SHARE:
             wrong.append("%s: %.2f of the acquisitions under `mode off`" % (name, row.share()))
         if row.doubles[PROXY]:
             wrong.append("%s: %d double entries" % (name, row.doubles[PROXY]))
@@ -266,7 +289,7 @@ def failures(rows, whole):
 
 def own_failures(rows, whole):
     """The same, for workers with connections of their own."""
-    wrong = ["%s: %s" % (f.text(), f.error) for f in whole.families if f.error]
+    wrong = disturbances(whole)
     for name, row in rows.items():
         if row.doubles[PROXY]:
             wrong.append("%s: %d double entries through a release" % (name, row.doubles[PROXY]))
@@ -324,12 +347,18 @@ def arguments(words):
     parser.add_argument("--restart", action="store_true", help="of the proxies, in the middle")
     parser.add_argument("--only", action="append", choices=[c.name for c in POOLS + OWN], metavar="NAME", help="of a client")
     parser.add_argument("--at-once", type=int, help="families")
+    parser.add_argument("--minutes", type=float, default=60, help="after which no further batch begins")
     parser.add_argument("--markdown", action="store_true", help="for the documentation")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1000000)
     options = parser.parse_args(words)
     options.seconds = options.seconds or (8.0 if options.own else 3.0)
     options.at_once = options.at_once or (OWN_AT_ONCE if options.own else AT_ONCE)
     return options
+
+
+def tell(text):
+    """Progress."""
+    print("pools.py: " + text, file=sys.stderr, flush=True)
 
 
 def main(words):
@@ -341,20 +370,30 @@ def main(words):
     shop = contend.Workshop()
     wanted = [c for c in (OWN if options.own else POOLS) if c.quick or not options.quick]
     wanted = [c for c in wanted if not options.only or c.name in options.only]
+    tell("preparing %d clients" % len(wanted))
     commands, absent = contend.prepare(wanted, shop)
     present = [c for c in wanted if c.name in commands]
     families = (own_families if options.own else pool_families)(present, options.families, random.Random(options.seed))
-    incidents = run(contend.Bench(commands, shop, seed=options.seed), families, "cluster" if options.cluster else "standalone",
-                    options.seconds, options.proxies, options.restart, options.at_once)
+    incidents, broken = collections.Counter(), []
+    try:
+        incidents = run(contend.Bench(commands, shop, seed=options.seed), families, "cluster" if options.cluster else "standalone",
+                        options.seconds, options.proxies, options.restart, options.at_once, options.minutes, tell)
+    except (AssertionError, OSError) as error:  # a server that did not start, a proxy that crashed or does not answer
+        broken = ["%s: %s" % (type(error).__name__, error)]
+        tell(broken[0])
+        for family in families:
+            family.error = family.error or ("" if PROXY in family.longest_ms and OFF in family.longest_ms else NOT_BEGUN)
     print(table(families, options.own, options.markdown))
     if worst(families):
         print("\n" + worst(families))
     print("\nbounds: " + BOUNDS)
     print("versions: " + ", ".join("%s (%s)" % item for item in {f.contender.name: f.version for f in families}.items()))
     print("incidents: " + (", ".join("%d %s" % (count, kind) for kind, count in incidents.most_common()) or "none"))
+    print("load at the end: %.1f of %d processors" % (os.getloadavg()[0], os.cpu_count()))
     for name, why in absent.items():
         print("not run: %s: %s" % (name, why))
     wrong = (own_failures if options.own else failures)(by_client(families), Row(families)) if families else ["nothing was run"]
+    wrong = broken + wrong
     for text in wrong:
         print("FAILED: " + text)
     print("%d families, %d bounds FAILED; seed %d; %.0f s" % (len(families), len(wrong), options.seed, time.monotonic() - started))

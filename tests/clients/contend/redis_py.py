@@ -220,6 +220,9 @@ def main(kind, words):
     clients = make_clients(kind, options)
     for client in clients if kind != "processes" else ():  # a process connects by itself
         client.ping()
+    if options.get("ready"):  # program.py
+        print("ready", flush=True)
+        sys.stdin.readline()
     start = now() + 20000
     workers = [Worker(n, client, options, start) for n, client in enumerate(clients)]
     (run_processes if kind == "processes" else run_threads)(workers)

@@ -11,17 +11,14 @@ A client's program in this folder gets words NAME=VALUE: host, port, key; worker
 poll_min, poll_max (ms: the work in a critical section; the rest after it, and after an attempt in vain); value (constant |
 lease | worker: what it writes), compare (1: it releases by GET, and DEL if the value is its own); the shares of sections that
 forget (no release) and overrun (work that outlives the lease); losers (1: a worker that lost an attempt releases all the same);
-seed. It prints one line of JSON: version, attempts, freed (losers' releases answered 1) and sections, as judge.py has them.
+seed; ready (program.py). It prints one line of JSON: version, attempts, freed (losers' releases answered 1) and sections, as judge.py has them.
 """
 
 import argparse
 import concurrent.futures
 import copy
-import json
 import os
-import subprocess
 import sys
-import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -31,9 +28,11 @@ for folder in (HERE, CLIENTS, os.path.join(os.path.dirname(CLIENTS), "integratio
         sys.path.insert(0, folder)
 
 import judge  # noqa: E402
+import program  # noqa: E402
 import servers  # noqa: E402
 from clients import PHP_REDIS, Missing, Workshop, node, python, script  # noqa: E402
 from judge import FORGOTTEN_DELS, LOSERS, MULTIPLEXED, NONE, OVERRUNS, OWN, POOL  # noqa: E402
+from program import Disturbed  # noqa: E402
 
 DIRECT, OFF, PROXY = "direct", "off", "proxy"
 WORKERS = 4
@@ -114,10 +113,6 @@ class Cell:
         return "%s%s" % (self.contender.name, ", cluster" if self.cluster else "")
 
 
-class Disturbed(Exception):
-    """A program did not get to its end: an error on a connection, or no time."""
-
-
 class Bench:
     """Runs cells: the programs that were prepared, and what the command line says about times."""
 
@@ -135,17 +130,14 @@ class Bench:
                      overrun=0, losers=0, seed=self.seed + factor)
         return ["%s=%s" % item for item in {**words, **faults}.items()]
 
-    def program(self, contender, target, words, seconds):
-        """Runs a contender's program, which takes so many seconds, and returns what it says."""
+    def program(self, contender, target, words, seconds, gate=None):
+        """Runs a contender's program, which takes so many seconds, and returns what it says. With a gate its workers begin when
+        that opens."""
         env = dict(os.environ, NODE_PATH=self.shop.path(os.path.join("npm", "node_modules")))
         try:
-            done = subprocess.run([*self.commands[contender.name], *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True, timeout=seconds + 40, cwd=self.shop.folder, env=env)
-        except subprocess.TimeoutExpired:
-            raise Disturbed("%s: not done after %d s" % (target, seconds + 40)) from None
-        if done.returncode:
-            raise Disturbed("%s: status %d: %s" % (target, done.returncode, " ".join(done.stderr.split())[:300]))
-        return json.loads(done.stdout)
+            return program.run([*self.commands[contender.name], *words], seconds, gate, cwd=self.shop.folder, env=env)
+        except Disturbed as error:
+            raise Disturbed("%s: %s" % (target, error)) from None
 
     def group(self, cell, target, port, pace, factor):
         """One program with its workers, against one target."""

@@ -201,6 +201,10 @@ func main() {
 	}
 	c := redis.NewClient(&redis.Options{Dialer: dial, PoolSize: int(number["connections"]), ReadTimeout: 20 * time.Second})
 	check(c.Ping().Err())
+	if number["ready"] != 0 { // ../program.py
+		fmt.Println("ready")
+		fmt.Scanln()
+	}
 	began := now()
 	end := began + int64(number["seconds"]*1e6)
 	var workers []*worker
