@@ -22,7 +22,9 @@ def doors(farm):
 
     def door(backend):
         if backend.kind not in started:
-            started[backend.kind] = servers.Proxy(backend, "lock lock:hash:* kind hash", "lock lock:*")
+            started[backend.kind] = servers.Proxy(
+                backend, "lock lock:hash:* kind hash", "lock lock:list:* kind list", "lock lock:*"
+            )
         return started[backend.kind]
 
     yield door
@@ -65,7 +67,7 @@ def accused(client, key):
     """What the proxy reports to have refused on the key."""
     rows = client("PROXY", "INCIDENTS", 100, "KEY", key)
     kinds = [row if isinstance(row, dict) else dict(zip(row[::2], row[1::2])) for row in rows]
-    return {row["kind"] for row in kinds} - {"no_expiry", "abandoned", "overrun"}
+    return {row["kind"] for row in kinds} - {"no_expiry", "abandoned", "overrun", "one_shot"}
 
 
 def come_back(opened, key, value, protocol=2):
@@ -201,6 +203,215 @@ def test_says_it_again_over_any_connection(opened, key):
     assert isinstance(loser("SET", key, value_of("v"), "EX", 5), Error)
     assert 95 < owner("TTL", key) <= 100
     assert owner("DEL", key) == 1
+
+
+# ---- a hash lock: the holder's field and its value -----------------------------------------------------
+
+# What the client sends to see who holds the lock, and what shows it to be the worker's own.
+READS = {
+    "hget": lambda c, key, field, value: c("HGET", key, field) == value,
+    "hmget": lambda c, key, field, value: c("HMGET", key, "other", field) == [None, value],
+    "hgetall": lambda c, key, field, value: pairs(c("HGETALL", key)) == {field: value},
+    "hscan": lambda c, key, field, value: c("HSCAN", key, 0) == ["0", [field, value]],
+    "hexists": lambda c, key, field, value: c("HEXISTS", key, field) == 1,
+    "hkeys": lambda c, key, field, value: c("HKEYS", key) == [field],
+}
+SHOW_VALUES = [read for read in READS if read not in ("hexists", "hkeys")]
+
+
+def pairs(reply):
+    return reply if isinstance(reply, dict) else dict(zip(reply[0::2], reply[1::2]))
+
+
+@pytest.fixture
+def hash_key():
+    """Of a family of its own."""
+    return "lock:hash:%s:{1}" % str(next(serial)).translate(str.maketrans("0123456789", "klmnopqrst"))
+
+
+def field_come_back(opened, key, field, value, protocol=2):
+    first = opened(protocol)
+    assert first("HSETNX", key, field, value) == 1
+    first.close()
+    second = opened(protocol)
+    assert second("HSETNX", key, field, value) == 0
+    return second
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("read", SHOW_VALUES)
+def test_by_the_value_of_a_field(opened, hash_key, read, protocol):
+    """The worker writes its name into a field that all workers name alike."""
+    value = value_of("w")
+    again = field_come_back(opened, hash_key, "owner", value, protocol)
+    assert READS[read](again, hash_key, "owner", value)
+    assert again("EXPIRE", hash_key, 100) == 1
+    assert again("HSETNX", hash_key, "owner", value) == 0
+    assert again("HINCRBY", hash_key, "count", 1) == 1
+    assert again("EXPIRE", hash_key, 90) == 1
+    assert accused(again, hash_key) == set()
+    assert again("HDEL", hash_key, "owner", "count") == 2
+    assert opened()("HSETNX", hash_key, "owner", value_of("v")) == 1, "the lock was released"
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("read", list(READS))
+def test_by_the_name_of_a_field(opened, hash_key, read, protocol):
+    """The field has the worker's name. That names differ is known by another worker's attempt."""
+    field, loser, first = value_of("w"), opened(), opened(protocol)
+    assert first("HSETNX", hash_key, field, 1) == 1
+    assert loser("HSETNX", hash_key, value_of("v"), 1) == 0
+    first.close()
+    again = opened(protocol)
+    assert again("HSETNX", hash_key, field, 1) == 0
+    assert READS[read](again, hash_key, field, "1")
+    assert again("EXPIRE", hash_key, 100) == 1
+    assert again("HSETNX", hash_key, field, 1) == 0
+    assert again("HINCRBY", hash_key, field, 1) == 2
+    assert again("HDEL", hash_key, field) == 1
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_by_a_field_on_a_connection_that_stays(opened, hash_key, protocol):
+    value, first, loser, again = value_of("w"), opened(), opened(protocol), opened(protocol)
+    assert first("HSETNX", hash_key, "owner", value) == 1
+    assert loser("HSETNX", hash_key, "owner", value_of("v")) == 0
+    assert again("HSETNX", hash_key, "owner", value) == 0
+    assert again("HGET", hash_key, "owner") == value
+    assert again("EXPIRE", hash_key, 100) == 1
+    assert loser("HGET", hash_key, "owner") == value
+    assert isinstance(loser("HINCRBY", hash_key, "count", 1), Error)
+    assert again("DEL", hash_key) == 1
+
+
+def test_by_a_field_that_is_counted(opened, hash_key):
+    """The field is the worker's name, and the value a count: Redisson's form, without scripts."""
+    field, loser = value_of("w"), opened()
+    first = opened()
+    assert first("HSETNX", hash_key, field, 1) == 1
+    assert loser("HSETNX", hash_key, value_of("v"), 1) == 0
+    assert first("HINCRBY", hash_key, field, 1) == 2
+    first.close()
+    again = opened()
+    assert again("HSETNX", hash_key, field, 1) == 0
+    assert again("HGET", hash_key, field) == "2"
+    assert again("HINCRBY", hash_key, field, -1) == 1
+    assert again("EXPIRE", hash_key, 100) == 1
+    assert again("HDEL", hash_key, field) == 1
+
+
+def test_a_lost_reply_of_a_field(opened, hash_key):
+    value, first, watcher = value_of("w"), opened(), opened()
+    first.send(encode("HSETNX", hash_key, "owner", value))
+    first.close()
+    until(lambda: watcher("EXISTS", hash_key) == 1, what="the first attempt")
+    again = opened()
+    assert again("HSETNX", hash_key, "owner", value) == 0
+    assert again("HGET", hash_key, "owner") == value
+    assert again("EXPIRE", hash_key, 100) == 1
+    assert again("HDEL", hash_key, "owner") == 1
+    assert accused(watcher, hash_key) == set()
+
+
+def test_by_a_script_that_names_the_field(opened, hash_key):
+    """Values are known to differ by their fields."""
+    field, loser, first = value_of("w"), opened(), opened()
+    script = "if redis.call('hexists', KEYS[1], ARGV[1]) == 1 then return redis.call('pexpire', KEYS[1], 60000) end return 0"
+    assert first("HSETNX", hash_key, field, "x") == 1
+    assert loser("HSETNX", hash_key, value_of("v"), "x") == 0
+    first.close()
+    again = opened()
+    assert again("HSETNX", hash_key, field, "x") == 0
+    assert again("EVAL", script, 1, hash_key, field) == 1
+    assert again("EXPIRE", hash_key, 100) == 1
+    assert again("HDEL", hash_key, field) == 1
+
+
+@pytest.mark.parametrize("read", list(READS))
+def test_one_field_with_one_constant_tells_nothing(opened, hash_key, read):
+    holder, loser = opened(), opened()
+    assert holder("HSETNX", hash_key, "lock", "1") == 1
+    assert loser("HSETNX", hash_key, "lock", "1") == 0
+    assert READS[read](loser, hash_key, "lock", "1")
+    assert isinstance(loser("HINCRBY", hash_key, "count", 1), Error)
+    assert holder("HDEL", hash_key, "lock") == 1
+
+
+@pytest.mark.parametrize("read", list(READS))
+def test_a_field_that_has_another_value(opened, hash_key, read):
+    """A loser that reads the name of the holder is a loser still, whatever it reads by."""
+    value, holder, loser = value_of("w"), opened(), opened()
+    assert holder("HSETNX", hash_key, "owner", value) == 1
+    assert loser("HSETNX", hash_key, "owner", value_of("v")) == 0
+    holder.close()
+    assert READS[read](loser, hash_key, "owner", value)
+    assert isinstance(loser("HINCRBY", hash_key, "count", 1), Error)
+
+
+def test_one_value_of_several_workers_in_one_field(opened, hash_key):
+    holder, loser, third = opened(), opened(), opened()
+    assert holder("HSETNX", hash_key, "owner", "locked") == 1
+    assert third("HSETNX", hash_key, "owner", "locked") == 0
+    holder.close()
+    assert loser("HSETNX", hash_key, "owner", "locked") == 0
+    assert loser("HGET", hash_key, "owner") == "locked"
+    assert isinstance(loser("HINCRBY", hash_key, "count", 1), Error)
+
+
+def test_no_field_between_clients(opened, hash_key):
+    value, holder, other = value_of("w"), opened(), opened()
+    other("CLIENT", "SETNAME", "other")
+    assert holder("HSETNX", hash_key, "owner", value) == 1
+    holder.close()
+    assert other("HSETNX", hash_key, "owner", value) == 0
+    assert other("HGET", hash_key, "owner") == value
+    assert other("EXPIRE", hash_key, 100) == 0
+    assert other("HDEL", hash_key, "owner") == 0
+
+
+def test_by_a_field_at_another_proxy(backend, start_proxy, connect, hash_key):
+    """The worker comes back over another proxy, which has not seen the acquisition."""
+    one, two = (start_proxy(backend, "lock lock:hash:* kind hash") for _ in range(2))
+    value, first = value_of("w"), connect(one)
+    assert first("HSETNX", hash_key, "owner", value) == 1
+    again = connect(two)
+    assert again("HSETNX", hash_key, "owner", value) == 0
+    assert again("HGET", hash_key, "owner") == value
+    assert again("EXPIRE", hash_key, 100) == 1
+    assert again("HINCRBY", hash_key, "count", 1) == 1
+    assert again("HDEL", hash_key, "owner") == 1
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_reads_of_a_loser_are_passed_on(opened, hash_key, protocol):
+    """The proxy looks at the replies, errors, nil and long ones too. A session that has not tried gets the same bytes."""
+    loser, holder = opened(protocol), opened()
+    assert holder("HSETNX", hash_key, "owner", value_of("w")) == 1
+    assert loser("HSETNX", hash_key, "owner", value_of("v")) == 0
+    for i in range(300):
+        holder("HSET", hash_key, "f%d" % i, "x" * 500)
+    other = opened(protocol)
+    for words in [
+        ("HGET", hash_key, "nothing"),
+        ("HGET", hash_key),
+        ("HMGET", hash_key, "owner", "nothing"),
+        ("HGETALL", hash_key),
+        ("HKEYS", hash_key),
+        ("HEXISTS", hash_key, "no"),
+        ("HSCAN", hash_key, "x"),
+        ("HSCAN", hash_key, 0, "COUNT", 1000),
+    ]:
+        assert loser.raw(*words) == other.raw(*words)
+
+
+# ---- a list lock: the worker's own node is the head ----------------------------------------------------
+
+HEADS = {"lrange": ("LRANGE", 0, 0), "lindex": ("LINDEX", 0), "lpos": ("LPOS", None)}
+ENDS = {"lrem": ("LREM", 1, None), "lpop": ("LPOP",), "del": ("DEL",)}
+
+
+def words_on(key, words, node):
+    return [words[0], key] + [node if w is None else w for w in words[1:]]
 
 
 # ---- and those that are not --------------------------------------------------------------------------

@@ -37,6 +37,7 @@ enum way {
     WAY_PUBSUB,
 
     WAY_AUDIT,    /* forward: and a rule looks at the reply */
+    WAY_SHOWN,    /* and a hash lock's holder may be in the reply */
     WAY_ADVISE,   /* and PROXY ADVISE does */
     WAY_ASK_KEYS, /* to where a node says that its keys are */
     WAY_FORWARD
