@@ -267,6 +267,22 @@ void lock_command_swaps(struct lock_command *lc) {
     lc->script = SCRIPT_SWAP;
 }
 
+bool lock_shows_fields(const struct request_class *k) {
+    switch (k->command->id) {
+    case COMMAND_HGET:
+    case COMMAND_HMGET:
+    case COMMAND_HGETALL:
+    case COMMAND_HEXISTS:
+    case COMMAND_HKEYS:
+    case COMMAND_HSCAN:
+        break;
+    default:
+        return false;
+    }
+    const struct lock_rule *rule = k->key_count == 1 ? class_enforced(k, 0) : NULL;
+    return rule && (rule->kinds & LOCK_KIND_HASH) && rule->owner == LOCK_OWNER_AUTO;
+}
+
 enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc) {
     const struct command *c = k->command;
     if (!k->enforced)

@@ -108,6 +108,8 @@ enum lock_meaning {
 };
 /* *lc is filled for MEANS_LOCK. */
 enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc);
+/* Whether the request reads fields of one hash lock: HGET, HMGET, HGETALL, HEXISTS, HKEYS, HSCAN. */
+bool lock_shows_fields(const struct request_class *k);
 /* Whether a command is COPY with DB, and in which database its destination stands. */
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db);
 
@@ -255,9 +257,7 @@ void audit_forward_outside(struct session *s, const struct request_class *k);
 
 /* ---- shown.c: reads of a hash lock ------------------------------------------------------------------------ */
 
-/* Whether the request reads fields of one hash lock: HGET, HMGET, HGETALL, HEXISTS, HKEYS, HSCAN. */
-bool lock_shows_fields(const struct request_class *k);
-/* Forwards such a request. Its reply is looked at if the session has tried for the lock in vain: it may show the session
+/* Forwards a request that lock_shows_fields. Its reply is looked at if the session has tried for the lock in vain: it may show the session
  * to be the holder. */
 void shown_forward(struct session *s, const struct request_class *k);
 

@@ -28,22 +28,6 @@ struct shown_note {
     char bytes[];                               /* the request's */
 };
 
-bool lock_shows_fields(const struct request_class *k) {
-    switch (k->command->id) {
-    case COMMAND_HGET:
-    case COMMAND_HMGET:
-    case COMMAND_HGETALL:
-    case COMMAND_HEXISTS:
-    case COMMAND_HKEYS:
-    case COMMAND_HSCAN:
-        break;
-    default:
-        return false;
-    }
-    const struct lock_rule *rule = k->key_count == 1 ? class_enforced(k, 0) : NULL;
-    return rule && (rule->kinds & LOCK_KIND_HASH) && rule->owner == LOCK_OWNER_AUTO;
-}
-
 /* ---- a reply --------------------------------------------------------------------------------------------- */
 
 /* A session that is shown fields, and the reply's part that is still to be read. */
