@@ -225,28 +225,28 @@ struct lock_plan {
     enum lock_verb verb;
     uint32_t login; /* opaque: whose upstream connections its renewals use */
     int64_t begun_ms;
-    uint64_t attempt;               /* token number of this attempt */
-    uint64_t group;                 /* of the first command on the key in its transaction; 0: it is none behind it */
-    uint64_t claim;                 /* token number of the chosen claim, 0 none; LOCK_SCRIPT: of the session's lease */
-    bool several;                   /* other claims could have been meant */
-    bool uses;                      /* private: the claim counts this command among its uses */
-    bool transaction;               /* private: it was queued in a transaction */
-    bool queued;                    /* private: and EXEC has not been sent */
-    bool undone;                    /* EXEC answered nil: set before engine_finish, with LOCK_NOT_SENT */
-    uint64_t claim_fence;           /* of that claim's lease, 0 not known */
-    bool counted;                   /* private: among its family's releases */
-    bool first_release;             /* private: it is known by this one that the session has released */
-    bool twice;                     /* private: counted as the second one in a row over its session */
-    bool patient;                   /* private: the command may be held back */
-    bool held_back;                 /* LOCK_RELEASE: it is to be begun once more in some ms; see engine_put_off */
-    bool by_chance;                 /* private: it is believed, and says nothing of the family */
-    bool repeats;                   /* private: it writes the value that the lease of its claim has (K2) */
-    uint64_t field;                 /* private: of a hash lock, the field that the command writes: engine_writes_field */
-    uint64_t hash, pattern;         /* private: the key's, and its pattern's */
-    uint64_t family;                /* private: its family's number, where there is a rule */
-    struct peer *peer;              /* private: what the shard knows of the session */
-    uint16_t slot;                  /* the key's */
-    uint8_t attempt_len, claim_len; /* of the texts below */
+    uint64_t attempt;       /* token number of this attempt */
+    uint64_t group;         /* of the first command on the key in its transaction; 0: it is none behind it */
+    uint64_t claim;         /* token number of the chosen claim, 0 none; LOCK_SCRIPT: of the session's lease */
+    bool several;           /* other claims could have been meant */
+    bool uses;              /* private: the claim counts this command among its uses */
+    bool transaction;       /* private: it was queued in a transaction */
+    bool queued;            /* private: and EXEC has not been sent */
+    bool undone;            /* EXEC answered nil: set before engine_finish, with LOCK_NOT_SENT */
+    uint64_t claim_fence;   /* of that claim's lease, 0 not known */
+    bool counted;           /* private: among its family's releases */
+    bool first_release;     /* private: it is known by this one that the session has released */
+    bool twice;             /* private: counted as the second one in a row over its session */
+    bool patient;           /* private: the command may be held back */
+    bool held_back;         /* LOCK_RELEASE: it is to be begun once more in some ms; see engine_put_off */
+    bool by_chance;         /* private: it is believed, and says nothing of the family */
+    bool repeats;           /* private: it writes the value that the lease of its claim has (K2) */
+    uint64_t field;         /* private: of a hash lock, the field that the command writes: engine_writes_field */
+    uint64_t hash, pattern; /* private: the key's, and its pattern's */
+    uint64_t family;        /* private: its family's number, where there is a rule */
+    struct peer *peer;      /* private: what the shard knows of the session */
+    uint16_t slot;          /* the key's */
+    uint8_t attempt_len, claim_len;     /* of the texts below */
     char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
     enum lock_right right;              /* ARGV 5 */
@@ -310,7 +310,8 @@ struct lock_result {
                           held: what the lock is held with, if the script names it; LOCK_QUEUE_*: the node pushed,
                           named, or that the granted lease is for; else NULL */
     size_t value_len;
-    const char *shown; /* acquire, swap, refused: the value that the answer shows; NULL: it shows none */
+    const char *shown; /* acquire, swap, refused: the value that the answer shows; LOCK_QUEUE_READ: the node that the
+                          command names; NULL: none */
     size_t shown_len;
     uint64_t lost;          /* dead heads of a list lock that were removed */
     const char *lost_owner; /* the identity of the last one's owner; borrowed, may be NULL */
@@ -416,8 +417,8 @@ void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t sessi
 bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan, const char *value,
                           size_t len);
 
-/* Tells the engine, behind engine_begin, that a command on a hash lock writes this field. `content`: what the field gets;
- * NULL: it is not known. */
+/* Tells the engine, behind engine_begin, that a command on a hash lock writes this field. `content`: what the field
+ * gets; NULL: it is not known. */
 void engine_writes_field(const struct lock_engine *e, struct lock_plan *plan, const char *name, size_t len,
                          const char *content, size_t content_len);
 /* Whether the session has tried for the lock in vain, by a value or a field, so that what it is shown of the key counts

@@ -123,7 +123,7 @@ bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule
     if (!value_same_field(w->tried, shown))
         return false;
     struct claim *c = claim_live(w->entry, self->client, now_ms);
-    if (!c || (fence && c->fence != fence) || !c->valued || c->queue || !is_its_own(w, c))
+    if (!c || (c->queue && c->peer == self) || (fence && c->fence != fence) || !c->valued || !is_its_own(w, c))
         return false;
     if (!tells(w->entry, self, f, c, value, len, w->tried == shown ? ALIKE_WHOLE : ALIKE_FIELD))
         return false;
@@ -158,7 +158,8 @@ bool recognise_field(struct shard *sh, struct witness *w, const struct lock_rule
     note_remote(w, c, shown);
     if (!c->valued || !is_its_own(w, c) || !shows(c, shown))
         return false;
-    bool by_content = content && has_content(c->value) && tells(w->entry, self, f, c, content, content_len, ALIKE_WHOLE);
+    bool by_content =
+        content && has_content(c->value) && tells(w->entry, self, f, c, content, content_len, ALIKE_WHOLE);
     if (!by_content && !tells(w->entry, self, f, c, name, len, ALIKE_FIELD))
         return false;
     speaks_for(sh, w, c, now_ms);

@@ -516,8 +516,8 @@ bool recognised_no_more(const struct entry *en, const struct witness *w);
  * that the session tried to write, and values tell workers apart, the session is recognised. Returns whether it is. */
 bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
                uint64_t fence, const char *value, size_t len, int64_t now_ms);
-/* K1 of a hash lock: the session was shown this field, and what it has (NULL: only that it is there). Returns whether the
- * session is recognised. */
+/* K1 of a hash lock: the session was shown this field, and what it has (NULL: only that it is there). Returns whether
+ * the session is recognised. */
 bool recognise_field(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
                      const char *name, size_t len, const char *content, size_t content_len, int64_t now_ms);
 

@@ -406,12 +406,137 @@ def test_reads_of_a_loser_are_passed_on(opened, hash_key, protocol):
 
 # ---- a list lock: the worker's own node is the head ----------------------------------------------------
 
-HEADS = {"lrange": ("LRANGE", 0, 0), "lindex": ("LINDEX", 0), "lpos": ("LPOS", None)}
-ENDS = {"lrem": ("LREM", 1, None), "lpop": ("LPOP",), "del": ("DEL",)}
+LOOKS = {"lrange": ("LRANGE", 0, 0), "lindex": ("LINDEX", 0), "lpos": ("LPOS", "NODE")}
+ENDS = {"lrem": ("LREM", 1, "NODE"), "lpop": ("LPOP",), "del": ("DEL",), "rpop": ("RPOP",)}
 
 
-def words_on(key, words, node):
-    return [words[0], key] + [node if w is None else w for w in words[1:]]
+def on(key, words, node):
+    return [words[0], key] + [node if w == "NODE" else w for w in words[1:]]
+
+
+@pytest.fixture
+def list_key():
+    """Of a family of its own."""
+    return "lock:list:%s:{1}" % str(next(serial)).translate(str.maketrans("0123456789", "klmnopqrst"))
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("push", ["RPUSH", "LPUSH"])
+@pytest.mark.parametrize("look", list(LOOKS))
+@pytest.mark.parametrize("end", list(ENDS))
+def test_by_a_node_whose_connection_is_gone(opened, list_key, push, look, end, protocol):
+    """The reply to the push is lost. The worker looks, and finds its node at the head."""
+    node, first, watcher = value_of("w"), opened(protocol), opened()
+    first.send(encode(push, list_key, node))
+    first.close()
+    until(lambda: watcher("EXISTS", list_key) == 1, what="the push")
+    again = opened(protocol)
+    assert again(*on(list_key, LOOKS[look], node)) in (node, [node], 0)
+    assert again("EXPIRE", list_key, 100) == 1
+    assert 95 < again("TTL", list_key) <= 100
+    assert again(*on(list_key, ENDS[end], node)) in (1, node)
+    assert again("EXISTS", list_key) == 0
+    assert accused(watcher, list_key) == set()
+
+
+def holder_and_other(opened, key, node, protocol=2):
+    """A worker's connection that holds the lock, and another worker that waits: nodes are known to differ."""
+    first, other = opened(protocol), opened(protocol)
+    assert first("EXISTS", key) == 0
+    assert first("RPUSH", key, node) == 1
+    assert other("RPUSH", key, value_of("v")) == 2
+    return first, other
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("look", list(LOOKS))
+@pytest.mark.parametrize("end", ["lrem", "lpop", "del"])
+def test_by_a_node_on_a_connection_that_stays(opened, list_key, look, end, protocol):
+    """The connection is cut where the proxy does not see it. The worker pushes its node again, which is refused, and
+    finds it at the head."""
+    node = value_of("w")
+    _, other = holder_and_other(opened, list_key, node, protocol)
+    again = opened(protocol)
+    assert isinstance(again("RPUSH", list_key, node), Error)
+    assert again("LLEN", list_key) == 2, "the node keeps its place"
+    for expiry in (100, 110):  # and looks once more, while it works
+        assert again(*on(list_key, LOOKS[look], node)) in (node, [node], 0)
+        assert again("EXPIRE", list_key, expiry) == 1
+    assert other("EXPIRE", list_key, 200) == 0
+    assert other("LPOP", list_key) is None
+    assert again(*on(list_key, ENDS[end], node)) in (1, node)
+    assert other("LLEN", list_key) == 1, "the worker that waits is the head"
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_by_a_node_that_is_asked_for(opened, list_key, protocol):
+    """LPOS names the node, and says that it is the head. The worker need not push it again."""
+    node = value_of("w")
+    _, other = holder_and_other(opened, list_key, node, protocol)
+    again = opened(protocol)
+    assert again("LPOS", list_key, node) == 0
+    assert again("EXPIRE", list_key, 100) == 1
+    assert again("LPOP", list_key) == node
+    assert accused(other, list_key) == set()
+
+
+def test_by_a_node_and_then_the_connection_goes(opened, list_key):
+    """What is recognised first for the open connection's lease goes on when that one closes."""
+    node = value_of("w")
+    first, other = holder_and_other(opened, list_key, node)
+    again = opened()
+    again("RPUSH", list_key, node)
+    assert again("LRANGE", list_key, 0, 0) == [node]
+    assert again("EXPIRE", list_key, 100) == 1
+    first.close()
+    until(lambda: other("EXPIRE", list_key, 90) == 0 and again("EXPIRE", list_key, 80) == 1, what="the seat at the head")
+    assert again("LPOP", list_key) == node
+    assert other("LRANGE", list_key, 0, 0) == [other("LINDEX", list_key, 0)]
+
+
+def test_a_node_that_was_only_looked_at(opened, list_key):
+    """Everybody is shown the head: who has not pushed that node itself is not its owner while the owner is there."""
+    node = value_of("w")
+    first, _ = holder_and_other(opened, list_key, node)
+    loser = opened()
+    assert loser("LRANGE", list_key, 0, 0) == [node]
+    assert loser("EXPIRE", list_key, 100) == 0
+    assert loser("LPOP", list_key) is None
+    assert first("LREM", list_key, 1, node) == 1
+
+
+def test_one_node_of_several_workers(opened, list_key):
+    """Where nothing but one constant was pushed nobody is known by it."""
+    holder, second = opened(), opened()
+    assert holder("EXISTS", list_key) == 0
+    assert holder("RPUSH", list_key, "waiting") == 1
+    assert isinstance(second("RPUSH", list_key, "waiting"), Error)
+    assert second("LRANGE", list_key, 0, 0) == ["waiting"]
+    assert second("EXPIRE", list_key, 100) == 0
+    assert second("LPOP", list_key) is None
+    assert holder("LPOP", list_key) == "waiting"
+
+
+def test_a_node_that_is_a_number(opened, list_key):
+    holder, other = holder_and_other(opened, list_key, "17")
+    second = opened()
+    assert isinstance(second("RPUSH", list_key, "17"), Error)
+    assert second("LRANGE", list_key, 0, 0) == ["17"]
+    assert second("EXPIRE", list_key, 100) == 0
+    assert second("LPOP", list_key) is None
+    assert holder("LPOP", list_key) == "17"
+
+
+def test_no_node_between_clients(opened, list_key):
+    node = value_of("w")
+    first, _ = holder_and_other(opened, list_key, node)
+    stranger = opened()
+    stranger("CLIENT", "SETNAME", "other")
+    assert isinstance(stranger("RPUSH", list_key, node), Error)
+    assert stranger("LRANGE", list_key, 0, 0) == [node]
+    assert stranger("EXPIRE", list_key, 100) == 0
+    assert stranger("LPOP", list_key) is None
+    assert first("LREM", list_key, 1, node) == 1
 
 
 # ---- and those that are not --------------------------------------------------------------------------

@@ -30,7 +30,7 @@ const char *lock_shape_text(enum lock_shape shape);
 struct lock_command {
     enum lock_verb verb;
     enum script_id script;
-    uint32_t value_at; /* argument index of the value, 0 none; of SCRIPT_HASH the field's */
+    uint32_t value_at;  /* argument index of the value, 0 none; of SCRIPT_HASH the field's */
     uint8_t content_at; /* SCRIPT_HASH: argument index of what the field gets; 0: not known */
     enum lock_shape shape;
     bool known;        /* false: it means nothing, and is forwarded */
@@ -257,8 +257,8 @@ void audit_forward_outside(struct session *s, const struct request_class *k);
 
 /* ---- shown.c: reads of a hash lock ------------------------------------------------------------------------ */
 
-/* Forwards a request that lock_shows_fields. Its reply is looked at if the session has tried for the lock in vain: it may show the session
- * to be the holder. */
+/* Forwards a request that lock_shows_fields. Its reply is looked at if the session has tried for the lock in vain: it
+ * may show the session to be the holder. */
 void shown_forward(struct session *s, const struct request_class *k);
 
 /* ---- fence.c: data that is written under locks ------------------------------------------------------------ */
