@@ -138,16 +138,15 @@ static bool spent_elsewhere(const struct claim *c, const struct speaker *s) {
     return c->ended && c->cut_short && s->family && s->family->elsewhere;
 }
 
-/* Whether a claim on a queue's head counts for a session that is recognised there (K1). Its own claim by the seat at
- * the head (list.lua) is good for nothing until the session that pushed the node has left; then that session's is not.
- */
+/* Whether a claim on a queue's head counts for a session that is recognised there (K1). Of its own it has but a seat
+ * that stands for nothing yet (list.lua): it speaks by the claim of the session that pushed the node. */
 static bool counts_at_head(const struct claim *c, const struct speaker *s) {
-    if (!s->recognised || !c->queue || c->fence != s->witness->recognised)
+    if (!s->recognised || !c->queue || c->peer != s->self || c->fence != s->witness->recognised)
         return true;
     const struct claim *pusher = entry_claims(s->en);
-    while (pusher && (pusher->fence != c->fence || pusher->peer == s->self || pusher->peer->closed))
+    while (pusher && (pusher->fence != c->fence || pusher->peer == s->self))
         pusher = pusher->next;
-    return (pusher != NULL) == (c->peer != s->self);
+    return !pusher;
 }
 
 static bool is_of(enum whose whose, const struct claim *c, const struct speaker *s) {

@@ -225,28 +225,28 @@ struct lock_plan {
     enum lock_verb verb;
     uint32_t login; /* opaque: whose upstream connections its renewals use */
     int64_t begun_ms;
-    uint64_t attempt;       /* token number of this attempt */
-    uint64_t group;         /* of the first command on the key in its transaction; 0: it is none behind it */
-    uint64_t claim;         /* token number of the chosen claim, 0 none; LOCK_SCRIPT: of the session's lease */
-    bool several;           /* other claims could have been meant */
-    bool uses;              /* private: the claim counts this command among its uses */
-    bool transaction;       /* private: it was queued in a transaction */
-    bool queued;            /* private: and EXEC has not been sent */
-    bool undone;            /* EXEC answered nil: set before engine_finish, with LOCK_NOT_SENT */
-    uint64_t claim_fence;   /* of that claim's lease, 0 not known */
-    bool counted;           /* private: among its family's releases */
-    bool first_release;     /* private: it is known by this one that the session has released */
-    bool twice;             /* private: counted as the second one in a row over its session */
-    bool patient;           /* private: the command may be held back */
-    bool held_back;         /* LOCK_RELEASE: it is to be begun once more in some ms; see engine_put_off */
-    bool by_chance;         /* private: it is believed, and says nothing of the family */
-    bool repeats;           /* private: it writes the value that the lease of its claim has (K2) */
-    uint64_t field;         /* private: of a hash lock, the field that the command writes: engine_writes_field */
-    uint64_t hash, pattern; /* private: the key's, and its pattern's */
-    uint64_t family;        /* private: its family's number, where there is a rule */
-    struct peer *peer;      /* private: what the shard knows of the session */
-    uint16_t slot;          /* the key's */
-    uint8_t attempt_len, claim_len;     /* of the texts below */
+    uint64_t attempt;               /* token number of this attempt */
+    uint64_t group;                 /* of the first command on the key in its transaction; 0: it is none behind it */
+    uint64_t claim;                 /* token number of the chosen claim, 0 none; LOCK_SCRIPT: of the session's lease */
+    bool several;                   /* other claims could have been meant */
+    bool uses;                      /* private: the claim counts this command among its uses */
+    bool transaction;               /* private: it was queued in a transaction */
+    bool queued;                    /* private: and EXEC has not been sent */
+    bool undone;                    /* EXEC answered nil: set before engine_finish, with LOCK_NOT_SENT */
+    uint64_t claim_fence;           /* of that claim's lease, 0 not known */
+    bool counted;                   /* private: among its family's releases */
+    bool first_release;             /* private: it is known by this one that the session has released */
+    bool twice;                     /* private: counted as the second one in a row over its session */
+    bool patient;                   /* private: the command may be held back */
+    bool held_back;                 /* LOCK_RELEASE: it is to be begun once more in some ms; see engine_put_off */
+    bool by_chance;                 /* private: it is believed, and says nothing of the family */
+    bool repeats;                   /* private: it writes the value that the lease of its claim has (K2) */
+    uint64_t field;                 /* private: engine_writes_field's; 0: it writes none */
+    uint64_t hash, pattern;         /* private: the key's, and its pattern's */
+    uint64_t family;                /* private: its family's number, where there is a rule */
+    struct peer *peer;              /* private: what the shard knows of the session */
+    uint16_t slot;                  /* the key's */
+    uint8_t attempt_len, claim_len; /* of the texts below */
     char attempt_token[LOCK_TOKEN_MAX]; /* ARGV 1 */
     char claim_token[LOCK_TOKEN_MAX];   /* ARGV 2; "" none */
     enum lock_right right;              /* ARGV 5 */

@@ -100,20 +100,6 @@ static void note_node(struct finish *f) {
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
-/* K1: the session was shown this node at the head. LPOS names it, as a push does. */
-static void note_head(struct finish *f) {
-    const struct lock_result *r = f->result;
-    if (!r->value || f->peer->closed)
-        return;
-    bool named = r->shown && r->shown_len == r->value_len && memcmp(r->shown, r->value, r->value_len) == 0;
-    if (named)
-        note_node(f);
-    struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
-    if (w)
-        (void)recognise(f->sh, w, f->plan->rule, family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), r->fence,
-                        r->value, r->value_len, f->now_ms);
-}
-
 /* Has the lease renewed for a session that may be the owner of the node that it was shown, as for the owner. */
 static void settle_shown(struct finish *f) {
     const struct lock_result *r = f->result;
@@ -142,6 +128,35 @@ static void settle_looks_again(struct finish *f) {
         next = c->next;
         if (c->peer == f->peer && c->shown && c->fence == f->result->fence && !c->uses)
             settle_spend(f, c);
+    }
+}
+
+/* Whether a session that is there, and another one, has a claim with the answer's lease. */
+static bool is_held_by_another(const struct finish *f) {
+    for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
+        if (c->fence == f->result->fence && c->peer != f->peer && !c->peer->closed)
+            return true;
+    return false;
+}
+
+/* K1: the session was shown this node at the head. LPOS names it, as a push does. Once the session that pushed the node
+ * has left, the seat at the head is this session's own. */
+static void note_head(struct finish *f) {
+    const struct lock_result *r = f->result;
+    if (!r->value || f->peer->closed)
+        return;
+    bool named = r->shown && r->shown_len == r->value_len && memcmp(r->shown, r->value, r->value_len) == 0;
+    if (named)
+        note_node(f);
+    struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
+    if (!w)
+        return;
+    if (is_held_by_another(f)) {
+        (void)recognise(f->sh, w, f->plan->rule, family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), r->fence,
+                        r->value, r->value_len, f->now_ms);
+    } else if (w->recognised == r->fence) {
+        settle_looks_again(f);
+        w->recognised = 0;
     }
 }
 
