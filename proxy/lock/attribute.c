@@ -138,11 +138,22 @@ static bool spent_elsewhere(const struct claim *c, const struct speaker *s) {
     return c->ended && c->cut_short && s->family && s->family->elsewhere;
 }
 
+/* Whether a claim on a queue's head counts for a session that is recognised there (K1). Of its own it has but a seat
+ * that stands for nothing yet (list.lua): it speaks by the claim of the session that pushed the node. */
+static bool counts_at_head(const struct claim *c, const struct speaker *s) {
+    if (!s->recognised || !c->queue || c->peer != s->self || c->fence != s->witness->recognised)
+        return true;
+    const struct claim *pusher = entry_claims(s->en);
+    while (pusher && (pusher->fence != c->fence || pusher->peer == s->self))
+        pusher = pusher->next;
+    return !pusher;
+}
+
 static bool is_of(enum whose whose, const struct claim *c, const struct speaker *s) {
     bool same = c->peer->client == s->self->client;
     switch (whose) {
     case OWN:
-        return (c->peer == s->self || (s->recognised && recognised_for(s->witness, c))) &&
+        return (c->peer == s->self || (s->recognised && recognised_for(s->witness, c))) && counts_at_head(c, s) &&
                !(c->taken && (s->loser || s->released));
     case THE_CLIENTS:
         return same && !c->taken && !spent_elsewhere(c, s);

@@ -316,6 +316,9 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight 
     finish_start(&f, e, sight->session_id, &plan, &result, sight->command, sight->client, now_ms);
     if (plan.rule)
         plan.family = family_number(f.peer, plan.rule, plan.pattern);
+    struct family *family = plan.rule ? family_of(f.sh, f.peer, plan.family) : NULL;
+    if (family) /* the rule may have been enforced when the family was met last */
+        family->audited = true;
     f.audit = true;
     f.refusal = sight->refusal;
     attribute(f.sh, f.entry, f.peer, now_ms, &plan);

@@ -91,7 +91,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->verb = verb;
     plan->login = login;
     plan->begun_ms = now_ms;
-    plan->claim = plan->claim_fence = plan->group = 0;
+    plan->claim = plan->claim_fence = plan->group = plan->field = 0;
     plan->several = plan->uses = plan->counted = plan->first_release = plan->twice = plan->repeats = false;
     plan->patient = s->patient && !queued;
     plan->held_back = plan->by_chance = false;

@@ -242,6 +242,7 @@ struct lock_plan {
     bool held_back;                 /* LOCK_RELEASE: it is to be begun once more in some ms; see engine_put_off */
     bool by_chance;                 /* private: it is believed, and says nothing of the family */
     bool repeats;                   /* private: it writes the value that the lease of its claim has (K2) */
+    uint64_t field;                 /* private: engine_writes_field's; 0: it writes none */
     uint64_t hash, pattern;         /* private: the key's, and its pattern's */
     uint64_t family;                /* private: its family's number, where there is a rule */
     struct peer *peer;              /* private: what the shard knows of the session */
@@ -310,7 +311,8 @@ struct lock_result {
                           held: what the lock is held with, if the script names it; LOCK_QUEUE_*: the node pushed,
                           named, or that the granted lease is for; else NULL */
     size_t value_len;
-    const char *shown; /* acquire, swap, refused: the value that the answer shows; NULL: it shows none */
+    const char *shown; /* acquire, swap, refused: the value that the answer shows; LOCK_QUEUE_READ: the node that the
+                          command names; NULL: none */
     size_t shown_len;
     uint64_t lost;          /* dead heads of a list lock that were removed */
     const char *lost_owner; /* the identity of the last one's owner; borrowed, may be NULL */
@@ -418,6 +420,19 @@ void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t sessi
  * the plan is finished. */
 bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan, const char *value,
                           size_t len);
+
+/* Tells the engine, behind engine_begin, that a command on a hash lock writes this field. `content`: what the field
+ * gets; NULL: it is not known. */
+void engine_writes_field(const struct lock_engine *e, struct lock_plan *plan, const char *name, size_t len,
+                         const char *content, size_t content_len);
+/* Whether the session has tried for the lock in vain, by a value or a field, so that what it is shown of the key counts
+ * (K1). */
+bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key);
+/* The session was shown a field of the hash lock. `content`: what the field has; NULL: it was only shown to be there.
+ * Nothing, where the session has not tried to write it. */
+void engine_saw_field(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
+                      const struct lock_rule *rule, const char *name, size_t len, const char *content,
+                      size_t content_len, int64_t now_ms);
 
 /* The session was shown the key's value by a command that is not a script of ours (MGET, GETRANGE, ...): makes
  * sightings; value NULL: the key does not exist. The lease's fence is not known. */

@@ -181,6 +181,7 @@ struct family *family_join(struct shard *sh, struct peer *p, const struct lock_r
         list_prepend(&p->habits, &h->of_peer);
     }
     h->family->used_ms = now_ms;
+    h->family->audited = rule->mode == LOCK_MODE_AUDIT;
     return h->family;
 }
 

@@ -59,6 +59,7 @@ struct family {
     bool losers_quiet;      /* sessions lost many attempts in a row without a release, here or at another proxy */
     uint8_t longest_row;    /* attempts that a session lost in a row before a refused release; 0: none was refused */
     struct aftermath after;
+    bool audited;         /* its rule is in audit: Redis is told nothing of it */
     bool crossed;         /* a release of its was seen to cross, here or at another proxy; stays so */
     uint8_t told;         /* enum family_fact: what Redis has of it, as far as is known */
     uint8_t votes;        /* crossings seen */

@@ -34,6 +34,8 @@ void finish_end(struct finish *f);
 const struct occasion *finish_occasion(struct finish *f);
 /* The key's entry, made if there is none. */
 struct entry *finish_entry(struct finish *f);
+/* The keyed hash of the value that the command was to write, or of a hash lock what value_of_field makes of it. */
+uint64_t finish_value(const struct finish *f);
 /* Whether the outcome is a refusal: HELD or FOREIGN. */
 bool finish_refused(const struct finish *f);
 /* Sets the claim's next deadline, or drops a claim that is over. Returns whether it is still there. */

@@ -148,9 +148,8 @@ void learn(struct finish *f) {
 
 /* ---- witnesses ------------------------------------------------------------------------------- */
 
-/* The hash of the value that the command was to write. */
-static uint64_t learn_hash(const struct finish *f) {
-    return hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
+uint64_t finish_value(const struct finish *f) {
+    return f->plan->field ? f->plan->field : hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
 }
 
 void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *rule, int64_t now_ms) {
@@ -169,7 +168,7 @@ void learn_loss(struct finish *f) {
     if (f->peer->closed)
         return;
     struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
-    uint64_t tried = f->result->value && f->plan->verb != LOCK_COUNT_UP ? learn_hash(f) : 0;
+    uint64_t tried = f->result->value && f->plan->verb != LOCK_COUNT_UP ? finish_value(f) : 0;
     if (w->recognised && w->recognised == f->result->fence && w->tried == tried)
         return;
     heir_refused(f->e, f->peer);
@@ -310,7 +309,7 @@ bool learn_answered(struct finish *f) {
     learn_live(f, r->fence, LEASE_GONE);
     learn_value(f, family, r->shown, r->shown_len);
     struct witness *w = witness_get(f->sh, f->entry, f->peer);
-    w->tried = learn_hash(f);
+    w->tried = finish_value(f);
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
     return recognise(f->sh, w, f->plan->rule, family, r->fence, r->shown, r->shown_len, f->now_ms);
 }
@@ -326,7 +325,9 @@ void learn_named(struct finish *f) {
     finish_entry(f);
     learn_value(f, family, r->value, r->value_len);
     struct witness *w = witness_get(f->sh, f->entry, f->peer);
-    w->tried = learn_hash(f);
+    uint64_t named = finish_value(f);
+    if (!value_same_field(w->tried, named)) /* a script names a field, and not what the session tried to write there */
+        w->tried = named;
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
     recognise(f->sh, w, f->plan->rule, family, r->fence, r->value, r->value_len, f->now_ms);
 }

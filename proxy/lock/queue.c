@@ -90,6 +90,16 @@ static void note_push(struct finish *f) {
         witness_remove(f->sh, w);
 }
 
+/* Notes the node that the session pushes, or tries to push: once it is shown that node at the head, it may be
+ * recognised for its owner (K1). */
+static void note_node(struct finish *f) {
+    if (f->peer->closed || !f->result->value)
+        return;
+    struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
+    w->tried = finish_value(f);
+    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+}
+
 /* Has the lease renewed for a session that may be the owner of the node that it was shown, as for the owner. */
 static void settle_shown(struct finish *f) {
     const struct lock_result *r = f->result;
@@ -121,6 +131,35 @@ static void settle_looks_again(struct finish *f) {
     }
 }
 
+/* Whether a session that is there, and another one, has a claim with the answer's lease. */
+static bool is_held_by_another(const struct finish *f) {
+    for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
+        if (c->fence == f->result->fence && c->peer != f->peer && !c->peer->closed)
+            return true;
+    return false;
+}
+
+/* K1: the session was shown this node at the head. LPOS names it, as a push does. Once the session that pushed the node
+ * has left, the seat at the head is this session's own. */
+static void note_head(struct finish *f) {
+    const struct lock_result *r = f->result;
+    if (!r->value || f->peer->closed)
+        return;
+    bool named = r->shown && r->shown_len == r->value_len && memcmp(r->shown, r->value, r->value_len) == 0;
+    if (named)
+        note_node(f);
+    struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
+    if (!w)
+        return;
+    if (is_held_by_another(f)) {
+        (void)recognise(f->sh, w, f->plan->rule, family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), r->fence,
+                        r->value, r->value_len, f->now_ms);
+    } else if (w->recognised == r->fence) {
+        settle_looks_again(f);
+        w->recognised = 0;
+    }
+}
+
 /* Notes that the session has read the queue: what it has in it counts for another while. */
 static void note_read(struct finish *f) {
     struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
@@ -139,9 +178,11 @@ static void settle_push(struct finish *f) {
     case LOCK_DONE:
     case LOCK_UNKNOWN: /* it may be there */
         note_push(f);
+        note_node(f);
         break;
     case LOCK_HELD:
     case LOCK_FOREIGN:
+        note_node(f);
         f->sh->stats.lost++;
         settle_refusal(f, INCIDENT_OVERWRITE,
                        "it would come before a node of somebody else, or take itself for the holder; nothing was "
@@ -196,14 +237,16 @@ void queue_settle(struct finish *f) {
         break;
     case LOCK_QUEUE_READ:
         note_read(f);
-        if (f->result->outcome == LOCK_GRANTED)
+        if (f->result->outcome == LOCK_GRANTED) {
             settle_granted(f);
-        else if (f->result->outcome == LOCK_DONE)
+        } else if (f->result->outcome == LOCK_DONE) {
             settle_done(f);
-        else if (f->result->outcome == LOCK_ADOPTED)
+        } else if (f->result->outcome == LOCK_ADOPTED) {
+            note_head(f);
             settle_shown(f);
-        else if (f->result->outcome == LOCK_HELD)
+        } else if (f->result->outcome == LOCK_HELD) {
             settle_looks_again(f);
+        }
         break;
     case LOCK_QUEUE_REMOVE:
         settle_remove(f);

@@ -11,8 +11,30 @@
  *
  * One constant for all workers tells nothing, nor does a number: it may be the deadline of two workers that began in
  * the same second, a count, or a constant 1.
+ *
+ * A hash lock is held by a field and what it has. Many applications have one name for the field, and write the worker
+ * there; others name the field after the worker, and count there. Either may tell workers apart, or both.
  */
 #include "proxy/lock/finish.h"
+
+/* ---- fields ---------------------------------------------------------------------------------------- */
+
+/* What two values have to have in common to be taken for the same. */
+enum alike { ALIKE_WHOLE, ALIKE_FIELD };
+
+uint64_t value_of_field(const struct hash_seed *seed, const char *name, size_t len, const char *content,
+                        size_t content_len) {
+    uint64_t field = hash_bytes(seed, name, len) & ~(uint64_t)UINT32_MAX;
+    return content ? field | (hash_bytes(seed, content, content_len) & UINT32_MAX) | 1 : field;
+}
+
+static bool has_content(uint64_t value) {
+    return (value & UINT32_MAX) != 0;
+}
+
+static bool is_alike(enum alike alike, uint64_t a, uint64_t b) {
+    return alike == ALIKE_FIELD ? value_same_field(a, b) : a == b;
+}
 
 /* ---- whether a value tells ------------------------------------------------------------------------ */
 
@@ -25,40 +47,43 @@ static bool is_number(const char *value, size_t len) {
 
 /* Whether a third session, which is open, has tried to write the value too, or has a claim with it; so has the session
  * itself, if it acquired an earlier lease with it. */
-static bool is_constant(const struct entry *en, const struct peer *self, const struct claim *c, uint64_t hash) {
+static bool is_constant(const struct entry *en, const struct peer *self, const struct claim *c, enum alike alike) {
     for (const struct witness *w = entry_witnesses(en); w; w = w->next)
-        if (w->tried == hash && w->peer != self && w->peer != c->peer && w->peer->client == self->client &&
-            !w->peer->closed)
+        if (w->tried && is_alike(alike, w->tried, c->value) && w->peer != self && w->peer != c->peer &&
+            w->peer->client == self->client && !w->peer->closed)
             return true;
     for (const struct claim *o = entry_claims(en); o; o = o->next)
-        if (o->valued && o->value == hash && o != c && o->peer != c->peer && o->peer->client == self->client &&
-            !o->peer->closed && !o->peer->remote)
+        if (o->valued && is_alike(alike, o->value, c->value) && o != c && o->peer != c->peer &&
+            o->peer->client == self->client && !o->peer->closed && !o->peer->remote)
             return true;
     return false;
 }
 
 /* Whether the client's sessions have written, or tried to write, another value on the key lately. */
-static bool varies(const struct entry *en, const struct peer *self, const struct family *f, uint64_t hash) {
+static bool varies(const struct entry *en, const struct peer *self, const struct family *f, uint64_t value,
+                   enum alike alike) {
     const struct contest *contest = contest_find(en, f);
-    if (contest && contest_varies(contest, hash))
-        return true;
+    for (unsigned i = 0; contest && i < contest->value_count; i++)
+        if (!is_alike(alike, contest->values[i], value))
+            return true;
     for (const struct claim *c = entry_claims(en); c; c = c->next)
-        if (c->valued && c->value != hash && c->peer->client == self->client)
+        if (c->valued && !is_alike(alike, c->value, value) && c->peer->client == self->client)
             return true;
     for (const struct witness *w = entry_witnesses(en); w; w = w->next)
-        if (w->tried && w->tried != hash && w->peer->client == self->client)
+        if (w->tried && !is_alike(alike, w->tried, value) && w->peer->client == self->client)
             return true;
     return false;
 }
 
 /* Whether the value of the claim's lease says that this session's worker is the lease's. Where the session that
- * acquired it is gone, or is the same one, it need only be no constant that is known for one. `field`: it is the name
- * of a hash's field, of which many applications have one. */
+ * acquired it is gone, or is the same one, it need only be no constant that is known for one. ALIKE_FIELD: the text is
+ * the name of a hash's field, of which many applications have one. */
 static bool tells(const struct entry *en, const struct peer *self, const struct family *f, const struct claim *c,
-                  const char *value, size_t len, bool field) {
-    if (is_constant(en, self, c, c->value))
+                  const char *text, size_t len, enum alike alike) {
+    bool field = alike == ALIKE_FIELD;
+    if (is_constant(en, self, c, alike))
         return false;
-    bool vary = varies(en, self, f, c->value), number = is_number(value, len);
+    bool vary = varies(en, self, f, c->value, alike), number = is_number(text, len);
     if (c->peer->closed || c->peer == self)
         return vary || !(number || field);
     return !number && (vary || (c->peer->remote && !field));
@@ -75,22 +100,69 @@ bool recognised_no_more(const struct entry *en, const struct witness *w) {
     return true;
 }
 
+/* Has the session speak for the lease from now on. */
+static void speaks_for(struct shard *sh, struct witness *w, struct claim *c, int64_t now_ms) {
+    w->lost = w->released = false;
+    w->lost_fence = w->recognised = c->fence;
+    heir_proved(sh, c, w->peer, now_ms);
+    (void)lease_schedule(sh, c, now_ms);
+}
+
+/* Whether the claim's lease is held with what the session tried to write. What a field has is not known any more once
+ * the holder has counted there. */
+static bool is_its_own(const struct witness *w, const struct claim *c) {
+    return w->tried == c->value || (value_same_field(w->tried, c->value) && !has_content(c->value));
+}
+
 bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
                uint64_t fence, const char *value, size_t len, int64_t now_ms) {
     struct peer *self = w->peer;
     if (!w->tried || !rule || rule->owner != LOCK_OWNER_AUTO || self->closed)
         return false;
-    if (w->tried != hash_bytes(&sh->engine->value_seed, value, len))
+    uint64_t shown = hash_bytes(&sh->engine->value_seed, value, len);
+    if (!value_same_field(w->tried, shown))
         return false;
     struct claim *c = claim_live(w->entry, self->client, now_ms);
-    if (!c || (fence && c->fence != fence) || !c->valued || c->value != w->tried || c->queue)
+    if (!c || (c->queue && c->peer == self) || (fence && c->fence != fence) || !c->valued || !is_its_own(w, c))
         return false;
-    if (!tells(w->entry, self, f, c, value, len, false))
+    if (!tells(w->entry, self, f, c, value, len, w->tried == shown ? ALIKE_WHOLE : ALIKE_FIELD))
         return false;
-    w->lost = w->released = false;
-    w->lost_fence = w->recognised = c->fence;
-    heir_proved(sh, c, self, now_ms);
-    (void)lease_schedule(sh, c, now_ms);
+    speaks_for(sh, w, c, now_ms);
+    return true;
+}
+
+/* Whether a session that tried to write this field was shown what the claim's lease is held with. */
+static bool shows(const struct claim *c, uint64_t shown) {
+    bool known = has_content(c->value) && has_content(shown);
+    return known ? shown == c->value : value_same_field(shown, c->value);
+}
+
+/* Notes with what another proxy's lease is held: its session lost against that very lease, and found there what it
+ * had tried to write. */
+static void note_remote(const struct witness *w, struct claim *c, uint64_t shown) {
+    if (!c->peer->remote || c->valued || c->fence != w->lost_fence || shown != w->tried)
+        return;
+    c->valued = true;
+    c->value = shown;
+}
+
+bool recognise_field(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
+                     const char *name, size_t len, const char *content, size_t content_len, int64_t now_ms) {
+    struct peer *self = w->peer;
+    if (!w->tried || rule->owner != LOCK_OWNER_AUTO || self->closed)
+        return false;
+    struct claim *c = claim_live(w->entry, self->client, now_ms);
+    if (!c || c->queue)
+        return false;
+    uint64_t shown = value_of_field(&sh->engine->value_seed, name, len, content, content_len);
+    note_remote(w, c, shown);
+    if (!c->valued || !is_its_own(w, c) || !shows(c, shown))
+        return false;
+    bool by_content =
+        content && has_content(c->value) && tells(w->entry, self, f, c, content, content_len, ALIKE_WHOLE);
+    if (!by_content && !tells(w->entry, self, f, c, name, len, ALIKE_FIELD))
+        return false;
+    speaks_for(sh, w, c, now_ms);
     return true;
 }
 
@@ -115,7 +187,7 @@ static bool repeats(struct shard *sh, const struct entry *en, const struct lock_
         return false;
     if (read && plan->verb != LOCK_SWAP && !w->lost && !field && !family_shares(f, self, plan->rule))
         return true;
-    return tells(en, self, f, c, value, len, field);
+    return tells(en, self, f, c, value, len, field ? ALIKE_FIELD : ALIKE_WHOLE);
 }
 
 void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *value, size_t len, bool field,
@@ -129,7 +201,8 @@ void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *valu
     struct claim *c = claim_live(en, plan->peer->client, now_ms);
     bool settled = plan->claim && (!chosen || chosen == c); /* another command of its transaction may acquire */
     if (c && !settled && c->valued && c->peer != plan->peer && !c->queue && !c->observed &&
-        c->value == hash_bytes(&e->value_seed, value, len) && repeats(sh, en, plan, c, value, len, field)) {
+        is_alike(field ? ALIKE_FIELD : ALIKE_WHOLE, c->value, hash_bytes(&e->value_seed, value, len)) &&
+        repeats(sh, en, plan, c, value, len, field)) {
         attribute_to(sh, en, plan, c, now_ms);
         plan->repeats = true;
         plan->data_free = false;
@@ -152,4 +225,37 @@ bool engine_compares(struct lock_engine *e, const struct lock_session *s, const 
             compares = false; /* it holds the lock */
     shard_unlock(sh);
     return compares;
+}
+
+/* ---- what a hash lock's commands write and show --------------------------------------------------------- */
+
+void engine_writes_field(const struct lock_engine *e, struct lock_plan *plan, const char *name, size_t len,
+                         const char *content, size_t content_len) {
+    plan->field = value_of_field(&e->value_seed, name, len, content, content_len);
+}
+
+bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key) {
+    uint64_t hash = engine_key_hash(e, key);
+    struct shard *sh = ledger_shard(e, hash);
+    shard_lock(sh);
+    const struct entry *en = entry_find(sh, key, hash);
+    const struct peer *p = en ? peer_find(sh, s->id) : NULL;
+    const struct witness *w = p ? witness_find(en, p) : NULL;
+    bool tried = w && w->tried;
+    shard_unlock(sh);
+    return tried;
+}
+
+void engine_saw_field(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
+                      const struct lock_rule *rule, const char *name, size_t len, const char *content,
+                      size_t content_len, int64_t now_ms) {
+    uint64_t pattern, hash = ledger_hash(e, key, &pattern);
+    struct shard *sh = ledger_shard(e, hash);
+    shard_lock(sh);
+    const struct entry *en = entry_find(sh, key, hash);
+    const struct peer *p = en ? peer_find(sh, s->id) : NULL;
+    struct witness *w = p ? witness_find(en, p) : NULL;
+    if (w)
+        (void)recognise_field(sh, w, rule, family_find(sh, p, rule, pattern), name, len, content, content_len, now_ms);
+    shard_unlock(sh);
 }

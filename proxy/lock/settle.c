@@ -6,17 +6,26 @@
 
 #include <stdio.h>
 
+static void claim_holds_value(struct claim *c, uint64_t value) {
+    if (c->extra && c->valued && c->value != value)
+        c->extra->sighted = 0;
+    c->valued = true;
+    c->value = value;
+}
+
 inline void claim_value(struct finish *f, struct claim *c) {
-    if (c && f->result->value)
+    if (!c || !f->result->value)
+        return;
+    if (!f->plan->field)
         claim_holds(f, c, f->result->value, f->result->value_len);
+    else if (!c->valued || value_same_field(c->value, f->plan->field))
+        claim_holds_value(c, f->plan->field); /* another field than the holder's says nothing */
 }
 
 inline void claim_holds(struct finish *f, struct claim *c, const char *value, size_t len) {
     uint64_t hash = hash_bytes(&f->e->value_seed, value, len);
-    if (c->extra && c->valued && c->value != hash)
-        c->extra->sighted = 0;
-    c->valued = true;
-    c->value = hash;
+    if (!c->valued || !value_same_field(c->value, hash)) /* a script shows the field alone: what it has is known here */
+        claim_holds_value(c, hash);
 }
 
 /* Whether who acquires has come back to its own lease. A1: one worker does one thing after another, so that what it
@@ -46,7 +55,7 @@ static bool values_vary(const struct finish *f, const struct contest *contest, u
 
 static void drop_older(struct finish *f, const struct family *family, const struct contest *contest) {
     const struct lock_result *r = f->result;
-    uint64_t hash = r->value ? hash_bytes(&f->e->value_seed, r->value, r->value_len) : 0;
+    uint64_t hash = r->value ? finish_value(f) : 0;
     bool shared = family_shares(family, f->peer, f->plan->rule), vary = r->value && values_vary(f, contest, hash);
     for (struct claim *c = f->entry->claims, *next; c; c = next) {
         next = c->next;

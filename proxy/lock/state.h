@@ -498,6 +498,15 @@ void aftermath_mistaken(struct family *f, struct contest *c);
 
 /* ---- recognise.c ------------------------------------------------------------------------------ */
 
+/* The value of a hash lock, as claims and witnesses have it. The high half is the field's; the low half is its
+ * content's, 0 where that is not known. `content` may be NULL. */
+uint64_t value_of_field(const struct hash_seed *seed, const char *name, size_t len, const char *content,
+                        size_t content_len);
+/* Whether both are of one field; of other values, whether they are the same. */
+static inline bool value_same_field(uint64_t a, uint64_t b) {
+    return (a ^ b) >> 32 == 0;
+}
+
 /* Whether the claim's lease is one that the session is recognised for (K). `w` is the session's witness on the key, or
  * NULL. */
 static inline bool recognised_for(const struct witness *w, const struct claim *c) {
@@ -509,6 +518,10 @@ bool recognised_no_more(const struct entry *en, const struct witness *w);
  * that the session tried to write, and values tell workers apart, the session is recognised. Returns whether it is. */
 bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
                uint64_t fence, const char *value, size_t len, int64_t now_ms);
+/* K1 of a hash lock: the session was shown this field, and what it has (NULL: only that it is there). Returns whether
+ * the session is recognised. */
+bool recognise_field(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
+                     const char *name, size_t len, const char *content, size_t content_len, int64_t now_ms);
 
 /* ---- tenure.c --------------------------------------------------------------------------------- */
 

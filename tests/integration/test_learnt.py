@@ -97,6 +97,40 @@ def test_a_restart(backend, start_proxy, connect, direct, pool, threads):
     assert not is_pooled(stranger, Pool("other"))
 
 
+def show_own_connections(pool, a, b, prefix):
+    """Contended releases, each over the session that acquired: the workers have connections of their own."""
+    for _ in range(17):
+        name = prefix + "x:%d" % next(serial)
+        assert acquire(a, name) and not acquire(b, name)
+        assert a("DEL", name) == 1
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_audit_writes_nothing_to_redis(backend, start_proxy, connect, direct, pool, protocol):
+    """What is learnt under `mode audit` stays in the proxy. An enforced rule of the same proxy writes."""
+    direct("DEL", RECORD)
+    proxy = start_proxy(backend, "lock lock:audited:* mode audit", "lock lock:enforced:*")
+    options = {"commands": [("CLIENT", "SETNAME", pool.name)] + ([("HELLO", 3)] if protocol == 3 else [])}
+    a, b = connect(proxy, **options), connect(proxy, **options)
+    show_own_connections(pool, a, b, "lock:audited:")
+    assert direct("EXISTS", RECORD) == 0
+    show_own_connections(pool, a, b, "lock:enforced:")
+    until(lambda: direct("EXISTS", RECORD) == 1, 10, "what the enforced rule has learnt")
+    assert {e["rule"] for e in entries(direct)} == {"lock:enforced:*"}, "the proxy writes in the order in which it learns"
+
+
+def test_what_audit_has_learnt_is_told_once_the_rule_is_enforced(backend, start_proxy, connect, direct, pool):
+    direct("DEL", RECORD)
+    proxy = start_proxy(backend, "lock lock:audited:* mode audit")
+    a, b = pool.connect(connect, proxy)
+    show_own_connections(pool, a, b, "lock:audited:")
+    assert direct("EXISTS", RECORD) == 0
+    proxy.write_config(["upstream " + backend.upstream(), "lock lock:audited:*"])
+    assert a("PROXY", "RELOAD") == "OK"
+    assert acquire(a, "lock:audited:x:%d" % next(serial))
+    until(lambda: any(e["is"] == "dedicated" for e in entries(direct)), 30, "what was learnt under audit")
+
+
 def test_an_other_proxy_learns_meanwhile(backend, start_proxy, connect, pool):
     one, two = start_proxy(backend), start_proxy(backend)
     here, there = pool.connect(connect, one), pool.connect(connect, two)

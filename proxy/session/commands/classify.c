@@ -99,6 +99,8 @@ static enum way way_of_keys(struct session *s, struct classified *to) {
         return WAY_SCRIPT;
     if (meaning == MEANS_CLOBBERS)
         return WAY_CLOBBER;
+    if (meaning == MEANS_SHOWS && lock_shows_fields(k))
+        return WAY_SHOWN;
     if (k->audited)
         return WAY_AUDIT;
     if ((!k->enforced || one_key(k)) && advise_watches(s, k))

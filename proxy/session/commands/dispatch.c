@@ -101,6 +101,9 @@ static enum dispatch_result dispatch_way(struct session *s, const struct classif
     case WAY_AUDIT:
         audit_forward(s, k);
         break;
+    case WAY_SHOWN:
+        shown_forward(s, k);
+        break;
     case WAY_ADVISE:
         audit_forward_outside(s, k);
         break;

@@ -289,8 +289,11 @@ static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
     bool counts = (verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN) && !l->value; /* a hash lock has a field instead */
     bool shows = lock_verb_is(verb, VERB_SHOWS) || counts;
     bool answers = refused && (verb == LOCK_SWAP || (verb == LOCK_ACQUIRE && l->shape == SHAPE_NIL));
-    if (verb == LOCK_QUEUE_READ)
-        return; /* the envelope says which node the lease is for */
+    if (verb == LOCK_QUEUE_READ) { /* the envelope says which node the lease is for; LPOS names one */
+        e->result.shown = l->value;
+        e->result.shown_len = l->value_len;
+        return;
+    }
     e->result.value = l->value;
     e->result.value_len = l->value_len;
     if (!(shows || answers) || !resp_item_read(&p, e->reply + e->reply_len, &item) || item.null || item.type == '-')

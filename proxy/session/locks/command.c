@@ -74,7 +74,8 @@ enum lock_options {
     OPTIONS_SIGN,     /* a negative number counts the other way */
     OPTIONS_ONE_KEY,  /* more keys: nothing */
     OPTIONS_ONE_PAIR, /* likewise; the script runs the command as it is */
-    OPTIONS_COUNT     /* with a count the reply is an array */
+    OPTIONS_COUNT,    /* with a count the reply is an array */
+    OPTIONS_FIELD     /* behind the field stands what it gets */
 };
 
 #define FORM(verb_, script_, value_at_, shape_)                                                                        \
@@ -120,9 +121,9 @@ static const struct lock_row rows[COMMAND_COUNT] = {
         .counts = COUNTS_ARGUMENT, .advises = ADVISE_COUNTER),
     ROW(DECRBY, COUNTER, FORM(COUNT_DOWN, COUNT, 0, INT), DATA(0, INT), OPTIONS_SIGN, .counts = COUNTS_ARGUMENT),
 
-    ROW(HSETNX, HASH, FORM(ACQUIRE, HASH, 2, INT), DATA(0, INT), .advises = ADVISE_HASH | ADVISES_FIRST),
-    ROW(HSET, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, INT), .advises = ADVISE_HASH),
-    ROW(HMSET, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, OK), .advises = ADVISE_HASH),
+    ROW(HSETNX, HASH, FORM(ACQUIRE, HASH, 2, INT), DATA(0, INT), OPTIONS_FIELD, .advises = ADVISE_HASH | ADVISES_FIRST),
+    ROW(HSET, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, INT), OPTIONS_FIELD, .advises = ADVISE_HASH),
+    ROW(HMSET, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, OK), OPTIONS_FIELD, .advises = ADVISE_HASH),
     ROW(HINCRBY, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, INT), .advises = ADVISE_HASH),
     ROW(HINCRBYFLOAT, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, NIL), .advises = ADVISE_HASH),
     /* HDEL may release a lock that a script has made. */
@@ -136,7 +137,7 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(LRANGE, LIST, FORM(QUEUE_READ, LIST_READ, 0, NIL), NOTHING, .queue = QUEUE_HEAD),
     ROW(LINDEX, LIST, FORM(QUEUE_READ, LIST_READ, 0, NIL), NOTHING, .queue = QUEUE_HEAD),
     ROW(LLEN, LIST, FORM(QUEUE_READ, LIST_READ, 0, NIL), NOTHING),
-    ROW(LPOS, LIST, FORM(QUEUE_READ, LIST_READ, 0, NIL), NOTHING),
+    ROW(LPOS, LIST, FORM(QUEUE_READ, LIST_READ, 2, NIL), NOTHING),
     ROW(EXISTS, LIST, FORM(QUEUE_READ, LIST_READ, 0, INT), NOTHING, OPTIONS_ONE_KEY),
     ROW(LREM, LIST, FORM(QUEUE_REMOVE, LIST_REMOVE, 3, INT), NOTHING),
     ROW(LSET, LIST, FORM(QUEUE_SET, LIST_SET, 3, OK), NOTHING, .queue = QUEUE_SET),
@@ -248,6 +249,9 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
     case OPTIONS_COUNT:
         out->shape = r->argc > 2 ? SHAPE_ARRAY : SHAPE_NIL;
         break;
+    case OPTIONS_FIELD:
+        out->content_at = applies && r->argc > 3 ? 3 : 0;
+        break;
     }
     return true;
 }
@@ -263,6 +267,22 @@ void lock_command_swaps(struct lock_command *lc) {
     lc->script = SCRIPT_SWAP;
 }
 
+bool lock_shows_fields(const struct request_class *k) {
+    switch (k->command->id) {
+    case COMMAND_HGET:
+    case COMMAND_HMGET:
+    case COMMAND_HGETALL:
+    case COMMAND_HEXISTS:
+    case COMMAND_HKEYS:
+    case COMMAND_HSCAN:
+        break;
+    default:
+        return false;
+    }
+    const struct lock_rule *rule = k->key_count == 1 ? class_enforced(k, 0) : NULL;
+    return rule && (rule->kinds & LOCK_KIND_HASH) && rule->owner == LOCK_OWNER_AUTO;
+}
+
 enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc) {
     const struct command *c = k->command;
     if (!k->enforced)
@@ -271,7 +291,7 @@ enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_com
         return MEANS_LOCK;
     if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
         return MEANS_RELEASES;
-    if (c->id == COMMAND_MGET)
+    if (c->id == COMMAND_MGET || lock_shows_fields(k))
         return MEANS_SHOWS;
     if (script_is(c))
         return MEANS_SCRIPT;

@@ -76,9 +76,19 @@ HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const s
     return l;
 }
 
+/* Tells the engine which field of a hash lock the command writes, and what the field gets. */
+static void note_field(struct session *s, struct lock_call *l, const struct lock_command *lc,
+                       const struct lock_words *words) {
+    size_t len = 0;
+    const char *content = lc->content_at ? lock_word(words, lc->content_at, &len) : NULL;
+    engine_writes_field(s->worker->shared->engine, &l->plan, l->value, l->value_len, content, len);
+}
+
 static __attribute__((noinline)) void build_other(struct session *s, struct lock_queue *queue, struct lock_call *l,
                                                   const struct lock_command *lc, const struct lock_words *words) {
     struct worker *w = s->worker;
+    if (lc->script == SCRIPT_HASH && l->value)
+        note_field(s, l, lc, words);
     if (lock_verb_is(l->plan.verb, VERB_SAYS) && l->value)
         engine_says(w->shared->engine, &l->plan, l->value, l->value_len, lc->script == SCRIPT_HASH, worker_now(w));
     lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);

@@ -30,7 +30,8 @@ const char *lock_shape_text(enum lock_shape shape);
 struct lock_command {
     enum lock_verb verb;
     enum script_id script;
-    uint32_t value_at; /* argument index of the value, 0 none */
+    uint32_t value_at;  /* argument index of the value, 0 none; of SCRIPT_HASH the field's */
+    uint8_t content_at; /* SCRIPT_HASH: argument index of what the field gets; 0: not known */
     enum lock_shape shape;
     bool known;        /* false: it means nothing, and is forwarded */
     uint8_t advises;   /* as in struct lock_row */
@@ -101,12 +102,14 @@ enum lock_meaning {
     MEANS_NOTHING,  /* there are none, or they do not mind */
     MEANS_LOCK,     /* a command on one lock, as lock_command_of has it */
     MEANS_RELEASES, /* DEL, UNLINK of several keys */
-    MEANS_SHOWS,    /* MGET: what it shows is seen */
+    MEANS_SHOWS,    /* MGET, HGET and the like: what it shows is seen */
     MEANS_SCRIPT,   /* a script of the application's */
     MEANS_CLOBBERS  /* locks are removed or replaced as a whole, or it has too many keys to tell */
 };
 /* *lc is filled for MEANS_LOCK. */
 enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc);
+/* Whether the request reads fields of one hash lock: HGET, HMGET, HGETALL, HEXISTS, HKEYS, HSCAN. */
+bool lock_shows_fields(const struct request_class *k);
 /* Whether a command is COPY with DB, and in which database its destination stands. */
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db);
 
@@ -251,6 +254,12 @@ bool audit_conditional(const struct command *c, size_t argc);
 /* Forwards a request as audit_forward does, for keys outside of all rules, or of a kind that theirs lacks, whose
  * command looks like a lock's; a script has one. */
 void audit_forward_outside(struct session *s, const struct request_class *k);
+
+/* ---- shown.c: reads of a hash lock ------------------------------------------------------------------------ */
+
+/* Forwards a request that lock_shows_fields. Its reply is looked at if the session has tried for the lock in vain: it
+ * may show the session to be the holder. */
+void shown_forward(struct session *s, const struct request_class *k);
 
 /* ---- fence.c: data that is written under locks ------------------------------------------------------------ */
 
