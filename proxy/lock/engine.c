@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "parser/slot.h"
+#include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
 
 /* ---- the engine ------------------------------------------------------------------------------ */
@@ -43,8 +44,7 @@ void engine_alone(struct lock_engine *e) {
 
 static inline uint64_t key_hash(const struct lock_engine *e, struct lock_session *s, const struct lock_key *key,
                                 uint64_t *pattern) {
-    if (key->len == s->last.len && key->db == s->last.db && key->len &&
-        memcmp(s->last.name, key->name, key->len) == 0) {
+    if (key->len == s->last.len && key->db == s->last.db && key->len && bytes_same(s->last.name, key->name, key->len)) {
         *pattern = s->last.pattern;
         return s->last.hash;
     }

@@ -110,7 +110,7 @@ struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t 
     for (struct table_link *it = table_chain(&sh->entries, hash); it; it = it->next) {
         struct entry *en = LIST_ENTRY(it, struct entry, link);
         if (en->hash == (uint32_t)hash && en->db == key->db && en->len == key->len &&
-            memcmp(en->name, key->name, key->len) == 0)
+            bytes_same(en->name, key->name, key->len))
             return en;
     }
     return NULL;

@@ -182,6 +182,21 @@ static void test_eight_digits(void **state) {
         }
 }
 
+/* One byte of difference is seen at each place, in texts of each length. */
+static void short_texts_are_compared(void **state) {
+    char a[48], b[48];
+    memset(a, 'x', sizeof(a));
+    memcpy(b, a, sizeof(b));
+    for (size_t len = 0; len <= 40; len++) {
+        assert_true(bytes_same(a, b, len));
+        for (size_t i = 0; i < sizeof(b); i++) {
+            b[i] = 'y';
+            assert_int_equal(bytes_same(a, b, len), i >= len);
+            b[i] = 'x';
+        }
+    }
+}
+
 static void test_times(void **state) {
     (void)state;
     static const struct {
@@ -605,6 +620,7 @@ int main(void) {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_eight_digits),
+        cmocka_unit_test(short_texts_are_compared),
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_time_text),
         cmocka_unit_test(test_iobuf_stream),
