@@ -347,27 +347,11 @@ static bool releases_twice(const struct speaker *s) {
            s->now_ms - s->witness->sent_ms <= aftermath_soon_ms(s->self);
 }
 
-/* Whether the claim's lease may have been released through another proxy, and this release be meant for a lease that
- * came after it. A lease that is about to end may have ended by itself. */
-static bool may_have_made_way(const struct speaker *s, const struct claim *c) {
+bool attribute_made_way(const struct claim *c, int64_t now_ms) {
     enum { SLACK_MS = 50 };
-    if (c->peer->remote || c->rule->owner != LOCK_OWNER_AUTO || !c->family || family_owns(c->family, c->peer))
+    if (c->peer->remote || !c->family || family_owns(c->family, c->peer))
         return false;
-    return c->ended ? c->cut_short : claim_is_live(c, s->now_ms) && (!c->end_ms || c->end_ms > s->now_ms + SLACK_MS);
-}
-
-/* The right of a release by a claim of a session that may be shared with workers at other proxies. */
-static enum lock_right right_beside_others(const struct speaker *s, struct lock_plan *plan, const struct claim *c) {
-    if (!c || c->peer->remote)
-        return plan->right;
-    if (s->shared && claim_is_live(c, s->now_ms))
-        return RIGHT_ADOPT;
-    if (may_have_made_way(s, c))
-        return c->ended ? RIGHT_SPENT : RIGHT_ADOPT;
-    if (!s->shared || plan->verb != LOCK_RELEASE || claim_is_live(c, s->now_ms))
-        return plan->right;
-    plan->older_ms = claim_deadline(s->sh, c) - s->now_ms;
-    return RIGHT_OLDER;
+    return c->ended ? c->cut_short : claim_is_live(c, now_ms) && (!c->end_ms || c->end_ms > now_ms + SLACK_MS);
 }
 
 /* Whether a loser's release comes while no lease of the client is live. A holder's release follows its grant, and this
@@ -404,7 +388,14 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
     plan_recognised(s, plan, c);
-    plan->right = right_beside_others(s, plan, c);
+    /* The lease to release is a colleague's that was given at another proxy, if the chosen one has made way there. If
+     * that one is over, that other proxy is told that its lease's release may have been this one (C3). */
+    if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms)) {
+        plan->right = RIGHT_ADOPT;
+    } else if (c && s->shared && !c->peer->remote && plan->verb == LOCK_RELEASE) {
+        plan->right = RIGHT_OLDER;
+        plan->older_ms = claim_deadline(s->sh, c) - s->now_ms;
+    }
     if (c || strict || release_under_way(s))
         return;
     /* A release is a colleague's where connections are shared, for a lease that another proxy gave. */
@@ -704,8 +695,6 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
         return false;
     struct claim *c = only_claim(sh, en, self, now_ms);
     if (!c || c->observed || c->taken)
-        return false;
-    if (atomic_load(&sh->engine->elsewhere) && claim_spent_elsewhere(sh->engine, c))
         return false;
     plan_claim(sh, plan, c);
     return true;

@@ -179,9 +179,24 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     shard_unlock(sh);
 }
 
+/* Has a release that did not find its claim's lease ask whether another proxy has released that one. */
+static bool release_again(struct lock_engine *e, struct lock_plan *plan, int64_t now_ms) {
+    struct shard *sh = ledger_shard(e, plan->hash);
+    shard_lock(sh);
+    const struct claim *c = claim_find(entry_find(sh, &plan->key, plan->hash), plan->claim);
+    bool again = plan->right == RIGHT_CLAIM && c && attribute_made_way(c, now_ms);
+    if (again)
+        plan->right = RIGHT_SPENT;
+    shard_unlock(sh);
+    return again;
+}
+
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms) {
-    if (result->outcome != LOCK_HELD || plan->verb != LOCK_ACQUIRE || plan->rule->owner != LOCK_OWNER_AUTO ||
-        plan->transaction)
+    if (result->outcome != LOCK_HELD || plan->rule->owner != LOCK_OWNER_AUTO || plan->transaction)
+        return false;
+    if (plan->verb == LOCK_RELEASE)
+        return release_again(e, plan, now_ms);
+    if (plan->verb != LOCK_ACQUIRE)
         return false;
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);

@@ -360,9 +360,12 @@ void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *valu
  * hold itself: a SET in a transaction that watches the key takes that lease over (K3). */
 bool engine_compares(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms);
 
-/* An attempt to acquire was refused by a lease of its own client, and what is known says that this lease's release was
- * refused: true. Then the script is sent once more, as the plan says now: it releases that lease (claim_token, right
- * "instead") and acquires in one step. To be asked before engine_finish, once. */
+/* A command was refused by a live lease. True: its script is sent once more, as the plan says now. To be asked before
+ * engine_finish, once.
+ *   An attempt to acquire: what is known says that the live lease's release was refused, so that the script releases
+ *   that lease (claim_token, right "instead") and acquires in one step.
+ *   A release: its claim's lease may have been released through another proxy, which the guard record says (right
+ *   "spent"). */
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms);
 
 /* Takes back the plan of an attempt to acquire, or of a release that is held back, which is begun once more later, in

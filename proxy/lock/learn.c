@@ -49,9 +49,10 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
         next = c->next;
         if (!c->fence || c->fence > fence)
             continue;
-        bool spent = c != f->claim && made_way(f, c, why);
-        lease_end(f->sh, c, why, f->now_ms);
-        if (spent && !c->peer->remote && why == LEASE_GONE && !claim_shared(c))
+        enum lease_end how = c->fence < fence ? LEASE_GONE : why; /* what was taken is one lease */
+        bool spent = c != f->claim && made_way(f, c, how);
+        lease_end(f->sh, c, how, f->now_ms);
+        if (spent && !c->peer->remote && how == LEASE_GONE && !claim_shared(c))
             released_elsewhere(f, c);
         if (spent)
             settle_spend(f, c);

@@ -441,6 +441,9 @@ struct claim *claim_live(const struct entry *en, const struct lock_client *clien
 /* Whether the lease may have been released through another proxy, over another connection of a pool: it made way before
  * its end, and nothing says that its session is one worker's. */
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
+/* Whether the claim's lease, which its release has not found, may have been released through another proxy, so that the
+ * release is meant for a lease that came after it (C6). A lease that is about to end may have ended by itself. */
+bool attribute_made_way(const struct claim *c, int64_t now_ms);
 /* Fills in the plan's claim, token, right and what the session has seen. */
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
 /* Has the plan speak for this claim instead of the one that was chosen, if any. */

@@ -402,11 +402,17 @@ def test_a_successor_serves_its_predecessors_locks(backend, start_proxy, people,
     gone(direct, leased)  # not renewed any more
 
 
-def test_released_through_a_proxy_that_was_not_met(backend, start_proxy, key):
+@pytest.fixture
+def at_two_proxies(backend, start_proxy):
+    """Two connections of one client at one proxy, and two at another one before the same Redis."""
+    proxies = [start_proxy(backend) for _ in range(2)]
+    return [[Client(proxy.address) for _ in range(2)] for proxy in proxies]
+
+
+def test_released_through_a_proxy_that_was_not_met(at_two_proxies, backend, key):
     """A pool's connection has acquired, and a colleague's at another proxy has released. The connection's next DEL is for the
     lease that the first proxy gave since. Where the lease vanished instead, as with a lost node, that DEL is late."""
-    proxies = [start_proxy(backend) for _ in range(2)]
-    here, also_here, there = (Client(proxies[i].address) for i in (0, 0, 1))
+    (here, also_here), (there, _) = at_two_proxies
     pooled, vanished = key("lock:pooled"), key("lock:vanished")
     assert acquire(here, pooled) and acquire(here, vanished)
     assert there("DEL", pooled) == 1
@@ -414,6 +420,25 @@ def test_released_through_a_proxy_that_was_not_met(backend, start_proxy, key):
         assert direct("DEL", vanished) == 1
     assert acquire(also_here, pooled) and acquire(also_here, vanished)
     assert [here("DEL", pooled), here("DEL", vanished)] == [1, 0]
+
+
+def test_released_and_acquired_through_a_proxy_that_was_not_met(at_two_proxies, key):
+    """The first proxy has heard of neither, and nobody has lost an attempt there. The DEL frees the lock all the same."""
+    (here, _), (there, also_there) = at_two_proxies
+    name = key("lock:unheard")
+    assert acquire(here, name)
+    assert there("DEL", name) == 1 and acquire(also_there, name)
+    assert here("DEL", name) == 1
+
+
+def test_an_older_lease_made_way_with_one_of_another_proxy(at_two_proxies, key):
+    """The release of another proxy's lease says that an older lease of this one is over: its claim takes no later release."""
+    (here, also_here), (there, also_there) = at_two_proxies
+    name = key("lock:older")
+    assert acquire(here, name)
+    assert there("DEL", name) == 1 and acquire(also_there, name)
+    assert also_here("DEL", name) == 1 and acquire(also_here, name)
+    assert here("DEL", name) == 1
 
 
 @pytest.mark.parametrize("idle", [queue.LifoQueue, queue.Queue], ids=["last-one-first", "by-turns"])

@@ -273,7 +273,7 @@ static void flight_answer(struct world *w, struct flight *f) {
 static bool goes_again(struct world *w, struct flight *f) {
     struct lock_result r;
     const struct conn *c = f->conn >= 0 ? &w->conns[f->conn] : NULL;
-    bool set = f->command.op == OP_SETNX || f->command.op == OP_SET_NX;
+    bool set = f->command.op == OP_SETNX || f->command.op == OP_SET_NX || f->plan.verb == LOCK_RELEASE;
     bool open = c && c->open && c->id == f->session_id && f->proxy_life == w->proxies[f->proxy].life;
     if (!set || !open || f->kind != FLIGHT_COMMAND || f->observed || f->envelope.outcome != LOCK_HELD)
         return false;

@@ -182,7 +182,7 @@ void front_run(struct front_call *c) {
 
 bool front_answered(struct front_call *c) {
     struct front *f = c->line->front;
-    if (!f->engine || c->plan.verb != LOCK_ACQUIRE || c->envelope.outcome != LOCK_HELD)
+    if (!f->engine || c->envelope.outcome != LOCK_HELD)
         return false;
     struct lock_result r = call_result(c->plan.verb, &c->command, &c->envelope);
     return engine_again(f->engine, &c->plan, &r, f->redis->now_ms);

@@ -119,7 +119,7 @@ static bool attempt(struct fixture *f, struct lock_session *s, const char *key) 
 }
 
 /* What release.lua makes of the plan. */
-static struct lock_result released_by(struct held *h, const struct lock_session *s, const struct lock_plan *plan) {
+static struct lock_result released_once(struct held *h, const struct lock_session *s, const struct lock_plan *plan) {
     bool same = h->owner == s->client, believed = same && plan->right == RIGHT_BELIEVE;
     bool adopted = same && h->elsewhere && (plan->right == RIGHT_ADOPT || plan->right == RIGHT_SPENT);
     adopted |= same && h->released_there && plan->right == RIGHT_SPENT;
@@ -137,11 +137,18 @@ static struct lock_result released_by(struct held *h, const struct lock_session 
     return refusal(h, s);
 }
 
+/* The same, sent once more where the engine wants that. */
+static struct lock_result released_by(struct fixture *f, struct held *h, const struct lock_session *s,
+                                      struct lock_plan *plan) {
+    struct lock_result r = released_once(h, s, plan);
+    return engine_again(f->engine, plan, &r, f->now_ms) ? released_once(h, s, plan) : r;
+}
+
 /* DEL. Returns what it answers; *used (if not NULL): the claim that it spoke by. */
 static bool give_by(struct fixture *f, struct lock_session *s, const char *key, uint64_t *used) {
     struct lock_plan plan;
     begin(f, s, LOCK_RELEASE, key, &plan);
-    struct lock_result r = released_by(lease_of(key), s, &plan);
+    struct lock_result r = released_by(f, lease_of(key), s, &plan);
     finish(f, s, &plan, &r);
     if (used)
         *used = plan.claim;
@@ -164,7 +171,7 @@ static enum said ask(struct fixture *f, struct lock_session *s, const char *key)
         engine_put_off(f->engine, &plan);
         return HELD_BACK;
     }
-    struct lock_result r = released_by(lease_of(key), s, &plan);
+    struct lock_result r = released_by(f, lease_of(key), s, &plan);
     finish(f, s, &plan, &r);
     return r.outcome == LOCK_RELEASED || r.outcome == LOCK_ADOPTED ? CARRIED_OUT : REFUSED;
 }
@@ -575,7 +582,7 @@ static void b_no_lease_makes_way_that_is_being_released(void **state) {
     lose_row(f, &b, "lock:x", PATIENCE);
     begin(f, &a, LOCK_RELEASE, "lock:x", &release);
     lose_row(f, &b, "lock:x", 2);
-    struct lock_result done = released_by(lease_of("lock:x"), &a, &release);
+    struct lock_result done = released_by(f, lease_of("lock:x"), &a, &release);
     assert_int_equal(done.outcome, LOCK_RELEASED);
     finish(f, &a, &release, &done);
     assert_int_equal(pooled(f), 0);
@@ -1300,7 +1307,7 @@ static void c4_a_losers_release_while_nobody_holds_ends_no_lease(void **state) {
     lapse(f, "lock:x", 1000);
     begin(f, &b, LOCK_RELEASE, "lock:x", &plan);
     take(f, &c, "lock:x");
-    struct lock_result r = released_by(lease_of("lock:x"), &b, &plan);
+    struct lock_result r = released_by(f, lease_of("lock:x"), &b, &plan);
     finish(f, &b, &plan, &r);
     assert_int_equal(r.outcome, LOCK_HELD);
     assert_int_equal(votes(f, &a, "lock:x"), 0);
@@ -1881,9 +1888,13 @@ static void what_made_way_at_a_proxy_that_was_not_met(void **state) {
     attempt(f, &b, "lock:x");
     free_lock("lock:x"); /* released there */
     take_elsewhere(f, &b, "lock:x");
-    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "adopt");
     assert_true(give(f, &a, "lock:x"));
     assert_int_equal(stats(f).claims, 0);
+    /* Nor had anybody lost an attempt here. */
+    take(f, &a, "lock:yy");
+    free_lock("lock:yy");
+    take_elsewhere(f, &b, "lock:yy");
+    assert_true(give(f, &a, "lock:yy"));
 }
 
 /* A lease is known to have ended early, and no other proxy to be there: the guard record says whether another one did
@@ -1899,7 +1910,6 @@ static void what_made_way_early_is_spent_if_another_proxy_released(void **state)
         free_lock("lock:x"); /* it vanished, or was released there */
         lease_of("lock:x")->released_there = there;
         take(f, &b, "lock:x");
-        assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "spent");
         assert_int_equal(give(f, &a, "lock:x"), there);
         assert_int_equal(lease_of("lock:x")->suspects, 0);
         assert_int_equal(votes(f, &a, "lock:x"), there);
@@ -1981,11 +1991,6 @@ static void a_release_takes_what_another_proxy_gave_since(void **state) {
     struct lock_session a, b;
     open_two(f, &a, &b);
     take(f, &a, "lock:x");
-    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "claim");
-    assert_true(give(f, &a, "lock:x"));
-    meet_elsewhere(f, &b, "lock:x");
-    take(f, &a, "lock:x");
-    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "adopt");
     free_lock("lock:x");
     take_elsewhere(f, &b, "lock:x");
     assert_true(give(f, &a, "lock:x"));
@@ -1993,7 +1998,9 @@ static void a_release_takes_what_another_proxy_gave_since(void **state) {
     /* Not where the believed one is about to end. */
     take(f, &a, "lock:x");
     pass(f, 950);
-    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "claim");
+    free_lock("lock:x");
+    take_elsewhere(f, &b, "lock:x");
+    assert_false(give(f, &a, "lock:x"));
 }
 
 /* Also behind several proxies, a release that crosses is one crossing. */

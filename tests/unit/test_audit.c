@@ -366,7 +366,7 @@ static void a_lock_made_under_audit_is_enrolled(void **state) {
     assert_memory_equal(lock_plan_seen(&plan), "mine", 4);
     finish(f, &a, &plan, LOCK_DONE, 1700000000000000);
     begin(f, &a, LOCK_RELEASE, &plan);
-    assert_string_equal(lock_right_text(plan.right), "adopt"); /* it has one now */
+    assert_string_equal(lock_right_text(plan.right), "claim"); /* it has one now */
     assert_int_not_equal(plan.claim, 0);
     finish(f, &a, &plan, LOCK_RELEASED, 1700000000000000);
     assert_int_equal(f->counts[INCIDENT_LATE_RELEASE], 0);

@@ -568,7 +568,7 @@ static void adoption_is_for_those_without_a_claim(void **state) {
     assert_string_equal(would_right(f, &a, LOCK_SWAP, "lock:y"), "claim");
     assert_string_equal(would_right(f, &a, LOCK_COUNT_UP, "lock:z"), "claim");
     acquire(f, &a, "lock:x", "1", 1000, false);
-    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "adopt");
+    assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:x"), "claim");
     f->rule.owner = LOCK_OWNER_CONNECTION;
     assert_string_equal(would_right(f, &a, LOCK_RELEASE, "lock:y"), "claim");
 }

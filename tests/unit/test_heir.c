@@ -308,7 +308,7 @@ static void a_one_shot_clients_del_frees_its_lock(void **state) {
     engine_finish(f->engine, &f->sessions[4], f->sessions[4].id, &plan, &not_sent, "DEL", "", f->now_ms);
     engine_begin(f->engine, &f->sessions[5], LOCK_RELEASE, &key, &f->rule, 0, false, f->now_ms, &plan);
     assert_int_equal(plan.claim, token);
-    assert_int_equal(plan.right, RIGHT_ADOPT);
+    assert_int_equal(plan.right, RIGHT_CLAIM);
     engine_finish(f->engine, &f->sessions[5], f->sessions[5].id, &plan, &released, "DEL", "", f->now_ms);
     assert_int_equal(live(f), 0);
     assert_int_equal(f->incidents[INCIDENT_SHARED] + f->incidents[INCIDENT_BELIEVED], 0);

@@ -512,6 +512,18 @@ inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l
         finish_long(w, s, l, end, out, answer);
 }
 
+/* Sends a refused release once more, which asks whether another proxy has released its lease. A release behind which a
+ * waiter's attempt was sent is answered: that attempt was refused by the same lease. False: it is answered. */
+static bool release_again(struct call *c, struct lock_call *l, const struct lock_envelope *e) {
+    struct worker *w = c->request->worker;
+    if (l->handed || !engine_again(w->shared->engine, &l->plan, &e->result, worker_now(w)))
+        return false;
+    lock_build_release(w, NULL, c->request->session->lock.client, &l->plan, l->plan.slot, l->command);
+    c->done = l->next;
+    lock_submit(c, l, SCRIPT_RELEASE);
+    return true;
+}
+
 /* Sends a refused attempt once more, and with it the release of the lease that stands in its way; or holds it, where
  * its rule says so. False: it is answered. */
 static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_call *l, const struct call_end *end) {
@@ -520,6 +532,8 @@ static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_
     struct session *s = c->request->session;
     if (!s || !lock_envelope_read(l, end->reply, end->len, &e))
         return false;
+    if (l->plan.verb != LOCK_ACQUIRE)
+        return release_again(c, l, &e);
     if (l->expiry_ms == LOCK_EXPIRY_OTHER || !engine_again(w->shared->engine, &l->plan, &e.result, worker_now(w)))
         return l->plan.rule->wait_ms > 0 && lock_wait(c, l, &e);
     lock_build_instead(w, s->lock.client, l);

@@ -68,7 +68,8 @@ HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const s
     l->shape = lc->shape;
     l->advises = lc->advises;
     l->expiry_ms = lc->expiry_ms;
-    l->again = lc->script == SCRIPT_ACQUIRE && (lc->expiry_ms != LOCK_EXPIRY_OTHER || rule->wait_ms > 0) && !queue;
+    l->again = !queue && (lc->script == SCRIPT_RELEASE ||
+                          (lc->script == SCRIPT_ACQUIRE && (lc->expiry_ms != LOCK_EXPIRY_OTHER || rule->wait_ms > 0)));
     if (lc->value_at) {
         const char *value = lock_word(words, lc->value_at, &len);
         lock_call_value(l, value, len);
