@@ -5,17 +5,17 @@
  * A script says nothing of what it was meant to do: one that finds the lock held by somebody else has not lost an
  * attempt to acquire, and one that finds it free has not come too late.
  */
-#include "proxy/lock/finish.h"
+#include "proxy/lock/outcome.h"
 
-static void spend(struct finish *f, struct claim *c) {
+static void spend(struct outcome *f, struct claim *c) {
     f->sh->stats.released++;
     releaser_note(f->e, f->plan->rule, f->peer->client);
-    settle_spend(f, c);
+    apply_spend(f, c);
 }
 
 /* Ends a lease that a script of the client which acquired it has released, over whichever connection. What another
  * client has ended (it knew the value) leaves its owner with a release to come, which is expected as ever. */
-static void script_released(struct finish *f) {
+static void script_released(struct outcome *f) {
     struct claim *c = entry_claims(f->entry);
     while (c && (c->fence != f->result->fence || c->peer->client != f->peer->client))
         c = c->next;
@@ -25,12 +25,12 @@ static void script_released(struct finish *f) {
 
 /* Ends a lease of which Redis can't tell who ended it, since another command came between the script and the step
  * behind it: it is gone before its time, and who sends a script on a lock of its own is the first to be asked. */
-static void overtaken(struct finish *f, struct claim *c) {
+static void overtaken(struct outcome *f, struct claim *c) {
     if (c->ended && c->cut_short && !c->uses && c->fence != f->result->fence)
         spend(f, c);
 }
 
-void settle_script(struct finish *f) {
+void apply_script(struct outcome *f) {
     bool known = f->result->outcome <= LOCK_FREE;
     if (f->claim) {
         f->claim->scripted = false;
@@ -39,10 +39,10 @@ void settle_script(struct finish *f) {
     }
     switch (f->result->outcome) {
     case LOCK_GRANTED:
-        settle_granted(f);
+        apply_granted(f);
         break;
     case LOCK_HELD:
-        settle_done(f);
+        apply_done(f);
         learn_named(f);
         break;
     case LOCK_RELEASED:

@@ -11,7 +11,7 @@
  * behind a loss is held back for a moment, until either is seen (C4 and D3 of docs/locks.md). If a refused release was
  * the holder's all the same, its lease makes way (B2).
  */
-#include "proxy/lock/finish.h"
+#include "proxy/lock/outcome.h"
 
 enum {
     TRIPS = 2,             /* each time has so many round trips of the client's connection on top: */
@@ -52,7 +52,7 @@ int64_t aftermath_soon_ms(const struct peer *p) {
     return SOON_MS + TRIPS * trip_ms(p);
 }
 
-static bool held_long_enough(const struct witness *w, int64_t now_ms) {
+static bool held_long_enough(const struct contender *w, int64_t now_ms) {
     int64_t most_ms = HOLD_MS + HOLD_TRIPS * trip_ms(w->peer);
     return now_ms - w->held_ms >= (most_ms < HOLD_MOST_MS ? most_ms : HOLD_MOST_MS);
 }
@@ -77,7 +77,7 @@ static void after_uncount_quiet(struct aftermath *a, unsigned row) {
     a->total--;
 }
 
-static void count_loss(struct family *f, struct contest *c, bool followed, unsigned row) {
+static void count_loss(struct workload *f, struct key_stats *c, bool followed, unsigned row) {
     after_count(&f->after, followed, row);
     after_count(&c->after, followed, row);
 }
@@ -97,17 +97,17 @@ static int score(const struct aftermath *a, unsigned row, int less) {
 }
 
 /* The row of lost attempts behind which losers release, if they do. */
-static unsigned row_of_losers(const struct family *f) {
+static unsigned row_of_losers(const struct workload *f) {
     return f->longest_row ? f->longest_row : 1;
 }
 
-static void loss_turns_quiet(struct family *f, struct contest *c, struct loss *l) {
+static void loss_turns_quiet(struct workload *f, struct key_stats *c, struct loss *l) {
     if (l->next != LOSS_OPEN)
         return;
     l->next = LOSS_QUIET;
     count_loss(f, c, false, l->row);
     if (l->row >= AFTERMATH_ROWS && score(&f->after, AFTERMATH_ROWS, 0) <= QUIET_SCORE)
-        family_quiet(f);
+        workload_quiet(f);
     if (l->row >= row_of_losers(f) && c->unlike_losers < LOSSES_MAX)
         c->unlike_losers++;
     if (l->row >= c->held.row && c->held.silent < LOSSES_MAX)
@@ -115,53 +115,53 @@ static void loss_turns_quiet(struct family *f, struct contest *c, struct loss *l
 }
 
 /* Notes the losses of a key behind which no release has come at once. */
-static void note_quiet(struct family *f, struct contest *c, int64_t now_ms) {
+static void note_quiet(struct workload *f, struct key_stats *c, int64_t now_ms) {
     for (unsigned i = 0; i < c->recent.count; i++)
         if (now_ms - c->recent.at[i].time_ms > c->recent.at[i].at_once_ms)
             loss_turns_quiet(f, c, &c->recent.at[i]);
 }
 
-/* What counts for a key: its own evidence where there is enough. Several applications may work under one family. */
-static const struct aftermath *evidence(const struct family *f, const struct contest *c) {
+/* What counts for a key: its own evidence where there is enough. Several applications may work under one workload. */
+static const struct aftermath *evidence(const struct workload *f, const struct key_stats *c) {
     return c && c->after.total >= KEY_LOSSES ? &c->after : &f->after;
 }
 
-bool aftermath_losers_release(const struct family *f, const struct contest *c) {
+bool aftermath_losers_release(const struct workload *f, const struct key_stats *c) {
     bool key_says_no =
         c && !c->doubled && evidence(f, c) == &c->after && score(&c->after, row_of_losers(f), 0) <= QUIET_SCORE;
     return f->losers_release && !key_says_no;
 }
 
 /* The session's last loss on the key, or NULL. */
-static struct loss *last_loss(struct contest *c, const struct peer *p) {
+static struct loss *last_loss(struct key_stats *c, const struct peer *p) {
     for (unsigned i = c->recent.count; i > 0; i--)
         if (c->recent.at[i - 1].session_id == p->id)
             return &c->recent.at[i - 1];
     return NULL;
 }
 
-void aftermath_forget(struct family *f, struct contest *c) {
+void aftermath_forget(struct workload *f, struct key_stats *c) {
     struct loss l = losses_take(&c->recent);
     loss_turns_quiet(f, c, &l);
-    family_followed(f, l.expired);
+    workload_followed(f, l.expired);
 }
 
-void aftermath_tidy(struct family *f, struct contest *c, int64_t before_ms, int64_t now_ms) {
+void aftermath_tidy(struct workload *f, struct key_stats *c, int64_t before_ms, int64_t now_ms) {
     note_quiet(f, c, now_ms);
     while (losses_over(&c->recent, before_ms) && c->recent.at[0].next != LOSS_OPEN)
         aftermath_forget(f, c);
 }
 
-void aftermath_tries_again(struct family *f, struct contest *c, const struct peer *p) {
+void aftermath_tries_again(struct workload *f, struct key_stats *c, const struct peer *p) {
     struct loss *l = last_loss(c, p);
     if (l)
         loss_turns_quiet(f, c, l);
 }
 
-void aftermath_lost(struct family *f, struct contest *c, struct witness *w, int64_t now_ms) {
+void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w, int64_t now_ms) {
     aftermath_tries_again(f, c, w->peer);
     note_quiet(f, c, now_ms);
-    if (c->recent.count == CONTEST_DEBTS)
+    if (c->recent.count == KEY_STATS_DEBTS)
         aftermath_forget(f, c);
     if (w->lost_row < LOSSES_MAX)
         w->lost_row++;
@@ -171,7 +171,7 @@ void aftermath_lost(struct family *f, struct contest *c, struct witness *w, int6
 }
 
 /* Notes that the session has sent a release behind its last loss. */
-static void note_followed(struct family *f, struct contest *c, const struct peer *p, bool at_once) {
+static void note_followed(struct workload *f, struct key_stats *c, const struct peer *p, bool at_once) {
     struct loss *l = last_loss(c, p);
     if (!l || l->next == LOSS_RELEASED)
         return;
@@ -186,17 +186,17 @@ static void note_followed(struct family *f, struct contest *c, const struct peer
 
 /* ---- the verdict ---------------------------------------------------------------------------------- */
 
-void aftermath_second(struct family *f, struct contest *c, const struct peer *p, int64_t now_ms) {
+void aftermath_second(struct workload *f, struct key_stats *c, const struct peer *p, int64_t now_ms) {
     const struct held_release *h = &c->held;
     if (!h->session_id || h->session_id == p->id || h->again || now_ms - h->seen_ms > HELD_SEEN_MS)
         return;
     c->doubled = true;
-    family_releases_lost(f);
+    workload_releases_lost(f);
 }
 
 /* Whether the release was held back before, and the lease that it may be meant for is over by now. Of leases that
  * another proxy gave, this one hears late. */
-static bool lease_changed(const struct witness *w, const struct claim *live) {
+static bool lease_changed(const struct contender *w, const struct claim *live) {
     if (!w->held_ms || (live && (live->fence == w->held_fence || live->peer->remote)))
         return false;
     return w->held_fence != 0;
@@ -219,7 +219,8 @@ static enum loser_release decide(const struct aftermath *a, unsigned row, const 
 }
 
 /* Begins or goes on to hold a release back. */
-static enum loser_release hold_back(struct witness *w, struct contest *c, const struct claim *live, int64_t now_ms) {
+static enum loser_release hold_back(struct contender *w, struct key_stats *c, const struct claim *live,
+                                    int64_t now_ms) {
     if (!w->held_ms) {
         w->held_ms = now_ms;
         w->held_fence = live ? live->fence : 0;
@@ -233,14 +234,14 @@ static enum loser_release hold_back(struct witness *w, struct contest *c, const 
 }
 
 /* Decides about a release that came shortly behind its session's loss. */
-static enum loser_release release_shortly(struct family *f, struct contest *c, struct witness *w,
+static enum loser_release release_shortly(struct workload *f, struct key_stats *c, struct contender *w,
                                           const struct claim *live, bool waits, bool elsewhere, int64_t now_ms) {
     int64_t apart_ms = (w->held_ms ? w->held_ms : now_ms) - w->sent_ms;
     bool at_once = apart_ms <= aftermath_at_once_ms(w->peer);
     bool soon = apart_ms <= aftermath_soon_ms(w->peer);
     bool remembered = w->held_ms && c->held.session_id == w->peer->id;
     if (at_once && score(evidence(f, c), w->lost_row, 1) >= RELEASERS_SCORE) {
-        family_releases_lost(f);
+        workload_releases_lost(f);
         return LOSER_REFUSED;
     }
     unsigned silent = remembered ? c->held.silent : 0;
@@ -253,8 +254,8 @@ static enum loser_release release_shortly(struct family *f, struct contest *c, s
     return decide(evidence(f, c), w->lost_row, live, at_once, soon, elsewhere && w->held_ms);
 }
 
-enum loser_release aftermath_release(struct family *f, struct contest *c, struct witness *w, const struct claim *live,
-                                     bool patient, bool elsewhere, int64_t now_ms) {
+enum loser_release aftermath_release(struct workload *f, struct key_stats *c, struct contender *w,
+                                     const struct claim *live, bool patient, bool elsewhere, int64_t now_ms) {
     const struct peer *p = w->peer;
     bool again = w->held_ms != 0;
     int64_t apart_ms = (again ? w->held_ms : now_ms) - w->sent_ms;
@@ -265,7 +266,7 @@ enum loser_release aftermath_release(struct family *f, struct contest *c, struct
     bool waits = patient && (live || elsewhere) && (!again || !held_long_enough(w, now_ms));
     enum loser_release said = LOSER_REFUSED;
     bool shortly = apart_ms <= SHORTLY_MS + TRIPS * trip_ms(p) || score(evidence(f, c), w->lost_row, 0) >= LATER_SCORE;
-    if (!lease_changed(w, live) && !family_losers_release(f, c))
+    if (!lease_changed(w, live) && !workload_losers_release(f, c))
         said = shortly ? release_shortly(f, c, w, live, waits, elsewhere, now_ms) : LOSER_BELIEVED;
     if (said == LOSER_HELD_BACK)
         return said;
@@ -280,22 +281,22 @@ enum loser_release aftermath_release(struct family *f, struct contest *c, struct
 
 /* ---- a wrong refusal -------------------------------------------------------------------------------- */
 
-void aftermath_row(struct witness *w, const struct claim *live) {
+void aftermath_row(struct contender *w, const struct claim *live) {
     if (!live || !claim_suspicious(live, 0))
         w->suspicious_row = 0;
     else if (w->suspicious_row < LOSSES_MAX)
         w->suspicious_row++;
 }
 
-void aftermath_refused(struct contest *c) {
+void aftermath_refused(struct key_stats *c) {
     c->unlike_losers = 0;
 }
 
-bool aftermath_was_holders(const struct family *f, const struct contest *c, const struct witness *w) {
+bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w) {
     return w->suspicious_row >= row_of_losers(f) + PATIENCE || (c && c->unlike_losers >= PATIENCE_ALL);
 }
 
-void aftermath_mistaken(struct family *f, struct contest *c) {
+void aftermath_mistaken(struct workload *f, struct key_stats *c) {
     static const struct aftermath QUIET = {.total = 2, .quiet = {[AFTERMATH_ROWS - 1] = 2}};
     f->losers_release = false;
     f->losers_quiet = true;

@@ -7,10 +7,10 @@
  *      shared session    ──> its identity's claims: the value shown last, else the oldest
  *      none of these     ──> believed within one identity, unless the session lost its last attempt
  *
- * Only what this process has seen is known here; what Redis says to the choice is learn.c's and settle.c's. Between
+ * Only what this process has seen is known here; what Redis says to the choice is learn.c's and apply.c's. Between
  * different client identities nothing is ever believed (S6): the scripts compare the guard record's owner.
  */
-#include "proxy/lock/finish.h"
+#include "proxy/lock/outcome.h"
 
 enum {
     MEMORY_LEASES = 2, /* claim-memory, unless the rule has its own */
@@ -32,14 +32,14 @@ inline bool client_shares(const struct lock_rule *rule, bool overlapped) {
 /* ---- claims ------------------------------------------------------------------------------------- */
 
 bool claim_shared(const struct claim *c) {
-    return family_shares(c->family, c->peer, c->rule);
+    return workload_shares(c->workload, c->peer, c->rule);
 }
 
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c) {
     if (claim_shared(c))
         return true;
-    return atomic_load(&e->elsewhere) && c->rule->owner == LOCK_OWNER_AUTO && c->family &&
-           !family_owns(c->family, c->peer);
+    return atomic_load(&e->elsewhere) && c->rule->owner == LOCK_OWNER_AUTO && c->workload &&
+           !workload_owns(c->workload, c->peer);
 }
 
 static int64_t within(int64_t n, int64_t least, int64_t most) {
@@ -122,9 +122,9 @@ struct speaker {
     struct shard *sh;
     struct entry *en;
     struct peer *self;
-    struct family *family;
-    struct contest *contest;
-    struct witness *witness;
+    struct workload *workload;
+    struct key_stats *key_stats;
+    struct contender *contender;
     bool shared, loser, released;
     bool recognised; /* K: its claims are also the one that it is recognised for */
     int64_t now_ms;
@@ -132,16 +132,16 @@ struct speaker {
 
 enum whose { OWN, THE_CLIENTS, OF_CLOSED };
 
-/* Whether the claim's lease made way before its end, where other proxies serve the family, too: it was released there,
- * perhaps before its sessions were known to share. */
+/* Whether the claim's lease made way before its end, where other proxies serve the workload, too: it was released
+ * there, perhaps before its sessions were known to share. */
 static bool spent_elsewhere(const struct claim *c, const struct speaker *s) {
-    return c->ended && c->cut_short && s->family && s->family->elsewhere;
+    return c->ended && c->cut_short && s->workload && s->workload->elsewhere;
 }
 
 /* Whether a claim on a queue's head counts for a session that is recognised there (K1). Of its own it has but a seat
  * that stands for nothing yet (list.lua): it speaks by the claim of the session that pushed the node. */
 static bool counts_at_head(const struct claim *c, const struct speaker *s) {
-    if (!s->recognised || !c->queue || c->peer != s->self || c->fence != s->witness->recognised)
+    if (!s->recognised || !c->queue || c->peer != s->self || c->fence != s->contender->recognised)
         return true;
     const struct claim *pusher = entry_claims(s->en);
     while (pusher && (pusher->fence != c->fence || pusher->peer == s->self))
@@ -153,7 +153,7 @@ static bool is_of(enum whose whose, const struct claim *c, const struct speaker 
     bool same = c->peer->client == s->self->client;
     switch (whose) {
     case OWN:
-        return (c->peer == s->self || (s->recognised && recognised_for(s->witness, c))) && counts_at_head(c, s) &&
+        return (c->peer == s->self || (s->recognised && recognised_for(s->contender, c))) && counts_at_head(c, s) &&
                !(c->taken && (s->loser || s->released));
     case THE_CLIENTS:
         return same && !c->taken && !spent_elsewhere(c, s);
@@ -240,7 +240,7 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
 /* Plans a command by the claim that its session is recognised for (K). If another proxy gave that lease, the script has
  * to find its fence. */
 static void plan_recognised(const struct speaker *s, struct lock_plan *plan, const struct claim *c) {
-    if (!c || !c->peer->remote || !s->recognised || !recognised_for(s->witness, c))
+    if (!c || !c->peer->remote || !s->recognised || !recognised_for(s->contender, c))
         return;
     plan->right = RIGHT_FENCE;
     plan->read_fence = c->fence;
@@ -269,19 +269,19 @@ void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, st
 
 /* Counts the release, and says whether a lost attempt uses it up. G: one that is queued counts from EXEC on. */
 static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
-    struct family *f = s->family;
-    struct contest *c = s->contest;
+    struct workload *f = s->workload;
+    struct key_stats *c = s->key_stats;
     if (!f || !c || plan->queued ||
         plan->verb == LOCK_COUNT_DOWN) /* a holder counts down as often as it has counted up */
         return false;
-    if (s->released && habit_find(s->self, f) && f->twice < UINT8_MAX) {
+    if (s->released && session_stats_find(s->self, f) && f->twice < UINT8_MAX) {
         f->twice++; /* two in a row over one session: they are not one worker's, or of one that releases twice */
         plan->twice = true;
     }
-    family_count(f, c, TALLY_RELEASED);
+    workload_count(f, c, TALLY_RELEASED);
     plan->counted = true;
-    if (f->twice >= TWICE && plan->rule->owner == LOCK_OWNER_AUTO && !f->pooled && family_surplus(f, c))
-        family_pool(s->sh, f, &plan->key, s->now_ms);
+    if (f->twice >= TWICE && plan->rule->owner == LOCK_OWNER_AUTO && !f->pooled && workload_surplus(f, c))
+        workload_pool(s->sh, f, &plan->key, s->now_ms);
     if (!s->shared || !c->debts.count)
         return false;
     (void)losses_take(&c->debts);
@@ -291,11 +291,11 @@ static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
 /* Notes that a session has released since its last attempt: what it sends next is no holder's, unless it has another
  * claim. */
 static void note_release(const struct speaker *s, struct lock_plan *plan) {
-    struct witness *w = s->witness;
-    if (plan->queued || !(w || s->contest))
+    struct contender *w = s->contender;
+    if (plan->queued || !(w || s->key_stats))
         return;
     if (!w) {
-        w = witness_get(s->sh, s->en, s->self);
+        w = contender_get(s->sh, s->en, s->self);
         learn_touched(s->sh, w, plan->rule, s->now_ms);
     }
     plan->first_release = !w->released;
@@ -315,41 +315,41 @@ static bool has_claim(const struct speaker *s) {
  * more, so that this one is another worker's. */
 static bool counts_down_again(const struct speaker *s, const struct lock_plan *plan) {
     return plan->verb == LOCK_COUNT_DOWN && plan->rule->owner == LOCK_OWNER_AUTO &&
-           plan->rule->mode == LOCK_MODE_ENFORCE && !plan->queued && !s->shared && s->released && s->family &&
-           !has_claim(s) && !family_owns(s->family, s->self);
+           plan->rule->mode == LOCK_MODE_ENFORCE && !plan->queued && !s->shared && s->released && s->workload &&
+           !has_claim(s) && !workload_owns(s->workload, s->self);
 }
 
 /* Whether the session was shown, since its attempt was lost, another value than it had tried to write. Code that reads
  * before it releases compares: a loser's would send no release now, and so this is a colleague's. */
 static bool was_shown_another(const struct speaker *s) {
-    const struct witness *w = s->witness;
+    const struct contender *w = s->contender;
     return w->shown_since && w->seen_known && w->tried &&
            hash_bytes(&s->sh->engine->value_seed, w->seen, w->seen_len) != w->tried;
 }
 
-/* Decides (C4) about a release over a loser that has no claim. Where the family, or the holder's session, is known,
+/* Decides (C4) about a release over a loser that has no claim. Where the workload, or the holder's session, is known,
  * what is known decides: a connection that is one worker's carries no colleague's release. */
 static enum loser_release losers_release(const struct speaker *s, const struct lock_plan *plan, const struct offer *o) {
     const struct lock_rule *rule = plan->rule;
     struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    bool unknown = rule && rule->owner == LOCK_OWNER_AUTO && s->loser && !s->shared && s->contest && !o->count;
-    if (!unknown || family_owns(s->family, live ? live->peer : s->self))
+    bool unknown = rule && rule->owner == LOCK_OWNER_AUTO && s->loser && !s->shared && s->key_stats && !o->count;
+    if (!unknown || workload_owns(s->workload, live ? live->peer : s->self))
         return LOSER_REFUSED;
-    if (was_shown_another(s) && !family_losers_release(s->family, s->contest))
+    if (was_shown_another(s) && !workload_losers_release(s->workload, s->key_stats))
         return LOSER_BELIEVED;
     bool elsewhere = atomic_load(&s->sh->engine->elsewhere);
-    return aftermath_release(s->family, s->contest, s->witness, live, plan->patient, elsewhere, s->now_ms);
+    return aftermath_release(s->workload, s->key_stats, s->contender, live, plan->patient, elsewhere, s->now_ms);
 }
 
 /* Whether the session's last release was its last command on the key, and just now: some workers release twice. */
 static bool releases_twice(const struct speaker *s) {
-    return s->released && s->family && habit_find(s->self, s->family) &&
-           s->now_ms - s->witness->sent_ms <= aftermath_soon_ms(s->self);
+    return s->released && s->workload && session_stats_find(s->self, s->workload) &&
+           s->now_ms - s->contender->sent_ms <= aftermath_soon_ms(s->self);
 }
 
 bool attribute_made_way(const struct claim *c, int64_t now_ms) {
     enum { SLACK_MS = 50 };
-    if (c->peer->remote || !c->family || family_owns(c->family, c->peer))
+    if (c->peer->remote || !c->workload || workload_owns(c->workload, c->peer))
         return false;
     return c->ended ? c->cut_short : claim_is_live(c, now_ms) && (!c->end_ms || c->end_ms > now_ms + SLACK_MS);
 }
@@ -369,16 +369,16 @@ static bool nobody_holds(const struct speaker *s, const struct lock_plan *plan) 
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
-    if (s->contest && !s->shared && !plan->queued && plan->rule && plan->rule->owner == LOCK_OWNER_AUTO)
-        aftermath_second(s->family, s->contest, s->self, s->now_ms);
+    if (s->key_stats && !s->shared && !plan->queued && plan->rule && plan->rule->owner == LOCK_OWNER_AUTO)
+        aftermath_second(s->workload, s->key_stats, s->self, s->now_ms);
     enum loser_release said = losers_release(s, plan, &o);
     plan->held_back = said == LOSER_HELD_BACK;
     plan->by_chance = said == LOSER_BELIEVED_BY_CHANCE;
     if (plan->held_back)
         return;
     bool twice = releases_twice(s), used_up = release_counted(s, plan);
-    if (counts_down_again(s, plan) && family_vote(s->family, s->self, NULL))
-        family_pool(s->sh, s->family, &plan->key, s->now_ms);
+    if (counts_down_again(s, plan) && workload_vote(s->workload, s->self, NULL))
+        workload_pool(s->sh, s->workload, &plan->key, s->now_ms);
     note_release(s, plan);
     if (used_up)
         return;
@@ -409,10 +409,10 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
 /* Whether the command follows a loss, of this session or of one that it may share with. That counts when the loss's
  * time is over, as where nothing has followed. */
 static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) {
-    struct contest *c = s->contest;
+    struct key_stats *c = s->key_stats;
     for (unsigned i = 0; c && i < c->recent.count; i++) {
         const struct peer *p = peer_find(s->sh, c->recent.at[i].session_id);
-        bool shares = s->shared && p && family_shares(s->family, p, rule);
+        bool shares = s->shared && p && workload_shares(s->workload, p, rule);
         if (c->recent.at[i].expired || (p != s->self && !shares))
             continue;
         c->recent.at[i].expired = true;
@@ -424,22 +424,22 @@ static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) 
 /* Whether the session is a loser, and what it sends is a loser's: a connection that may be pooled carries a holder's
  * command later than right behind a colleague's lost attempt. */
 static bool behind_a_loss(const struct speaker *s, const struct lock_plan *plan) {
-    if (!s->loser || !s->family || !plan->rule || plan->rule->owner != LOCK_OWNER_AUTO)
+    if (!s->loser || !s->workload || !plan->rule || plan->rule->owner != LOCK_OWNER_AUTO)
         return s->loser;
     const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    return family_owns(s->family, live ? live->peer : s->self) ||
-           s->now_ms - s->witness->sent_ms <= aftermath_at_once_ms(s->self);
+    return workload_owns(s->workload, live ? live->peer : s->self) ||
+           s->now_ms - s->contender->sent_ms <= aftermath_at_once_ms(s->self);
 }
 
 /* Whether the session is recognised for the live lease (K): a worker that polls for its own lock, and extends it. */
 static bool holds_recognised(const struct speaker *s) {
     const struct claim *c = s->recognised ? claim_live(s->en, s->self->client, s->now_ms) : NULL;
-    return c && recognised_for(s->witness, c);
+    return c && recognised_for(s->contender, c);
 }
 
 static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
-    bool refused = !holds_recognised(s) && follows_loss(s, plan->rule) && family_losers_expire(s->family);
+    bool refused = !holds_recognised(s) && follows_loss(s, plan->rule) && workload_losers_expire(s->workload);
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
     struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
     if (strict) {
@@ -461,13 +461,13 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
 
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms) {
     struct claim *c = claim_live(en, self->client, now_ms);
-    if (!c || !c->family || c->uses || c->queue || c->observed || !claim_suspicious(c, suspects))
+    if (!c || !c->workload || c->uses || c->queue || c->observed || !claim_suspicious(c, suspects))
         return NULL;
     if (suspects > c->suspects) /* what was lost before this news says nothing */
         return NULL;
-    const struct witness *w = witness_find(en, self);
-    bool mistaken = w && w->lost && w->lost_fence == c->fence && !family_owns(c->family, c->peer) &&
-                    aftermath_was_holders(c->family, contest_find(en, c->family), w);
+    const struct contender *w = contender_find(en, self);
+    bool mistaken = w && w->lost && w->lost_fence == c->fence && !workload_owns(c->workload, c->peer) &&
+                    aftermath_was_holders(c->workload, key_stats_find(en, c->workload), w);
     return mistaken ? c : NULL;
 }
 
@@ -520,38 +520,38 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- what was read ----------------------------------------------------------------------------------- */
 
-static bool same_value(const struct witness *a, const struct witness *b) {
+static bool same_value(const struct contender *a, const struct contender *b) {
     return a->seen_known && b->seen_known && a->seen_len == b->seen_len &&
            (a->seen_len == 0 || memcmp(a->seen, b->seen, a->seen_len) == 0);
 }
 
 /* Whether what another session was shown counts for this one: workers that share connections read over one and swap
  * over another. */
-static bool reading_counts(const struct witness *w, const struct peer *self, const struct family *f,
+static bool reading_counts(const struct contender *w, const struct peer *self, const struct workload *f,
                            const struct lock_rule *rule) {
     if (w->wrote || !(w->seen_known || w->read_fence))
         return false;
     return w->peer == self ||
-           (w->peer->client == self->client && family_shares(f, self, rule) && family_shares(f, w->peer, rule));
+           (w->peer->client == self->client && workload_shares(f, self, rule) && workload_shares(f, w->peer, rule));
 }
 
 /* Whether the one reading is newer, of two that both say of which lease the value was, or neither. */
-static bool reading_newer(const struct witness *a, const struct witness *b) {
+static bool reading_newer(const struct contender *a, const struct contender *b) {
     return a->read_fence != b->read_fence ? a->read_fence > b->read_fence : a->read_at > b->read_at;
 }
 
 /* Finds the reading that says most of what is there now: of leases the latest one, of values that nobody said were a
  * lease's the one that was answered last, and of these two again the one that was answered last. Only where such a
  * value is the lease's, it says no more than the lease does. */
-static const struct witness *newest_reading(const struct entry *en, const struct peer *self, const struct family *f,
-                                            const struct lock_rule *rule, const struct witness *own) {
-    const struct witness *lease = NULL, *value = NULL;
-    if (!family_shares(f, self, rule))
+static const struct contender *newest_reading(const struct entry *en, const struct peer *self, const struct workload *f,
+                                              const struct lock_rule *rule, const struct contender *own) {
+    const struct contender *lease = NULL, *value = NULL;
+    if (!workload_shares(f, self, rule))
         return own;
-    for (const struct witness *w = entry_witnesses(en); w; w = w->next) {
+    for (const struct contender *w = entry_contender_list(en); w; w = w->next) {
         if (!reading_counts(w, self, f, rule))
             continue;
-        const struct witness **newest = w->read_fence ? &lease : &value;
+        const struct contender **newest = w->read_fence ? &lease : &value;
         if (!*newest || reading_newer(w, *newest))
             *newest = w;
     }
@@ -560,9 +560,9 @@ static const struct witness *newest_reading(const struct entry *en, const struct
     return value->read_at > lease->read_at && !same_value(value, lease) ? value : lease;
 }
 
-bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct family *f,
+bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct workload *f,
                          const struct lock_rule *rule, const char *value, size_t len) {
-    for (const struct witness *w = entry_witnesses(en); w; w = w->next)
+    for (const struct contender *w = entry_contender_list(en); w; w = w->next)
         if (reading_counts(w, self, f, rule) && w->seen_known && w->seen_len == len &&
             (len == 0 || memcmp(w->seen, value, len) == 0))
             return true;
@@ -587,7 +587,7 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
             plan->right = RIGHT_CLAIM;
         return;
     }
-    const struct witness *w = witness_find(en, live->peer);
+    const struct contender *w = contender_find(en, live->peer);
     if (!w || !w->seen_known)
         return;
     lock_plan_see(plan, w->seen, w->seen_len);
@@ -610,14 +610,14 @@ static void plan_script(const struct speaker *s, struct lock_plan *plan) {
 
 /* Forgets losses too long ago, of which nothing more is expected. */
 static void tidy(const struct speaker *s) {
-    struct contest *c = s->contest;
+    struct key_stats *c = s->key_stats;
     if (!c)
         return;
     const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    int64_t lease_ms = live ? claim_length(live) : s->en->crowd->length_ms;
+    int64_t lease_ms = live ? claim_length(live) : s->en->contenders->length_ms;
     while (losses_over(&c->debts, s->now_ms - lease_ms / DEBT_SHARE))
         (void)losses_take(&c->debts);
-    aftermath_tidy(s->family, c, s->now_ms - lease_ms / FOLLOW_SHARE, s->now_ms);
+    aftermath_tidy(s->workload, c, s->now_ms - lease_ms / FOLLOW_SHARE, s->now_ms);
 }
 
 /* Plans an attempt to acquire. HSETNX sets another field of a lock that its session holds. A session of a pool may hold
@@ -634,17 +634,17 @@ static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
 static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms,
                                              struct lock_plan *plan) {
     struct speaker s = {.sh = sh, .en = en, .self = self, .now_ms = now_ms};
-    s.family = family_find(sh, self, plan->rule, plan->pattern);
-    s.contest = contest_find(en, s.family);
-    s.witness = en ? witness_find(en, self) : NULL;
-    s.loser = s.witness && (s.witness->lost || recognised_no_more(en, s.witness));
+    s.workload = workload_find(sh, self, plan->rule, plan->pattern);
+    s.key_stats = key_stats_find(en, s.workload);
+    s.contender = en ? contender_find(en, self) : NULL;
+    s.loser = s.contender && (s.contender->lost || recognised_no_more(en, s.contender));
     /* GETSET of another value is how a rival takes over, by what it has read; of the same one engine_says knows. */
-    s.recognised = s.witness && s.witness->recognised && plan->verb != LOCK_SWAP;
-    s.released = s.witness && s.witness->released;
+    s.recognised = s.contender && s.contender->recognised && plan->verb != LOCK_SWAP;
+    s.released = s.contender && s.contender->released;
     tidy(&s);
-    s.shared = family_shares(s.family, self, plan->rule);
-    const struct witness *w =
-        en && plan->verb == LOCK_SWAP ? newest_reading(en, self, s.family, plan->rule, s.witness) : s.witness;
+    s.shared = workload_shares(s.workload, self, plan->rule);
+    const struct contender *w =
+        en && plan->verb == LOCK_SWAP ? newest_reading(en, self, s.workload, plan->rule, s.contender) : s.contender;
     if (w) {
         plan->read_fence = w->read_fence;
         plan->seen_known = false;
@@ -691,7 +691,7 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
         return false;
     if (!en && plan->verb == LOCK_ACQUIRE)
         return true;
-    if (!en || plan->verb != LOCK_RELEASE || entry_witnesses(en) || entry_contests(en))
+    if (!en || plan->verb != LOCK_RELEASE || entry_contender_list(en) || entry_key_stats(en))
         return false;
     struct claim *c = only_claim(sh, en, self, now_ms);
     if (!c || c->observed || c->taken)
@@ -707,10 +707,10 @@ inline void attribute(struct shard *sh, struct entry *en, struct peer *self, int
         choose(sh, en, self, now_ms, plan);
 }
 
-void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct family *f,
+void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct workload *f,
                         const struct lock_rule *rule, const char *value, size_t len) {
     uint64_t hash = hash_bytes(&sh->engine->value_seed, value, len);
-    bool shared = family_shares(f, self, rule);
+    bool shared = workload_shares(f, self, rule);
     uint64_t now = ledger_number(sh->engine);
     for (struct claim *c = en->claims; c; c = c->next)
         if (c->valued && c->value == hash && (c->peer == self || (shared && c->peer->client == self->client)))

@@ -6,11 +6,11 @@
  * A lease's fence is a number of the engine's own here, greater than all before it on the key; Redis knows none.
  */
 #include "proxy/lock/audit.h"
-#include "proxy/lock/finish.h"
+#include "proxy/lock/outcome.h"
 
 /* One engine_observe under way. */
 struct audit {
-    struct finish *f;
+    struct outcome *f;
     const struct lock_sight *sight;
     struct lock_result *result; /* what its script would have said, as far as it is inferred */
     struct claim *live;         /* believed live when Redis ran the command; NULL: none is known of */
@@ -53,14 +53,14 @@ static bool certainly_over(const struct audit *a) {
 
 /* Whether this session has asked for the lock and not got it, although nobody is known to hold it. */
 static bool lost_before(const struct audit *a) {
-    const struct finish *f = a->f;
-    const struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
-    const struct family *family = family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-    return w && w->lost && !family_shares(family, f->peer, f->plan->rule);
+    const struct outcome *f = a->f;
+    const struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
+    const struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    return w && w->lost && !workload_shares(workload, f->peer, f->plan->rule);
 }
 
 static uint64_t next_fence(const struct audit *a) {
-    const struct entry *en = finish_entry(a->f);
+    const struct entry *en = outcome_entry(a->f);
     uint64_t fence = en->live_fence > en->gone_fence ? en->live_fence : en->gone_fence;
     for (const struct claim *c = en->claims; c; c = c->next)
         if (c->fence > fence)
@@ -82,7 +82,7 @@ static enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outco
         r->same = a->live->peer->client == a->f->peer->client;
     }
     learn(a->f);
-    settle(a->f);
+    apply(a->f);
     return outcome;
 }
 
@@ -151,7 +151,7 @@ static enum lock_outcome changed(struct audit *a) {
         struct claim *live = a->live;
         audit_conclude(a, LOCK_HELD, live->fence);
         lease_set(a->f->sh, live, a->result->pttl_ms, false, a->sight->begun_ms, a->f->now_ms);
-        finish_schedule(a->f, live);
+        outcome_schedule(a->f, live);
         return LOCK_HELD;
     }
     if (acquires)
@@ -312,13 +312,13 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight 
                              .attempt = sight->watched};
     plan.hash = ledger_hash(e, &sight->key, &plan.pattern);
     struct lock_result result = {.pttl_ms = sight->pttl_ms, .value = sight->value, .value_len = sight->value_len};
-    struct finish f;
-    finish_start(&f, e, sight->session_id, &plan, &result, sight->command, sight->client, now_ms);
+    struct outcome f;
+    outcome_start(&f, e, sight->session_id, &plan, &result, sight->command, sight->client, now_ms);
     if (plan.rule)
-        plan.family = family_number(f.peer, plan.rule, plan.pattern);
-    struct family *family = plan.rule ? family_of(f.sh, f.peer, plan.family) : NULL;
-    if (family) /* the rule may have been enforced when the family was met last */
-        family->audited = true;
+        plan.workload = workload_number(f.peer, plan.rule, plan.pattern);
+    struct workload *workload = plan.rule ? workload_of(f.sh, f.peer, plan.workload) : NULL;
+    if (workload) /* the rule may have been enforced when the workload was met last */
+        workload->audited = true;
     f.audit = true;
     f.refusal = sight->refusal;
     attribute(f.sh, f.entry, f.peer, now_ms, &plan);
@@ -332,6 +332,6 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight 
     a.mine = a.live && (a.live == f.claim || believed_of || (plan.rule && plan.rule->owner == LOCK_OWNER_ANY));
     a.late = certainly_over(&a);
     enum lock_outcome outcome = infer(&a);
-    finish_end(&f);
+    outcome_end(&f);
     return outcome;
 }

@@ -62,7 +62,7 @@ static uint32_t waiters(struct shard *sh, const struct contention *c) {
     struct lock_key key = {.db = c->db, .name = c->name, .len = c->len};
     const struct entry *en = kept(c) == c->len ? entry_find(sh, &key, c->hash) : NULL;
     uint32_t count = 0;
-    for (const struct witness *w = en && en->live_fence ? entry_witnesses(en) : NULL; w; w = w->next)
+    for (const struct contender *w = en && en->live_fence ? entry_contender_list(en) : NULL; w; w = w->next)
         count += w->lost && w->lost_fence == en->live_fence;
     return count;
 }

@@ -5,7 +5,7 @@
  *
  * Which keys are data, Redis alone knows (the scripts look); here is only who is free to touch what they find to be it.
  */
-#include "proxy/lock/finish.h"
+#include "proxy/lock/outcome.h"
 
 /* A lease that was acquired under audit: Redis has no guard record of it, and would take it for data. */
 static bool observed_lease(const struct entry *en, int64_t now_ms) {
@@ -17,7 +17,7 @@ static bool observed_lease(const struct entry *en, int64_t now_ms) {
 
 /* Whether anybody's last attempt on the key was in vain: what a swap finds may be the lock that was lost. */
 static bool tried_for(const struct entry *en) {
-    for (const struct witness *w = en ? entry_witnesses(en) : NULL; w; w = w->next)
+    for (const struct contender *w = en ? entry_contender_list(en) : NULL; w; w = w->next)
         if (w->lost)
             return true;
     return false;
@@ -26,7 +26,7 @@ static bool tried_for(const struct entry *en) {
 void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan) {
     if (observed_lease(en, now_ms))
         return;
-    const struct witness *own = en ? witness_find(en, self) : NULL;
+    const struct contender *own = en ? contender_find(en, self) : NULL;
     if (lock_verb_is(plan->verb, VERB_WRITES))
         plan->data_free = true;
     else if (plan->verb == LOCK_SWAP)
@@ -42,36 +42,36 @@ void data_follow(struct lock_plan *plan, const struct lock_plan *earlier) {
 }
 
 /* Forgets what the session had on the key, and what it lost there: who writes data over a key has done with both. */
-static void begin_anew(struct finish *f) {
-    struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
+static void begin_anew(struct outcome *f) {
+    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
     if (w)
         w->lost = false;
-    if (family_shares(family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), f->peer, f->plan->rule))
+    if (workload_shares(workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), f->peer, f->plan->rule))
         return; /* a colleague's */
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;
         if (c->peer == f->peer && c->ended && !c->uses && !c->reserved)
-            settle_spend(f, c);
+            apply_spend(f, c);
     }
 }
 
-void settle_pass(struct finish *f) {
+void apply_pass(struct outcome *f) {
     switch (f->result->outcome) {
     case LOCK_DONE:
         if (!f->result->value) { /* changed in place */
-            struct claim *c = settle_touched(f);
+            struct claim *c = apply_touched(f);
             if (c)
                 c->valued = false;
         }
-        settle_done(f);
+        apply_done(f);
         break;
     case LOCK_RELEASED:
-        settle_freed(f);
+        apply_freed(f);
         break;
     case LOCK_HELD:
     case LOCK_FOREIGN:
-        settle_refusal(f, INCIDENT_OVERWRITE,
-                       f->audit ? "somebody else holds the lock" : "somebody else holds the lock; nothing was written");
+        apply_refusal(f, INCIDENT_OVERWRITE,
+                      f->audit ? "somebody else holds the lock" : "somebody else holds the lock; nothing was written");
         learn_loss(f);
         break;
     case LOCK_FREE:

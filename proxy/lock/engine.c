@@ -4,7 +4,7 @@
  *      engine_begin   entry, session's peer ──> attribute ──> plan
  *      engine_finish  envelope ──> learn (which lease is live, which are gone) ──> the verb's consequences
  */
-#include "proxy/lock/finish.h"
+#include "proxy/lock/outcome.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -61,17 +61,17 @@ static inline uint64_t key_hash(const struct lock_engine *e, struct lock_session
     return hash;
 }
 
-/* Numbers the family for the plan's key, which engine_begin has hashed. The number that the session's last command had
- * is kept, and the plan has it for the answer: that earns 1.3 % of the bound on acquire and release. */
-static inline uint64_t family_of_plan(struct lock_session *s, const struct peer *p, const struct lock_plan *plan) {
+/* Numbers the workload for the plan's key, which engine_begin has hashed. The number that the session's last command
+ * had is kept, and the plan has it for the answer: that earns 1.3 % of the bound on acquire and release. */
+static inline uint64_t workload_of_plan(struct lock_session *s, const struct peer *p, const struct lock_plan *plan) {
     uint64_t of = (plan->rule->hash ^ p->client->hash) | 1;
     if (plan->key.len > LOCK_KEY_KNOWN)
-        return family_number(p, plan->rule, plan->pattern);
+        return workload_number(p, plan->rule, plan->pattern);
     if (s->last.of != of) {
         s->last.of = of;
-        s->last.family = family_number(p, plan->rule, plan->pattern);
+        s->last.workload = workload_number(p, plan->rule, plan->pattern);
     }
-    return s->last.family;
+    return s->last.workload;
 }
 
 void lock_plan_see(struct lock_plan *plan, const char *data, size_t len) {
@@ -107,9 +107,9 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     struct peer *p = plan->peer = peer_get(sh, s);
-    plan->family = rule ? family_of_plan(s, p, plan) : 0;
-    const struct family *family = rule ? family_of(sh, p, plan->family) : NULL;
-    plan->attempt = ledger_number(e) - (family && family->pooled);
+    plan->workload = rule ? workload_of_plan(s, p, plan) : 0;
+    const struct workload *workload = rule ? workload_of(sh, p, plan->workload) : NULL;
+    plan->attempt = ledger_number(e) - (workload && workload->pooled);
     plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
     p->in_flight++; /* so it stays until engine_finish */
     struct entry *en = entry_find(sh, key, hash);
@@ -125,11 +125,11 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
     struct entry *en = entry_find(sh, &plan->key, plan->hash);
-    struct family *family = family_find(sh, plan->peer, plan->rule, plan->pattern);
-    struct contest *contest = contest_find(en, family);
+    struct workload *workload = workload_find(sh, plan->peer, plan->rule, plan->pattern);
+    struct key_stats *key_stats = key_stats_find(en, workload);
     struct claim *c = claim_find(en, plan->claim);
-    if (contest && plan->verb != LOCK_COUNT_DOWN) {
-        family_count(family, contest, TALLY_RELEASED);
+    if (key_stats && plan->verb != LOCK_COUNT_DOWN) {
+        workload_count(workload, key_stats, TALLY_RELEASED);
         plan->counted = true;
     }
     if (c && plan->uses) /* else another release has used it up meanwhile */
@@ -205,10 +205,10 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
     bool again = c && c->fence == result->fence;
     if (again) {
         struct peer *owner = c->peer;
-        family_count(c->family, contest_find(en, c->family), TALLY_LOST);
-        aftermath_mistaken(c->family, contest_find(en, c->family));
-        if (family_vote(c->family, plan->peer, owner))
-            family_pool(sh, c->family, &plan->key, now_ms);
+        workload_count(c->workload, key_stats_find(en, c->workload), TALLY_LOST);
+        aftermath_mistaken(c->workload, key_stats_find(en, c->workload));
+        if (workload_vote(c->workload, plan->peer, owner))
+            workload_pool(sh, c->workload, &plan->key, now_ms);
         if (owner->remote) /* its token is another proxy's */
             plan->claim_len = (uint8_t)snprintf(plan->claim_token, sizeof(plan->claim_token), "%" PRIu64, c->fence);
         else
@@ -235,12 +235,12 @@ bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint6
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
     const struct entry *en = entry_find(sh, &plan->key, plan->hash);
-    const struct witness *w = en ? witness_find(en, plan->peer) : NULL;
+    const struct contender *w = en ? contender_find(en, plan->peer) : NULL;
     const struct claim *c = entry_claims(en);
     while (c &&
            !((c->peer == plan->peer || recognised_for(w, c)) && (fence ? c->fence == fence : claim_is_live(c, now_ms))))
         c = c->next;
-    bool own = c && !family_shares(family_of(sh, plan->peer, plan->family), plan->peer, plan->rule);
+    bool own = c && !workload_shares(workload_of(sh, plan->peer, plan->workload), plan->peer, plan->rule);
     shard_unlock(sh);
     return own;
 }
@@ -266,9 +266,9 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
 }
 
 /* What the session has lost and was shown on the key; NULL: nothing. */
-static const struct witness *witness_of(struct shard *sh, const struct entry *en, const struct lock_session *s) {
-    const struct peer *p = en && entry_witnesses(en) ? peer_find(sh, s->id) : NULL;
-    return p ? witness_find(en, p) : NULL;
+static const struct contender *contender_of(struct shard *sh, const struct entry *en, const struct lock_session *s) {
+    const struct peer *p = en && entry_contender_list(en) ? peer_find(sh, s->id) : NULL;
+    return p ? contender_find(en, p) : NULL;
 }
 
 /* What the session has held and not released itself; NULL: nothing. */
@@ -287,10 +287,10 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     struct lock_writing w = {.how = WRITER_NONE};
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
-    const struct witness *witness = witness_of(sh, en, s);
+    const struct contender *contender = contender_of(sh, en, s);
     for (const struct claim *c = entry_claims(en); c; c = c->next) {
         bool live = claim_is_live(c, now_ms), same = c->peer->client == s->client;
-        bool mine = c->peer->id == s->id || recognised_for(witness, c);
+        bool mine = c->peer->id == s->id || recognised_for(contender, c);
         if (!c->fence)
             continue;
         if (live && mine)
@@ -310,7 +310,8 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     if (strict && (!own_over || own_over->fence != kept->fence))
         own_over = NULL;
     bool lost = strict || own_over;
-    bool loser = witness && (witness->lost || recognised_no_more(en, witness)); /* it has not come back for another's */
+    bool loser =
+        contender && (contender->lost || recognised_no_more(en, contender)); /* it has not come back for another's */
     const struct claim *held = own ? own : lost ? NULL : client, *over = lost ? own_over : client_over;
     if (!held && !lost && !over && !kept && closed_over && !loser)
         over = closed_over;
@@ -374,8 +375,8 @@ uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key
 
 /* ---- after it -------------------------------------------------------------------------------- */
 
-inline void finish_start(struct finish *f, struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,
-                         const struct lock_result *result, const char *command, const char *client, int64_t now_ms) {
+inline void outcome_start(struct outcome *f, struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,
+                          const struct lock_result *result, const char *command, const char *client, int64_t now_ms) {
     f->e = e;
     f->plan = plan;
     f->result = result;
@@ -396,7 +397,7 @@ inline void finish_start(struct finish *f, struct lock_engine *e, uint64_t sessi
         f->claim->uses--;
 }
 
-const struct occasion *finish_occasion(struct finish *f) {
+const struct occasion *outcome_occasion(struct outcome *f) {
     f->on = (struct occasion){.now_ms = f->now_ms,
                               .key = f->plan->key,
                               .rule = f->plan->rule ? f->plan->rule->pattern : NULL,
@@ -408,9 +409,9 @@ const struct occasion *finish_occasion(struct finish *f) {
     return &f->on;
 }
 
-inline void finish_end(struct finish *f) {
+inline void outcome_end(struct outcome *f) {
     if (f->claim && f->claim->ended)
-        finish_schedule(f, f->claim);
+        outcome_schedule(f, f->claim);
     if (f->entry)
         entry_settle(f->sh, f->entry);
     f->peer->in_flight--;
@@ -421,7 +422,7 @@ inline void finish_end(struct finish *f) {
 }
 
 /* Notes the fence of a lock that was acquired under audit, and has its guard record from the script. */
-static void enrolled(struct finish *f) {
+static void enrolled(struct outcome *f) {
     struct claim *c = f->claim;
     bool done = f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_RELEASED;
     if (!c || !c->observed || !done || !f->result->fence || f->plan->right != RIGHT_ENROL)
@@ -431,12 +432,12 @@ static void enrolled(struct finish *f) {
     c->fence = f->result->fence;
 }
 
-static __attribute__((noinline)) void finish_other(struct finish *f) {
+static __attribute__((noinline)) void outcome_other(struct outcome *f) {
     if (f->result->outcome == LOCK_GRANTED)
-        finish_entry(f);
+        outcome_entry(f);
     enrolled(f);
     learn(f);
-    settle(f);
+    apply(f);
 }
 
 /* ---- the usual answers ------------------------------------------------------------------------- */
@@ -444,47 +445,47 @@ static __attribute__((noinline)) void finish_other(struct finish *f) {
 /* Do what learn and settle would do in the two cases that nearly all answers are, in fewer steps, which earns 11 % of
  * the bound on acquire and release: a lock of which nothing was known is acquired, with the application's own expiry;
  * and the only claim of a lock is released by its session, where nobody lost or was shown anything. */
-static inline void finish_acquired(struct finish *f) {
+static inline void outcome_acquired(struct outcome *f) {
     const struct lock_result *r = f->result;
     struct entry *en = f->entry = entry_add(f->sh, &f->plan->key, f->hash, f->plan->slot);
     en->gone_fence = r->fence - 1;
     en->live_fence = r->fence;
     en->live_since = atomic_load(&f->e->attempts);
-    settle_acquired(f);
+    apply_acquired(f);
 }
 
-static inline void finish_released(struct finish *f) {
+static inline void outcome_released(struct outcome *f) {
     f->sh->stats.released++;
     releaser_note(f->e, f->plan->rule, f->peer->client);
-    if (f->entry->crowd)
+    if (f->entry->contenders)
         tenure_spent(f, f->claim);
     claim_remove(f->sh, f->claim);
     f->claim = NULL;
 }
 
-static inline bool finish_usual(struct finish *f) {
+static inline bool outcome_usual(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->plan->verb == LOCK_ACQUIRE && r->outcome == LOCK_GRANTED && !f->entry && r->fence && r->pttl_ms > 0 &&
         !r->leased && !f->peer->closed) {
-        finish_acquired(f);
+        outcome_acquired(f);
         return true;
     }
     const struct claim *c = f->claim;
     if (f->plan->verb != LOCK_RELEASE || r->outcome != LOCK_RELEASED || !c || c->observed || c->peer != f->peer ||
-        f->entry->claims != c || c->next || entry_witnesses(f->entry) || entry_contests(f->entry))
+        f->entry->claims != c || c->next || entry_contender_list(f->entry) || entry_key_stats(f->entry))
         return false;
-    finish_released(f);
+    outcome_released(f);
     return true;
 }
 
 void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
                    const struct lock_result *result, const char *command, const char *client, int64_t now_ms) {
     (void)s; /* what the shard remembers of the session outlives it until here */
-    struct finish f;
-    finish_start(&f, e, session_id, plan, result, command, client, now_ms);
-    if (!finish_usual(&f))
-        finish_other(&f);
-    finish_end(&f);
+    struct outcome f;
+    outcome_start(&f, e, session_id, plan, result, command, client, now_ms);
+    if (!outcome_usual(&f))
+        outcome_other(&f);
+    outcome_end(&f);
 }
 
 bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan, const char *value,
@@ -493,7 +494,7 @@ bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const stru
     shard_lock(sh);
     const struct entry *en = entry_find(sh, &plan->key, plan->hash);
     const struct peer *p = peer_find(sh, session_id);
-    const struct family *f = p ? family_find(sh, p, plan->rule, plan->pattern) : NULL;
+    const struct workload *f = p ? workload_find(sh, p, plan->rule, plan->pattern) : NULL;
     bool misleads = en && p && attribute_was_shown(en, p, f, plan->rule, value, len);
     shard_unlock(sh);
     return misleads;
@@ -506,14 +507,14 @@ void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock
     shard_lock(sh);
     if (value) {
         struct peer *p = peer_get(sh, s);
-        const struct family *f = family_find(sh, p, rule, pattern);
+        const struct workload *f = workload_find(sh, p, rule, pattern);
         learn_shown(sh, entry_get(sh, key, hash), p, f, rule, 0, value, len, now_ms);
     } else {
         struct entry *en = entry_find(sh, key, hash);
         struct peer *p = en ? peer_find(sh, s->id) : NULL;
-        struct witness *w = p ? witness_find(en, p) : NULL;
+        struct contender *w = p ? contender_find(en, p) : NULL;
         if (w)
-            witness_forget_seen(w);
+            contender_forget_seen(w);
     }
     shard_unlock(sh);
 }

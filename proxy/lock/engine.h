@@ -10,7 +10,7 @@
  * scripts in scripts/lua/) has the last word on every lease; the engine only remembers which session
  * acquired what, and chooses on whose behalf a command speaks.
  *
- * The words (claim, spent, outstanding, sighted, family) are those of docs/locks.md.
+ * The words (claim, spent, outstanding, sighted, workload) are those of docs/locks.md.
  *
  * One engine serves many threads: it is split into shards by key, each with its mutex. The sink is called
  * with a shard locked and must only take notes; it must not call the engine.
@@ -57,8 +57,9 @@ struct lock_session {
     /* Private to engine.c: the last key, what it hashes to, and its slot. Who has acquired a lock releases it next. */
     struct {
         uint64_t hash, pattern;
-        uint64_t family, of; /* its family's number under the rule and for the client that `of` is of; 0: not known */
-        uint32_t db, len;    /* len 0: none */
+        uint64_t workload,
+            of;           /* its workload's number under the rule and for the client that `of` is of; 0: not known */
+        uint32_t db, len; /* len 0: none */
         uint16_t slot;
         char name[LOCK_KEY_KNOWN];
     } last;
@@ -235,16 +236,16 @@ struct lock_plan {
     bool queued;                    /* private: and EXEC has not been sent */
     bool undone;                    /* EXEC answered nil: set before engine_finish, with LOCK_NOT_SENT */
     uint64_t claim_fence;           /* of that claim's lease, 0 not known */
-    bool counted;                   /* private: among its family's releases */
+    bool counted;                   /* private: among its workload's releases */
     bool first_release;             /* private: it is known by this one that the session has released */
     bool twice;                     /* private: counted as the second one in a row over its session */
     bool patient;                   /* private: the command may be held back */
     bool held_back;                 /* LOCK_RELEASE: it is to be begun once more in some ms; see engine_put_off */
-    bool by_chance;                 /* private: it is believed, and says nothing of the family */
+    bool by_chance;                 /* private: it is believed, and says nothing of the workload */
     bool repeats;                   /* private: it writes the value that the lease of its claim has (K2) */
     uint64_t field;                 /* private: engine_writes_field's; 0: it writes none */
     uint64_t hash, pattern;         /* private: the key's, and its pattern's */
-    uint64_t family;                /* private: its family's number, where there is a rule */
+    uint64_t workload;              /* private: its workload's number, where there is a rule */
     struct peer *peer;              /* private: what the shard knows of the session */
     uint16_t slot;                  /* the key's */
     uint8_t attempt_len, claim_len; /* of the texts below */
@@ -320,7 +321,7 @@ struct lock_result {
     bool leased;        /* the live lease's expiry is the proxy's own (the envelope's last element) */
     bool same;          /* the live lease is of the caller's identity */
     bool elsewhere;     /* another proxy gave it */
-    bool pooled;        /* its family is known to share connections, maybe at another proxy */
+    bool pooled;        /* its workload is known to share connections, maybe at another proxy */
     uint8_t suspects;   /* releases of losers that were refused while it was live, 3 at most */
     int64_t shifted_ms; /* a release of its identity's was refused at another proxy, and counted for an older lease
                          * there: for how long the release of that one was expected, 1 at least; 0: none was */
@@ -502,19 +503,19 @@ struct lock_left {
     int64_t left_ms, until_ms;  /* when it left, and when the lease ends */
 };
 
-/* What is worth keeping of a family: it is written to Redis for later runs and other proxies. */
-enum family_fact {
+/* What is worth keeping of a workload: it is written to Redis for later runs and other proxies. */
+enum workload_fact {
     FACT_POOLED = 1,         /* its workers share connections */
     FACT_LOSERS_RELEASE = 2, /* its losers send a release right behind a lost attempt */
-    FACT_DEDICATED = 4,      /* its sessions are one worker's each; no fact any more once the family is pooled */
+    FACT_DEDICATED = 4,      /* its sessions are one worker's each; no fact any more once the workload is pooled */
     FACT_LOSERS_QUIET = 8    /* its losers send no release, also behind many lost attempts in a row */
 };
 
-/* A family, by its texts, and what is known of it. Pointers are borrowed. */
+/* A workload, by its texts, and what is known of it. Pointers are borrowed. */
 struct lock_facts {
     const char *identity, *rule, *pattern; /* the client's, the rule's pattern, and the keys', each whole */
     size_t identity_len, rule_len, pattern_len;
-    unsigned facts; /* enum family_fact: these hold */
+    unsigned facts; /* enum workload_fact: these hold */
     unsigned over;  /* these do not hold any more */
     int64_t age_ms; /* so long ago that was confirmed: of engine_learnt alone */
 };
@@ -577,7 +578,7 @@ void engine_alone(struct lock_engine *e);
 
 enum { FACT_MS = 7 * 24 * 60 * 60 * 1000 }; /* what was not confirmed for so long is forgotten */
 
-/* Tells the engine what is known of a family. A family that is there takes it over at once, a later one starts with
+/* Tells the engine what is known of a workload. A workload that is there takes it over at once, a later one starts with
  * it. What the sink has told may come back so: that changes nothing. Facts that are pooled and dedicated at once are
  * pooled. From any thread. */
 void engine_learnt(struct lock_engine *e, const struct lock_facts *facts, int64_t now_ms);
@@ -601,7 +602,7 @@ void engine_inherited(struct lock_engine *e, const struct lock_left *left, const
 
 /* ---- looking in (PROXY LOCKS, PROXY INFO) ---------------------------------------------------- */
 
-/* STAT(field, name, type, family, label, value, help), as in base/counters.h; the first four are of this moment. */
+/* STAT(field, name, type, workload, label, value, help), as in base/counters.h; the first four are of this moment. */
 #define LOCK_STATS(STAT)                                                                                               \
     STAT(leases, "leases", "gauge", "leases", NULL, NULL, "Leases that this proxy knows to be live.")                  \
     STAT(claims, "claims", "gauge", "claims", NULL, NULL, "Acquisitions that may still be released.")                  \
@@ -641,14 +642,15 @@ struct lock_view {
     int64_t one_shot_ms;      /* a one-shot client's lock: its renewal ends then; 0: it is none */
     uint64_t renewals;
 };
-/* What has been learnt of a family: a client identity's keys of one pattern under one rule. */
-enum { LOCK_FAMILY_NAME_MAX = 96 };
-struct lock_family {
-    const char *client, *rule, *pattern; /* identity, the rule's pattern, the keys'; cut to LOCK_FAMILY_NAME_MAX - 1 */
+/* What has been learnt of a workload: a client identity's keys of one pattern under one rule. */
+enum { LOCK_WORKLOAD_NAME_MAX = 96 };
+struct lock_workload {
+    const char *client, *rule,
+        *pattern; /* identity, the rule's pattern, the keys'; cut to LOCK_WORKLOAD_NAME_MAX - 1 */
     bool pooled;
 };
-/* Calls fn for the families that share connections, in no order; fn must not call the engine. */
-void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struct lock_family *f), void *arg);
+/* Calls fn for the workloads that share connections, in no order; fn must not call the engine. */
+void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struct lock_workload *f), void *arg);
 
 /* How a lock was fought over: attempts to acquire it that were lost. */
 enum { CONTENTION_MINUTES = 5 };

@@ -1,7 +1,7 @@
 /*
- * Facts: what is known of families beyond the memory of one run and one proxy. A fact is told to the sink when it is
+ * Facts: what is known of workloads beyond the memory of one run and one proxy. A fact is told to the sink when it is
  * learnt, and comes back from Redis by engine_learnt: to this proxy, to others, and to those that start later. Decides
- * nothing; family.c says what follows of a fact.
+ * nothing; workload.c says what follows of a fact.
  */
 #include "proxy/base/memory.h"
 #include "proxy/lock/pattern.h"
@@ -42,7 +42,7 @@ void facts_clear(struct shard *sh) {
     table_clear(&sh->facts);
 }
 
-/* Changes what is known of a family. Returns all that is known now, as enum family_fact. */
+/* Changes what is known of a workload. Returns all that is known now, as enum workload_fact. */
 static unsigned fact_note(struct shard *sh, uint64_t key, unsigned facts, unsigned over, int64_t confirmed_ms) {
     struct fact *known = fact_find(sh, key);
     facts = ((known ? known->facts : 0) & ~over) | facts;
@@ -70,9 +70,9 @@ static unsigned fact_note(struct shard *sh, uint64_t key, unsigned facts, unsign
     return facts;
 }
 
-/* ---- families -------------------------------------------------------------------------------------- */
+/* ---- workloads -------------------------------------------------------------------------------------- */
 
-void facts_recall(struct family *f, int64_t now_ms) {
+void facts_recall(struct workload *f, int64_t now_ms) {
     struct fact *known = fact_find(f->shard, f->key);
     if (!known)
         return;
@@ -80,18 +80,18 @@ void facts_recall(struct family *f, int64_t now_ms) {
         fact_remove(f->shard, known);
         return;
     }
-    (void)family_take(f, known->facts, 0);
+    (void)workload_take(f, known->facts, 0);
     f->told = (uint8_t)known->facts;
     f->told_ms = known->confirmed_ms;
 }
 
-/* Tells the sink all that is known of the family. Audit changes nothing in Redis: what is learnt there is told once the
- * rule is enforced. */
-static void tell(struct family *f, int64_t now_ms) {
+/* Tells the sink all that is known of the workload. Audit changes nothing in Redis: what is learnt there is told once
+ * the rule is enforced. */
+static void tell(struct workload *f, int64_t now_ms) {
     if (f->audited)
         return;
     const struct lock_sink *sink = &f->shard->engine->sink;
-    unsigned facts = family_facts(f);
+    unsigned facts = workload_facts(f);
     struct lock_facts told = {.identity = f->names,
                               .identity_len = f->identity_len,
                               .rule = f->names + f->identity_len,
@@ -107,20 +107,20 @@ static void tell(struct family *f, int64_t now_ms) {
         sink->learnt(sink->arg, &told);
 }
 
-void facts_tell(struct family *f) {
-    if (family_facts(f) != f->told)
+void facts_tell(struct workload *f) {
+    if (workload_facts(f) != f->told)
         tell(f, f->used_ms);
 }
 
-void facts_refresh(struct family *f, int64_t now_ms) {
+void facts_refresh(struct workload *f, int64_t now_ms) {
     bool confirms = f->told && now_ms - f->told_ms >= FACT_REFRESH_MS && f->used_ms > f->told_ms;
-    if (confirms || family_facts(f) != f->told)
+    if (confirms || workload_facts(f) != f->told)
         tell(f, now_ms);
 }
 
 /* ---- what comes back from Redis -------------------------------------------------------------------- */
 
-static void report_pooled(struct shard *sh, const struct family *f, int64_t now_ms) {
+static void report_pooled(struct shard *sh, const struct workload *f, int64_t now_ms) {
     struct occasion on = {.now_ms = now_ms,
                           .key = {.name = f->pattern, .len = strlen(f->pattern)},
                           .client = f->client,
@@ -135,18 +135,18 @@ static void report_pooled(struct shard *sh, const struct family *f, int64_t now_
 void engine_learnt(struct lock_engine *e, const struct lock_facts *facts, int64_t now_ms) {
     uint64_t pattern = advise_pattern_text_hash(facts->pattern, facts->pattern_len);
     uint64_t client = hash_bytes(&e->clients.seed, facts->identity, facts->identity_len);
-    uint64_t key = family_number_of(client, lock_rule_hash(facts->rule, facts->rule_len), pattern);
+    uint64_t key = workload_number_of(client, lock_rule_hash(facts->rule, facts->rule_len), pattern);
     int64_t confirmed_ms = now_ms - facts->age_ms;
     if (facts->age_ms > FACT_MS)
         return;
     struct shard *sh = ledger_shard(e, pattern);
     shard_lock(sh);
     unsigned known = fact_note(sh, key, facts->facts, facts->over, confirmed_ms);
-    struct family *f = family_of_key(sh, key);
+    struct workload *f = workload_of_key(sh, key);
     if (f) {
         f->told = (uint8_t)known;
         f->told_ms = confirmed_ms > f->told_ms ? confirmed_ms : f->told_ms;
-        if (family_take(f, known, facts->over))
+        if (workload_take(f, known, facts->over))
             report_pooled(sh, f, now_ms);
     }
     shard_unlock(sh);

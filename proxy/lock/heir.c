@@ -299,13 +299,13 @@ int64_t heir_look_ms(const struct claim *c) {
     return wait < LOOK_MIN_MS ? LOOK_MIN_MS : wait > LOOK_MAX_MS ? LOOK_MAX_MS : wait;
 }
 
-static bool lost_to(const struct witness *w, const struct claim *c) {
+static bool lost_to(const struct contender *w, const struct claim *c) {
     return w && w->lost && w->lost_fence == c->fence;
 }
 
 /* Whether somebody of the client has asked for the lock, of which this is the lease, since it came back. */
 static bool asked_for(const struct claim *c) {
-    for (const struct witness *w = entry_witnesses(c->entry); w; w = w->next)
+    for (const struct contender *w = entry_contender_list(c->entry); w; w = w->next)
         if (w->peer->client == c->peer->client && lost_to(w, c))
             return true;
     return false;
@@ -343,7 +343,7 @@ bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
     uint64_t id = heir_of(sh->engine, st, 0);
     while (id) {
         const struct peer *p = peer_find(sh, id);
-        if (!p || !lost_to(witness_find(c->entry, p), c))
+        if (!p || !lost_to(contender_find(c->entry, p), c))
             break;
         id = heir_of(sh->engine, st, id);
     }
@@ -421,7 +421,7 @@ uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]) {
 }
 
 /* Settles the estate that the group's leases belong to, one for all shards: it waits, or has its heir. */
-static void settle_estate(struct lock_engine *e, struct peer *p, const struct lock_left *left, uint64_t group) {
+static void apply_estate(struct lock_engine *e, struct peer *p, const struct lock_left *left, uint64_t group) {
     pthread_mutex_lock(&e->clients.mutex);
     const struct lock_session *s = come_back(p->client, left, group, false);
     if (s && s->estate) {
@@ -445,7 +445,7 @@ static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *lef
     client_put(&e->clients, client);
     p->closed = true;
     p->closed_at = 0; /* before all of the sessions here */
-    settle_estate(e, p, left, group);
+    apply_estate(e, p, left, group);
     return p;
 }
 
@@ -470,9 +470,9 @@ void engine_inherited(struct lock_engine *e, const struct lock_left *left, const
     struct peer *p = peer_elsewhere(sh, left);
     forget_elsewhere(sh, en, r->fence);
     struct claim *c = claim_add(sh, en, p, rule, token, r->fence);
-    c->family = family_find(sh, p, rule, pattern);
-    if (c->family)
-        family_ref(c->family);
+    c->workload = workload_find(sh, p, rule, pattern);
+    if (c->workload)
+        workload_ref(c->workload);
     c->login = login;
     c->granted_ms = now_ms;
     c->told = atomic_load(&e->attempts);

@@ -5,19 +5,19 @@
  * newer lease proves the older ones gone) and from token numbers (a command that began after a lease was known and
  * found the lock free proves that lease gone).
  */
-#include "proxy/lock/finish.h"
+#include "proxy/lock/outcome.h"
 
-struct entry *finish_entry(struct finish *f) {
+struct entry *outcome_entry(struct outcome *f) {
     if (!f->entry)
         f->entry = entry_get(f->sh, &f->plan->key, f->hash);
     return f->entry;
 }
 
-bool finish_refused(const struct finish *f) {
+bool outcome_refused(const struct outcome *f) {
     return f->result->outcome == LOCK_HELD || f->result->outcome == LOCK_FOREIGN;
 }
 
-bool finish_schedule(struct finish *f, struct claim *c) {
+bool outcome_schedule(struct outcome *f, struct claim *c) {
     if (lease_schedule(f->sh, c, f->now_ms))
         return true;
     if (c == f->claim)
@@ -27,7 +27,7 @@ bool finish_schedule(struct finish *f, struct claim *c) {
 
 /* Whether the lease made way well before its end: somebody has released it. Where its session is one worker's, it may
  * all the same be lost with its node, and its late release still to come. */
-static bool made_way(const struct finish *f, const struct claim *c, enum lease_end why) {
+static bool made_way(const struct outcome *f, const struct claim *c, enum lease_end why) {
     enum { SLACK_MS = 50 };
     bool early = !c->end_ms || c->end_ms > f->now_ms + (f->now_ms - f->plan->begun_ms) + SLACK_MS;
     return !c->uses && !c->ended &&
@@ -35,13 +35,13 @@ static bool made_way(const struct finish *f, const struct claim *c, enum lease_e
 }
 
 /* Notes that a lease of this proxy's was released through another one: a crossing, and a release that D1 counts. */
-static void released_elsewhere(struct finish *f, const struct claim *c) {
-    if (c->family)
-        family_count(c->family, contest_find(f->entry, c->family), TALLY_RELEASED);
-    settle_crossing(f, c->family, c);
+static void released_elsewhere(struct outcome *f, const struct claim *c) {
+    if (c->workload)
+        workload_count(c->workload, key_stats_find(f->entry, c->workload), TALLY_RELEASED);
+    apply_crossing(f, c->workload, c);
 }
 
-void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
+void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
     struct entry *en = f->entry;
     if (!en || !fence)
         return;
@@ -55,9 +55,9 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
         if (spent && !c->peer->remote && how == LEASE_GONE && !claim_shared(c))
             released_elsewhere(f, c);
         if (spent)
-            settle_spend(f, c);
+            apply_spend(f, c);
         else if (c != f->claim) /* that one is the verb's */
-            finish_schedule(f, c);
+            outcome_schedule(f, c);
     }
     if (fence > en->gone_fence && fence > en->live_fence)
         en->live_since = atomic_load(&f->e->attempts);
@@ -69,8 +69,8 @@ void learn_gone(struct finish *f, uint64_t fence, enum lease_end why) {
 
 /* Whether a script's answer says nothing against a lock, which was acquired while its rule was in audit: such a lock
  * has no guard record, or that of an earlier lease. */
-static bool says_nothing(const struct finish *f) {
-    if (f->audit || !finish_refused(f))
+static bool says_nothing(const struct outcome *f) {
+    if (f->audit || !outcome_refused(f))
         return false;
     for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
         if (c->observed && claim_is_live(c, f->now_ms))
@@ -79,7 +79,7 @@ static bool says_nothing(const struct finish *f) {
 }
 
 /* Learns that the lease with this fence is live, or was when Redis ran the script. */
-static void learn_live(struct finish *f, uint64_t fence, enum lease_end why_others) {
+static void learn_live(struct outcome *f, uint64_t fence, enum lease_end why_others) {
     struct entry *en = f->entry;
     if (!en || !fence || fence <= en->gone_fence || fence <= en->live_fence || says_nothing(f))
         return;
@@ -91,7 +91,7 @@ static void learn_live(struct finish *f, uint64_t fence, enum lease_end why_othe
 /* Learns from a grant. Its fence is greater than all that were known when the command began, but for one case: the
  * guard record was lost, and with it came an earlier clock (a replica's that has taken over). The grant is the later
  * one all the same, and what was known is over; it counts as of before. */
-static void learn_back(struct finish *f) {
+static void learn_back(struct outcome *f) {
     struct entry *en = f->entry;
     uint64_t fence = f->result->fence;
     if (!en || fence == 0 || f->audit || f->plan->attempt <= en->live_since ||
@@ -106,12 +106,12 @@ static void learn_back(struct finish *f) {
 }
 
 /* Learns that no lease was live, which concerns the one that was known when the command began. */
-static void learn_none(struct finish *f) {
+static void learn_none(struct outcome *f) {
     if (f->entry && !says_nothing(f) && f->plan->attempt > f->entry->live_since)
         learn_gone(f, f->entry->live_fence, LEASE_GONE);
 }
 
-void learn(struct finish *f) {
+void learn(struct outcome *f) {
     bool swapped = f->plan->verb == LOCK_SWAP;
     if (f->result->elsewhere)
         atomic_store(&f->e->elsewhere, true);
@@ -147,16 +147,16 @@ void learn(struct finish *f) {
     }
 }
 
-/* ---- witnesses ------------------------------------------------------------------------------- */
+/* ---- contenders ------------------------------------------------------------------------------- */
 
-uint64_t finish_value(const struct finish *f) {
+uint64_t outcome_value(const struct outcome *f) {
     return f->plan->field ? f->plan->field : hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
 }
 
-void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *rule, int64_t now_ms) {
+void learn_touched(struct shard *sh, struct contender *w, const struct lock_rule *rule, int64_t now_ms) {
     int64_t least = w->queue_rule && w->queue_rule->lease_ms > 10000 ? w->queue_rule->lease_ms : 10000;
     int64_t memory_ms =
-        rule && rule->claim_memory_ms >= 0 ? rule->claim_memory_ms : 2 * entry_crowd(w->entry)->length_ms;
+        rule && rule->claim_memory_ms >= 0 ? rule->claim_memory_ms : 2 * entry_contenders(w->entry)->length_ms;
     w->touched_ms = now_ms;
     w->memory_ms = memory_ms > least ? memory_ms : least;
     if (!w->timer.place)
@@ -165,11 +165,11 @@ void learn_touched(struct shard *sh, struct witness *w, const struct lock_rule *
 
 /* A session that wanted the lock and did not get it is a loser: the lease in the way is not its own to release. A
  * session that asks once more with the value of the lease that it is recognised for is no loser. */
-void learn_loss(struct finish *f) {
+void learn_loss(struct outcome *f) {
     if (f->peer->closed)
         return;
-    struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
-    uint64_t tried = f->result->value && f->plan->verb != LOCK_COUNT_UP ? finish_value(f) : 0;
+    struct contender *w = contender_get(f->sh, outcome_entry(f), f->peer);
+    uint64_t tried = f->result->value && f->plan->verb != LOCK_COUNT_UP ? outcome_value(f) : 0;
     if (w->recognised && w->recognised == f->result->fence && w->tried == tried)
         return;
     heir_refused(f->e, f->peer);
@@ -192,7 +192,7 @@ void learn_loss(struct finish *f) {
 
 /* Finds the claim with the live lease, which is of this identity. If another proxy gave it, it is a claim here, too,
  * while somebody meets it. NULL: the answer that it was acquired has not come yet, or it is not remembered. */
-static struct claim *learn_its_own(struct finish *f, struct family *family) {
+static struct claim *learn_its_own(struct outcome *f, struct workload *workload) {
     enum { KEPT_MS = 30000 };
     const struct lock_rule *rule = f->plan->rule;
     struct claim *c = f->entry->claims;
@@ -205,33 +205,35 @@ static struct claim *learn_its_own(struct finish *f, struct family *family) {
                       f->result->fence);
         c->granted_ms = f->now_ms;
         c->reported = true;
-        if (family)
-            family->elsewhere = true;
+        if (workload)
+            workload->elsewhere = true;
     }
     if (c->peer->remote) {
         c->end_ms = f->now_ms + (rule->lease_ms > KEPT_MS ? rule->lease_ms : KEPT_MS);
-        c->period_ms = f->entry->crowd && f->entry->crowd->length_ms ? f->entry->crowd->length_ms : KEPT_MS;
+        c->period_ms =
+            f->entry->contenders && f->entry->contenders->length_ms ? f->entry->contenders->length_ms : KEPT_MS;
         c->leased = f->result->leased;
     }
-    struct contest *contest = contest_find(f->entry, family);
-    if (family && !c->family) {
-        c->family = family;
-        family_ref(family);
-        if (contest)
-            family_count(family, contest, TALLY_ACQUIRED);
+    struct key_stats *key_stats = key_stats_find(f->entry, workload);
+    if (workload && !c->workload) {
+        c->workload = workload;
+        workload_ref(workload);
+        if (key_stats)
+            workload_count(workload, key_stats, TALLY_ACQUIRED);
     }
     return c;
 }
 
 /* Ends renewal (F) for a session of its own that asks for its own lock for a whole lease, since it does not work under
  * it; and after ten leases for one that a refused release has made suspicious. */
-static void forgotten(struct finish *f, const struct family *family, struct contest *contest, struct claim *c) {
+static void forgotten(struct outcome *f, const struct workload *workload, struct key_stats *key_stats,
+                      struct claim *c) {
     enum { SUSPICIOUS_LEASES = 10 };
     bool own = c->peer == f->peer;
-    int64_t *since_ms = own ? &contest->asked_own_ms : &contest->suspected_ms;
-    if (contest->live_fence != c->fence) {
-        contest->live_fence = c->fence;
-        contest->asked_own_ms = contest->suspected_ms = 0;
+    int64_t *since_ms = own ? &key_stats->asked_own_ms : &key_stats->suspected_ms;
+    if (key_stats->live_fence != c->fence) {
+        key_stats->live_fence = c->fence;
+        key_stats->asked_own_ms = key_stats->suspected_ms = 0;
     }
     /* A one-shot client does not ask again, so that a refused release was not its own. */
     if (!own && (claim_one_shot(c) || !claim_suspicious(c, 0)))
@@ -239,30 +241,30 @@ static void forgotten(struct finish *f, const struct family *family, struct cont
     if (*since_ms == 0)
         *since_ms = f->now_ms;
     bool enough = f->now_ms - *since_ms >= (own ? 1 : SUSPICIOUS_LEASES) * claim_length(c);
-    if (enough && (!own || family_owns(family, f->peer)))
+    if (enough && (!own || workload_owns(workload, f->peer)))
         c->renewing = false;
 }
 
-/* Learns (B) what the loss of an attempt against a lease of the same identity says of the family. */
-static void learn_contest(struct finish *f) {
+/* Learns (B) what the loss of an attempt against a lease of the same identity says of the workload. */
+static void learn_key_stats(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
-    struct entry *en = finish_entry(f);
-    struct family *family = family_join(f->sh, f->peer, rule, f->plan->family, &f->plan->key, f->now_ms);
-    struct claim *live = learn_its_own(f, family);
-    struct contest *contest = contest_get(en, family);
+    struct entry *en = outcome_entry(f);
+    struct workload *workload = workload_join(f->sh, f->peer, rule, f->plan->workload, &f->plan->key, f->now_ms);
+    struct claim *live = learn_its_own(f, workload);
+    struct key_stats *key_stats = key_stats_get(en, workload);
     if (f->result->pooled && rule->owner == LOCK_OWNER_AUTO)
-        family_pool(f->sh, family, &f->plan->key, f->now_ms);
-    struct witness *w = witness_get(f->sh, en, f->peer);
-    aftermath_lost(family, contest, w, f->now_ms);
-    family_count(family, contest, TALLY_LOST);
-    if (contest->debts.count == CONTEST_DEBTS)
-        (void)losses_take(&contest->debts);
-    if (family_shares(family, f->peer, rule) && family_losers_release(family, contest))
-        losses_add(&contest->debts, f->now_ms, f->peer->id);
+        workload_pool(f->sh, workload, &f->plan->key, f->now_ms);
+    struct contender *w = contender_get(f->sh, en, f->peer);
+    aftermath_lost(workload, key_stats, w, f->now_ms);
+    workload_count(workload, key_stats, TALLY_LOST);
+    if (key_stats->debts.count == KEY_STATS_DEBTS)
+        (void)losses_take(&key_stats->debts);
+    if (workload_shares(workload, f->peer, rule) && workload_losers_release(workload, key_stats))
+        losses_add(&key_stats->debts, f->now_ms, f->peer->id);
     if (!live)
         return;
     if (claim_suspect(live, f->result->suspects))
-        aftermath_refused(contest);
+        aftermath_refused(key_stats);
     aftermath_row(w, live);
     if (f->result->shifted_ms)
         claim_expect_until(live, f->now_ms + f->result->shifted_ms);
@@ -270,12 +272,12 @@ static void learn_contest(struct finish *f) {
         live->self_lost = true;
     else
         live->contended = true;
-    forgotten(f, family, contest, live);
-    finish_schedule(f, live);
+    forgotten(f, workload, key_stats, live);
+    outcome_schedule(f, live);
 }
 
 /* Whether the live lease is of the caller's identity, as the script says, or as is known here. */
-static bool against_its_own(const struct finish *f) {
+static bool against_its_own(const struct outcome *f) {
     if (f->result->same)
         return true;
     for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
@@ -284,83 +286,83 @@ static bool against_its_own(const struct finish *f) {
     return false;
 }
 
-/* The family of the answer's session; NULL: nothing is known of it. */
-static struct family *learn_family(const struct finish *f) {
-    return family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+/* The workload of the answer's session; NULL: nothing is known of it. */
+static struct workload *learn_workload(const struct outcome *f) {
+    return workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
 }
 
 /* Finds the claim of the live lease, which holds this value, if the lease is of the session's client. */
-static void learn_value(struct finish *f, struct family *family, const char *value, size_t len) {
+static void learn_value(struct outcome *f, struct workload *workload, const char *value, size_t len) {
     const struct lock_result *r = f->result;
     if (r->outcome != LOCK_HELD || !r->same || f->entry->live_fence != r->fence)
         return;
-    struct claim *c = learn_its_own(f, family);
+    struct claim *c = learn_its_own(f, workload);
     if (!c)
         return;
     claim_holds(f, c, value, len);
-    finish_schedule(f, c);
+    outcome_schedule(f, c);
 }
 
-bool learn_answered(struct finish *f) {
+bool learn_answered(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->peer->closed || !r->shown || !r->value)
         return false;
-    struct family *family = learn_family(f);
-    finish_entry(f);
+    struct workload *workload = learn_workload(f);
+    outcome_entry(f);
     learn_live(f, r->fence, LEASE_GONE);
-    learn_value(f, family, r->shown, r->shown_len);
-    struct witness *w = witness_get(f->sh, f->entry, f->peer);
-    w->tried = finish_value(f);
+    learn_value(f, workload, r->shown, r->shown_len);
+    struct contender *w = contender_get(f->sh, f->entry, f->peer);
+    w->tried = outcome_value(f);
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
-    return recognise(f->sh, w, f->plan->rule, family, r->fence, r->shown, r->shown_len, f->now_ms);
+    return recognise(f->sh, w, f->plan->rule, workload, r->fence, r->shown, r->shown_len, f->now_ms);
 }
 
-void learn_named(struct finish *f) {
+void learn_named(struct outcome *f) {
     const struct lock_result *r = f->result;
     const struct claim *c = entry_claims(f->entry);
     while (c && c->fence != r->fence)
         c = c->next;
     if (f->peer->closed || !r->value || (c ? c->peer == f->peer || c->peer->client != f->peer->client : !r->same))
         return;
-    struct family *family = learn_family(f);
-    finish_entry(f);
-    learn_value(f, family, r->value, r->value_len);
-    struct witness *w = witness_get(f->sh, f->entry, f->peer);
-    uint64_t named = finish_value(f);
+    struct workload *workload = learn_workload(f);
+    outcome_entry(f);
+    learn_value(f, workload, r->value, r->value_len);
+    struct contender *w = contender_get(f->sh, f->entry, f->peer);
+    uint64_t named = outcome_value(f);
     if (!value_same_field(w->tried, named)) /* a script names a field, and not what the session tried to write there */
         w->tried = named;
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
-    recognise(f->sh, w, f->plan->rule, family, r->fence, r->value, r->value_len, f->now_ms);
+    recognise(f->sh, w, f->plan->rule, workload, r->fence, r->value, r->value_len, f->now_ms);
 }
 
-void learn_repeated(struct finish *f) {
-    struct claim *c = f->plan->repeats ? settle_touched(f) : NULL;
+void learn_repeated(struct outcome *f) {
+    struct claim *c = f->plan->repeats ? apply_touched(f) : NULL;
     if (!c || c->peer == f->peer || c->fence != f->result->fence || f->peer->closed)
         return;
-    struct witness *w = witness_get(f->sh, f->entry, f->peer);
+    struct contender *w = contender_get(f->sh, f->entry, f->peer);
     w->lost = w->released = false;
     w->lost_fence = w->recognised = c->fence;
     w->tried = c->value;
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
     heir_proved(f->sh, c, f->peer, f->now_ms);
-    finish_schedule(f, c);
+    outcome_schedule(f, c);
 }
 
-void learn_lost_attempt(struct finish *f) {
+void learn_lost_attempt(struct outcome *f) {
     f->sh->stats.lost++;
     contention_note(f->sh, &f->plan->key, f->hash, f->now_ms);
     learn_loss(f);
     bool live = f->entry && f->result->fence && f->entry->live_fence == f->result->fence;
     bool attempt = f->plan->verb == LOCK_ACQUIRE || f->plan->verb == LOCK_COUNT_UP;
     if (live && !f->peer->closed && attempt && against_its_own(f))
-        learn_contest(f);
+        learn_key_stats(f);
     (void)learn_answered(f);
 }
 
-void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct family *f,
+void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct workload *f,
                  const struct lock_rule *rule, uint64_t fence, const char *value, size_t len, int64_t now_ms) {
-    struct witness *w = witness_get(sh, en, p);
-    witness_see(w, fence, value, len);
+    struct contender *w = contender_get(sh, en, p);
+    contender_see(w, fence, value, len);
     w->read_at = ledger_number(sh->engine);
     w->shown_since = true;
     learn_touched(sh, w, rule, now_ms);
@@ -368,29 +370,29 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
     (void)recognise(sh, w, rule, f, fence, value, len, now_ms);
 }
 
-void learn_wrote(struct finish *f) {
+void learn_wrote(struct outcome *f) {
     if (f->peer->closed || !f->result->value)
         return;
-    struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
-    witness_see(w, 0, f->result->value, f->result->value_len);
+    struct contender *w = contender_get(f->sh, outcome_entry(f), f->peer);
+    contender_see(w, 0, f->result->value, f->result->value_len);
     w->wrote = true;
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
-void learn_read(struct finish *f) {
+void learn_read(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->peer->closed)
         return;
-    if (finish_refused(f) && r->value) {
-        struct family *family = learn_family(f);
-        finish_entry(f);
+    if (outcome_refused(f) && r->value) {
+        struct workload *workload = learn_workload(f);
+        outcome_entry(f);
         learn_live(f, r->fence, LEASE_GONE);
-        learn_value(f, family, r->value, r->value_len);
-        learn_shown(f->sh, f->entry, f->peer, family, f->plan->rule, r->outcome == LOCK_HELD ? r->fence : 0, r->value,
+        learn_value(f, workload, r->value, r->value_len);
+        learn_shown(f->sh, f->entry, f->peer, workload, f->plan->rule, r->outcome == LOCK_HELD ? r->fence : 0, r->value,
                     r->value_len, f->now_ms);
     } else if (r->outcome == LOCK_FREE && f->entry) {
-        struct witness *w = witness_find(f->entry, f->peer);
+        struct contender *w = contender_find(f->entry, f->peer);
         if (w)
-            witness_forget_seen(w);
+            contender_forget_seen(w);
     }
 }

@@ -426,9 +426,9 @@ static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
         entry_settle(sh, en);
 }
 
-/* A witness outlasts its memory while the key has claims that it may be needed to judge, or nodes that count for as
+/* A contender outlasts its memory while the key has claims that it may be needed to judge, or nodes that count for as
  * long as their owner is connected. */
-static void witness_due(struct shard *sh, struct witness *w, int64_t now_ms) {
+static void contender_due(struct shard *sh, struct contender *w, int64_t now_ms) {
     struct entry *en = w->entry;
     int64_t until = w->touched_ms + w->memory_ms;
     if (now_ms < until) {
@@ -437,7 +437,7 @@ static void witness_due(struct shard *sh, struct witness *w, int64_t now_ms) {
         timer_set(&sh->timers, &w->timer, now_ms + w->memory_ms);
     } else {
         struct peer *p = w->peer;
-        witness_remove(sh, w);
+        contender_remove(sh, w);
         entry_settle(sh, en);
         peer_settle(sh, p);
     }
@@ -455,7 +455,7 @@ static void shard_tick(struct shard *sh, int64_t now_ms) {
         if (t->kind == TIMER_CLAIM)
             claim_due(sh, LIST_ENTRY(t, struct claim, timer), now_ms);
         else
-            witness_due(sh, LIST_ENTRY(t, struct witness, timer), now_ms);
+            contender_due(sh, LIST_ENTRY(t, struct contender, timer), now_ms);
     }
 }
 
@@ -466,7 +466,7 @@ int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_
         shard_lock(sh);
         shard_tick(sh, now_ms);
         ledger_trim(sh);
-        family_trim(sh, now_ms);
+        workload_trim(sh, now_ms);
         int64_t due = timer_next(&sh->timers);
         if (due < next)
             next = due;

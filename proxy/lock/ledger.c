@@ -1,5 +1,5 @@
 /*
- * The ledger: tables of lock keys, sessions, claims and witnesses, a shard at a time. It keeps them consistent with
+ * The ledger: tables of lock keys, sessions, claims and contenders, a shard at a time. It keeps them consistent with
  * each other and bounded; what they mean is decided elsewhere. Every function wants the shard locked.
  */
 #include "proxy/lock/state.h"
@@ -29,16 +29,16 @@ void ledger_init(struct lock_engine *e, uint64_t seed) {
         sh->engine = e;
         table_init(&sh->entries, entry_hash);
         table_init(&sh->peers, peer_hash);
-        family_init(sh);
+        workload_init(sh);
     }
 }
 
-static void crowd_free(struct entry *en) {
-    if (!en->crowd)
+static void contenders_free(struct entry *en) {
+    if (!en->contenders)
         return;
-    contests_clear(en->crowd);
-    memory_free(en->crowd);
-    en->crowd = NULL;
+    key_stats_clear(en->contenders);
+    memory_free(en->contenders);
+    en->contenders = NULL;
 }
 
 void ledger_clear(struct lock_engine *e) {
@@ -46,8 +46,8 @@ void ledger_clear(struct lock_engine *e) {
         struct shard *sh = &e->shards[i];
         TABLE_FOREACH(it, &sh->peers) {
             struct peer *p = LIST_ENTRY(it, struct peer, link);
-            while (!list_empty(&p->witnesses))
-                witness_remove(sh, LIST_ENTRY(list_first(&p->witnesses), struct witness, of_peer));
+            while (!list_empty(&p->contenders))
+                contender_remove(sh, LIST_ENTRY(list_first(&p->contenders), struct contender, of_peer));
             while (!list_empty(&p->tenures))
                 tenure_remove(LIST_ENTRY(list_first(&p->tenures), struct tenure, of_peer));
         }
@@ -55,17 +55,17 @@ void ledger_clear(struct lock_engine *e) {
             struct entry *en = LIST_ENTRY(it, struct entry, link);
             while (en->claims)
                 claim_remove(sh, en->claims);
-            crowd_free(en);
+            contenders_free(en);
             memory_free(en);
         }
         TABLE_FOREACH(it, &sh->peers) {
             struct peer *p = LIST_ENTRY(it, struct peer, link);
-            habits_clear(p);
+            session_stats_clear(p);
             heir_peer_cleared(p);
             client_put(&e->clients, p->client);
             memory_free(p);
         }
-        family_clear(sh);
+        workload_clear(sh);
         for (struct claim *c = sh->free_claims, *next; c; c = next) {
             next = c->next;
             memory_free(c);
@@ -116,13 +116,13 @@ struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t 
     return NULL;
 }
 
-struct crowd *entry_crowd(struct entry *en) {
-    if (!en->crowd) {
-        en->crowd = memory_zalloc(sizeof(*en->crowd));
+struct contenders *entry_contenders(struct entry *en) {
+    if (!en->contenders) {
+        en->contenders = memory_zalloc(sizeof(*en->contenders));
         for (const struct claim *c = en->claims; c; c = c->next)
-            en->crowd->length_ms = claim_length(c);
+            en->contenders->length_ms = claim_length(c);
     }
-    return en->crowd;
+    return en->contenders;
 }
 
 static struct entry *entry_new(struct shard *sh, size_t len) {
@@ -163,9 +163,9 @@ inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uin
 }
 
 inline void entry_settle(struct shard *sh, struct entry *en) {
-    if (en->claims || entry_witnesses(en) || entry_tenures(en))
+    if (en->claims || entry_contender_list(en) || entry_tenures(en))
         return;
-    crowd_free(en);
+    contenders_free(en);
     table_remove(&sh->entries, &en->link, en->hash);
     entry_free(sh, en);
 }
@@ -186,9 +186,9 @@ struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client)
     client_ref(&sh->engine->clients, p->client);
     p->epoch = atomic_load(&p->client->epoch);
     list_init(&p->claims);
-    list_init(&p->witnesses);
+    list_init(&p->contenders);
     list_init(&p->tenures);
-    list_init(&p->habits);
+    list_init(&p->session_stats);
     list_init(&p->orphan);
     p->shard = sh;
     table_insert(&sh->peers, &p->link, id);
@@ -214,7 +214,7 @@ struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
 }
 
 static void peer_free(struct shard *sh, struct peer *p) {
-    habits_clear(p);
+    session_stats_clear(p);
     table_remove(&sh->peers, &p->link, p->id);
     heir_peer_freed(sh->engine, p);
     client_orphan_freed(&sh->engine->clients, p);
@@ -223,14 +223,14 @@ static void peer_free(struct shard *sh, struct peer *p) {
 }
 
 inline void peer_settle(struct shard *sh, struct peer *p) {
-    if (!(p->closed || p->remote) || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses))
+    if (!(p->closed || p->remote) || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->contenders))
         return;
     peer_free(sh, p);
 }
 
 void peer_forget(struct shard *sh, struct peer *p) {
-    if (p->closed || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->witnesses) || !list_empty(&p->habits) ||
-        !list_empty(&p->tenures))
+    if (p->closed || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->contenders) ||
+        !list_empty(&p->session_stats) || !list_empty(&p->tenures))
         return;
     p->session->shards &= ~(1u << (sh - sh->engine->shards));
     peer_free(sh, p);
@@ -343,20 +343,20 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
         sh->live -= !c->peer->remote;
     if (c->rule->set)
         lock_rules_unref(c->rule->set);
-    family_put(c->family);
+    workload_put(c->workload);
     memory_free(c->extra);
     claim_free(sh, c);
 }
 
-/* ---- witnesses ------------------------------------------------------------------------------- */
+/* ---- contenders ------------------------------------------------------------------------------- */
 
-/* Finds a witness by walking both lists at once, of which the shorter one tells: a contended key has many, and so has a
- * session that looks at many keys. */
-struct witness *witness_find(const struct entry *en, const struct peer *p) {
-    struct witness *of_entry = entry_witnesses(en);
-    const struct list_node *n = p->witnesses.prev;
-    for (; of_entry && n != &p->witnesses; n = n->prev, of_entry = of_entry->next) {
-        struct witness *w = LIST_ENTRY(n, struct witness, of_peer);
+/* Finds a contender by walking both lists at once, of which the shorter one tells: a contended key has many, and so has
+ * a session that looks at many keys. */
+struct contender *contender_find(const struct entry *en, const struct peer *p) {
+    struct contender *of_entry = entry_contender_list(en);
+    const struct list_node *n = p->contenders.prev;
+    for (; of_entry && n != &p->contenders; n = n->prev, of_entry = of_entry->next) {
+        struct contender *w = LIST_ENTRY(n, struct contender, of_peer);
         if (w->entry == en)
             return w;
         if (of_entry->peer == p)
@@ -365,37 +365,37 @@ struct witness *witness_find(const struct entry *en, const struct peer *p) {
     return NULL;
 }
 
-struct witness *witness_get(struct shard *sh, struct entry *en, struct peer *p) {
-    struct witness *w = witness_find(en, p);
+struct contender *contender_get(struct shard *sh, struct entry *en, struct peer *p) {
+    struct contender *w = contender_find(en, p);
     if (w) {
         list_remove(&w->of_peer);
-        list_append(&p->witnesses, &w->of_peer);
+        list_append(&p->contenders, &w->of_peer);
         return w;
     }
-    if (p->witness_count >= WITNESSES_A_PEER) {
-        struct witness *old = LIST_ENTRY(list_first(&p->witnesses), struct witness, of_peer);
+    if (p->contender_count >= CONTENDERES_A_PEER) {
+        struct contender *old = LIST_ENTRY(list_first(&p->contenders), struct contender, of_peer);
         struct entry *left = old->entry;
-        witness_remove(sh, old);
+        contender_remove(sh, old);
         if (left != en)
             entry_settle(sh, left);
     }
     w = memory_zalloc(sizeof(*w));
-    w->timer.kind = TIMER_WITNESS;
+    w->timer.kind = TIMER_CONTENDER;
     w->entry = en;
     w->peer = p;
-    struct witness **first = &entry_crowd(en)->witnesses;
+    struct contender **first = &entry_contenders(en)->list;
     w->next = *first;
     w->at = first;
     if (w->next)
         w->next->at = &w->next;
     *first = w;
-    list_append(&p->witnesses, &w->of_peer);
+    list_append(&p->contenders, &w->of_peer);
     note_orphan(sh, p);
-    p->witness_count++;
+    p->contender_count++;
     return w;
 }
 
-void witness_forget_seen(struct witness *w) {
+void contender_forget_seen(struct contender *w) {
     memory_free(w->seen);
     w->seen = NULL;
     w->seen_known = false;
@@ -403,7 +403,7 @@ void witness_forget_seen(struct witness *w) {
     w->read_fence = 0;
 }
 
-void witness_see(struct witness *w, uint64_t fence, const char *value, size_t len) {
+void contender_see(struct contender *w, uint64_t fence, const char *value, size_t len) {
     w->read_fence = fence;
     w->wrote = false;
     w->seen_known = len <= LOCK_SEEN_MAX;
@@ -418,12 +418,12 @@ void witness_see(struct witness *w, uint64_t fence, const char *value, size_t le
     w->seen_len = (uint32_t)len;
 }
 
-void witness_remove(struct shard *sh, struct witness *w) {
+void contender_remove(struct shard *sh, struct contender *w) {
     *w->at = w->next;
     if (w->next)
         w->next->at = w->at;
     list_remove(&w->of_peer);
-    w->peer->witness_count--;
+    w->peer->contender_count--;
     timer_set(&sh->timers, &w->timer, NO_DEADLINE);
     queue_forget(w);
     memory_free(w->seen);

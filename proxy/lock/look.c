@@ -13,8 +13,8 @@ enum {
 };
 
 static const struct metric_row stat_rows[] = {
-#define STAT_ROW(field, name, type, family, label, value, help)                                                        \
-    {name, type, family, label, value, help, offsetof(struct lock_stats, field)},
+#define STAT_ROW(field, name, type, workload, label, value, help)                                                      \
+    {name, type, workload, label, value, help, offsetof(struct lock_stats, field)},
     LOCK_STATS(STAT_ROW)
 #undef STAT_ROW
 };

@@ -70,15 +70,15 @@ static void leave_later(struct lock_engine *e, struct peer *p) {
 }
 
 /* Each is put at the end of the list: once around, and they are in their order again. */
-static void leave_witnesses(struct shard *sh, struct peer *p, unsigned *steps) {
-    for (; p->witnesses_left > 0 && *steps > 0 && !list_empty(&p->witnesses); p->witnesses_left--, --*steps) {
-        struct witness *w = LIST_ENTRY(list_first(&p->witnesses), struct witness, of_peer);
+static void leave_contenders(struct shard *sh, struct peer *p, unsigned *steps) {
+    for (; p->contenders_left > 0 && *steps > 0 && !list_empty(&p->contenders); p->contenders_left--, --*steps) {
+        struct contender *w = LIST_ENTRY(list_first(&p->contenders), struct contender, of_peer);
         struct entry *en = w->entry;
         list_remove(&w->of_peer);
-        list_append(&p->witnesses, &w->of_peer);
+        list_append(&p->contenders, &w->of_peer);
         if (!atomic_load(&sh->engine->leaving) && queue_leave(sh, w))
             continue;
-        witness_remove(sh, w);
+        contender_remove(sh, w);
         entry_settle(sh, en);
     }
 }
@@ -100,7 +100,7 @@ static void leave_begin(struct peer *p) {
     p->leaving = true;
     p->left_early = client_still_here(p);
     p->claims_left = p->claim_count;
-    p->witnesses_left = p->witness_count;
+    p->contenders_left = p->contender_count;
 }
 
 /* Takes up to so many steps; returns whether all is done. Where the client's last session has closed meanwhile, what
@@ -110,10 +110,10 @@ static bool leave_some(struct shard *sh, struct peer *p, unsigned *steps, int64_
         --*steps;
         if (!p->leaving)
             leave_begin(p);
-        leave_witnesses(sh, p, steps);
+        leave_contenders(sh, p, steps);
         leave_claims(sh, p, steps, now_ms);
-        bool none = list_empty(&p->claims) && list_empty(&p->witnesses);
-        if (!none && p->witnesses_left + p->claims_left > 0)
+        bool none = list_empty(&p->claims) && list_empty(&p->contenders);
+        if (!none && p->contenders_left + p->claims_left > 0)
             continue;
         p->leaving = false;
         if (none || client_orphan(&sh->engine->clients, p) || !p->left_early)
@@ -141,7 +141,7 @@ static void close_peer(struct shard *sh, struct lock_session *s, unsigned *steps
     if (s->one_shot)
         one_shot_leaves(sh, p, now_ms);
     tenures_leave(sh, p);
-    if (list_empty(&p->claims) && list_empty(&p->witnesses))
+    if (list_empty(&p->claims) && list_empty(&p->contenders))
         peer_settle(sh, p);
     else
         leave(sh, p, steps, now_ms);
@@ -223,12 +223,12 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
         client_put(&e->clients, p->client);
         p->client = s->client;
         p->epoch = atomic_load(&p->client->epoch);
-        habits_clear(p); /* it belongs to another identity's families now */
+        session_stats_clear(p); /* it belongs to another identity's workloads now */
         tenures_identify(p);
         LIST_FOREACH(it, &p->claims) {
             struct claim *c = LIST_ENTRY(it, struct claim, of_peer);
-            family_put(c->family);
-            c->family = NULL;
+            workload_put(c->workload);
+            c->workload = NULL;
         }
         shard_unlock(sh);
     }

@@ -3,10 +3,10 @@
  *
  * A node is told by its value, so Redis decides whose it is (scripts/lua/list.lua): the engine only says for which
  * party a session speaks (itself, or its client where connections are shared) and how far that reaches. It remembers
- * in the session's witness that nodes were pushed, for the moment when the session closes. The holder's lease is a
+ * in the session's contender that nodes were pushed, for the moment when the session closes. The holder's lease is a
  * claim as any other; so is that of a session which may be the holder, since it was shown a node of its identity.
  */
-#include "proxy/lock/finish.h"
+#include "proxy/lock/outcome.h"
 
 #include <stdio.h>
 
@@ -40,14 +40,14 @@ void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan
 
 /* ---- what a session has in queues ------------------------------------------------------------- */
 
-void queue_forget(struct witness *w) {
+void queue_forget(struct contender *w) {
     if (w->queue_rule && w->queue_rule->set)
         lock_rules_unref(w->queue_rule->set);
     w->queue_rule = NULL;
     w->queued_own = w->queued_client = false;
 }
 
-static void ask_leave(struct shard *sh, const struct witness *w, bool client) {
+static void ask_leave(struct shard *sh, const struct contender *w, bool client) {
     char party[PARTY_MAX];
     struct lock_leaving leaving = {
         .key = entry_key(w->entry),
@@ -60,7 +60,7 @@ static void ask_leave(struct shard *sh, const struct witness *w, bool client) {
     sh->engine->sink.leave(sh->engine->sink.arg, &leaving);
 }
 
-bool queue_leave(struct shard *sh, struct witness *w) {
+bool queue_leave(struct shard *sh, struct contender *w) {
     const struct peer *p = w->peer;
     const struct lock_rule *rule = w->queue_rule;
     if (!rule || rule->owner == LOCK_OWNER_ANY)
@@ -74,9 +74,9 @@ bool queue_leave(struct shard *sh, struct witness *w) {
     return false;
 }
 
-static void note_push(struct finish *f) {
+static void note_push(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
-    struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
+    struct contender *w = contender_get(f->sh, outcome_entry(f), f->peer);
     if (w->queue_rule != rule) {
         queue_forget(w);
         w->queue_rule = rule;
@@ -87,25 +87,25 @@ static void note_push(struct finish *f) {
     *(f->plan->right == RIGHT_CLIENT ? &w->queued_client : &w->queued_own) = true;
     learn_touched(f->sh, w, rule, f->now_ms);
     if (f->peer->closed && !queue_leave(f->sh, w))
-        witness_remove(f->sh, w);
+        contender_remove(f->sh, w);
 }
 
 /* Notes the node that the session pushes, or tries to push: once it is shown that node at the head, it may be
  * recognised for its owner (K1). */
-static void note_node(struct finish *f) {
+static void note_node(struct outcome *f) {
     if (f->peer->closed || !f->result->value)
         return;
-    struct witness *w = witness_get(f->sh, finish_entry(f), f->peer);
-    w->tried = finish_value(f);
+    struct contender *w = contender_get(f->sh, outcome_entry(f), f->peer);
+    w->tried = outcome_value(f);
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
 /* Has the lease renewed for a session that may be the owner of the node that it was shown, as for the owner. */
-static void settle_shown(struct finish *f) {
+static void apply_shown(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (!r->value || f->peer->closed)
         return;
-    struct entry *en = finish_entry(f);
+    struct entry *en = outcome_entry(f);
     if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* overtaken by a later answer */
         return;
     if (claim_find(en, f->plan->attempt)) /* a repeat */
@@ -118,21 +118,21 @@ static void settle_shown(struct finish *f) {
     claim_value(f, c);
     c->told = atomic_load(&f->e->attempts);
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
-    finish_schedule(f, c);
+    outcome_schedule(f, c);
     note_push(f);
 }
 
 /* Notes that the session looks at the head again, and so works under no lease of it. */
-static void settle_looks_again(struct finish *f) {
+static void apply_looks_again(struct outcome *f) {
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;
         if (c->peer == f->peer && c->shown && c->fence == f->result->fence && !c->uses)
-            settle_spend(f, c);
+            apply_spend(f, c);
     }
 }
 
 /* Whether a session that is there, and another one, has a claim with the answer's lease. */
-static bool is_held_by_another(const struct finish *f) {
+static bool is_held_by_another(const struct outcome *f) {
     for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
         if (c->fence == f->result->fence && c->peer != f->peer && !c->peer->closed)
             return true;
@@ -141,39 +141,39 @@ static bool is_held_by_another(const struct finish *f) {
 
 /* K1: the session was shown this node at the head. LPOS names it, as a push does. Once the session that pushed the node
  * has left, the seat at the head is this session's own. */
-static void note_head(struct finish *f) {
+static void note_head(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (!r->value || f->peer->closed)
         return;
     bool named = r->shown && r->shown_len == r->value_len && memcmp(r->shown, r->value, r->value_len) == 0;
     if (named)
         note_node(f);
-    struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
+    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
     if (!w)
         return;
     if (is_held_by_another(f)) {
-        (void)recognise(f->sh, w, f->plan->rule, family_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), r->fence,
-                        r->value, r->value_len, f->now_ms);
+        (void)recognise(f->sh, w, f->plan->rule, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern),
+                        r->fence, r->value, r->value_len, f->now_ms);
     } else if (w->recognised == r->fence) {
-        settle_looks_again(f);
+        apply_looks_again(f);
         w->recognised = 0;
     }
 }
 
 /* Notes that the session has read the queue: what it has in it counts for another while. */
-static void note_read(struct finish *f) {
-    struct witness *w = f->entry ? witness_find(f->entry, f->peer) : NULL;
+static void note_read(struct outcome *f) {
+    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
     if (w && w->queue_rule)
         learn_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
 /* ---- answers ----------------------------------------------------------------------------------- */
 
-static void settle_push(struct finish *f) {
+static void apply_push(struct outcome *f) {
     switch (f->result->outcome) {
     case LOCK_GRANTED:
         note_push(f);
-        settle_granted(f);
+        apply_granted(f);
         break;
     case LOCK_DONE:
     case LOCK_UNKNOWN: /* it may be there */
@@ -184,9 +184,9 @@ static void settle_push(struct finish *f) {
     case LOCK_FOREIGN:
         note_node(f);
         f->sh->stats.lost++;
-        settle_refusal(f, INCIDENT_OVERWRITE,
-                       "it would come before a node of somebody else, or take itself for the holder; nothing was "
-                       "pushed");
+        apply_refusal(f, INCIDENT_OVERWRITE,
+                      "it would come before a node of somebody else, or take itself for the holder; nothing was "
+                      "pushed");
         break;
     default:
         break;
@@ -194,7 +194,7 @@ static void settle_push(struct finish *f) {
 }
 
 /* The caller's claim whose lease was for this node, and is over. */
-static struct claim *claim_for_node(const struct finish *f) {
+static struct claim *claim_for_node(const struct outcome *f) {
     if (!f->result->value)
         return NULL;
     uint64_t hash = hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
@@ -205,25 +205,25 @@ static struct claim *claim_for_node(const struct finish *f) {
     return NULL;
 }
 
-static void settle_remove(struct finish *f) {
+static void apply_remove(struct outcome *f) {
     enum lock_outcome outcome = f->result->outcome;
     if (outcome == LOCK_RELEASED) {
-        settle_freed(f);
-    } else if (finish_refused(f) || outcome == LOCK_FREE) {
+        apply_freed(f);
+    } else if (outcome_refused(f) || outcome == LOCK_FREE) {
         struct claim *c = claim_for_node(f);
-        f->sh->stats.refused_releases += finish_refused(f);
+        f->sh->stats.refused_releases += outcome_refused(f);
         if (c)
-            incident_report(f->sh, INCIDENT_LATE_RELEASE, finish_occasion(f),
+            incident_report(f->sh, INCIDENT_LATE_RELEASE, outcome_occasion(f),
                             "nothing to release: the node's lease had ended, and it is not in the queue any more");
-        else if (finish_refused(f))
-            settle_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client has no such node in the queue");
-        settle_spend(f, c);
+        else if (outcome_refused(f))
+            apply_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client has no such node in the queue");
+        apply_spend(f, c);
     }
 }
 
-void queue_settle(struct finish *f) {
+void queue_apply(struct outcome *f) {
     if (f->result->lost) {
-        struct occasion on = *finish_occasion(f);
+        struct occasion on = *outcome_occasion(f);
         on.holder = f->result->lost_owner;
         on.holder_len = f->result->lost_owner_len;
         incident_report(f->sh, INCIDENT_LOST_HEAD, &on,
@@ -233,32 +233,31 @@ void queue_settle(struct finish *f) {
     }
     switch (f->plan->verb) {
     case LOCK_QUEUE_PUSH:
-        settle_push(f);
+        apply_push(f);
         break;
     case LOCK_QUEUE_READ:
         note_read(f);
         if (f->result->outcome == LOCK_GRANTED) {
-            settle_granted(f);
+            apply_granted(f);
         } else if (f->result->outcome == LOCK_DONE) {
-            settle_done(f);
+            apply_done(f);
         } else if (f->result->outcome == LOCK_ADOPTED) {
             note_head(f);
-            settle_shown(f);
+            apply_shown(f);
         } else if (f->result->outcome == LOCK_HELD) {
-            settle_looks_again(f);
+            apply_looks_again(f);
         }
         break;
     case LOCK_QUEUE_REMOVE:
-        settle_remove(f);
+        apply_remove(f);
         break;
     default: /* LOCK_QUEUE_SET: another node, that is the caller's */
         if (f->result->outcome == LOCK_DONE && f->result->fence)
-            claim_value(f, settle_touched(f));
+            claim_value(f, apply_touched(f));
         if (f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_UNKNOWN)
             note_push(f);
-        else if (finish_refused(f))
-            settle_refusal(f, INCIDENT_OVERWRITE,
-                           "it would change or remove a node of somebody else; nothing was done");
+        else if (outcome_refused(f))
+            apply_refusal(f, INCIDENT_OVERWRITE, "it would change or remove a node of somebody else; nothing was done");
         break;
     }
 }

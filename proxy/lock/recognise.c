@@ -15,7 +15,7 @@
  * A hash lock is held by a field and what it has. Many applications have one name for the field, and write the worker
  * there; others name the field after the worker, and count there. Either may tell workers apart, or both.
  */
-#include "proxy/lock/finish.h"
+#include "proxy/lock/outcome.h"
 
 /* ---- fields ---------------------------------------------------------------------------------------- */
 
@@ -48,7 +48,7 @@ static bool is_number(const char *value, size_t len) {
 /* Whether a third session, which is open, has tried to write the value too, or has a claim with it; so has the session
  * itself, if it acquired an earlier lease with it. */
 static bool is_constant(const struct entry *en, const struct peer *self, const struct claim *c, enum alike alike) {
-    for (const struct witness *w = entry_witnesses(en); w; w = w->next)
+    for (const struct contender *w = entry_contender_list(en); w; w = w->next)
         if (w->tried && is_alike(alike, w->tried, c->value) && w->peer != self && w->peer != c->peer &&
             w->peer->client == self->client && !w->peer->closed)
             return true;
@@ -60,16 +60,16 @@ static bool is_constant(const struct entry *en, const struct peer *self, const s
 }
 
 /* Whether the client's sessions have written, or tried to write, another value on the key lately. */
-static bool varies(const struct entry *en, const struct peer *self, const struct family *f, uint64_t value,
+static bool varies(const struct entry *en, const struct peer *self, const struct workload *f, uint64_t value,
                    enum alike alike) {
-    const struct contest *contest = contest_find(en, f);
-    for (unsigned i = 0; contest && i < contest->value_count; i++)
-        if (!is_alike(alike, contest->values[i], value))
+    const struct key_stats *key_stats = key_stats_find(en, f);
+    for (unsigned i = 0; key_stats && i < key_stats->value_count; i++)
+        if (!is_alike(alike, key_stats->values[i], value))
             return true;
     for (const struct claim *c = entry_claims(en); c; c = c->next)
         if (c->valued && !is_alike(alike, c->value, value) && c->peer->client == self->client)
             return true;
-    for (const struct witness *w = entry_witnesses(en); w; w = w->next)
+    for (const struct contender *w = entry_contender_list(en); w; w = w->next)
         if (w->tried && !is_alike(alike, w->tried, value) && w->peer->client == self->client)
             return true;
     return false;
@@ -78,7 +78,7 @@ static bool varies(const struct entry *en, const struct peer *self, const struct
 /* Whether the value of the claim's lease says that this session's worker is the lease's. Where the session that
  * acquired it is gone, or is the same one, it need only be no constant that is known for one. ALIKE_FIELD: the text is
  * the name of a hash's field, of which many applications have one. */
-static bool tells(const struct entry *en, const struct peer *self, const struct family *f, const struct claim *c,
+static bool tells(const struct entry *en, const struct peer *self, const struct workload *f, const struct claim *c,
                   const char *text, size_t len, enum alike alike) {
     bool field = alike == ALIKE_FIELD;
     if (is_constant(en, self, c, alike))
@@ -91,7 +91,7 @@ static bool tells(const struct entry *en, const struct peer *self, const struct 
 
 /* ---- K1: shown what it tried ------------------------------------------------------------------------ */
 
-bool recognised_no_more(const struct entry *en, const struct witness *w) {
+bool recognised_no_more(const struct entry *en, const struct contender *w) {
     if (!w->recognised)
         return false;
     for (const struct claim *c = entry_claims(en); c; c = c->next)
@@ -101,7 +101,7 @@ bool recognised_no_more(const struct entry *en, const struct witness *w) {
 }
 
 /* Has the session speak for the lease from now on. */
-static void speaks_for(struct shard *sh, struct witness *w, struct claim *c, int64_t now_ms) {
+static void speaks_for(struct shard *sh, struct contender *w, struct claim *c, int64_t now_ms) {
     w->lost = w->released = false;
     w->lost_fence = w->recognised = c->fence;
     heir_proved(sh, c, w->peer, now_ms);
@@ -110,11 +110,11 @@ static void speaks_for(struct shard *sh, struct witness *w, struct claim *c, int
 
 /* Whether the claim's lease is held with what the session tried to write. What a field has is not known any more once
  * the holder has counted there. */
-static bool is_its_own(const struct witness *w, const struct claim *c) {
+static bool is_its_own(const struct contender *w, const struct claim *c) {
     return w->tried == c->value || (value_same_field(w->tried, c->value) && !has_content(c->value));
 }
 
-bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
+bool recognise(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
                uint64_t fence, const char *value, size_t len, int64_t now_ms) {
     struct peer *self = w->peer;
     if (!w->tried || !rule || rule->owner != LOCK_OWNER_AUTO || self->closed)
@@ -139,14 +139,14 @@ static bool shows(const struct claim *c, uint64_t shown) {
 
 /* Notes with what another proxy's lease is held: its session lost against that very lease, and found there what it
  * had tried to write. */
-static void note_remote(const struct witness *w, struct claim *c, uint64_t shown) {
+static void note_remote(const struct contender *w, struct claim *c, uint64_t shown) {
     if (!c->peer->remote || c->valued || c->fence != w->lost_fence || shown != w->tried)
         return;
     c->valued = true;
     c->value = shown;
 }
 
-bool recognise_field(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
+bool recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
                      const char *name, size_t len, const char *content, size_t content_len, int64_t now_ms) {
     struct peer *self = w->peer;
     if (!w->tried || rule->owner != LOCK_OWNER_AUTO || self->closed)
@@ -169,7 +169,7 @@ bool recognise_field(struct shard *sh, struct witness *w, const struct lock_rule
 /* ---- K2: says it again ------------------------------------------------------------------------------ */
 
 /* Whether the session was shown this very value of this very lease last. */
-static bool has_read(const struct witness *w, const struct claim *c, const char *value, size_t len) {
+static bool has_read(const struct contender *w, const struct claim *c, const char *value, size_t len) {
     return w->read_fence == c->fence && w->seen_known && !w->wrote && w->seen_len == len &&
            (len == 0 || memcmp(w->seen, value, len) == 0);
 }
@@ -179,13 +179,13 @@ static bool has_read(const struct witness *w, const struct claim *c, const char 
 static bool repeats(struct shard *sh, const struct entry *en, const struct lock_plan *plan, const struct claim *c,
                     const char *value, size_t len, bool field) {
     const struct peer *self = plan->peer;
-    const struct family *f = family_find(sh, self, plan->rule, plan->pattern);
-    const struct witness *w = witness_find(en, self);
+    const struct workload *f = workload_find(sh, self, plan->rule, plan->pattern);
+    const struct contender *w = contender_find(en, self);
     bool read = w && has_read(w, c, value, len);
     bool other = w && !read && (w->read_fence || (w->seen_known && !w->wrote));
     if (plan->verb == LOCK_SWAP && other)
         return false;
-    if (read && plan->verb != LOCK_SWAP && !w->lost && !field && !family_shares(f, self, plan->rule))
+    if (read && plan->verb != LOCK_SWAP && !w->lost && !field && !workload_shares(f, self, plan->rule))
         return true;
     return tells(en, self, f, c, value, len, field ? ALIKE_FIELD : ALIKE_WHOLE);
 }
@@ -218,7 +218,7 @@ bool engine_compares(struct lock_engine *e, const struct lock_session *s, const 
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
     const struct peer *p = en ? peer_find(sh, s->id) : NULL;
-    const struct witness *w = p ? witness_find(en, p) : NULL;
+    const struct contender *w = p ? contender_find(en, p) : NULL;
     bool compares = w && w->read_fence && w->read_fence == en->live_fence && w->seen_known && !w->wrote;
     for (const struct claim *c = entry_claims(en); compares && c; c = c->next)
         if (c->fence == w->read_fence && (c->peer == p || recognised_for(w, c)) && claim_is_live(c, now_ms))
@@ -240,7 +240,7 @@ bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
     const struct peer *p = en ? peer_find(sh, s->id) : NULL;
-    const struct witness *w = p ? witness_find(en, p) : NULL;
+    const struct contender *w = p ? contender_find(en, p) : NULL;
     bool tried = w && w->tried;
     shard_unlock(sh);
     return tried;
@@ -254,8 +254,9 @@ void engine_saw_field(struct lock_engine *e, const struct lock_session *s, const
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
     const struct peer *p = en ? peer_find(sh, s->id) : NULL;
-    struct witness *w = p ? witness_find(en, p) : NULL;
+    struct contender *w = p ? contender_find(en, p) : NULL;
     if (w)
-        (void)recognise_field(sh, w, rule, family_find(sh, p, rule, pattern), name, len, content, content_len, now_ms);
+        (void)recognise_field(sh, w, rule, workload_find(sh, p, rule, pattern), name, len, content, content_len,
+                              now_ms);
     shard_unlock(sh);
 }

@@ -4,15 +4,15 @@
  *      engine ── 16 shards, by the key's pattern; each its mutex ────┐
  *        │                                                           ├─ entries: one a lock key
  *        └─ clients, by identity (own mutex)                         │    ├─ claims, oldest first
- *                                                                    │    └─ witnesses: what a session saw and lost
+ *                                                                    │    └─ contenders: what a session saw and lost
  *                                                                    ├─ peers: what the shard knows of a session
- *                                                                    │    └─ its claims and witnesses here
+ *                                                                    │    └─ its claims and contenders here
  *                                                                    └─ timers: a heap of deadlines
  *
- * A claim is in its entry's list, in its peer's list, and (while it has a deadline) in the heap; a witness likewise. A
- * contended key has as many witnesses as there are contenders, a session has few: look for one among its peer's. All
+ * A claim is in its entry's list, in its peer's list, and (while it has a deadline) in the heap; a contender likewise.
+ * A contended key has as many contenders as there are contenders, a session has few: look for one among its peer's. All
  * of that belongs to one shard, so one mutex is enough for everything a command does. An entry lives while it has a
- * claim or a witness; a peer while its session is open, or has claims, or a command in flight.
+ * claim or a contender; a peer while its session is open, or has claims, or a command in flight.
  *
  * Locks are taken in the order shard, then clients; never two shards at once.
  */
@@ -26,17 +26,17 @@
 #include "proxy/base/list.h"
 #include "proxy/base/table.h"
 #include "proxy/lock/engine.h"
-#include "proxy/lock/family.h"
+#include "proxy/lock/workload.h"
 #include "proxy/lock/hash.h"
 #include "proxy/lock/script_constants.h"
 
 enum {
     SHARDS = 16,
     PROCESS_ID_LEN = 36,
-    WITNESSES_A_PEER = 1024, /* a session's keys are mostly of one pattern, and so in one shard */
-    CLAIMS_A_KEY = 256,      /* ended ones beyond that are forgotten, oldest first */
-    RELEASERS = 4096,        /* places in the memory of who ever released under which rule */
-    RETRY_MIN_MS = 100,      /* between attempts to renew */
+    CONTENDERES_A_PEER = 1024, /* a session's keys are mostly of one pattern, and so in one shard */
+    CLAIMS_A_KEY = 256,        /* ended ones beyond that are forgotten, oldest first */
+    RELEASERS = 4096,          /* places in the memory of who ever released under which rule */
+    RETRY_MIN_MS = 100,        /* between attempts to renew */
     HELD_LONG_MS = 5 * 60 * 1000,
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
     TICK_MAX_MS = 1000,
@@ -50,9 +50,9 @@ enum {
 
 /* ---- deadlines ------------------------------------------------------------------------------- */
 
-enum timer_kind { TIMER_CLAIM, TIMER_WITNESS };
+enum timer_kind { TIMER_CLAIM, TIMER_CONTENDER };
 
-/* A place in a timer heap, embedded in a claim or a witness. */
+/* A place in a timer heap, embedded in a claim or a contender. */
 struct timer {
     uint32_t place : 31; /* in the heap, from 1; 0: not there */
     uint32_t kind : 1;   /* enum timer_kind */
@@ -133,35 +133,35 @@ struct peer {
     struct shard *shard;
     bool leaving;    /* its session has closed, and what it leaves is gone through: so many are still to come */
     bool left_early; /* others of its client were there when that began */
-    uint32_t claims_left, witnesses_left;
+    uint32_t claims_left, contenders_left;
     uint32_t claim_count;
     struct list_node orphan; /* of its client's orphans, or of those that depart; under the clients' mutex */
     bool overlapped;         /* its commands may be several workers' */
     bool remote;           /* no session: the owner of a lease that another proxy gave, or this one before a restart */
     struct estate *estate; /* with a reference; of a closed session: what it left */
-    uint32_t witness_count, habit_count, tenure_count;
-    struct list_node claims, witnesses; /* witnesses: the one used last at the end */
-    struct list_node tenures;           /* struct tenure, the newest at the end */
-    struct list_node habits;            /* struct habit, the one used last first */
+    uint32_t contender_count, session_stats_count, tenure_count;
+    struct list_node claims, contenders; /* contenders: the one used last at the end */
+    struct list_node tenures;            /* struct tenure, the newest at the end */
+    struct list_node session_stats;      /* struct session_stats, the one used last first */
 };
 
-/* A crowd is who is at a lock key besides its holder. */
-struct crowd {
-    struct witness *witnesses;
-    struct contest *contests; /* a family each */
-    struct tenure *tenures;   /* a session each */
-    int64_t length_ms;        /* of the key's last lease that was given here; 0 none known */
+/* A contenders is who is at a lock key besides its holder. */
+struct contenders {
+    struct contender *list;
+    struct key_stats *key_stats; /* a workload each */
+    struct tenure *tenures;      /* a session each */
+    int64_t length_ms;           /* of the key's last lease that was given here; 0 none known */
 };
 
 /* An entry is what is known of a lock key. */
 struct entry {
-    struct table_link link; /* in its table, or of those to be used again */
-    struct claim *claims;   /* oldest first */
-    uint64_t live_fence;    /* newest lease known, and not known to be gone; 0 none */
-    uint64_t live_since;    /* the token counter when it became known, or a newer one to be gone */
-    uint64_t gone_fence;    /* newest lease known to be gone */
-    struct crowd *crowd;    /* NULL until somebody waits for the key, or reads it */
-    uint32_t hash;          /* the low half */
+    struct table_link link;        /* in its table, or of those to be used again */
+    struct claim *claims;          /* oldest first */
+    uint64_t live_fence;           /* newest lease known, and not known to be gone; 0 none */
+    uint64_t live_since;           /* the token counter when it became known, or a newer one to be gone */
+    uint64_t gone_fence;           /* newest lease known to be gone */
+    struct contenders *contenders; /* NULL until somebody waits for the key, or reads it */
+    uint32_t hash;                 /* the low half */
     uint32_t db;
     uint32_t len;
     uint16_t slot;
@@ -188,7 +188,7 @@ struct claim {
     struct peer *peer;
     struct list_node of_peer;
     const struct lock_rule *rule; /* with a reference to its set */
-    struct family *family;        /* with a reference; NULL: none is known */
+    struct workload *workload;    /* with a reference; NULL: none is known */
     uint64_t token;
     uint64_t fence; /* 0: the acquisition's outcome is unknown */
     uint64_t told;  /* the token counter when an answer last told its end */
@@ -222,7 +222,7 @@ struct claim {
     bool renewing : 1;      /* the proxy renews it */
     bool asked : 1;         /* a renewal is in flight, or a look */
     bool told_since : 1;    /* and an answer to a command has told the lease's end meanwhile */
-    bool contended : 1;     /* other sessions of the family lost attempts during the lease */
+    bool contended : 1;     /* other sessions of the workload lost attempts during the lease */
     bool self_lost : 1;     /* its own session did */
     bool taken : 1;         /* released by a session that never tried: its owner's release is still to come */
     bool reported : 1;      /* its owner's leaving was dealt with */
@@ -232,11 +232,11 @@ struct claim {
     uint16_t others;        /* observed: what other sessions have counted on top */
 };
 
-/* A witness is a session that may have to say something about a key's lease: what it lost there, and what it was
+/* A contender is a session that may have to say something about a key's lease: what it lost there, and what it was
  * shown. */
-struct witness {
+struct contender {
     struct timer timer;
-    struct witness *next, **at; /* of the entry, and the pointer to this one */
+    struct contender *next, **at; /* of the entry, and the pointer to this one */
     struct entry *entry;
     struct peer *peer;
     struct list_node of_peer;
@@ -275,7 +275,7 @@ struct tenure {
     struct entry *entry;
     struct peer *peer;
     const struct lock_rule *rule; /* with a reference to its set */
-    struct family *family;        /* with a reference; NULL: none is known */
+    struct workload *workload;    /* with a reference; NULL: none is known */
     uint64_t fence;
 };
 
@@ -294,10 +294,10 @@ struct shard {
     pthread_mutex_t mutex;
     bool alone; /* the mutex is not needed */
     struct lock_engine *engine;
-    struct table entries, peers, families;
-    struct list_node idle_families; /* all families, in the order of use */
-    struct table facts;             /* struct fact, facts.c's */
-    struct list_node confirmed;     /* all of them, the one that was confirmed first in front */
+    struct table entries, peers, workloads;
+    struct list_node idle_workloads; /* all workloads, in the order of use */
+    struct table facts;              /* struct fact, facts.c's */
+    struct list_node confirmed;      /* all of them, the one that was confirmed first in front */
     struct timer_heap timers;
     uint32_t live, claims;     /* claims believed live of leases that were given here, and all */
     struct claim *free_claims; /* a few to be used again */
@@ -341,7 +341,7 @@ static inline void shard_unlock(struct shard *sh) {
 /* The hash of a key, and its pattern's in *pattern (NULL: not wanted). Keys of one pattern are in one shard. */
 uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key, uint64_t *pattern);
 struct shard *ledger_shard(struct lock_engine *e, uint64_t hash);
-/* The next number of an attempt, for its token. Even: an attempt of a family that is pooled takes the odd one before
+/* The next number of an attempt, for its token. Even: an attempt of a workload that is pooled takes the odd one before
  * it, so that every proxy can tell by the lease's token. */
 uint64_t ledger_number(struct lock_engine *e);
 void ledger_init(struct lock_engine *e, uint64_t seed);
@@ -376,18 +376,18 @@ struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, cons
 static inline struct claim *entry_claims(const struct entry *en) {
     return en ? en->claims : NULL;
 }
-/* The first of an entry's witnesses; NULL: it has none, or there is no entry. */
-static inline struct witness *entry_witnesses(const struct entry *en) {
-    return en->crowd ? en->crowd->witnesses : NULL;
+/* The first of an entry's contenders; NULL: it has none, or there is no entry. */
+static inline struct contender *entry_contender_list(const struct entry *en) {
+    return en->contenders ? en->contenders->list : NULL;
 }
 static inline struct tenure *entry_tenures(const struct entry *en) {
-    return en->crowd ? en->crowd->tenures : NULL;
+    return en->contenders ? en->contenders->tenures : NULL;
 }
-static inline struct contest *entry_contests(const struct entry *en) {
-    return en->crowd ? en->crowd->contests : NULL;
+static inline struct key_stats *entry_key_stats(const struct entry *en) {
+    return en->contenders ? en->contenders->key_stats : NULL;
 }
-/* The entry's crowd, made if there is none; it goes with the entry. */
-struct crowd *entry_crowd(struct entry *en);
+/* The entry's contenders, made if there is none; it goes with the entry. */
+struct contenders *entry_contenders(struct entry *en);
 struct claim *claim_find(const struct entry *en, uint64_t token);
 /* What few claims have, to change it: made if there is none. */
 struct claim_extra *claim_extra(struct claim *c);
@@ -405,12 +405,12 @@ static inline int64_t claim_length(const struct claim *c) {
 /* Takes the claim out and frees it. Its entry and peer stay, even empty. */
 void claim_remove(struct shard *sh, struct claim *c);
 
-struct witness *witness_find(const struct entry *en, const struct peer *p);
-struct witness *witness_get(struct shard *sh, struct entry *en, struct peer *p);
-void witness_see(struct witness *w, uint64_t fence, const char *value, size_t len);
-void witness_forget_seen(struct witness *w);
-/* Takes a witness out and frees it; its entry stays, even empty. */
-void witness_remove(struct shard *sh, struct witness *w);
+struct contender *contender_find(const struct entry *en, const struct peer *p);
+struct contender *contender_get(struct shard *sh, struct entry *en, struct peer *p);
+void contender_see(struct contender *w, uint64_t fence, const char *value, size_t len);
+void contender_forget_seen(struct contender *w);
+/* Takes a contender out and frees it; its entry stays, even empty. */
+void contender_remove(struct shard *sh, struct contender *w);
 
 /* Writes a token, UUID:N, N of eight digits or more. Returns the length, without the NUL. Number 0: there is none. */
 uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);
@@ -453,15 +453,15 @@ void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, st
  * stays the entry's. */
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms);
 /* Whether this is the value that the session, or another whose readings count for it, was shown last. */
-bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct family *f,
+bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct workload *f,
                          const struct lock_rule *rule, const char *value, size_t len);
 /* Notes which claims have been sighted by a session that was shown this value. */
-void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct family *f,
+void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct workload *f,
                         const struct lock_rule *rule, const char *value, size_t len);
 
 /* ---- aftermath.c ------------------------------------------------------------------------------- */
 
-/* What is made of a release over a session whose last attempt was lost, in a family that is not known. */
+/* What is made of a release over a session whose last attempt was lost, in a workload that is not known. */
 enum loser_release {
     LOSER_REFUSED,            /* it is a loser's, or may be */
     LOSER_BELIEVED,           /* it is a colleague's: the connection is pooled */
@@ -470,38 +470,38 @@ enum loser_release {
 };
 
 /* Whether what came behind lost attempts shows that losers release. c may be NULL. */
-bool aftermath_losers_release(const struct family *f, const struct contest *c);
+bool aftermath_losers_release(const struct workload *f, const struct key_stats *c);
 /* Within how many ms behind a loss a release is the loser's. */
 int64_t aftermath_at_once_ms(const struct peer *p);
 /* Within how many ms behind its session's last command a release comes without a thought. */
 int64_t aftermath_soon_ms(const struct peer *p);
 /* Notes that an attempt of the session was lost. */
-void aftermath_lost(struct family *f, struct contest *c, struct witness *w, int64_t now_ms);
+void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w, int64_t now_ms);
 /* Notes that the session tries again, or has acquired: no release came behind its last loss. */
-void aftermath_tries_again(struct family *f, struct contest *c, const struct peer *p);
+void aftermath_tries_again(struct workload *f, struct key_stats *c, const struct peer *p);
 /* Takes out the oldest loss, of which nothing more is expected. */
-void aftermath_forget(struct family *f, struct contest *c);
+void aftermath_forget(struct workload *f, struct key_stats *c);
 /* Takes out the losses before that time, once it is known what came behind them. */
-void aftermath_tidy(struct family *f, struct contest *c, int64_t before_ms, int64_t now_ms);
+void aftermath_tidy(struct workload *f, struct key_stats *c, int64_t before_ms, int64_t now_ms);
 /* Notes a release for a lease of the client's over this session: a second one, where another session's is held back. */
-void aftermath_second(struct family *f, struct contest *c, const struct peer *p, int64_t now_ms);
-/* Decides about a release over a loser (w, its witness) that has no claim; `live` is its client's live lease, as far as
- * is known, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. `elsewhere`: other
- * proxies serve such clients, too. */
-enum loser_release aftermath_release(struct family *f, struct contest *c, struct witness *w, const struct claim *live,
-                                     bool patient, bool elsewhere, int64_t now_ms);
+void aftermath_second(struct workload *f, struct key_stats *c, const struct peer *p, int64_t now_ms);
+/* Decides about a release over a loser (w, its contender) that has no claim; `live` is its client's live lease, as far
+ * as is known, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. `elsewhere`: other proxies
+ * serve such clients, too. */
+enum loser_release aftermath_release(struct workload *f, struct key_stats *c, struct contender *w,
+                                     const struct claim *live, bool patient, bool elsewhere, int64_t now_ms);
 /* Counts a lost attempt in a row against a suspicious lease; a lease that is not suspicious ends the row. */
-void aftermath_row(struct witness *w, const struct claim *live);
+void aftermath_row(struct contender *w, const struct claim *live);
 /* Whether so many attempts were lost in a row without a release that the refused one was the holder's. */
-bool aftermath_was_holders(const struct family *f, const struct contest *c, const struct witness *w);
+bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w);
 /* Notes that a release of a loser was refused on the key, here or at another proxy. */
-void aftermath_refused(struct contest *c);
-/* Notes that a refused release was the holder's: the family's losers do not release. c may be NULL. */
-void aftermath_mistaken(struct family *f, struct contest *c);
+void aftermath_refused(struct key_stats *c);
+/* Notes that a refused release was the holder's: the workload's losers do not release. c may be NULL. */
+void aftermath_mistaken(struct workload *f, struct key_stats *c);
 
 /* ---- recognise.c ------------------------------------------------------------------------------ */
 
-/* The value of a hash lock, as claims and witnesses have it. The high half is the field's; the low half is its
+/* The value of a hash lock, as claims and contenders have it. The high half is the field's; the low half is its
  * content's, 0 where that is not known. `content` may be NULL. */
 uint64_t value_of_field(const struct hash_seed *seed, const char *name, size_t len, const char *content,
                         size_t content_len);
@@ -510,20 +510,20 @@ static inline bool value_same_field(uint64_t a, uint64_t b) {
     return (a ^ b) >> 32 == 0;
 }
 
-/* Whether the claim's lease is one that the session is recognised for (K). `w` is the session's witness on the key, or
- * NULL. */
-static inline bool recognised_for(const struct witness *w, const struct claim *c) {
+/* Whether the claim's lease is one that the session is recognised for (K). `w` is the session's contender on the key,
+ * or NULL. */
+static inline bool recognised_for(const struct contender *w, const struct claim *c) {
     return w && w->recognised && w->recognised == c->fence && w->peer->client == c->peer->client;
 }
 /* Whether the session has to count as a loser: it is one, or the lease that it was recognised for is forgotten. */
-bool recognised_no_more(const struct entry *en, const struct witness *w);
+bool recognised_no_more(const struct entry *en, const struct contender *w);
 /* K1: the session was shown this value, of the lease with this fence (0: not known), or named it. Where it is the value
  * that the session tried to write, and values tell workers apart, the session is recognised. Returns whether it is. */
-bool recognise(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
+bool recognise(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
                uint64_t fence, const char *value, size_t len, int64_t now_ms);
 /* K1 of a hash lock: the session was shown this field, and what it has (NULL: only that it is there). Returns whether
  * the session is recognised. */
-bool recognise_field(struct shard *sh, struct witness *w, const struct lock_rule *rule, const struct family *f,
+bool recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
                      const char *name, size_t len, const char *content, size_t content_len, int64_t now_ms);
 
 /* ---- tenure.c --------------------------------------------------------------------------------- */
@@ -540,7 +540,7 @@ void tenures_push_back(const struct entry *en, uint64_t fence);
 void tenure_remove(struct tenure *t);
 /* Frees the tenures of a session that closes, and entries in which nothing is left. */
 void tenures_leave(struct shard *sh, struct peer *p);
-/* Notes that the session has another identity: what is known of its former families does not count any more. */
+/* Notes that the session has another identity: what is known of its former workloads does not count any more. */
 void tenures_identify(struct peer *p);
 /* Whether other sessions of the client than the one that acquired may write under the lease. */
 bool claim_writes_for_others(const struct claim *c);
@@ -559,10 +559,10 @@ void data_follow(struct lock_plan *plan, const struct lock_plan *earlier);
 /* Fills in what the scripts for list locks are told: right and party. */
 void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan);
 /* Declares dead what a closed session has pushed, unless others of its client are there for it. Returns whether the
- * witness has to stay for that. */
-bool queue_leave(struct shard *sh, struct witness *w);
-/* Gives back what a witness holds for its nodes. */
-void queue_forget(struct witness *w);
+ * contender has to stay for that. */
+bool queue_leave(struct shard *sh, struct contender *w);
+/* Gives back what a contender holds for its nodes. */
+void queue_forget(struct contender *w);
 
 /* ---- member.c --------------------------------------------------------------------------------- */
 

@@ -11,13 +11,14 @@
  *
  * Only locks that a fence names have tenures.
  */
-#include "proxy/lock/finish.h"
+#include "proxy/lock/outcome.h"
 
 #include "proxy/base/memory.h"
 
 enum { TENURES_A_PEER = 1024 };
 
-/* Finds a tenure as witness_find finds a witness: it walks both lists at once, and the shorter one ends the search. */
+/* Finds a tenure as contender_find finds a contender: it walks both lists at once, and the shorter one ends the search.
+ */
 struct tenure *tenure_find(const struct entry *en, const struct peer *p) {
     struct tenure *of_entry = entry_tenures(en);
     const struct list_node *n = p->tenures.prev;
@@ -37,7 +38,7 @@ void tenure_remove(struct tenure *t) {
         t->next->at = t->at;
     list_remove(&t->of_peer);
     t->peer->tenure_count--;
-    family_put(t->family);
+    workload_put(t->workload);
     if (t->rule->set)
         lock_rules_unref(t->rule->set);
     memory_free(t);
@@ -51,7 +52,7 @@ static struct tenure *tenure_add(struct shard *sh, struct entry *en, struct peer
         if (left != en)
             entry_settle(sh, left);
     }
-    struct tenure *t = memory_zalloc(sizeof(*t)), **first = &entry_crowd(en)->tenures;
+    struct tenure *t = memory_zalloc(sizeof(*t)), **first = &entry_contenders(en)->tenures;
     t->entry = en;
     t->peer = p;
     t->at = first;
@@ -78,9 +79,9 @@ static void begin(struct shard *sh, const struct claim *c, const struct lock_rul
     t->rule = rule;
     if (t->rule->set)
         lock_rules_ref(t->rule->set);
-    t->family = c->family;
-    if (t->family)
-        family_ref(t->family);
+    t->workload = c->workload;
+    if (t->workload)
+        workload_ref(t->workload);
 }
 
 void tenure_begin(struct shard *sh, const struct claim *c) {
@@ -124,18 +125,18 @@ void tenures_push_back(const struct entry *en, uint64_t fence) {
 
 /* Whether a lease that was acquired over the session speaks for other sessions of its client, too. A multiplexed
  * connection carries a whole process. A lease acquired over another connection therefore belongs to another process,
- * unless the family is known to pool its connections. */
-static bool shares_leases(const struct lock_rule *rule, const struct family *f, const struct peer *p) {
+ * unless the workload is known to pool its connections. */
+static bool shares_leases(const struct lock_rule *rule, const struct workload *f, const struct peer *p) {
     bool pool = rule->owner == LOCK_OWNER_CLIENT || (f && f->pooled);
-    return family_shares(f, p, rule) && (pool || !p->overlapped);
+    return workload_shares(f, p, rule) && (pool || !p->overlapped);
 }
 
 bool claim_writes_for_others(const struct claim *c) {
-    return shares_leases(c->rule, c->family, c->peer);
+    return shares_leases(c->rule, c->workload, c->peer);
 }
 
 bool tenure_writes_for_others(const struct tenure *t) {
-    return shares_leases(t->rule, t->family, t->peer);
+    return shares_leases(t->rule, t->workload, t->peer);
 }
 
 /* ---- what ends a tenure --------------------------------------------------------------------------- */
@@ -150,7 +151,7 @@ static bool held_since(const struct entry *en, uint64_t fence) {
 
 /* Whether the answer says that the command has ended this lease, or has come after its end and before all other
  * holders. A script that finds the lock free may have been meant to extend it. */
-static bool released(const struct finish *f, uint64_t fence) {
+static bool released(const struct outcome *f, uint64_t fence) {
     const struct lock_result *r = f->result;
     switch (r->outcome) {
     case LOCK_RELEASED:
@@ -165,7 +166,7 @@ static bool released(const struct finish *f, uint64_t fence) {
     }
 }
 
-void tenure_spent(struct finish *f, const struct claim *c) {
+void tenure_spent(struct outcome *f, const struct claim *c) {
     struct tenure *t = entry_tenures(c->entry) ? tenure_find(c->entry, c->peer) : NULL;
     bool anybodys = c->rule->owner == LOCK_OWNER_ANY;
     if (!t || t->fence != c->fence || f->plan->verb == LOCK_OPERATOR)
@@ -174,7 +175,7 @@ void tenure_spent(struct finish *f, const struct claim *c) {
         tenure_remove(t);
 }
 
-void tenure_released(struct finish *f) {
+void tenure_released(struct outcome *f) {
     struct tenure *t = f->entry && entry_tenures(f->entry) ? tenure_find(f->entry, f->peer) : NULL;
     if (t && released(f, t->fence))
         tenure_remove(t);
@@ -192,8 +193,8 @@ void tenures_leave(struct shard *sh, struct peer *p) {
 void tenures_identify(struct peer *p) {
     LIST_FOREACH(it, &p->tenures) {
         struct tenure *t = LIST_ENTRY(it, struct tenure, of_peer);
-        family_put(t->family);
-        t->family = NULL;
+        workload_put(t->workload);
+        t->workload = NULL;
     }
 }
 

@@ -245,8 +245,8 @@ void worker_report_longest(struct worker *w, size_t max, const struct report *r)
 /* Ends a list that was cut. */
 #define MORE "; ..."
 
-/* The workloads (families) of a rule whose workers share connections. */
-struct shared_families {
+/* The workloads (workloads) of a rule whose workers share connections. */
+struct shared_workloads {
     const struct lock_rule *rule;
     const struct report *report; /* each is a row of it; else NULL */
     size_t rows;
@@ -255,14 +255,14 @@ struct shared_families {
     bool cut; /* the text does not contain all of them */
 };
 
-/* Whether a family belongs to a rule. The family's copy of the pattern may be cut. */
-static bool is_of_rule(const struct lock_family *f, const struct lock_rule *rule) {
+/* Whether a workload belongs to a rule. The workload's copy of the pattern may be cut. */
+static bool is_of_rule(const struct lock_workload *f, const struct lock_rule *rule) {
     size_t len = strlen(f->rule);
-    return strncmp(f->rule, rule->pattern, len) == 0 && (len == rule->pattern_len || len == LOCK_FAMILY_NAME_MAX - 1);
+    return strncmp(f->rule, rule->pattern, len) == 0 && (len == rule->pattern_len || len == LOCK_WORKLOAD_NAME_MAX - 1);
 }
 
-static void add_shared(void *arg, const struct lock_family *f) {
-    struct shared_families *all = arg;
+static void add_shared(void *arg, const struct lock_workload *f) {
+    struct shared_workloads *all = arg;
     if (!is_of_rule(f, all->rule))
         return;
     if (!all->report) {
@@ -280,15 +280,15 @@ static void add_shared(void *arg, const struct lock_family *f) {
     }
 }
 
-/* Collects the families of a rule that share connections. If the rule sets the owner, what was learnt before does not
+/* Collects the workloads of a rule that share connections. If the rule sets the owner, what was learnt before does not
  * apply. */
-static void each_shared(struct worker *w, struct shared_families *all) {
+static void each_shared(struct worker *w, struct shared_workloads *all) {
     if (all->rule->mode == LOCK_MODE_ENFORCE && all->rule->owner == LOCK_OWNER_AUTO)
         engine_each_pooled(w->shared->engine, add_shared, all);
 }
 
 void worker_report_shared(struct worker *w, const struct report *r) {
-    struct shared_families all = {.report = r};
+    struct shared_workloads all = {.report = r};
     for (size_t i = 0; i < lock_rules_count(w->rules); i++) {
         all.rule = lock_rules_get(w->rules, i);
         each_shared(w, &all);
@@ -303,12 +303,12 @@ void worker_report_rules(struct worker *w, const struct report *r) {
         r->row(r->arg);
         r->text(r->arg, "rule", text, len);
         r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));
-        char families[SHARED_TEXT_MAX] = "";
-        struct shared_families all = {.rule = rule, .text = families};
+        char workloads[SHARED_TEXT_MAX] = "";
+        struct shared_workloads all = {.rule = rule, .text = workloads};
         each_shared(w, &all);
         if (all.cut)
-            all.len += (size_t)snprintf(families + all.len, sizeof(MORE), MORE);
-        r->text(r->arg, "shared", families, all.len);
+            all.len += (size_t)snprintf(workloads + all.len, sizeof(MORE), MORE);
+        r->text(r->arg, "shared", workloads, all.len);
     }
     for (size_t i = 0; i < lock_rules_fence_count(w->rules); i++) {
         const struct lock_rule *rule = lock_rules_fence(w->rules, i);

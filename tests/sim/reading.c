@@ -74,7 +74,7 @@ void reading_note(struct world *w, struct flight *f) {
     enum lock_owner owner = w->sc.rule.owner;
     bool client = owner == LOCK_OWNER_CLIENT, by_auto = owner == LOCK_OWNER_AUTO && c->process >= 0;
     f->shares = client || (by_auto && w->sc.library);
-    f->may_share = f->shares || by_auto; /* its family may have been found to share */
+    f->may_share = f->shares || by_auto; /* its workload may have been found to share */
     f->read_fence = own->fence;
     f->was_shown = own->known;
     f->loser = c->lost_ms[f->key] && w->redis.now_ms <= c->lost_ms[f->key] + SURELY_REMEMBERED_MS;

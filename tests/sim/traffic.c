@@ -212,7 +212,7 @@ static void figures_add(struct figures *sum, const struct figures *f, double wei
     sum->idle += weight * f->idle;
 }
 
-/* What is seldom comes in clumps: a family that has learnt wrongly does so until it learns better. So a cell that is
+/* What is seldom comes in clumps: a workload that has learnt wrongly does so until it learns better. So a cell that is
  * out of bounds runs four times more, as others would have, and the mean decides: the rules' figures are means, too. */
 static unsigned again(const struct cell *c, const struct options *o, const struct figures *first) {
     enum { RUNS = 5 };

@@ -8,8 +8,8 @@
  * gave them, and the engine itself where it is better, which `traffic --figures` prints; the time is always its own.
  *
  * Rows in which the rules allow more than nothing over connections of their own: an operator's DEL while nothing is
- * known of a family is believed as a pool's fresh connection is ("own, operator"), and two applications of one client
- * with keys alike, one of them a pool, are one family ("... beside pool", "... beside lifo compare").
+ * known of a workload is believed as a pool's fresh connection is ("own, operator"), and two applications of one client
+ * with keys alike, one of them a pool, are one workload ("... beside pool", "... beside lifo compare").
  *
  * A few rows are the engine's own. It refuses a second release in a row over one connection, which the model believes
  * ("own, DEL twice"); and of another proxy's lease it knows only what it meets, where the model knows it at once ("two

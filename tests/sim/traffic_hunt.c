@@ -488,7 +488,7 @@ static bool scope_run(const struct scope *s, uint64_t seed, bool shows) {
     return good;
 }
 
-/* A loser's DEL comes at any time here. While nothing is known of the family, one that comes later than right behind
+/* A loser's DEL comes at any time here. While nothing is known of the workload, one that comes later than right behind
  * its loss is believed (C4): it looks as a holder's over a pooled connection does. So some such histories go wrong over
  * connections of their own. Over a pool nothing goes wrong
  * where losers walk away. */

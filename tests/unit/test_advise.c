@@ -254,7 +254,7 @@ static void a_swap_makes_no_pool(void **state) {
     SAID(*state, "connections not known; values constant; acquired 20, lost 20, released 20, overruns 0;");
 }
 
-static void crowd(struct advisor *a, const char *library, bool overlapped) {
+static void contenders(struct advisor *a, const char *library, bool overlapped) {
     struct advise_sight sight = {.key = {.name = "k", .len = 1},
                                  .session_id = 1,
                                  .client = "app",
@@ -269,19 +269,19 @@ static void crowd(struct advisor *a, const char *library, bool overlapped) {
 }
 
 static void a_library_that_multiplexes(void **state) {
-    crowd(*state, "ioredis", false);
+    contenders(*state, "ioredis", false);
     ADVISED(*state, "lock k owner client");
     SAID(*state, "one connection for several workers (ioredis);");
 }
 
 static void a_library_that_pools_is_no_proof(void **state) {
-    crowd(*state, "redis-py", false);
+    contenders(*state, "redis-py", false);
     ADVISED(*state, "lock k");
     SAID(*state, "connections not known (redis-py);");
 }
 
 static void a_multiplexed_connection(void **state) {
-    crowd(*state, NULL, true);
+    contenders(*state, NULL, true);
     ADVISED(*state, "lock k owner client");
     SAID(*state, "one connection for several workers;");
 }

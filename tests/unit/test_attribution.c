@@ -176,26 +176,26 @@ static enum said ask(struct fixture *f, struct lock_session *s, const char *key)
     return r.outcome == LOCK_RELEASED || r.outcome == LOCK_ADOPTED ? CARRIED_OUT : REFUSED;
 }
 
-/* The facts about the session's family of keys. */
-static const struct family *family_known(struct fixture *f, const struct lock_session *s, const char *key) {
+/* The facts about the session's workload of keys. */
+static const struct workload *workload_known(struct fixture *f, const struct lock_session *s, const char *key) {
     uint64_t keys = advise_pattern_hash(key, strlen(key));
-    const struct family *known =
-        family_of_key(ledger_shard(f->engine, keys), family_number_of(s->client->hash, f->rule.hash, keys));
+    const struct workload *known =
+        workload_of_key(ledger_shard(f->engine, keys), workload_number_of(s->client->hash, f->rule.hash, keys));
     assert_non_null(known);
     return known;
 }
 
-/* Has what follows be of another family, under another rule. */
-static void another_family(struct fixture *f, unsigned number) {
+/* Has what follows be of another workload, under another rule. */
+static void another_workload(struct fixture *f, unsigned number) {
     f->rule.hash = 1000u * (number + 1);
 }
 
 static bool losers_release(struct fixture *f, const struct lock_session *s, const char *key) {
-    return family_known(f, s, key)->losers_release;
+    return workload_known(f, s, key)->losers_release;
 }
 
 static unsigned votes(struct fixture *f, const struct lock_session *s, const char *key) {
-    return family_known(f, s, key)->votes;
+    return workload_known(f, s, key)->votes;
 }
 
 /* The lease ends by itself. */
@@ -204,14 +204,14 @@ static void lapse(struct fixture *f, const char *key, int64_t ms) {
     pass(f, ms);
 }
 
-static void count_family(void *arg, const struct lock_family *family) {
+static void count_workload(void *arg, const struct lock_workload *workload) {
     ++*(unsigned *)arg;
-    assert_true(family->pooled);
+    assert_true(workload->pooled);
 }
 
 static unsigned pooled(struct fixture *f) {
     unsigned n = 0;
-    engine_each_pooled(f->engine, count_family, &n);
+    engine_each_pooled(f->engine, count_workload, &n);
     return n;
 }
 
@@ -368,7 +368,7 @@ static void suspect(struct fixture *f, struct lock_session *holder, struct lock_
 
 enum { PATIENCE = 3 };
 
-/* The refused release was the holder's: after three more losses no other session of the family has sent a release. */
+/* The refused release was the holder's: after three more losses no other session of the workload has sent a release. */
 static void b_a_lease_makes_way_after_three_losses_in_a_row(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;
@@ -388,7 +388,7 @@ static void b_a_lease_makes_way_after_three_losses_in_a_row(void **state) {
     lose_row(f, &c, "lock:yy", PATIENCE - 1);
     lose_row(f, &a, "lock:yy", PATIENCE);
     assert_true(attempt(f, &a, "lock:yy"));
-    assert_int_equal(votes(f, &a, "lock:yy"), 1); /* of another family */
+    assert_int_equal(votes(f, &a, "lock:yy"), 1); /* of another workload */
     suspect(f, &a, &b, "lock:z");
     lose_row(f, &a, "lock:z", PATIENCE);
     assert_true(attempt(f, &a, "lock:z"));
@@ -416,7 +416,7 @@ static void b_no_lease_makes_way_without_a_refused_release(void **state) {
     take_with(f, &a, "lock:x", "1", 100000, false);
     lose_row(f, &a, "lock:x", 5);
     lose_row(f, &b, "lock:x", 5);
-    /* A stranger's attempts in a row are none of the family's. */
+    /* A stranger's attempts in a row are none of the workload's. */
     lease_of("lock:x")->suspects = 1;
     lose_row(f, &b, "lock:x", 1);
     lose_row(f, &other, "lock:x", 10);
@@ -454,7 +454,7 @@ static void b_losers_that_retry_lengthen_the_row(void **state) {
     suspect(f, &a, &b, "lock:x");
     lose_row(f, &b, "lock:x", 2);
     assert_false(give(f, &b, "lock:x"));
-    assert_int_equal(family_known(f, &a, "lock:x")->longest_row, 2);
+    assert_int_equal(workload_known(f, &a, "lock:x")->longest_row, 2);
     lose_row(f, &c, "lock:x", PATIENCE + 1); /* one more than where losers release behind their first */
     assert_true(attempt(f, &c, "lock:x"));
 }
@@ -476,7 +476,7 @@ static void b_the_middle_of_a_row_says_nothing(void **state) {
                     assert_false(give(f, &losers[i], "lock:x"));
                 pass(f, 10);
             }
-    assert_int_equal(family_known(f, &a, "lock:x")->longest_row, 3);
+    assert_int_equal(workload_known(f, &a, "lock:x")->longest_row, 3);
     assert_true(losers_release(f, &a, "lock:x"));
     assert_int_equal(votes(f, &a, "lock:x"), 0);
     assert_true(give(f, &a, "lock:x"));
@@ -518,7 +518,7 @@ static void b_no_lease_makes_way_that_was_extended_since(void **state) {
     open_two(f, &a, &b);
     open_as(f, &c, 3, "app");
     for (size_t i = 0; i < 2; i++) {
-        another_family(f, (unsigned)i);
+        another_workload(f, (unsigned)i);
         suspect(f, &a, &b, "lock:x");
         run(f, &a, VERBS[i], "lock:x", LOCK_HELD, lease_of("lock:x")->fence); /* in vain: says nothing */
         lose_row(f, &c, "lock:x", PATIENCE - 1);
@@ -617,7 +617,7 @@ static void b_makes_way_at_once_where_nothing_is_repeated(void **state) {
     open_two(f, &a, &b);
     for (size_t i = 0; i < 2; i++) {
         struct lock_result unsent = result(LOCK_NOT_SENT, 0);
-        another_family(f, (unsigned)i);
+        another_workload(f, (unsigned)i);
         suspect(f, &a, &b, "lock:x");
         uint64_t token = lease_of("lock:x")->token;
         lose_row(f, &b, "lock:x", PATIENCE - 1);
@@ -780,7 +780,7 @@ static void c4_two_crossings_make_a_pool(void **state) {
     assert_int_equal(pooled(f), 1);
     assert_int_equal(incidents(f, INCIDENT_SHARED), 1);
     assert_int_equal(f->note_count, 1); /* and nothing else */
-    /* A family that shares is reported once. */
+    /* A workload that shares is reported once. */
     take(f, &a, "lock:x");
     assert_true(give(f, &b, "lock:x"));
     assert_int_equal(f->note_count, 1);
@@ -1084,7 +1084,7 @@ static void c4_so_much_evidence_decides(void **state) {
     open_two(f, &a, &b);
     open_as(f, &c, 3, "app");
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
-        another_family(f, (unsigned)i);
+        another_workload(f, (unsigned)i);
         take_with(f, &a, "lock:x", "1", 100000, false);
         lose_in_silence(f, &c, "lock:x", CASES[i].quiet_first);
         lose_and_release(f, &a, &c, "lock:x", CASES[i].followed);
@@ -1130,7 +1130,7 @@ static void c4_a_second_release_for_a_lease_shows_that_losers_release(void **sta
     open_two(f, &a, &b);
     open_as(f, &c, 3, "app");
     for (unsigned i = 0; i < 2; i++) {
-        another_family(f, i);
+        another_workload(f, i);
         take_with(f, &a, "lock:x", "1", 100000, false);
         attempt(f, &b, "lock:x");
         attempt(f, &c, "lock:x");
@@ -1179,7 +1179,7 @@ static void c4_a_release_is_held_back_for_so_long(void **state) {
     struct lock_session a, b;
     open_two(f, &a, &b);
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
-        another_family(f, (unsigned)i);
+        another_workload(f, (unsigned)i);
         b.trip_ms = CASES[i].trip_ms;
         take_with(f, &a, "lock:x", "1", 100000, false);
         attempt(f, &b, "lock:x");
@@ -1275,7 +1275,7 @@ static void c4_a_losers_release_is_believed_later(void **state) {
     open_two(f, &a, &b);
     for (size_t i = 0; i < 2; i++) {
         int64_t at_once_ms = AT_ONCE_MS + 2 * TRIPS_MS[i];
-        another_family(f, (unsigned)i);
+        another_workload(f, (unsigned)i);
         b.trip_ms = TRIPS_MS[i];
         take(f, &a, "lock:x");
         attempt(f, &b, "lock:x");
@@ -1314,7 +1314,7 @@ static void c4_a_losers_release_while_nobody_holds_ends_no_lease(void **state) {
     assert_true(give(f, &c, "lock:x"));
 }
 
-/* A key speaks for itself once enough was lost there: several applications may work under one family. */
+/* A key speaks for itself once enough was lost there: several applications may work under one workload. */
 static void c4_a_contended_key_is_judged_by_itself(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;
@@ -1326,7 +1326,7 @@ static void c4_a_contended_key_is_judged_by_itself(void **state) {
     lose_in_silence(f, &c, "lock:2", 6);
     attempt(f, &b, "lock:2");
     pass(f, 2);
-    assert_false(give(f, &b, "lock:2")); /* seven losses there, with this one: the family decides */
+    assert_false(give(f, &b, "lock:2")); /* seven losses there, with this one: the workload decides */
     lose_in_silence(f, &c, "lock:2", 1);
     attempt(f, &b, "lock:2");
     pass(f, 2);
@@ -1685,7 +1685,7 @@ static void f_losers_that_expire_move_nothing(void **state) {
     attempt(f, &a, "lock:x");
     pass(f, 51); /* more than a twentieth of the lease */
     assert_int_equal(would_use(f, &a, LOCK_EXTEND, "lock:x"), claim);
-    /* The habit is forgotten where losses are followed by nothing. */
+    /* The session_stats is forgotten where losses are followed by nothing. */
     for (int i = 0; i < 8; i++) {
         attempt(f, &a, "lock:x");
         pass(f, 51);
@@ -1904,7 +1904,7 @@ static void what_made_way_early_is_spent_if_another_proxy_released(void **state)
     struct lock_session a, b;
     open_two(f, &a, &b);
     for (int there = 0; there <= 1; there++) {
-        another_family(f, (unsigned)there);
+        another_workload(f, (unsigned)there);
         take(f, &a, "lock:x");
         attempt(f, &b, "lock:x");
         free_lock("lock:x"); /* it vanished, or was released there */
@@ -1927,16 +1927,16 @@ static void d3_long_rows_in_silence_are_a_fact(void **state) {
     open_as(f, &c, 3, "app");
     take_with(f, &a, "lock:x", "1", 100000, false);
     lose_in_silence(f, &c, "lock:x", 8);
-    assert_false(family_known(f, &a, "lock:x")->losers_quiet);
+    assert_false(workload_known(f, &a, "lock:x")->losers_quiet);
     lose_in_silence(f, &c, "lock:x", 2);
-    assert_true(family_facts(family_known(f, &a, "lock:x")) & FACT_LOSERS_QUIET);
+    assert_true(workload_facts(workload_known(f, &a, "lock:x")) & FACT_LOSERS_QUIET);
     attempt(f, &b, "lock:x");
     assert_int_equal(ask(f, &b, "lock:x"), HELD_BACK);
     assert_true(give(f, &a, "lock:x"));
-    assert_int_equal(family_facts(family_known(f, &a, "lock:x")), FACT_LOSERS_RELEASE);
+    assert_int_equal(workload_facts(workload_known(f, &a, "lock:x")), FACT_LOSERS_RELEASE);
 }
 
-/* Meets a lease that another proxy has given: from now on other proxies serve the family, too. */
+/* Meets a lease that another proxy has given: from now on other proxies serve the workload, too. */
 static void meet_elsewhere(struct fixture *f, struct lock_session *s, const char *key) {
     take_elsewhere(f, s, key);
     assert_false(attempt(f, s, key));
@@ -2032,7 +2032,7 @@ static void what_was_not_met_counts_as_acquired(void **state) {
         take_elsewhere(f, &a, "lock:x");
         assert_true(give(f, &b, "lock:x"));
     }
-    assert_false(family_surplus(family_known(f, &a, "lock:x"), NULL));
+    assert_false(workload_surplus(workload_known(f, &a, "lock:x"), NULL));
 }
 
 /* Behind several proxies this one sees a part of what follows losses. */
@@ -2047,7 +2047,7 @@ static void c4_behind_several_proxies_a_later_release_is_believed_at_last(void *
     open_two(f, &a, &b);
     open_as(f, &c, 3, "app");
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
-        another_family(f, (unsigned)i);
+        another_workload(f, (unsigned)i);
         take_with(f, &a, "lock:x", "1", 100000, false);
         take_elsewhere(f, &a, "lock:yy");
         (void)attempt(f, &a, "lock:yy");
@@ -2166,7 +2166,7 @@ static void a_shift_is_told_to_who_waits(void **state) {
 
 /* ---- L6, S6: neighbours, strangers ----------------------------------------------------------------- */
 
-static void l6_another_familys_pool_changes_nothing(void **state) {
+static void l6_another_workloads_pool_changes_nothing(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
     open_two(f, &a, &b);
@@ -2178,7 +2178,7 @@ static void l6_another_familys_pool_changes_nothing(void **state) {
     assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:neighbour"), 0);
     attempt(f, &b, "lock:neighbour");
     assert_false(give(f, &b, "lock:neighbour"));
-    /* Families of the same keys under another rule, or of another client, are others. */
+    /* Workloads of the same keys under another rule, or of another client, are others. */
     struct lock_session c, d;
     open_as(f, &c, 3, "else");
     open_as(f, &d, 4, "else");
@@ -2273,10 +2273,10 @@ static void what_made_way_before_its_end_is_spent(void **state) {
     assert_int_equal(used, claim);
 }
 
-static unsigned families(struct fixture *f) {
+static unsigned workloads(struct fixture *f) {
     unsigned n = 0;
     for (unsigned i = 0; i < SHARDS; i++)
-        n += f->engine->shards[i].families.count;
+        n += f->engine->shards[i].workloads.count;
     return n;
 }
 
@@ -2284,7 +2284,7 @@ static void key_with_pattern(char key[32], unsigned n) {
     snprintf(key, 32, "lock:%c%c%c%c", 'g' + n % 16, 'g' + n / 16 % 16, 'g' + n / 256 % 16, 'g' + n / 4096 % 16);
 }
 
-static void families_are_bounded_and_forgotten(void **state) {
+static void workloads_are_bounded_and_forgotten(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, many;
     char key[32];
@@ -2301,20 +2301,20 @@ static void families_are_bounded_and_forgotten(void **state) {
     }
     pass(f, 70000);
     assert_int_equal(stats(f).keys, 0);
-    assert_true(families(f) <= SHARDS * FAMILIES_A_SHARD);
-    assert_true(families(f) > SHARDS * FAMILIES_A_SHARD / 2);
+    assert_true(workloads(f) <= SHARDS * WORKLOADS_A_SHARD);
+    assert_true(workloads(f) > SHARDS * WORKLOADS_A_SHARD / 2);
     assert_int_equal(pooled(f), 1);
     /* With their sessions, and the time. */
     engine_session_close(f->engine, &a, f->now_ms);
     engine_session_close(f->engine, &b, f->now_ms);
     engine_session_close(f->engine, &many, f->now_ms);
-    pass(f, FAMILY_IDLE_MS);
-    for (unsigned i = 0; i < 2 * FAMILIES_A_SHARD; i++)
+    pass(f, WORKLOAD_IDLE_MS);
+    for (unsigned i = 0; i < 2 * WORKLOADS_A_SHARD; i++)
         pass(f, 1000);
-    assert_int_equal(families(f), 0);
+    assert_int_equal(workloads(f), 0);
 }
 
-static void a_sessions_habits_are_bounded_and_close_with_it(void **state) {
+static void a_sessions_session_stats_are_bounded_and_close_with_it(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
     char key[32];
@@ -2324,24 +2324,24 @@ static void a_sessions_habits_are_bounded_and_close_with_it(void **state) {
         uint64_t claim = acquire(f, &a, key, "1", 1000, false);
         assert_int_equal(run(f, &a, LOCK_RELEASE, key, LOCK_RELEASED, f->fence), claim);
     }
-    unsigned habits = 0, refs = 0;
+    unsigned session_stats = 0, refs = 0;
     for (unsigned i = 0; i < SHARDS; i++) {
         struct peer *p = peer_find(&f->engine->shards[i], 1);
         assert_non_null(p);
-        assert_true(p->habit_count <= HABITS_A_PEER);
-        habits += p->habit_count;
-        LIST_FOREACH(it, &f->engine->shards[i].idle_families)
-        refs += LIST_ENTRY(it, struct family, idle)->refs;
+        assert_true(p->session_stats_count <= SESSION_STATS_A_PEER);
+        session_stats += p->session_stats_count;
+        LIST_FOREACH(it, &f->engine->shards[i].idle_workloads)
+        refs += LIST_ENTRY(it, struct workload, idle)->refs;
     }
-    assert_int_equal(refs, habits);
+    assert_int_equal(refs, session_stats);
     engine_session_close(f->engine, &a, f->now_ms);
     for (unsigned i = 0; i < SHARDS; i++)
-        LIST_FOREACH(it, &f->engine->shards[i].idle_families)
-    assert_int_equal(LIST_ENTRY(it, struct family, idle)->refs, 0);
+        LIST_FOREACH(it, &f->engine->shards[i].idle_workloads)
+    assert_int_equal(LIST_ENTRY(it, struct workload, idle)->refs, 0);
 }
 
-/* A new session of the family has tried for nothing, and shown nothing. */
-static void a_new_session_has_no_habits(void **state) {
+/* A new session of the workload has tried for nothing, and shown nothing. */
+static void a_new_session_has_no_session_stats(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;
     open_two(f, &a, &b);
@@ -2362,7 +2362,7 @@ static void a_new_identity_starts_anew(void **state) {
     uint64_t claim = take(f, &a, "lock:x");
     attempt(f, &b, "lock:x");
     engine_session_identify(f->engine, &a, "other", 5, f->now_ms);
-    /* The session's claim goes with it; the family that shares stays behind. */
+    /* The session's claim goes with it; the workload that shares stays behind. */
     assert_int_equal(would_use(f, &b, LOCK_RELEASE, "lock:x"), 0);
     assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), 0);
     assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), claim);
@@ -2424,43 +2424,43 @@ static void learn(struct fixture *f, unsigned facts, unsigned over, int64_t age_
     engine_learnt(f->engine, &told, f->now_ms);
 }
 
-static const struct family *family_here(struct fixture *f, struct lock_session *s) {
+static const struct workload *workload_here(struct fixture *f, struct lock_session *s) {
     (void)take(f, s, "lock:job:1");
     assert_true(give(f, s, "lock:job:1"));
     uint64_t keys = advise_pattern_hash("lock:job:1", 10);
     struct shard *sh = ledger_shard(f->engine, keys);
-    return family_of_key(sh, family_number_of(s->client->hash, f->rule.hash, keys));
+    return workload_of_key(sh, workload_number_of(s->client->hash, f->rule.hash, keys));
 }
 
-static void a_family_starts_with_what_is_known(void **state) {
+static void a_workload_starts_with_what_is_known(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
     learn(f, FACT_POOLED | FACT_DEDICATED | FACT_LOSERS_RELEASE, 0, 0);
     open_as(f, &a, 1, "app");
     open_as(f, &b, 2, "stranger");
-    const struct family *mine = family_here(f, &a), *other = family_here(f, &b);
-    assert_int_equal(family_facts(mine), FACT_POOLED | FACT_LOSERS_RELEASE);
-    assert_int_equal(family_facts(other), 0);
+    const struct workload *mine = workload_here(f, &a), *other = workload_here(f, &b);
+    assert_int_equal(workload_facts(mine), FACT_POOLED | FACT_LOSERS_RELEASE);
+    assert_int_equal(workload_facts(other), 0);
     assert_int_equal(incidents(f, INCIDENT_SHARED), 0);
     engine_session_close(f->engine, &a, f->now_ms);
     engine_session_close(f->engine, &b, f->now_ms);
 }
 
-static void a_family_that_is_there_takes_it_over(void **state) {
+static void a_workload_that_is_there_takes_it_over(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
     (void)facts_about(f, 0, 0);
     open_as(f, &a, 1, "app");
-    const struct family *mine = family_here(f, &a);
+    const struct workload *mine = workload_here(f, &a);
     learn(f, FACT_DEDICATED, 0, 0);
-    assert_int_equal(family_facts(mine), FACT_DEDICATED);
+    assert_int_equal(workload_facts(mine), FACT_DEDICATED);
     learn(f, 0, FACT_DEDICATED, 0);
-    assert_int_equal(family_facts(mine), 0);
+    assert_int_equal(workload_facts(mine), 0);
     learn(f, FACT_DEDICATED, 0, 0);
-    assert_int_equal(family_facts(mine), 0);
+    assert_int_equal(workload_facts(mine), 0);
     learn(f, FACT_POOLED, 0, 0);
     learn(f, FACT_POOLED, 0, 0);
-    assert_int_equal(family_facts(mine), FACT_POOLED);
+    assert_int_equal(workload_facts(mine), FACT_POOLED);
     assert_int_equal(incidents(f, INCIDENT_SHARED), 1);
     engine_session_close(f->engine, &a, f->now_ms);
 }
@@ -2491,7 +2491,7 @@ static void what_is_a_week_old_is_forgotten(void **state) {
     learn(f, FACT_LOSERS_RELEASE, 0, FACT_MS - 1);
     f->now_ms += 2;
     open_as(f, &a, 1, "app");
-    assert_int_equal(family_facts(family_here(f, &a)), 0);
+    assert_int_equal(workload_facts(workload_here(f, &a)), 0);
     engine_session_close(f->engine, &a, f->now_ms);
 }
 
@@ -2762,18 +2762,18 @@ int main(void) {
         CASE(what_another_proxy_learnt_counts_here),
         CASE(a_shift_is_told_to_the_proxy_that_gave_the_lease),
         CASE(a_shift_is_told_to_who_waits),
-        CASE(l6_another_familys_pool_changes_nothing),
+        CASE(l6_another_workloads_pool_changes_nothing),
         CASE(s6_another_clients_lease_is_never_believed),
         CASE(claims_are_remembered_as_long_as_they_may_stand_in_the_way),
         CASE(a_throttles_claims_are_not_remembered_for_long),
         CASE(what_made_way_before_its_end_is_spent),
-        CASE(families_are_bounded_and_forgotten),
-        CASE(a_sessions_habits_are_bounded_and_close_with_it),
-        CASE(a_new_session_has_no_habits),
+        CASE(workloads_are_bounded_and_forgotten),
+        CASE(a_sessions_session_stats_are_bounded_and_close_with_it),
+        CASE(a_new_session_has_no_session_stats),
         CASE(a_new_identity_starts_anew),
         CASE(a_full_key_may_forget_the_claim_in_hand),
-        CASE(a_family_starts_with_what_is_known),
-        CASE(a_family_that_is_there_takes_it_over),
+        CASE(a_workload_starts_with_what_is_known),
+        CASE(a_workload_that_is_there_takes_it_over),
         CASE(what_is_a_week_old_is_forgotten),
         CASE(k1_a_lost_reply_is_found_by_its_value),
         CASE(k1_a_constant_tells_nothing),

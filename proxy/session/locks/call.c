@@ -128,7 +128,7 @@ const struct session_room locks_room = {
     .worker_stops = lock_waits_stop,
     .closes = session_leaves,
     .request_first = one_shot_sends,
-    .half_closed = watched_half_closed,
+    .half_closed = fence_transaction_half_closed,
     .speaks = lock_wait_speaks,
 };
 

@@ -7,8 +7,8 @@
  *      the client's reply <── the command's, if the guard record has no greater fence <── fence.lua <──┘
  *                         <── FENCED, and nothing was written, if it has one
  *
- * Where the lock is in another slot of a cluster, its guard record is looked at first (elsewhere.c), and fence.lua asks
- * the watermark beside the data.
+ * Where the lock is in another slot of a cluster, its guard record is looked at first (remote_lock.c), and fence.lua
+ * asks the watermark beside the data.
  *
  * Under `mode audit` the write goes on as it came, and a late one is recorded, by what this process knows of the lock.
  * What is enforced is asked for in Redis, in one step with the write.
@@ -270,7 +270,7 @@ static int data_slot(const struct session *s, const struct request_class *k) {
 
 enum fence_verdict fence_judge(struct session *s, const struct request_class *k, const char **error) {
     struct lock_command lc;
-    struct spoken as;
+    struct nonblocking_form as;
     struct request_class data;
     size_t asks;
     if (!k->fenced || !writes(k))
@@ -284,7 +284,7 @@ enum fence_verdict fence_judge(struct session *s, const struct request_class *k,
     enum fence_verdict verdict = judge_keys(s, k, &asks, error);
     if (verdict != FENCE_CHECKED)
         return verdict;
-    if (!can_check(k) || (s->queues && !in_script(k) && !spoken_unblocked(k, &as)))
+    if (!can_check(k) || (s->queues && !in_script(k) && !nonblocking_form_unblocked(k, &as)))
         *error = UNKNOWN;
     else if (asks > CHECKED_MAX)
         *error = MANY;
@@ -483,7 +483,7 @@ static void build_fences(struct session *s, const struct part *p) {
 
 /* Build fence.lua's call in w->build up to its fences, and what comes behind them. */
 static void question_head(struct session *s, struct lock_queue *queue, const struct part *p,
-                          const struct request_class *k, const struct spoken *as) {
+                          const struct request_class *k, const struct nonblocking_form *as) {
     build_locks(s, queue, p, k->key_count, (as->name != NULL) + as->end - as->first);
     for (size_t i = 0; i < k->key_count; i++) {
         size_t key_len;
@@ -493,7 +493,7 @@ static void question_head(struct session *s, struct lock_queue *queue, const str
     build_arguments(s, p, as->each);
 }
 
-static void question_tail(struct session *s, const struct request_class *k, const struct spoken *as) {
+static void question_tail(struct session *s, const struct request_class *k, const struct nonblocking_form *as) {
     if (as->name)
         build_text(s->worker, as->name);
     for (size_t i = as->first; i < as->end; i++)
@@ -668,10 +668,10 @@ static struct fence_question *question_of(struct session *s, struct lock_queue *
 struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_of(s, queue, k);
     struct part p = whole(q);
-    struct spoken as = spoken_as_it_came(k);
+    struct nonblocking_form as = nonblocking_form_as_it_came(k);
     session_note_overlap(s);
-    if (k->command->need == NEED_BLOCKING && !spoken_unblocked(k, &as))
-        as = spoken_as_it_came(k);
+    if (k->command->need == NEED_BLOCKING && !nonblocking_form_unblocked(k, &as))
+        as = nonblocking_form_as_it_came(k);
     question_head(s, queue, &p, k, &as);
     build_fences(s, &p);
     question_tail(s, k, &as);
@@ -753,7 +753,7 @@ static void question_look(struct request *request, struct fence_question *q, con
     struct session *s = request->session;
     struct worker *w = s->worker;
     struct part p = whole(q);
-    struct spoken as = spoken_as_it_came(k);
+    struct nonblocking_form as = nonblocking_form_as_it_came(k);
     question_head(s, NULL, &p, k, &as);
     text_append(&q->head, w->build.data, w->build.len);
     w->build.len = 0;
@@ -768,7 +768,7 @@ enum dispatch_result fence_dispatch(struct session *s, const struct request_clas
     if (!in_script(k)) {
         if (s->in_flight > 0)
             return DISPATCH_WAIT;
-        watched_dispatch(s, k);
+        fence_transaction_dispatch(s, k);
         return DISPATCHED;
     }
     counter_add(&s->worker->counters.requests_locks, 1);
@@ -782,7 +782,7 @@ enum dispatch_result fence_dispatch(struct session *s, const struct request_clas
         question_look(request, q, k);
         return DISPATCHED;
     }
-    struct spoken as = spoken_as_it_came(k);
+    struct nonblocking_form as = nonblocking_form_as_it_came(k);
     question_head(s, NULL, &p, k, &as);
     build_fences(s, &p);
     question_tail(s, k, &as);

@@ -1,5 +1,5 @@
 /*
- * What the engine learns of families is kept in Redis, in one stream for all proxies before it, so that it need not be
+ * What the engine learns of workloads is kept in Redis, in one stream for all proxies before it, so that it need not be
  * learnt again after a restart or at another proxy.
  *
  *      a fact is learnt ──> XADD record MAXLEN ~ 10000 * is "pooled" not "" client ... rule ... pattern ...
@@ -8,9 +8,9 @@
  *      while a release is held back ─────> XREVRANGE record + - COUNT 16
  *
  * A stream, since Redis numbers its entries: each proxy reads what has come since its last look, whatever the clocks of
- * proxies say. An entry is added when a fact is learnt, and once a day while the family is in use. The record's name is
- * a guard record's, which no client is shown, and belongs to no lock. The proxy speaks as itself: where its own login
- * may not use the record, each proxy learns for itself, and the log says so once.
+ * proxies say. An entry is added when a fact is learnt, and once a day while the workload is in use. The record's name
+ * is a guard record's, which no client is shown, and belongs to no lock. The proxy speaks as itself: where its own
+ * login may not use the record, each proxy learns for itself, and the log says so once.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ enum {
 };
 
 static const struct {
-    enum family_fact fact;
+    enum workload_fact fact;
     const char *name;
 } FACTS[] = {{FACT_POOLED, "pooled"},
              {FACT_LOSERS_RELEASE, "losers-release"},
@@ -163,7 +163,7 @@ static bool is_text(const struct resp_item *item, const char *text) {
     return strlen(text) == item->len && memcmp(item->str, text, item->len) == 0;
 }
 
-/* Reads an entry's fields, of which there are `count` texts, from *p on. Returns whether they tell of a family. */
+/* Reads an entry's fields, of which there are `count` texts, from *p on. Returns whether they tell of a workload. */
 static bool fields_read(const char **p, const char *over, int64_t count, struct lock_facts *f) {
     struct resp_item name, value;
     for (; count >= 2; count -= 2) {

@@ -294,7 +294,7 @@ void fence_reply(struct session *s, const struct fence_question *q, const char *
  * when its time is over. False: it is none. */
 bool fence_unblock(struct session *s, bool error);
 
-/* Locks in other slots than the data are looked at before the write (elsewhere.c). Looks begin with fence_looks_new;
+/* Locks in other slots than the data are looked at before the write (remote_lock.c). Looks begin with fence_looks_new;
  * each question's are added; fence_looks_go has `done` called when all have been answered, at once if there are none:
  * with the error for the client (a line of RESP, borrowed) where nothing is to be written, or NULL. They are freed
  * then; until then, who does not want them any more forgets them. */

@@ -30,7 +30,7 @@ struct lock_number {
     char word[32];
 };
 
-struct ears;
+struct release_channels;
 
 /* How far the record of what is learnt has been read: learnt.c's. */
 struct learnt_look {
@@ -58,10 +58,10 @@ struct worker_locks {
     struct list_node held_back; /* hold.c's: sessions whose release is held back, by their runnable_link */
     struct ev_timer look;       /* and when they are made runnable */
     struct ev_async wake;       /* other threads have mail for waiters of this one */
-    struct ears *ears;          /* ear.c's; NULL: nobody has waited yet */
-    struct lock_waited waited;  /* what the script that is built tells of those who wait, else LOCK_WAITED_NONE */
-    bool serving;               /* they are to be served at the end of the turn */
-    struct list_node *free;     /* struct lock_call, a stack */
+    struct release_channels *release_channels; /* release_channel.c's; NULL: nobody has waited yet */
+    struct lock_waited waited; /* what the script that is built tells of those who wait, else LOCK_WAITED_NONE */
+    bool serving;              /* they are to be served at the end of the turn */
+    struct list_node *free;    /* struct lock_call, a stack */
     size_t free_count;
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
     bool heirs_asking;                /* heirs.c looks at the list */
@@ -242,8 +242,9 @@ void lock_wait_sent(struct session *s, struct lock_call *l);
 void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
 /* Equal for lanes whose requests a node gets in the order in which one thread sends them. */
 uint64_t lock_wait_way(const struct upstream_lane *lane);
-/* ear.c: hear of releases at other proxies, from when somebody waits here until the worker stops. `slot`: of the lock
- * that is waited for. Returns whether it has begun with this call: what is said until the node knows is not heard. */
+/* release_channel.c: hear of releases at other proxies, from when somebody waits here until the worker stops. `slot`:
+ * of the lock that is waited for. Returns whether it has begun with this call: what is said until the node knows is not
+ * heard. */
 bool lock_ear_open(struct worker *w, uint16_t slot);
 void lock_ear_close(struct worker *w);
 /* The room's functions, as struct session_room has them. */
@@ -293,7 +294,7 @@ void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char 
 /* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
 void heirs_tick(struct worker *w);
 
-/* ---- learnt.c: what earlier runs and other proxies have learnt of families ------------------------------ */
+/* ---- learnt.c: what earlier runs and other proxies have learnt of workloads ------------------------------ */
 
 /* Begins to read the record, in the first worker, before clients come. */
 void learnt_begin(struct worker *w);
@@ -303,7 +304,7 @@ void learnt_tick(struct worker *w);
  * where no other proxy is known. */
 void learnt_glance(struct worker *w);
 
-/* ---- fence.c, elsewhere.c, watched.c, await.c, spoken.c
+/* ---- fence.c, remote_lock.c, fence_transaction.c, fence_retry.c, nonblocking_form.c
  * ---------------------------------------------------------------------
  */
 
@@ -337,15 +338,16 @@ struct fence_question {
 
 /* A command as it stands inside of fence.lua: a name (NULL: its own), and its arguments from `first` to before `end`.
  */
-struct spoken {
+struct nonblocking_form {
     const char *name;
     size_t first, end;
     bool each; /* it is for the first of its keys that has something, and says for which */
 };
 enum { SPOKEN_WORDS_MAX = 7000 /* more are too many for a script */ };
-struct spoken spoken_as_it_came(const struct request_class *k);
-/* spoken.c: finds what a command that blocks comes to where it does not. False: it is none that can be said so. */
-bool spoken_unblocked(const struct request_class *k, struct spoken *as);
+struct nonblocking_form nonblocking_form_as_it_came(const struct request_class *k);
+/* nonblocking_form.c: finds what a command that blocks comes to where it does not. False: it is none that can be said
+ * so. */
+bool nonblocking_form_unblocked(const struct request_class *k, struct nonblocking_form *as);
 
 /* Make the question of a write that goes by itself (which may be about no key, where nothing is to be asked any more),
  * and leave in w->build the WATCH of its guard records and watermarks; and then fence.lua's call, by its source and
@@ -365,9 +367,9 @@ void fence_reply_from(struct session *s, const struct fence_question *q, size_t 
 /* Whether the request is one that waits until there is something for it: BLPOP and its kin. */
 bool fence_awaits(const struct request_class *k);
 /* Sends a write that can't go inside of a script. The session has nothing in flight. */
-void watched_dispatch(struct session *s, const struct request_class *k);
+void fence_transaction_dispatch(struct session *s, const struct request_class *k);
 /* As struct session_room has it, for those that wait. */
-void watched_half_closed(struct session *s);
+void fence_transaction_half_closed(struct session *s);
 
 /* Notes one of the session's first requests, which has just been dispatched. */
 void one_shot_sends(struct session *s);
@@ -376,23 +378,24 @@ void one_shot_closes(struct session *s);
 
 /* The patience of a blocking command on fenced data: when the next attempt is due, and whether there is one. Both
  * functions are called with `arg`: `again` when it is, `over` when there is none any more while none is under way. The
- * session counts as blocked until await_free (NULL: nothing), but for the moment in which an attempt may take. */
-struct await;
+ * session counts as blocked until fence_retry_free (NULL: nothing), but for the moment in which an attempt may take. */
+struct fence_retry;
 typedef void (*await_fn)(void *arg);
-struct await *await_new(struct request *r, const struct request_class *k, await_fn again, await_fn over, void *arg);
-void await_free(struct await *a);
-/* An attempt has brought nothing. True: another one is due in a while, of so many ms at least. False: await_answer says
- * what the client gets. */
-bool await_more(struct await *a, int64_t least_ms);
+struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, await_fn again, await_fn over,
+                                    void *arg);
+void fence_retry_free(struct fence_retry *a);
+/* An attempt has brought nothing. True: another one is due in a while, of so many ms at least. False:
+ * fence_retry_answer says what the client gets. */
+bool fence_retry_more(struct fence_retry *a, int64_t least_ms);
 /* An attempt is about to take what there is. False: somebody has ended the wait meanwhile, and it is not to. */
-bool await_takes(struct await *a);
+bool fence_retry_takes(struct fence_retry *a);
 /* Whether no attempt is under way. */
-bool await_idle(const struct await *a);
+bool fence_retry_idle(const struct fence_retry *a);
 /* Appends the reply that a wait in vain has; none where the client has said all that it will: its session is to
  * finish. */
-void await_answer(const struct await *a, struct text *out);
+void fence_retry_answer(const struct fence_retry *a, struct text *out);
 /* End it before its time, for CLIENT UNBLOCK (false: it is ending already), and since the client will say no more. */
-bool await_unblock(struct await *a, bool error);
-void await_leaves(struct await *a);
+bool fence_retry_unblock(struct fence_retry *a, bool error);
+void fence_retry_leaves(struct fence_retry *a);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * The patience of a blocking command on fenced data. Redis would be asked when it begins, and the element would come
  * when the lock may be lost; so the command is tried, in its form that does not block and together with the question
- * (watched.c), again and again:
+ * (fence_transaction.c), again and again:
  *
  *      BLPOP stock:1 5 ──> an attempt ──┬─ something: the client's reply
  *                            ^          ├─ FENCED
@@ -14,7 +14,7 @@
 
 enum { LONGEST_MS = 50, DOUBLINGS = 6 };
 
-struct await {
+struct fence_retry {
     struct request *request;
     struct ev_timer timer;
     double until;   /* by worker_steady; 0: there is no end */
@@ -26,7 +26,7 @@ struct await {
     void *arg;
 };
 
-static void await_arm(struct await *a, int64_t least_ms) {
+static void fence_retry_arm(struct fence_retry *a, int64_t least_ms) {
     struct worker *w = a->request->worker;
     int64_t ms = a->times < DOUBLINGS ? 1 << a->times++ : LONGEST_MS;
     if (ms < least_ms)
@@ -40,10 +40,10 @@ static void await_arm(struct await *a, int64_t least_ms) {
 }
 
 static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    struct await *a = timer->data;
+    struct fence_retry *a = timer->data;
     bool paused = a->request->worker->pause != PAUSE_NONE; /* CLIENT PAUSE holds attempts, too */
     if (paused && !a->last) {
-        await_arm(a, 0);
+        fence_retry_arm(a, 0);
         return;
     }
     a->idle = false;
@@ -53,8 +53,9 @@ static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
         a->again(a->arg);
 }
 
-struct await *await_new(struct request *r, const struct request_class *k, await_fn again, await_fn over, void *arg) {
-    struct await *a = memory_zalloc(sizeof(*a));
+struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, await_fn again, await_fn over,
+                                    void *arg) {
+    struct fence_retry *a = memory_zalloc(sizeof(*a));
     int64_t ms = command_wait_ms(k->command, k->bytes, k->request);
     a->request = r;
     a->until = ms > 0 ? worker_steady(r->worker) + (double)ms / 1000. : 0;
@@ -67,7 +68,7 @@ struct await *await_new(struct request *r, const struct request_class *k, await_
     return a;
 }
 
-void await_free(struct await *a) {
+void fence_retry_free(struct fence_retry *a) {
     if (!a)
         return;
     ev_timer_stop(a->request->worker->loop, &a->timer);
@@ -76,28 +77,28 @@ void await_free(struct await *a) {
     memory_free(a);
 }
 
-bool await_more(struct await *a, int64_t least_ms) {
+bool fence_retry_more(struct fence_retry *a, int64_t least_ms) {
     struct session *s = a->request->session;
     s->blocked = true;
     if (a->last || a->unblocked || s->half_closed)
         return false;
     a->idle = true;
-    await_arm(a, least_ms);
+    fence_retry_arm(a, least_ms);
     return true;
 }
 
-bool await_takes(struct await *a) {
+bool fence_retry_takes(struct fence_retry *a) {
     struct session *s = a->request->session;
     if (!a->unblocked)
         s->blocked = false; /* a stop waits for what it may bring */
     return !a->unblocked;
 }
 
-bool await_idle(const struct await *a) {
+bool fence_retry_idle(const struct fence_retry *a) {
     return a->idle;
 }
 
-void await_answer(const struct await *a, struct text *out) {
+void fence_retry_answer(const struct fence_retry *a, struct text *out) {
     const struct session *s = a->request->session;
     if (s->half_closed)
         return;
@@ -108,7 +109,7 @@ void await_answer(const struct await *a, struct text *out) {
 }
 
 /* Ends it now if no attempt is under way. */
-static void await_end(struct await *a) {
+static void fence_retry_end(struct fence_retry *a) {
     if (!a->idle)
         return;
     ev_timer_stop(a->request->worker->loop, &a->timer);
@@ -116,15 +117,15 @@ static void await_end(struct await *a) {
     a->over(a->arg);
 }
 
-bool await_unblock(struct await *a, bool error) {
+bool fence_retry_unblock(struct fence_retry *a, bool error) {
     if (a->unblocked)
         return false;
     a->unblocked = true;
     a->error = error;
-    await_end(a);
+    fence_retry_end(a);
     return true;
 }
 
-void await_leaves(struct await *a) {
-    await_end(a);
+void fence_retry_leaves(struct fence_retry *a) {
+    fence_retry_end(a);
 }

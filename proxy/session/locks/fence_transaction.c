@@ -6,10 +6,11 @@
  *                                                                         └─ PONG ──> EVAL ... 1 stock:1, EXEC
  *      client's reply <── the one element of EXEC's array, or nil: a guard record has changed, and all begins anew
  *
- * What blocks, and has found nothing, is tried again (await.c): each attempt is judged as a command that comes then.
+ * What blocks, and has found nothing, is tried again (fence_retry.c): each attempt is judged as a command that comes
+ * then.
  *
- * Of locks elsewhere (elsewhere.c) the watermarks are watched; they are raised by fence.lua before that, since what the
- * connection itself changes counts, too.
+ * Of locks elsewhere (remote_lock.c) the watermarks are watched; they are raised by fence.lua before that, since what
+ * the connection itself changes counts, too.
  *
  * A connection of the session's own is what these go over; its later requests wait. Nothing is sent behind a MULTI that
  * has not been answered: what a refused one does not queue would be executed. What is a question, and what its answer
@@ -28,7 +29,7 @@ enum { HOPS_MAX = 5, TRIES_MAX = 20, ERROR_MAX = 512 };
 #define MOVES    "TRYAGAIN The slot of fenced data is moving to another node"
 #define NO_SENSE "UPSTREAM the node's answer to a write of fenced data makes no sense; its outcome is unknown"
 
-struct watched {
+struct fence_transaction {
     struct request_owner owner; /* first */
     struct request *request;
     struct upstream_pin *pin; /* NULL while it waits for another attempt */
@@ -36,34 +37,34 @@ struct watched {
     struct fence_looks *looks; /* at locks elsewhere, before all else; NULL: none are under way */
     int slot;
     unsigned hops, tries, unsent;
-    unsigned delays;       /* errors in a row that pass, while it blocks */
-    bool asking;           /* an attempt is on the pin */
-    struct await *await;   /* of what blocks; it keeps its connection meanwhile */
-    bool refused;          /* by fence.lua; `answer` has its words */
+    unsigned delays;           /* errors in a row that pass, while it blocks */
+    bool asking;               /* an attempt is on the pin */
+    struct fence_retry *await; /* of what blocks; it keeps its connection meanwhile */
+    bool refused;              /* by fence.lua; `answer` has its words */
     char error[ERROR_MAX]; /* the first of an attempt that the node has for the commands before the last one; "" none */
     struct text answer;
     struct text watch, asks; /* the words of WATCH, and of fence.lua */
     struct text command;     /* as it came */
 };
 
-static void watched_start(struct watched *b, struct upstream_node *node);
+static void fence_transaction_start(struct fence_transaction *b, struct upstream_node *node);
 static void multi_done(struct call *c, const struct call_end *end);
 static void exec_done(struct call *c, const struct call_end *end);
 
 /* ---- the end ----------------------------------------------------------------------------------------- */
 
-static enum pin_reason reason(const struct watched *b) {
+static enum pin_reason reason(const struct fence_transaction *b) {
     return b->await ? PIN_BLOCKING : PIN_TRANSACTION;
 }
 
-static void watched_unpin(struct watched *b, bool clean) {
+static void fence_transaction_unpin(struct fence_transaction *b, bool clean) {
     if (b->pin)
         pin_give(b->request->worker, b->pin, reason(b), clean);
     b->pin = NULL;
 }
 
-static void watched_free(struct watched *b) {
-    await_free(b->await);
+static void watched_free(struct fence_transaction *b) {
+    fence_retry_free(b->await);
     fence_looks_forget(b->looks);
     fence_forget(b->question);
     text_clear(&b->answer);
@@ -74,36 +75,36 @@ static void watched_free(struct watched *b) {
 }
 
 /* Takes what is known of the write out of its request, which may be answered then. */
-static void watched_end(struct watched *b, bool clean) {
-    watched_unpin(b, clean);
+static void fence_transaction_end(struct fence_transaction *b, bool clean) {
+    fence_transaction_unpin(b, clean);
     request_disown(b->request);
     watched_free(b);
 }
 
 /* Ends the write with an error, without '-' and CR LF. */
-static void watched_fail(struct watched *b, const char *error) {
+static void fence_transaction_fail(struct fence_transaction *b, const char *error) {
     struct request *r = b->request;
     char copy[ERROR_MAX];
     snprintf(copy, sizeof(copy), "%s", error);
-    watched_end(b, false);
+    fence_transaction_end(b, false);
     request_fail(r, copy);
 }
 
 /* Whether no attempt is made at the moment. */
-static bool is_idle(const struct watched *b) {
-    return b->await && await_idle(b->await);
+static bool is_idle(const struct fence_transaction *b) {
+    return b->await && fence_retry_idle(b->await);
 }
 
 /* Gives up a write whose session has closed: its connection closes, and its call fails at the end of the turn. */
 static void watched_left(struct request *r) {
-    struct watched *b = REQUEST_OWNER(r, struct watched);
+    struct fence_transaction *b = REQUEST_OWNER(r, struct fence_transaction);
     if (b->pin && b->asking) {
-        watched_unpin(b, false);
+        fence_transaction_unpin(b, false);
         return;
     }
     if (!b->looks && !is_idle(b))
         upstream_abandon(r->worker->upstream, &r->call.up); /* it may be waiting for the map */
-    watched_end(b, false);
+    fence_transaction_end(b, false);
     request_reply(r, "", 0, true);
 }
 
@@ -111,12 +112,12 @@ static bool watched_lasts(const struct request *r) {
     return r->session != NULL;
 }
 
-static const struct request_owner_ops watched_ops = {.left = watched_left, .may_last = watched_lasts};
+static const struct request_owner_ops fence_transaction_ops = {.left = watched_left, .may_last = watched_lasts};
 
 /* ---- the attempt ------------------------------------------------------------------------------------- */
 
 /* Notes an error of a command that is not the last one. */
-static void note_error(struct watched *b, const struct call_end *end) {
+static void note_error(struct fence_transaction *b, const struct call_end *end) {
     if (b->error[0])
         return;
     if (end->error)
@@ -126,13 +127,13 @@ static void note_error(struct watched *b, const struct call_end *end) {
 }
 
 static void part_done(struct call *c, const struct call_end *end) {
-    struct watched *b = REQUEST_OWNER(c->request, struct watched);
+    struct fence_transaction *b = REQUEST_OWNER(c->request, struct fence_transaction);
     if (b)
         note_error(b, end);
 }
 
 static void asked(struct call *c, const struct call_end *end) {
-    struct watched *b = REQUEST_OWNER(c->request, struct watched);
+    struct fence_transaction *b = REQUEST_OWNER(c->request, struct fence_transaction);
     if (!b)
         return;
     bool refuses = !end->error && fence_refuses(end->reply, end->len);
@@ -143,12 +144,12 @@ static void asked(struct call *c, const struct call_end *end) {
     b->refused = b->refused || refuses;
 }
 
-static void send_part(struct watched *b, call_done_fn done, const char *bytes, size_t len) {
+static void send_part(struct fence_transaction *b, call_done_fn done, const char *bytes, size_t len) {
     call_submit_pin(call_new(b->request, done), b->pin, bytes, len, false);
 }
 
 /* Sends what comes before the write. */
-static void watched_ask(struct watched *b) {
+static void fence_transaction_ask(struct fence_transaction *b) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
     struct request *r = b->request;
     bool asks = b->question->count > 0;
@@ -164,30 +165,30 @@ static void watched_ask(struct watched *b) {
     call_submit_pin(&r->call, b->pin, multi, sizeof(multi) - 1, false);
 }
 
-static void watched_start(struct watched *b, struct upstream_node *node) {
+static void fence_transaction_start(struct fence_transaction *b, struct upstream_node *node) {
     static const struct upstream_pin_events none;
     struct request *r = b->request;
     const char *error;
     call_init(&r->call, r, multi_done);
     b->pin = pin_take(r->session, node, reason(b), &none, &error);
     if (b->pin)
-        watched_ask(b);
+        fence_transaction_ask(b);
     else if (b->unsent++ >= PIN_UNSENT_TWICE || !pin_await_map(&r->call, node))
-        watched_fail(b, error);
+        fence_transaction_fail(b, error);
 }
 
 /* Whether a write goes on of which nothing was sent, since its node is out of reach. */
-static bool watched_unsent(struct watched *b, const struct call_end *end) {
+static bool fence_transaction_unsent(struct fence_transaction *b, const struct call_end *end) {
     bool waited = !b->pin;
     if (end->why != UPSTREAM_NOT_SENT || (!waited && b->unsent++ >= PIN_UNSENT_TWICE))
         return false;
-    watched_unpin(b, false);
-    watched_start(b, pin_node(b->request->session, b->slot));
+    fence_transaction_unpin(b, false);
+    fence_transaction_start(b, pin_node(b->request->session, b->slot));
     return true;
 }
 
 /* Whether the node's error sends the guard records elsewhere; if so, that is seen to. */
-static bool watched_redirected(struct watched *b) {
+static bool watched_redirected(struct fence_transaction *b) {
     struct upstream *u = b->request->worker->upstream;
     bool ask = false;
     struct upstream_node *to =
@@ -195,22 +196,22 @@ static bool watched_redirected(struct watched *b) {
     if (!to)
         return false;
     if (ask || b->hops++ >= HOPS_MAX) {
-        watched_fail(b, MOVES);
+        fence_transaction_fail(b, MOVES);
         return true;
     }
-    watched_unpin(b, false);
-    watched_start(b, to);
+    fence_transaction_unpin(b, false);
+    fence_transaction_start(b, to);
     return true;
 }
 
 /* Ends what blocks, in vain. */
-static void watched_over(void *arg) {
-    struct watched *b = arg;
+static void fence_transaction_over(void *arg) {
+    struct fence_transaction *b = arg;
     struct request *r = b->request;
     struct session *s = r->session;
     struct text out = {0};
-    await_answer(b->await, &out);
-    watched_end(b, !b->asking);
+    fence_retry_answer(b->await, &out);
+    fence_transaction_end(b, !b->asking);
     if (out.len == 0)
         session_finish(s);
     request_reply(r, out.data, out.len, true);
@@ -218,13 +219,13 @@ static void watched_over(void *arg) {
 }
 
 /* Has what blocks tried again, if there is time, in so many ms at least. */
-static void watched_more(struct watched *b, int64_t least_ms) {
-    if (!await_more(b->await, least_ms))
-        watched_over(b);
+static void fence_transaction_more(struct fence_transaction *b, int64_t least_ms) {
+    if (!fence_retry_more(b->await, least_ms))
+        fence_transaction_over(b);
 }
 
 /* Whether an attempt of what blocks was in vain because of an error that passes, before anything was done. */
-static bool watched_passes(struct watched *b, const char *error) {
+static bool fence_transaction_passes(struct fence_transaction *b, const char *error) {
     struct upstream *u = b->request->worker->upstream;
     if (!b->await || !b->request->session ||
         (strcmp(error, CHANGES) != 0 && !upstream_error_passes(u, error, strlen(error), true)))
@@ -232,31 +233,31 @@ static bool watched_passes(struct watched *b, const char *error) {
     int64_t ms = upstream_delay_ms(b->delays++);
     if (ms < 0)
         return false;
-    watched_unpin(b, false); /* it may be behind a MULTI */
+    fence_transaction_unpin(b, false); /* it may be behind a MULTI */
     b->asking = false;
-    watched_more(b, ms);
+    fence_transaction_more(b, ms);
     return true;
 }
 
 /* Whether who blocks is judged otherwise by now than when the attempt began: a colleague of its client has released
  * the lock, say, and somebody else has it. */
-static bool judged_anew(const struct watched *b) {
+static bool judged_anew(const struct fence_transaction *b) {
     return b->await && b->request->session && fence_outdated(b->request->session, b->question);
 }
 
 /* Ends the write with fence.lua's refusal. */
-static void watched_refused(struct watched *b) {
+static void fence_transaction_refused(struct fence_transaction *b) {
     struct request *r = b->request;
     struct text out = {0};
     if (judged_anew(b)) {
         b->refused = b->asking = false;
         b->answer.len = 0;
-        watched_unpin(b, false); /* it is behind a MULTI */
-        watched_more(b, 0);
+        fence_transaction_unpin(b, false); /* it is behind a MULTI */
+        fence_transaction_more(b, 0);
         return;
     }
     fence_reply(r->session, b->question, b->answer.data, b->answer.len, &out);
-    watched_end(b, false);
+    fence_transaction_end(b, false);
     request_reply(r, out.data, out.len, true);
     text_clear(&out);
 }
@@ -265,19 +266,19 @@ static void watched_refused(struct watched *b) {
 static void multi_done(struct call *c, const struct call_end *end) {
     static const char exec[] = "*1\r\n$4\r\nEXEC\r\n";
     struct request *r = c->request;
-    struct watched *b = REQUEST_OWNER(r, struct watched);
-    if (r->session && end->error && watched_unsent(b, end))
+    struct fence_transaction *b = REQUEST_OWNER(r, struct fence_transaction);
+    if (r->session && end->error && fence_transaction_unsent(b, end))
         return;
     note_error(b, end);
     if (!r->session || end->error) {
-        watched_fail(b, b->error[0] ? b->error : "");
+        fence_transaction_fail(b, b->error[0] ? b->error : "");
     } else if (b->refused) {
-        watched_refused(b);
+        fence_transaction_refused(b);
     } else if (b->error[0]) {
-        if (!watched_redirected(b) && !watched_passes(b, b->error))
-            watched_fail(b, b->error);
-    } else if (b->await && !await_takes(b->await)) {
-        watched_over(b);
+        if (!watched_redirected(b) && !fence_transaction_passes(b, b->error))
+            fence_transaction_fail(b, b->error);
+    } else if (b->await && !fence_retry_takes(b->await)) {
+        fence_transaction_over(b);
     } else {
         send_part(b, part_done, b->command.data, b->command.len);
         call_init(&r->call, r, exec_done);
@@ -292,40 +293,40 @@ static bool is_nil(const char *reply) {
 }
 
 /* Ends the write with its error, which the node has said instead of queueing it. */
-static void not_queued(struct watched *b) {
+static void not_queued(struct fence_transaction *b) {
     const char *error = memcmp(b->error, "MOVED ", 6) == 0 || memcmp(b->error, "ASK ", 4) == 0 ? MOVES : b->error;
-    if (!watched_passes(b, error))
-        watched_fail(b, error);
+    if (!fence_transaction_passes(b, error))
+        fence_transaction_fail(b, error);
 }
 
 /* Takes the command's own reply. */
-static void watched_answered(struct watched *b, const char *reply, size_t len) {
+static void watched_answered(struct fence_transaction *b, const char *reply, size_t len) {
     struct request *r = b->request;
     b->asking = false;
     if (b->await && r->session && is_nil(reply)) {
         b->delays = 0;
-        watched_more(b, 0);
+        fence_transaction_more(b, 0);
         return;
     }
-    watched_end(b, true);
+    fence_transaction_end(b, true);
     request_reply(r, reply, len, true);
 }
 
 static void exec_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct watched *b = REQUEST_OWNER(r, struct watched);
+    struct fence_transaction *b = REQUEST_OWNER(r, struct fence_transaction);
     const char *p = end->reply;
     struct resp_item array;
     if (end->error) {
-        watched_fail(b, end->error);
+        fence_transaction_fail(b, end->error);
     } else if (is_nil(end->reply) && r->session && judged_anew(b)) {
         b->asking = false;
-        watched_more(b, 0);
+        fence_transaction_more(b, 0);
     } else if (is_nil(end->reply) && r->session && b->tries++ < TRIES_MAX) {
-        watched_ask(b);
+        fence_transaction_ask(b);
     } else if (is_nil(end->reply)) {
-        if (!watched_passes(b, CHANGES))
-            watched_fail(b, CHANGES);
+        if (!fence_transaction_passes(b, CHANGES))
+            fence_transaction_fail(b, CHANGES);
     } else if (end->reply[0] == '-') { /* the node has not queued the write, and says why there */
         if (!b->error[0])
             note_error(b, end);
@@ -333,7 +334,7 @@ static void exec_done(struct call *c, const struct call_end *end) {
     } else if (resp_item_read(&p, end->reply + end->len, &array) && array.type == '*' && array.num == 1) {
         watched_answered(b, p, end->len - (size_t)(p - end->reply));
     } else {
-        watched_fail(b, NO_SENSE);
+        fence_transaction_fail(b, NO_SENSE);
     }
 }
 
@@ -341,16 +342,16 @@ static void exec_done(struct call *c, const struct call_end *end) {
 
 /* The locks elsewhere, if any, have been looked at. */
 static void watched_looked(void *arg, const char *error, size_t len) {
-    struct watched *b = arg;
+    struct fence_transaction *b = arg;
     struct request *r = b->request;
     struct session *s = r->session;
     b->looks = NULL;
     if (error && judged_anew(b)) {
-        watched_more(b, 0);
+        fence_transaction_more(b, 0);
         return;
     }
     if (error) {
-        watched_end(b, true);
+        fence_transaction_end(b, true);
         request_reply(r, error, len, true);
         return;
     }
@@ -358,13 +359,13 @@ static void watched_looked(void *arg, const char *error, size_t len) {
     fence_ask(s, b->question);
     text_append(&b->asks, s->worker->build.data, s->worker->build.len);
     if (b->pin)
-        watched_ask(b);
+        fence_transaction_ask(b);
     else
-        watched_start(b, pin_node(s, b->slot));
+        fence_transaction_start(b, pin_node(s, b->slot));
 }
 
 /* Begins an attempt with the question of a write that comes now. */
-static void watched_begin(struct watched *b, const struct request_class *k) {
+static void fence_transaction_begin(struct fence_transaction *b, const struct request_class *k) {
     struct session *s = b->request->session;
     fence_forget(b->question);
     b->question = fence_watch(s, k);
@@ -379,7 +380,7 @@ static void watched_begin(struct watched *b, const struct request_class *k) {
 /* The next attempt of what blocks is due: who writes may have got the lock meanwhile, or released it, and there may be
  * other rules. */
 static void watched_again(void *arg) {
-    struct watched *b = arg;
+    struct fence_transaction *b = arg;
     struct request *request = b->request;
     struct resp_request r;
     struct resp_limits limits = {.bulk_max = INT64_MAX};
@@ -392,54 +393,55 @@ static void watched_again(void *arg) {
     resp_request_init(&r);
     if (resp_request_scan(&r, b->command.data, b->command.len, &limits) != RESP_OK) { /* it was one */
         resp_request_clear(&r);
-        watched_fail(b, NO_SENSE);
+        fence_transaction_fail(b, NO_SENSE);
         return;
     }
     class_find_again(&k, request->command, &r, b->command.data, b->slot);
     enum fence_verdict verdict = fence_judge(request->session, &k, &error);
     if (verdict == FENCE_REFUSED)
-        watched_fail(b, error);
+        fence_transaction_fail(b, error);
     else if (verdict == FENCE_LATER)
-        watched_more(b, 0);
+        fence_transaction_more(b, 0);
     else
-        watched_begin(b, &k);
+        fence_transaction_begin(b, &k);
     class_clear(&k);
     resp_request_clear(&r);
 }
 
-void watched_dispatch(struct session *s, const struct request_class *k) {
+void fence_transaction_dispatch(struct session *s, const struct request_class *k) {
     struct worker *w = s->worker;
     struct request *request = request_new(s, k->command);
-    struct watched *b = memory_zalloc(sizeof(*b));
+    struct fence_transaction *b = memory_zalloc(sizeof(*b));
     counter_add(&w->counters.requests_locks, 1);
     session_uses(s, k->slot);
     b->request = request;
     b->slot = k->slot;
     text_append(&b->command, k->bytes, k->request->len);
-    request_own(request, &b->owner, &watched_ops);
+    request_own(request, &b->owner, &fence_transaction_ops);
     request_barrier(request);
     if (fence_awaits(k))
-        b->await = await_new(request, k, watched_again, watched_over, b);
-    watched_begin(b, k);
+        b->await = fence_retry_new(request, k, watched_again, fence_transaction_over, b);
+    fence_transaction_begin(b, k);
     session_note_overlap(s);
 }
 
 /* ---- what ends a wait -------------------------------------------------------------------------------- */
 
 /* The patience of what a session is blocked in; NULL: it is nothing of this kind. */
-static struct await *await_of(struct session *s) {
+static struct fence_retry *fence_retry_of(struct session *s) {
     struct list_node *n = list_first(&s->requests);
     struct request *r = n ? LIST_ENTRY(n, struct request, link) : NULL;
-    return r && r->owner && r->owner->ops == &watched_ops ? REQUEST_OWNER(r, struct watched)->await : NULL;
+    return r && r->owner && r->owner->ops == &fence_transaction_ops ? REQUEST_OWNER(r, struct fence_transaction)->await
+                                                                    : NULL;
 }
 
 bool fence_unblock(struct session *s, bool error) {
-    struct await *a = await_of(s);
-    return a && await_unblock(a, error);
+    struct fence_retry *a = fence_retry_of(s);
+    return a && fence_retry_unblock(a, error);
 }
 
-void watched_half_closed(struct session *s) {
-    struct await *a = await_of(s);
+void fence_transaction_half_closed(struct session *s) {
+    struct fence_retry *a = fence_retry_of(s);
     if (a)
-        await_leaves(a);
+        fence_retry_leaves(a);
 }

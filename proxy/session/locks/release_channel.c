@@ -39,9 +39,9 @@ static const double AGAIN_SECONDS = 1.0, /* between two connections */
     IDLE_SECONDS = 1.0;                  /* nobody waits for a lock of a slot that was not asked for so long */
 
 /* A connection. */
-struct ear {
+struct release_channel {
     struct list_node link;
-    struct ears *of;
+    struct release_channels *of;
     const struct upstream_node *node; /* only to be compared */
     struct upstream_pin *pin;         /* NULL: there is none now */
     double tried;                     /* when it was opened last, by worker_steady */
@@ -51,12 +51,12 @@ struct ear {
 
 /* A slot that is listened for; those with an equal remainder share a place. */
 struct place {
-    struct ear *ear; /* NULL: there is none */
-    double asked;    /* when somebody has last waited, by worker_steady */
+    struct release_channel *release_channel; /* NULL: there is none */
+    double asked;                            /* when somebody has last waited, by worker_steady */
     uint16_t slot;
 };
 
-struct ears {
+struct release_channels {
     struct worker *worker;
     struct list_node all;
     bool plain; /* a cluster whose nodes know no channels of slots */
@@ -66,54 +66,54 @@ struct ears {
 /* ---- channels of slots --------------------------------------------------------------------------------- */
 
 /* Sends SSUBSCRIBE or SUNSUBSCRIBE. */
-static void ear_send(const struct ear *ear, const char *command, uint16_t slot) {
+static void release_channel_send(const struct release_channel *release_channel, const char *command, uint16_t slot) {
     char guard[LOCK_GUARD_EXTRA + 8], bytes[64 + CHANNEL_MAX];
     size_t head = lock_guard_head_write(slot, guard); /* lockkeeper:{TAG}: */
     int tag = (int)(head - (sizeof("lockkeeper") - 1) - 1);
     int n = snprintf(bytes, sizeof(bytes), "*2\r\n$%zu\r\n%s\r\n$%zu\r\n" CHANNEL "%.*s\r\n", strlen(command), command,
                      sizeof(CHANNEL) - 1 + (size_t)tag, tag, guard + sizeof("lockkeeper") - 1);
-    upstream_pin_send(ear->pin, bytes, (size_t)n);
+    upstream_pin_send(release_channel->pin, bytes, (size_t)n);
 }
 
-static void ear_forget_slot(struct ear *ear, unsigned slot) {
-    struct place *p = &ear->of->places[slot % PLACES];
-    if (p->ear == ear && p->slot == slot)
-        p->ear = NULL;
+static void release_channel_forget_slot(struct release_channel *release_channel, unsigned slot) {
+    struct place *p = &release_channel->of->places[slot % PLACES];
+    if (p->release_channel == release_channel && p->slot == slot)
+        p->release_channel = NULL;
 }
 
 /* Forgets all that a connection listened for. */
-static void ear_forget(struct ear *ear) {
+static void release_channel_forget(struct release_channel *release_channel) {
     for (size_t i = 0; i < PLACES; i++)
-        if (ear->of->places[i].ear == ear)
-            ear->of->places[i].ear = NULL;
+        if (release_channel->of->places[i].release_channel == release_channel)
+            release_channel->of->places[i].release_channel = NULL;
 }
 
 /* ---- connections --------------------------------------------------------------------------------------- */
 
-static void ear_drop(struct ear *ear) {
-    if (!ear->pin)
+static void release_channel_drop(struct release_channel *release_channel) {
+    if (!release_channel->pin)
         return;
-    struct worker *w = ear->of->worker;
+    struct worker *w = release_channel->of->worker;
     counter_sub(&w->counters.pinned_connections, 1);
     counter_sub(&w->counters.pinned_subscribed, 1);
-    upstream_unpin(ear->pin, false);
-    ear->pin = NULL;
-    ear->message.len = 0;
-    ear_forget(ear);
+    upstream_unpin(release_channel->pin, false);
+    release_channel->pin = NULL;
+    release_channel->message.len = 0;
+    release_channel_forget(release_channel);
 }
 
-static void ear_lost(void *arg, const char *error) {
-    struct ear *ear = arg;
+static void release_channel_lost(void *arg, const char *error) {
+    struct release_channel *release_channel = arg;
     log_verbose("Releases at other proxies are not heard: %s", error);
-    ear->of->plain = false; /* it may be a newer one when it comes back */
-    ear_drop(ear);
+    release_channel->of->plain = false; /* it may be a newer one when it comes back */
+    release_channel_drop(release_channel);
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
 
 /* Takes what was said: "PROCESS DB KEY". */
-static void ear_heard(const struct ear *ear, const char *text, size_t len) {
-    struct worker *w = ear->of->worker;
+static void release_channel_heard(const struct release_channel *release_channel, const char *text, size_t len) {
+    struct worker *w = release_channel->of->worker;
     const char *end = text + len, *db = memchr(text, ' ', len);
     const char *name = db ? memchr(db + 1, ' ', (size_t)(end - db - 1)) : NULL;
     if (!name)
@@ -131,71 +131,71 @@ static bool begins(const char *text, size_t len, const char *with) {
 }
 
 /* A node refuses to be listened to: the slot is another's, it knows no channels of slots, or it does not want to. */
-static void ear_refused(struct ear *ear, const char *text, size_t len) {
-    struct ears *all = ear->of;
+static void release_channel_refused(struct release_channel *release_channel, const char *text, size_t len) {
+    struct release_channels *all = release_channel->of;
     bool ask;
     if (begins(text, len, "MOVED ")) {
-        ear_forget_slot(ear, (unsigned)strtoul(text + 6, NULL, 10));
-        (void)upstream_pin_redirect(ear->pin, text, len, &ask);
+        release_channel_forget_slot(release_channel, (unsigned)strtoul(text + 6, NULL, 10));
+        (void)upstream_pin_redirect(release_channel->pin, text, len, &ask);
         return;
     }
     if (begins(text, len, "ERR unknown command") && !all->plain) {
         all->plain = true;
         LIST_FOREACH(it, &all->all) {
-            struct ear *other = LIST_ENTRY(it, struct ear, link);
-            if (other != ear)
-                ear_drop(other);
+            struct release_channel *other = LIST_ENTRY(it, struct release_channel, link);
+            if (other != release_channel)
+                release_channel_drop(other);
         }
-        ear_forget(ear);
-        upstream_pin_send(ear->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
+        release_channel_forget(release_channel);
+        upstream_pin_send(release_channel->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
         return;
     }
-    if (ear->refused == 0)
+    if (release_channel->refused == 0)
         log_verbose("Releases at other proxies are not heard: %.*s", (int)len, text);
-    ear->refused = worker_steady(all->worker);
-    ear_forget(ear);
+    release_channel->refused = worker_steady(all->worker);
+    release_channel_forget(release_channel);
 }
 
 /* Reads a message: {kind, channel, what was said}. */
-static void ear_read(struct ear *ear) {
+static void release_channel_read(struct release_channel *release_channel) {
     struct resp_item array, kind, channel, said;
-    const char *p = ear->message.data, *end = p + ear->message.len;
+    const char *p = release_channel->message.data, *end = p + release_channel->message.len;
     if (!resp_item_read(&p, end, &array))
         return;
     if (array.type == '-') {
-        ear_refused(ear, array.str, array.len);
+        release_channel_refused(release_channel, array.str, array.len);
         return;
     }
     if (array.type != '*' || array.num != 3 || !resp_item_read(&p, end, &kind) || !resp_item_read(&p, end, &channel) ||
         !resp_item_read(&p, end, &said))
         return;
     if (said.type == '$' && (begins(kind.str, kind.len, "message") || begins(kind.str, kind.len, "smessage")))
-        ear_heard(ear, said.str, said.len);
+        release_channel_heard(release_channel, said.str, said.len);
     else if (begins(kind.str, kind.len, "sunsubscribe"))
-        ear_forget_slot(ear, slot_of_key(channel.str, channel.len));
+        release_channel_forget_slot(release_channel, slot_of_key(channel.str, channel.len));
 }
 
-static void ear_message(void *arg, const char *data, size_t len, bool last) {
-    struct ear *ear = arg;
-    text_append(&ear->message, data, len);
+static void release_channel_message(void *arg, const char *data, size_t len, bool last) {
+    struct release_channel *release_channel = arg;
+    text_append(&release_channel->message, data, len);
     if (!last)
         return;
-    ear_read(ear);
-    ear->message.len = 0;
+    release_channel_read(release_channel);
+    release_channel->message.len = 0;
 }
 
 /* ---- listening ----------------------------------------------------------------------------------------- */
 
 /* The connection to a node, or one that may become it. */
-static struct ear *ear_of(struct ears *all, const struct upstream_node *node) {
-    struct ear *spare = NULL;
+static struct release_channel *release_channel_of(struct release_channels *all, const struct upstream_node *node) {
+    struct release_channel *spare = NULL;
     double now = worker_steady(all->worker);
     LIST_FOREACH(it, &all->all) {
-        struct ear *ear = LIST_ENTRY(it, struct ear, link);
-        if (ear->node == node)
-            return ear;
-        if (!ear->pin && now - ear->tried >= AGAIN_SECONDS)
-            spare = ear;
+        struct release_channel *release_channel = LIST_ENTRY(it, struct release_channel, link);
+        if (release_channel->node == node)
+            return release_channel;
+        if (!release_channel->pin && now - release_channel->tried >= AGAIN_SECONDS)
+            spare = release_channel;
     }
     if (!spare) {
         spare = memory_zalloc(sizeof(*spare));
@@ -209,68 +209,70 @@ static struct ear *ear_of(struct ears *all, const struct upstream_node *node) {
 }
 
 /* Connects, if there is no connection. False: there is none, or the node has refused a moment ago. */
-static bool ear_connect(struct ear *ear, struct upstream_node *node) {
-    struct worker *w = ear->of->worker;
-    const struct upstream_pin_events events = {.arg = ear, .message = ear_message, .lost = ear_lost};
+static bool release_channel_connect(struct release_channel *release_channel, struct upstream_node *node) {
+    struct worker *w = release_channel->of->worker;
+    const struct upstream_pin_events events = {
+        .arg = release_channel, .message = release_channel_message, .lost = release_channel_lost};
     const struct upstream_lane lane = {.protocol = 2};
     const struct upstream_claim own = {.lasting = true};
     const char *error;
     double now = worker_steady(w);
-    if (ear->pin)
-        return ear->refused == 0 || now - ear->refused >= REFUSED_SECONDS;
-    if (w->stopping || (ear->tried > 0 && now - ear->tried < AGAIN_SECONDS))
+    if (release_channel->pin)
+        return release_channel->refused == 0 || now - release_channel->refused >= REFUSED_SECONDS;
+    if (w->stopping || (release_channel->tried > 0 && now - release_channel->tried < AGAIN_SECONDS))
         return false;
-    ear->tried = now;
-    ear->refused = 0;
-    ear->pin = upstream_pin_open(w->upstream, node, &lane, &own, &events, &error);
-    if (!ear->pin) {
+    release_channel->tried = now;
+    release_channel->refused = 0;
+    release_channel->pin = upstream_pin_open(w->upstream, node, &lane, &own, &events, &error);
+    if (!release_channel->pin) {
         log_verbose("Releases at other proxies are not heard: %s", error);
         return false;
     }
     counter_add(&w->counters.pinned_connections, 1);
     counter_add(&w->counters.pinned_subscribed, 1);
-    upstream_pin_stream(ear->pin, true);
+    upstream_pin_stream(release_channel->pin, true);
     return true;
 }
 
 /* Listens on the channel of all locks. */
-static bool listen_plainly(struct ears *all) {
+static bool listen_plainly(struct release_channels *all) {
     struct worker *w = all->worker;
     LIST_FOREACH(it, &all->all)
-    if (LIST_ENTRY(it, struct ear, link)->pin)
+    if (LIST_ENTRY(it, struct release_channel, link)->pin)
         return false;
     struct upstream_node *node = upstream_any_node(w->upstream, w->index);
-    struct ear *ear = ear_of(all, node);
-    if (!ear_connect(ear, node))
+    struct release_channel *release_channel = release_channel_of(all, node);
+    if (!release_channel_connect(release_channel, node))
         return false;
-    upstream_pin_send(ear->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
+    upstream_pin_send(release_channel->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
     return true;
 }
 
-static bool listen_to_slot(struct ears *all, uint16_t slot) {
+static bool listen_to_slot(struct release_channels *all, uint16_t slot) {
     struct worker *w = all->worker;
     struct place *p = &all->places[slot % PLACES];
     struct upstream_node *node = upstream_node_of_slot(w->upstream, slot);
     double now = worker_steady(w);
-    bool own = p->ear && p->slot == slot;
+    bool own = p->release_channel && p->slot == slot;
     if (own)
         p->asked = now;
-    if (!node || (own && p->ear->node == node) || (p->ear && !own && now - p->asked < IDLE_SECONDS))
+    if (!node || (own && p->release_channel->node == node) ||
+        (p->release_channel && !own && now - p->asked < IDLE_SECONDS))
         return false;
-    struct ear *ear = ear_of(all, node);
-    if (!ear_connect(ear, node))
+    struct release_channel *release_channel = release_channel_of(all, node);
+    if (!release_channel_connect(release_channel, node))
         return false;
-    if (p->ear)
-        ear_send(p->ear, "SUNSUBSCRIBE", p->slot);
-    *p = (struct place){.ear = ear, .asked = now, .slot = slot};
-    ear_send(ear, "SSUBSCRIBE", slot);
+    if (p->release_channel)
+        release_channel_send(p->release_channel, "SUNSUBSCRIBE", p->slot);
+    *p = (struct place){.release_channel = release_channel, .asked = now, .slot = slot};
+    release_channel_send(release_channel, "SSUBSCRIBE", slot);
     return true;
 }
 
 bool lock_ear_open(struct worker *w, uint16_t slot) {
-    struct ears *all = w->locks->ears;
+    struct release_channels *all = w->locks->release_channels;
     if (!all) {
-        all = w->locks->ears = memory_zalloc(sizeof(*all));
+        all = w->locks->release_channels = memory_zalloc(sizeof(*all));
         all->worker = w;
         list_init(&all->all);
     }
@@ -278,15 +280,15 @@ bool lock_ear_open(struct worker *w, uint16_t slot) {
 }
 
 void lock_ear_close(struct worker *w) {
-    struct ears *all = w->locks->ears;
+    struct release_channels *all = w->locks->release_channels;
     if (!all)
         return;
     LIST_FOREACH_SAFE(it, &all->all) {
-        struct ear *ear = LIST_ENTRY(it, struct ear, link);
-        ear_drop(ear);
-        text_clear(&ear->message);
-        memory_free(ear);
+        struct release_channel *release_channel = LIST_ENTRY(it, struct release_channel, link);
+        release_channel_drop(release_channel);
+        text_clear(&release_channel->message);
+        memory_free(release_channel);
     }
     memory_free(all);
-    w->locks->ears = NULL;
+    w->locks->release_channels = NULL;
 }

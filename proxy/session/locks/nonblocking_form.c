@@ -4,8 +4,8 @@
  */
 #include "proxy/session/locks/private.h"
 
-struct spoken spoken_as_it_came(const struct request_class *k) {
-    return (struct spoken){.end = k->request->argc};
+struct nonblocking_form nonblocking_form_as_it_came(const struct request_class *k) {
+    return (struct nonblocking_form){.end = k->request->argc};
 }
 
 /* Whether Redis takes the argument for a time; of those that are written otherwise, some are. */
@@ -20,9 +20,9 @@ static bool is_time(const struct request_class *k, size_t at) {
     return digits > 0 && digits <= DIGITS_MAX && dots <= 1 && digits + dots == len;
 }
 
-bool spoken_unblocked(const struct request_class *k, struct spoken *as) {
+bool nonblocking_form_unblocked(const struct request_class *k, struct nonblocking_form *as) {
     size_t last = k->request->argc - 1, time = last;
-    *as = (struct spoken){.first = 1, .end = last};
+    *as = (struct nonblocking_form){.first = 1, .end = last};
     switch ((int)k->command->id) {
     case COMMAND_BLMOVE:
         as->name = "LMOVE";
@@ -32,8 +32,8 @@ bool spoken_unblocked(const struct request_class *k, struct spoken *as) {
         break;
     case COMMAND_BLMPOP:
     case COMMAND_BZMPOP:
-        *as =
-            (struct spoken){.name = k->command->id == COMMAND_BLMPOP ? "LMPOP" : "ZMPOP", .first = 2, .end = last + 1};
+        *as = (struct nonblocking_form){
+            .name = k->command->id == COMMAND_BLMPOP ? "LMPOP" : "ZMPOP", .first = 2, .end = last + 1};
         time = 1;
         break;
     case COMMAND_BLPOP:

@@ -1,0 +1,406 @@
+/*
+ * Workloads: what is learnt of one application's workers on one kind of lock, by what they do. Decides nothing about a
+ * command; attribute.c asks, learn.c and apply.c tell.
+ *
+ * The thresholds were found by simulation: a pool has to be known for one after two releases, and workers with
+ * connections of their own must never be taken for a pool, whatever their losers send.
+ */
+#include "proxy/lock/state.h"
+
+#include <stdio.h>
+
+#include "proxy/base/memory.h"
+#include "proxy/lock/pattern.h"
+
+enum {
+    FIRST_BUCKETS = 16,
+    CROSSINGS = 2,      /* make a workload pooled */
+    SESSION_ROW = 8,    /* contended releases in a row that show a session to be one worker's */
+    WORKLOAD_ROW = 16,  /* and all of the workload's */
+    SURPLUS = 3,        /* releases beyond acquisitions from which losers are believed to release */
+    KEY_ATTEMPTS = 8,   /* from so many on a key is judged by itself */
+    FADE_ATTEMPTS = 64, /* counts are halved there */
+    FOLLOWED_MAX = 16,
+    FOLLOWED_LEAST = 4
+};
+
+/* ---- the table --------------------------------------------------------------------------------- */
+
+uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern) {
+    return hash_number(client ^ hash_number(rule ^ pattern));
+}
+
+uint64_t workload_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
+    return workload_number_of(p->client->hash, rule->hash, pattern);
+}
+
+static uint64_t workload_hash(const struct table_link *link) {
+    return LIST_ENTRY(link, struct workload, link)->key;
+}
+
+void workload_init(struct shard *sh) {
+    list_init(&sh->idle_workloads);
+    table_init(&sh->workloads, workload_hash);
+    facts_init(sh);
+}
+
+struct workload *workload_of_key(const struct shard *sh, uint64_t key) {
+    struct table_link *it = table_chain(&sh->workloads, key);
+    while (it && LIST_ENTRY(it, struct workload, link)->key != key)
+        it = it->next;
+    return it ? LIST_ENTRY(it, struct workload, link) : NULL;
+}
+
+static void workload_remove(struct shard *sh, struct workload *f) {
+    table_remove(&sh->workloads, &f->link, f->key);
+    list_cut(&f->idle);
+    memory_free(f);
+}
+
+/* Frees the workload that no session has come to for the longest time, and that nothing refers to. */
+static void make_room(struct shard *sh) {
+    LIST_FOREACH(it, &sh->idle_workloads) {
+        struct workload *f = LIST_ENTRY(it, struct workload, idle);
+        if (f->refs == 0) {
+            workload_remove(sh, f);
+            return;
+        }
+    }
+}
+
+static struct workload *workload_new(struct shard *sh, uint64_t key, const struct peer *p, const struct lock_rule *rule,
+                                     const struct lock_key *name, int64_t now_ms) {
+    char pattern[ADVISE_PATTERN_MAX];
+    if (sh->workloads.count >= WORKLOADS_A_SHARD)
+        make_room(sh);
+    struct workload *f = memory_zalloc(sizeof(*f) + p->client->len + rule->pattern_len);
+    f->key = key;
+    f->shard = sh;
+    f->identity_len = p->client->len;
+    f->rule_len = rule->pattern_len;
+    memcpy(f->names, p->client->name, f->identity_len);
+    memcpy(f->names + f->identity_len, rule->pattern, f->rule_len);
+    advise_pattern(name->name, name->len, pattern);
+    snprintf(f->pattern, sizeof(f->pattern), "%s", pattern);
+    snprintf(f->client, sizeof(f->client), "%s", p->client->name);
+    snprintf(f->rule, sizeof(f->rule), "%s", rule->pattern);
+    table_insert(&sh->workloads, &f->link, key);
+    list_append(&sh->idle_workloads, &f->idle);
+    facts_recall(f, now_ms);
+    return f;
+}
+
+void workload_ref(struct workload *f) {
+    f->refs++;
+}
+
+void workload_put(struct workload *f) {
+    if (f)
+        f->refs--;
+}
+
+void workload_trim(struct shard *sh, int64_t now_ms) {
+    struct list_node *n = list_first(&sh->idle_workloads);
+    struct workload *f = n ? LIST_ENTRY(n, struct workload, idle) : NULL;
+    if (!f)
+        return;
+    facts_refresh(f, now_ms);
+    if (f->refs == 0 && now_ms - f->used_ms > WORKLOAD_IDLE_MS) {
+        workload_remove(sh, f);
+    } else { /* the next one's turn */
+        list_cut(&f->idle);
+        list_append(&sh->idle_workloads, &f->idle);
+    }
+}
+
+void workload_clear(struct shard *sh) {
+    for (struct list_node *n; (n = list_first(&sh->idle_workloads));)
+        workload_remove(sh, LIST_ENTRY(n, struct workload, idle));
+    table_clear(&sh->workloads);
+    facts_clear(sh);
+}
+
+/* ---- sessions ---------------------------------------------------------------------------------- */
+
+struct session_stats *session_stats_find(const struct peer *p, const struct workload *f) {
+    LIST_FOREACH(it, &p->session_stats) {
+        struct session_stats *h = LIST_ENTRY(it, struct session_stats, of_peer);
+        if (h->workload == f)
+            return h;
+    }
+    return NULL;
+}
+
+static void session_stats_free(struct peer *p, struct session_stats *h) {
+    list_cut(&h->of_peer);
+    p->session_stats_count--;
+    workload_put(h->workload);
+    memory_free(h);
+}
+
+void session_stats_clear(struct peer *p) {
+    for (struct list_node *n; (n = list_first(&p->session_stats));)
+        session_stats_free(p, LIST_ENTRY(n, struct session_stats, of_peer));
+}
+
+/* The session's session_stats in the workload of that key. */
+static struct session_stats *session_stats_of(const struct peer *p, uint64_t key) {
+    LIST_FOREACH(it, &p->session_stats) {
+        struct session_stats *h = LIST_ENTRY(it, struct session_stats, of_peer);
+        if (h->workload->key == key)
+            return h;
+    }
+    return NULL;
+}
+
+inline struct workload *workload_of(struct shard *sh, const struct peer *p, uint64_t number) {
+    struct session_stats *h = session_stats_of(p, number);
+    return h ? h->workload : workload_of_key(sh, number);
+}
+
+struct workload *workload_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern) {
+    return rule ? workload_of(sh, p, workload_number(p, rule, pattern)) : NULL;
+}
+
+struct workload *workload_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t number,
+                               const struct lock_key *key, int64_t now_ms) {
+    struct session_stats *h = session_stats_of(p, number);
+    if (!h) {
+        if (p->session_stats_count >= SESSION_STATS_A_PEER)
+            session_stats_free(p, LIST_ENTRY(p->session_stats.prev, struct session_stats, of_peer));
+        struct workload *f = workload_of_key(sh, number);
+        h = memory_zalloc(sizeof(*h));
+        h->workload = f ? f : workload_new(sh, number, p, rule, key, now_ms);
+        h->workload->refs++;
+        list_cut(&h->workload->idle);
+        list_append(&sh->idle_workloads, &h->workload->idle);
+        p->session_stats_count++;
+        list_prepend(&p->session_stats, &h->of_peer);
+    } else if (p->session_stats.next != &h->of_peer) {
+        list_cut(&h->of_peer);
+        list_prepend(&p->session_stats, &h->of_peer);
+    }
+    h->workload->used_ms = now_ms;
+    h->workload->audited = rule->mode == LOCK_MODE_AUDIT;
+    return h->workload;
+}
+
+/* ---- who shares connections --------------------------------------------------------------------- */
+
+bool workload_owns(const struct workload *f, const struct peer *p) {
+    if (f->row >= WORKLOAD_ROW)
+        return true;
+    const struct session_stats *h = session_stats_find(p, f);
+    return h && h->row >= SESSION_ROW;
+}
+
+bool workload_shares(const struct workload *f, const struct peer *p, const struct lock_rule *rule) {
+    return client_shares(rule, p->overlapped || (f && f->pooled && !workload_owns(f, p)));
+}
+
+void workload_crossed(struct workload *f, struct peer *a, struct peer *b) {
+    struct session_stats *ha = a ? session_stats_find(a, f) : NULL, *hb = b ? session_stats_find(b, f) : NULL;
+    f->row = 0;
+    if (!f->crossed) {
+        f->crossed = true;
+        facts_tell(f);
+    }
+    if (ha)
+        ha->row = 0;
+    if (hb)
+        hb->row = 0;
+}
+
+bool workload_vote(struct workload *f, struct peer *a, struct peer *b) {
+    workload_crossed(f, a, b);
+    if (f->votes < CROSSINGS)
+        f->votes++;
+    return f->votes >= CROSSINGS;
+}
+
+void workload_pool(struct shard *sh, struct workload *f, const struct lock_key *key, int64_t now_ms) {
+    if (f->pooled)
+        return;
+    f->pooled = true;
+    facts_tell(f);
+    struct occasion on = {.now_ms = now_ms, .key = *key, .client = f->client, .rule = f->rule, .identity = f->client};
+    incident_report(
+        sh, INCIDENT_SHARED, &on,
+        "releases come over other connections than acquisitions: keys like %s are the client's from now on, "
+        "whichever connection speaks",
+        f->pattern);
+}
+
+void workload_uncrossed(struct workload *f, struct peer *p) {
+    struct session_stats *h = session_stats_find(p, f);
+    if (f->row < UINT8_MAX && ++f->row == WORKLOAD_ROW)
+        facts_tell(f);
+    if (h && h->row < UINT8_MAX)
+        h->row++;
+}
+
+void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struct lock_workload *f), void *arg) {
+    for (size_t i = 0; i < SHARDS; i++) {
+        struct shard *sh = &e->shards[i];
+        shard_lock(sh);
+        LIST_FOREACH(it, &sh->idle_workloads) {
+            const struct workload *f = LIST_ENTRY(it, struct workload, idle);
+            struct lock_workload view = {
+                .client = f->client, .rule = f->rule, .pattern = f->pattern, .pooled = f->pooled};
+            if (f->pooled)
+                fn(arg, &view);
+        }
+        shard_unlock(sh);
+    }
+}
+
+/* ---- what other runs and proxies know too -------------------------------------------------------- */
+
+void workload_releases_lost(struct workload *f) {
+    if (f->losers_release)
+        return;
+    f->losers_release = true;
+    f->losers_quiet = false;
+    facts_tell(f);
+}
+
+void workload_quiet(struct workload *f) {
+    if (f->losers_quiet || f->losers_release)
+        return;
+    f->losers_quiet = true;
+    facts_tell(f);
+}
+
+unsigned workload_facts(const struct workload *f) {
+    bool dedicated = f->row >= WORKLOAD_ROW && !f->pooled && !f->crossed;
+    return (f->pooled ? FACT_POOLED : 0u) | (f->losers_release ? FACT_LOSERS_RELEASE : 0u) |
+           (dedicated ? FACT_DEDICATED : 0u) | (f->losers_quiet ? FACT_LOSERS_QUIET : 0u);
+}
+
+bool workload_take(struct workload *f, unsigned facts, unsigned over) {
+    bool pools = (facts & FACT_POOLED) && !f->pooled;
+    f->pooled |= pools;
+    if (over & FACT_LOSERS_RELEASE)
+        f->losers_release = false;
+    f->losers_release |= (facts & FACT_LOSERS_RELEASE) != 0;
+    if (over & FACT_LOSERS_QUIET)
+        f->losers_quiet = false;
+    f->losers_quiet |= (facts & FACT_LOSERS_QUIET) && !f->losers_release;
+    if ((over & FACT_DEDICATED) && !f->crossed) {
+        f->crossed = true;
+        f->row = 0;
+    }
+    if ((facts & FACT_DEDICATED) && !f->pooled && !f->crossed && f->row < WORKLOAD_ROW)
+        f->row = WORKLOAD_ROW;
+    return pools;
+}
+
+/* ---- what losers send ---------------------------------------------------------------------------- */
+
+void workload_followed(struct workload *f, bool followed) {
+    f->followed = (uint16_t)(f->followed << 1 | (followed ? 1u : 0u));
+    if (f->follow_count < FOLLOWED_MAX)
+        f->follow_count++;
+}
+
+bool workload_losers_expire(const struct workload *f) {
+    unsigned bits = f->followed & ((1u << f->follow_count) - 1);
+    return f->follow_count >= FOLLOWED_LEAST && 4 * (unsigned)__builtin_popcount(bits) >= 3u * f->follow_count;
+}
+
+static void tally_add(struct tally *t, enum tally_what what) {
+    *(what == TALLY_RELEASED ? &t->releases : what == TALLY_ACQUIRED ? &t->acquired : &t->lost) += 1;
+    if (t->lost + t->acquired > FADE_ATTEMPTS) {
+        t->releases /= 2;
+        t->acquired /= 2;
+        t->lost /= 2;
+    }
+}
+
+void workload_count(struct workload *f, struct key_stats *c, enum tally_what what) {
+    tally_add(&f->n, what);
+    if (c)
+        tally_add(&c->n, what);
+}
+
+void workload_uncount(struct workload *f, struct key_stats *c) {
+    f->n.releases -= f->n.releases >= 1 ? 1 : 0;
+    if (c)
+        c->n.releases -= c->n.releases >= 1 ? 1 : 0;
+}
+
+bool workload_surplus(const struct workload *f, const struct key_stats *c) {
+    const struct tally *n = c && c->n.lost + c->n.acquired >= KEY_ATTEMPTS ? &c->n : &f->n;
+    float surplus = n->releases - n->acquired;
+    return surplus >= SURPLUS && surplus * 2 >= n->lost;
+}
+
+bool workload_losers_release(const struct workload *f, const struct key_stats *c) {
+    return aftermath_losers_release(f, c) || workload_surplus(f, c);
+}
+
+/* ---- a contended key ------------------------------------------------------------------------------ */
+
+struct key_stats *key_stats_find(const struct entry *en, const struct workload *f) {
+    struct key_stats *c = en && f ? entry_key_stats(en) : NULL;
+    while (c && c->workload != f)
+        c = c->next;
+    return c;
+}
+
+struct key_stats *key_stats_get(struct entry *en, struct workload *f) {
+    struct key_stats *c = key_stats_find(en, f);
+    if (c)
+        return c;
+    c = memory_zalloc(sizeof(*c));
+    c->workload = f;
+    workload_ref(f);
+    struct contenders *contenders = entry_contenders(en);
+    c->next = contenders->key_stats;
+    contenders->key_stats = c;
+    for (const struct claim *held = en->claims; held; held = held->next)
+        if (held->workload == f) {
+            if (held->valued)
+                key_stats_value(c, held->value);
+            if (!held->ended)
+                workload_count(f, c, TALLY_ACQUIRED);
+        }
+    return c;
+}
+
+void key_stats_clear(struct contenders *contenders) {
+    while (contenders->key_stats) {
+        struct key_stats *c = contenders->key_stats;
+        contenders->key_stats = c->next;
+        workload_put(c->workload);
+        memory_free(c);
+    }
+}
+
+void key_stats_value(struct key_stats *c, uint64_t value) {
+    c->values[c->value_next] = value;
+    c->value_next = (uint8_t)((c->value_next + 1) % KEY_STATS_VALUES);
+    if (c->value_count < KEY_STATS_VALUES)
+        c->value_count++;
+}
+
+bool key_stats_varies(const struct key_stats *c, uint64_t value) {
+    for (unsigned i = 0; i < c->value_count; i++)
+        if (c->values[i] != value)
+            return true;
+    return false;
+}
+
+struct loss losses_take(struct losses *l) {
+    struct loss oldest = l->at[0];
+    memmove(l->at, l->at + 1, --l->count * sizeof(l->at[0]));
+    return oldest;
+}
+
+bool losses_over(const struct losses *l, int64_t before_ms) {
+    return l->count == KEY_STATS_DEBTS || (l->count > 0 && l->at[0].time_ms < before_ms);
+}
+
+void losses_add(struct losses *l, int64_t now_ms, uint64_t session_id) {
+    l->at[l->count++] = (struct loss){.time_ms = now_ms, .session_id = session_id};
+}
