@@ -1,11 +1,13 @@
 -- pass.lua: commands that write what is no lock under the rule's kinds: SET without an expiry, APPEND, SETRANGE, SETBIT,
--- INCRBYFLOAT, and those of the kinds that the rule lacks (SETEX, GETSET; INCR and its kin; HSET and its kin).
+-- INCRBYFLOAT, and those of the kinds that the rule lacks (SETEX, GETSET; INCR and its kin; HSET and its kin; what may take or
+-- replace the head of a list, which is refused where another proxy guards it as a list lock that is live).
 -- Free, or data: runs as it came; nobody holds anything by it, and nothing is remembered. Holder: as Redis; the guard
 -- record follows, and the lease is over where nothing is left that it was held with. Other, where the command could
 -- change the lock: LOCKED, or 0 for HSETNX and HDEL. Never sent twice: data has no guard record to know a repeat by.
 -- S1, S4.
 local name = string.lower(ARGV[11])
 local of_hash = string.sub(name, 1, 1) == 'h'
+local of_list = name == 'lpop' or name == 'rpop' or name == 'lrem' or name == 'lset' or name == 'ltrim'
 local frees = name == 'hdel'
 local replaces = name == 'set' or name == 'setex' or name == 'psetex'
 
@@ -37,6 +39,12 @@ local s = look()
 local how, why = 'free', nil
 if s.value then how, why = may_touch(s) end
 if s.list and replaces then how, why = false, s.token and 'held' or 'foreign' end -- nodes of others wait in it
+if of_list then
+  if s.list and s.token and not how then return envelope(locked(s), why, s) end
+  local reply = command()
+  if failed(reply) then return envelope(reply, 'error') end
+  return envelope(reply, how or why, s)
+end
 if not how and (replaces or (not s.list and (type(s.value) ~= 'string') == of_hash)) then
   ask_to_write()
   if name == 'hsetnx' or name == 'hdel' then return envelope(0, why, s) end

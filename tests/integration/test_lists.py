@@ -861,8 +861,44 @@ def test_proxy_killed(proxy, backend, start_proxy, connect, key):
     until(lambda: c("LRANGE", name, 0, 0) == ["c:1"], 15, "the leases' end")
 
 
+LIST_COMMANDS = [
+    ["LPOP", "K"], ["LPOP", "K", "2"], ["LPOP", "K", "0"], ["LPOP", "K", "-1"], ["LPOP", "K", "x"], ["LPOP", "K", "1", "2"],
+    ["RPOP", "K"], ["RPOP", "K", "3"], ["RPOP", "K", "0"], ["LREM", "K", "0", "a"], ["LREM", "K", "x", "a"], ["LSET", "K", "1", "z"],
+    ["LSET", "K", "9", "z"], ["LSET", "K", "x", "z"], ["LTRIM", "K", "1", "2"], ["LTRIM", "K", "5", "9"], ["LTRIM", "K", "x", "y"],
+]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("there", ["a list", "a string", "nothing"])
+def test_lists_of_data_under_a_rule_without_the_kind(backend, start_proxy, connect, key, protocol, there):
+    """They answer and change as on Redis, also in a transaction."""
+    proxy, name = connect(start_proxy(backend, "lock lock:*")), key("lock:data")
+    redis = backend.node_of(name).client()
+    for client in (proxy, redis):
+        client.raw("HELLO", str(protocol))
+
+    def said(client, words, transaction):
+        client("DEL", name)
+        if there == "a list":
+            client("RPUSH", name, "a", "b", "a", "c")
+        elif there == "a string":
+            client("SET", name, "text")
+        words = [name if word == "K" else word for word in words]
+        if transaction:
+            client.raw("MULTI")
+            found = [client.raw(*words), client.raw("EXEC")]
+        else:
+            found = [client.raw(*words)]
+        return found, client.raw("DUMP", name)
+
+    for words in LIST_COMMANDS:
+        for transaction in (False, True):
+            assert said(proxy, words, transaction) == said(redis, words, transaction), (words, transaction)
+
+
 def test_a_proxy_whose_rule_lacks_list(backend, start_proxy, connect, key):
-    """It passes list commands as they came (docs/limits.md). Commands of other kinds are checked there, too."""
+    """It refuses what may take or replace the head of a queue that another proxy guards. Pushes, blocking pops and moves pass as
+    they came (docs/limits.md)."""
     name = key("lock:lacks")
     guarding, other = start_proxy(backend, "lock lock:* kind list"), start_proxy(backend, "lock lock:*")
     holder, waiter = (connect(guarding, commands=[("CLIENT", "SETNAME", n)]) for n in ("holder", "waiter"))
@@ -871,8 +907,11 @@ def test_a_proxy_whose_rule_lacks_list(backend, start_proxy, connect, key):
     assert waiter("RPUSH", name, "w") == 2 and waiter("LRANGE", name, "0", "0") == ["h"]
     assert third("DEL", name) == 0 and third("EXPIRE", name, "1") == 0
     assert third("SET", name, "1").startswith("LOCKED ")
+    for words in (["LPOP", name], ["LPOP", name, "2"], ["RPOP", name], ["LREM", name, "1", "h"], ["LSET", name, "0", "x"],
+                  ["LTRIM", name, "1", "-1"]):
+        assert third(*words).startswith("LOCKED "), words
     assert holder("LRANGE", name, "0", "-1") == ["h", "w"]
-    assert third("LPOP", name) == "h"
+    assert third("BLPOP", name, "1") == [name, "h"]
     assert waiter("LRANGE", name, "0", "0") == ["w"]
     assert holder("LREM", name, "1", "h") == 0
     assert waiter("LREM", name, "1", "w") == 1
