@@ -49,10 +49,9 @@ void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
         next = c->next;
         if (!c->fence || c->fence > fence)
             continue;
-        enum lease_end how = c->fence < fence ? LEASE_GONE : why; /* what was taken is one lease */
-        bool spent = c != f->claim && made_way(f, c, how);
-        lease_end(f->sh, c, how, f->now_ms);
-        if (spent && !c->peer->remote && how == LEASE_GONE && !claim_shared(c))
+        bool spent = c != f->claim && made_way(f, c, why);
+        lease_end(f->sh, c, why, f->now_ms);
+        if (spent && !c->peer->remote && why == LEASE_GONE && !claim_shared(c))
             released_elsewhere(f, c);
         if (spent)
             apply_spend(f, c);
@@ -111,6 +110,13 @@ static void learn_none(struct outcome *f) {
         learn_gone(f, f->entry->live_fence, LEASE_GONE);
 }
 
+/* Learns that the lease with the answer's fence was released. Older ones were gone before. */
+static void learn_released(struct outcome *f) {
+    if (f->result->fence)
+        learn_gone(f, f->result->fence - 1, LEASE_GONE);
+    learn_gone(f, f->result->fence, LEASE_TAKEN);
+}
+
 void learn(struct outcome *f) {
     bool swapped = f->plan->verb == LOCK_SWAP;
     if (f->result->elsewhere)
@@ -122,7 +128,7 @@ void learn(struct outcome *f) {
         break;
     case LOCK_ADOPTED:
         if (f->plan->verb == LOCK_RELEASE)
-            learn_gone(f, f->result->fence, LEASE_TAKEN);
+            learn_released(f);
         else
             learn_live(f, f->result->fence, LEASE_GONE);
         break;
@@ -132,7 +138,7 @@ void learn(struct outcome *f) {
         learn_live(f, f->result->fence, LEASE_GONE);
         break;
     case LOCK_RELEASED:
-        learn_gone(f, f->result->fence, LEASE_TAKEN);
+        learn_released(f);
         break;
     case LOCK_FREE:
     case LOCK_FOREIGN:

@@ -280,7 +280,7 @@ def test_a_warning_where_everybody_is_believed(server, start_proxy):
     for bind, warns in (("0.0.0.0", True), ("127.0.0.1", False)):
         for directive in ("yes", "127.0.0.1"):
             log = start_proxy(server, "bind " + bind, "proxy-protocol " + directive).log()
-            assert ("whoever connects is believed" in log) == (warns and directive == "yes")
+            assert ("any client can claim any address" in log) == (warns and directive == "yes")
 
 
 def test_whom_to_believe_changes_with_a_reload(server, start_proxy, connect):

@@ -147,7 +147,7 @@ def test_a_master_that_is_stopped(sentinels, master, start_proxy, connect):
         locker.send(encode("SETNX", "lock:repeated", "1"))
         new = sentinels.await_switch(master)
         reply = writer.read()
-        assert isinstance(reply, Error) and "unknown" in reply and "another master" in reply, reply
+        assert isinstance(reply, Error) and "unknown" in reply and "another node is the master" in reply, reply
         assert locker.read() == 1
         assert new.run("GET", "count") is None
         assert connect(proxy, commands=[("CLIENT", "SETNAME", "other")])("DEL", "lock:repeated") == 0
