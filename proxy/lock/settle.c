@@ -393,8 +393,16 @@ static void settle_spent_elsewhere(struct finish *f) {
         settle_spend(f, live);
 }
 
+/* Whether the refused release may have been for the live lease. Beside other proxies a release counts for a claim that
+ * was released there before, and may be the holder's all the same (C6). */
+static bool suspects_live(const struct finish *f) {
+    if (f->plan->right != RIGHT_SPENT)
+        return f->plan->right == RIGHT_SUSPECT;
+    return f->claim && claim_spent_elsewhere(f->e, f->claim);
+}
+
 static void settle_suspected(struct finish *f) {
-    struct claim *live = f->plan->right == RIGHT_SUSPECT ? its_own_live(f) : NULL;
+    struct claim *live = suspects_live(f) ? its_own_live(f) : NULL;
     if (!live)
         return;
     bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* one that extends is not */
@@ -444,7 +452,7 @@ static void settle_release(struct finish *f) {
         settle_suspected(f);
     if (released && f->plan->right == RIGHT_ANY)
         settle_spend(f, settle_touched(f));
-    else if (released && !f->claim && f->plan->right == RIGHT_BELIEVE)
+    else if (released && !f->claim && (f->plan->right == RIGHT_BELIEVE || f->plan->right == RIGHT_ADOPT))
         settle_believed(f);
     else if (f->plan->right == RIGHT_SPENT && f->result->outcome == LOCK_ADOPTED)
         settle_spent_elsewhere(f);
