@@ -1,16 +1,17 @@
 # What mutate.sh and ablate.sh share: the engine compiled once, and again with one file of it broken by sed. They source it.
-# ROOT is the worktree, WORK a folder of its own that goes at the end, OPTIMISE the compiler's level.
+# ROOT is the worktree, WORK a folder of its own that goes at the end, OPTIMISE the compiler's level, DEFINES more options of it.
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 WORK=$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-broken.XXXXXX")
 trap 'rm -rf "$WORK"' EXIT
 OPTIMISE=${OPTIMISE:--O1}
+DEFINES=${DEFINES:-}
 LUA_FLAGS=$(pkg-config --cflags lua5.1)
 LUA_LIBRARY=$(pkg-config --libs lua5.1)
 LUA_NAMES=$(sed -n '/^set(LUA_SCRIPTS /,/)/p' "$ROOT/CMakeLists.txt" | sed 's/set(LUA_SCRIPTS//; s/)//' | xargs | tr ' ' ,)
-export ROOT WORK OPTIMISE LUA_FLAGS LUA_LIBRARY LUA_NAMES
+export ROOT WORK OPTIMISE DEFINES LUA_FLAGS LUA_LIBRARY LUA_NAMES
 
 compile() { # SOURCE OBJECT
-    cc -std=c11 -D_GNU_SOURCE "$OPTIMISE" -fno-strict-aliasing -w -I"$ROOT" $LUA_FLAGS -c "$1" -o "$2"
+    cc -std=c11 -D_GNU_SOURCE "$OPTIMISE" $DEFINES -fno-strict-aliasing -w -I"$ROOT" $LUA_FLAGS -c "$1" -o "$2"
 }
 
 # The scripts of a folder, as the proxy has them.
