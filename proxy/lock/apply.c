@@ -396,8 +396,16 @@ static void apply_spent_elsewhere(struct outcome *f) {
         apply_spend(f, live);
 }
 
+/* Whether the refused release may have been for the live lease. Beside other proxies a release counts for a claim that
+ * was released there before, and may be the holder's all the same (C6). */
+static bool suspects_live(const struct outcome *f) {
+    if (f->plan->right != RIGHT_SPENT)
+        return f->plan->right == RIGHT_SUSPECT;
+    return f->claim && claim_spent_elsewhere(f->e, f->claim);
+}
+
 static void apply_suspected(struct outcome *f) {
-    struct claim *live = f->plan->right == RIGHT_SUSPECT ? its_own_live(f) : NULL;
+    struct claim *live = suspects_live(f) ? its_own_live(f) : NULL;
     if (!live)
         return;
     bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* one that extends is not */
@@ -448,7 +456,7 @@ static void apply_release(struct outcome *f) {
         apply_suspected(f);
     if (released && f->plan->right == RIGHT_ANY)
         apply_spend(f, apply_touched(f));
-    else if (released && !f->claim && f->plan->right == RIGHT_BELIEVE)
+    else if (released && !f->claim && (f->plan->right == RIGHT_BELIEVE || f->plan->right == RIGHT_ADOPT))
         apply_believed(f);
     else if (f->plan->right == RIGHT_SPENT && f->result->outcome == LOCK_ADOPTED)
         apply_spent_elsewhere(f);

@@ -355,8 +355,9 @@ bool attribute_made_way(const struct claim *c, int64_t now_ms) {
 }
 
 /* Whether a loser's release comes while no lease of the client is live. A holder's release follows its grant, and this
- * process has seen all grants. So the release is not a holder's. In Redis it may meet an acquisition that was on its
- * way: believed, it would end that lease. A lease whose renewal is under way may be live. */
+ * process has seen all of its own grants. So the release is for another proxy's lease, or no holder's. In Redis it may
+ * meet an acquisition that was on its way: believed, it would end that lease. A lease whose renewal is under way may be
+ * live. */
 static bool nobody_holds(const struct speaker *s, const struct lock_plan *plan) {
     if (!s->loser || s->shared || plan->queued || atomic_load(&s->sh->engine->elsewhere))
         return false;
@@ -400,8 +401,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         return;
     /* A release is a colleague's where connections are shared, for a lease that another proxy gave. */
     bool refused = s->loser && said == LOSER_REFUSED;
-    bool nothing = twice || nobody_holds(s, plan);
-    plan->right = s->shared ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : nothing ? RIGHT_CLAIM : RIGHT_BELIEVE;
+    enum lock_right believed = twice ? RIGHT_CLAIM : nobody_holds(s, plan) ? RIGHT_ADOPT : RIGHT_BELIEVE;
+    plan->right = s->shared ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : believed;
 }
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */

@@ -9,40 +9,20 @@
 #
 # Run by hand, after changes to the engine or the simulator; takes some minutes. Works in a folder of its own.
 set -u
-ROOT=$(cd "$(dirname "$0")/../.." && pwd)
-WORK=$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-mutate.XXXXXX")
-trap 'rm -rf "$WORK"' EXIT
+. "$(dirname "$0")/broken.sh"
 STEPS=${STEPS:-6000000}
 SEEDS=${SEEDS:-1 2 3}
 JOBS=${JOBS:-2}
 UNITS="test_engine test_audit test_attribution test_waiting"
-LUA_FLAGS=$(pkg-config --cflags lua5.1)
-LUA_LIBRARY=$(pkg-config --libs lua5.1)
-LUA_NAMES=$(sed -n '/^set(LUA_SCRIPTS /,/)/p' "$ROOT/CMakeLists.txt" | sed 's/set(LUA_SCRIPTS//; s/)//' | xargs | tr ' ' ,)
-export ROOT WORK STEPS SEEDS UNITS LUA_FLAGS LUA_LIBRARY LUA_NAMES
-
-compile() { # SOURCE OBJECT
-    cc -std=c11 -D_GNU_SOURCE -O1 -fno-strict-aliasing -w -I"$ROOT" $LUA_FLAGS -c "$1" -o "$2"
-}
-
-# The scripts of a folder, as the proxy has them.
-compile_scripts() { # FOLDER OBJECT
-    cmake -DFOLDER="$1" -DNAMES="$LUA_NAMES" -DCONSTANTS="$ROOT/proxy/lock/script_constants.h" -DOUT="$2.c" -P "$ROOT/scripts/embed_lua.cmake" && compile "$2.c" "$2"
-}
+export STEPS SEEDS UNITS
 
 # The programs of a folder: its own objects take the place of those of the unbroken engine.
 link() { # FOLDER
-    local objects=() front=() o
-    for o in "$WORK"/whole/*.o; do
-        [ ! -e "$1/${o##*/}" ] || o=$1/${o##*/}
-        objects+=("$o")
-    done
-    for o in "$WORK"/front/*.o; do
-        [ ! -e "$1/${o##*/}" ] || o=$1/${o##*/}
-        front+=("$o")
-    done
+    local objects front o
+    objects=($(objects_of "$1" whole))
+    front=($(objects_of "$1" front))
     cc "${objects[@]}" "${front[@]}" "$WORK"/sim/*.o -o "$1/sim" $LUA_LIBRARY -lm -lpthread || return
-    cc "${objects[@]}" "$WORK"/traffic/*.o "$WORK"/traffic_main/*.o -o "$1/traffic" $LUA_LIBRARY -lm -lpthread || return
+    link_traffic "$1" || return
     cc "${objects[@]}" "$WORK"/traffic/*.o "$WORK/traffic_hunt.o" -o "$1/traffic_hunt" $LUA_LIBRARY -lm -lpthread || return
     local unit engine=()
     for o in "${objects[@]}"; do
@@ -51,28 +31,6 @@ link() { # FOLDER
     for unit in $UNITS; do
         cc "${engine[@]}" "$WORK/unit/$unit.o" -o "$1/$unit" -lcmocka -lpthread || return
     done
-}
-
-object_of() { # FILE
-    case $1 in
-    *.lua) echo scripts.lua.o ;;
-    *) echo "${1//\//_}.o" ;;
-    esac
-}
-
-# The broken file's object in place of the whole one's.
-compile_broken() { # FOLDER FILE
-    case $2 in
-    *.lua)
-        cp -r "$ROOT/scripts/lua" "$1/lua"
-        cp "$1/broken" "$1/lua/$(basename "$2")"
-        compile_scripts "$1/lua" "$1/$(object_of "$2")"
-        ;;
-    *)
-        cp "$1/broken" "$1/broken.c"
-        compile "$1/broken.c" "$1/$(object_of "$2")"
-        ;;
-    esac
 }
 
 out_of_bounds() { # FOLDER
@@ -125,14 +83,10 @@ mutate() { # NAME|FILE|EXPRESSION
     echo "$name: $who"
     rm -rf "$d"
 }
-export -f compile compile_scripts compile_broken link object_of out_of_bounds noticed mutate
+export -f link out_of_bounds noticed mutate
 
 mkdir "$WORK"/{whole,front,sim,traffic,traffic_main,unit,mutants}
-for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{model,hashes,lists,record,commands,interpreter,scripts,call}.c; do
-    for found in "$ROOT"/$file; do
-        echo "$found $WORK/whole/$(object_of "${found#"$ROOT/"}")"
-    done
-done >"$WORK/sources"
+engine_sources >"$WORK/sources"
 for file in proxy/session/locks/{wait,park,ear,fence,elsewhere,watched,await,spoken,command}.c proxy/session/core/{class,words}.c; do
     echo "$ROOT/$file $WORK/front/$(object_of "$file")"
 done >>"$WORK/sources"

@@ -1,15 +1,15 @@
 /*
  * What attribution makes of applications' traffic: traffic [--check] [--seed S] [--runs N] [--cell NAME] [--in-flight]
- * [--bare] [--figures] [--trace]
+ * [--bare] [--figures] [--counts] [--trace]
  *
  * Runs every cell of the table (or those whose name begins with NAME), once on bare Redis and once behind the engine,
  * and prints what the spectator counted, per 10,000 acquisitions. With --check a cell has to keep within its bounds,
  * which are those of the executable model of the rules with a margin for chance; the exit status is 1 where one does
  * not, nor in the mean of five runs. --in-flight: commands take their round trip, and others come between their
  * beginning and their end; else each is one instant, as in the executable model. --runs: so many times the cell's own
- * number of runs.
+ * number of runs, also a part of it.
  * --bare: bare Redis alone, against the executable model's. --figures: prints each cell's figures as the table has
- * them.
+ * them. --counts: runs each cell behind the engine alone, and prints its counts for tests/sim/ablate.sh.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -20,16 +20,17 @@
 #include "tests/sim/traffic_cells.h"
 
 struct options {
-    bool check, in_flight, bare, figures, trace;
+    bool check, in_flight, bare, figures, counts, trace;
     uint64_t seed;
-    unsigned runs;
+    double runs;
     const char *cell;
 };
 
 /* ---- one cell ---------------------------------------------------------------------------------- */
 
 static unsigned runs_of(const struct cell *c, const struct options *o) {
-    return (c->runs ? c->runs : (unsigned)CELL_RUNS) * o->runs;
+    double runs = (c->runs ? c->runs : (unsigned)CELL_RUNS) * o->runs;
+    return runs < 1 ? 1 : (unsigned)runs;
 }
 
 static unsigned trips_of(const struct cell *c) {
@@ -195,6 +196,12 @@ static void print(const struct cell *c, const struct options *o, const struct ta
     printf("\n");
 }
 
+static void print_counts(const struct cell *c, const struct options *o) {
+    struct tally y = run(c, o, false);
+    printf("%s|%" PRIu64 "|%" PRIu64 "|%" PRIu64 "|%.1f|%.0f\n", c->name, y.acquired, y.wrong, y.lost, y.idle,
+           trips_in_all(c, o));
+}
+
 static struct figures behind_engine(const struct cell *c, const struct options *o, const struct tally *bare) {
     struct tally y = run(c, o, false);
     print(c, o, &y, bare);
@@ -231,6 +238,10 @@ static unsigned again(const struct cell *c, const struct options *o, const struc
 
 /* Returns whether it is as it should be. */
 static bool cell_run(const struct cell *c, const struct options *o) {
+    if (o->counts) {
+        print_counts(c, o);
+        return true;
+    }
     struct tally bare = run(c, o, true);
     unsigned wrong = 0;
     if (o->bare) {
@@ -257,12 +268,14 @@ static bool options_read(struct options *o, int argc, char **argv) {
             o->bare = true;
         else if (strcmp(argv[i], "--figures") == 0)
             o->figures = true;
+        else if (strcmp(argv[i], "--counts") == 0)
+            o->counts = true;
         else if (strcmp(argv[i], "--trace") == 0)
             o->trace = true;
         else if (strcmp(argv[i], "--seed") == 0 && more)
             o->seed = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--runs") == 0 && more)
-            o->runs = (unsigned)strtoul(argv[++i], NULL, 10);
+            o->runs = strtod(argv[++i], NULL);
         else if (strcmp(argv[i], "--cell") == 0 && more)
             o->cell = argv[++i];
         else
@@ -276,11 +289,12 @@ int main(int argc, char **argv) {
     if (!options_read(&o, argc, argv)) {
         fprintf(stderr,
                 "usage: traffic [--check] [--seed S] [--runs N] [--cell NAME] [--in-flight] [--bare] [--figures] "
-                "[--trace]\n");
+                "[--counts] [--trace]\n");
         return 2;
     }
     unsigned done = 0, failed = 0;
-    head(&o);
+    if (!o.counts)
+        head(&o);
     for (unsigned i = 0; i < TRAFFIC_CELL_COUNT; i++) {
         const struct cell *c = &TRAFFIC_CELLS[i];
         if (o.cell && strncmp(c->name, o.cell, strlen(o.cell)) != 0)
@@ -288,6 +302,7 @@ int main(int argc, char **argv) {
         done++;
         failed += !cell_run(c, &o);
     }
-    printf("traffic: %u cells, %u out of bounds (seed %" PRIu64 ")\n", done, failed, o.seed);
+    if (!o.counts)
+        printf("traffic: %u cells, %u out of bounds (seed %" PRIu64 ")\n", done, failed, o.seed);
     return done == 0 || failed > 0;
 }

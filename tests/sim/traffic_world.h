@@ -15,7 +15,11 @@
 
 #include "tests/sim/traffic_engine.h"
 
-enum { TRAFFIC_TRIP = 50, TRAFFIC_APPS = 2, TRAFFIC_FRONTS = 2, TRAFFIC_TIMES = 4 };
+#ifndef TRAFFIC_TRIP_MS
+#define TRAFFIC_TRIP_MS 50
+#endif
+
+enum { TRAFFIC_TRIP = TRAFFIC_TRIP_MS, TRAFFIC_APPS = 2, TRAFFIC_FRONTS = 2, TRAFFIC_TIMES = 4 };
 
 /* ---- what traffic is like ---------------------------------------------------------------------- */
 

@@ -2069,6 +2069,39 @@ static void c4_behind_several_proxies_a_later_release_is_believed_at_last(void *
     }
 }
 
+/* Before this proxy has met another one's lease: the release of a lease that another proxy gave comes here, over a
+ * session that has lost. */
+static void a_losers_release_takes_what_another_proxy_gave_unmet(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take(f, &b, "lock:x");
+    assert_false(attempt(f, &a, "lock:x"));
+    assert_true(give(f, &b, "lock:x"));
+    take_elsewhere(f, &b, "lock:x");
+    pass(f, 101); /* later than shortly */
+    assert_true(give(f, &a, "lock:x"));
+    assert_int_equal(votes(f, &a, "lock:x"), 1);
+}
+
+/* A release counts for a claim whose lease made way, and is refused: it may have been the holder's. The way out ends
+ * that. */
+static void a_release_refused_for_what_made_way_has_a_way_out(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "app");
+    take(f, &b, "lock:x");
+    free_lock("lock:x"); /* released through another proxy, of which nothing is known yet */
+    take(f, &a, "lock:x");
+    free_lock("lock:x");
+    meet_elsewhere(f, &a, "lock:x");
+    take(f, &c, "lock:x");
+    assert_false(give(f, &b, "lock:x"));
+    lose_row(f, &a, "lock:x", PATIENCE);
+    assert_true(attempt(f, &a, "lock:x"));
+}
+
 /* Later knowledge also counts for a lease that made way before: no release is expected for it. */
 static void what_made_way_before_a_pool_was_known_is_spent(void **state) {
     struct fixture *f = *state;
@@ -2752,6 +2785,8 @@ int main(void) {
         CASE(c4_silence_at_another_proxy_counts),
         CASE(d3_long_rows_in_silence_are_a_fact),
         CASE(what_made_way_early_was_released_elsewhere),
+        CASE(a_losers_release_takes_what_another_proxy_gave_unmet),
+        CASE(a_release_refused_for_what_made_way_has_a_way_out),
         CASE(what_made_way_early_of_an_own_session_is_remembered),
         CASE(a_release_takes_what_another_proxy_gave_since),
         CASE(a_release_is_one_crossing_behind_several_proxies),
