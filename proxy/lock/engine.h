@@ -348,7 +348,7 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan);
 
 /* Finds the lease for a command that is queued in a transaction. The caller passes the commands queued before it on
  * the same key, the last one first. *acquirer (NULL at first) becomes the command that may acquire. If several may, it
- * is the first behind a release: if that one does not acquire, none does. `acquires`: `before` may acquire, whatever
+ * is the first behind a release: if it does not acquire, none does. `acquires`: `before` may acquire, whatever
  * its plan says. False: the caller need not look further back. */
 bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, bool acquires,
                        const struct lock_plan **acquirer);
@@ -403,7 +403,7 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
  * again. */
 bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db);
 /* A reload brings other fences. Leases that were acquired before it, and not released, count for the new fences. The
- * caller has called lock_rules_fenced_by for the former rules. */
+ * caller has called lock_rules_fenced_by for the replaced rules. */
 void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules);
 /* Reports a write of the data `key` by a session that has lost the lock `by`. `rule` is the fence's pattern.
  * `holder` is the client that holds the lock, or held it last (NULL: as this proxy knows). `action` is what the proxy

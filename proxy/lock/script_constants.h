@@ -14,7 +14,7 @@ enum {
     SUSPECTS_MAX = 3,             /* refused releases of losers are counted up to this number */
     SUSPECTS_SHIFTED = 4,         /* added to that count if a release at another proxy counted for an older lease */
     QUEUE_LOOKS_WITHIN_MS = 5000, /* the owner of a list lock's head looks at it within so many ms, or it is dead */
-    QUEUE_EARLY_MS = 2000,        /* a new connection may come so long before the former one is seen to close */
+    QUEUE_EARLY_MS = 2000,        /* a new connection may come so long before the old one is seen to close */
     QUEUE_PRUNED_AT_ONCE = 100    /* dead heads that one script removes at most */
 };
 

@@ -119,7 +119,7 @@ void client_put(struct client_table *t, struct lock_client *c);
 bool client_orphan(struct client_table *t, struct peer *p);
 /* Takes a peer that is about to be freed out of the orphans. */
 void client_orphan_freed(struct client_table *t, struct peer *p);
-/* Notes that one of the client's sessions has closed; the caller keeps its reference. Returns whether the session
+/* Notes that a session of the client has closed; the caller keeps its reference. Returns whether the session
  * was the last one. */
 bool client_close(struct client_table *t, struct lock_client *c);
 
@@ -545,7 +545,7 @@ void tenures_push_back(const struct entry *en, uint64_t fence);
 void tenure_remove(struct tenure *t);
 /* Frees the tenures of a session that closes, and entries in which nothing is left. */
 void tenures_leave(struct shard *sh, struct peer *p);
-/* Notes that the session has another identity: its tenures refer to no workload of the former identity any more. */
+/* Notes that the session has another identity: its tenures refer to no workload of the old identity any more. */
 void tenures_identify(struct peer *p);
 /* Whether the client's other sessions, too, may write under the lease. */
 bool claim_writes_for_others(const struct claim *c);
