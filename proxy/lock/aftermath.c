@@ -82,7 +82,7 @@ static void count_loss(struct workload *f, struct key_stats *c, bool followed, u
     after_count(&c->after, followed, row);
 }
 
-/* The losses that say something of a release behind a row of so many: those that were as far along in theirs. */
+/* D3: the losses that count for a release behind `row` lost attempts: those at this place in their row or later. */
 static int losses_so_far(const uint8_t *counts, unsigned row) {
     int sum = 0;
     for (unsigned i = place(row); i < AFTERMATH_ROWS; i++)
@@ -121,7 +121,7 @@ static void note_quiet(struct workload *f, struct key_stats *c, int64_t now_ms) 
             loss_turns_quiet(f, c, &c->recent.at[i]);
 }
 
-/* What counts for a key: its own evidence where there is enough. Several applications may work under one workload. */
+/* D3: a key with enough losses is judged by its own counts, since several applications may share one workload. */
 static const struct aftermath *evidence(const struct workload *f, const struct key_stats *c) {
     return c && c->after.total >= KEY_LOSSES ? &c->after : &f->after;
 }
@@ -194,16 +194,16 @@ void aftermath_second(struct workload *f, struct key_stats *c, const struct peer
     workload_releases_lost(f);
 }
 
-/* Whether the release was held back before, and the lease that it may be meant for is over by now. Of leases that
- * another proxy gave, this one hears late. */
+/* C4: whether the lease that was live when the release was first held back is over by now. This proxy hears late of
+ * leases that another proxy gave. */
 static bool lease_changed(const struct contender *w, const struct claim *live) {
     if (!w->held_ms || (live && (live->fence == w->held_fence || live->peer->remote)))
         return false;
     return w->held_fence != 0;
 }
 
-/* Decides where nobody waits any longer. Behind several proxies this one sees a part of what follows losses: there a
- * release that came a little later is believed, unless others' came at once too. */
+/* C4: decides when the time to hold a release back is over. C6: with several proxies this proxy sees only a part of
+ * what follows losses. A release that came a little later is then believed, unless another loss was followed by one. */
 static enum loser_release decide(const struct aftermath *a, unsigned row, const struct claim *live, bool at_once,
                                  bool soon, bool elsewhere) {
     int known = score(a, row, at_once ? 1 : 0); /* but for this release */
@@ -218,7 +218,7 @@ static enum loser_release decide(const struct aftermath *a, unsigned row, const 
     return elsewhere && !soon && losses_so_far(a->followed, row) <= 1 ? LOSER_BELIEVED : LOSER_REFUSED;
 }
 
-/* Begins or goes on to hold a release back. */
+/* C4: starts to hold a release back, or goes on. */
 static enum loser_release hold_back(struct contender *w, struct key_stats *c, const struct claim *live,
                                     int64_t now_ms) {
     if (!w->held_ms) {

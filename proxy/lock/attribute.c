@@ -1,7 +1,7 @@
 /*
- * Whose lease does a command speak for? The rules of attribution, as far as they are chosen before the script runs; the
- * letters are those of the rules: A acquired, B refused, C released, D losers that release, F extended, G in a
- * transaction, K known by the value. What is made of a loser's release is aftermath.c's.
+ * Chooses the claim that a command uses, before its script runs. The letters are those of the rules in docs/locks.md: A
+ * acquired, B refused, C released, D losers that release, F extended, G in a transaction, K known by the value.
+ * aftermath.c decides about a loser's release.
  *
  *      own session       ──> its own claims
  *      shared session    ──> its identity's claims: the value shown last, else the oldest
@@ -52,9 +52,9 @@ int64_t claim_memory(const struct claim *c) {
     return within(MEMORY_LEASES * claim_length(c), MEMORY_LEAST_MS, MEMORY_MOST_MS);
 }
 
-/* When a claim whose lease has ended is forgotten. A late release that is not known for one any more would be believed,
- * so claims are remembered for long where they stand in nobody's way: where a session's are its own worker's. Who never
- * releases is not expected to (a throttle). */
+/* When a claim whose lease has ended is forgotten. A late release without its claim would be believed. A dedicated
+ * session's claim is therefore kept for long, since it takes no other worker's release. A client that has never
+ * released under the rule (a throttle) is not expected to. */
 int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
     bool shared = claim_shared(c);
     if (c->peer->remote || (shared && c->peer->closed))
@@ -267,7 +267,8 @@ void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, st
 
 /* ---- C, D: releases ------------------------------------------------------------------------------- */
 
-/* Counts the release, and says whether a lost attempt uses it up. G: one that is queued counts from EXEC on. */
+/* D1: counts the release, and returns whether a lost attempt uses it up. G1: a queued release counts from EXEC on.
+ */
 static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     struct workload *f = s->workload;
     struct key_stats *c = s->key_stats;
@@ -288,8 +289,8 @@ static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     return true;
 }
 
-/* Notes that a session has released since its last attempt: what it sends next is no holder's, unless it has another
- * claim. */
+/* Notes that a session has released since its last attempt. Its next command is no holder's, unless the session has
+ * another claim. */
 static void note_release(const struct speaker *s, struct lock_plan *plan) {
     struct contender *w = s->contender;
     if (plan->queued || !(w || s->key_stats))

@@ -5,9 +5,9 @@
  *      command on a key in `mode audit` ──> as it came ──> node          engine_watch
  *      its reply ──> as it came ──> client                               engine_observe ──> claims, incidents
  *
- * Attribution is the engine's own, decided when the reply is there: replies come in the order in which Redis ran the
- * commands. What enforcing would have refused has happened nevertheless, so that the lease concerned is over.
- * Where a reply does not tell what became of the lock, nothing is believed and nothing is reported.
+ * The engine attributes the command when its reply comes, since replies come in the order in which Redis ran the
+ * commands. A command that enforcing would have refused has been carried out, so that the lease which it met is over.
+ * If a reply does not tell what became of the lock, the engine learns and reports nothing.
  */
 #ifndef LOCKKEEPER_LOCK_AUDIT_H
 #define LOCKKEEPER_LOCK_AUDIT_H
@@ -17,20 +17,20 @@
 /* What a reply tells, by the command's verb. */
 enum lock_effect {
     EFFECT_DONE,     /* acquired, set, deleted, expiry set, counted, read */
-    EFFECT_LOST,     /* SETNX, SET NX: the key was there */
+    EFFECT_LOST,     /* SETNX, SET NX: the key existed */
     EFFECT_ABSENT,   /* there was no such key */
-    EFFECT_REMOVED,  /* done, and the key is gone by it: an expiry in the past */
-    EFFECT_SCRIPTED, /* a script of the application's named the key: nothing is known of it any more */
+    EFFECT_REMOVED,  /* done, and it has deleted the key: an expiry in the past */
+    EFFECT_SCRIPTED, /* a script of the application's named the key, whose state is unknown now */
     EFFECT_NOTHING,  /* Redis refused the command, or the reply tells nothing */
     EFFECT_NOT_SENT,
     EFFECT_UNKNOWN /* lost on the way */
 };
 
-/* Tells the engine that a command of this session on a key is being sent: its peer is kept until engine_observe, which
- * follows once for each. Returns the number that engine_observe wants to have. */
+/* Tells the engine that a command of this session on a key is being sent. The session's peer is kept until
+ * engine_observe, which is called once for each engine_watch. Returns the number for lock_sight.watched. */
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key);
 
-/* What a command does to a queue, besides its verb, as PROXY ADVISE wants to know it. */
+/* What a command does to a list lock's queue, for PROXY ADVISE; the verb does not tell it. */
 enum lock_queue_sight {
     QUEUE_NONE,
     QUEUE_HEAD, /* a read that shows the head: `value` */
@@ -51,14 +51,14 @@ struct lock_sight {
     int64_t pttl_ms;   /* the expiry that the command set; PTTL_NONE; PTTL_UNKNOWN: left as it was */
     const char *value; /* written, or shown (READ, COUNT), or the node; NULL: unknown. Borrowed */
     size_t value_len;
-    const char *old; /* SWAP: the value that was there; NULL none */
+    const char *old; /* SWAP: the value before; NULL: none */
     size_t old_len;
-    int64_t count, by;   /* COUNT_UP, COUNT_DOWN: the number afterwards, and by how much it was changed, positive */
-    const char *refusal; /* the reply that enforcing gives instead: "0", "nil", "LOCKED"; static */
+    int64_t count, by;            /* COUNT_UP, COUNT_DOWN: the new number, and the difference, positive */
+    const char *refusal;          /* the reply that enforcing gives instead: "0", "nil", "LOCKED"; static */
     const char *command, *client; /* as engine_finish has them */
 };
 
-/* Tells the engine what a command under audit was answered. Returns how enforcing would have answered, for PROXY ADVISE
+/* Tells the engine the answer to a command under audit. Returns how enforcing would have answered, for PROXY ADVISE
  * and tests. */
 enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight *sight, int64_t now_ms);
 

@@ -1,6 +1,6 @@
 /*
- * A keyed hash over bytes, so that nobody who chooses keys or identities, and does not know the seed, can aim at one
- * bucket.
+ * A keyed hash over bytes: a client that chooses keys or identities, and does not know the seed, cannot fill one bucket
+ * of a table on purpose.
  */
 #ifndef LOCKKEEPER_LOCK_HASH_H
 #define LOCKKEEPER_LOCK_HASH_H

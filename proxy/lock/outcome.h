@@ -1,13 +1,11 @@
-/*
- * Private to proxy/lock/: an answer on its way through the engine. learn.c takes from it what is known of the lock
- * now, apply.c what becomes of the claims.
- */
+/* Private to proxy/lock/: a script's answer on its way through the engine. learn.c learns from it which lease is
+ * live. apply.c changes the claims. */
 #ifndef LOCKKEEPER_LOCK_FINISH_H
 #define LOCKKEEPER_LOCK_FINISH_H
 
 #include "proxy/lock/state.h"
 
-/* An engine_finish under way, its shard locked. */
+/* An answer that engine_finish is handling, with its shard locked. */
 struct outcome {
     struct lock_engine *e;
     struct shard *sh;
@@ -15,26 +13,26 @@ struct outcome {
     const struct lock_result *result;
     struct peer *peer;
     struct entry *entry;                   /* NULL: nothing is known of the key */
-    struct claim *claim;                   /* the plan's, while it is there */
+    struct claim *claim;                   /* the plan's; NULL once it is freed */
     const char *command, *client, *holder; /* for incidents */
     size_t holder_len;
-    struct occasion on; /* outcome_occasion's: most answers are none */
+    struct occasion on; /* filled by outcome_occasion: most answers report no incident */
     uint64_t hash;
     int64_t now_ms;
     bool audit;          /* the command ran as it was, and `result` is inferred */
-    const char *refusal; /* then: what enforcing would have answered */
+    const char *refusal; /* audit: what enforcing would have answered */
 };
 
-/* Locks the shard and fills in what is known of the key; outcome_end is its other half. */
+/* Locks the shard and fills in what is known of the key. outcome_end unlocks the shard. */
 void outcome_start(struct outcome *f, struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,
                    const struct lock_result *result, const char *command, const char *client, int64_t now_ms);
 void outcome_end(struct outcome *f);
 
-/* What an incident is told. */
+/* The key, client and command, for an incident. */
 const struct occasion *outcome_occasion(struct outcome *f);
 /* The key's entry, made if there is none. */
 struct entry *outcome_entry(struct outcome *f);
-/* The keyed hash of the value that the command was to write, or of a hash lock what value_of_field makes of it. */
+/* The keyed hash of the value that the command writes, or for a hash lock value_of_field's. */
 uint64_t outcome_value(const struct outcome *f);
 /* Whether the outcome is a refusal: HELD or FOREIGN. */
 bool outcome_refused(const struct outcome *f);
@@ -43,25 +41,26 @@ bool outcome_schedule(struct outcome *f, struct claim *c);
 
 /* ---- learn.c ---------------------------------------------------------------------------------- */
 
-/* Learns from the answer which lease is live, and which are gone. */
+/* Learns from the answer which lease is live, and which have ended. */
 void learn(struct outcome *f);
 /* Ends all leases up to this fence. */
 void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why);
 /* Notes that the session wanted the lock and did not get it. */
 void learn_loss(struct outcome *f);
-/* Learns from a command that does nothing but acquire, and did not: besides the loss, what it says of the workload. */
+/* Learns from a lost attempt to acquire: besides the loss, what it says of the workload. */
 void learn_lost_attempt(struct outcome *f);
-/* K1: learns from a refusal whose answer shows the value that is there. Returns whether the session is recognised. */
+/* K1: learns from a refusal whose answer shows the lock's value. Returns whether the session is recognised for the
+ * lease: it may use the claim of the session that acquired. */
 bool learn_answered(struct outcome *f);
-/* K1: learns from a script of the application's that names what the lock is held with. */
+/* K1: learns from a script of the application's that has the lock's value among its arguments. */
 void learn_named(struct outcome *f);
-/* K2: learns from a command that has written the lease's own value anew. */
+/* K2: learns from a command that has written the value which the lease already had. */
 void learn_repeated(struct outcome *f);
 /* Learns from the answer to a GET. */
 void learn_read(struct outcome *f);
-/* Keeps a contender, which is of use, for a while from now. */
+/* Notes that the contender was used now, so that it is kept for longer. */
 void learn_touched(struct shard *sh, struct contender *w, const struct lock_rule *rule, int64_t now_ms);
-/* Notes, under audit, that the session holds the lease of the value that it wrote, should the rule be enforced
+/* Notes, under audit, which value the session wrote as it acquired. plan_enrolment needs it if the rule is enforced
  * later. */
 void learn_wrote(struct outcome *f);
 /* Notes that a session was shown the key's value. */
@@ -72,45 +71,46 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
 
 /* Makes the attempt the live lease. */
 void apply_granted(struct outcome *f);
-/* Makes the attempt the live lease of a lock that the engine knew nothing of, with the application's own expiry. */
+/* Makes the attempt the live lease of a lock without an entry, with the application's own expiry. */
 void apply_acquired(struct outcome *f);
-/* Has the claim of the live lease follow a command that was carried out on it, whoever's it is. */
+/* Updates the claim of the live lease, of whichever session, after a command that was carried out on it. */
 void apply_done(struct outcome *f);
-/* Settles a command that has freed the lock. */
+/* Ends the claim of a command that has freed the lock besides its other purpose. */
 void apply_freed(struct outcome *f);
+/* Notes the value that the command has written to the claim's lock. */
 void claim_value(struct outcome *f, struct claim *c);
-/* Notes that the lease of `live` (NULL: not known) was released over another session than its own: a crossing. */
+/* Notes a crossing: the lease of `live` (NULL: not known) was released over another session than it was acquired. */
 void apply_crossing(struct outcome *f, struct workload *workload, const struct claim *live);
 /* Notes the value that the claim's lock holds. */
 void claim_holds(struct outcome *f, struct claim *c, const char *value, size_t len);
-/* Uses a claim up; NULL is allowed. */
+/* Removes a claim that its release has used up. NULL is allowed. */
 void apply_spend(struct outcome *f, struct claim *c);
-/* Reports what was refused, and why, or under audit what would be. */
+/* Reports a refusal and its reason. Under audit it reports what enforcing would have refused. */
 void apply_refusal(struct outcome *f, enum lock_incident_kind kind, const char *why);
-/* The claim with the live lease, where the script let the caller touch it whoever it is. */
+/* The claim of the lease that the script has touched, of whichever session; NULL: none is known. */
 struct claim *apply_touched(struct outcome *f);
-/* Draws the consequences of a command on a list lock's queue (LOCK_QUEUE_*), in queue.c. */
+/* Applies the answer to a command on a list lock's queue (LOCK_QUEUE_*). In queue.c. */
 void queue_apply(struct outcome *f);
 
-/* Draws the consequences for claims, renewals and incidents, by the command's verb. */
+/* Applies the answer to claims, renewals and incidents, by the command's verb. */
 void apply(struct outcome *f);
 
 /* ---- tenure.c --------------------------------------------------------------------------------- */
 
-/* Notes that the answer uses the claim up, which is still there: the tenure ends with it if its own session, or a
- * colleague of its pool, has released. */
+/* The answer uses up the claim, which still exists. Ends the claim's tenure too, if its own session or a pooled
+ * session of its client has released. */
 void tenure_spent(struct outcome *f, const struct claim *c);
-/* Notes that the session's release has been answered, whether its claim is still known or not. */
+/* Ends the session's tenure after its release was answered, even if its claim is forgotten. */
 void tenure_released(struct outcome *f);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 
-/* Settles a LOCK_PASS. */
+/* Applies the answer to a LOCK_PASS. */
 void apply_pass(struct outcome *f);
 
 /* ---- adopt.c ---------------------------------------------------------------------------------- */
 
-/* Settles what a script of the application's has done. */
+/* Applies what a script of the application's has done. */
 void apply_script(struct outcome *f);
 
 #endif

@@ -14,8 +14,8 @@ enum { ADVISE_PATTERN_MAX = 96 };
  * a star. Returns its length. */
 size_t advise_pattern(const char *key, size_t len, char out[ADVISE_PATTERN_MAX]);
 
-/* The pattern's hash, without writing it: two keys have the same one where advise_pattern gives them the same pattern,
- * and else but by chance. The same in every process. */
+/* Hashes a key's pattern without writing it. Keys with the same pattern have the same hash. Others have it only by
+ * chance. The hash is the same in every process. */
 uint64_t advise_pattern_hash(const char *key, size_t len);
 
 /* Hashes a pattern as advise_pattern wrote it: the result is what advise_pattern_hash gives for its keys. */

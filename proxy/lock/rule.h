@@ -1,6 +1,6 @@
 /*
- * Lock rules: which keys are locks, and how they are treated. The first matching rule applies. Fences (fence.h) are
- * rules beside them: of data that is written under a lock.
+ * Lock rules: which keys are locks, and how the proxy treats them. The first matching rule applies. A fence (fence.h)
+ * is a rule about data that is written under a lock.
  * A set of rules is immutable once built, reference-counted, and replaced as a whole by a reload.
  */
 #ifndef LOCKKEEPER_LOCK_RULE_H
@@ -15,8 +15,8 @@ enum lock_mode { LOCK_MODE_ENFORCE, LOCK_MODE_AUDIT, LOCK_MODE_OFF };
 enum lock_owner { LOCK_OWNER_AUTO, LOCK_OWNER_CONNECTION, LOCK_OWNER_CLIENT, LOCK_OWNER_ANY };
 enum lock_renew { LOCK_RENEW_AUTO, LOCK_RENEW_ALWAYS, LOCK_RENEW_NEVER };
 enum lock_on_disconnect { LOCK_DISCONNECT_KEEP, LOCK_DISCONNECT_RELEASE };
-/* What counts as a lock under a rule, as bits. A command of another kind passes as it came, so long as it removes or
- * changes nobody's live lease. */
+/* What counts as a lock under a rule, as bits. A command of another kind passes unchanged, unless it would remove or
+ * change another session's live lease. */
 enum lock_kind {
     LOCK_KIND_STRING = 1,
     LOCK_KIND_LIST = 2,
@@ -38,18 +38,18 @@ struct lock_rule {
     enum lock_owner owner;
     unsigned kinds;          /* of enum lock_kind */
     int64_t claim_memory_ms; /* LOCK_MEMORY_AUTO: twice the lease, 1 s to 60 s */
-    int64_t lease_ms;        /* 0: none is given */
+    int64_t lease_ms;        /* 0: the proxy gives no lease */
     enum lock_renew renew;
     int64_t max_hold_ms; /* 0: renewed for as long as the owner is connected */
     int64_t handover_ms; /* the last expiry that a stopping proxy gives to what it renews; 0: none */
     enum lock_on_disconnect on_disconnect;
-    int64_t one_shot_ms; /* for so long a one-shot client's lock is renewed; 0: it is not */
-    int64_t wait_ms;     /* an attempt that somebody's live lease refuses is held for so long; 0: it is not */
-    int64_t replicas;    /* that have to confirm an acquisition; 0: none is asked */
+    int64_t one_shot_ms; /* a one-shot client's lock is renewed for so long; 0: it is not */
+    int64_t wait_ms;     /* an attempt that a live lease refuses waits for so long; 0: it does not wait */
+    int64_t replicas;    /* so many must confirm an acquisition; 0: none is asked */
     int64_t replicas_ms;
-    atomic_bool fenced;         /* a fence may name its locks, also one of a later set (lock_rules_fenced_by); */
-    atomic_bool fence_enforced; /* and one that is enforced */
-    struct lock_fence *fence;   /* not NULL: its keys are no locks (mode off), but data that is fenced so */
+    atomic_bool fenced; /* a fence, of this set or a later one, may name the rule's locks: lock_rules_fenced_by */
+    atomic_bool fence_enforced; /* and one of those fences is enforced */
+    struct lock_fence *fence;   /* not NULL: its keys are no locks (mode off) but fenced data */
     atomic_uint_fast64_t hits;
 };
 
@@ -65,8 +65,8 @@ void lock_rules_unref(struct lock_rules *rules);
 const char *lock_rules_add(struct lock_rules *rules, const char *const *words, size_t count, char *error,
                            size_t error_size);
 
-/* Notes of each lock rule of a set whether a fence of `fences`, the same set or the one that replaces it, may name its
- * locks. Other threads may be using the rules. */
+/* Sets `fenced` and `fence_enforced` of each lock rule of a set: whether a fence of `fences` may name its locks.
+ * `fences` is the same set or the set that replaces it. Other threads may be using the rules. */
 void lock_rules_fenced_by(struct lock_rules *rules, const struct lock_rules *fences);
 
 size_t lock_rules_count(const struct lock_rules *rules);
@@ -75,14 +75,14 @@ const struct lock_rule *lock_rules_get(const struct lock_rules *rules, size_t i)
 /* The first rule whose pattern matches, or NULL; counts the hit. A rule with mode off matches too: it exempts. */
 const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const char *key, size_t len);
 
-/* Adds a fence from its words, as lock_rules_add does a lock rule; and those that there are. */
+/* Adds a fence from its words, as lock_rules_add adds a lock rule. The two functions below list a set's fences. */
 const char *lock_rules_add_fence(struct lock_rules *rules, const char *const *words, size_t count, char *error,
                                  size_t error_size);
 size_t lock_rules_fence_count(const struct lock_rules *rules);
 const struct lock_rule *lock_rules_fence(const struct lock_rules *rules, size_t i);
 
-/* Likewise, but where no lock rule matches, or one with mode off, the first fence that does (->fence is not NULL then),
- * unless its mode is off. As fast as lock_rules_match for a key that neither could be. */
+/* Finds the lock rule as lock_rules_match does. If none matches, or its mode is off, finds the first matching fence
+ * (->fence is not NULL then), unless the fence's mode is off. */
 const struct lock_rule *lock_rules_watch(const struct lock_rules *rules, const char *key, size_t len);
 
 /* The rule that lock_rules_match would find, or NULL; counts no hit. */
@@ -90,26 +90,26 @@ const struct lock_rule *lock_rules_rule_of(const struct lock_rules *rules, const
 /* The fence that lock_rules_watch would find, or NULL; counts no hit. */
 const struct lock_rule *lock_rules_fence_of(const struct lock_rules *rules, const char *key, size_t len);
 
-/* Writes a word for an error line: one line, and not longer than a screen's. */
+/* Writes a word for an error message, on one line, cut to `size`. */
 void lock_rule_word_show(const char *word, char *out, size_t size);
 
-/* Writes a pattern as a word of the configuration, quoted where it has to be. Returns the length. */
+/* Writes a pattern as a word of the configuration, quoted if necessary. Returns the length. */
 size_t lock_rule_word(const char *pattern, char *out, size_t size);
 
 /* Writes the rule as its directive, for PROXY RULES: "lock:* mode enforce owner auto ...". Returns the length. */
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size);
 
-/* Hashes a rule's pattern: the `hash` of a rule. The same in every process. */
+/* Hashes a rule's pattern, for lock_rule.hash. The hash is the same in every process. */
 uint64_t lock_rule_hash(const char *pattern, size_t len);
 
 /* Writes a guard record's key, lockkeeper:{TAG}:KEY, TAG hashing to KEY's slot: at most LOCK_GUARD_EXTRA + len bytes.
  * Returns the length. */
 enum { LOCK_GUARD_EXTRA = 24 };
 size_t lock_guard_key(const char *key, size_t len, char *out);
-/* Count and write a guard record's key where KEY's slot is known; both return the length. */
+/* The length of a guard record's key, and the key itself, if KEY's slot is known. Both return the length. */
 size_t lock_guard_len(size_t len, uint16_t slot);
 size_t lock_guard_write(const char *key, size_t len, uint16_t slot, char *out);
-/* Writes a guard record's key but for KEY at its end, where a few bytes of `out` may be written too. Returns the
+/* Writes a guard record's key without KEY at its end. A few bytes of `out` behind it may be overwritten. Returns the
  * length. */
 size_t lock_guard_head_write(uint16_t slot, char *out);
 /* Whether a key is a guard record's name. */

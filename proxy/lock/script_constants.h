@@ -1,20 +1,20 @@
 /*
- * Numbers that the engine and its Lua scripts have in common. They are given here alone: where a script of scripts/lua/
- * has one of these names, scripts/embed_lua.cmake puts its value. A row is one line, the value a plain number.
+ * Numbers that the engine and its Lua scripts share, defined only here. scripts/embed_lua.cmake replaces these names in
+ * the scripts of scripts/lua/ by their values. A row is one line, the value a plain number.
  */
 #ifndef LOCKKEEPER_LOCK_SCRIPT_CONSTANTS_H
 #define LOCKKEEPER_LOCK_SCRIPT_CONSTANTS_H
 
 enum {
-    GUARD_OUTLIVES_MS = 10000,    /* a guard record is there for so long after its lock */
-    GUARD_VACANT_MS = 60000,      /* one that says only that a lock is not there lives so long */
-    WATERMARK_MS = 3600000,       /* a watermark is there for half of this at least after the last write */
-    WAITS_MARK_MS = 300,          /* so long it is believed that somebody waits: three looks */
-    WAITS_PROXIES = 16,           /* at so many proxies at once, at most */
-    SUSPECTS_MAX = 3,             /* so many refused releases of losers are told of a lease: more say no more */
-    SUSPECTS_SHIFTED = 4,         /* added to them where a release at another proxy counted for an older lease */
+    GUARD_OUTLIVES_MS = 10000,    /* a guard record outlives its lock by so long */
+    GUARD_VACANT_MS = 60000,      /* a guard record that says only that there is no lock lives so long */
+    WATERMARK_MS = 3600000,       /* a watermark lives for half of this at least after the last write */
+    WAITS_MARK_MS = 300,          /* a proxy's mark that a session waits there is valid for so long: three looks */
+    WAITS_PROXIES = 16,           /* marks in one guard record, at most */
+    SUSPECTS_MAX = 3,             /* refused releases of losers are counted up to this number */
+    SUSPECTS_SHIFTED = 4,         /* added to that count if a release at another proxy counted for an older lease */
     QUEUE_LOOKS_WITHIN_MS = 5000, /* the owner of a list lock's head looks at it within so many ms, or it is dead */
-    QUEUE_EARLY_MS = 2000,        /* who comes back before its former connection is seen to close is waited for */
+    QUEUE_EARLY_MS = 2000,        /* a new connection may come so long before the old one is seen to close */
     QUEUE_PRUNED_AT_ONCE = 100    /* dead heads that one script removes at most */
 };
 

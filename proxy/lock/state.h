@@ -9,12 +9,15 @@
  *                                                                    │    └─ its claims and contenders here
  *                                                                    └─ timers: a heap of deadlines
  *
- * A claim is in its entry's list, in its peer's list, and (while it has a deadline) in the heap; a contender likewise.
- * A contended key has as many contenders as there are contenders, a session has few: look for one among its peer's. All
- * of that belongs to one shard, so one mutex is enough for everything a command does. An entry lives while it has a
- * claim or a contender; a peer while its session is open, or has claims, or a command in flight.
+ * A claim is a lease as this proxy knows it, with the session that acquired it. A contender is what a session has lost
+ * or was shown on a key. A client is all connections with one identity.
  *
- * Locks are taken in the order shard, then clients; never two shards at once.
+ * A claim and a contender are each in their entry's list, in their peer's list, and in the heap while they have a
+ * deadline. A contended key has many contenders, and a session has few, so the contender of a session is looked for in
+ * its peer's list. One shard holds all of that, so a command needs one mutex. An entry lives while it has a claim or a
+ * contender. A peer lives while its session is open, has claims, or has a command in flight.
+ *
+ * A thread locks a shard before the clients, and never two shards at once.
  */
 #ifndef LOCKKEEPER_LOCK_STATE_H
 #define LOCKKEEPER_LOCK_STATE_H
@@ -35,7 +38,7 @@ enum {
     PROCESS_ID_LEN = 36,
     CONTENDERES_A_PEER = 1024, /* a session's keys are mostly of one pattern, and so in one shard */
     CLAIMS_A_KEY = 256,        /* ended ones beyond that are forgotten, oldest first */
-    RELEASERS = 4096,          /* places in the memory of who ever released under which rule */
+    RELEASERS = 4096,          /* places for pairs of a rule and a client that has released under it */
     RETRY_MIN_MS = 100,        /* between attempts to renew */
     HELD_LONG_MS = 5 * 60 * 1000,
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
@@ -52,7 +55,7 @@ enum {
 
 enum timer_kind { TIMER_CLAIM, TIMER_CONTENDER };
 
-/* A place in a timer heap, embedded in a claim or a contender. */
+/* A timer, embedded in a claim or a contender. */
 struct timer {
     uint32_t place : 31; /* in the heap, from 1; 0: not there */
     uint32_t kind : 1;   /* enum timer_kind */
@@ -84,10 +87,10 @@ struct lock_client {
     size_t refs;              /* sessions and peers; under the clients' mutex */
     uint32_t open;            /* open sessions; under the clients' mutex */
     atomic_uint epoch;        /* how often its last session closed */
-    struct list_node orphans; /* peers of closed sessions that others of it may go on for; under the clients' mutex */
-    /* heir.c's, under the clients' mutex but for the atomics: those who came to this identity, in that order; what
-     * waits for one of them; where its connections are shared, whether anybody has come back since the last one left.
-     */
+    struct list_node orphans; /* peers of closed sessions whose claims may still be used; under the clients' mutex */
+    /* Private to heir.c, under the clients' mutex except for the atomics. `sessions`: the open sessions of this
+     * identity, the last to come at the end. `estates`: what closed sessions left and no session has taken over yet.
+     * `back`, for pooled sessions: a session has come since the last one closed. */
     struct list_node sessions, estates;
     uint64_t comings;
     int64_t back_ms;
@@ -110,57 +113,59 @@ struct lock_client *client_get(struct client_table *t, const char *name, size_t 
 void client_ref(struct client_table *t, struct lock_client *c);
 /* Gives a reference back. */
 void client_put(struct client_table *t, struct lock_client *c);
-/* A closed session's peer has left something: it is looked at again when the client's last one closes. Nothing, where
- * that has happened. Returns whether it has not. */
+/* Adds a closed session's peer that still has claims or contenders to the client's orphans: they are looked at again
+ * when the client's last session closes. Does nothing if that session has closed already. Returns whether the peer was
+ * added. */
 bool client_orphan(struct client_table *t, struct peer *p);
-/* The peer is about to be freed. */
+/* Takes a peer that is about to be freed out of the orphans. */
 void client_orphan_freed(struct client_table *t, struct peer *p);
-/* Notes that one of the client's sessions has closed; the reference is kept. Returns whether it was the last. */
+/* Notes that a session of the client has closed; the caller keeps its reference. Returns whether the session
+ * was the last one. */
 bool client_close(struct client_table *t, struct lock_client *c);
 
 /* ---- what a shard remembers ------------------------------------------------------------------ */
 
-/* A session, as far as a shard has to do with it. */
+/* A peer is what one shard knows of a session. */
 struct peer {
     struct table_link link;       /* in its table */
     uint64_t id;                  /* the session's */
-    struct lock_session *session; /* valid until closed; NULL: none here */
+    struct lock_session *session; /* valid until closed; NULL: the session is not one of this proxy */
     struct lock_client *client;
     uint64_t closed_at; /* the newest session's id when this one closed */
     uint32_t epoch;     /* the client's, when this session came to this shard */
     uint32_t in_flight; /* commands begun and not finished */
     bool closed;
     struct shard *shard;
-    bool leaving;    /* its session has closed, and what it leaves is gone through: so many are still to come */
-    bool left_early; /* others of its client were there when that began */
-    uint32_t claims_left, contenders_left;
+    bool leaving;    /* its session has closed, and member.c is going through its claims and contenders */
+    bool left_early; /* the client had other sessions when that began */
+    uint32_t claims_left, contenders_left; /* that member.c has still to look at */
     uint32_t claim_count;
-    struct list_node orphan; /* of its client's orphans, or of those that depart; under the clients' mutex */
+    struct list_node orphan; /* of its client's orphans, or of the engine's `departing`; under the clients' mutex */
     bool overlapped;         /* its commands may be several workers' */
-    bool remote;           /* no session: the owner of a lease that another proxy gave, or this one before a restart */
-    struct estate *estate; /* with a reference; of a closed session: what it left */
+    bool remote; /* it stands for the owner of a lease that another proxy gave, or this one before a restart */
+    struct estate *estate; /* with a reference; the leases that a closed session left */
     uint32_t contender_count, session_stats_count, tenure_count;
     struct list_node claims, contenders; /* contenders: the one used last at the end */
     struct list_node tenures;            /* struct tenure, the newest at the end */
     struct list_node session_stats;      /* struct session_stats, the one used last first */
 };
 
-/* A contenders is who is at a lock key besides its holder. */
+/* What is known of the sessions that want a lock key besides its holder. */
 struct contenders {
     struct contender *list;
-    struct key_stats *key_stats; /* a workload each */
-    struct tenure *tenures;      /* a session each */
-    int64_t length_ms;           /* of the key's last lease that was given here; 0 none known */
+    struct key_stats *key_stats; /* one for each workload */
+    struct tenure *tenures;      /* one for each session */
+    int64_t length_ms;           /* of the key's last lease that this proxy gave; 0: none is known */
 };
 
-/* An entry is what is known of a lock key. */
+/* An entry is what this proxy knows of a lock key. */
 struct entry {
-    struct table_link link;        /* in its table, or of those to be used again */
+    struct table_link link;        /* in its table, or in the list of free entries */
     struct claim *claims;          /* oldest first */
-    uint64_t live_fence;           /* newest lease known, and not known to be gone; 0 none */
-    uint64_t live_since;           /* the token counter when it became known, or a newer one to be gone */
-    uint64_t gone_fence;           /* newest lease known to be gone */
-    struct contenders *contenders; /* NULL until somebody waits for the key, or reads it */
+    uint64_t live_fence;           /* of the newest lease known, unless it is known to have ended; 0: none */
+    uint64_t live_since;           /* the token counter when live_fence or gone_fence was set last */
+    uint64_t gone_fence;           /* of the newest lease known to have ended */
+    struct contenders *contenders; /* NULL until a session loses an attempt on the key, or reads it */
     uint32_t hash;                 /* the low half */
     uint32_t db;
     uint32_t len;
@@ -169,20 +174,19 @@ struct entry {
     char name[]; /* room for ENTRY_NAME_KEPT at least */
 };
 
-/* What few claims have, and so is not in each. */
+/* Fields that few claims need: kept apart, so that the other claims take less memory. */
 struct claim_extra {
-    int64_t
-        deadline_ms;  /* a late release is not expected any more then; 0: as the claim's connection and lease have it */
-    uint64_t sighted; /* the token counter when its value was shown last to who may speak for it; 0 never */
-    int64_t one_shot_ms; /* a one-shot client acquired the lock: its renewal ends then (one_shot.c); 0: none did */
+    int64_t deadline_ms; /* from then on no late release is expected; 0: claim_deadline computes it */
+    uint64_t sighted; /* the token counter when a session that may use the claim was shown its value last; 0: never */
+    int64_t one_shot_ms; /* when the renewal of a one-shot client's lock ends (one_shot.c); 0: it is no such lock */
 };
 
 enum { RENEWAL_BITS = 19 };
 
 struct claim {
     struct timer timer;
-    uint32_t told_by; /* the low half of the number of the command or transaction that told its end last, if its answer
-                       * crossed no other; else 0 */
+    uint32_t told_by;   /* the low half of the number of the command or transaction whose answer set end_ms last; 0:
+                         * another   answer was on its way meanwhile */
     struct claim *next; /* of the entry, younger */
     struct entry *entry;
     struct peer *peer;
@@ -191,78 +195,77 @@ struct claim {
     struct workload *workload;    /* with a reference; NULL: none is known */
     uint64_t token;
     uint64_t fence; /* 0: the acquisition's outcome is unknown */
-    uint64_t told;  /* the token counter when an answer last told its end */
+    uint64_t told;  /* the token counter when an answer set end_ms last */
     uint64_t value; /* keyed hash */
-    uint32_t uses;  /* commands in flight that speak by it */
+    uint32_t uses;  /* commands in flight that use the claim's token */
     uint32_t login;
     int64_t granted_ms;
     int64_t end_ms;                   /* when the lease ends, or ended; 0 never */
     int64_t renew_ms;                 /* when the next renewal is due, or was asked for */
-    int64_t period_ms;                /* it is renewed for so long */
+    int64_t period_ms;                /* a renewal sets the expiry to this */
     struct claim_extra *extra;        /* NULL: all 0 */
-    uint32_t renewals : RENEWAL_BITS; /* no more are counted than have room */
-    uint32_t vouched : 1;             /* it was extended since a release was refused last */
-    uint32_t suspects : 2;            /* releases of losers that were refused while it was live, SUSPECTS_MAX at most */
-    uint32_t cut_short : 1;           /* it ended before its time, or a renewal was on its way */
-    uint32_t looking : 1;             /* what is in flight is no renewal but a look */
-    uint32_t looked : 1;              /* it has been looked at before its end */
-    uint32_t shown : 1;     /* of a list lock's node that its session was shown and did not push: it may be the owner */
-    uint32_t heritable : 1; /* its owner left: it is renewed for an heir, if there is one */
-    uint32_t common : 1;    /* heritable: for whoever of the client comes back */
-    uint32_t handing : 1;   /* its owner was sent away because this process stops */
-    uint32_t unhanded : 1;  /* its last expiry was asked for in vain */
-    uint32_t told_long : 1; /* that it is held for long was reported */
-    uint32_t inherited : 1; /* one of the leases of its peer's estate: heir_counts */
+    uint32_t renewals : RENEWAL_BITS; /* how many; counting stops at the greatest number */
+    uint32_t vouched : 1;             /* the lease was extended after a release was refused last */
+    uint32_t suspects : 2;            /* releases of losers refused while the lease was live, SUSPECTS_MAX at most */
+    uint32_t cut_short : 1;           /* the lease ended before end_ms, or while a renewal was in flight */
+    uint32_t looking : 1;             /* the script in flight only reads the lock's end, and renews nothing */
+    uint32_t looked : 1;              /* the lock's end was read before the lease ends */
+    uint32_t shown : 1;     /* list lock: the session was shown the node, did not push it, and may be its owner */
+    uint32_t heritable : 1; /* the owner has left: the lease is renewed for its successor, if there is one */
+    uint32_t common : 1;    /* heritable: any session of the client is a successor */
+    uint32_t handing : 1;   /* the owner was disconnected because this process stops */
+    uint32_t unhanded : 1;  /* the last expiry was requested, and not set */
+    uint32_t told_long : 1; /* the incident held_long was reported */
+    uint32_t inherited : 1; /* counted among the leases of its peer's estate: heir_counts */
     bool ended : 1;         /* the lease is not live any more */
-    bool reserved : 1;      /* a release of it is in flight, not only queued */
-    bool doubtful : 1;      /* a release of it got lost: used again only where there is nothing else */
+    bool reserved : 1;      /* a release by this claim is in flight, not only queued */
+    bool doubtful : 1;      /* the answer to its release got lost: used only if the session has no other claim */
     bool queue : 1;         /* of a list lock; its value is the node */
     bool valued : 1;        /* the value is known */
     bool leased : 1;        /* the expiry is the proxy's own */
-    bool renewing : 1;      /* the proxy renews it */
-    bool asked : 1;         /* a renewal is in flight, or a look */
-    bool told_since : 1;    /* and an answer to a command has told the lease's end meanwhile */
+    bool renewing : 1;      /* the proxy renews the lease */
+    bool asked : 1;         /* a renewal is in flight, or a script that reads the lock's end */
+    bool told_since : 1;    /* asked: the answer to another command has set end_ms meanwhile */
     bool contended : 1;     /* other sessions of the workload lost attempts during the lease */
-    bool self_lost : 1;     /* its own session did */
-    bool taken : 1;         /* released by a session that never tried: its owner's release is still to come */
-    bool reported : 1;      /* its owner's leaving was dealt with */
-    bool scripted : 1;      /* a script of the application's is in flight that may release it */
-    bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of it */
-    bool overwrote : 1;     /* observed: written over a lock that was there */
-    uint16_t others;        /* observed: what other sessions have counted on top */
+    bool self_lost : 1;     /* the claim's own session lost an attempt during the lease */
+    bool taken : 1;         /* a session that never tried has released the lease: the owner's release is yet to come */
+    bool reported : 1;      /* lease_abandon has handled the owner's leaving */
+    bool scripted : 1;      /* a script of the application's that may release the lease is in flight */
+    bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of the lease */
+    bool overwrote : 1;     /* observed: the command wrote over an existing lock */
+    uint16_t others;        /* observed: what other sessions have added to the counter */
 };
 
-/* A contender is a session that may have to say something about a key's lease: what it lost there, and what it was
- * shown. */
+/* A contender is what a session has lost or was shown on a key. A session whose last attempt was refused is a loser,
+ * until it acquires the lock. */
 struct contender {
     struct timer timer;
-    struct contender *next, **at; /* of the entry, and the pointer to this one */
+    struct contender *next, **at; /* next of the entry; the pointer to this contender */
     struct entry *entry;
     struct peer *peer;
     struct list_node of_peer;
-    uint64_t lost_fence; /* of the lease that it lost against; 0 none, foreign, or not known */
-    uint64_t read_fence; /* 0 none, foreign, or unknown */
-    uint64_t tried;      /* keyed hash of the value that it tried to write last; 0 none is known */
-    uint64_t
-        recognised;   /* K: fence of the lease that the session speaks for, although another one acquired it; 0 none */
-    int64_t lost_ms;  /* since when it loses */
-    uint64_t read_at; /* the number that the answer took of the token counter */
+    uint64_t lost_fence; /* of the lease that refused the last attempt; 0: none, foreign, or not known */
+    uint64_t read_fence; /* of the lease whose value was shown last; 0: none, foreign, or not known */
+    uint64_t tried;      /* keyed hash of the value that the session tried to write last; 0: none is known */
+    uint64_t recognised; /* K: fence of a lease of another session that this session may use too; 0: none */
+    int64_t lost_ms;     /* when the first attempt of the present row was lost */
+    uint64_t read_at;    /* the token counter when the value was shown last */
     int64_t touched_ms;
-    int64_t memory_ms;                  /* kept so long after it was touched */
-    bool lost;                          /* the last attempt to acquire was in vain: a loser */
-    bool released;                      /* it has sent a release since its last attempt */
-    bool shown_since;                   /* it was shown the value since then */
+    int64_t memory_ms;                  /* kept so long after touched_ms */
+    bool lost;                          /* the session's last attempt was refused: it is a loser */
+    bool released;                      /* the session has sent a release since its last attempt */
+    bool shown_since;                   /* the session was shown the value since its last attempt */
     uint8_t lost_row;                   /* attempts lost in a row, up to LOST_ROW_MAX: no release or lease in between */
-    uint8_t suspicious_row;             /* of these, against the lease that is live, while it is suspicious */
-    int64_t sent_ms;                    /* when its last attempt was lost, or it last released */
+    uint8_t suspicious_row;             /* attempts of that row lost against the live lease while it was suspicious */
+    int64_t sent_ms;                    /* when the session's last attempt was lost, or it last released */
     int64_t held_ms;                    /* since when its release is held back; 0: none is */
-    uint64_t held_fence;                /* of the lease that was live then */
-    bool queued_own;                    /* it has pushed nodes into a list lock, as a party of its own */
-    bool queued_client;                 /* likewise, for its client */
+    uint64_t held_fence;                /* of the lease that was live at held_ms */
+    bool queued_own;                    /* the session has pushed nodes into a list lock, as a party of its own */
+    bool queued_client;                 /* the session has pushed nodes, with its client as the party */
     uint32_t login;                     /* of the last push */
-    const struct lock_rule *queue_rule; /* with a reference to its set, where it has pushed */
+    const struct lock_rule *queue_rule; /* of the last push, with a reference to its set */
     bool seen_known;
-    bool wrote; /* what was seen is what the session itself wrote: no reading of it */
+    bool wrote; /* `seen` is what the session itself wrote, and was not shown to it */
     uint32_t seen_len, seen_cap;
     char *seen;
 };
@@ -270,7 +273,7 @@ struct contender {
 /* For fences: the newest lease that a session has acquired on a key and has not released itself. It is kept when the
  * claim is gone. */
 struct tenure {
-    struct tenure *next, **at; /* of the entry, and the pointer to this one */
+    struct tenure *next, **at; /* next of the entry; the pointer to this tenure */
     struct list_node of_peer;
     struct entry *entry;
     struct peer *peer;
@@ -297,13 +300,13 @@ struct shard {
     struct table entries, peers, workloads;
     struct list_node idle_workloads; /* all workloads, in the order of use */
     struct table facts;              /* struct fact, facts.c's */
-    struct list_node confirmed;      /* all of them, the one that was confirmed first in front */
+    struct list_node confirmed;      /* all facts, in the order of confirmation */
     struct timer_heap timers;
-    uint32_t live, claims;     /* claims believed live of leases that were given here, and all */
-    struct claim *free_claims; /* a few to be used again */
+    uint32_t live, claims;     /* claims whose lease this proxy gave and believes live; all claims */
+    struct claim *free_claims; /* up to FREE_CLAIMS to be used again */
     struct table_link *free_entries;
     uint32_t free_claim_count, free_entry_count;
-    struct lock_stats stats;       /* the counters in it */
+    struct lock_stats stats;       /* its counters; the gauges are not used */
     struct contention *contention; /* NULL until an attempt is lost */
 };
 
@@ -314,15 +317,15 @@ struct lock_engine {
     atomic_uint_fast64_t attempts;       /* token numbers given out */
     atomic_uint_fast64_t newest_session; /* greatest id opened */
     struct client_table clients;
-    /* Under the clients' mutex: closed sessions' peers that are still to be gone through, and how many steps that may
-     * take at the time `leave_ms`. */
+    /* Under the clients' mutex: peers of closed sessions that member.c has still to go through, and how many steps
+     * it may take at the time `leave_ms`. */
     struct list_node departing;
     int64_t leave_ms;
     unsigned leave_steps;
-    atomic_bool departs;                       /* there are some */
+    atomic_bool departs;                       /* `departing` is not empty */
     atomic_uint_fast64_t releasers[RELEASERS]; /* hashes of (rule, identity) that released once */
     atomic_bool leaving;                       /* this process stops */
-    atomic_bool elsewhere;                     /* another proxy has given a lease to a client that is here, too */
+    atomic_bool elsewhere;                     /* another proxy has given a lease to a client of this proxy */
     struct shard shards[SHARDS];
 };
 
@@ -338,20 +341,20 @@ static inline void shard_unlock(struct shard *sh) {
 
 /* ---- ledger.c -------------------------------------------------------------------------------- */
 
-/* The hash of a key, and its pattern's in *pattern (NULL: not wanted). Keys of one pattern are in one shard. */
+/* Hashes a key, and its pattern into *pattern (NULL: not wanted). Keys of one pattern are in one shard. */
 uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key, uint64_t *pattern);
 struct shard *ledger_shard(struct lock_engine *e, uint64_t hash);
-/* The next number of an attempt, for its token. Even: an attempt of a workload that is pooled takes the odd one before
- * it, so that every proxy can tell by the lease's token. */
+/* Returns the next number for an attempt's token. It is even. An attempt of a pooled workload takes the odd number
+ * before it, so that every proxy sees by the lease's token that the workload is pooled. */
 uint64_t ledger_number(struct lock_engine *e);
 void ledger_init(struct lock_engine *e, uint64_t seed);
 void ledger_clear(struct lock_engine *e);
-/* Gives the memory of tables back that have become too large. */
+/* Gives back memory of tables that have become too large. */
 void ledger_trim(struct shard *sh);
 
 struct entry *entry_find(struct shard *sh, const struct lock_key *key, uint64_t hash);
 struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash);
-/* A new one; there is none yet. */
+/* Adds an entry for a key that has none yet. */
 struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash, uint16_t slot);
 /* Frees the entry if nothing is left in it. */
 void entry_settle(struct shard *sh, struct entry *en);
@@ -365,18 +368,17 @@ struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client)
 struct peer *peer_remote(struct shard *sh, struct lock_client *c);
 /* Frees a closed peer that nothing refers to any more. */
 void peer_settle(struct shard *sh, struct peer *p);
-/* Frees a session's peer that says nothing of it, in the session's thread: peer_get makes the same again. */
+/* Frees a peer that holds nothing; peer_get would make an equal one. Called in the session's thread. */
 void peer_forget(struct shard *sh, struct peer *p);
 
-/* Adds a claim in its place among the entry's. Takes a reference to the rule's set. */
+/* Adds a claim to the entry, whose claims stay ordered by age. Takes a reference to the rule's set. */
 struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
                         uint64_t token, uint64_t fence);
-/* The first of an entry's claims, oldest first; NULL: it has none, or there is no entry (nothing is known of the
- * key). */
+/* The oldest of an entry's claims; NULL: the entry has none, or `en` is NULL. */
 static inline struct claim *entry_claims(const struct entry *en) {
     return en ? en->claims : NULL;
 }
-/* The first of an entry's contenders; NULL: it has none, or there is no entry. */
+/* The first of an entry's contenders; NULL: the entry has none. */
 static inline struct contender *entry_contender_list(const struct entry *en) {
     return en->contenders ? en->contenders->list : NULL;
 }
@@ -386,15 +388,15 @@ static inline struct tenure *entry_tenures(const struct entry *en) {
 static inline struct key_stats *entry_key_stats(const struct entry *en) {
     return en->contenders ? en->contenders->key_stats : NULL;
 }
-/* The entry's contenders, made if there is none; it goes with the entry. */
+/* The entry's struct contenders, made if there is none. It is freed with the entry. */
 struct contenders *entry_contenders(struct entry *en);
 struct claim *claim_find(const struct entry *en, uint64_t token);
-/* What few claims have, to change it: made if there is none. */
+/* The claim's struct claim_extra, made if there is none. */
 struct claim_extra *claim_extra(struct claim *c);
 static inline uint64_t claim_sighted(const struct claim *c) {
     return c->extra ? c->extra->sighted : 0;
 }
-/* When the renewal of a one-shot client's lock ends; 0: the lock is none of a one-shot client. */
+/* When the renewal of a one-shot client's lock ends; 0: no one-shot client acquired the lock. */
 static inline int64_t claim_one_shot(const struct claim *c) {
     return c->extra ? c->extra->one_shot_ms : 0;
 }
@@ -417,224 +419,228 @@ uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_
 
 /* ---- attribute.c ------------------------------------------------------------------------------ */
 
-/* Whether connections count as shared by the rule, or by what is known of the session alone. */
+/* Whether the session counts as pooled by the rule alone, or because it is overlapped. */
 bool client_shares(const struct lock_rule *rule, bool overlapped);
-/* Whether the claim's session, or what it shares its connections with, may speak for it over others. */
+/* Whether the claim's session is pooled: other sessions of its client may use the claim. */
 bool claim_shared(const struct claim *c);
-/* For how long the release of a lease that has ended is expected, where it stands in others' way. */
+/* For how many ms after its lease's end a pooled session's claim waits for its release. */
 int64_t claim_memory(const struct claim *c);
-/* When the late release of a lease that has ended is not expected any more. */
+/* When (ms) the claim stops waiting for the late release of its ended lease. */
 int64_t claim_deadline(const struct shard *sh, const struct claim *c);
-/* Whether a claim has no say any more. */
+/* Whether the claim can be dropped: its lease has ended, and no release of it is expected any more. */
 bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms);
 bool claim_is_live(const struct claim *c, int64_t now_ms);
-/* Notes that so many refused releases are known of now, or more. Returns whether that is news. */
+/* Notes that at least so many releases of losers were refused during the lease. Returns whether the claim had
+ * counted fewer. */
 bool claim_suspect(struct claim *c, uint32_t suspects);
-/* A release that was its own, perhaps, has been used for an older claim (C3): once its lease is over, its own is
- * expected until then at most. */
+/* C3: a release was counted for an older claim, and was perhaps this claim's. After its lease's end the claim waits
+ * for its release until deadline_ms at most. */
 void claim_expect_until(struct claim *c, int64_t deadline_ms);
 /* Whether a release was refused while the lease was live, and its holder has not extended it since. `suspects`: how
  * many refused releases a script's answer has counted. */
 bool claim_suspicious(const struct claim *c, uint32_t suspects);
-/* The claim with the lease that is live, as far as is known, of this client; NULL: none. */
+/* The client's claim whose lease is live, as far as this proxy knows; NULL: none. */
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
-/* Whether the lease may have been released through another proxy, over another connection of a pool: it made way before
- * its end, and nothing says that its session is one worker's. */
+/* C6: whether the lease may have been released through another proxy, over another connection of a pool. The caller
+ * knows that the lease has ended before its time. A dedicated session's lease has not. */
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
-/* Whether the claim's lease, which its release has not found, may have been released through another proxy, so that the
- * release is meant for a lease that came after it (C6). A lease that is about to end may have ended by itself. */
+/* C6: a release by this claim did not find the claim's lease. Returns whether the lease may have been released
+ * through another proxy, so that the release is meant for a later lease. A lease that is about to end may have expired.
+ */
 bool attribute_made_way(const struct claim *c, int64_t now_ms);
 /* Fills in the plan's claim, token, right and what the session has seen. */
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
-/* Has the plan speak for this claim instead of the one that was chosen, if any. */
+/* Makes the plan use this claim in place of the claim that was chosen, if any. */
 void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms);
-/* Finds (B2) the live lease that makes way for the session's next attempt: a release of it was refused, as far as is
- * known or as `suspects`, a script's count, says, and that release was the holder's. NULL: there is none. The claim
- * stays the entry's. */
+/* B2: finds the live lease that makes way for the session's next attempt, because a refused release of it was the
+ * holder's. `suspects`: how many refused releases a script's answer has counted. NULL: there is no such lease. The
+ * entry owns the claim. */
 struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms);
-/* Whether this is the value that the session, or another whose readings count for it, was shown last. */
+/* Whether the session, or a pooled session whose reads count for it, was shown this value last. */
 bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct workload *f,
                          const struct lock_rule *rule, const char *value, size_t len);
-/* Notes which claims have been sighted by a session that was shown this value. */
+/* A session was shown this value: marks as sighted the claims with this value that the session may use. */
 void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct workload *f,
                         const struct lock_rule *rule, const char *value, size_t len);
 
 /* ---- aftermath.c ------------------------------------------------------------------------------- */
 
-/* What is made of a release over a session whose last attempt was lost, in a workload that is not known. */
+/* C4: the decision about a release over a loser, in a workload of which nothing is known. */
 enum loser_release {
-    LOSER_REFUSED,            /* it is a loser's, or may be */
-    LOSER_BELIEVED,           /* it is a colleague's: the connection is pooled */
-    LOSER_BELIEVED_BY_CHANCE, /* a colleague's too, but it came right behind the loss and proves nothing */
-    LOSER_HELD_BACK           /* there is too little evidence yet: ask again in some ms */
+    LOSER_REFUSED,            /* the release is the loser's own, or may be */
+    LOSER_BELIEVED,           /* the release is the holder's: a pool carries it over the loser's connection */
+    LOSER_BELIEVED_BY_CHANCE, /* the release is the holder's, and is not counted as a crossing */
+    LOSER_HELD_BACK           /* there is too little evidence: the caller asks again in some ms */
 };
 
-/* Whether what came behind lost attempts shows that losers release. c may be NULL. */
+/* D3: whether what followed lost attempts shows that losers release. c may be NULL. */
 bool aftermath_losers_release(const struct workload *f, const struct key_stats *c);
-/* Within how many ms behind a loss a release is the loser's. */
+/* Within how many ms behind a lost attempt a release comes "at once". */
 int64_t aftermath_at_once_ms(const struct peer *p);
-/* Within how many ms behind its session's last command a release comes without a thought. */
+/* Within how many ms behind its session's last command a release comes without any work in between. */
 int64_t aftermath_soon_ms(const struct peer *p);
 /* Notes that an attempt of the session was lost. */
 void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w, int64_t now_ms);
-/* Notes that the session tries again, or has acquired: no release came behind its last loss. */
+/* Notes that the session tries again, or has acquired: its last loss is quiet (D3). */
 void aftermath_tries_again(struct workload *f, struct key_stats *c, const struct peer *p);
-/* Takes out the oldest loss, of which nothing more is expected. */
+/* Drops the oldest loss, and counts it as quiet if no release has followed it. */
 void aftermath_forget(struct workload *f, struct key_stats *c);
-/* Takes out the losses before that time, once it is known what came behind them. */
+/* Drops the losses before `before_ms` that are known to be followed or quiet. */
 void aftermath_tidy(struct workload *f, struct key_stats *c, int64_t before_ms, int64_t now_ms);
-/* Notes a release for a lease of the client's over this session: a second one, where another session's is held back. */
+/* Notes a release by this session. If a release of another session is held back, two releases came for one lease:
+ * losers release (C4). */
 void aftermath_second(struct workload *f, struct key_stats *c, const struct peer *p, int64_t now_ms);
-/* Decides about a release over a loser (w, its contender) that has no claim; `live` is its client's live lease, as far
- * as is known, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. `elsewhere`: other proxies
- * serve such clients, too. */
+/* C4: decides about a release over a loser without a claim. `w` is its contender; `live` is its client's live lease,
+ * as far as this proxy knows, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants.
+ * `elsewhere`: other proxies have given leases to this proxy's clients. */
 enum loser_release aftermath_release(struct workload *f, struct key_stats *c, struct contender *w,
                                      const struct claim *live, bool patient, bool elsewhere, int64_t now_ms);
-/* Counts a lost attempt in a row against a suspicious lease; a lease that is not suspicious ends the row. */
+/* B2: counts a lost attempt against a suspicious lease. A lease that is not suspicious ends the row. */
 void aftermath_row(struct contender *w, const struct claim *live);
-/* Whether so many attempts were lost in a row without a release that the refused one was the holder's. */
+/* B2: whether so many attempts were lost in a row without a release that the refused release was the holder's. */
 bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w);
 /* Notes that a release of a loser was refused on the key, here or at another proxy. */
 void aftermath_refused(struct key_stats *c);
-/* Notes that a refused release was the holder's: the workload's losers do not release. c may be NULL. */
+/* B2: notes that a refused release was the holder's, so that the workload's losers count as quiet. c may be NULL. */
 void aftermath_mistaken(struct workload *f, struct key_stats *c);
 
 /* ---- recognise.c ------------------------------------------------------------------------------ */
 
-/* The value of a hash lock, as claims and contenders have it. The high half is the field's; the low half is its
- * content's, 0 where that is not known. `content` may be NULL. */
+/* The value of a hash lock, as claims and contenders store it. The high half hashes the field's name. The low half
+ * hashes the field's content, and is 0 if that is not known (`content` NULL). */
 uint64_t value_of_field(const struct hash_seed *seed, const char *name, size_t len, const char *content,
                         size_t content_len);
-/* Whether both are of one field; of other values, whether they are the same. */
+/* Whether two values of a hash lock name the same field. Other values: compares their high halves. */
 static inline bool value_same_field(uint64_t a, uint64_t b) {
     return (a ^ b) >> 32 == 0;
 }
 
-/* Whether the claim's lease is one that the session is recognised for (K). `w` is the session's contender on the key,
- * or NULL. */
+/* K: whether the session is recognised for the claim's lease: it knows the lock by its value, and may use the claim.
+ * `w` is the session's contender on the key, or NULL. */
 static inline bool recognised_for(const struct contender *w, const struct claim *c) {
     return w && w->recognised && w->recognised == c->fence && w->peer->client == c->peer->client;
 }
-/* Whether the session has to count as a loser: it is one, or the lease that it was recognised for is forgotten. */
+/* Whether the session was recognised for a lease of which no claim is left, and so counts as a loser again. */
 bool recognised_no_more(const struct entry *en, const struct contender *w);
-/* K1: the session was shown this value, of the lease with this fence (0: not known), or named it. Where it is the value
- * that the session tried to write, and values tell workers apart, the session is recognised. Returns whether it is. */
+/* K1: the session was shown this value of the lease with this fence (0: not known), or named it. If the session
+ * tried to write the same value, and values tell workers apart, the session is recognised. Returns whether it is. */
 bool recognise(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
                uint64_t fence, const char *value, size_t len, int64_t now_ms);
-/* K1 of a hash lock: the session was shown this field, and what it has (NULL: only that it is there). Returns whether
- * the session is recognised. */
+/* K1 of a hash lock: the session was shown this field and its content (NULL: only that the field exists). Returns
+ * whether the session is recognised. */
 bool recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
                      const char *name, size_t len, const char *content, size_t content_len, int64_t now_ms);
 
 /* ---- tenure.c --------------------------------------------------------------------------------- */
 
-/* The session's tenure of the key; NULL: it has none. */
+/* The session's tenure of the key (struct tenure); NULL: it has none. */
 struct tenure *tenure_find(const struct entry *en, const struct peer *p);
-/* Notes that the claim's session has acquired its lease, if a fence names the lock. The session is connected here. */
+/* Starts the tenure of the claim's session, if a fence names the lock and the session is connected to this proxy. */
 void tenure_begin(struct shard *sh, const struct claim *c);
-/* The lease of the claim gets this fence: call it before the claim does. */
+/* Gives the tenure of the claim's lease this fence. To be called before the claim gets it. */
 void tenure_renumber(const struct claim *c, uint64_t fence);
-/* All leases of the key with this fence or a greater one come before it now. */
+/* Gives tenures of the key with this fence or a greater one the number before it. */
 void tenures_push_back(const struct entry *en, uint64_t fence);
-/* Takes a tenure out and frees it; its entry and peer stay, even empty. */
+/* Removes and frees a tenure; its entry and peer stay, even empty. */
 void tenure_remove(struct tenure *t);
 /* Frees the tenures of a session that closes, and entries in which nothing is left. */
 void tenures_leave(struct shard *sh, struct peer *p);
-/* Notes that the session has another identity: what is known of its former workloads does not count any more. */
+/* Notes that the session has another identity: its tenures refer to no workload of the old identity any more. */
 void tenures_identify(struct peer *p);
-/* Whether other sessions of the client than the one that acquired may write under the lease. */
+/* Whether the client's other sessions, too, may write under the lease. */
 bool claim_writes_for_others(const struct claim *c);
 bool tenure_writes_for_others(const struct tenure *t);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 
-/* Decides the plan's data_free, when its claim has been chosen. */
+/* Sets the plan's data_free; its claim has been chosen. */
 void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan);
-/* Decides whether a command may touch data that speaks for the lease which `earlier`, before it in its transaction, may
- * acquire. */
+/* Sets data_free of a command in a transaction that uses the lease which the command `earlier` may acquire. */
 void data_follow(struct lock_plan *plan, const struct lock_plan *earlier);
 
 /* ---- queue.c ---------------------------------------------------------------------------------- */
 
-/* Fills in what the scripts for list locks are told: right and party. */
+/* Sets the plan's right and party for the scripts of list locks. */
 void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan);
-/* Declares dead what a closed session has pushed, unless others of its client are there for it. Returns whether the
- * contender has to stay for that. */
+/* Declares the nodes that a closed session has pushed dead, unless its client's other sessions may own them. Returns
+ * whether the contender must stay because of its nodes. */
 bool queue_leave(struct shard *sh, struct contender *w);
-/* Gives back what a contender holds for its nodes. */
+/* Gives back the reference that a contender holds for its nodes' rule. */
 void queue_forget(struct contender *w);
 
 /* ---- member.c --------------------------------------------------------------------------------- */
 
-/* Goes on with what closed sessions have left. Returns whether there is more. No shard is locked. */
+/* Handles more of the claims and contenders that closed sessions have left. Returns whether some are left. No shard
+ * is locked. */
 bool member_departures(struct lock_engine *e, int64_t now_ms);
 
 /* ---- lease.c ---------------------------------------------------------------------------------- */
 
 enum lease_end {
     LEASE_OVER,  /* its time was up */
-    LEASE_GONE,  /* found to be gone, nobody here knows why */
+    LEASE_GONE,  /* found to be gone, for a reason unknown to this proxy */
     LEASE_TAKEN, /* released or taken over through this proxy */
 };
 
-/* Starts a claim's lease, or changes its end: pttl as the script gave it, at some time since since_ms; `leased` if that
- * is the proxy's own. */
+/* Starts a claim's lease, or changes its end. pttl_ms is the lock's PTTL when the script ran, some time since
+ * since_ms. `leased`: the expiry is the proxy's own. */
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms);
-/* Changes a lease's end to what an answer told to the command with the number `began`. Where another was told meanwhile
- * nobody knows which came first in Redis: the later end is believed, for the holder's sake. Returns whether none
- * was. */
+/* Sets a lease's end from the answer to the command with the number `began`. If another answer has set it since, the
+ * order in Redis is unknown, and the later end is kept, for the holder's sake. Returns whether no other answer had. */
 bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
                 int64_t now_ms);
-/* Ends a claim's lease. The claim stays, for its late release; lease_schedule drops one that has no release to come. */
+/* Ends a claim's lease. The claim stays, for its late release. lease_schedule drops a claim that waits for none. */
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms);
-/* Puts the claim's next deadline into the heap, or drops the claim where it is over; false then. */
+/* Puts the claim's next deadline into the heap. A claim that is over is dropped: false. */
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);
-/* Deals with the leases of an owner that left: incidents, renewal ends, release if the rule wants it. */
+/* Handles a lease whose owner has left: reports it, ends its renewal, and releases it if the rule wants that. */
 void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms);
-/* Whether the client of a closed session has had others open ever since. */
+/* Whether the client of a closed session has had other sessions open ever since. */
 bool client_still_here(const struct peer *p);
-/* Whether somebody is there for whom the lease should be kept. */
+/* Whether a session is open for which the lease should be renewed. */
 bool lease_owner_here(const struct claim *c);
 
-/* Notes that a client has released under a rule, and is expected to release again; who never did is a throttle. */
+/* Notes that a client has released under a rule, and is expected to release again. A client that never did uses the
+ * locks as throttles. */
 void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
 bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
 
 /* ---- one_shot.c -------------------------------------------------------------------------------- */
 
-/* A one-shot client's session has closed. Keeps the locks that it acquired just before without an expiry: marks the
- * peer's claims, and reports each. To be called before anything else is done about what the session leaves. */
+/* A one-shot client's session has closed. Keeps the locks that it acquired just before, without an expiry: marks the
+ * peer's claims, and reports each. To be called before lease_abandon. */
 void one_shot_leaves(struct shard *sh, const struct peer *p, int64_t now_ms);
 
 /* ---- heir.c ------------------------------------------------------------------------------------ */
 
-/* Notes that a session has come to its identity (s->client), or goes from it; in the latter case, whether it closes.
- * Its peers are told next then, and heir_gone at last. No shard is locked. */
+/* heir_come notes that a session has come to its identity (s->client), heir_go that it leaves it; `closes`: it
+ * closes. A session that closes calls heir_peer_closed for its peers next, and heir_gone last. No shard is locked. */
 void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 void heir_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
 void heir_gone(struct lock_engine *e, struct lock_session *s);
-/* Notes that a session was refused a lock: it works under none that it has come back for. */
+/* Notes that a session was refused a lock: it is no successor of a session that has closed. */
 void heir_refused(struct lock_engine *e, const struct peer *p);
-/* Tell of a closed session's peer, before what it leaves is dealt with; when it is freed; and with all of its kind. */
+/* For a closed session's peer: called before its claims are abandoned; before it is freed; before the shard is. */
 void heir_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
 void heir_peer_freed(struct lock_engine *e, struct peer *p);
 void heir_peer_cleared(struct peer *p);
-/* Notes that the owner of a lease has left it. Returns whether it is renewed for who comes in its place. */
+/* Notes that the owner of a lease has left. Returns whether the lease may be renewed for a successor: the session of
+ * the same client that comes in its place. */
 bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms);
-/* The lease of a heritable claim is live after all; is over, or the claim is being freed. An estate without leases
- * takes no heir from another one. */
+/* heir_counts: a heritable claim's lease is live, and counts for its estate. heir_over: the lease has ended, or the
+ * claim is being freed. An estate without live leases gets no successor. */
 void heir_counts(struct shard *sh, struct claim *c);
 void heir_over(struct shard *sh, struct claim *c);
-/* Has the lease of a closed session be renewed for the session of this peer, which has proved to be its owner (K). */
+/* K: the session of this peer has proved to own the lease of a closed session, which is renewed for it from now on.
+ */
 void heir_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms);
-/* Whether somebody has come in the place of the lease's owner. */
+/* Whether a successor of the lease's owner is here. */
 bool heir_attends(const struct claim *c);
-/* Whether the lease is to be renewed for who has come in its owner's place, which is about to be done. Only where
- * heir_attends. */
+/* Whether the lease is to be renewed now for its owner's successor. To be called only if heir_attends. */
 bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms);
-/* Tells the sink, for other proxies, that a lease was left, which ends at until_ms. */
+/* Tells the sink, for other proxies, that the owner has left a lease which ends at until_ms. */
 void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms);
-/* The ms after which to look again whether somebody has come in the owner's place. */
+/* After how many ms to look again for a successor. */
 int64_t heir_look_ms(const struct claim *c);
 
 /* ---- contention.c ------------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
 /*
- * Who waits for which lock: a queue for each name, over all threads, first come, first served.
+ * Sessions that wait for locks: a queue for each lock, over all threads, first come, first served.
  *
  *      attempt, refused ── waiting_join ──> queue ──┬─ waiting_freed, _handover: a release ──> mailbox of the
  *      newcomer ── waiting_join_behind ──> queue ───┘                                          first one's thread
@@ -7,8 +7,9 @@
  *      granted: waiting_leave <── the first one's attempt <── waiting_next <───────────────────────┘
  *      refused: waiting_refused, it keeps its place
  *
- * It decides who asks, and when; who gets the lock is Redis's word. A waiter whose time is over leaves its place behind
- * for a while, and takes it again if it comes back: nobody waits for a place without a waiter.
+ * The queue decides which session asks Redis, and when. Redis decides which session gets the lock. A waiter is an
+ * attempt that waits. A waiter whose time is over leaves its place behind for a while, and its session takes the place
+ * again if it comes back. No waiter waits for a place that is empty.
  *
  * Knows no clock, no sockets and no sessions: times come in, and threads are told through a callback. Every function
  * may be called from any thread, for its own waiters.
@@ -28,21 +29,21 @@
 struct waiting;
 struct waiting_queue; /* private */
 
-/* An attempt that waits. Embedded in what the caller has for it; zeroed, then its first part set, before it joins. */
+/* An attempt that waits. Embedded in a struct of the caller's. Before it joins, the caller zeroes it and sets its
+ * first fields. */
 struct waiter {
-    uint64_t session; /* who waits; its place is kept for it */
-    uint64_t place;   /* in the order of arrival; a kept one is taken instead */
-    uint64_t way;     /* equal for those whose requests go to Redis in the order in which they are sent */
+    uint64_t session; /* that waits; its place is kept for it */
+    uint64_t place;   /* in the order of arrival; a place that is kept for the session replaces it */
+    uint64_t way;     /* equal for waiters whose requests reach Redis in the order in which they are sent */
     unsigned thread;
-    uint8_t yields_ms;         /* waiting_next: somebody at another proxy has waited longer, and tries first: so long it
-                                  waits for that; 0: there is nobody */
+    uint8_t yields_ms; /* waiting_next: a waiter at another proxy has waited longer, and tries first: this waiter
+                          waits so long for it; 0: it need not */
     bool called, mailed, last; /* private */
     int64_t since_ms;
-    const char *who; /* for people; borrowed while it waits */
-    uint64_t fence;  /* of the lease that it has got, before it leaves with WAIT_GRANTED; 0 not known */
-    int64_t look_ms; /* waiting_next: when it is to try if nothing happens before, as waiting_look has said; 0: nobody
-                        has */
-    /* Private, but for `queue`: NULL while it does not wait. */
+    const char *who; /* the client's address and name, for PROXY LOCK; borrowed while it waits */
+    uint64_t fence;  /* of the lease that it has got, set before it leaves with WAIT_GRANTED; 0: not known */
+    int64_t look_ms; /* waiting_next: when it is to try if nothing happens before (waiting_look); 0: not set */
+    /* Private, except that `queue` is NULL while the attempt does not wait. */
     struct waiting_queue *queue;
     struct list_node link, mail;
     struct table_link by_session;
@@ -56,90 +57,91 @@ void waiting_free(struct waiting *t);
 
 /* ---- waiters ------------------------------------------------------------------------------------------- */
 
-/* Has a newcomer wait behind others, without having asked Redis. False: nobody waits who came before it, and it is to
- * ask. `hash` is the key's, equal for equal keys. */
+/* Makes a newcomer wait behind earlier waiters without asking Redis. False: there is no earlier waiter, and the
+ * newcomer is to ask. `hash` is the key's, equal for equal keys. */
 bool waiting_join_behind(struct waiting *t, const struct lock_key *key, uint64_t hash, struct waiter *w,
                          int64_t now_ms);
-/* Has a waiter join whose attempt a lease with this fence has refused. */
+/* Adds a waiter whose attempt was refused by the lease with this fence. */
 enum waiting_joined {
-    JOINED_BEHIND, /* somebody is before it */
-    JOINED_FIRST,  /* it is to try from time to time */
-    JOINED_FREED   /* likewise, and it is known that the lease has been released since: it tries now */
+    JOINED_BEHIND, /* another waiter is before it */
+    JOINED_FIRST,  /* it is the first one, and is to try from time to time */
+    JOINED_FREED   /* it is the first one, and the lease has been released since: it is to try now */
 };
 enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, uint64_t hash, uint64_t fence,
                                  struct waiter *w, int64_t now_ms);
-/* Whether the waiter may try by itself, since it is the first one and none of its queue does. If so, it is trying. */
+/* Whether the waiter may try, because it is the first one and no waiter of its queue is trying. If so, it counts as
+ * trying from now on. */
 bool waiting_try(struct waiting *t, struct waiter *w);
-/* Lets a waiter try whatever its place is, as the last thing it does: it leaves with the answer. It is not called any
- * more, and its place is the next one's. */
+/* Lets a waiter try once more, whatever its place is. It leaves with the answer, is not called any more, and the
+ * waiter behind it counts as the first one. */
 void waiting_try_last(struct waiting *t, struct waiter *w);
-/* The waiter of a session, NULL: it does not wait; and for which lock, borrowed while it does. */
+/* The waiter of a session (NULL: the session does not wait), and the lock of a waiter, borrowed while it waits. */
 struct waiter *waiting_find(struct waiting *t, uint64_t session);
 const struct lock_key *waiting_key(const struct waiter *w);
-/* For how long the next one behind a waiter has waited; -1: there is none. */
+/* For how many ms the next waiter behind this waiter has waited; -1: there is none. */
 int64_t waiting_behind(struct waiting *t, const struct waiter *w, int64_t now_ms);
-/* An attempt's answer tells since when somebody waits for the lock at another proxy; WAITING_NOBODY: nobody does, as
- * far as is known. */
+/* An attempt's answer tells since when a session waits for the lock at another proxy. WAITING_NOBODY: none is known.
+ */
 #define WAITING_NOBODY INT64_MAX
 void waiting_elsewhere(struct waiting *t, struct waiter *w, int64_t since_ms);
-/* Another proxy tells that the lock has been released, and that it is this one's turn: the first waiter tries, if it is
- * this thread's. */
+/* Another proxy has released the lock, and says that it is this proxy's turn. The first waiter tries, if it belongs
+ * to this thread. */
 void waiting_told(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread);
-/* A waiter's attempt was refused by the lease with this fence. Returns whether it tries once more, since a release has
- * been seen meanwhile. */
+/* A waiter's attempt was refused by the lease with this fence. Returns whether it tries once more, because a release
+ * was seen meanwhile. */
 bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence);
-/* Notes when the first waiter is to try if nothing happens before. Whoever takes its place until then keeps to it, so
- * that a lock is looked at as often where the first ones' times end one after the other. */
+/* Notes when the first waiter is to try if nothing happens before. A waiter that becomes the first one until then
+ * tries at that time. A lock is so asked for as often as ever when the first waiters' times end one after the other. */
 void waiting_look(struct waiting *t, struct waiter *w, int64_t look_ms);
-/* Whether the lock was held at a moment since the waiter came, by what others' attempts have found: so it may be
- * refused without having asked. *fence: of the lease that was met last, 0 not known. */
+/* Whether other waiters' attempts have found the lock held since this waiter came, so that it may be refused without
+ * asking Redis. *fence: of the lease that was met last; 0: not known. */
 bool waiting_proves(struct waiting *t, const struct waiter *w, uint64_t *fence);
 
 enum waiting_end {
     WAIT_GRANTED, /* it has the lock */
     WAIT_OVER,    /* its time is over: its place is kept for keep_ms */
-    WAIT_GONE,    /* its client has left, or has been answered otherwise: the next one tries */
+    WAIT_GONE,    /* its client has left, or got another answer: the next waiter tries */
 };
-/* Takes a waiter out of its queue. The one behind it is told. */
+/* Takes a waiter out of its queue, and tells the waiter behind it. */
 void waiting_leave(struct waiting *t, struct waiter *w, enum waiting_end end, int64_t keep_ms, int64_t now_ms);
 
 /* ---- releases ------------------------------------------------------------------------------------------ */
 
-/* A release of the lock is being sent this way by this thread: the first waiter is called to try right behind it, if
- * it is the same thread's and goes the same way. Returns whether it is. If it leaves the lock to somebody who has
- * waited longer at another proxy, *left_ms says for how long it has waited itself; else it is as it was. May be NULL.
- */
+/* This thread is sending a release of the lock this way. If the first waiter belongs to the same thread and the same
+ * way, it is called to try right behind the release. Returns whether it is called. If it leaves the lock to a session
+ * that has waited longer at another proxy, *left_ms is set to how long the first waiter has waited. left_ms may be
+ * NULL. */
 bool waiting_handover(struct waiting *t, const struct lock_key *key, uint64_t hash, unsigned thread, uint64_t way,
                       int64_t now_ms, int64_t *left_ms);
-/* The lock was found free: the lease with this fence (0: not known) and those before it are over. The first waiter is
- * called. `handed`: this was seen coming (waiting_handover), and whoever tries now does so behind the release. */
+/* The lock was found free: the lease with this fence (0: not known) and all earlier ones are over. The first waiter
+ * is called. `handed`: waiting_handover was called for this release, so that a waiter that is trying asks behind it. */
 void waiting_freed(struct waiting *t, const struct lock_key *key, uint64_t hash, uint64_t fence, bool handed);
-/* The next waiter of the thread that is called, or NULL. *tries: it is trying from now on, else it has become the
- * first one and looks after itself; it does so soon if it yields. */
+/* The next waiter of the thread that was called, or NULL. *tries: it is trying from now on. Otherwise it has become
+ * the first one, and tries by itself from time to time, soon if yields_ms is set. */
 struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries);
 
 /* ---- circles ------------------------------------------------------------------------------------------- */
 
-/* Sessions that wait for each other's locks in a circle wait for ever. Finds the circle that a session is in which has
- * joined: who holds what each waits for is asked of the engine. Writes it as text, "WHO waits for KEY since N ms, held
- * by WHO, ...". Returns whether there is one. */
+/* Finds the circle of sessions that wait for each other's locks and that this session, which has joined, belongs to.
+ * The engine tells which session holds each lock. Writes the circle as text, "WHO waits for KEY since N ms, held by
+ * WHO, ...". Returns whether there is one. */
 bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, int64_t now_ms, struct text *out);
 
 /* ---- looking in ---------------------------------------------------------------------------------------- */
 
 struct waiting_view {
     struct lock_key key;
-    size_t count;     /* who waits for it now */
-    int64_t since_ms; /* the one who has waited longest */
+    size_t count;     /* waiters now */
+    int64_t since_ms; /* when the one that has waited longest began */
 };
-/* How many wait, of all locks. */
+/* The number of waiters for all locks. */
 size_t waiting_count(const struct waiting *t);
-/* Who waits for one lock; count 0: nobody. */
+/* The waiters for one lock; count 0: none. */
 struct waiting_view waiting_of(struct waiting *t, const struct lock_key *key, uint64_t hash);
-/* Writes who waits for one lock, in their order, "WHO since N ms; ...", so many at most. */
+/* Writes the waiters for one lock in their order, "WHO since N ms; ...", at most `max`. */
 void waiting_who(struct waiting *t, const struct lock_key *key, uint64_t hash, size_t max, int64_t now_ms,
                  struct text *out);
-/* Calls fn for each lock that somebody waits for, in no order; fn must not call these functions. */
+/* Calls fn for each lock that has waiters, in no order. fn must not call functions of this file. */
 void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg);
 
 #endif
