@@ -1,20 +1,28 @@
--- acquire.lua: SETNX, SET ... NX. Keeps S2 and S5: the caller hears of success only if its attempt is the
--- live lease.
+-- acquire.lua: SETNX, SET ... NX. Keeps S2 and S5: the reply is a success only if the attempt is the live lease.
+--
 -- KEYS  1 lock key   2 its guard record
 -- ARGV  1 attempt   2 identity   3 the value
---       then for SET NX PX or EX:        4 the expiry in ms   5 the guard record's, in ms
---       for SETNX and SET NX alone:      4 the lease to be given, in ms, '' none   5 the guard record's, '' none
---                                        6 'SETNX' or 'SET'
---       for whatever else SET NX knows:  4 the lease, '0' none   5 shape, as in arguments.lua
---                                        6 a claim whose lease is released first, if it is live; of a lease that another
---                                          proxy gave the caller's identity, its fence   7... the command
---       behind the first two, where a refused attempt may wait: for how many ms it has waited, and for how many the one
---       behind it at its proxy has, '' there is none. The longest one's mark is put into the record (waits.lua)
+--       then one of three forms:
+--       SET NX with PX or EX:      4 the expiry in ms   5 the guard record's expiry in ms
+--       SETNX, or SET NX alone:    4 the lease that the lock gets in ms, '' none   5 the guard record's expiry, '' none
+--                                  6 'SETNX' or 'SET'
+--       SET NX with other options, and MSETNX of one key; also to release a lease first:
+--                                  4 the lease in ms, '0' none   5 shape, as in arguments.lua
+--                                  6 a claim whose lease is released first, if it is live; '' none. For a lease that
+--                                    another proxy gave to the caller's identity: its fence   7... the command
+--       The first two forms may have two arguments more, if the attempt may wait when it is refused: for how many ms
+--       it has waited, and for how many ms the next session in its proxy's queue has waited, '' there is none. The one
+--       that keeps waiting is noted in the guard record (waits.lua): the attempt if refused, the next one if granted.
 --
--- The first two are usual. They answer shortly (common.lua) where the lock is free, or somebody else's: one SET asks
--- and acquires. Servers before 7.0 don't know its NX with GET, and take the long way. What is refused behind it undoes
--- it, so that a lock without a guard record never comes of it. What is global is looked up once, an answer's type only
--- where its value leaves it open, and no field is written that need not be: such steps are most of what a lock costs Redis.
+-- The short way: the first two forms, where the lock is free or held by another lease. One SET ... NX GET both asks and
+-- acquires. If Redis then refuses a write to the guard record, the script deletes the key again, so that no lock stands
+-- without its guard record. The answer is a short text (common.lua).
+--
+-- The long way: all else. That includes a repeated attempt, another kind of key, a lock without a valid guard record,
+-- and servers before 7.0, which do not know NX with GET.
+--
+-- The short way is written for few steps, since each costs Redis time for every lock: globals are looked up once, the
+-- type of an answer is checked only where its value leaves it open, and only the fields that are needed are written.
 local argv, redis, sub = ARGV, redis, string.sub
 local key, record, mine, value, kind = KEYS[1], KEYS[2], argv[1], argv[3], #argv
 local pcall, lifetime, waits = redis.pcall, argv[4], kind == 7 or kind == 8
@@ -113,6 +121,6 @@ end
 local answer = command()
 if failed(answer) then return envelope(answer, 'error') end
 if s.value then return envelope(answer, s.token and 'held' or 'foreign', s) end
-if redis.call('EXISTS', lock) == 0 then return envelope(answer, 'free', nil, -2) end -- an expiry in the past
+if redis.call('EXISTS', lock) == 0 then return envelope(answer, 'free', nil, -2) end -- its expiry is in the past
 local own_state, pttl = take(s, value)
 return envelope(answer, 'granted', own_state, pttl)

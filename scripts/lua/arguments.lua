@@ -1,37 +1,43 @@
--- arguments.lua: what a lock script is called with; the build puts it, with common.lua behind it, before each of them or in
--- the place of a line "--@common". acquire.lua and release.lua, of which there are many, have shorter calls of their own
--- and take common.lua alone, at a line "--@functions": they define these locals themselves.
+-- arguments.lua: the arguments of a lock script. The build puts this file, and common.lua after it, before each script,
+-- or in the place of a line "--@common". acquire.lua and release.lua are called most often and have shorter calls of
+-- their own. They define the locals below themselves, and take common.lua alone, at a line "--@functions".
 --
--- KEYS  1 lock key   2 its guard record (a hash in the same slot, see below)
--- ARGV  1 attempt    a fresh token for this very attempt; the lease's token if it acquires
+-- KEYS  1 lock key   2 its guard record (a hash in the same slot, see common.lua)
+-- ARGV  1 attempt    a new token for this attempt; becomes the lease's token if the attempt acquires the lock
 --       2 claim      the token of the claim that the command uses, '' if there is none
 --       3 identity   the caller's client identity
 --       4 proxy      the id of the calling proxy process
---       5 right      'claim'     only the claim's lease may be touched
---                    'adopt'     also one acquired by the same identity through another proxy process
---                    'believe'   also any of the same identity
---                    'suspect'   as 'claim'; a refusal by a lease of the same identity is counted there
---                    'older'     release.lua alone: as 'claim', whose release is expected for ARGV 6 ms more; a refusal by a
---                                lease of the same identity that another proxy gave is noted there, with that time
---                    'spent'     release.lua alone: the claim's lease made way early. As 'claim', and any of the same identity
---                                if another proxy gave it, or did the lock's last release: the claim was released there
---                    'leased'    extend.lua: also one of the same identity whose expiry is the proxy's own
---                    'later'     extend.lua: also any of the same identity, if it ends later by that
---                    'fence'     also one of the same identity whose fence is `read`
---                    'enrol'     as 'claim', and a lock without a guard record that holds what was seen is the claim's
---                    'any'       whoever asks (owner any)
---                    'operator'  PROXY RELEASE
---                    'heir'      renew.lua alone: the lease of `claim`, which another proxy let go of, becomes `attempt`'s
---                    'always'    renew.lua alone: the claim's lease, also if its expiry is the application's own
---                    'look'      renew.lua alone: the claim's lease is not renewed, its guard record follows it
---       6 lease      ms given to a lock that is acquired without an expiry; 0 none
---       7 read       fence of the lease that the caller last read, '0' if it read none or a foreign lock; renew.lua: ms
---                    that the lease had left when its renewal was asked for, '0' not known
---       8 seen       '=' and the value that the caller last read, '' if none is known; before it '*' where what stands there
---                    without a live lease is data for the caller, which it may touch whatever it holds
---       9 at         where the value stands in the command (1 is its name); 0 if it has none
---      10 shape      the reply of a success and of a refusal: 'int' 1 and 0, 'ok' OK and nil, 'nil' nil and nil
---      11... the application's command, as it came
+--       5 right      which leases the command may touch
+--                    'claim'     only the claim's lease
+--                    'adopt'     also a lease of the same identity that was acquired through another proxy process
+--                    'believe'   also any lease of the same identity
+--                    'suspect'   as 'claim'; if a lease of the same identity refuses the command, its guard record
+--                                counts that
+--                    'older'     release.lua: as 'claim'. The claim's lease has ended, and its release is expected for
+--                                ARGV 6 ms more. If a lease of the same identity from another proxy refuses the
+--                                command, its guard record notes that time
+--                    'spent'     release.lua: the claim's lease was released early to make way for another one. As
+--                                'claim', and any lease of the same identity if another proxy gave it, or made the
+--                                lock's last release: the claim was released there
+--                    'leased'    extend.lua: also a lease of the same identity whose expiry was set by the proxy
+--                    'later'     extend.lua: also any lease of the same identity, if the command makes it end later
+--                    'fence'     also the lease of the same identity whose fence is `read`
+--                    'enrol'     as 'claim'; and if a lock without a guard record holds the value in `seen`, it
+--                                becomes the claim's lease
+--                    'any'       any lease (rules with owner any)
+--                    'operator'  any lease (PROXY RELEASE)
+--                    'heir'      renew.lua: the lease of `claim`, which another proxy let go of, becomes `attempt`'s
+--                    'always'    renew.lua: the claim's lease, also if the application set its expiry
+--                    'look'      renew.lua: the claim's lease is not renewed; its guard record follows the lock
+--       6 lease      the expiry in ms of a lock that is acquired without one; 0 none
+--       7 read       the fence of the lease that the caller last read; '0' if it read none, or a foreign lock.
+--                    renew.lua: how many ms the lease had left when its renewal was asked for, '0' not known
+--       8 seen       '=' and the value that the caller last read, or '' if none is known. A '*' before it means: if
+--                    the key holds a value without a live lease, that is data for the caller, and the caller may
+--                    touch it whatever the value
+--       9 at         the index of the value in the command (1 is the command's name); 0 if it has none
+--      10 shape      the reply for a success and for a refusal: 'int' 1 and 0, 'ok' OK and nil, 'nil' nil and nil
+--      11... the application's command, unchanged
 local lock, guard = KEYS[1], KEYS[2]
 local attempt, claim, identity, proxy, right = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local lease, read, seen, at, shape = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9]), ARGV[10]
@@ -40,7 +46,7 @@ local function command()
   return redis.pcall(unpack(ARGV, 11))
 end
 
--- Whether the command (SET) says that the expiry stays as it is.
+-- Whether the command, a SET, has the option KEEPTTL.
 local function keeps_ttl()
   for i = 10 + at + 1, #ARGV do
     if string.lower(ARGV[i]) == 'keepttl' then return true end

@@ -1,41 +1,52 @@
--- common.lua: what all lock scripts share. KEYS and ARGV, and the locals made of them, are arguments.lua's.
+-- common.lua: what the lock scripts share. arguments.lua defines KEYS, ARGV and the locals made of them.
 --
--- Returns {reply, outcome, fence, pttl, owner, flags}:
---   reply    for the application, in the shape that Redis gives for its command
---   outcome  granted   acquired: the attempt is now the live lease (also when repeated)
---            done      carried out on the lease of the claim (or of whoever, by right)
+-- A script returns an envelope {reply, outcome, fence, pttl, owner, flags}:
+--   reply    for the application, in the form of Redis's reply to its command
+--   outcome  granted   acquired: the attempt is now the live lease (also if the attempt is a repeat)
+--            done      carried out on the claim's lease, or on any lease by right
 --            released  carried out, and the lock is free now
---            adopted   carried out on a lease of the same identity made through another proxy
+--            adopted   carried out on a lease of the same identity that is not the claim's
 --            open      carried out on data, or on a foreign lock whose value the caller had read
---            counted   a counter was changed that somebody else holds
+--            counted   the command changed a counter that another session holds
 --            held      refused: another lease is live
---            foreign   refused: a lock without a matching guard record
+--            foreign   refused: the lock has no matching guard record
 --            free      there was no lock, and nothing was done
 --            error     Redis refused the command; nothing was done
---   fence    of the live lease (of the attempt if granted; of the one in the way if held), else 0
---   pttl     the lock key's PTTL afterwards, -1 no expiry, -2 no key, -3 not asked
+--   fence    of the live lease, else 0. If granted, the attempt's; if held, the fence of the lease that refused it
+--   pttl     the lock key's PTTL afterwards: -1 no expiry, -2 no key, -3 not asked
 --   owner    the identity in the guard record of the live lease, else ''
---   flags    of the live lease, added up: 1 its expiry is the proxy's own; 2 its family shares connections; 4 it is the
---            caller's identity's; 8 to 24 so many releases of losers were refused meanwhile, 3 at most; 32 another
---            proxy gave it; 64 times the ms for which the release of an older lease of the identity's was expected, where
---            another proxy has counted one for that lease meanwhile, 1 at least
--- The usual outcomes of acquire.lua and release.lua come as one text that says the same in fewer steps:
---   the fence: granted; 'g' and the fence: granted, leased; 'h', a byte ('0' and the flags), fence: held, and where who asks waits a
---   colon and the ms that the lease has left, '' no end (both may be followed by a colon and for how long somebody has waited
---   at another proxy); 'r', and the fence where the proxy
---   does not know it: released. The proxy knows the reply that belongs to it, the expiry that it has asked for, and who for.
+--   flags    of the live lease, a sum: 1 its expiry was set by the proxy. 2 its workload shares connections. 4 its
+--            owner is the caller's identity. 8 to 24 how many releases of losers it has refused, 3 at most. 32 another
+--            proxy gave it. Multiples of 64: a release at another proxy counted for an older lease of the same identity;
+--            for how many ms more the older lease's release was expected, at least 1
 --
--- Guard record: token fence value kind owner proxy since (value: of a hash lock, its holder's field); leased (the fence,
--- while the expiry is the proxy's own); attempt, reply (the last attempt that released or counted, so that its repeat finds
--- itself done); extra (count.lua); vacant (adopt.lua: the last attempt that found no lock before its script); suspect (the
--- fence, how many releases of losers of the holder's identity were refused, with SUSPECTS_SHIFTED added where another one
--- was counted for an older lease, and the attempt of the last one, with colons between); shifted (until when, in ms of the
--- node's clock, that older lease's release was expected). leased, extra and suspect name the fence that they are said of: a
--- new lease need not undo them. A token's last digit is odd where its family is known to share connections.
+-- The usual outcomes of acquire.lua and release.lua are one short text instead, which takes fewer steps. The proxy
+-- derives the reply from it, and knows the expiry and the caller already.
+--   FENCE           granted
+--   gFENCE          granted, and the proxy set the expiry
+--   hBYTEFENCE      held; BYTE is '0' plus the flags. For a caller that waits, ':' and how many ms the lease has left
+--                   follow ('' if it does not end)
+--   r or rFENCE     released; with the fence if the proxy does not know it
+-- A grant or a refusal may end with ':' and for how many ms a session at another proxy has waited (waits.lua).
 --
--- Rules kept by every script: S2 (a fence only grows), S4 (a refused command changes nothing), and that
--- sending it twice with the same attempt is sending it once.
--- Names in capitals that no script defines are numbers of proxy/lock/script_constants.h.
+-- Fields of the guard record:
+--   token, fence    of the live lease, or of the last one; token is '' after a release
+--   value, kind     what the lock is held with: the string's value, the hash's field, the queue's node
+--   owner, proxy    the client identity, and the proxy process that gave the lease
+--   since           when the lease began, in ms
+--   leased          the fence, while the expiry is the one that the proxy set
+--   attempt, reply  of the last attempt that released or counted: a repeat of it finds itself done
+--   extra           see count.lua
+--   vacant          adopt.lua: the last attempt that found no lock before its script
+--   suspect         FENCE:COUNT:ATTEMPT, where COUNT is how many releases of losers of the holder's identity were
+--                   refused, plus SUSPECTS_SHIFTED if a release was counted for an older lease; ATTEMPT is the last one
+--   shifted         until when the older lease's release was expected, in ms of the node's clock
+-- leased, extra and suspect contain the fence of their lease, so a new lease need not reset them. The last digit of a
+-- token is odd if its workload is known to share connections.
+--
+-- Every script keeps these rules: S2 (a fence only grows), S4 (a refused command changes nothing), and sending a script
+-- twice with the same attempt has the effect of sending it once. The build replaces the names in capitals that no
+-- script defines by the numbers of proxy/lock/script_constants.h.
 
 local function int(n)
   return string.format('%.0f', n)
@@ -45,14 +56,15 @@ local function failed(reply)
   return type(reply) == 'table' and reply.err ~= nil
 end
 
--- Whether the lock still is what the guard record says: its value, or of a hash lock the holder's field.
+-- Whether the lock still holds what the guard record says: the value, or the holder's field of a hash lock.
 local function stands(s)
   if type(s.value) == 'string' then return s.value == s.held end
   return s.kind == 'hash' and redis.pcall('HEXISTS', lock, s.held) == 1
 end
 
--- A list lock is held by its head, until its own end (0 never): the key outlives it for those who wait. s.overdue: the
--- holder's node is still there. Each of those who may be the holder has a token for the lease (list.lua).
+-- A list lock is held by its head until the time in `until` (0: without end). The key lives longer, for the sessions
+-- that wait in the queue. Each session that may be the holder has a token of its own for the lease, in `may`
+-- (list.lua). Sets s.overdue if the lease has ended and the holder's node is still the head.
 local function look_at_list(s, g)
   local head, t = redis.pcall('LINDEX', lock, 0), redis.call('TIME')
   s.list, s.ends = type(head) == 'string', tonumber(redis.call('HGET', guard, 'until') or 0)
@@ -67,14 +79,16 @@ local function look_at_list(s, g)
   end
 end
 
--- What Redis has of the lock. s.value: a string, false (free), or an error table (not a string); s.token: the
--- live lease's token, nil if the lock is free or foreign; s.held: what the guard record says that it is held with.
--- A guard record in the time that it outlives its lease
--- says nothing of a lock that is there: somebody made that one anew, perhaps with the same constant value.
+-- Reads the state of the lock.
+--   s.value   the string; false if there is no key; an error table if the key is not a string
+--   s.token   the live lease's token; nil if the lock is free or foreign
+--   s.held    what the lock is held with, according to the guard record
+-- A guard record outlives its lease. In that time, a lock at the key is not the record's lease: it was made anew,
+-- perhaps with the same constant value.
 local function examine()
   local s = {}
   s.value = redis.pcall('GET', lock)
-  if failed(s.value) and not string.find(s.value.err, 'WRONGTYPE', 1, true) then redis.call('GET', lock) end -- as an error
+  if failed(s.value) and not string.find(s.value.err, 'WRONGTYPE', 1, true) then redis.call('GET', lock) end -- raises it
   local g = redis.call('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply',
     'kind', 'suspect')
   s.last_fence = tonumber(g[2] or 0)
@@ -96,13 +110,13 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- What `suspect` says of the lease with that fence.
+-- Returns the count in `suspect` if it is about the lease with this fence, else 0.
 local function suspects(said, fence)
   local of, n = string.match(said or '', '^(%d+):(%d+):')
   return of == fence and tonumber(n) or 0
 end
 
--- A release is refused, by right 'suspect' or 'older': that goes into the guard record, once for each attempt.
+-- Notes in the guard record that it refused a release by right 'suspect' or 'older'. Each attempt is noted once.
 local function note_refused(s)
   if string.sub(s.suspect or '', -#attempt) == attempt then return end
   local fence = int(s.fence)
@@ -117,23 +131,24 @@ local function note_refused(s)
   redis.pcall('HSET', guard, 'suspect', s.suspect)
 end
 
--- Whether the lock holds what the caller read last.
+-- Whether the lock holds the value that the caller last read.
 local function was_shown(s)
   return type(s.value) == 'string' and (seen == '=' .. s.value or seen == '*=' .. s.value)
 end
 
--- Redisson's read lock is a hash with a field for each reader: some are in it when the one that the guard record knows
--- has left.
+-- Redisson's read lock is a hash with a field for each reader. Other readers may remain after the reader in the guard
+-- record has left.
 local function has_readers(s)
   return type(s.value) == 'table' and redis.pcall('HGET', lock, 'mode') == 'read' and redis.call('PTTL', lock) >= 0
 end
 
--- Whether what stands there is nobody's lock for the caller. A queue's nodes are their owners'.
+-- Whether the key holds data that is no lock for the caller. The nodes of a queue belong to their owners and are never
+-- data.
 local function is_data(s)
   return s.value and not s.token and not s.list and string.sub(seen, 1, 1) == '*' and not has_readers(s)
 end
 
--- 'done', 'adopted', 'open' where the caller may touch the lock, else false and 'held' or 'foreign'.
+-- Returns 'done', 'adopted' or 'open' if the caller may touch the lock; otherwise false, and 'held' or 'foreign'.
 local function may_touch(s)
   if s.token then
     if s.token == claim or right == 'any' or right == 'operator' then return 'done' end
@@ -159,15 +174,17 @@ local function refusal()
   if shape == 'int' then return 0 else return false end
 end
 
--- Why Redis takes no writes at present: it is a replica, its disk or its memory is full, replicas are missing.
+-- Whether an error says that Redis takes no writes now: it is a replica, its disk or memory is full, or replicas are
+-- missing.
 local function takes_no_writes(why)
   for _, word in ipairs({'READONLY', 'MISCONF', 'OOM', 'NOREPLICAS'}) do
     if string.find(why, word, 1, true) then return true end
   end
 end
 
--- Before a refusal: where Redis takes no writes, the application hears that, as an error in Redis's words. Nobody has such
--- a field. Who may not delete fields has no list locks, and hears the refusal.
+-- Called before a refusal. If Redis takes no writes now, the application gets Redis's error instead of the refusal. The
+-- HDEL changes nothing: no guard record has a field ''. A user without the right to HDEL gets the refusal; such a user
+-- has no list locks, whose scripts need HDEL.
 local function ask_to_write()
   local answer = redis.pcall('HDEL', guard, '')
   if failed(answer) and takes_no_writes(answer.err) then redis.call('HDEL', guard, '') end
@@ -196,8 +213,7 @@ local function envelope(reply, outcome, s, pttl)
   return {reply, outcome, s and s.fence or 0, pttl or -3, s and s.owner or '', flags(s)}
 end
 
--- Sets the guard record's end after the lock's own, and gives the lock the rule's lease if it has no end.
--- Returns the lock's PTTL.
+-- Gives the lock the rule's lease if it has no expiry. Returns its PTTL, and whether it got the lease.
 local function bound()
   local pttl = redis.call('PTTL', lock)
   local leased = pttl == -1 and lease > 0
@@ -208,7 +224,8 @@ local function bound()
   return pttl, leased
 end
 
--- A lock that outlives civilisation has a guard record without an end: its sum may be none that PEXPIRE takes.
+-- Has the guard record end after the lock. If the lock ends so late that the sum is too large for PEXPIRE, the guard
+-- record gets no expiry.
 local function keep_guard(pttl)
   if pttl >= 0 and pttl < 9e15 then
     redis.call('PEXPIRE', guard, int(pttl + GUARD_OUTLIVES_MS))
@@ -217,26 +234,26 @@ local function keep_guard(pttl)
   end
 end
 
--- Before a command that may acquire or change the lock: does to the guard record what will have to be done afterwards, and
--- leaves it as it is. A user who has not the rights for it gets the error now, and no lock comes of it that the proxy does
--- not know.
--- Redis looks at its memory until a script has written something. `frees`: the command is none that Redis refuses when
--- that is full, and so the guard record may be written.
+-- Called before a command that may acquire or change the lock. It tries on the guard record the commands that must
+-- succeed afterwards, and leaves the record as it was. If the user lacks a right, the error comes here, and no lock
+-- comes into being that the proxy does not know. Redis checks its memory limit only until a script's first write, so
+-- the first write here is one that Redis refuses when memory is full. `frees`: the caller's command is one that Redis
+-- allows even then, so the guard record must be writable too.
 local function secure(s, frees)
   redis.call('TIME')
   local there = redis.call('EXISTS', lock) == 1
-  if not frees then redis.call('SET', lock, '', there and 'NX' or 'XX') end -- nothing
+  if not frees then redis.call('SET', lock, '', there and 'NX' or 'XX') end -- changes nothing
   if not s.value then redis.call('PEXPIRE', lock, 1) end
   local ends = redis.call('PTTL', guard)
   if ends > 0 then redis.call('PEXPIRE', guard, ends) else redis.call('PERSIST', guard) end
   redis.call('HSET', guard, 'kind', s.kind or '')
   redis.call('PERSIST', guard)
-  redis.call('PEXPIRE', guard, ends == -2 and 0 or math.max(ends, 1)) -- 0: there was none, and there is none again
+  redis.call('PEXPIRE', guard, ends == -2 and 0 or math.max(ends, 1)) -- 0 deletes it: there was no guard record
   if ends == -1 then redis.call('PERSIST', guard) end
 end
 
--- Makes `token` the live lease of the lock, which holds `value` now. `same`: a fence that it shares with others, taken
--- with them. Returns its state and PTTL.
+-- Makes `token` the live lease of the lock, which holds `value` now. `same`: a fence that several locks share because
+-- they are acquired together. Returns the lease's state and the lock's PTTL.
 local function own(s, token, value, kind, same)
   local pttl, leased = bound()
   local t = redis.call('TIME')
@@ -252,9 +269,10 @@ local function take(s, value, kind)
   return own(s, attempt, value, kind)
 end
 
--- The lock as it stands. By right 'enrol' it was acquired as it came, while its rule was in audit: this proxy saw the
--- claim granted, and while what it wrote still stands, the claim's lease begins now. The guard record of an earlier lease
--- says nothing against it: this proxy numbers its tokens, and saw that one end.
+-- Reads the state of the lock, and carries out right 'enrol'. That right is for a lock that was acquired while its rule
+-- was in audit: the command ran unchanged, and this proxy saw the claim succeed. While the value still stands, the
+-- claim's lease begins now. The guard record of an earlier lease of this proxy does not prevent that: the proxy numbers
+-- its tokens, and has seen that lease end.
 local function look()
   local s = examine()
   if right ~= 'enrol' or type(s.value) ~= 'string' or seen ~= '=' .. s.value then return s end
@@ -264,13 +282,14 @@ local function look()
   return examine()
 end
 
--- A foreign lock was changed: it must not come to look like the lease of an old guard record.
+-- Called after a foreign lock was changed. Its new value may equal the value in an old guard record, so the record's
+-- token is removed.
 local function disown(s)
   if s.stale_token then redis.call('HSET', guard, 'token', '') end
 end
 
--- The lock was changed within its lease: the guard record follows. A value set anew is all the holder's. What is no
--- lease's gets no expiry.
+-- Called after a command has changed the lock within its lease: updates the guard record, and returns the PTTL. `anew`:
+-- the command replaced the whole value, which is all the holder's then. A key without a lease gets no expiry.
 local function follow(s, value, anew)
   if s.token then
     local pttl, leased = bound()
@@ -286,7 +305,8 @@ local function follow(s, value, anew)
   return redis.call('PTTL', lock)
 end
 
--- The lock is free now; its fence and the attempt's reply are remembered for a while.
+-- Called when the lock is free. The guard record keeps the fence, and the attempt's reply for a repeat, for
+-- GUARD_OUTLIVES_MS.
 local function forget(s, reply)
   redis.call('HSET', guard, 'token', '', 'attempt', attempt, 'reply', reply)
   redis.call('PEXPIRE', guard, GUARD_OUTLIVES_MS)

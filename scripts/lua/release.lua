@@ -1,15 +1,23 @@
--- release.lua: DEL, UNLINK, GETDEL, PROXY RELEASE (right 'operator').
--- Holder: releases. Data: as Redis. Anybody else: 0 or nil. Of a list lock only the head goes. S1, S4, L2.
+-- release.lua: DEL, UNLINK, GETDEL, and PROXY RELEASE (right 'operator'). Keeps S1, S4, L2. If the caller is the
+-- holder, the lock is released. On data the command runs as on Redis. Otherwise it is refused with 0 or nil. Of a list
+-- lock only the head is removed.
+--
 -- KEYS  1 lock key   2 its guard record
 -- ARGV  1 attempt   2 claim
---       then, unless it is DEL, the proxy knows the claim's fence, the right is 'claim' and nothing was seen:
+--       No more, if the command is DEL, the proxy knows the claim's fence, the right is 'claim' and `seen` is ''. Else:
 --       3 the command's name, in capitals
---       and unless the last two are so: 4 right   5 identity   6 lease, by right 'fence' read   7 seen (arguments.lua)
---       and where others may wait for the lock: 8 the database, on a cluster ''; where the one who has waited longest does so
---       at another proxy (waits.lua), that is told, on a cluster over the channel of the lock's slot, if the node knows such
---       and where this proxy has somebody who leaves the lock to that one: 9 for how many ms he has waited
+--       No more, if the right is 'claim' and `seen` is ''. Else:
+--       4 right   5 identity   6 lease; by right 'fence', read   7 seen (all as in arguments.lua)
+--       Under a rule with `wait`, all arguments above, and:
+--       8 the database, '' on a cluster
+--       9 only if this proxy leaves the lock to another proxy: for how many ms its longest waiting session has waited
 --
--- The usual case, the holder's own release, is answered shortly (common.lua), in few steps (acquire.lua).
+-- Under a rule with `wait`, if the session that has waited longest is at another proxy (waits.lua), the script
+-- publishes the release. On a cluster it uses the sharded channel of the lock's slot, if the node knows sharded
+-- channels.
+--
+-- The short way: the holder releases its own live lease, a string. It takes few steps and answers with a short text
+-- (common.lua). The long way: all else.
 local argv, redis = ARGV, redis
 local key, record, attempt, claim, call, name = KEYS[1], KEYS[2], argv[1], argv[2], redis.call, argv[3] or 'DEL'
 local tell
@@ -23,7 +31,7 @@ if argv[8] then
     local proxy = type(waits) == 'string' and string.match(waits, '^%d+:%d+:([^,]*)')
     if not proxy or proxy == own then return end
     local channel, text = 'lockkeeper-freed', proxy .. ' ' .. (argv[8] == '' and '0' or argv[8]) .. ' ' .. key
-    if argv[8] == '' then -- lockkeeper:{TAG}:KEY, lockkeeper-freed:{TAG}
+    if argv[8] == '' then -- the record is lockkeeper:{TAG}:KEY, the channel lockkeeper-freed:{TAG}
       local answer = redis.pcall('SPUBLISH', channel .. string.sub(record, 11, -#key - 2), text)
       if type(answer) == 'number' or not string.find(answer.err, 'nknown', 1, true) then return end
     end
@@ -32,13 +40,14 @@ if argv[8] then
 end
 local held = claim ~= '' and redis.pcall('GET', key)
 if held and type(held) == 'string' then
-  local g -- a repeat doesn't find its claim's token any more
+  local g -- a repeated release finds that the token is gone, and goes the long way
   if argv[3] then g = call('HMGET', record, 'token', 'value', 'fence')
   else g = call('HMGET', record, 'token', 'value') end
-  -- LT: not where the record outlives its lease already. Servers before 7.0 don't know it, and take the long way.
+  -- LT succeeds only if the lease is live: after its end, the record has less than GUARD_OUTLIVES_MS left. Servers
+  -- before 7.0 do not know LT, and go the long way.
   if g[1] == claim and g[2] == held and redis.pcall('PEXPIRE', record, 'GUARD_OUTLIVES_MS', 'LT') == 1 then
     local answer = redis.pcall(name, key)
-    if answer ~= 1 and type(answer) == 'table' then -- refused: the record ends after the lock again
+    if answer ~= 1 and type(answer) == 'table' then -- refused: give the record its expiry back
       local left = call('PTTL', key)
       if left >= 0 and left < 9e15 then call('PEXPIRE', record, string.format('%.0f', left + GUARD_OUTLIVES_MS))
       else call('PERSIST', record) end
@@ -61,7 +70,7 @@ local shape = name == 'GETDEL' and 'nil' or 'int'
 --@functions
 --@list
 local s = look()
-if s.attempt == attempt and s.token ~= attempt then -- repeated; somebody else may have the lock by now
+if s.attempt == attempt and s.token ~= attempt then -- a repeat; another lease may be live by now
   return envelope(shape == 'int' and 1 or s.reply, 'released', nil, -2)
 end
 local how, why = false, 'free'
@@ -73,14 +82,14 @@ if not how then
   return envelope(refusal(), why, s)
 end
 if s.list and shape == 'nil' then return envelope(redis.pcall('GETDEL', lock), 'error') end
-if s.list then -- those who wait keep their places
+if s.list then -- the sessions that wait keep their places
   local fence = s.fence or 0
   remove_head(s, '1')
   return {1, how == 'done' and 'released' or how, fence, -2, s.owner or '', 0, lost, lost_owner, ''}
 end
 secure(s, true)
--- Redisson's read lock is a hash with a field for each reader, and one more: the others go on reading. Where no lease is
--- live, the record's kind says nothing of the lock.
+-- Redisson's read lock is a hash with a field for each reader, and one for the mode. Other readers go on reading, so
+-- only the holder's field is deleted. Without a live lease, the record's `kind` says nothing about the lock.
 local readable = s.token and shape == 'int' and s.kind == 'hash' and right ~= 'operator'
 local reads = readable and redis.call('HGET', lock, 'mode') == 'read'
 if reads and redis.call('HLEN', lock) > 2 then

@@ -1,13 +1,13 @@
 /*
- * A lock script's call: its memory from a command to the reply, and the envelope that comes back.
+ * The call of a lock script: its memory, from the command to the reply, and the envelope that the script answers.
  *
- *      words of the command ──> EVALSHA sha 2 KEY GUARD arguments... (words.c) ──> node
- *      client's reply <── first element of the envelope <── {reply, outcome, fence, pttl, owner, leased}
+ *      arguments of the command ──> EVALSHA sha 2 KEY GUARD arguments... (words.c) ──> node
+ *      client's reply <── first element of the envelope <── {reply, outcome, fence, pttl, owner, flags}
  *                                                             (and three more for list locks: list.lua)
  *
- * The first element goes to the client as the bytes that Redis sent; the usual outcomes come as a short text, to which
- * the client's reply is made here. Decides nothing: that is the engine's, and the scripts'. Which command becomes which
- * script is its callers'.
+ * The client gets the first element as the bytes that Redis sent. For the usual outcomes the script answers a short
+ * text, and the client's reply is made here. This file decides nothing: the engine and the scripts do. The callers
+ * choose the script for a command.
  */
 #include <stdio.h>
 #include <string.h>
@@ -134,7 +134,7 @@ const struct session_room locks_room = {
 
 /* ---- the envelope ------------------------------------------------------------------------------ */
 
-/* Reads a fence, of which nearly all have 16 digits. False: it is none. */
+/* Reads a fence; nearly all fences have 16 digits. Returns false if the bytes are no number. */
 static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
     uint64_t words[2], high, low;
     if (end - p == sizeof(words)) {
@@ -154,13 +154,13 @@ static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
     return true;
 }
 
-/* The expiry that an attempt has asked for, or been given; PTTL_NONE. */
+/* Returns the expiry that an attempt asked for, or that its rule gives; PTTL_NONE: none. */
 static int64_t expiry_asked(const struct lock_call *l) {
     int64_t ms = l->expiry_ms ? l->expiry_ms : l->plan.rule->lease_ms;
     return ms > 0 ? ms : PTTL_NONE;
 }
 
-/* Reads the sixth element of an envelope, as common.lua's flags has it. */
+/* Reads the flags of an envelope, as the function flags in common.lua computes them. */
 static inline void read_flags(uint64_t flags, struct lock_result *r) {
     r->leased = flags & 1;
     r->pooled = flags >> 1 & 1;
@@ -170,8 +170,9 @@ static inline void read_flags(uint64_t flags, struct lock_result *r) {
     r->shifted_ms = (int64_t)(flags >> 6);
 }
 
-/* Reads what an attempt that may wait is told behind the fence, from the colon on: of a lease that has refused it the
- * time that it has left (PTTL_NONE: no end); and for how long somebody has waited at another proxy. */
+/* Reads the part of a short text behind the fence, from the colon on; only an attempt that may wait gets it. A refusal
+ * says how long the lease lasts (PTTL_NONE: it does not end). Both outcomes may say for how long a session at another
+ * proxy has waited. */
 static __attribute__((noinline)) void read_more(const char *colon, const char *end, struct lock_result *r) {
     const char *p = colon + 1;
     int64_t ms;
@@ -183,7 +184,7 @@ static __attribute__((noinline)) void read_more(const char *colon, const char *e
     r->waits_ms = p < end && resp_integer(p, (size_t)(end - p), &ms) ? ms : 0;
 }
 
-/* Reads a text that begins with 'h'. */
+/* Reads a short text that begins with 'h'. */
 static __attribute__((noinline)) bool read_held(const char *p, const char *end, struct lock_result *r) {
     if (end - p < 3)
         return false;
@@ -196,7 +197,7 @@ static __attribute__((noinline)) bool read_held(const char *p, const char *end, 
     return read_fence(p + 2, colon ? colon : end, &r->fence);
 }
 
-/* Reads the text of a grant that says more than its fence. */
+/* Reads the short text of a grant that has more than a fence. */
 static __attribute__((noinline)) bool read_granted(const char *p, const char *end, struct lock_result *r) {
     const char *colon = memchr(p, ':', (size_t)(end - p));
     if (!colon)
@@ -209,7 +210,7 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
     const char *end = data + len - 2, *p = data + 4;
     if (len < 7)
         return false;
-    if (*p == '\n') /* behind a length of two digits; one has been passed already */
+    if (*p == '\n') /* the length had two digits */
         p++;
     else if (p[-1] != '\n')
         return false;
@@ -229,7 +230,7 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
     return read_granted(p, end, r);
 }
 
-/* The reply of Redis where the outcome came as a short text. */
+/* Returns the reply that Redis would give, where the script answered a short text. */
 inline const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len) {
     bool done = outcome != LOCK_HELD, number = !l || l->shape == SHAPE_INT;
     *len = number ? 4 : 5;
@@ -280,16 +281,17 @@ bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len,
     return lock_outcome_parse(fields[0].str, fields[0].len, &r->outcome);
 }
 
-/* The value that the command left or showed, for sightings. */
+/* Sets the values in the result that the command left at the key, or that its reply shows to the session. */
 static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
     enum lock_verb verb = l->plan.verb;
     struct resp_item item;
     const char *p = e->reply;
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
-    bool counts = (verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN) && !l->value; /* a hash lock has a field instead */
+    bool counts =
+        (verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN) && !l->value; /* for a hash lock, the value is a field */
     bool shows = lock_verb_is(verb, VERB_SHOWS) || counts;
     bool answers = refused && (verb == LOCK_SWAP || (verb == LOCK_ACQUIRE && l->shape == SHAPE_NIL));
-    if (verb == LOCK_QUEUE_READ) { /* the envelope says which node the lease is for; LPOS names one */
+    if (verb == LOCK_QUEUE_READ) { /* the envelope names the node of the lease; the command, LPOS, names a node too */
         e->result.shown = l->value;
         e->result.shown_len = l->value_len;
         return;
@@ -310,7 +312,7 @@ void lock_failed_outcome(const struct call_end *end, struct lock_result *result)
         result->outcome = LOCK_ERROR;
 }
 
-/* Answers PROXY TOKEN, which wants the fence alone. */
+/* Answers PROXY TOKEN with the fence alone. */
 static void answer_token(const struct session *s, struct lock_envelope *e, char *out) {
     e->reply = out;
     if (e->result.outcome == LOCK_DONE || e->result.outcome == LOCK_ADOPTED)
@@ -330,8 +332,8 @@ static void add_number(struct text *t, const char *name, uint64_t number) {
     text_commit(t, resp_header_write(at, ':', (int64_t)number));
 }
 
-/* Answers PROXY LOCK: what the script says, whose connection holds the lock, and who waits for it here. A map in
- * RESP3. */
+/* Answers PROXY LOCK. Adds to the script's pairs the connection that holds the lock, and the sessions that wait for it
+ * at this proxy. The reply is a map in RESP3. */
 static void answer_map(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
     enum { WAITERS_SHOWN = 32, ADDED = 3 };
     const struct proxy_shared *shared = w->shared;
@@ -359,7 +361,8 @@ static void answer_map(struct worker *w, const struct lock_call *l, struct lock_
     e->reply_len = t->len;
 }
 
-/* Answers a number that came as text: a script's are not exact beyond 53 bits. */
+/* Turns a number that came as text into an integer reply. A script answers text where the number needs more than 53
+ * bits. */
 static void answer_number(const struct lock_call *l, struct lock_envelope *e, char *out) {
     struct resp_item item;
     const char *p = e->reply;
@@ -373,20 +376,20 @@ static void answer_number(const struct lock_call *l, struct lock_envelope *e, ch
     e->reply_len = item.len + 3;
 }
 
-/* Answers that there is no array as RESP2 does it, which a script can't say. */
+/* In RESP2, a script cannot answer a null array: it is put in here. */
 static void answer_array(const struct lock_call *l, struct lock_envelope *e) {
     if (l->shape == SHAPE_ARRAY && e->reply_len == 5 && memcmp(e->reply, "$-1\r\n", 5) == 0)
         e->reply = "*-1\r\n";
 }
 
-/* The error for the client: the upstream's, or that the node's answer is no envelope. */
+/* Returns the client's error: the upstream's, or an error of its own if the node's answer is no envelope. */
 static const char *script_error(const struct call_end *end, const struct lock_result *result) {
     if (end->error || result->outcome != LOCK_UNKNOWN)
         return end->error;
     return "UPSTREAM a node's answer to a lock script makes no sense; the outcome of the request is unknown";
 }
 
-/* Has the engine called in time for a lease that the proxy has to renew, and that may be due before the engine's next
+/* Has the engine called in time to renew a new lease. Without this, the renewal might be due before the engine's next
  * turn. */
 static void worker_lease_changed(struct worker *w, const struct lock_rule *rule, const struct lock_result *result) {
     if (result->pttl_ms > 0 && (result->leased || rule->renew == LOCK_RENEW_ALWAYS))
@@ -414,8 +417,8 @@ inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l
     lock_drop(w, l);
 }
 
-/* Has the engine learn of all lock keys of a clobbering command, whose calls are a ring with the first one as its
- * head. */
+/* Tells the engine the result for each lock key of a clobbering command. The calls form a ring that begins with
+ * `first`. */
 static void clobber_learnt(struct worker *w, struct session *s, struct lock_call *first,
                            const struct lock_result *result) {
     for (struct list_node *n = &first->link, *next; n; n = next) {
@@ -427,15 +430,16 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
         each.value_len = l->value_len;
         bool refused = each.outcome == LOCK_HELD || each.outcome == LOCK_FOREIGN;
         if (refused && l != first)
-            each.outcome = LOCK_NOT_SENT; /* one incident for one command */
+            each.outcome = LOCK_NOT_SENT; /* so that one command makes one incident */
         if (each.outcome == LOCK_GRANTED)
             worker_lease_changed(w, l->plan.rule, &each);
         lock_learnt(w, s, l, &each);
     }
 }
 
-/* Answers a refused swap. The script knows one reading, and the client's sessions may have had others: an answer that
- * one of them would take for success can't be given. */
+/* Answers a refused swap. The script compares with the value that one session read, but other sessions of the client
+ * may have read other values. If the present value would look like a success to one of them, the reply is LOCKED
+ * instead. */
 static void answer_swap(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
     static const char LOCKED[] = "-LOCKED the lock is held; nothing was changed\r\n";
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
@@ -452,8 +456,8 @@ void lock_note_time(struct worker *w, const struct lock_call *l) {
         histogram_note(&w->lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
 }
 
-/* Ends a call the usual way, by the short text of a command on one lock. False: it is another. It earns 4 % of the
- * bound on acquire and release. */
+/* Ends a call whose script answered a short text. Returns false if the answer is another one. This path saves 4 % of
+ * the bound on acquire and release. */
 static inline bool finish_short(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                                 struct call_end *out) {
     struct lock_result r = {.value = l->value, .value_len = l->value_len};
@@ -512,8 +516,9 @@ inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l
         finish_long(w, s, l, end, out, answer);
 }
 
-/* Sends a refused release once more, which asks whether another proxy has released its lease. A release behind which a
- * waiter's attempt was sent is answered: that attempt was refused by the same lease. False: it is answered. */
+/* Sends a refused release once more, to ask whether the lease was released through another proxy. Returns false if the
+ * refusal stands. If a waiting session's attempt was sent behind the release, the refusal stands: the same lease has
+ * refused that attempt. */
 static bool release_again(struct call *c, struct lock_call *l, const struct lock_envelope *e) {
     struct worker *w = c->request->worker;
     if (l->handed || !engine_again(w->shared->engine, &l->plan, &e->result, worker_now(w)))
@@ -524,8 +529,8 @@ static bool release_again(struct call *c, struct lock_call *l, const struct lock
     return true;
 }
 
-/* Sends a refused attempt once more, and with it the release of the lease that stands in its way; or holds it, where
- * its rule says so. False: it is answered. */
+/* Sends a refused attempt once more, together with the release of the lease that refused it; or lets it wait, if its
+ * rule says so. Returns false if the refusal is the client's reply. */
 static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_call *l, const struct call_end *end) {
     struct lock_envelope e;
     struct worker *w = c->request->worker;
@@ -542,7 +547,7 @@ static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_
     return true;
 }
 
-/* Whether an attempt may have been refused by a lease that is live: most answers are none. */
+/* Whether a live lease may have refused the call. A cheap test, since most answers are no refusals. */
 static inline bool may_be_refused(const struct lock_call *l, const struct call_end *end) {
     return l->again && !end->error && end->len > 6 &&
            (end->reply[0] == '*' || end->reply[4] == 'h' || end->reply[5] == 'h');
@@ -624,7 +629,7 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
     if (acquirer)
         engine_follow(s->worker->shared->engine, &l->plan, acquirer, worker_now(s->worker));
     list_append(&queue->calls, &l->queued);
-    l->begun = 0; /* it waits for EXEC */
+    l->begun = 0; /* the time until EXEC is not the node's */
 }
 
 void lock_undone(struct lock_call *l) {

@@ -1,5 +1,5 @@
 /*
- * Fenced data: whether who writes it has lost the lock that it is written under.
+ * Fenced data: whether a session that writes the data has lost the lock of the data.
  *
  *      SET stock:1 5 ──> fence stock:* by lock:stock:* ──> the session's lease on lock:stock:1 ──┬─ none: as it came
  *                                                                                              └─ a fence
@@ -7,11 +7,11 @@
  *      the client's reply <── the command's, if the guard record has no greater fence <── fence.lua <──┘
  *                         <── FENCED, and nothing was written, if it has one
  *
- * Where the lock is in another slot of a cluster, its guard record is looked at first (remote_lock.c), and fence.lua
- * asks the watermark beside the data.
+ * If the lock is in another slot of a cluster, its guard record is read first (remote_lock.c), and fence.lua compares
+ * with the watermark in the slot of the data.
  *
- * Under `mode audit` the write goes on as it came, and a late one is recorded, by what this process knows of the lock.
- * What is enforced is asked for in Redis, in one step with the write.
+ * Under `mode audit` the write is sent unchanged. A late write is recorded, according to what this process knows of the
+ * lock. Under an enforced fence, Redis checks the lock in one step with the write.
  */
 #include <string.h>
 
@@ -32,14 +32,14 @@ enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, A
 
 /* ---- what is written ------------------------------------------------------------------------------- */
 
-/* Whether the request writes anything; an application's script is taken to. */
+/* Whether the request may write. A script of the application is assumed to write. */
 static bool writes(const struct request_class *k) {
     if (k->command->id == COMMAND_GETEX && k->request->argc == 2)
         return false;
     return script_is(k->command) || (k->command->flags & COMMAND_WRITE);
 }
 
-/* Whether the request writes the key at argument `at`. What stores a result only reads its sources. */
+/* Whether the request writes the key at argument `at`. A command that stores a result only reads its source keys. */
 static bool writes_key(const struct request_class *k, uint32_t at) {
     enum lock_row_keys replaces = lock_row_of(k->command)->replaces;
     if (replaces != REPLACES_FIRST && replaces != REPLACES_SECOND && replaces != REPLACES_STORE)
@@ -52,14 +52,14 @@ static bool writes_key(const struct request_class *k, uint32_t at) {
     return false;
 }
 
-/* A key that is fenced, and its lock. */
+/* A fenced key, and its lock. */
 struct fenced {
-    const struct lock_rule *rule; /* the fence; NULL: the key is none */
+    const struct lock_rule *rule; /* the fence; NULL: the key has none */
     struct lock_key key, lock;
     char *name, inside[NAME_INSIDE];
 };
 
-/* Finds the database that a MOVE writes to besides the session's. */
+/* Finds the second database that a MOVE writes to. */
 static bool moves_to(const struct request_class *k, uint32_t *db) {
     size_t len;
     int64_t n;
@@ -67,12 +67,12 @@ static bool moves_to(const struct request_class *k, uint32_t *db) {
         return false;
     const char *number = request_arg(k->request, k->bytes, 2, &len);
     if (!resp_integer(number, len, &n) || n < 0 || n > INT32_MAX)
-        return false; /* Redis says so */
+        return false; /* Redis answers the error */
     *db = (uint32_t)n;
     return true;
 }
 
-/* Finds the fence of key i, if the request writes it. fenced_clear afterwards. */
+/* Finds the fence of key i, if the request writes the key. The caller calls fenced_clear afterwards. */
 static bool fenced_find(struct fenced *f, struct session *s, const struct request_class *k, size_t i) {
     uint32_t db = session_db(s);
     size_t len;
@@ -107,7 +107,7 @@ static void command_text(const struct request_class *k, char out[LOCK_COMMAND_MA
     out[i] = '\0';
 }
 
-/* Records a late write, with what was done. */
+/* Records a late write. `done` says what the proxy has done with it. */
 static void late_note(struct session *s, const struct request_class *k, const struct fenced *f,
                       const struct lock_writing *w, const char *done) {
     char command[LOCK_COMMAND_MAX], who[SESSION_ADDRESS_MAX + 72];
@@ -144,16 +144,16 @@ void fence_audit(struct session *s, const struct request_class *k) {
 
 /* ---- what is enforced ------------------------------------------------------------------------------- */
 
-/* Whether a request that can be checked goes inside of a script, and its reply comes back as it is: BITFIELD's numbers
- * are not exact there, code can't be in it, a long one is too long, and of some nobody knows what they answer. */
+/* Whether a request that can be checked may run inside a script. A script would round the numbers of BITFIELD, cannot
+ * run code, takes a limited number of arguments, and cannot pass on the replies of unknown commands safely. */
 static bool in_script(const struct request_class *k) {
     const struct command *c = k->command;
     return c->need == NEED_KEY && c->id != COMMAND_UNKNOWN && c->id != COMMAND_BITFIELD &&
            !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= SPOKEN_WORDS_MAX && k->key_count <= SPOKEN_WORDS_MAX;
 }
 
-/* Whether the request can be checked. MOVE and COPY with DB write where another lock counts; MIGRATE and PFDEBUG are
- * for operators. */
+/* Whether the request can be checked. MOVE, and COPY with DB, write in a database where another lock applies. MIGRATE
+ * and PFDEBUG are for operators. */
 static bool can_check(const struct request_class *k) {
     const struct command *c = k->command;
     uint32_t db;
@@ -167,8 +167,8 @@ static bool can_check(const struct request_class *k) {
     }
 }
 
-/* Whether the key is one of a fence that is enforced, and the write may go on only after a question; *w is what the
- * session has of its lock. */
+/* Whether the fence of the key is enforced, and the write needs a question first. Sets *w to what the session has of
+ * the lock. */
 static bool has_to_ask(struct session *s, const struct fenced *f, struct lock_writing *w) {
     if (f->rule->fence->mode != LOCK_MODE_ENFORCE)
         return false;
@@ -178,7 +178,7 @@ static bool has_to_ask(struct session *s, const struct fenced *f, struct lock_wr
     return w->how != WRITER_NONE || f->rule->fence->unlocked == LOCK_UNLOCKED_REFUSE;
 }
 
-/* Whether the name is a lock's of a rule that is enforced. */
+/* Whether the name is a lock under an enforced rule. */
 static bool is_lock(struct session *s, const struct lock_key *lock) {
     const struct lock_rule *rule = lock_rules_rule_of(s->worker->rules, lock->name, lock->len);
     return lock->len > 0 && lock->len <= LOCK_NAME_MAX && rule && rule->mode == LOCK_MODE_ENFORCE;
@@ -189,7 +189,7 @@ static bool is_elsewhere(struct session *s, const struct request_class *k, const
     return upstream_is_cluster(s->worker->upstream) && slot_of_key(lock->name, lock->len) != k->slot;
 }
 
-/* What is to be done because of one key. */
+/* Returns what one key demands of the request. */
 static enum fence_verdict judge_key(struct session *s, const struct request_class *k, const struct fenced *f,
                                     const char **error) {
     struct lock_writing w;
@@ -207,7 +207,7 @@ static enum fence_verdict judge_key(struct session *s, const struct request_clas
     return k->slot < 0 || nothing_to_compare ? FENCE_REFUSED : FENCE_CHECKED;
 }
 
-/* Finds what is to be done because of all keys; *asks is of how many there is something to ask. */
+/* Returns what all keys together demand. Sets *asks to the number of keys that need a question. */
 static enum fence_verdict judge_keys(struct session *s, const struct request_class *k, size_t *asks,
                                      const char **error) {
     enum fence_verdict verdict = FENCE_NOTHING;
@@ -246,13 +246,13 @@ const char *fence_refuses_databases(struct session *s, const struct command *c, 
     return NULL;
 }
 
-/* Whether the request is one whose keys are served apart: it releases locks, and removes data as well. */
+/* Whether the request is a DEL or UNLINK of locks and data, whose keys are served apart. */
 static bool is_apart(const struct session *s, const struct request_class *k) {
     return k->enforced && !k->audited && !s->queues &&
            (k->command->id == COMMAND_DEL || k->command->id == COMMAND_UNLINK);
 }
 
-/* The slot of the keys that are no locks. */
+/* Returns the slot of the keys that are no locks. */
 static int data_slot(const struct session *s, const struct request_class *k) {
     int slot = SLOT_NONE;
     for (size_t i = 0; i < k->key_count; i++) {
@@ -326,7 +326,8 @@ static void question_left(struct request *r) {
 
 static const struct request_owner_ops question_ops = {.left = question_left, .free = question_owner_free};
 
-/* Adds the keys to be asked for whose lock is in the data's slot, or those whose lock is elsewhere. */
+/* Adds to the question the keys that need one: those with the lock in the data's slot, or (elsewhere) in another slot.
+ */
 static void question_keys(struct fence_question *q, struct session *s, const struct request_class *k, size_t asks,
                           bool elsewhere) {
     for (size_t i = 0; i < k->key_count && q->count < asks; i++) {
@@ -424,7 +425,8 @@ static bool is_typed(const struct fence_question *q) {
     }
 }
 
-/* A lock's watermark in the data's slot, lockkeeper:{TAG}:{TAG}:LOCK: named as the guard record of a key {TAG}:LOCK. */
+/* Adds the watermark of a lock in the data's slot. Its name, lockkeeper:{TAG}:{TAG}:LOCK, is that of the guard record
+ * of a key {TAG}:LOCK. */
 static void build_watermark(struct worker *w, const struct fence_question *q, const struct asked *a) {
     struct text key = {0};
     text_printf(&key, "{%s}:", slot_tag((uint16_t)q->slot));
@@ -537,7 +539,7 @@ static bool refusal_read(const struct fence_question *q, size_t at, const char *
     return true;
 }
 
-/* Writes the error for the client, and what is recorded: the same, but for who it was. */
+/* Writes the client's error. The incident has the same text, and names the client as well. */
 static void refusal_write(const struct fence_question *q, const struct refusal *r, struct text *error) {
     const struct lock_writing *w = &r->key->writing;
     bool held = w->how != WRITER_NONE;

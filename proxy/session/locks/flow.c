@@ -1,6 +1,6 @@
 /*
- * Lock commands on one key: from the command to the engine's plan and its script, one after another on a key; and what
- * PROXY LOCK, TOKEN and RELEASE ask. The script's call itself is call.c's.
+ * Lock commands on one key: from the command to the engine's plan and the script. A session's commands on one key run
+ * one after another. Also PROXY LOCK, TOKEN and RELEASE. call.c deals with the script's call.
  */
 #include <string.h>
 
@@ -9,10 +9,10 @@
 #include "proxy/lock/waiting.h"
 #include "proxy/session/locks/private.h"
 
-/* ---- one after another on a key --------------------------------------------------------------- */
+/* ---- one command after another on a key ------------------------------------------------------- */
 
-/* The place of a key in the table of busy ones, by a few of its bytes: two keys that share a place only wait for each
- * other. */
+/* Returns the place of a key in the table of busy keys, computed from a few of its bytes. If two keys share a place,
+ * their commands only wait for each other. */
 static inline unsigned busy_place(const char *key, size_t len) {
     struct bytes_ends e = bytes_ends(key, len);
     return (unsigned)((((e.head << 1) ^ e.tail) * 0x9e3779b97f4a7c15u + len) >> 60) % LOCK_BUSY_SLOTS;
@@ -46,7 +46,8 @@ inline void lock_busy_key(struct request *r, const char *key, size_t len) {
     r->session->lock_busy[place]++;
 }
 
-/* Functions on the way of nearly all lock commands are inline, with build: 2 % of the bound on acquire and release. */
+/* Nearly all lock commands run through these functions, so they are inlined. With `build`, that saves 2 % of the bound
+ * on acquire and release. */
 #define HOT static inline __attribute__((always_inline))
 
 HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
@@ -64,7 +65,7 @@ HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const s
     if (queue)
         lock_enqueue(s, queue, l);
     if (lc->script == SCRIPT_COUNT || lc->script == SCRIPT_HASH || lc->script == SCRIPT_LIST_POP)
-        l->plan.data_free = false; /* what stands there is a lock of their kind */
+        l->plan.data_free = false; /* a value at the key is a lock of this kind */
     l->shape = lc->shape;
     l->advises = lc->advises;
     l->expiry_ms = lc->expiry_ms;
@@ -77,7 +78,7 @@ HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const s
     return l;
 }
 
-/* Tells the engine which field of a hash lock the command writes, and what the field gets. */
+/* Tells the engine which field of a hash lock the command writes, and the field's new content. */
 static void note_field(struct session *s, struct lock_call *l, const struct lock_command *lc,
                        const struct lock_words *words) {
     size_t len = 0;
@@ -133,8 +134,8 @@ bool lock_words_of(struct lock_words *words, const struct resp_request *r, const
     return r->argc <= WORDS_MAX || script == SCRIPT_PASS;
 }
 
-/* Whether an attempt, of a rule with `wait`, waits behind others. Else it asks; if that is in vain, what it takes to
- * ask again is kept. */
+/* Whether an attempt, under a rule with `wait`, is queued behind sessions that wait already. If not, the attempt is
+ * sent; its arguments are kept in case that it has to be sent again. */
 static __attribute__((noinline)) bool waits_behind(struct request *request, struct lock_call *l,
                                                    const struct lock_command *lc, const struct lock_words *words) {
     if (lc->script != SCRIPT_ACQUIRE)
@@ -144,7 +145,7 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
     return lock_wait_behind(&request->call, l);
 }
 
-/* Gives back a release that is held back: the session's input waits, and the request is read once more. */
+/* Gives up a release that is held back. The session's input stops there, and the release is read again later. */
 static __attribute__((noinline)) void give_back(struct session *s, struct lock_call *l) {
     engine_put_off(s->worker->shared->engine, &l->plan);
     lock_drop(s->worker, l);
@@ -152,7 +153,7 @@ static __attribute__((noinline)) void give_back(struct session *s, struct lock_c
     lock_hold_back(s);
 }
 
-/* Begins a release that the engine may want to hold back until it knows more. NULL: it is held back. */
+/* Begins a release, which the engine may hold back until it knows more. Returns NULL if it is held back. */
 HOT struct lock_call *begin_release(struct session *s, const struct lock_rule *rule, const struct lock_command *lc,
                                     const char *key, size_t key_len, const struct lock_words *words) {
     s->lock.patient = true;
@@ -164,8 +165,8 @@ HOT struct lock_call *begin_release(struct session *s, const struct lock_rule *r
     return NULL;
 }
 
-/* Deals with a command under a rule with `wait`. It is not the same as dispatch for others, so that these pay one
- * comparison for it. */
+/* Deals with a command under a rule with `wait`. It is kept apart from lock_dispatch, so that commands under other
+ * rules pay only one comparison for it. */
 static __attribute__((noinline)) enum dispatch_result dispatch_waits(struct session *s, const struct command *c,
                                                                      const struct lock_words *words,
                                                                      const struct lock_command *lc, uint32_t key_index,
@@ -185,11 +186,11 @@ static __attribute__((noinline)) enum dispatch_result dispatch_waits(struct sess
     if ((!asks && waits_behind(request, l, lc, words)) || (alike && lock_join(&request->call, l)))
         return DISPATCHED;
     if (lc->script == SCRIPT_RELEASE)
-        lock_wait_sent(s, l); /* first: it may leave the lock to another proxy, and say so */
+        lock_wait_sent(s, l); /* before build: it may leave the lock to another proxy, and the script has to say so */
     build(s, NULL, l, lc, words);
     s->worker->locks->waited = LOCK_WAITED_NONE;
     if (alike)
-        lock_probe(&request->call, l); /* first: it may end at once */
+        lock_probe(&request->call, l); /* before lock_submit, which may end the call at once */
     lock_submit(&request->call, l, lc->script);
     return DISPATCHED;
 }
@@ -218,7 +219,7 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
     if (!alike || !lock_join(&request->call, l)) {
         build(s, NULL, l, lc, &words);
         if (alike)
-            lock_probe(&request->call, l); /* first: it may end at once */
+            lock_probe(&request->call, l); /* before lock_submit, which may end the call at once */
         lock_submit(&request->call, l, lc->script);
     }
     return DISPATCHED;

@@ -1,5 +1,6 @@
 /*
- * What the files of proxy/session/locks/ share: a script's call under way, its words, and its envelope.
+ * What the files of proxy/session/locks/ share: the call of a lock script while it is under way, the arguments of the
+ * call, and the envelope that the script answers.
  */
 #ifndef LOCKKEEPER_SESSION_LOCKS_PRIVATE_H
 #define LOCKKEEPER_SESSION_LOCKS_PRIVATE_H
@@ -10,20 +11,20 @@ enum {
     LOCK_SHORT_VALUE = 96,
     LOCK_SHORT_KEY = 96,
     LOCK_COMMAND_MAX = 24,
-    LOCK_HEADER_ARGS = 10,    /* ARGV that every lock script takes */
-    LOCK_CLOBBERED_MAX = 256, /* keys of one clobbering command */
-    LOCK_PROBES = 64,         /* of a worker */
+    LOCK_HEADER_ARGS = 10, /* the elements of ARGV that every lock script takes, except acquire.lua and release.lua */
+    LOCK_CLOBBERED_MAX = 256, /* the most keys of one clobbering command */
+    LOCK_PROBES = 64,         /* of one worker */
     LEARNT_ID_MAX = 44        /* the id of a stream's entry, two numbers, with its NUL */
 };
 
-/* The last expiry of a lock and its guard record's, as words of a call. */
+/* The last expiry of a lock and of its guard record, encoded as two arguments of a call. */
 struct lock_expiry {
     int64_t ms; /* 0: none yet */
     size_t len;
     char words[64];
 };
 
-/* A number as a word of a call. */
+/* A number, encoded as an argument of a call. */
 struct lock_number {
     int64_t n;
     size_t len; /* 0: none yet */
@@ -32,343 +33,364 @@ struct lock_number {
 
 struct release_channels;
 
-/* How far the record of what is learnt has been read: learnt.c's. */
+/* How far learnt.c has read the record of what is learnt. */
 struct learnt_look {
     char last[LEARNT_ID_MAX]; /* the id of the last entry that was read; "": none */
     bool asking;
     bool read;         /* the record has been read, or there was none */
-    bool refused;      /* Redis refused the last look */
-    uint64_t begun;    /* engine_begun at the last look */
+    bool refused;      /* Redis refused the last read */
+    uint64_t begun;    /* engine_begun at the last read */
     int64_t active_ms; /* when the engine was last found to be in use */
-    int64_t looked_ms; /* when the last look began; 0: there was none */
+    int64_t looked_ms; /* when the last read began; 0: there was none */
 };
 
-/* For how many ms somebody has waited; -1: there is nobody, or nobody knows. */
+/* For how many milliseconds sessions have waited for a lock. -1: no session waits, or the time is not known. */
 struct lock_waited {
-    int64_t
-        here_ms; /* who asks; behind a release who waits longest at this proxy, and leaves the lock to another one */
-    int64_t next_ms; /* who is behind that */
+    int64_t here_ms; /* Of an attempt to acquire: for how long its session has waited. Of a release that leaves the lock
+                        to another proxy: for how long the session that has waited longest at this proxy has waited. */
+    int64_t next_ms; /* for how long the next session in this proxy's queue has waited */
 };
 
 #define LOCK_WAITED_NONE ((struct lock_waited){.here_ms = -1, .next_ms = -1})
 
 /* A worker's part in locks: worker->locks. */
 struct worker_locks {
-    struct list_node waits;     /* struct wait, wait.c's */
-    struct list_node held_back; /* hold.c's: sessions whose release is held back, by their runnable_link */
-    struct ev_timer look;       /* and when they are made runnable */
-    struct ev_async wake;       /* other threads have mail for waiters of this one */
-    struct release_channels *release_channels; /* release_channel.c's; NULL: nobody has waited yet */
-    struct lock_waited waited; /* what the script that is built tells of those who wait, else LOCK_WAITED_NONE */
-    bool serving;              /* they are to be served at the end of the turn */
-    struct list_node *free;    /* struct lock_call, a stack */
+    struct list_node waits;     /* wait.c: the waiting sessions of this worker, each a struct wait */
+    struct list_node held_back; /* hold.c: the sessions whose release is held back, by their runnable_link */
+    struct ev_timer look;       /* hold.c: when the sessions in held_back become runnable */
+    struct ev_async wake;       /* wakes this worker when another thread has mail for a session that waits here */
+    struct release_channels *release_channels; /* release_channel.c; NULL: no session of this worker has waited yet */
+    struct lock_waited
+        waited;   /* the waiting times that the script being built reports; LOCK_WAITED_NONE if it reports none */
+    bool serving; /* the sessions in `waits` are to be served at the end of this turn of the event loop */
+    struct list_node *free; /* a stack of unused struct lock_call */
     size_t free_count;
-    int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
-    bool heirs_asking;                /* heirs.c looks at the list */
-    struct learnt_look learnt;        /* the first worker's */
-    bool glancing;                    /* learnt.c's: a look at the newest entries is under way, */
-    int64_t glanced_ms;               /* which began then */
-    struct lock_expiry expiry;        /* words.c's */
-    struct lock_number lease;         /* likewise, the last one of calls that tell those who wait */
-    struct call *probes[LOCK_PROBES]; /* join.c's: attempts that others may join, by the key's hash */
-    uint32_t counters_seen;           /* advise.c's */
-    uint32_t writes_seen;             /* likewise: that were looked at in this second */
+    int64_t refused_ms;        /* when the log last said that a lease could not be renewed */
+    bool heirs_asking;         /* heirs.c is reading its list */
+    struct learnt_look learnt; /* used by the first worker alone */
+    bool glancing;             /* learnt.c: a read of the newest entries is under way */
+    int64_t glanced_ms;        /* learnt.c: when that read began */
+    struct lock_expiry expiry; /* words.c: the last expiry that was encoded */
+    struct lock_number lease;  /* words.c: the last lease that was encoded in a call with right, identity and lease */
+    struct call *probes[LOCK_PROBES]; /* join.c: the attempts that other attempts may join, by the hash of the key */
+    uint32_t counters_seen;           /* advise.c: how many counting commands it has seen */
+    uint32_t writes_seen;             /* advise.c: how many writes it has looked at in this second */
 };
 
-/* A lock call is a script under way, with what engine_finish will need. */
+/* A lock call: one script call under way, with what engine_finish needs when the script answers. */
 struct lock_call {
-    struct list_node link;   /* the others of a clobbering command, or the free list */
-    struct list_node queued; /* those prepared for the same transaction */
+    struct list_node link;   /* in the list of a clobbering command's calls, or in the stack of unused calls */
+    struct list_node queued; /* in the lock_queue of the transaction that the call belongs to */
     struct lock_plan plan;
-    struct lock_rules *rules; /* reference that keeps plan.rule alive */
-    uint32_t db;              /* in which the command runs; COPY's lock may be in another */
+    struct lock_rules *rules; /* a reference, which keeps plan.rule alive */
+    uint32_t db; /* the database in which the command runs; the lock of COPY ... DB may be in another one */
     uint64_t session_id;
-    call_done_fn next; /* what the call's owner wanted; NULL: straight to the client */
+    call_done_fn next; /* gets the reply, as call->done was before; NULL: the reply goes straight to the client */
     enum lock_ask ask;
     bool asks, clobbers;
-    bool again;            /* it may be sent once more (engine_again) */
-    bool handed;           /* a release behind which a waiter's attempt was sent */
-    bool acquires;         /* a clobbering command that acquires all of its lock keys, or none: MSETNX */
+    bool again;            /* the script may be sent once more (engine_again) */
+    bool handed;           /* a release, and an attempt of a waiting session was sent right behind it */
+    bool acquires;         /* of MSETNX: the clobbering command acquires all of its lock keys, or none */
     enum lock_shape shape; /* of the client's reply */
     uint8_t advises;       /* as in struct lock_row */
     uint8_t protocol;      /* the client's */
-    double begun;          /* by the loop's clock; 0: not timed */
-    int64_t waited_ms;     /* since the script's answer, for replicas */
+    double begun;          /* by the loop's clock, when the call began; 0: the call is not timed */
+    int64_t waited_ms;     /* for how long the call has waited for replicas since the script answered */
     size_t value_len;
-    char *value, *key; /* short ones inside, long ones allocated */
+    char *value, *key; /* in short_value and short_key where they fit, else allocated */
     char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
     int64_t expiry_ms;       /* of an attempt to acquire, as in struct lock_command */
-    struct list_node joined; /* attempts of others that have the same answer: join.c */
-    struct call *call;       /* of one that has joined */
-    const char *command;     /* in capitals; static, or command_text */
+    struct list_node joined; /* join.c: the attempts of other sessions that get the same answer */
+    struct call *call;       /* join.c: set in an attempt that has joined another one */
+    const char *command;     /* the command's name in capitals; static, or command_text */
     char command_text[LOCK_COMMAND_MAX];
     char who[SESSION_ADDRESS_MAX + 72];
 };
 
-/* Starts a call: its memory, and the engine's plan. */
+/* Starts a call for a lock in the session's database: allocates it, and has the engine plan it. */
 struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
                              size_t key_len);
-/* Starts a call for a lock in another database than the session's. */
+/* Does the same for a lock in database `db`. */
 struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
                                 const char *key, size_t key_len);
-/* Frees a call of which the engine knows nothing any more. */
+/* Frees a call that the engine no longer refers to. */
 void lock_drop(struct worker *w, struct lock_call *l);
-/* Has the session's input read again in a few ms, from the release on that is held back (hold.c). */
+/* Stops the session's input at a release that is held back, and has it read again in a few milliseconds (hold.c). */
 void lock_hold_back(struct session *s);
 void lock_holds_open(struct worker *w);
 void lock_holds_close(struct worker *w);
-/* Finds out how long a round trip to the client takes, once: an attempt of the session's was lost. */
+/* Measures the round trip to the client once. Called when an attempt of the session was lost. */
 void lock_note_trip(struct session *s);
-/* Starts a call for a command that came some time ago: what the session has sent since says nothing of it. */
+/* Starts a call for a command that came some time ago. Unlike lock_begin, it does not take the session's later input as
+ * a sign of overlapping requests. */
 struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
                                   const char *key, size_t key_len);
-/* Copies the name of what the client has sent, for incidents, in capitals. */
+/* Copies the name of the client's command in capitals, for incidents. */
 void lock_call_command(struct lock_call *l, const char *command, size_t len);
-/* Copies the value that the command would leave. */
+/* Copies the value that the command would leave at the key. */
 void lock_call_value(struct lock_call *l, const char *value, size_t len);
-/* Puts a lock call among those of its transaction, where no other client comes between: it speaks for the lease that
- * one before it acquires (engine_looks_back). */
+/* Appends a call to the queue of its transaction. No other client's command runs between them, so the call uses the
+ * lease that an earlier call of the transaction acquires (engine_looks_back). */
 void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
-/* Sends what is in w->build as a script, which is safe to repeat. */
+/* Sends what is in w->build as a script call. The call may be repeated, unless the script is SCRIPT_PASS. */
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
-/* Likewise, for who takes the script's answer itself, and ends the call with it by lock_answered. */
+/* Does the same for a caller that takes the script's answer itself in `done`, and then ends the call with
+ * lock_answered. */
 void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done);
 void lock_answered(struct call *c, const struct call_end *end);
-/* Tells the engine what became of a call, which is freed. s NULL: the session is gone. */
+/* Tells the engine how a call ended, and frees the call. s NULL: the session is closed. */
 void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
-/* Asks the replicas first where the rule has some and the script has acquired, and ends the call later (confirm.c);
- * false: there is nothing to ask. */
+/* If the rule asks for replicas and the script has acquired, waits for the replicas and ends the call later
+ * (confirm.c). Returns false if there is nothing to wait for. */
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);
-/* Notes how long it took until a call was answered, for metrics. */
+/* Records how long the call took, for metrics. */
 void lock_note_time(struct worker *w, const struct lock_call *l);
-/* Hands a reply or an error on: to `next`, or without one to the client. */
+/* Passes a reply or an error to `next`, or to the client if `next` is NULL. */
 void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end);
 
-/* ---- join.c: attempts of many sessions, one question ---------------------------------------- */
+/* ---- join.c: one script call for the attempts of many sessions ------------------------------ */
 
-/* Whether the attempt has joined one on the same key of which nothing has been sent; it is answered with that one. */
+/* Has the attempt join one on the same key that has not been sent yet, and returns true. Both then get the same answer.
+ * False: there is none to join. */
 bool lock_join(struct call *call, struct lock_call *l);
-/* Note that an attempt was submitted, so that others may join; and that it has ended, so that none may. */
+/* lock_probe notes that an attempt was submitted, so that other attempts may join it. lock_probe_over notes that it has
+ * ended, so that no more may. */
 void lock_probe(struct call *call, struct lock_call *l);
 void lock_probe_over(struct call *call, struct lock_call *l);
-/* Answers those that have joined an attempt which has ended so; `asker` is the client that had asked, NULL: it is
- * gone. */
+/* Answers the attempts that have joined an attempt which ended with `end`. `asker` is the client of that attempt; NULL:
+ * its session is closed. */
 void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker);
 
-/* ---- words.c: a script's call, into w->build --------------------------------------------- */
+/* ---- words.c: builds a script's call in w->build ----------------------------------------- */
 
-/* For scripts that take arguments.lua: script and number of keys (`args` counts all of ARGV); each key with its guard;
- * ARGV 1 to 10, where `claim` stands in for the plan's own if it is given; then whatever follows. In a transaction the
- * first call of a script is by its source: a NOSCRIPT would come too late. */
+/* Build a call of a script that takes arguments.lua, in this order: the script and the number of keys (`args` counts
+ * all of ARGV); each key with its guard record; ARGV 1 to 10; then what else the script takes. If `claim` is not NULL,
+ * it stands in for the plan's claim. The first call of a script in a transaction sends the source: a NOSCRIPT would
+ * come too late there. */
 void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args);
 void lock_build_guard(struct worker *w, const char *key, size_t len);
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, enum lock_shape shape);
-/* Adds ARGV 8, what the session has seen. */
+/* Adds ARGV 8, the value that the session has last seen at the key. */
 void lock_build_seen(struct worker *w, const struct lock_plan *plan);
-/* Build acquire.lua's whole call, and release.lua's. `slot` is the key's; `words` are the command's, with its value at
- * lc->value_at; `command` is DEL, UNLINK or GETDEL, in capitals; client NULL: the proxy itself. */
+/* lock_build_acquire and lock_build_release build the whole call of acquire.lua and of release.lua. `slot` is the slot
+ * of the key. `words` are the command's arguments, with the value at lc->value_at. `command` is DEL, UNLINK or GETDEL,
+ * in capitals. client NULL: the proxy itself releases. */
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words);
-/* Builds an attempt's call once more, by right "instead" (engine_again): the lease of the plan's claim is released
- * first. */
+/* Builds the call of an attempt once more, by right "instead" (engine_again): the script first releases the lease of
+ * the plan's claim. */
 void lock_build_instead(struct worker *w, const struct lock_client *client, const struct lock_call *l);
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command);
 
-/* {reply, outcome, fence, pttl, owner, leased}, and for list locks lost, its owner, the node granted, or the short text
- * (common.lua); all pointers go into the bytes that were read. */
+/* What a lock script has answered: {reply, outcome, fence, pttl, owner, flags}, or the short text that means the same
+ * (common.lua). The answer of a list lock has three elements more: the fence and the owner of a lost lease, and the
+ * node that a lease was granted for. All pointers point into the bytes that were read. */
 struct lock_envelope {
-    const char *reply; /* the client's part; static where the text was short: it follows from the outcome */
+    const char *reply; /* the client's part; static where the answer was a short text, since the outcome then determines
+                          the reply */
     size_t reply_len;
     struct lock_result result;
 };
 
-/* Reads a text of common.lua that is an envelope in short, and the reply that it means. False: it is another answer.
- * What the text leaves out is the call's (l NULL: not known); who holds the lock it does not say. */
+/* lock_read_short reads an envelope in the form of a short text of common.lua; it returns false if the answer is no
+ * such text. What the text leaves out comes from the call (l NULL: it stays unknown). The text does not name the
+ * holder. lock_short_reply returns the reply that the outcome stands for. */
 bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r);
 const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len);
-/* Whether both are about one key of one database. */
+/* Whether both calls concern the same key of the same database. */
 bool lock_same_key(const struct lock_call *a, const struct lock_call *b);
-/* Reads an envelope. False: these bytes are none. l NULL: nobody wants the client's part. */
+/* Reads an envelope. Returns false if the bytes are no envelope. l NULL: the caller does not need the client's part. */
 bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e);
-/* The outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
+/* Sets the outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
 void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
 
-/* error.c: the error that a script's call ended with, in the words of a command. A text that is made for it is in
- * `out`. */
+/* error.c: rewrites the error that a script ended with into the error that the command would get from Redis. `out` has
+ * the text if it had to be built. */
 void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
 
-/* ---- park.c: what is left of an attempt while it waits --------------------------------------- */
+/* ---- park.c: what is kept of an attempt while its session waits ------------------------------ */
 
-/* What it takes to make an attempt to acquire once more. Whoever waits keeps this, and neither its request nor its lock
- * call. */
+/* What is needed to make an attempt to acquire once more. A waiting session keeps a struct parked, and no request and
+ * no lock call. */
 struct parked {
-    struct session *session;      /* its own, while it is parked */
-    const struct lock_rule *rule; /* with a reference to its rules */
-    struct parked_words *words;   /* of a command that can't be made from its value and expiry; NULL: it can */
+    struct session *session;      /* the attempt's session; valid only while the attempt is parked */
+    const struct lock_rule *rule; /* with a reference to the rules that it belongs to */
+    struct parked_words
+        *words; /* the arguments of a command that cannot be rebuilt from its value and expiry; NULL: it can */
     int64_t expiry_ms;
     uint32_t value_len;
-    bool setnx; /* else SET */
+    bool setnx; /* the command is SETNX; otherwise SET */
     uint8_t shape, advises;
 };
 struct parked_words {
-    char *reply; /* the client's part of the last refusal, since these differ; NULL: there was none */
+    char *reply; /* the client's part of the last refusal, which differs from command to command; NULL: none yet */
     size_t reply_len;
     struct lock_words all;
-    struct resp_arg args[]; /* theirs, and the bytes behind */
+    struct resp_arg args[]; /* of `all`; the bytes follow behind */
 };
-/* The bytes that it takes beside, in the caller's memory; they begin with who it is, as the lock call has it. */
+/* How many bytes a parked attempt needs besides, in the caller's memory. They begin with the name of the client, as in
+ * lock_call's `who`. */
 size_t lock_parked_size(const struct lock_call *l);
-/* Fills it from an attempt that is under way, and these bytes, the room; words (NULL: none) are copied. */
+/* Fills *p from an attempt that is under way. `room` are the lock_parked_size bytes. `words` (NULL: none) are copied.
+ */
 void lock_parked_fill(struct parked *p, const struct lock_call *l, const struct lock_words *words, char *room);
 void lock_parked_clear(struct parked *p);
-/* Parks an attempt that is not under way, and has no owner: its request and its lock call are let go. */
+/* Parks an attempt that is not under way and has no owner: frees its request and its lock call. */
 void lock_park(struct call *c, struct parked *p);
-/* Makes it again, as if it had just come: returns its call, with the lock call. */
+/* Makes the attempt again, as if its command had just come. Returns its new call, which has a lock call. */
 struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room);
 
-/* ---- wait.c: attempts that are held until the lock is there --------------------------------- */
+/* ---- wait.c: attempts that are held until the lock is free ---------------------------------- */
 
-/* Hold an attempt of a rule with `wait`, whose answer `e` is: false, it is not one to be held, and is answered as ever.
- * And one that has not asked, if somebody waits who came before it. */
+/* lock_wait holds an attempt, under a rule with `wait`, that the script has answered with `e`. lock_wait_behind holds
+ * an attempt that was not sent yet, if other sessions are waiting before it. Both return false if the attempt does not
+ * wait. */
 bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *e);
 bool lock_wait_behind(struct call *c, struct lock_call *l);
-/* Keeps the words of a SET NX that can't be made again from its value and expiry, should it have to wait. */
+/* Keeps the arguments of a SET NX that cannot be rebuilt from its value and expiry, in case that it has to wait. */
 void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words);
-/* Note that a release was sent, and that a call under a rule with `wait` has ended, after the engine. */
+/* lock_wait_sent: a release is about to be sent. lock_wait_learnt: a call under a rule with `wait` has ended, and the
+ * engine knows its result. */
 void lock_wait_sent(struct session *s, struct lock_call *l);
 void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
-/* Equal for lanes whose requests a node gets in the order in which one thread sends them. */
+/* Returns the same number for lanes whose requests reach the node in the order in which one thread sends them. */
 uint64_t lock_wait_way(const struct upstream_lane *lane);
-/* release_channel.c: hear of releases at other proxies, from when somebody waits here until the worker stops. `slot`:
- * of the lock that is waited for. Returns whether it has begun with this call: what is said until the node knows is not
- * heard. */
+/* release_channel.c: lock_ear_open subscribes to the releases at other proxies, for the lock in `slot`. It is first
+ * called when a session here begins to wait; lock_ear_close ends it when the worker stops. Returns whether this call
+ * began to subscribe: a message that is sent before the node knows of the subscription is lost. */
 bool lock_ear_open(struct worker *w, uint16_t slot);
 void lock_ear_close(struct worker *w);
-/* The room's functions, as struct session_room has them. */
+/* The functions that struct session_room calls. */
 void lock_waits_open(struct worker *w);
 void lock_waits_close(struct worker *w);
 void lock_waits_rules(struct worker *w);
 void lock_waits_stop(struct worker *w);
 void lock_wait_speaks(struct session *s);
-/* Notes that a session that `waits` is gone. */
+/* A session with `waits` has closed. */
 void lock_wait_leaves(struct session *s);
-/* Releases what an attempt has just acquired, by its token. */
+/* Releases the lease that an attempt has just acquired, by its token. */
 void lock_undo(struct worker *w, const struct lock_call *l);
 
 /* ---- advise.c ---------------------------------------------------------------------------------------- */
 
-/* What the text of a script is known to be. */
+/* Returns what is known of a script's text. */
 struct advise_text advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes);
-/* To be called once a second: some of the next requests are looked at for what they write, where locks are acquired. */
+/* Called once a second. Where locks are acquired, it has some of the next requests looked at for what they write. */
 void advise_tick(struct worker *w);
-/* Notes a lock script's outcome; `advises` is the command's, as in struct lock_row. */
+/* Takes the outcome of a lock script. `advises` is the command's, as in struct lock_row. */
 void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result, unsigned advises);
-/* Notes a command of a kind that the rule lacks, which was answered with this, whole. */
+/* Takes a command of a kind that the rule lacks, with its whole reply. */
 void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len);
-/* Notes a command that ran as it was; `rule` may be NULL, and the sight's is where the command is of a kind that it
- * lacks. `scripted`: a script of the application's did what it says; `watched`: in a transaction behind WATCH. */
+/* Takes a command that ran unchanged. `rule` may be NULL; it is the sight's rule where the command is of a kind that
+ * the rule lacks. `scripted`: a script of the application did this. `watched`: the command is in a transaction behind
+ * WATCH. */
 void advise_sight(struct session *s, const struct lock_sight *sight, const struct lock_rule *rule, unsigned advises,
                   bool scripted, bool watched);
 
 /* ---- lease.c ------------------------------------------------------------------------------------------ */
 
-/* Do the proxy's own work on leases, asked for by the engine's sink, in the worker's thread. `waits`: others may wait
- * for the lock. */
+/* Renew and release a lease for the engine's sink, in the worker's thread. `waits`: other sessions may be waiting for
+ * the lock. */
 void lock_renew(struct worker *w, const struct lock_lease *lease);
 void lock_release(struct worker *w, const struct lock_lease *lease, bool waits);
-/* Declares a party's nodes dead; `waits`: they are kept for a while, in case that somebody comes back for them. */
+/* Marks the queue nodes of a session that has left as dead. `waits`: they are kept for a while, in case that their
+ * owner comes back. */
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits);
 
-/* ---- heirs.c: leases whose owners may come back at another proxy ------------------------------------------ */
+/* ---- heirs.c: leases whose owners may come back at another proxy ---------------------------------------- */
 
-/* Leases that owners have left are on a list in Redis, for all proxies before it. */
+/* A list in Redis has the leases that their owners have left. All proxies before that Redis share the list. */
 
-/* Appends the list's entry for a lease. */
+/* Appends the entry that the list has for a lease. */
 void heirs_entry(const struct lock_left *left, struct text *out);
-/* Puts an entry on the list. It is of no use beyond until_ms. */
+/* Puts an entry on the list. The entry is useless after until_ms. */
 void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len);
-/* To be called once a second, by the first worker: takes over what is on the list and somebody has come for lately. */
+/* Called once a second by the first worker. Takes over those leases on the list whose owners have lately come to this
+ * proxy. */
 void heirs_tick(struct worker *w);
 
-/* ---- learnt.c: what earlier runs and other proxies have learnt of workloads ------------------------------ */
+/* ---- learnt.c: what earlier runs and other proxies have learnt of workloads ---------------------------- */
 
-/* Begins to read the record, in the first worker, before clients come. */
+/* Begins to read the record. Called in the first worker, before clients are accepted. */
 void learnt_begin(struct worker *w);
-/* To be called once a second: the first worker reads what has been added to the record since. */
+/* Called once a second. The first worker reads what was added to the record since. */
 void learnt_tick(struct worker *w);
-/* To be called while a release is held back: what another proxy learns just now may decide about it. Does nothing
- * where no other proxy is known. */
+/* Called while a release is held back: what another proxy has just learnt may decide about it. Does nothing if no other
+ * proxy is known. */
 void learnt_glance(struct worker *w);
 
-/* ---- fence.c, remote_lock.c, fence_transaction.c, fence_retry.c, nonblocking_form.c
- * ---------------------------------------------------------------------
- */
+/* ---- fence.c, remote_lock.c, fence_transaction.c, fence_retry.c, nonblocking_form.c --------------------- */
 
-/* A fenced key of a question. */
+/* A key of fenced data that a write touches, with its lock. */
 struct asked {
-    const struct lock_rule *rule;        /* its fence */
-    size_t key, key_len, lock, lock_len; /* in the question's names */
+    const struct lock_rule *rule;        /* the rule with the fence */
+    size_t key, key_len, lock, lock_len; /* their places in the question's names */
     struct lock_writing writing;
-    uint64_t mark;         /* of a lock elsewhere: what the watermark is raised to */
-    size_t mine, mine_len; /* in the names: the fence and the attempts of the transaction; no length: there are none */
+    uint64_t mark;         /* of a lock in another slot: the watermark is raised to this fence */
+    size_t mine, mine_len; /* in the question's names: the fence and the attempt tokens of the transaction; length 0:
+                              there are none */
     uint32_t db;
 };
 
 struct fence_looks;
 
-/* What is asked together with a write. It owns the request of one that goes by itself, inside of fence.lua. */
+/* The question that goes to Redis together with a write: has the session lost one of the locks? If the write goes
+ * alone, inside fence.lua, the question owns its request. */
 struct fence_question {
-    struct request_owner owner; /* first */
-    struct lock_rules *rules;   /* reference that keeps the fences alive */
+    struct request_owner owner; /* must be the first field */
+    struct lock_rules *rules;   /* a reference, which keeps the fences alive */
     enum command_id id;
-    bool array; /* it answers arrays, so that its nil is one */
+    bool array; /* the command replies with an array, so its nil is a null array in RESP2 */
     uint8_t protocol;
-    int slot; /* the data's */
+    int slot; /* of the data */
     struct text names;
     char command[LOCK_COMMAND_MAX], who[SESSION_ADDRESS_MAX + 72];
-    struct fence_looks *looks; /* at locks elsewhere, before the write; NULL: none are under way */
-    struct text head, tail;    /* of the call meanwhile: what comes before the fences and behind them */
-    size_t count, here;        /* the first ones have their lock in the data's slot, the others elsewhere */
+    struct fence_looks *looks; /* the reads of locks in other slots, before the write; NULL: none are under way */
+    struct text head, tail;    /* while the reads are under way: the parts of the call before and after the fences */
+    size_t count,
+        here; /* the first `here` of `count` keys have their lock in the slot of the data, the others in another slot */
     struct asked keys[];
 };
 
-/* A command as it stands inside of fence.lua: a name (NULL: its own), and its arguments from `first` to before `end`.
- */
+/* The form of a command that runs inside fence.lua: a name (NULL: the command's own), and its arguments from `first` to
+ * before `end`. */
 struct nonblocking_form {
     const char *name;
     size_t first, end;
-    bool each; /* it is for the first of its keys that has something, and says for which */
+    bool each; /* the form takes one key; it is tried for each key until one has an element, and the reply names that
+                  key */
 };
-enum { SPOKEN_WORDS_MAX = 7000 /* more are too many for a script */ };
+enum { SPOKEN_WORDS_MAX = 7000 /* the most arguments that a script can take */ };
 struct nonblocking_form nonblocking_form_as_it_came(const struct request_class *k);
-/* nonblocking_form.c: finds what a command that blocks comes to where it does not. False: it is none that can be said
- * so. */
+/* nonblocking_form.c: finds the form of a blocking command that does not block. Returns false if the command has none.
+ */
 bool nonblocking_form_unblocked(const struct request_class *k, struct nonblocking_form *as);
 
-/* Make the question of a write that goes by itself (which may be about no key, where nothing is to be asked any more),
- * and leave in w->build the WATCH of its guard records and watermarks; and then fence.lua's call, by its source and
- * about no more than PING. */
+/* fence_transaction.c: make the question of a write that goes alone, and build its calls in w->build: first the WATCH
+ * of its guard records and watermarks, then the call of fence.lua. That call goes by its source, and the command in it
+ * is only PING. A question without keys has nothing more to ask. */
 struct fence_question *fence_watch(struct session *s, const struct request_class *k);
 void fence_ask(struct session *s, const struct fence_question *q);
-/* Whether the session writes with other leases by now than those that the question is about. */
+/* Whether the session now writes with other leases than those that the question names. */
 bool fence_outdated(struct session *s, const struct fence_question *q);
-/* Leaves in w->build fence.lua's call about one key's guard record: it answers the fence of the lock's last lease. */
+/* Builds in w->build the call of fence.lua about the guard record of one key. The script answers the fence of the
+ * lock's last lease. */
 void fence_look_build(struct session *s, const struct fence_question *q, size_t at);
-/* Whether a reply of fence.lua's is its refusal, which fence_reply takes. */
+/* Whether a reply of fence.lua is its refusal, which fence_reply translates. */
 bool fence_refuses(const char *reply, size_t len);
 /* Writes the client's reply to *out, as fence_reply does, for a call of fence.lua whose first key is the question's key
  * `at`. */
 void fence_reply_from(struct session *s, const struct fence_question *q, size_t at, const char *reply, size_t len,
                       struct text *out);
-/* Whether the request is one that waits until there is something for it: BLPOP and its kin. */
+/* Whether the request is a command that blocks until a key has an element, for example BLPOP. */
 bool fence_awaits(const struct request_class *k);
-/* Sends a write that can't go inside of a script. The session has nothing in flight. */
+/* Sends a write that cannot run inside a script. The session has nothing in flight. */
 void fence_transaction_dispatch(struct session *s, const struct request_class *k);
-/* As struct session_room has it, for those that wait. */
+/* struct session_room calls it, for sessions that are blocked in such a write. */
 void fence_transaction_half_closed(struct session *s);
 
 /* Notes one of the session's first requests, which has just been dispatched. */
@@ -376,25 +398,27 @@ void one_shot_sends(struct session *s);
 /* Decides, as the session closes, whether its client was a one-shot client: s->lock.one_shot. */
 void one_shot_closes(struct session *s);
 
-/* The patience of a blocking command on fenced data: when the next attempt is due, and whether there is one. Both
- * functions are called with `arg`: `again` when it is, `over` when there is none any more while none is under way. The
- * session counts as blocked until fence_retry_free (NULL: nothing), but for the moment in which an attempt may take. */
+/* The retries of a blocking command on fenced data. `again` is called with `arg` when the next attempt is due. `over`
+ * is called with `arg` when the wait has ended while no attempt is under way. The session counts as blocked until
+ * fence_retry_free (NULL: nothing), except while an attempt may take an element. */
 struct fence_retry;
 typedef void (*await_fn)(void *arg);
 struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, await_fn again, await_fn over,
                                     void *arg);
 void fence_retry_free(struct fence_retry *a);
-/* An attempt has brought nothing. True: another one is due in a while, of so many ms at least. False:
- * fence_retry_answer says what the client gets. */
+/* An attempt has found nothing. True: another attempt comes, in so many milliseconds at least. False: the wait is over,
+ * and fence_retry_answer has the client's reply. */
 bool fence_retry_more(struct fence_retry *a, int64_t least_ms);
-/* An attempt is about to take what there is. False: somebody has ended the wait meanwhile, and it is not to. */
+/* An attempt is about to take an element. False: the wait has been ended meanwhile, and the attempt must not take it.
+ */
 bool fence_retry_takes(struct fence_retry *a);
 /* Whether no attempt is under way. */
 bool fence_retry_idle(const struct fence_retry *a);
-/* Appends the reply that a wait in vain has; none where the client has said all that it will: its session is to
- * finish. */
+/* Appends the reply of a wait that found nothing. Appends none if the client has closed its sending side: the session
+ * is about to finish. */
 void fence_retry_answer(const struct fence_retry *a, struct text *out);
-/* End it before its time, for CLIENT UNBLOCK (false: it is ending already), and since the client will say no more. */
+/* End the wait early: fence_retry_unblock for CLIENT UNBLOCK (false: it is ending already), fence_retry_leaves when the
+ * client has closed its sending side. */
 bool fence_retry_unblock(struct fence_retry *a, bool error);
 void fence_retry_leaves(struct fence_retry *a);
 

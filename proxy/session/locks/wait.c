@@ -1,20 +1,22 @@
 /*
- * A rule's `wait TIME`: an attempt that somebody's live lease refuses is answered when the lock is its session's, or
- * when TIME is over.
+ * A rule's `wait TIME`: if a live lease refuses an attempt, the client gets its reply when its session gets the lock,
+ * or when TIME is over.
  *
  *      script ── "held" ──> lock_wait ──> the queue of the lock's name (proxy/lock/waiting.h)
  *                              │             │ a release, the lease's end, at the latest 100 ms
  *                              │             v
  *                              │          the first one's attempt ──┬─ granted: the client's reply
  *                              │                                    └─ held: it keeps its place
- *                              └── TIME is over, the client says more: the refusal, as it would have come
+ *                              └── TIME is over, the client sends more: the refusal, as without `wait`
  *
- * A newcomer joins behind those who wait, and asks nothing. What it is told, should its time end before it was the
- * first one, others' attempts have found out since it came; where none has, it asks once itself. Waiting changes who
- * asks and when, never who gets: that is the script's word, with a token of its own for each attempt.
+ * A new attempt joins the end of the queue, and is not sent to Redis. If its time ends before it is the first one, the
+ * refusal of another session's attempt since it came is its answer too. If there was none, its own attempt is sent
+ * once. Waiting changes only which attempt is sent and when. The script alone grants the lock, and each attempt has a
+ * token of its own.
  *
- * To the engine a wait is one attempt, told when it has ended: who has waited and got the lock has not lost. Times here
- * are of a clock that nobody sets. Redis is told how long somebody has waited, and not since when.
+ * To the engine, a wait is one attempt, whose result it hears at the end: a session that has waited and got the lock
+ * has not lost. All times here are of a monotonic clock. So the scripts are told for how long a session has waited, and
+ * not since when.
  */
 #include <string.h>
 
@@ -25,28 +27,29 @@
 
 enum { TRY_MS = 100, DEAF_MS = 5 };
 
-/* An attempt that waits, or may come to wait. Many sessions may wait, so it is as small as can be, and nothing else is
- * there while its own attempt is not under way (park.c). */
+/* An attempt that waits, or may come to wait. Many sessions may wait, so the struct is small. The request and the lock
+ * call exist only while the attempt itself is under way (park.c). */
 struct wait {
-    struct request_owner owner; /* first */
+    struct request_owner owner; /* must be the first field */
     struct waiter waiter;
-    struct list_node link; /* of its worker's */
-    struct call *call;     /* its attempt; NULL: it is parked */
+    struct list_node link; /* in the list of the worker's waiting sessions */
+    struct call *call;     /* the attempt's call; NULL: the attempt is parked */
     struct parked parked;
     struct ev_timer timer;
-    double called;        /* when its attempt was called for by a release, by worker_steady; 0: it was not */
-    double until, try_at; /* by worker_steady; try_at 0: it is not the first one, as far as is known */
-    int64_t sent_ms;      /* when it has asked last, likewise, in ms */
-    uint64_t seen;        /* the fence of the lease that it was refused by; and what else was said of that: */
+    double called;        /* by worker_steady: when a release had the attempt sent; 0: no release did */
+    double until, try_at; /* by worker_steady; try_at 0: the attempt is not known to be the first one */
+    int64_t sent_ms;      /* when the attempt was last sent, by worker_steady_ms */
+    uint64_t
+        seen; /* the fence of the lease that refused the attempt; the fields below are what else the refusal said */
     bool seen_leased : 1, seen_pooled : 1, seen_same : 1, seen_elsewhere : 1;
     uint8_t seen_suspects;
-    bool last : 1;    /* the timer is for the end of its time */
-    bool trying : 1;  /* its attempt is under way */
-    bool deaf : 1;    /* a release at another proxy may not have been heard until now: it looks again soon */
-    bool over : 1;    /* it ends with the answer to that */
-    bool gone : 1;    /* and its client is not there any more */
-    bool refused : 1; /* it has asked itself, and `seen` is the answer */
-    char room[];      /* of `parked` */
+    bool last : 1;    /* the timer is set for the end of the wait */
+    bool trying : 1;  /* the attempt is under way */
+    bool deaf : 1;    /* the proxy may have missed a release at another proxy so far: the next look comes soon */
+    bool over : 1;    /* the wait ends with the answer to the attempt under way */
+    bool gone : 1;    /* and the client has disconnected */
+    bool refused : 1; /* the attempt itself was refused, and `seen` is from that */
+    char room[];      /* the bytes that `parked` needs */
 };
 
 static const struct request_owner_ops wait_ops;
@@ -73,7 +76,7 @@ static void wait_memory_free(struct request_owner *owner) {
     memory_free(t);
 }
 
-/* Makes what an attempt needs to wait; `words` (NULL: none) as struct parked has them. */
+/* Allocates the memory with which an attempt can wait; `words` (NULL: none) as in struct parked. */
 static struct wait *wait_new(struct request *r, const struct lock_call *l, const struct lock_words *words) {
     struct wait *t = memory_zalloc(offsetof(struct wait, room) + lock_parked_size(l));
     lock_parked_fill(&t->parked, l, words, t->room);
@@ -87,7 +90,7 @@ void lock_wait_keep(struct request *r, const struct lock_call *l, const struct l
         (void)wait_new(r, l, words);
 }
 
-/* Lets go of all but what waits. */
+/* Parks the attempt: frees its request and lock call. */
 static void wait_park(struct wait *t) {
     struct call *c = t->call;
     request_disown(c->request);
@@ -95,7 +98,7 @@ static void wait_park(struct wait *t) {
     t->call = NULL;
 }
 
-/* Has an attempt again, which is not under way. */
+/* Gives a parked attempt a request and a lock call again. */
 static void wait_unpark(struct wait *t) {
     if (t->call)
         return;
@@ -105,7 +108,7 @@ static void wait_unpark(struct wait *t) {
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
 
-/* Takes the attempt out of the queue; the request is its session's alone again. */
+/* Takes the attempt out of the queue, and the request from the wait. */
 static void wait_close(struct wait *t, enum waiting_end end) {
     struct worker *w = worker_of(t);
     struct session *s = session_of(t);
@@ -123,7 +126,7 @@ static void wait_close(struct wait *t, enum waiting_end end) {
         request_disown(t->call->request);
 }
 
-/* What the client of a wait that has failed is sent. */
+/* Returns the client's reply for a wait that has failed. */
 static struct call_end refusal(const struct wait *t, const struct lock_call *l) {
     const struct parked_words *words = t->parked.words;
     struct call_end out = {.why = UPSTREAM_NOT_SENT};
@@ -136,7 +139,7 @@ static struct call_end refusal(const struct wait *t, const struct lock_call *l) 
     return out;
 }
 
-/* Ends a wait with the refusal that it was to be. */
+/* Ends a wait with the refusal. */
 static void wait_refuse(struct wait *t) {
     wait_unpark(t);
     struct call *c = t->call;
@@ -161,7 +164,7 @@ static void wait_refuse(struct wait *t) {
     wait_memory_free(&t->owner);
 }
 
-/* Whether the attempt may be refused now: it was itself, or others were since it came. */
+/* Whether the attempt may be refused now: it was refused itself, or another attempt was refused since it came. */
 static bool may_refuse(struct wait *t) {
     uint64_t fence;
     if (t->refused || t->gone)
@@ -172,7 +175,8 @@ static bool may_refuse(struct wait *t) {
     return true;
 }
 
-/* Ends a wait as soon as can be: at once, or with the answer to the attempt that is under way, or to a last one. */
+/* Ends a wait as soon as possible: at once, with the answer to the attempt under way, or with the answer to a last
+ * attempt. */
 static void wait_end(struct wait *t) {
     t->over = true;
     if (t->trying)
@@ -185,10 +189,10 @@ static void wait_end(struct wait *t) {
     wait_try(t);
 }
 
-/* The session has gone. */
+/* The session has closed. */
 static void wait_left(struct request *r) {
     struct wait *t = wait_of(r);
-    if (!t->waiter.queue) /* its first attempt is under way */
+    if (!t->waiter.queue) /* the first attempt is under way; nothing is queued yet */
         return;
     t->gone = true;
     wait_end(t);
@@ -196,7 +200,7 @@ static void wait_left(struct request *r) {
 
 static const struct request_owner_ops wait_ops = {.left = wait_left, .free = wait_memory_free};
 
-/* What a session has in a queue, NULL: nothing. */
+/* Returns the wait of a session; NULL: it does not wait. */
 static struct wait *wait_of_session(const struct session *s) {
     struct waiter *waiter = waiting_find(s->worker->shared->waiting, s->lock.id);
     return waiter ? LIST_ENTRY(waiter, struct wait, waiter) : NULL;
@@ -212,7 +216,7 @@ void lock_wait_speaks(struct session *s) {
 
 void lock_wait_leaves(struct session *s) {
     struct wait *t = wait_of_session(s);
-    if (!t || t->call) /* whose request has been told */
+    if (!t || t->call) /* wait_left deals with the wait if it has a request */
         return;
     wait_close(t, WAIT_GONE);
     wait_memory_free(&t->owner);
@@ -220,7 +224,7 @@ void lock_wait_leaves(struct session *s) {
 
 /* ---- time ---------------------------------------------------------------------------------------------- */
 
-/* Sets the timer to whatever comes first. */
+/* Sets the timer for the next attempt or the end of the wait, whichever comes first. */
 static void wait_arm(struct wait *t) {
     struct worker *w = worker_of(t);
     t->last = t->try_at <= 0 || t->try_at >= t->until;
@@ -230,15 +234,15 @@ static void wait_arm(struct wait *t) {
     ev_timer_start(w->loop, &t->timer);
 }
 
-/* Has the first one try in so many ms, 100 at most. */
+/* Has the first attempt of the queue sent in `ms`, 100 at most. */
 static void wait_try_in(struct wait *t, int64_t ms) {
     ms = ms < 0 ? 0 : ms > TRY_MS ? TRY_MS : ms;
     t->try_at = worker_steady(worker_of(t)) + (double)ms / 1000.;
     wait_arm(t);
 }
 
-/* In how many ms the first one is to look again at a lock that has been found held: when the lease in its way ends,
- * soon in any case. Whoever is the first one then will. */
+/* Returns in how many ms the first attempt is sent again, after it was refused: when the lease ends, or soon in any
+ * case. The queue notes the time for any attempt that is the first one then. */
 static int64_t next_look(struct wait *t, int64_t pttl_ms) {
     struct worker *w = worker_of(t);
     int64_t max_ms = t->deaf ? DEAF_MS : TRY_MS, ms = pttl_ms >= 0 && pttl_ms + 1 < max_ms ? pttl_ms + 1 : max_ms;
@@ -267,7 +271,7 @@ static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
 
 /* ---- trying -------------------------------------------------------------------------------------------- */
 
-/* A grant came for a client that has gone: it is given back. */
+/* The lock was granted, but the client has disconnected: releases the lock. */
 static void give_back(struct wait *t) {
     struct call *c = t->call;
     struct lock_call *l = c->lock;
@@ -286,7 +290,7 @@ static bool is_held(struct wait *t, const struct call_end *end, struct lock_enve
     return !end->error && lock_envelope_read(t->call->lock, end->reply, end->len, e) && e->result.outcome == LOCK_HELD;
 }
 
-/* Keeps an answer that says that the lock is held. */
+/* Keeps the refusal that an attempt got. */
 static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     t->refused = true;
     t->seen = e->result.fence;
@@ -296,7 +300,7 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     t->seen_elsewhere = e->result.elsewhere;
     t->seen_suspects = e->result.suspects;
     struct worker *w = worker_of(t);
-    if (e->result.shifted_ms) /* the engine is told now: this attempt may not be refused any more */
+    if (e->result.shifted_ms) /* tell the engine now, since this attempt may yet be granted */
         engine_shifted(w->shared->engine, &t->call->lock->plan, &e->result, worker_now(w));
     struct parked_words *words = t->parked.words;
     if (!words)
@@ -306,7 +310,7 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     words->reply_len = e->reply_len;
 }
 
-/* Notes how long a wait took that has ended with the lock, and the handover. */
+/* Records how long a successful wait took, and the handover. */
 static void note_grant(const struct wait *t) {
     struct worker *w = t->call->request->worker;
     histogram_note(&w->lock_waits, (worker_steady_ms(w) - t->waiter.since_ms) * 1000);
@@ -314,7 +318,7 @@ static void note_grant(const struct wait *t) {
         histogram_note(&w->lock_handovers, (int64_t)((worker_steady(w) - t->called) * 1e6));
 }
 
-/* Notes what an answer tells of those who wait at other proxies. */
+/* Takes what an answer says of the sessions that wait at other proxies. */
 static void note_elsewhere(struct wait *t, const struct lock_result *r) {
     waiting_elsewhere(worker_of(t)->shared->waiting, &t->waiter,
                       r->waits_ms ? t->sent_ms - r->waits_ms : WAITING_NOBODY);
@@ -358,7 +362,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     lock_answered(c, end);
 }
 
-/* Sends the attempt once more. It may end at once. */
+/* Sends the attempt once more. The wait may end within this call. */
 static void wait_try(struct wait *t) {
     wait_unpark(t);
     struct call *c = t->call;
@@ -385,7 +389,7 @@ static void wait_try(struct wait *t) {
 
 /* ---- the beginning ------------------------------------------------------------------------------------- */
 
-/* Whether an attempt may be held: nothing else of its session waits for it, and there is somebody to be told. */
+/* Whether an attempt may wait: its session has nothing else in flight, and its client is still there. */
 static bool may_wait(const struct call *c, const struct lock_call *l) {
     const struct request *r = c->request;
     const struct session *s = r->session;
@@ -418,18 +422,18 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     return t;
 }
 
-/* The attempt is in the queue. */
+/* The attempt has joined the queue. */
 static void wait_started(struct wait *t) {
     struct call *c = t->call;
     list_init(&t->link);
     list_append(&c->request->worker->locks->waits, &t->link);
     c->request->session->waits = true;
     counter_add(&c->request->worker->counters.waiting, 1);
-    c->lock->begun = 0; /* how long it takes says nothing of the node */
+    c->lock->begun = 0; /* a wait says nothing about the node's speed */
     c->lock->again = false;
 }
 
-/* Refuses an attempt at once that has joined, and closes a circle of sessions that wait for each other. */
+/* Refuses an attempt that has just joined, if it completes a circle of sessions that wait for each other. */
 static bool refuse_circle(struct wait *t) {
     struct worker *w = t->call->request->worker;
     const struct lock_call *l = t->call->lock;
@@ -450,7 +454,7 @@ bool lock_wait_behind(struct call *c, struct lock_call *l) {
         return false;
     struct wait *t = wait_begin(c, l);
     if (!waiting_join_behind(w->shared->waiting, &l->plan.key, l->plan.hash, &t->waiter, worker_steady_ms(w)))
-        return false; /* what is made stays with the request */
+        return false; /* the request keeps the struct wait */
     wait_started(t);
     wait_arm(t);
     if (!refuse_circle(t))
@@ -497,7 +501,7 @@ void lock_wait_sent(struct session *s, struct lock_call *l) {
 }
 
 void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
-    /* Of a release that is answered once more the script does not know the fence. */
+    /* The script does not know the fence of a release that was repeated. */
     uint64_t fence = r->fence || r->outcome != LOCK_RELEASED ? r->fence : l->plan.claim_fence;
     if (r->outcome == LOCK_RELEASED || r->outcome == LOCK_FREE ||
         (r->outcome != LOCK_UNKNOWN && r->outcome != LOCK_NOT_SENT && r->pttl_ms == PTTL_GONE))
@@ -506,7 +510,7 @@ void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct 
 
 /* ---- the worker's part --------------------------------------------------------------------------------- */
 
-/* Serves those of this thread that were called. */
+/* Serves the waiting sessions of this thread that were called. */
 static void serve(struct worker *w) {
     struct waiter *waiter;
     bool tries;
@@ -515,9 +519,10 @@ static void serve(struct worker *w) {
         if (tries || waiter->yields_ms)
             t->called = worker_steady(w);
         int64_t look_ms = worker_steady_ms(w) + (waiter->yields_ms ? waiter->yields_ms : TRY_MS);
-        /* What it waits for another proxy puts no look off, however often the lock is found free meanwhile. */
+        /* A session that yields to another proxy must not put off its next look, however often it finds the lock free
+         * meanwhile. */
         if (!waiter->look_ms || (waiter->yields_ms && look_ms < waiter->look_ms)) {
-            waiter->look_ms = look_ms; /* if its time is over before, so will who comes behind it */
+            waiter->look_ms = look_ms; /* if its wait ends before that, the next session in the queue looks then */
             waiting_look(w->shared->waiting, waiter, look_ms);
         }
         if (tries)
@@ -536,7 +541,7 @@ static void on_wake(struct ev_loop *loop, struct ev_async *wake, int events) {
     serve(wake->data);
 }
 
-/* There is mail for a thread: it is seen to at the end of the turn, behind what has been sent in it. */
+/* A thread has mail. It reads the mail at the end of the turn, after what it has sent in the turn. */
 static void wake_thread(void *arg, unsigned thread) {
     struct proxy_shared *shared = arg;
     struct worker *to = shared->workers[thread];
@@ -564,7 +569,7 @@ void lock_waits_open(struct worker *w) {
 
 void lock_waits_close(struct worker *w) {
     ev_async_stop(w->loop, &w->locks->wake);
-    if (w->index + 1 == w->shared->options.threads) { /* the last one */
+    if (w->index + 1 == w->shared->options.threads) { /* the last worker frees it */
         waiting_free(w->shared->waiting);
         w->shared->waiting = NULL;
     }
@@ -576,7 +581,7 @@ void lock_waits_stop(struct worker *w) {
     wait_end(LIST_ENTRY(it, struct wait, link));
 }
 
-/* Holds a wait to the rule that its key has now. */
+/* Adapts a wait to the rule that its key has now. */
 static void wait_rule(struct worker *w, struct wait *t) {
     const struct lock_key *key = waiting_key(&t->waiter);
     const struct lock_rule *rule = lock_rules_match(w->rules, key->name, key->len);
