@@ -207,7 +207,7 @@ void check_waits_learnt(struct world *w, const struct flight *f, const struct lo
     s->known_ms[f->key][f->proxy] = w->redis.now_ms;
 }
 
-/* Finds the proxy where somebody has waited longest, by the marks as they were before a release, and by what that says
+/* Finds the proxy where a session has waited longest, by the marks as they were before a release, and by what that says
  * of its own proxy. Returns its name's length, 0 where there is none. */
 static size_t longest(const struct world *w, const struct flight *f, const char **name) {
     const char *own = f->plan.attempt_token; /* which begins with its proxy's name */
