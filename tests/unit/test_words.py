@@ -28,7 +28,6 @@ LEFT_OUT = ("proxy/lock/*", "proxy/session/locks/*", "tests/unit/test_words.py",
             "tests/integration/library_locks.py",
             "tests/sim/mutate.sh",
             "tests/sim/traffic_cells.c",
-            "tests/sim/waits/check_waits.c",
             "tests/sim/world.h")
 
 # What follows a noun, and no adjective.
