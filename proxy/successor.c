@@ -40,7 +40,7 @@ static bool is_handing(const char *entry) {
     return false;
 }
 
-/* Makes the new process's environment: this one's, with `own` first. The caller frees it. */
+/* Makes the new process's environment: this process's, with `own` first. The caller frees it. */
 static char **environment(char **own, size_t count) {
     size_t n = 0, at = count;
     while (environ[n])

@@ -44,7 +44,7 @@ foreach(name ${names})
   string(LENGTH "${hex}" digits)
   math(EXPR size "${digits} / 2")
   string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
-  # The bytes as a file again, for the SHA1 (and for people who want to read the whole script).
+  # The bytes as a file again, for the SHA1 (and for people that want to read the whole script).
   string(REGEX REPLACE "(..)" "\\\\x\\1" escaped "${hex}")
   # In two halves: the system takes no argument of 128 KiB.
   math(EXPR half "${size} / 2 * 4")

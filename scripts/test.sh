@@ -15,7 +15,7 @@
 #                valkey-server; or those that LOCKKEEPER_SERVERS names), without sanitizers: what scripts/other_debian.sh does
 #                on the other release
 #   attacks      what attackers can do to other clients, in short (scripts/attacks.sh)
-#   newcomer     what somebody does in the first ten minutes (tests/adoption/newcomer.sh), before anything is installed for other
+#   newcomer     what a new user does in the first ten minutes (tests/adoption/newcomer.sh), before anything is installed for other
 #                parts; with LOCKKEEPER_FRESH set, on a system that may be changed, the Debian package is installed too
 #   static       the static program in an empty root, and the npm package that carries it (tests/adoption/static.sh)
 #   threads      the integration tests with four threads under ThreadSanitizer, in half an hour or so

@@ -130,7 +130,7 @@ static bool has_star(const char *pattern) {
     return false;
 }
 
-/* Finds the patterns by which a key's lock could be this one. Numbers and identifiers that both names contain come
+/* Finds the patterns by which a lock could be the key's. Numbers and identifiers that both names contain come
  * first, then whole last words. If the lock's name has no part of the key's, it is the lock of all keys of the same
  * pattern. */
 static bool pair_make(struct advise_pair *pair, const char *key, size_t len, const char *lock, size_t lock_len) {

@@ -243,8 +243,8 @@ struct upstream_dedicated_events {
  * Each connection counts as a lasting one of `client`. If the limits permit no more, the requests for it fail. Returns
  * the number for upstream_lane. */
 uint32_t upstream_dedicated_new(struct upstream *u, const char *client, const struct upstream_dedicated_events *events);
-/* Adds a command (whole RESP, copied) to those that every connection opened from now on begins with. If a node refuses
- * the command, it refuses the lane. */
+/* Adds a command (whole RESP, copied) to the commands that every connection opened from now on begins with. If a node
+ * refuses the command, it refuses the lane. */
 void upstream_dedicated_begin(struct upstream *u, uint32_t dedicated, const char *command, size_t len);
 /* Ends a dedicated lane: no event comes any more, and each connection is closed once nothing is in flight on it. 0 is
  * ignored. */
@@ -266,7 +266,7 @@ struct upstream_pin_events {
     void (*lost)(void *arg, const char *error);
 };
 
-/* Whether another node may have taken over from this one: it can't be reached, and the map is too old to tell. No, for
+/* Whether another node may have taken over from the node: it can't be reached, and the map is too old to tell. No, for
  * NULL. */
 bool upstream_may_be_replaced(const struct upstream *u, const struct upstream_node *node);
 /* Asks for a new map; call it if upstream_may_be_replaced is true. `r`, which carries no bytes, fails once the map is

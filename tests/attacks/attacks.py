@@ -196,7 +196,7 @@ def open_trackers(rig):
 
 
 def few_connections(rig, requests):
-    """An attacker that sends each of these over a separate connection, to a Redis that accepts few."""
+    """An attacker that sends each request over a separate connection, to a Redis that accepts few."""
     rig.start_redis()
     rig.redis.run("CONFIG", "SET", "maxclients", "300")
     rig.start()

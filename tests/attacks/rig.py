@@ -174,7 +174,7 @@ class Rig:
         return len(os.listdir("/proc/%d/fd" % self.proxy.pid))
 
     def links_now(self):
-        """Connections that Redis has, but for this one and the neighbour's."""
+        """Connections that Redis has, but for the rig's own and the neighbour's."""
         if not self.direct:
             return 0
         try:

@@ -101,7 +101,7 @@ class Bench:
             pool.shutdown(cancel_futures=True)
 
     def start_peers(self, names):
-        """name -> Server, for those that start. Redis itself is always there."""
+        """name -> Server, for the servers that start. Redis itself is always there."""
         peers = {}
         for name in names:
             server = self.fleet.redis if name == "redis" else self.attempt(TITLES[name], self.starters[name])

@@ -276,7 +276,7 @@ def test_the_proxy_stops(farm, start_proxy, connect):
 
 @places
 def test_a_take_over(farm, start_proxy, connect, orphans, backend_kind, kind):  # noqa: F811
-    """The former process goes on with what its clients wait for: one gets its element, one hears that it has lost the lock,
+    """The old process goes on with what its clients wait for: one gets its element, one hears that it has lost the lock,
     which a client of the next process has acquired."""
     proxy = start_proxy(farm.backend(backend_kind), *AUDIT, "shutdown-timeout 60")
     a, b, watch = (connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in ("a", "b", "watch"))

@@ -255,7 +255,7 @@ ENDS = {
 @forms
 @places
 def test_a_lease_from_before_the_fence(proxy, start_proxy, connect, kind, form, end):
-    """A reload adds the fence while A holds the lock, or has lost it and nobody has acquired it since."""
+    """A reload adds the fence while A holds the lock, or has lost it and no other client has acquired it since."""
     late_fence = start_proxy(proxy.backend, "lock lock:*")
     a, b, c = (connect(late_fence) for _ in range(3))
     key, lock = fenced_names(kind)

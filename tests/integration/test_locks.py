@@ -856,7 +856,7 @@ def test_two_connections_are_two_owners(proxy, connect, key, rule):
     if rule != "lock:auto":  # there a second one in a row is refused only if it comes at once (test_attribution.c)
         assert one("DEL", name) == 0, "its second one in a row: no more a holder's than a loser's"
     assert two("DEL", name) == 1
-    # Nothing speaks against it: it has neither lost nor released this one, and may be a pool's.
+    # Nothing speaks against it: it has neither lost nor released this lock, and may be a pool's.
     assert two("SETNX", alike, "1") == 1
     assert one("DEL", alike) == (rule == "lock:auto")
     assert two("DEL", alike) == (rule != "lock:auto")

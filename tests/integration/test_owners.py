@@ -423,7 +423,7 @@ def test_released_through_a_proxy_that_was_not_met(at_two_proxies, backend, key)
 
 
 def test_released_and_acquired_through_a_proxy_that_was_not_met(at_two_proxies, key):
-    """The first proxy has heard of neither, and nobody has lost an attempt there. The DEL frees the lock all the same."""
+    """The first proxy has heard of neither, and no session has lost an attempt there. The DEL frees the lock all the same."""
     (here, _), (there, also_there) = at_two_proxies
     name = key("lock:unheard")
     assert acquire(here, name)
@@ -432,7 +432,7 @@ def test_released_and_acquired_through_a_proxy_that_was_not_met(at_two_proxies, 
 
 
 def test_an_older_lease_made_way_with_one_of_another_proxy(at_two_proxies, key):
-    """The release of another proxy's lease says that an older lease of this one is over: its claim takes no later release."""
+    """The release of another proxy's lease says that an older lease of this proxy is over: its claim takes no later release."""
     (here, also_here), (there, also_there) = at_two_proxies
     name = key("lock:older")
     assert acquire(here, name)

@@ -453,7 +453,7 @@ def test_pubsub_counts_all_clients(backend, start_proxy, connect, oracle):
 
 # ---- keyspace notifications ---------------------------------------------------------------------------------
 
-# With an expiry, or as data: the proxy adds nothing to these, and so they look as they do in Redis.
+# With an expiry, or as data: the proxy adds nothing to these events, and so they look as they do in Redis.
 SAME_EVENTS = [
     ("SET", "lock:a", "v", "NX", "PX", 60000), ("SET", "lock:a", "w", "NX", "PX", 60000), ("GET", "lock:a"),
     ("PEXPIRE", "lock:a", 90000), ("DEL", "lock:a"), ("DEL", "lock:a"), ("SET", "plain", "v"), ("SETEX", "plain", 60, "v"),

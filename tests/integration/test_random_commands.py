@@ -241,7 +241,7 @@ def test_random_transactions(pair, grammar):
     print("%d requests" % pair.count)
 
 
-# Valkey voids a transaction with one of these; the proxy refuses the command, and goes on with the transaction, as Redis does.
+# Valkey voids a transaction with one of these commands; the proxy refuses the command, and goes on with the transaction, as Redis does.
 NESTED = {"multi", "watch"} if servers.valkey() else set()
 NOT_QUEUED = {"exec", "discard"} | NESTED | differences.NOT_QUEUED  # it would end there
 # On a cluster a transaction is one node's: these have another meaning in it, or are refused.

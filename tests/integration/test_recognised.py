@@ -202,7 +202,7 @@ def test_says_it_again_over_any_connection(opened, key):
 
 # ---- a hash lock: the holder's field and its value -----------------------------------------------------
 
-# What the client sends to see who holds the lock, and what shows it to be the worker's own.
+# What the client sends to see which worker holds the lock, and what shows it to be the worker's own.
 READS = {
     "hget": lambda c, key, field, value: c("HGET", key, field) == value,
     "hmget": lambda c, key, field, value: c("HMGET", key, "other", field) == [None, value],
@@ -498,7 +498,7 @@ def test_by_a_node_and_then_the_connection_goes(opened, list_key, looks, late):
 
 
 def test_a_node_that_was_only_looked_at(opened, list_key):
-    """Everybody is shown the head: who has not pushed that node itself is not its owner while the owner is there."""
+    """Every session is shown the head: a session that has not pushed that node is not its owner while the owner is there."""
     node = value_of("w")
     first, _ = holder_and_other(opened, list_key, node)
     loser = opened()
@@ -509,7 +509,7 @@ def test_a_node_that_was_only_looked_at(opened, list_key):
 
 
 def test_one_node_of_several_workers(opened, list_key):
-    """Where nothing but one constant was pushed nobody is known by it."""
+    """Where nothing but one constant was pushed no worker is known by it."""
     holder, second = opened(), opened()
     assert holder("EXISTS", list_key) == 0
     assert holder("RPUSH", list_key, "waiting") == 1

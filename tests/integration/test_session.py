@@ -167,7 +167,7 @@ def test_replies_like_redis(client, connect, oracle, command):
 
 
 def test_command_docs_and_list(client, connect, oracle):
-    """redis-cli asks for these."""
+    """redis-cli asks for these commands."""
     single = connect(oracle)
     theirs = single("COMMAND", "DOCS", "get")
     assert client("COMMAND", "DOCS", "get") == theirs

@@ -348,7 +348,7 @@ def test_client_certificates(start_proxy, certificates, farm, auth):
         assert (reason is None) == (why is None), (who, reason)
         if why is None:
             continue
-        # The log names the reason, or counts it among those of the same second.
+        # The log names the reason, or counts it among the failures of the same second.
         failures += 1
         with proxy.client() as c:
             until(lambda: "tls_handshakes_failed:%d\r" % failures in c("PROXY", "INFO"))

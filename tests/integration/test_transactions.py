@@ -364,7 +364,7 @@ def test_trap_11_lost_between_multi_and_exec(backend, client, tagged):
 
 
 def admin(client):
-    """PROXY INFO over another connection: this one is inside MULTI."""
+    """PROXY INFO over another connection: the client's own is inside MULTI."""
     with Client(client.address) as other:
         return other("PROXY", "INFO", "upstreams")
 

@@ -119,7 +119,7 @@ def test_who_does_not_read_is_closed_too(visited):
 
 
 def connections(visited):
-    """The established connections of the HTTP port, as the system has them, but for those that only the visitor has."""
+    """The established connections of the HTTP port, as the system has them, but for the ones that only the visitor has."""
     with open("/proc/net/tcp") as f:
         rows = [line.split() for line in f.readlines()[1:]]
     return [row for row in rows if row[1].endswith(":%04X" % visited.port) and row[3] == "01"]

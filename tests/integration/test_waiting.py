@@ -434,7 +434,7 @@ def test_leaving_answers_those_who_wait(own, key):
 
 
 def test_a_take_over_answers_those_who_wait(own, connect, key, orphans):  # noqa: F811
-    """SIGUSR2: the former process serves the clients that are there, and none of them waits any more. Clients of the next
+    """SIGUSR2: the old process serves the clients that are there, and none of them waits any more. Clients of the next
     process wait for the same lock."""
     name = key("lock:over")
     proxy, worker = own("lock lock:* wait 100s", "shutdown-timeout 100")

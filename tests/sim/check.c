@@ -316,9 +316,9 @@ void check_renewal_asked(struct world *w, const struct proxy *p, const struct lo
         world_fail(w, "S3", "a renewal for an owner that is gone");
 }
 
-/* Whether the engine takes the lease's end from the answer: not from those of others than the holder, who are told it
- * in a queue. Until the answer to the holder's own command is there a renewal may be asked for, and does no harm: the
- * script finds an expiry of the application's and leaves it alone, which check_renewed holds it to. */
+/* Whether the engine takes the lease's end from the answer: not from answers to workers other than the holder, which
+ * get it in a queue. Until the answer to the holder's own command is there a renewal may be asked for, and does no
+ * harm: the script finds an expiry of the application's and leaves it alone, which check_renewed holds it to. */
 static bool engine_takes_end(const struct flight *f) {
     enum lock_verb verb = f->plan.verb;
     switch (f->envelope.outcome) {
@@ -457,11 +457,11 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
             k->fence = UINT64_MAX; /* it believes so, and may */
         return;
     }
-    /* The lease that changed is the worker's own, which it had left alone, or that of a colleague whom the wire does
+    /* The lease that changed is the worker's own, which it had left alone, or that of a colleague that the wire does
      * not distinguish from it. */
     bool changed = outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN;
-    /* It may have looked on one connection and swapped on another, or somebody else looked on this one since;
-     * who goes around the proxy writes the same value again, unless it is a deadline. */
+    /* It may have looked on one connection and swapped on another, or another worker has looked on this connection
+     * since; a client around the proxy writes the same value again, unless it is a deadline. */
     bool alike = sc->idioms == 1u << IDIOM_DEADLINE;
     bool looked_here = sc->connections == CONN_OWN || (sc->connections == CONN_SHARED && alike) ||
                        (sc->connections == CONN_POOL && alike && f->shares && sc->proxies == 1);

@@ -1,6 +1,6 @@
 /*
  * redis.call and redis.pcall: the commands that the scripts use, and those that applications send through them, on the
- * lock key and its guard record. Who calls what is not here ends the program.
+ * lock key and its guard record. A call of another command ends the program.
  *
  * Numbers become texts and answers become values as Redis has it: an integer is a number, nil is false, a status is a
  * table with `ok`, an error one with `err`.

@@ -460,7 +460,7 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
         engine_says(w->proxies[c->proxy].engine, &f->plan, f->command.value, strlen(f->command.value),
                     f->command.op == OP_HINCRBY, w->redis.now_ms);
     c->busy++;
-    /* Redis refuses few transactions; a value that is no argument tells nobody anything where it does. */
+    /* Redis refuses few transactions; where it does, a value that is no argument tells nothing. */
     f->together = verb == LOCK_SCRIPT && (f->transaction || f->command.composed || world_chance(w, 80));
     flight_log(w, f, "sent");
     if (w->waits)

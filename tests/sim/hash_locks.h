@@ -1,5 +1,5 @@
 /*
- * Scenarios of hash locks: what worker.c and check.c have for string locks, for these.
+ * Scenarios of hash locks: what worker.c and check.c have for string locks.
  */
 #ifndef LOCKKEEPER_SIM_HASH_LOCKS_H
 #define LOCKKEEPER_SIM_HASH_LOCKS_H

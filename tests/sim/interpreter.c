@@ -105,7 +105,7 @@ static void open_library(lua_CFunction open, const char *name) {
     lua_call(L, 1, 0);
 }
 
-/* Scripts in Redis can't make globals, nor ask for those that are not there. */
+/* Scripts in Redis can't make globals, nor ask for globals that are not there. */
 static void close_globals(void) {
     static const char SOURCE[] = "setmetatable(_G, {__index = function(_, name) error('global ' .. name, 2) end,"
                                  "__newindex = function(_, name) error('global ' .. name, 2) end})";

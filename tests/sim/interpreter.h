@@ -23,7 +23,8 @@ void interpreter_key(void);
 /* Runs the script. Its answer is on top of the stack that is returned until the next call begins; NULL: it has ended
  * with an error of redis.call. An error of its own ends the program, which says what it was. */
 lua_State *interpreter_run(enum script_id id);
-/* Runs fence.lua on that key with these KEYS and ARGV, likewise. Data is named data:N, and its watermark mark:N. */
+/* Runs fence.lua on that key with these KEYS and ARGV in the same way. Data is named data:N, and its watermark mark:N.
+ */
 struct interpreter_word {
     const char *text;
     size_t len;

@@ -96,7 +96,7 @@ const struct model_guard *model_queue_live(struct model *m, int key) {
     return live ? g : NULL;
 }
 
-/* Whether the token is one of those in the field, which has a line PARTY=TOKEN for each. */
+/* Whether the token is in the field, which has a line PARTY=TOKEN for each. */
 static bool among(const struct model *m, int key, const char *field, const char *token) {
     const struct record_text *seats = record_get(&m->records[key], field, strlen(field));
     char line[LOCK_TOKEN_MAX + 2];

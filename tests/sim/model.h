@@ -66,7 +66,7 @@ struct model {
     /* PUBLISH, or SPUBLISH; NULL: there is no listener. False: Redis does not know the command. */
     bool (*publish)(void *arg, const char *channel, const char *text, bool sharded);
     void *publish_arg;
-    int64_t clock_ms; /* so much its clock is ahead of now_ms: who has set it also moves all ends (model_set_clock) */
+    int64_t clock_ms; /* so much its clock is ahead of now_ms: setting it also moves all ends (model_set_clock) */
 };
 
 enum model_op {

@@ -180,8 +180,8 @@ class Run:
             problems.append("pttl")
         if got[4] != "text:" + plain(owner) and (outcome != "released" or got[4] != "text:"):
             problems.append("owner")
-        # Of its own lease the caller need not be told more than that the expiry is the proxy's; nor of a list's. Who has not
-        # said who he is can't be told whether the lease is his.
+        # Of its own lease the caller need not be told more than that the expiry is the proxy's; nor of a list's. A caller that has not
+        # said its identity can't be told whether the lease is its own.
         said = 1 if outcome == "granted" or flags.startswith("list:") else ~0 if identified else 27
         flags = flags.replace("list:", "")
         if outcome != "released" and number(got[5]) & said != int(flags) & said:
@@ -233,7 +233,7 @@ class Run:
     def script(self, name, key, attempt, claim, identity, proxy, right, lease, read, seen, at, shape, *rest):
         split = rest.index("|")
         command, want = self.words(key, rest[:split]), rest[split + 1:]
-        # count.lua takes a count back; who looks at a list lock renews what it waits for
+        # count.lua takes a count back; a look at a list lock renews what its party waits for
         self.refused = want[1] in ("held", "foreign") and name != "count" and not name.startswith("list") and shape != "together"
         read = self.fence(key).real.get(int(read), 0)
         header = [attempt, plain(claim), identity, proxy, right, lease, read, plain(seen), at, shape]

@@ -204,7 +204,7 @@ static void draw_args(struct dump *d, int key, struct model_args *a) {
         a->right = string && a->claim[0] && chance(d, 50) ? "instead" : "claim";
     if (model_verb(&a->command) >= LOCK_QUEUE_PUSH && model_verb(&a->command) <= LOCK_QUEUE_SET)
         draw_party(d, key, a);
-    /* The engine gives this one to what may change a string lock and names one key. */
+    /* The engine gives this right to what may change a string lock and names one key. */
     if (strcmp(a->right, "enrol") == 0 && (a->command.op >= OP_RPUSH || a->command.op == OP_MSET))
         a->right = "claim";
     draw_data(d, a);

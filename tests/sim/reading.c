@@ -35,7 +35,7 @@ static bool of_client(const struct conn *o, const struct conn *c) {
     return o->open && o->process == c->process && o->proxy == c->proxy;
 }
 
-/* The newest lease of those that its client's connections have read. */
+/* The newest lease that its client's connections have read. */
 static void note_leases(struct world *w, struct flight *f, const struct conn *c) {
     long step = 0;
     for (int i = 0; i < CONNS; i++) {

@@ -1,6 +1,6 @@
 /*
- * A hash of Redis: fields with their values, texts of any length. Guard records are such ones. It is small, or is asked
- * for few of its fields: they are looked through one after another.
+ * A hash of Redis: fields with their values, texts of any length. A guard record is a hash of this kind. It is small,
+ * or is asked for few of its fields: they are looked through one after another.
  */
 #ifndef LOCKKEEPER_SIM_RECORD_H
 #define LOCKKEEPER_SIM_RECORD_H

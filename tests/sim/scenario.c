@@ -150,8 +150,8 @@ static void promise_shared(struct scenario *sc) {
     sc->kept_after_sight_only = exact && subset(sc->idioms, COMPARE);
 }
 
-/* A scenario of list locks. Nodes are told by their values, so that nobody ends another's lease on any model; what is
- * seen and pushed over connections that don't count as shared, and are, is promised nothing. */
+/* A scenario of list locks. Nodes are told by their values, so that no worker ends another's lease on any model; what
+ * is seen and pushed over connections that don't count as shared, and are, is promised nothing. */
 static void draw_queue(struct draw *d, struct scenario *sc) {
     enum lock_owner owner = sc->rule.owner;
     bool own = sc->connections == CONN_OWN;
@@ -186,7 +186,7 @@ static void draw_queue(struct draw *d, struct scenario *sc) {
 }
 
 /* The rule begins in audit, and is enforced while its locks are in use. Redis runs commands as they come until then, so
- * that nothing is promised but this: who was known to hold a lock then is safe from there on. Counters, swaps and
+ * that nothing is promised but this: a holder that was known then is safe from there on. Counters, swaps and
  * scripts are not always understood. */
 static void draw_audit(struct draw *d, struct scenario *sc) {
     sc->audit = true;
@@ -221,8 +221,8 @@ static void draw_calm(struct draw *d, struct scenario *sc, enum connections conn
     *sc = calm;
 }
 
-/* A pool whose workers look over one connection and swap over another, and somebody who goes around the proxy: what is
- * nobody's lease may be swapped by the client that has read it. */
+/* A pool whose workers look over one connection and swap over another, and a client that goes around the proxy: what is
+ * no session's lease may be swapped by the client that has read it. */
 static void draw_takeovers(struct draw *d, struct scenario *sc) {
     draw_calm(d, sc, CONN_POOL, BIT(IDIOM_DEADLINE));
     sc->workers = 2 + below(d, WORKERS_EACH - 1);
@@ -282,7 +282,7 @@ static void draw_discards(struct draw *d, struct scenario *sc) {
     promise_shared(sc);
 }
 
-/* Connections that call themselves otherwise, or close, and what they leave to those that share with them. */
+/* Connections that call themselves otherwise, or close, and what they leave to connections that share with them. */
 static void draw_departures(struct draw *d, struct scenario *sc) {
     draw_calm(d, sc, CONN_OWN, BIT(IDIOM_SETNX) | BIT(IDIOM_UNIQUE));
     sc->workers = sc->conns = 1 + below(d, 2);
@@ -316,7 +316,7 @@ static void draw_returns(struct draw *d, struct scenario *sc) {
 }
 
 /* Hash locks: by scripts, or by HSETNX; a holder may add what fields it likes, so that these two don't mix. Fields tell
- * who is in a lock, so that nobody takes another's away on any model. */
+ * which worker is in a lock, so that none takes another's away on any model. */
 static void draw_hash(struct draw *d, struct scenario *sc) {
     enum lock_owner owner = sc->rule.owner;
     static const uint32_t IDIOMS[] = {BIT(IDIOM_HASH), BIT(IDIOM_READ), BIT(IDIOM_HASH) | BIT(IDIOM_READ),

@@ -9,8 +9,8 @@
 enum { CELL_TRIPS = 8000, CELL_RUNS = 5 };
 
 /* Per 10,000 acquisitions; most: holders' releases refused one after the other; share: acquisitions against those of
- * the same traffic on bare Redis; idle: the share of the time, in percent, in which a lock stands and nobody is at work
- * under it. */
+ * the same traffic on bare Redis; idle: the share of the time, in percent, in which a lock stands and no worker is at
+ * work under it. */
 struct figures {
     double wrong, lost, cut, unexpired, moved, most, share, idle;
 };

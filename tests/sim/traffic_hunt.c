@@ -2,9 +2,9 @@
  * Small-scope search: traffic_hunt [--check] [--seed S] [--case NAME] [--show]
  *
  * Short histories of two or three workers on one or two keys, all of them up to a depth or very many at random: every
- * branch (who does what next, over which connection, whether a lease lapses) is a choice. What has to hold on every
- * connection model where workers are as they should be is not left to chance that way: nobody's lease is taken from
- * them, and no holder's release is refused. With --check a case that is worse than the executable model of the rules
+ * branch (which worker does what next, over which connection, whether a lease lapses) is a choice. What has to hold on
+ * every connection model where workers are as they should be is not left to chance that way: no worker's lease is taken
+ * from it, and no holder's release is refused. With --check a case that is worse than the executable model of the rules
  * makes the exit status 1. --show prints the shortest history of each kind that went wrong.
  */
 #include <inttypes.h>
@@ -28,8 +28,8 @@ struct scope {
     unsigned depth, workers, keys, pool;
     enum losers losers;
     bool nested;      /* the holder tries again */
-    bool reconnects;  /* likewise, over a new connection from then on */
-    bool late;        /* leases lapse under their holders, who DEL later or never */
+    bool reconnects;  /* and does so over a new connection from then on */
+    bool late;        /* leases lapse under their holders, which DEL later or never */
     bool compare;     /* values a lease, GET before DEL */
     unsigned samples; /* so many at random; 0: all there are */
     double wrong;     /* in which a worker's lease was taken from him, at most */
@@ -50,7 +50,7 @@ struct player {
     int at;
     struct held *mine;
     bool held_back; /* its DEL is, and is begun once more */
-    unsigned line;  /* over this one, which nobody else uses meanwhile */
+    unsigned line;  /* over this line, which no other worker uses meanwhile */
 };
 
 enum act { ACT_TRY, ACT_LOSER_DEL, ACT_WALK, ACT_DEL, ACT_RECONNECT, ACT_LAPSE };
@@ -306,7 +306,7 @@ static void pass_until(struct history *h, int64_t ms) {
     look(h);
 }
 
-/* Where nobody is late, time stands still before a lease would end under its holder. */
+/* Where no worker is late, time stands still before a lease would end under its holder. */
 static void time_passes(struct history *h) {
     int64_t to = h->redis.now_ms + TRIP_MS;
     for (int key = 0; key < (int)h->scope->keys; key++)

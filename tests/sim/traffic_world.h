@@ -1,6 +1,6 @@
 /*
- * Traffic of applications as they are, with a spectator who sees everything: workers, their connections, what they ask
- * for and when, and of every lease who works under it.
+ * Traffic of applications as they are, with a spectator that sees everything: workers, their connections, what they ask
+ * for and when, and of every lease the worker under it.
  *
  *      worker (traffic_worker.c) ── deed ──> connection ── command ──> front (an engine and the model, or the model)
  *         ^                                                   │
@@ -46,7 +46,7 @@ struct app_plan {
     enum app_dog dog;
     bool compare;      /* GET, and DEL if it is their own value */
     bool heartbeat;    /* GET in the middle of the work */
-    bool losers;       /* who was refused DELs, too */
+    bool losers;       /* a worker that was refused DELs, too */
     bool twice;        /* DEL again behind each DEL */
     bool endless;      /* SETNX alone */
     bool throttle;     /* never a DEL */
@@ -85,13 +85,13 @@ struct world_plan {
 struct tally {
     uint64_t acquired;
     uint64_t wrong;     /* a release, or an attempt, ended the lease of a worker still at work */
-    uint64_t by_again;  /* of these: by attempts */
+    uint64_t by_again;  /* of `wrong`: by attempts */
     uint64_t lost;      /* the holder's own release was refused */
     uint64_t cut;       /* a watchdog's EXPIRE was refused, or the lease ended under it */
     uint64_t unexpired; /* the holder's first EXPIRE was refused */
-    uint64_t moved;     /* somebody else's EXPIRE moved the lease */
+    uint64_t moved;     /* another worker's EXPIRE moved the lease */
     uint64_t row, most; /* holders' releases refused one after the other: now, and at most */
-    double idle;        /* round trips in which a key was held and nobody at work under it */
+    double idle;        /* round trips in which a key was held and no worker at work under it */
 };
 
 /* ---- the world --------------------------------------------------------------------------------- */

@@ -7,8 +7,8 @@
  *                                          ^  ^
  *             timers, on virtual time ─────┘  └──── PUBLISH of the scripts, which may get lost on its way
  *
- * And the spectator's part: who came when, how long a lock has been free while somebody waits for it, who waits for
- * whose lock. Included by world.h.
+ * And the spectator's part: which session came when, how long a lock has been free while a session waits for it, which
+ * session waits for whose lock. Included by world.h.
  */
 #ifndef LOCKKEEPER_SIM_WAITS_H
 #define LOCKKEEPER_SIM_WAITS_H
@@ -57,7 +57,7 @@ void waits_speak(struct world *w, int conn);
 
 /* Whether it waits, and is not on its way. */
 bool waits_held(const struct flight *f);
-/* The flight before which none of those over its connection to Redis may go: they run in the order in which they were
+/* The flight before which no other flight over its connection to Redis may go: they run in the order in which they were
  * sent, and so they are answered. */
 struct flight *waits_first(struct world *w, struct flight *f);
 

@@ -1,6 +1,6 @@
 /*
  * The simulated world: one model Redis, one or two real engines before it, processes with workers and connections,
- * commands under way, and what a spectator knows who sees everything.
+ * commands under way, and what a spectator knows that sees everything.
  *
  *      worker ── command ──> connection ── engine_begin ──> flight ── script on the model ──> engine_finish ──> worker
  *                                                             │
@@ -37,7 +37,7 @@ enum connections { CONN_OWN, CONN_POOL, CONN_SHARED }; /* D, P, M */
 
 enum idiom {
     IDIOM_SETNX,        /* SETNX, GETEX now and then, DEL */
-    IDIOM_SETNX_EXPIRE, /* SETNX, PEXPIRE whoever won, DEL */
+    IDIOM_SETNX_EXPIRE, /* SETNX, PEXPIRE also after a lost attempt, DEL */
     IDIOM_CONST,        /* SET NX PX with a constant, DEL */
     IDIOM_UNIQUE,       /* SET NX PX with a value of its own, DEL */
     IDIOM_COMPARE,      /* the same, GET, compare, DEL */
@@ -50,12 +50,12 @@ enum idiom {
     IDIOM_THROTTLE,     /* SET NX PX and no release */
     IDIOM_SCRIPT,       /* Lua SET NX PX, Lua or bare PEXPIRE, Lua compare and DEL */
     IDIOM_MULTI,        /* MULTI SETNX PEXPIRE EXEC or MULTI SET NX PX EXEC, MULTI DEL EXEC */
-    IDIOM_WATCH,        /* SET NX PX likewise, or WATCH GET MULTI SET PX EXEC; WATCH GET MULTI DEL EXEC */
+    IDIOM_WATCH,        /* SET NX PX in MULTI, or WATCH GET MULTI SET PX EXEC; WATCH GET MULTI DEL EXEC */
     IDIOM_QUEUE,        /* RPUSH, LINDEX 0 until it is one's own, LREM; scenarios of list locks alone */
-    IDIOM_REENTRANT,    /* EXISTS 0, RPUSH, LSET now and then, LREM; likewise */
+    IDIOM_REENTRANT,    /* EXISTS 0, RPUSH, LSET now and then, LREM; of list locks alone */
     IDIOM_HASH,         /* Lua: one owner as often as it likes, a watchdog, out; scenarios of hash locks alone */
-    IDIOM_READ,         /* Lua: many readers; likewise */
-    IDIOM_FIELD,        /* HSETNX, HDEL or DEL; likewise */
+    IDIOM_READ,         /* Lua: many readers; of hash locks alone */
+    IDIOM_FIELD,        /* HSETNX, HDEL or DEL; of hash locks alone */
     IDIOM_KINDS,
     STRING_IDIOMS = IDIOM_QUEUE
 };
@@ -152,7 +152,7 @@ struct app_worker {
     int key;
     bool busy;        /* a command under way */
     uint64_t fence;   /* of the lease it acquired and has not sent the release of; 0 none */
-    bool holds;       /* it believes to hold that one, and rightly so far */
+    bool holds;       /* it believes to hold this lease, and rightly so far */
     int64_t until_ms; /* the end of its work */
     int64_t pause_ms; /* it does nothing before then */
     int64_t lost_ms;  /* when its lease ended, 0 not yet */
@@ -231,12 +231,12 @@ struct flight {
     bool was_own;               /* the live lease was the worker's when it ran */
     bool ended_other;           /* it has ended the lease that another worker had been told of */
     uint64_t read_fence;        /* last read of its session when it was sent */
-    uint64_t client_read_fence; /* and the newest lease of those that its client's sessions at that proxy last read */
-    bool client_mixed;          /* and one has read another value, of nobody knows which lease */
+    uint64_t client_read_fence; /* and the newest lease that its client's sessions at that proxy last read */
+    bool client_mixed;          /* and one has read another value, of a lease that is not known */
     bool was_shown;             /* its session's last reading */
     bool loser;                 /* its session's last attempt was lost, and not long ago */
     bool client_read_foreign;   /* none of its client's sessions has read a lease, and they were shown a value lately */
-    /* The values: its session's; of that newest lease; the last one that nobody said was a lease's. */
+    /* The values: its session's; of that newest lease; the last one that no answer said was a lease's. */
     char shown[MODEL_VALUE], client_shown[MODEL_VALUE], client_shown_foreign[MODEL_VALUE];
     int name; /* its session's, and how often that had been left when it was sent */
     unsigned left;
@@ -276,7 +276,7 @@ struct truth {
     int name;                   /* its session's, as flights have it */
     unsigned left;
     int64_t granted_ms, told_ms;
-    uint64_t heir; /* the first session that came to its owner's identity behind that one's session; 0 none yet,
+    uint64_t heir; /* the first session that came to its owner's identity behind the owner's session; 0 none yet,
                     * UINT64_MAX: its proxy has restarted, and knows of none */
     long told_step, end_told_step; /* that it was granted; its end, last */
     char token[LOCK_TOKEN_MAX];
@@ -294,7 +294,7 @@ struct world {
     int64_t
         set_back_ms; /* when Redis's clock was set back last: leases of before last longer than their proxies know */
     int64_t closed_ms[SESSIONS_KNOWN]; /* by the session's number */
-    int64_t heard_ms[SESSIONS_KNOWN];  /* likewise: when its last answer came, perhaps after its end */
+    int64_t heard_ms[SESSIONS_KNOWN];  /* by its number: when its last answer came, perhaps after its end */
     uint64_t session_ids, values, observed_leases, sent;
     struct model redis;
     struct proxy proxies[PROXIES];
@@ -397,11 +397,11 @@ void flight_log(struct world *w, const struct flight *f, const char *what);
 
 /* reading.c: what became of an attempt, as its session is told. */
 void reading_attempted(struct world *w, const struct flight *f);
-/* The flight's session was shown the key's value, of the lease with that fence; 0: nobody said of which. */
+/* The flight's session was shown the key's value, of the lease with that fence; 0: not known of which. */
 void reading_shown(struct world *w, const struct flight *f, uint64_t fence);
 /* Whether the flight's client counts as sharing its connections, and what they have read. */
 void reading_note(struct world *w, struct flight *f);
-/* Whether that was among it: the value, of the lease with this fence, or of a lock that is nobody's lease (0). */
+/* Whether that was among it: the value, of the lease with this fence, or of a lock that is no lease (0). */
 bool reading_covers(const struct flight *f, uint64_t fence, const char *value);
 
 /* trouble.c: what goes wrong. */
@@ -425,8 +425,8 @@ void list_worker_answer(struct world *w, int worker, const struct flight *f, boo
 void check_list_script(struct world *w, struct flight *f, const struct model_queue *queue);
 void check_list_expired(struct world *w, int key);
 void check_list_belief(struct world *w, int worker, const struct flight *f);
-/* check_state.c: what a script has left behind agrees in itself, and nothing was swapped, nor nobody's lock touched,
- * without having been read. `before` is the key as it was. */
+/* check_state.c: what a script has left behind agrees in itself, and nothing was swapped, nor a lock of no session
+ * touched, without having been read. `before` is the key as it was. */
 void check_left(struct world *w, const struct flight *f, const struct model_key *before);
 /* A swap of what all of a client's connections have read. */
 void check_foreign_swap(struct world *w, const struct flight *f, const struct model_key *before);
@@ -439,7 +439,7 @@ const struct model_guard *check_live(struct world *w, int key);
 void check_lease_ended(struct world *w, int key);
 void check_ended_by_other(struct world *w, const struct flight *f, const struct truth *t);
 void worker_give_up(struct world *w, int worker);
-/* The lock of that lease, among those that a worker has while it tries for another; NULL: it is not. */
+/* The lock of that lease, among the locks that a worker has while it tries for another; NULL: it is not. */
 struct held_lock *worker_under(struct app_worker *k, uint64_t fence);
 
 /* worker.c: what workers send, and what they make of the answers. */
@@ -457,7 +457,7 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
 void check_renewed(struct world *w, const struct flight *f, const struct model_key *before,
                    const struct model_queue *queue);
 void check_renewal_asked(struct world *w, const struct proxy *p, const struct lock_lease *lease);
-/* Time passed, or somebody went around the proxy. */
+/* Time passed, or a client went around the proxy. */
 void check_passed(struct world *w, int key, enum cause cause);
 /* Under audit: the engine was told of the flight's answer, and has raised what is in `raised`. */
 void check_incidents(struct world *w, const struct flight *f);

@@ -1,4 +1,4 @@
-"""Redis servers in separate network namespaces, so that one can be cut off silently: no reset, no refusal, no packets.
+"""Redis servers in separate network namespaces, so that a server can be cut off silently: no reset, no refusal, no packets.
 Needs root and the right to make namespaces (missing() returns what is missing).
 
         proxy, clients ── bridge ──┬── veth ── namespace of node 0

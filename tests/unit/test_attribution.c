@@ -345,7 +345,7 @@ static void b1_a_loser_is_not_believed_until_it_acquires(void **state) {
     assert_true(give(f, &b, "lock:x"));
     take(f, &a, "lock:x");
     assert_string_equal(would_right(f, &b, LOCK_EXTEND, "lock:x"), "later");
-    /* By whomever it was refused. */
+    /* Whichever session it was refused. */
     take(f, &other, "lock:z");
     attempt(f, &b, "lock:z");
     assert_string_equal(would_right(f, &b, LOCK_RELEASE, "lock:z"), "suspect");
@@ -416,7 +416,7 @@ static void b_no_lease_makes_way_without_a_refused_release(void **state) {
     take_with(f, &a, "lock:x", "1", 100000, false);
     lose_row(f, &a, "lock:x", 5);
     lose_row(f, &b, "lock:x", 5);
-    /* A stranger's attempts in a row are none of the workload's. */
+    /* Another client's attempts in a row are none of the workload's. */
     lease_of("lock:x")->suspects = 1;
     lose_row(f, &b, "lock:x", 1);
     lose_row(f, &other, "lock:x", 10);
@@ -1295,7 +1295,7 @@ static void c4_a_losers_release_is_believed_later(void **state) {
     }
 }
 
-/* A loser's release is decided about while nobody holds the lock. It meets an acquisition that was on its way. */
+/* A loser's release is decided about while no session holds the lock. It meets an acquisition that was on its way. */
 static void c4_a_losers_release_while_nobody_holds_ends_no_lease(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b, c;
@@ -1326,7 +1326,7 @@ static void c4_a_contended_key_is_judged_by_itself(void **state) {
     lose_in_silence(f, &c, "lock:2", 6);
     attempt(f, &b, "lock:2");
     pass(f, 2);
-    assert_false(give(f, &b, "lock:2")); /* seven losses there, with this one: the workload decides */
+    assert_false(give(f, &b, "lock:2")); /* seven losses there, with this loss: the workload decides */
     lose_in_silence(f, &c, "lock:2", 1);
     attempt(f, &b, "lock:2");
     pass(f, 2);
@@ -1890,7 +1890,7 @@ static void what_made_way_at_a_proxy_that_was_not_met(void **state) {
     take_elsewhere(f, &b, "lock:x");
     assert_true(give(f, &a, "lock:x"));
     assert_int_equal(stats(f).claims, 0);
-    /* Nor had anybody lost an attempt here. */
+    /* Nor had any session lost an attempt here. */
     take(f, &a, "lock:yy");
     free_lock("lock:yy");
     take_elsewhere(f, &b, "lock:yy");
@@ -2197,7 +2197,7 @@ static void a_shift_is_told_to_who_waits(void **state) {
     finish(f, &b, &plan, &r);
 }
 
-/* ---- L6, S6: neighbours, strangers ----------------------------------------------------------------- */
+/* ---- L6, S6: neighbours, other clients ----------------------------------------------------------------- */
 
 static void l6_another_workloads_pool_changes_nothing(void **state) {
     struct fixture *f = *state;

@@ -595,7 +595,7 @@ static void test_stopped_node_times_out(void **state) {
     ASSERT_FAILED(&lost[0], UPSTREAM_UNKNOWN, expected);
     ASSERT_FAILED(&lost[1], UPSTREAM_UNKNOWN, expected);
     kill(own.pid, SIGCONT);
-    /* The late replies went nowhere: this one is its own. */
+    /* The late replies went nowhere: this reply is its own. */
     CALL(&rig, &later, -1, "ECHO", "own");
     AWAIT(&rig, later.done);
     ASSERT_REPLY(&later, "$3\r\nown\r\n");

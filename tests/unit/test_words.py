@@ -19,11 +19,13 @@ import test_pages  # noqa: E402
 
 # Which files are read: globs of paths from the root; * stands for / too. To cover code, add its globs here ("proxy/*.h"):
 # prose() knows the comments of each language.
-COVERED = ("*.md", "conf/*", "proxy/session/locks/private.h", "proxy/session/locks/locks.h", "proxy/session/locks/call.c",
-           "proxy/session/locks/flow.c", "proxy/session/locks/wait.c", "proxy/session/locks/fence.c", "scripts/lua/arguments.lua",
-           "scripts/lua/common.lua", "scripts/lua/acquire.lua", "scripts/lua/release.lua")
-# docs/locks.md has the words of the code until both are renamed.
-LEFT_OUT = ("docs/locks.md",)
+COVERED = ("*.md", "conf/*", "parser/*", "proxy/*.[ch]", "scripts/*.sh", "tests/*", "scripts/lua/a*.lua", "scripts/lua/common.lua",
+           "scripts/lua/release.lua")
+# What is not in plain words yet; this test quotes the words itself. Of these folders the files of DONE are.
+LEFT_OUT = ("proxy/lock/*.c", "proxy/session/locks/*.c", "scripts/lua/adopt.lua", "tests/unit/test_words.py",
+            "tests/clients/contend/pools.py", "tests/clients/contend/run.py", "tests/integration/certificates.py",
+            "tests/integration/library_locks.py", "tests/sim/mutate.sh", "tests/sim/traffic_cells.c", "tests/sim/world.h")
+DONE = tuple("proxy/session/locks/%s.c" % name for name in ("call", "flow", "wait", "fence"))
 
 # What follows a noun, and no adjective.
 END = r"(?=['.,;:!?)|]|\s*$|\s+(?:is|are|was|were|has|have|had|may|must|can|will|does|do|that|which|whose|to|of|in|on|at|by|for|" \
@@ -73,7 +75,7 @@ def covered():
     files = [name for name in os.listdir(test_pages.ROOT) if os.path.isfile(os.path.join(test_pages.ROOT, name))]
     files += test_pages.tree("docs", "tests", "conf", "scripts", "parser", "proxy")
     return sorted(f for f in files if any(fnmatch.fnmatch(f, glob) for glob in COVERED)
-                  and not any(fnmatch.fnmatch(f, glob) for glob in LEFT_OUT)
+                  and (f in DONE or not any(fnmatch.fnmatch(f, glob) for glob in LEFT_OUT))
                   and any(f.endswith(endings) for endings in PROSE))
 
 
@@ -101,6 +103,8 @@ def offences(path, text):
     read = prose(path, text)
     for why, pattern in PATTERNS:
         for found in pattern.finditer(read):
+            if path.endswith((".c", ".h")) and found.group(0).isupper():
+                continue  # a name of the code's
             yield read.count("\n", 0, found.start()) + 1, " ".join(found.group(0).split()), why
 
 

@@ -207,8 +207,8 @@ static bool session_owes(struct session *s) {
     return s->owes;
 }
 
-/* Whether the next request has to wait for those in flight: because one of them changes the session (SELECT), is on its
- * way to another node, or was sent before slots moved. */
+/* Whether the next request has to wait for the requests in flight: because one of them changes the session (SELECT), is
+ * on its way to another node, or was sent before slots moved. */
 static bool session_must_wait(struct session *s) {
     if (s->in_flight == 0) {
         s->epoch = upstream_epoch(s->worker->upstream);

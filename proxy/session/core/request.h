@@ -134,8 +134,8 @@ void request_pools_shrink(struct worker *w);
  * counts as in flight; request_unpark makes it again. */
 void request_park(struct request *r);
 struct request *request_unpark(struct session *s, const struct command *command);
-/* Makes the session's later requests wait until this one has ended: it changes the session's state, or is a script on
- * the same keys, which may have to be sent twice. */
+/* Makes the session's later requests wait until the request has ended: it changes the session's state, or is a script
+ * on the same keys, which may have to be sent twice. */
 void request_barrier(struct request *r);
 /* Adds bytes to the reply. `last` ends the request; the call may free it. */
 void request_reply(struct request *r, const char *data, size_t len, bool last);

@@ -47,7 +47,7 @@ struct transaction_item {
     struct list_node link;
     enum item_kind kind;
     uint32_t at;    /* the index of its element */
-    uint32_t group; /* how many elements from this one on become one, their sum; 0: it belongs to the group of an
+    uint32_t group; /* how many elements from here on become one, their sum; 0: it belongs to the group of an
                        earlier item */
     struct lock_call *lock;
     struct audit_note *note;         /* for ITEM_AUDIT */

@@ -213,7 +213,7 @@ static bool may_move(const struct upstream_request *r) {
     return r->affinity == 0 && r->repeatable && r->leading == 0 && !r->open && !r->pinned && r->hops < HOPS_MAX;
 }
 
-/* Sends the request again over another connection; the reply on this one will be dropped. */
+/* Sends the request again over another connection; the reply on the present one will be dropped. */
 static void move_away(struct upstream *u, struct upstream_request *r) {
     upstream_abandon(u, r); /* the placeholder keeps the old bytes */
     r->hops++;

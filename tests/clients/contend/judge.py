@@ -101,5 +101,5 @@ def reference(fault, direct, off):
 
 
 def share(fault, direct, off, proxy):
-    """Of those."""
+    """The proxy's acquisitions as a share of the reference."""
     return proxy.acquired / max(1, reference(fault, direct, off))

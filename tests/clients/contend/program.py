@@ -58,7 +58,7 @@ def family_of(pid):
 
 
 def processor_seconds(pids):
-    """What processes have used, with those of their children that have ended."""
+    """What processes have used, with the time of their children that have ended."""
     fields = [stat(pid) for pid in pids]
     return sum(int(ticks) for f in fields if f for ticks in f[11:15]) / os.sysconf("SC_CLK_TCK")
 

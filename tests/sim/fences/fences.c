@@ -7,8 +7,9 @@
  *
  * A write is exact where its worker has a connection of its own, over which it has acquired the lease that it writes
  * under, whatever other sessions of its client have released meanwhile. Of exact writes: in one slot none is done once
- * somebody has acquired since, in two slots none once the look has seen that; in both, none behind one of a later
- * lease, unless a failover has lost the watermark; none is refused while its lease is live; and each is asked for.
+ * another session has acquired since, in two slots none once the look has seen that; in both, none behind one of a
+ * later lease, unless a failover has lost the watermark; none is refused while its lease is live; and each is asked
+ * for.
  */
 #include "tests/sim/fences/fences_world.h"
 

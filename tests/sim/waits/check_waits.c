@@ -1,14 +1,15 @@
 /*
- * The spectator of those who wait. It knows when each has come, and holds the proxies against this:
+ * The spectator of sessions that wait. It knows when each session has come, and holds the proxies against these rules:
  *
- *   order      first come, first served among a proxy's waiters; who comes again within TIME has its place still
- *   free       nobody waits past a free lock for longer than 100 ms and a round trip
- *   known      nor, where its proxy has learnt that the lock is free, for longer than it waits for other proxies; nor
- * where it is told that the lock is its, for longer than a round trip or two told       a release tells the proxy where
- * somebody has waited longest, if it is another one time       a refusal comes when TIME is over, not before and not
- * later, unless the client wants it refusal    nobody is refused by a lock that was free all the time circle circles of
- * those who wait for each other are refused, and nothing else is called one gone       what was acquired for a client
- * that has gone is given back
+ * - order: first come, first served among a proxy's sessions. A session that comes again within TIME keeps its place.
+ * - free: no session waits past a free lock for longer than 100 ms and a round trip.
+ * - known: where its proxy has learnt that the lock is free, no session waits longer than it waits for other proxies.
+ *   Where the proxy is told that it is its turn, no session waits longer than a round trip or two.
+ * - told: a release tells the proxy where a session has waited longest, if it is another proxy.
+ * - time: a refusal comes when TIME is over, neither before nor later, unless the client wants it.
+ * - refusal: no session is refused by a lock that was free all the time.
+ * - circle: circles of sessions that wait for each other are refused, and nothing else is called a circle.
+ * - gone: what was acquired for a client that has gone is given back.
  */
 #include "tests/sim/waits/waits_world.h"
 
@@ -207,7 +208,7 @@ void check_waits_learnt(struct world *w, const struct flight *f, const struct lo
     s->known_ms[f->key][f->proxy] = w->redis.now_ms;
 }
 
-/* Finds the proxy where somebody has waited longest, by the marks as they were before a release, and by what that says
+/* Finds the proxy where a session has waited longest, by the marks as they were before a release, and by what that says
  * of its own proxy. Returns its name's length, 0 where there is none. */
 static size_t longest(const struct world *w, const struct flight *f, const char **name) {
     const char *own = f->plan.attempt_token; /* which begins with its proxy's name */

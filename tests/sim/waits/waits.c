@@ -137,7 +137,7 @@ static struct upstream_node *node_of(struct waits *s, unsigned node) {
     return (struct upstream_node *)(void *)&s->nodes[node];
 }
 
-/* Of who waits and of who writes: both stand for an upstream with what begins with the world. */
+/* For sessions that wait and for sessions that write: both stand for an upstream with what begins with the world. */
 bool upstream_is_cluster(const struct upstream *u) {
     const struct world *w = listener(u)->world;
     return w->sc.fences || w->sc.sharded;

@@ -29,7 +29,7 @@ struct waits_ear {
     struct upstream_pin_events events;
     bool listens;
     int64_t hears_ms;            /* from when on, on the channel of all locks; 0: it does not */
-    int64_t slot_ms[MODEL_KEYS]; /* on those of the keys' slots */
+    int64_t slot_ms[MODEL_KEYS]; /* on the channels of the keys' slots */
 };
 
 /* A thread of a proxy; its loop is this. */
@@ -100,14 +100,14 @@ struct waits {
     struct waits_kept kept[WAITS_KEPT];
     unsigned kept_count;
     uint64_t arrivals;
-    char
-        marked[80 * PROXIES]; /* the marks of those who wait, before the script ran; how many messages there had been */
+    char marked[80 * PROXIES]; /* the marks of the proxies that wait, before the script ran; how many messages there had
+                                  been */
     uint64_t published;
-    char told[48];               /* and whom the last one is for */
+    char told[48];               /* and the proxy that the last one is for */
     int64_t free_ms[MODEL_KEYS]; /* since when it has been free; 0: it is not */
     long free_step[MODEL_KEYS];
     int64_t known_ms[MODEL_KEYS][PROXIES]; /* since when a proxy has known that; 0: it does not */
-    int64_t told_ms[MODEL_KEYS][PROXIES];  /* and that it is the one to try, likewise */
+    int64_t told_ms[MODEL_KEYS][PROXIES];  /* and that it is the one to try; 0: it does not */
     int64_t lost_ms[MODEL_KEYS];           /* when an attempt was lost, last */
 };
 
@@ -122,7 +122,7 @@ void check_waits_came(struct world *w, struct flight *f);
 void check_waits_joins(struct world *w, struct flight *f);
 void check_waits_joined(struct world *w, struct flight *f, const struct waits_call *c);
 void check_waits_newcomer(struct world *w, const struct flight *f);
-/* An incident says that who joins closes a circle. */
+/* An incident says that the newcomer closes a circle. */
 void check_waits_circle(struct world *w);
 /* Its script has run. */
 void check_waits_ran(struct world *w, const struct flight *f);
