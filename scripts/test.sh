@@ -1,7 +1,14 @@
 #!/usr/bin/env bash
-# test.sh [unit|sim|model|check|fuzz|integration|bench|servers|attacks|newcomer|static|threads|valgrind] ...: installs what the
-# tests need, builds everything in build-test/ with warnings as errors under AddressSanitizer and UndefinedBehaviorSanitizer,
-# and runs the named parts. Without names it runs all parts before `servers`; the parts from `servers` on have separate builds.
+# test.sh [all|PART|NAME] ...: installs what the tests need, builds everything in build-test/ with warnings as errors under
+# AddressSanitizer and UndefinedBehaviorSanitizer, and runs tests.
+#
+#   test.sh          the short run, in less than five minutes: `unit`, `sim` and `check`, where tests with the label `long` have
+#                    their short form or none (tests/sim/CMakeLists.txt), and of `integration` what tests/integration/core.txt names
+#   test.sh all      all parts before `servers`, in full
+#   test.sh PART     a part below, in full; the parts from `servers` on have separate builds
+#   test.sh NAME     one thing: the tests of that name in tests/unit/, tests/sim/ and tests/integration/ (test_owners)
+#
+# The parts:
 #
 #   unit         the parts of the program, each linked with nothing but what it may use (cmocka)
 #   sim          the lock engine through millions of interleavings on virtual time, from seeds
@@ -32,20 +39,43 @@ patience=1500
 python=/usr/bin/python3
 passed=0
 failed=0
+all=(unit sim model check fuzz integration bench)
+short=()
 log=$(mktemp "${TMPDIR:-/tmp}/lockkeeper-test.XXXXXX")
 trap 'rm -f "$log" "$log.xml"' EXIT
 
-parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(unit sim model check fuzz integration bench)
-for part in "${parts[@]}"; do
+# has FOLDER NAME: there is a test of that name in tests/FOLDER.
+has() {
+    [ -e "$root/tests/$1/$2.c" ] || [ -e "$root/tests/$1/$2.py" ]
+}
+
+parts=()
+builds=
+for part in "$@"; do
     case $part in
-    unit | sim | model | check | fuzz | integration | bench | servers | attacks | newcomer | static | threads | valgrind) ;;
+    all)
+        parts+=("${all[@]}")
+        builds=yes
+        continue
+        ;;
+    unit | sim | integration) builds=yes ;;
+    model | check | fuzz | bench | servers | attacks | newcomer | static | threads | valgrind) ;;
     *)
-        echo "test.sh: '$part': expected unit, sim, model, check, fuzz, integration, bench, servers, attacks, newcomer, static, threads or valgrind" >&2
-        exit 1
+        builds=yes
+        if ! has unit "$part" && ! has sim "$part" && ! has integration "$part"; then
+            echo "test.sh: '$part': expected all, unit, sim, model, check, fuzz, integration, bench, servers, attacks, newcomer," \
+                "static, threads, valgrind, or the name of a test" >&2
+            exit 1
+        fi
         ;;
     esac
+    parts+=("$part")
 done
+if [ ${#parts[@]} -eq 0 ]; then
+    parts=(check unit sim integration)
+    short=(-C short -LE long)
+    builds=yes
+fi
 
 finish() {
     echo "$passed passed, $failed failed"
@@ -166,6 +196,24 @@ run_integration() {
     at_once=0 run_pytest "$1" "$timed"
 }
 
+# Runs the core of the integration tests.
+run_core() {
+    local core
+    mapfile -t core < <(sed -n "s|^test_|$root/tests/integration/&|p" "$root/tests/integration/core.txt")
+    run_pytest "$build/lockkeeper" "${core[@]}"
+}
+
+# run_one NAME: runs the tests of that name. A few names are those of a unit test and of an integration test.
+run_one() {
+    if has unit "$1" || has sim "$1"; then
+        run_ctest -R "^$1\$"
+    fi
+    if has integration "$1"; then
+        [ "$1" != test_no_harm ] || local at_once=0
+        run_pytest "$build/lockkeeper" "$root/tests/integration/$1.py"
+    fi
+}
+
 # count LINE: adds the counts of a script's last line, 'N passed, N failed'.
 count() {
     if [[ $1 =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
@@ -244,7 +292,7 @@ case " ${parts[*]} " in
 esac
 install_missing "${purposes[@]}"
 
-if wants unit || wants sim || wants integration; then
+if [ -n "$builds" ]; then
     generator=()
     [ -e "$build/CMakeCache.txt" ] || ! command -v ninja >/dev/null || generator=(-G Ninja)
     need "configuring the build" 120 cmake -S "$root" -B "$build" ${generator[@]+"${generator[@]}"} \
@@ -257,8 +305,8 @@ for part in "${parts[@]}"; do
     echo "== $part"
     SECONDS=0
     case $part in
-    unit) run_ctest -E sim ;;
-    sim) run_ctest -R sim ;;
+    unit) run_ctest -E sim ${short[@]+"${short[@]}"} ;;
+    sim) run_ctest -R sim ${short[@]+"${short[@]}"} ;;
     model) step "tests/model/check.sh" 900 "$root/tests/model/check.sh" ;;
     check)
         if [ -x "$root/scripts/check.sh" ]; then
@@ -275,7 +323,13 @@ for part in "${parts[@]}"; do
             FUZZ_SEED=1 step "scripts/fuzz.sh" 590 "$root/scripts/fuzz.sh" 12
         fi
         ;;
-    integration) run_integration "$build/lockkeeper" ;;
+    integration)
+        if [ ${#short[@]} -gt 0 ]; then
+            run_core
+        else
+            run_integration "$build/lockkeeper"
+        fi
+        ;;
     bench) run_bench ;;
     servers) run_servers ;;
     attacks) run_counted 600 "$root/scripts/attacks.sh" --short ;;
@@ -285,6 +339,7 @@ for part in "${parts[@]}"; do
         LOCKKEEPER_UNDER="valgrind -q --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
             --error-exitcode=96 --num-callers=25 --vgdb=no" run_under build-valgrind -DCMAKE_BUILD_TYPE=RelWithDebInfo
         ;;
+    *) run_one "$part" ;;
     esac
     echo "== $part: $SECONDS s"
 done

@@ -51,7 +51,7 @@ engine_sources() {
     done
 }
 
-# The objects of a folder: its own take the place of those of the unbroken engine.
+# The objects of a folder: its own objects replace the unbroken engine's.
 objects_of() { # FOLDER KIND
     local o
     for o in "$WORK/$2"/*.o; do

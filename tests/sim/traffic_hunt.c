@@ -1,11 +1,11 @@
 /*
- * Small-scope search: traffic_hunt [--check] [--seed S] [--case NAME] [--show]
+ * Small-scope search: traffic_hunt [--check] [--seed S] [--case NAME] [--every N] [--show]
  *
  * Short histories of two or three workers on one or two keys, all of them up to a depth or very many at random: every
  * branch (which worker does what next, over which connection, whether a lease lapses) is a choice. What has to hold on
  * every connection model where workers are as they should be is not left to chance that way: no worker's lease is taken
  * from it, and no holder's release is refused. With --check a case that is worse than the executable model of the rules
- * makes the exit status 1. --show prints the shortest history of each kind that went wrong.
+ * makes the exit status 1. --every runs each Nth case. --show prints the shortest history of each kind that went wrong.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -602,6 +602,7 @@ int main(int argc, char **argv) {
     bool check = false, shows = false;
     uint64_t seed = 1;
     const char *name = "";
+    size_t every = 1;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--check") == 0)
             check = true;
@@ -611,13 +612,15 @@ int main(int argc, char **argv) {
             seed = strtoull(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc)
             name = argv[++i];
+        else if (strcmp(argv[i], "--every") == 0 && i + 1 < argc && atoi(argv[i + 1]) > 0)
+            every = (size_t)atoi(argv[++i]);
         else {
-            fprintf(stderr, "usage: traffic_hunt [--check] [--seed S] [--case NAME] [--show]\n");
+            fprintf(stderr, "usage: traffic_hunt [--check] [--seed S] [--case NAME] [--every N] [--show]\n");
             return 2;
         }
     }
     unsigned worse = 0;
-    for (size_t i = 0; i < sizeof(SCOPES) / sizeof(SCOPES[0]); i++)
+    for (size_t i = 0; i < sizeof(SCOPES) / sizeof(SCOPES[0]); i += every)
         if (strncmp(SCOPES[i].name, name, strlen(name)) == 0)
             worse += !scope_run(&SCOPES[i], seed, shows);
     printf("traffic_hunt: %u cases worse than the rules\n", worse);
