@@ -157,7 +157,7 @@ inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uin
     en->db = key->db;
     en->len = (uint32_t)key->len;
     en->slot = slot;
-    memcpy(en->name, key->name, key->len);
+    bytes_copy(en->name, key->name, key->len);
     table_insert(&sh->entries, &en->link, hash);
     return en;
 }
