@@ -442,7 +442,7 @@ static __attribute__((noinline)) void outcome_other(struct outcome *f) {
 
 /* ---- the usual answers ------------------------------------------------------------------------- */
 
-/* Do what learn and settle would do in the two cases that nearly all answers are, in fewer steps, which earns 11 % of
+/* Do what learn and apply would do in the two cases that nearly all answers are, in fewer steps, which earns 11 % of
  * the bound on acquire and release: a lock of which nothing was known is acquired, with the application's own expiry;
  * and the only claim of a lock is released by its session, where nobody lost or was shown anything. */
 static inline void outcome_acquired(struct outcome *f) {

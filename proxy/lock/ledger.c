@@ -372,7 +372,7 @@ struct contender *contender_get(struct shard *sh, struct entry *en, struct peer 
         list_append(&p->contenders, &w->of_peer);
         return w;
     }
-    if (p->contender_count >= CONTENDERES_A_PEER) {
+    if (p->contender_count >= CONTENDERS_A_PEER) {
         struct contender *old = LIST_ENTRY(list_first(&p->contenders), struct contender, of_peer);
         struct entry *left = old->entry;
         contender_remove(sh, old);

@@ -1,7 +1,7 @@
 /* Private to proxy/lock/: a script's answer on its way through the engine. learn.c learns from it which lease is
  * live. apply.c changes the claims. */
-#ifndef LOCKKEEPER_LOCK_FINISH_H
-#define LOCKKEEPER_LOCK_FINISH_H
+#ifndef LOCKKEEPER_LOCK_OUTCOME_H
+#define LOCKKEEPER_LOCK_OUTCOME_H
 
 #include "proxy/lock/state.h"
 

@@ -36,7 +36,7 @@
 enum {
     SHARDS = 16,
     PROCESS_ID_LEN = 36,
-    CONTENDERES_A_PEER = 1024, /* a session's keys are mostly of one pattern, and so in one shard */
+    CONTENDERS_A_PEER = 1024, /* a session's keys are mostly of one pattern, and so in one shard */
     CLAIMS_A_KEY = 256,        /* ended ones beyond that are forgotten, oldest first */
     RELEASERS = 4096,          /* places for pairs of a rule and a client that has released under it */
     RETRY_MIN_MS = 100,        /* between attempts to renew */

@@ -149,7 +149,7 @@ void fence_audit(struct session *s, const struct request_class *k) {
 static bool in_script(const struct request_class *k) {
     const struct command *c = k->command;
     return c->need == NEED_KEY && c->id != COMMAND_UNKNOWN && c->id != COMMAND_BITFIELD &&
-           !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= SPOKEN_WORDS_MAX && k->key_count <= SPOKEN_WORDS_MAX;
+           !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= SCRIPT_ARGS_MAX && k->key_count <= SCRIPT_ARGS_MAX;
 }
 
 /* Whether the request can be checked. MOVE, and COPY with DB, write in a database where another lock applies. MIGRATE

@@ -22,7 +22,7 @@ struct fence_retry {
     bool idle;      /* no attempt is under way */
     bool last;      /* none comes behind the one that is under way, or due */
     bool unblocked, error;
-    await_fn again, over;
+    fence_retry_fn again, over;
     void *arg;
 };
 
@@ -53,7 +53,7 @@ static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
         a->again(a->arg);
 }
 
-struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, await_fn again, await_fn over,
+struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, fence_retry_fn again, fence_retry_fn over,
                                     void *arg) {
     struct fence_retry *a = memory_zalloc(sizeof(*a));
     int64_t ms = command_wait_ms(k->command, k->bytes, k->request);

@@ -49,5 +49,5 @@ bool nonblocking_form_unblocked(const struct request_class *k, struct nonblockin
     default:
         return false;
     }
-    return k->request->argc <= SPOKEN_WORDS_MAX && is_time(k, time);
+    return k->request->argc <= SCRIPT_ARGS_MAX && is_time(k, time);
 }

@@ -269,7 +269,7 @@ static bool listen_to_slot(struct release_channels *all, uint16_t slot) {
     return true;
 }
 
-bool lock_ear_open(struct worker *w, uint16_t slot) {
+bool lock_release_channel_open(struct worker *w, uint16_t slot) {
     struct release_channels *all = w->locks->release_channels;
     if (!all) {
         all = w->locks->release_channels = memory_zalloc(sizeof(*all));
@@ -279,7 +279,7 @@ bool lock_ear_open(struct worker *w, uint16_t slot) {
     return upstream_is_cluster(w->upstream) && !all->plain ? listen_to_slot(all, slot) : listen_plainly(all);
 }
 
-void lock_ear_close(struct worker *w) {
+void lock_release_channel_close(struct worker *w) {
     struct release_channels *all = w->locks->release_channels;
     if (!all)
         return;

@@ -375,7 +375,7 @@ static void wait_try(struct wait *t) {
     t->sent_ms = worker_steady_ms(w);
     w->locks->waited = (struct lock_waited){.here_ms = t->sent_ms - t->waiter.since_ms,
                                             .next_ms = waiting_behind(w->shared->waiting, &t->waiter, t->sent_ms)};
-    t->deaf = lock_ear_open(w, l->plan.slot);
+    t->deaf = lock_release_channel_open(w, l->plan.slot);
     if (t->parked.words) {
         words = t->parked.words->all;
         lc.value_at = 2;
@@ -416,7 +416,7 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     t->waiter.way = lock_wait_way(&s->lane);
     t->waiter.thread = w->index;
     t->sent_ms = t->waiter.since_ms = worker_steady_ms(w);
-    t->deaf = lock_ear_open(w, l->plan.slot);
+    t->deaf = lock_release_channel_open(w, l->plan.slot);
     ev_timer_init(&t->timer, on_timer, 0., 0.);
     t->timer.data = t;
     return t;
@@ -576,7 +576,7 @@ void lock_waits_close(struct worker *w) {
 }
 
 void lock_waits_stop(struct worker *w) {
-    lock_ear_close(w);
+    lock_release_channel_close(w);
     LIST_FOREACH_SAFE(it, &w->locks->waits)
     wait_end(LIST_ENTRY(it, struct wait, link));
 }

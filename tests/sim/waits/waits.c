@@ -952,7 +952,7 @@ void waits_proxy_gone(struct world *w, int proxy) {
             waits_left(w, &w->flights[i], true);
     for (unsigned i = 0; i < w->sc.threads; i++) {
         struct waits_thread *t = &w->waits->threads[proxy][i];
-        lock_ear_close(&t->worker);
+        lock_release_channel_close(&t->worker);
         lock_waits_close(&t->worker);
     }
 }
