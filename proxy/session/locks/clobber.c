@@ -1,6 +1,6 @@
 /*
- * Commands that remove or replace whole keys, lock keys among them: one script asks for all of those locks, and runs
- * the command as it came where none stands in the way.
+ * Commands that remove or replace whole keys, lock keys among them. One script checks the leases of all these locks. If
+ * no lease forbids it, the script runs the command unchanged.
  */
 #include <stdio.h>
 #include <string.h>
@@ -8,8 +8,9 @@
 #include "parser/slot.h"
 #include "proxy/session/locks/private.h"
 
-/* The rule of argument `at`, which the command would remove or replace, if it can where the rule's locks are concerned.
- * Most such commands do that to all of their keys: `nth` is its place among those. */
+/* Returns the rule of the key at argument `at`, which the command removes or replaces. NULL: the command does not
+ * affect the rule's kinds of lock. `nth` is the key's place among the removed keys. Most commands remove all of their
+ * keys, so the search begins there. */
 static const struct lock_rule *clobbered_rule(const struct request_class *k, uint32_t at, size_t nth) {
     size_t i = nth < k->key_count && k->keys[nth] == at ? nth : 0;
     while (i < k->key_count && k->keys[i] != at)
@@ -24,14 +25,14 @@ bool lock_clobbers(const struct request_class *k) {
         return false;
     size_t n = lock_clobbered_keys(k->command, k->request, k->bytes, keys, LOCK_CLOBBERED_MAX);
     if (n > LOCK_CLOBBERED_MAX)
-        return true; /* lock_call_clobber looks again, and says no */
+        return true; /* lock_call_clobber counts once more, and refuses the command */
     for (size_t i = 0; i < n; i++)
         if (clobbered_rule(k, keys[i], i))
             return true;
     return false;
 }
 
-/* Whether an earlier one of these arguments is the same key. */
+/* Whether an earlier one of the arguments in `found` is the same key. */
 static bool named_before(const struct resp_request *r, const char *bytes, const uint32_t *found, size_t i) {
     size_t len, other_len;
     const char *key = request_arg(r, bytes, found[i], &len);
@@ -43,7 +44,7 @@ static bool named_before(const struct resp_request *r, const char *bytes, const 
     return false;
 }
 
-/* Begins the command's part in one of its lock keys, the argument `at`. */
+/* Begins the lock call for one of the command's lock keys, the argument `at`. */
 static struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct request_class *k,
                                const struct lock_rule *rule, uint32_t at) {
     const struct command *c = k->command;
@@ -68,7 +69,7 @@ static struct lock_call *begin(struct session *s, struct lock_queue *queue, cons
     return l;
 }
 
-/* Writes clobber.lua's call; `found` are the arguments of the `locks` calls' keys. */
+/* Builds the call of clobber.lua. `found` has the arguments of the keys of the `locks` calls. */
 static void build(struct session *s, struct lock_queue *queue, const struct request_class *k,
                   struct lock_call *const *calls, const uint32_t *found, size_t locks) {
     struct worker *w = s->worker;
@@ -131,7 +132,8 @@ void lock_call_clobber(struct call *call, struct session *s, const struct reques
     lock_submit(call, l, SCRIPT_CLOBBER);
 }
 
-/* Out of line, or lock_submit would be where acquire and release call it: 1 % of their bound. */
+/* Not inlined. Otherwise the compiler would not inline lock_submit where acquire and release call it, which costs 1 %
+ * of their bound. */
 __attribute__((noinline)) void lock_dispatch_clobber(struct session *s, const struct request_class *k) {
     counter_add(&s->worker->counters.requests_locks, 1);
     struct request *request = request_new(s, k->command);

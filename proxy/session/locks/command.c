@@ -1,5 +1,6 @@
 /*
- * What a command means to a lock: command and options to verb, script and reply shape. No state, no I/O.
+ * What a command means to a lock: from the command and its options to a verb, a script and the shape of the reply. This
+ * file keeps no state and does no I/O.
  */
 #include <endian.h>
 #include <string.h>
@@ -12,7 +13,8 @@ struct set_options {
     int64_t expiry_ms; /* as in struct lock_command */
 };
 
-/* The ms of EX (by 1000) or PX, as far as they are beyond doubt. */
+/* Returns the milliseconds that EX (`by` is 1000) or PX gives. LOCK_EXPIRY_OTHER: the number is in doubt, and the
+ * script decides. */
 static int64_t expiry_of(const struct resp_request *r, const char *bytes, size_t i, int64_t by) {
     static const int64_t MAX_MS = (int64_t)1 << 50;
     size_t len;
@@ -20,7 +22,8 @@ static int64_t expiry_of(const struct resp_request *r, const char *bytes, size_t
     if (i >= r->argc)
         return LOCK_EXPIRY_OTHER;
     const char *text = request_arg(r, bytes, i, &len);
-    /* Fewer digits are read as eight with zeros before them, which earns 2 % of the bound on acquire and release. */
+    /* Pads a short number with leading zeros to eight digits and reads them at once. This saves 2 % of the bound on
+     * acquire and release. */
     if (len > 0 && len < 8 && text[0] != '0') {
         uint64_t digits, word = le64toh(bytes_head(text, len)) << (64 - 8 * len) | 0x3030303030303030u >> 8 * len;
         return bytes_eight_digits(htole64(word), &digits) ? (int64_t)digits * by : LOCK_EXPIRY_OTHER;
@@ -30,15 +33,15 @@ static int64_t expiry_of(const struct resp_request *r, const char *bytes, size_t
 
 #define TWO(a, b) ((unsigned)(a) << 8 | (unsigned)(b))
 
-/* A word of two letters, in small ones; 0: it is none. */
+/* Returns an option of two letters in lower case. 0: the argument has another length. */
 static inline unsigned two_letters(const struct resp_request *r, const char *bytes, size_t i) {
     size_t len;
     const char *word = request_arg(r, bytes, i, &len);
     return len == 2 ? TWO((unsigned char)word[0] | 0x20u, (unsigned char)word[1] | 0x20u) : 0;
 }
 
-/* Reads SET's options. False where they are not what Redis 7.0 accepts, or are compared by Redis itself (IFEQ of newer
- * servers): the command is forwarded then. */
+/* Reads the options of SET. Returns false if Redis 7.0 does not accept them, or if Redis itself compares (IFEQ of newer
+ * servers). The proxy then forwards the command. */
 static bool set_options(const struct resp_request *r, const char *bytes, struct set_options *o) {
     *o = (struct set_options){.nx = false};
     for (size_t i = 3; i < r->argc; i++) {
@@ -67,20 +70,20 @@ static bool set_options(const struct resp_request *r, const char *bytes, struct 
 
 /* ---- the table ---------------------------------------------------------------------------------- */
 
-/* What a command's arguments change of its form. */
+/* How a command's arguments change its form. */
 enum lock_options {
     OPTIONS_NONE,
     OPTIONS_SET,
     OPTIONS_SIGN,     /* a negative number counts the other way */
-    OPTIONS_ONE_KEY,  /* more keys: nothing */
-    OPTIONS_ONE_PAIR, /* likewise; the script runs the command as it is */
+    OPTIONS_ONE_KEY,  /* with more than one key, the command has no meaning */
+    OPTIONS_ONE_PAIR, /* with more than one pair, the command has no meaning; the script runs the command unchanged */
     OPTIONS_COUNT,    /* with a count the reply is an array */
-    OPTIONS_FIELD     /* behind the field stands what it gets */
+    OPTIONS_FIELD     /* the field's new content follows the field */
 };
 
 #define FORM(verb_, script_, value_at_, shape_)                                                                        \
     { .known = true, .verb = LOCK_##verb_, .script = SCRIPT_##script_, .value_at = value_at_, .shape = SHAPE_##shape_ }
-/* What only writes: data, or the caller's own lock. */
+/* A command that only writes: data, or the caller's own lock (line 12 of docs/locks.md). */
 #define DATA(value_at, shape) FORM(PASS, PASS, value_at, shape)
 #define NOTHING                                                                                                        \
     { .known = false }
@@ -91,7 +94,7 @@ enum lock_options {
 #define LIST              LOCK_KIND_LIST
 
 static const struct lock_row rows[COMMAND_COUNT] = {
-    /*  command, kinds, its form, and the other one. SET's are set_command's. */
+    /* command, kinds, the form, the form under a rule without these kinds. set_command has the forms of SET. */
     ROW(SET, STRING, NOTHING, NOTHING, OPTIONS_SET, EXPIRY_SET),
     ROW(SETNX, STRING, FORM(ACQUIRE, ACQUIRE, 2, INT), NOTHING, .expiry = EXPIRY_NONE),
     ROW(MSETNX, STRING, FORM(ACQUIRE, ACQUIRE, 2, INT), NOTHING, OPTIONS_ONE_PAIR, .replaces = REPLACES_PAIRS,
@@ -139,14 +142,14 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(LLEN, LIST, FORM(QUEUE_READ, LIST_READ, 0, NIL), NOTHING),
     ROW(LPOS, LIST, FORM(QUEUE_READ, LIST_READ, 2, NIL), NOTHING),
     ROW(EXISTS, LIST, FORM(QUEUE_READ, LIST_READ, 0, INT), NOTHING, OPTIONS_ONE_KEY),
-    /* What may take a head is data for a rule without the kind: the queue may be one that another proxy guards. */
+    /* A command that may remove the head is data for a rule without the kind: another proxy may guard the queue. */
     ROW(LREM, LIST, FORM(QUEUE_REMOVE, LIST_REMOVE, 3, INT), DATA(0, INT)),
     ROW(LSET, LIST, FORM(QUEUE_SET, LIST_SET, 3, OK), DATA(0, OK), .queue = QUEUE_SET),
     ROW(LTRIM, LIST, FORM(QUEUE_SET, LIST_TRIM, 0, OK), DATA(0, OK)),
     ROW(LPOP, LIST, FORM(RELEASE, LIST_POP, 0, NIL), DATA(0, NIL), OPTIONS_COUNT, .queue = QUEUE_POP),
     ROW(RPOP, LIST, FORM(RELEASE, LIST_POP, 0, NIL), DATA(0, NIL), OPTIONS_COUNT, .queue = QUEUE_POP),
 
-    /* What removes or replaces whole keys. */
+    /* Commands that remove or replace whole keys. */
     ROW(RENAME, .replaces = REPLACES_TWO),
     ROW(RENAMENX, .replaces = REPLACES_TWO),
     ROW(COPY, .replaces = REPLACES_SECOND),
@@ -178,7 +181,7 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(GEORADIUSBYMEMBER, .replaces = REPLACES_STORE),
     ROW(MIGRATE, .replaces = REPLACES_ALL),
     ROW(MSETEX, .replaces = REPLACES_ALL),
-    /* LMOVE and its kin refuse what is no list. */
+    /* LMOVE and the commands below it fail on a key that is no list, so they affect list locks alone. */
     ROW(LMOVE, LIST, .replaces = REPLACES_TWO),
     ROW(RPOPLPUSH, LIST, .replaces = REPLACES_TWO),
     ROW(LMPOP, LIST, .replaces = REPLACES_ALL),
@@ -204,7 +207,7 @@ static inline bool take_form(const struct lock_row *row, const struct lock_comma
     return form->known;
 }
 
-/* What SET means by its options, to a string. */
+/* Finds the form of SET by its options. `strings`: the rule has string locks. */
 static bool set_command(const struct lock_row *row, const struct resp_request *r, const char *bytes, bool strings,
                         struct lock_command *out) {
     static const struct lock_command nx = FORM(ACQUIRE, ACQUIRE, 2, OK), nx_get = FORM(ACQUIRE, ACQUIRE, 2, NIL),
@@ -215,7 +218,7 @@ static bool set_command(const struct lock_row *row, const struct resp_request *r
         return false;
     if (o.nx) {
         take_form(row, o.get ? &nx_get : &nx, out);
-        out->expiry_ms = o.keeps || o.get ? LOCK_EXPIRY_OTHER : o.expiry_ms; /* with GET the reply is the value */
+        out->expiry_ms = o.keeps || o.get ? LOCK_EXPIRY_OTHER : o.expiry_ms; /* with GET the script has to reply with the old value */
         return strings;
     }
     if (o.get)
@@ -299,7 +302,7 @@ enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_com
     return lock_clobbers(k) ? MEANS_CLOBBERS : MEANS_NOTHING;
 }
 
-/* Appends a key's index. */
+/* Counts a key, and stores its index if there is room. */
 static size_t add(uint32_t *keys, size_t max, size_t n, uint32_t index) {
     if (n < max)
         keys[n] = index;
@@ -326,7 +329,7 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
             n = add(keys, max, n, i);
         return n;
     case REPLACES_STORE:
-        return command_keys(c, bytes, r, found, 2) == 2 ? add(keys, max, n, found[1]) : 0; /* the source, STORE's */
+        return command_keys(c, bytes, r, found, 2) == 2 ? add(keys, max, n, found[1]) : 0; /* the first key is the source, the second is the key of STORE */
     case REPLACES_ALL:
         count = command_keys(c, bytes, r, keys, max);
         return count > 0 ? (size_t)count : 0;
@@ -348,7 +351,7 @@ bool lock_clobbers_database(const struct command *c, const struct resp_request *
         if (!request_arg_is(r, bytes, i, "db"))
             continue;
         if (!resp_integer(number, len, &n) || n < 0 || n > INT32_MAX)
-            return false; /* Redis says so */
+            return false; /* Redis answers the error */
         *db = (uint32_t)n;
         named = true;
         i++;

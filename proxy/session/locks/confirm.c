@@ -1,14 +1,14 @@
 /*
- * A rule's `replicas N TIME`: what a lock script has acquired is confirmed by replicas before the client hears of it.
+ * A rule's `replicas N TIME`: replicas confirm what a lock script has acquired, before the client gets its reply.
  *
  *      script ── "granted" ──> a connection of its own to that node: mark the guard record, WAIT N TIME
  *                                  ├── N or more have it ──> the client's reply, as the script gave it
  *                                  └── fewer, or an error ──> released by its token; the client has lost (0, nil), or
  *                                                             gets an error where its reply can't say so
  *
- * WAIT counts for the last write of its own connection, and the script went over one that others use: so the guard
- * record is written once more, with the token that it has. Where it has another by now (the node that answers is not
- * the one that ran the script, and has not heard of it) nothing is confirmed.
+ * WAIT waits for the last write of its own connection, and the script went over a connection that other sessions use. So
+ * the proxy writes the guard record once more, with the token that it has. If the record has another token by then,
+ * nothing is confirmed: the node that answers is not the node that ran the script, and does not know of the lease.
  */
 #include <ev.h>
 #include <stdio.h>
@@ -19,20 +19,20 @@
 #include "proxy/session/core/pin.h"
 #include "proxy/session/locks/private.h"
 
-enum { GRACE_MS = 500, CALLS = 2 }; /* for the answer to come; mark, WAIT */
+enum { GRACE_MS = 500, CALLS = 2 }; /* how long an answer may come after TIME; the calls are the mark and WAIT */
 
 static const char mark[] = "if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end "
                            "redis.call('HSET', KEYS[1], 'token', ARGV[1]) return 1";
 
 struct confirm {
-    struct request_owner owner; /* first */
-    struct call *call;          /* the client's */
+    struct request_owner owner; /* must be the first field */
+    struct call *call;          /* the client's call */
     struct lock_call *lock;
-    struct upstream_pin *pin; /* NULL: given back */
-    bool asking;              /* the slot is on its way to the node */
+    struct upstream_pin *pin; /* NULL: the connection was given back */
+    bool asking;              /* the slot is moving to this node: the first call needs ASKING */
     struct ev_timer late;
     int64_t begun_ms;
-    unsigned left; /* answers */
+    unsigned left; /* how many answers are still to come */
     bool marked;
     int64_t replicas;
     size_t reply_len;
@@ -41,7 +41,8 @@ struct confirm {
 
 /* ---- enough, or undone ---------------------------------------------------------------------- */
 
-/* Whether a script of ours may acquire, and undo. Of list locks the node would have to go, which was there before. */
+/* Whether the call may acquire by one of the proxy's scripts, so that the proxy can undo it. Exception: list locks. To
+ * undo an acquisition there, the proxy would have to remove the node, and the node was there before. */
 bool lock_wants_replicas(const struct lock_call *l) {
     return lock_verb_is(l->plan.verb, VERB_ACQUIRES) && !l->clobbers && l->plan.rule && l->plan.rule->replicas > 0;
 }
@@ -50,7 +51,7 @@ static bool acquired(const struct lock_call *l, const struct call_end *end, stru
     return !end->error && lock_envelope_read(l, end->reply, end->len, e) && e->result.outcome == LOCK_GRANTED;
 }
 
-/* The reply that says "you have not acquired", as the command has it; NULL: it has none. */
+/* Returns the command's reply for a lost attempt. NULL: the command has no reply for that. */
 static const char *lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s) {
     if (l->plan.verb != LOCK_ACQUIRE)
         return NULL;
@@ -58,7 +59,7 @@ static const char *lost_reply(const struct lock_call *l, const struct lock_envel
         return ":0\r\n";
     if (e->reply[0] == '+')
         return s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
-    return NULL; /* SET NX GET: nil is its success */
+    return NULL; /* SET NX GET answers nil if it has acquired */
 }
 
 void lock_undo(struct worker *w, const struct lock_call *l) {
@@ -149,10 +150,10 @@ static void on_wait(struct call *c, const struct call_end *end) {
         confirm_end(f);
 }
 
-/* Gives up on a node that does not even say that the time is over. */
+/* Gives up on a node that has not even answered that the time is over. */
 static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct confirm *f = timer->data;
-    confirm_unpin(f, false); /* the calls fail when the connection is closed, at the end of the turn */
+    confirm_unpin(f, false); /* the calls fail when the connection closes, at the end of the turn */
 }
 
 /* ---- the beginning -------------------------------------------------------------------------- */
@@ -220,7 +221,7 @@ void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l
     bool elsewhere = s && l->db != s->lane.db;
     bool known = elsewhere && lock_envelope_read(l, end->reply, end->len, &e);
     if (s)
-        l->protocol = (uint8_t)s->lane.protocol; /* of now, behind a HELLO of the transaction's own */
+        l->protocol = (uint8_t)s->lane.protocol; /* HELLO in the transaction may have changed the protocol */
     finish_confirmed(w, s, l, elsewhere ? &not_sent : end, replicas, out, answer);
     if (elsewhere)
         *out = known ? (struct call_end){.reply = e.reply, .len = e.reply_len} : *end;

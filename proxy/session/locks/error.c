@@ -1,14 +1,14 @@
 /*
- * Errors that Redis raised in a lock script, in the words that the application's command would have been answered with.
- * Knows neither commands nor outcomes.
+ * Rewrites errors that Redis raised in a lock script into the errors that the application's command would get from
+ * Redis. This file knows no commands and no outcomes.
  */
 #include <string.h>
 
 #include "proxy/session/locks/private.h"
 #include "proxy/upstream/script.h"
 
-/* The error for who may not run the script, and has sent a SETNX: it says which permission is missing. NULL: it is
- * something else. */
+/* Returns the error for a user that lacks a permission for the script. The user has sent a SETNX, say, so the error
+ * names the missing permission. NULL: the error is about something else. */
 static const char *permission_error(const char *error, size_t len) {
     static const char IN_SCRIPT[] =
         "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "

@@ -1,13 +1,14 @@
 /*
- * The patience of a blocking command on fenced data. Redis would be asked when it begins, and the element would come
- * when the lock may be lost; so the command is tried, in its form that does not block and together with the question
- * (fence_transaction.c), again and again:
+ * Retries of a blocking command on fenced data. If Redis itself blocked the command, the question about the lock would be
+ * asked at the beginning, and the session might have lost the lock when the element comes. So the proxy tries the command
+ * again and again, in its form that does not block and together with the question (fence_transaction.c):
  *
  *      BLPOP stock:1 5 ──> an attempt ──┬─ something: the client's reply
  *                            ^          ├─ FENCED
  *                            └─ 1 to 50 ms, until its time is over, CLIENT UNBLOCK, or the client leaves
  *
- * Redis has no place in its line for who waits so: an element that comes meanwhile goes to whoever blocks there.
+ * A session that waits this way has no place in Redis's queue of blocked clients. An element that comes between two
+ * attempts goes to a client that Redis itself blocks.
  */
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
@@ -17,10 +18,10 @@ enum { LONGEST_MS = 50, DOUBLINGS = 6 };
 struct fence_retry {
     struct request *request;
     struct ev_timer timer;
-    double until;   /* by worker_steady; 0: there is no end */
-    unsigned times; /* that nothing came, up to DOUBLINGS */
+    double until;   /* by worker_steady; 0: the wait has no end */
+    unsigned times; /* how often nothing came, up to DOUBLINGS */
     bool idle;      /* no attempt is under way */
-    bool last;      /* none comes behind the one that is under way, or due */
+    bool last;      /* no attempt follows the attempt that is under way or due */
     bool unblocked, error;
     fence_retry_fn again, over;
     void *arg;
@@ -41,7 +42,7 @@ static void fence_retry_arm(struct fence_retry *a, int64_t least_ms) {
 
 static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct fence_retry *a = timer->data;
-    bool paused = a->request->worker->pause != PAUSE_NONE; /* CLIENT PAUSE holds attempts, too */
+    bool paused = a->request->worker->pause != PAUSE_NONE; /* CLIENT PAUSE holds back attempts, too */
     if (paused && !a->last) {
         fence_retry_arm(a, 0);
         return;
@@ -90,7 +91,7 @@ bool fence_retry_more(struct fence_retry *a, int64_t least_ms) {
 bool fence_retry_takes(struct fence_retry *a) {
     struct session *s = a->request->session;
     if (!a->unblocked)
-        s->blocked = false; /* a stop waits for what it may bring */
+        s->blocked = false; /* while the session does not count as blocked, a stop of the proxy waits for the element */
     return !a->unblocked;
 }
 
@@ -108,7 +109,7 @@ void fence_retry_answer(const struct fence_retry *a, struct text *out) {
         text_printf(out, s->lane.protocol == 3 ? "_\r\n" : "*-1\r\n");
 }
 
-/* Ends it now if no attempt is under way. */
+/* Ends the wait now if no attempt is under way. */
 static void fence_retry_end(struct fence_retry *a) {
     if (!a->idle)
         return;

@@ -1,6 +1,6 @@
 /*
- * A client that comes back may come to another proxy: behind a load balancer, or where a new process has taken over. So
- * each lease that a proxy lets go of is put on a list in Redis, and all proxies look there once a second.
+ * Leases whose owners may come back at another proxy: behind a load balancer, or when a new process has taken over. A
+ * proxy that lets go of a lease puts it on a list in Redis. All proxies read the list once a second.
  *
  *      owner leaves, or this process stops ──> ZADD list until "db left until token group len identity key"
  *                                                        │
@@ -8,10 +8,11 @@
  *                                                                                                  │
  *                            renewed here from now on (engine_inherited) <── the lease is this proxy's
  *
- * Nobody looks when nobody has come lately: what is left later is somebody else's. The script compares the token, so
- * that of two proxies one alone gets a lease. The list is a guard record's name, which nobody is shown, and belongs to
- * no lock. Who lets go speaks as the client did, who looks as the proxy itself: where that may not, owners are known
- * when they come back to the same proxy alone.
+ * A proxy reads the list only while clients have come lately: a lease that was left after a client came is not that
+ * client's. The script compares the token, so only one of two proxies gets a lease. The list is named like a guard
+ * record, so no client is shown it; it belongs to no lock. The proxy writes the list with the login of the client that
+ * left, and reads it with its own login. If these logins may not use the list, a proxy recognises only owners that come
+ * back to it.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@
 
 static const char LIST[] = "lockkeeper-left";
 
-#define FAR_MS ((int64_t)1 << 50) /* no clock says that, and sums don't overflow */
+#define FAR_MS ((int64_t)1 << 50) /* beyond every clock; sums do not overflow */
 
 enum { ENTRIES_AT_ONCE = 1000, LIST_MS = 3600 * 1000, SLACK_MS = 1000, LOOKS_MS = 5000, FIELDS = 6 };
 
@@ -40,7 +41,8 @@ void heirs_entry(const struct lock_left *left, struct text *out) {
     text_append(out, left->key.name, left->key.len);
 }
 
-/* Takes the next of the fields that end with a space, as text; NULL: it is none, or too long. */
+/* Copies the next field, up to a space, as text, and returns where the following field begins. NULL: there is no field,
+ * or it is too long. */
 static const char *field(const char *p, const char *end, char out[LOCK_TOKEN_MAX]) {
     const char *space = p ? memchr(p, ' ', (size_t)(end - p)) : NULL;
     if (!space || space - p >= LOCK_TOKEN_MAX)
@@ -50,7 +52,8 @@ static const char *field(const char *p, const char *end, char out[LOCK_TOKEN_MAX
     return space + 1;
 }
 
-/* Reads an entry, into which the pointers go, with its times as the engine knows them. False: it makes no sense. */
+/* Reads an entry. The pointers of *left point into the entry, and its times are by the engine's clock. Returns false if
+ * the entry is malformed. */
 static bool entry_read(const char *entry, size_t len, struct lock_left *left) {
     char fields[FIELDS][LOCK_TOKEN_MAX];
     const char *p = entry, *end = entry + len;
@@ -85,7 +88,7 @@ static void list_begin(struct worker *w, const char *command, size_t argc) {
     lock_build_guard(w, LIST, sizeof(LIST) - 1);
 }
 
-/* `reads`: it changes nothing, and so may be sent again. */
+/* Sends the call that is in w->build. `reads`: the call changes nothing, and may be sent again. */
 static void list_submit(struct worker *w, uint32_t login, bool reads, call_done_fn done) {
     struct request *r = request_internal(w);
     struct upstream_lane lane = {.login = login, .protocol = 2};
@@ -118,10 +121,10 @@ static void list_remove_entry(struct worker *w, const char *entry, size_t len) {
 
 /* ---- taking over --------------------------------------------------------------------------------------- */
 
-/* A lease about to be taken over. */
+/* A lease that this proxy is about to take over. */
 struct takeover {
-    struct request_owner owner; /* first */
-    struct lock_left left;      /* into `entry` */
+    struct request_owner owner; /* must be the first field */
+    struct lock_left left;      /* points into `entry` */
     const struct lock_rule *rule;
     uint64_t token;
     uint32_t login;
@@ -156,7 +159,7 @@ static void take_over(struct worker *w, const char *entry, size_t len, const str
     t->len = len;
     t->rule = rule;
     t->login = login;
-    (void)entry_read(t->entry, len, &t->left); /* which it was before */
+    (void)entry_read(t->entry, len, &t->left); /* look_at has read the same entry, so it is well-formed */
     lock_rules_ref(rule->set);
     t->token = engine_token(w->shared->engine, token);
     int64_t left_ms = t->left.until_ms - worker_now(w) + SLACK_MS;

@@ -1,9 +1,10 @@
 /*
- * Releases that are held back: the engine wants to know more before it decides whose they are (proxy/lock/aftermath.c).
+ * Releases that are held back (C4): the engine needs more evidence before it decides whose lease a release ends
+ * (proxy/lock/aftermath.c).
  *
  *      release ──> engine_begin: held back ──> the session's input waits ──> 5 ms later the same bytes are read again
  *
- * Nothing of a request is kept but its bytes, which stay in the session's input.
+ * The proxy keeps nothing of the request but its bytes, which stay in the session's input.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>

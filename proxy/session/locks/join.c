@@ -1,21 +1,21 @@
 /*
- * Many sessions that ask for one lock in the same turn of the loop: one of them asks, and its answer is the others'
- * too.
+ * Sessions that try to acquire one lock in the same turn of the event loop. The proxy sends one attempt, and its answer
+ * decides about the other attempts too.
  *
  *      SETNX of A ──> script ──> node's output, not written yet ──> the node ──> "held", or "granted": A holds it now
  *      SETNX of B, C, ... ──> join A's ─────────────────────────────────────────> refused, as if run right behind A's
  *
- * Why that is right: nothing of A's call has left the proxy when B's command arrives, so the script runs later than
- * that, and before B is answered. Run right behind it, in the same instant, B's would have found the lock held, as A's
- * did, or by A; it would have changed nothing, and its answer does not depend on who asks (acquire.lua looks at nothing
- * of the caller's but its attempt's token, which is new). So the lock was held by somebody else at a moment between B's
- * command and its answer, and that is all a refusal says. The engine has begun B's attempt and learns the same as from
- * an answer of B's own: losses, contention, who shares connections.
+ * Why this is correct: no byte of A's call has left the proxy when B's command arrives. The script therefore runs after
+ * B's command has come, and before B is answered. Had B's script run right behind A's, it would have found the lock held
+ * too: by the holder that refused A, or by A. It would have changed nothing. Its answer would not depend on the session:
+ * acquire.lua uses nothing of the caller but the attempt's token, which is new. So another session held the lock at a
+ * moment between B's command and its answer, and a refusal says no more than that. The engine has begun B's attempt, and
+ * learns the same from it as from an attempt that was sent: losses, contention, sessions that share connections.
  *
- * B has nothing else in flight, and what it sends next waits for the answer: else the attempt would have overtaken what
- * B sent before, or been overtaken. Its lane is A's: the same login, database, protocol. Both are SETNX or SET NX with
- * at most PX or EX, which have the short answer (common.lua). Any other answer, or none, is A's alone: then the others
- * ask for themselves.
+ * Conditions: B has nothing else in flight, and what B sends next waits for the answer. Otherwise the attempt could
+ * overtake an earlier command of B, or a later command could overtake the attempt. A and B have the same lane: login,
+ * database, protocol. Both commands are SETNX, or SET NX with at most PX or EX, which get the short answer (common.lua).
+ * If A gets another answer, or none, it is for A alone: each other session then sends its own attempt.
  */
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
@@ -50,8 +50,8 @@ void lock_probe_over(struct call *call, struct lock_call *l) {
         *place = NULL;
 }
 
-/* Refuses an attempt as it would have been right behind the one that it joined. Whose lease it is was said to the one
- * who asked. */
+/* Refuses an attempt as if its script had run right behind the script of the joined attempt. The script's answer says
+ * whether the lease is of the asker's identity. So that is known here only for sessions of the asker's client. */
 static void refuse(struct lock_call *l, const struct lock_result *seen, const struct lock_client *asker) {
     struct call *c = l->call;
     struct lock_result r = *seen;
@@ -68,7 +68,6 @@ static void refuse(struct lock_call *l, const struct lock_result *seen, const st
     lock_deliver(c, NULL, &out);
 }
 
-/* Holds an attempt that would be refused, where its rule says so. */
 static bool wait(struct lock_call *l, const struct lock_result *seen) {
     struct lock_envelope e = {.result = *seen};
     e.result.outcome = LOCK_HELD;

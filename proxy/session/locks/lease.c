@@ -1,6 +1,6 @@
 /*
- * The proxy's own work on leases: renewals, and releases for an owner that has disconnected. Asked for by the engine's
- * sink, carried out in the worker's thread, without a session.
+ * The proxy's own calls on leases: renewals, and releases for an owner that has disconnected. The engine's sink asks for
+ * them. They run in the worker's thread, without a session.
  */
 #include <string.h>
 
@@ -12,19 +12,20 @@
 
 enum { REFUSED_AGAIN_MS = 10 * 1000 };
 
-/* A renewal under way; a release, or a party's nodes declared dead, because the owner has disconnected. */
+/* One call under way: a renewal, a release after the owner has disconnected, or a call that declares the queue nodes of
+ * a disconnected owner dead. */
 struct lease_work {
-    struct request_owner owner; /* first */
+    struct request_owner owner; /* must be the first field */
     bool renewal;
     bool waits;  /* a release under a rule with `wait` */
-    bool handed; /* a waiter's attempt was sent behind it */
+    bool handed; /* the attempt of a waiting session was sent right behind the release */
     uint64_t token;
     int64_t lease_ms;
     struct lock_key key;
     char name[];
 };
 
-/* Logs one line for all that is refused within a while: it may be every lease that there is. */
+/* Logs a refusal, at most once in REFUSED_AGAIN_MS: a missing permission may refuse every lease. */
 static void log_refusal(struct worker *w, const struct lease_work *work, const struct call_end *end) {
     int64_t now = worker_now(w);
     struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
@@ -60,7 +61,8 @@ static void lease_done(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* Whether a renewal is pointless: its owner has released or left while it waited. */
+/* Whether a renewal has become pointless: the owner has released the lease or left while the renewal waited to be
+ * sent. */
 static bool lease_pointless(const struct request *r) {
     const struct lease_work *work = REQUEST_OWNER(r, const struct lease_work);
     return work->renewal && !engine_wants_renewal(r->worker->shared->engine, &work->key, work->token);
@@ -68,14 +70,13 @@ static bool lease_pointless(const struct request *r) {
 
 static const struct request_owner_ops lease_ops = {.pointless = lease_pointless};
 
-/* Sends the script that is in w->build. */
 static void lease_submit(struct worker *w, struct lease_work *work, enum script_id id, uint32_t login) {
     struct request *request = request_internal(w);
     w->own_works++;
     request_own(request, &work->owner, &lease_ops);
     request->call.done = lease_done;
     request->call.up.script = script_get(id);
-    request->call.up.repeatable = !work->renewal; /* not behind its owner's leaving: the engine asks again */
+    request->call.up.repeatable = !work->renewal; /* a repeated renewal might come after the owner has left; the engine asks again instead */
     struct upstream_lane lane = {.login = login, .db = work->key.db, .protocol = 2};
     if (work->waits)
         work->handed = waiting_handover(w->shared->waiting, &work->key, engine_key_hash(w->shared->engine, &work->key),

@@ -1,6 +1,8 @@
 /*
- * What blocks, as it stands inside of fence.lua in a transaction, where it does not: BLPOP a b 5 is LPOP of the first
- * of the two that has something. Redis 7.0 lets no script call those that block.
+ * Blocking commands in a form that does not block. fence.lua runs this form in a transaction.
+ *
+ * Scripts of Redis 7.0 must not call blocking commands. BLPOP a b 5 therefore becomes an LPOP of the first of the two
+ * keys that has an element.
  */
 #include "proxy/session/locks/private.h"
 
@@ -8,7 +10,8 @@ struct nonblocking_form nonblocking_form_as_it_came(const struct request_class *
     return (struct nonblocking_form){.end = k->request->argc};
 }
 
-/* Whether Redis takes the argument for a time; of those that are written otherwise, some are. */
+/* Whether the argument is a timeout in the usual notation. Redis accepts some other notations, too. The proxy does not
+ * try to tell which. */
 static bool is_time(const struct request_class *k, size_t at) {
     enum { DIGITS_MAX = 9 };
     size_t len, digits = 0, dots = 0;

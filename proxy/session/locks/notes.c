@@ -1,21 +1,23 @@
 /*
- * What the engine asks for: renewals, releases behind an owner who has left, and what is to be remembered of leases
- * whose owners may come back. It calls from the worker's thread.
+ * Notes of what the engine asks the session layer to do: renew a lease, release a lease whose owner has left, declare
+ * queue nodes dead, and record a lease whose owner may come back. The engine calls these functions in the worker's
+ * thread.
  */
 #include <string.h>
 
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
 
-/* A note of a lease, which is seen to once the engine has returned: it calls with a shard locked. */
+/* A note of the engine's wish. The engine calls with a shard locked, so the worker carries the wish out after the
+ * engine has returned. */
 struct lease_note {
-    struct worker_job job; /* first */
+    struct worker_job job; /* must be the first field */
     enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING, NOTE_LEFT } kind;
     struct lock_lease lease;
     struct lock_leaving leaving;
-    bool waits; /* of a release: others may wait for it; else the leaving party's nodes are kept for a while */
+    bool waits; /* NOTE_RELEASE: other sessions may be waiting for the lock. NOTE_LEAVING: the nodes are kept for a while */
     int64_t until_ms;
-    char name[]; /* and the party that leaves; or the entry for what was left */
+    char name[]; /* the key, followed by the party that leaves; of NOTE_LEFT, the entry for the list of heirs.c */
 };
 
 static void note_run(struct worker *w, struct worker_job *job) {
@@ -36,7 +38,7 @@ static void note_run(struct worker *w, struct worker_job *job) {
     }
 }
 
-/* Has a note be seen to at the end of the turn of the worker whose thread this is. */
+/* Has the note carried out by the worker of this thread, at the end of its turn. */
 static void note_add(struct lease_note *note) {
     note->job.run = note_run;
     worker_add_job(worker_here(), &note->job);

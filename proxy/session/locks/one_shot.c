@@ -1,17 +1,18 @@
 /*
- * One-shot clients, as far as a connection shows them: redis-cli in a script, a CGI program. They send one command
- * beside what logs in, read its reply, and close.
+ * One-shot clients, for example redis-cli in a shell script, or a CGI program. A one-shot client sends one command
+ * besides its login, reads the reply, and closes the connection.
  *
- *      the session's first requests ──> one_shot_sends: how many were no login
+ *      the session's first requests ──> one_shot_sends: counts those that are no login
  *      the session closes           ──> one_shot_closes: in good order? ──> engine_session_close
  *
- * The engine knows what the command has acquired, and when. From the second command on nothing is looked at any more.
+ * The engine knows what the command has acquired, and when. After the second command the session's requests are no
+ * longer looked at.
  */
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
 
-/* Whether a command is no more than what a client sends before its own commands. redis-cli asks for COMMAND DOCS where
- * its commands come over standard input. */
+/* Whether a client sends the command before its own commands. redis-cli sends COMMAND DOCS if it reads its commands
+ * from standard input. */
 static bool logs_in(const struct command *c) {
     if (!c)
         return false;
@@ -27,8 +28,8 @@ void one_shot_sends(struct session *s) {
     s->sent = s->sent == SENT_NOTHING ? SENT_ONE : SENT_MORE;
 }
 
-/* QUIT says that the client has all that it wants, also where it was sent along with the command. A connection that is
- * closed without it has to be read to its end, and every reply to be written before. */
+/* QUIT shows that the client has all its replies, even if it was sent together with the command. Without QUIT, the
+ * session must have read the connection to its end, and must have written every reply. */
 void one_shot_closes(struct session *s) {
     bool quits = s->last && s->last->id == COMMAND_QUIT;
     s->lock.one_shot =

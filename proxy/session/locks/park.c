@@ -1,11 +1,12 @@
 /*
- * An attempt that waits, parked: what is kept of it is what it takes to make it once more, a fifth of what it was.
+ * Parking: what the proxy keeps of an attempt to acquire while its session waits. A parked attempt keeps only what is
+ * needed to make the attempt again, about a fifth of the memory of a request with its lock call.
  *
- *      request, lock call, engine's plan ── lock_park ──> struct parked ── lock_unpark ──> a new request, lock call,
- * plan
+ *      request, lock call, engine's plan ── lock_park ──> struct parked
+ *      struct parked                     ── lock_unpark ──> a new request, lock call, plan
  *
- * To the engine a parked attempt has not come yet. The key is the queue's (proxy/lock/waiting.h), which all share that
- * wait for it.
+ * To the engine, a parked attempt has not come yet. The key is stored once, in the queue (proxy/lock/waiting.h), for all
+ * sessions that wait for the lock.
  */
 #include <string.h>
 
@@ -15,7 +16,7 @@
 
 /* ---- what is kept -------------------------------------------------------------------------------------- */
 
-/* Copies words with what they are made of, all in one allocation. */
+/* Copies a command's arguments with their bytes into one allocation. */
 static struct parked_words *words_copy(const struct lock_words *from) {
     size_t bytes = from->count * sizeof(struct resp_arg), used = 0, len;
     for (size_t i = 0; i < from->count; i++)
@@ -79,7 +80,7 @@ struct call *lock_unpark(struct parked *p, const struct lock_key *key, const cha
     struct request *r = request_unpark(s, command_by_id(p->setnx ? COMMAND_SETNX : COMMAND_SET));
     lock_busy_key(r, key->name, key->len);
     struct lock_call *l = lock_begin_anew(s, LOCK_ACQUIRE, p->rule, key->db, key->name, key->len);
-    if (p->rule->set) { /* not those of now */
+    if (p->rule->set) { /* the attempt keeps the rules under which it came, also after a reload */
         lock_rules_unref(l->rules);
         l->rules = lock_rules_ref(p->rule->set);
     }
@@ -87,7 +88,7 @@ struct call *lock_unpark(struct parked *p, const struct lock_key *key, const cha
     l->shape = (enum lock_shape)p->shape;
     l->advises = p->advises;
     l->expiry_ms = p->expiry_ms;
-    l->begun = 0; /* how long it takes says nothing of the node */
+    l->begun = 0; /* not timed: the time includes the wait, and says nothing about the node */
     lock_call_value(l, room + strlen(room) + 1, p->value_len);
     r->call.lock = l;
     return &r->call;

@@ -1,13 +1,13 @@
 /*
- * Locks of fenced data that are in other slots of a cluster than the data.
+ * Fenced data whose lock is in another slot of the cluster.
  *
  *      SET stock:1 5 ──> fence.lua in the lock's slot ──┬─ FENCED: nothing is written
  *                                                       └─ the lock's fence ──> fence.lua in the data's slot
  *      FENCED, or the command's reply <── the watermark beside the data: refused if it is greater, else raised <──┘
  *
- * No step is one for both slots. Who has lost the lock is refused by the look from the next acquisition on; what was
- * looked at before that, and is written behind it, by the watermark, once the new holder has written something of this
- * lock's to the slot.
+ * S7: no step covers both slots. The look at the lock's slot refuses a session that has lost the lock, as soon as another
+ * session has acquired it. An acquisition may come between the look and the write. Then the watermark refuses the write,
+ * once the new holder has written data of this lock to the slot.
  */
 #include <string.h>
 
@@ -18,19 +18,19 @@
 #define NO_SENSE "-UPSTREAM the answer about the lock of fenced data makes no sense; nothing was written\r\n"
 
 struct fence_looks {
-    struct session *session; /* NULL: nobody wants them any more */
+    struct session *session; /* NULL: the session no longer needs the answers */
     fence_looked_fn done;
     void *arg;
-    size_t left;       /* answers, and 1 until all are asked for */
-    struct text error; /* the first, for the client; empty: none */
+    size_t left;       /* how many answers are still to come, plus 1 until all looks are sent */
+    struct text error; /* the first error, for the client; empty: there is none */
 };
 
-/* One under way. */
+/* One look under way. */
 struct look {
-    struct request_owner owner; /* first */
+    struct request_owner owner; /* must be the first field */
     struct fence_looks *looks;
     struct fence_question *question;
-    size_t at; /* the key's place */
+    size_t at; /* the index of the key in the question */
 };
 
 bool fence_is_elsewhere(const struct fence_question *q) {
@@ -60,7 +60,7 @@ void fence_looks_forget(struct fence_looks *l) {
         l->session = NULL;
 }
 
-/* Takes an answer: the fence of the lock's last lease, or why nothing is to be written. */
+/* Takes an answer: the fence of the lock's last lease, or an error that forbids the write. */
 static void look_read(const struct look *look, const struct call_end *end) {
     struct fence_looks *l = look->looks;
     struct asked *a = &look->question->keys[look->at];

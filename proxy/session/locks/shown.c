@@ -1,9 +1,11 @@
 /*
- * Reads of a hash lock: a worker that was refused, and then finds its own field there, holds the lock (K1).
+ * K1 of hash locks: a session was refused, and then reads the field that it tried to write. The session is recognised
+ * for the lease.
  *
  *      HGET, HMGET, HGETALL, HEXISTS, HKEYS, HSCAN ──> node, as it came ──> reply ──> engine_saw_field, a field each
  *
- * Changes no byte. Replies are collected whole, and so are looked at only for a session that has tried in vain.
+ * No byte of the command or of its reply is changed. A reply is collected whole before it is read. So the proxy reads
+ * replies only for a session that has tried for the lock in vain.
  */
 #include <string.h>
 
@@ -11,26 +13,26 @@
 #include "proxy/session/locks/private.h"
 
 enum {
-    FIELDS_LOOKED_AT = 64, /* of one reply: a lock has few */
+    FIELDS_LOOKED_AT = 64, /* of one reply; a hash lock has few fields */
     REQUEST_LOOKED_AT = 16 * 1024
 };
 
-/* What is remembered of a request until its reply is there. */
+/* What the proxy keeps of a request until the reply comes. */
 struct shown_note {
-    struct request_owner owner; /* first */
-    struct lock_rules *rules;   /* reference that keeps the rule alive */
+    struct request_owner owner; /* must be the first field */
+    struct lock_rules *rules;   /* a reference that keeps the rule alive */
     const struct lock_rule *rule;
     enum command_id id;
     uint32_t db;
     size_t argc;
-    struct resp_arg args[FIELDS_LOOKED_AT + 2]; /* the request's, as far as there is room */
+    struct resp_arg args[FIELDS_LOOKED_AT + 2]; /* the request's arguments, as many as fit */
     bool names_alone;                           /* HSCAN NOVALUES */
-    char bytes[];                               /* the request's */
+    char bytes[];                               /* the request's bytes */
 };
 
 /* ---- a reply --------------------------------------------------------------------------------------------- */
 
-/* A session that is shown fields, and the reply's part that is still to be read. */
+/* A session that is shown fields, and the part of the reply that is still to be read. */
 struct showing {
     struct session *session;
     const struct shown_note *note;
@@ -44,12 +46,12 @@ static void show(const struct showing *to, const char *name, size_t len, const c
                      worker_now(s->worker));
 }
 
-/* Reads the next element if it is a text. */
+/* Reads the next element. Returns whether it is a bulk string, and not nil. */
 static bool read_text(struct showing *to, struct resp_item *item) {
     return resp_item_read(&to->p, to->end, item) && item->type == '$' && !item->null;
 }
 
-/* Shows fields by their names, of which the reply has the contents, in the same order. */
+/* Shows the fields that the request names. The reply has their contents in the same order. */
 static void show_asked(struct showing *to, size_t count) {
     for (size_t i = 2; i < to->note->argc && count > 0; i++, count--) {
         const struct resp_arg *name = &to->note->args[i];
@@ -61,7 +63,7 @@ static void show_asked(struct showing *to, size_t count) {
     }
 }
 
-/* Shows the fields that the next element, an array or a map of so many elements, tells. */
+/* Shows the fields in the reply's next element, an array or a map: names and contents, or names alone. */
 static void show_told(struct showing *to, bool contents) {
     struct resp_item all, name, content = {0};
     if (!resp_item_read(&to->p, to->end, &all) || (all.type != '*' && all.type != '%'))
@@ -89,7 +91,7 @@ static void show_reply(struct showing *to) {
         if (resp_item_read(&to->p, to->end, &item) && item.type == ':' && item.num == 1 && note->argc > 2)
             show(to, note->bytes + note->args[2].off, note->args[2].len, NULL, 0);
         break;
-    case COMMAND_HSCAN: /* behind the cursor */
+    case COMMAND_HSCAN: /* the fields follow the cursor */
         if (resp_item_read(&to->p, to->end, &item) && item.type == '*' && item.num == 2 && read_text(to, &item))
             show_told(to, !note->names_alone);
         break;
@@ -150,6 +152,6 @@ void shown_forward(struct session *s, const struct request_class *k) {
     struct request *request = request_new(s, k->command);
     request_own(request, &note->owner, &request_owner_silent);
     request->call.done = shown;
-    s->audits++; /* a lock command behind it waits for what it shows */
+    s->audits++; /* the session's next lock command waits for the reply: K1 may decide about it */
     call_submit(&request->call, k->slot, k->bytes, k->request->len);
 }
