@@ -406,8 +406,9 @@ const char *fence_words(struct session *s, const struct request_class *k) {
     return error;
 }
 
-/* Whether the command answers types in RESP3 that RESP2 lacks: doubles and sets. Others answer arrays with nil in them,
- * which a script cuts off there in RESP3. */
+/* Whether the command replies with types that only RESP3 has (doubles, sets), to a client of RESP3. Other commands
+ * reply with arrays that contain nil. A script in RESP3 cuts these arrays off at the first nil, so the script answers
+ * them in RESP2. */
 static bool is_typed(const struct fence_question *q) {
     switch ((int)q->id) {
     case COMMAND_ZADD:
@@ -446,7 +447,8 @@ static struct part whole(const struct fence_question *q) {
     return (struct part){q, 0, q->here, q->count - q->here};
 }
 
-/* Begins fence.lua's call in w->build; `more` keys are to follow, the arguments, and `words` of a command. */
+/* Begins the call of fence.lua in w->build. After it, the caller adds `more` keys, the arguments, and `words` arguments
+ * of the command. */
 static void build_locks(struct session *s, struct lock_queue *queue, const struct part *p, size_t more, size_t words) {
     struct worker *w = s->worker;
     const struct asked *a = p->q->keys + p->at;
@@ -459,7 +461,7 @@ static void build_locks(struct session *s, struct lock_queue *queue, const struc
         build_watermark(w, p->q, a);
 }
 
-/* Adds the first arguments of fence.lua; build_fences is next. */
+/* Adds the arguments of fence.lua up to the fences. The caller calls build_fences next. */
 static void build_arguments(struct session *s, const struct part *p, bool each) {
     struct worker *w = s->worker;
     size_t len;
@@ -483,7 +485,7 @@ static void build_fences(struct session *s, const struct part *p) {
     }
 }
 
-/* Build fence.lua's call in w->build up to its fences, and what comes behind them. */
+/* question_head builds the call of fence.lua in w->build up to the fences. question_tail builds what follows them. */
 static void question_head(struct session *s, struct lock_queue *queue, const struct part *p,
                           const struct request_class *k, const struct nonblocking_form *as) {
     build_locks(s, queue, p, k->key_count, (as->name != NULL) + as->end - as->first);
@@ -504,15 +506,15 @@ static void question_tail(struct session *s, const struct request_class *k, cons
 
 static const char REFUSES[] = "-FENCED ";
 
-/* What fence.lua says where it has done nothing. */
+/* The refusal of fence.lua. */
 struct refusal {
     const struct asked *key;
-    uint64_t now; /* the fence that is the lock's, 0: it has no guard record */
+    uint64_t now; /* the fence of the lock's last lease; 0: the lock has no guard record */
     const char *owner;
     size_t owner_len;
 };
 
-/* Reads a number, and the blank behind it. */
+/* Reads a number and the space after it. */
 static bool take_number(const char **p, const char *end, uint64_t *n) {
     const char *blank = memchr(*p, ' ', (size_t)(end - *p));
     int64_t number;
@@ -589,7 +591,7 @@ static void question_answered(const struct fence_question *q, const char *reply,
     if (reply[0] == '-')
         lock_error_words(&e, error);
     if (counts && reply[0] == '$' && resp_item_read(&p, p + len, &item) &&
-        !item.null) /* beyond what a script can say */
+        !item.null) /* the number is beyond what a script can return as an integer */
         text_printf(out, ":%.*s\r\n", (int)item.len, item.str);
     else if (q->array && len == 5 && memcmp(reply, "$-1\r\n", 5) == 0)
         text_append(out, "*-1\r\n", 5);
@@ -625,7 +627,7 @@ static void question_done(struct call *c, const struct call_end *end) {
     fence_forget(q);
 }
 
-/* Whether the queued command may acquire the lock of that key. */
+/* Whether the queued command may acquire the lock of the key. */
 static bool may_acquire(const struct lock_call *l, const struct fence_question *q, const struct asked *a) {
     const struct lock_key *key = &l->plan.key;
     bool verb = l->acquires || l->plan.verb == LOCK_SCRIPT || lock_verb_is(l->plan.verb, VERB_ACQUIRES | VERB_QUEUE);
@@ -634,8 +636,9 @@ static bool may_acquire(const struct lock_call *l, const struct fence_question *
 }
 
 /* Writes the fence that the session may write with, and the tokens of the attempts that are queued before the write.
- * What the session itself has, it may write with; what another session of its client has, it may not, since its own
- * attempt asks for the lock anew. Of very many attempts the first one and the last ones count. */
+ * The session may write with a lease of its own. A lease that another session of its client has does not count: the
+ * session's own attempt asks for the lock anew. If there are more than ATTEMPTS_MAX attempts, the first one and the
+ * last ones count. */
 static void name_attempts(const struct lock_queue *queue, struct fence_question *q, struct asked *a) {
     size_t attempts = 0, at = 0;
     LIST_FOREACH(it, &queue->calls)
@@ -658,10 +661,10 @@ static void name_attempts(const struct lock_queue *queue, struct fence_question 
     a->mine_len = q->names.len - from;
 }
 
-/* The question of a write that is to be sent, or queued. */
+/* Returns the question of a write that is about to be sent or queued. */
 static struct fence_question *question_of(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_new(s, k);
-    /* A lock elsewhere can't be acquired in the same transaction. */
+    /* a lock in another slot cannot be acquired in the same transaction */
     for (size_t i = 0; queue && i < q->here; i++)
         name_attempts(queue, q, &q->keys[i]);
     return q;
@@ -730,7 +733,7 @@ static void question_send(struct request *request, const struct fence_question *
     call_submit(&request->call, q->slot, w->build.data, w->build.len);
 }
 
-/* The locks elsewhere have been looked at. */
+/* Called when the locks in other slots have been looked at. */
 static void question_looked(void *arg, const char *error, size_t len) {
     struct request *request = arg;
     struct fence_question *q = REQUEST_OWNER(request, struct fence_question);
@@ -750,7 +753,7 @@ static void question_looked(void *arg, const char *error, size_t len) {
     question_send(request, q);
 }
 
-/* Has the locks elsewhere looked at, and keeps the call. */
+/* Looks at the locks in other slots, and keeps the call until then. */
 static void question_look(struct request *request, struct fence_question *q, const struct request_class *k) {
     struct session *s = request->session;
     struct worker *w = s->worker;

@@ -91,7 +91,7 @@ bool fence_retry_more(struct fence_retry *a, int64_t least_ms) {
 bool fence_retry_takes(struct fence_retry *a) {
     struct session *s = a->request->session;
     if (!a->unblocked)
-        s->blocked = false; /* while the session does not count as blocked, a stop of the proxy waits for the element */
+        s->blocked = false; /* a stop of the proxy now waits for the attempt, which may take an element */
     return !a->unblocked;
 }
 

@@ -1,20 +1,21 @@
 /*
- * Writes of fenced data that can't go inside of a script: the application's own scripts, what answers things that a
- * script cannot say, what has more words than a script takes, and what blocks (in a transaction it does not).
+ * Writes of fenced data that cannot run inside a script: the application's own scripts, commands whose replies a script
+ * cannot return, commands with more arguments than a script takes, and blocking commands. In a transaction, a blocking
+ * command does not block.
  *
  *      EVAL ... 1 stock:1 ──> WATCH guards, fence.lua about PING, MULTI ──┬─ FENCED: the connection closes
  *                                                                         └─ PONG ──> EVAL ... 1 stock:1, EXEC
  *      client's reply <── the one element of EXEC's array, or nil: a guard record has changed, and all begins anew
  *
- * What blocks, and has found nothing, is tried again (fence_retry.c): each attempt is judged as a command that comes
- * then.
+ * A blocking command that has found nothing is tried again (fence_retry.c). Each attempt is judged as if the command had
+ * just come.
  *
- * Of locks elsewhere (remote_lock.c) the watermarks are watched; they are raised by fence.lua before that, since what
- * the connection itself changes counts, too.
+ * If a lock is in another slot (remote_lock.c), WATCH covers its watermark. fence.lua raises the watermark before that: a
+ * change by the connection itself makes EXEC fail, too.
  *
- * A connection of the session's own is what these go over; its later requests wait. Nothing is sent behind a MULTI that
- * has not been answered: what a refused one does not queue would be executed. What is a question, and what its answer
- * means, is fence.c's.
+ * All this goes over a connection of the session's own, and the session's later requests wait. Nothing is sent behind
+ * MULTI before MULTI is answered: if the node refused MULTI, it would execute the commands behind it at once. fence.c
+ * makes the question, and reads its answer.
  */
 #include <stdio.h>
 #include <string.h>
@@ -30,21 +31,21 @@ enum { HOPS_MAX = 5, TRIES_MAX = 20, ERROR_MAX = 512 };
 #define NO_SENSE "UPSTREAM the node's answer to a write of fenced data makes no sense; its outcome is unknown"
 
 struct fence_transaction {
-    struct request_owner owner; /* first */
+    struct request_owner owner; /* must be the first field */
     struct request *request;
-    struct upstream_pin *pin; /* NULL while it waits for another attempt */
+    struct upstream_pin *pin; /* NULL: no connection is taken */
     struct fence_question *question;
-    struct fence_looks *looks; /* at locks elsewhere, before all else; NULL: none are under way */
+    struct fence_looks *looks; /* the looks at locks in other slots, before all else; NULL: none are under way */
     int slot;
     unsigned hops, tries, unsent;
-    unsigned delays;           /* errors in a row that pass, while it blocks */
-    bool asking;               /* an attempt is on the pin */
-    struct fence_retry *await; /* of what blocks; it keeps its connection meanwhile */
-    bool refused;              /* by fence.lua; `answer` has its words */
-    char error[ERROR_MAX]; /* the first of an attempt that the node has for the commands before the last one; "" none */
+    unsigned delays;           /* how many passing errors in a row a blocking command has met */
+    bool asking;               /* an attempt is under way on the connection */
+    struct fence_retry *await; /* the retries of a blocking command, which keeps its connection meanwhile; NULL: the command does not block */
+    bool refused;              /* fence.lua has refused; `answer` has its reply */
+    char error[ERROR_MAX]; /* the attempt's first error for a command before the last one; "": none */
     struct text answer;
-    struct text watch, asks; /* the words of WATCH, and of fence.lua */
-    struct text command;     /* as it came */
+    struct text watch, asks; /* the calls of WATCH and of fence.lua */
+    struct text command;     /* the client's command, unchanged */
 };
 
 static void fence_transaction_start(struct fence_transaction *b, struct upstream_node *node);
@@ -74,14 +75,14 @@ static void watched_free(struct fence_transaction *b) {
     memory_free(b);
 }
 
-/* Takes what is known of the write out of its request, which may be answered then. */
+/* Detaches the write from its request and frees it. The request may be answered then. */
 static void fence_transaction_end(struct fence_transaction *b, bool clean) {
     fence_transaction_unpin(b, clean);
     request_disown(b->request);
     watched_free(b);
 }
 
-/* Ends the write with an error, without '-' and CR LF. */
+/* Ends the write with an error; `error` has no '-' and no CR LF. */
 static void fence_transaction_fail(struct fence_transaction *b, const char *error) {
     struct request *r = b->request;
     char copy[ERROR_MAX];
@@ -90,12 +91,13 @@ static void fence_transaction_fail(struct fence_transaction *b, const char *erro
     request_fail(r, copy);
 }
 
-/* Whether no attempt is made at the moment. */
+/* Whether no attempt is under way. */
 static bool is_idle(const struct fence_transaction *b) {
     return b->await && fence_retry_idle(b->await);
 }
 
-/* Gives up a write whose session has closed: its connection closes, and its call fails at the end of the turn. */
+/* Gives up a write whose session has closed. If an attempt is under way, its connection closes, and its call fails at
+ * the end of the turn. */
 static void watched_left(struct request *r) {
     struct fence_transaction *b = REQUEST_OWNER(r, struct fence_transaction);
     if (b->pin && b->asking) {
@@ -103,7 +105,7 @@ static void watched_left(struct request *r) {
         return;
     }
     if (!b->looks && !is_idle(b))
-        upstream_abandon(r->worker->upstream, &r->call.up); /* it may be waiting for the map */
+        upstream_abandon(r->worker->upstream, &r->call.up); /* the call may be waiting for the cluster's map */
     fence_transaction_end(b, false);
     request_reply(r, "", 0, true);
 }
@@ -116,7 +118,7 @@ static const struct request_owner_ops fence_transaction_ops = {.left = watched_l
 
 /* ---- the attempt ------------------------------------------------------------------------------------- */
 
-/* Notes an error of a command that is not the last one. */
+/* Notes an error of a command before the last one. The first error counts. */
 static void note_error(struct fence_transaction *b, const struct call_end *end) {
     if (b->error[0])
         return;
@@ -148,7 +150,7 @@ static void send_part(struct fence_transaction *b, call_done_fn done, const char
     call_submit_pin(call_new(b->request, done), b->pin, bytes, len, false);
 }
 
-/* Sends what comes before the write. */
+/* Sends all that comes before the write. */
 static void fence_transaction_ask(struct fence_transaction *b) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
     struct request *r = b->request;
@@ -177,7 +179,7 @@ static void fence_transaction_start(struct fence_transaction *b, struct upstream
         fence_transaction_fail(b, error);
 }
 
-/* Whether a write goes on of which nothing was sent, since its node is out of reach. */
+/* Starts the write again if nothing of it was sent because the node is out of reach. Returns whether it did. */
 static bool fence_transaction_unsent(struct fence_transaction *b, const struct call_end *end) {
     bool waited = !b->pin;
     if (end->why != UPSTREAM_NOT_SENT || (!waited && b->unsent++ >= PIN_UNSENT_TWICE))
@@ -187,7 +189,7 @@ static bool fence_transaction_unsent(struct fence_transaction *b, const struct c
     return true;
 }
 
-/* Whether the node's error sends the guard records elsewhere; if so, that is seen to. */
+/* Whether the node's error redirects to another node. If so, starts again there, or ends the write with an error. */
 static bool watched_redirected(struct fence_transaction *b) {
     struct upstream *u = b->request->worker->upstream;
     bool ask = false;
@@ -204,7 +206,7 @@ static bool watched_redirected(struct fence_transaction *b) {
     return true;
 }
 
-/* Ends what blocks, in vain. */
+/* Ends a blocking command that has found nothing. */
 static void fence_transaction_over(void *arg) {
     struct fence_transaction *b = arg;
     struct request *r = b->request;
@@ -218,13 +220,14 @@ static void fence_transaction_over(void *arg) {
     text_clear(&out);
 }
 
-/* Has what blocks tried again, if there is time, in so many ms at least. */
+/* Has a blocking command tried again in least_ms or more. If its time is over, ends it. */
 static void fence_transaction_more(struct fence_transaction *b, int64_t least_ms) {
     if (!fence_retry_more(b->await, least_ms))
         fence_transaction_over(b);
 }
 
-/* Whether an attempt of what blocks was in vain because of an error that passes, before anything was done. */
+/* Whether an attempt of a blocking command failed by an error that passes, before anything was done. If so, another
+ * attempt follows. */
 static bool fence_transaction_passes(struct fence_transaction *b, const char *error) {
     struct upstream *u = b->request->worker->upstream;
     if (!b->await || !b->request->session ||
@@ -233,26 +236,26 @@ static bool fence_transaction_passes(struct fence_transaction *b, const char *er
     int64_t ms = upstream_delay_ms(b->delays++);
     if (ms < 0)
         return false;
-    fence_transaction_unpin(b, false); /* it may be behind a MULTI */
+    fence_transaction_unpin(b, false); /* the connection may be in a MULTI */
     b->asking = false;
     fence_transaction_more(b, ms);
     return true;
 }
 
-/* Whether who blocks is judged otherwise by now than when the attempt began: a colleague of its client has released
- * the lock, say, and somebody else has it. */
+/* Whether the blocked session would now be judged by another lease than when the attempt began. For example, another
+ * session of its client has released the lock, and a third session has acquired it. */
 static bool judged_anew(const struct fence_transaction *b) {
     return b->await && b->request->session && fence_outdated(b->request->session, b->question);
 }
 
-/* Ends the write with fence.lua's refusal. */
+/* Ends the write with the refusal of fence.lua. If the session would be judged by another lease now, tries again. */
 static void fence_transaction_refused(struct fence_transaction *b) {
     struct request *r = b->request;
     struct text out = {0};
     if (judged_anew(b)) {
         b->refused = b->asking = false;
         b->answer.len = 0;
-        fence_transaction_unpin(b, false); /* it is behind a MULTI */
+        fence_transaction_unpin(b, false); /* the connection is in a MULTI */
         fence_transaction_more(b, 0);
         return;
     }
@@ -262,7 +265,7 @@ static void fence_transaction_refused(struct fence_transaction *b) {
     text_clear(&out);
 }
 
-/* MULTI's answer, the last one before the write. */
+/* Takes the answer to MULTI, the last answer before the write. */
 static void multi_done(struct call *c, const struct call_end *end) {
     static const char exec[] = "*1\r\n$4\r\nEXEC\r\n";
     struct request *r = c->request;
@@ -292,14 +295,14 @@ static bool is_nil(const char *reply) {
     return reply[0] == '_' || ((reply[0] == '*' || reply[0] == '$') && reply[1] == '-');
 }
 
-/* Ends the write with its error, which the node has said instead of queueing it. */
+/* Ends the write with the error that the node answered when it was to queue the write. */
 static void not_queued(struct fence_transaction *b) {
     const char *error = memcmp(b->error, "MOVED ", 6) == 0 || memcmp(b->error, "ASK ", 4) == 0 ? MOVES : b->error;
     if (!fence_transaction_passes(b, error))
         fence_transaction_fail(b, error);
 }
 
-/* Takes the command's own reply. */
+/* Takes the command's own reply. nil: a blocking command has found nothing, and is tried again. */
 static void watched_answered(struct fence_transaction *b, const char *reply, size_t len) {
     struct request *r = b->request;
     b->asking = false;
@@ -327,7 +330,7 @@ static void exec_done(struct call *c, const struct call_end *end) {
     } else if (is_nil(end->reply)) {
         if (!fence_transaction_passes(b, CHANGES))
             fence_transaction_fail(b, CHANGES);
-    } else if (end->reply[0] == '-') { /* the node has not queued the write, and says why there */
+    } else if (end->reply[0] == '-') { /* the node has not queued the write, and this error says why */
         if (!b->error[0])
             note_error(b, end);
         not_queued(b);
@@ -340,7 +343,7 @@ static void exec_done(struct call *c, const struct call_end *end) {
 
 /* ---- the beginning ----------------------------------------------------------------------------------- */
 
-/* The locks elsewhere, if any, have been looked at. */
+/* Called when the locks in other slots, if any, have been looked at. */
 static void watched_looked(void *arg, const char *error, size_t len) {
     struct fence_transaction *b = arg;
     struct request *r = b->request;
@@ -364,7 +367,7 @@ static void watched_looked(void *arg, const char *error, size_t len) {
         fence_transaction_start(b, pin_node(s, b->slot));
 }
 
-/* Begins an attempt with the question of a write that comes now. */
+/* Begins an attempt. The question is made anew, for a write that comes now. */
 static void fence_transaction_begin(struct fence_transaction *b, const struct request_class *k) {
     struct session *s = b->request->session;
     fence_forget(b->question);
@@ -377,8 +380,8 @@ static void fence_transaction_begin(struct fence_transaction *b, const struct re
     fence_looks_go(b->looks);
 }
 
-/* The next attempt of what blocks is due: who writes may have got the lock meanwhile, or released it, and there may be
- * other rules. */
+/* The next attempt of a blocking command is due. Since the last attempt, the session may have acquired or released the
+ * lock, and the rules may have changed. */
 static void watched_again(void *arg) {
     struct fence_transaction *b = arg;
     struct request *request = b->request;
@@ -427,7 +430,8 @@ void fence_transaction_dispatch(struct session *s, const struct request_class *k
 
 /* ---- what ends a wait -------------------------------------------------------------------------------- */
 
-/* The patience of what a session is blocked in; NULL: it is nothing of this kind. */
+/* Returns the retries of the blocking command in which the session is blocked. NULL: the session is not blocked in a
+ * command of this file. */
 static struct fence_retry *fence_retry_of(struct session *s) {
     struct list_node *n = list_first(&s->requests);
     struct request *r = n ? LIST_ENTRY(n, struct request, link) : NULL;

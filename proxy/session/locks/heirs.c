@@ -8,11 +8,11 @@
  *                                                                                                  │
  *                            renewed here from now on (engine_inherited) <── the lease is this proxy's
  *
- * A proxy reads the list only while clients have come lately: a lease that was left after a client came is not that
- * client's. The script compares the token, so only one of two proxies gets a lease. The list is named like a guard
- * record, so no client is shown it; it belongs to no lock. The proxy writes the list with the login of the client that
- * left, and reads it with its own login. If these logins may not use the list, a proxy recognises only owners that come
- * back to it.
+ * An owner that comes back connects at about the time when its lease is left, or later. So a proxy to which no session
+ * has come for LOOKS_MS does not read the list. The script compares the token, so only one of two proxies gets a lease.
+ * The list is named like a guard record, so no client is shown it; it belongs to no lock. A proxy writes the list with
+ * the login of the client that left, and reads it with its own login. If these logins may not use the list, a proxy
+ * recognises only owners that come back to it.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,16 +1,16 @@
 /*
- * What the engine learns of workloads is kept in Redis, in one stream for all proxies before it, so that it need not be
- * learnt again after a restart or at another proxy.
+ * What the engine learns of workloads is kept in Redis, in one stream for all proxies before it. So a proxy need not
+ * learn it again after a restart, or what another proxy has learnt.
  *
  *      a fact is learnt ──> XADD record MAXLEN ~ 10000 * is "pooled" not "" client ... rule ... pattern ...
  *                                                 │
  *      at the start, and once a second ──> XRANGE record LAST + ──> engine_learnt
  *      while a release is held back ─────> XREVRANGE record + - COUNT 16
  *
- * A stream, since Redis numbers its entries: each proxy reads what has come since its last look, whatever the clocks of
- * proxies say. An entry is added when a fact is learnt, and once a day while the workload is in use. The record's name
- * is a guard record's, which no client is shown, and belongs to no lock. The proxy speaks as itself: where its own
- * login may not use the record, each proxy learns for itself, and the log says so once.
+ * The record is a stream because Redis numbers its entries: each proxy reads what has come since its last look, without a
+ * need to compare clocks. A proxy adds an entry when it learns a fact, and once a day while the workload is in use. The
+ * record is named like a guard record, so no client is shown it; it belongs to no lock. The proxy uses its own login. If
+ * this login may not use the record, each proxy learns for itself, and the log says so once.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -29,10 +29,10 @@ static const char RECORD[] = "lockkeeper-learnt";
 enum {
     RECORD_ENTRIES = 10000,
     ENTRIES_AT_ONCE = 1000,
-    ENTRIES_NEWEST = 16, /* so many are enough while a release is held back */
+    ENTRIES_NEWEST = 16, /* enough while a release is held back */
     GLANCE_MS = 25,
-    ACTIVE_MS = 5000,    /* a second's looks go on for so long behind the last command on a lock */
-    IDLE_MS = 10 * 1000, /* between looks where there was none lately */
+    ACTIVE_MS = 5000,    /* for how long after the last lock command the proxy looks each second */
+    IDLE_MS = 10 * 1000, /* between two looks, if there was no lock command lately */
     REFUSED_MS = 60 * 1000,
     FACTS_TEXT_MAX = 64,
     ERROR_SHOWN_MAX = 160
@@ -56,7 +56,8 @@ static void record_begin(struct worker *w, const char *command, size_t argc) {
     lock_build_guard(w, RECORD, sizeof(RECORD) - 1);
 }
 
-/* An entry that is added twice says the same as one: each call may be sent again. */
+/* Sends the call that is in w->build. Each call may be sent again: an entry that is added twice says the same as
+ * one. */
 static void record_submit(struct worker *w, call_done_fn done) {
     struct request *r = request_internal(w);
     struct upstream_lane lane = {.login = 0, .protocol = 2};
@@ -71,7 +72,7 @@ static void done_with(struct call *c) {
     request_reply(c->request, "", 0, true);
 }
 
-/* Logs, once in the life of the process, why the record is of no use. `why` is an error reply of Redis's, or ours. */
+/* Logs, once in the life of the process, why the record cannot be used. `why` is an error reply of Redis, or empty. */
 static void log_useless(const char *why, size_t len) {
     static atomic_flag said = ATOMIC_FLAG_INIT;
     const char *end = memchr(why, '\r', len);
@@ -83,9 +84,10 @@ static void log_useless(const char *why, size_t len) {
 
 /* ---- writing ---------------------------------------------------------------------------------------------- */
 
-/* A note of what was learnt, which is written once the engine has returned: it calls with a shard locked. */
+/* A note of what the engine has learnt. The engine calls with a shard locked, so the worker writes the entry after the
+ * engine has returned. */
 struct learnt_note {
-    struct worker_job job; /* first */
+    struct worker_job job; /* must be the first field */
     struct lock_facts facts;
     char names[];
 };
@@ -144,7 +146,7 @@ void lock_note_learnt(void *arg, const struct lock_facts *facts) {
 
 /* ---- reading ---------------------------------------------------------------------------------------------- */
 
-/* Reads names of facts with spaces between; unknown ones are a later version's. */
+/* Reads names of facts, separated by spaces. Unknown names come from a later version, and are skipped. */
 static unsigned facts_read(const struct resp_item *text) {
     unsigned facts = 0;
     const char *p = text->str, *end = p + text->len;
@@ -163,7 +165,8 @@ static bool is_text(const struct resp_item *item, const char *text) {
     return strlen(text) == item->len && memcmp(item->str, text, item->len) == 0;
 }
 
-/* Reads an entry's fields, of which there are `count` texts, from *p on. Returns whether they tell of a workload. */
+/* Reads the fields of an entry from *p on: `count` texts, names and values by turns. Returns whether the fields name a
+ * workload and a fact. */
 static bool fields_read(const char **p, const char *over, int64_t count, struct lock_facts *f) {
     struct resp_item name, value;
     for (; count >= 2; count -= 2) {
@@ -188,14 +191,14 @@ static bool fields_read(const char **p, const char *over, int64_t count, struct 
     return f->identity && f->rule && f->pattern && f->identity_len <= LOCK_IDENTITY_MAX && (f->facts || f->over);
 }
 
-/* How long ago an entry was added, by its id, which begins with the ms of the node's clock. */
+/* How long ago an entry was added, in ms. Its id begins with the ms of the node's clock. */
 static int64_t age_of(const char *id) {
     int64_t age_ms = clock_wall_ms() - (int64_t)strtoll(id, NULL, 10);
     return age_ms > 0 ? age_ms : 0;
 }
 
-/* Reads one entry from *p on. Its id is put into `last`, of LEARNT_ID_MAX bytes; the entry that has this id already is
- * not taken again. False: the bytes are no entry of a stream. */
+/* Reads one entry from *p on. Copies its id to `last`, which has LEARNT_ID_MAX bytes. If `last` has this id already,
+ * the entry is not taken again. Returns false if the bytes are no entry of a stream. */
 static bool entry_read(struct worker *w, const char **p, const char *over, char *last) {
     struct resp_item pair, id, fields;
     const char *at = *p;
@@ -214,8 +217,8 @@ static bool entry_read(struct worker *w, const char **p, const char *over, char 
 
 static void look(struct worker *w);
 
-/* Takes what came since the last look. The last entry that was read comes once more: if it is gone, the record was
- * lost, and is read from its beginning. */
+/* Takes the entries since the last look. The range begins with the last entry that was read. If the range is empty, the
+ * record was lost, and the next look reads from its beginning. */
 static void looked(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct learnt_look *l = &w->locks->learnt;
@@ -226,7 +229,7 @@ static void looked(struct call *c, const struct call_end *end) {
     l->refused = answered && !read;
     l->read |= answered;
     if (!answered)
-        l->looked_ms = l->read ? l->looked_ms : 0; /* the first one is repeated in a second */
+        l->looked_ms = l->read ? l->looked_ms : 0; /* the first look is repeated after a second */
     else if (!read)
         log_useless(p && end->len > 1 ? end->reply + 1 : "", end->len > 1 ? end->len - 1 : 0);
     else if (array.num == 0)
@@ -255,8 +258,8 @@ void learnt_begin(struct worker *w) {
     look(w);
 }
 
-/* Takes the newest entries, of which Redis names the newest one first. The look of the first worker reads them once
- * more. */
+/* Takes the newest entries. Redis sends the newest one first; the engine gets the oldest one first. The next look of
+ * the first worker reads these entries once more. */
 static void glanced(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     const char *p = end->reply, *over = p ? p + end->len : p, *entries[ENTRIES_NEWEST];
@@ -290,8 +293,8 @@ void learnt_glance(struct worker *w) {
     record_submit(w, glanced);
 }
 
-/* Whether a look is due: each second while locks are in use, else now and then, so that a proxy that clients come to
- * later knows what the others have learnt. */
+/* Whether a look is due: each second while locks are in use, otherwise every IDLE_MS. So an idle proxy knows what the
+ * others have learnt when clients come to it. */
 static bool is_due(struct worker *w, int64_t now_ms) {
     struct learnt_look *l = &w->locks->learnt;
     uint64_t begun = engine_begun(w->shared->engine);

@@ -1,17 +1,22 @@
 /*
- * Releases at other proxies. Who waits leaves a mark in the guard record (acquire.lua), and a release at another proxy
- * that finds it there says so (release.lua):
+ * Messages about releases at other proxies. If a session waits, its attempts leave a mark in the guard record
+ * (acquire.lua). A release at another proxy that finds the mark publishes a message (release.lua):
  *
- *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> each proxy that listens ──┬─ PROCESS: the first one tries
- *      PUBLISH lockkeeper-freed ...                                                  └─ others: nothing
+ *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> each proxy that listens ──┬─ PROCESS: its first waiter tries
+ *      PUBLISH lockkeeper-freed ...                                                   └─ others: nothing
  *
- * PROCESS is the proxy where somebody has waited longest. If nobody comes from there, who has released looks again
- * soon. On a cluster the channel is the lock's slot's (TAG as in the guard record's name), so that the message stays
- * with the slot's nodes; PUBLISH is for other upstreams, and for nodes that don't know SPUBLISH. Each thread has
- * connections of its own for that, from when somebody has first waited there: one, or on a cluster one to each node,
- * which listens for the slots whose locks are waited for. A slot is given up by its node (sunsubscribe) when it moves,
- * and by the thread when its place is wanted for another one. A message that is lost costs a moment: those who wait ask
- * every 100 ms, which asks for the slot anew, too.
+ * PROCESS is the proxy whose session has waited longest. If no attempt comes from there, the proxy that released the lock
+ * looks again soon.
+ *
+ * On a cluster each slot has its channel, with the TAG of the guard record's name, so a message goes only to the nodes of
+ * the slot. PUBLISH is for other upstreams, and for nodes that do not know SPUBLISH.
+ *
+ * Each thread has its own connections for these channels, from the time when one of its sessions first waits. It has one
+ * connection, or on a cluster one to each node. It listens for the slots of the locks for which its sessions wait. The
+ * node ends a subscription (sunsubscribe) when the slot moves. The thread ends it when another slot needs its place.
+ *
+ * A lost message costs a moment: waiting sessions ask for the lock every 100 ms. Each time, the thread subscribes to the
+ * slot again if it has to.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,38 +33,38 @@
 #define CHANNEL "lockkeeper-freed"
 
 enum {
-    PLACES = 1024, /* slots that a thread listens for at once, at most */
+    PLACES = 1024, /* the most slots for which a thread listens at once */
     CHANNEL_MAX = sizeof(CHANNEL) + LOCK_GUARD_EXTRA
 };
 
 static const char SUBSCRIBE[] = "*2\r\n$9\r\nSUBSCRIBE\r\n$16\r\n" CHANNEL "\r\n";
 
-static const double AGAIN_SECONDS = 1.0, /* between two connections */
-    REFUSED_SECONDS = 10.0,              /* until a node is asked again that has refused */
-    IDLE_SECONDS = 1.0;                  /* nobody waits for a lock of a slot that was not asked for so long */
+static const double AGAIN_SECONDS = 1.0, /* between two attempts to connect */
+    REFUSED_SECONDS = 10.0,              /* until a node that has refused is asked again */
+    IDLE_SECONDS = 1.0;                  /* a slot for which no session has waited for so long may lose its place */
 
-/* A connection. */
+/* A connection that listens on channels. */
 struct release_channel {
     struct list_node link;
     struct release_channels *of;
-    const struct upstream_node *node; /* only to be compared */
-    struct upstream_pin *pin;         /* NULL: there is none now */
-    double tried;                     /* when it was opened last, by worker_steady */
-    double refused;                   /* when the node has refused, likewise; 0: it has not */
-    struct text message;              /* that has come in part */
+    const struct upstream_node *node; /* only compared, never read */
+    struct upstream_pin *pin;         /* NULL: not connected */
+    double tried;                     /* when it was last opened, by worker_steady */
+    double refused;                   /* when the node refused, by worker_steady; 0: it has not */
+    struct text message;              /* the part of a message that has come so far */
 };
 
-/* A slot that is listened for; those with an equal remainder share a place. */
+/* A slot for which the thread listens. Slots with equal remainders by PLACES share a place. */
 struct place {
-    struct release_channel *release_channel; /* NULL: there is none */
-    double asked;                            /* when somebody has last waited, by worker_steady */
+    struct release_channel *release_channel; /* NULL: the place is empty */
+    double asked;                            /* when a session last waited, by worker_steady */
     uint16_t slot;
 };
 
 struct release_channels {
     struct worker *worker;
     struct list_node all;
-    bool plain; /* a cluster whose nodes know no channels of slots */
+    bool plain; /* a cluster whose nodes do not know sharded channels */
     struct place places[PLACES];
 };
 
@@ -81,7 +86,7 @@ static void release_channel_forget_slot(struct release_channel *release_channel,
         p->release_channel = NULL;
 }
 
-/* Forgets all that a connection listened for. */
+/* Empties the places of all slots for which the connection listened. */
 static void release_channel_forget(struct release_channel *release_channel) {
     for (size_t i = 0; i < PLACES; i++)
         if (release_channel->of->places[i].release_channel == release_channel)
@@ -105,13 +110,13 @@ static void release_channel_drop(struct release_channel *release_channel) {
 static void release_channel_lost(void *arg, const char *error) {
     struct release_channel *release_channel = arg;
     log_verbose("Releases at other proxies are not heard: %s", error);
-    release_channel->of->plain = false; /* it may be a newer one when it comes back */
+    release_channel->of->plain = false; /* the node may run a newer version when it comes back */
     release_channel_drop(release_channel);
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
 
-/* Takes what was said: "PROCESS DB KEY". */
+/* Takes a message's text: "PROCESS DB KEY". */
 static void release_channel_heard(const struct release_channel *release_channel, const char *text, size_t len) {
     struct worker *w = release_channel->of->worker;
     const char *end = text + len, *db = memchr(text, ' ', len);
@@ -120,7 +125,7 @@ static void release_channel_heard(const struct release_channel *release_channel,
         return;
     const char *own = w->shared->options.process_id;
     if ((size_t)(db - text) < strlen(own) || memcmp(text, own, strlen(own)) != 0)
-        return; /* another proxy is meant, whose attempt this one would only come behind */
+        return; /* the message is for another proxy, whose waiting session has waited longer */
     struct lock_key key = {
         .db = (uint32_t)strtoul(db + 1, NULL, 10), .name = name + 1, .len = (size_t)(end - name - 1)};
     waiting_told(w->shared->waiting, &key, engine_key_hash(w->shared->engine, &key), w->index);
@@ -130,7 +135,8 @@ static bool begins(const char *text, size_t len, const char *with) {
     return len >= strlen(with) && strncasecmp(text, with, strlen(with)) == 0;
 }
 
-/* A node refuses to be listened to: the slot is another's, it knows no channels of slots, or it does not want to. */
+/* Handles a node's refusal to subscribe. The slot has moved, or the node does not know sharded channels, or it gives
+ * another error. */
 static void release_channel_refused(struct release_channel *release_channel, const char *text, size_t len) {
     struct release_channels *all = release_channel->of;
     bool ask;
@@ -156,7 +162,7 @@ static void release_channel_refused(struct release_channel *release_channel, con
     release_channel_forget(release_channel);
 }
 
-/* Reads a message: {kind, channel, what was said}. */
+/* Reads a message, an array of its kind, the channel and a text. */
 static void release_channel_read(struct release_channel *release_channel) {
     struct resp_item array, kind, channel, said;
     const char *p = release_channel->message.data, *end = p + release_channel->message.len;
@@ -186,7 +192,7 @@ static void release_channel_message(void *arg, const char *data, size_t len, boo
 
 /* ---- listening ----------------------------------------------------------------------------------------- */
 
-/* The connection to a node, or one that may become it. */
+/* Returns the entry of a node: an entry that has this node, a disconnected entry that is free for it, or a new one. */
 static struct release_channel *release_channel_of(struct release_channels *all, const struct upstream_node *node) {
     struct release_channel *spare = NULL;
     double now = worker_steady(all->worker);
@@ -208,7 +214,8 @@ static struct release_channel *release_channel_of(struct release_channels *all, 
     return spare;
 }
 
-/* Connects, if there is no connection. False: there is none, or the node has refused a moment ago. */
+/* Connects if there is no connection. Returns false if there is none afterwards, or if the node has refused a moment
+ * ago. */
 static bool release_channel_connect(struct release_channel *release_channel, struct upstream_node *node) {
     struct worker *w = release_channel->of->worker;
     const struct upstream_pin_events events = {
@@ -234,7 +241,7 @@ static bool release_channel_connect(struct release_channel *release_channel, str
     return true;
 }
 
-/* Listens on the channel of all locks. */
+/* Listens on the one channel for all locks. */
 static bool listen_plainly(struct release_channels *all) {
     struct worker *w = all->worker;
     LIST_FOREACH(it, &all->all)

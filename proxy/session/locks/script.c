@@ -4,37 +4,38 @@
  *      EVAL ... 1 lock:a UUID ──> MULTI  adopt.lua  EVAL ... 1 lock:a UUID  adopt.lua  EXEC
  *      client's reply <──────────────────────────── the script's element        └── what the engine learns
  *
- * One step, for what was not there before the script and is there behind it was acquired by it only if nobody else came
- * between. The script itself, and its reply, go as they come. Where Redis refuses the transaction (its memory is full,
- * say, and the script would only delete) the script goes by itself, once more since nothing was executed, and the step
- * behind it as soon as can be:
+ * All goes in one transaction. A lock that is there after the script, and was not there before it, was acquired by the
+ * script only if no other client's command came between. The script and its reply pass unchanged.
+ *
+ * Redis may refuse the transaction: for example, its memory is full, and the script would only delete. Nothing was
+ * executed then, so the proxy sends the script once more, alone. The step behind it follows as soon as possible:
  *
  *      EVAL ... 1 lock:a UUID 30000 ──> its slot: the reply goes straight to the client
  *      adopt.lua lock:a GUARD ... UUID 30000 ──> a slot behind it, which owes no reply
  *
- * Later lock commands of the session on the key wait until all of that has been answered: they are judged by what the
- * script did.
+ * The session's later lock commands on the key wait until all answers have come: the engine judges the commands by what
+ * the script did.
  */
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
 
-/* Bounds for what is looked at of a script: a lock's value is one of its first arguments, and not long; with more than
- * so many locks among its keys it goes without a transaction. */
+/* Bounds. A lock's value is one of the script's first ARGS_MAX arguments, and has at most ARG_LEN_MAX bytes. A script
+ * with more than LOCKS_TOGETHER_MAX locks among its keys goes without a transaction. */
 enum { ARGS_MAX = 64, ARG_LEN_MAX = 4096, LOCKS_TOGETHER_MAX = 100 };
 
-/* For so many seconds a session's later requests wait for its scripts where a transaction was refused: the script comes
- * again, and none of them is to overtake it. */
+/* For how many seconds after a refused transaction a session's later requests wait for its scripts. A script may be
+ * sent again, and no later request may overtake it. */
 static const double CAREFUL = 1.0;
 
 struct lock_part {
-    struct lock_call *lock; /* NULL: it has ended */
+    struct lock_call *lock; /* NULL: the call has ended */
 };
 
-/* A script under way between its steps. */
+/* A script under way, with its steps. */
 struct bundle {
-    struct request_owner owner; /* first */
-    struct text command;        /* as it came */
+    struct request_owner owner; /* must be the first field */
+    struct text command;        /* the client's command, unchanged */
     int slot;
     size_t key_count, count;
     struct lock_part parts[];
@@ -90,13 +91,13 @@ void script_build_behind(struct session *s, struct lock_queue *queue, const stru
 
 /* ---- without a transaction --------------------------------------------------------------------- */
 
-/* Ends a step's slot without a word, whatever became of it. */
+/* Ends a step's request without a reply, whatever its result. */
 static void step_done(struct call *c, const struct call_end *end) {
     (void)end;
     request_reply(c->request, "", 0, true);
 }
 
-/* Sends the step behind a script in a slot of its own. */
+/* Sends the step behind a script as a request of its own. */
 static void step_submit(struct session *s, const struct command *c, struct lock_call *l, const struct resp_request *r,
                         const char *bytes, size_t key_count) {
     struct request *request = request_new(s, c);
@@ -128,8 +129,8 @@ static void part_end(struct worker *w, struct session *s, struct lock_part *part
     part->lock = NULL;
 }
 
-/* Sends the steps that have not come to an end by themselves: they find what there is. `end`: what became of the
- * script, where nobody is left to ask for it (s NULL). */
+/* Sends the steps whose calls have not ended. `end` is the script's result. It ends the calls if the session is closed
+ * (s NULL), since then no step is sent. */
 static void send_steps(struct worker *w, struct session *s, const struct command *c, struct bundle *b,
                        const struct call_end *end) {
     struct resp_request r;
@@ -146,7 +147,7 @@ static void send_steps(struct worker *w, struct session *s, const struct command
     resp_request_clear(&r);
 }
 
-/* Sends the script by itself, after a transaction of which nothing was executed. */
+/* Sends the script alone, after a transaction of which nothing was executed. */
 static void go_apart(struct request *request, struct bundle *b) {
     static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
     struct session *s = request->session;
@@ -155,15 +156,15 @@ static void go_apart(struct request *request, struct bundle *b) {
     if (s) {
         s->careful_until = ev_now(w->loop) + CAREFUL;
         call_init(&request->call, request, NULL);
-        call_submit(&request->call, b->slot, b->command.data, b->command.len); /* may be its end */
+        call_submit(&request->call, b->slot, b->command.data, b->command.len); /* may end the request at once */
     } else {
         request_reply(request, "", 0, true);
     }
     send_steps(w, s, c, b, &not_sent);
 }
 
-/* Finds the elements of EXEC's array: `before` and `behind` of each part, and the script's own between. False: it has
- * others. */
+/* Finds the elements of EXEC's array: each part's step before the script, the script's reply, each part's step behind
+ * it. Returns false if the array has other elements. */
 static bool elements_find(const struct bundle *b, const struct call_end *end, const char **at) {
     const char *p = end->reply, *stop = end->reply + end->len;
     struct resp_item array;
@@ -183,13 +184,13 @@ static bool says(const char *reply, size_t len, const char *word) {
     return len > n && memcmp(reply, word, n) == 0;
 }
 
-/* Whether the error is that of a node that takes no writes for now: nothing was executed, and it or another one takes
- * the script soon. */
+/* Whether the error is a node's refusal of writes that passes soon. Nothing was executed, and this node or another one
+ * takes the script soon. */
 static bool passes(const struct request *r, const char *reply, size_t len) {
     return reply[0] == '-' && len > 3 && upstream_error_passes(r->worker->upstream, reply + 1, len - 3, true);
 }
 
-/* Takes the answers of a bundle that was executed. */
+/* Takes the answers of a transaction that was executed. */
 static void bundle_executed(struct request *request, struct bundle *b, const struct call_end *end) {
     static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
     const char *at[2 * LOCKS_TOGETHER_MAX + 2];
@@ -227,8 +228,7 @@ static void bundle_done(struct call *c, const struct call_end *end) {
         for (size_t i = 0; i < b->count; i++)
             part_end(request->worker, request->session, &b->parts[i], end);
         request_fail(request, end->error);
-    } else if (c->up.multi_refused) { /* the user may not MULTI: the script has run all the same, and so have the steps
-                                       */
+    } else if (c->up.multi_refused) { /* the user may not send MULTI: the script and its steps have run all the same */
         send_steps(request->worker, request->session, request->command, b, end);
         request_reply(request, end->reply, end->len, true);
     } else if (end->reply[0] == '-') {
@@ -251,7 +251,7 @@ static struct bundle *bundle_new(struct session *s, const struct request_class *
     return b;
 }
 
-/* Builds the whole bundle; returns where the first step begins. */
+/* Builds the whole transaction. Returns the offset of the first step. */
 static size_t bundle_build(struct session *s, struct bundle *b, const struct resp_request *r, const char *bytes,
                            struct text *out) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", exec[] = "*1\r\n$4\r\nEXEC\r\n";
