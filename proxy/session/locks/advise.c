@@ -1,5 +1,5 @@
-/* From commands on locks, and some writes of data, to the advisor's events. Decides nothing, and keeps nothing but
- * counters. */
+/* Turns commands on locks, and some writes of data, into events for the advisor. This file decides nothing, and keeps
+ * only counters. */
 #include <string.h>
 
 #include "proxy/advise/advise.h"
@@ -7,16 +7,16 @@
 #include "proxy/net/digest.h"
 #include "proxy/session/locks/private.h"
 
-/* One INCR or HSETNX of so many is looked at, until its key is known for a lock's. A prime, so that it does not fall
- * into step with those who acquire and lose by turns. */
+/* One INCR or HSETNX in so many is looked at, until its key is known as a lock's. The number is a prime. So the samples
+ * do not always hit the same session of two that acquire and lose in turns. */
 enum { COUNTERS_SAMPLED = 61 };
 
 static inline bool sampled(struct session *s, const char *key, size_t len) {
     return advisor_samples(s->worker->shared->advisor, key, len, worker_now(s->worker));
 }
 
-/* Whether a command asks for a list's head, or removes a node: the list may be a lock, and what happens to it is looked
- * at from now on. */
+/* Whether the command asks for a list's head, or removes a node. The list may be a lock then, and its commands are
+ * looked at from now on. */
 static bool shows_queue(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                         const char *key, size_t len) {
     struct advisor *a = s->worker->shared->advisor;
@@ -29,13 +29,13 @@ static bool shows_queue(struct session *s, const struct command *c, const struct
     return false;
 }
 
-/* Whether the session is in a transaction behind WATCH: what it sets it may have seen to be missing. */
+/* Whether the session is in a transaction behind WATCH. It may have seen before that the key is missing. */
 static bool watched(const struct session *s) {
     return s->watches;
 }
 
-/* Whether a SET with options is worth a look: NX acquires; others extend, replace or let go what is known for a
- * lock. */
+/* Whether a SET with options is worth a look. NX acquires. Other options extend, replace or release a key that is known
+ * as a lock. */
 static __attribute__((noinline)) bool set_wanted(struct session *s, const struct resp_request *r, const char *bytes,
                                                  const char *key, size_t len) {
     for (size_t i = 3; i < r->argc; i++)
@@ -44,7 +44,8 @@ static __attribute__((noinline)) bool set_wanted(struct session *s, const struct
     return watched(s) || advisor_knows(s->worker->shared->advisor, key, len);
 }
 
-/* Whether a counter or hash is looked at, as it is now and then, until the key is known for a lock's. */
+/* Whether a command on a counter or hash is looked at: always if the key is known as a lock's, otherwise now and
+ * then. */
 static bool count_wanted(struct session *s, const char *key, size_t len) {
     return advisor_knows(s->worker->shared->advisor, key, len) ||
            ++s->worker->locks->counters_seen % COUNTERS_SAMPLED == 0;
@@ -116,7 +117,7 @@ void advise_loaded(struct session *s, const struct resp_request *r, const char *
     script_learnt(s, source, len);
 }
 
-/* The first 16 digits of a SHA1. */
+/* Reads the first 16 digits of a SHA1 in hex. */
 static uint64_t sha1_head(const char *text) {
     uint64_t sha1 = 0;
     for (size_t i = 0; i < 16; i++) {
@@ -148,7 +149,7 @@ uint32_t advise_script_key(struct session *s, const struct command *c, const str
     bool source = c->id == COMMAND_EVAL;
     if (!source && c->id != COMMAND_EVALSHA)
         return 0;
-    if (source && !sampled(s, key, len)) /* before the text is read */
+    if (source && !sampled(s, key, len)) /* to sample is cheaper than to read the text */
         return 0;
     struct advise_text text = advise_script_of(s, c, r, bytes);
     if (text.kind == ADVISE_SCRIPT_OTHER || text.key > key_count)
@@ -172,7 +173,7 @@ static void note_sight(struct session *s, struct advise_sight *sight) {
     advisor_note(s->worker->shared->advisor, sight, worker_now(s->worker));
 }
 
-/* Notes that a lock of a rule was acquired: which one, while writes are looked at. */
+/* Notes that a lock of a rule was acquired. While writes are looked at, also notes which lock. */
 static inline void note_taken(struct session *s, const struct lock_key *key) {
     struct worker *w = s->worker;
     advisor_lock_seen(w->shared->advisor, worker_now(w));
@@ -180,8 +181,8 @@ static inline void note_taken(struct session *s, const struct lock_key *key) {
         advisor_lock_taken(w->shared->advisor, key, lock_client_hash(s->lock.client));
 }
 
-/* An event that a lock script's outcome says. `known`: the key may be one that commands of another kind acquire: what
- * the script took for data may be that. */
+/* Finds the event that a lock script's outcome means. `known`: another kind of command may acquire the key. What the
+ * script took for data may be such a lock. */
 static bool script_event(const struct lock_plan *plan, const struct lock_result *result, unsigned advises, bool known,
                          enum advise_event *event) {
     bool refused = result->outcome == LOCK_HELD || result->outcome == LOCK_FOREIGN;
@@ -269,8 +270,8 @@ void advise_sight(struct session *s, const struct lock_sight *from, const struct
 
 /* ---- writes under locks ---------------------------------------------------------------------- */
 
-/* Of each second the first requests are looked at, and of these the first writes: what it costs does not grow with
- * traffic, and other requests have nothing to do with it. Several keys of one are its first. */
+/* In each second the first REQUESTS_LOOKED requests are looked at, and among them the first WRITES_LOOKED writes, with
+ * the first KEYS_LOOKED keys of each. So the cost does not grow with the traffic, and later requests cost nothing. */
 enum { REQUESTS_LOOKED = 2000, WRITES_LOOKED = 200, KEYS_LOOKED = 4 };
 
 void advise_tick(struct worker *w) {

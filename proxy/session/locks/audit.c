@@ -1,8 +1,9 @@
 /*
- * From commands that pass as they came, and their replies, to what the engine is told of them.
+ * Commands that pass unchanged: under `mode audit`, and for PROXY ADVISE. This file notes the command, reads its reply,
+ * and tells the engine what it has seen.
  *
- * Adds nothing to the wire and changes no byte of it. Replies are collected whole, as those of lock scripts are: lock
- * commands have short ones.
+ * It sends nothing of its own, and changes no byte. Replies are collected whole, as those of lock scripts are: the
+ * replies to lock commands are short.
  */
 #include <string.h>
 #include <strings.h>
@@ -15,23 +16,24 @@
 enum { KEYS_MAX = 256, COMMAND_NAME_MAX = 24 };
 
 struct audit_key {
-    struct lock_sight sight;      /* key.name: within the note's texts */
-    const struct lock_rule *rule; /* the key's: the sight's, but where the command is of a kind that it lacks */
-    size_t order;                 /* among all keys of the command */
+    struct lock_sight sight; /* key.name points into the note's texts */
+    const struct lock_rule
+        *rule;    /* the key's rule. The sight has the same rule, or NULL if the key is not noted for audit */
+    size_t order; /* its index among all keys of the command */
 };
 
 struct audit_note {
-    struct request_owner owner; /* first */
+    struct request_owner owner; /* must be the first field */
     const struct command *command;
-    struct lock_rules *rules; /* reference that keeps the sights' rules alive */
-    struct text texts;        /* keys and values; sights point into it once it is complete */
-    size_t key_count;         /* of the command */
+    struct lock_rules *rules; /* a reference that keeps the rules of the sights alive */
+    struct text texts;        /* keys and values; the sights point into it once it is complete */
+    size_t key_count;         /* how many keys the command has */
     size_t count;
-    struct advise_text script; /* of a script outside of all rules */
-    int64_t script_pttl_ms;    /* the expiry that it gives; INT64_MAX: not known */
-    bool watched;              /* in a transaction behind WATCH */
-    bool expects_ok;           /* SET NX says OK where it has acquired; with GET it says nil */
-    bool conditional;          /* PERSIST; EXPIRE NX, ...: a 0 tells nothing */
+    struct advise_text script; /* of a script without an audited rule: what its text does */
+    int64_t script_pttl_ms;    /* the expiry that the script sets; INT64_MAX: not known */
+    bool watched;              /* the command is in a transaction behind WATCH */
+    bool expects_ok;           /* SET NX answers OK if it has acquired; with GET it answers nil */
+    bool conditional;          /* PERSIST, or EXPIRE with an option: 0 does not show that the key is missing */
     char name[COMMAND_NAME_MAX];
     char who[SESSION_ADDRESS_MAX + 72];
     struct audit_key keys[];
@@ -45,7 +47,7 @@ static bool number_at(const struct resp_request *r, const char *bytes, size_t i,
     return text && resp_integer(text, len, n);
 }
 
-/* Milliseconds from now on: of a number in seconds or milliseconds, from now or since 1970. */
+/* Converts an expiry to ms from now. `seconds`: n is in seconds. `absolute`: n counts from 1970. */
 static int64_t expiry_ms(int64_t n, bool seconds, bool absolute, int64_t now_ms) {
     if (n > INT64_MAX / 2000 || n < -(INT64_MAX / 2000))
         return n < 0 ? PTTL_GONE : INT64_MAX / 4;
@@ -53,7 +55,7 @@ static int64_t expiry_ms(int64_t n, bool seconds, bool absolute, int64_t now_ms)
     return ms > 0 ? ms : PTTL_GONE;
 }
 
-/* The expiry that SET's or GETEX's options from argument `i` on give. */
+/* Returns the expiry that the options of SET or GETEX set, from argument `i` on. */
 static int64_t expiry_of_options(const struct resp_request *r, const char *bytes, size_t i, int64_t fallback,
                                  int64_t now_ms) {
     for (; i < r->argc; i++) {
@@ -95,14 +97,14 @@ static int64_t expiry_of(const struct command *c, const struct resp_request *r, 
 
 /* ---- noting a command ---------------------------------------------------------------------------- */
 
-/* What enforcing answers where it refuses. */
+/* Returns what an enforced rule would answer if it refused. */
 static const char *refusal_of(const struct lock_command *lc) {
     if (lock_verb_is(lc->verb, VERB_LOCKED))
         return "LOCKED";
     return lc->verb == LOCK_SWAP ? "the present value" : lc->shape == SHAPE_INT ? "0" : "nil";
 }
 
-/* By how much the command counts; 0: the reply can't tell who has the lock. */
+/* By how much the command counts. 0: the reply cannot tell which session has the lock. */
 static int64_t counts_by(const struct command *c, const struct resp_request *r, const char *bytes) {
     int64_t n;
     switch ((enum lock_row_count)lock_row_of(c)->counts) {
@@ -120,7 +122,8 @@ static int64_t counts_by(const struct command *c, const struct resp_request *r, 
     return 0;
 }
 
-/* Reads what the command means to one of its keys, whose rule has these kinds. False: nothing that could be told. */
+/* Finds what the command means to one of its keys, whose rule has these kinds. Returns false if the command means
+ * nothing that its reply shows. */
 static bool command_on_key(const struct request_class *k, uint32_t index, unsigned kinds, struct lock_command *lc,
                            enum lock_effect *effect) {
     const struct command *c = k->command;
@@ -153,7 +156,7 @@ static bool command_on_key(const struct request_class *k, uint32_t index, unsign
     return script_is(c);
 }
 
-/* What the command does to a queue; *place is LSET's. */
+/* Returns what the command does to a queue. Sets *place to the position that LSET names. */
 static enum lock_queue_sight queue_of(const struct command *c, const struct resp_request *r, const char *bytes,
                                       int64_t *place) {
     enum lock_queue_sight queue = lock_row_of(c)->queue;
@@ -166,7 +169,7 @@ static enum lock_queue_sight queue_of(const struct command *c, const struct resp
     return queue;
 }
 
-/* Fills *sight with what a command says of the key that argument `index` is; it points into the command. */
+/* Fills *sight with what the command says of its key, argument `index`. *sight points into the command. */
 static void audit_begin(struct lock_sight *sight, const struct command *c, const struct resp_request *r,
                         const char *bytes, uint32_t index, const struct lock_command *lc, enum lock_effect effect,
                         int64_t now_ms) {
@@ -191,20 +194,20 @@ static void key_note(struct session *s, struct audit_note *note, const struct lo
     sight->rule = rule;
     sight->session_id = s->lock.id;
     sight->login = s->lane.login;
-    if (rule) { /* no rule, no incidents */
+    if (rule) { /* without a rule there are no incidents */
         sight->watched = engine_watch(s->worker->shared->engine, &s->lock, &sight->key);
         if (note->count == 1)
             session_who(s, note->who, sizeof(note->who));
     }
     text_append(&note->texts, sight->key.name, sight->key.len);
     if (lc->value_at) {
-        sight->value = bytes; /* known; its place is set below */
+        sight->value = bytes; /* the value is known; texts_place sets the pointer */
         sight->value_len = r->argv[lc->value_at].len;
         text_append(&note->texts, bytes + r->argv[lc->value_at].off, sight->value_len);
     }
 }
 
-/* Points the sights to their texts, which don't move any more. */
+/* Points the sights into the texts, which no longer move. */
 static void texts_place(struct audit_note *note) {
     const char *at = note->texts.data ? note->texts.data : "";
     for (size_t i = 0; i < note->count; i++) {
@@ -233,7 +236,7 @@ static struct audit_note *note_new(struct session *s, const struct command *c, c
     return note;
 }
 
-/* Finds the script's argument that is this, among `keys` keys: its index; 0: there is none. */
+/* Returns the argument index of a script's ARGV with this number, behind `keys` keys. 0: there is none. */
 static uint32_t script_arg(const struct resp_request *r, uint8_t number, int64_t keys) {
     size_t at = number && number != ADVISE_LITERAL ? 2 + (size_t)keys + number : 0;
     return at < r->argc ? (uint32_t)at : 0;
@@ -248,7 +251,7 @@ static int64_t script_expiry(const struct resp_request *r, const char *bytes, co
     return at && number_at(r, bytes, at, &n) && n > 0 ? expiry_ms(n, text->seconds, false, 0) : INT64_MAX;
 }
 
-/* Notes a script whose text looks like a lock's: it is taken for the command that it stands for. */
+/* Notes a script whose text looks like lock code. The script is treated as the command that it stands for. */
 static void script_note(struct session *s, struct audit_note *note, const struct command *c,
                         const struct resp_request *r, const char *bytes, struct lock_command *lc,
                         enum lock_effect *effect) {
@@ -265,8 +268,8 @@ static void script_note(struct session *s, struct audit_note *note, const struct
     *effect = EFFECT_DONE;
 }
 
-/* What a command means where no rule is concerned and PROXY ADVISE alone is interested: MSETNX acquires all of its
- * keys, and HDEL releases. */
+/* What a command means if no rule applies and only PROXY ADVISE needs it. MSETNX acquires all of its keys, and HDEL
+ * releases. */
 static void outside_command(const struct command *c, uint32_t index, struct lock_command *lc) {
     if (c->id == COMMAND_MSETNX)
         *lc = (struct lock_command){
@@ -332,7 +335,7 @@ static bool is_text(const struct resp_item *item) {
     return item->type == '$' && !item->null;
 }
 
-/* The head as a text; an empty array or nil, where there is no list. */
+/* Reads the head of a queue. An empty array or nil: there is no list. */
 static void sight_queue_read(struct lock_sight *sight, const struct resp_item *item) {
     if (sight->queue == QUEUE_HEAD && is_text(item)) {
         sight->value = item->str;
@@ -342,8 +345,8 @@ static void sight_queue_read(struct lock_sight *sight, const struct resp_item *i
     }
 }
 
-/* Whether a script that acquires says that it has: by OK, by a number above zero, or by the value that it wrote; those
- * that tell how long the lock will last, by nil. */
+/* Whether the reply of an acquiring script says that it has acquired. OK, a number above zero, or the value that the
+ * script wrote says so. Exception: a script that answers how long the lock still lasts acquires with nil. */
 static enum lock_effect script_acquired(const struct audit_note *note, const struct lock_sight *sight,
                                         const struct resp_item *item) {
     bool tells = note->script.kind == ADVISE_SCRIPT_ENTERS;
@@ -358,7 +361,7 @@ static enum lock_effect script_acquired(const struct audit_note *note, const str
     return item->len == sight->value_len && memcmp(item->str, sight->value, item->len) == 0 ? EFFECT_DONE : EFFECT_LOST;
 }
 
-/* Reads what a script's reply says, by what the script is. */
+/* Reads the reply of a script, by the kind of the script. */
 static void sight_script(const struct audit_note *note, struct lock_sight *sight, const struct resp_item *item) {
     bool positive = item->type == ':' || item->type == '#' ? item->num > 0
                                                            : item->type == '+' || (item->type == '$' && !item->null);
@@ -368,14 +371,14 @@ static void sight_script(const struct audit_note *note, struct lock_sight *sight
     else
         sight->effect = positive ? EFFECT_DONE : EFFECT_ABSENT;
     if (note->script.value == ADVISE_LITERAL && !sight->value)
-        sight->value = ""; /* the same always */
+        sight->value = ""; /* the value is always the same */
 }
 
-/* Reads what the reply says of one key; `item` is the whole reply, or MGET's element. */
+/* Reads what the reply says of one key. `item` is the whole reply, or the key's element of MGET's reply. */
 static void sight_reply(const struct audit_note *note, struct lock_sight *sight, const struct resp_item *item) {
     const bool number = item->type == ':';
     switch (sight->verb) {
-    case LOCK_ACQUIRE: /* SET NX GET answers nil where it has acquired */
+    case LOCK_ACQUIRE: /* SET NX GET answers nil if it has acquired */
         if (number)
             sight->effect = item->num == 1 ? EFFECT_DONE : EFFECT_LOST;
         else
@@ -383,7 +386,7 @@ static void sight_reply(const struct audit_note *note, struct lock_sight *sight,
         break;
     case LOCK_RELEASE:
         if (number && note->key_count > 1 && item->num > 0 && item->num < (int64_t)note->key_count)
-            sight->effect = EFFECT_SCRIPTED; /* some of its keys were there: nobody knows which */
+            sight->effect = EFFECT_SCRIPTED; /* some of the keys existed, and the number does not tell which */
         else
             sight->effect = (number ? item->num > 0 : !item->null) ? EFFECT_DONE : EFFECT_ABSENT;
         if (sight->queue == QUEUE_POP && is_text(item)) {
@@ -416,7 +419,7 @@ static void sight_reply(const struct audit_note *note, struct lock_sight *sight,
         sight->value_len = item->null ? 0 : item->len;
         sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
         break;
-    case LOCK_PASS: /* what writes only says no, if at all, by an error */
+    case LOCK_PASS: /* a plain write refuses only by an error, if at all */
         sight->count = number ? item->num : 0;
         break;
     case LOCK_CLOBBER:
@@ -448,7 +451,7 @@ static void note_free(struct audit_note *note) {
     memory_free(note);
 }
 
-/* Reads the reply's next element, or the reply itself. */
+/* Reads the reply, or the next element of MGET's reply. */
 static void sight_read(const struct audit_note *note, struct lock_sight *sight, const char *p, const char *end) {
     struct resp_item item;
     if (sight->effect == EFFECT_SCRIPTED)
@@ -513,7 +516,7 @@ static void audited(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
-/* Forwards a request as it is, with a note that its reply is read for. */
+/* Forwards a request unchanged. With a note, its reply is read. */
 static void watch_forward(struct session *s, const struct request_class *k, struct audit_note *note) {
     if (!note) {
         session_forward(s, k->command, k->request, k->bytes, k->slot);

@@ -218,7 +218,8 @@ static bool set_command(const struct lock_row *row, const struct resp_request *r
         return false;
     if (o.nx) {
         take_form(row, o.get ? &nx_get : &nx, out);
-        out->expiry_ms = o.keeps || o.get ? LOCK_EXPIRY_OTHER : o.expiry_ms; /* with GET the script has to reply with the old value */
+        out->expiry_ms = o.keeps || o.get ? LOCK_EXPIRY_OTHER
+                                          : o.expiry_ms; /* with GET the script has to reply with the old value */
         return strings;
     }
     if (o.get)
@@ -329,7 +330,9 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
             n = add(keys, max, n, i);
         return n;
     case REPLACES_STORE:
-        return command_keys(c, bytes, r, found, 2) == 2 ? add(keys, max, n, found[1]) : 0; /* the first key is the source, the second is the key of STORE */
+        return command_keys(c, bytes, r, found, 2) == 2
+                   ? add(keys, max, n, found[1])
+                   : 0; /* the first key is the source, the second is the key of STORE */
     case REPLACES_ALL:
         count = command_keys(c, bytes, r, keys, max);
         return count > 0 ? (size_t)count : 0;

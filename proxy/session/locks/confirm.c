@@ -6,8 +6,8 @@
  *                                  └── fewer, or an error ──> released by its token; the client has lost (0, nil), or
  *                                                             gets an error where its reply can't say so
  *
- * WAIT waits for the last write of its own connection, and the script went over a connection that other sessions use. So
- * the proxy writes the guard record once more, with the token that it has. If the record has another token by then,
+ * WAIT waits for the last write of its own connection, and the script went over a connection that other sessions use.
+ * So the proxy writes the guard record once more, with the token that it has. If the record has another token by then,
  * nothing is confirmed: the node that answers is not the node that ran the script, and does not know of the lease.
  */
 #include <ev.h>

@@ -1,7 +1,7 @@
 /*
- * Retries of a blocking command on fenced data. If Redis itself blocked the command, the question about the lock would be
- * asked at the beginning, and the session might have lost the lock when the element comes. So the proxy tries the command
- * again and again, in its form that does not block and together with the question (fence_transaction.c):
+ * Retries of a blocking command on fenced data. If Redis itself blocked the command, the question about the lock would
+ * be asked at the beginning, and the session might have lost the lock when the element comes. So the proxy tries the
+ * command again and again, in its form that does not block and together with the question (fence_transaction.c):
  *
  *      BLPOP stock:1 5 ──> an attempt ──┬─ something: the client's reply
  *                            ^          ├─ FENCED
@@ -54,8 +54,8 @@ static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
         a->again(a->arg);
 }
 
-struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, fence_retry_fn again, fence_retry_fn over,
-                                    void *arg) {
+struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, fence_retry_fn again,
+                                    fence_retry_fn over, void *arg) {
     struct fence_retry *a = memory_zalloc(sizeof(*a));
     int64_t ms = command_wait_ms(k->command, k->bytes, k->request);
     a->request = r;

@@ -7,11 +7,11 @@
  *                                                                         └─ PONG ──> EVAL ... 1 stock:1, EXEC
  *      client's reply <── the one element of EXEC's array, or nil: a guard record has changed, and all begins anew
  *
- * A blocking command that has found nothing is tried again (fence_retry.c). Each attempt is judged as if the command had
- * just come.
+ * A blocking command that has found nothing is tried again (fence_retry.c). Each attempt is judged as if the command
+ * had just come.
  *
- * If a lock is in another slot (remote_lock.c), WATCH covers its watermark. fence.lua raises the watermark before that: a
- * change by the connection itself makes EXEC fail, too.
+ * If a lock is in another slot (remote_lock.c), WATCH covers its watermark. fence.lua raises the watermark before that:
+ * a change by the connection itself makes EXEC fail, too.
  *
  * All this goes over a connection of the session's own, and the session's later requests wait. Nothing is sent behind
  * MULTI before MULTI is answered: if the node refused MULTI, it would execute the commands behind it at once. fence.c
@@ -40,9 +40,10 @@ struct fence_transaction {
     unsigned hops, tries, unsent;
     unsigned delays;           /* how many passing errors in a row a blocking command has met */
     bool asking;               /* an attempt is under way on the connection */
-    struct fence_retry *await; /* the retries of a blocking command, which keeps its connection meanwhile; NULL: the command does not block */
+    struct fence_retry *await; /* the retries of a blocking command, which keeps its connection meanwhile; NULL: the
+                                  command does not block */
     bool refused;              /* fence.lua has refused; `answer` has its reply */
-    char error[ERROR_MAX]; /* the attempt's first error for a command before the last one; "": none */
+    char error[ERROR_MAX];     /* the attempt's first error for a command before the last one; "": none */
     struct text answer;
     struct text watch, asks; /* the calls of WATCH and of fence.lua */
     struct text command;     /* the client's command, unchanged */

@@ -6,16 +6,17 @@
  *      SETNX of B, C, ... ──> join A's ─────────────────────────────────────────> refused, as if run right behind A's
  *
  * Why this is correct: no byte of A's call has left the proxy when B's command arrives. The script therefore runs after
- * B's command has come, and before B is answered. Had B's script run right behind A's, it would have found the lock held
- * too: by the holder that refused A, or by A. It would have changed nothing. Its answer would not depend on the session:
- * acquire.lua uses nothing of the caller but the attempt's token, which is new. So another session held the lock at a
- * moment between B's command and its answer, and a refusal says no more than that. The engine has begun B's attempt, and
- * learns the same from it as from an attempt that was sent: losses, contention, sessions that share connections.
+ * B's command has come, and before B is answered. Had B's script run right behind A's, it would have found the lock
+ * held too: by the holder that refused A, or by A. It would have changed nothing. Its answer would not depend on the
+ * session: acquire.lua uses nothing of the caller but the attempt's token, which is new. So another session held the
+ * lock at a moment between B's command and its answer, and a refusal says no more than that. The engine has begun B's
+ * attempt, and learns the same from it as from an attempt that was sent: losses, contention, sessions that share
+ * connections.
  *
  * Conditions: B has nothing else in flight, and what B sends next waits for the answer. Otherwise the attempt could
  * overtake an earlier command of B, or a later command could overtake the attempt. A and B have the same lane: login,
- * database, protocol. Both commands are SETNX, or SET NX with at most PX or EX, which get the short answer (common.lua).
- * If A gets another answer, or none, it is for A alone: each other session then sends its own attempt.
+ * database, protocol. Both commands are SETNX, or SET NX with at most PX or EX, which get the short answer
+ * (common.lua). If A gets another answer, or none, it is for A alone: each other session then sends its own attempt.
  */
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"

@@ -7,10 +7,10 @@
  *      at the start, and once a second ──> XRANGE record LAST + ──> engine_learnt
  *      while a release is held back ─────> XREVRANGE record + - COUNT 16
  *
- * The record is a stream because Redis numbers its entries: each proxy reads what has come since its last look, without a
- * need to compare clocks. A proxy adds an entry when it learns a fact, and once a day while the workload is in use. The
- * record is named like a guard record, so no client is shown it; it belongs to no lock. The proxy uses its own login. If
- * this login may not use the record, each proxy learns for itself, and the log says so once.
+ * The record is a stream because Redis numbers its entries: each proxy reads what has come since its last look, without
+ * a need to compare clocks. A proxy adds an entry when it learns a fact, and once a day while the workload is in use.
+ * The record is named like a guard record, so no client is shown it; it belongs to no lock. The proxy uses its own
+ * login. If this login may not use the record, each proxy learns for itself, and the log says so once.
  */
 #include <stdatomic.h>
 #include <stdio.h>

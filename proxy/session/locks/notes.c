@@ -15,7 +15,8 @@ struct lease_note {
     enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING, NOTE_LEFT } kind;
     struct lock_lease lease;
     struct lock_leaving leaving;
-    bool waits; /* NOTE_RELEASE: other sessions may be waiting for the lock. NOTE_LEAVING: the nodes are kept for a while */
+    bool waits; /* NOTE_RELEASE: other sessions may be waiting for the lock. NOTE_LEAVING: the nodes are kept for a
+                   while */
     int64_t until_ms;
     char name[]; /* the key, followed by the party that leaves; of NOTE_LEFT, the entry for the list of heirs.c */
 };

@@ -5,8 +5,8 @@
  *      request, lock call, engine's plan ── lock_park ──> struct parked
  *      struct parked                     ── lock_unpark ──> a new request, lock call, plan
  *
- * To the engine, a parked attempt has not come yet. The key is stored once, in the queue (proxy/lock/waiting.h), for all
- * sessions that wait for the lock.
+ * To the engine, a parked attempt has not come yet. The key is stored once, in the queue (proxy/lock/waiting.h), for
+ * all sessions that wait for the lock.
  */
 #include <string.h>
 

@@ -2,21 +2,22 @@
  * Messages about releases at other proxies. If a session waits, its attempts leave a mark in the guard record
  * (acquire.lua). A release at another proxy that finds the mark publishes a message (release.lua):
  *
- *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> each proxy that listens ──┬─ PROCESS: its first waiter tries
- *      PUBLISH lockkeeper-freed ...                                                   └─ others: nothing
+ *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> each proxy that listens ──┬─ PROCESS: its first waiter
+ * tries PUBLISH lockkeeper-freed ...                                                   └─ others: nothing
  *
- * PROCESS is the proxy whose session has waited longest. If no attempt comes from there, the proxy that released the lock
- * looks again soon.
+ * PROCESS is the proxy whose session has waited longest. If no attempt comes from there, the proxy that released the
+ * lock looks again soon.
  *
- * On a cluster each slot has its channel, with the TAG of the guard record's name, so a message goes only to the nodes of
- * the slot. PUBLISH is for other upstreams, and for nodes that do not know SPUBLISH.
+ * On a cluster each slot has its channel, with the TAG of the guard record's name, so a message goes only to the nodes
+ * of the slot. PUBLISH is for other upstreams, and for nodes that do not know SPUBLISH.
  *
- * Each thread has its own connections for these channels, from the time when one of its sessions first waits. It has one
- * connection, or on a cluster one to each node. It listens for the slots of the locks for which its sessions wait. The
- * node ends a subscription (sunsubscribe) when the slot moves. The thread ends it when another slot needs its place.
+ * Each thread has its own connections for these channels, from the time when one of its sessions first waits. It has
+ * one connection, or on a cluster one to each node. It listens for the slots of the locks for which its sessions wait.
+ * The node ends a subscription (sunsubscribe) when the slot moves. The thread ends it when another slot needs its
+ * place.
  *
- * A lost message costs a moment: waiting sessions ask for the lock every 100 ms. Each time, the thread subscribes to the
- * slot again if it has to.
+ * A lost message costs a moment: waiting sessions ask for the lock every 100 ms. Each time, the thread subscribes to
+ * the slot again if it has to.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,9 +5,9 @@
  *                                                       └─ the lock's fence ──> fence.lua in the data's slot
  *      FENCED, or the command's reply <── the watermark beside the data: refused if it is greater, else raised <──┘
  *
- * S7: no step covers both slots. The look at the lock's slot refuses a session that has lost the lock, as soon as another
- * session has acquired it. An acquisition may come between the look and the write. Then the watermark refuses the write,
- * once the new holder has written data of this lock to the slot.
+ * S7: no step covers both slots. The look at the lock's slot refuses a session that has lost the lock, as soon as
+ * another session has acquired it. An acquisition may come between the look and the write. Then the watermark refuses
+ * the write, once the new holder has written data of this lock to the slot.
  */
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /*
- * The words of a lock script's call: EVALSHA sha KEYS... ARGV..., as arguments.lua, acquire.lua and release.lua have
- * them. Knows neither commands nor outcomes.
+ * Builds the call of a lock script: EVALSHA sha KEYS... ARGV..., in the order of arguments.lua, acquire.lua and
+ * release.lua. This file knows no commands and no outcomes.
  *
- * acquire.lua's and release.lua's are most of all: theirs are written in one go, into room that was made before.
+ * Most calls are of acquire.lua and release.lua. These calls are written in one go, into room that was reserved before.
  */
 #include <string.h>
 
@@ -13,7 +13,7 @@
 #include "proxy/session/locks/private.h"
 
 enum {
-    ROOM = 384 + LOCK_GUARD_EXTRA /* for headers, numbers and short words of a call, besides what is counted */
+    ROOM = 384 + LOCK_GUARD_EXTRA /* for headers, numbers and short arguments of a call, besides what is counted */
 };
 
 const char *lock_shape_text(enum lock_shape shape) {
@@ -26,7 +26,7 @@ const char *lock_shape_text(enum lock_shape shape) {
 
 /* ---- scripts that take arguments.lua ------------------------------------------------------------ */
 
-/* Whether the script has to be sent by its source. */
+/* Whether the script has to be sent by its source: it is its first call in the transaction. */
 static bool by_source(struct lock_queue *queue, enum script_id id) {
     bool source = queue && !(queue->sources & 1u << id);
     if (source)
@@ -59,7 +59,7 @@ static size_t seen_len(const struct lock_plan *plan) {
     return plan->data_free + (plan->seen_known ? plan->seen_len + 1 : 0);
 }
 
-/* Writes ARGV 8, at most LOCK_SEEN_MAX + 2 bytes. Returns the length. */
+/* Writes ARGV 8, at most LOCK_SEEN_MAX + 2 bytes. Returns its length. */
 static size_t seen_write(const struct lock_plan *plan, char *out) {
     char *p = out;
     if (plan->data_free)
@@ -105,14 +105,14 @@ static inline char *put(char *p, const char *data, size_t len) {
         {"$" tens "5\r\n"}, {"$" tens "6\r\n"}, {"$" tens "7\r\n"}, {"$" tens "8\r\n"}, {                              \
         "$" tens "9\r\n"                                                                                               \
     }
-/* The usual lengths of words as text, which earn 7 % of the bound on acquire and release. */
+/* The headers of short bulk strings as text, which saves 7 % of the bound on acquire and release. */
 static const char lengths[100][8] = {TEN(""),  TEN("1"), TEN("2"), TEN("3"), TEN("4"),
                                      TEN("5"), TEN("6"), TEN("7"), TEN("8"), TEN("9")};
 
 static inline char *put_length(char *p, size_t len) {
     if (len >= 100)
         return p + resp_header_write(p, '$', (int64_t)len);
-    memcpy(p, lengths[len], sizeof(lengths[0])); /* what is too much is written over */
+    memcpy(p, lengths[len], sizeof(lengths[0])); /* the next write overwrites the bytes that are too many */
     return p + (len < 10 ? 4 : 5);
 }
 
@@ -120,7 +120,7 @@ static inline char *put_word(char *p, const char *data, size_t len) {
     return put(bytes_copy(put_length(p, len), data, len), "\r\n", 2);
 }
 
-/* Puts a token; `text` has LOCK_TOKEN_MAX bytes, and what is copied too much is written over. */
+/* Puts a token. `text` has LOCK_TOKEN_MAX bytes; the next write overwrites the bytes that are too many. */
 static inline char *put_token(char *p, const char *text, size_t len) {
     p = put_length(p, len);
     memcpy(p, text, LOCK_TOKEN_MAX);
@@ -135,17 +135,17 @@ static inline char *put_number(char *p, int64_t n) {
     return put_word(p, from, (size_t)(digits_end - from));
 }
 
-/* Puts a number that is most often the same as the last time. */
+/* Puts a number that is usually the same as the last time. */
 static inline char *put_again(struct lock_number *again, char *p, int64_t n) {
     if (again->n != n || again->len == 0) {
         again->n = n;
         again->len = (size_t)(put_number(again->word, n) - again->word);
     }
-    memcpy(p, again->word, sizeof(again->word)); /* what is too much is written over */
+    memcpy(p, again->word, sizeof(again->word)); /* the next write overwrites the bytes that are too many */
     return p + again->len;
 }
 
-/* Puts a call's beginning with its two keys, and makes room for `room` bytes more. */
+/* Puts the beginning of a call, with the key and its guard record. Reserves `room` bytes besides. */
 static inline char *start(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
                           uint16_t slot, size_t args, size_t room) {
     const struct script *script = script_get(id);
@@ -182,8 +182,8 @@ static __attribute__((noinline)) void expiry_write(struct lock_expiry *e, int64_
     e->len = (size_t)(p - e->words);
 }
 
-/* Puts the expiry of a lock, 0 none, and its guard record's: most often the same as the last ones, which are kept as
- * words. That earns 3 % of the bound on acquire and release. */
+/* Puts the expiry of a lock (0: none) and of its guard record. Both are usually the same as the last time, and are kept
+ * in encoded form. This saves 3 % of the bound on acquire and release. */
 static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
     struct lock_expiry *e = &w->locks->expiry;
     if (ms == 0)
@@ -194,13 +194,13 @@ static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
     return p + e->len;
 }
 
-/* Puts for how long somebody has waited, or an empty word for nobody. */
+/* Puts for how long a session has waited, in ms. -1: no session waits, and the argument is empty. */
 static char *put_waited(char *p, int64_t ms) {
     return ms < 0 ? put(p, "$0\r\n\r\n", 6) : put_number(p, ms);
 }
 
-/* Builds an attempt that may wait: it tells other proxies for how long it has. Apart from the usual one, as
- * build_telling is from the usual release, so that others pay one comparison for it. */
+/* Builds an attempt that may wait. It tells other proxies how long its session has waited. A function of its own, as
+ * build_telling is for releases: other attempts pay only one comparison for it. */
 static __attribute__((noinline)) void build_waiting(struct worker *w, const struct lock_client *client,
                                                     const struct lock_plan *plan, uint16_t slot,
                                                     const struct lock_command *lc, const struct lock_words *words) {
@@ -221,7 +221,7 @@ static __attribute__((noinline)) void build_waiting(struct worker *w, const stru
     end(w, put_waited(p, waited->next_ms));
 }
 
-/* Puts what a release is judged by where the claim alone does not say it. */
+/* Puts the arguments of a release that needs more than its claim to be judged. */
 static inline char *put_about(struct worker *w, char *p, const struct lock_plan *plan, const char *identity,
                               size_t identity_len) {
     const char *right = lock_right_text(plan->right);
@@ -232,7 +232,7 @@ static inline char *put_about(struct worker *w, char *p, const struct lock_plan 
     return put(p + seen_write(plan, p), "\r\n", 2);
 }
 
-/* Builds a release that tells those who wait at other proxies. */
+/* Builds a release that informs sessions that wait at other proxies. */
 static __attribute__((noinline)) void build_telling(struct worker *w, struct lock_queue *queue,
                                                     const struct lock_client *client, const struct lock_plan *plan,
                                                     uint16_t slot, const char *command) {
