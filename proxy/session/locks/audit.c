@@ -1,9 +1,9 @@
 /*
  * Commands that pass unchanged: under `mode audit`, and for PROXY ADVISE. This file notes the command, reads its reply,
- * and tells the engine what it has seen.
+ * and tells the engine and the advisor what it has seen.
  *
- * It sends nothing of its own, and changes no byte. Replies are collected whole, as those of lock scripts are: the
- * replies to lock commands are short.
+ * It sends nothing of its own, and changes no byte. Replies are collected whole, as the replies of lock scripts are.
+ * The replies to lock commands are short.
  */
 #include <string.h>
 #include <strings.h>
@@ -16,10 +16,9 @@
 enum { KEYS_MAX = 256, COMMAND_NAME_MAX = 24 };
 
 struct audit_key {
-    struct lock_sight sight; /* key.name points into the note's texts */
-    const struct lock_rule
-        *rule;    /* the key's rule. The sight has the same rule, or NULL if the key is not noted for audit */
-    size_t order; /* its index among all keys of the command */
+    struct lock_sight sight;      /* key.name points into the note's texts */
+    const struct lock_rule *rule; /* the key's rule; sight.rule is NULL if the key is not audited */
+    size_t order;                 /* its index among all keys of the command */
 };
 
 struct audit_note {
@@ -122,8 +121,8 @@ static int64_t counts_by(const struct command *c, const struct resp_request *r, 
     return 0;
 }
 
-/* Finds what the command means to one of its keys, whose rule has these kinds. Returns false if the command means
- * nothing that its reply shows. */
+/* Finds what the command means to one of its keys, whose rule has these kinds. Returns false if the command has no
+ * meaning for a lock. */
 static bool command_on_key(const struct request_class *k, uint32_t index, unsigned kinds, struct lock_command *lc,
                            enum lock_effect *effect) {
     const struct command *c = k->command;
@@ -329,7 +328,7 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
     return note;
 }
 
-/* ---- its reply ----------------------------------------------------------------------------------- */
+/* ---- the reply ----------------------------------------------------------------------------------- */
 
 static bool is_text(const struct resp_item *item) {
     return item->type == '$' && !item->null;

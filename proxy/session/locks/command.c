@@ -75,8 +75,8 @@ enum lock_options {
     OPTIONS_NONE,
     OPTIONS_SET,
     OPTIONS_SIGN,     /* a negative number counts the other way */
-    OPTIONS_ONE_KEY,  /* with more than one key, the command has no meaning */
-    OPTIONS_ONE_PAIR, /* with more than one pair, the command has no meaning; the script runs the command unchanged */
+    OPTIONS_ONE_KEY,  /* the form is for one key alone */
+    OPTIONS_ONE_PAIR, /* the form is for one pair alone; the script runs the command unchanged */
     OPTIONS_COUNT,    /* with a count the reply is an array */
     OPTIONS_FIELD     /* the field's new content follows the field */
 };
@@ -218,8 +218,8 @@ static bool set_command(const struct lock_row *row, const struct resp_request *r
         return false;
     if (o.nx) {
         take_form(row, o.get ? &nx_get : &nx, out);
-        out->expiry_ms = o.keeps || o.get ? LOCK_EXPIRY_OTHER
-                                          : o.expiry_ms; /* with GET the script has to reply with the old value */
+        /* With GET, the script has to reply with the old value. */
+        out->expiry_ms = o.keeps || o.get ? LOCK_EXPIRY_OTHER : o.expiry_ms;
         return strings;
     }
     if (o.get)
@@ -330,9 +330,8 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
             n = add(keys, max, n, i);
         return n;
     case REPLACES_STORE:
-        return command_keys(c, bytes, r, found, 2) == 2
-                   ? add(keys, max, n, found[1])
-                   : 0; /* the first key is the source, the second is the key of STORE */
+        /* The first key is the source, the second is the key of STORE. */
+        return command_keys(c, bytes, r, found, 2) == 2 ? add(keys, max, n, found[1]) : 0;
     case REPLACES_ALL:
         count = command_keys(c, bytes, r, keys, max);
         return count > 0 ? (size_t)count : 0;

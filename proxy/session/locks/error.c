@@ -7,8 +7,8 @@
 #include "proxy/session/locks/private.h"
 #include "proxy/upstream/script.h"
 
-/* Returns the error for a user that lacks a permission for the script. The user has sent a SETNX, say, so the error
- * names the missing permission. NULL: the error is about something else. */
+/* Returns the error for a user that may not run the script. The user has sent a SETNX, for example, and knows nothing
+ * of scripts. So the error says which permission is missing. NULL: the error is about something else. */
 static const char *permission_error(const char *error, size_t len) {
     static const char IN_SCRIPT[] =
         "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "

@@ -406,9 +406,9 @@ const char *fence_words(struct session *s, const struct request_class *k) {
     return error;
 }
 
-/* Whether the command replies with types that only RESP3 has (doubles, sets), to a client of RESP3. Other commands
- * reply with arrays that contain nil. A script in RESP3 cuts these arrays off at the first nil, so the script answers
- * them in RESP2. */
+/* Whether the command replies with types that only RESP3 has (doubles, sets), to a client of RESP3. Some other commands
+ * reply with arrays that contain nil. In RESP3, a script cuts such an array off at the nil, so the script uses RESP2
+ * for these commands. */
 static bool is_typed(const struct fence_question *q) {
     switch ((int)q->id) {
     case COMMAND_ZADD:
@@ -426,8 +426,8 @@ static bool is_typed(const struct fence_question *q) {
     }
 }
 
-/* Adds the watermark of a lock in the data's slot. Its name, lockkeeper:{TAG}:{TAG}:LOCK, is that of the guard record
- * of a key {TAG}:LOCK. */
+/* Adds the name of a lock's watermark in the slot of the data: lockkeeper:{TAG}:{TAG}:LOCK. The watermark is named like
+ * the guard record of a key {TAG}:LOCK. */
 static void build_watermark(struct worker *w, const struct fence_question *q, const struct asked *a) {
     struct text key = {0};
     text_printf(&key, "{%s}:", slot_tag((uint16_t)q->slot));
@@ -436,8 +436,8 @@ static void build_watermark(struct worker *w, const struct fence_question *q, co
     text_clear(&key);
 }
 
-/* What a node is asked of a question: keys `at` and on, `guards` of them by their guard records and then `marks` by
- * their watermarks. */
+/* The part of a question that one node is asked: the keys from index `at` on. The first `guards` keys are checked by
+ * their guard records, the next `marks` keys by their watermarks. */
 struct part {
     const struct fence_question *q;
     size_t at, guards, marks;
@@ -724,7 +724,7 @@ void fence_look_build(struct session *s, const struct fence_question *q, size_t 
     build_text(s->worker, "fence");
 }
 
-/* ---- its way ----------------------------------------------------------------------------------------- */
+/* ---- sending ----------------------------------------------------------------------------------------- */
 
 static void question_send(struct request *request, const struct fence_question *q) {
     struct worker *w = request->worker;

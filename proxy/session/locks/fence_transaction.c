@@ -290,7 +290,7 @@ static void multi_done(struct call *c, const struct call_end *end) {
     }
 }
 
-/* ---- its answer -------------------------------------------------------------------------------------- */
+/* ---- the answer -------------------------------------------------------------------------------------- */
 
 static bool is_nil(const char *reply) {
     return reply[0] == '_' || ((reply[0] == '*' || reply[0] == '$') && reply[1] == '-');
@@ -391,11 +391,12 @@ static void watched_again(void *arg) {
     struct request_class k;
     const char *error = NULL;
     struct list_node *n;
-    while ((n = list_first(&request->parts))) /* of the attempt before */
+    while ((n = list_first(&request->parts))) /* the calls of the last attempt */
         call_release(request->worker, LIST_ENTRY(n, struct call, link));
     request->parts_left = 0;
     resp_request_init(&r);
-    if (resp_request_scan(&r, b->command.data, b->command.len, &limits) != RESP_OK) { /* it was one */
+    if (resp_request_scan(&r, b->command.data, b->command.len, &limits) !=
+        RESP_OK) { /* the same bytes were a request when the command came */
         resp_request_clear(&r);
         fence_transaction_fail(b, NO_SENSE);
         return;

@@ -1,6 +1,6 @@
 /*
- * What the engine learns of workloads is kept in Redis, in one stream for all proxies before it. So a proxy need not
- * learn it again after a restart, or what another proxy has learnt.
+ * What the engine learns of workloads is kept in Redis, in one stream for all proxies before it. So a proxy keeps it
+ * over a restart, and also uses what another proxy has learnt.
  *
  *      a fact is learnt ──> XADD record MAXLEN ~ 10000 * is "pooled" not "" client ... rule ... pattern ...
  *                                                 │
@@ -277,6 +277,7 @@ static void glanced(struct call *c, const struct call_end *end) {
     done_with(c);
 }
 
+/* C6: what another proxy has just learnt may decide about a release that is held back here. */
 void learnt_glance(struct worker *w) {
     struct worker_locks *locks = w->locks;
     if (locks->glancing || w->stopping || !engine_elsewhere(w->shared->engine) ||

@@ -76,8 +76,8 @@ static void lease_submit(struct worker *w, struct lease_work *work, enum script_
     request_own(request, &work->owner, &lease_ops);
     request->call.done = lease_done;
     request->call.up.script = script_get(id);
-    request->call.up.repeatable =
-        !work->renewal; /* a repeated renewal might come after the owner has left; the engine asks again instead */
+    /* A repeated renewal might come after the owner has left. The engine asks for a new one instead. */
+    request->call.up.repeatable = !work->renewal;
     struct upstream_lane lane = {.login = login, .db = work->key.db, .protocol = 2};
     if (work->waits)
         work->handed = waiting_handover(w->shared->waiting, &work->key, engine_key_hash(w->shared->engine, &work->key),

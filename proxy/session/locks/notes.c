@@ -8,8 +8,8 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
 
-/* A note of the engine's wish. The engine calls with a shard locked, so the worker carries the wish out after the
- * engine has returned. */
+/* A note of one call that the engine asks for. The engine calls with a shard locked, so the worker makes the call after
+ * the engine has returned. */
 struct lease_note {
     struct worker_job job; /* must be the first field */
     enum { NOTE_RENEWAL, NOTE_RELEASE, NOTE_LEAVING, NOTE_LEFT } kind;

@@ -2,11 +2,11 @@
  * Messages about releases at other proxies. If a session waits, its attempts leave a mark in the guard record
  * (acquire.lua). A release at another proxy that finds the mark publishes a message (release.lua):
  *
- *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> each proxy that listens ──┬─ PROCESS: its first waiter
- * tries PUBLISH lockkeeper-freed ...                                                   └─ others: nothing
+ *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> each proxy that listens ──┬─ PROCESS: its first one tries
+ *      PUBLISH lockkeeper-freed ...                                                   └─ others: nothing
  *
- * PROCESS is the proxy whose session has waited longest. If no attempt comes from there, the proxy that released the
- * lock looks again soon.
+ * PROCESS is the proxy whose session has waited longest; its first waiting session tries. If no attempt comes from
+ * there, the first session that waits at the proxy of the release tries again soon.
  *
  * On a cluster each slot has its channel, with the TAG of the guard record's name, so a message goes only to the nodes
  * of the slot. PUBLISH is for other upstreams, and for nodes that do not know SPUBLISH.
@@ -48,7 +48,7 @@ static const double AGAIN_SECONDS = 1.0, /* between two attempts to connect */
 struct release_channel {
     struct list_node link;
     struct release_channels *of;
-    const struct upstream_node *node; /* only compared, never read */
+    const struct upstream_node *node; /* only compared, never followed */
     struct upstream_pin *pin;         /* NULL: not connected */
     double tried;                     /* when it was last opened, by worker_steady */
     double refused;                   /* when the node refused, by worker_steady; 0: it has not */
@@ -126,7 +126,7 @@ static void release_channel_heard(const struct release_channel *release_channel,
         return;
     const char *own = w->shared->options.process_id;
     if ((size_t)(db - text) < strlen(own) || memcmp(text, own, strlen(own)) != 0)
-        return; /* the message is for another proxy, whose waiting session has waited longer */
+        return; /* the message is for another proxy; an attempt from here would come behind that proxy's attempt */
     struct lock_key key = {
         .db = (uint32_t)strtoul(db + 1, NULL, 10), .name = name + 1, .len = (size_t)(end - name - 1)};
     waiting_told(w->shared->waiting, &key, engine_key_hash(w->shared->engine, &key), w->index);

@@ -4,8 +4,9 @@
  *      EVAL ... 1 lock:a UUID ──> MULTI  adopt.lua  EVAL ... 1 lock:a UUID  adopt.lua  EXEC
  *      client's reply <──────────────────────────── the script's element        └── what the engine learns
  *
- * All goes in one transaction. A lock that is there after the script, and was not there before it, was acquired by the
- * script only if no other client's command came between. The script and its reply pass unchanged.
+ * The script and its two steps go in one transaction, so that no other client's command comes between. So a lock that
+ * is there after the script, and was not there before it, was acquired by the script. The script and its reply pass
+ * unchanged.
  *
  * Redis may refuse the transaction: for example, its memory is full, and the script would only delete. Nothing was
  * executed then, so the proxy sends the script once more, alone. The step behind it follows as soon as possible:
@@ -129,8 +130,8 @@ static void part_end(struct worker *w, struct session *s, struct lock_part *part
     part->lock = NULL;
 }
 
-/* Sends the steps whose calls have not ended. `end` is the script's result. It ends the calls if the session is closed
- * (s NULL), since then no step is sent. */
+/* Sends the steps of the calls that have not ended. If the session is closed (s NULL), no step can be sent. `end`, the
+ * script's result, then ends the calls. */
 static void send_steps(struct worker *w, struct session *s, const struct command *c, struct bundle *b,
                        const struct call_end *end) {
     struct resp_request r;

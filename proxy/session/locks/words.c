@@ -93,7 +93,7 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
     build_text(w, lock_shape_text(shape));
 }
 
-/* ---- the two short ones ------------------------------------------------------------------------- */
+/* ---- acquire and release ------------------------------------------------------------------------ */
 
 static inline char *put(char *p, const char *data, size_t len) {
     memcpy(p, data, len);
@@ -112,7 +112,7 @@ static const char lengths[100][8] = {TEN(""),  TEN("1"), TEN("2"), TEN("3"), TEN
 static inline char *put_length(char *p, size_t len) {
     if (len >= 100)
         return p + resp_header_write(p, '$', (int64_t)len);
-    memcpy(p, lengths[len], sizeof(lengths[0])); /* the next write overwrites the bytes that are too many */
+    memcpy(p, lengths[len], sizeof(lengths[0])); /* the next write overwrites the surplus bytes */
     return p + (len < 10 ? 4 : 5);
 }
 
@@ -120,7 +120,7 @@ static inline char *put_word(char *p, const char *data, size_t len) {
     return put(bytes_copy(put_length(p, len), data, len), "\r\n", 2);
 }
 
-/* Puts a token. `text` has LOCK_TOKEN_MAX bytes; the next write overwrites the bytes that are too many. */
+/* Puts a token. `text` has LOCK_TOKEN_MAX bytes; the next write overwrites the surplus bytes. */
 static inline char *put_token(char *p, const char *text, size_t len) {
     p = put_length(p, len);
     memcpy(p, text, LOCK_TOKEN_MAX);
@@ -141,7 +141,7 @@ static inline char *put_again(struct lock_number *again, char *p, int64_t n) {
         again->n = n;
         again->len = (size_t)(put_number(again->word, n) - again->word);
     }
-    memcpy(p, again->word, sizeof(again->word)); /* the next write overwrites the bytes that are too many */
+    memcpy(p, again->word, sizeof(again->word)); /* the next write overwrites the surplus bytes */
     return p + again->len;
 }
 
