@@ -395,8 +395,7 @@ static void watched_again(void *arg) {
         call_release(request->worker, LIST_ENTRY(n, struct call, link));
     request->parts_left = 0;
     resp_request_init(&r);
-    if (resp_request_scan(&r, b->command.data, b->command.len, &limits) !=
-        RESP_OK) { /* the same bytes were a request when the command came */
+    if (resp_request_scan(&r, b->command.data, b->command.len, &limits) != RESP_OK) { /* the command was valid before */
         resp_request_clear(&r);
         fence_transaction_fail(b, NO_SENSE);
         return;

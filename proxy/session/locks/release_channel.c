@@ -2,11 +2,11 @@
  * Messages about releases at other proxies. If a session waits, its attempts leave a mark in the guard record
  * (acquire.lua). A release at another proxy that finds the mark publishes a message (release.lua):
  *
- *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> each proxy that listens ──┬─ PROCESS: its first one tries
- *      PUBLISH lockkeeper-freed ...                                                   └─ others: nothing
+ *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> proxies that listen ──┬─ PROCESS: its first waiter tries
+ *      PUBLISH lockkeeper-freed ...                                               └─ others: nothing
  *
- * PROCESS is the proxy whose session has waited longest; its first waiting session tries. If no attempt comes from
- * there, the first session that waits at the proxy of the release tries again soon.
+ * PROCESS is the proxy whose session has waited longest. Its first waiter is the session that has waited longest there.
+ * If no attempt comes from PROCESS, the first waiter at the proxy of the release tries after a short time.
  *
  * On a cluster each slot has its channel, with the TAG of the guard record's name, so a message goes only to the nodes
  * of the slot. PUBLISH is for other upstreams, and for nodes that do not know SPUBLISH.
@@ -16,8 +16,8 @@
  * The node ends a subscription (sunsubscribe) when the slot moves. The thread ends it when another slot needs its
  * place.
  *
- * A lost message costs a moment: waiting sessions ask for the lock every 100 ms. Each time, the thread subscribes to
- * the slot again if it has to.
+ * A lost message costs a moment: the first waiter asks for the lock at least every 100 ms. Each time, the thread
+ * subscribes to the slot again if it has to.
  */
 #include <stdio.h>
 #include <stdlib.h>
