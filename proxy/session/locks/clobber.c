@@ -1,6 +1,6 @@
 /*
  * Commands that remove or replace whole keys, lock keys among them. One script checks the leases of all these locks. If
- * no lease forbids it, the script runs the command unchanged.
+ * no lease forbids it, the script runs the command unchanged (line 15 of docs/locks.md).
  */
 #include <stdio.h>
 #include <string.h>

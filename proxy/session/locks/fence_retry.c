@@ -1,7 +1,7 @@
 /*
  * S7: retries of a blocking command on fenced data. If Redis itself blocked the command, the question about the lock
- * would be asked at the beginning, and the session might have lost the lock when the element comes. So the proxy tries
- * the command again and again, in its form that does not block and together with the question (fence_transaction.c):
+ * would be asked at the beginning. The session might have lost the lock when the element comes. So the proxy tries the
+ * command again and again, in its form that does not block and together with the question (fence_transaction.c):
  *
  *      BLPOP stock:1 5 ──> an attempt ──┬─ something: the client's reply
  *                            ^          ├─ FENCED

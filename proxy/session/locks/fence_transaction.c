@@ -1,7 +1,7 @@
 /*
- * Writes of fenced data that cannot run inside a script: the application's own scripts, commands whose replies a script
- * cannot return, commands with more arguments than a script takes, and blocking commands. In a transaction, a blocking
- * command does not block.
+ * S7: writes of fenced data that cannot run inside a script: the application's own scripts, commands whose replies a
+ * script cannot return, commands with more arguments than a script takes, and blocking commands. In a transaction, a
+ * blocking command does not block.
  *
  *      EVAL ... 1 stock:1 ──> WATCH guards, fence.lua about PING, MULTI ──┬─ FENCED: the connection closes
  *                                                                         └─ PONG ──> EVAL ... 1 stock:1, EXEC

@@ -6,7 +6,7 @@
  *      the session closes           ──> one_shot_closes: in good order? ──> engine_session_close
  *
  * The engine knows what the command has acquired, and when. After the second command the session's requests are no
- * longer looked at.
+ * longer looked at. (L1: the lock is free within the rule's `one-shot` and a lease.)
  */
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
