@@ -105,7 +105,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     enum { INEXACT_MS = 50 };
     if (c->ended)
         return;
-    /* Not reported if it is one-shot: the client's DEL may come through another proxy. */
+    /* A one-shot client's DEL may come through another proxy, so its lease is not reported as lost. */
     bool report = why == LEASE_GONE && c->renewing && !c->reserved && !c->doubtful && !c->scripted && !c->shown &&
                   !claim_one_shot(c) && lease_owner_here(c);
     if (why != LEASE_OVER && c->fence) {
