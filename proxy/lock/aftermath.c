@@ -253,6 +253,7 @@ static enum loser_release release_shortly(struct workload *f, struct key_stats *
         return LOSER_REFUSED;
     }
     unsigned silent = remembered ? c->held.silent : 0;
+    /* C4: the release is held back until enough attempts are lost in silence, or its time is over. */
     if (waits && silent < HOLD_LOSSES)
         return hold_back(w, c, live, now_ms);
     /* C4: where losers release, these losses would have been followed. So the release is a colleague's. */
@@ -277,6 +278,8 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     bool waits = patient && (live || elsewhere) && (!again || !held_long_enough(w, now_ms));
     enum loser_release said = LOSER_REFUSED;
     bool shortly = apart_ms <= SHORTLY_MS + TRIPS * trip_ms(p) || score(evidence(f, c), w->lost_row, 0) >= LATER_SCORE;
+    /* D3: where losers are known to release, the release is refused. C4: so is a release whose lease has ended
+     * meanwhile. */
     if (!lease_changed(w, live) && !workload_losers_release(f, c))
         said = shortly ? release_shortly(f, c, w, live, waits, elsewhere, now_ms) : LOSER_BELIEVED;
     if (said == LOSER_HELD_BACK)
@@ -305,6 +308,7 @@ void aftermath_refused(struct key_stats *c) {
 }
 
 bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w) {
+    /* B2: losers that release would have released again, so the refused release was the holder's. */
     return w->suspicious_row >= row_of_losers(f) + PATIENCE || (c && c->unlike_losers >= PATIENCE_ALL);
 }
 

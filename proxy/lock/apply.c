@@ -24,8 +24,7 @@ inline void claim_value(struct outcome *f, struct claim *c) {
 
 inline void claim_holds(struct outcome *f, struct claim *c, const char *value, size_t len) {
     uint64_t hash = hash_bytes(&f->e->value_seed, value, len);
-    if (!c->valued ||
-        !value_same_field(c->value, hash)) /* a script shows the field alone; the claim knows the content, too */
+    if (!c->valued || !value_same_field(c->value, hash)) /* a script shows the field without its content */
         claim_holds_value(c, hash);
 }
 
@@ -47,6 +46,7 @@ static bool comes_back(const struct outcome *f, const struct workload *workload,
     return vary && c->valued && c->value == hash && (own || shared || c->peer->closed);
 }
 
+/* A2: whether one of the key's last acquisitions, or a claim of the client, has another value. */
 static bool values_vary(const struct outcome *f, const struct key_stats *key_stats, uint64_t hash) {
     if (key_stats && key_stats_varies(key_stats, hash))
         return true;
@@ -202,8 +202,9 @@ static bool lease_end_is(const struct outcome *f, const struct claim *c, int64_t
     return moved_ms <= inexact_ms && moved_ms >= -inexact_ms;
 }
 
-/* C5: notes a SET XX. If it leaves the lock less than half of its time, it may be a release: no later release is
- * expected. If it leaves the lock more, it is an extension. Under `owner any` the command may be any session's. */
+/* C5: notes a SET XX. If it leaves the lock less than half of its time, it may be a release: no release is expected
+ * after the new end. If it moves the end to later, it is an extension. Under `owner any` the command may be any
+ * session's. */
 static void note_rewritten(const struct outcome *f, struct claim *c, int64_t end_ms) {
     if (f->plan->verb != LOCK_REWRITE || !c->end_ms || c->leased || f->plan->rule->owner == LOCK_OWNER_ANY)
         return;
@@ -411,7 +412,7 @@ static void apply_suspected(struct outcome *f) {
     struct claim *live = suspects_live(f) ? its_own_live(f) : NULL;
     if (!live)
         return;
-    bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* a SET XX that extends suspects nothing */
+    bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* scripts count no SET XX that extends */
     struct key_stats *key_stats = key_stats_find(f->entry, live->workload);
     if (claim_suspect(live, counted ? f->result->suspects : live->suspects + 1u) && key_stats)
         aftermath_refused(key_stats);
@@ -534,6 +535,7 @@ static void apply_change(struct outcome *f) {
             learn_loss(f); /* the count is not above zero, so nothing was acquired */
         break;
     case LOCK_ADOPTED:
+        /* C5: the SET XX is believed as a release is, so it is a crossing, too. */
         if (verb == LOCK_REWRITE && !f->claim)
             apply_crossing(f, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
         touched = apply_touched(f);

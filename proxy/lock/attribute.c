@@ -386,6 +386,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     note_release(s, plan);
     if (used_up)
         return;
+    /* C2: if the values differ, the release is for the claim whose value was shown last. Otherwise it is for the
+     * oldest claim. */
     struct claim *c = o.differ && o.shown_last ? o.shown_last : o.oldest;
     if (!c)
         c = doubtful_claim(s);
@@ -393,8 +395,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     plan_claim(s->sh, plan, c);
     plan_recognised(s, plan, c);
     /* C6: if another proxy has released the chosen lease, the release is for a colleague's lease that another
-     * proxy gave. C3: if the chosen lease has ended, the script tells the proxy of the live lease until when this
-     * claim's own release was expected. */
+     * proxy gave. C3: if the chosen lease has ended, the script notes in the guard record until when this claim's
+     * release was expected. The proxy of the live lease reads that. */
     if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms)) {
         plan->right = RIGHT_ADOPT;
     } else if (c && s->shared && !c->peer->remote && plan->verb == LOCK_RELEASE) {
@@ -427,8 +429,9 @@ static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) 
     return false;
 }
 
-/* F1: whether the session is a loser and the command is a loser's. A connection that may be pooled carries a holder's
- * command, too. Exception: a command at once behind the lost attempt is the loser's. */
+/* F1: whether the session is a loser and the command is a loser's. If the lease's session is dedicated, every command
+ * of a loser is. A connection that may be pooled carries a holder's command, too, but not at once behind the lost
+ * attempt. */
 static bool behind_a_loss(const struct speaker *s, const struct lock_plan *plan) {
     if (!s->loser || !s->workload || !plan->rule || plan->rule->owner != LOCK_OWNER_AUTO)
         return s->loser;
@@ -452,8 +455,9 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
         plan_claim(s->sh, plan, c);
         return;
     }
-    /* F1: a session without a claim on the live lease may make it longer, and not shorter. A loser's command, and
-     * a command of a session with a claim on an older lease, may replace only an expiry that the proxy gave. */
+    /* F1: a session that has no claim on the key may make the live lease longer, and not shorter. A loser's
+     * command replaces at most an expiry that the proxy gave. So does a command of a session with a claim on an
+     * older lease. */
     bool stranger = o.count || behind_a_loss(s, plan);
     plan->right = refused ? RIGHT_LEASED : s->shared ? RIGHT_BELIEVE : stranger ? RIGHT_LEASED : RIGHT_LATER;
     if (refused || !c)

@@ -37,8 +37,8 @@ void data_attribute(const struct entry *en, const struct peer *self, int64_t now
         plan->data_free = !plan->claim && !(own && own->lost);
 }
 
-/* If data stands at the key, an earlier SETNX of the transaction has lost. Exception: a command that also writes over
- * data may do so all the same. */
+/* If data stands at the key, the earlier SETNX has lost, and the session may not touch the data. Exception: a command
+ * that writes over data may do so. */
 void data_follow(struct lock_plan *plan, const struct lock_plan *earlier) {
     if (earlier->verb == LOCK_ACQUIRE && !lock_verb_is(plan->verb, VERB_WRITES))
         plan->data_free = false;

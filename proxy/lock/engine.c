@@ -313,8 +313,7 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     if (strict && (!own_over || own_over->fence != kept->fence))
         own_over = NULL;
     bool lost = strict || own_over;
-    bool loser = contender && (contender->lost ||
-                               recognised_no_more(en, contender)); /* a loser is not the worker that has come back */
+    bool loser = contender && (contender->lost || recognised_no_more(en, contender)); /* a loser has not come back */
     const struct claim *held = own ? own : lost ? NULL : client, *over = lost ? own_over : client_over;
     if (!held && !lost && !over && !kept && closed_over && !loser)
         over = closed_over;

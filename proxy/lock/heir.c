@@ -381,8 +381,7 @@ void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_
         .until_ms = until_ms,
     };
     pthread_mutex_lock(&e->clients.mutex);
-    if (c->peer->leaving &&
-        c->peer->estate) /* a session's many leases are handled for seconds: the estate has the time at which it left */
+    if (c->peer->leaving && c->peer->estate) /* its many leases are handled for seconds */
         left.left_ms = c->peer->estate->left_ms;
     pthread_mutex_unlock(&e->clients.mutex);
     token_write(e, c->token, left.token);

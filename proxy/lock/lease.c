@@ -361,8 +361,7 @@ static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
                 return asked;
             if (!is_handed_over(c, now_ms))
                 continue;
-            if (c->heritable &&
-                !c->handing) { /* the owner's session has closed before, so that lease_abandon did not hand it over */
+            if (c->heritable && !c->handing) { /* lease_abandon did not hand it over before */
                 c->handing = true;
                 heir_tell(sh, c, handover_end(c, now_ms), now_ms);
             }

@@ -200,9 +200,7 @@ void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *valu
     struct entry *en = entry_find(sh, &plan->key, plan->hash);
     const struct claim *chosen = claim_find(en, plan->claim);
     struct claim *c = claim_live(en, plan->peer->client, now_ms);
-    bool settled =
-        plan->claim &&
-        (!chosen || chosen == c); /* without the chosen claim, an earlier command of the transaction may acquire */
+    bool settled = plan->claim && (!chosen || chosen == c); /* if !chosen, an earlier command may acquire */
     if (c && !settled && c->valued && c->peer != plan->peer && !c->queue && !c->observed &&
         is_alike(field ? ALIKE_FIELD : ALIKE_WHOLE, c->value, hash_bytes(&e->value_seed, value, len)) &&
         repeats(sh, en, plan, c, value, len, field)) {

@@ -1,5 +1,5 @@
 /*
- * A binary heap of deadlines. Each timer knows its place, so that it can be moved or taken out at once; the work of a
+ * A binary heap of deadlines. Each timer knows its place, so that it can be moved or taken out at once. The work of a
  * tick is proportional to what is due. Knows nothing of what the timers are for.
  */
 #include "proxy/lock/state.h"

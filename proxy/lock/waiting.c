@@ -39,9 +39,8 @@ struct waiting_queue {
     struct list_node waiters; /* by place */
     struct list_node kept;
     size_t count;
-    struct waiter
-        *trying; /* its attempt is under way; NULL: none. A waiter that tries for the last time does not count */
-    bool again;  /* a release was seen meanwhile */
+    struct waiter *trying;  /* its attempt is under way; NULL: none. A waiter on its last try does not count */
+    bool again;             /* a release was seen meanwhile */
     uint64_t asked, proven; /* attempts sent; the newest attempt that is known to have found the lock held */
     uint64_t fence;         /* of the lease that was met last */
     int64_t look_ms;        /* when the first waiter is to try if nothing happens before; 0: not known */
@@ -307,7 +306,7 @@ static void call(struct waiting *t, struct waiter *w, bool tries) {
     t->wake(t->arg, w->thread);
 }
 
-/* Calls the first waiter. If an attempt is under way, it is noted that the waiter tries again after it. */
+/* Calls the first waiter. If an attempt is under way, the queue notes that the first waiter is to try after it. */
 static void call_first(struct waiting *t, struct waiting_queue *q) {
     struct waiter *first = first_of(q);
     if (q->trying)
@@ -503,8 +502,7 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
         if (*tries)
             try_now(q, w);
         else if (called && !may)
-            call_first(t,
-                       q); /* a waiter has taken its kept place before this waiter, or another attempt is under way */
+            call_first(t, q); /* a waiter took its kept place before it, or another attempt is under way */
     }
     pthread_mutex_unlock(&t->mutex);
     return w;
@@ -546,9 +544,7 @@ bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, 
         text_printf(out, "%s%.*s waits for %.*s since %lld ms, held by", steps ? " " : "", (int)edge.who.len,
                     edge.who.data, (int)(key.len > SHOWN_MAX ? SHOWN_MAX : key.len), key.name,
                     (long long)(now_ms - edge.since_ms));
-        if (at == session &&
-            steps ==
-                0) /* another session's lease has refused this session, and the engine does not know that lease yet */
+        if (at == session && steps == 0) /* the engine does not yet know the lease that has refused the session */
             break;
         circle = at == session;
         if (circle)
