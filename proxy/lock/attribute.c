@@ -13,15 +13,15 @@
 #include "proxy/lock/outcome.h"
 
 enum {
-    MEMORY_LEASES = 2, /* claim-memory, unless the rule has its own */
+    MEMORY_LEASES = 2, /* the default of claim-memory, in leases */
     MEMORY_LEAST_MS = 1000,
     MEMORY_MOST_MS = 60000,
-    LONG_LEASES = 20, /* where connections tell workers apart */
+    LONG_LEASES = 20, /* how long a dedicated session's claim is kept after its lease, in leases */
     LONG_LEAST_MS = 60000,
     LONG_MOST_MS = 60 * 60 * 1000,
-    DEBT_SHARE = 4,    /* a lost attempt expects its release for a quarter of the lease */
-    FOLLOW_SHARE = 20, /* and its EXPIRE for a twentieth */
-    TWICE = 2          /* releases in a row over one session that say something */
+    DEBT_SHARE = 4,    /* D1: a lost attempt expects a release for this part of the lease */
+    FOLLOW_SHARE = 20, /* F2: an EXPIRE within this part of the lease follows a loss */
+    TWICE = 2          /* D2: how often a release follows another over one session */
 };
 
 inline bool client_shares(const struct lock_rule *rule, bool overlapped) {
@@ -268,8 +268,8 @@ void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, st
 
 /* ---- C, D: releases ------------------------------------------------------------------------------- */
 
-/* D1: counts the release, and returns whether a lost attempt uses it up. G1: a queued release counts from EXEC on.
- */
+/* D1: counts the release, and returns whether it is a release that a lost attempt expects. G1: a queued release
+ * counts from EXEC on. */
 static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     struct workload *f = s->workload;
     struct key_stats *c = s->key_stats;
@@ -696,9 +696,9 @@ static inline struct claim *only_claim(const struct shard *sh, const struct entr
     return c && !c->next && c->peer == self && usable(sh, c, now_ms) ? c : NULL;
 }
 
-/* Does what choose would do in the two usual cases, which earns 7 % of the bound on acquire and release. The first
- * case is an attempt to acquire a lock of which nothing is known. The second case is a release by the key's only
- * claim, which is the session's own, if no session has lost an attempt or was shown the value. */
+/* Does what choose would do in the two usual cases, which earns 7 % of the bound on acquire and release. First: an
+ * attempt to acquire a lock of which nothing is known. Second: a release by the key's only claim, which is the
+ * session's own. No session has lost an attempt there or was shown the value. */
 static inline bool usual(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
                          struct lock_plan *plan) {
     plan->right = RIGHT_CLAIM;

@@ -184,7 +184,7 @@ static enum lock_outcome swapped(struct audit *a) {
         return audit_refuse(a, true);
     struct claim *live = a->live;
     audit_conclude(a, LOCK_HELD, live->fence);
-    live->valued = false; /* its lease goes on with another value */
+    live->valued = false; /* the live lease goes on with another value */
     return LOCK_HELD;
 }
 
@@ -200,7 +200,7 @@ static enum lock_outcome passed(struct audit *a) {
         return audit_refuse(a, false);
     struct claim *live = a->live;
     audit_conclude(a, LOCK_HELD, live->fence);
-    live->valued = false; /* its lease goes on with another value */
+    live->valued = false; /* the live lease goes on with another value */
     return LOCK_HELD;
 }
 

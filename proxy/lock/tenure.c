@@ -88,7 +88,7 @@ void tenure_begin(struct shard *sh, const struct claim *c) {
     begin(sh, c, c->rule);
 }
 
-/* Peers are walked and not entries: a tenure that makes room for another one may free its entry. */
+/* The loop walks peers, and not entries: a tenure that makes room for another one may free its entry. */
 static void fences_came(struct shard *sh, const struct lock_rules *rules) {
     TABLE_FOREACH(it, &sh->peers) {
         const struct peer *p = LIST_ENTRY(it, struct peer, link);

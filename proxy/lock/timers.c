@@ -49,7 +49,7 @@ static void take_out(struct timer_heap *h, struct timer *t) {
     struct timer_slot last = h->slots[h->count--];
     if (last.timer != t)
         place_again(h, place, last);
-    /* The memory of a burst is given back. */
+    /* Gives back memory that only a burst of timers needed. */
     if (h->cap > 1024 && h->count < h->cap / 4) {
         h->cap /= 2;
         h->slots = memory_realloc(h->slots, ((size_t)h->cap + 1) * sizeof(*h->slots));
