@@ -1,9 +1,9 @@
 /*
- * What the application's own scripts did to a lock: a lease that one acquired is its session's from here on, one that
- * it ended is spent, and a renewal moves its end.
+ * What the application's own scripts did to a lock. A lease that a script acquired is its session's from here on. A
+ * lease that a script ended is spent. A renewal moves the lease's end.
  *
- * A script says nothing of what it was meant to do: one that finds the lock held by somebody else has not lost an
- * attempt to acquire, and one that finds it free has not come too late.
+ * A script does not say what it was meant to do. If it finds the lock held by another session, it has not lost an
+ * attempt to acquire. If it finds the lock free, it has not come too late.
  */
 #include "proxy/lock/outcome.h"
 
@@ -13,8 +13,8 @@ static void spend(struct outcome *f, struct claim *c) {
     apply_spend(f, c);
 }
 
-/* Ends a lease that a script of the client which acquired it has released, over whichever connection. What another
- * client has ended (it knew the value) leaves its owner with a release to come, which is expected as ever. */
+/* Ends a lease that a script of the lease's client has released, over any of the client's connections. If another
+ * client has ended the lease (it knew the value), the owner's release is still expected. */
 static void script_released(struct outcome *f) {
     struct claim *c = entry_claims(f->entry);
     while (c && (c->fence != f->result->fence || c->peer->client != f->peer->client))
@@ -23,8 +23,8 @@ static void script_released(struct outcome *f) {
         spend(f, c);
 }
 
-/* Ends a lease of which Redis can't tell who ended it, since another command came between the script and the step
- * behind it: it is gone before its time, and who sends a script on a lock of its own is the first to be asked. */
+/* Ends a lease that made way before its time. Another command came between the script and the step behind it, so
+ * Redis cannot tell what ended the lease. Most probably the session's own script did. */
 static void overtaken(struct outcome *f, struct claim *c) {
     if (c->ended && c->cut_short && !c->uses && c->fence != f->result->fence)
         spend(f, c);
@@ -49,7 +49,7 @@ void apply_script(struct outcome *f) {
         if (f->result->fence)
             script_released(f);
         break;
-    default: /* nothing was found, or nothing is known: what the script did is a foreign lock's story then */
+    default: /* no lock was found, or nothing is known: what the script did is a foreign lock */
         break;
     }
 }

@@ -1,40 +1,42 @@
 /*
  * What a session sends behind a lost attempt, and what that says of a release over it.
  *
- *      attempt lost ──┬─ a release at once       its code releases in `finally`: a loser's
- *                     └─ nothing, or an attempt  losers do not release here: a colleague's, over a pooled connection
+ *      attempt lost ──┬─ a release at once       its code releases in `finally`: the release is the loser's
+ *                     └─ nothing, or an attempt  losers do not release here: a release is a colleague's, over a pool
  *
  * Some code releases also after a failed attempt. A pooled connection carries a holder's release behind a colleague's
- * lost attempt. Both look the same on one connection. They differ in what else happens: a pool's holder sends one
- * release for its lease and no loser sends any, so that further attempts are lost in silence. Where losers release, a
- * second release for the same lease comes soon: another loser's, or the holder's own. So a release that comes right
- * behind a loss is held back for a moment, until either is seen (C4 and D3 of docs/locks.md). If a refused release was
- * the holder's all the same, its lease makes way (B2).
+ * lost attempt. On one connection both are the same bytes. What else happens tells them apart:
+ *
+ * - In a pool, the holder sends one release for its lease, and no loser sends any. Further attempts are therefore lost
+ *   in silence.
+ * - Where losers release, a second release for the same lease comes soon: another loser's, or the holder's own.
+ *
+ * So a release that comes right behind a loss is held back for a moment, until either is seen (C4 and D3 of
+ * docs/locks.md). If a refused release turns out to have been the holder's, its lease makes way (B2).
  */
 #include "proxy/lock/outcome.h"
 
 enum {
-    TRIPS = 2,             /* each time has so many round trips of the client's connection on top: */
-    AT_ONCE_MS = 5,        /* a loser's release comes within so many ms */
-    SHORTLY_MS = 100,      /* on a busy machine it may take so long */
-    SOON_MS = 1,           /* the earliest ones come within so many */
-    HOLD_MS = 250,         /* a release is held back for so long, */
-    HOLD_TRIPS = 10,       /* and so many round trips, */
-    HOLD_MOST_MS = 1000,   /* at most, */
-    HOLD_LOSSES = 12,      /* or until so many attempts were lost in silence */
-    HOLD_LOSSES_LEAST = 4, /* so many are enough when the time is over */
-    HELD_SEEN_MS = 100,    /* a session that holds its release back asks again sooner */
-    FOLLOWED_WEIGHT = 2,   /* a lost attempt with a release at once speaks for losers that release, */
-    QUIET_WEIGHT = 5,      /* and one without against it */
-    RELEASERS_SCORE = 6,   /* from here on losers are known to release, */
-    LATER_SCORE = 4,       /* from here on also a release that is not at once is taken for a loser's, */
-    QUIET_SCORE = -8,      /* and up to here losers do not release */
-    FADE_LOSSES = 64,      /* counts are halved there */
-    KEY_LOSSES = 8,        /* from so many on a key is judged by itself */
-    PATIENCE = 2, /* attempts lost over one session beyond the longest row of a loser that released show a refused */
-    PATIENCE_ALL =
-        6,        /* release to have been the holder's; or so many on the key, in silence, at the end of such rows */
-    LONG_ROW = 2, /* behind so many lost attempts it counts that the holder's session has lost some, too */
+    TRIPS = 2,             /* round trips of the client's connection that the next three times have on top */
+    AT_ONCE_MS = 5,        /* a release that comes within so many ms of its session's loss comes at once */
+    SHORTLY_MS = 100,      /* a release within so many ms comes shortly: a busy machine may delay a loser's */
+    SOON_MS = 1,           /* a release within so many ms comes without any work in between */
+    HOLD_MS = 250,         /* a release is held back for at most so long, */
+    HOLD_TRIPS = 10,       /* plus so many round trips, */
+    HOLD_MOST_MS = 1000,   /* both together at most so long, */
+    HOLD_LOSSES = 12,      /* C4: a held-back release is believed after so many silent losses */
+    HOLD_LOSSES_LEAST = 4, /* C4: it is believed after so many once its time is over */
+    HELD_SEEN_MS = 100,    /* a session whose release is held back asks again sooner */
+    FOLLOWED_WEIGHT = 2,   /* D3: what a followed loss adds to the score */
+    QUIET_WEIGHT = 5,      /* D3: what a quiet loss takes from the score */
+    RELEASERS_SCORE = 6,   /* from this score on losers are known to release */
+    LATER_SCORE = 4,       /* from this score on a later release, too, may be a loser's */
+    QUIET_SCORE = -8,      /* up to this score losers do not release */
+    FADE_LOSSES = 64,      /* counts are halved above so many losses */
+    KEY_LOSSES = 8,        /* a key with so many losses is judged by its own counts */
+    PATIENCE = 2,          /* B2: one session's lost attempts, beyond the longest row, that prove a refusal wrong */
+    PATIENCE_ALL = 6,      /* B2: silent losses on the key that prove a refusal wrong */
+    LONG_ROW = 2,          /* C4: from so many lost attempts on, a loss over the holder's session matters */
     LOSSES_MAX = UINT8_MAX
 };
 
@@ -82,7 +84,8 @@ static void count_loss(struct workload *f, struct key_stats *c, bool followed, u
     after_count(&c->after, followed, row);
 }
 
-/* D3: the losses that count for a release behind `row` lost attempts: those at this place in their row or later. */
+/* D3: sums the losses that count for a release behind `row` lost attempts. They are at this place in their own rows,
+ * or later. */
 static int losses_so_far(const uint8_t *counts, unsigned row) {
     int sum = 0;
     for (unsigned i = place(row); i < AFTERMATH_ROWS; i++)
@@ -90,13 +93,13 @@ static int losses_so_far(const uint8_t *counts, unsigned row) {
     return sum;
 }
 
-/* Above 0 losers seem to release behind a row of so many lost attempts; `less` of the losses with a release are left
- * out. */
+/* D3: a score above 0 says that losers seem to release behind `row` lost attempts. `less`: how many followed losses
+ * are left out, so that a release does not count for itself. */
 static int score(const struct aftermath *a, unsigned row, int less) {
     return FOLLOWED_WEIGHT * (losses_so_far(a->followed, row) - less) - QUIET_WEIGHT * losses_so_far(a->quiet, row);
 }
 
-/* The row of lost attempts behind which losers release, if they do. */
+/* The number of lost attempts in a row after which losers release, if losers release at all. */
 static unsigned row_of_losers(const struct workload *f) {
     return f->longest_row ? f->longest_row : 1;
 }
@@ -114,14 +117,14 @@ static void loss_turns_quiet(struct workload *f, struct key_stats *c, struct los
         c->held.silent++;
 }
 
-/* Notes the losses of a key behind which no release has come at once. */
+/* D3: counts a loss as quiet once a release that came now would not come at once any more. */
 static void note_quiet(struct workload *f, struct key_stats *c, int64_t now_ms) {
     for (unsigned i = 0; i < c->recent.count; i++)
         if (now_ms - c->recent.at[i].time_ms > c->recent.at[i].at_once_ms)
             loss_turns_quiet(f, c, &c->recent.at[i]);
 }
 
-/* D3: a key with enough losses is judged by its own counts, since several applications may share one workload. */
+/* D3: several applications may share one workload. A key with enough losses is therefore judged by its own counts. */
 static const struct aftermath *evidence(const struct workload *f, const struct key_stats *c) {
     return c && c->after.total >= KEY_LOSSES ? &c->after : &f->after;
 }
@@ -170,7 +173,8 @@ void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w
     c->recent.at[c->recent.count - 1].row = w->lost_row;
 }
 
-/* Notes that the session has sent a release behind its last loss. */
+/* D3: the session has sent a release behind its last loss. If that loss was counted as quiet, the count is taken
+ * back. The loss counts as followed only if the release came at once. */
 static void note_followed(struct workload *f, struct key_stats *c, const struct peer *p, bool at_once) {
     struct loss *l = last_loss(c, p);
     if (!l || l->next == LOSS_RELEASED)
@@ -188,37 +192,40 @@ static void note_followed(struct workload *f, struct key_stats *c, const struct 
 
 void aftermath_second(struct workload *f, struct key_stats *c, const struct peer *p, int64_t now_ms) {
     const struct held_release *h = &c->held;
+    /* C4: a release behind another release of the key proves nothing: its worker may release twice. */
     if (!h->session_id || h->session_id == p->id || h->again || now_ms - h->seen_ms > HELD_SEEN_MS)
         return;
     c->doubled = true;
     workload_releases_lost(f);
 }
 
-/* C4: whether the lease that was live when the release was first held back is over by now. This proxy hears late of
- * leases that another proxy gave. */
+/* C4: whether the lease that was live when the release was first held back has ended. The release is not for the next
+ * lease. If another proxy gave the live lease, this proxy may have heard of it late: its fence proves nothing. */
 static bool lease_changed(const struct contender *w, const struct claim *live) {
     if (!w->held_ms || (live && (live->fence == w->held_fence || live->peer->remote)))
         return false;
     return w->held_fence != 0;
 }
 
-/* C4: decides when the time to hold a release back is over. C6: with several proxies this proxy sees only a part of
- * what follows losses. A release that came a little later is then believed, unless another loss was followed by one. */
+/* C4: decides once a release is not held back any longer, or cannot be. C6: one of several proxies sees only a part
+ * of what follows losses. It therefore believes a held-back release that came later than "soon", unless another loss
+ * was followed by a release. */
 static enum loser_release decide(const struct aftermath *a, unsigned row, const struct claim *live, bool at_once,
                                  bool soon, bool elsewhere) {
-    int known = score(a, row, at_once ? 1 : 0); /* but for this release */
+    int known = score(a, row, at_once ? 1 : 0); /* without this release */
     if (!at_once && known < LATER_SCORE)
         return LOSER_BELIEVED;
     if (known <= QUIET_SCORE)
         return LOSER_BELIEVED_BY_CHANCE;
-    /* Behind a long row little is known of rows as long. But others try over the holder's session. One attempt of that
-     * kind may be the holder's own, a nested one. */
+    /* C4: behind a long row the score rests on few losses. An attempt was lost over the holder's session, so that
+     * session carries other workers' commands. Exception: the lost attempt may be the holder's own, a nested one.
+     * */
     if (live && live->self_lost && row >= LONG_ROW)
         return LOSER_BELIEVED;
     return elsewhere && !soon && losses_so_far(a->followed, row) <= 1 ? LOSER_BELIEVED : LOSER_REFUSED;
 }
 
-/* C4: starts to hold a release back, or goes on. */
+/* C4: holds a release back. The first call notes which lease it may be for. */
 static enum loser_release hold_back(struct contender *w, struct key_stats *c, const struct claim *live,
                                     int64_t now_ms) {
     if (!w->held_ms) {
@@ -233,22 +240,27 @@ static enum loser_release hold_back(struct contender *w, struct key_stats *c, co
     return LOSER_HELD_BACK;
 }
 
-/* Decides about a release that came shortly behind its session's loss. */
+/* C4: decides about a release that came shortly behind its session's loss. */
 static enum loser_release release_shortly(struct workload *f, struct key_stats *c, struct contender *w,
                                           const struct claim *live, bool waits, bool elsewhere, int64_t now_ms) {
     int64_t apart_ms = (w->held_ms ? w->held_ms : now_ms) - w->sent_ms;
     bool at_once = apart_ms <= aftermath_at_once_ms(w->peer);
     bool soon = apart_ms <= aftermath_soon_ms(w->peer);
     bool remembered = w->held_ms && c->held.session_id == w->peer->id;
+    /* D3: losers are known to release from this score on, and the workload keeps that. */
     if (at_once && score(evidence(f, c), w->lost_row, 1) >= RELEASERS_SCORE) {
         workload_releases_lost(f);
         return LOSER_REFUSED;
     }
     unsigned silent = remembered ? c->held.silent : 0;
+    /* C4: the release is held back until enough attempts are lost in silence, or its time is over. */
     if (waits && silent < HOLD_LOSSES)
         return hold_back(w, c, live, now_ms);
+    /* C4: where losers release, these losses would have been followed. So the release is a colleague's. */
     if (silent >= HOLD_LOSSES_LEAST)
         return LOSER_BELIEVED;
+    /* C6: losers are known to be quiet, from this proxy or another one. No other loss here was followed by a
+     * release. */
     if (f->losers_quiet && losses_so_far(evidence(f, c)->followed, 1) <= 1)
         return LOSER_BELIEVED;
     return decide(evidence(f, c), w->lost_row, live, at_once, soon, elsewhere && w->held_ms);
@@ -262,10 +274,12 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     note_quiet(f, c, now_ms);
     if (!again)
         note_followed(f, c, p, apart_ms <= aftermath_at_once_ms(p));
-    /* Of a lock that is free as far as is known, another proxy may have given a lease. */
+    /* C6: where this proxy knows no live lease, another proxy may have given one. */
     bool waits = patient && (live || elsewhere) && (!again || !held_long_enough(w, now_ms));
     enum loser_release said = LOSER_REFUSED;
     bool shortly = apart_ms <= SHORTLY_MS + TRIPS * trip_ms(p) || score(evidence(f, c), w->lost_row, 0) >= LATER_SCORE;
+    /* D3: where losers are known to release, the release is refused. C4: so is a release whose lease has ended
+     * meanwhile. */
     if (!lease_changed(w, live) && !workload_losers_release(f, c))
         said = shortly ? release_shortly(f, c, w, live, waits, elsewhere, now_ms) : LOSER_BELIEVED;
     if (said == LOSER_HELD_BACK)
@@ -274,6 +288,7 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     if (c->held.session_id == p->id)
         c->held.session_id = 0;
     aftermath_refused(c);
+    /* B2: the patience of aftermath_was_holders grows with this row. */
     if (said == LOSER_REFUSED && w->lost_row > f->longest_row)
         f->longest_row = w->lost_row;
     return said;
@@ -293,6 +308,7 @@ void aftermath_refused(struct key_stats *c) {
 }
 
 bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w) {
+    /* B2: losers that release would have released again, so the refused release was the holder's. */
     return w->suspicious_row >= row_of_losers(f) + PATIENCE || (c && c->unlike_losers >= PATIENCE_ALL);
 }
 

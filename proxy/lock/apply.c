@@ -1,6 +1,6 @@
 /*
- * What an answer means for claims: made, spent, put back; what is renewed from now on, and what is reported.
- * Which lease is live has been learnt before (learn.c).
+ * Applies an answer to claims: makes them, spends them or gives them back, starts and ends their renewal, and reports
+ * incidents. learn.c has learnt before which lease is live.
  */
 #include "proxy/lock/outcome.h"
 
@@ -19,24 +19,25 @@ inline void claim_value(struct outcome *f, struct claim *c) {
     if (!f->plan->field)
         claim_holds(f, c, f->result->value, f->result->value_len);
     else if (!c->valued || value_same_field(c->value, f->plan->field))
-        claim_holds_value(c, f->plan->field); /* another field than the holder's says nothing */
+        claim_holds_value(c, f->plan->field); /* another field than the holder's says nothing of the lease */
 }
 
 inline void claim_holds(struct outcome *f, struct claim *c, const char *value, size_t len) {
     uint64_t hash = hash_bytes(&f->e->value_seed, value, len);
-    if (!c->valued || !value_same_field(c->value, hash)) /* a script shows the field alone: what it has is known here */
+    if (!c->valued || !value_same_field(c->value, hash)) /* a script shows the field without its content */
         claim_holds_value(c, hash);
 }
 
-/* Whether who acquires has come back to its own lease. A1: one worker does one thing after another, so that what it
- * acquires ends what it had; but a claim that its own session lost attempts against may be a colleague's. A2: where
- * values vary, who acquires with a value that it had before has come back. */
+/* Whether the claim's worker is the worker that acquires now, so that the claim is dropped. A1: one worker does one
+ * thing after another, so its acquisition ends its earlier lease. Exception: a claim stays if its own session has
+ * lost attempts against it, since it may be a colleague's. A2: where values vary, a worker that writes an earlier
+ * claim's value has come back to that claim. */
 static bool comes_back(const struct outcome *f, const struct workload *workload, const struct claim *c, bool shared,
                        bool vary, uint64_t hash) {
     bool own = c->peer == f->peer;
     if (c->peer->client != f->peer->client || c->token == f->plan->attempt || c->fence > f->result->fence)
         return false;
-    if (c->peer->remote && c->fence == f->result->fence) /* others were refused by it before this answer came */
+    if (c->peer->remote && c->fence == f->result->fence) /* another session met the lease before this answer came */
         return true;
     if (own && !shared &&
         (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
@@ -45,6 +46,7 @@ static bool comes_back(const struct outcome *f, const struct workload *workload,
     return vary && c->valued && c->value == hash && (own || shared || c->peer->closed);
 }
 
+/* A2: whether one of the key's last acquisitions, or a claim of the client, has another value. */
 static bool values_vary(const struct outcome *f, const struct key_stats *key_stats, uint64_t hash) {
     if (key_stats && key_stats_varies(key_stats, hash))
         return true;
@@ -65,13 +67,13 @@ static void drop_older(struct outcome *f, const struct workload *workload, const
     }
 }
 
-/* The group of a command, for claim->told_by: by itself it is a group of its own. Half of the number tells it from all
- * that may be under way. */
+/* The command's transaction, for claim->told_by; a command outside a transaction stands for itself. The low half of
+ * the number is enough to tell it from all commands in flight. */
 static uint32_t group_of(const struct lock_plan *plan) {
     return (uint32_t)(plan->group ? plan->group : plan->attempt);
 }
 
-/* Makes the attempt's claim. A key with very many claims may forget for it the one that the command spoke by. */
+/* Makes the attempt's claim. A key with very many claims may forget the plan's claim for it. */
 static inline struct claim *claim_made(struct outcome *f, uint64_t fence) {
     struct claim *c = claim_add(f->sh, f->entry, f->peer, f->plan->rule, f->plan->attempt, fence);
     if (f->claim)
@@ -107,7 +109,8 @@ void apply_acquired(struct outcome *f) {
     outcome_schedule(f, claim_granted(f));
 }
 
-/* Ends (B in a transaction) the lease that the attempt was to release first, if nothing else has ended it. */
+/* B2: the attempt has released the lease that had to make way, before it acquired. Ends that lease's claim, if it is
+ * still there. */
 static void apply_instead(struct outcome *f) {
     struct claim *c = f->plan->claim_fence ? entry_claims(f->entry) : NULL;
     while (c && (c->fence != f->plan->claim_fence || c->peer->client != f->peer->client))
@@ -145,7 +148,7 @@ void apply_granted(struct outcome *f) {
         if (c->valued)
             key_stats_value(key_stats, c->value);
     }
-    if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* overtaken by a later answer */
+    if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* a later answer came first */
         lease_end(f->sh, c, LEASE_TAKEN, f->now_ms);
     if (r->leased)
         incident_report(f->sh, INCIDENT_NO_EXPIRY, outcome_occasion(f),
@@ -164,12 +167,12 @@ void apply_granted(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-/* Makes a claim for an attempt that may have acquired: a release that follows is not somebody else's. Nothing is
- * renewed for it. */
+/* Makes a claim for an attempt that may have acquired, so that a release behind it is not refused as another
+ * session's. The proxy renews nothing for it. */
 static void apply_unknown_acquisition(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
     if (f->claim && claim_is_live(f->claim, f->now_ms))
-        return; /* it changed that one, or it did not */
+        return; /* the command may have changed the live claim, and acquires no other lease */
     outcome_entry(f);
     struct claim *c = claim_made(f, 0);
     c->login = f->plan->login;
@@ -190,7 +193,7 @@ struct claim *apply_touched(struct outcome *f) {
     return f->claim && !f->claim->fence ? f->claim : NULL;
 }
 
-/* Whether the lease is known to end when the answer says, as exactly as an answer can say it. */
+/* Whether the lease's known end is the answer's, as exactly as an answer can tell. */
 static bool lease_end_is(const struct outcome *f, const struct claim *c, int64_t pttl_ms) {
     if (pttl_ms < 0 || !c->end_ms)
         return false;
@@ -199,8 +202,9 @@ static bool lease_end_is(const struct outcome *f, const struct claim *c, int64_t
     return moved_ms <= inexact_ms && moved_ms >= -inexact_ms;
 }
 
-/* Notes a SET XX. One that leaves the lock less than half of its time is how some release it: its end is then the end
- * of it. One that gives it more has been none. Under `owner any` it may be anybody's. */
+/* C5: notes a SET XX. If it leaves the lock less than half of its time, it may be a release: no release is expected
+ * after the new end. If it moves the end to later, it is an extension. Under `owner any` the command may be any
+ * session's. */
 static void note_rewritten(const struct outcome *f, struct claim *c, int64_t end_ms) {
     if (f->plan->verb != LOCK_REWRITE || !c->end_ms || c->leased || f->plan->rule->owner == LOCK_OWNER_ANY)
         return;
@@ -218,22 +222,22 @@ void apply_done(struct outcome *f) {
     int64_t end_ms = c->end_ms;
     if (f->plan->verb == LOCK_EXTEND || f->plan->verb == LOCK_REWRITE)
         c->vouched = 1;
-    if (!c->fence) { /* what had been unknown */
+    if (!c->fence) { /* the acquisition's answer was lost: this answer shows that it acquired */
         c->fence = f->result->fence;
         c->reported = !lease_owner_here(c);
         tenure_begin(f->sh, c);
     }
     if (f->plan->verb != LOCK_EXTEND)
         claim_value(f, c);
-    /* Under audit, and within a transaction, answers are read in the order in which Redis gave them. */
+    /* Under audit and within a transaction, the answers come in the order in which Redis ran the commands. */
     bool in_order = f->audit || (f->plan->group && c->told_by && c->told_by == group_of(f->plan));
     uint64_t began = in_order ? UINT64_MAX : f->plan->attempt;
     struct lock_result told = *f->result;
-    /* An expiry that a colleague found may be older than what the holder has set since. */
+    /* The expiry that a colleague's command found may be older than the expiry that the holder has set since. */
     if (told.outcome == LOCK_ADOPTED && began <= c->told)
         told.leased = told.leased && c->leased;
-    /* An expiry that was found as it is known to be, or left the proxy's own, says nothing of what the holder may be
-     * setting just now. */
+    /* An expiry that was found unchanged says nothing about an expiry that the holder may be setting at this
+     * moment. */
     uint64_t told_before = c->told;
     bool unchanged =
         told.outcome == LOCK_ADOPTED && told.leased == c->leased && (told.leased || lease_end_is(f, c, told.pttl_ms));
@@ -257,13 +261,13 @@ void apply_spend(struct outcome *f, struct claim *c) {
         peer_settle(f->sh, p);
 }
 
-/* Gives a reserved claim back that was not spent after all. */
+/* Gives a reserved claim back, because its release was not carried out. */
 static void restore(struct outcome *f) {
     struct claim *c = f->claim;
-    if (!c || !c->reserved || f->plan->queued) /* queued: another release of it is in flight */
+    if (!c || !c->reserved || f->plan->queued) /* queued: the reservation is another release's */
         return;
     c->reserved = false;
-    if (f->plan->undone) { /* G: what had been read was so no more */
+    if (f->plan->undone) { /* G1: EXEC did nothing, since the value that the session was shown had changed */
         if (c->extra)
             c->extra->sighted = 0;
         if (c->ended)
@@ -272,8 +276,8 @@ static void restore(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-/* Takes back the count of a release that has not come to be: it was not sent, Redis refused it, or its EXEC did nothing
- * (G). */
+/* Takes back the count of a release that was not carried out: it was not sent, Redis refused it, or EXEC did nothing
+ * (G1). */
 static void uncount(struct outcome *f) {
     const struct lock_plan *plan = f->plan;
     struct workload *workload = workload_find(f->sh, f->peer, plan->rule, plan->pattern);
@@ -319,7 +323,7 @@ static void report_refused_release(struct outcome *f) {
 
 /* ---- C: releases --------------------------------------------------------------------------------- */
 
-/* The live lease of the same identity that was in the way of a refused release, or was released by it. */
+/* The claim of the client's live lease that has refused the release, or was released by it. */
 static struct claim *its_own_live(const struct outcome *f) {
     struct claim *c = entry_claims(f->entry);
     while (c && (!f->result->fence || c->fence != f->result->fence || c->peer->client != f->peer->client))
@@ -327,8 +331,8 @@ static struct claim *its_own_live(const struct outcome *f) {
     return c;
 }
 
-/* Passes a deadline on (C3): a missed release shifts those behind it; what it shifts ends with the time that it would
- * have had itself. */
+/* C3: gives the live claim the deadline of the older claim that the release has used. A missed release shifts later
+ * releases only until its own deadline. */
 static void inherit_deadline(const struct outcome *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
     const struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
@@ -337,7 +341,7 @@ static void inherit_deadline(const struct outcome *f, const struct claim *used) 
     claim_expect_until(live, claim_deadline(f->sh, used));
 }
 
-/* Learns from whether the release came over the session that had acquired. */
+/* Learns whether the release came over the session that had acquired. */
 static void learn_course(struct outcome *f, const struct claim *used, bool freed) {
     struct workload *workload = used->workload;
     if (!workload)
@@ -360,15 +364,15 @@ void apply_crossing(struct outcome *f, struct workload *workload, const struct c
         workload_pool(f->sh, workload, &f->plan->key, f->now_ms);
 }
 
-/* Settles a release (C4) against which nothing spoke. A session that has never tried for such a lock may be an
- * operator's, or a clean-up's: where the holder's session is known to be one worker's, that worker's own release is
- * still to come over it. */
+/* C4: applies a release that was believed. A session that has never tried for a lock of the workload may be an
+ * operator's or a clean-up job's. If the holder's session is dedicated, or the workload's losers release, the
+ * holder's own release is still to come. The claim waits for it. */
 static void apply_believed(struct outcome *f) {
     struct claim *live = its_own_live(f);
     struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
     bool tried = workload && session_stats_find(f->peer, workload);
     if (!live &&
-        workload) /* another proxy gave the lease, and this one has not met it: D1 counts it with its release */
+        workload) /* C6: this proxy has not met the other proxy's lease: D1 counts the acquisition with the release */
         workload_count(workload, key_stats_find(f->entry, workload), TALLY_ACQUIRED);
     if (!tried)
         incident_report(f->sh, INCIDENT_BELIEVED, outcome_occasion(f),
@@ -380,14 +384,14 @@ static void apply_believed(struct outcome *f) {
         apply_spend(f, live);
     } else {
         live->taken = true;
-        /* The claim is kept for as long as its lease can have gone on, and no longer. */
+        /* The claim is kept for no longer than its lease can have gone on. */
         claim_extra(live)->deadline_ms = f->now_ms + (claim_length(live) ? claim_length(live) : claim_memory(live));
         lease_end(f->sh, live, LEASE_TAKEN, f->now_ms);
         outcome_schedule(f, live);
     }
 }
 
-/* Settles a release (C6) by a claim that was released through another proxy before: it was for the live lease. */
+/* C6: applies a release by a claim that another proxy had released before. The release was for the live lease. */
 static void apply_spent_elsewhere(struct outcome *f) {
     struct claim *live = its_own_live(f);
     atomic_store(&f->e->elsewhere, true);
@@ -396,8 +400,8 @@ static void apply_spent_elsewhere(struct outcome *f) {
         apply_spend(f, live);
 }
 
-/* Whether the refused release may have been for the live lease. Beside other proxies a release counts for a claim that
- * was released there before, and may be the holder's all the same (C6). */
+/* Whether the refused release may have been for the live lease. C6: the release's claim may have been released
+ * through another proxy before. Then this release may be the live lease's holder's. */
 static bool suspects_live(const struct outcome *f) {
     if (f->plan->right != RIGHT_SPENT)
         return f->plan->right == RIGHT_SUSPECT;
@@ -408,7 +412,7 @@ static void apply_suspected(struct outcome *f) {
     struct claim *live = suspects_live(f) ? its_own_live(f) : NULL;
     if (!live)
         return;
-    bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* one that extends is not */
+    bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* scripts count no SET XX that extends */
     struct key_stats *key_stats = key_stats_find(f->entry, live->workload);
     if (claim_suspect(live, counted ? f->result->suspects : live->suspects + 1u) && key_stats)
         aftermath_refused(key_stats);
@@ -424,7 +428,7 @@ static void apply_release(struct outcome *f) {
         restore(f);
         return;
     case LOCK_UNKNOWN:
-        if (f->claim) { /* kept for a repeat, and no longer renewed */
+        if (f->claim) { /* the claim is kept for a repeated release, and not renewed any more */
             f->claim->doubtful = true;
             f->claim->renewing = false;
             restore(f);
@@ -464,7 +468,6 @@ static void apply_release(struct outcome *f) {
     apply_spend(f, f->claim);
 }
 
-/* Settles commands that may free the lock besides what they are for. */
 void apply_freed(struct outcome *f) {
     struct claim *c = apply_touched(f);
     if (!c)
@@ -501,7 +504,7 @@ static void apply_change(struct outcome *f) {
         if (verb == LOCK_COUNT_UP)
             learn_lost_attempt(f);
         else
-            apply_spend(f, f->claim); /* a late release: somebody else's counter is there now */
+            apply_spend(f, f->claim); /* a late release: another session's counter is there now */
         break;
     case LOCK_HELD:
     case LOCK_FOREIGN:
@@ -529,9 +532,10 @@ static void apply_change(struct outcome *f) {
         if (verb == LOCK_COUNT_DOWN)
             apply_spend(f, f->claim);
         else if (verb == LOCK_COUNT_UP)
-            learn_loss(f); /* it counted, and is not above zero yet */
+            learn_loss(f); /* the count is not above zero, so nothing was acquired */
         break;
     case LOCK_ADOPTED:
+        /* C5: the SET XX is believed as a release is, so it is a crossing, too. */
         if (verb == LOCK_REWRITE && !f->claim)
             apply_crossing(f, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
         touched = apply_touched(f);
@@ -539,7 +543,7 @@ static void apply_change(struct outcome *f) {
             apply_done(f);
             learn_repeated(f);
         } else if (verb == LOCK_COUNT_UP)
-            learn_loss(f); /* it counted on what is not its own */
+            learn_loss(f); /* it counted on another session's lease */
         break;
     case LOCK_OPEN:
         if (verb == LOCK_COUNT_UP)

@@ -5,23 +5,23 @@
  *
  *      own session       ──> its own claims
  *      shared session    ──> its identity's claims: the value shown last, else the oldest
- *      none of these     ──> believed within one identity, unless the session lost its last attempt
+ *      neither           ──> believed within one identity, unless the session lost its last attempt
  *
- * Only what this process has seen is known here; what Redis says to the choice is learn.c's and apply.c's. Between
- * different client identities nothing is ever believed (S6): the scripts compare the guard record's owner.
+ * This file knows only what this process has seen. learn.c and apply.c handle what the script answers. S6: between
+ * different client identities nothing is ever believed. The scripts compare the guard record's owner.
  */
 #include "proxy/lock/outcome.h"
 
 enum {
-    MEMORY_LEASES = 2, /* claim-memory, unless the rule has its own */
+    MEMORY_LEASES = 2, /* the default of claim-memory, in leases */
     MEMORY_LEAST_MS = 1000,
     MEMORY_MOST_MS = 60000,
-    LONG_LEASES = 20, /* where connections tell workers apart */
+    LONG_LEASES = 20, /* how long a dedicated session's claim is kept after its lease, in leases */
     LONG_LEAST_MS = 60000,
     LONG_MOST_MS = 60 * 60 * 1000,
-    DEBT_SHARE = 4,    /* a lost attempt expects its release for a quarter of the lease */
-    FOLLOW_SHARE = 20, /* and its EXPIRE for a twentieth */
-    TWICE = 2          /* releases in a row over one session that say something */
+    DEBT_SHARE = 4,    /* D1: a lost attempt expects a release for this part of the lease */
+    FOLLOW_SHARE = 20, /* F2: an EXPIRE within this part of the lease follows a loss */
+    TWICE = 2          /* D2: how often a release follows another over one session */
 };
 
 inline bool client_shares(const struct lock_rule *rule, bool overlapped) {
@@ -53,15 +53,15 @@ int64_t claim_memory(const struct claim *c) {
 }
 
 /* When a claim whose lease has ended is forgotten. A late release without its claim would be believed. A dedicated
- * session's claim is therefore kept for long, since it takes no other worker's release. A client that has never
- * released under the rule (a throttle) is not expected to. */
+ * session's claim is therefore kept for long: it uses up no other worker's release. A client that has never released
+ * under the rule (a throttle) is not expected to release, and its claims are kept for a minute. */
 int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
     bool shared = claim_shared(c);
     if (c->peer->remote || (shared && c->peer->closed))
         return c->end_ms;
     if (c->extra && c->extra->deadline_ms)
         return c->extra->deadline_ms;
-    bool a_colleagues = c->self_lost && c->rule->owner != LOCK_OWNER_CONNECTION; /* it may be one's */
+    bool a_colleagues = c->self_lost && c->rule->owner != LOCK_OWNER_CONNECTION; /* the lease may be a colleague's */
     if (shared || a_colleagues)
         return c->end_ms + claim_memory(c);
     int64_t memory = LONG_LEAST_MS;
@@ -74,8 +74,8 @@ bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms
     bool ended = c->ended || (c->end_ms && now_ms >= c->end_ms);
     if (!ended || c->uses || c->asked)
         return false;
-    /* Nobody is left for the claim where a connection is its own worker's by the rule, or nobody asks whose a release
-     * is. */
+    /* The claim's session has closed, and no other session needs the claim. Under `owner connection` no other
+     * session may use it. Under `owner any` a release needs no claim. */
     bool left = c->peer->closed && (c->rule->owner == LOCK_OWNER_CONNECTION || c->rule->owner == LOCK_OWNER_ANY);
     return left || now_ms >= claim_deadline(sh, c);
 }
@@ -117,7 +117,7 @@ static bool usable(const struct shard *sh, const struct claim *c, int64_t now_ms
 
 /* ---- whose claims a command may mean ------------------------------------------------------------- */
 
-/* A command on its way: who sends it, and what is known of that. */
+/* A command that is being planned: the session that sends it, and what is known of that session. */
 struct speaker {
     struct shard *sh;
     struct entry *en;
@@ -126,20 +126,21 @@ struct speaker {
     struct key_stats *key_stats;
     struct contender *contender;
     bool shared, loser, released;
-    bool recognised; /* K: its claims are also the one that it is recognised for */
+    bool recognised; /* K: the claim that the session is recognised for counts as its own */
     int64_t now_ms;
 };
 
 enum whose { OWN, THE_CLIENTS, OF_CLOSED };
 
-/* Whether the claim's lease made way before its end, where other proxies serve the workload, too: it was released
- * there, perhaps before its sessions were known to share. */
+/* C6: whether the claim's lease was released through another proxy, perhaps before the workload was known to be
+ * pooled. The lease made way before its end, and another proxy serves the workload, too. */
 static bool spent_elsewhere(const struct claim *c, const struct speaker *s) {
     return c->ended && c->cut_short && s->workload && s->workload->elsewhere;
 }
 
-/* Whether a claim on a queue's head counts for a session that is recognised there (K1). Of its own it has but a seat
- * that stands for nothing yet (list.lua): it speaks by the claim of the session that pushed the node. */
+/* K1: whether a claim on a list lock's head counts for a session that is recognised for the head's lease. The
+ * session's own claim stands for nothing yet (list.lua), if the session that pushed the node has a claim: that claim
+ * counts instead. */
 static bool counts_at_head(const struct claim *c, const struct speaker *s) {
     if (!s->recognised || !c->queue || c->peer != s->self || c->fence != s->contender->recognised)
         return true;
@@ -152,6 +153,7 @@ static bool counts_at_head(const struct claim *c, const struct speaker *s) {
 static bool is_of(enum whose whose, const struct claim *c, const struct speaker *s) {
     bool same = c->peer->client == s->self->client;
     switch (whose) {
+    /* C4: a taken claim waits for its session's own release, which follows neither a loss nor another release. */
     case OWN:
         return (c->peer == s->self || (s->recognised && recognised_for(s->contender, c))) && counts_at_head(c, s) &&
                !(c->taken && (s->loser || s->released));
@@ -163,10 +165,10 @@ static bool is_of(enum whose whose, const struct claim *c, const struct speaker 
     return false;
 }
 
-/* What there is to choose from. */
+/* The claims that a command may use. */
 struct offer {
     unsigned count;
-    bool differ; /* their values do */
+    bool differ; /* their values differ */
     struct claim *oldest, *oldest_live, *shown_last, *newest_unended;
 };
 
@@ -198,15 +200,14 @@ static struct offer offers_for(const struct speaker *s) {
     if (o.count || s->shared || s->loser)
         return o;
     o = offers_of(s, OF_CLOSED);
-    if (o.oldest_live) { /* and no other, whatever was shown */
+    if (o.oldest_live) { /* C1: the live claim comes first, whatever value the session was shown */
         o.oldest = o.oldest_live;
         o.differ = false;
     }
     return o;
 }
 
-/* Finds the session's own claim whose release got lost on the way: a repeated release may mean it, if it means
- * anything. */
+/* Finds the session's own claim to whose release the answer got lost. A repeated release may be for this claim. */
 static struct claim *doubtful_claim(const struct speaker *s) {
     for (struct claim *c = entry_claims(s->en); c; c = c->next)
         if (c->doubtful && !c->reserved && c->peer == s->self && !claim_is_over(s->sh, c, s->now_ms))
@@ -214,7 +215,7 @@ static struct claim *doubtful_claim(const struct speaker *s) {
     return NULL;
 }
 
-/* Whether a release of the identity's is on its way, which may be the one of the lease that is live. */
+/* C4: whether another release of the client is on its way. It may be the live lease's. */
 static bool release_under_way(const struct speaker *s) {
     for (const struct claim *c = entry_claims(s->en); c; c = c->next)
         if (c->reserved && c->peer->client == s->self->client)
@@ -230,15 +231,15 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
     plan->uses = true;
     c->uses++;
     if (c->peer->remote)
-        plan->right = RIGHT_BELIEVE; /* its token is another proxy's, and the script looks at its owner */
+        plan->right = RIGHT_BELIEVE; /* another proxy made the token, so that the script compares the owner */
     else
         plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);
     if (lock_verb_is(plan->verb, VERB_SPENDS) && !plan->queued)
         c->reserved = true;
 }
 
-/* Plans a command by the claim that its session is recognised for (K). If another proxy gave that lease, the script has
- * to find its fence. */
+/* K: plans a command by the claim that its session is recognised for. If another proxy gave that lease, the script
+ * finds the lease by its fence. */
 static void plan_recognised(const struct speaker *s, struct lock_plan *plan, const struct claim *c) {
     if (!c || !c->peer->remote || !s->recognised || !recognised_for(s->contender, c))
         return;
@@ -267,30 +268,31 @@ void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, st
 
 /* ---- C, D: releases ------------------------------------------------------------------------------- */
 
-/* D1: counts the release, and returns whether a lost attempt uses it up. G1: a queued release counts from EXEC on.
- */
+/* D1: counts the release, and returns whether it is a release that a lost attempt expects. G1: a queued release
+ * counts from EXEC on. */
 static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     struct workload *f = s->workload;
     struct key_stats *c = s->key_stats;
-    if (!f || !c || plan->queued ||
-        plan->verb == LOCK_COUNT_DOWN) /* a holder counts down as often as it has counted up */
+    if (!f || !c || plan->queued || plan->verb == LOCK_COUNT_DOWN) /* a counter's holder counts down as often as up */
         return false;
     if (s->released && session_stats_find(s->self, f) && f->twice < UINT8_MAX) {
-        f->twice++; /* two in a row over one session: they are not one worker's, or of one that releases twice */
+        f->twice++; /* D2: two releases in a row come from two workers, or from a worker that releases twice */
         plan->twice = true;
     }
     workload_count(f, c, TALLY_RELEASED);
     plan->counted = true;
+    /* D2: releases follow each other over one session, and losers release: the workload is pooled. */
     if (f->twice >= TWICE && plan->rule->owner == LOCK_OWNER_AUTO && !f->pooled && workload_surplus(f, c))
         workload_pool(s->sh, f, &plan->key, s->now_ms);
+    /* D1: a lost attempt expects a release, and this release is the expected one. */
     if (!s->shared || !c->debts.count)
         return false;
     (void)losses_take(&c->debts);
     return true;
 }
 
-/* Notes that a session has released since its last attempt. Its next command is no holder's, unless the session has
- * another claim. */
+/* Notes that the session has released since its last attempt. Its next command is not a holder's, unless the session
+ * has another claim. */
 static void note_release(const struct speaker *s, struct lock_plan *plan) {
     struct contender *w = s->contender;
     if (plan->queued || !(w || s->key_stats))
@@ -312,24 +314,24 @@ static bool has_claim(const struct speaker *s) {
     return c != NULL;
 }
 
-/* Whether a DECR is a session's second in a row and it holds nothing: one worker takes back what it has counted, and no
- * more, so that this one is another worker's. */
+/* D2: whether this DECR is the session's second in a row, while the session holds nothing. One worker takes back what
+ * it has counted, and no more. So this DECR is another worker's. */
 static bool counts_down_again(const struct speaker *s, const struct lock_plan *plan) {
     return plan->verb == LOCK_COUNT_DOWN && plan->rule->owner == LOCK_OWNER_AUTO &&
            plan->rule->mode == LOCK_MODE_ENFORCE && !plan->queued && !s->shared && s->released && s->workload &&
            !has_claim(s) && !workload_owns(s->workload, s->self);
 }
 
-/* Whether the session was shown, since its attempt was lost, another value than it had tried to write. Code that reads
- * before it releases compares: a loser's would send no release now, and so this is a colleague's. */
+/* C4: whether the session was shown another value than it tried to write, since its attempt was lost. Code that reads
+ * before it releases compares. A loser with this code sends no release, so the release is a colleague's. */
 static bool was_shown_another(const struct speaker *s) {
     const struct contender *w = s->contender;
     return w->shown_since && w->seen_known && w->tried &&
            hash_bytes(&s->sh->engine->value_seed, w->seen, w->seen_len) != w->tried;
 }
 
-/* Decides (C4) about a release over a loser that has no claim. Where the workload, or the holder's session, is known,
- * what is known decides: a connection that is one worker's carries no colleague's release. */
+/* C4: decides about a release over a loser that has no claim. If the workload or the holder's session is known, that
+ * knowledge decides. A dedicated connection carries no colleague's release. */
 static enum loser_release losers_release(const struct speaker *s, const struct lock_plan *plan, const struct offer *o) {
     const struct lock_rule *rule = plan->rule;
     struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
@@ -342,7 +344,7 @@ static enum loser_release losers_release(const struct speaker *s, const struct l
     return aftermath_release(s->workload, s->key_stats, s->contender, live, plan->patient, elsewhere, s->now_ms);
 }
 
-/* Whether the session's last release was its last command on the key, and just now: some workers release twice. */
+/* C4: whether the session's last command on the key was a release, a moment ago. Some workers release twice. */
 static bool releases_twice(const struct speaker *s) {
     return s->released && s->workload && session_stats_find(s->self, s->workload) &&
            s->now_ms - s->contender->sent_ms <= aftermath_soon_ms(s->self);
@@ -355,10 +357,10 @@ bool attribute_made_way(const struct claim *c, int64_t now_ms) {
     return c->ended ? c->cut_short : claim_is_live(c, now_ms) && (!c->end_ms || c->end_ms > now_ms + SLACK_MS);
 }
 
-/* Whether a loser's release comes while no lease of the client is live. A holder's release follows its grant, and this
- * process has seen all of its own grants. So the release is for another proxy's lease, or no holder's. In Redis it may
- * meet an acquisition that was on its way: believed, it would end that lease. A lease whose renewal is under way may be
- * live. */
+/* C4: whether a loser's release comes while no lease of the client is live. A holder's release follows its grant, and
+ * this process has seen all of its own grants. So the release is for another proxy's lease, or the loser's own. In
+ * Redis the release may meet an acquisition that was on its way. A believed release would end that lease. A lease
+ * whose renewal is under way may be live. */
 static bool nobody_holds(const struct speaker *s, const struct lock_plan *plan) {
     if (!s->loser || s->shared || plan->queued || atomic_load(&s->sh->engine->elsewhere))
         return false;
@@ -384,14 +386,17 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     note_release(s, plan);
     if (used_up)
         return;
+    /* C2: if the values differ, the release is for the claim whose value was shown last. Otherwise it is for the
+     * oldest claim. */
     struct claim *c = o.differ && o.shown_last ? o.shown_last : o.oldest;
     if (!c)
         c = doubtful_claim(s);
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
     plan_recognised(s, plan, c);
-    /* The lease to release is a colleague's that was given at another proxy, if the chosen one has made way there. If
-     * that one is over, that other proxy is told that its lease's release may have been this one (C3). */
+    /* C6: if another proxy has released the chosen lease, the release is for a colleague's lease that another
+     * proxy gave. C3: if the chosen lease has ended, the script notes in the guard record until when this claim's
+     * release was expected. The proxy of the live lease reads that. */
     if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms)) {
         plan->right = RIGHT_ADOPT;
     } else if (c && s->shared && !c->peer->remote && plan->verb == LOCK_RELEASE) {
@@ -400,7 +405,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     }
     if (c || strict || release_under_way(s))
         return;
-    /* A release is a colleague's where connections are shared, for a lease that another proxy gave. */
+    /* C4: over a pooled session the release is a colleague's, for a lease that another proxy gave. */
     bool refused = s->loser && said == LOSER_REFUSED;
     enum lock_right believed = twice ? RIGHT_CLAIM : nobody_holds(s, plan) ? RIGHT_ADOPT : RIGHT_BELIEVE;
     plan->right = s->shared ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : believed;
@@ -408,8 +413,9 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */
 
-/* Whether the command follows a loss, of this session or of one that it may share with. That counts when the loss's
- * time is over, as where nothing has followed. */
+/* F2: whether the command follows a loss over its own session, or over a session that it is pooled with. Marks the
+ * loss as followed. The workload counts the mark when the loss's time is over, together with losses that no EXPIRE
+ * followed. */
 static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) {
     struct key_stats *c = s->key_stats;
     for (unsigned i = 0; c && i < c->recent.count; i++) {
@@ -423,8 +429,9 @@ static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) 
     return false;
 }
 
-/* Whether the session is a loser, and what it sends is a loser's: a connection that may be pooled carries a holder's
- * command later than right behind a colleague's lost attempt. */
+/* F1: whether the session is a loser and the command is a loser's. If the lease's session is dedicated, every command
+ * of a loser is. A connection that may be pooled carries a holder's command, too, but not at once behind the lost
+ * attempt. */
 static bool behind_a_loss(const struct speaker *s, const struct lock_plan *plan) {
     if (!s->loser || !s->workload || !plan->rule || plan->rule->owner != LOCK_OWNER_AUTO)
         return s->loser;
@@ -433,7 +440,7 @@ static bool behind_a_loss(const struct speaker *s, const struct lock_plan *plan)
            s->now_ms - s->contender->sent_ms <= aftermath_at_once_ms(s->self);
 }
 
-/* Whether the session is recognised for the live lease (K): a worker that polls for its own lock, and extends it. */
+/* K: whether the session is recognised for the live lease. Its worker asks again for its own lock, and extends it. */
 static bool holds_recognised(const struct speaker *s) {
     const struct claim *c = s->recognised ? claim_live(s->en, s->self->client, s->now_ms) : NULL;
     return c && recognised_for(s->contender, c);
@@ -448,6 +455,9 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
         plan_claim(s->sh, plan, c);
         return;
     }
+    /* F1: a session that has no claim on the key may make the live lease longer, and not shorter. A loser's
+     * command replaces at most an expiry that the proxy gave. So does a command of a session with a claim on an
+     * older lease. */
     bool stranger = o.count || behind_a_loss(s, plan);
     plan->right = refused ? RIGHT_LEASED : s->shared ? RIGHT_BELIEVE : stranger ? RIGHT_LEASED : RIGHT_LATER;
     if (refused || !c)
@@ -465,7 +475,7 @@ struct claim *attribute_makes_way(const struct entry *en, const struct peer *sel
     struct claim *c = claim_live(en, self->client, now_ms);
     if (!c || !c->workload || c->uses || c->queue || c->observed || !claim_suspicious(c, suspects))
         return NULL;
-    if (suspects > c->suspects) /* what was lost before this news says nothing */
+    if (suspects > c->suspects) /* a release was refused since: earlier losses prove nothing */
         return NULL;
     const struct contender *w = contender_find(en, self);
     bool mistaken = w && w->lost && w->lost_fence == c->fence && !workload_owns(c->workload, c->peer) &&
@@ -473,8 +483,8 @@ struct claim *attribute_makes_way(const struct entry *en, const struct peer *sel
     return mistaken ? c : NULL;
 }
 
-/* Plans B where no attempt can be carried out anew, in a transaction or of a counter: what will have to make way does
- * so from the start. */
+/* B2: plans an attempt that the proxy cannot carry out anew, in a transaction or of a counter. A lease that has to
+ * make way does so from the start. Exception: a lease that another proxy gave stays. */
 static bool plan_instead(const struct speaker *s, struct lock_plan *plan) {
     bool once = plan->queued || plan->verb == LOCK_COUNT_UP;
     struct claim *c =
@@ -489,14 +499,15 @@ static bool plan_instead(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- all others ------------------------------------------------------------------------------------- */
 
-/* Whether a command may be meant to acquire: taken for the holder's, it would tell two that they hold the lock. */
+/* Whether a command may be meant to acquire. If it counted as the holder's, two workers would be told that they hold
+ * the lock. */
 static bool may_acquire(enum lock_verb verb) {
     return lock_verb_is(verb, VERB_CLAIMS);
 }
 
-/* Plans a command that changes a lease. It may use any claim whose lease is live, and only the newest can be. Where the
- * rule does not say that whatever a client holds is all its workers', an attempt over a shared connection is none of
- * the holder's. */
+/* Plans a command that changes a lease. The command uses the newest claim, since only the newest lease can be live.
+ * Over a pooled session, a command that may acquire uses no other session's claim, unless the rule says
+ * `owner client`. */
 static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     if (plan->verb == LOCK_COUNT_UP && plan_instead(s, plan))
         return;
@@ -514,7 +525,7 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     plan_recognised(s, plan, c);
     if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !shared))
         return;
-    if (plan->verb == LOCK_REWRITE) /* SET XX is how some release, and others extend */
+    if (plan->verb == LOCK_REWRITE) /* C5: some workers release by SET XX, others extend */
         plan->right = behind_a_loss(s, plan) && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
     else if (shared || (!s->loser && !may_acquire(plan->verb)))
         plan->right = RIGHT_ADOPT;
@@ -527,8 +538,8 @@ static bool same_value(const struct contender *a, const struct contender *b) {
            (a->seen_len == 0 || memcmp(a->seen, b->seen, a->seen_len) == 0);
 }
 
-/* Whether what another session was shown counts for this one: workers that share connections read over one and swap
- * over another. */
+/* Whether what one session was shown counts for another session. Workers that share connections read over one
+ * connection and swap over another. */
 static bool reading_counts(const struct contender *w, const struct peer *self, const struct workload *f,
                            const struct lock_rule *rule) {
     if (w->wrote || !(w->seen_known || w->read_fence))
@@ -537,14 +548,14 @@ static bool reading_counts(const struct contender *w, const struct peer *self, c
            (w->peer->client == self->client && workload_shares(f, self, rule) && workload_shares(f, w->peer, rule));
 }
 
-/* Whether the one reading is newer, of two that both say of which lease the value was, or neither. */
+/* Whether reading `a` is newer than `b`. Either both say which lease the value was of, or neither does. */
 static bool reading_newer(const struct contender *a, const struct contender *b) {
     return a->read_fence != b->read_fence ? a->read_fence > b->read_fence : a->read_at > b->read_at;
 }
 
-/* Finds the reading that says most of what is there now: of leases the latest one, of values that nobody said were a
- * lease's the one that was answered last, and of these two again the one that was answered last. Only where such a
- * value is the lease's, it says no more than the lease does. */
+/* Finds the reading that says most about the key's value now. The candidates are the newest reading that names a
+ * lease, and the newest one that names none. The later of both counts. Exception: if both show the same value, the
+ * reading that names the lease counts. */
 static const struct contender *newest_reading(const struct entry *en, const struct peer *self, const struct workload *f,
                                               const struct lock_rule *rule, const struct contender *own) {
     const struct contender *lease = NULL, *value = NULL;
@@ -571,9 +582,9 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
     return false;
 }
 
-/* Plans a command on a lock that was acquired under audit. Redis has no guard record of it, so that a script would let
- * anybody touch it who has seen its value. This process knows who acquired it: for the owner, `seen` is what it wrote;
- * for others there is no right by seeing. */
+/* Plans a command on a lock that was acquired under audit. Redis has no guard record of it. The script would let
+ * every session that has seen the value touch the lock. This process knows which session acquired it. For the owner,
+ * `seen` is the value that the owner wrote. Other sessions get no right by what they have seen. */
 static void plan_enrolment(const struct entry *en, const struct lock_client *client, int64_t now_ms,
                            struct lock_plan *plan) {
     struct claim *live = NULL;
@@ -585,7 +596,7 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
     plan->seen_known = false;
     plan->seen_len = 0;
     if (live->token != plan->claim) {
-        if (live->peer->client != client) /* the guard record may be an earlier lease's, of the caller's client */
+        if (live->peer->client != client) /* the guard record may be that of an earlier lease of the caller's client */
             plan->right = RIGHT_CLAIM;
         return;
     }
@@ -596,8 +607,9 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
     plan->right = RIGHT_ENROL;
 }
 
-/* Plans a script of the application's, by the lease that it may be meant to release. Where connections are shared it
- * may be any colleague's, and is not looked at: that release would be expected no more. */
+/* Plans a script of the application's, by the lease that it may be meant to release. Over a pooled session the script
+ * may release any worker's lease. There no claim is marked: the proxy would not expect the claim's own release any
+ * more. */
 static void plan_script(const struct speaker *s, struct lock_plan *plan) {
     if (s->shared)
         return;
@@ -610,7 +622,7 @@ static void plan_script(const struct speaker *s, struct lock_plan *plan) {
 
 /* ---- the whole ------------------------------------------------------------------------------------- */
 
-/* Forgets losses too long ago, of which nothing more is expected. */
+/* Forgets losses after which no release and no EXPIRE is expected any more. */
 static void tidy(const struct speaker *s) {
     struct key_stats *c = s->key_stats;
     if (!c)
@@ -622,9 +634,9 @@ static void tidy(const struct speaker *s) {
     aftermath_tidy(s->workload, c, s->now_ms - lease_ms / FOLLOW_SHARE, s->now_ms);
 }
 
-/* Plans an attempt to acquire. HSETNX sets another field of a lock that its session holds. A session of a pool may hold
- * what a colleague has long released over another proxy, so that an attempt says nothing of that claim, and uses
- * none. */
+/* Plans an attempt to acquire. HSETNX may set another field of a lock that its session holds, so the script gets that
+ * lease's token. The attempt does not use the claim: a colleague may have released the lease through another proxy,
+ * and the attempt says nothing about that. */
 static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
     if (plan_instead(s, plan))
         return;
@@ -640,7 +652,8 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     s.key_stats = key_stats_find(en, s.workload);
     s.contender = en ? contender_find(en, self) : NULL;
     s.loser = s.contender && (s.contender->lost || recognised_no_more(en, s.contender));
-    /* GETSET of another value is how a rival takes over, by what it has read; of the same one engine_says knows. */
+    /* With another value, GETSET is how a rival takes over the lease that it has read. With the lease's own
+     * value, engine_says decides. */
     s.recognised = s.contender && s.contender->recognised && plan->verb != LOCK_SWAP;
     s.released = s.contender && s.contender->released;
     tidy(&s);
@@ -676,16 +689,16 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     data_attribute(en, self, now_ms, plan);
 }
 
-/* Finds the claim in the usual case: the key has one, which is the session's own, and so what every rule offers. */
+/* Finds the claim in the usual case. The key has one claim, which is the session's own, and every rule chooses it. */
 static inline struct claim *only_claim(const struct shard *sh, const struct entry *en, const struct peer *self,
                                        int64_t now_ms) {
     struct claim *c = en->claims;
     return c && !c->next && c->peer == self && usable(sh, c, now_ms) ? c : NULL;
 }
 
-/* Does what choose would do in the two usual cases, which earns 7 % of the bound on acquire and release: an attempt to
- * acquire a lock of which nothing is known, and the release of the only claim, which is the session's own, where nobody
- * lost or was shown anything. */
+/* Does what choose would do in the two usual cases, which earns 7 % of the bound on acquire and release. First: an
+ * attempt to acquire a lock of which nothing is known. Second: a release by the key's only claim, which is the
+ * session's own. No session has lost an attempt there or was shown the value. */
 static inline bool usual(struct shard *sh, struct entry *en, const struct peer *self, int64_t now_ms,
                          struct lock_plan *plan) {
     plan->right = RIGHT_CLAIM;

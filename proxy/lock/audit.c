@@ -1,21 +1,21 @@
 /*
- * Audit: from what a command did to what its script would have said. Knows no commands, only verbs and effects.
+ * Audit: infers from what a command did what its script would have said. Knows no commands, only verbs and effects.
  *
- *      sight ──> attribute ──> infer (outcome, fence) ──> learn, settle ──> what happened all the same
+ *      sight ──> attribute ──> infer (outcome, fence) ──> learn, apply ──> what Redis has done all the same
  *
- * A lease's fence is a number of the engine's own here, greater than all before it on the key; Redis knows none.
+ * Redis gives no fences under audit. The engine gives each lease a number, greater than all earlier ones on the key.
  */
 #include "proxy/lock/audit.h"
 #include "proxy/lock/outcome.h"
 
-/* One engine_observe under way. */
+/* One call of engine_observe. */
 struct audit {
     struct outcome *f;
     const struct lock_sight *sight;
-    struct lock_result *result; /* what its script would have said, as far as it is inferred */
-    struct claim *live;         /* believed live when Redis ran the command; NULL: none is known of */
-    bool mine;                  /* it is the claim by which the command speaks */
-    bool late;                  /* that claim's lease was certainly over */
+    struct lock_result *result; /* what the script would have said, as far as it is inferred */
+    struct claim *live;         /* the claim believed live when Redis ran the command; NULL: none is known */
+    bool mine;                  /* the live claim counts for the command's session */
+    bool late;                  /* the lease of the command's claim was certainly over */
 };
 
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key) {
@@ -29,8 +29,8 @@ uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struc
 
 /* ---- what is believed ------------------------------------------------------------------------ */
 
-/* The lease that was live when Redis ran the command. One that became known while the command was on its way may have
- * come after it: it says nothing. */
+/* The claim whose lease was live when Redis ran the command; NULL: none is known. A lease that became known while the
+ * command was on its way may have come after the command. It says nothing. */
 static struct claim *believed(const struct audit *a) {
     const struct entry *en = a->f->entry;
     if (!en || !en->live_fence)
@@ -44,14 +44,14 @@ static struct claim *believed(const struct audit *a) {
     return NULL;
 }
 
-/* Whether the lease is certainly over: by our own clock the end is never early, as it is counted from when the reply
- * was read. */
+/* Whether the lease of the command's claim is certainly over. The end that this process knows is never too early,
+ * since it is counted from when the reply was read. */
 static bool certainly_over(const struct audit *a) {
     const struct claim *c = a->f->claim;
     return c && c->fence && c->end_ms && c->end_ms < a->sight->begun_ms;
 }
 
-/* Whether this session has asked for the lock and not got it, although nobody is known to hold it. */
+/* Whether the session has lost its last attempt on the lock. No holder is known. */
 static bool lost_before(const struct audit *a) {
     const struct outcome *f = a->f;
     const struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
@@ -70,7 +70,7 @@ static uint64_t next_fence(const struct audit *a) {
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 
-/* Its script would have said this; returns the outcome. */
+/* Applies what the script would have said. Returns the outcome. */
 static enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outcome, uint64_t fence) {
     struct lock_result *r = a->result;
     r->outcome = outcome;
@@ -101,8 +101,8 @@ static enum lock_outcome grant_over(struct audit *a) {
     return outcome;
 }
 
-/* Somebody else's lease, or a lock of which only that is known: it would have been refused, and has happened, so that
- * the lease is over. `takes`: the caller has it now. */
+/* Judges a command on another session's lease, or on a foreign lock. Enforcing would have refused it, but Redis has
+ * carried it out, so the lease has ended. `takes`: the caller has the lock now. */
 static enum lock_outcome audit_refuse(struct audit *a, bool takes) {
     uint64_t fence = a->live ? a->live->fence : 0;
     enum lock_outcome outcome = audit_conclude(a, a->live ? LOCK_HELD : LOCK_FOREIGN, fence);
@@ -112,9 +112,9 @@ static enum lock_outcome audit_refuse(struct audit *a, bool takes) {
     return outcome;
 }
 
-/* Forgets the lease that was written over the lock that this command was for, since the key is gone by this command. A
- * lease that became known while it was on its way came before it, or nobody knows: not so one that needed the key to be
- * free. */
+/* The command has removed the key. Ends the lease that was written over the command's own lock. A lease that became
+ * known while the command was on its way is taken for an earlier one. Exception: a lease that needed the key to be
+ * free came after the command. */
 static void forget_overwriter(struct audit *a) {
     const struct entry *en = a->f->entry;
     for (struct claim *c = entry_claims(en); c; c = c->next)
@@ -124,7 +124,7 @@ static void forget_overwriter(struct audit *a) {
         }
 }
 
-/* Judges what removed the lock: RELEASE, CLOBBER, a counter back at zero, an expiry in the past. */
+/* Judges a command that has removed the lock: RELEASE, CLOBBER, a counter back at zero, an expiry in the past. */
 static enum lock_outcome removed(struct audit *a) {
     if (a->mine)
         return audit_conclude(a, LOCK_RELEASED, a->live->fence);
@@ -138,7 +138,7 @@ static enum lock_outcome removed(struct audit *a) {
     return audit_conclude(a, LOCK_OPEN, 0);
 }
 
-/* Judges what changed the lock and left it where it is. */
+/* Judges a command that has changed the lock and left it there. */
 static enum lock_outcome changed(struct audit *a) {
     if (a->mine) {
         learn_wrote(a->f);
@@ -147,7 +147,7 @@ static enum lock_outcome changed(struct audit *a) {
     bool acquires = a->sight->verb == LOCK_REPLACE, writes = acquires || a->sight->verb == LOCK_REWRITE;
     if (a->live && writes)
         return audit_refuse(a, true);
-    if (a->live) { /* its expiry is another one now */
+    if (a->live) { /* the lease has another expiry now */
         struct claim *live = a->live;
         audit_conclude(a, LOCK_HELD, live->fence);
         lease_set(a->f->sh, live, a->result->pttl_ms, false, a->sight->begun_ms, a->f->now_ms);
@@ -163,7 +163,8 @@ static enum lock_outcome changed(struct audit *a) {
     return audit_conclude(a, LOCK_OPEN, 0);
 }
 
-/* Judges a GETSET, which swaps what its sender last read; otherwise the present value would have been the answer. */
+/* Judges a GETSET. Enforcing lets it swap only the value that its session last read, and else answers the present
+ * value. */
 static enum lock_outcome swapped(struct audit *a) {
     const struct lock_sight *s = a->sight;
     const struct lock_plan *plan = a->f->plan;
@@ -183,11 +184,11 @@ static enum lock_outcome swapped(struct audit *a) {
         return audit_refuse(a, true);
     struct claim *live = a->live;
     audit_conclude(a, LOCK_HELD, live->fence);
-    live->valued = false; /* its lease goes on with another value */
+    live->valued = false; /* the live lease goes on with another value */
     return LOCK_HELD;
 }
 
-/* Judges what was written without a word of a lock: data, unless somebody's lease is there. */
+/* Judges a command that writes data. It is refused if another session's lease is live. */
 static enum lock_outcome passed(struct audit *a) {
     if (a->mine) {
         learn_wrote(a->f);
@@ -199,7 +200,7 @@ static enum lock_outcome passed(struct audit *a) {
         return audit_refuse(a, false);
     struct claim *live = a->live;
     audit_conclude(a, LOCK_HELD, live->fence);
-    live->valued = false; /* its lease goes on with another value */
+    live->valued = false; /* the live lease goes on with another value */
     return LOCK_HELD;
 }
 
@@ -213,14 +214,15 @@ static enum lock_outcome counted(struct audit *a) {
         return live || a->f->claim ? removed(a) : audit_conclude(a, LOCK_FREE, 0);
     if (!live)
         return audit_conclude(a, LOCK_OPEN, 0);
-    if (a->mine) /* the losers' part may still be there */
+    if (a->mine) /* what losers have counted may still be there */
         return audit_conclude(a, !up && s->count <= live->others ? LOCK_RELEASED : LOCK_DONE, live->fence);
     int64_t others = live->others + (up ? s->by : -s->by);
     live->others = (uint16_t)(others < 0 ? 0 : others > UINT16_MAX ? UINT16_MAX : others);
     return audit_conclude(a, LOCK_COUNTED, live->fence);
 }
 
-/* Notes that a script may have released, extended or taken a lease, which is not expected to end, or to be released. */
+/* Notes that a script may have released, extended or taken the leases. Their ends and releases are not expected any
+ * more. */
 static enum lock_outcome scripted(struct audit *a) {
     struct entry *en = a->f->entry;
     if (a->f->claim)
@@ -272,7 +274,7 @@ static enum lock_outcome done(struct audit *a) {
     case LOCK_QUEUE_PUSH:
     case LOCK_QUEUE_READ:
     case LOCK_QUEUE_REMOVE:
-    case LOCK_QUEUE_SET: /* rules in audit know no list locks */
+    case LOCK_QUEUE_SET: /* rules in audit cover no list locks */
     case LOCK_INSPECT:
     case LOCK_OPERATOR:
         break;
@@ -317,7 +319,7 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight 
     if (plan.rule)
         plan.workload = workload_number(f.peer, plan.rule, plan.pattern);
     struct workload *workload = plan.rule ? workload_of(f.sh, f.peer, plan.workload) : NULL;
-    if (workload) /* the rule may have been enforced when the workload was met last */
+    if (workload) /* the rule may have been enforced when the workload was used last */
         workload->audited = true;
     f.audit = true;
     f.refusal = sight->refusal;

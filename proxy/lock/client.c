@@ -1,6 +1,6 @@
 /*
- * Client identities, counted while anything refers to them, and the names of libraries that multiplex.
- * Knows no locks.
+ * Client identities, and the names of libraries that multiplex. An identity is kept while a session or a peer refers to
+ * it. Knows no locks.
  */
 #include <strings.h>
 
@@ -9,18 +9,18 @@
 
 /* ---- libraries ------------------------------------------------------------------------------- */
 
-/* Libraries that send the commands of several workers over one connection, by what CLIENT SETINFO lib-name says, up to
- * an opening bracket (libraries built on others name themselves in brackets). Not here: those with one connection a
- * worker, and pools (Jedis, redis-py, go-redis, ...), where one worker may always have the same connection: what they
- * do tells. */
+/* Libraries that send the commands of several workers over one connection, by their lib-name in CLIENT SETINFO. Only
+ * the name before an opening bracket counts: a library built on another one names itself in brackets. Libraries with
+ * one connection for each worker do not stand here. Nor do pools (Jedis, redis-py, go-redis, ...), where one worker
+ * may always get the same connection: the proxy learns from what they do. */
 static const char *const MULTIPLEXING_LIBRARIES[] = {
     "lettuce",     /* Java: one connection for all threads */
     "vertx-redis", /* Java: event loops */
     "se.redis",    /* .NET, StackExchange.Redis: one multiplexed connection */
-    "nredisstack", /* .NET, on top of it */
-    "ioredis",     /* Node.js: one connection for all that is under way */
-    "iovalkey",    /* Node.js, its fork */
-    "node-redis",  /* Node.js, likewise */
+    "nredisstack", /* .NET, on top of StackExchange.Redis */
+    "ioredis",     /* Node.js: one connection for all commands in flight */
+    "iovalkey",    /* Node.js, a fork of ioredis */
+    "node-redis",  /* Node.js: one connection for all commands in flight, too */
     "valkey-go",   /* Go: multiplexed */
     "rueidis",     /* Go: multiplexed */
     "redis-rs",    /* Rust: MultiplexedConnection, ConnectionManager */
@@ -109,7 +109,7 @@ bool client_orphan(struct client_table *t, struct peer *p) {
 
 void client_orphan_freed(struct client_table *t, struct peer *p) {
     if (!p->closed)
-        return; /* it has never been one */
+        return; /* an open session's peer has never been an orphan */
     pthread_mutex_lock(&t->mutex);
     list_remove(&p->orphan);
     pthread_mutex_unlock(&t->mutex);

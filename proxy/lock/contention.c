@@ -1,6 +1,7 @@
 /*
- * Which locks are fought over: attempts lost by key and minute, for people who look. A small table a shard, of sets of
- * four: a key that finds its set full takes the place of the calmest in it, so the busy ones stay. Decides nothing.
+ * Which locks are contended: lost attempts by key and minute, for operators. Each shard has a small table of sets of
+ * four. If a key finds its set full, it replaces the least contended key of the set, so that contended keys stay.
+ * Decides nothing.
  */
 #include "proxy/lock/state.h"
 
@@ -12,7 +13,7 @@ static int64_t minute_of(int64_t now_ms) {
     return now_ms / 60000;
 }
 
-/* Bytes of its name that are there. */
+/* How many bytes of the key's name are kept. */
 static size_t kept(const struct contention *c) {
     return c->len < CONTENTION_KEY_MAX ? c->len : CONTENTION_KEY_MAX;
 }
@@ -24,7 +25,7 @@ static uint64_t total(const struct contention *c) {
     return sum;
 }
 
-/* Moves the minutes on: lost[0] is the present one. */
+/* Moves the counts on, so that lost[0] counts the present minute. */
 static void age(struct contention *c, int64_t minute) {
     int64_t passed = minute - c->minute;
     if (passed <= 0)
@@ -57,7 +58,7 @@ void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash
     place->lost[0] = 1;
 }
 
-/* Sessions whose last attempt to acquire was lost against the lease that is live. */
+/* Counts the sessions whose last attempt to acquire was lost against the live lease. */
 static uint32_t waiters(struct shard *sh, const struct contention *c) {
     struct lock_key key = {.db = c->db, .name = c->name, .len = c->len};
     const struct entry *en = kept(c) == c->len ? entry_find(sh, &key, c->hash) : NULL;
@@ -86,8 +87,8 @@ void engine_each_contention(struct lock_engine *e, int64_t now_ms,
     }
 }
 
-/* Puts a lock in its place among those with most attempts lost; `count` of `max` are there. Returns how many are now.
- */
+/* Puts a lock into the list of the locks with most lost attempts, which has `count` of at most `max` entries. Returns
+ * how many it has now. */
 static size_t rank(struct lock_fight *out, size_t count, size_t max, const struct contention *c) {
     uint64_t lost = total(c);
     size_t at = count;

@@ -1,8 +1,8 @@
 /*
- * Commands on lock keys: what is chosen before the script runs, and what is learnt from its envelope.
+ * Commands on lock keys: what is chosen before the script runs, and what is learnt from the script's answer.
  *
  *      engine_begin   entry, session's peer ──> attribute ──> plan
- *      engine_finish  envelope ──> learn (which lease is live, which are gone) ──> the verb's consequences
+ *      engine_finish  answer ──> learn (which lease is live, which have ended) ──> apply (by the command's verb)
  */
 #include "proxy/lock/outcome.h"
 
@@ -61,8 +61,8 @@ static inline uint64_t key_hash(const struct lock_engine *e, struct lock_session
     return hash;
 }
 
-/* Numbers the workload for the plan's key, which engine_begin has hashed. The number that the session's last command
- * had is kept, and the plan has it for the answer: that earns 1.3 % of the bound on acquire and release. */
+/* Numbers the workload for the plan's key, which engine_begin has hashed. The session keeps the number of its last
+ * command, and the plan has the number for the answer. That earns 1.3 % of the bound on acquire and release. */
 static inline uint64_t workload_of_plan(struct lock_session *s, const struct peer *p, const struct lock_plan *plan) {
     uint64_t of = (plan->rule->hash ^ p->client->hash) | 1;
     if (plan->key.len > LOCK_KEY_KNOWN)
@@ -111,7 +111,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     const struct workload *workload = rule ? workload_of(sh, p, plan->workload) : NULL;
     plan->attempt = ledger_number(e) - (workload && workload->pooled);
     plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
-    p->in_flight++; /* so it stays until engine_finish */
+    p->in_flight++; /* the peer stays until engine_finish */
     struct entry *en = entry_find(sh, key, hash);
     plan->slot = en ? en->slot : key->len <= LOCK_KEY_KNOWN ? s->last.slot : slot_of_key(key->name, key->len);
     attribute(sh, en, p, now_ms, plan);
@@ -128,11 +128,12 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
     struct workload *workload = workload_find(sh, plan->peer, plan->rule, plan->pattern);
     struct key_stats *key_stats = key_stats_find(en, workload);
     struct claim *c = claim_find(en, plan->claim);
+    /* G1: a release in a transaction counts from EXEC on. */
     if (key_stats && plan->verb != LOCK_COUNT_DOWN) {
         workload_count(workload, key_stats, TALLY_RELEASED);
         plan->counted = true;
     }
-    if (c && plan->uses) /* else another release has used it up meanwhile */
+    if (c && plan->uses) /* otherwise another release has used the claim up meanwhile */
         c->reserved = true;
     shard_unlock(sh);
 }
@@ -179,7 +180,8 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     shard_unlock(sh);
 }
 
-/* Has a release that did not find its claim's lease ask whether another proxy has released that one. */
+/* C6: if a release did not find its claim's lease, the script asks once more, whether another proxy has released that
+ * lease. */
 static bool release_again(struct lock_engine *e, struct lock_plan *plan, int64_t now_ms) {
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
@@ -201,6 +203,7 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
     struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    /* B2: the refused release was the holder's, so the lease makes way for this attempt. That is a crossing. */
     struct claim *c = attribute_makes_way(en, plan->peer, result->suspects, now_ms);
     bool again = c && c->fence == result->fence;
     if (again) {
@@ -209,7 +212,7 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
         aftermath_mistaken(c->workload, key_stats_find(en, c->workload));
         if (workload_vote(c->workload, plan->peer, owner))
             workload_pool(sh, c->workload, &plan->key, now_ms);
-        if (owner->remote) /* its token is another proxy's */
+        if (owner->remote) /* another proxy made the token: the script finds the lease by its fence */
             plan->claim_len = (uint8_t)snprintf(plan->claim_token, sizeof(plan->claim_token), "%" PRIu64, c->fence);
         else
             plan->claim_len = token_write(e, c->token, plan->claim_token);
@@ -271,14 +274,14 @@ static const struct contender *contender_of(struct shard *sh, const struct entry
     return p ? contender_find(en, p) : NULL;
 }
 
-/* What the session has held and not released itself; NULL: nothing. */
+/* The tenure of the session on the key; NULL: the session has none. */
 static const struct tenure *kept_tenure(struct shard *sh, const struct entry *en, const struct lock_session *s) {
     const struct peer *p = en && entry_tenures(en) ? peer_find(sh, s->id) : NULL;
     return p ? tenure_find(en, p) : NULL;
 }
 
-/* Claims are in the order of their fences: of those that may be meant the last one counts. Who has no claim may be one
- * who has come back over another connection, as with releases (C). */
+/* Claims are in the order of their fences, so the last claim that fits is the newest. A session without a claim may
+ * be a worker that has come back over another connection, as in C1. */
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms) {
     uint64_t hash = engine_key_hash(e, key);
@@ -310,8 +313,7 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     if (strict && (!own_over || own_over->fence != kept->fence))
         own_over = NULL;
     bool lost = strict || own_over;
-    bool loser =
-        contender && (contender->lost || recognised_no_more(en, contender)); /* it has not come back for another's */
+    bool loser = contender && (contender->lost || recognised_no_more(en, contender)); /* a loser has not come back */
     const struct claim *held = own ? own : lost ? NULL : client, *over = lost ? own_over : client_over;
     if (!held && !lost && !over && !kept && closed_over && !loser)
         over = closed_over;
@@ -421,7 +423,7 @@ inline void outcome_end(struct outcome *f) {
         memory_free(f->plan->seen_long);
 }
 
-/* Notes the fence of a lock that was acquired under audit, and has its guard record from the script. */
+/* Notes the fence of a lock that was acquired under audit. The script has made its guard record now. */
 static void enrolled(struct outcome *f) {
     struct claim *c = f->claim;
     bool done = f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_RELEASED;
@@ -442,9 +444,10 @@ static __attribute__((noinline)) void outcome_other(struct outcome *f) {
 
 /* ---- the usual answers ------------------------------------------------------------------------- */
 
-/* Do what learn and apply would do in the two cases that nearly all answers are, in fewer steps, which earns 11 % of
- * the bound on acquire and release: a lock of which nothing was known is acquired, with the application's own expiry;
- * and the only claim of a lock is released by its session, where nobody lost or was shown anything. */
+/* Do what learn and apply would do in the two cases of nearly all answers. That earns 11 % of the bound on acquire
+ * and release. The first case: a lock of which nothing was known is acquired, with the application's own expiry. The
+ * second case: the lock's only claim is released by its own session, and no session has lost an attempt or was shown
+ * the value. */
 static inline void outcome_acquired(struct outcome *f) {
     const struct lock_result *r = f->result;
     struct entry *en = f->entry = entry_add(f->sh, &f->plan->key, f->hash, f->plan->slot);
@@ -480,7 +483,7 @@ static inline bool outcome_usual(struct outcome *f) {
 
 void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t session_id, const struct lock_plan *plan,
                    const struct lock_result *result, const char *command, const char *client, int64_t now_ms) {
-    (void)s; /* what the shard remembers of the session outlives it until here */
+    (void)s; /* the plan has the session's peer, which outlives the session until here */
     struct outcome f;
     outcome_start(&f, e, session_id, plan, result, command, client, now_ms);
     if (!outcome_usual(&f))

@@ -1,7 +1,7 @@
 /*
- * Facts: what is known of workloads beyond the memory of one run and one proxy. A fact is told to the sink when it is
- * learnt, and comes back from Redis by engine_learnt: to this proxy, to others, and to those that start later. Decides
- * nothing; workload.c says what follows of a fact.
+ * Facts: what is known of workloads beyond the memory of one run and one proxy. The sink is told a fact when it is
+ * learnt. The fact comes back from Redis by engine_learnt, to this proxy, to other proxies, and to proxies that start
+ * later. This file decides nothing: workload.c says what follows from a fact.
  */
 #include "proxy/base/memory.h"
 #include "proxy/lock/pattern.h"
@@ -42,7 +42,8 @@ void facts_clear(struct shard *sh) {
     table_clear(&sh->facts);
 }
 
-/* Changes what is known of a workload. Returns all that is known now, as enum workload_fact. */
+/* Changes what is known of a workload: `facts` hold now, `over` do not hold any more. Returns all that is known now,
+ * as bits of enum workload_fact. */
 static unsigned fact_note(struct shard *sh, uint64_t key, unsigned facts, unsigned over, int64_t confirmed_ms) {
     struct fact *known = fact_find(sh, key);
     facts = ((known ? known->facts : 0) & ~over) | facts;
@@ -85,8 +86,8 @@ void facts_recall(struct workload *f, int64_t now_ms) {
     f->told_ms = known->confirmed_ms;
 }
 
-/* Tells the sink all that is known of the workload. Audit changes nothing in Redis: what is learnt there is told once
- * the rule is enforced. */
+/* Tells the sink all that is known of the workload. Audit changes nothing in Redis: the sink is told once the rule is
+ * enforced. */
 static void tell(struct workload *f, int64_t now_ms) {
     if (f->audited)
         return;

@@ -1,5 +1,5 @@
 /*
- * Fences: the words of the directive, and the names of locks that follow from those of keys.
+ * Fences: reads the directive's words, and derives the name of a lock from the key that it fences.
  *
  *      stock:*  ──> stock:17 ──> pieces of the stars: 17 ──> lock:stock:* ──> lock:stock:17
  */
@@ -20,7 +20,7 @@ static const char *const UNLOCKED[] = {"pass", "refuse", NULL};
 
 /* ---- patterns ---------------------------------------------------------------------------------- */
 
-/* How many stars a pattern, or a lock's name, has. In a class of a pattern they are none. */
+/* How many stars a pattern or a lock's name has. A star in a class of a pattern does not count. */
 static int stars_of(const char *p, bool classes) {
     int stars = 0;
     for (; *p; p++) {
@@ -36,14 +36,14 @@ static int stars_of(const char *p, bool classes) {
     return stars;
 }
 
-/* Appends what there is room for. */
+/* Appends as much of the text as fits. Returns the length that the whole text needs. */
 static size_t put(char *out, size_t size, size_t at, const char *text, size_t len) {
     if (at < size && len > 0)
         memcpy(out + at, text, len < size - at ? len : size - at);
     return at + len;
 }
 
-/* Writes a lock's name with these pieces for its stars. */
+/* Writes a lock's name, with the pieces in place of its stars. Returns the length; 0: there are too few pieces. */
 static size_t name_write(const char *lock, const struct glob_piece *pieces, int count, char *out, size_t size) {
     size_t n = 0;
     int star = 0;
@@ -76,7 +76,7 @@ static int choice(const char *word, const char *const *names) {
     return -1;
 }
 
-/* Writes what is wrong; returns false. */
+/* Writes the error's text. Returns false. */
 static bool __attribute__((format(printf, 3, 4))) wrong(char *error, size_t size, const char *format, ...) {
     va_list args;
     va_start(args, format);
@@ -85,7 +85,7 @@ static bool __attribute__((format(printf, 3, 4))) wrong(char *error, size_t size
     return false;
 }
 
-/* Reads the options; false with what is wrong in `error`. */
+/* Reads the options. False: `error` says what is wrong. */
 static bool options_read(struct lock_fence *f, const char *const *words, size_t count, char *error, size_t size) {
     bool given[2] = {false};
     char shown[80];
@@ -155,9 +155,9 @@ size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size) {
     return n;
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------- */
+/* ---- all fences ------------------------------------------------------------------------------------ */
 
-/* Writes a key that the pattern matches, with `fill` for its stars. */
+/* Writes a key that the pattern matches, with `fill` in place of its stars. Returns the length. */
 static size_t sample_write(const char *pattern, char fill, char *out, size_t size) {
     size_t n = 0;
     for (const char *p = pattern; *p && n < size; p++) {
@@ -176,7 +176,7 @@ static size_t sample_write(const char *pattern, char fill, char *out, size_t siz
     return n;
 }
 
-/* The first lock rule of a key; of mode off: NULL. */
+/* The first lock rule that matches the key; NULL: there is none, or its mode is off. */
 static const struct lock_rule *rule_of(const struct lock_rules *rules, const char *key, size_t len) {
     for (size_t i = 0; i < lock_rules_count(rules); i++) {
         const struct lock_rule *rule = lock_rules_get(rules, i);
@@ -204,7 +204,8 @@ size_t lock_fence_blur(const struct lock_rules *rules, const struct lock_rule *f
         shown, of_lock);
 }
 
-/* Looks at one fence, with keys that its pattern matches: names have digits or letters there. */
+/* Checks one fence, with sample keys that its pattern matches. Names usually have digits or letters in place of
+ * stars. */
 static bool fence_check(const struct lock_rules *rules, const struct lock_rule *rule, char *error, size_t size) {
     static const char FILLS[] = {'1', 'a'};
     const struct lock_fence *f = rule->fence;

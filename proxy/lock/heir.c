@@ -1,27 +1,35 @@
 /*
- * Who goes on for whom: a client whose connection was cut comes back over another one, under the same identity, and
- * what it held is renewed for it as before. Knows no commands.
+ * Successors: a client whose connection was cut comes back over another connection, with the same identity. The proxy
+ * renews for the new connection what the old one held. Knows no commands.
  *
  *      session closes ──> its estate: the leases that the proxy renewed ──> waits, for as long as they last
  *                                                                             │
  *      session comes to the identity, after that or up to a second before ────┴──> its heir: they are renewed
  *
- * A crashed worker's lock has to be free within its lease, and a worker that was started in its place looks the same as
- * one that has come back. So an estate has one heir, the first who came, and an heir one estate. A colleague who came
- * long before is none, and who asks for the lock and is refused does not hold it: then it is the next one's who came.
- * Nor is one who asks for another lock and is refused: workers that were started anew do, and each would keep the lock
- * that the next one asks for. An heir that leaves before anything was renewed for it may have been anybody: after a few
- * of those nobody goes on.
+ * An estate is what a closed session has left. Its heir is the session that goes on with it: the successor of the
+ * closed session.
  *
- * Where the connections of a client count as shared, none is any worker's own: all that it had is left when its last
- * one closes, and whoever comes next is there for all of it. A refusal says little there, since a colleague may hold
- * the lock; but a lock that is asked for since is renewed for a few leases more, and not for ever.
+ * A crashed worker's lock has to be free within its lease. But a worker that was started in its place looks the same as
+ * a worker that has come back. Therefore:
  *
- * A client may come back at another proxy: the sink is told of each lease that waits, and that proxy takes it over,
- * under a token of its own, for the first that came there. There it is as if it had been left by a session of its own.
+ * - An estate has one heir, the first session that came, and a session is the heir of one estate.
+ * - A session that was connected long before is no heir.
+ * - A session that is refused any lock is no heir, and the estate goes to the session that came next. Workers that were
+ *   started anew are refused: each of them would keep the lock that the next worker asks for.
+ * - An heir that leaves before a lease was renewed for it may have been any worker. After a few heirs of this kind, the
+ *   estate gets no heir any more.
  *
- * Under `owner connection` there are no heirs: what they send would not count for the lease. Nor are there of list
- * locks, whose nodes live and die with their owner's connection.
+ * If a client's connections count as pooled, no connection is one worker's. The leases of all of them are left when the
+ * last connection closes, and the next session of the client is there for all of them. A refusal says little there,
+ * since a colleague may hold the lock. But a lease whose lock was asked for in vain since then is renewed for a few
+ * leases more, and not for ever.
+ *
+ * A client may come back at another proxy. The sink is told of each lease that waits. The other proxy takes the lease
+ * over, under a token of its own, for the first session that came there. From then on it treats the lease as if a
+ * session of its own had left it.
+ *
+ * Two kinds of locks have no heirs. Under `owner connection` another session's commands would not count for the lease.
+ * The nodes of a list lock live and end with their owner's connection.
  */
 #include "proxy/lock/state.h"
 
@@ -30,26 +38,26 @@
 #include "proxy/base/memory.h"
 
 enum {
-    EARLY_MS = 1000, /* the new connection may be there before the old one's end is noticed */
-    BRIEF_MAX = 3,   /* heirs that left before anything was renewed for them */
+    EARLY_MS = 1000, /* the new connection may come before the proxy notices the old one's end */
+    BRIEF_MAX = 3,   /* an estate gets no heir after more heirs that left before a renewal */
     LOOK_MIN_MS = 50,
-    LOOK_MAX_MS = 1000, /* how often a lease that waits for an heir looks for one */
+    LOOK_MAX_MS = 1000, /* a lease that waits for an heir looks for one at these intervals */
     ASKED_LEASES = 10
 };
 
-/* What a session has left. All but the atomics is under the clients' mutex. */
+/* What a closed session has left. All fields but the atomics are under the clients' mutex. */
 struct estate {
-    struct list_node of_client; /* among those that wait for an heir */
+    struct list_node of_client; /* of its client's estates that wait for an heir */
     struct lock_client *client;
-    struct lock_session *heir; /* NULL: it waits, or nobody goes on */
-    size_t refs;               /* the peers of those who left it, and a session that closes */
-    uint64_t tried;            /* the coming of its last heir */
+    struct lock_session *heir; /* NULL: it waits for an heir, or gets none any more */
+    size_t refs;               /* the peers of the closed sessions that left it, and a session that closes */
+    uint64_t tried;            /* `came` of its last heir */
     int64_t left_ms;
-    uint64_t group;  /* of what was left at another proxy; else 0 */
-    unsigned leases; /* live, of sessions that do not count as shared */
+    uint64_t group;  /* of an estate that was left at another proxy; otherwise 0 */
+    unsigned leases; /* live leases, of sessions that do not count as pooled */
     unsigned brief;
     atomic_bool attended; /* it has an heir */
-    atomic_bool kept;     /* for whom something was renewed */
+    atomic_bool kept;     /* a lease was renewed for the heir */
 };
 
 /* ---- heirs, with the clients' mutex held --------------------------------------------------------- */
@@ -73,7 +81,7 @@ static void unattend(struct estate *st) {
     atomic_store(&st->attended, false);
 }
 
-/* The first estate that waits and has something to leave. */
+/* The first estate that waits for an heir and has a live lease. */
 static struct estate *first_waiting(const struct lock_client *client) {
     LIST_FOREACH(it, &client->estates) {
         struct estate *st = LIST_ENTRY(it, struct estate, of_client);
@@ -83,7 +91,8 @@ static struct estate *first_waiting(const struct lock_client *client) {
     return NULL;
 }
 
-/* Gives an estate to the first of those who came in time, and after its last heir; else it waits. */
+/* Gives an estate to the first session that came in time and after the estate's last heir. If there is none, the
+ * estate waits. */
 static void offer(struct estate *st) {
     struct lock_session *first = NULL;
     struct list_node *all = &st->client->sessions;
@@ -147,7 +156,7 @@ void heir_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t
     pthread_mutex_lock(&e->clients.mutex);
     list_remove(&s->of_client);
     struct estate *st = s->estate;
-    if (atomic_load(&e->leaving)) { /* who is sent away counts as there: engine_handover */
+    if (atomic_load(&e->leaving)) { /* a session that this process disconnects counts as connected */
         if (st)
             st->heir = NULL;
         s->estate = NULL;
@@ -213,7 +222,7 @@ void heir_peer_cleared(struct peer *p) {
 
 /* ---- leases -------------------------------------------------------------------------------------- */
 
-/* Counts a live lease of its peer's estate; the first one is a reason to look for an heir. */
+/* Counts a live lease of its peer's estate. With its first live lease, the estate looks for an heir. */
 static void count_lease(struct claim *c) {
     struct estate *st = c->peer->estate;
     if (c->inherited)
@@ -258,7 +267,7 @@ bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (c->common) {
         p->client->brief = 0;
     } else {
-        if (!p->estate) /* its answer came behind its session's end */
+        if (!p->estate) /* the session closed before the answer came */
             p->estate = estate_new(p->client, now_ms);
         count_lease(c);
     }
@@ -273,7 +282,7 @@ void heir_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_
     if (!c->peer->closed || p->closed || !p->session || c->queue)
         return;
     if (!c->heritable && c->leased &&
-        c->rule->renew != LOCK_RENEW_NEVER) { /* the lease is the proxy's own since then */
+        c->rule->renew != LOCK_RENEW_NEVER) { /* the lease has become the proxy's own since the session left */
         c->renewing = true;
         c->renewing = heir_left(sh, c, now_ms);
     }
@@ -303,7 +312,7 @@ static bool lost_to(const struct contender *w, const struct claim *c) {
     return w && w->lost && w->lost_fence == c->fence;
 }
 
-/* Whether somebody of the client has asked for the lock, of which this is the lease, since it came back. */
+/* Whether a session of the client has lost an attempt against this lease. */
 static bool asked_for(const struct claim *c) {
     for (const struct contender *w = entry_contender_list(c->entry); w; w = w->next)
         if (w->peer->client == c->peer->client && lost_to(w, c))
@@ -324,7 +333,8 @@ static bool keeps_common(struct lock_engine *e, struct claim *c, int64_t now_ms)
     return true;
 }
 
-/* The number of an estate's heir, or 0. One that was refused the lock by this lease does not hold it, and makes way. */
+/* Returns the id of the estate's heir; 0: it has none. If the heir is `refused`, a session that this lease has
+ * refused, it does not hold the lock, and the next heir takes its place. */
 static uint64_t heir_of(struct lock_engine *e, struct estate *st, uint64_t refused) {
     pthread_mutex_lock(&e->clients.mutex);
     if (st->heir && st->heir->id == refused) {
@@ -354,7 +364,7 @@ bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
 
 /* ---- at another proxy ------------------------------------------------------------------------------ */
 
-/* The bit in the numbers of peers for what was left elsewhere; sessions are counted, and have lower numbers. */
+/* The bit in the ids of peers that stand for a session at another proxy. Sessions' ids are counted, and are lower. */
 #define ELSEWHERE ((uint64_t)1 << 63)
 
 void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms) {
@@ -371,7 +381,7 @@ void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_
         .until_ms = until_ms,
     };
     pthread_mutex_lock(&e->clients.mutex);
-    if (c->peer->leaving && c->peer->estate) /* who has left much is gone through for seconds */
+    if (c->peer->leaving && c->peer->estate) /* its many leases are handled for seconds */
         left.left_ms = c->peer->estate->left_ms;
     pthread_mutex_unlock(&e->clients.mutex);
     token_write(e, c->token, left.token);
@@ -383,8 +393,8 @@ static uint64_t group_number(const struct lock_left *left) {
     return hash_bytes(&(struct hash_seed){0, 0}, left->group, strlen(left->group)) | ELSEWHERE;
 }
 
-/* The first session that has come since, and may be the owner: it goes on for nobody else. `any`: it may. The clients'
- * mutex is held. */
+/* Returns the first session that has come since the lease was left, and may be its owner. `any`: it may be the heir
+ * of another estate. NULL: there is none. The clients' mutex is held. */
 static struct lock_session *come_back(const struct lock_client *client, const struct lock_left *left, uint64_t group,
                                       bool any) {
     struct lock_session *first = NULL;
@@ -420,7 +430,7 @@ uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]) {
     return number;
 }
 
-/* Settles the estate that the group's leases belong to, one for all shards: it waits, or has its heir. */
+/* Gives the peer the estate of the group's leases. All shards share one estate, which waits or has an heir. */
 static void apply_estate(struct lock_engine *e, struct peer *p, const struct lock_left *left, uint64_t group) {
     pthread_mutex_lock(&e->clients.mutex);
     const struct lock_session *s = come_back(p->client, left, group, false);
@@ -444,12 +454,12 @@ static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *lef
     p = peer_add(sh, group, client);
     client_put(&e->clients, client);
     p->closed = true;
-    p->closed_at = 0; /* before all of the sessions here */
+    p->closed_at = 0; /* before all sessions of this proxy came */
     apply_estate(e, p, left, group);
     return p;
 }
 
-/* Makes a lease that was left elsewhere this proxy's own. */
+/* Removes the claim that stood for another proxy's lease: the lease becomes this proxy's own. */
 static void forget_elsewhere(struct shard *sh, struct entry *en, uint64_t fence) {
     for (struct claim *c = en->claims, *next; c; c = next) {
         next = c->next;

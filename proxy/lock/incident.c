@@ -1,5 +1,6 @@
 /*
- * Incidents and the names of things. Texts for people: never a lock's value, never a token.
+ * Reports incidents, and names kinds and outcomes. The texts are for people: they never contain a lock's value or a
+ * token.
  */
 #include "proxy/lock/state.h"
 
@@ -51,7 +52,7 @@ const char *lock_right_text(enum lock_right right) {
     return texts[right];
 }
 
-/* The outcomes as the scripts write them; what became of a script that wrote nothing has no name. */
+/* The outcomes as the scripts write them. The outcomes of a script that wrote nothing have no name. */
 static const struct {
     const char *name;
     enum lock_outcome outcome;

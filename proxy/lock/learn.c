@@ -1,9 +1,9 @@
 /*
- * What an answer tells: which lease is live and which are gone, what its session lost or was shown.
+ * Learns from an answer which lease is live, which leases have ended, and what the session has lost or was shown.
  *
- * Answers may come in another order than Redis ran the scripts in. What is safe to conclude follows from fences (a
- * newer lease proves the older ones gone) and from token numbers (a command that began after a lease was known and
- * found the lock free proves that lease gone).
+ * Answers may come in another order than Redis ran the scripts in. Two things are safe to conclude. A newer lease, by
+ * its fence, proves that the older leases have ended. A command that began after a lease was known, by its token
+ * number, and that found the lock free, proves that this lease has ended.
  */
 #include "proxy/lock/outcome.h"
 
@@ -25,8 +25,8 @@ bool outcome_schedule(struct outcome *f, struct claim *c) {
     return false;
 }
 
-/* Whether the lease made way well before its end: somebody has released it. Where its session is one worker's, it may
- * all the same be lost with its node, and its late release still to come. */
+/* C6: whether the lease made way well before its end, so that a release has used up its claim. A dedicated session's
+ * lease may instead be lost with its node, and its late release is still to come. */
 static bool made_way(const struct outcome *f, const struct claim *c, enum lease_end why) {
     enum { SLACK_MS = 50 };
     bool early = !c->end_ms || c->end_ms > f->now_ms + (f->now_ms - f->plan->begun_ms) + SLACK_MS;
@@ -34,7 +34,7 @@ static bool made_way(const struct outcome *f, const struct claim *c, enum lease_
            (c->peer->remote || (early && (why == LEASE_GONE ? claim_spent_elsewhere(f->e, c) : claim_shared(c))));
 }
 
-/* Notes that a lease of this proxy's was released through another one: a crossing, and a release that D1 counts. */
+/* C6: a lease of this proxy was released through another proxy. That is a crossing, and a release that D1 counts. */
 static void released_elsewhere(struct outcome *f, const struct claim *c) {
     if (c->workload)
         workload_count(c->workload, key_stats_find(f->entry, c->workload), TALLY_RELEASED);
@@ -55,7 +55,7 @@ void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
             released_elsewhere(f, c);
         if (spent)
             apply_spend(f, c);
-        else if (c != f->claim) /* that one is the verb's */
+        else if (c != f->claim) /* apply handles the plan's claim */
             outcome_schedule(f, c);
     }
     if (fence > en->gone_fence && fence > en->live_fence)
@@ -66,8 +66,8 @@ void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
         en->live_fence = 0;
 }
 
-/* Whether a script's answer says nothing against a lock, which was acquired while its rule was in audit: such a lock
- * has no guard record, or that of an earlier lease. */
+/* Whether a refusal says nothing about the live lock, because the lock was acquired under audit. Redis has no guard
+ * record of that lock, or an earlier lease's. */
 static bool says_nothing(const struct outcome *f) {
     if (f->audit || !outcome_refused(f))
         return false;
@@ -77,7 +77,8 @@ static bool says_nothing(const struct outcome *f) {
     return false;
 }
 
-/* Learns that the lease with this fence is live, or was when Redis ran the script. */
+/* S2: learns that the lease with this fence is live, or was live when Redis ran the script. Every older lease has
+ * ended. */
 static void learn_live(struct outcome *f, uint64_t fence, enum lease_end why_others) {
     struct entry *en = f->entry;
     if (!en || !fence || fence <= en->gone_fence || fence <= en->live_fence || says_nothing(f))
@@ -87,9 +88,9 @@ static void learn_live(struct outcome *f, uint64_t fence, enum lease_end why_oth
     en->live_since = atomic_load(&f->e->attempts);
 }
 
-/* Learns from a grant. Its fence is greater than all that were known when the command began, but for one case: the
- * guard record was lost, and with it came an earlier clock (a replica's that has taken over). The grant is the later
- * one all the same, and what was known is over; it counts as of before. */
+/* Learns from a grant whose fence is not greater than all fences that were known when the command began. That happens
+ * if the guard record was lost and the node's clock is behind, as after a failover to a replica. The grant is
+ * nevertheless the later lease, and the known leases have ended. Their fences are set back behind the grant's. */
 static void learn_back(struct outcome *f) {
     struct entry *en = f->entry;
     uint64_t fence = f->result->fence;
@@ -104,13 +105,14 @@ static void learn_back(struct outcome *f) {
     en->gone_fence = fence - 1;
 }
 
-/* Learns that no lease was live, which concerns the one that was known when the command began. */
+/* Learns that no lease was live when Redis ran the script. That ends the live lease, if it was known before the
+ * command began. */
 static void learn_none(struct outcome *f) {
     if (f->entry && !says_nothing(f) && f->plan->attempt > f->entry->live_since)
         learn_gone(f, f->entry->live_fence, LEASE_GONE);
 }
 
-/* Learns that the lease with the answer's fence was released. Older ones were gone before. */
+/* Learns that the lease with the answer's fence was released. Older leases had ended before. */
 static void learn_released(struct outcome *f) {
     if (f->result->fence)
         learn_gone(f, f->result->fence - 1, LEASE_GONE);
@@ -169,8 +171,8 @@ void learn_touched(struct shard *sh, struct contender *w, const struct lock_rule
         timer_set(&sh->timers, &w->timer, now_ms + w->memory_ms);
 }
 
-/* A session that wanted the lock and did not get it is a loser: the lease in the way is not its own to release. A
- * session that asks once more with the value of the lease that it is recognised for is no loser. */
+/* B1: the session wanted the lock and did not get it, so it is a loser. Exception (K): a session that asks again with
+ * the value of the lease that it is recognised for is no loser. */
 void learn_loss(struct outcome *f) {
     if (f->peer->closed)
         return;
@@ -196,8 +198,9 @@ void learn_loss(struct outcome *f) {
     learn_live(f, f->result->fence, LEASE_GONE);
 }
 
-/* Finds the claim with the live lease, which is of this identity. If another proxy gave it, it is a claim here, too,
- * while somebody meets it. NULL: the answer that it was acquired has not come yet, or it is not remembered. */
+/* Finds the claim of the live lease, which belongs to the session's client. If another proxy gave the lease, a claim
+ * is made for it here, and kept while sessions meet the lease. NULL: the answer to the acquisition has not come yet,
+ * or the claim is forgotten. */
 static struct claim *learn_its_own(struct outcome *f, struct workload *workload) {
     enum { KEPT_MS = 30000 };
     const struct lock_rule *rule = f->plan->rule;
@@ -230,8 +233,8 @@ static struct claim *learn_its_own(struct outcome *f, struct workload *workload)
     return c;
 }
 
-/* Ends renewal (F) for a session of its own that asks for its own lock for a whole lease, since it does not work under
- * it; and after ten leases for one that a refused release has made suspicious. */
+/* Ends the renewal of a lease in two cases. First: a dedicated session asks in vain for its own lock for a whole
+ * lease, so its worker has forgotten the release. Second: the lease has been suspicious for ten leases. */
 static void forgotten(struct outcome *f, const struct workload *workload, struct key_stats *key_stats,
                       struct claim *c) {
     enum { SUSPICIOUS_LEASES = 10 };
@@ -241,7 +244,7 @@ static void forgotten(struct outcome *f, const struct workload *workload, struct
         key_stats->live_fence = c->fence;
         key_stats->asked_own_ms = key_stats->suspected_ms = 0;
     }
-    /* A one-shot client does not ask again, so that a refused release was not its own. */
+    /* a one-shot client does not ask again, so the refused release was another session's */
     if (!own && (claim_one_shot(c) || !claim_suspicious(c, 0)))
         return;
     if (*since_ms == 0)
@@ -251,7 +254,7 @@ static void forgotten(struct outcome *f, const struct workload *workload, struct
         c->renewing = false;
 }
 
-/* Learns (B) what the loss of an attempt against a lease of the same identity says of the workload. */
+/* B: learns what an attempt that was lost against a lease of the same client says of the workload. */
 static void learn_key_stats(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
     struct entry *en = outcome_entry(f);
@@ -265,6 +268,7 @@ static void learn_key_stats(struct outcome *f) {
     workload_count(workload, key_stats, TALLY_LOST);
     if (key_stats->debts.count == KEY_STATS_DEBTS)
         (void)losses_take(&key_stats->debts);
+    /* D1: over a pooled session, each lost attempt expects a release. */
     if (workload_shares(workload, f->peer, rule) && workload_losers_release(workload, key_stats))
         losses_add(&key_stats->debts, f->now_ms, f->peer->id);
     if (!live)
@@ -272,6 +276,7 @@ static void learn_key_stats(struct outcome *f) {
     if (claim_suspect(live, f->result->suspects))
         aftermath_refused(key_stats);
     aftermath_row(w, live);
+    /* C3: through another proxy, a release was counted for an older lease. It may have been this lease's. */
     if (f->result->shifted_ms)
         claim_expect_until(live, f->now_ms + f->result->shifted_ms);
     if (live->peer == f->peer)
@@ -282,7 +287,7 @@ static void learn_key_stats(struct outcome *f) {
     outcome_schedule(f, live);
 }
 
-/* Whether the live lease is of the caller's identity, as the script says, or as is known here. */
+/* Whether the live lease belongs to the caller's client, as the script says or as this proxy knows. */
 static bool against_its_own(const struct outcome *f) {
     if (f->result->same)
         return true;
@@ -292,12 +297,12 @@ static bool against_its_own(const struct outcome *f) {
     return false;
 }
 
-/* The workload of the answer's session; NULL: nothing is known of it. */
+/* The workload of the answer's session; NULL: nothing is known of the workload. */
 static struct workload *learn_workload(const struct outcome *f) {
     return workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
 }
 
-/* Finds the claim of the live lease, which holds this value, if the lease is of the session's client. */
+/* Gives the claim of the live lease the value that the lock holds, if the lease belongs to the session's client. */
 static void learn_value(struct outcome *f, struct workload *workload, const char *value, size_t len) {
     const struct lock_result *r = f->result;
     if (r->outcome != LOCK_HELD || !r->same || f->entry->live_fence != r->fence)
@@ -335,7 +340,7 @@ void learn_named(struct outcome *f) {
     learn_value(f, workload, r->value, r->value_len);
     struct contender *w = contender_get(f->sh, f->entry, f->peer);
     uint64_t named = outcome_value(f);
-    if (!value_same_field(w->tried, named)) /* a script names a field, and not what the session tried to write there */
+    if (!value_same_field(w->tried, named)) /* a script names the field, and not its content */
         w->tried = named;
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
     recognise(f->sh, w, f->plan->rule, workload, r->fence, r->value, r->value_len, f->now_ms);

@@ -1,12 +1,12 @@
 /*
- * Leases in time: their ends, their renewal while somebody is there for whom to renew, and what is left of them when
- * their owner leaves. Knows no commands.
+ * Leases in time: when they end, how long they are renewed, and what happens when their owner leaves. Knows no
+ * commands.
  */
 #include "proxy/lock/state.h"
 
 enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
 
-/* ---- who releases, and who never does --------------------------------------------------------- */
+/* ---- clients that release, and throttles ---------------------------------------------------------- */
 
 static uint64_t releaser_hash(const struct lock_rule *rule, const struct lock_client *c) {
     return c->hash ^ rule->hash;
@@ -22,8 +22,8 @@ bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, c
     return atomic_load_explicit(&e->releasers[hash % RELEASERS], memory_order_relaxed) == hash;
 }
 
-/* Whether a lock's release is expected: one with an expiry of the application's own whose client never released one is
- * meant to run out. */
+/* Whether a release of the lease is expected. A lock with the application's own expiry, whose client has never
+ * released one under the rule, is a throttle: it is meant to run out. */
 static bool release_expected(const struct shard *sh, const struct claim *c) {
     return c->fence && !c->reserved && !c->doubtful &&
            (c->leased || (c->observed && !c->end_ms) || releaser_known(sh->engine, c->rule, c->peer->client));
@@ -60,7 +60,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     int64_t inexact_ms = now_ms - since_ms + 50, moved_ms = end_ms - c->end_ms;
     if (moved_ms > inexact_ms)
         c->looked = 0;
-    /* An expiry of the application's is renewed for as long as it was, also when a command has left it as it is. */
+    /* `renew always`: an expiry of the application's is renewed for its full length. A command that leaves the
+     * end where it was leaves the length, too. */
     if (leased)
         c->period_ms = c->rule->lease_ms;
     else if (moved_ms > inexact_ms || moved_ms < -inexact_ms || c->leased)
@@ -70,8 +71,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
     bool left = c->reported && !c->heritable && !c->handing && !claim_one_shot(c);
     c->renewing = wanted && c->period_ms > 0 && !c->doubtful && !left && !c->observed;
-    /* Renewal is due when a third of the lease is over, counted from when it may have begun. The application may have
-     * touched the lock without moving its end. */
+    /* Renewal is due when a third of the lease is over, counted from the earliest moment at which the lease can
+     * have begun. The application may have touched the lock without moving its end. */
     c->renew_ms = since_ms + pttl_ms - c->period_ms * 2 / 3;
     if (c->renew_ms < now_ms)
         c->renew_ms = now_ms;
@@ -82,7 +83,7 @@ bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, 
     int64_t pttl_ms = r->pttl_ms, left_ms = c->end_ms - now_ms;
     bool leased = r->leased, crossed = began <= c->told;
     if (pttl_ms < PTTL_NONE)
-        return false; /* it did not tell */
+        return false; /* the answer does not tell the end */
     if (crossed && c->end_ms && left_ms > pttl_ms) {
         pttl_ms = left_ms;
         leased = c->leased;
@@ -104,7 +105,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     enum { INEXACT_MS = 50 };
     if (c->ended)
         return;
-    /* A one-shot client's DEL may come through another proxy. */
+    /* A one-shot client's DEL may come through another proxy, so its lease is not reported as lost. */
     bool report = why == LEASE_GONE && c->renewing && !c->reserved && !c->doubtful && !c->scripted && !c->shown &&
                   !claim_one_shot(c) && lease_owner_here(c);
     if (why != LEASE_OVER && c->fence) {
@@ -114,7 +115,8 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         if (en->live_fence <= en->gone_fence)
             en->live_fence = 0;
     }
-    /* The lease may have ended by itself: who asks again and again may be told of that before it was noticed here. */
+    /* The lease may have ended by itself. A session that asks again and again may learn that before this proxy
+     * notices it. */
     bool by_itself = why == LEASE_OVER || (why == LEASE_GONE && c->end_ms && c->end_ms <= now_ms + INEXACT_MS);
     c->ended = true;
     heir_over(sh, c);
@@ -129,27 +131,28 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         incident_report(sh, INCIDENT_OVERRUN, &on,
                         "lease ended after %lld ms, its owner is connected; what it still sends %s be refused",
                         (long long)(c->end_ms - c->granted_ms), c->observed ? "would" : "will");
-    /* A renewal in flight may still bring the news that it was in time. */
+    /* The answer to a renewal in flight may still say that the renewal came in time. */
     if (why != LEASE_OVER || !c->asked)
         c->renewing = false;
 }
 
-/* Bounds for how long a lock is remembered that nothing ends, one without an expiry under audit: without its owner for
- * as long as its lease would have gone on. */
+/* A lock without an expiry under audit never ends by itself. After its owner has left, it is remembered for as long
+ * as its lease would have lasted. */
 static void bound_memory(struct claim *c, int64_t now_ms) {
     if (c->end_ms || !c->reported || !(c->observed || c->rule->lease_ms))
         return;
     c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : claim_memory(c));
 }
 
-/* For how long a lease's end is put off, as a renewal in flight is waited for. */
+/* For how long after its end a lease counts as live, because a renewal is in flight. */
 static int64_t grace_of(const struct claim *c) {
     return c->asked && !c->looking ? RENEWAL_GRACE_MS : 0;
 }
 
-/* When a lease is looked at before its end: one with an expiry of the application's own, whose release is expected. Who
- * extends it past the proxy (a watchdog that goes to Redis directly) would find its release refused, since the guard
- * record ends when it would have ended. NO_DEADLINE: it need not be, or has been. */
+/* When the proxy reads the lock's end, shortly before the lease ends. It does so if the expiry is the application's
+ * own and a release is expected. A watchdog may extend the lock directly at Redis. The guard record would then end at
+ * the old time, and the holder's release would be refused. NO_DEADLINE: the proxy need not read the end, or has read
+ * it. */
 static int64_t look_due(const struct shard *sh, const struct claim *c) {
     int64_t before = (c->end_ms - c->granted_ms) / 4;
     if (before > LOOK_BEFORE_MS)
@@ -160,7 +163,7 @@ static int64_t look_due(const struct shard *sh, const struct claim *c) {
     return c->end_ms - before;
 }
 
-/* When the lease is renewed next; where the owner has left, somebody may yet come in its place. */
+/* When the lease is renewed next. If the owner has left, the proxy looks again for a successor. */
 static int64_t renewal_due(const struct claim *c, int64_t now_ms) {
     if (!c->renewing || c->asked)
         return NO_DEADLINE;
@@ -201,7 +204,7 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
         return false;
     } else {
         due = claim_deadline(sh, c);
-        if (due <= now_ms) /* kept while it is in use */
+        if (due <= now_ms) /* the claim is kept while a command uses it */
             due = now_ms + TICK_MAX_MS;
     }
     timer_set(&sh->timers, &c->timer, due);
@@ -221,7 +224,8 @@ static struct lock_lease lease_of(const struct shard *sh, const struct claim *c,
     return l;
 }
 
-/* Reports that a lock in audit was abandoned. Nothing is done about it, and one without an expiry stays for ever. */
+/* Reports that the owner of a lock in audit has left. The proxy does nothing about that, and a lock without an expiry
+ * stays for ever. */
 static void report_observed_abandon(struct shard *sh, const struct claim *c, const struct occasion *on, bool release,
                                     int64_t now_ms) {
     if (release)
@@ -236,21 +240,21 @@ static void report_observed_abandon(struct shard *sh, const struct claim *c, con
                         (long long)(c->end_ms ? c->end_ms - now_ms : 0));
 }
 
-/* The last expiry that the proxy gives to a lease as it stops. A one-shot client does not come back, so that its lock
- * gets all of its time. */
+/* The last expiry (ms) that the proxy gives to a lease when this process stops. A one-shot client does not come back,
+ * so its lock gets the rest of its time. */
 static int64_t handover_ms(const struct claim *c, int64_t now_ms) {
     int64_t left_ms = claim_one_shot(c) - now_ms;
     return left_ms > c->rule->handover_ms ? left_ms : c->rule->handover_ms;
 }
 
-/* When a lease ends that is handed over. It is never cut short. */
+/* When a lease that is handed over ends. The handover never makes a lease shorter. */
 static int64_t handover_end(const struct claim *c, int64_t now_ms) {
     int64_t end_ms = now_ms + handover_ms(c, now_ms);
     return c->end_ms > end_ms ? c->end_ms : end_ms;
 }
 
-/* Whether the lease is handed over: the process stops, and the owner was sent away. What is renewed for it gets its
- * last expiry in engine_handover. */
+/* Whether the lease is handed over: this process stops, and it has disconnected the owner. engine_handover gives the
+ * lease its last expiry. */
 static bool hands_over(struct shard *sh, struct claim *c, int64_t now_ms) {
     c->handing = atomic_load(&sh->engine->leaving) && c->renewing && c->rule->handover_ms > 0 &&
                  claim_is_live(c, now_ms) && !c->reserved && !c->doubtful;
@@ -264,7 +268,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
         return;
     c->reported = true;
     c->looking = 0;
-    if (c->shown) { /* the owner may be another, who is there */
+    if (c->shown) { /* another session may be the owner, and be connected */
         c->renewing = false;
         return;
     }
@@ -272,7 +276,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
         return;
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
     c->renewing = !release && heir_left(sh, c, now_ms);
-    /* The lease is perhaps live: the answer to a renewal may be on its way, that it was in time. */
+    /* The answer to a renewal in flight may say that the renewal came in time. */
     bool perhaps_live = claim_is_live(c, now_ms) || (release && !c->ended && c->asked);
     if (!perhaps_live || c->reserved || c->doubtful)
         return;
@@ -315,7 +319,7 @@ static void look(struct shard *sh, struct claim *c, int64_t now_ms) {
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
 
-/* Takes what a look has found. Where the lease is gone, its end or another answer says so. */
+/* Takes what a look has found. If the lease is gone, its end or another answer will say so. */
 static void looked(struct shard *sh, struct claim *c, const struct lock_result *r, int64_t now_ms) {
     bool crossed = c->told_since;
     c->looking = 0;
@@ -357,7 +361,7 @@ static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
                 return asked;
             if (!is_handed_over(c, now_ms))
                 continue;
-            if (c->heritable && !c->handing) { /* its owner's session is not there to close */
+            if (c->heritable && !c->handing) { /* lease_abandon did not hand it over before */
                 c->handing = true;
                 heir_tell(sh, c, handover_end(c, now_ms), now_ms);
             }
@@ -383,7 +387,7 @@ unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, u
     return asked;
 }
 
-/* Ends a lease whose Redis has lost it. Returns whether it was this proxy's. */
+/* Ends a lease whose Redis has lost it. Returns whether this proxy gave the lease. */
 static bool lose(struct shard *sh, struct claim *c, bool report, int64_t now_ms) {
     if (c->ended || c->reserved || !claim_is_live(c, now_ms))
         return false;
@@ -426,8 +430,8 @@ static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
         entry_settle(sh, en);
 }
 
-/* A contender outlasts its memory while the key has claims that it may be needed to judge, or nodes that count for as
- * long as their owner is connected. */
+/* A contender is kept for longer while the key has claims, which the proxy may judge by it. It is also kept while it
+ * has nodes in a list lock that count for as long as their owner is connected. */
 static void contender_due(struct shard *sh, struct contender *w, int64_t now_ms) {
     struct entry *en = w->entry;
     int64_t until = w->touched_ms + w->memory_ms;
@@ -443,8 +447,8 @@ static void contender_due(struct shard *sh, struct contender *w, int64_t now_ms)
     }
 }
 
-/* Timers of a shard that run at a time, and one more for so many milliseconds by which the first of them is late: as
- * many leases may be due at once as were acquired at once, and everybody's requests wait behind their renewals. */
+/* How many timers of a shard run in one tick: TICK_STEPS, and one more for each TICK_LATE_MS by which the first timer
+ * is late. Many leases may be due at once, and all requests wait behind their renewals. */
 enum { TICK_STEPS = 64, TICK_LATE_MS = 16 };
 
 static void shard_tick(struct shard *sh, int64_t now_ms) {
@@ -500,20 +504,20 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
         } else if (outcome == LOCK_DONE) {
             c->renewals += c->renewals + 1u < 1u << RENEWAL_BITS;
             sh->stats.renewals++;
-            /* The renewal may have crossed the application's own expiry, which has been told meanwhile: afterwards it
-             * is none of the proxy's own. */
+            /* The application may have set its own expiry while the renewal was in flight. Its answer has
+             * come meanwhile, and the expiry is not the proxy's own any more. */
             bool crossed = c->told_since;
             if (!r->leased || c->leased || !crossed)
                 lease_told(sh, c, r, crossed ? 0 : UINT64_MAX, crossed ? now_ms : c->renew_ms, now_ms);
         } else if (outcome == LOCK_HELD && c->queue && r->fence == c->fence) {
-            lease_end(sh, c, LEASE_OVER, now_ms); /* for this one, not for others who may be the holder */
+            lease_end(sh, c, LEASE_OVER, now_ms); /* ends for this session; another session may be the holder */
         } else if (outcome == LOCK_HELD || outcome == LOCK_FOREIGN || outcome == LOCK_FREE) {
             lease_end(sh, c, LEASE_GONE, now_ms);
         } else {
             c->unhanded = atomic_load(&sh->engine->leaving);
             int64_t pause = c->period_ms / 10, perhaps_ms = now_ms + c->period_ms;
             if (outcome == LOCK_UNKNOWN && c->renewing && c->end_ms && c->end_ms < perhaps_ms)
-                c->end_ms = perhaps_ms; /* it may have been done */
+                c->end_ms = perhaps_ms; /* Redis may have renewed it */
             c->renew_ms = now_ms + (pause > RETRY_MIN_MS ? pause : RETRY_MIN_MS);
         }
         if (!lease_schedule(sh, c, now_ms))

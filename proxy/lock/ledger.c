@@ -1,6 +1,6 @@
 /*
- * The ledger: tables of lock keys, sessions, claims and contenders, a shard at a time. It keeps them consistent with
- * each other and bounded; what they mean is decided elsewhere. Every function wants the shard locked.
+ * The ledger: tables of lock keys, sessions, claims and contenders, for each shard. It keeps the tables consistent with
+ * each other, and bounded. The other files decide what claims and contenders mean. The caller locks the shard.
  */
 #include "proxy/lock/state.h"
 
@@ -17,7 +17,7 @@ static uint64_t entry_hash(const struct table_link *link) {
 }
 
 static uint64_t peer_hash(const struct table_link *link) {
-    return LIST_ENTRY(link, struct peer, link)->id; /* they are counted */
+    return LIST_ENTRY(link, struct peer, link)->id; /* ids are consecutive numbers */
 }
 
 void ledger_init(struct lock_engine *e, uint64_t seed) {
@@ -82,7 +82,7 @@ void ledger_clear(struct lock_engine *e) {
     }
 }
 
-/* A hash whose top bits, the pattern's, choose the shard, and whose low ones choose the bucket. */
+/* The top bits of the hash are the pattern's, and choose the shard. The low bits choose the bucket. */
 uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key, uint64_t *pattern) {
     static const uint64_t TOP = (uint64_t)0xf << 60;
     uint64_t hash = hash_bytes(&e->key_seed, key->name, key->len) ^ key->db * (uint64_t)0x9e3779b97f4a7c15;
@@ -207,7 +207,7 @@ inline struct peer *peer_get(struct shard *sh, struct lock_session *s) {
 }
 
 struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
-    static const uint64_t REMOTE = (uint64_t)1 << 63; /* sessions' numbers are counted from 1 */
+    static const uint64_t REMOTE = (uint64_t)1 << 63; /* sessions' ids are counted from 1, and stay below */
     struct peer *p = peer_add(sh, REMOTE | ledger_number(sh->engine), c);
     p->remote = true;
     return p;
@@ -243,7 +243,8 @@ void ledger_trim(struct shard *sh) {
 
 /* ---- claims ---------------------------------------------------------------------------------- */
 
-/* The claim to be forgotten first: the oldest that no command is using, one whose lease is over if there is one. */
+/* The claim that is forgotten first: the oldest ended claim that no command uses. If no claim has ended, the oldest
+ * unused one. */
 static struct claim *least_wanted(struct entry *en) {
     struct claim *oldest = NULL;
     for (struct claim *c = en->claims; c; c = c->next) {
@@ -275,8 +276,8 @@ static void claim_free(struct shard *sh, struct claim *c) {
     sh->free_claim_count++;
 }
 
-/* Notes that a closed session has left something, before anybody looks whether others of its client are there: see
- * last_left. */
+/* Notes that a closed session has left claims or contenders. The caller does this before it looks whether other
+ * sessions of the client are open: see last_left. */
 static inline void note_orphan(struct shard *sh, struct peer *p) {
     if (p->closed)
         (void)client_orphan(&sh->engine->clients, p);
@@ -350,8 +351,8 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
 
 /* ---- contenders ------------------------------------------------------------------------------- */
 
-/* Finds a contender by walking both lists at once, of which the shorter one tells: a contended key has many, and so has
- * a session that looks at many keys. */
+/* Finds a contender by walking both lists at once: the shorter one ends the search. A contended key has many
+ * contenders, and so has a session that looks at many keys. */
 struct contender *contender_find(const struct entry *en, const struct peer *p) {
     struct contender *of_entry = entry_contender_list(en);
     const struct list_node *n = p->contenders.prev;

@@ -1,5 +1,5 @@
 /*
- * Looking in from outside: counters, and the leases believed live. Changes nothing.
+ * What the engine shows to operators: counters, and the leases that are believed live. Changes nothing.
  */
 #include "proxy/lock/state.h"
 
@@ -49,7 +49,7 @@ struct copied_view {
     char *text;
 };
 
-/* The leases that are wanted most, so far: a heap with the one on top that is wanted least. */
+/* The leases that are wanted most, so far: a heap with the least wanted lease on top. */
 struct chosen {
     struct copied_view *views;
     size_t count, max, bytes;
@@ -112,7 +112,7 @@ static void drop_least(struct chosen *n) {
     sink_down(n, 0);
 }
 
-/* There is room for one more than `max`. */
+/* The caller has made room for one more than `max`. */
 static void offer(struct chosen *n, const struct lock_view *view) {
     struct copied_view v = {.view = *view};
     bool full = n->count == n->max || (n->count > 0 && n->bytes + text_size(&v) > WALK_BYTES);
@@ -126,8 +126,8 @@ static void offer(struct chosen *n, const struct lock_view *view) {
         drop_least(n);
 }
 
-/* Whether a claim's lease was counted already: of a list lock several sessions may be the holder, and it is one
- * lease. */
+/* Whether a claim's lease was counted already. Several sessions may be the holder of a list lock, with a claim each
+ * for the one lease. */
 static bool counted(const struct entry *en, const struct claim *c, int64_t now_ms) {
     for (const struct claim *o = en->claims; c->shown && o != c; o = o->next)
         if (o->fence == c->fence && claim_is_live(o, now_ms))
@@ -172,7 +172,7 @@ static int oldest_first(const void *a, const void *b) {
 
 struct lock_walk {
     struct chosen chosen;
-    size_t shard, cap; /* the shard that is being looked at; views that there is room for */
+    size_t shard, cap; /* the shard that is looked at now; how many views there is room for */
     struct table_walk at;
 };
 
@@ -196,12 +196,12 @@ void engine_walk_free(struct lock_walk *walk) {
     memory_free(walk);
 }
 
-/* Makes room for those that a shard may have to offer. */
+/* Makes room for the leases that a shard may offer. */
 static void walk_room(struct lock_walk *walk, size_t more) {
     size_t need = walk->chosen.count + more;
     if (need > walk->chosen.max)
         need = walk->chosen.max;
-    need++; /* offer */
+    need++; /* offer needs one more */
     if (need <= walk->cap)
         return;
     walk->cap = need;

@@ -1,7 +1,8 @@
 /*
  * Sessions come, change their identity and go. Knows no commands.
  *
- * A session is known only to the shards that it used (a bit each in lock_session.shards); there it is a peer.
+ * Only the shards that a session has used know it: lock_session.shards has a bit for each. In a shard the session is a
+ * peer.
  */
 #include "proxy/lock/state.h"
 
@@ -37,10 +38,11 @@ bool engine_session_library(struct lock_engine *e, struct lock_session *s, const
 
 /* ---- what closed sessions leave -------------------------------------------------------------------- */
 
-/* Leases and readings a millisecond: somebody may have 200,000, and Redis is told of each. */
+/* Claims and contenders of closed sessions that are handled in a millisecond. A session may have 200,000 leases, and
+ * Redis is told of each. */
 enum { LEAVE_STEPS = 64 };
 
-/* How many steps may still be taken now. */
+/* How many steps may still be taken in this millisecond. */
 static unsigned steps_left(struct lock_engine *e, int64_t now_ms) {
     if (atomic_load(&e->leaving))
         return UINT32_MAX;
@@ -60,7 +62,7 @@ static void steps_taken(struct lock_engine *e, unsigned steps) {
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
-/* Goes on in engine_tick. */
+/* engine_tick goes on with the peer. */
 static void leave_later(struct lock_engine *e, struct peer *p) {
     pthread_mutex_lock(&e->clients.mutex);
     list_remove(&p->orphan);
@@ -69,7 +71,7 @@ static void leave_later(struct lock_engine *e, struct peer *p) {
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
-/* Each is put at the end of the list: once around, and they are in their order again. */
+/* Each contender that stays moves to the list's end. After one round, the list is in its old order. */
 static void leave_contenders(struct shard *sh, struct peer *p, unsigned *steps) {
     for (; p->contenders_left > 0 && *steps > 0 && !list_empty(&p->contenders); p->contenders_left--, --*steps) {
         struct contender *w = LIST_ENTRY(list_first(&p->contenders), struct contender, of_peer);
@@ -103,8 +105,8 @@ static void leave_begin(struct peer *p) {
     p->contenders_left = p->contender_count;
 }
 
-/* Takes up to so many steps; returns whether all is done. Where the client's last session has closed meanwhile, what
- * was kept for the others is still to be abandoned. */
+/* Takes up to so many steps. Returns whether all is done. If the client's last session has closed meanwhile, the
+ * leases that were kept for the client's other sessions are still to be abandoned. */
 static bool leave_some(struct shard *sh, struct peer *p, unsigned *steps, int64_t now_ms) {
     while (*steps > 0) {
         --*steps;
@@ -122,8 +124,9 @@ static bool leave_some(struct shard *sh, struct peer *p, unsigned *steps, int64_
     return false;
 }
 
-/* Deals with a closed session's leases: kept for its client's other sessions where those share, abandoned otherwise.
- * Those may come and go meanwhile, in other threads. The peer is not freed. */
+/* Handles a closed session's leases. They are kept for its client's other sessions if the session is pooled, and
+ * abandoned otherwise. Other threads may open and close sessions of the client meanwhile. The peer is not freed
+ * before the end. */
 static void leave(struct shard *sh, struct peer *p, unsigned *steps, int64_t now_ms) {
     p->in_flight++;
     bool done = leave_some(sh, p, steps, now_ms);
@@ -147,7 +150,8 @@ static void close_peer(struct shard *sh, struct lock_session *s, unsigned *steps
         leave(sh, p, steps, now_ms);
 }
 
-/* Takes the first of a list of peers, any of which another thread may be freeing: its number and its shard. */
+/* Takes the first peer out of a list. Another thread may be freeing the peer, so the caller gets the peer's id and
+ * shard. */
 static bool orphan_shift(struct lock_engine *e, struct list_node *from, uint64_t *id, struct shard **sh) {
     pthread_mutex_lock(&e->clients.mutex);
     struct list_node *n = list_shift(from);
@@ -160,7 +164,7 @@ static bool orphan_shift(struct lock_engine *e, struct list_node *from, uint64_t
     return n != NULL;
 }
 
-/* Lets those in the list leave, for as long as there are steps. */
+/* Handles the peers of the list, for as long as steps are left. */
 static void leave_all(struct lock_engine *e, struct list_node *from, unsigned *steps, int64_t now_ms) {
     struct shard *sh;
     uint64_t id;
@@ -173,8 +177,9 @@ static void leave_all(struct lock_engine *e, struct list_node *from, unsigned *s
     }
 }
 
-/* Abandons what earlier sessions of a client left whose last one closed, or calls itself otherwise. Either this sees
- * that a session closing at the same time left something, or that one sees that nobody is there. */
+/* Abandons what earlier sessions of a client have left. The client's last session has closed, or has changed its
+ * identity. Another session may be closing at the same time. Either this function sees what that session has left, or
+ * that session sees that no session of the client is open. */
 static void last_left(struct lock_engine *e, struct lock_client *client, unsigned *steps, int64_t now_ms) {
     leave_all(e, &client->orphans, steps, now_ms);
     pthread_mutex_lock(&e->clients.mutex);
@@ -223,7 +228,7 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
         client_put(&e->clients, p->client);
         p->client = s->client;
         p->epoch = atomic_load(&p->client->epoch);
-        session_stats_clear(p); /* it belongs to another identity's workloads now */
+        session_stats_clear(p); /* the statistics belong to the old identity's workloads */
         tenures_identify(p);
         LIST_FOREACH(it, &p->claims) {
             struct claim *c = LIST_ENTRY(it, struct claim, of_peer);

@@ -6,11 +6,13 @@
  *                                                                        │
  *      connect ── DEL k ── close (the job has ended) ────────────────────┴──> released, as C1 has it
  *
- * A crash of a worker looks alike, but for three signs together. The session layer sees two of them (struct
- * lock_session's one_shot), the time is seen here. Where one is missing the lock ends with its lease.
+ * A worker that crashes looks alike. Three signs together tell a one-shot client from it. The session layer sees two of
+ * them (struct lock_session's one_shot), and this file sees the time. If a sign is missing, the lock ends with its
+ * lease.
  *
- * There is nobody to come back, so that a one-shot client's lock waits for no heir. Under `owner connection` no other
- * connection could release it: the lock ends with its lease, too. So does the node of a list lock.
+ * A one-shot client's lock waits for no successor, since the client does not come back to work under it. Under `owner
+ * connection` no other connection can release the lock, so it ends with its lease. The node of a list lock does so,
+ * too.
  */
 #include "proxy/lock/state.h"
 
@@ -50,7 +52,7 @@ static void keep(struct shard *sh, struct claim *c, int64_t now_ms) {
     units_time_text(kept_ms(c->rule), time, sizeof(time));
     claim_extra(c)->one_shot_ms = c->granted_ms + kept_ms(c->rule);
     c->reported = true;
-    if (c->observed) /* Redis has no expiry of it */
+    if (c->observed) /* Redis has set no expiry */
         c->end_ms = claim_one_shot(c);
     incident_report(sh, INCIDENT_ONE_SHOT, &on,
                     "its connection closed at once: %s for %s, or until this client sends DEL; if its job crashes, DEL "

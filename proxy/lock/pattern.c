@@ -1,8 +1,8 @@
 /*
- * From keys to patterns: what changes from key to key becomes a star (job:123:lock is job:*:lock). Knows no counts.
+ * Turns keys into patterns: what changes from key to key becomes a star (job:123:lock becomes job:*:lock).
  *
- * A word is read once: what it would be as a name is written on the way, and taken back where its end shows that it is
- * an identifier.
+ * A word is read once. It is written as a name while it is read, and taken back if its end shows that it is an
+ * identifier.
  */
 #include "proxy/lock/pattern.h"
 
@@ -13,7 +13,7 @@
 
 enum { DIGIT = 1, HEX = 2, LETTER = 4, SPECIAL = 8, DIGITS = DIGIT | HEX };
 
-/* What each byte is in a key. */
+/* The class of each byte of a key. */
 static const uint8_t KINDS[256] = {
     ['0'] = DIGITS,       ['1'] = DIGITS,       ['2'] = DIGITS,       ['3'] = DIGITS,       ['4'] = DIGITS,
     ['5'] = DIGITS,       ['6'] = DIGITS,       ['7'] = DIGITS,       ['8'] = DIGITS,       ['9'] = DIGITS,
@@ -49,8 +49,8 @@ static bool is_uuid(const char *p, size_t len) {
 struct pattern {
     char *out; /* NULL: only the hash is wanted */
     size_t len;
-    uint64_t hash, last; /* of all whole words of eight bytes; the bytes since */
-    bool star;           /* it ends with one */
+    uint64_t hash, last; /* hash: of all whole words of eight bytes; last: the bytes since */
+    bool star;           /* the pattern ends with a star */
 };
 
 static inline uint64_t mixed(uint64_t hash, uint64_t word) {
@@ -75,7 +75,7 @@ static inline void put_letter(struct pattern *t, char c) {
     t->star = false;
 }
 
-/* Writes a character; called where there is room for three. */
+/* Writes a character. The caller has seen that there is room for three bytes. */
 static inline void put(struct pattern *t, char c) {
     if (kind(c) & SPECIAL)
         put_byte(t, '\\');
@@ -89,8 +89,8 @@ static inline void put_star(struct pattern *t) {
     t->star = true;
 }
 
-/* Reads letters and digits; returns how many. They are no name but a hash, an identifier: hexadecimal ones with a
- * digit, or many with several digits. */
+/* Reads a word of letters and digits, and returns its length. The word is an identifier, and no name, if it is
+ * hexadecimal with a digit, or long with several digits. */
 static inline size_t put_word(struct pattern *t, const char *p, size_t len) {
     struct pattern before = *t;
     size_t digits = 0, hex = 0, n = 0;
@@ -121,7 +121,7 @@ static inline void pattern_of(struct pattern *t, const char *key, size_t len) {
             put(t, key[i++]);
         }
     }
-    if (t->len + 4 > ADVISE_PATTERN_MAX) /* cut: what follows may be anything */
+    if (t->len + 4 > ADVISE_PATTERN_MAX) /* the key is cut: the star stands for the rest */
         put_star(t);
 }
 

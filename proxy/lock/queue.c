@@ -1,22 +1,23 @@
 /*
- * List locks: who a node's owner is, what a session has in the queue, and what the scripts' answers mean.
+ * List locks: which session owns a node, what a session has in the queue, and what the scripts' answers mean.
  *
- * A node is told by its value, so Redis decides whose it is (scripts/lua/list.lua): the engine only says for which
- * party a session speaks (itself, or its client where connections are shared) and how far that reaches. It remembers
- * in the session's contender that nodes were pushed, for the moment when the session closes. The holder's lease is a
- * claim as any other; so is that of a session which may be the holder, since it was shown a node of its identity.
+ * A node is known by its value, so Redis decides which party owns it (scripts/lua/list.lua). The engine says for which
+ * party a session speaks, and how far that reaches. The party is the session, or its client if connections are shared.
+ * The session's contender remembers that nodes were pushed, for the moment when the session closes. The holder's lease
+ * is a claim like any other. A session that was shown a node of its client at the head may be the holder, and has a
+ * claim, too.
  */
 #include "proxy/lock/outcome.h"
 
 #include <stdio.h>
 
-enum { PARTY_MAX = LOCK_IDENTITY_MAX + 1 }; /* longer than a process's id and a number */
+enum { PARTY_MAX = LOCK_IDENTITY_MAX + 1 }; /* which is longer than a process's id and a number */
 
 static bool by_client(const struct peer *p, const struct lock_rule *rule) {
     return rule->owner == LOCK_OWNER_ANY || client_shares(rule, p->overlapped);
 }
 
-/* Writes a party's name, which is not NUL-terminated where it is an identity of full length. Returns the length. */
+/* Writes a party's name. An identity of full length is not NUL-terminated. Returns the length. */
 static size_t party_write(const struct lock_engine *e, const struct peer *p, bool client, char out[PARTY_MAX]) {
     if (!client)
         return (size_t)snprintf(out, PARTY_MAX, "%.*s:%llu", PROCESS_ID_LEN, e->process, (unsigned long long)p->id);
@@ -90,8 +91,8 @@ static void note_push(struct outcome *f) {
         contender_remove(f->sh, w);
 }
 
-/* Notes the node that the session pushes, or tries to push: once it is shown that node at the head, it may be
- * recognised for its owner (K1). */
+/* K1: notes the node that the session pushes, or tries to push. The session may be recognised for this node once it
+ * is shown the node at the head. */
 static void note_node(struct outcome *f) {
     if (f->peer->closed || !f->result->value)
         return;
@@ -100,15 +101,16 @@ static void note_node(struct outcome *f) {
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
-/* Has the lease renewed for a session that may be the owner of the node that it was shown, as for the owner. */
+/* Makes a claim for a session that was shown the node at the head and may be its owner. The lease is renewed for the
+ * session as for the owner. */
 static void apply_shown(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (!r->value || f->peer->closed)
         return;
     struct entry *en = outcome_entry(f);
-    if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* overtaken by a later answer */
+    if (r->fence < en->live_fence || r->fence <= en->gone_fence) /* a later answer came first */
         return;
-    if (claim_find(en, f->plan->attempt)) /* a repeat */
+    if (claim_find(en, f->plan->attempt)) /* the command was sent twice */
         return;
     struct claim *c = claim_add(f->sh, en, f->peer, f->plan->rule, f->plan->attempt, r->fence);
     c->login = f->plan->login;
@@ -122,7 +124,8 @@ static void apply_shown(struct outcome *f) {
     note_push(f);
 }
 
-/* Notes that the session looks at the head again, and so works under no lease of it. */
+/* The session looks at the head again, so it does not work under the head's lease. Its claim as a possible owner
+ * ends. */
 static void apply_looks_again(struct outcome *f) {
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;
@@ -131,7 +134,7 @@ static void apply_looks_again(struct outcome *f) {
     }
 }
 
-/* Whether a session that is there, and another one, has a claim with the answer's lease. */
+/* Whether another open session has a claim with the answer's lease. */
 static bool is_held_by_another(const struct outcome *f) {
     for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
         if (c->fence == f->result->fence && c->peer != f->peer && !c->peer->closed)
@@ -139,8 +142,8 @@ static bool is_held_by_another(const struct outcome *f) {
     return false;
 }
 
-/* K1: the session was shown this node at the head. LPOS names it, as a push does. Once the session that pushed the node
- * has left, the seat at the head is this session's own. */
+/* K1: the session was shown this node at the head. LPOS names the node, as a push does. Once the session that pushed
+ * the node has left, this session's own claim at the head counts, and no recognition is needed. */
 static void note_head(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (!r->value || f->peer->closed)
@@ -160,7 +163,7 @@ static void note_head(struct outcome *f) {
     }
 }
 
-/* Notes that the session has read the queue: what it has in it counts for another while. */
+/* Notes that the session has read the queue: the engine remembers its nodes for longer. */
 static void note_read(struct outcome *f) {
     struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
     if (w && w->queue_rule)
@@ -176,7 +179,7 @@ static void apply_push(struct outcome *f) {
         apply_granted(f);
         break;
     case LOCK_DONE:
-    case LOCK_UNKNOWN: /* it may be there */
+    case LOCK_UNKNOWN: /* the node may be in the queue */
         note_push(f);
         note_node(f);
         break;
@@ -193,7 +196,7 @@ static void apply_push(struct outcome *f) {
     }
 }
 
-/* The caller's claim whose lease was for this node, and is over. */
+/* The caller's claim whose lease was for this node and has ended; NULL: there is none. */
 static struct claim *claim_for_node(const struct outcome *f) {
     if (!f->result->value)
         return NULL;
@@ -251,7 +254,7 @@ void queue_apply(struct outcome *f) {
     case LOCK_QUEUE_REMOVE:
         apply_remove(f);
         break;
-    default: /* LOCK_QUEUE_SET: another node, that is the caller's */
+    default: /* LOCK_QUEUE_SET: the caller's node has another value */
         if (f->result->outcome == LOCK_DONE && f->result->fence)
             claim_value(f, apply_touched(f));
         if (f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_UNKNOWN)

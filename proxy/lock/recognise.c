@@ -1,25 +1,26 @@
 /*
- * K: by which values a session is known for the owner of a lease that another connection has acquired.
+ * K: recognises a session for a lease that another connection has acquired, by the lock's value.
  *
  *      K1  refused, and then shown the value that it tried to write  ──┐
  *      K2  writes the value that the lease has anew                  ──┴──> recognised, if values tell workers apart
  *
- * A reply gets lost, a connection is cut, a pool hands out another one, a library sends a command again: the worker
- * that holds the lock then speaks over a connection that did not acquire it. It knows its lock by the value. A
- * recognised session speaks for the lease besides the session that acquired it, whose claim stays where it is: if the
- * proxy is wrong, the owner has lost nothing by it alone.
+ * A reply gets lost, a connection is cut, a pool hands out another connection, or a library sends a command again. The
+ * worker that holds the lock then speaks over a connection that did not acquire it. It knows its lock by the value. A
+ * recognised session speaks for the lease besides the session that acquired. The claim stays with the session that
+ * acquired: if the proxy is wrong, the recognition alone costs the owner nothing.
  *
- * One constant for all workers tells nothing, nor does a number: it may be the deadline of two workers that began in
- * the same second, a count, or a constant 1.
+ * A constant that all workers write tells nothing. A number tells nothing, either: it may be the deadline of two
+ * workers that began in the same second, a count, or a constant 1.
  *
- * A hash lock is held by a field and what it has. Many applications have one name for the field, and write the worker
- * there; others name the field after the worker, and count there. Either may tell workers apart, or both.
+ * A hash lock is held by a field and the field's content. Many applications have one name for the field, and write the
+ * worker into it. Others name the field after the worker, and count in it. The name, the content or both may tell
+ * workers apart.
  */
 #include "proxy/lock/outcome.h"
 
 /* ---- fields ---------------------------------------------------------------------------------------- */
 
-/* What two values have to have in common to be taken for the same. */
+/* Which part of two values has to be equal, for the values to count as the same. */
 enum alike { ALIKE_WHOLE, ALIKE_FIELD };
 
 uint64_t value_of_field(const struct hash_seed *seed, const char *name, size_t len, const char *content,
@@ -45,8 +46,8 @@ static bool is_number(const char *value, size_t len) {
     return true;
 }
 
-/* Whether a third session, which is open, has tried to write the value too, or has a claim with it; so has the session
- * itself, if it acquired an earlier lease with it. */
+/* Whether the value is known to be written by several workers. Either a third open session of the client has tried to
+ * write it or has a claim with it. Or the session itself has a claim with it, from an earlier lease. */
 static bool is_constant(const struct entry *en, const struct peer *self, const struct claim *c, enum alike alike) {
     for (const struct contender *w = entry_contender_list(en); w; w = w->next)
         if (w->tried && is_alike(alike, w->tried, c->value) && w->peer != self && w->peer != c->peer &&
@@ -75,9 +76,9 @@ static bool varies(const struct entry *en, const struct peer *self, const struct
     return false;
 }
 
-/* Whether the value of the claim's lease says that this session's worker is the lease's. Where the session that
- * acquired it is gone, or is the same one, it need only be no constant that is known for one. ALIKE_FIELD: the text is
- * the name of a hash's field, of which many applications have one. */
+/* K: whether the value of the claim's lease says that the session's worker is the lease's owner. If the session that
+ * acquired is closed, or is this session, the value may be any that is not known to be a constant. ALIKE_FIELD:
+ * `text` is the name of a hash's field, and many applications have one name for all workers. */
 static bool tells(const struct entry *en, const struct peer *self, const struct workload *f, const struct claim *c,
                   const char *text, size_t len, enum alike alike) {
     bool field = alike == ALIKE_FIELD;
@@ -100,7 +101,7 @@ bool recognised_no_more(const struct entry *en, const struct contender *w) {
     return true;
 }
 
-/* Has the session speak for the lease from now on. */
+/* Recognises the session for the lease: from now on the session is no loser, and speaks for the lease. */
 static void speaks_for(struct shard *sh, struct contender *w, struct claim *c, int64_t now_ms) {
     w->lost = w->released = false;
     w->lost_fence = w->recognised = c->fence;
@@ -108,8 +109,8 @@ static void speaks_for(struct shard *sh, struct contender *w, struct claim *c, i
     (void)lease_schedule(sh, c, now_ms);
 }
 
-/* Whether the claim's lease is held with what the session tried to write. What a field has is not known any more once
- * the holder has counted there. */
+/* K1: whether the claim's lease has the value that the session tried to write. Once the holder has counted in a
+ * field, the field's content is not known any more, and the name decides. */
 static bool is_its_own(const struct contender *w, const struct claim *c) {
     return w->tried == c->value || (value_same_field(w->tried, c->value) && !has_content(c->value));
 }
@@ -131,14 +132,14 @@ bool recognise(struct shard *sh, struct contender *w, const struct lock_rule *ru
     return true;
 }
 
-/* Whether a session that tried to write this field was shown what the claim's lease is held with. */
+/* K1: whether the field that the session was shown is the one that holds the claim's lease. */
 static bool shows(const struct claim *c, uint64_t shown) {
     bool known = has_content(c->value) && has_content(shown);
     return known ? shown == c->value : value_same_field(shown, c->value);
 }
 
-/* Notes with what another proxy's lease is held: its session lost against that very lease, and found there what it
- * had tried to write. */
+/* Notes the value of a lease that another proxy gave. The session lost against this lease, and was shown the value
+ * that it had tried to write. */
 static void note_remote(const struct contender *w, struct claim *c, uint64_t shown) {
     if (!c->peer->remote || c->valued || c->fence != w->lost_fence || shown != w->tried)
         return;
@@ -166,16 +167,16 @@ bool recognise_field(struct shard *sh, struct contender *w, const struct lock_ru
     return true;
 }
 
-/* ---- K2: says it again ------------------------------------------------------------------------------ */
+/* ---- K2: writes the value anew --------------------------------------------------------------------- */
 
-/* Whether the session was shown this very value of this very lease last. */
+/* K2: whether the session was shown this value of this lease last. */
 static bool has_read(const struct contender *w, const struct claim *c, const char *value, size_t len) {
     return w->read_fence == c->fence && w->seen_known && !w->wrote && w->seen_len == len &&
            (len == 0 || memcmp(w->seen, value, len) == 0);
 }
 
-/* Whether a command that writes the value speaks for the claim's lease. GETSET by a session that has read another lease
- * is a rival's, who writes the same deadline. */
+/* K2: whether a command that writes the value speaks for the claim's lease. A GETSET by a session that was shown
+ * another lease is a rival's, which writes the same deadline. */
 static bool repeats(struct shard *sh, const struct entry *en, const struct lock_plan *plan, const struct claim *c,
                     const char *value, size_t len, bool field) {
     const struct peer *self = plan->peer;
@@ -199,7 +200,7 @@ void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *valu
     struct entry *en = entry_find(sh, &plan->key, plan->hash);
     const struct claim *chosen = claim_find(en, plan->claim);
     struct claim *c = claim_live(en, plan->peer->client, now_ms);
-    bool settled = plan->claim && (!chosen || chosen == c); /* another command of its transaction may acquire */
+    bool settled = plan->claim && (!chosen || chosen == c); /* if !chosen, an earlier command may acquire */
     if (c && !settled && c->valued && c->peer != plan->peer && !c->queue && !c->observed &&
         is_alike(field ? ALIKE_FIELD : ALIKE_WHOLE, c->value, hash_bytes(&e->value_seed, value, len)) &&
         repeats(sh, en, plan, c, value, len, field)) {
@@ -222,7 +223,7 @@ bool engine_compares(struct lock_engine *e, const struct lock_session *s, const 
     bool compares = w && w->read_fence && w->read_fence == en->live_fence && w->seen_known && !w->wrote;
     for (const struct claim *c = entry_claims(en); compares && c; c = c->next)
         if (c->fence == w->read_fence && (c->peer == p || recognised_for(w, c)) && claim_is_live(c, now_ms))
-            compares = false; /* it holds the lock */
+            compares = false; /* the session holds the lock */
     shard_unlock(sh);
     return compares;
 }

@@ -1,10 +1,9 @@
 /*
- * Lock rules: reading them, matching keys against them, and the names of guard records. Knows nothing of sessions
- * or leases.
+ * Lock rules: reads them, matches keys against them, and names guard records. Knows nothing of sessions or leases.
  *
- * Every key of every command is held against the rules, and nearly none matches, so each rule knows the literal
- * bytes its pattern begins with, and a set of rules the first bytes of them all: a key that is no lock costs one look
- * at its first byte, or a memcmp a rule.
+ * Every key of every command is matched against the rules, and nearly no key matches. So each rule knows the literal
+ * bytes that its pattern begins with, and a set of rules knows the first bytes of them all. A key that is no lock costs
+ * one look at its first byte, or a memcmp for each rule.
  */
 #include "proxy/lock/rule.h"
 
@@ -22,7 +21,7 @@
 #include "proxy/lock/fence.h"
 #include "proxy/lock/hash.h"
 
-/* What the pattern demands behind its literal beginning. */
+/* What the pattern demands after its literal beginning. */
 enum rule_rest {
     REST_NOTHING,  /* "job": the key is the literal */
     REST_ANYTHING, /* "lock:*" */
@@ -48,7 +47,7 @@ struct lock_rules {
 
 enum option_type { OPTION_ENUM, OPTION_KINDS, OPTION_TIME, OPTION_REPLICAS };
 
-/* Longest time a rule may name: 100 years, so that sums of times never overflow. */
+/* The longest time that a rule may name: 100 years, so that sums of times never overflow. */
 #define RULE_TIME_MAX_MS ((int64_t)100 * 365 * 24 * 60 * 60 * 1000)
 
 enum { REPLICAS_MAX = 1000, REPLICAS_MS = 1000, REPLICAS_LONGEST_MS = 60 * 1000 };
@@ -100,12 +99,12 @@ static const struct rule_option OPTIONS[] = {
 };
 enum { OPTION_COUNT = sizeof(OPTIONS) / sizeof(OPTIONS[0]) };
 
-/* Every enumeration of a rule has the size of this one; a table entry can then set any of them. */
+/* Every enumeration of a rule has the size of an int, so that a table entry can set any of them. */
 _Static_assert(sizeof(enum lock_mode) == sizeof(int) && sizeof(enum lock_owner) == sizeof(int) &&
                    sizeof(enum lock_renew) == sizeof(int) && sizeof(enum lock_on_disconnect) == sizeof(int),
                "enumerations of a rule are ints");
 
-/* Reads "N [TIME]"; returns how many of the words that are, 0: none. The names of options don't begin with a digit. */
+/* Reads "N [TIME]". Returns how many of the words that takes; 0: none. No option's name begins with a digit. */
 static size_t replicas_set(struct lock_rule *rule, const char *const *words, size_t count) {
     int64_t n = 0, ms = REPLICAS_MS;
     const char *p = words[0];
@@ -121,7 +120,7 @@ static size_t replicas_set(struct lock_rule *rule, const char *const *words, siz
     return timed ? 2 : 1;
 }
 
-/* Reads the kinds of locks, "string,list" or "any". False: it is neither. */
+/* Reads the kinds of locks, "string,list" or "any". False: the text is neither. */
 static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *text) {
     *kinds = LOCK_KIND_ANY;
     if (strcasecmp(text, "any") == 0)
@@ -141,7 +140,8 @@ static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *
     }
 }
 
-/* Sets an option to the words behind its name; returns how many of the `count` words are its value, 0: it is none. */
+/* Sets an option to the words after its name. Returns how many of the `count` words are its value; 0: they are no
+ * value. */
 static size_t option_set(const struct rule_option *o, struct lock_rule *rule, const char *const *words, size_t count) {
     char *at = (char *)rule + o->offset;
     const char *text = words[0];
@@ -174,7 +174,7 @@ static void kinds_text(const struct rule_option *o, unsigned kinds, char *out, s
             n += (size_t)snprintf(out + n, size - n, "%s%s", n ? "," : "", o->names[i]);
 }
 
-/* Writes the option's value as the directive has it. */
+/* Writes the option's value as it stands in the directive. */
 static void option_text(const struct rule_option *o, const struct lock_rule *rule, char *out, size_t size) {
     const char *at = (const char *)rule + o->offset;
     if (o->type == OPTION_REPLICAS) {
@@ -233,7 +233,7 @@ void lock_rules_unref(struct lock_rules *rules) {
     memory_free(rules);
 }
 
-/* Takes the literal beginning out of the pattern, and sees what is left. */
+/* Splits the pattern into its literal beginning and the rest. */
 static void entry_compile(struct rule_entry *entry) {
     const char *p = entry->rule.pattern, *end = p + entry->rule.pattern_len;
     entry->literal = memory_alloc(entry->rule.pattern_len);
@@ -272,7 +272,7 @@ static const struct rule_option *option_find(const char *name) {
     return NULL;
 }
 
-/* Says that `word` is no option, and which there are. */
+/* Writes the error that `word` is no option, with the names of all options. */
 static void option_unknown(const char *word, char *error, size_t size) {
     int n = snprintf(error, size, "option '%s': expected ", word);
     for (size_t i = 0; i < OPTION_COUNT && n >= 0 && (size_t)n < size; i++) {
@@ -281,7 +281,7 @@ static void option_unknown(const char *word, char *error, size_t size) {
     }
 }
 
-/* Sets the options in words; false with the reason in `error`. */
+/* Sets the options in `words`. False: `error` says why. */
 static bool rule_read(struct lock_rule *rule, const char *const *words, size_t count, char *error, size_t size) {
     bool given[OPTION_COUNT] = {false};
     char shown[80];
@@ -311,7 +311,7 @@ static bool rule_read(struct lock_rule *rule, const char *const *words, size_t c
     return true;
 }
 
-/* Audit has no eyes for list locks: they are left out of `any`, and refused where they are named. */
+/* Audit does not see list locks: `any` leaves them out, and an error refuses them if the rule names them. */
 static bool kinds_audited(struct lock_rule *rule, char *error, size_t size) {
     bool named = rule->kinds & LOCK_KIND_LIST && rule->kinds != LOCK_KIND_ANY;
     if (rule->mode != LOCK_MODE_AUDIT)
@@ -343,7 +343,7 @@ static struct rule_entry *entry_new(struct lock_rules *rules, const char *patter
     return entry;
 }
 
-/* Adds an entry at a list's end, and notes how its keys begin. */
+/* Adds an entry to a list's end, and notes with which byte its keys begin. */
 static void entry_add(struct lock_rules *rules, struct rule_entry ***list, size_t *count, struct rule_entry *entry) {
     *list = memory_realloc(*list, (*count + 1) * sizeof(struct rule_entry *));
     (*list)[(*count)++] = entry;
@@ -353,7 +353,7 @@ static void entry_add(struct lock_rules *rules, struct rule_entry ***list, size_
         memset(rules->begins, true, sizeof(rules->begins));
 }
 
-/* Whether a name may match both patterns, or be of both: they begin alike, as far as both are literal. */
+/* Whether a name may match both patterns: they begin alike, as far as both are literal. */
 static bool may_meet(const char *a, const char *b) {
     static const char SPECIAL[] = "*?[\\";
     while (*a && *b && *a == *b && !strchr(SPECIAL, *a)) {
@@ -462,14 +462,15 @@ const struct lock_rule *lock_rules_match(const struct lock_rules *rules, const c
     return first_match(rules, key, len);
 }
 
-/* The fence that applies where the lock rule `entry` (NULL: none matches) leaves keys alone; else that one. */
+/* The fence that applies to a key which the lock rule `entry` leaves alone. If there is none, `entry`, which is NULL
+ * if no lock rule matches. */
 static __attribute__((noinline)) struct rule_entry *fence_or(const struct lock_rules *rules, struct rule_entry *entry,
                                                              const char *key, size_t len) {
     struct rule_entry *fence = first_of(rules->fences, rules->fence_count, key, len);
     return fence && fence->rule.fence->mode != LOCK_MODE_OFF ? fence : entry;
 }
 
-/* The lock rule that applies, unless its mode is off; else the fence that does. */
+/* The lock rule that applies to the key. If its mode is off, or there is none, the fence that applies. */
 static inline struct rule_entry *watcher(const struct lock_rules *rules, const char *key, size_t len) {
     struct rule_entry *entry = first_of(rules->entries, rules->count, key, len);
     if (entry && entry->rule.mode != LOCK_MODE_OFF)
@@ -500,7 +501,7 @@ const struct lock_rule *lock_rules_fence_of(const struct lock_rules *rules, cons
 
 /* ---- text ---------------------------------------------------------------------------------- */
 
-/* Appends formatted text to what is in `out`, as far as it fits, and counts what would have been written. */
+/* Appends formatted text to `out`, as far as it fits. *len grows by the length of the whole text. */
 static void __attribute__((format(printf, 4, 5))) append(char *out, size_t size, size_t *len, const char *format, ...) {
     va_list args;
     va_start(args, format);
@@ -510,7 +511,7 @@ static void __attribute__((format(printf, 4, 5))) append(char *out, size_t size,
         *len += (size_t)n;
 }
 
-/* Whether the configuration's reader would take the word for something else without quotes. */
+/* Whether the configuration's reader would misread the word without quotes. */
 static bool needs_quotes(const char *word) {
     for (const char *p = word; *p; p++) {
         unsigned char c = (unsigned char)*p;
@@ -567,7 +568,7 @@ size_t lock_guard_head_write(uint16_t slot, char *out) {
     char *p = out;
     memcpy(p, GUARD_PREFIX, GUARD_PREFIX_LEN);
     p += GUARD_PREFIX_LEN;
-    memcpy(p, slot_tag(slot), SLOT_TAG_MAX); /* what is too much is written over */
+    memcpy(p, slot_tag(slot), SLOT_TAG_MAX); /* the bytes after the tag's end are overwritten below */
     p += slot_tag_len(slot);
     *p++ = '}';
     *p++ = ':';
@@ -592,7 +593,8 @@ bool lock_guard_is(const char *key, size_t len) {
     const char *close = memchr(tag, '}', (size_t)(end - tag));
     if (!close || end - close < 2 || close[1] != ':')
         return false;
-    /* A guard record has the one tag of the slot of its key; the application's own keys may begin like one. */
+    /* A guard record's tag is the one for its key's slot. The application's own keys may begin like a guard
+     * record. */
     const char *own = slot_tag(slot_of_key(close + 2, (size_t)(end - close - 2)));
     size_t own_len = strlen(own);
     return own_len == (size_t)(close - tag) && memcmp(own, tag, own_len) == 0;

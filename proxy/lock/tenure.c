@@ -70,7 +70,7 @@ static void begin(struct shard *sh, const struct claim *c, const struct lock_rul
     if (!rule->fenced || !c->fence || c->peer->closed || c->peer->remote)
         return;
     struct tenure *t = tenure_find(c->entry, c->peer);
-    if (t && c->fence < t->fence) /* the answer has come late */
+    if (t && c->fence < t->fence) /* a later lease's answer came first */
         return;
     if (t)
         tenure_remove(t);
@@ -88,7 +88,7 @@ void tenure_begin(struct shard *sh, const struct claim *c) {
     begin(sh, c, c->rule);
 }
 
-/* Peers are walked and not entries: a tenure that makes room for another one may free its entry. */
+/* The loop walks peers, and not entries: a tenure that makes room for another one may free its entry. */
 static void fences_came(struct shard *sh, const struct lock_rules *rules) {
     TABLE_FOREACH(it, &sh->peers) {
         const struct peer *p = LIST_ENTRY(it, struct peer, link);
@@ -121,7 +121,7 @@ void tenures_push_back(const struct entry *en, uint64_t fence) {
             t->fence = fence - 1;
 }
 
-/* ---- for whom sessions write --------------------------------------------------------------------- */
+/* ---- sessions that may write under a lease --------------------------------------------------------- */
 
 /* Whether a lease that was acquired over the session speaks for other sessions of its client, too. A multiplexed
  * connection carries a whole process. A lease acquired over another connection therefore belongs to another process,
@@ -149,8 +149,8 @@ static bool held_since(const struct entry *en, uint64_t fence) {
     return newer;
 }
 
-/* Whether the answer says that the command has ended this lease, or has come after its end and before all other
- * holders. A script that finds the lock free may have been meant to extend it. */
+/* Whether the answer says that the command has ended this lease. The same holds if the command came after the lease's
+ * end, and before another holder. Exception: a script that finds the lock free may have been meant to extend it. */
 static bool released(const struct outcome *f, uint64_t fence) {
     const struct lock_result *r = f->result;
     switch (r->outcome) {
@@ -198,7 +198,7 @@ void tenures_identify(struct peer *p) {
     }
 }
 
-/* ---- all of a session's --------------------------------------------------------------------------- */
+/* ---- all tenures of a session ---------------------------------------------------------------------- */
 
 static bool has_tenure(const struct peer *p, uint32_t db) {
     if (!p)

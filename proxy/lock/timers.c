@@ -1,5 +1,5 @@
 /*
- * A binary heap of deadlines. Each timer knows its place, so that it can be moved or taken out at once; the work of a
+ * A binary heap of deadlines. Each timer knows its place, so that it can be moved or taken out at once. The work of a
  * tick is proportional to what is due. Knows nothing of what the timers are for.
  */
 #include "proxy/lock/state.h"
@@ -49,7 +49,7 @@ static void take_out(struct timer_heap *h, struct timer *t) {
     struct timer_slot last = h->slots[h->count--];
     if (last.timer != t)
         place_again(h, place, last);
-    /* The memory of a burst is given back. */
+    /* Gives back memory that only a burst of timers needed. */
     if (h->cap > 1024 && h->count < h->cap / 4) {
         h->cap /= 2;
         h->slots = memory_realloc(h->slots, ((size_t)h->cap + 1) * sizeof(*h->slots));

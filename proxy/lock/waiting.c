@@ -1,10 +1,10 @@
 /*
- * The queues of those who wait for locks. All of it is under one mutex, which only commands on locks take whose rule
- * says `wait`; each step is short, but for a walk to a place in the queue, which begins at the end that is nearer to
- * where nearly all belong.
+ * The queues of sessions that wait for locks. One mutex protects all queues. Only commands on locks whose rule says
+ * `wait` take it, and each step under it is short. Exception: a waiter's place is searched in its queue, from the end,
+ * where nearly all waiters belong.
  *
- * A lease may be released between the moment in which it refuses an attempt and the moment in which that attempt's
- * thread joins the queue: nobody is called then. So the last releases are remembered, whether somebody waits or not.
+ * A lease may be released after it has refused an attempt, and before that attempt's thread joins the queue. No waiter
+ * is called for that release. So the last releases are remembered, whether or not a session waits.
  */
 #include "proxy/lock/waiting.h"
 
@@ -16,11 +16,11 @@
 #include "proxy/base/table.h"
 
 enum {
-    KEPT_MAX = 65536,     /* places kept for those who may come back; the oldest is given up first */
+    KEPT_MAX = 65536,     /* places kept for sessions that may come back; the oldest place goes first */
     FREED = 4096,         /* places in the memory of releases */
-    PATIENCE_MS = 4,      /* so long somebody at another proxy is waited for who is to come first, */
-    PATIENCE_MAX_MS = 64, /* and twice as long whenever that was right */
-    CIRCLE_MAX = 64,      /* sessions of a circle that is looked for */
+    PATIENCE_MS = 4,      /* the first waiter waits so long for an earlier waiter at another proxy, */
+    PATIENCE_MAX_MS = 64, /* and twice as long, up to this, each time that waiter came */
+    CIRCLE_MAX = 64,      /* sessions that are looked at for a circle */
     SHOWN_MAX = 64        /* bytes of a name */
 };
 
@@ -39,24 +39,24 @@ struct waiting_queue {
     struct list_node waiters; /* by place */
     struct list_node kept;
     size_t count;
-    struct waiter *trying;  /* whose attempt is under way, of those who may ask in their turn */
+    struct waiter *trying;  /* its attempt is under way; NULL: none. A waiter on its last try does not count */
     bool again;             /* a release was seen meanwhile */
-    uint64_t asked, proven; /* attempts sent; the newest of them that is known to have found the lock held */
+    uint64_t asked, proven; /* attempts sent; the newest attempt that is known to have found the lock held */
     uint64_t fence;         /* of the lease that was met last */
-    int64_t look_ms;        /* when the first one is to try if nothing happens before; 0 not known */
-    int64_t elsewhere_ms;   /* since when somebody waits at another proxy, as far as is known; WAITING_NOBODY */
+    int64_t look_ms;        /* when the first waiter is to try if nothing happens before; 0: not known */
+    int64_t elsewhere_ms;   /* since when a session waits at another proxy, as far as is known, or WAITING_NOBODY */
     struct lock_key key;
     char name[];
 };
 
 struct freed {
     uint64_t hash, fence;
-    int64_t patience_ms; /* so long the first one here waits for another proxy's attempt; 0: PATIENCE_MS */
+    int64_t patience_ms; /* how long the first waiter here waits for another proxy's attempt; 0: PATIENCE_MS */
 };
 
 struct waiting {
     pthread_mutex_t mutex;
-    struct table queues, sessions; /* sessions: waiters, by who waits */
+    struct table queues, sessions; /* sessions: waiters, by their session */
     struct list_node kept;         /* oldest first */
     size_t kept_count;
     atomic_size_t count;
@@ -71,7 +71,7 @@ static uint64_t queue_hash(const struct table_link *link) {
 }
 
 static uint64_t session_hash(const struct table_link *link) {
-    return LIST_ENTRY(link, struct waiter, by_session)->session; /* they are counted */
+    return LIST_ENTRY(link, struct waiter, by_session)->session; /* ids are consecutive numbers */
 }
 
 struct waiting *waiting_new(unsigned threads, void (*wake)(void *arg, unsigned thread), void *arg) {
@@ -121,7 +121,7 @@ static void queue_settle(struct waiting *t, struct waiting_queue *q) {
     memory_free(q);
 }
 
-/* The first one of those who may ask in their turn. */
+/* The first waiter of the queue that is not trying for the last time; NULL: there is none. */
 static struct waiter *first_of(const struct waiting_queue *q) {
     LIST_FOREACH(it, &q->waiters) {
         struct waiter *w = LIST_ENTRY(it, struct waiter, link);
@@ -142,7 +142,8 @@ static void kept_remove(struct waiting *t, struct kept_place *k) {
     queue_settle(t, q);
 }
 
-/* Forgets places that nobody has come back for. They are not quite in the order of their ends, where rules differ. */
+/* Forgets places for which no session has come back. The rules keep places for different times, so the list is not
+ * quite in the order of the places' ends. */
 static void kept_trim(struct waiting *t, int64_t now_ms) {
     struct list_node *n;
     while ((n = list_first(&t->kept))) {
@@ -173,7 +174,7 @@ static void kept_add(struct waiting *t, const struct waiter *w, int64_t until_ms
     t->kept_count++;
 }
 
-/* How long the first one is to wait for an attempt from another proxy. */
+/* How long (ms) the first waiter is to wait for an attempt from another proxy. */
 static int64_t patience_of(const struct waiting *t, uint64_t hash) {
     const struct freed *f = &t->freed[hash % FREED];
     return f->hash == hash && f->patience_ms ? f->patience_ms : PATIENCE_MS;
@@ -209,7 +210,7 @@ static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w) {
     struct list_node *behind = q->waiters.prev;
     while (behind != &q->waiters && LIST_ENTRY(behind, struct waiter, link)->place > w->place)
         behind = behind->prev;
-    list_prepend(behind, &w->link); /* which makes it the next of `behind` */
+    list_prepend(behind, &w->link); /* which puts it right after `behind` */
     list_init(&w->mail);
     table_insert(&t->sessions, &w->by_session, w->session);
     w->queue = q;
@@ -268,7 +269,7 @@ static int64_t waited(const struct waiter *w, int64_t now_ms) {
     return now_ms > w->since_ms ? now_ms - w->since_ms : 0;
 }
 
-/* Whether somebody at another proxy has waited longer than the first one here. */
+/* Whether a session at another proxy has waited longer than the first waiter here. */
 static bool yields(const struct waiting_queue *q, const struct waiter *first) {
     return q->elsewhere_ms < first->since_ms;
 }
@@ -295,7 +296,7 @@ static void try_now(struct waiting_queue *q, struct waiter *w) {
     w->attempt = ++q->asked;
 }
 
-/* Has a waiter's thread be told: that it is to try, or that it is the first one. */
+/* Puts mail for the waiter's thread: the waiter is to try, or it has become the first waiter. */
 static void call(struct waiting *t, struct waiter *w, bool tries) {
     w->called |= tries;
     if (w->mailed)
@@ -305,7 +306,7 @@ static void call(struct waiting *t, struct waiter *w, bool tries) {
     t->wake(t->arg, w->thread);
 }
 
-/* Calls whoever is first now; or notes it, where an attempt is under way. */
+/* Calls the first waiter. If an attempt is under way, the queue notes that the first waiter is to try after it. */
 static void call_first(struct waiting *t, struct waiting_queue *q) {
     struct waiter *first = first_of(q);
     if (q->trying)
@@ -340,14 +341,14 @@ void waiting_try_last(struct waiting *t, struct waiter *w) {
     pthread_mutex_unlock(&t->mutex);
 }
 
-/* Notes that an attempt has found the lock held, or has made it so. */
+/* Notes that an attempt has found the lock held, or has acquired it. */
 static void note_held(struct waiting_queue *q, const struct waiter *w) {
     if (w->attempt > q->proven)
         q->proven = w->attempt;
 }
 
-/* Whoever has waited for somebody at another proxy knows now whether that has come: so much longer the next time, or as
- * at first. */
+/* The waiter has let a session at another proxy try first, and its own attempt shows whether that session came. If
+ * so, the next wait is twice as long. Otherwise it is as short as at first. */
 static void note_patience(struct waiting *t, struct waiter *w, bool has_come) {
     struct freed *f = &t->freed[w->queue->hash % FREED];
     int64_t twice_ms = 2 * w->yields_ms;
@@ -366,14 +367,14 @@ bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence) {
     bool again = false;
     if (q->trying == w) {
         q->trying = NULL;
-        q->again |= is_freed(t, q->hash, fence); /* the release came over another connection, behind it */
+        q->again |= is_freed(t, q->hash, fence); /* the release came behind the attempt, over another connection */
         struct waiter *first = first_of(q);
         again = q->again && first == w;
         if (again)
             try_now(q, w);
         else if (q->again)
             call_first(t, q);
-        else if (first && first != w) /* it has come meanwhile, and may have been to look */
+        else if (first && first != w) /* it came meanwhile, and may be the waiter that has to look */
             call(t, first, false);
         q->again = false;
     }
@@ -396,7 +397,7 @@ bool waiting_proves(struct waiting *t, const struct waiter *w, uint64_t *fence) 
     return proves;
 }
 
-/* Tells who is behind a waiter that has left. */
+/* Tells the waiter behind a waiter that has left. */
 static void call_next(struct waiting *t, struct waiting_queue *q, enum waiting_end end, bool was_first, bool owes) {
     struct waiter *first = first_of(q);
     if (!first)
@@ -419,10 +420,10 @@ static void leave(struct waiting *t, struct waiter *w, enum waiting_end end, int
     }
     if (q->trying == w) {
         q->trying = NULL;
-        owes |= q->again || end != WAIT_GRANTED; /* it was to try, and has not; or what it did is lost */
+        owes |= q->again || end != WAIT_GRANTED; /* a release was seen meanwhile, or the attempt's outcome is lost */
         q->again = false;
     }
-    if (end == WAIT_GRANTED) /* the releases that were seen came before that, unless it was this lease's */
+    if (end == WAIT_GRANTED) /* the releases that were seen came before this grant, except this lease's own */
         owes = is_freed(t, q->hash, w->fence);
     list_remove(&w->link);
     list_remove(&w->mail);
@@ -501,7 +502,7 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
         if (*tries)
             try_now(q, w);
         else if (called && !may)
-            call_first(t, q); /* one that took its former place again has come before it, or somebody is trying */
+            call_first(t, q); /* a waiter took its kept place before it, or another attempt is under way */
     }
     pthread_mutex_unlock(&t->mutex);
     return w;
@@ -509,7 +510,7 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
 
 /* ---- circles ------------------------------------------------------------------------------------------- */
 
-/* What one of a circle waits for, copied: the engine is asked without the queues' mutex. */
+/* What a session of a circle waits for. It is a copy, since the engine is asked without the queues' mutex. */
 struct edge {
     uint64_t hash;
     uint32_t db;
@@ -543,7 +544,7 @@ bool waiting_circle(struct waiting *t, struct lock_engine *e, uint64_t session, 
         text_printf(out, "%s%.*s waits for %.*s since %lld ms, held by", steps ? " " : "", (int)edge.who.len,
                     edge.who.data, (int)(key.len > SHOWN_MAX ? SHOWN_MAX : key.len), key.name,
                     (long long)(now_ms - edge.since_ms));
-        if (at == session && steps == 0) /* another's lease has refused it, of which the engine does not know yet */
+        if (at == session && steps == 0) /* the engine does not yet know the lease that has refused the session */
             break;
         circle = at == session;
         if (circle)

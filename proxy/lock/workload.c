@@ -1,9 +1,9 @@
 /*
- * Workloads: what is learnt of one application's workers on one kind of lock, by what they do. Decides nothing about a
- * command; attribute.c asks, learn.c and apply.c tell.
+ * Workloads: what the proxy learns of one application's workers on one kind of lock, from what they do. This file
+ * decides nothing about a command. attribute.c asks it, and learn.c and apply.c tell it.
  *
- * The thresholds were found by simulation: a pool has to be known for one after two releases, and workers with
- * connections of their own must never be taken for a pool, whatever their losers send.
+ * The thresholds were found by simulation, with two aims. A pool is recognised after two releases. Workers with
+ * connections of their own never count as a pool, whatever their losers send.
  */
 #include "proxy/lock/state.h"
 
@@ -14,12 +14,12 @@
 
 enum {
     FIRST_BUCKETS = 16,
-    CROSSINGS = 2,      /* make a workload pooled */
-    SESSION_ROW = 8,    /* contended releases in a row that show a session to be one worker's */
-    WORKLOAD_ROW = 16,  /* and all of the workload's */
-    SURPLUS = 3,        /* releases beyond acquisitions from which losers are believed to release */
-    KEY_ATTEMPTS = 8,   /* from so many on a key is judged by itself */
-    FADE_ATTEMPTS = 64, /* counts are halved there */
+    CROSSINGS = 2,      /* so many crossings make a workload pooled */
+    SESSION_ROW = 8,    /* contended releases in a row that show that the session is one worker's */
+    WORKLOAD_ROW = 16,  /* contended releases in a row that show it of all the workload's sessions */
+    SURPLUS = 3,        /* D1: losers release from so many releases more than acquisitions on */
+    KEY_ATTEMPTS = 8,   /* a key with so many attempts is judged by its own counts */
+    FADE_ATTEMPTS = 64, /* counts are halved above so many attempts */
     FOLLOWED_MAX = 16,
     FOLLOWED_LEAST = 4
 };
@@ -57,7 +57,8 @@ static void workload_remove(struct shard *sh, struct workload *f) {
     memory_free(f);
 }
 
-/* Frees the workload that no session has come to for the longest time, and that nothing refers to. */
+/* Frees the workload that no session has joined for the longest time, if nothing refers to it. Otherwise the next
+ * such workload. */
 static void make_room(struct shard *sh) {
     LIST_FOREACH(it, &sh->idle_workloads) {
         struct workload *f = LIST_ENTRY(it, struct workload, idle);
@@ -107,7 +108,7 @@ void workload_trim(struct shard *sh, int64_t now_ms) {
     facts_refresh(f, now_ms);
     if (f->refs == 0 && now_ms - f->used_ms > WORKLOAD_IDLE_MS) {
         workload_remove(sh, f);
-    } else { /* the next one's turn */
+    } else { /* the next call looks at the next workload */
         list_cut(&f->idle);
         list_append(&sh->idle_workloads, &f->idle);
     }
@@ -143,7 +144,7 @@ void session_stats_clear(struct peer *p) {
         session_stats_free(p, LIST_ENTRY(n, struct session_stats, of_peer));
 }
 
-/* The session's session_stats in the workload of that key. */
+/* The session's statistics in the workload with this number; NULL: it has none. */
 static struct session_stats *session_stats_of(const struct peer *p, uint64_t key) {
     LIST_FOREACH(it, &p->session_stats) {
         struct session_stats *h = LIST_ENTRY(it, struct session_stats, of_peer);
@@ -185,7 +186,7 @@ struct workload *workload_join(struct shard *sh, struct peer *p, const struct lo
     return h->workload;
 }
 
-/* ---- who shares connections --------------------------------------------------------------------- */
+/* ---- pooled and dedicated sessions ----------------------------------------------------------------- */
 
 bool workload_owns(const struct workload *f, const struct peer *p) {
     if (f->row >= WORKLOAD_ROW)
@@ -254,7 +255,7 @@ void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struc
     }
 }
 
-/* ---- what other runs and proxies know too -------------------------------------------------------- */
+/* ---- facts: what other runs and proxies know, too -------------------------------------------------- */
 
 void workload_releases_lost(struct workload *f) {
     if (f->losers_release)
@@ -305,6 +306,7 @@ void workload_followed(struct workload *f, bool followed) {
 
 bool workload_losers_expire(const struct workload *f) {
     unsigned bits = f->followed & ((1u << f->follow_count) - 1);
+    /* F2: three quarters of at least four losses were followed by an EXPIRE. */
     return f->follow_count >= FOLLOWED_LEAST && 4 * (unsigned)__builtin_popcount(bits) >= 3u * f->follow_count;
 }
 
@@ -332,6 +334,7 @@ void workload_uncount(struct workload *f, struct key_stats *c) {
 bool workload_surplus(const struct workload *f, const struct key_stats *c) {
     const struct tally *n = c && c->n.lost + c->n.acquired >= KEY_ATTEMPTS ? &c->n : &f->n;
     float surplus = n->releases - n->acquired;
+    /* D1: the surplus is large, and at least half of the lost attempts. */
     return surplus >= SURPLUS && surplus * 2 >= n->lost;
 }
 
