@@ -51,6 +51,7 @@ for i = 1, n do
   s.pttl = redis.call('PTTL', lock)
   states[i] = s
   if s.value then
+    -- S1: another session's live lease is not ended.
     local how, why = may_touch(s)
     if s.list then how, why = false, s.token and 'held' or 'foreign' end -- other sessions' nodes wait in it
     if name == 'msetnx' and s.token == each[i].attempt then return envelope(1, 'granted', s, s.pttl) end -- a repeat

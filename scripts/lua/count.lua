@@ -54,7 +54,7 @@ end
 local others = old and not how and (s.token or above_zero(old))
 local value = others and foreseen()
 local refusal = value and refuse(value, 0)
-if refusal then return refusal end -- before any write: a session may watch the key (WATCH)
+if refusal then return refusal end -- S4: before any write, since a session may watch the key
 
 if not old then redis.call('DEL', lock) end -- deletes nothing; checks that the user may DEL (undo)
 local reply = command()

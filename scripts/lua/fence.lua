@@ -26,6 +26,7 @@
 local argv, keys, redis = ARGV, KEYS, redis
 local n, m = tonumber(argv[1]), tonumber(argv[4])
 
+-- S7: if another session has held one of the locks since, nothing is written.
 for i = 1, n do
   local mine = argv[4 + i]
   if redis.call('HGET', keys[2 * i - 1], 'fence') ~= mine then

@@ -34,6 +34,7 @@ if not s.value then
 end
 if redis.call('TYPE', lock).ok ~= 'hash' then return envelope(command(), 'error') end
 local how, why = may_touch(s)
+-- S1: another session's live lease is not changed.
 if not how then
   ask_to_write()
   if name == 'hsetnx' or name == 'hdel' then return envelope(0, why, s) end

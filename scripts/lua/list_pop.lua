@@ -19,6 +19,7 @@ end
 local how, why = false, s.token and 'held' or 'foreign'
 if s.token then how, why = may_touch(s) end
 if not how and right == 'any' then how = 'done' end
+-- S1: only the holder takes the head.
 if not how or (string.lower(ARGV[11]) == 'rpop' and redis.call('LLEN', lock) > 1) then
   ask_to_write()
   return queue_envelope(false, why or 'held', s)

@@ -15,6 +15,7 @@ end
 if not string.find(ARGV[13], '^-?%d+$') then return envelope(command(), 'error') end
 local node = ARGV[14]
 local record = node_record(node)
+-- S1: only the owner of a node removes it.
 if not (record or right == 'any') or not mine(record) then
   ask_to_write()
   return queue_envelope(0, s.token and 'held' or (record and 'foreign' or 'free'), s)

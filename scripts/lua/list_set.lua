@@ -31,6 +31,7 @@ local function believed()
   if has_left(record.party) or pools() or counted_anew() then return true end
   return s.token and old == head and redis.call('HGET', guard, 'by') ~= record.party
 end
+-- S1: only the owner of a node changes it.
 if not believed() or (other and not mine(other)) then
   keep_queue()
   return queue_envelope(locked(s), s.token and 'held' or 'foreign', s)

@@ -48,6 +48,7 @@ if of_list then
   if failed(reply) then return envelope(reply, 'error') end
   return envelope(reply, how or why, s)
 end
+-- S1: another session's live lease is not changed.
 if not how and (replaces or (not s.list and (type(s.value) ~= 'string') == of_hash)) then
   ask_to_write()
   if name == 'hsetnx' or name == 'hdel' then return envelope(0, why, s) end

@@ -22,6 +22,7 @@ local function early()
   local fresh = g[2] and tonumber(g[2]) >= t[1] * 1000 + math.floor(t[2] / 1000) - QUEUE_EARLY_MS
   return s.token and claim ~= '' and fresh and string.find(g[1], '=' .. claim .. '\n', 1, true)
 end
+-- S3: a lease that is not the claim's is not renewed.
 local inherits = right == 'heir' and s.token and s.owner == identity
 if s.token ~= claim and not (inherits and s.token == attempt) and not (s.list and early()) then
   return envelope(0, s.token and 'held' or 'foreign', s)

@@ -28,6 +28,7 @@ end
 if right == 'suspect' and not shortens() then right = 'claim' end
 local how, why = may_touch(s)
 if s.list then how, why = false, s.token and 'held' or 'foreign' end -- other sessions' nodes wait in it
+-- S1: another session's live lease is not overwritten.
 if not how then
   ask_to_write()
   if shape == 'nil' then return envelope(false, why, s) end
