@@ -1,21 +1,22 @@
--- adopt.lua: two steps around a script of the application's (EVAL, EVALSHA, FCALL) that names the lock key. They find out
--- what has become of the lock; neither carries out a command.
+-- adopt.lua: two steps around a script of the application's (EVAL, EVALSHA, FCALL) that names the lock key. They find
+-- out whether the script has acquired, renewed or released the lock. They carry out no command. Keeps S2, S3, L1.
 --
--- In one transaction with the script (ARGV 10 'together'), so that nobody's command comes between:
---   the first one, with the attempt as its only ARGV, notes in the guard record that there is no lock: field `vacant`,
---   with a '!' behind the attempt where the record itself is made for it, to be undone
---   the second one finds the lock, or none: what was not there before and is there now, the caller has acquired, whatever
---   value the script has given it
--- Where there was no transaction, the second step comes alone, as soon behind the script as can be. ARGV 11... are that
--- script's arguments. The reply is what the lock is held with: its value, or of a hash lock the holder's field, which is
--- an argument, or the first.
---   granted   it was not there; or it is held with one of the arguments, and no live lease was known: the lease is the
---             caller's from here on
---   held      the lease that was known is live; its guard record follows an expiry that the script has set
---   released  the lease that was known ended before its time: the script has ended it
---   free, foreign   nothing of that
--- A script that took the expiry away, or set none, gets the rule's lease; but not a hash of which no argument is a field:
--- that may be data. S2, S3, L1.
+-- Both steps run in one transaction with the script (ARGV 10 'together'), so that no other command comes between:
+--   first step   its only ARGV is the attempt. If there is no lock, the step notes the attempt in the guard record's
+--                field `vacant`. If there is no guard record either, the step makes one, and adds a '!' to the
+--                attempt; the second step deletes this guard record again if the script acquired nothing.
+--   second step  looks for the lock. If there was none before the script and there is one now, the caller has acquired
+--                it, whatever value the script gave it.
+-- If there was no transaction, the second step comes alone, right after the script. Its ARGV 11... are the script's
+-- arguments. Its reply is what the lock is held with: the value of a string, or the holder's field of a hash. That
+-- field is an argument of the script, or the first field. Outcomes of the second step:
+--   granted        there was no lock before; or the lock is held with one of the arguments, and no live lease was
+--                  known. The caller's lease begins now
+--   held           the known lease is live. Its guard record follows an expiry that the script has set
+--   released       the known lease ended before its time: the script has ended it
+--   free, foreign  none of the above
+-- If the script removed the expiry or set none, the lock gets the rule's lease. Exception: a hash without a field that
+-- is an argument gets no expiry, since it may be data.
 if #ARGV == 1 then
   if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
   local there = redis.call('EXISTS', KEYS[2]) == 1
@@ -25,7 +26,7 @@ if #ARGV == 1 then
 end
 --@common
 local SLACK_MS = 2 -- the clock of older servers goes on while a script runs
-local FIELDS_MAX = 16 -- of a hash that is a lock, and not data
+local FIELDS_MAX = 16 -- a hash with more fields is data, unless an argument is one of them
 local s = look()
 local pttl, ends = redis.call('PTTL', lock), redis.call('PTTL', guard)
 local hash = type(s.value) == 'table' and redis.call('TYPE', lock).ok == 'hash'
@@ -37,7 +38,8 @@ local function held_with_argument()
   end
 end
 
--- What the lock is held with that the script has made.
+-- Returns the value or field that the script's new lock is held with, and the lock's kind. If no argument is a field
+-- of a hash, the hash gets no expiry.
 local function made()
   local value, kind = held_with_argument()
   if value or type(s.value) == 'string' then return value or s.value, kind end
@@ -47,7 +49,7 @@ local function made()
   return fields[1], 'hash'
 end
 
-if s.list then return envelope(false, s.token and 'held' or 'foreign', s) end -- its nodes are not the script's
+if s.list then return envelope(false, s.token and 'held' or 'foreign', s) end -- a script does not own nodes
 if s.token and s.token == attempt then return envelope(s.held, 'granted', s, pttl) end
 local vacant = shape == 'together' and redis.call('HGET', guard, 'vacant')
 if vacant and (vacant == attempt or vacant == attempt .. '!') then
@@ -69,7 +71,7 @@ if s.token then
   end
   return envelope(held_with_argument() == s.held and s.held, 'held', s, pttl)
 end
-if s.attempt == attempt then return envelope(false, 'released', {fence = tonumber(s.reply)}, pttl) end -- repeated
+if s.attempt == attempt then return envelope(false, 'released', {fence = tonumber(s.reply)}, pttl) end -- a repeat
 
 local value, kind
 if s.value then value, kind = held_with_argument() end

@@ -1,14 +1,19 @@
--- clobber.lua: RENAME, RENAMENX, COPY, MOVE, RESTORE, MSET, MSETNX, *STORE, ...: commands that remove or
--- replace whole keys, n of which are lock keys.
--- KEYS  lock 1, guard 1, ... lock n, guard n, then the command's other keys
--- ARGV  1 to 10 as in arguments.lua, but 2 (claim) is n; then n claims, n rights, n attempts and n times what was seen;
---       then the database of the locks, '' where it is the connection's own, and that one; then the command
--- Every lock must be free, data, or the caller's (each by its own claim), else LOCKED and nothing is done. Afterwards a
--- lock that is gone or changed has lost its lease: the outcome is 'released', or 'done' where the command left the
--- caller's locks as they were (RENAMENX that answers 0), 'open' where there was data alone. MSETNX acquires all of them
--- ('granted', with one fence). What else stands at a lock key now is nobody's lease, and has the expiry that the command
--- gave it. Commands that say no themselves where something stands at the lock (MSETNX, ...) do so, also where it is
--- somebody else's. S1, S4.
+-- clobber.lua: RENAME, RENAMENX, COPY, MOVE, RESTORE, MSET, MSETNX, *STORE, ...: commands that remove or replace whole
+-- keys. n of the command's keys are lock keys. Keeps S1, S4.
+--
+-- KEYS  lock 1, its guard record, ... lock n, its guard record, then the command's other keys
+-- ARGV  1 to 10 as in arguments.lua, but 2 (claim) is n. Then n claims, n rights, n attempts, and n times what was
+--       seen. Then the database of the locks, '' if it is the connection's; the connection's database; the command
+--
+-- The command runs if each lock is free, is data, or is held by the caller under the lock's own claim. Otherwise the
+-- reply is LOCKED, and nothing is done. Exception: some commands (MSETNX, ...) say no themselves if the lock exists.
+-- They run and say so, also if another session holds the lock. Outcomes:
+--   granted   MSETNX has acquired all of the locks, with one fence
+--   released  a lock of the caller's is gone or changed, and its lease is over
+--   done      the command left the caller's locks as they were (RENAMENX that answers 0)
+--   open      there was data alone
+--   free      there was nothing at the lock keys
+-- What the command puts at a lock key otherwise belongs to no lease. It has the expiry that the command gave it.
 local n = tonumber(claim)
 local each = {}
 for i = 1, n do
@@ -25,7 +30,7 @@ local function run()
 end
 if there ~= '' then redis.call('SELECT', there) end -- for this script alone
 
--- Whether the command changes nothing where the lock exists, and its own reply says so.
+-- Whether the command changes nothing if the lock exists, and its own reply says so.
 local function says_no()
   if name == 'msetnx' then return true end
   if name == 'renamenx' then return lock == ARGV[at + 2] end
@@ -46,9 +51,10 @@ for i = 1, n do
   s.pttl = redis.call('PTTL', lock)
   states[i] = s
   if s.value then
+    -- S1: another session's live lease is not ended.
     local how, why = may_touch(s)
-    if s.list then how, why = false, s.token and 'held' or 'foreign' end -- nodes of others wait in it
-    if name == 'msetnx' and s.token == each[i].attempt then return envelope(1, 'granted', s, s.pttl) end -- repeated
+    if s.list then how, why = false, s.token and 'held' or 'foreign' end -- other sessions' nodes wait in it
+    if name == 'msetnx' and s.token == each[i].attempt then return envelope(1, 'granted', s, s.pttl) end -- a repeat
     if not how then return envelope(says_no() and run() or locked(s), why, s) end
     if outcome ~= 'done' then outcome = s.token and 'done' or 'open' end
   end

@@ -1,11 +1,14 @@
--- count.lua: INCR, INCRBY, DECR, DECRBY on a counter that is a lock. Free (or a counter that is not above zero): acquires, when the result is above zero or no
--- number. Otherwise as Redis; the guard's value follows, the owner stays.
--- The guard's `extra` is what others have counted on top of the holder's own and may take back (a loser's INCR and
--- DECR), behind the fence and a colon. The holder that takes back all of its own has released the lock, also while a
--- loser's part is still there; nobody else can bring the holder's part to zero: refused, with the reply that a release
--- expects. S1, S2, S4.
+-- count.lua: INCR, INCRBY, DECR, DECRBY on a counter that is a lock. Keeps S1, S2, S4.
+--
+-- If the lock is free, or its counter is not above zero, the caller acquires it if the result is above zero or is no
+-- number. Otherwise the command runs as on Redis: the guard record's value follows, and the owner stays.
+--
+-- The guard record's field `extra` is FENCE:N. N is what other sessions have counted on top of the holder's part. They
+-- may take it back (a loser's INCR and DECR). If the holder takes back all of its own part, it has released the lock,
+-- also while a loser's part remains. No other session can take back the holder's part: the command is refused with the
+-- reply that a release expects.
 local s = look()
-if s.attempt == attempt then -- repeated; a float's reply is text, as Redis gives it
+if s.attempt == attempt then -- a repeat; a float is text, as in Redis's reply
   local number = shape == 'int' and not string.find(s.reply, '[^%-%d]') and tonumber(s.reply)
   return envelope(number or s.reply, s.token == attempt and 'granted' or 'counted', s, redis.call('PTTL', lock))
 end
@@ -26,7 +29,8 @@ local said_of, counted = string.match(redis.call('HGET', guard, 'extra') or '', 
 local extra, was = said_of == int(s.last_fence) and tonumber(counted) or 0, tonumber(old)
 local how, why = may_touch(s)
 
--- What INCR and its kin would make of an integer: nothing where only the command itself can tell.
+-- Returns what the command would make of the counter. Returns nil if the counter or the step is no integer of at most
+-- 15 characters: then only the command itself can tell.
 local function foreseen()
   local by = ({incr = '1', decr = '-1', incrby = ARGV[13], decrby = ARGV[13]})[string.lower(ARGV[11])]
   for _, n in ipairs({old, by or ''}) do
@@ -34,12 +38,13 @@ local function foreseen()
   end
   return int(was + (string.lower(ARGV[11]) == 'decrby' and -by or by))
 end
--- Somebody else's lock that would hold `value` then: the refusal, where there has to be one. `reply`: a release's.
+-- For a lock that the caller may not touch, and that would hold `value` after the command: returns the refusal, or nil
+-- if the command may run. `reply`: what a release expects.
 local function refuse(value, reply)
-  if s.token and not above_zero(old) and above_zero(value) then return envelope(locked(s), why, s) end -- 1: acquired
+  if s.token and not above_zero(old) and above_zero(value) then return envelope(locked(s), why, s) end -- 1 says acquired
   local now = tonumber(value)
   local by = now and was and now - was or 0
-  -- the holder has released, and a loser takes back its own
+  -- the holder has released, and a loser takes back its own part
   local remains = not s.token and not s.stale_token and was and was <= extra and extra + by >= 0
   if remains then return end
   if not above_zero(value) or (s.token and now and now <= math.max(extra + by, 0)) then
@@ -49,9 +54,9 @@ end
 local others = old and not how and (s.token or above_zero(old))
 local value = others and foreseen()
 local refusal = value and refuse(value, 0)
-if refusal then return refusal end -- the lock was not touched: somebody may watch it
+if refusal then return refusal end -- S4: before any write, since a session may watch the key
 
-if not old then redis.call('DEL', lock) end -- nothing; undo has to be allowed to
+if not old then redis.call('DEL', lock) end -- deletes nothing; checks that the user may DEL (undo)
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
 local function undo()
@@ -62,20 +67,20 @@ local function undo()
     redis.call('DEL', lock)
   end
 end
-if type(reply) == 'number' and math.abs(reply) > 9007199254740991 then -- a script can't repeat it exactly
+if type(reply) == 'number' and math.abs(reply) > 9007199254740991 then -- Lua can't hold it exactly
   undo()
   return envelope({err = 'ERR the number is too large for a lock key; nothing was changed'}, 'error')
 end
 value = redis.call('GET', lock)
 local said = tostring(reply)
 if type(reply) == 'number' then said = int(reply) end
-if not value then return envelope(reply, 'free', nil, -2) end -- SETRANGE with an empty value
+if not value then return envelope(reply, 'free', nil, -2) end -- the command left no key
 if not old or (not s.token and not above_zero(old)) then
-  if not above_zero(value) then -- still free; what was made of nothing ends as a lock would
+  if not above_zero(value) then -- still free; a new counter gets an expiry, as a lock would
     disown(s)
     return envelope(reply, 'free', nil, old and redis.call('PTTL', lock) or bound())
   end
-  if old then redis.call('PERSIST', lock) end -- what is left of an earlier lease's time is not this one's
+  if old then redis.call('PERSIST', lock) end -- the rest of an earlier lease's time is not the new lease's
   local mine, pttl = take(s, value, 'counter')
   redis.call('HSET', guard, 'attempt', attempt, 'reply', said)
   return envelope(reply, 'granted', mine, pttl)

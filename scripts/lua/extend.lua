@@ -1,10 +1,14 @@
--- extend.lua: EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, PERSIST (shape 'int'), GETEX (shape 'nil').
--- Holder: lock and guard record together. Anybody else: 0, or GETEX's value with its expiry unchanged. S3, S4.
--- On a list lock it is the head's end that moves; those who wait keep the key alive beyond it.
--- While the expiry is the proxy's own lease, the application's view is 'no expiry': NX, XX, GT and LT see that.
+-- extend.lua: EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, PERSIST (shape 'int'), GETEX (shape 'nil'). Keeps S3, S4.
+--
+-- If the caller is the holder, or F1 lets it, the expiries of the lock and of its guard record change together.
+-- Otherwise the reply is 0, or GETEX's value, and the expiry stays. On a list lock the command moves the end of the
+-- head's lease; the key lives longer, for the sessions that wait.
+--
+-- While the expiry is the lease that the proxy set, the lock has no expiry in the application's view. The options NX,
+-- XX, GT and LT therefore act as on a lock without an expiry.
 --@common
 --@list
--- An end in the past is a release: those who wait stay.
+-- Moves the end of the head's lease. An end in the past releases the lock; the sessions that wait keep their places.
 local function extend_head(s, how)
   local name, n = string.lower(ARGV[11]), tonumber(ARGV[13] or '')
   if n and name == 'expireat' then n = n - now / 1000 end
@@ -19,7 +23,7 @@ local function extend_head(s, how)
   if s.leased then redis.call('PERSIST', lock) end
   local reply = command()
   local after = redis.call('PTTL', lock)
-  if after == -1 and s.leased and before >= 0 then -- nothing was set
+  if after == -1 and s.leased and before >= 0 then -- the command set nothing
     redis.call('PEXPIRE', lock, math.max(before, 1))
   end
   if failed(reply) then return envelope(reply, 'error') end
@@ -33,7 +37,7 @@ local function extend_head(s, how)
   if persists or redis.call('LLEN', lock) > 1 then keep_queue() else keep_guard(after) end
   return queue_envelope(reply, how, s)
 end
--- Whether the lock ends later by the command than it would; options make that uncertain, and are left to Redis.
+-- Whether the command makes the lock end later, options aside: Redis itself applies NX, XX, GT and LT.
 local function ends_later()
   local name, n, pttl = string.lower(ARGV[11]), tonumber(ARGV[13] or ''), redis.call('PTTL', lock)
   if name == 'persist' then return true end
@@ -46,7 +50,8 @@ local function ends_later()
     getex = n * 1000, getpx = n, getexat = n * 1000 - clock, getpxat = n - clock})[name]
   return ms and ms > pttl
 end
--- One of the same identity may replace the lease that the proxy gave, and who has not lost may lengthen any.
+-- F1: a session of the lease's identity may replace an expiry that the proxy set (rights 'leased' and 'later'). By
+-- right 'later', which a session without a claim has if it has not just lost, it may also make any lease longer.
 local function may_extend(s)
   if not s.token or s.list or s.owner ~= identity then return false end
   if right == 'leased' then return s.leased end
@@ -73,7 +78,7 @@ if redis.call('EXISTS', lock) == 0 then -- an expiry in the past deletes
   return envelope(reply, s.token and 'released' or how, s, -2)
 end
 local after = redis.call('PTTL', lock)
-if s.leased and after == -1 then -- nothing was set: the lease goes on as it was
+if s.leased and after == -1 then -- the command set nothing: the lease goes on as it was
   if before >= 0 then redis.call('PEXPIRE', lock, math.max(before, 1)) end
   if string.lower(ARGV[11]) == 'persist' then reply = 1 end
   s.keeps_lease = true

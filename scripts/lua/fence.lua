@@ -1,23 +1,32 @@
--- fence.lua: a write of data that is fenced, together with the question whether its sender has lost the lock meanwhile.
+-- fence.lua: a write of fenced data, together with the check whether its sender has lost the lock. Keeps S4, S7.
+--
 -- KEYS  n times a guard record and its lock, then m watermarks, then the command's keys
--- ARGV  1 n   2 the protocol in which the command is to answer: '3' where a client of RESP3 gets types that RESP2 lacks;
---       with ' each' behind it the command is a name and keys (LPOP a b): it is run for each of them until one has
---       something, and the reply begins with that key (in a transaction BLPOP is that)
---       3 the writer's client identity   4 m   then n + m fences of the leases that it writes under: of the first n '0'
---       where it has none, and only who holds the lock may write. Behind the fence there may be tokens ('41 TOKEN TOKEN'), of
---       attempts that come before this write in its transaction: the writer may write if one of them holds the lock,
---       and with '0' only then   then the command, as it came
--- Returns the command's own reply, or, where nothing was done, an error that the proxy makes one for the client of:
---   FENCED i now owner   the i-th lock has had another holder since: its fence is `now`, its owner's identity `owner`; a
---                        `now` of 0 says that there is no guard record any more, so that nobody knows
--- A guard record that is gone says that the lease has been over for GUARD_OUTLIVES_MS, or that Redis has lost it: somebody
--- may have had the lock since. Never sent twice: data has no guard record to know a repeat by. S4, S7.
--- A watermark stands in for the guard record of a lock in another slot: the greatest fence that has written here.
--- The usual case, the lease that is the lock's last, is one HGET.
+-- ARGV  1 n
+--       2 the protocol of the command's reply: '3' if a client of RESP3 gets types that RESP2 lacks. If ' each'
+--         follows, the command is a name and keys (LPOP a b): it runs for one key after the other until a key has
+--         something. The reply begins with that key, as BLPOP's does in a transaction
+--       3 the writer's client identity
+--       4 m
+--       then n + m fences of the leases under which the command writes. One of the first n is '0' if the writer has no
+--         lease on that lock; it may then write only if its identity holds the lock. Tokens may follow the fence
+--         ('41 TOKEN TOKEN'): attempts before this write in its transaction. The writer may also write if one of these
+--         attempts holds the lock; with the fence '0', only then
+--       then the command, unchanged
+--
+-- Returns the command's own reply. If nothing was done, it returns an error, from which the proxy makes the client's:
+--   FENCED i now owner   the i-th lock has had another holder since: its fence is `now`, its identity `owner`. A `now`
+--                        of 0 says that there is no guard record, so that the last holder is not known
+-- A missing guard record means that the lease has been over for GUARD_OUTLIVES_MS, or that Redis has lost the record.
+-- Another session may have held the lock since.
+--
+-- The script is never sent twice, since data has no guard record to know a repeat by. A watermark stands in for the
+-- guard record of a lock in another slot: it holds the greatest fence that has written here. In the usual case the
+-- lease is the lock's last one, and the check is one HGET.
 --@alone
 local argv, keys, redis = ARGV, KEYS, redis
 local n, m = tonumber(argv[1]), tonumber(argv[4])
 
+-- S7: if another session has held one of the locks since, nothing is written.
 for i = 1, n do
   local mine = argv[4 + i]
   if redis.call('HGET', keys[2 * i - 1], 'fence') ~= mine then
@@ -63,7 +72,7 @@ if argv[2] ~= '2' then
 end
 local reply = redis.pcall(unpack(argv, at))
 
--- A script's numbers are exact up to here; beyond, the reply is the text that stands there.
+-- Lua's numbers are exact up to here. Beyond, the reply is the text that the key or field holds.
 if type(reply) ~= 'number' or (reply <= 9007199254740991 and reply >= -9007199254740991) then return reply end
 if string.lower(argv[at]) == 'hincrby' then return redis.call('HGET', argv[at + 1], argv[at + 2]) end
 return redis.call('GET', argv[at + 1])

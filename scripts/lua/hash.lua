@@ -1,6 +1,9 @@
--- hash.lua: HSETNX (shape 'int'), HSET, HMSET, HINCRBY, HINCRBYFLOAT and HDEL on a hash lock, which is held by one of
--- its fields. Free: acquires, with the first field that the command names. Holder: as Redis; who removes the holder's
--- field releases. Other: HSETNX and HDEL answer 0, the rest LOCKED: a 1 would say that it holds the lock. S1, S4, S5.
+-- hash.lua: HSETNX (shape 'int'), HSET, HMSET, HINCRBY, HINCRBYFLOAT and HDEL on a hash lock, which is held with one
+-- of its fields. Keeps S1, S4, S5.
+--
+-- Free: the caller acquires the lock, with the first field that the command names. Holder: as on Redis; the command
+-- releases the lock if it removes the holder's field. Other: HSETNX and HDEL answer 0, the rest LOCKED, since a 1
+-- would say that the caller holds the lock.
 local s = look()
 local name = string.lower(ARGV[11])
 local function text(reply)
@@ -11,7 +14,8 @@ local function remember(reply)
   redis.call('HSET', guard, 'attempt', attempt, 'reply', text(reply))
 end
 
--- Repeated. A HSETNX whose lease has ended meanwhile is an attempt like others: its 1 would say that it holds the lock.
+-- A repeat gets the first reply again. Exception (S5): a repeated HSETNX whose lease has ended meanwhile is a new
+-- attempt, since a 1 would say that the caller holds the lock.
 local live = s.token and (s.token == attempt or s.token == claim)
 if s.attempt == attempt and (live or name ~= 'hsetnx') then
   local reply = s.reply
@@ -30,6 +34,7 @@ if not s.value then
 end
 if redis.call('TYPE', lock).ok ~= 'hash' then return envelope(command(), 'error') end
 local how, why = may_touch(s)
+-- S1: another session's live lease is not changed.
 if not how then
   ask_to_write()
   if name == 'hsetnx' or name == 'hdel' then return envelope(0, why, s) end

@@ -1,5 +1,5 @@
--- inspect.lua: PROXY LOCK and PROXY TOKEN. Changes nothing. The reply is the list of field-value pairs; the
--- outcome is 'done' where the claim's lease is the live one, else 'held', 'foreign' or 'free'.
+-- inspect.lua: PROXY LOCK and PROXY TOKEN. Changes nothing. The reply is a list of names and values. The outcome is
+-- 'done' if the claim's lease is the live one, else 'held', 'foreign' or 'free'.
 local s = look()
 local kind = redis.call('TYPE', lock)
 kind = kind.ok or kind

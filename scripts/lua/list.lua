@@ -1,48 +1,59 @@
--- list.lua: what the scripts for list locks share; the build puts it, behind common.lua, at their line "--@list".
+-- list.lua: what the scripts for list locks share. The build puts this file, after common.lua, in the place of their
+-- line "--@list". Keeps S1, S2, S5, S6, L1.
 --
--- The lock is a queue: a list of nodes, of which the head is the holder as soon as its owner has seen it there. Here
---   ARGV  5 right   'own'     a party is one worker and does one thing after another, so that its older nodes are dead.
---                             A node is its party's, and once that has left its identity's
+-- The lock is a queue: a list of nodes. The owner of the head is the holder as soon as it has seen its node there. A
+-- party is a session, or a client identity if connections are shared. Here
+--   ARGV  5 right   'own'     a party is one worker, which does one thing after another: its older nodes are dead. A
+--                             node is its party's, and its identity's once the party has left
 --                   'auto'    a node is its identity's, with the differences below
 --                   'client'  the party is the identity
---                   'any'     a node is whoever's
---         8 seen    '=' and the caller's party: its session, or its identity where connections are shared
--- Guard record, besides the fields of common.lua (value is the holder's node):
---   until           ms, when the holder's lease ends; '0' never
---   by              the party that saw it there
---   may             who else may be the holder, see below: a line each, PARTY=TOKEN
---   early, early_at who was shown the head while the party that pushed it seemed to be there: likewise, and when last
+--                   'any'     a node is every session's
+--         8 seen    '=' and the caller's party
+-- Fields of the guard record, besides those of common.lua (`value` is the holder's node). All times are in ms:
+--   until           when the holder's lease ends; '0' never
+--   by              the party that saw the node at the head
+--   may             the parties that may be the holder, with a token each: lines PARTY=TOKEN
+--   early, early_at the parties that were shown the head while the party that pushed it seemed to be connected:
+--                   lines as in `may`; and when this last happened
 --   head, head_at   the node that was seen at the head, and since when
---   n:NODE          who pushed it: party, attempt, identity, a line each
---   p:PARTY         ms, until when the party's nodes count unless it reads again; '0': while it is connected; negative:
---                   it has left, and somebody may come back for them until then
---   p:IDENTITY      right 'auto': ms, until when somebody of the identity reads here, over whichever connection
---   h:IDENTITY      ms, until when somebody of it reads that has no node here: a worker that came back, perhaps
---   k:PARTY         how many nodes it has here
---   l:PARTY         the node that it pushed last
---   v:PARTY         EXISTS has told it that there is no queue, and it has not pushed since; of an identity how often
---   d:PARTY         the attempt of its last push that was refused for that, for its repeat
---   x:IDENTITY      how far its releases go over other connections than its pushes: as a pool's do
--- Envelope: behind common.lua's six elements: lost (dead heads removed), the identity of the last one's owner, and
--- the node of a lease that was granted, or that the caller may have.
+--   n:NODE          its party, the attempt that pushed it, and its identity: a line each
+--   p:PARTY         until when the party's nodes count unless it reads again. '0': as long as it is connected.
+--                   Negative: the party has left, and its worker may come back for the nodes until then
+--   p:IDENTITY      right 'auto': until when the last read here counts, over any connection of the identity
+--   h:IDENTITY      the same for reads of parties without a node here: perhaps a worker that has come back
+--   k:PARTY         how many nodes the party has here
+--   l:PARTY         the node that the party pushed last
+--   v:PARTY         EXISTS has told the party that there is no queue, and the party has not pushed since. If the party
+--                   is an identity: how often
+--   d:PARTY         the attempt of the party's last push that was refused because of v:, for its repeat
+--   x:IDENTITY      how far its releases come over other connections than its pushes, as a pool's do (list_remove.lua)
+-- The envelope has three more elements than in common.lua: how many dead heads were removed; the identity of the last
+-- one's owner; the node whose lease was granted to the caller, or which may be the caller's.
 --
--- Whose is a node? Its value tells one worker's from another's, and everybody is told it who reads the head: the
--- application decides whether it is the holder. A worker may come back over another connection, or take any of a pool
--- for each command. So within one client identity, whoever
---   names a node (LREM, RPUSH of the same) is believed, LSET, which names a place, with more care (list_set.lua);
---   is shown a node at the head may be its owner: from then on a lease is live. Who renews it is the question: the owner
---     works now, and does not look again; who waits looks again soon. A party that has a node of its own here, which is
---     not this one, waits, and the lease ends unless the node's own party reads or renews it. One that has none, and
---     one of an identity that is known for a pool (x:), has a seat in `may`: a token, by which its proxy renews the
---     lease while it is connected, until it looks again. One lease may have several such tokens (look_at_list in
---     common.lua); its fence is one.
--- A worker may be back before it is known that its former connection is gone: who has no node here, and was shown the head
--- shortly before (QUEUE_EARLY_MS), has a seat from the moment in which that is said.
--- A party that has left and does not come back is dead: its nodes go when nobody of its identity that has none looks for
--- some seconds (grace), and the holder's lease runs out (where the rule releases what disconnects, both go at once).
--- Between different identities nothing of this holds. What it costs: a node that its owner has walked away from, while
--- colleagues of the same identity look, stays at the head for one lease; of a pool, where nobody can tell its owner's
--- reading from a colleague's, for as long as its connections are there. S1, S2, S5, S6, L1.
+-- Whose is a node? Its value tells workers apart, and each session that reads the head sees the value. The application
+-- decides whether it is the holder. A worker may come back over another connection, or may use any connection of a
+-- pool for each command. So within one client identity:
+--   - A session that names a node (LREM, RPUSH of the same node) is believed. LSET names a position, and is believed
+--     with more care (list_set.lua).
+--   - A session that is shown a node at the head may be the node's owner: from then on a lease is live.
+--   - The owner works now, and does not look again. A session that waits looks again soon. This decides for which
+--     session the lease is renewed.
+--   - A party that has another node here waits. The lease that its read began ends, unless the node's own party reads
+--     or renews it.
+--   - A party without a node here, or of an identity that is known as a pool (x:), gets a seat in `may`: a token. By
+--     the token its proxy renews the lease while the party is connected. A party that looks again loses its seat,
+--     except in a pool. One lease may have several tokens (look_at_list in common.lua); it has one fence.
+-- A worker may reconnect before the proxy knows that its earlier connection is gone. A party without a node here that
+-- was shown the head shortly before (QUEUE_EARLY_MS) gets its seat when the proxy says that the earlier party has
+-- left.
+--
+-- A party that has left and does not come back is dead. Its nodes are removed once no session of its identity without
+-- a node has read here for some seconds (grace). The holder's lease runs out. If the rule releases on disconnect, both
+-- end at once.
+--
+-- S6: between different identities none of this holds. The cost within one identity: if the owner of the head walks
+-- away while other workers read, its node stays for one lease. In a pool the owner's reads look like another worker's:
+-- there the node stays as long as the pool's connections are open.
 local party = string.sub(seen, 2)
 local MAY_MAX, POOL = 8192, 3
 local shared = right == 'client' or right == 'any'
@@ -70,7 +81,7 @@ local function node_record(node)
   return r
 end
 
--- Whether the end that the field says is to come.
+-- Whether the time in the field is still to come, or the field says that there is no end.
 local function lasts(field)
   local ends = tonumber(redis.call('HGET', guard, field) or '')
   return ends and (ends == 0 or math.abs(ends) > now)
@@ -81,19 +92,20 @@ local function has_left(who)
   return not ends or string.sub(ends, 1, 1) == '-'
 end
 
--- How long those that have left, or that nobody hears of, are waited for.
+-- For how many ms the scripts wait for a party that has left, and for how many a read without a node here counts.
 local function grace()
   return lease > 0 and math.min(lease, QUEUE_LOOKS_WITHIN_MS) or QUEUE_LOOKS_WITHIN_MS
 end
 
--- Whether somebody is there for whom the node may be.
+-- Whether a session may be there that owns the node.
 local function attended(record)
   if lasts('p:' .. record.party) then return true end
   if redis.call('HEXISTS', guard, 'p:' .. record.party) == 0 then return false end
-  -- Its leaving may be said later than its worker came back, or never: the proxy went, too.
+  -- The worker may come back before the proxy says that the party has left. If that proxy has ended, it never says so.
   return lasts(((right == 'own' or has_left(record.party)) and 'h:' or 'p:') .. record.identity)
 end
 
+-- Whether the caller's party has no node here.
 local function homeless()
   return redis.call('HEXISTS', guard, 'k:' .. party) == 0
 end
@@ -102,38 +114,38 @@ local function pools()
   return right == 'auto' and tonumber(redis.call('HGET', guard, 'x:' .. identity) or 0) >= POOL
 end
 
--- The node is another party's of the identity.
+-- Whether the node is another party's of the caller's identity.
 local function near(record)
   return record and not shared and record.party ~= party and record.identity == identity
 end
 
--- And the caller may be its owner.
+-- Whether the node is another party's of the caller's identity, and the caller may be its owner.
 local function kin(record)
   return near(record) and (right == 'auto' or has_left(record.party))
 end
 
--- Whether the caller may do with a node what its owner may, if it names it.
+-- Whether a caller that names the node may do with it what its owner may.
 local function mine(record)
   if right == 'any' then return true end
   if not record then return false end
   return record.party == party or (right == 'client' and record.identity == identity) or kin(record)
 end
 
--- The queue and its guard record last as long as anything in them counts.
+-- L1: has the queue last for at least one more lease, and the guard record longer than the queue.
 local function keep_queue()
   local pttl = redis.call('PTTL', lock)
   if pttl == -2 then
     if redis.call('EXISTS', guard) == 1 then redis.call('PEXPIRE', guard, GUARD_OUTLIVES_MS) end
     return
   end
-  if lease > 0 and pttl < lease then -- also where there is no end yet
+  if lease > 0 and pttl < lease then -- also if there is no expiry (-1)
     redis.call('PEXPIRE', lock, lease)
     pttl = lease
   end
   keep_guard(pttl)
 end
 
--- As secure, for what is done to the records of nodes.
+-- As `secure`, also for the commands that change the records of nodes.
 local function secure_queue(s, frees)
   secure(s, frees)
   redis.call('LINDEX', lock, 0)
@@ -142,7 +154,7 @@ local function secure_queue(s, frees)
   redis.call('HDEL', guard, 'probe')
 end
 
--- The party has shown that it is there.
+-- The party has shown that it is there: its nodes count for one more lease.
 local function refresh(who)
   redis.call('HSET', guard, 'p:' .. who, lease > 0 and int(now + lease) or '0')
 end
@@ -160,7 +172,7 @@ local function unregister(node, record)
   end
 end
 
--- The node is the caller's party's from now on.
+-- Makes the node the caller's party's.
 local function register(node)
   local record = node_record(node)
   if record and record.party ~= party then unregister(node, record) end
@@ -174,8 +186,8 @@ local function end_lease(s)
   s.token, s.fence, s.leased = nil, 0, false
 end
 
--- The party's seat in `may` or `early`: its token, '' where it has none any more, nil where it never had one; all of
--- them, and where it stands there.
+-- Returns the token of the caller's party in the field `may` or `early`: '' if the party has lost its seat, nil if it
+-- never had one. Also returns the whole field, and where the '=' before the token is in it.
 local function seat(field)
   local all = redis.call('HGET', guard, field) or '\n'
   local _, at = string.find(all, '\n' .. party .. '=', 1, true)
@@ -187,13 +199,14 @@ local function lose_seat(field)
   if token then redis.call('HSET', guard, field, string.sub(all, 1, at) .. string.sub(all, at + #token + 1)) end
 end
 
--- Whether those of `early` came lately.
+-- Whether the parties in `early` were shown the head shortly before.
 local function early()
   return tonumber(redis.call('HGET', guard, 'early_at') or 0) >= now - QUEUE_EARLY_MS
 end
 
--- Whether the head is dead: its lease is over, nobody is there who pushed it, or its owner has not looked in time.
--- One that the proxies know nothing of gets a lease from when it was first seen.
+-- Whether the head is dead: its lease is over, no session is there that may own it, its party has pushed a newer node
+-- (right 'own'), or its owner has not looked in time. A head without a record has one lease of time from when it was
+-- first seen.
 local function dead(s, head, since)
   if s.token then return false end
   if s.overdue then return true end
@@ -204,13 +217,13 @@ local function dead(s, head, since)
   return now >= since + QUEUE_LOOKS_WITHIN_MS
 end
 
--- Removes dead heads, no more than QUEUE_PRUNED_AT_ONCE; returns the head, or nil where the queue is empty now, and whether the
--- head is one more of them. s is the state as look found it, and follows.
+-- Removes dead heads, at most QUEUE_PRUNED_AT_ONCE. Returns the head, or nil if the queue is empty now, and whether
+-- the head is dead, too. Updates `s`, which is what look returned.
 local function prune(s)
   local known = redis.call('HMGET', guard, 'head', 'head_at')
   local seen_head, since = known[1], tonumber(known[2] or 0)
   local head = redis.call('LINDEX', lock, 0)
-  if head and s.kind ~= 'list' then -- what was here before has left its guard record
+  if head and s.kind ~= 'list' then -- the record is of an earlier lock of another kind
     end_lease(s)
     s.kind = 'list'
   end
@@ -236,8 +249,8 @@ local function prune(s)
   return nil, false
 end
 
--- The head's owner, perhaps, has seen it there: the attempt is the live lease from now on. `seated`: the caller's proxy
--- may renew it.
+-- Makes the attempt the live lease, since the caller may own the head and has seen it. `seated`: the caller's proxy
+-- may renew the lease. S2: the fence grows.
 local function hold(s, head, seated)
   local fence = math.max(s.last_fence + 1, clock[1] * 1000000 + clock[2])
   s.token, s.fence, s.owner, s.leased = attempt, fence, identity, lease > 0
@@ -249,7 +262,7 @@ local function hold(s, head, seated)
     'may', '\n' .. (shared and '' or party) .. '=' .. (seated and attempt or '') .. '\n')
 end
 
--- The lease is live, and the attempt stands for it too from now on. `owns`: the caller has pushed the head itself.
+-- Makes the attempt one more token of the live lease. `owns`: the caller's party pushed the head itself.
 local function join(s, head, owns)
   local _, may = seat('may')
   granted = head
@@ -261,7 +274,7 @@ local function join(s, head, owns)
   if owns then redis.call('HSET', guard, 'by', party) end
 end
 
--- Takes the head out of the queue: its lease is over.
+-- Removes the head from the queue, and so ends its lease. A repeat finds `reply`, or else the node.
 local function remove_head(s, reply)
   local head = redis.call('LPOP', lock)
   unregister(head, node_record(head))

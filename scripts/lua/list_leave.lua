@@ -1,6 +1,8 @@
--- list_leave.lua: the proxy says that a party has disconnected: somebody may come back for its nodes for a while (read is
--- '1'), or they are dead. No command. A live lease is not touched, that is release.lua's; but one that never ends does
--- so where its holder does not come back.
+-- list_leave.lua: the proxy says that a party has disconnected. There is no command. If `read` is '1', the party's
+-- worker may come back for its nodes for some time (grace). Otherwise its nodes are dead. Keeps L1.
+--
+-- A live lease is not ended here; release.lua does that. Exception: a lease without an end gets an end if its holder
+-- may come back, and ends then if the holder does not.
 --@common
 --@list
 local s = look()

@@ -1,14 +1,19 @@
--- list_push.lua: RPUSH, RPUSHX, LPUSH, LPUSHX, LINSERT: a node joins the queue.
--- Dead heads are removed first, and the nodes are registered for the caller's party. LOCKED, and nothing is pushed:
--- where EXISTS has told the caller that there is no queue and now there is one (it would take itself for the holder);
--- where a node would come before somebody's; where the node is another party's already. But a worker that reconnected,
--- and does not know whether its push was done, repeats it: the node keeps its place, and is the caller's. Outcome
--- 'granted' where the caller may take itself for the holder: EXISTS had said 0, and it is right; or that node is the
--- head. S4, S5.
+-- list_push.lua: RPUSH, RPUSHX, LPUSH, LPUSHX, LINSERT: a node joins the queue. Keeps S4, S5.
+--
+-- The script first removes dead heads. It registers the new nodes for the caller's party. It refuses with LOCKED, and
+-- pushes nothing, in three cases:
+--   - EXISTS has told the caller that there is no queue, and now there is one. The caller would believe that it holds
+--     the lock (S5).
+--   - The node would come before another session's node.
+--   - The node is another party's already. Exception: a worker that has reconnected does not know whether its push was
+--     done, and repeats it. The node keeps its place, and is the caller's from then on.
+--
+-- The outcome is 'granted' if the caller may believe that it holds the lock: EXISTS has answered 0 and there is no
+-- queue, or the node that it repeats is the head.
 --@common
 --@list
 local s = look()
-if s.attempt == attempt then -- repeated
+if s.attempt == attempt then -- a repeat
   return queue_envelope(tonumber(s.reply), s.token == attempt and 'granted' or 'done', s)
 end
 local kind = type_of_lock()
@@ -19,7 +24,7 @@ local head = kind == 'list' and prune(s)
 for i = first, #ARGV do
   local record = node_record(ARGV[i])
   if record and record.attempt == attempt then
-    local at = redis.call('LPOS', lock, ARGV[i]) or 0 -- gone meanwhile: it was pushed all the same
+    local at = redis.call('LPOS', lock, ARGV[i]) or 0 -- gone meanwhile, but it was pushed
     return queue_envelope(at + 1, s.token == attempt and 'granted' or 'done', s)
   end
 end
@@ -27,20 +32,21 @@ local function refused()
   keep_queue()
   return queue_envelope(locked(s), s.token and 'held' or 'foreign', s)
 end
--- The caller may be the worker that pushed the node: its connection is gone, or, it may be without the proxy's knowing,
--- nobody has used it for long, or it was another proxy's.
+-- Whether the caller may be the worker that pushed the node. It may be if the party that pushed has left. It may also
+-- be if the caller has no node here and this proxy may not know that the party has left: the party has not read for
+-- long, or is another proxy's.
 local function may_repeat(record)
   if not kin(record) then return mine(record) end
   if has_left(record.party) then return true end
   return homeless() and (not lasts('p:' .. record.party) or string.sub(record.party, 1, #proxy) ~= proxy)
 end
--- Where the node stands that the caller pushes again.
+-- Returns the position of the node, if the caller pushes again a node of another party that may be its own.
 local function place()
   local record = #ARGV == first and node_record(ARGV[first])
   return record and kin(record) and redis.call('LPOS', lock, ARGV[first])
 end
 local told = redis.call('HMGET', guard, 'v:' .. party, 'd:' .. party)
-local denied = told[2] == attempt -- repeated: it has used up what its party was told
+local denied = told[2] == attempt -- a repeat: the first time has used up v:
 local vacant = denied or tonumber(told[1] or 0) > 0
 if vacant and not denied and redis.call('HINCRBY', guard, 'v:' .. party, -1) <= 0 then
   redis.call('HDEL', guard, 'v:' .. party)

@@ -1,17 +1,22 @@
--- list_read.lua: LRANGE, LINDEX, LLEN, LPOS, and EXISTS of one key, on a lock key of whatever type.
--- Dead heads are removed first. Whoever reads shows that it is there. If the head is the caller's own node, the caller
--- is the holder from now on ('granted', or 'done' where it was already, with a new lease); EXISTS alone says nothing of
--- the head, but its 0 is remembered for a RPUSH. Where connections are shared a read does not make a lease longer: it
--- may be a colleague's. 'adopted': the caller may be the node's owner by its identity alone, or has pushed another since;
--- the node has a lease from now on, which the caller's proxy renews where the envelope names the node; 'held' where it
--- looks again (list.lua). Where Redis takes no writes the command runs as it is, but not for whom it would make the
--- holder. S2, S5, L1.
+-- list_read.lua: LRANGE, LINDEX, LLEN, LPOS, and EXISTS of one key, on a lock key of any type. Keeps S2, S5, L1.
+--
+-- The script first removes dead heads. A read shows that the caller's party is there. EXISTS says nothing about the
+-- head, but the script remembers its 0 for a later RPUSH. Outcomes of a read that shows the head:
+--   granted  the head is the caller's own node: the caller is the holder from now on
+--   done     the caller was the holder already. Its lease starts anew, but not over shared connections: the read may
+--            be another worker's
+--   adopted  the caller may be the owner by its identity alone, or has pushed another node since. A lease is live from
+--            now on. The caller's proxy renews it if the envelope names the node
+--   held     the caller looks again, and so waits (list.lua)
+--
+-- If Redis takes no writes, the script only runs the command. Exception: a caller that would become the holder by it
+-- gets Redis's error.
 --@common
 --@list
 local s = look()
 local kind, exists, away = type_of_lock(), string.lower(ARGV[11]) == 'exists', false
 
--- What showing the head makes of the caller's own node.
+-- Each function below returns the step to take when a reply shows the head to the caller. Here: the caller's own node.
 local function own_step(head, record)
   local first = record and record.party == party and (shared or newest(record, head))
   if not s.token then return (first or right ~= 'auto') and 'hold' or 'lend' end
@@ -19,7 +24,7 @@ local function own_step(head, record)
   return (away or redis.call('HGET', guard, 'by') ~= party) and 'join' or 'stay'
 end
 
--- The same of a node whose own party seems to be there, and to be the holder, or alone may be.
+-- For a node of another party that seems to be connected. That party is the holder, or alone may be (right 'own').
 local function early_step()
   if not homeless() then return s.token and 'waits' or nil end
   local token, all = seat('early')
@@ -28,7 +33,7 @@ local function early_step()
   return #all < MAY_MAX and 'early' or 'waits'
 end
 
--- The same of a node of its identity.
+-- For a node of another party of the caller's identity.
 local function near_step(record)
   local token, may = seat('may')
   if s.token and token then
@@ -43,7 +48,8 @@ local function near_step(record)
   return seated and #may < MAY_MAX and 'join' or 'waits'
 end
 
--- It has a seat if the node's own party leaves soon; until then its token stands for nothing.
+-- Puts the caller into `early`: it gets a seat if the node's own party leaves soon. Until then its token does not
+-- stand for the lease.
 local function come_early(head)
   if not s.token then
     hold(s, head, false)
@@ -57,25 +63,25 @@ local function come_early(head)
   return 'adopted'
 end
 
--- Whether the reply tells which node is the head.
+-- Whether the reply shows the head.
 local function shows(head, reply)
   if type(reply) == 'table' then return reply[1] == head end
   return reply == head or (reply == 0 and ARGV[13] == head)
 end
 
--- The step, and whether the head is the caller's own.
+-- Returns the step, or nil if there is none, and whether the head is the caller's own.
 local function step_of(head, record, reply)
   if near(record) then return shows(head, reply) and near_step(record) or nil, false end
   if not mine(record) then return nil, false end
   return own_step(head, record), true
 end
 
--- The outcome of a step, which is done.
+-- Carries out the step, and returns the outcome.
 local function take(step, own, head)
   if step == 'early' then return come_early(head) end
   local _, may = seat('may')
   local seated = s.token and string.find(may, '=' .. attempt .. '\n', 1, true)
-  if seated or s.token == attempt then -- repeated
+  if seated or s.token == attempt then -- a repeat
     if seated then granted = head end
     return own and seated and 'granted' or 'adopted'
   end
@@ -92,10 +98,10 @@ local function take(step, own, head)
   return 'done'
 end
 
--- The caller reads: its nodes count, and those that it may be the owner of.
+-- Notes that the caller reads: its nodes go on counting, and nodes that it may own.
 local function present()
   away = string.sub(redis.call('HGET', guard, 'p:' .. party) or '', 1, 1) == '-'
-  if lasts('p:' .. party) and (shared or not away) then refresh(party) end -- a session's read may come behind its end
+  if lasts('p:' .. party) and (shared or not away) then refresh(party) end -- a read may run after its session's end
   if shared then return end
   if right == 'auto' and lease > 0 then redis.call('HSET', guard, 'p:' .. identity, int(now + lease)) end
   if not exists and homeless() then redis.call('HSET', guard, 'h:' .. identity, int(now + grace())) end

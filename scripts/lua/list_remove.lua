@@ -1,6 +1,8 @@
--- list_remove.lua: LREM: a node leaves the queue, by its owner alone; else 0. 'released' where it was the holder's,
--- 'done' where it was waiting. A release over another connection than the push, which is still there, is a pool's; two
--- make the identity known for one, and releases over the same connection take that back. S1, S4.
+-- list_remove.lua: LREM: a node leaves the queue. Only its owner may remove it; other callers get 0. Keeps S1, S4. The
+-- outcome is 'released' if the node was the holder's, and 'done' if the node was waiting.
+--
+-- A release over another connection than the push, which is still open, is a pool's. Two of them make the identity
+-- known as a pool (x:). Releases over the connection of the push take that back.
 --@common
 --@list
 local s = look()
@@ -13,6 +15,7 @@ end
 if not string.find(ARGV[13], '^-?%d+$') then return envelope(command(), 'error') end
 local node = ARGV[14]
 local record = node_record(node)
+-- S1: only the owner of a node removes it.
 if not (record or right == 'any') or not mine(record) then
   ask_to_write()
   return queue_envelope(0, s.token and 'held' or (record and 'foreign' or 'free'), s)

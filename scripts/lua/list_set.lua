@@ -1,22 +1,27 @@
--- list_set.lua: LSET: a node is changed by its owner, who keeps it (the counter of a reentrant lock); else LOCKED. It
--- names a place: a late one of a worker whose lease has ended would hit a colleague's node. So over a connection that did
--- not push the node it is believed where the one that did is gone, or did not begin the lease either, where the identity
--- is known for a pool, or where the new node is the old one but for the number at its end, and so names it. S1, S4.
+-- list_set.lua: LSET: the owner changes its node, and keeps its place (the count of a reentrant lock). Other callers
+-- get LOCKED. Keeps S1, S4.
+--
+-- LSET names a position. If a worker's lease has ended, its late LSET would change another worker's node. So over a
+-- connection that did not push the node, LSET is believed in four cases:
+--   - The connection that pushed the node is gone.
+--   - The lease is live, and the party that pushed the node did not begin it either.
+--   - The identity is known as a pool.
+--   - The new node is the old one but for the number at its end, and so names the old one.
 --@common
 --@list
 local s = look()
 local kind = type_of_lock()
 local head = kind == 'list' and prune(s)
 local node, old = ARGV[14], head and redis.pcall('LINDEX', lock, ARGV[13])
-if not head or type(old) ~= 'string' then -- no such key, index out of range: in Redis's words
+if not head or type(old) ~= 'string' then -- no such key or index: Redis's own error
   if kind == 'list' then keep_queue() end
   return queue_envelope(command(), 'error')
 end
 local record, other = node_record(old), node_record(node)
-if other and other.attempt == attempt and old == node then -- repeated
+if other and other.attempt == attempt and old == node then -- a repeat
   return queue_envelope({ok = 'OK'}, 'done', s)
 end
--- Whether only the count at their end differs, behind something that sets it off.
+-- Whether the nodes differ only in the number at their end, behind a character that is no letter or digit.
 local function counted_anew()
   local name = string.match(old, '^(.*%W)%d+$')
   return name and name == string.match(node, '^(.*%W)%d+$')
@@ -26,6 +31,7 @@ local function believed()
   if has_left(record.party) or pools() or counted_anew() then return true end
   return s.token and old == head and redis.call('HGET', guard, 'by') ~= record.party
 end
+-- S1: only the owner of a node changes it.
 if not believed() or (other and not mine(other)) then
   keep_queue()
   return queue_envelope(locked(s), s.token and 'held' or 'foreign', s)

@@ -1,5 +1,5 @@
--- list_trim.lua: LTRIM: it would remove nodes of others, and its reply could not say no. LOCKED where there is a queue.
--- S4.
+-- list_trim.lua: LTRIM. It would remove other sessions' nodes, and its reply could not say no. If there is a queue,
+-- the reply is LOCKED. Keeps S4.
 local s = look()
 local reply
 if not s.value or type(s.value) == 'string' then

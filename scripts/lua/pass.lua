@@ -1,17 +1,20 @@
--- pass.lua: commands that write what is no lock under the rule's kinds: SET without an expiry, APPEND, SETRANGE, SETBIT,
--- INCRBYFLOAT, and those of the kinds that the rule lacks (SETEX, GETSET; INCR and its kin; HSET and its kin; what may take or
--- replace the head of a list, which is refused where another proxy guards it as a list lock that is live).
--- Free, or data: runs as it came; nobody holds anything by it, and nothing is remembered. Holder: as Redis; the guard
--- record follows, and the lease is over where nothing is left that it was held with. Other, where the command could
--- change the lock: LOCKED, or 0 for HSETNX and HDEL. Never sent twice: data has no guard record to know a repeat by.
--- S1, S4.
+-- pass.lua: commands that write data, and no lock, under the rule's kinds. Keeps S1, S4. They are SET without an
+-- expiry, APPEND, SETRANGE, SETBIT, INCRBYFLOAT, and commands of the kinds that the rule lacks: SETEX and GETSET; INCR
+-- and DECR; HSET and HDEL; LPOP, RPOP, LREM, LSET and LTRIM. The list commands are refused if the key is a live list
+-- lock for another proxy.
+--
+-- Free, or data: the command runs as it came. It acquires nothing, and the guard record gets no lease. Holder: as on
+-- Redis. The guard record follows; the lease is over if nothing remains of what the lock was held with. Other: LOCKED
+-- if the command could change the lock, or 0 for HSETNX and HDEL.
+--
+-- The script is never sent twice, since data has no guard record to know a repeat by.
 local name = string.lower(ARGV[11])
 local of_hash = string.sub(name, 1, 1) == 'h'
 local of_list = name == 'lpop' or name == 'rpop' or name == 'lrem' or name == 'lset' or name == 'ltrim'
 local frees = name == 'hdel'
 local replaces = name == 'set' or name == 'setex' or name == 'psetex'
 
--- A script can pass on some thousand words at once: fields come in several commands, which are one step all the same.
+-- Lua can pass some thousand arguments to one command. More fields go in several commands, still in one script's step.
 local WORDS_AT_ONCE = 4000
 local function run()
   local many = name == 'hset' or name == 'hmset' or name == 'hdel'
@@ -28,7 +31,7 @@ local function run()
   return reply
 end
 
--- A script's numbers are exact up to here; beyond, the reply is the text that stands there.
+-- Lua's numbers are exact up to here. Beyond, the reply is the text that the key or field holds.
 local function exact(reply)
   if type(reply) ~= 'number' or math.abs(reply) <= 9007199254740991 then return reply end
   if of_hash then return redis.call('HGET', lock, ARGV[13]) end
@@ -38,13 +41,14 @@ end
 local s = look()
 local how, why = 'free', nil
 if s.value then how, why = may_touch(s) end
-if s.list and replaces then how, why = false, s.token and 'held' or 'foreign' end -- nodes of others wait in it
+if s.list and replaces then how, why = false, s.token and 'held' or 'foreign' end -- other sessions' nodes wait in it
 if of_list then
   if s.list and s.token and not how then return envelope(locked(s), why, s) end
   local reply = command()
   if failed(reply) then return envelope(reply, 'error') end
   return envelope(reply, how or why, s)
 end
+-- S1: another session's live lease is not changed.
 if not how and (replaces or (not s.list and (type(s.value) ~= 'string') == of_hash)) then
   ask_to_write()
   if name == 'hsetnx' or name == 'hdel' then return envelope(0, why, s) end

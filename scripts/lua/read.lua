@@ -1,5 +1,5 @@
--- read.lua: GET. Changes nothing; tells the proxy which lease's value it showed, so that a later GETSET or
--- DEL of the same client can count for exactly that lease.
+-- read.lua: GET. Changes nothing. The envelope says which lease's value the reply shows, so that a later GETSET or DEL
+-- of the same client can count for that lease (C2).
 local s = look()
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end

@@ -1,20 +1,28 @@
--- renew.lua: the proxy renews the lease of `claim` for `lease` ms. No command. Keeps S3: only the live lease
--- whose owner is connected is ever renewed. An expiry of the application's own, which it may have set since the
--- renewal was asked for, is renewed only by right 'always' (renew always), and not where it is a much shorter one than
--- was known: that is how some release. By right 'look' nothing is renewed.
--- In each case the guard record follows an expiry that was set past all proxies, so that it does not end before its lock:
--- the lease would be nobody's then, and its holder's release refused. L4.
--- By right 'heir' the lease moves from the proxy that gave it to this one, under a token of its own, because its owner has
--- come back here. Not where somebody has renewed it since that proxy let go of it: it has more than `read` ms left then.
--- Returns 'done', or 'held', 'foreign', 'free' where it is gone.
+-- renew.lua: the proxy renews the lease of `claim` for `lease` ms. There is no command. Keeps S3, L4.
+--
+-- S3: only a live lease is renewed, and the proxy asks only while the lease's owner is connected. An expiry that the
+-- application has set, perhaps since the proxy asked, is renewed only by right 'always' (renew always). Exception: it
+-- is not renewed if it is less than half of the time that was known, since some applications release in this way. By
+-- right 'look' nothing is renewed.
+--
+-- L4: in each case the guard record follows an expiry that was set past all proxies. If the guard record ended before
+-- its lock, the lock would have no lease, and its holder's release would be refused.
+--
+-- By right 'heir' the lease moves from the proxy that gave it to this proxy, because its owner has come back here. The
+-- attempt becomes its token. Exception: the lease does not move if it has more than `read` ms left. Then it was
+-- renewed after the other proxy let go of it.
+--
+-- The outcome is 'done'; or 'held', 'foreign' or 'free' if the lease is gone.
 local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
--- Who came early to a list lock's head (list.lua) waits until it is known whether its token stands for the lease.
+-- Whether the claim is of a party that was shown a list lock's head early (list.lua). Its token may still come to
+-- stand for the lease, so the outcome must not say that the lease is gone.
 local function early()
   local g, t = redis.call('HMGET', guard, 'early', 'early_at'), redis.call('TIME')
   local fresh = g[2] and tonumber(g[2]) >= t[1] * 1000 + math.floor(t[2] / 1000) - QUEUE_EARLY_MS
   return s.token and claim ~= '' and fresh and string.find(g[1], '=' .. claim .. '\n', 1, true)
 end
+-- S3: a lease that is not the claim's is not renewed.
 local inherits = right == 'heir' and s.token and s.owner == identity
 if s.token ~= claim and not (inherits and s.token == attempt) and not (s.list and early()) then
   return envelope(0, s.token and 'held' or 'foreign', s)
@@ -40,7 +48,7 @@ if s.list then
   return envelope(1, 'done', s, s.ends - now)
 end
 local renewed, ends = renewable(left), redis.call('PTTL', guard)
-if renewed and (left == -1 or left < lease) then -- never shorter: the holder may have set a longer one meanwhile
+if renewed and (left == -1 or left < lease) then -- never shorter: the holder may have set a longer expiry
   redis.call('PEXPIRE', lock, ARGV[6])
   left = lease
 end

@@ -1,6 +1,8 @@
--- replace.lua: SET with an expiry, SETEX, PSETEX without a condition (shape 'ok'), and SET ... XX (shape 'nil').
--- Free: acquires (XX: nil). Holder: value and expiry change inside the lease. Data: as Redis. Other: LOCKED (XX: nil).
+-- replace.lua: SET with an expiry, SETEX, PSETEX without a condition (shape 'ok'), and SET ... XX (shape 'nil'). Keeps
 -- S1, S4.
+--
+-- Free: the caller acquires the lock (XX: nil). Holder: value and expiry change inside the lease. Data: as on Redis.
+-- Other: LOCKED (XX: nil).
 local s = look()
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
@@ -13,7 +15,8 @@ if not s.value then
   local mine, pttl = take(s, ARGV[10 + at])
   return envelope(reply, 'granted', mine, pttl)
 end
--- Whether less than half of its time would be left to the lock: a release, perhaps. What extends it is none.
+-- C5: whether the command leaves the lock half of its time or less. It may be a release then, and is an extension
+-- otherwise. Only a refused release makes a lease suspect.
 local function shortens()
   local left = redis.call('PTTL', lock)
   for i = 11 + at, #ARGV - 1 do
@@ -24,7 +27,8 @@ local function shortens()
 end
 if right == 'suspect' and not shortens() then right = 'claim' end
 local how, why = may_touch(s)
-if s.list then how, why = false, s.token and 'held' or 'foreign' end -- nodes of others wait in it
+if s.list then how, why = false, s.token and 'held' or 'foreign' end -- other sessions' nodes wait in it
+-- S1: another session's live lease is not overwritten.
 if not how then
   ask_to_write()
   if shape == 'nil' then return envelope(false, why, s) end

@@ -1,10 +1,16 @@
--- swap.lua: GETSET, SET ... GET; and SET behind WATCH and GET of its key in a transaction (shape 'ok').
--- Free: acquires. Holder: replaces, old value. Other: takes over only the
--- lease (or the foreign lock) that the caller last read, with the value that it read; otherwise nothing is set
--- and the present value is the answer, or LOCKED where that would look like success (shape 'ok': always LOCKED). A caller
--- that last read another lease than the live one is 'other' even if its client holds the lock: it competes with its own
--- colleague. So is one that last read the live one, where its client holds that through another proxy, unless it is
--- recognised for that lease (right 'fence'). Data is swapped as Redis does it, and nobody's lock comes of it. S1, S4.
+-- swap.lua: GETSET and SET ... GET; and SET after WATCH and GET of its key in a transaction (K3, shape 'ok'). Keeps
+-- S1, S4.
+--
+-- Free: the caller acquires the lock. Holder: the value is replaced, and the reply is the old value. Other: the caller
+-- takes over the lease or the foreign lock that it last read, if the lock still holds the value that it read.
+-- Otherwise nothing is set. The reply is then the present value; or LOCKED if that would look like success, and always
+-- with shape 'ok'.
+--
+-- The caller counts as 'other' in two cases even if its client holds the lock. It last read another lease than the
+-- live one: then it competes with another worker of its client. Or it last read the live lease, and its client holds
+-- that lease through another proxy; the exception is a caller that was recognised for the lease (right 'fence').
+--
+-- Data is swapped as on Redis, and becomes no lock.
 local s = look()
 local function swap()
   secure(s)
@@ -16,11 +22,11 @@ local function swap()
   return envelope(reply, 'granted', mine, pttl)
 end
 if s.token == attempt and shape == 'ok' then return envelope(success(), 'granted', s, redis.call('PTTL', lock)) end
-if s.token == attempt then -- repeated: the old value is in the guard record
+if s.token == attempt then -- a repeat: the old value is in the guard record
   local old = s.attempt == attempt and s.reply ~= '' and s.reply or false
   return envelope(old, 'granted', s, redis.call('PTTL', lock))
 end
-if s.attempt == attempt .. '*' then return envelope(s.reply, 'open') end -- repeated: it was data
+if s.attempt == attempt .. '*' then return envelope(s.reply, 'open') end -- a repeat: it was data
 if not s.value then return swap() end
 if type(s.value) ~= 'string' then return envelope(command(), is_data(s) and 'open' or 'error') end
 local shown, stale = was_shown(s)
@@ -47,7 +53,8 @@ if is_data(s) then
   redis.call('PEXPIRE', guard, GUARD_OUTLIVES_MS)
   return envelope(reply, how, s)
 end
--- The holder may have set another value since: it would be told the caller, who would take that for a loss.
+-- S1: the takeover needs the value that the caller read. If the holder has set another value since, the reply would be
+-- that value, and the caller would believe that it lost.
 if how == 'open' or (s.token and read ~= '0' and not stale and (shown or seen == '' or seen == '*')) then return swap() end
 ask_to_write()
 if shown or shape == 'ok' then return envelope(locked(s), why or 'held', s) end

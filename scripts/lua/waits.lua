@@ -1,9 +1,13 @@
--- Who waits for the lock, at which proxy: the guard record's field `waits` has an entry "SINCE:UNTIL:PROXY" of each proxy
--- where somebody does, who has waited longest first, with commas between; by the node's clock, so that proxies' clocks say
--- nothing of the order. It stands in the place of a script's line "--@waits", and sets the script's local `mark`.
+-- waits.lua: notes in the guard record at which proxies sessions wait for the lock. The build puts this file in the
+-- place of a script's line "--@waits". It sets the script's local `mark`.
 --
--- Puts the proxy's own entry, of somebody who has waited for so many ms; '' nobody waits there, and the entry goes. So do those
--- that are not believed any more. Returns how long somebody has waited at another proxy, as the end of an answer.
+-- The guard record's field `waits` has an entry "SINCE:UNTIL:PROXY" for each proxy where a session waits. Commas
+-- separate the entries, and the longest wait comes first. The times are of the node's clock, in ms, so that the order
+-- does not depend on the proxies' clocks. An entry is believed until UNTIL.
+--
+-- mark() replaces the entry of `proxy`, where a session has waited for `age` ms; '': no session waits there, and the
+-- entry is removed. Entries that are no longer believed go, too. Returns ':' and for how many ms the longest wait at
+-- another proxy has lasted, which ends the script's answer; '' if no session waits elsewhere.
 function mark(record, proxy, age)
   local said, t = redis.pcall('HGET', record, 'waits'), redis.call('TIME')
   local now = t[1] * 1000 + math.floor(t[2] / 1000)

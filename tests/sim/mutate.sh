@@ -1,13 +1,18 @@
 #!/bin/bash
-# Shows that a broken engine would be noticed: breaks one check of the engine (or of a Lua script) at a time, as mutations.txt
-# says, and expects the simulator to fail; where it does not, its runs of list locks alone, those with waiters, and those with
-# fenced data (these alone where what is broken is about them); then the unit tests of the engine, the search of short histories
-# (traffic_hunt), and the cells of the traffic. Prints for each mutation which test has noticed it. The exit status is 0 if each
-# was noticed.
+# Shows that the tests notice a broken engine. mutations.txt names the mutations: each breaks one check of the engine or of a
+# Lua script. For each one this script runs tests until one of them fails:
+#
+#   1. the simulator, and then the same with list locks, with waiting sessions, and with fenced data. If the broken file is
+#      about waiting or about fenced data, only these runs
+#   2. the unit tests of the engine
+#   3. the search of short histories (traffic_hunt)
+#   4. the cells of the traffic
+#
+# It prints for each mutation which test has failed. The exit status is 0 if a test has failed for each of them.
 #
 #      mutate.sh [NAME ...]    JOBS (2), STEPS (6000000) and SEEDS ("1 2 3") in the environment
 #
-# Run by hand, after changes to the engine or the simulator; takes some minutes. Works in a folder of its own.
+# Run it by hand after changes to the engine or the simulator. It takes some minutes, and works in a folder of its own.
 set -u
 . "$(dirname "$0")/broken.sh"
 STEPS=${STEPS:-6000000}
@@ -16,7 +21,7 @@ JOBS=${JOBS:-2}
 UNITS="test_engine test_audit test_attribution test_waiting"
 export STEPS SEEDS UNITS
 
-# The programs of a folder: its own objects take the place of those of the unbroken engine.
+# Links the programs of a folder. Objects of the folder replace those of the unbroken engine.
 link() { # FOLDER
     local objects front o
     objects=($(objects_of "$1" whole))
@@ -37,7 +42,7 @@ out_of_bounds() { # FOLDER
     timeout "$LIMIT" "$1/traffic" --check 2>&1 | sed -n 's/^traffic: .* cells, \([0-9]*\) out of bounds.*/\1/p'
 }
 
-# Prints which tests notice the mutation, and how; nothing if none does.
+# Prints which test notices the mutation, and how. Prints nothing if no test does.
 noticed() { # FOLDER [FILE]
     local lists modes=("" --lists --waits --fences) seed status unit
     case ${2:-} in
@@ -117,7 +122,7 @@ if [ -n "$who" ]; then
     cat "$WORK/whole/out"
     exit 1
 fi
-LIMIT=$(((SECONDS - began) * 5 + 60)) # a mutant that takes so long for one run does not come to an end
+LIMIT=$(((SECONDS - began) * 5 + 60)) # a mutant that takes longer for one run is taken to hang
 
 while IFS= read -r line; do
     if [ $# -eq 0 ] || [[ " $* " == *" ${line%%|*} "* ]]; then printf '%s\0' "$line"; fi

@@ -1,20 +1,25 @@
 /*
- * The table of traffic: all three connection models, the idioms and the faults of applications, a row each.
+ * The table of traffic: a row for each mixture of a connection model, an idiom and a fault of the application.
  *
- * The figures of a row are those that the attribution rules reach, over several times as much of the same traffic:
- * wrong, lost, cut, unexpired, moved per 10,000 acquisitions, the most releases that were lost in a row, the share of
- * bare Redis's acquisitions, and the percentage of time in which a lock stands and nobody is at work under it; and of
- * bare Redis: wrong per 10,000 acquisitions, and acquisitions in 10,000 round trips. The executable model of the rules
- * gave them, and the engine itself where it is better, which `traffic --figures` prints; the time is always its own.
+ * The figures of a row are what the attribution rules reach over several times as much of the same traffic. They are,
+ * in this order: wrong, lost, cut, unexpired and moved per 10,000 acquisitions; the most releases that were lost in a
+ * row; the share of bare Redis's acquisitions; and the percentage of time in which a lock stands and no worker is at
+ * work under it. The figures of bare Redis are: wrong per 10,000 acquisitions, and acquisitions in 10,000 round trips.
+ * The executable model of the rules gave the figures. Where the engine is better, they are the engine's, which `traffic
+ * --figures` prints. The percentage of time is always the engine's.
  *
- * Rows in which the rules allow more than nothing over connections of their own: an operator's DEL while nothing is
- * known of a workload is believed as a pool's fresh connection is ("own, operator"), and two applications of one client
- * with keys alike, one of them a pool, are one workload ("... beside pool", "... beside lifo compare").
+ * In a few rows with one worker a connection the rules allow more than nothing:
+ *   - "own, operator": while nothing is known of a workload, an operator's DEL is believed, as the DEL of a pool's
+ * fresh connection is (C4).
+ *   - "... beside pool", "... beside lifo compare": two applications of one client use similar keys, and one of them is
+ * a pool. They are one workload.
  *
- * A few rows are the engine's own. It refuses a second release in a row over one connection, which the model believes
- * ("own, DEL twice"); and of another proxy's lease it knows only what it meets, where the model knows it at once ("two
- * proxies", the pools that compare or whose losers DEL). Over a pool whose losers DEL behind several attempts it is as
- * Redis alone ("pool, losers try four times and DEL").
+ * In a few rows the engine differs from the model:
+ *   - "own, DEL twice": the engine refuses a second release in a row over one connection. The model believes it.
+ *   - "two proxies", the pools that compare, and the pools whose losers DEL: the engine knows a lease of another proxy
+ * only once it has met it. The model knows the lease at once.
+ *   - "pool, losers try four times and DEL": the engine is as Redis alone, since these losers DEL after several
+ * attempts.
  */
 #include "tests/sim/traffic_cells.h"
 
@@ -27,9 +32,9 @@
 #define FAULTS      .miss = 0.01, .late = 0.02, .gap = 0.01
 #define COMPARED    .value = VALUE_LEASE, .compare = true
 
-/* The first minute of a pool: nobody is late and nobody crashes, with leases of 60, 3,000 and 60,000 round trips. A
- * release that is refused there leaves its lock idle for as long as nothing else ends the lease. `lost`, `most` and
- * `idle` bound all of these, `bare` is what bare Redis acquires without and with comparing. */
+/* The first minute of a pool. No worker is late or crashes, and leases last 60, 3,000 and 60,000 round trips. If a
+ * release is refused there, its lock stands idle until something else ends the lease. `lost`, `most` and `idle` bound
+ * all of these cells. `bare` is what bare Redis acquires: without comparing, and with it. */
 #define MINUTE_CELL(name_, pick_, pool_, workers_, lease_, from_, to_, value_, compare_, lost_, most_, idle_, bare_)   \
     {.name = "minute, " name_,                                                                                         \
      .apps = {{.connections = APP_POOL,                                                                                \
@@ -56,7 +61,7 @@
     MINUTE_LEASE(name_ ", 3000", pick_, pool_, workers_, 3000, from_, to_, lost_, most_, idle_, bare_, bare_compared_) \
     MINUTE_LEASE(name_ ", 60000", pick_, pool_, workers_, 60000, from_, to_, lost_, most_, idle_, bare_, bare_compared_)
 
-/* Few workers with connections of their own, half of whose sections outlive their lease. */
+/* Few workers, with a connection each. Half of their sections outlive the lease. */
 #define FEW(workers_)                                                                                                  \
     .apps = {{OWN, .losers = true, .late = 0.5, .workers = workers_, .lease = 150, .poll = {60, 200}, .work = {20, 60}}}
 

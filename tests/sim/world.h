@@ -1,10 +1,10 @@
 /*
  * The simulated world: one model Redis, one or two real engines before it, processes with workers and connections,
- * commands under way, and what a spectator knows that sees everything.
+ * commands under way, and what an observer knows that sees everything.
  *
  *      worker ── command ──> connection ── engine_begin ──> flight ── script on the model ──> engine_finish ──> worker
  *                                                             │
- *                             lost, repeated, late, unknown <─┘          check.c looks on at every step
+ *                             lost, repeated, late, unknown <─┘          check.c checks every step
  */
 #ifndef LOCKKEEPER_SIM_WORLD_H
 #define LOCKKEEPER_SIM_WORLD_H
@@ -23,27 +23,27 @@ enum {
     PROXIES = 2,
     PROCESSES = 3,
     WORKERS_EACH = 4,
-    WORKERS = PROCESSES * WORKERS_EACH + 1, /* and the stranger */
+    WORKERS = PROCESSES * WORKERS_EACH + 1, /* and STRANGER: the only worker of another client */
     STRANGER = WORKERS - 1,
     CONNS = WORKERS,
-    IDENTITIES = PROCESSES + 1 + CONNS, /* a process's, the stranger's, a connection's own */
+    IDENTITIES = PROCESSES + 1 + CONNS, /* each process's, STRANGER's, each connection's own */
     FLIGHTS = 160,
     PIPELINE = 4,
-    SESSIONS_KNOWN = 1024, /* whose ends are remembered */
-    NESTS = 2              /* locks that a worker has while it tries for another */
+    SESSIONS_KNOWN = 1024, /* the world remembers the ends of so many */
+    NESTS = 2              /* so many locks a worker has at most while it tries for another */
 };
 
-enum connections { CONN_OWN, CONN_POOL, CONN_SHARED }; /* D, P, M */
+enum connections { CONN_OWN, CONN_POOL, CONN_SHARED }; /* a worker's, a pool's, all of a process's workers' */
 
 enum idiom {
     IDIOM_SETNX,        /* SETNX, GETEX now and then, DEL */
     IDIOM_SETNX_EXPIRE, /* SETNX, PEXPIRE also after a lost attempt, DEL */
     IDIOM_CONST,        /* SET NX PX with a constant, DEL */
-    IDIOM_UNIQUE,       /* SET NX PX with a value of its own, DEL */
-    IDIOM_COMPARE,      /* the same, GET, compare, DEL */
-    IDIOM_EXTENDING,    /* the same as UNIQUE, PEXPIRE now and then, also after the lease */
+    IDIOM_UNIQUE,       /* SET NX PX with a value that each lease has for itself, DEL */
+    IDIOM_COMPARE,      /* as UNIQUE, but GET, compare, DEL */
+    IDIOM_EXTENDING,    /* as UNIQUE, and PEXPIRE now and then, also after the lease */
     IDIOM_GETDEL,       /* SET NX GET PX, GETDEL */
-    IDIOM_PLAIN_SET,    /* GET nothing, SET PX, DEL */
+    IDIOM_PLAIN_SET,    /* GET shows nothing, SET PX, DEL */
     IDIOM_SHORTEN,      /* SET NX PX, SET XX PX 1 */
     IDIOM_DEADLINE,     /* SETNX deadline, GET, GETSET */
     IDIOM_COUNT,        /* INCR, PEXPIRE, DECR */
@@ -51,11 +51,11 @@ enum idiom {
     IDIOM_SCRIPT,       /* Lua SET NX PX, Lua or bare PEXPIRE, Lua compare and DEL */
     IDIOM_MULTI,        /* MULTI SETNX PEXPIRE EXEC or MULTI SET NX PX EXEC, MULTI DEL EXEC */
     IDIOM_WATCH,        /* SET NX PX in MULTI, or WATCH GET MULTI SET PX EXEC; WATCH GET MULTI DEL EXEC */
-    IDIOM_QUEUE,        /* RPUSH, LINDEX 0 until it is one's own, LREM; scenarios of list locks alone */
-    IDIOM_REENTRANT,    /* EXISTS 0, RPUSH, LSET now and then, LREM; of list locks alone */
-    IDIOM_HASH,         /* Lua: one owner as often as it likes, a watchdog, out; scenarios of hash locks alone */
-    IDIOM_READ,         /* Lua: many readers; of hash locks alone */
-    IDIOM_FIELD,        /* HSETNX, HDEL or DEL; of hash locks alone */
+    IDIOM_QUEUE,        /* RPUSH, LINDEX 0 until it shows the worker's node, LREM; only in scenarios of list locks */
+    IDIOM_REENTRANT,    /* EXISTS answers 0, RPUSH, LSET now and then, LREM; only with list locks */
+    IDIOM_HASH,         /* Lua: a reentrant lock with a watchdog; only in scenarios of hash locks */
+    IDIOM_READ,         /* Lua: a lock with many readers; only with hash locks */
+    IDIOM_FIELD,        /* HSETNX, HDEL or DEL; only with hash locks */
     IDIOM_KINDS,
     STRING_IDIOMS = IDIOM_QUEUE
 };
@@ -65,131 +65,131 @@ enum phase {
     PHASE_LOOK, /* GET before acquiring */
     PHASE_ACQUIRE,
     PHASE_SWAP,
-    PHASE_EXPIRE, /* PEXPIRE behind the acquisition */
+    PHASE_EXPIRE, /* PEXPIRE after the acquisition */
     PHASE_HOLD,
     PHASE_COMPARE, /* GET before releasing */
     PHASE_RELEASE,
     PHASE_FINALLY, /* a release that follows no acquisition */
-    PHASE_STRANGE, /* the stranger's next command */
+    PHASE_STRANGE, /* the next command of STRANGER */
     PHASE_VACANT,  /* list locks: EXISTS */
     PHASE_PUSH,
     PHASE_WAIT /* LINDEX 0 */
 };
 
-/* What one run is like; drawn from its seed. */
+/* What happens in one run. The seed decides. */
 struct scenario {
     uint64_t seed;
     enum connections connections;
-    unsigned proxies, processes, workers, conns, keys; /* workers and conns a process */
-    uint32_t idioms;                                   /* a bit each */
+    unsigned proxies, processes, workers, conns, keys; /* workers and conns: of each process */
+    uint32_t idioms;                                   /* a bit for each idiom */
     unsigned idiom_count;
-    bool library;     /* sessions name one that pools */
-    bool eventful;    /* more of what follows than elsewhere */
-    bool deaths;      /* workers die, others take their place */
-    bool reconnects;  /* connections are lost and made again */
-    bool restarts;    /* proxies are */
+    bool library;     /* sessions name a client library that is known to pool connections */
+    bool eventful;    /* the events below come more often than in other runs */
+    bool deaths;      /* workers die, and new workers take their place */
+    bool reconnects;  /* connections are lost, and workers connect again */
+    bool restarts;    /* proxies restart */
     bool loses;       /* replies get lost: repeats, unknown outcomes, scripts that run late */
     bool outside;     /* commands around the proxy */
     bool operators;   /* PROXY RELEASE */
     bool finals;      /* DEL after a failed acquisition */
-    bool strays;      /* DEL out of nothing */
+    bool strays;      /* a worker sends DEL without any attempt */
     bool silent;      /* some holders never release */
     bool punctual;    /* ticks and renewals are on time */
-    bool pauses;      /* workers stop in the middle of what they do, for longer than a lease at times */
-    bool slow;        /* some answers are long on their way */
+    bool pauses;      /* workers stop in the middle of their work, sometimes for longer than a lease */
+    bool slow;        /* some answers take long */
     unsigned rebirth; /* how likely a dead worker is to come back when its turn comes, in percent */
     bool pipelines;   /* a shared connection has several commands under way, answered in order */
-    bool reloads;     /* the rule is replaced by one like it */
-    bool audit;       /* it begins in audit, and a reload enforces it; with `toggles` back and forth */
+    bool reloads;     /* a reload replaces the rule by an equal rule */
+    bool audit;       /* the rule begins in audit; a reload enforces it. toggles: and others audit it again */
     bool toggles;
-    bool audit_exact;  /* what was acquired under audit is safe from the moment that the rule is enforced */
+    bool audit_exact;  /* a lock that was acquired under audit is safe as soon as the rule is enforced */
     bool queue;        /* list locks */
     bool hash;         /* hash locks */
-    bool stranger;     /* a client of another identity sends what it likes */
-    bool names;        /* each connection calls itself by a name of its own, and its next one by the same */
+    bool stranger;     /* STRANGER sends any command */
+    bool names;        /* each connection has a name of its own, and keeps the name when it reconnects */
     bool renames;      /* connections change their names */
-    bool transactions; /* the stranger uses them, too */
-    bool discards;     /* and they are discarded now and then */
+    bool transactions; /* STRANGER also uses transactions */
+    bool discards;     /* STRANGER discards some of its transactions */
     bool waits;        /* the rule has `wait` */
-    unsigned threads;  /* of a proxy; and of each the connections to Redis */
+    unsigned threads;  /* of each proxy; upstreams: the connections to Redis of each thread */
     unsigned upstreams;
-    unsigned delay_ms; /* of each way to Redis and back, at most */
-    bool nests;        /* workers that hold a lock try for others */
-    bool ring;         /* each for its neighbour's */
+    unsigned delay_ms; /* at most so long to Redis, and as long back */
+    bool nests;        /* workers that hold a lock try for other locks */
+    bool ring;         /* each worker tries for its neighbour's lock */
     bool fences;       /* workers write data under their locks */
-    bool elsewhere;    /* which is in another slot */
-    bool unlocked;     /* and no other worker may (`unlocked refuse`) */
-    bool deaf;         /* messages of releases get lost */
+    bool elsewhere;    /* the data is in another slot than the lock */
+    bool unlocked;     /* a worker without the lock may not write (`unlocked refuse`) */
+    bool deaf;         /* some messages about releases get lost */
     bool skewed;       /* the proxies' clocks differ */
-    bool clocks;       /* clocks are set, Redis's and the proxies' */
-    bool sharded;      /* a cluster of two nodes: releases are told over the channels of slots, */
-    bool moves;        /* which move, */
-    bool old;          /* and which these nodes do not know */
+    bool clocks;       /* Redis's clock and the proxies' clocks are set */
+    bool sharded;      /* a cluster of two nodes, where releases are published on shard channels */
+    bool moves;        /* slots move */
+    bool old;          /* the nodes do not know shard channels */
     int64_t expiry_ms;
     struct lock_rule rule;
-    /* What the table at the end of the lock semantics promises for this. */
-    bool apart;       /* the wire tells each worker from the others */
-    bool queue_kept;  /* and stays it while it is connected, also where it has reconnected */
-    bool queue_exact; /* a worker that sees itself at the head is the holder; two that saw no queue don't both push */
+    /* What docs/locks.md promises for such a run. */
+    bool apart;       /* the bytes tell each worker from the others */
+    bool queue_kept;  /* the holder of a queue stays the holder while it is connected, also if it has reconnected */
+    bool queue_exact; /* a worker that sees its node at the head holds; of two that saw no queue, one pushes */
     bool never_wrong, never_kept, kept_after_end_only, kept_after_sight_only;
 };
 
-/* A lock that a worker has, and leaves alone while it tries for another. */
+/* A lock that a worker has, and does not use while it tries for another lock. */
 struct held_lock {
     int key;
     enum idiom idiom;
-    uint64_t fence; /* this and what follows are as in the worker itself */
+    uint64_t fence; /* from here on, the members mean what they mean in struct app_worker */
     bool holds;
     int64_t until_ms, lost_ms;
     char value[MODEL_VALUE];
 };
 
 struct app_worker {
-    int process; /* -1: the stranger */
+    int process; /* -1: STRANGER */
     bool alive;
     enum idiom idiom;
     enum phase phase;
     int key;
-    bool busy;        /* a command under way */
-    uint64_t fence;   /* of the lease it acquired and has not sent the release of; 0 none */
-    bool holds;       /* it believes to hold this lease, and rightly so far */
+    bool busy;        /* it has a command under way */
+    uint64_t fence;   /* of the lease that it acquired and has not sent a release for; 0 none */
+    bool holds;       /* it believes that it holds this lease, and so far it does */
     int64_t until_ms; /* the end of its work */
-    int64_t pause_ms; /* it does nothing before then */
+    int64_t pause_ms; /* it does nothing before this time */
     int64_t lost_ms;  /* when its lease ended, 0 not yet */
-    bool in_queue;    /* it has pushed its value as a node, and still wants it */
-    int64_t read_ms;  /* when it last showed that it is there */
-    uint64_t seat;    /* the session over which it saw itself at a queue's head; 0 none, or it may have been lost */
-    bool lapsed;      /* and was silent for longer than a lease once */
-    unsigned times;   /* that it has entered a hash lock */
+    bool in_queue;    /* it has pushed its value as a node, and still waits or works with it */
+    int64_t read_ms;  /* when the proxy last saw it read */
+    uint64_t seat;    /* the session over which it saw its node at the head; 0: none, or perhaps lost */
+    bool lapsed;      /* in the queue it was once silent for longer than a lease */
+    unsigned times;   /* so often it has entered a hash lock */
     unsigned lives;
-    uint64_t again; /* the session on which its release got lost, 0 none */
+    uint64_t again; /* the session over which its release was lost; 0 none */
     struct transaction *transaction;
     struct held_lock under[NESTS];
-    unsigned depth; /* so many of them */
+    unsigned depth; /* the number of locks in `under` */
     char value[MODEL_VALUE], expected[MODEL_VALUE];
 };
 
 /* What a connection was last shown. */
 struct reading {
     bool known;
-    uint64_t fence; /* 0: of no lease, or the answer did not say of which */
-    long step;      /* answered */
+    uint64_t fence; /* 0: the value was no lease's, or the answer did not say whose */
+    long step;      /* when the answer came */
     int64_t at_ms;
     char value[MODEL_VALUE];
 };
 
 struct conn {
     bool open;
-    bool reserved; /* of a worker that has a transaction on it */
+    bool reserved; /* a worker has a transaction on it */
     unsigned busy; /* commands under way */
-    bool alias;    /* it has a name of its own */
+    bool alias;    /* it has a name that no other connection has */
     int process, proxy;
-    int worker; /* its only one, or -1 */
+    int worker; /* the only worker that uses it, or -1 */
     uint64_t id;
-    int64_t came_ms; /* to its identity */
+    int64_t came_ms; /* when it came to its identity */
     struct lock_session session;
     struct reading read[MODEL_KEYS];
-    int64_t lost_ms[MODEL_KEYS]; /* when its last attempt was lost; 0: it was not */
+    int64_t lost_ms[MODEL_KEYS]; /* when its last attempt was refused; 0: it was not */
 };
 
 enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEASE, FLIGHT_LEAVE };
@@ -197,60 +197,60 @@ enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEA
 struct flight {
     bool used, ran;
     int64_t ends_ms; /* the end of the lock that the application's script found, 0 none */
-    bool scripted;   /* the application's script has run; adopt.lua, right behind it, counts as `ran` */
-    bool named;      /* that script names what the lock is held with */
-    bool together;   /* the two are one transaction */
-    bool found_free; /* it found no lock */
-    bool repeated;   /* ran more than once */
+    bool scripted;   /* the application's script has run; `ran` is for the adopt.lua after it */
+    bool named;      /* the application's script has the lock's value or field as an argument */
+    bool together;   /* the application's script and adopt.lua are one transaction */
+    bool found_free; /* the script found no lock */
+    bool repeated;   /* it ran more than once */
     bool denied;     /* a push that was refused when it ran before */
     bool unsent;     /* it never reached Redis */
-    bool orphan;     /* its session or worker is gone, its proxy finishes it */
-    bool ghost;      /* its proxy has given it up as well, and yet it may run */
-    bool seated;     /* a release by the proxy: the lease was live for its token, perhaps for others as well */
-    bool crossed;    /* others on the key were under way meanwhile */
-    bool bare;       /* GET in a form that is no script of ours (MGET): the proxy only watches the answer */
-    bool again;      /* a release on the connection where the same one got lost */
-    bool slow;       /* its answer is long on its way */
-    bool waits;      /* a renewal that waits for a connection: it is not sent if it is not needed any more */
-    bool held;       /* it waits, and is not on its way */
+    bool orphan;     /* its session or worker is gone; its proxy finishes it */
+    bool ghost;      /* its proxy has given it up, too; it may still run */
+    bool seated;     /* a release by the proxy: its token stood for the live lease, perhaps with other tokens */
+    bool crossed;    /* other commands on the key were under way at the same time */
+    bool bare;       /* a read without a script (MGET): the proxy only looks at the answer */
+    bool again;      /* a release over the connection over which the same release was lost */
+    bool slow;       /* its answer takes long */
+    bool waits;      /* a renewal that waits for a connection; it is not sent if it is no longer needed */
+    bool held;       /* the attempt waits at the proxy, and is not on its way to Redis */
     bool tells;      /* a release by the proxy, under a rule with `wait` */
-    bool handed;     /* a release, with the attempt of a waiter right behind it */
+    bool handed;     /* a release; the attempt of a session that waits goes right behind it */
     enum flight_kind kind;
-    struct waits_call *call;         /* waits.c's, of an attempt that may wait */
-    unsigned lane;                   /* the thread's connection to Redis that it goes over */
-    int64_t due_ms;                  /* its next step is made by then */
-    int64_t here_ms, next_ms;        /* the arguments about waiting attempts for its script */
-    struct transaction *transaction; /* it is one of its commands */
+    struct waits_call *call;         /* waits.c's part of an attempt that may wait */
+    unsigned lane;                   /* the connection to Redis that it uses, of its thread's */
+    int64_t due_ms;                  /* its next step happens by this time */
+    int64_t here_ms, next_ms;        /* its script's arguments about waiting attempts */
+    struct transaction *transaction; /* the transaction that it is a command of */
     int worker, conn, proxy, key;
     unsigned proxy_life;
     long begun_step;
-    uint64_t session_id, order; /* order: that it was sent in */
-    bool releases;              /* the worker means to release with it */
-    uint64_t own_fence;         /* of the lease that its worker had when it was sent */
-    bool shares, may_share;     /* it counted as sharing them: surely; at least in appearance */
+    uint64_t session_id, order; /* order: the place in which it was sent */
+    bool releases;              /* the worker sends it to release */
+    uint64_t own_fence;         /* of the lease that its worker had when the flight was sent */
+    bool shares, may_share;     /* its client's connections count as shared: certainly; perhaps */
     bool was_own;               /* the live lease was the worker's when it ran */
-    bool ended_other;           /* it has ended the lease that another worker had been told of */
-    uint64_t read_fence;        /* last read of its session when it was sent */
-    uint64_t client_read_fence; /* and the newest lease that its client's sessions at that proxy last read */
-    bool client_mixed;          /* and one has read another value, of a lease that is not known */
-    bool was_shown;             /* its session's last reading */
+    bool ended_other;           /* it has ended a lease that another worker was told it had */
+    uint64_t read_fence;        /* of the lease that its session had last read when it was sent */
+    uint64_t client_read_fence; /* of the newest lease that sessions of its client at that proxy had last read */
+    bool client_mixed;          /* a session of its client has last read another value, of an unknown lease */
+    bool was_shown;             /* its session has a last reading */
     bool loser;                 /* its session's last attempt was lost, and not long ago */
-    bool client_read_foreign;   /* none of its client's sessions has read a lease, and they were shown a value lately */
-    /* The values: its session's; of that newest lease; the last one that no answer said was a lease's. */
+    bool client_read_foreign;   /* its client's sessions have read no lease, and were shown a value not long ago */
+    /* Values: the value that its session read; that newest lease's; the last value of which no answer named a lease. */
     char shown[MODEL_VALUE], client_shown[MODEL_VALUE], client_shown_foreign[MODEL_VALUE];
-    int name; /* its session's, and how often that had been left when it was sent */
+    int name; /* its session's name; left: how often the name had no connection left, before it was sent */
     unsigned left;
     int64_t ran_ms;
     struct lock_plan plan;
     struct model_command command;
     struct model_envelope envelope;
     char identity[MODEL_NAME];
-    uint64_t token; /* renewals and releases by the proxy */
+    uint64_t token; /* of renewals and of releases by the proxy */
     char token_text[LOCK_TOKEN_MAX];
     const char *right;
     int64_t lease_ms, left_ms;
     struct lock_rules *rules; /* a reference that keeps the plan's rule alive */
-    bool observed;            /* it was sent while the rule was in audit: as it came */
+    bool observed;            /* the rule was in audit when it was sent, so it was sent as it came */
     uint64_t watched;
 };
 
@@ -262,39 +262,38 @@ struct proxy {
     int index;
 };
 
-/* A lease as the spectator sees it. */
+/* A lease as the observer sees it. */
 struct truth {
     bool live, told;
-    bool observed;   /* acquired under audit, and no script of ours has touched it: its fence is a number of our own */
-    bool unclear;    /* it can't be told what the engine believes of it */
-    bool sighted;    /* its client was shown its value */
-    bool own_expiry; /* its proxy was told that the expiry is the application's */
-    bool leased_elsewhere; /* another proxy was told that it is not any more (PERSIST): its own need not know */
-    bool renewal_lost;     /* its last renewal was done, and the answer to it got lost */
+    bool observed;         /* acquired under audit, untouched by the proxy's scripts: its fence is the simulator's */
+    bool unclear;          /* the simulator can't know what the engine believes about it */
+    bool sighted;          /* its client was shown its value */
+    bool own_expiry;       /* its proxy was told that the expiry is the application's */
+    bool leased_elsewhere; /* another proxy was told that PERSIST made it the lease; its own may not know */
+    bool renewal_lost;     /* its last renewal was carried out, and the answer was lost */
     uint64_t fence, max_fence, session_id;
     int worker, process, proxy; /* worker -1: the lease is forgotten */
-    int name;                   /* its session's, as flights have it */
+    int name;                   /* its session's name; name and left are as in struct flight */
     unsigned left;
     int64_t granted_ms, told_ms;
-    uint64_t heir; /* the first session that came to its owner's identity behind the owner's session; 0 none yet,
-                    * UINT64_MAX: its proxy has restarted, and knows of none */
-    long told_step, end_told_step; /* that it was granted; its end, last */
+    uint64_t heir; /* the first session that came to the owner's identity after the owner's session; 0: none yet;
+                    * UINT64_MAX: its proxy has restarted, and knows no successor */
+    long told_step, end_told_step; /* when the grant was told; when its end was last told */
     char token[LOCK_TOKEN_MAX];
     char node[QUEUE_NODE];   /* of a list lock */
-    char value[MODEL_VALUE]; /* observed: what was written */
+    char value[MODEL_VALUE]; /* if observed: the value that was written */
 };
 
 enum cause { BY_TIME, BY_COMMAND, BY_OUTSIDE };
 
 struct world {
     struct scenario sc;
-    struct lock_rules *rules; /* the present ones */
+    struct lock_rules *rules; /* the rules in force */
     const struct lock_rule *rule;
     uint64_t random;
-    int64_t
-        set_back_ms; /* when Redis's clock was set back last: leases of before last longer than their proxies know */
-    int64_t closed_ms[SESSIONS_KNOWN]; /* by the session's number */
-    int64_t heard_ms[SESSIONS_KNOWN];  /* by its number: when its last answer came, perhaps after its end */
+    int64_t set_back_ms; /* when Redis's clock was last set back: leases from before last longer than proxies know */
+    int64_t closed_ms[SESSIONS_KNOWN]; /* when each session closed, by its number */
+    int64_t heard_ms[SESSIONS_KNOWN]; /* when each session's last answer came, by its number; perhaps after it closed */
     uint64_t session_ids, values, observed_leases, sent;
     struct model redis;
     struct proxy proxies[PROXIES];
@@ -306,25 +305,25 @@ struct world {
     struct transaction transactions[TRANSACTIONS];
     struct truth truth[MODEL_KEYS];
     unsigned ended_unreleased[PROCESSES][MODEL_KEYS], ended_sighted[PROCESSES][MODEL_KEYS];
-    bool unsure[PROCESSES][MODEL_KEYS]; /* a command's outcome got lost */
+    bool unsure[PROCESSES][MODEL_KEYS]; /* the outcome of a command was lost */
     bool closing;                       /* all workers have left */
-    uint32_t raised;                    /* incidents since an answer began to be told, a bit each */
-    bool pooled[IDENTITIES];            /* a proxy has taken its connections for a pool's, and said so */
-    unsigned left[PROXIES][IDENTITIES]; /* how often the last connection of that name was gone */
-    bool enforced;                      /* the rule has been so once */
-    bool stirred[MODEL_KEYS];           /* a script of the application's has run, and adopt.lua not yet */
+    uint32_t raised;         /* the incidents since the engine began to be told of an answer, a bit for each kind */
+    bool pooled[IDENTITIES]; /* a proxy has reported that the identity's connections are a pool's */
+    unsigned left[PROXIES][IDENTITIES]; /* how often the last connection of the name has closed */
+    bool enforced;                      /* the rule has been enforced at some time */
+    bool stirred[MODEL_KEYS];           /* an application's script has run, and its adopt.lua has not */
     int64_t slack_ms[MODEL_KEYS];       /* the longest that an answer took */
-    int64_t storm_until_ms;             /* answers to renewals get lost */
-    bool exact[MODEL_KEYS];             /* the last answer that told the lease's end crossed no other */
-    bool missed[MODEL_KEYS];            /* its proxy was told of its end before it knew that there was such a lease */
+    int64_t storm_until_ms;             /* answers to renewals are lost until this time */
+    bool exact[MODEL_KEYS];             /* the last answer that told the lease's end crossed no other flight */
+    bool missed[MODEL_KEYS];            /* the proxy was told of the lease's end before it knew of the lease */
     uint64_t wrong, kept, granted, lost, renewals;
-    uint64_t waited, published;       /* attempts that waited; messages of releases */
-    uint64_t circles[MODEL_KEYS + 1]; /* that were found, by how many were in them */
+    uint64_t waited, published;       /* attempts that waited; messages about releases */
+    uint64_t circles[MODEL_KEYS + 1]; /* circles that were found, by the number of sessions in them */
     long step;
     bool log, tell; /* write events down; print them */
     const char *failure;
     char failure_text[256];
-    char head[MODEL_KEYS][QUEUE_NODE]; /* of a list lock, and since when */
+    char head[MODEL_KEYS][QUEUE_NODE]; /* the node at a list lock's head; head_ms: since when */
     int64_t head_ms[MODEL_KEYS];
     char events[40][160];
     unsigned event_count;
@@ -336,37 +335,37 @@ bool world_chance(struct world *w, unsigned percent);
 void world_event(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void world_fail(struct world *w, const char *rule, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* What a run is to be about in any case. */
+/* What a run must contain. */
 enum about { ABOUT_ANYTHING, ABOUT_LISTS, ABOUT_WAITS, ABOUT_FENCES };
 void scenario_draw(struct scenario *sc, uint64_t seed, enum about about);
 void scenario_print(const struct scenario *sc);
 
 void world_open(struct world *w, uint64_t seed, enum about about, bool log, bool tell);
 void world_close(struct world *w);
-/* The clock is put on, and what has expired is gone. */
+/* Sets the clock forward; keys that have expired are gone then. */
 void world_advance(struct world *w, int64_t to_ms);
 /* Sets Redis's clock forward or back. */
 void world_set_clock(struct world *w, int64_t by_ms);
-/* A proxy releases a lease by itself. */
+/* Has a proxy release a lease that no client asked to release. */
 void world_release(struct world *w, int proxy, const struct lock_lease *lease);
 /* Lets one thing happen. */
 void world_step(struct world *w);
-/* All clients leave; time passes; L1. */
+/* All clients leave, and time passes. Then L1 must hold: every lock is free. */
 void world_end(struct world *w);
 
 struct lock_key world_key(int key);
-/* The number of the name that a connection has, and its text. */
+/* The number of a connection's name; and the identity of a name as text. */
 int world_name(const struct world *w, int conn);
 void world_identity(int name, char *out);
-/* Whether a proxy has taken a client's connections for a pool's although each is one worker's: what was promised of its
- * workers among each other holds no more. main.c bounds how often. */
+/* Whether a proxy takes a client's connections for a pool's although each is one worker's. The promises between that
+ * client's workers do not hold then. main.c bounds how often this happens. */
 bool world_mistaken(const struct world *w, int name);
 const char *world_outcome(enum lock_outcome o);
 void conn_open(struct world *w, int i);
-/* The connection is lost to its worker; what is under way on it goes on without. */
+/* The worker loses its connection. The flights on the connection go on without a worker. */
 void conn_forget(struct world *w, int i, bool proxy_gone);
 void conn_close(struct world *w, int i);
-/* CLIENT SETNAME, to a name of its own or away from it. */
+/* CLIENT SETNAME: gives the connection a name that no other has, or takes that name away. */
 void conn_rename(struct world *w, int i);
 void proxy_restart(struct world *w, int i);
 
@@ -380,95 +379,95 @@ struct flight *flight_new(struct world *w, enum flight_kind kind);
 void flight_free(struct flight *f);
 unsigned flight_places(const struct world *w);
 struct flight *flight_any(struct world *w);
-/* Notes that it is under way beside others. */
+/* Notes that other flights on its key are under way, too. */
 void flight_crosses(struct world *w, struct flight *f);
 void flight_launch(struct world *w, struct flight *f, int conn, int key);
-/* Whether a worker had something to send. */
+/* Has a worker send a command. Returns whether a worker had one to send. */
 bool flight_somebody_sends(struct world *w);
 void flight_run(struct world *w, struct flight *f);
 void flight_deliver(struct world *w, struct flight *f);
-/* Has its answer arrive, whether it waits or not. */
+/* Lets its answer arrive, also if the flight waits. */
 void flight_end(struct world *w, struct flight *f);
-/* The proxy learns nothing but this; it stays where it may still run. */
+/* The proxy is told only this outcome. The flight remains if it may still run. */
 void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome);
-/* What happens to it next, by chance. */
+/* Lets its next step happen; chance decides which. */
 void flight_progress(struct world *w, struct flight *f);
 void flight_log(struct world *w, const struct flight *f, const char *what);
 
-/* reading.c: what became of an attempt, as its session is told. */
+/* reading.c: notes what the session is told about its attempt. */
 void reading_attempted(struct world *w, const struct flight *f);
-/* The flight's session was shown the key's value, of the lease with that fence; 0: not known of which. */
+/* The flight's session was shown the key's value, of the lease with this fence; 0: the lease is not known. */
 void reading_shown(struct world *w, const struct flight *f, uint64_t fence);
-/* Whether the flight's client counts as sharing its connections, and what they have read. */
+/* Notes whether the flight's client counts as sharing its connections, and what its connections have read. */
 void reading_note(struct world *w, struct flight *f);
-/* Whether that was among it: the value, of the lease with this fence, or of a lock that is no lease (0). */
+/* Whether those connections have read this value, of the lease with this fence, or of a lock without a lease (0). */
 bool reading_covers(const struct flight *f, uint64_t fence, const char *value);
 
 /* trouble.c: what goes wrong. */
 void trouble_strikes(struct world *w);
 
-/* watched.c: commands under audit, and what becomes of the locks that they have made. */
+/* watched.c: commands under audit, and the locks that they acquire. */
 void watched_launch(struct world *w, struct flight *f, enum lock_verb verb);
 void watched_run(struct world *w, struct flight *f);
-/* The engine is told: what the reply says, or that there is none. */
+/* Tells the engine what the reply says, or that there is none. */
 void watched_answer(struct world *w, struct flight *f);
 void watched_lost(struct world *w, struct flight *f, enum lock_outcome outcome);
-/* Whether the lock still is what was acquired under audit, no script having touched it. */
+/* Whether the lock is still as it was acquired under audit, and no script of the proxy has touched it. */
 bool watched_stands(struct world *w, int key);
-/* A script of ours has made it a lease like others. */
+/* A script of the proxy has made the lock a lease. */
 void watched_enrolled(struct world *w, const struct flight *f, const struct model_guard *g);
 
-/* list_worker.c: the same as worker.c's, for list locks. */
+/* list_worker.c: as in worker.c, for list locks. */
 bool list_worker_command(struct world *w, int worker, struct model_command *c, bool *releases);
 void list_worker_answer(struct world *w, int worker, const struct flight *f, bool lost);
-/* check_list.c: the same as check.c's. `queue` is the queue as it was. */
+/* check_list.c: as in check.c, for list locks. `queue` is the queue before the script. */
 void check_list_script(struct world *w, struct flight *f, const struct model_queue *queue);
 void check_list_expired(struct world *w, int key);
 void check_list_belief(struct world *w, int worker, const struct flight *f);
-/* check_state.c: what a script has left behind agrees in itself, and nothing was swapped, nor a lock of no session
- * touched, without having been read. `before` is the key as it was. */
+/* check_state.c: what a script leaves behind is consistent. No value was swapped, and no foreign lock was touched, that
+ * the session had not read. `before` is the key before the script. */
 void check_left(struct world *w, const struct flight *f, const struct model_key *before);
-/* A swap of what all of a client's connections have read. */
+/* Checks that a client that shares its connections may swap a foreign lock's value that it has read. */
 void check_foreign_swap(struct world *w, const struct flight *f, const struct model_key *before);
-/* What the engines believe (PROXY LOCKS) is so, for keys with nothing on its way. */
+/* Checks that the engines believe what is true (PROXY LOCKS), for keys without a flight. */
 void check_ledgers(struct world *w);
-/* The proxy wants something of Redis that no client has asked for. */
+/* A proxy renews or releases without a client's command: the rule must have been enforced at some time. */
 void check_unasked(struct world *w);
 /* check.c: the key's live lease, or NULL. */
 const struct model_guard *check_live(struct world *w, int key);
 void check_lease_ended(struct world *w, int key);
 void check_ended_by_other(struct world *w, const struct flight *f, const struct truth *t);
 void worker_give_up(struct world *w, int worker);
-/* The lock of that lease, among the locks that a worker has while it tries for another; NULL: it is not. */
+/* The lock with this fence among the locks that a worker has while it tries for another; NULL: there is none. */
 struct held_lock *worker_under(struct app_worker *k, uint64_t fence);
 
-/* worker.c: what workers send, and what they make of the answers. */
+/* worker.c: what workers send, and what they conclude from the answers. */
 bool worker_command(struct world *w, int worker, struct model_command *c, bool *releases);
 void worker_sent(struct world *w, int worker, const struct model_command *c, bool releases);
 void worker_answer(struct world *w, int worker, const struct flight *f, bool lost);
 void worker_start_again(struct world *w, int worker);
-/* What a worker that is gone had sent did not leave: if it was a release, its lease may have ended meanwhile. */
+/* A command of a worker that is gone was not sent to Redis. If it was a release, its lease may have ended meanwhile. */
 void worker_left_unsent(struct world *w, const struct flight *f);
 const char *idiom_name(enum idiom idiom);
 void command_text(const struct model_command *c, char *out, size_t size);
 
-/* check.c: the rules, after every change of the model. `before` is the key as it was, `queue` the queue in it. */
+/* check.c: the rules, after every change of the model. `before` is the key before the change, `queue` its queue. */
 void check_script(struct world *w, struct flight *f, const struct model_key *before);
 void check_renewed(struct world *w, const struct flight *f, const struct model_key *before,
                    const struct model_queue *queue);
 void check_renewal_asked(struct world *w, const struct proxy *p, const struct lock_lease *lease);
-/* Time passed, or a client went around the proxy. */
+/* Checks after time has passed, or a client has gone around the proxy. */
 void check_passed(struct world *w, int key, enum cause cause);
-/* Under audit: the engine was told of the flight's answer, and has raised what is in `raised`. */
+/* Under audit: checks the incidents in `raised`, which the engine has reported for the flight's answer. */
 void check_incidents(struct world *w, const struct flight *f);
-/* A session has closed while it held what `held` says, by key: with `on-disconnect release` that is released now. */
+/* A session has closed, and held the keys in `held`. With `on-disconnect release` their locks are released now. */
 void check_abandoned(struct world *w, const bool held[MODEL_KEYS], uint64_t session_id);
-/* A proxy was told what a lease's end is; that a renewal's answer got lost. */
+/* A proxy was told a lease's end; check_renewal_lost: the answer to a renewal was lost. */
 void check_told(struct world *w, const struct flight *f);
 void check_renewal_lost(struct world *w, const struct flight *f);
 /* A session was shown the value of the lease with this fence. */
 void check_shown(struct world *w, int process, int key, uint64_t fence);
-/* A worker takes itself for the holder now. */
+/* A worker believes now that it holds the lock. */
 void check_belief(struct world *w, int worker, const struct flight *f);
 
 #endif

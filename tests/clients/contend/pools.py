@@ -3,17 +3,19 @@
     pools.py [--families N] [--seconds S] [--cluster] [--proxies 2] [--restart] [--only NAME] [--minutes M] ...
     pools.py --own [--families N] [--seconds S] [--cluster] [--proxies 2] [--only NAME] [--minutes M] ...
 
-A family is a key whose pattern no proxy has seen, with a pool of its own: 4 or 8 workers, 3 or 10 connections, a lease of a
-minute. Its workers contend for a lock under the default rule, and as many others at the same time for a lock of the same
-proxy under `mode off`. No connection has a name, and all come from one address. Families run side by side, in batches; each
-batch has fresh proxies. With --restart the proxies are stopped and started in the middle of each batch. With --proxies 2 a
-pool's connections go to the proxies by turns. The programs of a batch begin at the same moment, and each batch tells a line of
-progress on standard error. A program has a time limit (program.py), and the line of a batch says which program did not end.
+A family is a key whose pattern no proxy has seen, and a pool for it: 4 or 8 workers, 3 or 10 connections, a lease of a minute.
+The workers contend for a lock under the default rule. At the same time as many other workers contend for a lock of the same
+proxy under `mode off`. No connection has a name, and all connections come from one address.
 
---own: workers with a connection each, losers that release, and sections that outlive their leases, also with writes behind a
-fence. The table then has double entries and late writes.
+Families run side by side, in batches. Each batch has fresh proxies. With --restart the proxies are stopped and started in the
+middle of each batch. With --proxies 2 a pool's connections alternate between the proxies. The programs of a batch begin at the
+same moment. Each batch prints a line of progress on standard error. A program has a time limit (program.py); the line of the
+batch names a program that did not end.
 
-Exit status 1 if a bound of BOUNDS does not hold.
+--own: each worker has a connection of its own, losers release, and sections outlive their leases. Some families also write
+behind a fence. The table then also has double entries and late writes.
+
+The exit status is 1 if a bound of BOUNDS does not hold.
 """
 
 import argparse
@@ -39,11 +41,11 @@ from run import Contender  # noqa: E402
 
 OFF, PROXY = contend.OFF, contend.PROXY
 RULES = ["lock off:* mode off", "lock lock:*", "fence data:* by lock:*"]
-LOST_FAMILIES = 0.01  # of all families: so many may lose a release, and one of few families
+LOST_FAMILIES = 0.01  # so many of all families may lose a release; of few families, one may
 LONGEST_MS = 2000  # how long a lock may stand without a worker at work, beyond polling and a restart
 SHARE = 0.9  # of the acquisitions under `mode off`
 AT_ONCE = 6  # families, with two programs each
-OWN_AT_ONCE = 12  # these mostly sleep
+OWN_AT_ONCE = 12  # families with --own: their workers mostly sleep
 NOT_BEGUN = "not begun in time"
 BOUNDS = """of 200 families at most 2 lose a holder's release (of fewer than 200, 1); none stands for more than two seconds;
 acquisitions are at least 0.9 of those under `mode off`; workers with connections of their own: no double entry through a
@@ -82,7 +84,7 @@ def letters(rng):
 
 
 class Family:
-    """One pool's workers, or workers with connections of their own, and what they did: `words` says what the program gets."""
+    """The workers of one pool, or workers with a connection each, and what they did. `words`: their program's arguments."""
 
     def __init__(self, contender, name, poll, lease, words, fence=False):
         self.contender = contender
@@ -104,7 +106,8 @@ class Family:
 
 
 def pool_families(contenders, number, rng):
-    """So many families of each: every mixture of workers, connections, pace and idiom before one comes again."""
+    """`number` families for each contender. No mixture of workers, connections, pace and idiom comes again before each has come
+    once."""
     found = []
     mixtures = list(itertools.product((4, 8), (3, 10), (QUICK, SLOW), IDIOMS))
     for contender in contenders:
@@ -118,7 +121,7 @@ def pool_families(contenders, number, rng):
 
 
 def own_families(contenders, number, rng):
-    """Workers with connections of their own, losers that release, sections that outlive their lease."""
+    """Families whose workers have a connection each, whose losers release, and whose sections outlive their lease."""
     found = []
     mixtures = list(itertools.product((2, 3, 4, 5), (0.05, 0.15, 0.5), (QUICK, SLOW), (1, 3), (False, True)))
     for contender in contenders:
@@ -136,7 +139,7 @@ class Batch:
     """Families that run side by side before fresh proxies of one backend."""
 
     def __init__(self, bench, backend, families, seconds, proxies, restart):
-        self.bench = bench  # contend.Bench: it runs a contender's program
+        self.bench = bench  # contend.Bench, which runs a contender's program
         self.backend = backend
         self.families = families
         self.seconds = seconds
@@ -178,8 +181,8 @@ class Batch:
             self.outages.append((down, time.monotonic_ns() // 1000))
 
     def note_incidents(self, proxy):
-        """What the proxy has refused or found amiss, by kind. `shared` only says that it has come to know a pool."""
-        proxy.check()  # if it crashed, that is what went wrong
+        """Adds the proxy's incidents, by kind, except `shared`, which only says that the proxy has learnt of a pool."""
+        proxy.check()  # if the proxy crashed, this raises the error
         with proxy.client() as c:
             for row in c("PROXY", "INCIDENTS", 1000):
                 row = row if isinstance(row, dict) else dict(zip(row[0::2], row[1::2]))
@@ -211,7 +214,7 @@ class Batch:
 
 
 def shortly(families):
-    """A batch, in a line, and a line for each family whose programs did not end."""
+    """A line for a batch, and a line for each family whose programs did not end."""
     row = Row(families)
     text = "share %.2f, %d lost releases, longest %d ms" % (row.share(), row.lost, row.longest_ms)
     return "\n".join([text] + ["DISTURBED: %s: %s" % (f.text(), f.error) for f in families if f.error])
@@ -219,8 +222,9 @@ def shortly(families):
 
 def run(bench, families, kind="standalone", seconds=3.0, proxies=1, restart=False, at_once=AT_ONCE,
         minutes=None, tell=lambda text: None):
-    """Runs all of them on one Redis or a cluster, in batches, of which only the first begins after so many minutes; a family of a later one
-    has that as its error. Tells a line a batch. Returns the incidents of the proxies, by kind."""
+    """Runs the families on one Redis or a cluster, in batches. After `minutes` no further batch begins; the first always does.
+    The families of the other batches get the error NOT_BEGUN. Tells a line for each batch. Returns the proxies' incidents, by
+    kind."""
     incidents = collections.Counter()
     began = time.monotonic()
     backend = servers.RedisServer() if kind == "standalone" else servers.RedisCluster()
@@ -246,7 +250,7 @@ def run(bench, families, kind="standalone", seconds=3.0, proxies=1, restart=Fals
 
 
 class Row:
-    """Families of one client, summed."""
+    """The sums over families of one client."""
 
     def __init__(self, families):
         self.families = families
@@ -265,14 +269,14 @@ class Row:
 
 
 def disturbances(whole):
-    """What kept families from their end, a text a family, and one for all that were not begun."""
+    """What kept families from their end: a text for each family, and one text for all families that were not begun."""
     wrong = ["%s: %s" % (f.text(), f.error) for f in whole.families if f.error and f.error != NOT_BEGUN]
     late = len([f for f in whole.families if f.error == NOT_BEGUN])
     return wrong + (["%d families were not begun in time" % late] if late else [])
 
 
 def failures(rows, whole):
-    """The bounds that do not hold, of rows by client's name and of the whole, for pools."""
+    """The bounds that do not hold for pools. `rows`: by client's name; `whole`: the row of all families."""
     wrong = disturbances(whole)
     allowed = max(1, int(len(whole.families) * LOST_FAMILIES))
     if len(whole.losers) > allowed:
@@ -288,7 +292,7 @@ def failures(rows, whole):
 
 
 def own_failures(rows, whole):
-    """The same, for workers with connections of their own."""
+    """The bounds that do not hold for workers with a connection each. Arguments as above."""
     wrong = disturbances(whole)
     for name, row in rows.items():
         if row.doubles[PROXY]:
@@ -326,7 +330,7 @@ def table(families, own=False, markdown=False):
 
 
 def worst(families, number=20):
-    """The families that lost most, a line each."""
+    """A line for each of the families that lost most."""
     bad = [f for f in families if not f.error and (f.lost[PROXY] or f.longest_ms[PROXY] > LONGEST_MS or
                                                    f.counts[PROXY].released or f.fence and f.late_writes[PROXY])]
     bad.sort(key=lambda f: -f.longest_ms[PROXY])
@@ -357,7 +361,7 @@ def arguments(words):
 
 
 def tell(text):
-    """Progress."""
+    """Prints a line of progress."""
     print("pools.py: " + text, file=sys.stderr, flush=True)
 
 

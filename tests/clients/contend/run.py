@@ -3,15 +3,29 @@ Redis itself and through the proxy.
 
     run.py [--lockkeeper PROGRAM] [--quick] [--markdown] [--client NAME] [--value NAME] [--fault NAME] ...
 
-A cell is one client, one idiom and one fault. It is run against three targets at the same time: Redis itself, a proxy with
-`lock lock:* mode off` and a proxy without any configuration but its port and upstream. The workers' connections have no names
-and come from one address. A cell that fails for what may be noise is run once more, for longer. Exit status 1 if a cell fails.
+A cell is one client, one idiom and one fault. It runs against three targets at the same time: Redis itself, a proxy with
+`lock lock:* mode off`, and a proxy without any configuration but its port and upstream. The workers' connections have no names
+and come from one address. If a cell fails and noise may be the cause, it runs once more, for longer. The exit status is 1 if a
+cell fails.
 
-A client's program in this folder gets words NAME=VALUE: host, port, key; workers; seconds; lease (ms); work_min, work_max and
-poll_min, poll_max (ms: the work in a critical section; the rest after it, and after an attempt in vain); value (constant |
-lease | worker: what it writes), compare (1: it releases by GET, and DEL if the value is its own); the shares of sections that
-forget (no release) and overrun (work that outlives the lease); losers (1: a worker that lost an attempt releases all the same);
-seed; ready (program.py). It prints one line of JSON: version, attempts, freed (losers' releases answered 1) and sections, as judge.py has them.
+A client's program in this folder gets arguments NAME=VALUE:
+
+    host, port, key
+    workers              how many
+    seconds              for how long they work
+    lease                ms
+    work_min, work_max   ms: the work in a critical section
+    poll_min, poll_max   ms: the pause after a section, and after a refused attempt
+    value                what a worker writes: constant, lease or worker
+    compare              1: a worker releases by GET, and DEL if the value is its own
+    forget               the share of sections without a release
+    overrun              the share of sections whose work outlives the lease
+    losers               1: a worker that lost an attempt sends a release, too
+    seed
+    ready                see program.py
+
+It prints one line of JSON: version, attempts, freed (the releases of losers that were answered 1) and sections, as judge.py
+has them.
 """
 
 import argparse
@@ -39,7 +53,9 @@ WORKERS = 4
 
 
 class Contender:
-    """A client library, and how its workers share connections. silent: it does not say which it is. quick: needs neither npm nor another language."""
+    """A client library, and how its workers share connections.
+
+    quick: it needs neither npm nor another language. A name with "silent": the library does not say which one it is."""
 
     def __init__(self, name, model, prepare, quick=False):
         self.name = name
@@ -60,7 +76,7 @@ CONTENDERS = [
     Contender("go-redis 5, pool", POOL, lambda shop: [shop.go("contend/goredis", "gopkg.in/redis.v5")]),
 ]
 
-# (name, what is written, whether a release compares)
+# (name, which value is written, whether a release compares)
 IDIOMS = [
     ("constant", "constant", False),
     ("lease", "lease", False),
@@ -72,15 +88,16 @@ QUICK_IDIOMS = ("constant", "lease, compared")
 
 
 class Pace:
-    """Times, in milliseconds except `seconds`. FAST has short sections under long leases. It is run again for longer, so that
-    one lease that a refused release leaves standing is a small part. SLOW, for faults with late or missing releases, has
-    sections that are no small part of a lease, and leases of half the proxy's least `claim-memory`; its workers mostly
-    sleep."""
+    """Times, in milliseconds except `seconds`.
+
+    FAST has short sections under long leases. A second run is much longer, so that one lease after a refused release is a small
+    part of it. SLOW is for faults with late or missing releases. Its sections are a large part of a lease, and its leases are
+    half the proxy's least `claim-memory`. Its workers mostly sleep."""
 
     def __init__(self, at_once, seconds, longer, lease, work, poll):
         self.at_once = at_once  # cells
         self.seconds = seconds
-        self.longer = longer  # times that, if it is run once more
+        self.longer = longer  # a second run takes so many times `seconds`
         self.lease = lease
         self.work = work
         self.poll = poll
@@ -106,7 +123,7 @@ class Cell:
         self.counts = {}  # by target
         self.failures = []
         self.again = False  # it was run more than once
-        self.disturbed = False  # something else may be what has failed
+        self.disturbed = False  # the failure may have another cause than the proxy
         self.version = ""
 
     def name(self):
@@ -114,7 +131,7 @@ class Cell:
 
 
 class Bench:
-    """Runs cells: the programs that were prepared, and what the command line says about times."""
+    """Runs cells. Has the commands of the prepared programs, and the times that the command line sets."""
 
     def __init__(self, commands, shop, paces=PACES, seed=1):
         self.commands = commands  # by contender's name
@@ -131,8 +148,8 @@ class Bench:
         return ["%s=%s" % item for item in {**words, **faults}.items()]
 
     def program(self, contender, target, words, seconds, gate=None):
-        """Runs a contender's program, which takes so many seconds, and returns what it says. With a gate its workers begin when
-        that opens."""
+        """Runs a contender's program, which takes `seconds`, and returns what it prints. With a gate, its workers begin when the
+        gate opens."""
         env = dict(os.environ, NODE_PATH=self.shop.path(os.path.join("npm", "node_modules")))
         try:
             return program.run([*self.commands[contender.name], *words], seconds, gate, cwd=self.shop.folder, env=env)
@@ -140,7 +157,7 @@ class Bench:
             raise Disturbed("%s: %s" % (target, error)) from None
 
     def group(self, cell, target, port, pace, factor):
-        """One program with its workers, against one target."""
+        """Runs one program with its workers against one target."""
         said = self.program(cell.contender, target, self.words(cell, target, port, pace, factor), pace.seconds * factor)
         cell.version = said["version"]
         return judge.count(said["sections"], pace.lease, said["freed"])
@@ -161,7 +178,7 @@ class Bench:
                 proxy.stop()
         except Disturbed:
             for proxy in proxies:
-                proxy.check()  # if it crashed, that is what went wrong
+                proxy.check()  # if the proxy crashed, this raises the error
             raise
         finally:
             for proxy in proxies:
@@ -173,7 +190,7 @@ class Bench:
                 backend.stop()
 
     def attempt(self, cell, factor):
-        """Runs the cell for `factor` times its time, and fills in what it did wrong. Returns whether more time may mend that."""
+        """Runs the cell for `factor` times its time, and notes its failures. Returns whether it failed and a longer run may not."""
         cell.again = factor > 1
         cell.counts = {}
         try:
@@ -193,8 +210,8 @@ class Bench:
         cell.disturbed = self.attempt(cell, 1) and self.attempt(cell, longer)
 
     def run(self, cells):
-        """Runs all cells: first those that keep processors busy, a few at once, then those that sleep; then, one by one, those
-        that may have been disturbed by others."""
+        """Runs all cells: first the cells that keep processors busy, a few at once, then the cells that sleep. At last the cells
+        that other cells may have disturbed run one by one."""
         for pace in (FAST, SLOW):
             with concurrent.futures.ThreadPoolExecutor(pace.at_once) as threads:
                 list(threads.map(self.cell, [c for c in cells if PACES[c.fault] is pace]))
@@ -204,7 +221,7 @@ class Bench:
 
 
 def prepare(contenders, shop):
-    """The commands of the clients that can run here, and by name the reasons why the others can't."""
+    """The commands of the clients that can run here, and the reasons why the other clients can't, by name."""
     commands, absent = {}, {}
     for contender in contenders:
         try:
@@ -225,7 +242,7 @@ somebody's release took away the live lease of a worker who was inside; lapsed, 
 
 
 def figures(cells):
-    """The columns of one row, summed over cells."""
+    """The columns of one row: the sums over the cells."""
     total = {t: judge.Counts() for t in (DIRECT, OFF, PROXY)}
     for cell in cells:
         for target in total:
@@ -251,7 +268,7 @@ def text_table(cells):
 
 
 def markdown(cells):
-    """A row a client and fault, summed over the idioms."""
+    """A row for each client and fault: the sums over the idioms."""
     rows = {}
     for cell in cells:
         if cell.counts:
