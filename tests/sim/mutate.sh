@@ -46,8 +46,8 @@ out_of_bounds() { # FOLDER
 noticed() { # FOLDER [FILE]
     local lists modes=("" --lists --waits --fences) seed status unit
     case ${2:-} in
-    */wait*.c | */park.c | */ear.c) modes=(--waits) ;;
-    */fence* | */elsewhere.c | */watched.c | */await.c) modes=(--fences) ;;
+    */wait*.c | */park.c | */release_channel.c) modes=(--waits) ;;
+    */fence* | */remote_lock.c) modes=(--fences) ;;
     esac
     for lists in "${modes[@]}"; do
         for seed in $SEEDS; do
@@ -92,7 +92,7 @@ export -f link out_of_bounds noticed mutate
 
 mkdir "$WORK"/{whole,front,sim,traffic,traffic_main,unit,mutants}
 engine_sources >"$WORK/sources"
-for file in proxy/session/locks/{wait,park,ear,fence,elsewhere,watched,await,spoken,command}.c proxy/session/core/{class,words}.c; do
+for file in proxy/session/locks/{wait,park,release_channel,fence,remote_lock,fence_transaction,fence_retry,nonblocking_form,command}.c proxy/session/core/{class,words}.c; do
     echo "$ROOT/$file $WORK/front/$(object_of "$file")"
 done >>"$WORK/sources"
 for found in "$ROOT"/tests/sim/*.c "$ROOT"/tests/sim/waits/*.c "$ROOT"/tests/sim/fences/*.c; do
