@@ -566,9 +566,9 @@ def test_explain_says_what_becomes_of_it(kinds, connect):
     for command, script in ((("SET", "lock:x", "v"), "pass"), (("SET", "lock:x", "v", "EX", "5"), "replace"), (("SETNX", "lock:x", "v"), "acquire"),
                             (("INCR", "lock:x"), "pass"), (("INCR", "lock:counter:x"), "count"), (("HSET", "lock:x", "f", "v"), "pass"),
                             (("HSET", "lock:both:x", "f", "v"), "hash"), (("RPUSH", "lock:any:x", "v"), "list_push"), (("SETEX", "lock:list:x", "5", "v"), "pass"),
-                            (("APPEND", "lock:any:x", "v"), "pass"), (("DEL", "lock:list:x"), "release")):
+                            (("APPEND", "lock:any:x", "v"), "pass"), (("LPOP", "lock:hash:x"), "pass"), (("DEL", "lock:list:x"), "release")):
         assert becomes(*command)["script"] == script, command
-    for command in (("RPUSH", "lock:x", "v"), ("EXISTS", "lock:x"), ("SETNX", "lock:list:x", "v"), ("LPOP", "lock:hash:x"), ("SADD", "lock:any:x", "v")):
+    for command in (("RPUSH", "lock:x", "v"), ("EXISTS", "lock:x"), ("SETNX", "lock:list:x", "v"), ("LLEN", "lock:hash:x"), ("SADD", "lock:any:x", "v")):
         assert becomes(*command)["lock-command"] == "none: forwarded as it is", command
     assert "kind string,hash " in becomes("GET", "lock:both:x")["rule"]
     rules = str(client("PROXY", "RULES"))
