@@ -37,9 +37,9 @@ enum {
     SHARDS = 16,
     PROCESS_ID_LEN = 36,
     CONTENDERS_A_PEER = 1024, /* a session's keys are mostly of one pattern, and so in one shard */
-    CLAIMS_A_KEY = 256,        /* ended ones beyond that are forgotten, oldest first */
-    RELEASERS = 32768,         /* places for pairs of a rule and a client that has released under it */
-    RETRY_MIN_MS = 100,        /* between attempts to renew */
+    CLAIMS_A_KEY = 256,       /* ended ones beyond that are forgotten, oldest first */
+    RELEASERS = 32768,        /* places for pairs of a rule and a client that has released under it */
+    RETRY_MIN_MS = 100,       /* between attempts to renew */
     HELD_LONG_MS = 5 * 60 * 1000,
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
     TICK_MAX_MS = 1000,

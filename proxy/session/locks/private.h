@@ -258,9 +258,9 @@ void lock_wait_sent(struct session *s, struct lock_call *l);
 void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
 /* Returns the same number for lanes whose requests reach the node in the order in which one thread sends them. */
 uint64_t lock_wait_way(const struct upstream_lane *lane);
-/* release_channel.c: lock_release_channel_open subscribes to the releases at other proxies, for the lock in `slot`. It is first
- * called when a session here begins to wait; lock_release_channel_close ends it when the worker stops. Returns whether this call
- * began to subscribe: a message that is sent before the node knows of the subscription is lost. */
+/* release_channel.c: lock_release_channel_open subscribes to the releases at other proxies, for the lock in `slot`. It
+ * is first called when a session here begins to wait; lock_release_channel_close ends it when the worker stops. Returns
+ * whether this call began to subscribe: a message that is sent before the node knows of the subscription is lost. */
 bool lock_release_channel_open(struct worker *w, uint16_t slot);
 void lock_release_channel_close(struct worker *w);
 /* The functions that struct session_room calls. */
@@ -403,8 +403,8 @@ void one_shot_closes(struct session *s);
  * fence_retry_free (NULL: nothing), except while an attempt may take an element. */
 struct fence_retry;
 typedef void (*fence_retry_fn)(void *arg);
-struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, fence_retry_fn again, fence_retry_fn over,
-                                    void *arg);
+struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, fence_retry_fn again,
+                                    fence_retry_fn over, void *arg);
 void fence_retry_free(struct fence_retry *a);
 /* An attempt has found nothing. True: another attempt comes, in so many milliseconds at least. False: the wait is over,
  * and fence_retry_answer has the client's reply. */
