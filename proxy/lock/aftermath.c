@@ -209,20 +209,19 @@ static bool lease_changed(const struct contender *w, const struct claim *live) {
 
 /* C4: decides once a release is not held back any longer, or cannot be. C6: one of several proxies sees only a part
  * of what follows losses. It therefore believes a held-back release that came later than "soon", unless another loss
- * was followed by a release. */
+ * was followed by a release (`sees_a_part`: held back, later than soon, and not the only proxy). */
 static enum loser_release decide(const struct aftermath *a, unsigned row, const struct claim *live, bool at_once,
-                                 bool soon, bool elsewhere) {
+                                 bool sees_a_part) {
     int known = score(a, row, at_once ? 1 : 0); /* without this release */
     if (!at_once && known < LATER_SCORE)
         return LOSER_BELIEVED;
     if (known <= QUIET_SCORE)
         return LOSER_BELIEVED_BY_CHANCE;
     /* C4: behind a long row the score rests on few losses. An attempt was lost over the holder's session, so that
-     * session carries other workers' commands. Exception: the lost attempt may be the holder's own, a nested one.
-     * */
+     * session carries other workers' commands. Exception: the lost attempt may be the holder's own, a nested one. */
     if (live && live->self_lost && row >= LONG_ROW)
         return LOSER_BELIEVED;
-    return elsewhere && !soon && losses_so_far(a->followed, row) <= 1 ? LOSER_BELIEVED : LOSER_REFUSED;
+    return sees_a_part && losses_so_far(a->followed, row) <= 1 ? LOSER_BELIEVED : LOSER_REFUSED;
 }
 
 /* C4: holds a release back. The first call notes which lease it may be for. */
@@ -242,7 +241,7 @@ static enum loser_release hold_back(struct contender *w, struct key_stats *c, co
 
 /* C4: decides about a release that came shortly behind its session's loss. */
 static enum loser_release release_shortly(struct workload *f, struct key_stats *c, struct contender *w,
-                                          const struct claim *live, bool waits, bool elsewhere, int64_t now_ms) {
+                                          const struct claim *live, bool waits, int64_t now_ms) {
     int64_t apart_ms = (w->held_ms ? w->held_ms : now_ms) - w->sent_ms;
     bool at_once = apart_ms <= aftermath_at_once_ms(w->peer);
     bool soon = apart_ms <= aftermath_soon_ms(w->peer);
@@ -263,11 +262,12 @@ static enum loser_release release_shortly(struct workload *f, struct key_stats *
      * release. */
     if (f->losers_quiet && losses_so_far(evidence(f, c)->followed, 1) <= 1)
         return LOSER_BELIEVED;
-    return decide(evidence(f, c), w->lost_row, live, at_once, soon, elsewhere && w->held_ms);
+    bool sees_a_part = w->held_ms && engine_elsewhere(f->shard->engine) && !soon;
+    return decide(evidence(f, c), w->lost_row, live, at_once, sees_a_part);
 }
 
 enum loser_release aftermath_release(struct workload *f, struct key_stats *c, struct contender *w,
-                                     const struct claim *live, bool patient, bool elsewhere, int64_t now_ms) {
+                                     const struct claim *live, bool patient, int64_t now_ms) {
     const struct peer *p = w->peer;
     bool again = w->held_ms != 0;
     int64_t apart_ms = (again ? w->held_ms : now_ms) - w->sent_ms;
@@ -275,13 +275,13 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     if (!again)
         note_followed(f, c, p, apart_ms <= aftermath_at_once_ms(p));
     /* C6: where this proxy knows no live lease, another proxy may have given one. */
-    bool waits = patient && (live || elsewhere) && (!again || !held_long_enough(w, now_ms));
+    bool waits = patient && (live || engine_elsewhere(f->shard->engine)) && (!again || !held_long_enough(w, now_ms));
     enum loser_release said = LOSER_REFUSED;
     bool shortly = apart_ms <= SHORTLY_MS + TRIPS * trip_ms(p) || score(evidence(f, c), w->lost_row, 0) >= LATER_SCORE;
     /* D3: where losers are known to release, the release is refused. C4: so is a release whose lease has ended
      * meanwhile. */
     if (!lease_changed(w, live) && !workload_losers_release(f, c))
-        said = shortly ? release_shortly(f, c, w, live, waits, elsewhere, now_ms) : LOSER_BELIEVED;
+        said = shortly ? release_shortly(f, c, w, live, waits, now_ms) : LOSER_BELIEVED;
     if (said == LOSER_HELD_BACK)
         return said;
     w->held_ms = 0;

@@ -371,8 +371,8 @@ static void apply_believed(struct outcome *f) {
     struct claim *live = its_own_live(f);
     struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
     bool tried = workload && session_stats_find(f->peer, workload);
-    if (!live &&
-        workload) /* C6: this proxy has not met the other proxy's lease: D1 counts the acquisition with the release */
+    /* C6: this proxy has not met the other proxy's lease: D1 counts the acquisition with the release. */
+    if (!live && workload)
         workload_count(workload, key_stats_find(f->entry, workload), TALLY_ACQUIRED);
     if (!tried)
         incident_report(f->sh, INCIDENT_BELIEVED, outcome_occasion(f),

@@ -35,11 +35,15 @@ bool claim_shared(const struct claim *c) {
     return workload_shares(c->workload, c->peer, c->rule);
 }
 
+/* Whether the claim's session is not known to be dedicated. */
+static bool may_be_pooled(const struct claim *c) {
+    return c->workload && !workload_owns(c->workload, c->peer);
+}
+
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c) {
     if (claim_shared(c))
         return true;
-    return atomic_load(&e->elsewhere) && c->rule->owner == LOCK_OWNER_AUTO && c->workload &&
-           !workload_owns(c->workload, c->peer);
+    return atomic_load(&e->elsewhere) && c->rule->owner == LOCK_OWNER_AUTO && may_be_pooled(c);
 }
 
 static int64_t within(int64_t n, int64_t least, int64_t most) {
@@ -340,8 +344,7 @@ static enum loser_release losers_release(const struct speaker *s, const struct l
         return LOSER_REFUSED;
     if (was_shown_another(s) && !workload_losers_release(s->workload, s->key_stats))
         return LOSER_BELIEVED;
-    bool elsewhere = atomic_load(&s->sh->engine->elsewhere);
-    return aftermath_release(s->workload, s->key_stats, s->contender, live, plan->patient, elsewhere, s->now_ms);
+    return aftermath_release(s->workload, s->key_stats, s->contender, live, plan->patient, s->now_ms);
 }
 
 /* C4: whether the session's last command on the key was a release, a moment ago. Some workers release twice. */
@@ -352,7 +355,7 @@ static bool releases_twice(const struct speaker *s) {
 
 bool attribute_made_way(const struct claim *c, int64_t now_ms) {
     enum { SLACK_MS = 50 };
-    if (c->peer->remote || !c->workload || workload_owns(c->workload, c->peer))
+    if (c->peer->remote || !may_be_pooled(c))
         return false;
     return c->ended ? c->cut_short : claim_is_live(c, now_ms) && (!c->end_ms || c->end_ms > now_ms + SLACK_MS);
 }

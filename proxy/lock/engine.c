@@ -268,12 +268,6 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
     return session;
 }
 
-/* What the session has lost and was shown on the key; NULL: nothing. */
-static const struct contender *contender_of(struct shard *sh, const struct entry *en, const struct lock_session *s) {
-    const struct peer *p = en && entry_contender_list(en) ? peer_find(sh, s->id) : NULL;
-    return p ? contender_find(en, p) : NULL;
-}
-
 /* The tenure of the session on the key; NULL: the session has none. */
 static const struct tenure *kept_tenure(struct shard *sh, const struct entry *en, const struct lock_session *s) {
     const struct peer *p = en && entry_tenures(en) ? peer_find(sh, s->id) : NULL;

@@ -366,6 +366,11 @@ struct contender *contender_find(const struct entry *en, const struct peer *p) {
     return NULL;
 }
 
+struct contender *contender_of(struct shard *sh, const struct entry *en, const struct lock_session *s) {
+    const struct peer *p = en && entry_contender_list(en) ? peer_find(sh, s->id) : NULL;
+    return p ? contender_find(en, p) : NULL;
+}
+
 struct contender *contender_get(struct shard *sh, struct entry *en, struct peer *p) {
     struct contender *w = contender_find(en, p);
     if (w) {

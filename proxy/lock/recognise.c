@@ -218,11 +218,10 @@ bool engine_compares(struct lock_engine *e, const struct lock_session *s, const 
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
-    const struct peer *p = en ? peer_find(sh, s->id) : NULL;
-    const struct contender *w = p ? contender_find(en, p) : NULL;
+    const struct contender *w = contender_of(sh, en, s);
     bool compares = w && w->read_fence && w->read_fence == en->live_fence && w->seen_known && !w->wrote;
     for (const struct claim *c = entry_claims(en); compares && c; c = c->next)
-        if (c->fence == w->read_fence && (c->peer == p || recognised_for(w, c)) && claim_is_live(c, now_ms))
+        if (c->fence == w->read_fence && (c->peer == w->peer || recognised_for(w, c)) && claim_is_live(c, now_ms))
             compares = false; /* the session holds the lock */
     shard_unlock(sh);
     return compares;
@@ -240,8 +239,7 @@ bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
-    const struct peer *p = en ? peer_find(sh, s->id) : NULL;
-    const struct contender *w = p ? contender_find(en, p) : NULL;
+    const struct contender *w = contender_of(sh, en, s);
     bool tried = w && w->tried;
     shard_unlock(sh);
     return tried;
@@ -254,10 +252,9 @@ void engine_saw_field(struct lock_engine *e, const struct lock_session *s, const
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
-    const struct peer *p = en ? peer_find(sh, s->id) : NULL;
-    struct contender *w = p ? contender_find(en, p) : NULL;
+    struct contender *w = contender_of(sh, en, s);
     if (w)
-        (void)recognise_field(sh, w, rule, workload_find(sh, p, rule, pattern), name, len, content, content_len,
+        (void)recognise_field(sh, w, rule, workload_find(sh, w->peer, rule, pattern), name, len, content, content_len,
                               now_ms);
     shard_unlock(sh);
 }

@@ -408,6 +408,8 @@ static inline int64_t claim_length(const struct claim *c) {
 void claim_remove(struct shard *sh, struct claim *c);
 
 struct contender *contender_find(const struct entry *en, const struct peer *p);
+/* What the session has lost and was shown on the key. NULL: nothing, or en is NULL. */
+struct contender *contender_of(struct shard *sh, const struct entry *en, const struct lock_session *s);
 struct contender *contender_get(struct shard *sh, struct entry *en, struct peer *p);
 void contender_see(struct contender *w, uint64_t fence, const char *value, size_t len);
 void contender_forget_seen(struct contender *w);
@@ -491,10 +493,9 @@ void aftermath_tidy(struct workload *f, struct key_stats *c, int64_t before_ms, 
  * losers release (C4). */
 void aftermath_second(struct workload *f, struct key_stats *c, const struct peer *p, int64_t now_ms);
 /* C4: decides about a release over a loser without a claim. `w` is its contender; `live` is its client's live lease,
- * as far as this proxy knows, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants.
- * `elsewhere`: other proxies have given leases to this proxy's clients. */
+ * as far as this proxy knows, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. */
 enum loser_release aftermath_release(struct workload *f, struct key_stats *c, struct contender *w,
-                                     const struct claim *live, bool patient, bool elsewhere, int64_t now_ms);
+                                     const struct claim *live, bool patient, int64_t now_ms);
 /* B2: counts a lost attempt against a suspicious lease. A lease that is not suspicious ends the row. */
 void aftermath_row(struct contender *w, const struct claim *live);
 /* B2: whether so many attempts were lost in a row without a release that the refused release was the holder's. */

@@ -508,26 +508,27 @@ def test_a_node_that_was_only_looked_at(opened, list_key):
     assert first("LREM", list_key, 1, node) == 1
 
 
+def assert_not_recognised(second, holder, list_key, node):
+    """Pushing the holder's node again and seeing it at the head gives no right to it."""
+    assert isinstance(second("RPUSH", list_key, node), Error)
+    assert second("LRANGE", list_key, 0, 0) == [node]
+    assert second("EXPIRE", list_key, 100) == 0
+    assert second("LPOP", list_key) is None
+    assert holder("LPOP", list_key) == node
+
+
 def test_one_node_of_several_workers(opened, list_key):
     """Where nothing but one constant was pushed no worker is known by it."""
     holder, second = opened(), opened()
     assert holder("EXISTS", list_key) == 0
     assert holder("RPUSH", list_key, "waiting") == 1
-    assert isinstance(second("RPUSH", list_key, "waiting"), Error)
-    assert second("LRANGE", list_key, 0, 0) == ["waiting"]
-    assert second("EXPIRE", list_key, 100) == 0
-    assert second("LPOP", list_key) is None
-    assert holder("LPOP", list_key) == "waiting"
+    assert_not_recognised(second, holder, list_key, "waiting")
 
 
 def test_a_node_that_is_a_number(opened, list_key):
     holder, other = holder_and_other(opened, list_key, "17")
     second = opened()
-    assert isinstance(second("RPUSH", list_key, "17"), Error)
-    assert second("LRANGE", list_key, 0, 0) == ["17"]
-    assert second("EXPIRE", list_key, 100) == 0
-    assert second("LPOP", list_key) is None
-    assert holder("LPOP", list_key) == "17"
+    assert_not_recognised(second, holder, list_key, "17")
 
 
 def test_no_node_between_clients(opened, list_key):

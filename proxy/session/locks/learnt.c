@@ -50,6 +50,14 @@ enum { FACT_KINDS = sizeof(FACTS) / sizeof(FACTS[0]) };
 
 /* ---- the record ------------------------------------------------------------------------------------------- */
 
+static uint16_t record_slot(void) {
+    return slot_of_key(RECORD, sizeof(RECORD) - 1);
+}
+
+static bool record_is_out_of_reach(struct worker *w) {
+    return upstream_node_lost(upstream_node_of_slot(w->upstream, record_slot()));
+}
+
 static void record_begin(struct worker *w, const char *command, size_t argc) {
     build_start(w, argc);
     build_text(w, command);
@@ -64,7 +72,7 @@ static void record_submit(struct worker *w, call_done_fn done) {
     w->own_works++;
     r->call.done = done;
     r->call.up.repeatable = true;
-    call_submit_lane(&r->call, slot_of_key(RECORD, sizeof(RECORD) - 1), &lane, w->build.data, w->build.len);
+    call_submit_lane(&r->call, record_slot(), &lane, w->build.data, w->build.len);
 }
 
 static void done_with(struct call *c) {
@@ -281,8 +289,7 @@ static void glanced(struct call *c, const struct call_end *end) {
 void learnt_glance(struct worker *w) {
     struct worker_locks *locks = w->locks;
     if (locks->glancing || w->stopping || !engine_elsewhere(w->shared->engine) ||
-        worker_now(w) - locks->glanced_ms < GLANCE_MS ||
-        upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(RECORD, sizeof(RECORD) - 1))))
+        worker_now(w) - locks->glanced_ms < GLANCE_MS || record_is_out_of_reach(w))
         return;
     locks->glancing = true;
     locks->glanced_ms = worker_now(w);
@@ -308,7 +315,7 @@ static bool is_due(struct worker *w, int64_t now_ms) {
 
 void learnt_tick(struct worker *w) {
     if (w->index > 0 || w->locks->learnt.asking || w->stopping || !w->opened || !is_due(w, worker_now(w)) ||
-        upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(RECORD, sizeof(RECORD) - 1))))
+        record_is_out_of_reach(w))
         return;
     look(w);
 }
