@@ -54,6 +54,11 @@ int64_t aftermath_soon_ms(const struct peer *p) {
     return SOON_MS + TRIPS * trip_ms(p);
 }
 
+bool aftermath_behind_release(const struct key_stats *c, const struct contender *w, int64_t now_ms) {
+    int64_t released_ms = c && c->released_ms > w->sent_ms ? c->released_ms : w->sent_ms;
+    return now_ms - released_ms <= SOON_MS + trip_ms(w->peer);
+}
+
 static bool held_long_enough(const struct contender *w, int64_t now_ms) {
     int64_t most_ms = HOLD_MS + HOLD_TRIPS * trip_ms(w->peer);
     return now_ms - w->held_ms >= (most_ms < HOLD_MOST_MS ? most_ms : HOLD_MOST_MS);

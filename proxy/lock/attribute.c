@@ -350,7 +350,7 @@ static enum loser_release losers_release(const struct speaker *s, const struct l
 /* C4: whether the session's last command on the key was a release, a moment ago. Some workers release twice. */
 static bool releases_twice(const struct speaker *s) {
     return s->released && s->workload && session_stats_find(s->self, s->workload) &&
-           s->now_ms - s->contender->sent_ms <= aftermath_soon_ms(s->self);
+           aftermath_behind_release(s->key_stats, s->contender, s->now_ms);
 }
 
 bool attribute_made_way(const struct claim *c, int64_t now_ms) {
@@ -409,8 +409,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     if (c || strict || release_under_way(s))
         return;
     /* C4: over a pooled session the release is a colleague's, for a lease that another proxy gave. */
-    bool refused = s->loser && said == LOSER_REFUSED;
-    enum lock_right believed = twice ? RIGHT_CLAIM : nobody_holds(s, plan) ? RIGHT_ADOPT : RIGHT_BELIEVE;
+    bool refused = twice || (s->loser && said == LOSER_REFUSED);
+    enum lock_right believed = nobody_holds(s, plan) ? RIGHT_ADOPT : RIGHT_BELIEVE;
     plan->right = s->shared ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : believed;
 }
 

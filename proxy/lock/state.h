@@ -481,6 +481,10 @@ bool aftermath_losers_release(const struct workload *f, const struct key_stats *
 int64_t aftermath_at_once_ms(const struct peer *p);
 /* Within how many ms behind its session's last command a release comes without any work in between. */
 int64_t aftermath_soon_ms(const struct peer *p);
+/* Whether the key's last release is less than a round trip ago. A lease that was granted since cannot have been
+ * released by its holder: the grant's reply is still on its way. w: the session that sends a release now, and sent one
+ * before; c may be NULL. */
+bool aftermath_behind_release(const struct key_stats *c, const struct contender *w, int64_t now_ms);
 /* Notes that an attempt of the session was lost. */
 void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w, int64_t now_ms);
 /* Notes that the session tries again, or has acquired: its last loss is quiet (D3). */
