@@ -14,7 +14,7 @@ static void leave(struct ending *e, bool handed, bool succeeded) {
     e->leaving = true;
     e->handed = handed;
     if (succeeded) {
-        monitor_close(*e->monitor);
+        admin_server_close(*e->monitor);
         *e->monitor = NULL;
     }
     if (!handed)
@@ -80,7 +80,7 @@ static struct handed_socket *offer(const struct ending *e, size_t *count) {
     if (!*e->monitor)
         return list;
     list = memory_realloc(list, (*count + 1) * sizeof(*list));
-    list[(*count)++] = (struct handed_socket){.fd = monitor_socket(*e->monitor), .use = SOCKET_ADMIN};
+    list[(*count)++] = (struct handed_socket){.fd = admin_server_socket(*e->monitor), .use = SOCKET_ADMIN};
     return list;
 }
 

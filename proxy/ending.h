@@ -17,7 +17,7 @@
 #include "proxy/embedded.h"
 #include "proxy/listen.h"
 #include "proxy/live.h"
-#include "proxy/monitor.h"
+#include "proxy/admin_server.h"
 #include "proxy/session/core/shared.h"
 #include "proxy/successor.h"
 
@@ -27,7 +27,7 @@ struct ending {
     const struct config *config;
     struct live *live;
     const struct listen_set *listeners;
-    struct monitor **monitor;
+    struct admin_server **monitor;
     struct embedded *embedded; /* NULL: none */
     char **argv;
     /* The state. */

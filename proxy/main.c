@@ -19,21 +19,21 @@
 #include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/base/clock.h"
-#include "proxy/admin/proxy_command.h"
-#include "proxy/admin/watch.h"
+#include "proxy/admin/proxy_report.h"
+#include "proxy/admin/incident_lines.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/config/config.h"
-#include "proxy/eavesdrop.h"
+#include "proxy/monitor_feed.h"
 #include "proxy/embedded.h"
 #include "proxy/ending.h"
 #include "proxy/inherit.h"
 #include "proxy/listen.h"
 #include "proxy/live.h"
 #include "proxy/lock/fence.h"
-#include "proxy/monitor.h"
+#include "proxy/admin_server.h"
 #include "proxy/notify.h"
 #include "proxy/secure.h"
 #include "proxy/session/locks/locks.h"
@@ -63,7 +63,7 @@ struct application {
     struct secure secure;
     struct proxy_shared shared;
     struct incidents *incidents;
-    struct monitor *monitor; /* NULL: admin-port 0 */
+    struct admin_server *monitor; /* NULL: admin-port 0 */
     struct lock_sink sink;
     struct watch_source watch;
     pthread_t *threads;
@@ -469,8 +469,8 @@ static const char *unready(void *arg) {
 
 static void start_monitor(struct application *app) {
     struct admin_source source = admin_source_of(app, app->shared.workers[0]);
-    if (monitor_start(app->monitor, app->shared.workers[0], &source, unready, app))
-        log_notice("Status page, /metrics, /healthz and /readyz on http://%s/", monitor_text(app->monitor));
+    if (admin_server_start(app->monitor, app->shared.workers[0], &source, unready, app))
+        log_notice("Status page, /metrics, /healthz and /readyz on http://%s/", admin_server_text(app->monitor));
     else
         log_warning("The HTTP server does not start: there is no status page");
 }
@@ -525,7 +525,7 @@ static void run(struct application *app) {
     embedded_unwatch(app->embedded);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);
-    monitor_close(app->monitor);
+    admin_server_close(app->monitor);
     for (unsigned i = 0; i < threads; i++)
         worker_free(app->shared.workers[i]);
     memory_free(app->threads);
@@ -603,7 +603,7 @@ static bool start(struct application *app, struct config_errors *errors) {
     tell_of_fences(c, NULL);
     raise_descriptor_limit(app, c->maxclients);
     bool right = listen_open(&app->listeners, c, &app->inherited, false, errors);
-    if (c->admin_port != 0 && !(app->monitor = monitor_open(&app->listeners, c, errors)))
+    if (c->admin_port != 0 && !(app->monitor = admin_server_open(&app->listeners, c, errors)))
         right = false;
     if (!right)
         return false;
@@ -636,7 +636,7 @@ static int advise(struct application *app, const char *what, bool file, struct c
     if (errors->count > 0)
         return fail(errors);
     if (file)
-        return eavesdrop_file(what, app->config->rules, random_seed());
+        return monitor_feed_file(what, app->config->rules, random_seed());
     if (app->config->upstream == CONFIG_EMBEDDED) {
         fprintf(stderr, "lockkeeper: --advise: name the Redis to listen to, for example --upstream standalone "
                         "127.0.0.1:6379\n");
@@ -647,7 +647,7 @@ static int advise(struct application *app, const char *what, bool file, struct c
     log_set_level(LOG_LEVEL_NOTHING); /* the report goes to standard output, and contains the errors */
     options_of(app);
     app->shared.upstream.connections = 1;
-    return eavesdrop(&app->shared.upstream, app->config->rules, for_ms, random_seed());
+    return monitor_feed(&app->shared.upstream, app->config->rules, for_ms, random_seed());
 }
 
 static int serve(struct application *app, struct config_errors *errors) {

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 #include "proxy/admin/http.h"
-#include "proxy/admin/proxy_command.h"
+#include "proxy/admin/proxy_report.h"
 #include "proxy/base/metric.h"
 
 struct pages_source {

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "proxy/admin/proxy_command.h"
+#include "proxy/admin/proxy_report.h"
 
 /* Appends one object: version, ready, figures (PROXY INFO's lines), nodes, locks, contention, shared, incidents. */
 void status_json(const struct admin_source *source, bool ready, struct text *out);

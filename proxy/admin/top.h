@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#include "proxy/admin/proxy_command.h"
+#include "proxy/admin/proxy_report.h"
 
 /* Calls fn with each line, at most `max` of each sort. The line is borrowed, has no end of line, and shows keys in
  * readable form. now_ms: the wall clock. */

@@ -73,8 +73,8 @@ static struct lock_client *find_or_make(struct client_table *t, const char *name
     c->hash = hash;
     c->len = len;
     list_init(&c->sessions);
-    list_init(&c->estates);
     list_init(&c->orphans);
+    list_init(&c->closed_peers);
     memcpy(c->name, name, len);
     table_insert(&t->table, &c->link, hash);
     return c;
@@ -98,20 +98,20 @@ void client_ref(struct client_table *t, struct lock_client *c) {
     pthread_mutex_unlock(&t->mutex);
 }
 
-bool client_orphan(struct client_table *t, struct peer *p) {
+bool client_closed_peer(struct client_table *t, struct peer *p) {
     pthread_mutex_lock(&t->mutex);
     bool here = client_still_here(p);
-    if (here && list_empty(&p->orphan))
-        list_append(&p->client->orphans, &p->orphan);
+    if (here && list_empty(&p->closed_link))
+        list_append(&p->client->closed_peers, &p->closed_link);
     pthread_mutex_unlock(&t->mutex);
     return here;
 }
 
-void client_orphan_freed(struct client_table *t, struct peer *p) {
+void client_closed_peer_freed(struct client_table *t, struct peer *p) {
     if (!p->closed)
-        return; /* an open session's peer has never been an orphan */
+        return; /* an open session's peer is in no list of closed peers */
     pthread_mutex_lock(&t->mutex);
-    list_remove(&p->orphan);
+    list_remove(&p->closed_link);
     pthread_mutex_unlock(&t->mutex);
 }
 

@@ -30,7 +30,7 @@
 struct lock_engine;
 struct lock_client; /* a client identity; reference-counted, thread-safe */
 struct peer;        /* private */
-struct estate;      /* private */
+struct orphan;      /* private */
 
 enum {
     LOCK_TOKEN_MAX = 64,  /* "UUID:N" with its NUL */
@@ -64,14 +64,14 @@ struct lock_session {
         uint16_t slot;
         char name[LOCK_KEY_KNOWN];
     } last;
-    /* Private to heir.c: its place among the sessions of its identity, its number among them, and when it came; the
-     * closed session's leases that it has taken over (`estate`), and the leases that it leaves (`left`). */
+    /* Private to succession.c: its place among the sessions of its identity, its number among them, and when it came;
+     * the closed session's leases that it has taken over (`orphan`), and the leases that it leaves (`left`). */
     struct list_node of_client;
     uint64_t came;
     int64_t came_ms;
     uint32_t came_login;
-    struct estate *estate, *left;
-    atomic_bool attends; /* has an estate */
+    struct orphan *orphan, *left;
+    atomic_bool attends; /* has an orphan */
 };
 
 /* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). The session takes over no
@@ -80,7 +80,7 @@ void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t
 /* Tells the engine a session's identity, which is known now, or has changed (AUTH, CLIENT SETNAME). The session
  * keeps its claims. If it was the last session of its former identity, the leases that closed sessions left there are
  * abandoned, as by engine_session_close. If a closed session of the new identity has left leases, the proxy renews them
- * for this session from now on (heir.c). `s` must not move until it is closed. */
+ * for this session from now on (succession.c). `s` must not move until it is closed. */
 void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len,
                              int64_t now_ms);
 /* Notes that the session sent a lock command while an earlier request was unanswered, in another read. A single
@@ -213,7 +213,7 @@ struct lock_key {
     /* a renewal that only makes the guard record follow the lock's end */                                             \
     RIGHT(RIGHT_LOOK, "look")                                                                                          \
     /* a renewal that takes the lease over from an owner that has left */                                              \
-    RIGHT(RIGHT_HEIR, "heir")
+    RIGHT(RIGHT_SUCCESSOR, "successor")
 
 enum lock_right {
 #define RIGHT_NAME(name, text) name,

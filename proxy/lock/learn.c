@@ -180,7 +180,7 @@ void learn_loss(struct outcome *f) {
     uint64_t tried = f->result->value && f->plan->verb != LOCK_COUNT_UP ? outcome_value(f) : 0;
     if (w->recognised && w->recognised == f->result->fence && w->tried == tried)
         return;
-    heir_refused(f->e, f->peer);
+    successor_refused(f->e, f->peer);
     if (!w->lost)
         w->lost_ms = f->now_ms;
     w->lost = true;
@@ -355,7 +355,7 @@ void learn_repeated(struct outcome *f) {
     w->lost_fence = w->recognised = c->fence;
     w->tried = c->value;
     learn_touched(f->sh, w, f->plan->rule, f->now_ms);
-    heir_proved(f->sh, c, f->peer, f->now_ms);
+    successor_proved(f->sh, c, f->peer, f->now_ms);
     outcome_schedule(f, c);
 }
 

@@ -39,7 +39,7 @@ bool lease_owner_here(const struct claim *c) {
     const struct peer *p = c->peer;
     if (!p->closed)
         return !p->remote;
-    return claim_one_shot(c) || heir_attends(c) || (claim_shared(c) && client_still_here(p));
+    return claim_one_shot(c) || successor_attends(c) || (claim_shared(c) && client_still_here(p));
 }
 
 static void revive(struct shard *sh, struct claim *c) {
@@ -47,7 +47,7 @@ static void revive(struct shard *sh, struct claim *c) {
         return;
     c->ended = false;
     sh->live += !c->peer->remote;
-    heir_counts(sh, c);
+    successor_counts(sh, c);
 }
 
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms) {
@@ -119,7 +119,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
      * notices it. */
     bool by_itself = why == LEASE_OVER || (why == LEASE_GONE && c->end_ms && c->end_ms <= now_ms + INEXACT_MS);
     c->ended = true;
-    heir_over(sh, c);
+    successor_over(sh, c);
     c->cut_short = !c->end_ms || c->end_ms > now_ms || c->asked;
     sh->live -= !c->peer->remote;
     if (!c->end_ms || c->end_ms > now_ms)
@@ -169,7 +169,7 @@ static int64_t renewal_due(const struct claim *c, int64_t now_ms) {
         return NO_DEADLINE;
     if (c->renew_ms > now_ms || lease_owner_here(c))
         return c->renew_ms;
-    return now_ms + heir_look_ms(c);
+    return now_ms + successor_look_ms(c);
 }
 
 static int64_t long_due(const struct shard *sh, const struct claim *c) {
@@ -259,7 +259,7 @@ static bool hands_over(struct shard *sh, struct claim *c, int64_t now_ms) {
     c->handing = atomic_load(&sh->engine->leaving) && c->renewing && c->rule->handover_ms > 0 &&
                  claim_is_live(c, now_ms) && !c->reserved && !c->doubtful;
     if (c->handing)
-        heir_tell(sh, c, handover_end(c, now_ms), now_ms);
+        successor_tell(sh, c, handover_end(c, now_ms), now_ms);
     return c->handing;
 }
 
@@ -275,7 +275,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (hands_over(sh, c, now_ms))
         return;
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
-    c->renewing = !release && heir_left(sh, c, now_ms);
+    c->renewing = !release && successor_left(sh, c, now_ms);
     /* The answer to a renewal in flight may say that the renewal came in time. */
     bool perhaps_live = claim_is_live(c, now_ms) || (release && !c->ended && c->asked);
     if (!perhaps_live || c->reserved || c->doubtful)
@@ -332,10 +332,10 @@ static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
         c->renewing = false;
     else if (claim_one_shot(c) && now_ms >= claim_one_shot(c))
         c->renewing = false;
-    else if (lease_owner_here(c) && (!c->heritable || heir_keeps(sh, c, now_ms)))
+    else if (lease_owner_here(c) && (!c->heritable || successor_keeps(sh, c, now_ms)))
         ask_renewal(sh, c, c->period_ms, now_ms);
     else
-        c->renew_ms = now_ms + heir_look_ms(c);
+        c->renew_ms = now_ms + successor_look_ms(c);
 }
 
 static bool is_handed_over(const struct claim *c, int64_t now_ms) {
@@ -363,7 +363,7 @@ static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
                 continue;
             if (c->heritable && !c->handing) { /* lease_abandon did not hand it over before */
                 c->handing = true;
-                heir_tell(sh, c, handover_end(c, now_ms), now_ms);
+                successor_tell(sh, c, handover_end(c, now_ms), now_ms);
             }
             if (!handover_due(c, now_ms))
                 continue;

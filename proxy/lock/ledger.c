@@ -61,7 +61,7 @@ void ledger_clear(struct lock_engine *e) {
         TABLE_FOREACH(it, &sh->peers) {
             struct peer *p = LIST_ENTRY(it, struct peer, link);
             session_stats_clear(p);
-            heir_peer_cleared(p);
+            successor_peer_cleared(p);
             client_put(&e->clients, p->client);
             memory_free(p);
         }
@@ -189,7 +189,7 @@ struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client)
     list_init(&p->contenders);
     list_init(&p->tenures);
     list_init(&p->session_stats);
-    list_init(&p->orphan);
+    list_init(&p->closed_link);
     p->shard = sh;
     table_insert(&sh->peers, &p->link, id);
     return p;
@@ -216,8 +216,8 @@ struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
 static void peer_free(struct shard *sh, struct peer *p) {
     session_stats_clear(p);
     table_remove(&sh->peers, &p->link, p->id);
-    heir_peer_freed(sh->engine, p);
-    client_orphan_freed(&sh->engine->clients, p);
+    successor_peer_freed(sh->engine, p);
+    client_closed_peer_freed(&sh->engine->clients, p);
     client_put(&sh->engine->clients, p->client);
     memory_free(p);
 }
@@ -278,9 +278,9 @@ static void claim_free(struct shard *sh, struct claim *c) {
 
 /* Notes that a closed session has left claims or contenders. The caller does this before it looks whether other
  * sessions of the client are open: see last_left. */
-static inline void note_orphan(struct shard *sh, struct peer *p) {
+static inline void note_closed_peer(struct shard *sh, struct peer *p) {
     if (p->closed)
-        (void)client_orphan(&sh->engine->clients, p);
+        (void)client_closed_peer(&sh->engine->clients, p);
 }
 
 inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
@@ -310,7 +310,7 @@ inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *
     en->claim_count++;
     list_append(&p->claims, &c->of_peer);
     p->claim_count++;
-    note_orphan(sh, p);
+    note_closed_peer(sh, p);
     sh->claims++;
     sh->live += !p->remote;
     return c;
@@ -338,7 +338,7 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
     list_remove(&c->of_peer);
     c->peer->claim_count--;
     timer_set(&sh->timers, &c->timer, NO_DEADLINE);
-    heir_over(sh, c);
+    successor_over(sh, c);
     sh->claims--;
     if (!c->ended)
         sh->live -= !c->peer->remote;
@@ -396,7 +396,7 @@ struct contender *contender_get(struct shard *sh, struct entry *en, struct peer 
         w->next->at = &w->next;
     *first = w;
     list_append(&p->contenders, &w->of_peer);
-    note_orphan(sh, p);
+    note_closed_peer(sh, p);
     p->contender_count++;
     return w;
 }

@@ -152,7 +152,7 @@ static void offer_entry(void *arg, struct table_link *link) {
             .client_len = c->peer->client->len,
             .session_id = c->peer->id,
             .one_shot_ms = claim_one_shot(c),
-            .connected = !c->peer->closed || heir_attends(c),
+            .connected = !c->peer->closed || successor_attends(c),
             .fence = c->fence,
             .since_ms = c->granted_ms,
             .end_ms = c->end_ms,

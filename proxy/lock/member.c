@@ -65,8 +65,8 @@ static void steps_taken(struct lock_engine *e, unsigned steps) {
 /* engine_tick goes on with the peer. */
 static void leave_later(struct lock_engine *e, struct peer *p) {
     pthread_mutex_lock(&e->clients.mutex);
-    list_remove(&p->orphan);
-    list_append(&e->departing, &p->orphan);
+    list_remove(&p->closed_link);
+    list_append(&e->departing, &p->closed_link);
     atomic_store(&e->departs, true);
     pthread_mutex_unlock(&e->clients.mutex);
 }
@@ -118,7 +118,7 @@ static bool leave_some(struct shard *sh, struct peer *p, unsigned *steps, int64_
         if (!none && p->contenders_left + p->claims_left > 0)
             continue;
         p->leaving = false;
-        if (none || client_orphan(&sh->engine->clients, p) || !p->left_early)
+        if (none || client_closed_peer(&sh->engine->clients, p) || !p->left_early)
             return true;
     }
     return false;
@@ -139,7 +139,7 @@ static void leave(struct shard *sh, struct peer *p, unsigned *steps, int64_t now
 static void close_peer(struct shard *sh, struct lock_session *s, unsigned *steps, int64_t now_ms) {
     struct peer *p = peer_find(sh, s->id);
     p->closed = true;
-    heir_peer_closed(sh->engine, s, p, now_ms);
+    successor_peer_closed(sh->engine, s, p, now_ms);
     p->closed_at = atomic_load(&sh->engine->newest_session);
     if (s->one_shot)
         one_shot_leaves(sh, p, now_ms);
@@ -156,7 +156,7 @@ static bool orphan_shift(struct lock_engine *e, struct list_node *from, uint64_t
     pthread_mutex_lock(&e->clients.mutex);
     struct list_node *n = list_shift(from);
     if (n) {
-        const struct peer *p = LIST_ENTRY(n, struct peer, orphan);
+        const struct peer *p = LIST_ENTRY(n, struct peer, closed_link);
         *id = p->id;
         *sh = p->shard;
     }
@@ -181,10 +181,10 @@ static void leave_all(struct lock_engine *e, struct list_node *from, unsigned *s
  * identity. Another session may be closing at the same time. Either this function sees what that session has left, or
  * that session sees that no session of the client is open. */
 static void last_left(struct lock_engine *e, struct lock_client *client, unsigned *steps, int64_t now_ms) {
-    leave_all(e, &client->orphans, steps, now_ms);
+    leave_all(e, &client->closed_peers, steps, now_ms);
     pthread_mutex_lock(&e->clients.mutex);
-    if (!list_empty(&client->orphans)) {
-        list_splice(&e->departing, &client->orphans);
+    if (!list_empty(&client->closed_peers)) {
+        list_splice(&e->departing, &client->closed_peers);
         atomic_store(&e->departs, true);
     }
     pthread_mutex_unlock(&e->clients.mutex);
@@ -214,9 +214,9 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
     struct lock_client *old = s->client, *new = client_get(&e->clients, identity, len, true);
     bool last = client_close(&e->clients, old);
     if (new != old || list_empty(&s->of_client)) {
-        heir_go(e, s, false, now_ms);
+        successor_go(e, s, false, now_ms);
         s->client = new;
-        heir_come(e, s, now_ms);
+        successor_come(e, s, now_ms);
     }
     for (size_t i = 0; i < SHARDS; i++) {
         if (!(s->shards & (1u << i)))
@@ -248,7 +248,7 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
     bool last = client_close(&e->clients, s->client);
     unsigned steps = steps_left(e, now_ms), before = steps;
-    heir_go(e, s, true, now_ms);
+    successor_go(e, s, true, now_ms);
     for (size_t i = 0; i < SHARDS; i++) {
         if (!(s->shards & (1u << i)))
             continue;
@@ -260,7 +260,7 @@ void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t
     if (last)
         last_left(e, s->client, &steps, now_ms);
     steps_taken(e, before - steps);
-    heir_gone(e, s);
+    successor_gone(e, s);
     client_put(&e->clients, s->client);
     s->client = NULL;
     s->shards = 0;

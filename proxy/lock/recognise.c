@@ -105,7 +105,7 @@ bool recognised_no_more(const struct entry *en, const struct contender *w) {
 static void speaks_for(struct shard *sh, struct contender *w, struct claim *c, int64_t now_ms) {
     w->lost = w->released = false;
     w->lost_fence = w->recognised = c->fence;
-    heir_proved(sh, c, w->peer, now_ms);
+    successor_proved(sh, c, w->peer, now_ms);
     (void)lease_schedule(sh, c, now_ms);
 }
 

@@ -84,14 +84,15 @@ void timer_heap_clear(struct timer_heap *h);
 struct lock_client {
     struct table_link link; /* in its table */
     uint64_t hash;
-    size_t refs;              /* sessions and peers; under the clients' mutex */
-    uint32_t open;            /* open sessions; under the clients' mutex */
-    atomic_uint epoch;        /* how often its last session closed */
-    struct list_node orphans; /* peers of closed sessions whose claims may still be used; under the clients' mutex */
-    /* Private to heir.c, under the clients' mutex except for the atomics. `sessions`: the open sessions of this
-     * identity, the last to come at the end. `estates`: what closed sessions left and no session has taken over yet.
+    size_t refs;       /* sessions and peers; under the clients' mutex */
+    uint32_t open;     /* open sessions; under the clients' mutex */
+    atomic_uint epoch; /* how often its last session closed */
+    struct list_node
+        closed_peers; /* peers of closed sessions whose claims may still be used; under the clients' mutex */
+    /* Private to succession.c, under the clients' mutex except for the atomics. `sessions`: the open sessions of this
+     * identity, the last to come at the end. `orphans`: what closed sessions left and no session has taken over yet.
      * `back`, for pooled sessions: a session has come since the last one closed. */
-    struct list_node sessions, estates;
+    struct list_node sessions, orphans;
     uint64_t comings;
     int64_t back_ms;
     unsigned brief;
@@ -113,12 +114,12 @@ struct lock_client *client_get(struct client_table *t, const char *name, size_t 
 void client_ref(struct client_table *t, struct lock_client *c);
 /* Gives a reference back. */
 void client_put(struct client_table *t, struct lock_client *c);
-/* Adds a closed session's peer that still has claims or contenders to the client's orphans: they are looked at again
- * when the client's last session closes. Does nothing if that session has closed already. Returns whether the peer was
- * added. */
-bool client_orphan(struct client_table *t, struct peer *p);
-/* Takes a peer that is about to be freed out of the orphans. */
-void client_orphan_freed(struct client_table *t, struct peer *p);
+/* Adds a closed session's peer that still has claims or contenders to the client's closed peers: they are looked at
+ * again when the client's last session closes. Does nothing if that session has closed already. Returns whether the
+ * peer was added. */
+bool client_closed_peer(struct client_table *t, struct peer *p);
+/* Takes a peer that is about to be freed out of the closed peers. */
+void client_closed_peer_freed(struct client_table *t, struct peer *p);
 /* Notes that a session of the client has closed; the caller keeps its reference. Returns whether the session
  * was the last one. */
 bool client_close(struct client_table *t, struct lock_client *c);
@@ -140,10 +141,11 @@ struct peer {
     bool left_early; /* the client had other sessions when that began */
     uint32_t claims_left, contenders_left; /* that member.c has still to look at */
     uint32_t claim_count;
-    struct list_node orphan; /* of its client's orphans, or of the engine's `departing`; under the clients' mutex */
-    bool overlapped;         /* its commands may be several workers' */
-    bool remote; /* it stands for the owner of a lease that another proxy gave, or this one before a restart */
-    struct estate *estate; /* with a reference; the leases that a closed session left */
+    struct list_node
+        closed_link; /* of its client's closed peers, or of the engine's `departing`; under the clients' mutex */
+    bool overlapped; /* its commands may be several workers' */
+    bool remote;     /* it stands for the owner of a lease that another proxy gave, or this one before a restart */
+    struct orphan *orphan; /* with a reference; the leases that a closed session left */
     uint32_t contender_count, session_stats_count, tenure_count;
     struct list_node claims, contenders; /* contenders: the one used last at the end */
     struct list_node tenures;            /* struct tenure, the newest at the end */
@@ -216,7 +218,7 @@ struct claim {
     uint32_t handing : 1;   /* the owner was disconnected because this process stops */
     uint32_t unhanded : 1;  /* the last expiry was requested, and not set */
     uint32_t told_long : 1; /* the incident held_long was reported */
-    uint32_t inherited : 1; /* counted among the leases of its peer's estate: heir_counts */
+    uint32_t inherited : 1; /* counted among the leases of its peer's orphan: successor_counts */
     bool ended : 1;         /* the lease is not live any more */
     bool reserved : 1;      /* a release by this claim is in flight, not only queued */
     bool doubtful : 1;      /* the answer to its release got lost: used only if the session has no other claim */
@@ -616,37 +618,38 @@ bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, c
  * peer's claims, and reports each. To be called before lease_abandon. */
 void one_shot_leaves(struct shard *sh, const struct peer *p, int64_t now_ms);
 
-/* ---- heir.c ------------------------------------------------------------------------------------ */
+/* ---- succession.c ------------------------------------------------------------------------------------ */
 
-/* heir_come notes that a session has come to its identity (s->client), heir_go that it leaves it; `closes`: it
- * closes. A session that closes calls heir_peer_closed for its peers next, and heir_gone last. No shard is locked. */
-void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
-void heir_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
-void heir_gone(struct lock_engine *e, struct lock_session *s);
+/* successor_come notes that a session has come to its identity (s->client), successor_go that it leaves it; `closes`:
+ * it closes. A session that closes calls successor_peer_closed for its peers next, and successor_gone last. No shard is
+ * locked. */
+void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
+void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
+void successor_gone(struct lock_engine *e, struct lock_session *s);
 /* Notes that a session was refused a lock: it is no successor of a session that has closed. */
-void heir_refused(struct lock_engine *e, const struct peer *p);
+void successor_refused(struct lock_engine *e, const struct peer *p);
 /* For a closed session's peer: called before its claims are abandoned; before it is freed; before the shard is. */
-void heir_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
-void heir_peer_freed(struct lock_engine *e, struct peer *p);
-void heir_peer_cleared(struct peer *p);
+void successor_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
+void successor_peer_freed(struct lock_engine *e, struct peer *p);
+void successor_peer_cleared(struct peer *p);
 /* Notes that the owner of a lease has left. Returns whether the lease may be renewed for a successor: the session of
  * the same client that comes in its place. */
-bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms);
-/* heir_counts: a heritable claim's lease is live, and counts for its estate. heir_over: the lease has ended, or the
- * claim is being freed. An estate without live leases gets no successor. */
-void heir_counts(struct shard *sh, struct claim *c);
-void heir_over(struct shard *sh, struct claim *c);
+bool successor_left(struct shard *sh, struct claim *c, int64_t now_ms);
+/* successor_counts: a heritable claim's lease is live, and counts for its orphan. successor_over: the lease has ended,
+ * or the claim is being freed. An orphan without live leases gets no successor. */
+void successor_counts(struct shard *sh, struct claim *c);
+void successor_over(struct shard *sh, struct claim *c);
 /* K: the session of this peer has proved to own the lease of a closed session, which is renewed for it from now on.
  */
-void heir_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms);
+void successor_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms);
 /* Whether a successor of the lease's owner is here. */
-bool heir_attends(const struct claim *c);
-/* Whether the lease is to be renewed now for its owner's successor. To be called only if heir_attends. */
-bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms);
+bool successor_attends(const struct claim *c);
+/* Whether the lease is to be renewed now for its owner's successor. To be called only if successor_attends. */
+bool successor_keeps(struct shard *sh, struct claim *c, int64_t now_ms);
 /* Tells the sink, for other proxies, that the owner has left a lease which ends at until_ms. */
-void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms);
+void successor_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms);
 /* After how many ms to look again for a successor. */
-int64_t heir_look_ms(const struct claim *c);
+int64_t successor_look_ms(const struct claim *c);
 
 /* ---- contention.c ------------------------------------------------------------------------------ */
 

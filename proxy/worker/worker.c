@@ -300,7 +300,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     w->probed = probed;
     w->index = index;
     if (shared->options.requirepass) /* a client that has given requirepass is authenticated */
-        w->strangers = STRANGERS_SERVED;
+        w->strangers = UNAUTHENTICATED_SERVED;
     w->loop = ev_loop_new(EVFLAG_AUTO);
     readable_init(&w->readable, w->loop);
     w->rules = lock_rules_ref(rules);

@@ -26,7 +26,7 @@
 --                                becomes the claim's lease
 --                    'any'       any lease (rules with owner any)
 --                    'operator'  any lease (PROXY RELEASE)
---                    'heir'      renew.lua: the lease of `claim`, which another proxy let go of, becomes `attempt`'s
+--                    'successor' renew.lua: the lease of `claim`, which another proxy let go of, becomes `attempt`'s
 --                    'always'    renew.lua: the claim's lease, also if the application set its expiry
 --                    'look'      renew.lua: the claim's lease is not renewed; its guard record follows the lock
 --       6 lease      the expiry in ms of a lock that is acquired without one; 0 none

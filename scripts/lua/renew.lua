@@ -8,7 +8,7 @@
 -- L4: in each case the guard record follows an expiry that was set past all proxies. If the guard record ended before
 -- its lock, the lock would have no lease, and its holder's release would be refused.
 --
--- By right 'heir' the lease moves from the proxy that gave it to this proxy, because its owner has come back here. The
+-- By right 'successor' the lease moves from the proxy that gave it to this proxy, because its owner has come back here. The
 -- attempt becomes its token. Exception: the lease does not move if it has more than `read` ms left. Then it was
 -- renewed after the other proxy let go of it.
 --
@@ -23,12 +23,12 @@ local function early()
   return s.token and claim ~= '' and fresh and string.find(g[1], '=' .. claim .. '\n', 1, true)
 end
 -- S3: a lease that is not the claim's is not renewed.
-local inherits = right == 'heir' and s.token and s.owner == identity
+local inherits = right == 'successor' and s.token and s.owner == identity
 if s.token ~= claim and not (inherits and s.token == attempt) and not (s.list and early()) then
   return envelope(0, s.token and 'held' or 'foreign', s)
 end
 local left = redis.call('PTTL', lock)
-if right == 'heir' then
+if right == 'successor' then
   if s.list or not inherits or not s.leased or left > tonumber(read) then return envelope(0, 'held', s) end
   redis.call('HSET', guard, 'token', attempt, 'proxy', proxy)
 end

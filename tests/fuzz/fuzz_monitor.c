@@ -5,7 +5,7 @@
  * Input: lines. A line that begins with '=' belongs to CLIENT LIST; '?' answers the oldest PTTL.
  */
 #include "parser/command.h"
-#include "proxy/overhear/overhear.h"
+#include "proxy/monitor_tap/monitor_tap.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_line(void *arg, const char *line, size_t len) {
@@ -13,19 +13,19 @@ static void check_line(void *arg, const char *line, size_t len) {
     ++*(size_t *)arg;
 }
 
-static void take(struct overhear *o, const char *line, size_t len, uint64_t *lines) {
+static void take(struct monitor_tap *o, const char *line, size_t len, uint64_t *lines) {
     const char *key;
     size_t key_len;
     char *copy = exact_copy((const uint8_t *)line, len);
     if (len > 0 && *line == '=') {
-        overhear_ask_clients(o);
-        overhear_clients(o, copy + 1, len - 1);
+        tap_ask_clients(o);
+        tap_clients(o, copy + 1, len - 1);
     } else if (len > 0 && *line == '?') {
-        overhear_answer(o, (int64_t)len - 3);
+        tap_answer(o, (int64_t)len - 3);
     } else {
-        overhear_line(o, copy, len);
+        tap_line(o, copy, len);
         ++*lines;
-        if (overhear_asks(o, &key, &key_len))
+        if (tap_asks(o, &key, &key_len))
             CHECK(key_len > 0 && key[key_len - 1] == key[key_len - 1]);
     }
     free(copy);
@@ -37,22 +37,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         command_table_init();
     initialised = true;
     struct advisor *a = advisor_new(1);
-    struct overhear *o = overhear_new(a, 1, 0);
+    struct monitor_tap *o = tap_new(a, 1, 0);
     const char *p = (const char *)data, *end = p + size;
     uint64_t lines = 0;
     size_t said = 0;
-    overhear_self(o, "word");
+    tap_self(o, "word");
     while (p < end) {
         const char *stop = memchr(p, '\n', (size_t)(end - p));
         stop = stop ? stop : end;
         take(o, p, (size_t)(stop - p), &lines);
         p = stop < end ? stop + 1 : end;
     }
-    overhear_end(o);
-    const struct overheard *c = overhear_counts(o);
+    tap_end(o);
+    const struct overheard *c = tap_counts(o);
     CHECK(c->lines + c->garbage <= lines && c->first_ms <= c->last_ms);
     advisor_each(a, c->last_ms, check_line, &said);
-    overhear_free(o);
+    tap_free(o);
     advisor_free(a);
     return 0;
 }

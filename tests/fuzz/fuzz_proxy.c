@@ -15,7 +15,7 @@
 #include "tests/fuzz/node.h"
 #include "tests/fuzz/people.h"
 #include "tests/fuzz/system.h"
-#include "tests/fuzz/world.h"
+#include "tests/fuzz/fuzz_world.h"
 
 enum { EVENTS_MAX = 400, PATIENCE_MS = 60000, STEP_MS = 250 };
 

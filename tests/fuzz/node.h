@@ -1,6 +1,6 @@
 /*
  * Nodes that the fuzzer plays: they answer as Redis would, or as the input says. Connections come from connect(), which
- * world.c replaces; there is no network.
+ * fuzz_world.c replaces; there is no network.
  *
  * It knows nothing of the proxy.
  */

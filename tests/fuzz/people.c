@@ -8,7 +8,7 @@
 #include "parser/resp.h"
 #include "proxy/base/text.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/world.h"
+#include "tests/fuzz/fuzz_world.h"
 
 enum { EXPECTED_MAX = 1024, UNSENT_MAX = 1 << 20 };
 

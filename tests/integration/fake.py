@@ -53,8 +53,8 @@ class FakeNode:
                     return b"-NOPERM this user has no permissions to access one of the keys used as arguments\r\n"
                 if strangers and words == [b"INFO", b"clients"]:
                     return b"-NOPERM this user has no permissions to run the 'info' command\r\n"
-                self.for_strangers = strangers and (words == [b"RESET"] or getattr(self, "for_strangers", False))
-                if not self.for_strangers:
+                self.for_unauthenticated = strangers and (words == [b"RESET"] or getattr(self, "for_unauthenticated", False))
+                if not self.for_unauthenticated:
                     return None
                 return {b"RESET": b"+RESET\r\n", b"CONFIG": b"*0\r\n"}.get(words[0], b"+OK\r\n")
 

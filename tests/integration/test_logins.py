@@ -176,7 +176,7 @@ def test_who_was_let_in_is_nobody_once_the_node_says_so(start_redis, start_proxy
 
 
 @pytest.mark.parametrize("kind", ["threads 2", "cluster"])
-def test_strangers_need_the_password_everywhere(start_redis, start_cluster, start_proxy, connect, kind):
+def test_unauthenticated_need_the_password_everywhere(start_redis, start_cluster, start_proxy, connect, kind):
     backend = start_cluster() if kind == "cluster" else start_redis()
     proxy = start_proxy(backend, "threads 2")
     olds = [connect(proxy) for _ in range(12)]
@@ -306,7 +306,7 @@ def test_a_pause_does_not_outlast_a_node_that_is_away(users, start_proxy, connec
     assert operator("CLIENT", "KILL", "ID", it) == 1
 
 
-def test_strangers_with_few_rights_have_no_more_while_the_node_is_away(users, start_proxy, connect):
+def test_unauthenticated_with_few_rights_have_no_more_while_the_node_is_away(users, start_proxy, connect):
     users.run("ACL", "SETUSER", "default", "-@all", "+get", "+client|id", "~*")
     client = connect(start_proxy(users))
     assert client("GET", "k") is None and refused(client("PROXY", "INFO"), "NOPERM") and refused(client("CLIENT", "LIST"), "NOPERM")

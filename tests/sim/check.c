@@ -3,7 +3,7 @@
  * and L3 of the lock semantics (world_end checks L1).
  */
 #include "tests/sim/hash_locks.h"
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -239,7 +239,7 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
 }
 
 /* A new session has got the owner's identity since its session closed, or up to a second before. */
-static bool heir_there(const struct world *w, const struct truth *t, int proxy) {
+static bool successor_there(const struct world *w, const struct truth *t, int proxy) {
     const struct scenario *sc = &w->sc;
     int64_t closed_ms = w->closed_ms[t->session_id % SESSIONS_KNOWN];
     if (sc->rule.owner == LOCK_OWNER_CONNECTION || sc->rule.on_disconnect == LOCK_DISCONNECT_RELEASE || sc->queue)
@@ -263,7 +263,7 @@ static bool owner_gone(const struct world *w, const struct truth *t, int proxy) 
         if (c->open && c->proxy == proxy && c->id == t->session_id)
             return false;
     }
-    return !heir_there(w, t, proxy) && (!may_share || w->left[proxy][t->name] != t->left);
+    return !successor_there(w, t, proxy) && (!may_share || w->left[proxy][t->name] != t->left);
 }
 
 void check_renewed(struct world *w, const struct flight *f, const struct model_key *before,
@@ -360,7 +360,7 @@ static bool returned(const struct world *w, const struct truth *t) {
         return false;
     for (int i = 0; i < CONNS; i++) {
         const struct conn *c = &w->conns[i];
-        if (c->open && c->alias && c->id == t->heir && c->proxy == t->proxy && c->worker == t->worker &&
+        if (c->open && c->alias && c->id == t->successor && c->proxy == t->proxy && c->worker == t->worker &&
             c->came_ms + sc->rule.lease_ms / 3 <= w->redis.now_ms)
             return true;
     }

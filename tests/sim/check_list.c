@@ -2,7 +2,7 @@
  * The spectator of list locks: S1 to S5 for the holder's lease. For the queue: a node only leaves it by its owner's
  * command or because it is dead, and no dead head stays.
  */
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * have tried for it in vain, or come late. A swap takes over only a value that its caller was shown. Under audit the
  * proxy asks for nothing. And the engines' view of a lock (PROXY LOCKS) is true when nothing is in flight.
  */
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * Commands under way: begun in an engine, run in the model, answered, lost, repeated, late.
  */
 #include "tests/sim/call.h"
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
 #include <stddef.h>

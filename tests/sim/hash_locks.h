@@ -4,7 +4,7 @@
 #ifndef LOCKKEEPER_SIM_HASH_LOCKS_H
 #define LOCKKEEPER_SIM_HASH_LOCKS_H
 
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 bool hash_worker_command(struct world *w, int worker, struct model_command *c, bool *releases);
 void hash_worker_answer(struct world *w, int worker, const struct flight *f, bool lost);

@@ -1,7 +1,7 @@
 /*
  * What applications do with list locks: a queue whose head is the holder, plain and reentrant.
  */
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
  *
  *   world, traffic ──> model_script, model_renew, ... (scripts.c) ──> the script in liblua (lua.c)
  *          │                                                           │ redis.call (commands.c)
- *          └──> model_native ────────────────────────────────────────> model.c, hashes.c, lists.c
+ *          └──> model_native ────────────────────────────────────────> sim_model.c, hashes.c, lists.c
  *
  * model_dump.c and model_against_redis.py hold it against a real Redis.
  */

@@ -97,7 +97,7 @@ for file in proxy/session/locks/{wait,park,release_channel,fence,remote_lock,fen
 done >>"$WORK/sources"
 for found in "$ROOT"/tests/sim/*.c "$ROOT"/tests/sim/waits/*.c "$ROOT"/tests/sim/fences/*.c; do
     case $found in
-    */model.c | */hashes.c | */lists.c | */record.c | */commands.c | */interpreter.c | */scripts.c) continue ;;
+    */sim_model.c | */hashes.c | */lists.c | */record.c | */commands.c | */interpreter.c | */scripts.c) continue ;;
     */call.c | */model_dump.c) continue ;;
     */traffic_hunt.c) echo "$found $WORK/traffic_hunt.o" ;;
     */traffic.c | */traffic_cells.c) echo "$found $WORK/traffic_main/$(basename "$found").o" ;;

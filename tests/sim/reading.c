@@ -2,7 +2,7 @@
  * What connections were shown of the locks, and what their clients may swap for that: where a client's connections
  * count as shared, what any of them has read counts for all.
  */
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 enum { TIME_TEXT = 32 };
 

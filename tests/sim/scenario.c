@@ -1,7 +1,7 @@
 /*
  * What a run is like: drawn from its seed, with what the lock semantics promise for it.
  */
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /*
  * Transactions: each command is begun in the engine when it is queued, runs with the others at EXEC, and is finished by
- * its element of EXEC's array, as the session layer does it (transaction/ and commands/queue.c there). EXEC may be
- * refused for what was watched; DISCARD, a lost connection and a proxy's end leave everything undone.
+ * its element of EXEC's array, as the session layer does it (transaction/ and commands/queued_form.c there). EXEC may
+ * be refused for what was watched; DISCARD, a lost connection and a proxy's end leave everything undone.
  *
  *      none ── WATCH ──> watching ── MULTI ──> queueing ── EXEC ──> sent ──> ran ──> none
  *        └───────────────── MULTI ────────────────┘ └── DISCARD ──> none
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 static struct transaction *transaction_new(struct world *w, int worker, int conn) {
     for (size_t i = 0; i < TRANSACTIONS; i++) {

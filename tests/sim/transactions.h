@@ -1,6 +1,6 @@
 /*
  * Transactions in the simulator: MULTI, commands queued one after another, EXEC or DISCARD; WATCH before it. Included
- * by world.h.
+ * by sim_world.h.
  */
 #ifndef LOCKKEEPER_SIM_TRANSACTIONS_H
 #define LOCKKEEPER_SIM_TRANSACTIONS_H

@@ -1,7 +1,7 @@
 /*
  * Faults: workers and processes die, connections are lost, proxies restart, people change locks around the proxies.
  */
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
 #include <stddef.h>

@@ -1,14 +1,14 @@
 /*
  * Attempts that wait (rule option `wait`) in the simulated world. The proxy's own code is what holds them:
- * proxy/session/locks/wait.c and ear.c are compiled into the simulator, with a worker's loop, sessions and requests
- * that are there in name only (waits.c):
+ * proxy/session/locks/lock_wait.c and ear.c are compiled into the simulator, with a worker's loop, sessions and
+ * requests that are there in name only (waits.c):
  *
  *      flight ── "held" ──> lock_wait ──> queue ──> lock_submit_for ──> the flight goes again
  *                                          ^  ^
  *             timers, on virtual time ─────┘  └──── PUBLISH of the scripts, which may get lost on its way
  *
  * And the spectator's part: which session came when, how long a lock has been free while a session waits for it, which
- * session waits for whose lock. Included by world.h.
+ * session waits for whose lock. Included by sim_world.h.
  */
 #ifndef LOCKKEEPER_SIM_WAITS_H
 #define LOCKKEEPER_SIM_WAITS_H

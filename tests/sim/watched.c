@@ -1,7 +1,7 @@
 /*
  * Commands under audit: Redis runs them as they came, and the engine is told of their replies, as the session layer
- * does it (locks/audit.c). What they do to each other is the applications' own affair; what was acquired is safe once
- * the rule is enforced.
+ * does it (locks/observed_command.c). What they do to each other is the applications' own affair; what was acquired is
+ * safe once the rule is enforced.
  */
 #include "proxy/lock/audit.h"
 
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 enum { NO_EXPIRY = -1, PAST = -2, KEPT = -3 };
 

@@ -435,7 +435,7 @@ static void what_may_be_released_is_not_renewed(void **state) {
 }
 
 /* A script of another client's that knew the value: the owner's release is still to come. */
-static void a_strangers_script_spends_nothing(void **state) {
+static void a_unauthenticated_script_spends_nothing(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
     open_as(f, &a, 1, "app");
@@ -2091,7 +2091,7 @@ int main(void) {
         TEST(the_plan_tells_what_was_read),
         TEST(a_client_that_shares_swaps_what_any_of_it_read),
         TEST(a_script_that_changed_nothing_overtakes_nobody),
-        TEST(a_strangers_script_spends_nothing),
+        TEST(a_unauthenticated_script_spends_nothing),
         TEST(a_release_by_script_is_noticed_behind_others),
         TEST(a_release_by_script_is_noticed_beside_a_renewal),
         TEST(a_script_behind_the_end_of_a_lease_released_nothing),

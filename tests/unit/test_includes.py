@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Which folder may include which: every #include is checked against the table below, every header compiles alone, and no header
-declares another folder's functions.
+declares another folder's functions. No two source files have one name.
 
 The table is the project's layering. A folder that needs something of a folder it may not include takes a callback with an
 argument instead. Run from anywhere; prints each offence with its file and line, and exits 1 if there is one.
@@ -21,7 +21,7 @@ GROUND = ("parser", "proxy/base", "proxy/net")
 UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology", "/life"))
 SESSION = tuple("proxy/session/" + room for room in
                 ("core", "locks", "transaction", "push", "blocking", "cluster", "commands"))
-EVERYTHING = (*GROUND, "proxy/lock", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/overhear", "proxy/admin",
+EVERYTHING = (*GROUND, "proxy/lock", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/monitor_tap", "proxy/admin",
               "proxy/config", "proxy")
 # What a room of the session may include, besides the rooms of the session that it names.
 BELOW_SESSION = (*GROUND, "proxy/lock", "proxy/upstream")
@@ -48,7 +48,7 @@ LAYERS = {
     # Dispatch sees all rooms.
     "proxy/session/commands": ((*BELOW_SESSION, *SESSION), ("libev",)),
     "proxy/worker": ((*BELOW_SESSION, "proxy/advise", "proxy/session/core", "proxy/session/commands"), ("libev",)),
-    "proxy/overhear": ((*GROUND, "proxy/lock", "proxy/advise", "proxy/session/locks"), ()),
+    "proxy/monitor_tap": ((*GROUND, "proxy/lock", "proxy/advise", "proxy/session/locks"), ()),
     "proxy/admin": (("proxy/base",), ("libmicrohttpd",)),
     # The configuration knows nothing of what its values do.
     "proxy/config": (("proxy/base", "proxy/lock"), ()),
@@ -200,6 +200,16 @@ def check_headers_own(files, results):
                             if name in homes and homes[name] != own and not homes[name].startswith(own + "/")])
 
 
+def check_names(files, results):
+    """A file is known by its name: no two source files have the same one."""
+    found = {}
+    for path in files:
+        name = os.path.basename(path)
+        if name != "private.h" and not path.startswith("tests/clients/"):
+            found.setdefault(name, []).append(path)
+    results += [[] if len(paths) == 1 else ["one name: " + ", ".join(paths)] for paths in found.values()]
+
+
 def check_check(results):
     """The check itself: what it has to let pass, and what not."""
     cases = [
@@ -236,8 +246,8 @@ def check_check(results):
         ("proxy/session/commands/dispatch.c", '"', "proxy/session/push/private.h", False),
         ("proxy/session/new/x.c", "<", "stdio.h", False),
         ("proxy/session/core/session.c", '"', "proxy/config/config.h", False),
-        ("proxy/admin/proxy_command.c", '"', "proxy/base/text.h", True),
-        ("proxy/admin/proxy_command.c", '"', "proxy/lock/engine.h", False),
+        ("proxy/admin/proxy_report.c", '"', "proxy/base/text.h", True),
+        ("proxy/admin/proxy_report.c", '"', "proxy/lock/engine.h", False),
         ("proxy/admin/http.c", "<", "ev.h", False),
         ("proxy/main.c", '"', "proxy/worker/worker.h", True),
         ("proxy/main.c", "<", "ev.h", True),
@@ -265,6 +275,7 @@ def main():
     for path in files:
         check_includes(path, results)
     check_headers_own(files, results)
+    check_names(files, results)
     flags = compile_flags()
     for path in files:
         if path.endswith(".h") and not MACRO_TABLE.search(path):

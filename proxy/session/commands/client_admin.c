@@ -395,7 +395,8 @@ static bool allowed(const struct admin *a, const struct call_end *end) {
 static bool unjudged_refused(const struct admin *a, const struct request *r, const struct call_end *end) {
     if (end->why == UPSTREAM_REFUSED || !r->session)
         return end->why == UPSTREAM_REFUSED;
-    return a->verb == ADMIN_PAUSE || !session_is_stranger(r->session) || r->worker->strangers_look != RIGHTS_GRANTED;
+    return a->verb == ADMIN_PAUSE || !session_is_stranger(r->session) ||
+           r->worker->unauthenticated_look != RIGHTS_GRANTED;
 }
 
 static void probed(struct call *c, const struct call_end *end) {

@@ -355,7 +355,7 @@ static void commands_close(struct worker *w) {
 
 static const struct session_room commands_room = {.worker_opens = commands_open,
                                                   .worker_closes = commands_close,
-                                                  .worker_serves = rights_ask_strangers,
+                                                  .worker_serves = rights_ask_unauthenticated,
                                                   .closes = pause_leave};
 
 /* All rooms, in the order in which they are told that a session has ended. */

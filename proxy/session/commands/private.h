@@ -118,7 +118,7 @@ void wrong_unqueued(const struct session *s);
 bool rights_wanted(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                    enum dispatch_result *result);
 /* Asks the node for the rights of clients without login. */
-void rights_ask_strangers(struct worker *w);
+void rights_ask_unauthenticated(struct worker *w);
 
 /* Handles a request in MULTI; c NULL: not in the table. */
 enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

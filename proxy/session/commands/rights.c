@@ -80,24 +80,24 @@ static void change_judged(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-static void strangers_judged(struct call *c, const struct call_end *end) {
+static void unauthenticated_judged(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    bool first = w->strangers_look == RIGHTS_UNKNOWN;
+    bool first = w->unauthenticated_look == RIGHTS_UNKNOWN;
     if (!end->error)
-        w->strangers_look = granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
-    w->strangers_asked = false;
+        w->unauthenticated_look = granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
+    w->unauthenticated_asked = false;
     if (first)
         worker_wake_waiting(w);
     request_reply(c->request, "", 0, true);
 }
 
-void rights_ask_strangers(struct worker *w) {
-    if (w->strangers_asked)
+void rights_ask_unauthenticated(struct worker *w) {
+    if (w->unauthenticated_asked)
         return;
-    w->strangers_asked = true;
-    struct upstream_lane lane = worker_strangers_lane(w);
+    w->unauthenticated_asked = true;
+    struct upstream_lane lane = worker_unauthenticated_lane(w);
     struct request *request = request_internal(w);
-    request->call.done = strangers_judged;
+    request->call.done = unauthenticated_judged;
     call_submit_lane(&request->call, SLOT_NONE, &lane, LOOK, sizeof(LOOK) - 1);
 }
 
@@ -119,12 +119,12 @@ static void rights_ask(struct session *s, bool changes) {
 }
 
 /* Takes the known rights of clients without login. False: they are not known yet, and are being asked for. */
-static bool strangers_take(struct session *s) {
+static bool unauthenticated_take(struct session *s) {
     struct worker *w = s->worker;
-    rights_ask_strangers(w);
-    if (w->strangers_look == RIGHTS_UNKNOWN && w->strangers_asked)
+    rights_ask_unauthenticated(w);
+    if (w->unauthenticated_look == RIGHTS_UNKNOWN && w->unauthenticated_asked)
         return false;
-    s->rights = w->strangers_look == RIGHTS_UNKNOWN ? RIGHTS_NOT_KNOWN_NOW : w->strangers_look;
+    s->rights = w->unauthenticated_look == RIGHTS_UNKNOWN ? RIGHTS_NOT_KNOWN_NOW : w->unauthenticated_look;
     return true;
 }
 
@@ -144,7 +144,7 @@ bool rights_wanted(struct session *s, const struct command *c, const struct resp
         return false;
     bool changes = request_arg_is(r, bytes, 1, "reload");
     *result = DISPATCH_WAIT;
-    if (!changes && session_is_stranger(s) && !strangers_take(s))
+    if (!changes && session_is_stranger(s) && !unauthenticated_take(s))
         return true;
     if (s->rights == RIGHTS_UNKNOWN) {
         if (s->in_flight > 0) /* one of them may change the rights */

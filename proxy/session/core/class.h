@@ -29,7 +29,7 @@ struct request_class {
     const uint32_t *keys;           /* as argument indexes */
     const struct lock_rule **rules; /* see class_rule */
     bool enforced, audited;         /* the rule of some key is enforced; is audited */
-    bool fenced;                    /* some key is the data of a fence: locks/fence.c */
+    bool fenced;                    /* some key is the data of a fence: locks/fenced_command.c */
     bool writes_guard;              /* some key is a guard record, and the command may write */
     int slot;                       /* the slot of all keys, 0 on a standalone; or SLOT_NONE, SLOT_SEVERAL */
 

@@ -220,11 +220,12 @@ static bool session_must_wait(struct session *s) {
 
 bool session_unauthenticated(const struct session *s) {
     const struct worker *w = s->worker;
-    return !s->authenticated || (w->strangers != STRANGERS_SERVED && session_is_stranger(s) && s->arrival > w->served);
+    return !s->authenticated ||
+           (w->strangers != UNAUTHENTICATED_SERVED && session_is_stranger(s) && s->arrival > w->served);
 }
 
 bool session_doubted(const struct session *s) {
-    return s->worker->strangers == STRANGERS_UNKNOWN && s->authenticated && session_is_stranger(s);
+    return s->worker->strangers == UNAUTHENTICATED_UNKNOWN && s->authenticated && session_is_stranger(s);
 }
 
 /* Whether an incomplete request is too long to wait for its end. */

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "parser/command.h"
-#include "proxy/session/core/worker.h"
+#include "proxy/session/core/session_worker.h"
 
 struct session;
 struct request;

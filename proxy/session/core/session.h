@@ -52,7 +52,7 @@ enum reply_mode { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP };
 /* Whether the client may use PROXY: the node's answer, until it is used. */
 enum rights { RIGHTS_UNKNOWN, RIGHTS_GRANTED, RIGHTS_REFUSED, RIGHTS_NOT_KNOWN_NOW };
 
-/* What the session has sent so far, besides logins: locks/one_shot.c. */
+/* What the session has sent so far, besides logins: locks/one_shot_client.c. */
 enum session_sent { SENT_NOTHING, SENT_ONE, SENT_MORE };
 
 /* What CLIENT CACHING says for the next command. */
@@ -122,8 +122,8 @@ struct session {
     bool overlaps;                   /* the last bytes read came while earlier requests were unanswered */
     bool reads_on; /* the last read filled the buffer: the next bytes may belong to the same write of the client */
     double last_active;
-    double
-        careful_until; /* for locks/script.c: requests after a script wait for it until this time of the loop's clock */
+    double careful_until; /* for locks/application_script.c: requests after a script wait for it until this time of the
+                             loop's clock */
     double over_soft_since; /* since when the output is above the soft limit; 0: it is not */
     uint64_t arrival;       /* without login: its number from worker_arrival */
     int64_t opened_ms;

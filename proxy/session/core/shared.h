@@ -83,7 +83,7 @@ struct proxy_shared {
     struct upstream_config upstream;
     struct lock_engine *engine;
     struct advisor *advisor;
-    struct waiting *waiting; /* for locks/wait.c; NULL: no worker was made yet */
+    struct waiting *waiting; /* for locks/lock_wait.c; NULL: no worker was made yet */
     struct worker **workers; /* options.threads of them */
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, to check maxclients */

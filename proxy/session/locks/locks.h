@@ -1,7 +1,7 @@
 /*
  * Locks: how a command on a lock key becomes a script call, and the script's envelope becomes the client's reply
  * (flow.c, call.c). Besides: scripts of the application (script.c), commands under rules in audit, which run unchanged
- * (audit.c), reports to PROXY ADVISE (advise.c), and the proxy's own work on leases (lease.c, heirs.c).
+ * (audit.c), reports to PROXY ADVISE (advise.c), and the proxy's own work on leases (lease.c, successors.c).
  */
 #ifndef LOCKKEEPER_SESSION_LOCKS_LOCKS_H
 #define LOCKKEEPER_SESSION_LOCKS_LOCKS_H

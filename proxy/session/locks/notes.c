@@ -18,7 +18,7 @@ struct lease_note {
     bool waits; /* NOTE_RELEASE: other sessions may be waiting for the lock. NOTE_LEAVING: the nodes are kept for a
                    while */
     int64_t until_ms;
-    char name[]; /* the key, followed by the party that leaves; of NOTE_LEFT, the entry for the list of heirs.c */
+    char name[]; /* the key, followed by the party that leaves; of NOTE_LEFT, the entry for the list of successors.c */
 };
 
 static void note_run(struct worker *w, struct worker_job *job) {
@@ -31,7 +31,7 @@ static void note_run(struct worker *w, struct worker_job *job) {
         lock_release(w, &note->lease, note->waits);
         break;
     case NOTE_LEFT:
-        heirs_write(w, note->lease.login, note->until_ms, note->name, note->lease.key.len);
+        successors_write(w, note->lease.login, note->until_ms, note->name, note->lease.key.len);
         break;
     case NOTE_LEAVING:
         lock_leave(w, &note->leaving, note->lease.lease_ms, note->waits);
@@ -80,7 +80,7 @@ void lock_note_leaving(void *arg, const struct lock_leaving *leaving) {
 
 void lock_note_left(void *arg, const struct lock_left *left) {
     struct text entry = {0};
-    heirs_entry(left, &entry);
+    successors_entry(left, &entry);
     struct lease_note *note = memory_alloc(sizeof(*note) + entry.len);
     note->kind = NOTE_LEFT;
     note->lease = (struct lock_lease){.key.len = entry.len, .login = left->login};

@@ -66,7 +66,7 @@ struct worker_locks {
     struct list_node *free; /* a stack of unused struct lock_call */
     size_t free_count;
     int64_t refused_ms;        /* when the log last said that a lease could not be renewed */
-    bool heirs_asking;         /* heirs.c is reading its list */
+    bool successors_asking;    /* successors.c is reading its list */
     struct learnt_look learnt; /* used by the first worker alone */
     bool glancing;             /* learnt.c: a read of the newest entries is under way */
     int64_t glanced_ms;        /* learnt.c: when that read began */
@@ -301,17 +301,17 @@ void lock_release(struct worker *w, const struct lock_lease *lease, bool waits);
  * owner comes back. */
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits);
 
-/* ---- heirs.c: leases whose owners may come back at another proxy ---------------------------------------- */
+/* ---- successors.c: leases whose owners may come back at another proxy ---------------------------------------- */
 
 /* A list in Redis has the leases that their owners have left. All proxies before that Redis share the list. */
 
 /* Appends the entry that the list has for a lease. */
-void heirs_entry(const struct lock_left *left, struct text *out);
+void successors_entry(const struct lock_left *left, struct text *out);
 /* Puts an entry on the list. The entry is useless after until_ms. */
-void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len);
+void successors_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len);
 /* Called once a second by the first worker. Takes over those leases on the list whose owners have lately come to this
  * proxy. */
-void heirs_tick(struct worker *w);
+void successors_tick(struct worker *w);
 
 /* ---- learnt.c: what earlier runs and other proxies have learnt of workloads ---------------------------- */
 

@@ -6,7 +6,7 @@
 
 #include "proxy/session/locks/private.h"
 #include "tests/sim/waits/waits_world.h"
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 enum { CALLS_MAX = 256, PINS_MAX = 64, PIN_CALLS_MAX = 8, TIMERS_MAX = 64, ANSWER_MAX = 256 };
 

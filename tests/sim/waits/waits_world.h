@@ -9,7 +9,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
 #include "tests/sim/call.h"
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 enum {
     WAITS_THREADS = 2,

@@ -9,25 +9,25 @@
 #include <cmocka.h>
 
 #include "parser/command.h"
-#include "proxy/overhear/private.h"
+#include "proxy/monitor_tap/private.h"
 
 struct rig {
     struct advisor *advisor;
-    struct overhear *overhear;
+    struct monitor_tap *overhear;
     int64_t now_ms;
 };
 
 static int set_up(void **state) {
     static struct rig rig;
     rig = (struct rig){.advisor = advisor_new(7), .now_ms = 1700000000000};
-    rig.overhear = overhear_new(rig.advisor, 7, 0);
+    rig.overhear = tap_new(rig.advisor, 7, 0);
     *state = &rig;
     return 0;
 }
 
 static int tear_down(void **state) {
     struct rig *rig = *state;
-    overhear_free(rig->overhear);
+    tap_free(rig->overhear);
     advisor_free(rig->advisor);
     return 0;
 }
@@ -38,7 +38,7 @@ static void hear_from(struct rig *rig, const char *from, const char *words) {
     rig->now_ms++;
     snprintf(line, sizeof(line), "%lld.%06lld [0 %s] %s", (long long)(rig->now_ms / 1000),
              (long long)(rig->now_ms % 1000 * 1000), from, words);
-    assert_true(overhear_line(rig->overhear, line, strlen(line)));
+    assert_true(tap_line(rig->overhear, line, strlen(line)));
 }
 
 static void hear(struct rig *rig, int port, const char *words) {
@@ -61,7 +61,7 @@ static void add_line(void *arg, const char *line, size_t len) {
 static const struct lines *lines_of(struct rig *rig) {
     static struct lines l;
     l.count = 0;
-    overhear_end(rig->overhear);
+    tap_end(rig->overhear);
     advisor_each(rig->advisor, rig->now_ms, add_line, &l);
     return &l;
 }
@@ -98,15 +98,15 @@ static void lines_are_read(void **state) {
                                       "1700000000.123456 [0 a:1] GET",
                                       "1700000000.123456 [99999999999 a:1] \"GET\"",
                                       "9999999999999999.123456 [0 a:1] \"GET\""};
-    struct overheard_line line;
+    struct monitor_line line;
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-        assert_true(overheard_line_read(&line, good[i], strlen(good[i])));
+        assert_true(monitor_line_read(&line, good[i], strlen(good[i])));
         assert_int_equal(line.time_ms, 1700000000123);
         assert_int_equal(line.from_len, strlen(from[i]));
         assert_memory_equal(line.from, from[i], line.from_len);
     }
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        if (overheard_line_read(&line, bad[i], strlen(bad[i])))
+        if (monitor_line_read(&line, bad[i], strlen(bad[i])))
             fail_msg("taken for a line: %s", bad[i]);
     (void)state;
 }
@@ -126,13 +126,13 @@ static void words_are_read(void **state) {
             len += (size_t)snprintf(text + len, sizeof(text) - len, "\\x%02x", (unsigned)c);
     }
     text[len++] = '"';
-    struct overheard_line line;
+    struct monitor_line line;
     struct text bytes;
     struct resp_request request;
     text_init(&bytes);
     resp_request_init(&request);
-    assert_true(overheard_line_read(&line, text, len));
-    assert_true(overheard_words_read(&line, &bytes, &request));
+    assert_true(monitor_line_read(&line, text, len));
+    assert_true(monitor_args_read(&line, &bytes, &request));
     assert_int_equal(request.argc, 2);
     assert_int_equal(request.argv[1].len, 256);
     for (int c = 0; c < 256; c++)
@@ -147,13 +147,13 @@ static void quotes_within_words(void **state) {
     static const char text[] = "1.000000 [0 a:1] \"EVAL\" \"return \"a\" .. 'b'\" \"\\x00\\n\"\\"
                                "end\\xff\" \"\"\"";
     static const char *const words[] = {"EVAL", "return \"a\" .. 'b'", NULL, "\""};
-    struct overheard_line line;
+    struct monitor_line line;
     struct text bytes;
     struct resp_request request;
     text_init(&bytes);
     resp_request_init(&request);
-    assert_true(overheard_line_read(&line, text, sizeof(text) - 1));
-    assert_true(overheard_words_read(&line, &bytes, &request));
+    assert_true(monitor_line_read(&line, text, sizeof(text) - 1));
+    assert_true(monitor_args_read(&line, &bytes, &request));
     assert_int_equal(request.argc, 4);
     for (size_t i = 0; i < 4; i++)
         if (words[i]) {
@@ -174,12 +174,12 @@ static void garbage_is_counted(void **state) {
     struct rig *rig = *state;
     static const char *const bad[] = {"", "OK", "1700000000.123456 [0 a:1] \"GET", "1700000000.123456 [0 a:1] \"a\"b"};
     for (size_t i = 0; i < 4; i++)
-        assert_false(overhear_line(rig->overhear, bad[i], strlen(bad[i])));
+        assert_false(tap_line(rig->overhear, bad[i], strlen(bad[i])));
     hear(rig, 1, "\"NOSUCH\" \"k\"");
     hear(rig, 1, "\"SET\"");
     hear(rig, 1, "\"SETNX\" \"k\"");
-    assert_int_equal(overhear_counts(rig->overhear)->garbage, 4);
-    assert_int_equal(overhear_counts(rig->overhear)->lines, 3);
+    assert_int_equal(tap_counts(rig->overhear)->garbage, 4);
+    assert_int_equal(tap_counts(rig->overhear)->lines, 3);
     assert_int_equal(lines_of(rig)->count, 0);
 }
 
@@ -197,9 +197,9 @@ static void setnx_expire_del(void **state) {
     said(rig, "acquired 21, lost 21, released 21, overruns 0, without expiry 21; outside of the rules;");
     said(rig, "a connection for each worker; values constant;");
     said(rig, "events: lock job:*:lock");
-    assert_int_equal(overhear_counts(rig->overhear)->attempts, 42);
-    assert_int_equal(overhear_counts(rig->overhear)->assumed, 1);
-    assert_int_equal(overhear_counts(rig->overhear)->unsure, 0);
+    assert_int_equal(tap_counts(rig->overhear)->attempts, 42);
+    assert_int_equal(tap_counts(rig->overhear)->assumed, 1);
+    assert_int_equal(tap_counts(rig->overhear)->unsure, 0);
 }
 
 /* A lock that is acquired once is known like one that is acquired always. */
@@ -213,7 +213,7 @@ static void locks_by_number(void **state) {
         hear(rig, 1, words);
     }
     said(rig, "values distinct; acquired 20, lost 0, released 20,");
-    assert_int_equal(overhear_counts(rig->overhear)->assumed, 20);
+    assert_int_equal(tap_counts(rig->overhear)->assumed, 20);
 }
 
 /* What replaces a key as a whole leaves nothing that is known. */
@@ -226,7 +226,7 @@ static void what_is_not_known_is_counted(void **state) {
         hear(rig, 1, "\"SETNX\" \"job:lock\" \"1\"");
         hear(rig, 1, "\"DEL\" \"job:lock\"");
     }
-    assert_int_equal(overhear_counts(rig->overhear)->unsure, 15);
+    assert_int_equal(tap_counts(rig->overhear)->unsure, 15);
     said(rig, "acquired 15, lost 0");
 }
 
@@ -265,11 +265,11 @@ static void a_dead_lock(void **state) {
     hear(rig, 1, "\"SETNX\" \"job:lock\" \"1\"");
     static const char both[] = "id=1 addr=127.0.0.1:1 name=a user=default\nid=2 addr=127.0.0.1:2 name= user=default\n";
     static const char gone[] = "id=2 addr=127.0.0.1:2 name=b user=joe lib-name=x\n";
-    overhear_ask_clients(rig->overhear);
-    overhear_clients(rig->overhear, both, strlen(both));
+    tap_ask_clients(rig->overhear);
+    tap_clients(rig->overhear, both, strlen(both));
     hear(rig, 2, "\"SETNX\" \"job:lock\" \"1\"");
-    overhear_ask_clients(rig->overhear);
-    overhear_clients(rig->overhear, gone, strlen(gone));
+    tap_ask_clients(rig->overhear);
+    tap_clients(rig->overhear, gone, strlen(gone));
     for (int i = 0; i < 3; i++)
         hear(rig, 2, "\"SETNX\" \"job:lock\" \"1\"");
     const struct lines *l = lines_of(rig);
@@ -339,19 +339,19 @@ static void answers_count_where_they_stand(void **state) {
     size_t len;
     for (int order = 0; order < 2; order++) {
         char words[64];
-        overhear_self(rig->overhear, "word");
+        tap_self(rig->overhear, "word");
         hear(rig, 9, "\"ECHO\" \"word\"");
         snprintf(words, sizeof(words), "\"SET\" \"job%c:lock\" \"1\" \"NX\" \"EX\" \"5\"", 'a' + order);
         hear(rig, 1, words);
-        assert_true(overhear_asks(rig->overhear, &key, &len));
+        assert_true(tap_asks(rig->overhear, &key, &len));
         assert_int_equal(len, 9);
-        assert_false(overhear_asks(rig->overhear, &key, &len));
+        assert_false(tap_asks(rig->overhear, &key, &len));
         if (order == 0)
-            overhear_answer(rig->overhear, -1);
+            tap_answer(rig->overhear, -1);
         snprintf(words, sizeof(words), "\"PTTL\" \"job%c:lock\"", 'a' + order);
         hear(rig, 9, words);
         if (order == 1)
-            overhear_answer(rig->overhear, -1);
+            tap_answer(rig->overhear, -1);
         rig->now_ms += 60000;
         snprintf(words, sizeof(words), "\"SET\" \"job%c:lock\" \"1\" \"NX\"", 'a' + order);
         hear(rig, 2, words);

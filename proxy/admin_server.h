@@ -1,8 +1,8 @@
 /*
  * The operator's HTTP server on the first worker's loop: admin-bind and admin-port.
  */
-#ifndef LOCKKEEPER_MONITOR_H
-#define LOCKKEEPER_MONITOR_H
+#ifndef LOCKKEEPER_ADMIN_SERVER_H
+#define LOCKKEEPER_ADMIN_SERVER_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,20 +12,21 @@
 #include "proxy/listen.h"
 #include "proxy/worker/worker.h"
 
-struct monitor;
+struct admin_server;
 
 /* Opens the port, or takes it from the inherited sockets, after those for clients. Call it before any thread starts, so
  * that a port in use is an error at start. NULL: errors were added to `errors`, or `set` is a trial and the port is in
  * use. admin_port must not be 0. */
-struct monitor *monitor_open(struct listen_set *set, const struct config *config, struct config_errors *errors);
+struct admin_server *admin_server_open(struct listen_set *set, const struct config *config,
+                                       struct config_errors *errors);
 /* The listening socket, to pass to another process; borrowed. */
-int monitor_socket(const struct monitor *m);
+int admin_server_socket(const struct admin_server *m);
 /* Begins to serve; `admin` is copied. unready: as in struct pages_source. False if the server can't start. */
-bool monitor_start(struct monitor *m, struct worker *first, const struct admin_source *admin,
-                   const char *(*unready)(void *arg), void *unready_arg);
+bool admin_server_start(struct admin_server *m, struct worker *first, const struct admin_source *admin,
+                        const char *(*unready)(void *arg), void *unready_arg);
 /* The address it listens on, "127.0.0.1:9090"; borrowed. */
-const char *monitor_text(const struct monitor *m);
+const char *admin_server_text(const struct admin_server *m);
 /* Ends the server: called in the loop's thread or after its end, before the worker is freed. NULL is allowed. */
-void monitor_close(struct monitor *m);
+void admin_server_close(struct admin_server *m);
 
 #endif

@@ -2,7 +2,7 @@
  * What applications do: the lock idioms, as programs that send one command after another and believe the answers.
  */
 #include "tests/sim/hash_locks.h"
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Incidents as lines, in the order of their occurrence. */
-#include "proxy/admin/watch.h"
+#include "proxy/admin/incident_lines.h"
 
 #include "proxy/admin/incident_query.h"
 #include "proxy/admin/sentence.h"

@@ -87,9 +87,9 @@ static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05;
  * that was served then stays served if a password is set later. */
 static void take_word(struct worker *w, const char *reply) {
     bool first = w->served == 0, doubted = w->word_doubted;
-    w->strangers = strncmp(reply, "-NOAUTH", 7) == 0 ? STRANGERS_REFUSED : STRANGERS_SERVED;
+    w->strangers = strncmp(reply, "-NOAUTH", 7) == 0 ? UNAUTHENTICATED_REFUSED : UNAUTHENTICATED_SERVED;
     w->word_doubted = false;
-    if (w->strangers != STRANGERS_SERVED) {
+    if (w->strangers != UNAUTHENTICATED_SERVED) {
         if (doubted) /* they were served over connections that are gone */
             w->served = 0;
         return;
@@ -119,7 +119,7 @@ void worker_wake_waiting(struct worker *w) {
 
 static void probed(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    bool first = w->strangers == STRANGERS_UNKNOWN;
+    bool first = w->strangers == UNAUTHENTICATED_UNKNOWN;
     if (end->error)
         note_failure(w, end->error);
     else
@@ -149,12 +149,12 @@ static void ask(struct worker *w, const struct upstream_lane *lane, const char *
 }
 
 /* Whether clients without login use the proxy's own user, which logs in. */
-static bool strangers_are_known(const struct worker *w) {
+static bool unauthenticated_are_known(const struct worker *w) {
     return w->shared->upstream.password && w->shared->options.stranger_login == 0;
 }
 
-struct upstream_lane worker_strangers_lane(const struct worker *w) {
-    return (struct upstream_lane){.login = strangers_are_known(w) ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
+struct upstream_lane worker_unauthenticated_lane(const struct worker *w) {
+    return (struct upstream_lane){.login = unauthenticated_are_known(w) ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
 }
 
 /* An old connection without login does not show what a new one would: it was accepted earlier. RESET makes it like a
@@ -165,8 +165,8 @@ void worker_probe(struct worker *w) {
     w->probing = true;
     w->asked = w->arrivals;
     w->probed_at = ev_now(w->loop);
-    struct upstream_lane lane = worker_strangers_lane(w);
-    if (!strangers_are_known(w))
+    struct upstream_lane lane = worker_unauthenticated_lane(w);
+    if (!unauthenticated_are_known(w))
         ask(w, &lane, "*1\r\n$5\r\nRESET\r\n", was_reset);
     ask(w, &lane, "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n", probed);
     if (w->cannot_reset)
@@ -183,7 +183,7 @@ void worker_probe_again(struct worker *w) {
 }
 
 void worker_doubt_word(struct worker *w) {
-    if (!w->opened || strangers_are_known(w))
+    if (!w->opened || unauthenticated_are_known(w))
         return;
     w->word_doubted = true;
     worker_probe_again(w);
@@ -198,12 +198,12 @@ const char *worker_await_word(struct worker *w) {
 
 uint64_t worker_arrival(struct worker *w) {
     w->arrivals++;
-    if (w->opened && ev_now(w->loop) - w->probed_at >= ASK_SECONDS && !strangers_are_known(w))
+    if (w->opened && ev_now(w->loop) - w->probed_at >= ASK_SECONDS && !unauthenticated_are_known(w))
         worker_probe(w);
     return w->arrivals;
 }
 
 void worker_arrivals_look(struct worker *w) {
-    if (w->opened && (w->asked < w->arrivals || w->word_doubted) && !strangers_are_known(w))
+    if (w->opened && (w->asked < w->arrivals || w->word_doubted) && !unauthenticated_are_known(w))
         worker_probe(w);
 }

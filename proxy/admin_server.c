@@ -1,5 +1,5 @@
 /* Connects the HTTP server with the first worker's loop. */
-#include "proxy/monitor.h"
+#include "proxy/admin_server.h"
 
 #include <errno.h>
 #include <ev.h>
@@ -11,7 +11,7 @@
 
 enum { BACKLOG = 512 };
 
-struct monitor {
+struct admin_server {
     int fd;
     struct http *http;
     struct pages_source source;
@@ -26,12 +26,13 @@ struct monitor {
     struct text address;
 };
 
-struct monitor *monitor_open(struct listen_set *set, const struct config *config, struct config_errors *errors) {
+struct admin_server *admin_server_open(struct listen_set *set, const struct config *config,
+                                       struct config_errors *errors) {
     const char *address = config->admin_bind;
     int fd = listen_admin(set, config, BACKLOG, errors);
     if (fd < 0)
         return NULL;
-    struct monitor *m = memory_zalloc(sizeof(*m));
+    struct admin_server *m = memory_zalloc(sizeof(*m));
     m->fd = fd;
     m->options.names = (const char *const *)config->admin_hosts.words;
     m->options.name_count = config->admin_hosts.count;
@@ -40,27 +41,27 @@ struct monitor *monitor_open(struct listen_set *set, const struct config *config
     return m;
 }
 
-int monitor_socket(const struct monitor *m) {
+int admin_server_socket(const struct admin_server *m) {
     return m->fd;
 }
 
-const char *monitor_text(const struct monitor *m) {
+const char *admin_server_text(const struct admin_server *m) {
     return m->address.data;
 }
 
 static void collect(void *arg, const struct metric_sink *sink) {
-    worker_report_metrics(((struct monitor *)arg)->first, sink);
+    worker_report_metrics(((struct admin_server *)arg)->first, sink);
 }
 
 static const char *unready(void *arg, bool all) {
-    struct monitor *m = arg;
+    struct admin_server *m = arg;
     const char *missing = m->unready(m->unready_arg);
     if (missing || worker_upstream_serves(m->first, all))
         return missing;
     return all ? "a node of the upstream can't be reached" : "no node of the upstream can be reached";
 }
 
-static void serve(struct ev_loop *loop, struct monitor *m) {
+static void serve(struct ev_loop *loop, struct admin_server *m) {
     http_run(m->http);
     long long wait = http_wait_ms(m->http);
     ev_timer_stop(loop, &m->timer);
@@ -73,13 +74,13 @@ static void serve(struct ev_loop *loop, struct monitor *m) {
 /* ---- the status page's leases, gathered in steps, one for each turn -------------------------------------------- */
 
 static void gather(void *arg) {
-    struct monitor *m = arg;
+    struct admin_server *m = arg;
     m->walk = worker_walk_new();
     ev_timer_start(worker_loop(m->first), &m->step);
 }
 
 static void on_step(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    struct monitor *m = timer->data;
+    struct admin_server *m = timer->data;
     if (worker_walk_step(m->first, m->walk)) {
         ev_timer_start(loop, timer);
         return;
@@ -100,8 +101,8 @@ static void on_time(struct ev_loop *loop, struct ev_timer *timer, int events) {
     serve(loop, timer->data);
 }
 
-bool monitor_start(struct monitor *m, struct worker *first, const struct admin_source *admin,
-                   const char *(*is_unready)(void *arg), void *unready_arg) {
+bool admin_server_start(struct admin_server *m, struct worker *first, const struct admin_source *admin,
+                        const char *(*is_unready)(void *arg), void *unready_arg) {
     m->first = first;
     m->unready = is_unready;
     m->unready_arg = unready_arg;
@@ -118,7 +119,7 @@ bool monitor_start(struct monitor *m, struct worker *first, const struct admin_s
     return true;
 }
 
-void monitor_close(struct monitor *m) {
+void admin_server_close(struct admin_server *m) {
     if (!m)
         return;
     if (m->http) {

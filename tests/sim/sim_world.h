@@ -276,8 +276,8 @@ struct truth {
     int name;                   /* its session's name; name and left are as in struct flight */
     unsigned left;
     int64_t granted_ms, told_ms;
-    uint64_t heir; /* the first session that came to the owner's identity after the owner's session; 0: none yet;
-                    * UINT64_MAX: its proxy has restarted, and knows no successor */
+    uint64_t successor; /* the first session that came to the owner's identity after the owner's session; 0: none yet;
+                         * UINT64_MAX: its proxy has restarted, and knows no successor */
     long told_step, end_told_step; /* when the grant was told; when its end was last told */
     char token[LOCK_TOKEN_MAX];
     char node[QUEUE_NODE];   /* of a list lock */

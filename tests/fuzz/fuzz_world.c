@@ -1,4 +1,4 @@
-#include "tests/fuzz/world.h"
+#include "tests/fuzz/fuzz_world.h"
 
 #include <ev.h>
 #include <signal.h>
@@ -11,8 +11,8 @@
 #include "parser/slot.h"
 #include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
-#include "proxy/admin/proxy_command.h"
-#include "proxy/admin/watch.h"
+#include "proxy/admin/proxy_report.h"
+#include "proxy/admin/incident_lines.h"
 #include "proxy/base/log.h"
 #include "proxy/session/locks/locks.h"
 #include "proxy/worker/worker.h"

@@ -6,16 +6,16 @@
  * MONITOR shows commands in the order in which Redis ran them, without replies. So a model follows the keys that are
  * used as locks: after a DEL a key is gone, after SET NX it exists until its expiry. The state before the first line is
  * not known. A lock without a command so far is assumed to be free, and that is counted; Redis may be asked instead
- * (overhear_asks). Nothing else is guessed: an unknown result is counted, and not reported.
+ * (tap_asks). Nothing else is guessed: an unknown result is counted, and not reported.
  *
  * All tables have a fixed size. Not thread-safe.
  */
-#ifndef LOCKKEEPER_OVERHEAR_OVERHEAR_H
-#define LOCKKEEPER_OVERHEAR_OVERHEAR_H
+#ifndef LOCKKEEPER_MONITOR_TAP_OVERHEAR_H
+#define LOCKKEEPER_MONITOR_TAP_OVERHEAR_H
 
 #include "proxy/advise/advise.h"
 
-struct overhear;
+struct monitor_tap;
 
 struct overheard {
     uint64_t lines;            /* valid lines, each a command */
@@ -29,31 +29,31 @@ struct overheard {
 
 /* The advisor is borrowed, and must outlive it. If several nodes are listened to, each has its own object, with a
  * different number and the same seed. */
-struct overhear *overhear_new(struct advisor *a, uint64_t seed, uint64_t number);
-void overhear_free(struct overhear *o);
+struct monitor_tap *tap_new(struct advisor *a, uint64_t seed, uint64_t number);
+void tap_free(struct monitor_tap *o);
 
 /* Takes a line of MONITOR's, without its end ("1700000000.123456 [0 127.0.0.1:4000] \"SETNX\" \"lock\" \"1\""), as
  * Redis sends it or redis-cli prints it. False: it is not such a line, and was counted. */
-bool overhear_line(struct overhear *o, const char *line, size_t len);
+bool tap_line(struct monitor_tap *o, const char *line, size_t len);
 /* To be called after the last line, before the counts or the advice are read. */
-void overhear_end(struct overhear *o);
-const struct overheard *overhear_counts(const struct overhear *o);
+void tap_end(struct monitor_tap *o);
+const struct overheard *tap_counts(const struct monitor_tap *o);
 
 /* ---- connected clients, from CLIENT LIST ---- */
 
-/* Take the whole reply of CLIENT LIST: names, users and libraries. overhear_ask_clients is called when it is sent,
- * overhear_clients with the reply. A client that is missing from it has gone. */
-void overhear_ask_clients(struct overhear *o);
-void overhear_clients(struct overhear *o, const char *text, size_t len);
+/* Take the whole reply of CLIENT LIST: names, users and libraries. tap_ask_clients is called when it is sent,
+ * tap_clients with the reply. A client that is missing from it has gone. */
+void tap_ask_clients(struct monitor_tap *o);
+void tap_clients(struct monitor_tap *o, const char *text, size_t len);
 
 /* ---- existing keys, from replies to PTTL; the questions appear as lines too ---- */
 
 /* The connection that asks sends this word by ECHO, which identifies it: its lines are not the application's. */
-void overhear_self(struct overhear *o, const char *word);
+void tap_self(struct monitor_tap *o, const char *word);
 /* The key (of database 0) for which PTTL must be sent over that connection, after the last line; false: none. Borrowed
  * until the next call. */
-bool overhear_asks(struct overhear *o, const char **key, size_t *len);
+bool tap_asks(struct monitor_tap *o, const char **key, size_t *len);
 /* The reply to the oldest PTTL that has none yet. */
-void overhear_answer(struct overhear *o, int64_t pttl_ms);
+void tap_answer(struct monitor_tap *o, int64_t pttl_ms);
 
 #endif

@@ -8,7 +8,7 @@
  * MONITOR is a burden, and Redis buffers the output that its listener does not read. So a listener that can't keep up
  * stops.
  */
-#include "proxy/eavesdrop.h"
+#include "proxy/monitor_feed.h"
 
 #include <errno.h>
 #include <ev.h>
@@ -23,7 +23,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/base/units.h"
 #include "proxy/net/readable.h"
-#include "proxy/overhear/overhear.h"
+#include "proxy/monitor_tap/monitor_tap.h"
 #include "proxy/worker/worker.h"
 
 enum {
@@ -55,11 +55,11 @@ struct question {
 
 /* A master to which this process listens. */
 struct ear {
-    struct eavesdrop *of;
+    struct monitor_feed *of;
     struct upstream_node *node;
     char address[128];
     struct upstream_pin *pin; /* NULL: MONITOR has ended */
-    struct overhear *overhear;
+    struct monitor_tap *overhear;
     struct lines lines;
     int64_t least_late_ms; /* the smallest delay of a line, by this machine's clock */
     bool begun, asks, lists, listing;
@@ -67,7 +67,7 @@ struct ear {
     char lost[256]; /* why MONITOR has ended */
 };
 
-struct eavesdrop {
+struct monitor_feed {
     struct ev_loop *loop;
     struct readable readable;
     struct chunk_pool pool;
@@ -182,11 +182,11 @@ static void on_interrupt(int number) {
 static bool capture_line(void *arg, const char *line, size_t len) {
     if ((len == 2 || len == 3) && memcmp(line, "OK", 2) == 0) /* the first line of redis-cli's output */
         return true;
-    overhear_line(arg, line, len);
+    tap_line(arg, line, len);
     return true;
 }
 
-int eavesdrop_file(const char *path, const struct lock_rules *rules, uint64_t seed) {
+int monitor_feed_file(const char *path, const struct lock_rules *rules, uint64_t seed) {
     bool standard = strcmp(path, "-") == 0;
     FILE *file = standard ? stdin : fopen(path, "re");
     int fd = file ? fileno(file) : -1;
@@ -205,16 +205,16 @@ int eavesdrop_file(const char *path, const struct lock_rules *rules, uint64_t se
         return 1;
     }
     struct advisor *a = advisor_new(seed);
-    struct overhear *o = overhear_new(a, seed, 0);
+    struct monitor_tap *o = tap_new(a, seed, 0);
     struct lines lines = {.too_long = 0};
     for (; n > 0 && !interrupted; n = read(fd, bytes, sizeof(bytes)))
         lines_cut(&lines, bytes, (size_t)n, capture_line, o);
     if (lines.part.len > 0 && !lines.skipping) /* the last line has no end of line */
         capture_line(o, lines.part.data, lines.part.len);
-    overhear_end(o);
-    report(a, rules, overhear_counts(o), lines.too_long);
+    tap_end(o);
+    report(a, rules, tap_counts(o), lines.too_long);
     text_clear(&lines.part);
-    overhear_free(o);
+    tap_free(o);
     advisor_free(a);
     if (!standard)
         fclose(file);
@@ -237,9 +237,9 @@ static void asked(struct question *q) {
         e->listing = false;
         e->lists = right;
         if (right)
-            overhear_clients(e->overhear, item.str, item.len);
+            tap_clients(e->overhear, item.str, item.len);
     } else if (q->what == ASKS_PTTL) {
-        overhear_answer(e->overhear, right && item.type == ':' ? item.num : PTTL_UNKNOWN);
+        tap_answer(e->overhear, right && item.type == ':' ? item.num : PTTL_UNKNOWN);
     } else {
         e->asks = right;
     }
@@ -271,7 +271,7 @@ static void ask(struct ear *e, int what, const char *words, size_t len) {
     q->request.ops = &question_ops;
     if (what == ASKS_CLIENTS) {
         e->listing = true;
-        overhear_ask_clients(e->overhear);
+        tap_ask_clients(e->overhear);
     }
     const char *error = upstream_submit_to(e->of->upstream, &q->request, e->node, &lane, words, len);
     if (error)
@@ -296,7 +296,7 @@ static void ask_key(struct ear *e, const char *key, size_t len) {
 
 /* ---- listening ---------------------------------------------------------------------------------- */
 
-static void finish(struct eavesdrop *x, const char *why) {
+static void finish(struct monitor_feed *x, const char *why) {
     if (why && !x->over)
         snprintf(x->why, sizeof(x->why), "%s", why);
     x->over = true;
@@ -319,7 +319,7 @@ static void ear_lost(struct ear *e, const char *why, size_t len) {
 
 /* Called when MONITOR has begun. */
 static void ear_begins(struct ear *e) {
-    struct eavesdrop *x = e->of;
+    struct monitor_feed *x = e->of;
     struct text words;
     e->begun = true;
     if (!x->begun_ms) {
@@ -330,7 +330,7 @@ static void ear_begins(struct ear *e) {
     }
     snprintf(e->word, sizeof(e->word), "lockkeeper-advise-%016llx",
              (unsigned long long)(x->seed ^ (uintptr_t)e ^ (uint64_t)x->begun_ms));
-    overhear_self(e->overhear, e->word);
+    tap_self(e->overhear, e->word);
     text_init(&words);
     text_printf(&words, "*2\r\n$4\r\nECHO\r\n$%zu\r\n%s\r\n", strlen(e->word), e->word);
     ask(e, ASKS_ECHO, words.data, words.len);
@@ -352,7 +352,7 @@ static bool ear_line(void *arg, const char *line, size_t len) {
         ear_begins(e);
         return true;
     }
-    if (overhear_line(e->overhear, line, len) && e->asks && overhear_asks(e->overhear, &key, &key_len))
+    if (tap_line(e->overhear, line, len) && e->asks && tap_asks(e->overhear, &key, &key_len))
         ask_key(e, key, key_len);
     if (++e->of->lines >= LINES_MAX) {
         finish(e->of, "it has shown 50000000 commands, which is enough");
@@ -366,7 +366,7 @@ static void on_message(void *arg, const char *data, size_t len, bool last) {
     lines_cut(&e->lines, data, len, ear_line, e);
     if (!e->pin)
         return;
-    const struct overheard *c = overhear_counts(e->overhear);
+    const struct overheard *c = tap_counts(e->overhear);
     int64_t late_ms = wall_ms() - c->last_ms;
     if (c->lines == 0)
         return;
@@ -380,7 +380,7 @@ static void on_lost(void *arg, const char *error) {
     ear_lost(arg, error, strlen(error));
 }
 
-static void listen_to(struct eavesdrop *x, struct upstream_node *node) {
+static void listen_to(struct monitor_feed *x, struct upstream_node *node) {
     static const struct upstream_lane lane = {.protocol = 2};
     const struct upstream_claim claim = {.client = NULL, .lasting = true};
     struct ear *e = memory_zalloc(sizeof(*e));
@@ -390,7 +390,7 @@ static void listen_to(struct eavesdrop *x, struct upstream_node *node) {
     e->node = node;
     e->least_late_ms = INT64_MAX;
     snprintf(e->address, sizeof(e->address), "%s", upstream_node_address(node));
-    e->overhear = overhear_new(x->advisor, x->seed, x->count);
+    e->overhear = tap_new(x->advisor, x->seed, x->count);
     x->ears[x->count++] = e;
     e->pin = upstream_pin_open(x->upstream, node, &lane, &claim, &events, &error);
     if (!e->pin) {
@@ -403,7 +403,7 @@ static void listen_to(struct eavesdrop *x, struct upstream_node *node) {
 }
 
 static void on_ready(void *arg, const char *error) {
-    struct eavesdrop *x = arg;
+    struct monitor_feed *x = arg;
     if (error) {
         finish(x, error);
         return;
@@ -416,7 +416,7 @@ static void on_ready(void *arg, const char *error) {
 /* ---- the loop ----------------------------------------------------------------------------------- */
 
 static void on_prepare(struct ev_loop *loop, struct ev_prepare *prepare, int events) {
-    struct eavesdrop *x = prepare->data;
+    struct monitor_feed *x = prepare->data;
     upstream_flush(x->upstream);
 }
 
@@ -429,7 +429,7 @@ static void on_start_late(struct ev_loop *loop, struct ev_timer *timer, int even
 }
 
 static void on_clients(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    struct eavesdrop *x = timer->data;
+    struct monitor_feed *x = timer->data;
     for (size_t i = 0; i < x->count; i++)
         if (x->ears[i]->pin && x->ears[i]->begun)
             ask_clients(x->ears[i]);
@@ -439,7 +439,7 @@ static void on_signal(struct ev_loop *loop, struct ev_signal *signal, int events
     finish(signal->data, "interrupted");
 }
 
-static void run(struct eavesdrop *x) {
+static void run(struct monitor_feed *x) {
     const struct upstream_events events = {.arg = x, .ready = on_ready};
     x->loop = ev_default_loop(EVFLAG_AUTO);
     readable_init(&x->readable, x->loop);
@@ -461,7 +461,7 @@ static void run(struct eavesdrop *x) {
         ev_run(x->loop, 0);
 }
 
-static void stop(struct eavesdrop *x) {
+static void stop(struct monitor_feed *x) {
     x->over = true;
     for (size_t i = 0; i < x->count; i++) {
         if (x->ears[i]->pin)
@@ -471,7 +471,7 @@ static void stop(struct eavesdrop *x) {
     upstream_flush(x->upstream);
     upstream_free(x->upstream);
     for (size_t i = 0; i < x->count; i++) {
-        overhear_free(x->ears[i]->overhear);
+        tap_free(x->ears[i]->overhear);
         text_clear(&x->ears[i]->lines.part);
         memory_free(x->ears[i]);
     }
@@ -486,8 +486,8 @@ static void stop(struct eavesdrop *x) {
     ev_loop_destroy(x->loop);
 }
 
-int eavesdrop(const struct upstream_config *config, const struct lock_rules *rules, int64_t for_ms, uint64_t seed) {
-    struct eavesdrop x = {.config = config, .seed = seed, .for_ms = for_ms, .advisor = advisor_new(seed)};
+int monitor_feed(const struct upstream_config *config, const struct lock_rules *rules, int64_t for_ms, uint64_t seed) {
+    struct monitor_feed x = {.config = config, .seed = seed, .for_ms = for_ms, .advisor = advisor_new(seed)};
     struct overheard counts = {.lines = 0};
     uint64_t too_long = 0;
     char text[32];
@@ -499,8 +499,8 @@ int eavesdrop(const struct upstream_config *config, const struct lock_rules *rul
     run(&x);
     for (size_t i = 0; i < x.count; i++) {
         struct ear *e = x.ears[i];
-        overhear_end(e->overhear);
-        sum(&counts, overhear_counts(e->overhear));
+        tap_end(e->overhear);
+        sum(&counts, tap_counts(e->overhear));
         too_long += e->lines.too_long;
         if (e->lost[0])
             fprintf(stderr, "lockkeeper: MONITOR %s: %s\n", e->begun ? "has ended" : "did not begin", e->lost);

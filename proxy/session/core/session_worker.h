@@ -34,7 +34,7 @@ enum { WORKER_BYTES_FULL = 128 * 1024 * 1024, PROBE_ERROR_MAX = 256 };
 
 /* What a node permits to clients without login, as far as is known. Until it is known, they count as
  * unauthenticated. */
-enum strangers { STRANGERS_UNKNOWN, STRANGERS_REFUSED, STRANGERS_SERVED };
+enum strangers { UNAUTHENTICATED_UNKNOWN, UNAUTHENTICATED_REFUSED, UNAUTHENTICATED_SERVED };
 
 enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
 
@@ -77,7 +77,7 @@ struct worker {
     struct worker_locks *locks;        /* for locks/ */
     struct wrong_logins *wrong_logins; /* for commands/wrong.c */
     struct lock_walk *walk;            /* the leases for the current PROXY LOCKS or TOP; else NULL */
-    struct worker_watches *watches;    /* for push/watch.c; NULL without watches */
+    struct worker_watches *watches;    /* for push/incident_watch.c; NULL without watches */
     struct discovery_rows *discovered; /* for cluster/discover.c */
     struct resp_request scanner;       /* for input that is complete in `scratch` */
     char *scratch;                     /* the buffer for reads */
@@ -104,8 +104,8 @@ struct worker {
     bool opened;                                         /* clients are accepted */
     void (*probed)(struct worker *w, const char *error); /* called with the result of worker_probe */
     enum strangers strangers;                            /* the node's last answer */
-    uint8_t strangers_look;                              /* enum rights: whether clients without login may use PROXY */
-    bool strangers_asked;                                /* the node is being asked for these rights */
+    uint8_t unauthenticated_look;                        /* enum rights: whether clients without login may use PROXY */
+    bool unauthenticated_asked;                          /* the node is being asked for these rights */
     bool probing;                                        /* worker_probe is in progress */
     bool word_doubted;                 /* since then the node has refused a client without login that it had served */
     bool cannot_reset;                 /* the node lacks RESET, or has renamed it */
@@ -151,7 +151,7 @@ void worker_add_slices(struct worker *w, struct worker_slices *work);
 /* Does one step of the current task. Returns whether there are more. */
 bool worker_run_slice(struct worker *w);
 /* The lane for the proxy's questions about clients without login. */
-struct upstream_lane worker_strangers_lane(const struct worker *w);
+struct upstream_lane worker_unauthenticated_lane(const struct worker *w);
 /* Asks the node again whether it serves clients without login; w->probed gets the result. */
 void worker_probe(struct worker *w);
 /* Does the same, unless the node was asked just now. */

@@ -1,6 +1,6 @@
 /*
- * Renewal without an end for clients that come back, and at the stop of the process: proxy/lock/heir.c and its part of
- * lease.c. The simulator has long interleavings.
+ * Renewal without an end for clients that come back, and at the stop of the process: proxy/lock/succession.c and its
+ * part of lease.c. The simulator has long interleavings.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -369,7 +369,7 @@ static void the_rule_may_keep_none(void **state) {
     assert_no_one_shot(f);
 }
 
-/* Its colleagues come and go; none of them is its heir. */
+/* Its colleagues come and go; none of them is its successor. */
 static void a_pools_one_shot_client_is_one(void **state) {
     struct fixture *f = *state;
     f->rule.owner = LOCK_OWNER_CLIENT;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 struct options {
     long steps, length;

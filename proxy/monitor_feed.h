@@ -2,8 +2,8 @@
  * lockkeeper --advise and --advise-from: PROXY ADVISE's report for a Redis without a proxy, or for a file with the
  * output of redis-cli MONITOR.
  */
-#ifndef LOCKKEEPER_EAVESDROP_H
-#define LOCKKEEPER_EAVESDROP_H
+#ifndef LOCKKEEPER_MONITOR_FEED_H
+#define LOCKKEEPER_MONITOR_FEED_H
 
 #include <stdint.h>
 
@@ -15,8 +15,8 @@
  * begin anywhere, or the file can't be read. */
 
 /* Listens to all masters for `for_ms`. */
-int eavesdrop(const struct upstream_config *upstream, const struct lock_rules *rules, int64_t for_ms, uint64_t seed);
+int monitor_feed(const struct upstream_config *upstream, const struct lock_rules *rules, int64_t for_ms, uint64_t seed);
 /* Reads a file; "-" is standard input. */
-int eavesdrop_file(const char *path, const struct lock_rules *rules, uint64_t seed);
+int monitor_feed_file(const char *path, const struct lock_rules *rules, uint64_t seed);
 
 #endif

@@ -12,7 +12,7 @@
 #include "parser/command.h"
 #include "proxy/base/memory.h"
 #include "proxy/net/digest.h"
-#include "proxy/overhear/private.h"
+#include "proxy/monitor_tap/private.h"
 #include "proxy/session/locks/locks.h"
 
 enum {
@@ -50,7 +50,7 @@ struct ask {
     int64_t pttl_ms, at_ms;
 };
 
-struct overhear {
+struct monitor_tap {
     struct advisor *advisor;
     struct hash_seed seed;
     struct model *model;
@@ -79,8 +79,8 @@ struct overhear {
     size_t first, lined, answered, last_ask; /* sequence numbers */
 };
 
-struct overhear *overhear_new(struct advisor *a, uint64_t seed, uint64_t number) {
-    struct overhear *o = memory_zalloc(sizeof(*o));
+struct monitor_tap *tap_new(struct advisor *a, uint64_t seed, uint64_t number) {
+    struct monitor_tap *o = memory_zalloc(sizeof(*o));
     o->advisor = a;
     o->seed = hash_seed_make(seed, 5);
     o->model = model_new();
@@ -89,7 +89,7 @@ struct overhear *overhear_new(struct advisor *a, uint64_t seed, uint64_t number)
     return o;
 }
 
-void overhear_free(struct overhear *o) {
+void tap_free(struct monitor_tap *o) {
     if (!o)
         return;
     model_free(o->model);
@@ -99,7 +99,7 @@ void overhear_free(struct overhear *o) {
     memory_free(o);
 }
 
-const struct overheard *overhear_counts(const struct overhear *o) {
+const struct overheard *tap_counts(const struct monitor_tap *o) {
     return &o->counts;
 }
 
@@ -115,7 +115,7 @@ static void __attribute__((format(printf, 3, 4))) put(char *out, size_t size, co
 
 /* Writes a client's identity as the proxy does, but without the user `default`: the user of a new connection is not
  * known. */
-static void identify(struct overhear *o, struct talker *t) {
+static void identify(struct monitor_tap *o, struct talker *t) {
     t->identity[0] = '\0';
     put(t->identity, sizeof(t->identity), "%s", t->address);
     if (t->user[0] && strcmp(t->user, "default") != 0)
@@ -141,11 +141,11 @@ static void host_copy(char out[HOST_SIZE], const char *address, size_t len) {
     copy(out, HOST_SIZE, address + bracketed, end == 4 ? 4 : end > 0 ? end - 1 - (bracketed ? 2 : 0) : len);
 }
 
-static uint64_t hash_of(const struct overhear *o, const char *address, size_t len) {
+static uint64_t hash_of(const struct monitor_tap *o, const char *address, size_t len) {
     return hash_bytes(&o->seed, address, len) | 1;
 }
 
-static struct talker *talker_find(struct overhear *o, const char *address, size_t len) {
+static struct talker *talker_find(struct monitor_tap *o, const char *address, size_t len) {
     uint64_t hash = hash_of(o, address, len);
     struct talker *set = o->talkers[(hash >> 1) % SESSIONS];
     for (size_t i = 0; i < WAYS; i++)
@@ -154,7 +154,7 @@ static struct talker *talker_find(struct overhear *o, const char *address, size_
     return NULL;
 }
 
-static struct talker *talker_get(struct overhear *o, const char *address, size_t len) {
+static struct talker *talker_get(struct monitor_tap *o, const char *address, size_t len) {
     uint64_t hash = hash_of(o, address, len);
     struct talker *set = o->talkers[(hash >> 1) % SESSIONS], *t = talker_find(o, address, len);
     if (t && !t->gone)
@@ -171,13 +171,13 @@ static struct talker *talker_get(struct overhear *o, const char *address, size_t
     return t;
 }
 
-static void talker_left(struct overhear *o, struct talker *t) {
+static void talker_left(struct monitor_tap *o, struct talker *t) {
     if (!t->gone)
         advisor_left(o->advisor, t->id, false); /* MONITOR does not show one-shot clients */
     t->gone = true;
 }
 
-void overhear_ask_clients(struct overhear *o) {
+void tap_ask_clients(struct monitor_tap *o) {
     o->lists++;
 }
 
@@ -196,7 +196,7 @@ static void field_copy(char *out, size_t size, const char *line, size_t len, con
     }
 }
 
-void overhear_clients(struct overhear *o, const char *text, size_t len) {
+void tap_clients(struct monitor_tap *o, const char *text, size_t len) {
     const char *end = text + len;
     while (text < end) {
         const char *stop = memchr(text, '\n', (size_t)(end - text));
@@ -222,7 +222,7 @@ void overhear_clients(struct overhear *o, const char *text, size_t len) {
 
 /* ---- events ---- */
 
-static void note(struct overhear *o, struct talker *t, struct advise_sight *sight) {
+static void note(struct monitor_tap *o, struct talker *t, struct advise_sight *sight) {
     sight->session_id = t->id;
     sight->library = t->library[0] ? t->library : NULL;
     sight->client = t->identity;
@@ -233,7 +233,7 @@ static void note(struct overhear *o, struct talker *t, struct advise_sight *sigh
         advisor_note(o->advisor, sight, o->counts.last_ms);
 }
 
-static uint64_t key_hash(const struct overhear *o, uint32_t db, const char *key, size_t len) {
+static uint64_t key_hash(const struct monitor_tap *o, uint32_t db, const char *key, size_t len) {
     return (hash_bytes(&o->seed, key, len) + db) | 1;
 }
 
@@ -244,7 +244,7 @@ static bool attempts(const struct command *c, const struct lock_sight *sight) {
 }
 
 /* Whether the command's result is of interest, by the same rule as in the proxy outside of all rules. */
-static bool wanted(struct overhear *o, const struct command *c, const struct lock_sight *sight, bool watched) {
+static bool wanted(struct monitor_tap *o, const struct command *c, const struct lock_sight *sight, bool watched) {
     const char *key = sight->key.name;
     size_t len = sight->key.len;
     bool known = advisor_knows(o->advisor, key, len);
@@ -260,7 +260,7 @@ static bool wanted(struct overhear *o, const struct command *c, const struct loc
     return known || (watched && sight->verb == LOCK_REPLACE);
 }
 
-static void ask_for(struct overhear *o, uint32_t db, const struct lock_sight *sight, uint64_t hash) {
+static void ask_for(struct monitor_tap *o, uint32_t db, const struct lock_sight *sight, uint64_t hash) {
     if (!o->word[0] || db != 0 || sight->key.len == 0 || sight->key.len > KEY_MAX || o->last_ask - o->first >= ASKS ||
         o->last_ask >= ASKS_MAX)
         return;
@@ -269,13 +269,13 @@ static void ask_for(struct overhear *o, uint32_t db, const struct lock_sight *si
     o->asked_hash = hash;
 }
 
-static bool in_script(const struct overhear *o, const struct lock_sight *sight, uint32_t db) {
+static bool in_script(const struct monitor_tap *o, const struct lock_sight *sight, uint32_t db) {
     return o->script.kind != ADVISE_SCRIPT_OTHER && db == o->script_db && sight->key.len == o->script_key_len &&
            memcmp(sight->key.name, o->script_key, sight->key.len) == 0;
 }
 
 /* Notes what a command of a script does to its lock: the whole script is reported as one event. */
-static void script_does(struct overhear *o, const struct lock_sight *sight) {
+static void script_does(struct monitor_tap *o, const struct lock_sight *sight) {
     if (sight->effect == EFFECT_LOST)
         return;
     if (sight->verb == LOCK_RELEASE && sight->effect == EFFECT_DONE)
@@ -285,7 +285,7 @@ static void script_does(struct overhear *o, const struct lock_sight *sight) {
 }
 
 /* Reports a command on one key. `sure`: its result is known. */
-static void tell(struct overhear *o, struct talker *t, const struct command *c, struct lock_sight *sight, bool sure,
+static void tell(struct monitor_tap *o, struct talker *t, const struct command *c, struct lock_sight *sight, bool sure,
                  bool scripted) {
     bool interesting = wanted(o, c, sight, t->watches);
     if (!interesting)
@@ -312,7 +312,7 @@ static void tell(struct overhear *o, struct talker *t, const struct command *c, 
 }
 
 /* HSETNX and HDEL concern one field: the key is followed while the field stays the same. */
-static void field_follow(struct overhear *o, struct model_key *k, const struct command *c) {
+static void field_follow(struct monitor_tap *o, struct model_key *k, const struct command *c) {
     size_t len;
     if (c->id != COMMAND_HSETNX && c->id != COMMAND_HDEL)
         return;
@@ -325,13 +325,13 @@ static void field_follow(struct overhear *o, struct model_key *k, const struct c
 
 /* Whether the command changes a list in a way that the model does not follow: in the middle, pushing at the head,
  * popping at the tail, or several nodes at once. */
-static bool queue_lost(const struct overhear *o, const struct command *c) {
+static bool queue_lost(const struct monitor_tap *o, const struct command *c) {
     return c->id == COMMAND_LPUSH || c->id == COMMAND_LPUSHX || c->id == COMMAND_LINSERT || c->id == COMMAND_RPOP ||
            (c->id == COMMAND_RPUSH && o->request.argc > 3) || (c->id == COMMAND_LPOP && o->request.argc > 2);
 }
 
 /* Handles a command on one key. `lost`: another of MSETNX's keys exists. */
-static void on_key(struct overhear *o, struct talker *t, const struct overheard_line *line, const struct command *c,
+static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor_line *line, const struct command *c,
                    uint32_t index, bool scripted, bool lost) {
     struct lock_sight sight;
     int64_t now_ms = line->time_ms;
@@ -368,7 +368,7 @@ static void on_key(struct overhear *o, struct talker *t, const struct overheard_
 }
 
 /* Whether one of MSETNX's keys exists, so that it does nothing. */
-static bool msetnx_lost(struct overhear *o, const struct overheard_line *line, const struct command *c) {
+static bool msetnx_lost(struct monitor_tap *o, const struct monitor_line *line, const struct command *c) {
     for (size_t i = 1; c->id == COMMAND_MSETNX && i < o->request.argc; i += 2) {
         size_t len;
         const char *key = request_arg(&o->request, o->bytes.data, i, &len);
@@ -382,7 +382,7 @@ static bool msetnx_lost(struct overhear *o, const struct overheard_line *line, c
 /* ---- scripts ---- */
 
 /* Reports what the last script has done. */
-static void script_end(struct overhear *o) {
+static void script_end(struct monitor_tap *o) {
     struct advise_sight to = {.key = {.db = o->script_db, .name = o->script_key, .len = o->script_key_len},
                               .scripted = true,
                               .kind = ADVISE_STRING,
@@ -410,13 +410,13 @@ static void script_end(struct overhear *o) {
     note(o, t, &to);
 }
 
-static bool number_of(const struct overhear *o, size_t at, int64_t *n) {
+static bool number_of(const struct monitor_tap *o, size_t at, int64_t *n) {
     size_t len;
     const char *text = at < o->request.argc ? request_arg(&o->request, o->bytes.data, at, &len) : NULL;
     return text && resp_integer(text, len, n);
 }
 
-static struct advise_text script_read(struct overhear *o, const char *source, size_t len) {
+static struct advise_text script_read(struct monitor_tap *o, const char *source, size_t len) {
     struct advise_text text = {.kind = ADVISE_SCRIPT_OTHER};
     if (len <= SOURCE_MAX)
         text = advise_script_read(source, len);
@@ -433,7 +433,7 @@ static uint64_t sha1_head(const char *text, size_t len) {
 }
 
 /* A script is called: the next lines show its commands. */
-static void script_called(struct overhear *o, const struct overheard_line *line, const struct command *c) {
+static void script_called(struct monitor_tap *o, const struct monitor_line *line, const struct command *c) {
     const struct resp_request *r = &o->request;
     size_t len, key_len;
     int64_t keys, n;
@@ -471,7 +471,7 @@ static void script_called(struct overhear *o, const struct overheard_line *line,
 /* ---- lines ---- */
 
 /* A connection's CLIENT commands about itself. */
-static void on_client(struct overhear *o, struct talker *t) {
+static void on_client(struct monitor_tap *o, struct talker *t) {
     const struct resp_request *r = &o->request;
     const char *bytes = o->bytes.data;
     size_t len;
@@ -486,7 +486,8 @@ static void on_client(struct overhear *o, struct talker *t) {
 }
 
 /* Handles commands without keys. True: the command was one. */
-static bool on_other(struct overhear *o, struct talker *t, const struct overheard_line *line, const struct command *c) {
+static bool on_other(struct monitor_tap *o, struct talker *t, const struct monitor_line *line,
+                     const struct command *c) {
     size_t len;
     switch ((int)c->id) {
     case COMMAND_CLIENT:
@@ -523,13 +524,13 @@ static bool on_other(struct overhear *o, struct talker *t, const struct overhear
 }
 
 /* Drops the questions that have both their line and their reply. */
-static void asks_settle(struct overhear *o) {
+static void asks_settle(struct monitor_tap *o) {
     while (o->first < o->lined && o->first < o->answered)
         o->first++;
 }
 
 /* Handles the line of a PTTL that was sent: the reply applies at this point. */
-static void asked_line(struct overhear *o, const struct overheard_line *line) {
+static void asked_line(struct monitor_tap *o, const struct monitor_line *line) {
     if (o->lined == o->last_ask)
         return;
     struct ask *a = &o->asks[o->lined++ % ASKS];
@@ -543,7 +544,7 @@ static void asked_line(struct overhear *o, const struct overheard_line *line) {
     asks_settle(o);
 }
 
-void overhear_answer(struct overhear *o, int64_t pttl_ms) {
+void tap_answer(struct monitor_tap *o, int64_t pttl_ms) {
     if (o->answered == o->last_ask)
         return;
     struct ask *a = &o->asks[o->answered++ % ASKS];
@@ -555,11 +556,11 @@ void overhear_answer(struct overhear *o, int64_t pttl_ms) {
     asks_settle(o);
 }
 
-void overhear_self(struct overhear *o, const char *word) {
+void tap_self(struct monitor_tap *o, const char *word) {
     copy(o->word, sizeof(o->word), word, strlen(word));
 }
 
-bool overhear_asks(struct overhear *o, const char **key, size_t *len) {
+bool tap_asks(struct monitor_tap *o, const char **key, size_t *len) {
     if (o->asked_len == 0 || o->self_len == 0)
         return false;
     *key = o->asked_key;
@@ -570,7 +571,7 @@ bool overhear_asks(struct overhear *o, const char **key, size_t *len) {
 }
 
 /* Whether the line belongs to the connection that asks. */
-static bool is_self(struct overhear *o, const struct overheard_line *line, const struct command *c) {
+static bool is_self(struct monitor_tap *o, const struct monitor_line *line, const struct command *c) {
     size_t len;
     if (!o->word[0])
         return false;
@@ -584,7 +585,7 @@ static bool is_self(struct overhear *o, const struct overheard_line *line, const
     return o->self_len > 0 && line->from_len == o->self_len && memcmp(line->from, o->self, o->self_len) == 0;
 }
 
-static void on_command(struct overhear *o, const struct overheard_line *line, const struct command *c) {
+static void on_command(struct monitor_tap *o, const struct monitor_line *line, const struct command *c) {
     bool scripted = line->from_len == 3 && memcmp(line->from, "lua", 3) == 0;
     uint32_t keys[KEYS_MAX];
     if (!scripted) {
@@ -607,10 +608,10 @@ static void on_command(struct overhear *o, const struct overheard_line *line, co
         on_key(o, t, line, c, keys[i], scripted, lost);
 }
 
-bool overhear_line(struct overhear *o, const char *text, size_t len) {
-    struct overheard_line line;
+bool tap_line(struct monitor_tap *o, const char *text, size_t len) {
+    struct monitor_line line;
     o->asked_len = 0;
-    if (!overheard_line_read(&line, text, len) || !overheard_words_read(&line, &o->bytes, &o->request)) {
+    if (!monitor_line_read(&line, text, len) || !monitor_args_read(&line, &o->bytes, &o->request)) {
         script_end(o);
         o->last = NULL; /* the lines of an unknown script may follow */
         o->counts.garbage++;
@@ -633,6 +634,6 @@ bool overhear_line(struct overhear *o, const char *text, size_t len) {
     return true;
 }
 
-void overhear_end(struct overhear *o) {
+void tap_end(struct monitor_tap *o) {
     script_end(o);
 }

@@ -120,7 +120,7 @@ static void locks_tick(struct worker *w) {
 const struct session_room locks_room = {
     .worker_opens = locks_open,
     .worker_closes = locks_close,
-    .worker_asks = heirs_tick,
+    .worker_asks = successors_tick,
     .worker_begins = learnt_begin,
     .worker_ticks = locks_tick,
     .worker_rules = lock_waits_rules,

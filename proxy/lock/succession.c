@@ -2,22 +2,22 @@
  * Successors: a client whose connection was cut comes back over another connection, with the same identity. The proxy
  * renews for the new connection what the old one held. Knows no commands.
  *
- *      session closes ──> its estate: the leases that the proxy renewed ──> waits, for as long as they last
+ *      session closes ──> its orphan: the leases that the proxy renewed ──> waits, for as long as they last
  *                                                                             │
- *      session comes to the identity, after that or up to a second before ────┴──> its heir: they are renewed
+ *      session comes to the identity, after that or up to a second before ────┴──> its successor: they are renewed
  *
- * An estate is what a closed session has left. Its heir is the session that goes on with it: the successor of the
+ * An orphan is what a closed session has left. Its successor is the session that goes on with it: the successor of the
  * closed session.
  *
  * A crashed worker's lock has to be free within its lease. But a worker that was started in its place looks the same as
  * a worker that has come back. Therefore:
  *
- * - An estate has one heir, the first session that came, and a session is the heir of one estate.
- * - A session that was connected long before is no heir.
- * - A session that is refused any lock is no heir, and the estate goes to the session that came next. Workers that were
- *   started anew are refused: each of them would keep the lock that the next worker asks for.
- * - An heir that leaves before a lease was renewed for it may have been any worker. After a few heirs of this kind, the
- *   estate gets no heir any more.
+ * - An orphan has one successor, the first session that came, and a session is the successor of one orphan.
+ * - A session that was connected long before is no successor.
+ * - A session that is refused any lock is no successor, and the orphan goes to the session that came next. Workers that
+ * were started anew are refused: each of them would keep the lock that the next worker asks for.
+ * - A successor that leaves before a lease was renewed for it may have been any worker. After a few successors of this
+ * kind, the orphan gets no successor any more.
  *
  * If a client's connections count as pooled, no connection is one worker's. The leases of all of them are left when the
  * last connection closes, and the next session of the client is there for all of them. A refusal says little there,
@@ -28,8 +28,8 @@
  * over, under a token of its own, for the first session that came there. From then on it treats the lease as if a
  * session of its own had left it.
  *
- * Two kinds of locks have no heirs. Under `owner connection` another session's commands would not count for the lease.
- * The nodes of a list lock live and end with their owner's connection.
+ * Two kinds of locks have no successors. Under `owner connection` another session's commands would not count for the
+ * lease. The nodes of a list lock live and end with their owner's connection.
  */
 #include "proxy/lock/state.h"
 
@@ -39,79 +39,79 @@
 
 enum {
     EARLY_MS = 1000, /* the new connection may come before the proxy notices the old one's end */
-    BRIEF_MAX = 3,   /* an estate gets no heir after more heirs that left before a renewal */
+    BRIEF_MAX = 3,   /* an orphan gets no successor after more successors that left before a renewal */
     LOOK_MIN_MS = 50,
-    LOOK_MAX_MS = 1000, /* a lease that waits for an heir looks for one at these intervals */
+    LOOK_MAX_MS = 1000, /* a lease that waits for a successor looks for one at these intervals */
     ASKED_LEASES = 10
 };
 
 /* What a closed session has left. All fields but the atomics are under the clients' mutex. */
-struct estate {
-    struct list_node of_client; /* of its client's estates that wait for an heir */
+struct orphan {
+    struct list_node of_client; /* of its client's orphans that wait for a successor */
     struct lock_client *client;
-    struct lock_session *heir; /* NULL: it waits for an heir, or gets none any more */
-    size_t refs;               /* the peers of the closed sessions that left it, and a session that closes */
-    uint64_t tried;            /* `came` of its last heir */
+    struct lock_session *successor; /* NULL: it waits for a successor, or gets none any more */
+    size_t refs;                    /* the peers of the closed sessions that left it, and a session that closes */
+    uint64_t tried;                 /* `came` of its last successor */
     int64_t left_ms;
-    uint64_t group;  /* of an estate that was left at another proxy; otherwise 0 */
+    uint64_t group;  /* of an orphan that was left at another proxy; otherwise 0 */
     unsigned leases; /* live leases, of sessions that do not count as pooled */
     unsigned brief;
-    atomic_bool attended; /* it has an heir */
-    atomic_bool kept;     /* a lease was renewed for the heir */
+    atomic_bool attended; /* it has a successor */
+    atomic_bool kept;     /* a lease was renewed for the successor */
 };
 
-/* ---- heirs, with the clients' mutex held --------------------------------------------------------- */
+/* ---- successors, with the clients' mutex held --------------------------------------------------------- */
 
-static void attend(struct estate *st, struct lock_session *s) {
+static void attend(struct orphan *st, struct lock_session *s) {
     list_remove(&st->of_client);
-    st->heir = s;
+    st->successor = s;
     st->tried = s->came;
     atomic_store(&st->kept, false);
     atomic_store(&st->attended, true);
-    s->estate = st;
+    s->orphan = st;
     atomic_store(&s->attends, true);
 }
 
-static void unattend(struct estate *st) {
-    if (!st->heir)
+static void unattend(struct orphan *st) {
+    if (!st->successor)
         return;
-    st->heir->estate = NULL;
-    atomic_store(&st->heir->attends, false);
-    st->heir = NULL;
+    st->successor->orphan = NULL;
+    atomic_store(&st->successor->attends, false);
+    st->successor = NULL;
     atomic_store(&st->attended, false);
 }
 
-/* The first estate that waits for an heir and has a live lease. */
-static struct estate *first_waiting(const struct lock_client *client) {
-    LIST_FOREACH(it, &client->estates) {
-        struct estate *st = LIST_ENTRY(it, struct estate, of_client);
+/* The first orphan that waits for a successor and has a live lease. */
+static struct orphan *first_waiting(const struct lock_client *client) {
+    LIST_FOREACH(it, &client->orphans) {
+        struct orphan *st = LIST_ENTRY(it, struct orphan, of_client);
         if (st->leases > 0)
             return st;
     }
     return NULL;
 }
 
-/* Gives an estate to the first session that came in time and after the estate's last heir. If there is none, the
- * estate waits. */
-static void offer(struct estate *st) {
+/* Gives an orphan to the first session that came in time and after the orphan's last successor. If there is none, the
+ * orphan waits. */
+static void offer(struct orphan *st) {
     struct lock_session *first = NULL;
     struct list_node *all = &st->client->sessions;
     for (struct list_node *n = all->prev; n != all && st->leases > 0; n = n->prev) {
         struct lock_session *s = LIST_ENTRY(n, struct lock_session, of_client);
         if (s->came_ms < st->left_ms - EARLY_MS || s->came <= st->tried)
             break;
-        if (!s->estate)
+        if (!s->orphan)
             first = s;
     }
     list_remove(&st->of_client);
     if (first)
         attend(st, first);
     else
-        list_append(&st->client->estates, &st->of_client);
+        list_append(&st->client->orphans, &st->of_client);
 }
 
-static struct estate *estate_new(struct lock_client *client, int64_t now_ms) {
-    struct estate *st = memory_zalloc(sizeof(*st));
+static struct orphan *orphan_new(struct lock_client *client, int64_t now_ms) {
+    struct orphan *st = memory_zalloc(sizeof(*st));
     list_init(&st->of_client);
     st->client = client;
     st->left_ms = now_ms;
@@ -121,14 +121,14 @@ static struct estate *estate_new(struct lock_client *client, int64_t now_ms) {
 
 /* ---- sessions come and go ------------------------------------------------------------------------ */
 
-void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
+void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
     struct lock_client *client = s->client;
     pthread_mutex_lock(&e->clients.mutex);
     list_append(&client->sessions, &s->of_client);
     s->came = ++client->comings;
     s->came_ms = now_ms;
     s->came_login = s->login;
-    struct estate *waiting = first_waiting(client);
+    struct orphan *waiting = first_waiting(client);
     if (waiting)
         attend(waiting, s);
     if (!atomic_load(&client->back) && client->brief <= BRIEF_MAX) {
@@ -139,11 +139,11 @@ void heir_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
-void heir_refused(struct lock_engine *e, const struct peer *p) {
+void successor_refused(struct lock_engine *e, const struct peer *p) {
     if (p->closed || !p->session || !atomic_load(&p->session->attends))
         return;
     pthread_mutex_lock(&e->clients.mutex);
-    struct estate *st = p->session->estate;
+    struct orphan *st = p->session->orphan;
     if (st) {
         unattend(st);
         offer(st);
@@ -151,15 +151,15 @@ void heir_refused(struct lock_engine *e, const struct peer *p) {
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
-void heir_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms) {
+void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms) {
     struct lock_client *client = s->client;
     pthread_mutex_lock(&e->clients.mutex);
     list_remove(&s->of_client);
-    struct estate *st = s->estate;
+    struct orphan *st = s->orphan;
     if (atomic_load(&e->leaving)) { /* a session that this process disconnects counts as connected */
         if (st)
-            st->heir = NULL;
-        s->estate = NULL;
+            st->successor = NULL;
+        s->orphan = NULL;
         pthread_mutex_unlock(&e->clients.mutex);
         return;
     }
@@ -181,19 +181,19 @@ void heir_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
-void heir_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms) {
+void successor_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms) {
     if (list_empty(&p->claims))
         return;
     pthread_mutex_lock(&e->clients.mutex);
     if (!s->left)
-        s->left = estate_new(p->client, now_ms);
-    p->estate = s->left;
-    p->estate->refs++;
+        s->left = orphan_new(p->client, now_ms);
+    p->orphan = s->left;
+    p->orphan->refs++;
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
-static void let_go(struct lock_engine *e, struct estate **at) {
-    struct estate *st = *at;
+static void let_go(struct lock_engine *e, struct orphan **at) {
+    struct orphan *st = *at;
     if (!st)
         return;
     *at = NULL;
@@ -206,49 +206,49 @@ static void let_go(struct lock_engine *e, struct estate **at) {
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
-void heir_gone(struct lock_engine *e, struct lock_session *s) {
+void successor_gone(struct lock_engine *e, struct lock_session *s) {
     let_go(e, &s->left);
 }
 
-void heir_peer_freed(struct lock_engine *e, struct peer *p) {
-    let_go(e, &p->estate);
+void successor_peer_freed(struct lock_engine *e, struct peer *p) {
+    let_go(e, &p->orphan);
 }
 
-void heir_peer_cleared(struct peer *p) {
-    if (p->estate && --p->estate->refs == 0)
-        memory_free(p->estate);
-    p->estate = NULL;
+void successor_peer_cleared(struct peer *p) {
+    if (p->orphan && --p->orphan->refs == 0)
+        memory_free(p->orphan);
+    p->orphan = NULL;
 }
 
 /* ---- leases -------------------------------------------------------------------------------------- */
 
-/* Counts a live lease of its peer's estate. With its first live lease, the estate looks for an heir. */
+/* Counts a live lease of its peer's orphan. With its first live lease, the orphan looks for a successor. */
 static void count_lease(struct claim *c) {
-    struct estate *st = c->peer->estate;
+    struct orphan *st = c->peer->orphan;
     if (c->inherited)
         return;
     c->inherited = true;
-    if (++st->leases == 1 && !st->heir && st->brief <= BRIEF_MAX)
+    if (++st->leases == 1 && !st->successor && st->brief <= BRIEF_MAX)
         offer(st);
 }
 
-void heir_counts(struct shard *sh, struct claim *c) {
-    if (!c->heritable || c->common || !c->peer->estate)
+void successor_counts(struct shard *sh, struct claim *c) {
+    if (!c->heritable || c->common || !c->peer->orphan)
         return;
     pthread_mutex_lock(&sh->engine->clients.mutex);
     count_lease(c);
     pthread_mutex_unlock(&sh->engine->clients.mutex);
 }
 
-void heir_over(struct shard *sh, struct claim *c) {
+void successor_over(struct shard *sh, struct claim *c) {
     if (!c->inherited)
         return;
-    struct estate *st = c->peer->estate, *next;
+    struct orphan *st = c->peer->orphan, *next;
     c->inherited = false;
     pthread_mutex_lock(&sh->engine->clients.mutex);
-    if (--st->leases == 0 && st->heir) {
+    if (--st->leases == 0 && st->successor) {
         unattend(st);
-        list_append(&st->client->estates, &st->of_client);
+        list_append(&st->client->orphans, &st->of_client);
         next = first_waiting(st->client);
         if (next)
             offer(next);
@@ -256,7 +256,7 @@ void heir_over(struct shard *sh, struct claim *c) {
     pthread_mutex_unlock(&sh->engine->clients.mutex);
 }
 
-bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms) {
+bool successor_left(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct lock_engine *e = sh->engine;
     struct peer *p = c->peer;
     if (!c->renewing || !claim_is_live(c, now_ms) || c->rule->owner == LOCK_OWNER_CONNECTION || c->queue)
@@ -267,43 +267,43 @@ bool heir_left(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (c->common) {
         p->client->brief = 0;
     } else {
-        if (!p->estate) /* the session closed before the answer came */
-            p->estate = estate_new(p->client, now_ms);
+        if (!p->orphan) /* the session closed before the answer came */
+            p->orphan = orphan_new(p->client, now_ms);
         count_lease(c);
     }
     pthread_mutex_unlock(&e->clients.mutex);
-    if (!heir_attends(c))
-        heir_tell(sh, c, c->end_ms, now_ms);
+    if (!successor_attends(c))
+        successor_tell(sh, c, c->end_ms, now_ms);
     return true;
 }
 
-void heir_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms) {
+void successor_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms) {
     struct lock_engine *e = sh->engine;
     if (!c->peer->closed || p->closed || !p->session || c->queue)
         return;
     if (!c->heritable && c->leased &&
         c->rule->renew != LOCK_RENEW_NEVER) { /* the lease has become the proxy's own since the session left */
         c->renewing = true;
-        c->renewing = heir_left(sh, c, now_ms);
+        c->renewing = successor_left(sh, c, now_ms);
     }
     if (!c->heritable || c->common || !c->inherited)
         return;
     pthread_mutex_lock(&e->clients.mutex);
-    struct estate *st = c->peer->estate;
-    if (!p->session->estate && st->heir != p->session) {
+    struct orphan *st = c->peer->orphan;
+    if (!p->session->orphan && st->successor != p->session) {
         unattend(st);
         attend(st, p->session);
     }
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
-bool heir_attends(const struct claim *c) {
+bool successor_attends(const struct claim *c) {
     if (!c->heritable)
         return false;
-    return c->common ? atomic_load(&c->peer->client->back) : atomic_load(&c->peer->estate->attended);
+    return c->common ? atomic_load(&c->peer->client->back) : atomic_load(&c->peer->orphan->attended);
 }
 
-int64_t heir_look_ms(const struct claim *c) {
+int64_t successor_look_ms(const struct claim *c) {
     int64_t wait = c->period_ms / 20;
     return wait < LOOK_MIN_MS ? LOOK_MIN_MS : wait > LOOK_MAX_MS ? LOOK_MAX_MS : wait;
 }
@@ -333,29 +333,29 @@ static bool keeps_common(struct lock_engine *e, struct claim *c, int64_t now_ms)
     return true;
 }
 
-/* Returns the id of the estate's heir; 0: it has none. If the heir is `refused`, a session that this lease has
- * refused, it does not hold the lock, and the next heir takes its place. */
-static uint64_t heir_of(struct lock_engine *e, struct estate *st, uint64_t refused) {
+/* Returns the id of the orphan's successor; 0: it has none. If the successor is `refused`, a session that this lease
+ * has refused, it does not hold the lock, and the next successor takes its place. */
+static uint64_t successor_of(struct lock_engine *e, struct orphan *st, uint64_t refused) {
     pthread_mutex_lock(&e->clients.mutex);
-    if (st->heir && st->heir->id == refused) {
+    if (st->successor && st->successor->id == refused) {
         unattend(st);
         offer(st);
     }
-    uint64_t id = st->heir ? st->heir->id : 0;
+    uint64_t id = st->successor ? st->successor->id : 0;
     pthread_mutex_unlock(&e->clients.mutex);
     return id;
 }
 
-bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
+bool successor_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (c->common)
         return keeps_common(sh->engine, c, now_ms);
-    struct estate *st = c->peer->estate;
-    uint64_t id = heir_of(sh->engine, st, 0);
+    struct orphan *st = c->peer->orphan;
+    uint64_t id = successor_of(sh->engine, st, 0);
     while (id) {
         const struct peer *p = peer_find(sh, id);
         if (!p || !lost_to(contender_find(c->entry, p), c))
             break;
-        id = heir_of(sh->engine, st, id);
+        id = successor_of(sh->engine, st, id);
     }
     if (id)
         atomic_store(&st->kept, true);
@@ -367,7 +367,7 @@ bool heir_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
 /* The bit in the ids of peers that stand for a session at another proxy. Sessions' ids are counted, and are lower. */
 #define ELSEWHERE ((uint64_t)1 << 63)
 
-void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms) {
+void successor_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms) {
     struct lock_engine *e = sh->engine;
     const struct lock_client *client = c->peer->client;
     if (!e->sink.left || c->queue || c->rule->owner == LOCK_OWNER_CONNECTION)
@@ -381,8 +381,8 @@ void heir_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_
         .until_ms = until_ms,
     };
     pthread_mutex_lock(&e->clients.mutex);
-    if (c->peer->leaving && c->peer->estate) /* its many leases are handled for seconds */
-        left.left_ms = c->peer->estate->left_ms;
+    if (c->peer->leaving && c->peer->orphan) /* its many leases are handled for seconds */
+        left.left_ms = c->peer->orphan->left_ms;
     pthread_mutex_unlock(&e->clients.mutex);
     token_write(e, c->token, left.token);
     snprintf(left.group, sizeof(left.group), "%.*s:%llu", PROCESS_ID_LEN, e->process, (unsigned long long)c->peer->id);
@@ -393,8 +393,8 @@ static uint64_t group_number(const struct lock_left *left) {
     return hash_bytes(&(struct hash_seed){0, 0}, left->group, strlen(left->group)) | ELSEWHERE;
 }
 
-/* Returns the first session that has come since the lease was left, and may be its owner. `any`: it may be the heir
- * of another estate. NULL: there is none. The clients' mutex is held. */
+/* Returns the first session that has come since the lease was left, and may be its owner. `any`: it may be the
+ * successor of another orphan. NULL: there is none. The clients' mutex is held. */
 static struct lock_session *come_back(const struct lock_client *client, const struct lock_left *left, uint64_t group,
                                       bool any) {
     struct lock_session *first = NULL;
@@ -402,9 +402,9 @@ static struct lock_session *come_back(const struct lock_client *client, const st
         struct lock_session *s = LIST_ENTRY(n, struct lock_session, of_client);
         if (s->came_ms < left->left_ms - EARLY_MS)
             break;
-        if (s->estate && s->estate->group == group)
+        if (s->orphan && s->orphan->group == group)
             return s;
-        if (any || !s->estate)
+        if (any || !s->orphan)
             first = s;
     }
     return first;
@@ -430,16 +430,16 @@ uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]) {
     return number;
 }
 
-/* Gives the peer the estate of the group's leases. All shards share one estate, which waits or has an heir. */
-static void apply_estate(struct lock_engine *e, struct peer *p, const struct lock_left *left, uint64_t group) {
+/* Gives the peer the orphan of the group's leases. All shards share one orphan, which waits or has a successor. */
+static void apply_orphan(struct lock_engine *e, struct peer *p, const struct lock_left *left, uint64_t group) {
     pthread_mutex_lock(&e->clients.mutex);
     const struct lock_session *s = come_back(p->client, left, group, false);
-    if (s && s->estate) {
-        p->estate = s->estate;
-        p->estate->refs++;
+    if (s && s->orphan) {
+        p->orphan = s->orphan;
+        p->orphan->refs++;
     } else {
-        p->estate = estate_new(p->client, left->left_ms);
-        p->estate->group = group;
+        p->orphan = orphan_new(p->client, left->left_ms);
+        p->orphan->group = group;
     }
     pthread_mutex_unlock(&e->clients.mutex);
 }
@@ -455,7 +455,7 @@ static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *lef
     client_put(&e->clients, client);
     p->closed = true;
     p->closed_at = 0; /* before all sessions of this proxy came */
-    apply_estate(e, p, left, group);
+    apply_orphan(e, p, left, group);
     return p;
 }
 
@@ -489,7 +489,7 @@ void engine_inherited(struct lock_engine *e, const struct lock_left *left, const
     c->reported = true;
     c->heritable = true;
     c->common = claim_shared(c);
-    heir_counts(sh, c);
+    successor_counts(sh, c);
     lease_set(sh, c, r->pttl_ms, true, now_ms, now_ms);
     if (r->fence >= en->live_fence && r->fence > en->gone_fence) {
         en->live_fence = r->fence;

@@ -4,9 +4,8 @@
  *
  *      owner leaves, or this process stops ──> ZADD list until "db left until token group len identity key"
  *                                                        │
- *      once a second ──> ZRANGEBYSCORE list now +inf ────┴──> is its owner here (engine_awaits)? ──> renew.lua 'heir'
- *                                                                                                  │
- *                            renewed here from now on (engine_inherited) <── the lease is this proxy's
+ *      once a second ──> ZRANGEBYSCORE list now +inf ────┴──> is its owner here (engine_awaits)? ──> renew.lua
+ * 'successor' │ renewed here from now on (engine_inherited) <── the lease is this proxy's
  *
  * An owner that comes back connects at about the time when its lease is left, or later. So a proxy to which no session
  * has come for LOOKS_MS does not read the list. The script compares the token, so only one of two proxies gets a lease.
@@ -33,7 +32,7 @@ enum { ENTRIES_AT_ONCE = 1000, LIST_MS = 3600 * 1000, SLACK_MS = 1000, LOOKS_MS 
 
 /* ---- entries ----------------------------------------------------------------------------------------- */
 
-void heirs_entry(const struct lock_left *left, struct text *out) {
+void successors_entry(const struct lock_left *left, struct text *out) {
     int64_t set_by_ms = clock_set_by_ms();
     text_printf(out, "%" PRIu32 " %" PRId64 " %" PRId64 " %s %s %zu ", left->key.db, left->left_ms + set_by_ms,
                 left->until_ms + set_by_ms, left->token, left->group, left->identity_len);
@@ -103,7 +102,7 @@ static void done_with(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-void heirs_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len) {
+void successors_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len) {
     list_begin(w, "ZADD", 4);
     build_number(w, until_ms + clock_set_by_ms());
     build_bulk(w, entry, len);
@@ -170,7 +169,7 @@ static void take_over(struct worker *w, const char *entry, size_t len, const str
     build_text(w, t->left.token);
     build_bulk(w, t->left.identity, t->left.identity_len);
     build_text(w, w->shared->options.process_id);
-    build_text(w, lock_right_text(RIGHT_HEIR));
+    build_text(w, lock_right_text(RIGHT_SUCCESSOR));
     build_number(w, rule->lease_ms);
     build_number(w, left_ms > 0 ? left_ms : 0);
     build_bulk(w, "", 0);
@@ -206,16 +205,16 @@ static void listed(struct call *c, const struct call_end *end) {
     for (int64_t i = 0; read && i < array.num; i++)
         if (resp_item_read(&p, over, &entry) && entry.type == '$')
             look_at(w, entry.str, entry.len);
-    w->locks->heirs_asking = false;
+    w->locks->successors_asking = false;
     done_with(c, end);
 }
 
-void heirs_tick(struct worker *w) {
+void successors_tick(struct worker *w) {
     int64_t came_ms = atomic_load_explicit(&w->shared->came_ms, memory_order_relaxed);
-    if (w->locks->heirs_asking || w->stopping || !w->opened || worker_now(w) - came_ms > LOOKS_MS ||
+    if (w->locks->successors_asking || w->stopping || !w->opened || worker_now(w) - came_ms > LOOKS_MS ||
         upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(LIST, sizeof(LIST) - 1))))
         return;
-    w->locks->heirs_asking = true;
+    w->locks->successors_asking = true;
     list_begin(w, "ZRANGEBYSCORE", 7);
     build_number(w, clock_wall_ms());
     build_text(w, "+inf");

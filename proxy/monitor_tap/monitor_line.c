@@ -1,7 +1,7 @@
 /* One line of MONITOR's output: time, database, connection, and the command in Redis's quotes. */
 #include <string.h>
 
-#include "proxy/overhear/private.h"
+#include "proxy/monitor_tap/private.h"
 
 /* Reads digits up to the byte that must follow them, and moves *p after it. */
 static bool number_read(const char **p, const char *end, char behind, int64_t *n) {
@@ -27,7 +27,7 @@ static const char *words_find(const char *p, const char *end) {
     return NULL;
 }
 
-bool overheard_line_read(struct overheard_line *to, const char *line, size_t len) {
+bool monitor_line_read(struct monitor_line *to, const char *line, size_t len) {
     const char *p = line, *end = line + len;
     int64_t seconds, micros, db;
     if (p < end && *p == '+')
@@ -43,12 +43,12 @@ bool overheard_line_read(struct overheard_line *to, const char *line, size_t len
     const char *bracket = words_find(p, end);
     if (!bracket || bracket == p || seconds > INT64_MAX / 2000)
         return false;
-    *to = (struct overheard_line){.time_ms = seconds * 1000 + micros / 1000,
-                                  .db = (uint32_t)db,
-                                  .from = p,
-                                  .from_len = (size_t)(bracket - p),
-                                  .words = bracket + 2,
-                                  .words_len = (size_t)(end - bracket) - 2};
+    *to = (struct monitor_line){.time_ms = seconds * 1000 + micros / 1000,
+                                .db = (uint32_t)db,
+                                .from = p,
+                                .from_len = (size_t)(bracket - p),
+                                .words = bracket + 2,
+                                .words_len = (size_t)(end - bracket) - 2};
     return true;
 }
 
@@ -79,7 +79,7 @@ static bool words_scan(const char *words, size_t len, struct text *bytes, struct
     return resp_request_scan(request, bytes->data, bytes->len, &limits) == RESP_OK && request->argc > 0;
 }
 
-bool overheard_words_read(const struct overheard_line *line, struct text *bytes, struct resp_request *request) {
+bool monitor_args_read(const struct monitor_line *line, struct text *bytes, struct resp_request *request) {
     if (memchr(line->words, '\0', line->words_len)) /* MONITOR writes a NUL as \x00 */
         return false;
     if (words_scan(line->words, line->words_len, bytes, request))

@@ -1,16 +1,16 @@
-/* What the files of proxy/overhear/ share. */
-#ifndef LOCKKEEPER_OVERHEAR_PRIVATE_H
-#define LOCKKEEPER_OVERHEAR_PRIVATE_H
+/* What the files of proxy/monitor_tap/ share. */
+#ifndef LOCKKEEPER_MONITOR_TAP_PRIVATE_H
+#define LOCKKEEPER_MONITOR_TAP_PRIVATE_H
 
 #include "parser/resp.h"
 #include "proxy/base/text.h"
 #include "proxy/lock/hash.h"
-#include "proxy/overhear/overhear.h"
+#include "proxy/monitor_tap/monitor_tap.h"
 
 /* ---- line.c ---- */
 
 /* The parts of a line. Borrowed. */
-struct overheard_line {
+struct monitor_line {
     int64_t time_ms; /* since 1970 */
     uint32_t db;
     const char *from; /* "127.0.0.1:4000", "lua", "unix:/run/redis" */
@@ -20,9 +20,9 @@ struct overheard_line {
 };
 
 /* False: it is not a line of MONITOR's. */
-bool overheard_line_read(struct overheard_line *to, const char *line, size_t len);
+bool monitor_line_read(struct monitor_line *to, const char *line, size_t len);
 /* Writes the command in RESP to *bytes, and scans it. False: it is no command. */
-bool overheard_words_read(const struct overheard_line *line, struct text *bytes, struct resp_request *request);
+bool monitor_args_read(const struct monitor_line *line, struct text *bytes, struct resp_request *request);
 
 /* ---- model.c: the state of keys ---- */
 

@@ -1,5 +1,5 @@
 /* PROXY HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
-#include "proxy/admin/proxy_command.h"
+#include "proxy/admin/proxy_report.h"
 
 #include <stdarg.h>
 #include <stdio.h>

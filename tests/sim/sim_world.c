@@ -1,7 +1,7 @@
 /*
  * The world's beginning, its steps and its end: chance, connections, proxies, time.
  */
-#include "tests/sim/world.h"
+#include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -104,13 +104,13 @@ static void name_left(struct world *w, int proxy, int name) {
     w->left[proxy][name]++;
 }
 
-static void note_heir(struct world *w, int conn) {
+static void note_successor(struct world *w, int conn) {
     const struct conn *c = &w->conns[conn];
     for (int key = 0; key < MODEL_KEYS; key++) {
         struct truth *t = &w->truth[key];
-        if (t->live && !t->heir && t->name == world_name(w, conn) && t->proxy == c->proxy &&
+        if (t->live && !t->successor && t->name == world_name(w, conn) && t->proxy == c->proxy &&
             w->closed_ms[t->session_id % SESSIONS_KNOWN])
-            t->heir = c->id;
+            t->successor = c->id;
     }
 }
 
@@ -130,7 +130,7 @@ void conn_open(struct world *w, int i) {
     w->closed_ms[c->id % SESSIONS_KNOWN] = w->heard_ms[c->id % SESSIONS_KNOWN] = 0;
     engine_session_open(e, &c->session, c->id, "", 0);
     engine_session_identify(e, &c->session, identity, strlen(identity), w->redis.now_ms);
-    note_heir(w, i);
+    note_successor(w, i);
     if (w->sc.library && c->process >= 0)
         engine_session_library(e, &c->session, "lettuce", 7);
 }
@@ -306,7 +306,7 @@ void proxy_restart(struct world *w, int i) {
     world_event(w, "proxy %d restarts", i);
     for (int key = 0; key < MODEL_KEYS; key++)
         if (w->truth[key].proxy == i)
-            w->truth[key].heir = UINT64_MAX; /* it knows of none of its leases; what is on the list is not here */
+            w->truth[key].successor = UINT64_MAX; /* it knows of none of its leases; what is on the list is not here */
     for (int c = 0; c < CONNS; c++)
         if (w->conns[c].open && w->conns[c].proxy == i)
             conn_forget(w, c, true);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/overhear/private.h"
+#include "proxy/monitor_tap/private.h"
 
 enum { SETS = 4096, WAYS = 8, SURE_MS = 100 };
 
