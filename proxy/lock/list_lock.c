@@ -188,7 +188,7 @@ static void apply_push(struct outcome *f) {
         note_node(f);
         f->sh->stats.lost++;
         apply_refusal(f, INCIDENT_OVERWRITE,
-                      "it would come before a node of somebody else, or take itself for the holder; nothing was "
+                      "it would come before a node of another owner, or take itself for the holder; nothing was "
                       "pushed");
         break;
     default:
@@ -260,7 +260,7 @@ void queue_apply(struct outcome *f) {
         if (f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_UNKNOWN)
             note_push(f);
         else if (outcome_refused(f))
-            apply_refusal(f, INCIDENT_OVERWRITE, "it would change or remove a node of somebody else; nothing was done");
+            apply_refusal(f, INCIDENT_OVERWRITE, "it would change or remove a node of another owner; nothing was done");
         break;
     }
 }
