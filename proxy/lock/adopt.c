@@ -26,7 +26,7 @@ static void script_released(struct outcome *f) {
 /* Ends a lease that made way before its time. Another command came between the script and the step behind it, so
  * Redis cannot tell what ended the lease. Most probably the session's own script did. */
 static void overtaken(struct outcome *f, struct claim *c) {
-    if (c->ended && c->cut_short && !c->uses && c->fence != f->result->fence)
+    if (claim_ended(c) && c->lease != LEASE_ENDED && !c->uses && c->fence != f->result->fence)
         spend(f, c);
 }
 

@@ -40,7 +40,7 @@ static bool comes_back(const struct outcome *f, const struct workload *workload,
     if (c->peer->remote && c->fence == f->result->fence) /* another session met the lease before this answer came */
         return true;
     if (own && !shared &&
-        (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
+        (!c->self_lost || c->lease == LEASE_AWAITS_OWNER || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
          workload_owns(workload, f->peer)))
         return true;
     return vary && c->valued && c->value == hash && (own || shared || c->peer->closed);
@@ -221,7 +221,7 @@ void apply_done(struct outcome *f) {
         return;
     int64_t end_ms = c->end_ms;
     if (f->plan->verb == LOCK_EXTEND || f->plan->verb == LOCK_REWRITE)
-        c->vouched = 1;
+        c->vouched = true;
     if (!c->fence) { /* the acquisition's answer was lost: this answer shows that it acquired */
         c->fence = f->result->fence;
         c->reported = !lease_owner_here(c);
@@ -264,13 +264,13 @@ void apply_spend(struct outcome *f, struct claim *c) {
 /* Gives a reserved claim back, because its release was not carried out. */
 static void restore(struct outcome *f) {
     struct claim *c = f->claim;
-    if (!c || !c->reserved || f->plan->queued) /* queued: the reservation is another release's */
+    if (!c || !claim_releasing(c) || f->plan->queued) /* queued: the reservation is another release's */
         return;
-    c->reserved = false;
+    claim_release_undone(c);
     if (f->plan->undone) { /* G1: EXEC did nothing, since the value that the session was shown had changed */
         if (c->extra)
             c->extra->sighted = 0;
-        if (c->ended)
+        if (claim_ended(c))
             claim_extra(c)->deadline_ms = c->end_ms;
     }
     outcome_schedule(f, c);
@@ -383,10 +383,11 @@ static void apply_believed(struct outcome *f) {
         apply_crossing(f, workload, live);
         apply_spend(f, live);
     } else {
-        live->taken = true;
         /* The claim is kept for no longer than its lease can have gone on. */
         claim_extra(live)->deadline_ms = f->now_ms + (claim_length(live) ? claim_length(live) : claim_memory(live));
         lease_end(f->sh, live, LEASE_TAKEN, f->now_ms);
+        if (live->lease != LEASE_AWAITS_OWNER)
+            claim_lease_enter(live, LEASE_AWAITS_OWNER);
         outcome_schedule(f, live);
     }
 }
@@ -429,13 +430,13 @@ static void apply_release(struct outcome *f) {
         return;
     case LOCK_UNKNOWN:
         if (f->claim) { /* the claim is kept for a repeated release, and not renewed any more */
-            f->claim->doubtful = true;
+            claim_release_lost(f->claim);
             f->claim->renewing = false;
             restore(f);
         }
         return;
     case LOCK_FREE:
-        if (f->claim && f->claim->fence && !f->claim->doubtful)
+        if (f->claim && f->claim->fence && !claim_doubtful(f->claim))
             incident_report(f->sh, INCIDENT_LATE_RELEASE, outcome_occasion(f),
                             "nothing to release: the lease that it was for has ended; the lock is free");
         break;

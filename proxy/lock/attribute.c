@@ -13,110 +13,15 @@
 #include "proxy/lock/outcome.h"
 
 enum {
-    MEMORY_LEASES = 2, /* the default of claim-memory, in leases */
-    MEMORY_LEAST_MS = 1000,
-    MEMORY_MOST_MS = 60000,
-    LONG_LEASES = 20, /* how long a dedicated session's claim is kept after its lease, in leases */
-    LONG_LEAST_MS = 60000,
-    LONG_MOST_MS = 60 * 60 * 1000,
     DEBT_SHARE = 4,    /* D1: a lost attempt expects a release for this part of the lease */
     FOLLOW_SHARE = 20, /* F2: an EXPIRE within this part of the lease follows a loss */
     TWICE = 2          /* D2: how often a release follows another over one session */
 };
 
-inline bool client_shares(const struct lock_rule *rule, bool overlapped) {
-    enum lock_owner owner = rule ? rule->owner : LOCK_OWNER_AUTO;
-    return owner == LOCK_OWNER_CLIENT || (owner == LOCK_OWNER_AUTO && overlapped);
-}
-
 /* ---- claims ------------------------------------------------------------------------------------- */
 
-bool claim_shared(const struct claim *c) {
-    return workload_shares(c->workload, c->peer, c->rule);
-}
-
-/* Whether the claim's session is not known to be dedicated. */
-static bool may_be_pooled(const struct claim *c) {
-    return c->workload && !workload_owns(c->workload, c->peer);
-}
-
-bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c) {
-    if (claim_shared(c))
-        return true;
-    return atomic_load(&e->elsewhere) && c->rule->owner == LOCK_OWNER_AUTO && may_be_pooled(c);
-}
-
-static int64_t within(int64_t n, int64_t least, int64_t most) {
-    return n < least ? least : n > most ? most : n;
-}
-
-int64_t claim_memory(const struct claim *c) {
-    if (c->rule->claim_memory_ms >= 0)
-        return c->rule->claim_memory_ms;
-    return within(MEMORY_LEASES * claim_length(c), MEMORY_LEAST_MS, MEMORY_MOST_MS);
-}
-
-/* When a claim whose lease has ended is forgotten. A late release without its claim would be believed. A dedicated
- * session's claim is therefore kept for long: it uses up no other worker's release. A client that has never released
- * under the rule (a throttle) is not expected to release, and its claims are kept for a minute. */
-int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
-    bool shared = claim_shared(c);
-    if (c->peer->remote || (shared && c->peer->closed))
-        return c->end_ms;
-    if (c->extra && c->extra->deadline_ms)
-        return c->extra->deadline_ms;
-    bool a_colleagues = c->self_lost && c->rule->owner != LOCK_OWNER_CONNECTION; /* the lease may be a colleague's */
-    if (shared || a_colleagues)
-        return c->end_ms + claim_memory(c);
-    int64_t memory = LONG_LEAST_MS;
-    if (releaser_known(sh->engine, c->rule, c->peer->client))
-        memory = within(LONG_LEASES * claim_length(c), LONG_LEAST_MS, LONG_MOST_MS);
-    return c->end_ms + (memory > c->rule->claim_memory_ms ? memory : c->rule->claim_memory_ms);
-}
-
-bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms) {
-    bool ended = c->ended || (c->end_ms && now_ms >= c->end_ms);
-    if (!ended || c->uses || c->asked)
-        return false;
-    /* The claim's session has closed, and no other session needs the claim. Under `owner connection` no other
-     * session may use it. Under `owner any` a release needs no claim. */
-    bool left = c->peer->closed && (c->rule->owner == LOCK_OWNER_CONNECTION || c->rule->owner == LOCK_OWNER_ANY);
-    return left || now_ms >= claim_deadline(sh, c);
-}
-
-inline bool claim_is_live(const struct claim *c, int64_t now_ms) {
-    return !c->ended && c->fence == c->entry->live_fence && (!c->end_ms || now_ms < c->end_ms);
-}
-
-struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms) {
-    for (struct claim *c = entry_claims(en); c; c = c->next)
-        if (c->peer->client == client && c->fence && claim_is_live(c, now_ms))
-            return c;
-    return NULL;
-}
-
-bool claim_suspect(struct claim *c, uint32_t suspects) {
-    if (suspects > SUSPECTS_MAX)
-        suspects = SUSPECTS_MAX;
-    if (suspects <= c->suspects)
-        return false;
-    c->suspects = suspects & SUSPECTS_MAX;
-    c->vouched = 0;
-    return true;
-}
-
-void claim_expect_until(struct claim *c, int64_t deadline_ms) {
-    struct claim_extra *extra = claim_extra(c);
-    if (!extra->deadline_ms || deadline_ms < extra->deadline_ms)
-        extra->deadline_ms = deadline_ms;
-}
-
-bool claim_suspicious(const struct claim *c, uint32_t suspects) {
-    return suspects > c->suspects || (c->suspects > 0 && !c->vouched);
-}
-
 static bool usable(const struct shard *sh, const struct claim *c, int64_t now_ms) {
-    return !c->reserved && !c->doubtful && !claim_is_over(sh, c, now_ms);
+    return c->release == RELEASE_NONE && !claim_is_over(sh, c, now_ms);
 }
 
 /* ---- whose claims a command may mean ------------------------------------------------------------- */
@@ -139,7 +44,7 @@ enum whose { OWN, THE_CLIENTS, OF_CLOSED };
 /* C6: whether the claim's lease was released through another proxy, perhaps before the workload was known to be
  * pooled. The lease made way before its end, and another proxy serves the workload, too. */
 static bool spent_elsewhere(const struct claim *c, const struct speaker *s) {
-    return c->ended && c->cut_short && s->workload && s->workload->elsewhere;
+    return c->lease == LEASE_CUT_SHORT && s->workload && s->workload->elsewhere;
 }
 
 /* K1: whether a claim on a list lock's head counts for a session that is recognised for the head's lease. The
@@ -160,9 +65,9 @@ static bool is_of(enum whose whose, const struct claim *c, const struct speaker 
     /* C4: a taken claim waits for its session's own release, which follows neither a loss nor another release. */
     case OWN:
         return (c->peer == s->self || (s->recognised && recognised_for(s->contender, c))) && counts_at_head(c, s) &&
-               !(c->taken && (s->loser || s->released));
+               !(c->lease == LEASE_AWAITS_OWNER && (s->loser || s->released));
     case THE_CLIENTS:
-        return same && !c->taken && !spent_elsewhere(c, s);
+        return same && c->lease != LEASE_AWAITS_OWNER && !spent_elsewhere(c, s);
     case OF_CLOSED:
         return same && c->peer->closed;
     }
@@ -193,7 +98,7 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
             valued = c;
         if (claim_sighted(c) > (o.shown_last ? claim_sighted(o.shown_last) : 0))
             o.shown_last = c;
-        if (!c->ended)
+        if (!claim_ended(c))
             o.newest_unended = c;
     }
     return o;
@@ -214,7 +119,7 @@ static struct offer offers_for(const struct speaker *s) {
 /* Finds the session's own claim to whose release the answer got lost. A repeated release may be for this claim. */
 static struct claim *doubtful_claim(const struct speaker *s) {
     for (struct claim *c = entry_claims(s->en); c; c = c->next)
-        if (c->doubtful && !c->reserved && c->peer == s->self && !claim_is_over(s->sh, c, s->now_ms))
+        if (c->release == RELEASE_DOUBTFUL && c->peer == s->self && !claim_is_over(s->sh, c, s->now_ms))
             return c;
     return NULL;
 }
@@ -222,7 +127,7 @@ static struct claim *doubtful_claim(const struct speaker *s) {
 /* C4: whether another release of the client is on its way. It may be the live lease's. */
 static bool release_under_way(const struct speaker *s) {
     for (const struct claim *c = entry_claims(s->en); c; c = c->next)
-        if (c->reserved && c->peer->client == s->self->client)
+        if (claim_releasing(c) && c->peer->client == s->self->client)
             return true;
     return false;
 }
@@ -239,7 +144,7 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
     else
         plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);
     if (lock_verb_is(plan->verb, VERB_SPENDS) && !plan->queued)
-        c->reserved = true;
+        claim_release_sent(c);
 }
 
 /* K: plans a command by the claim that its session is recognised for. If another proxy gave that lease, the script
@@ -353,13 +258,6 @@ static bool releases_twice(const struct speaker *s) {
            aftermath_behind_release(s->key_stats, s->contender, s->now_ms);
 }
 
-bool attribute_made_way(const struct claim *c, int64_t now_ms) {
-    enum { SLACK_MS = 50 };
-    if (c->peer->remote || !may_be_pooled(c))
-        return false;
-    return c->ended ? c->cut_short : claim_is_live(c, now_ms) && (!c->end_ms || c->end_ms > now_ms + SLACK_MS);
-}
-
 /* C4: whether a loser's release comes while no lease of the client is live. A holder's release follows its grant, and
  * this process has seen all of its own grants. So the release is for another proxy's lease, or the loser's own. In
  * Redis the release may meet an acquisition that was on its way. A believed release would end that lease. A lease
@@ -368,7 +266,8 @@ static bool nobody_holds(const struct speaker *s, const struct lock_plan *plan) 
     if (!s->loser || s->shared || plan->queued || atomic_load(&s->sh->engine->elsewhere))
         return false;
     const struct claim *c = entry_claims(s->en);
-    while (c && (c->peer->client != s->self->client || !(claim_is_live(c, s->now_ms) || (c->asked && !c->ended))))
+    while (c && (c->peer->client != s->self->client ||
+                 !(claim_is_live(c, s->now_ms) || (claim_asked(c) && !claim_ended(c)))))
         c = c->next;
     return !c;
 }
@@ -712,7 +611,7 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
     if (!en || plan->verb != LOCK_RELEASE || entry_contender_list(en) || entry_key_stats(en))
         return false;
     struct claim *c = only_claim(sh, en, self, now_ms);
-    if (!c || c->observed || c->taken)
+    if (!c || c->observed || c->lease == LEASE_AWAITS_OWNER)
         return false;
     plan_claim(sh, plan, c);
     return true;

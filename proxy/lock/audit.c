@@ -37,7 +37,7 @@ static struct claim *believed(const struct audit *a) {
         return NULL;
     for (struct claim *c = en->claims; c; c = c->next) {
         bool before = !c->end_ms || c->end_ms > a->sight->begun_ms;
-        if (c->fence == en->live_fence && !c->ended && before &&
+        if (c->fence == en->live_fence && !claim_ended(c) && before &&
             (c == a->f->claim || en->live_since < a->sight->watched))
             return c;
     }
@@ -118,7 +118,7 @@ static enum lock_outcome audit_refuse(struct audit *a, bool takes) {
 static void forget_overwriter(struct audit *a) {
     const struct entry *en = a->f->entry;
     for (struct claim *c = entry_claims(en); c; c = c->next)
-        if (c->fence == en->live_fence && c->overwrote && !c->ended) {
+        if (c->fence == en->live_fence && c->overwrote && !claim_ended(c)) {
             learn_gone(a->f, c->fence, LEASE_GONE);
             return;
         }

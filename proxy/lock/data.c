@@ -54,7 +54,7 @@ static void begin_anew(struct outcome *f) {
         return; /* the ended claim may be a colleague's */
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;
-        if (c->peer == f->peer && c->ended && !c->uses && !c->reserved)
+        if (c->peer == f->peer && claim_ended(c) && !c->uses && !claim_releasing(c))
             apply_spend(f, c);
     }
 }

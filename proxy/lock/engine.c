@@ -134,7 +134,7 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
         plan->counted = true;
     }
     if (c && plan->uses) /* otherwise another release has used the claim up meanwhile */
-        c->reserved = true;
+        claim_release_sent(c);
     shard_unlock(sh);
 }
 
@@ -186,7 +186,7 @@ static bool release_again(struct lock_engine *e, struct lock_plan *plan, int64_t
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
     const struct claim *c = claim_find(entry_find(sh, &plan->key, plan->hash), plan->claim);
-    bool again = plan->right == RIGHT_CLAIM && c && attribute_made_way(c, now_ms);
+    bool again = plan->right == RIGHT_CLAIM && c && claim_made_way(c, now_ms);
     if (again)
         plan->right = RIGHT_SPENT;
     shard_unlock(sh);
@@ -296,9 +296,9 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
             client = c;
         if (!live && mine && !claim_writes_for_others(c))
             own_over = c;
-        if (!live && same && !c->taken && claim_shared(c))
+        if (!live && same && c->lease != LEASE_AWAITS_OWNER && claim_shared(c))
             client_over = c;
-        if (!live && same && !c->taken && c->peer->closed)
+        if (!live && same && c->lease != LEASE_AWAITS_OWNER && c->peer->closed)
             closed_over = c;
         w.newest = c->fence;
     }
@@ -406,7 +406,7 @@ const struct occasion *outcome_occasion(struct outcome *f) {
 }
 
 inline void outcome_end(struct outcome *f) {
-    if (f->claim && f->claim->ended)
+    if (f->claim && claim_ended(f->claim))
         outcome_schedule(f, f->claim);
     if (f->entry)
         entry_settle(f->sh, f->entry);

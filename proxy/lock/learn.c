@@ -30,7 +30,7 @@ bool outcome_schedule(struct outcome *f, struct claim *c) {
 static bool made_way(const struct outcome *f, const struct claim *c, enum lease_end why) {
     enum { SLACK_MS = 50 };
     bool early = !c->end_ms || c->end_ms > f->now_ms + (f->now_ms - f->plan->begun_ms) + SLACK_MS;
-    return !c->uses && !c->ended &&
+    return !c->uses && !claim_ended(c) &&
            (c->peer->remote || (early && (why == LEASE_GONE ? claim_spent_elsewhere(f->e, c) : claim_shared(c))));
 }
 

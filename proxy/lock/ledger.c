@@ -248,7 +248,7 @@ void ledger_trim(struct shard *sh) {
 static struct claim *least_wanted(struct entry *en) {
     struct claim *oldest = NULL;
     for (struct claim *c = en->claims; c; c = c->next) {
-        if (c->ended && !c->uses)
+        if (claim_ended(c) && !c->uses)
             return c;
         if (!oldest && !c->uses)
             oldest = c;
@@ -340,7 +340,7 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
     timer_set(&sh->timers, &c->timer, NO_DEADLINE);
     successor_over(sh, c);
     sh->claims--;
-    if (!c->ended)
+    if (!claim_ended(c))
         sh->live -= !c->peer->remote;
     if (c->rule->set)
         lock_rules_unref(c->rule->set);

@@ -202,7 +202,7 @@ static struct claim *claim_for_node(const struct outcome *f) {
         return NULL;
     uint64_t hash = hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
     for (struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->queue && c->ended && c->valued && c->value == hash &&
+        if (c->queue && claim_ended(c) && c->valued && c->value == hash &&
             (c->peer == f->peer || (c->peer->client == f->peer->client && by_client(f->peer, f->plan->rule))))
             return c;
     return NULL;

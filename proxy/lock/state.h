@@ -185,6 +185,40 @@ struct claim_extra {
 
 enum { RENEWAL_BITS = 19 };
 
+/* Whether the lease is known to have ended, and how. An answer may show a later end than was known: the lease is live
+ * again then. */
+enum lease_state {
+    LEASE_GRANTED,     /* not known to have ended; claim_is_live compares the time, too */
+    LEASE_ENDED,       /* at its time */
+    LEASE_CUT_SHORT,   /* before end_ms, or while a renewal was in flight */
+    LEASE_AWAITS_OWNER /* a session that never tried has released the lease: the owner's release is yet to come */
+};
+
+/* What has become of the claim's own release. A release that was carried out removes the claim. */
+enum release_state {
+    RELEASE_NONE,      /* none was sent; a queued release does not count until EXEC */
+    RELEASE_SENT,      /* one is in flight */
+    RELEASE_DOUBTFUL,  /* the answer got lost: the claim is used only if the session has no other claim */
+    RELEASE_SENT_AGAIN /* the answer got lost, and another release is in flight */
+};
+
+/* What the proxy has asked Redis for the lease. Crossed: the answer to another command has set end_ms meanwhile. */
+enum renewal_state {
+    RENEWAL_IDLE,
+    RENEWAL_ASKED, /* a renewal is in flight */
+    RENEWAL_CROSSED,
+    LOOK_ASKED, /* a script that only reads the lock's end is in flight */
+    LOOK_CROSSED
+};
+
+/* For which sessions the lease of a closed session is renewed. */
+enum succession_state {
+    SUCCESSION_NONE,   /* for none */
+    SUCCESSION_WAITS,  /* for the orphan's successor, once the lease is live again */
+    SUCCESSION_COUNTS, /* for the orphan's successor; the live lease counts for the orphan */
+    SUCCESSION_COMMON  /* for any session of the client: they are pooled */
+};
+
 struct claim {
     struct timer timer;
     uint32_t told_by;   /* the low half of the number of the command or transaction whose answer set end_ms last; 0:
@@ -202,40 +236,39 @@ struct claim {
     uint32_t uses;  /* commands in flight that use the claim's token */
     uint32_t login;
     int64_t granted_ms;
-    int64_t end_ms;                   /* when the lease ends, or ended; 0 never */
-    int64_t renew_ms;                 /* when the next renewal is due, or was asked for */
-    int64_t period_ms;                /* a renewal sets the expiry to this */
-    struct claim_extra *extra;        /* NULL: all 0 */
-    uint32_t renewals : RENEWAL_BITS; /* how many; counting stops at the greatest number */
-    uint32_t vouched : 1;             /* the lease was extended after a release was refused last */
+    int64_t end_ms;            /* when the lease ends, or ended; 0 never */
+    int64_t renew_ms;          /* when the next renewal is due, or was asked for */
+    int64_t period_ms;         /* a renewal sets the expiry to this */
+    struct claim_extra *extra; /* NULL: all 0 */
+    /* The four states. Each is entered by one function of claim.c, which checks what it leaves. */
+    enum lease_state lease : 2;
+    enum release_state release : 2;
+    enum renewal_state renewal : 3;
+    enum succession_state succession : 2;
+    /* Facts of the lease: each is learnt by itself, and combines with the others and with every state. */
+    bool queue : 1;                   /* of a list lock; its value is the node */
+    bool shown : 1;                   /* list lock: the session was shown the node, and may be its owner */
+    bool valued : 1;                  /* the value is known */
+    bool leased : 1;                  /* the expiry is the proxy's own */
+    bool observed : 1;                /* inferred from a command that passed unchanged: Redis has no guard record */
+    bool overwrote : 1;               /* observed: the command wrote over an existing lock */
+    bool contended : 1;               /* other sessions of the workload lost attempts during the lease */
+    bool self_lost : 1;               /* the claim's own session lost an attempt during the lease */
+    bool vouched : 1;                 /* the lease was extended after a release was refused last */
+    bool told_long : 1;               /* the incident held_long was reported */
     uint32_t suspects : 2;            /* releases of losers refused while the lease was live, SUSPECTS_MAX at most */
-    uint32_t cut_short : 1;           /* the lease ended before end_ms, or while a renewal was in flight */
-    uint32_t looking : 1;             /* the script in flight only reads the lock's end, and renews nothing */
-    uint32_t looked : 1;              /* the lock's end was read before the lease ends */
-    uint32_t shown : 1;     /* list lock: the session was shown the node, did not push it, and may be its owner */
-    uint32_t heritable : 1; /* the owner has left: the lease is renewed for its successor, if there is one */
-    uint32_t common : 1;    /* heritable: any session of the client is a successor */
-    uint32_t handing : 1;   /* the owner was disconnected because this process stops */
-    uint32_t unhanded : 1;  /* the last expiry was requested, and not set */
-    uint32_t told_long : 1; /* the incident held_long was reported */
-    uint32_t inherited : 1; /* counted among the leases of its peer's orphan: successor_counts */
-    bool ended : 1;         /* the lease is not live any more */
-    bool reserved : 1;      /* a release by this claim is in flight, not only queued */
-    bool doubtful : 1;      /* the answer to its release got lost: used only if the session has no other claim */
-    bool queue : 1;         /* of a list lock; its value is the node */
-    bool valued : 1;        /* the value is known */
-    bool leased : 1;        /* the expiry is the proxy's own */
-    bool renewing : 1;      /* the proxy renews the lease */
-    bool asked : 1;         /* a renewal is in flight, or a script that reads the lock's end */
-    bool told_since : 1;    /* asked: the answer to another command has set end_ms meanwhile */
-    bool contended : 1;     /* other sessions of the workload lost attempts during the lease */
-    bool self_lost : 1;     /* the claim's own session lost an attempt during the lease */
-    bool taken : 1;         /* a session that never tried has released the lease: the owner's release is yet to come */
-    bool reported : 1;      /* lease_abandon has handled the owner's leaving */
-    bool scripted : 1;      /* a script of the application's that may release the lease is in flight */
-    bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of the lease */
-    bool overwrote : 1;     /* observed: the command wrote over an existing lock */
-    uint16_t others;        /* observed: what other sessions have added to the counter */
+    uint32_t renewals : RENEWAL_BITS; /* how many; counting stops at the greatest number */
+    /* Not a part of `release`: a script may be in flight beside a release. */
+    bool scripted : 1; /* a script of the application's that may release the lease is in flight */
+    /* Not a part of `renewal`: the proxy decides to renew, and to stop, while an answer is on its way. */
+    bool renewing : 1; /* the proxy renews the lease */
+    bool looked : 1;   /* the lock's end was read before the lease ends */
+    /* Not a part of `succession`: a successor may prove itself before lease_abandon has come to the lease, and this
+     * process also hands over leases that have a successor. */
+    bool reported : 1; /* lease_abandon has handled the owner's leaving */
+    bool handing : 1;  /* the owner was disconnected because this process stops */
+    bool unhanded : 1; /* the last expiry was requested, and not set */
+    uint16_t others;   /* observed: what other sessions have added to the counter */
 };
 
 /* A contender is what a session has lost or was shown on a key. A session whose last attempt was refused is a loser,
@@ -421,10 +454,50 @@ void contender_remove(struct shard *sh, struct contender *w);
 /* Writes a token, UUID:N, N of eight digits or more. Returns the length, without the NUL. Number 0: there is none. */
 uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);
 
-/* ---- attribute.c ------------------------------------------------------------------------------ */
+/* ---- claim.c ---------------------------------------------------------------------------------- */
 
-/* Whether the session counts as pooled by the rule alone, or because it is overlapped. */
-bool client_shares(const struct lock_rule *rule, bool overlapped);
+/* Whether the lease is known to have ended. */
+static inline bool claim_ended(const struct claim *c) {
+    return c->lease != LEASE_GRANTED;
+}
+/* Whether a release by this claim is in flight, and not only queued. */
+static inline bool claim_releasing(const struct claim *c) {
+    return c->release == RELEASE_SENT || c->release == RELEASE_SENT_AGAIN;
+}
+/* Whether the answer to a release by this claim got lost. */
+static inline bool claim_doubtful(const struct claim *c) {
+    return c->release == RELEASE_DOUBTFUL || c->release == RELEASE_SENT_AGAIN;
+}
+/* Whether a renewal or a look is in flight. */
+static inline bool claim_asked(const struct claim *c) {
+    return c->renewal != RENEWAL_IDLE;
+}
+/* Whether a look is in flight. */
+static inline bool claim_looking(const struct claim *c) {
+    return c->renewal == LOOK_ASKED || c->renewal == LOOK_CROSSED;
+}
+/* Whether the answer to another command has set the end while a renewal or a look was in flight. */
+static inline bool claim_crossed(const struct claim *c) {
+    return c->renewal == RENEWAL_CROSSED || c->renewal == LOOK_CROSSED;
+}
+/* Whether the owner has left, and the lease is renewed for its successor, if there is one. */
+static inline bool claim_heritable(const struct claim *c) {
+    return c->succession != SUCCESSION_NONE;
+}
+
+/* Each sets one state, and checks that the step from the present state exists. */
+void claim_lease_enter(struct claim *c, enum lease_state to);
+void claim_release_enter(struct claim *c, enum release_state to);
+void claim_renewal_enter(struct claim *c, enum renewal_state to);
+void claim_succession_enter(struct claim *c, enum succession_state to);
+
+/* Notes that a release by this claim is sent, that it was not carried out, or that its answer got lost. */
+void claim_release_sent(struct claim *c);
+void claim_release_undone(struct claim *c);
+void claim_release_lost(struct claim *c);
+/* Notes that the answer to another command has set the lease's end. */
+void claim_end_told(struct claim *c);
+
 /* Whether the claim's session is pooled: other sessions of its client may use the claim. */
 bool claim_shared(const struct claim *c);
 /* For how many ms after its lease's end a pooled session's claim waits for its release. */
@@ -451,7 +524,14 @@ bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
 /* C6: a release by this claim did not find the claim's lease. Returns whether the lease may have been released
  * through another proxy, so that the release is meant for a later lease. A lease that is about to end may have expired.
  */
-bool attribute_made_way(const struct claim *c, int64_t now_ms);
+bool claim_made_way(const struct claim *c, int64_t now_ms);
+/* Notes that a client has released under a rule, and is expected to release again. A client that never did uses the
+ * locks as throttles. */
+void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
+bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
+
+/* ---- attribute.c ------------------------------------------------------------------------------ */
+
 /* Fills in the plan's claim, token, right and what the session has seen. */
 void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
 /* Makes the plan use this claim in place of the claim that was chosen, if any. */
@@ -606,11 +686,6 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms);
 bool client_still_here(const struct peer *p);
 /* Whether a session is open for which the lease should be renewed. */
 bool lease_owner_here(const struct claim *c);
-
-/* Notes that a client has released under a rule, and is expected to release again. A client that never did uses the
- * locks as throttles. */
-void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
-bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
 
 /* ---- one_shot.c -------------------------------------------------------------------------------- */
 

@@ -225,15 +225,15 @@ void successor_peer_cleared(struct peer *p) {
 /* Counts a live lease of its peer's orphan. With its first live lease, the orphan looks for a successor. */
 static void count_lease(struct claim *c) {
     struct orphan *st = c->peer->orphan;
-    if (c->inherited)
+    if (c->succession == SUCCESSION_COUNTS)
         return;
-    c->inherited = true;
+    claim_succession_enter(c, SUCCESSION_COUNTS);
     if (++st->leases == 1 && !st->successor && st->brief <= BRIEF_MAX)
         offer(st);
 }
 
 void successor_counts(struct shard *sh, struct claim *c) {
-    if (!c->heritable || c->common || !c->peer->orphan)
+    if (c->succession != SUCCESSION_WAITS || !c->peer->orphan)
         return;
     pthread_mutex_lock(&sh->engine->clients.mutex);
     count_lease(c);
@@ -241,10 +241,10 @@ void successor_counts(struct shard *sh, struct claim *c) {
 }
 
 void successor_over(struct shard *sh, struct claim *c) {
-    if (!c->inherited)
+    if (c->succession != SUCCESSION_COUNTS)
         return;
     struct orphan *st = c->peer->orphan, *next;
-    c->inherited = false;
+    claim_succession_enter(c, SUCCESSION_WAITS);
     pthread_mutex_lock(&sh->engine->clients.mutex);
     if (--st->leases == 0 && st->successor) {
         unattend(st);
@@ -256,15 +256,24 @@ void successor_over(struct shard *sh, struct claim *c) {
     pthread_mutex_unlock(&sh->engine->clients.mutex);
 }
 
+/* The lease may have a successor from now on. If it counts for its orphan, it goes on counting, unless its client's
+ * sessions have come to be pooled. */
+static void heritable(struct shard *sh, struct claim *c) {
+    bool common = claim_shared(c);
+    if (common)
+        successor_over(sh, c);
+    if (common || c->succession != SUCCESSION_COUNTS)
+        claim_succession_enter(c, common ? SUCCESSION_COMMON : SUCCESSION_WAITS);
+}
+
 bool successor_left(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct lock_engine *e = sh->engine;
     struct peer *p = c->peer;
     if (!c->renewing || !claim_is_live(c, now_ms) || c->rule->owner == LOCK_OWNER_CONNECTION || c->queue)
         return false;
-    c->heritable = true;
-    c->common = claim_shared(c);
+    heritable(sh, c);
     pthread_mutex_lock(&e->clients.mutex);
-    if (c->common) {
+    if (c->succession == SUCCESSION_COMMON) {
         p->client->brief = 0;
     } else {
         if (!p->orphan) /* the session closed before the answer came */
@@ -281,12 +290,12 @@ void successor_proved(struct shard *sh, struct claim *c, const struct peer *p, i
     struct lock_engine *e = sh->engine;
     if (!c->peer->closed || p->closed || !p->session || c->queue)
         return;
-    if (!c->heritable && c->leased &&
+    if (!claim_heritable(c) && c->leased &&
         c->rule->renew != LOCK_RENEW_NEVER) { /* the lease has become the proxy's own since the session left */
         c->renewing = true;
         c->renewing = successor_left(sh, c, now_ms);
     }
-    if (!c->heritable || c->common || !c->inherited)
+    if (c->succession != SUCCESSION_COUNTS)
         return;
     pthread_mutex_lock(&e->clients.mutex);
     struct orphan *st = c->peer->orphan;
@@ -298,9 +307,10 @@ void successor_proved(struct shard *sh, struct claim *c, const struct peer *p, i
 }
 
 bool successor_attends(const struct claim *c) {
-    if (!c->heritable)
+    if (!claim_heritable(c))
         return false;
-    return c->common ? atomic_load(&c->peer->client->back) : atomic_load(&c->peer->orphan->attended);
+    return c->succession == SUCCESSION_COMMON ? atomic_load(&c->peer->client->back)
+                                              : atomic_load(&c->peer->orphan->attended);
 }
 
 int64_t successor_look_ms(const struct claim *c) {
@@ -326,7 +336,8 @@ static bool keeps_common(struct lock_engine *e, struct claim *c, int64_t now_ms)
     int64_t since_ms = client->back_ms;
     pthread_mutex_unlock(&e->clients.mutex);
     if (now_ms - since_ms > ASKED_LEASES * c->period_ms && asked_for(c)) {
-        c->heritable = c->renewing = false;
+        claim_succession_enter(c, SUCCESSION_NONE);
+        c->renewing = false;
         return false;
     }
     atomic_store(&client->kept, true);
@@ -347,7 +358,7 @@ static uint64_t successor_of(struct lock_engine *e, struct orphan *st, uint64_t 
 }
 
 bool successor_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
-    if (c->common)
+    if (c->succession == SUCCESSION_COMMON)
         return keeps_common(sh->engine, c, now_ms);
     struct orphan *st = c->peer->orphan;
     uint64_t id = successor_of(sh->engine, st, 0);
@@ -487,8 +498,7 @@ void engine_inherited(struct lock_engine *e, const struct lock_left *left, const
     c->granted_ms = now_ms;
     c->told = atomic_load(&e->attempts);
     c->reported = true;
-    c->heritable = true;
-    c->common = claim_shared(c);
+    heritable(sh, c);
     successor_counts(sh, c);
     lease_set(sh, c, r->pttl_ms, true, now_ms, now_ms);
     if (r->fence >= en->live_fence && r->fence > en->gone_fence) {

@@ -195,6 +195,11 @@ bool workload_owns(const struct workload *f, const struct peer *p) {
     return h && h->row >= SESSION_ROW;
 }
 
+inline bool client_shares(const struct lock_rule *rule, bool overlapped) {
+    enum lock_owner owner = rule ? rule->owner : LOCK_OWNER_AUTO;
+    return owner == LOCK_OWNER_CLIENT || (owner == LOCK_OWNER_AUTO && overlapped);
+}
+
 bool workload_shares(const struct workload *f, const struct peer *p, const struct lock_rule *rule) {
     return client_shares(rule, p->overlapped || (f && f->pooled && !workload_owns(f, p)));
 }
@@ -365,7 +370,7 @@ struct key_stats *key_stats_get(struct entry *en, struct workload *f) {
         if (held->workload == f) {
             if (held->valued)
                 key_stats_value(c, held->value);
-            if (!held->ended)
+            if (!claim_ended(held))
                 workload_count(f, c, TALLY_ACQUIRED);
         }
     return c;

@@ -176,6 +176,8 @@ struct session_stats *session_stats_find(const struct peer *p, const struct work
 /* Whether the session is known to be dedicated: its commands are one worker's, although the workload may be pooled.
  */
 bool workload_owns(const struct workload *f, const struct peer *p);
+/* Whether the session counts as pooled by the rule alone, or because it is overlapped. */
+bool client_shares(const struct lock_rule *rule, bool overlapped);
 /* Whether the session counts as pooled in the workload: its commands may be several workers'. f NULL: nothing is
  * known of the workload. */
 bool workload_shares(const struct workload *f, const struct peer *p, const struct lock_rule *rule);

@@ -1,0 +1,185 @@
+/*
+ * A claim by itself: its four states, for how long it is kept, and what may be said of its lease.
+ *
+ *      lease       granted ──> ended, cut short ──> awaits its owner        back to granted, if an answer says so
+ *      release     none <──> sent ──> doubtful <──> sent again
+ *      renewal     idle ──> renewal or look asked ──> crossed ──> idle
+ *      succession  none ──> waits <──> counts, or common
+ */
+#include "proxy/lock/state.h"
+
+#include <assert.h>
+
+enum {
+    MEMORY_LEASES = 2, /* the default of claim-memory, in leases */
+    MEMORY_LEAST_MS = 1000,
+    MEMORY_MOST_MS = 60000,
+    LONG_LEASES = 20, /* how long a dedicated session's claim is kept after its lease, in leases */
+    LONG_LEAST_MS = 60000,
+    LONG_MOST_MS = 60 * 60 * 1000
+};
+
+/* ---- states ------------------------------------------------------------------------------------ */
+
+inline void claim_lease_enter(struct claim *c, enum lease_state to) {
+    assert(to != LEASE_ENDED || c->lease == LEASE_GRANTED);
+    assert(to != LEASE_CUT_SHORT || c->lease == LEASE_GRANTED);
+    assert(to != LEASE_AWAITS_OWNER || c->lease == LEASE_ENDED || c->lease == LEASE_CUT_SHORT);
+    assert(to != LEASE_GRANTED || c->lease == LEASE_ENDED || c->lease == LEASE_CUT_SHORT);
+    c->lease = to;
+}
+
+inline void claim_release_enter(struct claim *c, enum release_state to) {
+    assert(to != RELEASE_NONE || c->release == RELEASE_SENT);
+    assert(to != RELEASE_SENT || c->release == RELEASE_NONE);
+    assert(to != RELEASE_SENT_AGAIN || claim_releasing(c) || claim_doubtful(c));
+    c->release = to;
+}
+
+inline void claim_release_sent(struct claim *c) {
+    if (!claim_releasing(c)) /* a transaction may release twice by one claim */
+        claim_release_enter(c, claim_doubtful(c) ? RELEASE_SENT_AGAIN : RELEASE_SENT);
+}
+
+inline void claim_release_undone(struct claim *c) {
+    claim_release_enter(c, claim_doubtful(c) ? RELEASE_DOUBTFUL : RELEASE_NONE);
+}
+
+void claim_release_lost(struct claim *c) {
+    claim_release_enter(c, claim_releasing(c) ? RELEASE_SENT_AGAIN : RELEASE_DOUBTFUL);
+}
+
+inline void claim_renewal_enter(struct claim *c, enum renewal_state to) {
+    assert(to != RENEWAL_IDLE || claim_asked(c));
+    assert(to != LOOK_ASKED || c->renewal == RENEWAL_IDLE);
+    assert(to != LOOK_CROSSED || c->renewal == LOOK_ASKED);
+    /* a look whose owner leaves counts as a renewal */
+    assert(to != RENEWAL_ASKED || c->renewal == RENEWAL_IDLE || c->renewal == LOOK_ASKED);
+    assert(to != RENEWAL_CROSSED || c->renewal == RENEWAL_ASKED || c->renewal == LOOK_CROSSED);
+    c->renewal = to;
+}
+
+inline void claim_end_told(struct claim *c) {
+    if (c->renewal == RENEWAL_ASKED)
+        claim_renewal_enter(c, RENEWAL_CROSSED);
+    else if (c->renewal == LOOK_ASKED)
+        claim_renewal_enter(c, LOOK_CROSSED);
+}
+
+inline void claim_succession_enter(struct claim *c, enum succession_state to) {
+    assert(to != SUCCESSION_NONE || c->succession == SUCCESSION_COMMON);
+    assert(to != SUCCESSION_COUNTS || c->succession == SUCCESSION_WAITS);
+    assert(to != SUCCESSION_COMMON || c->succession != SUCCESSION_COUNTS); /* the orphan would count it for ever */
+    c->succession = to;
+}
+
+/* ---- clients that release, and throttles ---------------------------------------------------------- */
+
+static uint64_t releaser_hash(const struct lock_rule *rule, const struct lock_client *c) {
+    return c->hash ^ rule->hash;
+}
+
+void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
+    uint64_t hash = releaser_hash(rule, c);
+    atomic_store_explicit(&e->releasers[hash % RELEASERS], hash, memory_order_relaxed);
+}
+
+bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
+    uint64_t hash = releaser_hash(rule, c);
+    return atomic_load_explicit(&e->releasers[hash % RELEASERS], memory_order_relaxed) == hash;
+}
+
+/* ---- sessions that may use a claim ----------------------------------------------------------------- */
+
+bool claim_shared(const struct claim *c) {
+    return workload_shares(c->workload, c->peer, c->rule);
+}
+
+/* Whether the claim's session is not known to be dedicated. */
+static bool may_be_pooled(const struct claim *c) {
+    return c->workload && !workload_owns(c->workload, c->peer);
+}
+
+bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c) {
+    if (claim_shared(c))
+        return true;
+    return atomic_load(&e->elsewhere) && c->rule->owner == LOCK_OWNER_AUTO && may_be_pooled(c);
+}
+
+static int64_t within(int64_t n, int64_t least, int64_t most) {
+    return n < least ? least : n > most ? most : n;
+}
+
+int64_t claim_memory(const struct claim *c) {
+    if (c->rule->claim_memory_ms >= 0)
+        return c->rule->claim_memory_ms;
+    return within(MEMORY_LEASES * claim_length(c), MEMORY_LEAST_MS, MEMORY_MOST_MS);
+}
+
+/* When a claim whose lease has ended is forgotten. A late release without its claim would be believed. A dedicated
+ * session's claim is therefore kept for long: it uses up no other worker's release. A client that has never released
+ * under the rule (a throttle) is not expected to release, and its claims are kept for a minute. */
+int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
+    bool shared = claim_shared(c);
+    if (c->peer->remote || (shared && c->peer->closed))
+        return c->end_ms;
+    if (c->extra && c->extra->deadline_ms)
+        return c->extra->deadline_ms;
+    bool a_colleagues = c->self_lost && c->rule->owner != LOCK_OWNER_CONNECTION; /* the lease may be a colleague's */
+    if (shared || a_colleagues)
+        return c->end_ms + claim_memory(c);
+    int64_t memory = LONG_LEAST_MS;
+    if (releaser_known(sh->engine, c->rule, c->peer->client))
+        memory = within(LONG_LEASES * claim_length(c), LONG_LEAST_MS, LONG_MOST_MS);
+    return c->end_ms + (memory > c->rule->claim_memory_ms ? memory : c->rule->claim_memory_ms);
+}
+
+bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms) {
+    bool ended = claim_ended(c) || (c->end_ms && now_ms >= c->end_ms);
+    if (!ended || c->uses || claim_asked(c))
+        return false;
+    /* The claim's session has closed, and no other session needs the claim. Under `owner connection` no other
+     * session may use it. Under `owner any` a release needs no claim. */
+    bool left = c->peer->closed && (c->rule->owner == LOCK_OWNER_CONNECTION || c->rule->owner == LOCK_OWNER_ANY);
+    return left || now_ms >= claim_deadline(sh, c);
+}
+
+inline bool claim_is_live(const struct claim *c, int64_t now_ms) {
+    return !claim_ended(c) && c->fence == c->entry->live_fence && (!c->end_ms || now_ms < c->end_ms);
+}
+
+struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms) {
+    for (struct claim *c = entry_claims(en); c; c = c->next)
+        if (c->peer->client == client && c->fence && claim_is_live(c, now_ms))
+            return c;
+    return NULL;
+}
+
+bool claim_suspect(struct claim *c, uint32_t suspects) {
+    if (suspects > SUSPECTS_MAX)
+        suspects = SUSPECTS_MAX;
+    if (suspects <= c->suspects)
+        return false;
+    c->suspects = suspects & SUSPECTS_MAX;
+    c->vouched = false;
+    return true;
+}
+
+void claim_expect_until(struct claim *c, int64_t deadline_ms) {
+    struct claim_extra *extra = claim_extra(c);
+    if (!extra->deadline_ms || deadline_ms < extra->deadline_ms)
+        extra->deadline_ms = deadline_ms;
+}
+
+bool claim_suspicious(const struct claim *c, uint32_t suspects) {
+    return suspects > c->suspects || (c->suspects > 0 && !c->vouched);
+}
+
+bool claim_made_way(const struct claim *c, int64_t now_ms) {
+    enum { SLACK_MS = 50 };
+    if (c->peer->remote || !may_be_pooled(c))
+        return false;
+    if (claim_ended(c))
+        return c->lease != LEASE_ENDED;
+    return claim_is_live(c, now_ms) && (!c->end_ms || c->end_ms > now_ms + SLACK_MS);
+}
