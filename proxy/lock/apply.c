@@ -6,28 +6,6 @@
 
 #include <stdio.h>
 
-static void claim_holds_value(struct claim *c, uint64_t value) {
-    if (c->extra && c->valued && c->value != value)
-        c->extra->sighted = 0;
-    c->valued = true;
-    c->value = value;
-}
-
-inline void claim_value(struct outcome *f, struct claim *c) {
-    if (!c || !f->result->value)
-        return;
-    if (!f->plan->field)
-        claim_holds(f, c, f->result->value, f->result->value_len);
-    else if (!c->valued || value_same_field(c->value, f->plan->field))
-        claim_holds_value(c, f->plan->field); /* another field than the holder's says nothing of the lease */
-}
-
-inline void claim_holds(struct outcome *f, struct claim *c, const char *value, size_t len) {
-    uint64_t hash = hash_bytes(&f->e->value_seed, value, len);
-    if (!c->valued || !value_same_field(c->value, hash)) /* a script shows the field without its content */
-        claim_holds_value(c, hash);
-}
-
 /* Whether the claim's worker is the worker that acquires now, so that the claim is dropped. A1: one worker does one
  * thing after another, so its acquisition ends its earlier lease. Exception: a claim stays if its own session has
  * lost attempts against it, since it may be a colleague's. A2: where values vary, a worker that writes an earlier
@@ -63,7 +41,7 @@ static void drop_older(struct outcome *f, const struct workload *workload, const
     for (struct claim *c = f->entry->claims, *next; c; c = next) {
         next = c->next;
         if (comes_back(f, workload, c, shared, vary, hash))
-            apply_spend(f, c);
+            outcome_spend(f, c);
     }
 }
 
@@ -120,7 +98,7 @@ static void apply_instead(struct outcome *f) {
     aftermath_mistaken(c->workload, key_stats_find(f->entry, c->workload));
     if (workload_vote(c->workload, f->peer, c->peer))
         workload_pool(f->sh, c->workload, &f->plan->key, f->now_ms);
-    apply_spend(f, c);
+    outcome_spend(f, c);
 }
 
 void apply_granted(struct outcome *f) {
@@ -184,15 +162,6 @@ static void apply_unknown_acquisition(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-struct claim *apply_touched(struct outcome *f) {
-    if (f->claim && f->claim->fence == f->result->fence)
-        return f->claim;
-    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->fence && c->fence == f->result->fence)
-            return c;
-    return f->claim && !f->claim->fence ? f->claim : NULL;
-}
-
 /* Whether the lease's known end is the answer's, as exactly as an answer can tell. */
 static bool lease_end_is(const struct outcome *f, const struct claim *c, int64_t pttl_ms) {
     if (pttl_ms < 0 || !c->end_ms)
@@ -216,7 +185,7 @@ static void note_rewritten(const struct outcome *f, struct claim *c, int64_t end
 }
 
 void apply_done(struct outcome *f) {
-    struct claim *c = apply_touched(f);
+    struct claim *c = outcome_touched(f);
     if (!c)
         return;
     int64_t end_ms = c->end_ms;
@@ -249,18 +218,6 @@ void apply_done(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-void apply_spend(struct outcome *f, struct claim *c) {
-    if (!c)
-        return;
-    if (c == f->claim)
-        f->claim = NULL;
-    struct peer *p = c->peer;
-    tenure_spent(f, c);
-    claim_remove(f->sh, c);
-    if (p != f->peer)
-        peer_settle(f->sh, p);
-}
-
 /* Gives a reserved claim back, because its release was not carried out. */
 static void restore(struct outcome *f) {
     struct claim *c = f->claim;
@@ -290,33 +247,25 @@ static void uncount(struct outcome *f) {
         workload_uncount(workload, key_stats_find(f->entry, workload));
 }
 
-void apply_refusal(struct outcome *f, enum lock_incident_kind kind, const char *why) {
-    if (f->audit)
-        incident_report(f->sh, kind, outcome_occasion(f), "would be refused: %s; %s",
-                        f->refusal ? f->refusal : "nothing done", why);
-    else
-        incident_report(f->sh, kind, outcome_occasion(f), "refused: %s", why);
-}
-
 static void report_refused_release(struct outcome *f) {
     f->sh->stats.refused_releases++;
     if (!f->plan->claim) {
-        apply_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client holds no lease of the lock");
+        outcome_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client holds no lease of the lock");
         return;
     }
     char why[96] = "the lease that it was for has ended, another one is live";
     int64_t late_ms = f->claim && f->claim->end_ms ? f->now_ms - f->claim->end_ms : 0;
     if (late_ms > 0)
         snprintf(why, sizeof(why), "its own lease had ended %lld ms before, another one is live", (long long)late_ms);
-    apply_refusal(f, INCIDENT_LATE_RELEASE, why);
+    outcome_refusal(f, INCIDENT_LATE_RELEASE, why);
     if (!f->plan->several || !f->result->fence)
         return;
     for (struct claim *c = entry_claims(f->entry); c; c = c->next)
         if (c != f->claim && c->fence == f->result->fence && c->peer->client == f->peer->client) {
-            apply_refusal(f, INCIDENT_AMBIGUOUS,
-                          "it counts for the older of several leases; to tell workers apart: owner connection, a "
-                          "connection a worker for locks, CLIENT SETNAME a worker, or values of their own with read, "
-                          "compare, delete");
+            outcome_refusal(f, INCIDENT_AMBIGUOUS,
+                            "it counts for the older of several leases; to tell workers apart: owner connection, a "
+                            "connection a worker for locks, CLIENT SETNAME a worker, or values of their own with read, "
+                            "compare, delete");
             break;
         }
 }
@@ -354,16 +303,6 @@ static void learn_course(struct outcome *f, const struct claim *used, bool freed
     }
 }
 
-void apply_crossing(struct outcome *f, struct workload *workload, const struct claim *live) {
-    struct peer *owner = live ? live->peer : NULL;
-    if (!workload)
-        return;
-    if (f->plan->by_chance)
-        workload_crossed(workload, f->peer, owner);
-    else if (f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit && workload_vote(workload, f->peer, owner))
-        workload_pool(f->sh, workload, &f->plan->key, f->now_ms);
-}
-
 /* C4: applies a release that was believed. A session that has never tried for a lock of the workload may be an
  * operator's or a clean-up job's. If the holder's session is dedicated, or the workload's losers release, the
  * holder's own release is still to come. The claim waits for it. */
@@ -380,8 +319,8 @@ static void apply_believed(struct outcome *f) {
     bool own = workload && live && (workload_owns(workload, live->peer) || workload->losers_release);
     bool waits = !tried && own && !live->peer->remote;
     if (!waits) {
-        apply_crossing(f, workload, live);
-        apply_spend(f, live);
+        outcome_crossing(f, workload, live);
+        outcome_spend(f, live);
     } else {
         /* The claim is kept for no longer than its lease can have gone on. */
         claim_extra(live)->deadline_ms = f->now_ms + (claim_length(live) ? claim_length(live) : claim_memory(live));
@@ -396,9 +335,9 @@ static void apply_believed(struct outcome *f) {
 static void apply_spent_elsewhere(struct outcome *f) {
     struct claim *live = its_own_live(f);
     atomic_store(&f->e->elsewhere, true);
-    apply_crossing(f, f->claim ? f->claim->workload : NULL, live);
+    outcome_crossing(f, f->claim ? f->claim->workload : NULL, live);
     if (live != f->claim)
-        apply_spend(f, live);
+        outcome_spend(f, live);
 }
 
 /* Whether the refused release may have been for the live lease. C6: the release's claim may have been released
@@ -460,17 +399,17 @@ static void apply_release(struct outcome *f) {
     if (refused)
         apply_suspected(f);
     if (released && f->plan->right == RIGHT_ANY)
-        apply_spend(f, apply_touched(f));
+        outcome_spend(f, outcome_touched(f));
     else if (released && !f->claim && (f->plan->right == RIGHT_BELIEVE || f->plan->right == RIGHT_ADOPT))
         apply_believed(f);
     else if (f->plan->right == RIGHT_SPENT && f->result->outcome == LOCK_ADOPTED)
         apply_spent_elsewhere(f);
     tenure_released(f);
-    apply_spend(f, f->claim);
+    outcome_spend(f, f->claim);
 }
 
 void apply_freed(struct outcome *f) {
-    struct claim *c = apply_touched(f);
+    struct claim *c = outcome_touched(f);
     if (!c)
         c = f->claim;
     if (!c)
@@ -478,7 +417,7 @@ void apply_freed(struct outcome *f) {
     f->sh->stats.released++;
     releaser_note(f->e, f->plan->rule, f->peer->client);
     uint64_t fence = c->fence;
-    apply_spend(f, c);
+    outcome_spend(f, c);
     learn_gone(f, fence, LEASE_TAKEN);
 }
 
@@ -501,11 +440,11 @@ static void apply_change(struct outcome *f) {
         apply_freed(f);
         break;
     case LOCK_COUNTED:
-        claim_value(f, apply_touched(f));
+        claim_value(f, outcome_touched(f));
         if (verb == LOCK_COUNT_UP)
             learn_lost_attempt(f);
         else
-            apply_spend(f, f->claim); /* a late release: another session's counter is there now */
+            outcome_spend(f, f->claim); /* a late release: another session's counter is there now */
         break;
     case LOCK_HELD:
     case LOCK_FOREIGN:
@@ -513,33 +452,33 @@ static void apply_change(struct outcome *f) {
             learn_lost_attempt(f);
         } else if (verb == LOCK_EXTEND) {
             f->sh->stats.refused_extends++;
-            apply_refusal(f, INCIDENT_FOREIGN_EXTEND,
-                          f->audit ? "this client does not hold the lock"
-                                   : "this client does not hold the lock; its expiry is unchanged");
+            outcome_refusal(f, INCIDENT_FOREIGN_EXTEND,
+                            f->audit ? "this client does not hold the lock"
+                                     : "this client does not hold the lock; its expiry is unchanged");
         } else if (verb == LOCK_COUNT_DOWN) {
             report_refused_release(f);
             apply_suspected(f);
-            apply_spend(f, f->claim);
+            outcome_spend(f, f->claim);
         } else if (verb != LOCK_SWAP || !learn_answered(f)) {
             apply_suspected(f);
-            apply_refusal(f, INCIDENT_OVERWRITE,
-                          f->audit ? "somebody else holds the lock"
-                                   : "somebody else holds the lock; nothing was written");
+            outcome_refusal(f, INCIDENT_OVERWRITE,
+                            f->audit ? "somebody else holds the lock"
+                                     : "somebody else holds the lock; nothing was written");
             if (verb != LOCK_CLOBBER)
                 learn_loss(f);
         }
         break;
     case LOCK_FREE:
         if (verb == LOCK_COUNT_DOWN)
-            apply_spend(f, f->claim);
+            outcome_spend(f, f->claim);
         else if (verb == LOCK_COUNT_UP)
             learn_loss(f); /* the count is not above zero, so nothing was acquired */
         break;
     case LOCK_ADOPTED:
         /* C5: the SET XX is believed as a release is, so it is a crossing, too. */
         if (verb == LOCK_REWRITE && !f->claim)
-            apply_crossing(f, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
-        touched = apply_touched(f);
+            outcome_crossing(f, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
+        touched = outcome_touched(f);
         if (touched && touched->fence == f->result->fence) {
             apply_done(f);
             learn_repeated(f);

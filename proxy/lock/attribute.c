@@ -10,7 +10,7 @@
  * This file knows only what this process has seen. learn.c and apply.c handle what the script answers. S6: between
  * different client identities nothing is ever believed. The scripts compare the guard record's owner.
  */
-#include "proxy/lock/outcome.h"
+#include "proxy/lock/choose.h"
 
 enum {
     DEBT_SHARE = 4,    /* D1: a lost attempt expects a release for this part of the lease */
@@ -208,7 +208,7 @@ static void note_release(const struct speaker *s, struct lock_plan *plan) {
         return;
     if (!w) {
         w = contender_get(s->sh, s->en, s->self);
-        learn_touched(s->sh, w, plan->rule, s->now_ms);
+        contender_touched(s->sh, w, plan->rule, s->now_ms);
     }
     plan->first_release = !w->released;
     w->released = true;

@@ -1,14 +1,7 @@
 /*
- * A claim by itself: its four states, for how long it is kept, and what may be said of its lease.
- *
- *      lease       granted ──> ended, cut short ──> awaits its owner        back to granted, if an answer says so
- *      release     none <──> sent ──> doubtful <──> sent again
- *      renewal     idle ──> renewal or look asked ──> crossed ──> idle
- *      succession  none ──> waits <──> counts, or common
+ * A claim by itself: for how long it is kept, which sessions may use it, and what may be said of its lease.
  */
-#include "proxy/lock/state.h"
-
-#include <assert.h>
+#include "proxy/lock/evidence.h"
 
 enum {
     MEMORY_LEASES = 2, /* the default of claim-memory, in leases */
@@ -18,60 +11,6 @@ enum {
     LONG_LEAST_MS = 60000,
     LONG_MOST_MS = 60 * 60 * 1000
 };
-
-/* ---- states ------------------------------------------------------------------------------------ */
-
-inline void claim_lease_enter(struct claim *c, enum lease_state to) {
-    assert(to != LEASE_ENDED || c->lease == LEASE_GRANTED);
-    assert(to != LEASE_CUT_SHORT || c->lease == LEASE_GRANTED);
-    assert(to != LEASE_AWAITS_OWNER || c->lease == LEASE_ENDED || c->lease == LEASE_CUT_SHORT);
-    assert(to != LEASE_GRANTED || c->lease == LEASE_ENDED || c->lease == LEASE_CUT_SHORT);
-    c->lease = to;
-}
-
-inline void claim_release_enter(struct claim *c, enum release_state to) {
-    assert(to != RELEASE_NONE || c->release == RELEASE_SENT);
-    assert(to != RELEASE_SENT || c->release == RELEASE_NONE);
-    assert(to != RELEASE_SENT_AGAIN || claim_releasing(c) || claim_doubtful(c));
-    c->release = to;
-}
-
-inline void claim_release_sent(struct claim *c) {
-    if (!claim_releasing(c)) /* a transaction may release twice by one claim */
-        claim_release_enter(c, claim_doubtful(c) ? RELEASE_SENT_AGAIN : RELEASE_SENT);
-}
-
-inline void claim_release_undone(struct claim *c) {
-    claim_release_enter(c, claim_doubtful(c) ? RELEASE_DOUBTFUL : RELEASE_NONE);
-}
-
-void claim_release_lost(struct claim *c) {
-    claim_release_enter(c, claim_releasing(c) ? RELEASE_SENT_AGAIN : RELEASE_DOUBTFUL);
-}
-
-inline void claim_renewal_enter(struct claim *c, enum renewal_state to) {
-    assert(to != RENEWAL_IDLE || claim_asked(c));
-    assert(to != LOOK_ASKED || c->renewal == RENEWAL_IDLE);
-    assert(to != LOOK_CROSSED || c->renewal == LOOK_ASKED);
-    /* a look whose owner leaves counts as a renewal */
-    assert(to != RENEWAL_ASKED || c->renewal == RENEWAL_IDLE || c->renewal == LOOK_ASKED);
-    assert(to != RENEWAL_CROSSED || c->renewal == RENEWAL_ASKED || c->renewal == LOOK_CROSSED);
-    c->renewal = to;
-}
-
-inline void claim_end_told(struct claim *c) {
-    if (c->renewal == RENEWAL_ASKED)
-        claim_renewal_enter(c, RENEWAL_CROSSED);
-    else if (c->renewal == LOOK_ASKED)
-        claim_renewal_enter(c, LOOK_CROSSED);
-}
-
-inline void claim_succession_enter(struct claim *c, enum succession_state to) {
-    assert(to != SUCCESSION_NONE || c->succession == SUCCESSION_COMMON);
-    assert(to != SUCCESSION_COUNTS || c->succession == SUCCESSION_WAITS);
-    assert(to != SUCCESSION_COMMON || c->succession != SUCCESSION_COUNTS); /* the orphan would count it for ever */
-    c->succession = to;
-}
 
 /* ---- clients that release, and throttles ---------------------------------------------------------- */
 
@@ -182,4 +121,13 @@ bool claim_made_way(const struct claim *c, int64_t now_ms) {
     if (claim_ended(c))
         return c->lease != LEASE_ENDED;
     return claim_is_live(c, now_ms) && (!c->end_ms || c->end_ms > now_ms + SLACK_MS);
+}
+
+bool recognised_no_more(const struct entry *en, const struct contender *w) {
+    if (!w->recognised)
+        return false;
+    for (const struct claim *c = entry_claims(en); c; c = c->next)
+        if (recognised_for(w, c))
+            return false;
+    return true;
 }

@@ -2,7 +2,7 @@
  * Leases in time: when they end, how long they are renewed, and what happens when their owner leaves. Knows no
  * commands.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/lease.h"
 
 enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
 
@@ -14,10 +14,6 @@ static bool release_expected(const struct shard *sh, const struct claim *c) {
 }
 
 /* ---- a lease's course ------------------------------------------------------------------------- */
-
-bool client_still_here(const struct peer *p) {
-    return atomic_load(&p->client->epoch) == p->epoch;
-}
 
 bool lease_owner_here(const struct claim *c) {
     const struct peer *p = c->peer;
@@ -333,7 +329,7 @@ void engine_leave(struct lock_engine *e) {
     atomic_store(&e->leaving, true);
 }
 
-static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
+unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
     TABLE_FOREACH(it, &sh->entries) {
         struct entry *en = LIST_ENTRY(it, struct entry, link);
@@ -352,18 +348,6 @@ static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
             timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
             asked++;
         }
-    }
-    return asked;
-}
-
-unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms) {
-    unsigned asked = 0;
-    (void)member_departures(e, now_ms);
-    for (unsigned i = part; i < SHARDS && asked < max; i += parts) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        asked += shard_handover(sh, max - asked, now_ms);
-        shard_unlock(sh);
     }
     return asked;
 }
@@ -432,7 +416,7 @@ static void contender_due(struct shard *sh, struct contender *w, int64_t now_ms)
  * is late. Many leases may be due at once, and all requests wait behind their renewals. */
 enum { TICK_STEPS = 64, TICK_LATE_MS = 16 };
 
-static void shard_tick(struct shard *sh, int64_t now_ms) {
+void lease_tick(struct shard *sh, int64_t now_ms) {
     int64_t first_ms = timer_next(&sh->timers);
     int64_t steps = TICK_STEPS + (first_ms < now_ms ? (now_ms - first_ms) / TICK_LATE_MS : 0);
     struct timer *t;
@@ -442,22 +426,6 @@ static void shard_tick(struct shard *sh, int64_t now_ms) {
         else
             contender_due(sh, LIST_ENTRY(t, struct contender, timer), now_ms);
     }
-}
-
-int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms) {
-    int64_t next = member_departures(e, now_ms) ? now_ms : now_ms + TICK_MAX_MS;
-    for (unsigned i = part; i < SHARDS; i += parts) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        shard_tick(sh, now_ms);
-        ledger_trim(sh);
-        workload_trim(sh, now_ms);
-        int64_t due = timer_next(&sh->timers);
-        if (due < next)
-            next = due;
-        shard_unlock(sh);
-    }
-    return next - now_ms > 1 ? next - now_ms : 1;
 }
 
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token) {

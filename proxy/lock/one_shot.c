@@ -14,7 +14,7 @@
  * connection` no other connection can release the lock, so it ends with its lease. The node of a list lock does so,
  * too.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/lease.h"
 
 #include "proxy/base/units.h"
 

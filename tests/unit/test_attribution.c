@@ -6,7 +6,7 @@
 #include <inttypes.h>
 
 #include "proxy/lock/pattern.h"
-#include "proxy/lock/state.h"
+#include "proxy/lock/choose.h"
 #include "tests/unit/engine_rig.h"
 
 /* ---- Redis ------------------------------------------------------------------------------------- */
