@@ -60,7 +60,7 @@ static void begin_anew(struct outcome *f) {
     struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
     if (w)
         w->lost = false;
-    if (workload_shares(workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), f->peer, f->plan->rule))
+    if (workload_pooled(workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), f->peer, f->plan->rule))
         return; /* the ended claim may be a colleague's */
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;

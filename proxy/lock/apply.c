@@ -10,18 +10,18 @@
  * thing after another, so its acquisition ends its earlier lease. Exception: a claim stays if its own session has
  * lost attempts against it, since it may be a colleague's. A2: where values vary, a worker that writes an earlier
  * claim's value has come back to that claim. */
-static bool comes_back(const struct outcome *f, const struct workload *workload, const struct claim *c, bool shared,
+static bool comes_back(const struct outcome *f, const struct workload *workload, const struct claim *c, bool pooled,
                        bool vary, uint64_t hash) {
     bool own = c->peer == f->peer;
     if (c->peer->client != f->peer->client || c->token == f->plan->attempt || c->fence > f->result->fence)
         return false;
     if (c->peer->remote && c->fence == f->result->fence) /* another session met the lease before this answer came */
         return true;
-    if (own && !shared &&
+    if (own && !pooled &&
         (!c->self_lost || c->lease == LEASE_AWAITS_OWNER || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
-         workload_owns(workload, f->peer)))
+         workload_dedicated(workload, f->peer)))
         return true;
-    return vary && c->valued && c->value == hash && (own || shared || c->peer->closed);
+    return vary && c->valued && c->value == hash && (own || pooled || c->peer->closed);
 }
 
 /* A2: whether one of the key's last acquisitions, or a claim of the client, has another value. */
@@ -37,10 +37,10 @@ static bool values_vary(const struct outcome *f, const struct key_stats *key_sta
 static void drop_older(struct outcome *f, const struct workload *workload, const struct key_stats *key_stats) {
     const struct lock_result *r = f->result;
     uint64_t hash = r->value ? outcome_value(f) : 0;
-    bool shared = workload_shares(workload, f->peer, f->plan->rule), vary = r->value && values_vary(f, key_stats, hash);
+    bool pooled = workload_pooled(workload, f->peer, f->plan->rule), vary = r->value && values_vary(f, key_stats, hash);
     for (struct claim *c = f->entry->claims, *next; c; c = next) {
         next = c->next;
-        if (comes_back(f, workload, c, shared, vary, hash))
+        if (comes_back(f, workload, c, pooled, vary, hash))
             outcome_spend(f, c);
     }
 }
@@ -89,7 +89,7 @@ void apply_acquired(struct outcome *f) {
 
 /* B2: the attempt has released the lease that had to make way, before it acquired. Ends that lease's claim, if it is
  * still there. */
-static void apply_instead(struct outcome *f) {
+static void apply_release_then_acquire(struct outcome *f) {
     struct claim *c = f->plan->claim_fence ? entry_claims(f->entry) : NULL;
     while (c && (c->fence != f->plan->claim_fence || c->peer->client != f->peer->client))
         c = c->next;
@@ -115,8 +115,8 @@ void apply_granted(struct outcome *f) {
     }
     if (w && rule->owner == LOCK_OWNER_CONNECTION)
         contender_forget_seen(w);
-    if (f->plan->right == RIGHT_INSTEAD)
-        apply_instead(f);
+    if (f->plan->right == RIGHT_RELEASE_THEN_ACQUIRE)
+        apply_release_then_acquire(f);
     struct claim *c = claim_granted(f);
     struct key_stats *key_stats = key_stats_find(en, c->workload);
     drop_older(f, c->workload, key_stats);
@@ -285,7 +285,7 @@ static struct claim *its_own_live(const struct outcome *f) {
 static void inherit_deadline(const struct outcome *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
     const struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-    if (!live || live == used || (live->peer != f->peer && !workload_shares(workload, f->peer, f->plan->rule)))
+    if (!live || live == used || (live->peer != f->peer && !workload_pooled(workload, f->peer, f->plan->rule)))
         return;
     claim_expect_until(live, claim_deadline(f->sh, used));
 }
@@ -316,7 +316,7 @@ static void apply_believed(struct outcome *f) {
     if (!tried)
         incident_report(f->sh, INCIDENT_BELIEVED, outcome_occasion(f),
                         "released: this connection never tried for the lock, and is of the holder's client");
-    bool own = workload && live && (workload_owns(workload, live->peer) || workload->losers_release);
+    bool own = workload && live && (workload_dedicated(workload, live->peer) || workload->losers_release);
     bool waits = !tried && own && !live->peer->remote;
     if (!waits) {
         outcome_crossing(f, workload, live);

@@ -56,7 +56,7 @@ static bool lost_before(const struct audit *a) {
     const struct outcome *f = a->f;
     const struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
     const struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-    return w && w->lost && !workload_shares(workload, f->peer, f->plan->rule);
+    return w && w->lost && !workload_pooled(workload, f->peer, f->plan->rule);
 }
 
 static uint64_t next_fence(const struct audit *a) {

@@ -30,17 +30,17 @@ bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, c
 
 /* ---- sessions that may use a claim ----------------------------------------------------------------- */
 
-bool claim_shared(const struct claim *c) {
-    return workload_shares(c->workload, c->peer, c->rule);
+bool claim_pooled(const struct claim *c) {
+    return workload_pooled(c->workload, c->peer, c->rule);
 }
 
 /* Whether the claim's session is not known to be dedicated. */
 static bool may_be_pooled(const struct claim *c) {
-    return c->workload && !workload_owns(c->workload, c->peer);
+    return c->workload && !workload_dedicated(c->workload, c->peer);
 }
 
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c) {
-    if (claim_shared(c))
+    if (claim_pooled(c))
         return true;
     return atomic_load(&e->elsewhere) && c->rule->owner == LOCK_OWNER_AUTO && may_be_pooled(c);
 }
@@ -59,13 +59,13 @@ int64_t claim_memory(const struct claim *c) {
  * session's claim is therefore kept for long: it uses up no other worker's release. A client that has never released
  * under the rule (a throttle) is not expected to release, and its claims are kept for a minute. */
 int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
-    bool shared = claim_shared(c);
-    if (c->peer->remote || (shared && c->peer->closed))
+    bool pooled = claim_pooled(c);
+    if (c->peer->remote || (pooled && c->peer->closed))
         return c->end_ms;
     if (c->extra && c->extra->deadline_ms)
         return c->extra->deadline_ms;
     bool a_colleagues = c->self_lost && c->rule->owner != LOCK_OWNER_CONNECTION; /* the lease may be a colleague's */
-    if (shared || a_colleagues)
+    if (pooled || a_colleagues)
         return c->end_ms + claim_memory(c);
     int64_t memory = LONG_LEAST_MS;
     if (releaser_known(sh->engine, c->rule, c->peer->client))

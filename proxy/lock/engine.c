@@ -211,7 +211,7 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
             plan->claim_len = (uint8_t)snprintf(plan->claim_token, sizeof(plan->claim_token), "%" PRIu64, c->fence);
         else
             plan->claim_len = token_write(e, c->token, plan->claim_token);
-        plan->right = RIGHT_INSTEAD;
+        plan->right = RIGHT_RELEASE_THEN_ACQUIRE;
         claim_remove(sh, c);
         peer_settle(sh, owner);
     }
@@ -238,7 +238,7 @@ bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint6
     while (c &&
            !((c->peer == plan->peer || recognised_for(w, c)) && (fence ? c->fence == fence : claim_is_live(c, now_ms))))
         c = c->next;
-    bool own = c && !workload_shares(workload_of(sh, plan->peer, plan->workload), plan->peer, plan->rule);
+    bool own = c && !workload_pooled(workload_of(sh, plan->peer, plan->workload), plan->peer, plan->rule);
     shard_unlock(sh);
     return own;
 }
@@ -258,7 +258,7 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
     const struct claim *c = entry_claims(entry_find(sh, key, hash));
     while (c && !claim_is_live(c, now_ms))
         c = c->next;
-    uint64_t session = c && !c->peer->closed && !c->peer->remote && !claim_shared(c) ? c->peer->id : 0;
+    uint64_t session = c && !c->peer->closed && !c->peer->remote && !claim_pooled(c) ? c->peer->id : 0;
     shard_unlock(sh);
     return session;
 }
@@ -291,7 +291,7 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
             client = c;
         if (!live && mine && !claim_writes_for_others(c))
             own_over = c;
-        if (!live && same && c->lease != LEASE_AWAITS_OWNER && claim_shared(c))
+        if (!live && same && c->lease != LEASE_AWAITS_OWNER && claim_pooled(c))
             client_over = c;
         if (!live && same && c->lease != LEASE_AWAITS_OWNER && c->peer->closed)
             closed_over = c;

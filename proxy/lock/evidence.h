@@ -33,12 +33,12 @@ struct session_stats *session_stats_find(const struct peer *p, const struct work
 
 /* Whether the session is known to be dedicated: its commands are one worker's, although the workload may be pooled.
  */
-bool workload_owns(const struct workload *f, const struct peer *p);
+bool workload_dedicated(const struct workload *f, const struct peer *p);
 /* Whether the session counts as pooled by the rule alone, or because it is overlapped. */
-bool client_shares(const struct lock_rule *rule, bool overlapped);
+bool rule_pools(const struct lock_rule *rule, bool overlapped);
 /* Whether the session counts as pooled in the workload: its commands may be several workers'. f NULL: nothing is
  * known of the workload. */
-bool workload_shares(const struct workload *f, const struct peer *p, const struct lock_rule *rule);
+bool workload_pooled(const struct workload *f, const struct peer *p, const struct lock_rule *rule);
 
 /* Notes a crossing, the acquisition over one session and the release over the other: the rows of releases over their
  * own session begin anew. Either may be NULL. */
@@ -106,7 +106,7 @@ struct loss losses_take(struct losses *l);
 /* ---- claim.c ---------------------------------------------------------------------------------- */
 
 /* Whether the claim's session is pooled: other sessions of its client may use the claim. */
-bool claim_shared(const struct claim *c);
+bool claim_pooled(const struct claim *c);
 /* For how many ms after its lease's end a pooled session's claim waits for its release. */
 int64_t claim_memory(const struct claim *c);
 /* When (ms) the claim stops waiting for the late release of its ended lease. */

@@ -13,7 +13,7 @@ static bool made_way(const struct outcome *f, const struct claim *c, enum lease_
     enum { SLACK_MS = 50 };
     bool early = !c->end_ms || c->end_ms > f->now_ms + (f->now_ms - f->plan->begun_ms) + SLACK_MS;
     return !c->uses && !claim_ended(c) &&
-           (c->peer->remote || (early && (why == LEASE_GONE ? claim_spent_elsewhere(f->e, c) : claim_shared(c))));
+           (c->peer->remote || (early && (why == LEASE_GONE ? claim_spent_elsewhere(f->e, c) : claim_pooled(c))));
 }
 
 /* C6: a lease of this proxy was released through another proxy. That is a crossing, and a release that D1 counts. */
@@ -33,7 +33,7 @@ void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
             continue;
         bool spent = c != f->claim && made_way(f, c, why);
         lease_end(f->sh, c, why, f->now_ms);
-        if (spent && !c->peer->remote && why == LEASE_GONE && !claim_shared(c))
+        if (spent && !c->peer->remote && why == LEASE_GONE && !claim_pooled(c))
             released_elsewhere(f, c);
         if (spent)
             outcome_spend(f, c);
@@ -218,7 +218,7 @@ static void forgotten(struct outcome *f, const struct workload *workload, struct
     if (*since_ms == 0)
         *since_ms = f->now_ms;
     bool enough = f->now_ms - *since_ms >= (own ? 1 : SUSPICIOUS_LEASES) * claim_length(c);
-    if (enough && (!own || workload_owns(workload, f->peer)))
+    if (enough && (!own || workload_dedicated(workload, f->peer)))
         c->renewing = false;
 }
 
@@ -237,7 +237,7 @@ static void learn_key_stats(struct outcome *f) {
     if (key_stats->debts.count == KEY_STATS_DEBTS)
         (void)losses_take(&key_stats->debts);
     /* D1: over a pooled session, each lost attempt expects a release. */
-    if (workload_shares(workload, f->peer, rule) && workload_losers_release(workload, key_stats))
+    if (workload_pooled(workload, f->peer, rule) && workload_losers_release(workload, key_stats))
         losses_add(&key_stats->debts, f->now_ms, f->peer->id);
     if (!live)
         return;

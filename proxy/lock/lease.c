@@ -19,7 +19,7 @@ bool lease_owner_here(const struct claim *c) {
     const struct peer *p = c->peer;
     if (!p->closed)
         return !p->remote;
-    return claim_one_shot(c) || successor_attends(c) || (claim_shared(c) && client_still_here(p));
+    return claim_one_shot(c) || successor_attends(c) || (claim_pooled(c) && client_still_here(p));
 }
 
 static void revive(struct shard *sh, struct claim *c) {

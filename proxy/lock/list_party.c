@@ -1,7 +1,7 @@
 /*
  * List locks: for which party a session speaks, and how far that reaches.
  *
- * The party is the session, or its client if connections are shared. Redis decides by it which node is whose
+ * The party is the session, or its client if its sessions are pooled. Redis decides by it which node is whose
  * (scripts/lua/list.lua). A closed session's nodes are declared dead by it.
  */
 #include "proxy/lock/choose.h"
@@ -11,7 +11,7 @@
 enum { PARTY_MAX = LOCK_IDENTITY_MAX + 1 }; /* which is longer than a process's id and a number */
 
 bool queue_by_client(const struct peer *p, const struct lock_rule *rule) {
-    return rule->owner == LOCK_OWNER_ANY || client_shares(rule, p->overlapped);
+    return rule->owner == LOCK_OWNER_ANY || rule_pools(rule, p->overlapped);
 }
 
 /* Writes a party's name. An identity of full length is not NUL-terminated. Returns the length. */
@@ -54,7 +54,7 @@ bool queue_leave(struct shard *sh, struct contender *w) {
     const struct lock_rule *rule = w->queue_rule;
     if (!rule || rule->owner == LOCK_OWNER_ANY)
         return false;
-    if (client_shares(rule, p->overlapped) && client_still_here(p))
+    if (rule_pools(rule, p->overlapped) && client_still_here(p))
         return true;
     if (w->queued_own)
         ask_leave(sh, w, false);

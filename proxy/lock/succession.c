@@ -42,7 +42,7 @@ enum {
 };
 
 void successor_may_come(struct shard *sh, struct claim *c) {
-    bool common = claim_shared(c);
+    bool common = claim_pooled(c);
     if (common)
         successor_over(sh, c);
     if (common || c->succession != SUCCESSION_COUNTS)

@@ -31,7 +31,7 @@ bool engine_awaits(struct lock_engine *e, const struct lock_left *left, const st
     if (strncmp(left->token, e->process, PROCESS_ID_LEN) == 0)
         return false;
     struct lock_client *client = client_get(&e->clients, left->identity, left->identity_len, false);
-    bool any = !rule || client_shares(rule, false);
+    bool any = !rule || rule_pools(rule, false);
     pthread_mutex_lock(&e->clients.mutex);
     const struct lock_session *s = come_back(client, left, group_number(left), any);
     if (s)

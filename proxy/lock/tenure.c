@@ -114,17 +114,17 @@ void tenures_push_back(const struct entry *en, uint64_t fence) {
 /* Whether a lease that was acquired over the session speaks for other sessions of its client, too. A multiplexed
  * connection carries a whole process. A lease acquired over another connection therefore belongs to another process,
  * unless the workload is known to pool its connections. */
-static bool shares_leases(const struct lock_rule *rule, const struct workload *f, const struct peer *p) {
+static bool speaks_for_others(const struct lock_rule *rule, const struct workload *f, const struct peer *p) {
     bool pool = rule->owner == LOCK_OWNER_CLIENT || (f && f->pooled);
-    return workload_shares(f, p, rule) && (pool || !p->overlapped);
+    return workload_pooled(f, p, rule) && (pool || !p->overlapped);
 }
 
 bool claim_writes_for_others(const struct claim *c) {
-    return shares_leases(c->rule, c->workload, c->peer);
+    return speaks_for_others(c->rule, c->workload, c->peer);
 }
 
 bool tenure_writes_for_others(const struct tenure *t) {
-    return shares_leases(t->rule, t->workload, t->peer);
+    return speaks_for_others(t->rule, t->workload, t->peer);
 }
 
 /* ---- what ends a tenure --------------------------------------------------------------------------- */

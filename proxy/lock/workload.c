@@ -171,20 +171,20 @@ struct workload *workload_join(struct shard *sh, struct peer *p, const struct lo
 
 /* ---- pooled and dedicated sessions ----------------------------------------------------------------- */
 
-bool workload_owns(const struct workload *f, const struct peer *p) {
+bool workload_dedicated(const struct workload *f, const struct peer *p) {
     if (f->row >= WORKLOAD_ROW)
         return true;
     const struct session_stats *h = session_stats_find(p, f);
     return h && h->row >= SESSION_ROW;
 }
 
-inline bool client_shares(const struct lock_rule *rule, bool overlapped) {
+inline bool rule_pools(const struct lock_rule *rule, bool overlapped) {
     enum lock_owner owner = rule ? rule->owner : LOCK_OWNER_AUTO;
     return owner == LOCK_OWNER_CLIENT || (owner == LOCK_OWNER_AUTO && overlapped);
 }
 
-bool workload_shares(const struct workload *f, const struct peer *p, const struct lock_rule *rule) {
-    return client_shares(rule, p->overlapped || (f && f->pooled && !workload_owns(f, p)));
+bool workload_pooled(const struct workload *f, const struct peer *p, const struct lock_rule *rule) {
+    return rule_pools(rule, p->overlapped || (f && f->pooled && !workload_dedicated(f, p)));
 }
 
 void workload_crossed(struct workload *f, struct peer *a, struct peer *b) {
