@@ -6,7 +6,9 @@
  * moment. It counts as there for a tenth of a second after a command that has left it there, so that SETNX and EXPIRE
  * belong together.
  *
- * The model makes one assumption: if the first command seen for a key is SETNX or SET NX, the key was free before.
+ * The model makes one assumption: if the first command seen for a key is SETNX, SET NX or RPUSH, the key was free
+ * before. Without it the nodes of a list lock would never be known: a capture seldom shows a command that removes the
+ * list.
  */
 #include <string.h>
 
@@ -185,6 +187,9 @@ static bool pass(struct model_key *k, struct lock_sight *sight, int64_t now_ms) 
 /* ---- lists ---- */
 
 static bool push(struct model_key *k, struct lock_sight *sight, uint64_t node, int64_t now_ms) {
+    k->assumed = !known(k) && !k->seen_ms;
+    if (k->assumed)
+        gone(k);
     bool sure = known(k) && k->listed && k->nodes < MODEL_NODES;
     if (k->state == MODEL_ABSENT)
         there(k, PTTL_NONE, now_ms);

@@ -238,9 +238,9 @@ static uint64_t key_hash(const struct monitor_tap *o, uint32_t db, const char *k
 }
 
 /* Whether the command can acquire a lock, so that its key is followed from then on. */
-static bool attempts(const struct command *c, const struct lock_sight *sight) {
-    return sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_COUNT_UP || sight->verb == LOCK_QUEUE_PUSH ||
-           sight->verb == LOCK_SWAP || c->id == COMMAND_LREM;
+static bool attempts(const struct command *c, const struct lock_sight *sight, bool watched) {
+    return (watched && sight->verb == LOCK_REPLACE) || sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_COUNT_UP ||
+           sight->verb == LOCK_QUEUE_PUSH || sight->verb == LOCK_SWAP || c->id == COMMAND_LREM;
 }
 
 /* Whether the command's result is of interest, by the same rule as in the proxy outside of all rules. */
@@ -340,7 +340,7 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     sight.key.db = line->db;
     uint64_t hash = key_hash(o, line->db, sight.key.name, sight.key.len);
     struct model_key *k = model_find(o->model, hash, now_ms);
-    if (!k && !attempts(c, &sight) && !in_script(o, &sight, line->db))
+    if (!k && !attempts(c, &sight, t->watches) && !in_script(o, &sight, line->db))
         return;
     if (!k)
         k = model_follow(o->model, hash, now_ms);
@@ -360,7 +360,7 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     bool acquires = sight.verb == LOCK_ACQUIRE || sight.verb == LOCK_QUEUE_PUSH;
     if (was_unknown && acquires && !scripted)
         ask_for(o, line->db, &sight, hash);
-    o->counts.assumed += k->assumed;
+    o->counts.assumed += k->assumed && sight.verb == LOCK_ACQUIRE; /* a push alone is no attempt */
     if (scripted && in_script(o, &sight, line->db))
         script_does(o, &sight);
     else

@@ -37,7 +37,7 @@ struct model_key {
     bool listed;     /* the list's nodes are known */
     bool end_known;  /* the expiry is known; for PRESENT */
     bool asked;      /* PTTL was asked for after the last command on it */
-    bool assumed;    /* the last command acquired it, provided that it was free; no command on it was seen before */
+    bool assumed;    /* the last command's result is right if the key was free; no command on it was seen before */
     uint8_t nodes;   /* nodes in the list */
     int64_t end_ms;  /* 0: no expiry */
     int64_t count;   /* the counter's number */

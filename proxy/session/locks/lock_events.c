@@ -9,7 +9,7 @@
 
 /* One INCR or HSETNX in so many is looked at, until its key is known as a lock's. The number is a prime. So the samples
  * do not always hit the same session of two that acquire and lose in turns. */
-enum { COUNTERS_SAMPLED = 61 };
+enum { COUNTERS_SAMPLED = 61, DELETED_LOOKED = 16 /* keys of a DEL of several */ };
 
 static inline bool sampled(struct session *s, const char *key, size_t len) {
     return advisor_samples(s->worker->shared->advisor, key, len, worker_now(s->worker));
@@ -94,6 +94,16 @@ static bool may_be_lock(struct session *s, const struct command *c, const struct
 bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                   const char *key, size_t len) {
     return may_be_lock(s, c, r, bytes, key, len) && sampled(s, key, len);
+}
+
+bool advise_wants_some(struct session *s, const struct request_class *k) {
+    size_t len;
+    for (size_t i = 0; i < k->key_count && i < DELETED_LOOKED; i++) {
+        const char *key = class_key(k, i, &len);
+        if (advisor_knows(s->worker->shared->advisor, key, len))
+            return true;
+    }
+    return false;
 }
 
 /* ---- scripts --------------------------------------------------------------------------------- */

@@ -328,6 +328,8 @@ void fence_audit(struct session *s, const struct request_class *k);
  * a sample of INCR and HSETNX; and for commands that change a key that was acquired lately. */
 bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                   const char *key, size_t len);
+/* Whether advise_wants may be true for one of the first keys of a DEL or UNLINK of several keys. */
+bool advise_wants_some(struct session *s, const struct request_class *k);
 /* Finds the lock key of an application's script whose reply is to be read. Returns the key's argument index, among the
  * `key_count` arguments from `first_key` on; 0: the reply is not to be read. */
 uint32_t advise_script_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,

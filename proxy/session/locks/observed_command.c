@@ -267,6 +267,14 @@ static void script_note(struct session *s, struct audit_note *note, const struct
     *effect = EFFECT_DONE;
 }
 
+/* Whether PROXY ADVISE wants the key of a command that has several. */
+static bool wanted_outside(struct session *s, const struct request_class *k, size_t i) {
+    size_t len;
+    const char *key = class_key(k, i, &len);
+    bool each = k->key_count > 1 && (k->command->id == COMMAND_DEL || k->command->id == COMMAND_UNLINK);
+    return !each || advise_wants(s, k->command, k->request, k->bytes, key, len);
+}
+
 /* What a command means if no rule applies and only PROXY ADVISE needs it. MSETNX acquires all of its keys, and HDEL
  * releases. */
 static void outside_command(const struct command *c, uint32_t index, struct lock_command *lc) {
@@ -308,7 +316,7 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
         struct lock_command lc;
         enum lock_effect effect;
         bool audited = rule && rule->mode == LOCK_MODE_AUDIT && command_on_key(k, at, rule->kinds, &lc, &effect);
-        if (!audited && (!outside || !command_on_key(k, at, LOCK_KIND_ANY, &lc, &effect)))
+        if (!audited && (!outside || !wanted_outside(s, k, i) || !command_on_key(k, at, LOCK_KIND_ANY, &lc, &effect)))
             continue;
         if (!note)
             note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
