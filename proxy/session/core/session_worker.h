@@ -17,6 +17,7 @@
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
+#include "proxy/config/config.h"
 #include "proxy/lock/rule.h"
 #include "proxy/net/readable.h"
 #include "proxy/session/core/room.h"
@@ -58,7 +59,8 @@ struct worker {
     unsigned index;
     struct ev_loop *loop;
     struct upstream *upstream;
-    struct lock_rules *rules;
+    const struct config *config; /* the snapshot in force in this thread; a reload replaces it between two events */
+    struct lock_rules *rules;    /* the snapshot's */
     struct chunk_pool chunks;
     struct counters counters;
     struct list_node sessions;       /* open sessions */
