@@ -88,9 +88,7 @@ struct worker {
     int64_t now_ms;                    /* the result of worker_now; 0: not read in this turn */
     struct ev_async wake;
     struct ev_timer engine_tick;
-    double engine_at;      /* when it is due */
-    struct text functions; /* for commands/pause_scripts.c: the node's functions, while a pause lasts */
-    double functions_at;   /* when the node listed them; 0: never */
+    double engine_at; /* when it is due */
     union {
         struct {
             enum pause_kind pause; /* CLIENT PAUSE, until pause_timer fires */
