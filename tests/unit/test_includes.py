@@ -24,7 +24,7 @@ SESSION = tuple("proxy/session/" + room for room in
 EVERYTHING = (*GROUND, "proxy/lock", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/monitor_tap", "proxy/admin",
               "proxy/config", "proxy")
 # What a room of the session may include, besides the rooms of the session that it names.
-BELOW_SESSION = (*GROUND, "proxy/lock", "proxy/upstream")
+BELOW_SESSION = (*GROUND, "proxy/lock", "proxy/config", "proxy/upstream")
 LAYERS = {
     "parser": ((), ()),
     "proxy/base": ((), ()),
@@ -277,7 +277,7 @@ def check_check(results):
         ("proxy/session/commands/dispatch.c", '"', "proxy/session/blocking/blocking.h", True),
         ("proxy/session/commands/dispatch.c", '"', "proxy/session/push/private.h", False),
         ("proxy/session/new/x.c", "<", "stdio.h", False),
-        ("proxy/session/core/session.c", '"', "proxy/config/config.h", False),
+        ("proxy/session/core/session.c", '"', "proxy/admin/metrics.h", False),
         ("proxy/admin/proxy_report.c", '"', "proxy/base/text.h", True),
         ("proxy/admin/proxy_report.c", '"', "proxy/lock/engine.h", False),
         ("proxy/admin/http.c", "<", "ev.h", False),
