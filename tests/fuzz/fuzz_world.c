@@ -9,7 +9,7 @@
 
 #include "parser/command.h"
 #include "parser/slot.h"
-#include "proxy/advise/advise.h"
+#include "proxy/observe/observe.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_report.h"
 #include "proxy/admin/incident_lines.h"
@@ -223,7 +223,7 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     set_options(options);
     world.incidents = incidents_new(INCIDENTS);
     world.shared.engine = engine_new(world.shared.options.process_id, 1, &sink);
-    world.shared.advisor = advisor_new(1);
+    world.shared.observer = observer_new(1);
     struct lock_rules *made = make_rules(options);
     struct worker_socket socket = listen_here();
     world.worker = worker_new(&world.shared, 0, &socket, 1, made, on_ready, NULL);
@@ -233,7 +233,7 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     worker_run(world.worker);
     worker_free(world.worker);
     engine_free(world.shared.engine);
-    advisor_free(world.shared.advisor);
+    observer_free(world.shared.observer);
     incidents_free(world.incidents);
     system_start_clock();
 }
