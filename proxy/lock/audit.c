@@ -37,7 +37,7 @@ static struct claim *believed(const struct audit *a) {
         return NULL;
     for (struct claim *c = en->claims; c; c = c->next) {
         bool before = !c->end_ms || c->end_ms > a->sight->begun_ms;
-        if (c->fence == en->live_fence && !c->ended && before &&
+        if (c->fence == en->live_fence && !claim_ended(c) && before &&
             (c == a->f->claim || en->live_since < a->sight->watched))
             return c;
     }
@@ -56,7 +56,7 @@ static bool lost_before(const struct audit *a) {
     const struct outcome *f = a->f;
     const struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
     const struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-    return w && w->lost && !workload_shares(workload, f->peer, f->plan->rule);
+    return w && w->lost && !workload_pooled(workload, f->peer, f->plan->rule);
 }
 
 static uint64_t next_fence(const struct audit *a) {
@@ -118,7 +118,7 @@ static enum lock_outcome audit_refuse(struct audit *a, bool takes) {
 static void forget_overwriter(struct audit *a) {
     const struct entry *en = a->f->entry;
     for (struct claim *c = entry_claims(en); c; c = c->next)
-        if (c->fence == en->live_fence && c->overwrote && !c->ended) {
+        if (c->fence == en->live_fence && c->overwrote && !claim_ended(c)) {
             learn_gone(a->f, c->fence, LEASE_GONE);
             return;
         }

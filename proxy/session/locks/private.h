@@ -179,9 +179,9 @@ void lock_build_seen(struct worker *w, const struct lock_plan *plan);
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words);
-/* Builds the call of an attempt once more, by right "instead" (engine_again): the script first releases the lease of
- * the plan's claim. */
-void lock_build_instead(struct worker *w, const struct lock_client *client, const struct lock_call *l);
+/* Builds the call of an attempt once more, by right "release_then_acquire" (engine_again): the script first releases
+ * the lease of the plan's claim. */
+void lock_build_release_then_acquire(struct worker *w, const struct lock_client *client, const struct lock_call *l);
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command);
 
