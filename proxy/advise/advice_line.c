@@ -7,6 +7,7 @@
 
 #include "proxy/advise/private.h"
 #include "proxy/lock/engine.h"
+#include "proxy/lock/thresholds.h"
 
 struct line {
     char *out;
@@ -25,13 +26,8 @@ static void __attribute__((format(printf, 2, 3))) add(struct line *l, const char
 }
 
 enum {
-    HANDED_OVER = 5,  /* releases by other clients that make a lock handed over */
-    CROSSINGS = 2,    /* crossed releases that make a pool */
-    SURPLUS = 3,      /* releases beyond the acquisitions: losers release */
-    ROW_SAID = 8,     /* contended releases in a row over the connection that had acquired, before a connection for each
-                         worker is reported */
-    ROW_ADVISED = 16, /* and before it is advised; half as many are enough over one session */
-    STOOD_MS = 3      /* average time free, in ms, above which handing a release on gains something */
+    HANDED_OVER = 5, /* releases by other clients that make a lock handed over */
+    STOOD_MS = 3     /* average time free, in ms, above which handing a release on gains something */
 };
 
 /* Whether acquirers never release, and others do. Scripts are excluded: the rules do not stop a script. */
@@ -67,8 +63,10 @@ static uint64_t longest_row(const struct evidence *r) {
     return longest;
 }
 
+/* Whether each worker has its connection, as a row of so many contended releases shows. It is said from SESSION_ROW on,
+ * and advised from WORKLOAD_ROW on; over one session SESSION_ROW is enough for both. */
 static bool own(const struct evidence *r, uint64_t row) {
-    return r->crossed == 0 && !multiplexed(r) && (r->row >= row || longest_row(r) >= ROW_SAID);
+    return r->crossed == 0 && !multiplexed(r) && (r->row >= row || longest_row(r) >= SESSION_ROW);
 }
 
 /* Whether the rule option wait would help: the lock is free while its contenders sleep. */
@@ -86,7 +84,7 @@ static void add_model(struct line *l, const struct evidence *r) {
         add(l, "one connection for several workers");
     else if (pooled(r))
         add(l, "a pool of connections");
-    else if (own(r, ROW_SAID))
+    else if (own(r, SESSION_ROW))
         add(l, "a connection for each worker");
     else
         add(l, "connections not known");
@@ -99,7 +97,7 @@ static void add_model(struct line *l, const struct evidence *r) {
 static void add_owner(struct line *l, const struct evidence *r) {
     if (handed_over(r) && r->by_other_bare >= HANDED_OVER)
         add(l, " owner any");
-    else if (losers_delete(r) && own(r, ROW_ADVISED))
+    else if (losers_delete(r) && own(r, WORKLOAD_ROW))
         add(l, " owner connection");
     else if (!losers_delete(r) && !handed_over(r) && (multiplexed(r) || pooled(r)))
         add(l, " owner client");
