@@ -1,7 +1,7 @@
 /*
- * Reads the MONITOR output of a Redis without a proxy, and feeds the memory behind PROXY ADVISE.
+ * Reads the MONITOR output of a Redis without a proxy, and feeds the observer.
  *
- *      line ──> time, connection, command ──> its result (model.c) ──> observer_note
+ *      line ──> time, connection, command ──> its result (key_model.c) ──> observer_note
  *
  * MONITOR shows commands in the order in which Redis ran them, without replies. So a model follows the keys that are
  * used as locks: after a DEL a key is gone, after SET NX it exists until its expiry. The state before the first line is
@@ -10,8 +10,8 @@
  *
  * All tables have a fixed size. Not thread-safe.
  */
-#ifndef LOCKKEEPER_MONITOR_TAP_OVERHEAR_H
-#define LOCKKEEPER_MONITOR_TAP_OVERHEAR_H
+#ifndef LOCKKEEPER_MONITOR_TAP_MONITOR_TAP_H
+#define LOCKKEEPER_MONITOR_TAP_MONITOR_TAP_H
 
 #include "proxy/observe/observe.h"
 

@@ -39,7 +39,7 @@ struct observer {
     _Atomic uint64_t left[ADVISE_LEFT];       /* numbers of ended sessions, plus 1 */
     atomic_int_fast64_t lock_ms;              /* when a lock of a rule was last acquired; 0: never */
     pthread_mutex_t fences_mutex;
-    struct written_data *fences; /* for fence.c; NULL: no lock was acquired yet */
+    struct written_data *fences; /* for written_data.c; NULL: no lock was acquired yet */
 };
 
 /* The index of a key's group. */
