@@ -109,7 +109,7 @@ static void session_leaves(struct session *s) {
         lock_wait_leaves(s);
     one_shot_closes(s);
     if (s->left_endless)
-        advisor_left(s->worker->shared->advisor, s->lock.id, s->lock.one_shot);
+        observer_left(s->worker->shared->observer, s->lock.id, s->lock.one_shot);
 }
 
 static void locks_tick(struct worker *w) {

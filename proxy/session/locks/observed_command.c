@@ -1,6 +1,6 @@
 /*
  * Commands that pass unchanged: under `mode audit`, and for PROXY ADVISE. This file notes the command, reads its reply,
- * and tells the engine and the advisor what it has seen.
+ * and tells the engine and the observer what it has seen.
  *
  * It sends nothing of its own, and changes no byte. Replies are collected whole, as the replies of lock scripts are.
  * The replies to lock commands are short.
@@ -116,7 +116,7 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
             note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
         note->expects_ok = lc.shape == SHAPE_OK;
         if (!audited && script_is(c)) /* it is treated as the command that it stands for */
-            event_read_script(&sight, s->worker->shared->advisor, c, r, bytes, &note->script);
+            event_read_script(&sight, s->worker->shared->observer, c, r, bytes, &note->script);
         note->keys[note->count] = (struct audit_key){.sight = sight, .audited = audited};
         key_keep(s, note, rule, i);
     }
