@@ -462,8 +462,8 @@ static void apply_change(struct outcome *f) {
         } else if (verb != LOCK_SWAP || !learn_answered(f)) {
             apply_suspected(f);
             outcome_refusal(f, INCIDENT_OVERWRITE,
-                            f->audit ? "somebody else holds the lock"
-                                     : "somebody else holds the lock; nothing was written");
+                            f->audit ? "another owner holds the lock"
+                                     : "another owner holds the lock; nothing was written");
             if (verb != LOCK_CLOBBER)
                 learn_loss(f);
         }

@@ -124,7 +124,7 @@ static void apply_push(struct outcome *f) {
         note_node(f);
         f->sh->stats.lost++;
         outcome_refusal(f, INCIDENT_OVERWRITE,
-                        "it would come before a node of somebody else, or take itself for the holder; nothing was "
+                        "it would come before a node of another owner, or take itself for the holder; nothing was "
                         "pushed");
         break;
     default:
@@ -197,7 +197,7 @@ void queue_apply(struct outcome *f) {
             note_push(f);
         else if (outcome_refused(f))
             outcome_refusal(f, INCIDENT_OVERWRITE,
-                            "it would change or remove a node of somebody else; nothing was done");
+                            "it would change or remove a node of another owner; nothing was done");
         break;
     }
 }

@@ -84,7 +84,7 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
     build_text(w, plan->attempt_token);
     build_text(w, claim ? claim : plan->claim_token);
     build_bulk(w, identity, len);
-    build_text(w, w->shared->options.process_id);
+    build_text(w, w->shared->process_id);
     build_text(w, lock_right_text(plan->right));
     build_number(w, lock_plan_lease_ms(plan));
     build_number(w, (int64_t)plan->read_fence);

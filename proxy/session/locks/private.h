@@ -276,20 +276,14 @@ void lock_undo(struct worker *w, const struct lock_call *l);
 
 /* ---- advise.c ---------------------------------------------------------------------------------------- */
 
-/* Returns what is known of a script's text. */
-struct advise_text advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes);
 /* Called once a second. Where locks are acquired, it has some of the next requests looked at for what they write. */
 void advise_tick(struct worker *w);
 /* Takes the outcome of a lock script. `advises` is the command's, as in struct lock_row. */
 void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result, unsigned advises);
 /* Takes a command of a kind that the rule lacks, with its whole reply. */
 void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len);
-/* Takes a command that ran unchanged. `rule` may be NULL; it is the sight's rule where the command is of a kind that
- * the rule lacks. `scripted`: a script of the application did this. `watched`: the command is in a transaction behind
- * WATCH. */
-void advise_sight(struct session *s, const struct lock_sight *sight, const struct lock_rule *rule, unsigned advises,
-                  bool scripted, bool watched);
+/* Takes a command that ran unchanged, with its effect. */
+void advise_observed(struct session *s, const struct lock_event *seen);
 
 /* ---- lease.c ------------------------------------------------------------------------------------------ */
 
