@@ -60,9 +60,11 @@ static bool counts_at_head(const struct claim *c, const struct speaker *s) {
 }
 
 static bool is_of(enum whose whose, const struct claim *c, const struct speaker *s) {
+    /* S6: the claims of its identity, and no others. */
     bool same = c->peer->client == s->self->client;
     switch (whose) {
-    /* C4: a taken claim waits for its session's own release, which follows neither a loss nor another release. */
+    /* S1, L2: with one worker a connection, only the session that acquired uses the claim. C4: a claim that awaits its
+     * owner's release is not meant by a command behind a loss or another release. */
     case OWN:
         return (c->peer == s->self || (s->recognised && recognised_for(s->contender, c))) && counts_at_head(c, s) &&
                !(c->lease == LEASE_AWAITS_OWNER && (s->loser || s->released));
@@ -104,12 +106,14 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
     return o;
 }
 
+/* C1: the claims of the session. Over a pooled session, all claims of the identity. If there are none, the claims of
+ * the identity's closed sessions, unless the session is a loser. */
 static struct offer offers_for(const struct speaker *s) {
     struct offer o = offers_of(s, s->pooled ? THE_CLIENTS : OWN);
     if (o.count || s->pooled || s->loser)
         return o;
     o = offers_of(s, OF_CLOSED);
-    if (o.oldest_live) { /* C1: the live claim comes first, whatever value the session was shown */
+    if (o.oldest_live) { /* the live claim comes first, whatever value the session was shown */
         o.oldest = o.oldest_live;
         o.differ = false;
     }
@@ -288,7 +292,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     note_release(s, plan);
     if (used_up)
         return;
-    /* C2: if the values differ, the release is for the claim whose value was shown last. Otherwise it is for the
+    /* C2, L3: if the values differ, the release is for the claim whose value was shown last. Otherwise it is for the
      * oldest claim. */
     struct claim *c = o.differ && o.shown_last ? o.shown_last : o.oldest;
     if (!c)
@@ -307,7 +311,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     }
     if (c || strict || release_under_way(s))
         return;
-    /* C4: over a pooled session the release is a colleague's, for a lease that another proxy gave. */
+    /* C4: there is no claim. The release of a loser, and the second of two, is refused. Over a pooled session the
+     * release is a colleague's, for a lease that another proxy gave. */
     bool refused = twice || (s->loser && said == LOSER_REFUSED);
     enum lock_right believed = nobody_holds(s, plan) ? RIGHT_ADOPT : RIGHT_BELIEVE;
     plan->right = s->pooled ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : believed;

@@ -269,8 +269,9 @@ static const struct tenure *kept_tenure(struct shard *sh, const struct entry *en
     return p ? tenure_find(en, p) : NULL;
 }
 
-/* Claims are in the order of their fences, so the last claim that fits is the newest. A session without a claim may
- * be a worker that has come back over another connection, as in C1. */
+/* S7: a session that has lost the lock writes late. Claims are in the order of their fences, so the last claim that
+ * fits is the newest. A session without a claim may be a worker that has come back over another connection, as in C1.
+ */
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms) {
     uint64_t hash = engine_key_hash(e, key);

@@ -15,6 +15,7 @@ static bool release_expected(const struct shard *sh, const struct claim *c) {
 
 /* ---- a lease's course ------------------------------------------------------------------------- */
 
+/* S3, L1: the proxy renews a lease only while its owner is connected, or may come back. */
 bool lease_owner_here(const struct claim *c) {
     const struct peer *p = c->peer;
     if (!p->closed)
@@ -22,6 +23,7 @@ bool lease_owner_here(const struct claim *c) {
     return claim_one_shot(c) || successor_attends(c) || (claim_pooled(c) && client_still_here(p));
 }
 
+/* S2: an older lease does not come back to life. */
 static void revive(struct shard *sh, struct claim *c) {
     if (!claim_ended(c) || c->fence < c->entry->live_fence || c->fence <= c->entry->gone_fence)
         return;
@@ -255,6 +257,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     }
     if (hands_over(sh, c, now_ms))
         return;
+    /* L1: once its owner is gone for good, the lease is renewed no more. */
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
     c->renewing = !release && successor_left(sh, c, now_ms);
     /* The answer to a renewal in flight may say that the renewal came in time. */

@@ -23,6 +23,7 @@ enum {
 
 /* ---- the table --------------------------------------------------------------------------------- */
 
+/* L6: what one application does never changes what another application's commands mean. */
 uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern) {
     return hash_number(client ^ hash_number(rule ^ pattern));
 }
