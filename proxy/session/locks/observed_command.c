@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/audit.h"
@@ -187,6 +188,7 @@ static void audit_begin(struct lock_sight *sight, const struct command *c, const
 static void key_note(struct session *s, struct audit_note *note, const struct lock_rule *rule,
                      const struct resp_request *r, const char *bytes, uint32_t index, const struct lock_command *lc,
                      enum lock_effect effect) {
+    invariant(note->count < KEYS_MAX && index < r->argc, "key %zu, argument %u", note->count, index);
     struct lock_sight *sight = &note->keys[note->count++].sight;
     audit_begin(sight, note->command, r, bytes, index, lc, effect, worker_now(s->worker));
     sight->key.db = session_db(s);
@@ -211,6 +213,9 @@ static void texts_place(struct audit_note *note) {
     const char *at = note->texts.data ? note->texts.data : "";
     for (size_t i = 0; i < note->count; i++) {
         struct lock_sight *sight = &note->keys[i].sight;
+        invariant(at + sight->key.len + (sight->value ? sight->value_len : 0) <= note->texts.data + note->texts.len ||
+                      note->texts.len == 0,
+                  "the texts of key %zu are beyond their end", i);
         sight->key.name = at;
         at += sight->key.len;
         if (!sight->value)
@@ -497,6 +502,7 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
 /* ---- forwarding ------------------------------------------------------------------------------------ */
 
 void audit_released(struct session *s) {
+    invariant(s->audits > 0, "no audited command is in flight");
     s->audits--;
     if (s->input)
         session_mark_runnable(s);
@@ -525,6 +531,7 @@ static void watch_forward(struct session *s, const struct request_class *k, stru
     struct request *request = request_new(s, k->command);
     request_own(request, &note->owner, &request_owner_silent);
     request->call.done = audited;
+    invariant(s->audits < UINT16_MAX, "%u audited commands are in flight", s->audits);
     s->audits++;
     call_submit(&request->call, k->slot, k->bytes, k->request->len);
 }

@@ -6,6 +6,7 @@
  */
 #include <stdio.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/upstream/connection/private.h"
 
@@ -85,6 +86,7 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
 }
 
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) {
+    invariant(c->node && c->state != CONN_CLOSED, "a connection is closed twice");
     struct upstream *u = c->u;
     struct upstream_node *n = c->node;
     char why[REASON_MAX];
@@ -103,6 +105,7 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     conn_set_state(c, CONN_CLOSED);
     c->in_flight = 0;
     struct upstream_pin *pin = c->pin;
+    invariant(pin || c->pool || n->pins > 0, "the node has %u connections outside pools", n->pins);
     if (pin)
         pin_detach(pin, n);
     else if (c->pool)

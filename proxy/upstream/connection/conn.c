@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
@@ -31,7 +32,17 @@ static void want_write(struct upstream_conn *c, bool wanted) {
         ev_io_stop(c->u->loop, &c->writable);
 }
 
+/* The states from which a connection may come into each state, as bits. A state comes after itself where another
+ * address of the node is tried. */
+static const unsigned STATES_BEFORE[] = {
+    [CONN_RESOLVING] = 1u << CONN_RESOLVING, [CONN_CONNECTING] = 1u << CONN_RESOLVING | 1u << CONN_CONNECTING,
+    [CONN_SECURING] = 1u << CONN_CONNECTING, [CONN_HANDSHAKE] = 1u << CONN_CONNECTING | 1u << CONN_SECURING,
+    [CONN_READY] = 1u << CONN_HANDSHAKE,     [CONN_CLOSED] = (1u << CONN_CLOSED) - 1,
+};
+
 void conn_set_state(struct upstream_conn *c, enum conn_state state) {
+    invariant(STATES_BEFORE[state] >> c->state & 1, "a connection comes from state %d into %d", (int)c->state,
+              (int)state);
     struct upstream *u = c->u;
     c->state = state;
     switch (state) {
@@ -95,6 +106,7 @@ void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg
 
 /* Starts to connect to the next address of the node; returns 0 or errno. */
 static int conn_try(struct upstream_conn *c) {
+    invariant(c->fd < 0 && c->tried < c->node->addr_count, "address %u of %u", c->tried, c->node->addr_count);
     struct upstream_node *n = c->node;
     c->addr = (n->addr_good + c->tried++) % n->addr_count;
     const struct sockaddr *addr = (const struct sockaddr *)(const void *)&n->addrs[c->addr];
@@ -135,6 +147,7 @@ void conn_go_on(struct upstream_conn *c) {
 }
 
 static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
+    invariant(!pool != !pin, "a connection belongs to a pool or to a pin");
     struct upstream *u = n->u;
     struct upstream_conn *c = memory_zalloc(sizeof(*c));
     c->u = u;
@@ -169,6 +182,7 @@ void request_begin(struct upstream_request *r, int slot, struct upstream_node *t
 }
 
 void conn_free(struct upstream_conn *c) {
+    invariant(c->in_flight == 0 && c->fd < 0 && list_empty(&c->pending), "%zu requests are in flight", c->in_flight);
     list_remove(&c->link);
     iobuf_clear(&c->handshake);
     memory_free(c);
@@ -198,6 +212,7 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
 }
 
 struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index) {
+    invariant(!pool->conns[index] && index < pool->node->u->connections + UPSTREAM_APARTS, "place %u is taken", index);
     struct quota_hold hold = {0};
     if (pool->lane.dedicated && !dedicated_take(pool, &hold))
         return NULL;
@@ -256,6 +271,8 @@ static void conn_begin(struct upstream_conn *c) {
 }
 
 static void conn_secured(void *arg, const char *error) {
+    invariant(((struct upstream_conn *)arg)->state == CONN_SECURING, "state %d",
+              (int)((struct upstream_conn *)arg)->state);
     struct upstream_conn *c = arg;
     char reason[REASON_MAX];
     if (!error) {
@@ -293,6 +310,7 @@ static void conn_connected(struct upstream_conn *c) {
 
 /* Queues all bytes anew, without those of requests that were abandoned while they waited. */
 static void conn_rebuild(struct upstream_conn *c) {
+    invariant(c->state != CONN_READY, "bytes that may have left are queued anew");
     struct list_node waiting;
     list_init(&waiting);
     list_splice(&waiting, &c->pending);
@@ -306,6 +324,7 @@ static void conn_rebuild(struct upstream_conn *c) {
 
 /* Fails the requests that are not needed any more, before they are sent. */
 static void drop_pointless(struct upstream_conn *c) {
+    invariant(c->state != CONN_READY, "requests are dropped that may have left");
     LIST_FOREACH_SAFE(n, &c->pending) {
         if (!c->u->above->pointless(LIST_ENTRY(n, struct upstream_request, link)))
             continue;
@@ -315,6 +334,8 @@ static void drop_pointless(struct upstream_conn *c) {
 }
 
 void conn_ready(struct upstream_conn *c) {
+    invariant(c->state == CONN_HANDSHAKE && c->handshake_left == 0, "state %d, %u replies are due", (int)c->state,
+              c->handshake_left);
     if (c->u->above->holds_back(c))
         return;
     drop_pointless(c);
@@ -345,6 +366,7 @@ void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len) {
 
 void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last) {
     struct upstream_request *r = LIST_ENTRY(c->pending.prev, struct upstream_request, link);
+    invariant(!list_empty(&c->pending) && r->open && r->conn == c, "bytes belong to no open request");
     if (c->out.unsent == 0)
         conn_busy(c); /* the node is not late while its owner had nothing to send */
     if (last) {       /* the request's end is enough to tell later whether all of it was written */
@@ -360,6 +382,7 @@ void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last
 }
 
 void conn_pause(struct upstream_conn *c, bool pause) {
+    invariant(c->state == CONN_READY || c->paused == pause, "a connection in state %d is paused", (int)c->state);
     if (c->paused == pause)
         return;
     c->paused = pause;
@@ -375,6 +398,7 @@ void conn_pause(struct upstream_conn *c, bool pause) {
 }
 
 void conn_leave_pool(struct upstream_conn *c) {
+    invariant(c->pool && c->pool->conns[c->index] == c, "a connection leaves a pool in which it is not");
     c->pool->conns[c->index] = NULL;
     pool_release(c->pool);
     c->pool = NULL;
@@ -392,6 +416,7 @@ void conn_retire(struct upstream_conn *c) {
 }
 
 void conn_drop(struct upstream_conn *c, struct upstream_request *r) {
+    invariant(r->conn == c && c->in_flight > 0, "%zu requests are in flight", c->in_flight);
     if (c->state == CONN_READY) {
         placeholder_make(c->u, r);
         return;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/un.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
@@ -67,6 +68,7 @@ static bool has_not_moved(const struct upstream_node *n, const struct addrinfo *
 
 static void on_found(void *arg, const struct addrinfo *found, const char *error) {
     struct upstream_node *n = arg;
+    invariant(n->lookup && !n->numeric, "a lookup answers that was not asked");
     bool rechecked = n->addr_count > 0;
     n->lookup = NULL;
     if (rechecked && has_not_moved(n, found))
@@ -85,6 +87,7 @@ static void on_found(void *arg, const struct addrinfo *found, const char *error)
 }
 
 static void look_up(struct upstream_node *n) {
+    invariant(!n->lookup && !n->numeric, "a name is looked up twice at once");
     n->looked_ms = clock_ms();
     n->lookup = resolve_start(n->u->loop, n->at.host, n->at.port, on_found, n);
 }
@@ -126,6 +129,8 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at) {
 }
 
 void node_forget(struct upstream_node *n) {
+    invariant(list_empty(&n->pools) && n->pins == 0 && n->idle_pin_count == 0, "the node has %u pins", n->pins);
+    invariant(n->u->node_count > 0, "no node is counted");
     list_remove(&n->link);
     n->u->node_count--;
     resolve_cancel(n->lookup);
@@ -165,6 +170,7 @@ static struct upstream_pool *pool_new(struct upstream_node *n, const struct upst
 }
 
 void pool_release(struct upstream_pool *p) {
+    invariant(p->node && !list_empty(&p->link), "a pool is released twice");
     for (unsigned i = 0; i < p->node->u->connections + UPSTREAM_APARTS; i++)
         if (p->conns[i])
             return;
@@ -173,6 +179,7 @@ void pool_release(struct upstream_pool *p) {
 }
 
 struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index) {
+    invariant(index < n->u->connections + UPSTREAM_APARTS, "connection %u of the lane", index);
     struct upstream *u = n->u;
     struct upstream_pool *p = pool_find(n, lane);
     if (p && p->conns[index])
@@ -221,6 +228,7 @@ void node_log_refusal(struct upstream_node *n, const char *reason) {
 }
 
 void node_failed(struct upstream_node *n, const char *reason) {
+    invariant(reason[0], "a node fails without a reason");
     int64_t wait = BACKOFF_FIRST_MS;
     for (unsigned i = 0; i < n->failures && wait < BACKOFF_LONGEST_MS; i++)
         wait *= 2;

@@ -11,11 +11,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 /* Takes a pin out of its node's idle list. */
 static void idle_remove(struct upstream_pin *pin, struct upstream_node *n) {
+    invariant(pin->idle && n->idle_pin_count > 0 && !list_empty(&pin->link), "%u pins are idle", n->idle_pin_count);
     list_remove(&pin->link);
     pin->idle = false;
     n->idle_pin_count--;
@@ -27,6 +29,7 @@ static struct upstream_pin *idle_take(struct upstream_node *n, const struct upst
         if (!lane_equal(&pin->lane, lane))
             continue;
         idle_remove(pin, n);
+        invariant(pin->conn && !pin->owned && pin->conn->in_flight == 0, "an idle pin is in use");
         return pin;
     }
     return NULL;
@@ -96,6 +99,7 @@ static const char *pin_submit(struct upstream_pin *pin, struct upstream_request 
                               bool asking, bool open) {
     if (!pin->conn)
         return not_sent(pin->u, "UPSTREAM the connection to the node was lost");
+    invariant(pin->owned && !pin->idle && !pin->open, "a pin that is not in use takes a request");
     request_begin(r, SLOT_NONE, pin->conn->node, &pin->lane, bytes, len);
     r->pinned = true;
     r->asking = asking;
@@ -115,6 +119,7 @@ const char *upstream_pin_begin(struct upstream_pin *pin, struct upstream_request
 }
 
 bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, bool last) {
+    invariant(pin->owned, "bytes come for a pin that is not in use");
     struct upstream_conn *c = pin->conn;
     if (!c || !pin->open)
         return true;
@@ -125,6 +130,7 @@ bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, 
 }
 
 void pin_written(struct upstream_pin *pin) {
+    invariant_debug(!pin->full || pin->open, "a whole request waits for more");
     if (!pin->full || pin->conn->out.unsent > PIN_UNSENT_LOW)
         return;
     pin->full = false;
@@ -164,6 +170,7 @@ static bool reusable(const struct upstream_pin *pin) {
 }
 
 void upstream_unpin(struct upstream_pin *pin, bool clean) {
+    invariant(pin->owned && !pin->idle && list_empty(&pin->link), "a pin is given back twice");
     pin->owned = false;
     if (pin->conn)
         quota_give(pin->conn->node, &pin->hold);
@@ -173,6 +180,7 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
     if (clean && reusable(pin)) {
         struct upstream_node *n = pin->conn->node;
         pin->conn->progress_ms = clock_ms();
+        invariant(n->idle_pin_count < PINS_IDLE_MAX, "%u pins are idle", n->idle_pin_count);
         pin->idle = true;
         n->idle_pin_count++;
         list_prepend(&n->idle_pins, &pin->link);
@@ -191,6 +199,7 @@ void pin_message(struct upstream_pin *pin, const char *data, size_t len, bool la
 }
 
 void pin_detach(struct upstream_pin *pin, struct upstream_node *n) {
+    invariant(n->pins > 0 && pin->conn, "the node has %u pins", n->pins);
     pin->conn = NULL;
     quota_give(n, &pin->hold);
     n->pins--;
@@ -209,6 +218,7 @@ void pin_close_unpinned(struct upstream *u) {
     struct list_node *n;
     while ((n = list_first(&u->unpinned))) {
         struct upstream_pin *pin = LIST_ENTRY(n, struct upstream_pin, link);
+        invariant(!pin->owned && !pin->idle, "a pin in use is closed");
         if (pin->conn) /* the pin stays in the list until then: pin_lost recognises it by that */
             conn_close(pin->conn, CONN_IDLE, "given back");
         list_remove(&pin->link);
