@@ -155,12 +155,12 @@ void slot_tags_init(void) {
 }
 
 const char *slot_tag(uint16_t slot) {
-    invariant(slot < SLOT_COUNT && tags[slot][0], "slot %u has no tag", slot);
+    invariant_debug(slot < SLOT_COUNT && tags[slot][0], "slot %u has no tag", slot);
     return tags[slot % SLOT_COUNT];
 }
 
 size_t slot_tag_len(uint16_t slot) {
-    invariant(slot < SLOT_COUNT && tags[slot][0], "slot %u has no tag", slot);
+    invariant_debug(slot < SLOT_COUNT && tags[slot][0], "slot %u has no tag", slot);
     uint32_t tag; /* the bytes after its end are NULs */
     memcpy(&tag, tags[slot % SLOT_COUNT], sizeof(tag));
     return (size_t)(4 - __builtin_clz(le32toh(tag)) / 8);

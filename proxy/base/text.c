@@ -30,7 +30,7 @@ char *text_reserve(struct text *t, size_t len) {
 }
 
 void text_commit(struct text *t, size_t len) {
-    invariant(t->data && len < t->cap - t->len, "%zu bytes were reserved behind %zu of %zu", len, t->len, t->cap);
+    invariant_debug(t->data && len < t->cap - t->len, "%zu bytes were reserved behind %zu of %zu", len, t->len, t->cap);
     t->len += len;
     t->data[t->len] = '\0';
 }

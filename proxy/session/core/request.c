@@ -187,10 +187,10 @@ void request_pools_shrink(struct worker *w) {
 }
 
 static __attribute__((noinline)) void request_unbusy(struct request *r) {
-    invariant(!r->session || r->lock_busy == LOCK_BUSY_ALL || r->lock_busy <= LOCK_BUSY_SLOTS, "busy slot %d",
-              r->lock_busy);
+    invariant_debug(!r->session || r->lock_busy == LOCK_BUSY_ALL || r->lock_busy <= LOCK_BUSY_SLOTS, "busy slot %d",
+                    r->lock_busy);
     if (r->session) {
-        invariant(
+        invariant_debug(
             (r->lock_busy == LOCK_BUSY_ALL ? r->session->lock_busy_all : r->session->lock_busy[r->lock_busy - 1]) > 0,
             "busy slot %d has no command", r->lock_busy);
         if (r->lock_busy == LOCK_BUSY_ALL)

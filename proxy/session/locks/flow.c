@@ -142,7 +142,7 @@ bool lock_words_of(struct lock_words *words, const struct resp_request *r, const
  * sent; its arguments are kept in case that it has to be sent again. */
 static __attribute__((noinline)) bool waits_behind(struct request *request, struct lock_call *l,
                                                    const struct lock_command *lc, const struct lock_words *words) {
-    invariant(l->plan.rule->wait_ms > 0, "an attempt waits without a rule that says so");
+    invariant_debug(l->plan.rule->wait_ms > 0, "an attempt waits without a rule that says so");
     if (lc->script != SCRIPT_ACQUIRE)
         return false;
     if (lc->expiry_ms == LOCK_EXPIRY_OTHER)
@@ -177,7 +177,7 @@ static __attribute__((noinline)) enum dispatch_result dispatch_waits(struct sess
                                                                      const struct lock_words *words,
                                                                      const struct lock_command *lc, uint32_t key_index,
                                                                      const struct lock_rule *rule) {
-    invariant(key_index < words->count, "key %u of %zu arguments", key_index, words->count);
+    invariant_debug(key_index < words->count, "key %u of %zu arguments", key_index, words->count);
     size_t len;
     const char *key = lock_word(words, key_index, &len);
     bool spends = lock_verb_is(lc->verb, VERB_SPENDS);
