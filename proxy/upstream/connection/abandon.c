@@ -38,7 +38,8 @@ static bool placeholder_may_last(const struct upstream_request *r) {
     return LIST_ENTRY(r, const struct placeholder, request)->may_last;
 }
 
-struct upstream_request *placeholder_make(struct upstream *u, struct upstream_request *r) {
+/* Makes a placeholder, which takes over the bytes of r and its place in the list. */
+static void placeholder_make(struct upstream *u, struct upstream_request *r) {
     invariant(r->conn && r->conn->state == CONN_READY && !r->placeholder,
               "a request that may be taken back is replaced");
     static const struct upstream_request_ops ops = {
@@ -57,16 +58,21 @@ struct upstream_request *placeholder_make(struct upstream *u, struct upstream_re
     list_remove(&r->link);
     r->chunk = NULL;
     request_end(r);
-    return &s->request;
 }
 
 void upstream_abandon(struct upstream *u, struct upstream_request *r) {
+    struct upstream_conn *c = r->conn;
     if (!r->in_flight)
         return;
-    if (r->conn) {
-        conn_drop(r->conn, r);
+    if (c && c->state == CONN_READY) { /* its bytes have been sent, or others behind them have */
+        placeholder_make(u, r);
         return;
     }
     list_remove(&r->link);
+    if (c) {
+        invariant(c->in_flight > 0, "no request is in flight");
+        c->in_flight--;
+        c->rebuild = true;
+    }
     request_end(r);
 }

@@ -71,8 +71,3 @@ bool probe_answers(struct upstream_node *n, int64_t now) {
         return p->answered;
     return probe_start(p);
 }
-
-void probe_free(struct upstream_node *n) {
-    invariant(!n->probe || !n->probe->pin, "a probe is freed under way");
-    memory_free(n->probe);
-}
