@@ -8,20 +8,26 @@
  */
 #include "proxy/lock/ledger.h"
 
-#include <assert.h>
+#include "parser/invariant.h"
 
 inline void claim_lease_enter(struct claim *c, enum lease_state to) {
-    assert(to != LEASE_ENDED || c->lease == LEASE_GRANTED);
-    assert(to != LEASE_CUT_SHORT || c->lease == LEASE_GRANTED);
-    assert(to != LEASE_AWAITS_OWNER || c->lease == LEASE_ENDED || c->lease == LEASE_CUT_SHORT);
-    assert(to != LEASE_GRANTED || c->lease == LEASE_ENDED || c->lease == LEASE_CUT_SHORT);
+    invariant(to != LEASE_ENDED || c->lease == LEASE_GRANTED, "S1: a lease goes from %d to %d", (int)c->lease, (int)to);
+    invariant(to != LEASE_CUT_SHORT || c->lease == LEASE_GRANTED, "S1: a lease goes from %d to %d", (int)c->lease,
+              (int)to);
+    invariant(to != LEASE_AWAITS_OWNER || c->lease == LEASE_ENDED || c->lease == LEASE_CUT_SHORT,
+              "S1: a lease goes from %d to %d", (int)c->lease, (int)to);
+    invariant(to != LEASE_GRANTED || c->lease == LEASE_ENDED || c->lease == LEASE_CUT_SHORT,
+              "S1: a lease goes from %d to %d", (int)c->lease, (int)to);
     c->lease = to;
 }
 
 inline void claim_release_enter(struct claim *c, enum release_state to) {
-    assert(to != RELEASE_NONE || c->release == RELEASE_SENT);
-    assert(to != RELEASE_SENT || c->release == RELEASE_NONE);
-    assert(to != RELEASE_SENT_AGAIN || claim_releasing(c) || claim_doubtful(c));
+    invariant(to != RELEASE_NONE || c->release == RELEASE_SENT, "a release goes from %d to %d", (int)c->release,
+              (int)to);
+    invariant(to != RELEASE_SENT || c->release == RELEASE_NONE, "a release goes from %d to %d", (int)c->release,
+              (int)to);
+    invariant(to != RELEASE_SENT_AGAIN || claim_releasing(c) || claim_doubtful(c), "a release goes from %d to %d",
+              (int)c->release, (int)to);
     c->release = to;
 }
 
@@ -39,12 +45,16 @@ void claim_release_lost(struct claim *c) {
 }
 
 inline void claim_renewal_enter(struct claim *c, enum renewal_state to) {
-    assert(to != RENEWAL_IDLE || claim_asked(c));
-    assert(to != LOOK_ASKED || c->renewal == RENEWAL_IDLE);
-    assert(to != LOOK_CROSSED || c->renewal == LOOK_ASKED);
+    invariant(to != RENEWAL_IDLE || claim_asked(c), "S3: a renewal goes from %d to %d", (int)c->renewal, (int)to);
+    invariant(to != LOOK_ASKED || c->renewal == RENEWAL_IDLE, "S3: a renewal goes from %d to %d", (int)c->renewal,
+              (int)to);
+    invariant(to != LOOK_CROSSED || c->renewal == LOOK_ASKED, "S3: a renewal goes from %d to %d", (int)c->renewal,
+              (int)to);
     /* a look whose owner leaves counts as a renewal */
-    assert(to != RENEWAL_ASKED || c->renewal == RENEWAL_IDLE || c->renewal == LOOK_ASKED);
-    assert(to != RENEWAL_CROSSED || c->renewal == RENEWAL_ASKED || c->renewal == LOOK_CROSSED);
+    invariant(to != RENEWAL_ASKED || c->renewal == RENEWAL_IDLE || c->renewal == LOOK_ASKED,
+              "S3: a renewal goes from %d to %d", (int)c->renewal, (int)to);
+    invariant(to != RENEWAL_CROSSED || c->renewal == RENEWAL_ASKED || c->renewal == LOOK_CROSSED,
+              "S3: a renewal goes from %d to %d", (int)c->renewal, (int)to);
     c->renewal = to;
 }
 
@@ -56,8 +66,12 @@ inline void claim_end_told(struct claim *c) {
 }
 
 inline void claim_succession_enter(struct claim *c, enum succession_state to) {
-    assert(to != SUCCESSION_NONE || c->succession == SUCCESSION_COMMON);
-    assert(to != SUCCESSION_COUNTS || c->succession == SUCCESSION_WAITS);
-    assert(to != SUCCESSION_COMMON || c->succession != SUCCESSION_COUNTS); /* the orphan would count it for ever */
+    invariant(to != SUCCESSION_NONE || c->succession == SUCCESSION_COMMON, "a succession goes from %d to %d",
+              (int)c->succession, (int)to);
+    invariant(to != SUCCESSION_COUNTS || c->succession == SUCCESSION_WAITS, "a succession goes from %d to %d",
+              (int)c->succession, (int)to);
+    /* the orphan would count it for ever */
+    invariant(to != SUCCESSION_COMMON || c->succession != SUCCESSION_COUNTS, "a succession goes from %d to %d",
+              (int)c->succession, (int)to);
     c->succession = to;
 }

@@ -428,7 +428,7 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
         next = n->next != n ? n->next : NULL;
         list_remove(n);
         struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
-        invariant(l->clobbers, "a call of another command is among those that clobber");
+        invariant(l->clobbers, "a call that clobbers nothing is in the ring");
         struct lock_result each = *result;
         each.value = l->value;
         each.value_len = l->value_len;
