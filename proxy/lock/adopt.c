@@ -85,8 +85,8 @@ void apply_pass(struct outcome *f) {
     case LOCK_HELD:
     case LOCK_FOREIGN:
         outcome_refusal(f, INCIDENT_OVERWRITE,
-                        f->audit ? "somebody else holds the lock"
-                                 : "somebody else holds the lock; nothing was written");
+                        f->audit ? "another owner holds the lock"
+                                 : "another owner holds the lock; nothing was written");
         learn_loss(f);
         break;
     case LOCK_FREE:

@@ -82,7 +82,7 @@ FILES = {
 # above its own, so that it calls no function there. proxy/lock/ledger.h says what each layer is for.
 LOCK_LAYERS = [
     ("script_constants.h", "hash.h", "pattern.h", "rule.h", "fence.h", "hash", "pattern", "rule", "fence"),
-    ("engine.h",),  # the engine's face: the session layer's view, and the types that all layers have in common
+    ("engine.h", "lock_event.h"),  # the engine's face: the session layer's view, and the types that all layers have in common
     ("ledger.h", "workload.h", "ledger", "client", "timers", "incident", "orphan", "claim_state"),
     ("evidence.h", "workload", "facts", "claim", "aftermath", "contention", "tenure"),
     ("lease.h", "lease", "succession", "one_shot"),
