@@ -10,6 +10,7 @@
  * This file knows only what this process has seen. learn.c and apply.c handle what the script answers. S6: between
  * different client identities nothing is ever believed. The scripts compare the guard record's owner.
  */
+#include "parser/invariant.h"
 #include "proxy/lock/choose.h"
 
 enum {
@@ -161,6 +162,7 @@ static void plan_recognised(const struct speaker *s, struct lock_plan *plan, con
 }
 
 void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms) {
+    invariant(c && c->entry == en, "a command speaks for a lease of another lock");
     struct claim *before = claim_find(en, plan->claim);
     if (before && plan->uses) {
         before->uses--;

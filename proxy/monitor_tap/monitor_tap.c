@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "parser/command.h"
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/monitor_tap/private.h"
 #include "proxy/session/locks/locks.h"
@@ -161,6 +162,7 @@ static struct talker *talker_get(struct monitor_tap *o, const char *address, siz
         if (i + 1 == WAYS || set[i].seen_ms <= set[i + 1].seen_ms)
             t = &set[i];
     *t = (struct talker){.hash = hash, .id = ++o->last_id};
+    invariant(o->last_id != 0, "connections have run out of numbers");
     host_copy(t->address, address, len);
     identify(o, t);
     return t;
@@ -450,6 +452,8 @@ static bool on_other(struct monitor_tap *o, struct talker *t, const struct monit
 
 /* Drops the questions that have both their line and their reply. */
 static void asks_settle(struct monitor_tap *o) {
+    invariant(o->first <= o->lined && o->lined <= o->last_ask && o->answered <= o->last_ask && o->first <= o->answered,
+              "questions %zu, %zu, %zu, %zu", o->first, o->lined, o->answered, o->last_ask);
     while (o->first < o->lined && o->first < o->answered)
         o->first++;
 }
@@ -490,6 +494,7 @@ bool tap_asks(struct monitor_tap *o, const char **key, size_t *len) {
         return false;
     *key = o->asked_key;
     *len = o->asked_len;
+    invariant(o->last_ask - o->first < ASKS, "%zu questions are under way", o->last_ask - o->first);
     o->asks[o->last_ask++ % ASKS] = (struct ask){.hash = o->asked_hash};
     o->asked_len = 0;
     return true;

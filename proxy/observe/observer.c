@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/observe/private.h"
 
@@ -165,6 +166,7 @@ static struct evidence *row_widen(struct observed_shard *sh, char *pattern, size
         if (stem == 0 || count < SIBLINGS_MAX)
             return NULL;
     }
+    invariant(first && count >= SIBLINGS_MAX, "%zu patterns are merged", count);
     pattern[stem] = '*';
     pattern[stem + 1] = '\0';
     memcpy(first->pattern, pattern, stem + 2);
@@ -328,6 +330,7 @@ static struct key_memory *place_make(const struct note *n, uint64_t hash) {
 
 /* Makes the session the lock's holder. */
 static void place_take(const struct note *n, struct key_memory *p) {
+    invariant(p->hash, "a lock without a key is taken");
     p->session = n->session;
     p->client = n->client;
     p->value = n->value;
@@ -361,6 +364,7 @@ static void count_one_shot(struct observer *a, struct key_memory *p, struct evid
 /* Notes that a release came after the lock's end, and how long after. */
 static void note_late(struct note *n, const struct key_memory *p, bool over) {
     n->row->late++;
+    invariant(!over || n->now_ms >= p->end_ms, "a release is late by %lld ms", (long long)(n->now_ms - p->end_ms));
     if (!over)
         return;
     n->row->late_timed++;
@@ -394,6 +398,7 @@ static void note_acquired(struct note *n) {
         note_value(n);
     p = p ? p : place_make(n, n->hash);
     p->row = (uint8_t)(n->row - n->sh->rows);
+    invariant(p->row < ROWS, "row %d", p->row);
     note_slept(n, p);
     count_one_shot(n->observer, p, n->row);
     place_take(n, p);
