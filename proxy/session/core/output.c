@@ -47,9 +47,9 @@ static bool is_over(int64_t unsent, int64_t limit) {
 static bool session_over_limit(struct session *s) {
     const struct config *c = s->worker->config;
     int64_t unsent = (int64_t)(s->out.unsent + s->held_bytes);
-    if (is_over(unsent, c->output_limit_hard) || (s->pubsub && is_over(unsent, c->output_pubsub_hard)))
+    if (is_over(unsent, c->output_limit_hard) || (s->listens && is_over(unsent, c->output_pubsub_hard)))
         return true;
-    bool normal = is_over(unsent, c->output_limit_soft), pubsub = s->pubsub && is_over(unsent, c->output_pubsub_soft);
+    bool normal = is_over(unsent, c->output_limit_soft), pubsub = s->listens && is_over(unsent, c->output_pubsub_soft);
     if (!normal && !pubsub) {
         session_within_limit(s);
         return false;

@@ -76,7 +76,7 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
     r->session = s;
     r->command = command;
     r->done = r->started = r->redirected = r->close_after = r->ends_barrier = r->silent = false;
-    r->lock_busy = 0;
+    r->busy = 0;
     r->parts_left = 0;
     r->bytes = 0;
     r->owner = NULL;
@@ -182,19 +182,19 @@ void request_pools_shrink(struct worker *w) {
 
 static __attribute__((noinline)) void request_unbusy(struct request *r) {
     if (r->session) {
-        if (r->lock_busy == LOCK_BUSY_ALL)
-            r->session->lock_busy_all--;
+        if (r->busy == BUSY_ALL)
+            r->session->busy_all--;
         else
-            r->session->lock_busy[r->lock_busy - 1]--;
+            r->session->busy[r->busy - 1]--;
         if (r->session->input)
             session_mark_runnable(r->session);
     }
-    r->lock_busy = 0;
+    r->busy = 0;
 }
 
 void request_park(struct request *r) {
     struct session *s = r->session;
-    if (r->lock_busy)
+    if (r->busy)
         request_unbusy(r);
     s->in_flight_bytes -= r->bytes;
     if (r->redirected)
@@ -280,7 +280,7 @@ static __attribute__((noinline)) void request_hold(struct request *r, const char
 static inline void reply(struct request *r, const char *data, size_t len, bool last) {
     struct session *s = r->session;
     if (last) {
-        if (r->lock_busy)
+        if (r->busy)
             request_unbusy(r);
         r->done = true;
     } else if (s && !r->muted) {

@@ -164,7 +164,7 @@ uint32_t advise_script_key(struct session *s, const struct command *c, const str
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static void note_sight(struct session *s, struct advise_sight *sight) {
-    s->left_endless |= sight->event == ADVISE_ACQUIRED && sight->pttl_ms < 0 && !sight->queue;
+    locks_of(s)->left_endless |= sight->event == ADVISE_ACQUIRED && sight->pttl_ms < 0 && !sight->queue;
     sight->overlapped = s->lock.overlapped;
     sight->session_id = s->lock.id;
     sight->library = s->lib_name;

@@ -497,7 +497,7 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
 /* ---- forwarding ------------------------------------------------------------------------------------ */
 
 void audit_released(struct session *s) {
-    s->audits--;
+    locks_of(s)->audits--;
     if (s->input)
         session_mark_runnable(s);
 }
@@ -525,7 +525,7 @@ static void watch_forward(struct session *s, const struct request_class *k, stru
     struct request *request = request_new(s, k->command);
     request_own(request, &note->owner, &request_owner_silent);
     request->call.done = audited;
-    s->audits++;
+    locks_of(s)->audits++;
     call_submit(&request->call, k->slot, k->bytes, k->request->len);
 }
 

@@ -171,11 +171,11 @@ void watch_worker_closes(struct worker *w) {
 }
 
 void watch_drop(struct session *s) {
-    struct watch *watch = s->watch;
+    struct watch *watch = push_of(s)->watch;
     if (!watch)
         return;
-    s->watch = NULL;
-    if (!s->pubsub)
+    push_of(s)->watch = NULL;
+    if (!push_of(s)->pubsub)
         s->hears &= (uint8_t)~HEARS_REPLY;
     list_remove(&watch->link);
     s->worker->shared->watch->end(watch->lines);
@@ -218,7 +218,8 @@ enum dispatch_result watch_dispatch(struct session *s, const struct command *c, 
         return DISPATCHED;
     }
     words_read(r, bytes, words, lens, &all);
-    if (is_same(s->watch, &all)) { /* no reply, as for a repeated MONITOR: so redis-cli -r -1 shows all lines */
+    if (is_same(push_of(s)->watch,
+                &all)) { /* no reply, as for a repeated MONITOR: so redis-cli -r -1 shows all lines */
         text_clear(&all);
         return DISPATCHED;
     }
@@ -237,7 +238,7 @@ enum dispatch_result watch_dispatch(struct session *s, const struct command *c, 
     watch->words = all;
     list_append(&watches->idle, &watch->link);
     watch_drop(s);
-    s->watch = watch;
+    push_of(s)->watch = watch;
     s->hears |= HEARS_REPLY;
     session_answer(s, c, "+OK\r\n", 5);
     return DISPATCHED;
