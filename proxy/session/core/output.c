@@ -26,7 +26,7 @@ static void session_watch_writable(struct session *s, bool on) {
     if (now == on)
         return;
     ev_io_stop(s->worker->loop, &s->io);
-    int events = (s->read_paused ? 0 : EV_READ) | (on ? EV_WRITE : 0);
+    int events = (s->unread ? 0 : EV_READ) | (on ? EV_WRITE : 0);
     ev_io_set(&s->io, s->fd, events);
     if (events)
         ev_io_start(s->worker->loop, &s->io);
@@ -117,7 +117,7 @@ static void session_hold(struct session *s) {
  * input is read from now on. */
 static void session_ease(struct session *s) {
     bool eased = s->owes && s->out.unsent < OUTPUT_LOW;
-    bool owes_now = !s->owes && s->read_paused && s->input && s->out.unsent > OUTPUT_HOLD;
+    bool owes_now = !s->owes && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;
     if (eased)
         s->owes = false;
     if (eased || owes_now)
@@ -126,7 +126,6 @@ static void session_ease(struct session *s) {
 
 void session_flush(struct session *s) {
     struct worker *w = s->worker;
-    s->is_dirty = false;
     list_remove(&s->dirty_link);
     if (s->state == SESSION_CLOSED)
         return;

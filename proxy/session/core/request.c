@@ -296,7 +296,7 @@ static inline void reply(struct request *r, const char *data, size_t len, bool l
     if (s->requests.next == &r->link) {
         iobuf_append(&s->out, data, len);
         r->started = !r->muted;
-        if (!s->is_dirty)
+        if (!session_is_dirty(s))
             session_mark_dirty(s);
         if (last && head_ends(s, r) && head_waits(s))
             session_release_done(s);

@@ -119,24 +119,18 @@ void session_finish(struct session *s) {
 }
 
 void session_mark_dirty(struct session *s) {
-    if (s->is_dirty)
-        return;
-    s->is_dirty = true;
-    list_append(&s->worker->dirty, &s->dirty_link);
+    if (!session_is_dirty(s))
+        list_append(&s->worker->dirty, &s->dirty_link);
 }
 
 void session_mark_runnable(struct session *s) {
-    if (s->is_runnable || s->state != SESSION_OPEN)
-        return;
-    s->is_runnable = true;
-    list_append(&s->worker->runnable, &s->runnable_link);
+    if (!session_is_runnable(s) && s->state == SESSION_OPEN)
+        list_append(&s->worker->runnable, &s->runnable_link);
 }
 
 void session_mark_eased(struct session *s) {
-    if (s->is_runnable || s->state != SESSION_OPEN)
-        return;
-    s->is_runnable = true;
-    list_append(&s->worker->eased, &s->runnable_link);
+    if (!session_is_runnable(s) && s->state == SESSION_OPEN)
+        list_append(&s->worker->eased, &s->runnable_link);
 }
 
 void session_identify(struct session *s) {

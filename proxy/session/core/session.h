@@ -33,6 +33,14 @@ enum session_state {
     SESSION_CLOSED     /* to be freed at the end of the turn */
 };
 
+/* Why nothing is read from a client now: bits of session.unread. */
+enum session_unread {
+    UNREAD_ENDED = 1,    /* the client has shut down its side */
+    UNREAD_AHEAD = 2,    /* a request waits, and enough was read behind it */
+    UNREAD_STREAM = 4,   /* the request that is forwarded while it arrives takes no more bytes now */
+    UNREAD_FINISHING = 8 /* the session takes no more requests */
+};
+
 /* Bytes that have come and can't be dispatched yet: [start, end) of data. */
 struct session_input {
     char *data;
@@ -51,18 +59,16 @@ struct session {
     struct ev_io io;
     int fd;
     enum session_state state;
-    struct tls *tls;  /* NULL: plain */
-    bool forwarded;   /* a load balancer gave its address; the client did not connect from there itself */
-    bool half_closed; /* the client has shut down its side */
-    bool ended;       /* half-closed after all of its requests had been answered, and the replies written */
-    bool read_paused;
-    bool paused;  /* CLIENT PAUSE holds its next request */
-    bool blocked; /* in a blocking command: a disconnect must be noticed at once */
+    struct tls *tls; /* NULL: plain */
+    bool forwarded;  /* a load balancer gave its address; the client did not connect from there itself */
+    bool ended;      /* half-closed after all of its requests had been answered, and the replies written */
+    uint8_t unread;  /* enum session_unread: why nothing is read from the client now; 0: it is read */
+    bool paused;     /* CLIENT PAUSE holds its next request */
+    bool blocked;    /* in a blocking command: a disconnect must be noticed at once */
     bool waits; /* its only request waits for an event, or until the client sends more: `speaks` in struct session_room
                  */
     bool holding; /* the reply to its oldest request is not read: enough output waits to be written */
     bool authenticated;
-    bool is_dirty, is_runnable;
     bool trip_known;    /* lock.trip_ms has been measured */
     bool owes;          /* its next requests wait until the client has read its replies */
     bool long_replies;  /* its replies have been long lately: its requests use the connection for long replies */
@@ -106,6 +112,19 @@ struct session {
         *reached; /* the address to which the client connected, as the load balancer says; NULL: not known */
     char address[SESSION_ADDRESS_MAX];
 };
+
+/* Whether the client has shut down its side. */
+static inline bool session_half_closed(const struct session *s) {
+    return s->unread & UNREAD_ENDED;
+}
+/* Whether the session is in a list of sessions that continue in this turn or a later one; whether it is in the list of
+ * those with output to write. */
+static inline bool session_is_runnable(const struct session *s) {
+    return !list_empty(&s->runnable_link);
+}
+static inline bool session_is_dirty(const struct session *s) {
+    return !list_empty(&s->dirty_link);
+}
 
 /* A room's own state of the session. */
 static inline void *session_room(const struct session *s, enum room_at room) {

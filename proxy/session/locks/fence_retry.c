@@ -81,7 +81,7 @@ void fence_retry_free(struct fence_retry *a) {
 bool fence_retry_more(struct fence_retry *a, int64_t least_ms) {
     struct session *s = a->request->session;
     s->blocked = true;
-    if (a->last || a->unblocked || s->half_closed)
+    if (a->last || a->unblocked || session_half_closed(s))
         return false;
     a->idle = true;
     fence_retry_arm(a, least_ms);
@@ -101,7 +101,7 @@ bool fence_retry_idle(const struct fence_retry *a) {
 
 void fence_retry_answer(const struct fence_retry *a, struct text *out) {
     const struct session *s = a->request->session;
-    if (s->half_closed)
+    if (session_half_closed(s))
         return;
     if (a->error)
         text_printf(out, "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");
