@@ -15,6 +15,7 @@
 #include <uuid/uuid.h>
 
 #include "parser/command.h"
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
@@ -692,6 +693,10 @@ static void configuration_right(const struct config *c) {
     puts("Configuration OK");
 }
 
+static void tell_of_invariant(const char *text) {
+    log_warning("%s", text);
+}
+
 int main(int argc, char **argv) {
     static struct application app;
     struct config_errors errors = {0};
@@ -707,6 +712,11 @@ int main(int argc, char **argv) {
     }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGUSR1, SIG_IGN); /* until it is watched: there is no log file to reopen yet */
+#ifdef NDEBUG
+    invariant_start(tell_of_invariant, false);
+#else
+    invariant_start(tell_of_invariant, true);
+#endif
     command_table_init();
     slot_tags_init();
     int words = test ? 1 : advises ? (argc > 2 ? 2 : 1) : 0; /* the configuration file comes after them */

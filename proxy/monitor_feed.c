@@ -153,7 +153,7 @@ static void report(struct advisor *a, const struct lock_rules *rules, const stru
     printf("\n# MONITOR shows no replies: the results of %llu attempts are derived from the commands before them",
            (unsigned long long)c->attempts);
     if (c->assumed > 0)
-        printf("\n# %llu of these are the first command on their lock, which is assumed to have been free",
+        printf("\n# %llu of the attempts are the first command on their lock, which is assumed to have been free",
                (unsigned long long)c->assumed);
     if (c->unsure > 0)
         printf("\n# the results of %llu other attempts and releases are not known", (unsigned long long)c->unsure);

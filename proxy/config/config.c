@@ -87,7 +87,7 @@ static bool fail_unknown(struct reader *r, const struct place *at, const char *n
     const struct directive *nearest = directive_nearest(name);
     if (nearest)
         return fail(r, at, NULL, "unknown directive '%s': did you mean '%s'?", shown, nearest->shown.name);
-    return fail(r, at, NULL, "unknown directive '%s': expected one of those that --help lists", shown);
+    return fail(r, at, NULL, "unknown directive '%s': expected a directive that --help lists", shown);
 }
 
 /* Reports why a directive's value was refused. If the value may be a password, it is not shown. */

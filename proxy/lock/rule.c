@@ -80,7 +80,7 @@ static const struct rule_option OPTIONS[] = {
      {"string", "list", "hash", "counter"}, /* in the order of the bits */
      0,
      "string",
-     "string, list, hash, counter, some of these with commas between them, or any"},
+     "string, list, hash, counter, several with commas between them, or any"},
     {"claim-memory", OPTION_TIME, RULE_AT(claim_memory_ms), {0}, LOCK_MEMORY_AUTO, "auto", "auto, or a time like 60s"},
     {"lease", OPTION_TIME, RULE_AT(lease_ms), {0}, 0, "30s", "a time like 30s, or 0 for none"},
     {"renew", OPTION_ENUM, RULE_AT(renew), {"auto", "always", "never"}, 0, "auto", "auto, always or never"},

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "parser/invariant.h"
 #include "proxy/advise/advise.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
@@ -109,6 +110,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "uptime_in_seconds", "%lld", (long long)(worker_now(w) - shared->started_ms) / 1000);
     r->line(r->arg, "used_memory_rss", "%lld", resident_bytes());
     r->line(r->arg, "restart_needed", "%u", atomic_load(&shared->restart_needed));
+    r->line(r->arg, "invariants_failed", "%llu", (unsigned long long)invariant_failures());
     r->section(r->arg, "Clients");
     metric_table_report(&client_counters, &counters, r);
     r->line(r->arg, "maxclients", "%lld", (long long)atomic_load(&shared->maxclients));

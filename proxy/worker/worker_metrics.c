@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
@@ -312,6 +313,9 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     single(m, "uptime_seconds", "gauge", "Seconds since the start.",
            (double)(worker_now(w) - shared->started_ms) / 1000);
     single(m, "resident_bytes", "gauge", "Resident memory of the process.", (double)resident_bytes());
+    single(m, "invariants_failed_total", "counter",
+           "Faults that the proxy found in its own state: the log names each place once.",
+           (double)invariant_failures());
     single(m, "clients_max", "gauge", "Clients that may be connected at once (maxclients).",
            (double)atomic_load(&shared->maxclients));
     metric_table_measure(&client_counters, &counters, m);

@@ -44,7 +44,7 @@ compile_broken() { # FOLDER FILE
 # The engine and the model of Redis: each source, and its object in the folder of the unbroken engine.
 engine_sources() {
     local file found
-    for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{model,hashes,lists,record,commands,interpreter,scripts,call}.c; do
+    for file in proxy/lock/*.c proxy/base/*.c parser/*.c tests/sim/{sim_model,hashes,lists,record,commands,interpreter,scripts,sim_call}.c; do
         for found in "$ROOT"/$file; do
             echo "$found $WORK/whole/$(object_of "${found#"$ROOT/"}")"
         done

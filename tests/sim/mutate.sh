@@ -92,13 +92,13 @@ export -f link out_of_bounds noticed mutate
 
 mkdir "$WORK"/{whole,front,sim,traffic,traffic_main,unit,mutants}
 engine_sources >"$WORK/sources"
-for file in proxy/session/locks/{wait,park,release_channel,fence,remote_lock,fence_transaction,fence_retry,nonblocking_form,command}.c proxy/session/core/{class,words}.c; do
+for file in proxy/session/locks/{lock_wait,park,release_channel,fenced_command,remote_lock,fence_transaction,fence_retry,nonblocking_form,lock_command}.c proxy/session/core/{class,args}.c; do
     echo "$ROOT/$file $WORK/front/$(object_of "$file")"
 done >>"$WORK/sources"
 for found in "$ROOT"/tests/sim/*.c "$ROOT"/tests/sim/waits/*.c "$ROOT"/tests/sim/fences/*.c; do
     case $found in
     */sim_model.c | */hashes.c | */lists.c | */record.c | */commands.c | */interpreter.c | */scripts.c) continue ;;
-    */call.c | */model_dump.c) continue ;;
+    */sim_call.c | */model_dump.c) continue ;;
     */traffic_hunt.c) echo "$found $WORK/traffic_hunt.o" ;;
     */traffic.c | */traffic_cells.c) echo "$found $WORK/traffic_main/$(basename "$found").o" ;;
     */traffic_*.c) echo "$found $WORK/traffic/$(basename "$found").o" ;;

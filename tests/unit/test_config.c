@@ -564,8 +564,8 @@ static void test_errors(void **state) {
         {"log_level debug", "unknown directive 'log_level': did you mean 'loglevel'?"},
         {"requirepas s3cret", "unknown directive 'requirepas': did you mean 'requirepass'?"},
         {"upsteam-pasword s3cret", "unknown directive 'upsteam-pasword': did you mean 'upstream-password'?"},
-        {"appendonly yes", "unknown directive 'appendonly': expected one of those that --help lists"},
-        {"\x1b[2J 1", "unknown directive '\\x1b[2J': expected one of those that --help lists"},
+        {"appendonly yes", "unknown directive 'appendonly': expected a directive that --help lists"},
+        {"\x1b[2J 1", "unknown directive '\\x1b[2J': expected a directive that --help lists"},
         {"port \"1", "port: unbalanced quotes: expected a closing quote, then a blank or the end of the line"},
         {"requirepass 's3cret",
          "requirepass: unbalanced quotes: expected a closing quote, then a blank or the end of the line"},
@@ -656,7 +656,7 @@ static void test_all_errors(void **state) {
                          "logfile \"x\nshare-upstream-user no\nrequirepass s3cret\n");
     assert_null(LOAD("a.conf", "stray", "words", "--threads", "0", "--sentinel-user", "eve"));
     refused("a.conf:1: port 'abc': expected a number from 0 to 65535\n"
-            "a.conf:3: unknown directive 'nosuch': expected one of those that --help lists\n"
+            "a.conf:3: unknown directive 'nosuch': expected a directive that --help lists\n"
             "more.conf:2: lock 'a:* lease long': option lease 'long': expected a time like 30s, or 0 for none\n"
             "a.conf:5: include 'nosuch.conf': expected a file that can be read: No such file or directory\n"
             "a.conf:7: logfile: unbalanced quotes: expected a closing quote, then a blank or the end of the line\n"

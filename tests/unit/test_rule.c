@@ -111,7 +111,7 @@ static void test_options(void **state) {
     lock_rules_unref(rules);
 }
 
-#define KINDS "string, list, hash, counter, some of these with commas between them, or any"
+#define KINDS "string, list, hash, counter, several with commas between them, or any"
 #define AUDIT_LISTS                                                                                                    \
     "mode audit knows no list locks: expected mode off or enforce for kind list (what a queue looks like, PROXY "      \
     "ADVISE "                                                                                                          \

@@ -56,6 +56,7 @@ QUOTED = re.compile(r"`[^`\n]*(?:\n[^`\n]+)?`|\"[^\"\n]*(?:\n[^\"\n]+)?\"|\]\([^
 
 # The prose of a file, by its ending: of a page all but blocks of code, of code its comments. Other files have none.
 HASH = re.compile(r"^[ \t]*#.*$|[ \t]#[ \t].*$", re.M)
+LITERAL = re.compile(r"\"((?:[^\"\\]|\\.)*)\"")
 PROSE = {
     (".md",): None,
     (".1",): re.compile(r".+"),
@@ -95,14 +96,22 @@ def prose(path, text):
     return QUOTED.sub(lambda found: re.sub(r"[^\n]", "x", found.group(0)), text)
 
 
+def said(path, text):
+    """The sentences of the program: its replies, log lines and errors, line for line. A literal without a blank is a name."""
+    if not path.endswith((".c", ".h")) or path.startswith("tests/"):
+        return ""
+    text = re.sub(r"/\*(?:.|\n)*?\*/|'\"'", lambda found: blank(found.group(0)), text)
+    return "\n".join(" ".join(t for t in LITERAL.findall(line) if " " in t) for line in text.split("\n"))
+
+
 def offences(path, text):
     """What a text says wrongly: its line, the word, and what is wrong with it."""
-    read = prose(path, text)
-    for why, pattern in PATTERNS:
-        for found in pattern.finditer(read):
-            if path.endswith((".c", ".h")) and found.group(0).isupper():
-                continue  # a name of the code's
-            yield read.count("\n", 0, found.start()) + 1, " ".join(found.group(0).split()), why
+    for read in prose(path, text), said(path, text):
+        for why, pattern in PATTERNS:
+            for found in pattern.finditer(read):
+                if path.endswith((".c", ".h")) and found.group(0).isupper():
+                    continue  # a name of the code's
+                yield read.count("\n", 0, found.start()) + 1, " ".join(found.group(0).split()), why
 
 
 def check_check(results):
@@ -116,6 +125,7 @@ def check_check(results):
         ("x.md", "`who` is quoted, \"who\" too", 0), ("x.md", "`a quotation\nof who` goes on", 0),
         ("x.md", "```\nwho\n```\nwho", 1), ("x.md", "[a](who.md)", 0),
         ("x.c", "/* Who */ int who; // nobody", 2), ("x.lua", "local who = 1 -- who", 1), ("x.sh", "who # likewise", 1),
+        ("x.c", 'log("nobody holds it"); key("who"); c = \'"\'; /* "who is there" */', 1), ("x.lua", 's = "nobody holds it"', 0),
         ("x.py", "def who():\n    \"\"\"Who asks.\"\"\"\n    return nobody", 1),
     ]
     for path, text, expected in cases:

@@ -36,7 +36,8 @@ static bool placeholder_may_last(const struct upstream_request *r) {
     return LIST_ENTRY(r, const struct placeholder, request)->may_last;
 }
 
-struct upstream_request *placeholder_make(struct upstream *u, struct upstream_request *r) {
+/* Makes a placeholder, which takes over the bytes of r and its place in the list. */
+static void placeholder_make(struct upstream *u, struct upstream_request *r) {
     static const struct upstream_request_ops ops = {
         .reply = placeholder_reply, .fail = placeholder_fail, .may_last = placeholder_may_last};
     struct list_node *n = list_shift(&u->placeholders);
@@ -52,16 +53,20 @@ struct upstream_request *placeholder_make(struct upstream *u, struct upstream_re
     list_remove(&r->link);
     r->chunk = NULL;
     request_end(r);
-    return &s->request;
 }
 
 void upstream_abandon(struct upstream *u, struct upstream_request *r) {
+    struct upstream_conn *c = r->conn;
     if (!r->in_flight)
         return;
-    if (r->conn) {
-        conn_drop(r->conn, r);
+    if (c && c->state == CONN_READY) { /* its bytes have been sent, or others behind them have */
+        placeholder_make(u, r);
         return;
     }
     list_remove(&r->link);
+    if (c) {
+        c->in_flight--;
+        c->rebuild = true;
+    }
     request_end(r);
 }

@@ -82,10 +82,7 @@ void batch_end(struct upstream_conn *c, bool executed) {
     text_clear(&c->refusal);
 }
 
-static void forget_script(struct upstream_conn *c, void *arg) {
-    c->has_script = false;
-}
-
 void upstream_script_unknown(struct upstream *u) {
-    conn_each(u, forget_script, NULL);
+    LIST_FOREACH(it, &u->conns)
+    LIST_ENTRY(it, struct upstream_conn, link)->has_script = false;
 }

@@ -84,6 +84,40 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
     }
 }
 
+/* Takes the closed connection from its owner: its pin, its pool, or none. */
+static void conn_detach(struct upstream_conn *c) {
+    struct upstream_node *n = c->node;
+    struct upstream_pin *pin = c->pin;
+    if (c->pool)
+        conn_leave_pool(c);
+    else
+        n->pins--;
+    if (pin) {
+        pin->conn = NULL;
+        quota_give(n, &pin->hold);
+        if (pin->idle)
+            pin_leave_idle(pin, n);
+    }
+    c->pin = NULL;
+    c->node = NULL;
+}
+
+/* Tells the pin's owner that the connection is lost. An idle pin is freed at the end of the turn. */
+static void pin_lost(struct upstream_pin *pin, const char *error) {
+    if (pin->owned && pin->events.lost)
+        pin->events.lost(pin->events.arg, error);
+    else if (!pin->owned && list_empty(&pin->link))
+        list_append(&pin->u->unpinned, &pin->link);
+}
+
+void pin_close_idle(struct upstream_node *n, bool all) {
+    do {
+        if (list_empty(&n->idle_pins))
+            return;
+        conn_close(LIST_ENTRY(n->idle_pins.prev, struct upstream_pin, link)->conn, CONN_IDLE, "its place is needed");
+    } while (all);
+}
+
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) {
     struct upstream *u = c->u;
     struct upstream_node *n = c->node;
@@ -103,14 +137,7 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     conn_set_state(c, CONN_CLOSED);
     c->in_flight = 0;
     struct upstream_pin *pin = c->pin;
-    if (pin)
-        pin_detach(pin, n);
-    else if (c->pool)
-        conn_leave_pool(c);
-    else
-        n->pins--;
-    c->pin = NULL;
-    c->node = NULL;
+    conn_detach(c);
     u->above->lost(u, &requests, n, end, why);
     if (dedicated)
         dedicated_lost(u, dedicated);
@@ -123,10 +150,6 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     }
 }
 
-static bool may_retire(const struct upstream_conn *c) {
-    return !c->dedicated && (!c->pin || !c->pin->idle);
-}
-
 /* A pin in use goes on until it is given back: the state that it has built up is on the old machine. */
 void conn_retire_all(struct upstream_node *n) {
     struct list_node old; /* collected first: an owner that hears of the end may open new connections, to the new
@@ -136,7 +159,7 @@ void conn_retire_all(struct upstream_node *n) {
         struct upstream_conn *c = LIST_ENTRY(it, struct upstream_conn, link);
         if (c->node != n)
             continue;
-        if (may_retire(c)) {
+        if (!c->dedicated && (!c->pin || !c->pin->idle)) {
             conn_retire(c);
         } else {
             list_remove(it);

@@ -235,7 +235,7 @@ struct quota_hold {
 /* How many connections single clients may have to the node at present. */
 uint32_t quota_limit(const struct upstream_node *n);
 
-/* ---- node.c ---- */
+/* ---- node.c; connect.c opens the connections ---- */
 
 struct upstream_node {
     struct list_node link;
@@ -320,8 +320,6 @@ bool node_backing_off(const struct upstream_node *n);
 void node_recheck_name(struct upstream_node *n);
 /* Notes that the node gave a reply. */
 void node_works(struct upstream_node *n);
-/* Closes idle connections (all connections of nodes that serve nothing), and frees unused nodes. */
-void node_sweep(struct upstream *u);
 
 /* ---- conn.c ---- */
 
@@ -423,8 +421,6 @@ static inline void conn_send(struct upstream_conn *c, struct upstream_request *r
 void conn_pause(struct upstream_conn *c, bool pause);
 /* Takes a connection out of its pool, if it is in one: it closes once its requests have ended. */
 void conn_retire(struct upstream_conn *c);
-/* Removes an abandoned request. If its bytes have been sent or must be, a placeholder takes its place. */
-void conn_drop(struct upstream_conn *c, struct upstream_request *r);
 void conn_flush(struct upstream_conn *c);
 /* Why reading or writing failed. */
 static inline const char *conn_errno_text(const struct upstream_conn *c) {
@@ -432,6 +428,10 @@ static inline const char *conn_errno_text(const struct upstream_conn *c) {
 }
 /* Lets requests over a connection: its handshake is over, or the round has ended that had to verify its node. */
 void conn_ready(struct upstream_conn *c);
+/* Calls `fn` for each open connection, including those opened during the walk. `fn` may close any connection: closing
+ * one may make its owner close others. */
+void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg), void *arg);
+
 /* ---- close.c ---- */
 
 /* Writes why a connection ended, as an error text that says nothing about the outcome of requests. */
@@ -442,15 +442,11 @@ void outcome_text(char *out, size_t size, const char *base, bool sent);
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
 /* Ends all connections of a node. */
 void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason);
-/* Lets the connections that waited for the node's name connect. With `error`, ends them. */
-void conn_all_resolved(struct upstream_node *n, const char *error);
+
 /* ---- timeout.c ---- */
 
 /* Checks the connection for timeouts, and closes it if one has passed. Returns whether something is in flight. */
 bool conn_check(struct upstream_conn *c, int64_t now);
-/* Calls `fn` for each open connection, including those opened during the walk. `fn` may close any connection: closing
- * one may make its owner close others. */
-void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg), void *arg);
 
 /* ---- pin.c ---- */
 
@@ -473,8 +469,10 @@ struct upstream_pin {
 /* Closes and frees the pins that were given back. */
 void pin_close_unpinned(struct upstream *u);
 
-/* ---- dedicated.c ---- */
+/* ---- sweep.c ---- */
 
+/* Closes idle connections (all connections of nodes that serve nothing), and frees unused nodes. */
+void node_sweep(struct upstream *u);
 /* Closes the connections of dedicated lanes that have ended. Must not be called from inside a connection's callback. */
 void dedicated_sweep(struct upstream *u);
 

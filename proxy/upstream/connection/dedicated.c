@@ -123,21 +123,6 @@ void dedicated_lost(struct upstream *u, uint32_t number) {
         dedicated->events.lost(dedicated->events.arg);
 }
 
-bool dedicated_keeps(const struct upstream_conn *c) {
-    return c->dedicated && !c->pin && dedicated_find(c->u, c->dedicated);
-}
-
-static void sweep(struct upstream_conn *c, void *arg) {
-    struct upstream *u = c->u;
-    if (c->dedicated == 0 || dedicated_find(u, c->dedicated) || (c->pin && c->pin->owned))
-        return;
-    if (c->in_flight == 0)
-        conn_close(c, CONN_IDLE, "its lane has ended");
-    else
-        u->dedicated_ended = true;
-}
-
-void dedicated_sweep(struct upstream *u) {
-    u->dedicated_ended = false;
-    conn_each(u, sweep, NULL);
+bool dedicated_lives(const struct upstream *u, uint32_t number) {
+    return dedicated_find(u, number) != NULL;
 }

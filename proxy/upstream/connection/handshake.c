@@ -47,7 +47,7 @@ static bool append_login(struct upstream_conn *c, const struct upstream_lane *la
 }
 
 bool handshake_append(struct upstream_conn *c) {
-    const struct upstream_lane *lane = c->pin ? &c->pin->lane : &c->pool->lane;
+    const struct upstream_lane *lane = conn_lane(c);
     c->handshake_left = 0;
     if (lane->login != 0 && login_just_refused(lane->login)) {
         snprintf(c->u->error, sizeof(c->u->error), "WRONGPASS invalid username-password pair or user is disabled.");
@@ -71,12 +71,12 @@ bool handshake_taken(struct upstream_conn *c, bool ok) {
         return true;
     }
     c->prelude = false;
-    if (!append_login(c, c->pin ? &c->pin->lane : &c->pool->lane, !ok)) {
+    if (!append_login(c, conn_lane(c), !ok)) {
         char reason[REASON_MAX];
         snprintf(reason, sizeof(reason), "%.200s", c->u->error);
         conn_close(c, CONN_REFUSED, reason);
         return false;
     }
-    conn_go_on(c);
+    conn_want_write(c, true);
     return true;
 }

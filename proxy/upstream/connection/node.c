@@ -15,7 +15,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
-enum { LOG_AGAIN_MS = 10 * 1000, LOOK_AGAIN_MS = 1000 };
+enum { LOG_AGAIN_MS = 10 * 1000 };
 
 static uint32_t text_hash(const char *s) {
     uint32_t h = 2166136261u; /* FNV-1a */
@@ -47,59 +47,6 @@ static bool resolve_numeric(struct upstream_node *n) {
     return true;
 }
 
-static bool same_machine(const struct sockaddr_storage *a, const struct sockaddr *b) {
-    if (a->ss_family != b->sa_family)
-        return false;
-    if (b->sa_family == AF_INET)
-        return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
-               ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
-    return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
-                  &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
-}
-
-/* Whether the name still leads to the same machine. True, too, if the lookup gave no result. */
-static bool has_not_moved(const struct upstream_node *n, const struct addrinfo *found) {
-    for (const struct addrinfo *a = found; a; a = a->ai_next)
-        if (same_machine(&n->addrs[n->addr_good], a->ai_addr))
-            return true;
-    return !found;
-}
-
-static void on_found(void *arg, const struct addrinfo *found, const char *error) {
-    struct upstream_node *n = arg;
-    bool rechecked = n->addr_count > 0;
-    n->lookup = NULL;
-    if (rechecked && has_not_moved(n, found))
-        return;
-    n->addr_count = n->addr_good = 0;
-    for (const struct addrinfo *a = found; a && n->addr_count < NODE_ADDRESSES; a = a->ai_next) {
-        memcpy(&n->addrs[n->addr_count], a->ai_addr, a->ai_addrlen);
-        n->addr_lens[n->addr_count++] = a->ai_addrlen;
-    }
-    if (rechecked) {
-        log_notice("Node %s: the name leads to another machine now", n->address);
-        conn_retire_all(n);
-        return;
-    }
-    conn_all_resolved(n, error);
-}
-
-static void look_up(struct upstream_node *n) {
-    n->looked_ms = clock_ms();
-    n->lookup = resolve_start(n->u->loop, n->at.host, n->at.port, on_found, n);
-}
-
-bool node_resolve(struct upstream_node *n) {
-    if (n->addr_count == 0 && !n->lookup)
-        look_up(n);
-    return n->addr_count > 0;
-}
-
-void node_recheck_name(struct upstream_node *n) {
-    if (!n->numeric && !n->lookup && clock_ms() - n->looked_ms >= LOOK_AGAIN_MS)
-        look_up(n);
-}
-
 struct upstream_node *node_get(struct upstream *u, const struct address *at) {
     char text[ADDRESS_MAX + 16];
     address_text(at, text, sizeof(text));
@@ -129,7 +76,7 @@ void node_forget(struct upstream_node *n) {
     list_remove(&n->link);
     n->u->node_count--;
     resolve_cancel(n->lookup);
-    probe_free(n);
+    memory_free(n->probe);
     quota_put(n->quota);
     memory_free(n->address);
     memory_free(n);
@@ -141,8 +88,8 @@ const char *upstream_node_address(const struct upstream_node *n) {
 
 /* ---- lanes ---- */
 
-/* Finds a lane's pool and moves it to the front, so that the first pool is nearly always the right one. */
-static struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane) {
+/* The pool moves to the front, so that the first pool is nearly always the right one. */
+struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane) {
     LIST_FOREACH(it, &n->pools) {
         struct upstream_pool *p = LIST_ENTRY(it, struct upstream_pool, link);
         if (!lane_equal(&p->lane, lane))
@@ -156,7 +103,7 @@ static struct upstream_pool *pool_find(struct upstream_node *n, const struct ups
     return NULL;
 }
 
-static struct upstream_pool *pool_new(struct upstream_node *n, const struct upstream_lane *lane) {
+struct upstream_pool *pool_new(struct upstream_node *n, const struct upstream_lane *lane) {
     struct upstream_pool *p = memory_zalloc(sizeof(*p) + (n->u->connections + UPSTREAM_APARTS) * sizeof(p->conns[0]));
     p->node = n;
     p->lane = *lane;
@@ -170,24 +117,6 @@ void pool_release(struct upstream_pool *p) {
             return;
     list_remove(&p->link);
     memory_free(p);
-}
-
-struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index) {
-    struct upstream *u = n->u;
-    struct upstream_pool *p = pool_find(n, lane);
-    if (p && p->conns[index])
-        return p->conns[index];
-    if (node_backing_off(n)) {
-        snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
-        upstream_want_map(u);
-        return NULL;
-    }
-    if (!p)
-        p = pool_new(n, lane);
-    struct upstream_conn *c = conn_open(p, index);
-    if (!c)
-        pool_release(p);
-    return c;
 }
 
 /* ---- health ---- */
@@ -241,28 +170,4 @@ void node_works(struct upstream_node *n) {
     n->failures = 0;
     n->retry_at_ms = 0;
     n->logged[0] = '\0';
-}
-
-static void sweep(struct upstream_conn *c, void *arg) {
-    const int64_t *now = arg;
-    bool unused = c->u->topology && c->node->slots == 0;
-    int64_t idle_ms = c->pin ? PIN_IDLE_MS : IDLE_MS;
-    if ((c->pin && c->pin->owned) || (!unused && dedicated_keeps(c)))
-        return;
-    const struct upstream_lane *lane = c->pin ? &c->pin->lane : c->pool ? &c->pool->lane : NULL;
-    if (c->state == CONN_READY && c->in_flight == 0 &&
-        (unused || *now - c->progress_ms > idle_ms || (lane && login_is_over(lane->login))))
-        conn_close(c, CONN_IDLE, "idle");
-}
-
-void node_sweep(struct upstream *u) {
-    int64_t now = clock_ms();
-    conn_each(u, sweep, &now);
-    if (!u->topology)
-        return;
-    LIST_FOREACH_SAFE(it, &u->nodes) {
-        struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
-        if (n->slots == 0 && list_empty(&n->pools) && n->pins == 0)
-            node_forget(n);
-    }
 }

@@ -14,30 +14,15 @@
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
-/* Takes a pin out of its node's idle list. */
-static void idle_remove(struct upstream_pin *pin, struct upstream_node *n) {
-    list_remove(&pin->link);
-    pin->idle = false;
-    n->idle_pin_count--;
-}
-
 static struct upstream_pin *idle_take(struct upstream_node *n, const struct upstream_lane *lane) {
     LIST_FOREACH(it, &n->idle_pins) {
         struct upstream_pin *pin = LIST_ENTRY(it, struct upstream_pin, link);
         if (!lane_equal(&pin->lane, lane))
             continue;
-        idle_remove(pin, n);
+        pin_leave_idle(pin, n);
         return pin;
     }
     return NULL;
-}
-
-void pin_close_idle(struct upstream_node *n, bool all) {
-    do {
-        if (list_empty(&n->idle_pins))
-            return;
-        conn_close(LIST_ENTRY(n->idle_pins.prev, struct upstream_pin, link)->conn, CONN_IDLE, "its place is needed");
-    } while (all);
 }
 
 static struct upstream_pin *pin_new(struct upstream_node *n, const struct upstream_lane *lane) {
@@ -75,12 +60,8 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
     struct upstream_pin *pin = idle_take(node, lane);
     if (!pin && node->idle_pin_count > 0 && quota_is_tight(node))
         pin_close_idle(node, false);
-    if (!pin && node_backing_off(node)) {
-        snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", node->address, node->reason);
-        upstream_want_map(u);
-    } else if (!pin) {
+    if (!pin)
         pin = pin_new(node, lane);
-    }
     if (!pin) {
         quota_give(node, &hold);
         *error = not_sent(u, u->error);
@@ -122,14 +103,6 @@ bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, 
     pin->open = !last;
     pin->full = !last && c->out.unsent > PIN_UNSENT_MAX;
     return !pin->full;
-}
-
-void pin_written(struct upstream_pin *pin) {
-    if (!pin->full || pin->conn->out.unsent > PIN_UNSENT_LOW)
-        return;
-    pin->full = false;
-    if (pin->owned && pin->events.drained)
-        pin->events.drained(pin->events.arg);
 }
 
 void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len) {
@@ -183,26 +156,6 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
             pin->conn->fd,
             SHUT_WR); /* the node must see the end of this connection before requests that others send from now on */
     list_append(&pin->u->unpinned, &pin->link);
-}
-
-void pin_message(struct upstream_pin *pin, const char *data, size_t len, bool last) {
-    if (pin->owned && pin->events.message)
-        pin->events.message(pin->events.arg, data, len, last);
-}
-
-void pin_detach(struct upstream_pin *pin, struct upstream_node *n) {
-    pin->conn = NULL;
-    quota_give(n, &pin->hold);
-    n->pins--;
-    if (pin->idle)
-        idle_remove(pin, n);
-}
-
-void pin_lost(struct upstream_pin *pin, const char *error) {
-    if (pin->owned && pin->events.lost)
-        pin->events.lost(pin->events.arg, error);
-    else if (!pin->owned && list_empty(&pin->link))
-        list_append(&pin->u->unpinned, &pin->link);
 }
 
 void pin_close_unpinned(struct upstream *u) {

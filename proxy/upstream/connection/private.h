@@ -1,5 +1,14 @@
 /*
- * What the files of proxy/upstream/connection/ share, and the folders above do not need.
+ * What the files of proxy/upstream/connection/ share, and the folders above do not need. The layers, from the ground; a
+ * file calls only files of the lines above its own:
+ *
+ *      address  login  quota  time  batch  abandon      texts, numbers, bytes
+ *      node  dedicated                                  what connections belong to
+ *      conn                                             a connection's states, its queue, writing
+ *      close                                            its end, and what the end means for node, pool and pin
+ *      handshake  reply                                 reading
+ *      connect                                          opening, and the events of the socket
+ *      pin  sweep  probe  timeout                       pins for single owners; what is closed, and when
  */
 #ifndef LOCKKEEPER_UPSTREAM_CONNECTION_PRIVATE_H
 #define LOCKKEEPER_UPSTREAM_CONNECTION_PRIVATE_H
@@ -26,10 +35,11 @@ void upstream_wake(struct upstream *u);
 
 /* ---- node.c ---- */
 
+/* The lane's pool, or NULL. */
+struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane);
+struct upstream_pool *pool_new(struct upstream_node *n, const struct upstream_lane *lane);
 /* Frees a pool that has no connections; does nothing otherwise. */
 void pool_release(struct upstream_pool *p);
-/* Whether the node's addresses are known. If not, starts a lookup of its name; conn_all_resolved follows. */
-bool node_resolve(struct upstream_node *n) __attribute__((warn_unused_result));
 /* Notes that a connection could not be made, or was lost before it gave one reply. */
 void node_failed(struct upstream_node *n, const char *reason);
 /* Writes a line about the node to the log; repeats the same line only after a while. */
@@ -56,9 +66,10 @@ void quota_note_full(struct upstream_node *n);
 
 /* ---- conn.c ---- */
 
-/* Open a connection for a pool or for a pin; NULL: u->error says why. */
-struct upstream_conn *conn_open(struct upstream_pool *pool, unsigned index);
-struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
+/* The lane of a connection; NULL: it is retired. */
+static inline const struct upstream_lane *conn_lane(const struct upstream_conn *c) {
+    return c->pin ? &c->pin->lane : c->pool ? &c->pool->lane : NULL;
+}
 /* Changes the state of a connection, with its descriptor and watchers. No other function changes the state. */
 void conn_set_state(struct upstream_conn *c, enum conn_state state);
 /* Takes a connection out of its pool (c->pool is not NULL), so that no more requests follow. Frees the pool if it was
@@ -68,8 +79,10 @@ void conn_leave_pool(struct upstream_conn *c);
 void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last);
 /* Queues bytes that are no request. */
 void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len);
-/* Writes what was added to the handshake. */
-void conn_go_on(struct upstream_conn *c);
+/* Whether the loop tells when the socket takes bytes. */
+void conn_want_write(struct upstream_conn *c, bool wanted);
+/* Writes as much as the socket takes, as iobuf_write does. */
+ssize_t conn_write(struct upstream_conn *c, struct iobuf *from);
 
 /* ---- handshake.c ---- */
 
@@ -83,29 +96,25 @@ bool handshake_taken(struct upstream_conn *c, bool ok);
 
 /* Retires all connections of the node: requests in flight are answered, and no new request uses them. */
 void conn_retire_all(struct upstream_node *n);
-
-/* ---- pin.c ---- */
-
 /* Closes a node's idle pins: all of them, or the one that was idle longest. */
 void pin_close_idle(struct upstream_node *n, bool all);
+/* Takes a pin out of its node's idle list. */
+static inline void pin_leave_idle(struct upstream_pin *pin, struct upstream_node *n) {
+    list_remove(&pin->link);
+    pin->idle = false;
+    n->idle_pin_count--;
+}
 
-/* Tells the pin that some of what was queued on its connection has been written. */
-void pin_written(struct upstream_pin *pin);
-/* Hands over bytes that arrived on the pin's connection and answer no request. */
-void pin_message(struct upstream_pin *pin, const char *data, size_t len, bool last);
-/* Takes the closed connection from its pin, before its requests fail. */
-void pin_detach(struct upstream_pin *pin, struct upstream_node *n);
-/* Tells the pin's owner that the connection is lost, after its requests have failed. An idle pin is freed at the end of
- * the turn. */
-void pin_lost(struct upstream_pin *pin, const char *error);
+/* ---- connect.c ---- */
+
+/* Opens a connection for a pin; NULL: u->error says why. */
+struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
 
 /* ---- probe.c ---- */
 
 /* Whether the node answers on another connection, as far as is known. If the last answer is old, a PING is sent; until
  * its answer comes the result is true. */
 bool probe_answers(struct upstream_node *n, int64_t now);
-/* Frees the node's probe. */
-void probe_free(struct upstream_node *n);
 
 /* ---- dedicated.c ---- */
 
@@ -119,13 +128,8 @@ void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool 
 void dedicated_drop_push(struct upstream_conn *c);
 /* Tells the owner of a dedicated lane that a connection of the lane is gone. */
 void dedicated_lost(struct upstream *u, uint32_t dedicated);
-/* Whether an idle connection is kept, because its node keeps state for it. */
-bool dedicated_keeps(const struct upstream_conn *c);
-
-/* ---- abandon.c ---- */
-
-/* Makes a placeholder for r; it takes over r's bytes and its place in the list. */
-struct upstream_request *placeholder_make(struct upstream *u, struct upstream_request *r);
+/* Whether the number is that of a dedicated lane that has not ended. */
+bool dedicated_lives(const struct upstream *u, uint32_t number);
 
 /* ---- batch.c ---- */
 

@@ -68,7 +68,3 @@ bool probe_answers(struct upstream_node *n, int64_t now) {
         return p->answered;
     return probe_start(p);
 }
-
-void probe_free(struct upstream_node *n) {
-    memory_free(n->probe);
-}

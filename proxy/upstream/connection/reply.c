@@ -64,15 +64,6 @@ static void conn_proven(struct upstream_conn *c) {
     node_works(c->node);
 }
 
-/* The part after '-' and before CR LF of a complete error reply. */
-static bool error_text(const struct upstream_conn *c, const char **data, size_t *len) {
-    if (c->scan.type != '-' || *len < 3 || **data != '-')
-        return false;
-    *data += 1;
-    *len -= 3;
-    return true;
-}
-
 /* ---- the handshake ---- */
 
 /* Takes bytes of a reply to the handshake. False: the connection was closed. */
@@ -90,8 +81,8 @@ static bool take_handshake(struct upstream_conn *c, const char *data, size_t len
     if (error && !c->prelude) {
         char text[REASON_MAX];
         quote(text, sizeof(text), c->held + 1, c->held_len - 1);
-        if (strncmp(text, "WRONGPASS", 9) == 0 && (c->pin || c->pool))
-            upstream_login_refuse((c->pin ? &c->pin->lane : &c->pool->lane)->login);
+        if (strncmp(text, "WRONGPASS", 9) == 0 && conn_lane(c))
+            upstream_login_refuse(conn_lane(c)->login);
         conn_close(c, CONN_REFUSED, text);
         return false;
     }
@@ -109,7 +100,7 @@ static struct upstream_request *oldest(struct upstream_conn *c) {
 /* Lets routing look at a complete error reply. True: routing has taken the request. */
 static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, struct upstream_request *r,
                                                     const char *data, size_t len) {
-    return error_text(c, &data, &len) && c->u->above->error(c->u, c->node, r, data, len);
+    return len >= 3 && data[0] == '-' && c->u->above->error(c->u, c->node, r, data + 1, len - 3);
 }
 
 /* Delivers the reply of a batch, which is EXEC's. If the batch was not executed, routing looks at the first error
@@ -156,12 +147,6 @@ static void deliver_part(struct upstream_conn *c, struct upstream_request *r, co
     r->ops->reply(r, data, len, false);
 }
 
-/* Drops the reply to an ASKING: if it is an error, the next reply is one too. */
-static void take_asking(struct upstream_conn *c, bool last) {
-    if (last)
-        c->asking_done = true;
-}
-
 /* Ends a reply of which a part was kept. */
 static void take_held_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
     if (c->held_len + len <= REPLY_HELD_MAX) {
@@ -190,9 +175,11 @@ static void take_part(struct upstream_conn *c, struct upstream_request *r, const
 
 /* Takes bytes on a pin that answer no request. */
 static bool take_message(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    const struct upstream_pin *pin = c->pin;
     if (last)
         conn_proven(c);
-    pin_message(c->pin, data, len, last);
+    if (pin->owned && pin->events.message)
+        pin->events.message(pin->events.arg, data, len, last);
     return true;
 }
 
@@ -248,7 +235,7 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
     if (last)
         conn_proven(c);
     if (r->asking && !c->asking_done)
-        take_asking(c, last);
+        c->asking_done = last; /* the reply to ASKING is dropped: if it is an error, the next reply is one too */
     else if (leads)
         batch_take(c, r, data, len, last);
     else if (!last)

@@ -32,7 +32,7 @@ const char *router_no_node(struct upstream *u);
  * owns the request, which is in no list. */
 bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                     size_t len) __attribute__((warn_unused_result));
-/* ---- wait.c ---- */
+/* ---- delayed.c ---- */
 
 /* Repeats a request after a delay, which grows each time. False if it was repeated too often, or another request would
  * overtake it. */

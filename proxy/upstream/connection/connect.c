@@ -1,0 +1,297 @@
+/*
+ * Opens connections: the node's name, the socket, TLS and the handshake, and the events of a socket.
+ *
+ *      node_conn_find ──┐             ┌─ lookup ─> on_found ─┐
+ *      conn_open_pinned ┴─> open_to ──┤                      ├─> conn_connected ─ TLS ─> conn_begin ─> handshake.c
+ *                                     └─ address is known ───┘
+ *
+ * It knows no slots and no redirects.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/upstream/connection/private.h"
+
+enum { KEEPALIVE_IDLE_S = 20, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3, LOOK_AGAIN_MS = 1000 };
+
+/* ---- connecting, from the last step to the first ---- */
+
+/* Begins the handshake once bytes can be exchanged with the node. */
+static void conn_begin(struct upstream_conn *c) {
+    conn_set_state(c, CONN_HANDSHAKE);
+    if (c->handshake_left == 0)
+        conn_ready(c);
+}
+
+static void conn_secured(void *arg, const char *error) {
+    struct upstream_conn *c = arg;
+    char reason[REASON_MAX];
+    if (!error) {
+        conn_begin(c);
+        return;
+    }
+    snprintf(reason, sizeof(reason), "TLS: %s", error);
+    conn_close(c, CONN_UNREACHABLE, reason);
+}
+
+static void flush_handshake(struct upstream_conn *c) {
+    if (conn_write(c, &c->handshake) < 0)
+        conn_close(c, CONN_UNREACHABLE, conn_errno_text(c));
+    else
+        conn_want_write(c, c->handshake.unsent > 0);
+}
+
+/* Whether the socket is connected to itself. This can happen on an ephemeral port on which no process listens. */
+static bool connected_to_itself(int fd) {
+    struct sockaddr_storage here = {0}, there = {0};
+    socklen_t here_len = sizeof(here), there_len = sizeof(there);
+    if (getsockname(fd, (struct sockaddr *)(void *)&here, &here_len) != 0 ||
+        getpeername(fd, (struct sockaddr *)(void *)&there, &there_len) != 0)
+        return false;
+    return here.ss_family != AF_UNIX && here_len == there_len && memcmp(&here, &there, here_len) == 0;
+}
+
+static bool conn_start(struct upstream_conn *c, int *error);
+
+static void conn_connected(struct upstream_conn *c) {
+    int error = 0;
+    socklen_t len = sizeof(error);
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
+        error = errno;
+    if (error == 0 && connected_to_itself(c->fd))
+        error = ECONNREFUSED;
+    if (error == 0) {
+        c->node->addr_good = c->addr;
+        if (node_is_plain(c->node)) {
+            conn_begin(c);
+            return;
+        }
+        conn_set_state(c, CONN_SECURING);
+        c->tls = tls_connect(c->u->config->tls, c->u->loop, c->fd, c->node->at.host);
+        tls_handshake(c->tls, conn_secured, c);
+        return;
+    }
+    conn_want_write(c, false);
+    close(c->fd);
+    c->fd = -1;
+    if (!conn_start(c, &error))
+        conn_close(c, CONN_UNREACHABLE, strerror(error));
+}
+
+static void on_writable(struct ev_loop *loop, ev_io *w, int revents) {
+    struct upstream_conn *c = (struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, writable));
+    switch (c->state) {
+    case CONN_CONNECTING:
+        conn_connected(c);
+        break;
+    case CONN_HANDSHAKE:
+        flush_handshake(c);
+        break;
+    case CONN_READY:
+        conn_flush(c);
+        break;
+    case CONN_RESOLVING: /* it has no descriptor */
+    case CONN_SECURING:  /* tls.c has its own watchers */
+    case CONN_CLOSED:
+        break;
+    }
+}
+
+static void read_in_turn(ev_io *w) {
+    conn_read((struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, readable)));
+}
+
+static void on_readable(struct ev_loop *loop, ev_io *w, int revents) {
+    struct upstream_conn *c = (struct upstream_conn *)(void *)((char *)w - offsetof(struct upstream_conn, readable));
+    readable_push(c->u->readable, w, read_in_turn);
+}
+
+/* Starts to connect to the next address of the node; returns 0 or errno. */
+static int conn_try(struct upstream_conn *c) {
+    struct upstream_node *n = c->node;
+    c->addr = (n->addr_good + c->tried++) % n->addr_count;
+    const struct sockaddr *addr = (const struct sockaddr *)(const void *)&n->addrs[c->addr];
+    c->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (c->fd < 0)
+        return errno;
+    if (addr->sa_family != AF_UNIX) {
+        int on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, count = KEEPALIVE_COUNT;
+        setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+        /* A reply without a time limit may be due: only keepalive then notices that the connection is gone. */
+        setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+        setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+    }
+    if (connect(c->fd, addr, n->addr_lens[c->addr]) == 0 || errno == EINPROGRESS)
+        return 0;
+    int error = errno;
+    close(c->fd);
+    c->fd = -1;
+    return error;
+}
+
+/* Tries the remaining addresses. False with the last error if all fail. */
+static bool conn_start(struct upstream_conn *c, int *error) {
+    while (c->tried < c->node->addr_count) {
+        *error = conn_try(c);
+        if (*error == 0) {
+            ev_io_init(&c->readable, on_readable, c->fd, EV_READ);
+            ev_io_init(&c->writable, on_writable, c->fd, EV_WRITE);
+            conn_set_state(c, CONN_CONNECTING);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- the node's name ---- */
+
+struct resolved {
+    const struct upstream_node *node;
+    const char *error;
+};
+
+/* Lets a connection that waited for the node's name connect. With an error, ends it. */
+static void resolved(struct upstream_conn *c, void *arg) {
+    const struct resolved *r = arg;
+    int why = 0;
+    if (c->node != r->node || c->node->lookup || c->state != CONN_RESOLVING || (!r->error && conn_start(c, &why)))
+        return;
+    conn_close(c, CONN_UNREACHABLE, r->error ? r->error : strerror(why));
+}
+
+static bool same_machine(const struct sockaddr_storage *a, const struct sockaddr *b) {
+    if (a->ss_family != b->sa_family)
+        return false;
+    if (b->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
+    return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+                  &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
+}
+
+/* Whether the name still leads to the same machine. True, too, if the lookup gave no result. */
+static bool has_not_moved(const struct upstream_node *n, const struct addrinfo *found) {
+    for (const struct addrinfo *a = found; a; a = a->ai_next)
+        if (same_machine(&n->addrs[n->addr_good], a->ai_addr))
+            return true;
+    return !found;
+}
+
+static void on_found(void *arg, const struct addrinfo *found, const char *error) {
+    struct upstream_node *n = arg;
+    bool rechecked = n->addr_count > 0;
+    n->lookup = NULL;
+    if (rechecked && has_not_moved(n, found))
+        return;
+    n->addr_count = n->addr_good = 0;
+    for (const struct addrinfo *a = found; a && n->addr_count < NODE_ADDRESSES; a = a->ai_next) {
+        memcpy(&n->addrs[n->addr_count], a->ai_addr, a->ai_addrlen);
+        n->addr_lens[n->addr_count++] = a->ai_addrlen;
+    }
+    if (rechecked) {
+        log_notice("Node %s: the name leads to another machine now", n->address);
+        conn_retire_all(n);
+        return;
+    }
+    struct resolved r = {.node = n, .error = error};
+    conn_each(n->u, resolved, &r);
+}
+
+static void look_up(struct upstream_node *n) {
+    n->looked_ms = clock_ms();
+    n->lookup = resolve_start(n->u->loop, n->at.host, n->at.port, on_found, n);
+}
+
+void node_recheck_name(struct upstream_node *n) {
+    if (!n->numeric && !n->lookup && clock_ms() - n->looked_ms >= LOOK_AGAIN_MS)
+        look_up(n);
+}
+
+/* ---- opening ---- */
+
+static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
+    struct upstream *u = n->u;
+    struct upstream_conn *c = memory_zalloc(sizeof(*c));
+    c->u = u;
+    c->node = n;
+    c->pool = pool;
+    c->pin = pin;
+    c->dedicated = conn_lane(c)->dedicated;
+    c->fd = -1;
+    list_init(&c->link);
+    list_init(&c->dirty);
+    list_init(&c->pending);
+    iobuf_init(&c->out, u->pool);
+    iobuf_init(&c->handshake, u->pool);
+    resp_reply_init(&c->scan);
+    c->deadline_ms = clock_ms() + u->connect_ms;
+    return c;
+}
+
+static struct upstream_conn *out_of_reach(struct upstream_node *n) {
+    struct upstream *u = n->u;
+    upstream_want_map(u);
+    snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
+    return NULL;
+}
+
+/* Opens a connection for a pool or a pin; the other is NULL. */
+static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
+    struct upstream *u = n->u;
+    struct upstream_conn *c = conn_new(n, pool, pin);
+    if (!handshake_append(c)) {
+        conn_free(c);
+        return NULL;
+    }
+    int error = 0;
+    if (n->addr_count == 0) {
+        conn_set_state(c, CONN_RESOLVING);
+        if (!n->lookup)
+            look_up(n);
+    } else if (!conn_start(c, &error)) {
+        conn_free(c);
+        node_failed(n, strerror(error));
+        return out_of_reach(n);
+    }
+    list_append(&u->conns, &c->link);
+    upstream_wake(u);
+    return c;
+}
+
+struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index) {
+    struct upstream_pool *p = pool_find(n, lane);
+    if (p && p->conns[index])
+        return p->conns[index];
+    if (node_backing_off(n))
+        return out_of_reach(n);
+    if (!p)
+        p = pool_new(n, lane);
+    struct quota_hold hold = {0};
+    struct upstream_conn *c = lane->dedicated && !dedicated_take(p, &hold) ? NULL : open_to(n, p, NULL);
+    if (!c) {
+        quota_give(n, &hold);
+        pool_release(p);
+        return NULL;
+    }
+    c->hold = hold;
+    c->index = index;
+    n->connects++;
+    p->conns[index] = c;
+    return c;
+}
+
+struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n) {
+    if (node_backing_off(n))
+        return out_of_reach(n);
+    struct upstream_conn *c = open_to(n, NULL, pin);
+    n->pins += c != NULL;
+    return c;
+}
