@@ -162,7 +162,7 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         return; /* there is no work that depends on time */
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
-        if (s->blocked && !s->half_closed && session_left(s))
+        if (s->blocked && !session_half_closed(s) && session_left(s))
             session_close(s, "the client left while it was blocked");
         else if (timeout > 0 && (list_empty(&s->requests) || s->stream) && !s->waits && !(s->hears & HEARS_REPLY) &&
                  w->pause == PAUSE_NONE && now - s->last_active > timeout)

@@ -87,7 +87,7 @@ static void blocked_start(struct blocked *b, struct upstream_node *node, bool as
     }
     upstream_pin_patient(b->pin, b->patient_ms);
     pin_ask_number(r, b->pin, blocked_number, 0);
-    if (r->session->half_closed)
+    if (session_half_closed(r->session))
         blocked_leaves(b);
     call_submit_pin(&r->call, b->pin, b->bytes, b->len, asking);
 }

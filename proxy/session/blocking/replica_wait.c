@@ -293,7 +293,7 @@ enum dispatch_result wait_dispatch(struct session *s, const struct command *c, c
     t->started = true;
     if (t->failed)
         wait_unpin(t, false);
-    if (s->half_closed)
+    if (session_half_closed(s))
         wait_half_closed(request);
     if (--request->parts_left == 0)
         wait_finish(request);

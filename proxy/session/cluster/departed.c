@@ -16,6 +16,8 @@
  * to the nodes. */
 enum { TURNS = 4 };
 
+_Static_assert(sizeof(bool) <= ROOM_END - ROOM_CLUSTER, "the room's state of a session fits");
+
 /* A PUBSUB that waits. */
 struct departed {
     struct broadcast broadcast; /* first */
@@ -72,14 +74,15 @@ static void all_visited(struct broadcast *b) {
 }
 
 bool departed_wait(struct session *s) {
-    if (s->departed_known) {
-        s->departed_known = false;
+    bool *waited = session_room(s, ROOM_CLUSTER); /* the current PUBSUB has waited */
+    if (*waited) {
+        *waited = false;
         return false;
     }
     struct departed *d = memory_zalloc(sizeof(*d));
     d->request = request_new(s, NULL);
     request_barrier(d->request);
-    s->departed_known = true;
+    *waited = true;
     broadcast_start(&d->broadcast, s->worker, visit, all_visited);
     return true;
 }

@@ -494,7 +494,7 @@ enum dispatch_result split_dispatch(struct session *s, const struct request_clas
         split->kept = memory_zalloc(key_count * sizeof(*split->kept));
     }
     split->note = audit_note(s, k, false);
-    s->audits += split->note != NULL;
+    locks_of(s)->audits += split->note != NULL;
     split->session = s;
     request_own(request, &split->owner, &split_ops);
     request->parts_left = 1; /* held here until all parts are in flight or wait, since some may end at once */

@@ -33,7 +33,7 @@ static bool locks_are_busy(const struct session *s, const struct request_class *
     size_t len;
     if (!k->enforced && !k->audited)
         return false;
-    if (k->enforced && s->audits > 0)
+    if (k->enforced && locks_of(s)->audits > 0)
         return true;
     if (!one_key(k))
         return lock_any_busy(s);

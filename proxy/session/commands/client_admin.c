@@ -201,9 +201,9 @@ static bool meant(const struct admin *a, const struct session *s) {
 
 static void visit_list(struct admin *a, struct session *s) {
     struct text line = {0};
-    s->reading = s->lock.id == a->asker ? a->asked : 0;
+    commands_of(s)->reading = s->lock.id == a->asker ? a->asked : 0;
     client_show(s, &line);
-    s->reading = 0;
+    commands_of(s)->reading = 0;
     if (a->shown_count == a->shown_cap) {
         a->shown_cap = a->shown_cap ? a->shown_cap * 2 : 16;
         a->shown = memory_realloc(a->shown, a->shown_cap * sizeof(*a->shown));

@@ -93,9 +93,9 @@ static bool client_id(struct session *s, const struct command *c, const struct r
 
 static bool client_info(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct text line = {0}, reply = {0};
-    s->reading = r->len;
+    commands_of(s)->reading = r->len;
     client_show(s, &line);
-    s->reading = 0;
+    commands_of(s)->reading = 0;
     if (s->lane.protocol == 3)
         text_printf(&reply, "=%zu\r\ntxt:%s\r\n", line.len + 4, line.data);
     else
@@ -126,9 +126,9 @@ static bool client_reply(struct session *s, const struct command *c, const struc
 static bool client_no_evict(struct session *s, const struct command *c, const struct resp_request *r,
                             const char *bytes) {
     if (request_arg_is(r, bytes, 2, "on"))
-        s->no_evict = true;
+        commands_of(s)->no_evict = true;
     else if (request_arg_is(r, bytes, 2, "off"))
-        s->no_evict = false;
+        commands_of(s)->no_evict = false;
     else
         return false;
     reply_ok(s, c);

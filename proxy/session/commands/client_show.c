@@ -78,7 +78,7 @@ static void flags_text(const struct session *s, const struct pubsub_counts *n, c
         *p++ = 'c';
     if (by_unix_socket(s))
         *p++ = 'U';
-    if (s->no_evict)
+    if (commands_of(s)->no_evict)
         *p++ = 'e';
     if (p == out)
         *p++ = 'N';
@@ -93,7 +93,8 @@ void client_show(struct session *s, struct text *out) {
     flags_text(s, &n, flags);
     size_t waiting = s->input ? s->input->end - s->input->start : 0;
     size_t output = s->out.unsent + s->held_bytes; /* including replies that wait for earlier replies */
-    const char *sub = s->last && s->last->need != NEED_KEY && command_has_subcommands(s->last) ? s->last_word : "";
+    const char *sub =
+        s->last && s->last->need != NEED_KEY && command_has_subcommands(s->last) ? commands_of(s)->last_word : "";
     double idle = ev_now(s->worker->loop) - s->last_active;
     text_printf(out,
                 "id=%llu addr=%s laddr=%s fd=%d name=%s age=%lld idle=%lld flags=%s db=%u sub=%lld psub=%lld ssub=%lld "
@@ -102,7 +103,7 @@ void client_show(struct session *s, struct text *out) {
                 (unsigned long long)s->lock.id, address, local, s->fd, s->name ? s->name : "",
                 (long long)(worker_now(s->worker) - s->opened_ms) / 1000, (long long)idle, flags, s->lane.db,
                 (long long)n.channels, (long long)n.patterns, (long long)n.shards, (long long)transaction_count(s),
-                waiting + s->reading, s->input ? s->input->cap - waiting : 0, output,
+                waiting + commands_of(s)->reading, s->input ? s->input->cap - waiting : 0, output,
                 sizeof(*s) + (s->input ? s->input->cap : 0) + s->in_flight_bytes + output,
                 s->io.events & EV_WRITE ? "rw" : "r", s->last ? s->last->name : "NULL", *sub ? "|" : "", sub,
                 s->user ? s->user : "default", tracking_state(s).on ? 0 : -1, s->lane.protocol,

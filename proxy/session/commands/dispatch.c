@@ -34,11 +34,11 @@ static void note_subcommand(struct session *s, const struct command *c, const st
                             const char *bytes) {
     if (c->need != NEED_NODE && c->need != NEED_MASTERS && c->need != NEED_CLUSTER && c->need != NEED_SESSION)
         return;
-    s->last_word[0] = '\0';
+    commands_of(s)->last_word[0] = '\0';
     if (r->argc < 2 || !command_has_subcommands(c))
         return;
-    request_arg_text(r, bytes, 1, s->last_word, sizeof(s->last_word));
-    for (char *p = s->last_word; *p; p++)
+    request_arg_text(r, bytes, 1, commands_of(s)->last_word, sizeof(commands_of(s)->last_word));
+    for (char *p = commands_of(s)->last_word; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
 }
 
@@ -242,7 +242,7 @@ void dispatch_unknown(struct session *s, const struct resp_request *r, const cha
 static bool can_stream(struct session *s, const struct resp_request *r, const char *bytes,
                        const struct command **command, int *slot) {
     if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->lane.dedicated != 0 ||
-        session_unauthenticated(s) || s->queues || (s->pubsub && pubsub_restricts(s)))
+        session_unauthenticated(s) || s->queues || (push_of(s)->pubsub && pubsub_restricts(s)))
         return false;
     const struct command *c = command_of_request(r, bytes);
     *command = c;
@@ -296,7 +296,7 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     if (s->worker->looks > 0)
         advise_looks(s, c, r, bytes);
     *result = DISPATCH_WAIT;
-    if (!c && !(s->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c) == DISCOVERED_LATER)
+    if (!c && !(push_of(s)->pubsub && pubsub_restricts(s)) && discover(s, r, bytes, &c) == DISCOVERED_LATER)
         return true;
     if (s->worker->pause != PAUSE_NONE && pause_holds(s, c, r, bytes))
         return true;
@@ -304,7 +304,7 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
         *result = queue_dispatch(s, c, r, bytes);
         return true;
     }
-    if (s->pubsub && pubsub_restricts(s)) {
+    if (push_of(s)->pubsub && pubsub_restricts(s)) {
         *result = dispatch_restricted(s, c, r, bytes);
         return true;
     }
@@ -324,7 +324,7 @@ static enum dispatch_result dispatch_request(struct session *s, const struct res
         session_refuse(s, c, "%s", LOCK_NAME_REFUSED);
         return DISPATCHED;
     }
-    bool special = ((uintptr_t)s->transaction | (uintptr_t)s->pubsub | (uintptr_t)s->worker->unusual) != 0;
+    bool special = ((uintptr_t)transaction_of(s) | (uintptr_t)push_of(s)->pubsub | (uintptr_t)s->worker->unusual) != 0;
     if (special | !c | session_unauthenticated(s)) {
         enum dispatch_result result;
         const struct command *known = c;

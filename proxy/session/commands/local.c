@@ -66,7 +66,7 @@ static void reply_hello(struct request *r, const struct call_end *end) {
 static void change_apply(struct session *s, struct change *change) {
     s->lane.db = change->lane.db;
     s->lane.protocol = change->lane.protocol;
-    s->looked_in = false;
+    commands_of(s)->looked_in = false;
     if (change->login) {
         upstream_login_release(s->lane.login);
         wrong_right(s, change->login, !upstream_login_prove(change->login));
@@ -372,10 +372,10 @@ static void do_reset(struct session *s, const struct command *c) {
     s->lane.protocol = 2;
     s->authenticated = s->worker->config->requirepass == NULL;
     s->arrival = worker_arrival(s->worker);
-    s->looked_in = false;
+    commands_of(s)->looked_in = false;
     client_set_text(&s->name, "", 0);
     client_set_text(&s->user, "", 0);
-    s->no_evict = false;
+    commands_of(s)->no_evict = false;
     s->reply_mode = REPLY_ON;
     session_identify(s);
     session_answer(s, c, "+RESET\r\n", 8);

@@ -36,7 +36,7 @@ bool pause_holds(struct session *s, const struct command *c, const struct resp_r
     if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc + r->args_left)))
         return false;
     if (s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
-        !(c->id == COMMAND_EXEC && s->transaction && transaction_writes(s)))
+        !(c->id == COMMAND_EXEC && transaction_of(s) && transaction_writes(s)))
         return false;
     if (!s->paused)
         atomic_fetch_add(&s->worker->shared->paused, 1);

@@ -9,6 +9,24 @@
 #include "proxy/session/core/class.h"
 #include "proxy/session/locks/locks.h"
 
+/* ---- what the room keeps of a session --------------------------------------------------------------- */
+
+/* Whether the client may use PROXY: the node's answer, until it is used. */
+enum rights { RIGHTS_UNKNOWN, RIGHTS_GRANTED, RIGHTS_REFUSED, RIGHTS_NOT_KNOWN_NOW };
+
+struct command_state {
+    size_t reading;     /* length of the current request, while CLIENT shows this client */
+    char last_word[16]; /* the subcommand of session->last; "": none */
+    uint8_t rights;     /* enum rights */
+    bool looked_in;     /* the user had the right to use PROXY when it was last asked */
+    bool no_evict;      /* CLIENT NO-EVICT: is only shown */
+};
+_Static_assert(sizeof(struct command_state) <= ROOM_CLUSTER - ROOM_COMMANDS, "the room's state of a session fits");
+
+static inline struct command_state *commands_of(const struct session *s) {
+    return session_room(s, ROOM_COMMANDS);
+}
+
 /* ---- classify.c -------------------------------------------------------------------------------------- */
 
 /* The ways of requests. */

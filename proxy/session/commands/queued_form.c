@@ -115,7 +115,7 @@ static struct transaction_item *item_add(struct transaction *t, enum item_kind k
 
 /* Sends one queued command in a call. */
 static void queue_call(struct session *s, struct call *call, const char *bytes, size_t len, bool rewritten) {
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     call->index = (uint32_t)(t->slot + 1);
     call->count = rewritten;
     t->count++;
@@ -180,7 +180,7 @@ static enum dispatch_result refuse_own(struct session *s, const struct command *
 /* Queues a command for the node unchanged. */
 static enum dispatch_result queue_as(struct session *s, const struct command *c, const struct resp_request *r,
                                      const char *bytes, int slot, enum queued_form form) {
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     enum readiness ready = transaction_ready(s, c, slot);
     if (ready != READY)
         return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
@@ -198,7 +198,7 @@ static enum dispatch_result queue_as(struct session *s, const struct command *c,
 
 /* Refuses more locks than a transaction may have: each is kept until EXEC, with its script's arguments. */
 static bool too_many_locks(struct session *s, const struct command *c, size_t more) {
-    if (s->transaction->lock_count + more <= LOCKS_MAX)
+    if (transaction_of(s)->lock_count + more <= LOCKS_MAX)
         return false;
     transaction_refuse(s, c, "ERR too many lock commands in one transaction");
     return true;
@@ -208,8 +208,8 @@ static bool too_many_locks(struct session *s, const struct command *c, size_t mo
 static void queue_script(struct session *s, struct call *call, const struct command *c, enum item_kind kind,
                          struct lock_call *lock, uint32_t group) {
     struct worker *w = s->worker;
-    s->transaction->lock_count++;
-    item_add(s->transaction, kind, group, lock, c, NULL, 0);
+    transaction_of(s)->lock_count++;
+    item_add(transaction_of(s), kind, group, lock, c, NULL, 0);
     queue_call(s, call, w->build.data, w->build.len, true);
 }
 
@@ -234,7 +234,7 @@ static void queue_lock(struct session *s, const struct command *c, const struct 
     size_t len;
     const char *key = lock_word(&words, 1, &len);
     compare_and_set(s, key, len, rule, lc);
-    struct lock_call *lock = lock_prepare(s, &s->transaction->locks, rule, lc, key, len, &words);
+    struct lock_call *lock = lock_prepare(s, &transaction_of(s)->locks, rule, lc, key, len, &words);
     struct request *request = request_new(s, c);
     request->call.done = queued_done;
     queue_script(s, &request->call, c, ITEM_LOCK, lock, 1);
@@ -242,7 +242,7 @@ static void queue_lock(struct session *s, const struct command *c, const struct 
 
 /* Queues DEL and UNLINK of several keys: one script for each lock key, one command for the others. */
 static void queue_release(struct session *s, const struct request_class *k) {
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     struct worker *w = s->worker;
     const struct command *c = k->command;
     size_t locks = class_locks(k), others = k->key_count - locks, len;
@@ -310,16 +310,16 @@ static struct audit_note *note_outside(struct session *s, const struct request_c
 
 /* Queues a command with audited keys; EXEC's element will show its effect. */
 static void queue_audited(struct session *s, const struct request_class *k) {
-    if (s->transaction->lock_count >= LOCKS_MAX)
+    if (transaction_of(s)->lock_count >= LOCKS_MAX)
         return;
     struct audit_note *note = audit_note(s, k, false);
     if (!note)
         note = note_outside(s, k);
     if (!note)
         return;
-    s->transaction->lock_count++;
-    item_add(s->transaction, ITEM_AUDIT, 1, NULL, k->command, NULL, 0);
-    struct list_node *last = s->transaction->items.prev;
+    transaction_of(s)->lock_count++;
+    item_add(transaction_of(s), ITEM_AUDIT, 1, NULL, k->command, NULL, 0);
+    struct list_node *last = transaction_of(s)->items.prev;
     LIST_ENTRY(last, struct transaction_item, link)->note = note;
 }
 
@@ -332,7 +332,7 @@ static void queue_step(struct session *s, const struct command *c, enum item_kin
 
 /* Queues an application's script, between two steps for each of its lock keys. */
 static void queue_application(struct session *s, const struct request_class *k) {
-    struct lock_queue *queue = &s->transaction->locks;
+    struct lock_queue *queue = &transaction_of(s)->locks;
     const struct command *c = k->command;
     size_t locks = class_locks(k), n = 0;
     if (too_many_locks(s, c, 2 * locks))
@@ -360,7 +360,7 @@ static void queue_clobber(struct session *s, const struct request_class *k) {
     if (too_many_locks(s, c, 1))
         return;
     counter_add(&s->worker->counters.requests_locks, 1);
-    struct lock_call *lock = lock_prepare_clobber(s, &s->transaction->locks, k);
+    struct lock_call *lock = lock_prepare_clobber(s, &transaction_of(s)->locks, k);
     if (!lock) {
         transaction_refuse(s, c, "%s", LOCK_TOO_MANY_KEYS);
         return;
@@ -403,7 +403,7 @@ static void element_of_fenced(struct session *s, const struct transaction_item *
 
 /* Queues a write of fenced data, together with the check whether its session has lost the lock when EXEC runs. */
 static void queue_fenced(struct session *s, const struct request_class *k) {
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     const struct command *c = k->command;
     if (too_many_locks(s, c, 1))
         return;
@@ -470,7 +470,7 @@ static enum dispatch_result queue_state(struct session *s, const struct command 
         return transaction_refuse(s, c,
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
                                   "password of its own (requirepass)");
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     bool logs_in = local_logs_in(c, r, bytes);
     size_t len;
     int64_t db;
@@ -515,7 +515,7 @@ static enum dispatch_result queue_pubsub(struct session *s, const struct command
     int slot = pin_slot(s, c, r, bytes);
     if (slot == SLOT_SEVERAL)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-    s->transaction->unclean = true;
+    transaction_of(s)->unclean = true;
     return queue_as(s, c, r, bytes, slot, QUEUED_PLAIN);
 }
 
@@ -534,7 +534,7 @@ static enum dispatch_result queue_unknown(struct session *s, const struct resp_r
     int slot = SLOT_NONE;
     if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
         slot = slot_of_key(bytes + r->argv[1].off, r->argv[1].len);
-    s->transaction->unclean = true;
+    transaction_of(s)->unclean = true;
     return queue_as(s, NULL, r, bytes, slot, QUEUED_PLAIN);
 }
 
@@ -543,15 +543,15 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
     if (c && !command_arity_ok(c, r->argc) && c->id != COMMAND_EXEC)
         return transaction_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
     if (c && c->id == COMMAND_UNKNOWN)
-        s->transaction->unclean = true; /* it may leave an unknown state behind */
+        transaction_of(s)->unclean = true; /* it may leave an unknown state behind */
     if (c && c->need == NEED_TRANSACTION && c->id != COMMAND_UNWATCH)
         return transaction_dispatch(s, c, r, bytes);
     if (c && c->need == NEED_SESSION)
         return queue_session(s, c, r, bytes);
     if (s->in_flight >= SESSION_WINDOW)
         return DISPATCH_WAIT;
-    s->transaction->writes = s->transaction->writes || pause_replicates(c, r, bytes);
-    s->transaction->runs_code = s->transaction->runs_code || (c && (c->flags & COMMAND_RUNS_CODE));
+    transaction_of(s)->writes = transaction_of(s)->writes || pause_replicates(c, r, bytes);
+    transaction_of(s)->runs_code = transaction_of(s)->runs_code || (c && (c->flags & COMMAND_RUNS_CODE));
     if (!c)
         return queue_unknown(s, r, bytes);
     switch (c->need) {

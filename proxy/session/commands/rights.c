@@ -67,16 +67,18 @@ static bool is_away(const struct call_end *end) {
 static void looked(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
     if (s && !is_away(end))
-        s->looked_in = !end->error && granted(end);
+        commands_of(s)->looked_in = !end->error && granted(end);
     if (s)
-        s->rights = s->looked_in ? RIGHTS_GRANTED : end->error ? RIGHTS_NOT_KNOWN_NOW : RIGHTS_REFUSED;
+        commands_of(s)->rights = commands_of(s)->looked_in ? RIGHTS_GRANTED
+                                 : end->error              ? RIGHTS_NOT_KNOWN_NOW
+                                                           : RIGHTS_REFUSED;
     request_reply(c->request, "", 0, true);
 }
 
 static void change_judged(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
     if (s)
-        s->rights = end->error ? RIGHTS_NOT_KNOWN_NOW : granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
+        commands_of(s)->rights = end->error ? RIGHTS_NOT_KNOWN_NOW : granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
     request_reply(c->request, "", 0, true);
 }
 
@@ -103,8 +105,8 @@ void rights_ask_unauthenticated(struct worker *w) {
 
 /* Takes the answer, if it has come; the next command asks again. */
 static enum rights rights_take(struct session *s) {
-    enum rights rights = (enum rights)s->rights;
-    s->rights = RIGHTS_UNKNOWN;
+    enum rights rights = (enum rights)commands_of(s)->rights;
+    commands_of(s)->rights = RIGHTS_UNKNOWN;
     return rights;
 }
 
@@ -124,7 +126,7 @@ static bool unauthenticated_take(struct session *s) {
     rights_ask_unauthenticated(w);
     if (w->unauthenticated_look == RIGHTS_UNKNOWN && w->unauthenticated_asked)
         return false;
-    s->rights = w->unauthenticated_look == RIGHTS_UNKNOWN ? RIGHTS_NOT_KNOWN_NOW : w->unauthenticated_look;
+    commands_of(s)->rights = w->unauthenticated_look == RIGHTS_UNKNOWN ? RIGHTS_NOT_KNOWN_NOW : w->unauthenticated_look;
     return true;
 }
 
@@ -146,11 +148,11 @@ bool rights_wanted(struct session *s, const struct command *c, const struct resp
     *result = DISPATCH_WAIT;
     if (!changes && session_is_stranger(s) && !unauthenticated_take(s))
         return true;
-    if (s->rights == RIGHTS_UNKNOWN) {
+    if (commands_of(s)->rights == RIGHTS_UNKNOWN) {
         if (s->in_flight > 0) /* one of them may change the rights */
             return true;
         rights_ask(s, changes);
-        if (s->rights == RIGHTS_UNKNOWN)
+        if (commands_of(s)->rights == RIGHTS_UNKNOWN)
             return true;
     }
     enum rights rights = rights_take(s); /* if no node could be asked, the result is there at once */

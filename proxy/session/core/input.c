@@ -309,26 +309,28 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
 
 /* ---- reading ----------------------------------------------------------------------------------- */
 
-static void session_pause_reading(struct session *s, bool pause) {
-    if (s->read_paused == pause || s->state == SESSION_CLOSED)
+/* Adds or removes a reason not to read from the client. The socket is watched while there is none. */
+static void session_unread(struct session *s, enum session_unread why, bool holds) {
+    uint8_t before = s->unread;
+    s->unread = (uint8_t)(holds ? before | why : before & ~why);
+    if (!before == !s->unread || s->state == SESSION_CLOSED)
         return;
-    s->read_paused = pause;
     ev_io_stop(s->worker->loop, &s->io);
-    int events = (s->io.events & EV_WRITE) | (pause ? 0 : EV_READ);
+    int events = (s->io.events & EV_WRITE) | (s->unread ? 0 : EV_READ);
     ev_io_set(&s->io, s->fd, events);
     if (events)
         ev_io_start(s->worker->loop, &s->io);
-    if (s->tls && !pause)
+    if (s->tls && !s->unread)
         tls_resume(s->tls);
 }
 
 bool session_left(const struct session *s) {
     struct pollfd p = {.fd = s->fd, .events = POLLRDHUP};
-    return s->read_paused && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+    return s->unread && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 static void session_half_closed_end(struct session *s) {
-    if (s->half_closed && s->state == SESSION_OPEN)
+    if (session_half_closed(s) && s->state == SESSION_OPEN)
         session_finish(s);
 }
 
@@ -394,26 +396,27 @@ static void session_scan_input(struct session *s) {
         return;
     if (input_len(in) == 0 && !waits) {
         session_input_free(s);
-        session_pause_reading(s, session_stream_full(s));
+        session_unread(s, UNREAD_STREAM, session_stream_full(s));
+        session_unread(s, UNREAD_AHEAD, false);
         session_half_closed_end(s);
         return;
     }
     if (!waits)
         session_half_closed_end(s); /* the rest of this request will never come */
-    if (s->state == SESSION_OPEN)
-        session_pause_reading(s,
-                              s->half_closed || (waits && input_len(in) >= session_ahead(s)) || session_stream_full(s));
+    if (s->state != SESSION_OPEN)
+        return;
+    session_unread(s, UNREAD_STREAM, session_stream_full(s));
+    session_unread(s, UNREAD_AHEAD, waits && input_len(in) >= session_ahead(s));
 }
 
 void session_resume(struct session *s) {
-    s->is_runnable = false;
     list_remove(&s->runnable_link);
     if (s->state != SESSION_OPEN)
         return;
     if (s->input)
         session_scan_input(s);
     else
-        session_pause_reading(s, s->half_closed || session_stream_full(s));
+        session_unread(s, UNREAD_STREAM, session_stream_full(s));
 }
 
 /* Keeps bytes that can't be dispatched yet, with the worker's scanner and its place in an incomplete request. */
@@ -445,7 +448,7 @@ static void session_got(struct session *s, const char *data, size_t len) {
         resp_request_next(&w->scanner);
     }
     if (session_stream_full(s))
-        session_pause_reading(s, true);
+        session_unread(s, UNREAD_STREAM, true);
 }
 
 static void session_tell_half_closed(struct session *s) {
@@ -478,9 +481,8 @@ static void session_read(struct session *s) {
         return;
     }
     if (n == 0) { /* the client has shut down its side: it gets its replies first */
-        s->half_closed = true;
         s->ended = !in && !s->stream && s->in_flight == 0 && s->out.unsent == 0;
-        session_pause_reading(s, true);
+        session_unread(s, UNREAD_ENDED, true);
         if (s->waits)
             session_tell_speaks(s);
         if (s->blocked) /* otherwise the event it waits for might be used up for a client that has left */
@@ -517,7 +519,7 @@ static void session_read(struct session *s) {
 static void session_readable(struct ev_io *io) {
     struct session *s = io->data;
     if (s->state == SESSION_FINISHING) /* bytes after QUIT or after a protocol error are not read any more */
-        session_pause_reading(s, true);
+        session_unread(s, UNREAD_FINISHING, true);
     else
         session_read(s);
 }

@@ -27,7 +27,7 @@ static void session_watch_writable(struct session *s, bool on) {
     if (now == on)
         return;
     ev_io_stop(s->worker->loop, &s->io);
-    int events = (s->read_paused ? 0 : EV_READ) | (on ? EV_WRITE : 0);
+    int events = (s->unread ? 0 : EV_READ) | (on ? EV_WRITE : 0);
     ev_io_set(&s->io, s->fd, events);
     if (events)
         ev_io_start(s->worker->loop, &s->io);
@@ -49,9 +49,9 @@ static bool is_over(int64_t unsent, int64_t limit) {
 static bool session_over_limit(struct session *s) {
     const struct config *c = s->worker->config;
     int64_t unsent = (int64_t)(s->out.unsent + s->held_bytes);
-    if (is_over(unsent, c->output_limit_hard) || (s->pubsub && is_over(unsent, c->output_pubsub_hard)))
+    if (is_over(unsent, c->output_limit_hard) || (s->listens && is_over(unsent, c->output_pubsub_hard)))
         return true;
-    bool normal = is_over(unsent, c->output_limit_soft), pubsub = s->pubsub && is_over(unsent, c->output_pubsub_soft);
+    bool normal = is_over(unsent, c->output_limit_soft), pubsub = s->listens && is_over(unsent, c->output_pubsub_soft);
     if (!normal && !pubsub) {
         session_within_limit(s);
         return false;
@@ -121,7 +121,7 @@ static void session_hold(struct session *s) {
  * input is read from now on. */
 static void session_ease(struct session *s) {
     bool eased = s->owes && s->out.unsent < OUTPUT_LOW;
-    bool owes_now = !s->owes && s->read_paused && s->input && s->out.unsent > OUTPUT_HOLD;
+    bool owes_now = !s->owes && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;
     if (eased)
         s->owes = false;
     if (eased || owes_now)
@@ -130,7 +130,6 @@ static void session_ease(struct session *s) {
 
 void session_flush(struct session *s) {
     struct worker *w = s->worker;
-    s->is_dirty = false;
     invariant_debug(s->state == SESSION_CLOSED || s->fd >= 0, "an open session has no descriptor");
     list_remove(&s->dirty_link);
     if (s->state == SESSION_CLOSED)

@@ -77,7 +77,7 @@ static inline struct request *request_take(struct worker *w, struct session *s, 
     r->session = s;
     r->command = command;
     r->done = r->started = r->redirected = r->close_after = r->ends_barrier = r->silent = false;
-    r->lock_busy = 0;
+    r->busy = 0;
     r->parts_left = 0;
     r->bytes = 0;
     r->owner = NULL;
@@ -187,20 +187,20 @@ void request_pools_shrink(struct worker *w) {
 }
 
 static __attribute__((noinline)) void request_unbusy(struct request *r) {
-    invariant_debug(!r->session || r->lock_busy == LOCK_BUSY_ALL || r->lock_busy <= LOCK_BUSY_SLOTS, "busy slot %d",
-                    r->lock_busy);
+    invariant_debug(!r->session || r->busy == BUSY_ALL || r->busy <= BUSY_PLACES, "busy slot %d",
+                    r->busy);
     if (r->session) {
         invariant_debug(
-            (r->lock_busy == LOCK_BUSY_ALL ? r->session->lock_busy_all : r->session->lock_busy[r->lock_busy - 1]) > 0,
-            "busy slot %d has no command", r->lock_busy);
-        if (r->lock_busy == LOCK_BUSY_ALL)
-            r->session->lock_busy_all--;
+            (r->busy == BUSY_ALL ? r->session->busy_all : r->session->busy[r->busy - 1]) > 0,
+            "busy slot %d has no command", r->busy);
+        if (r->busy == BUSY_ALL)
+            r->session->busy_all--;
         else
-            r->session->lock_busy[r->lock_busy - 1]--;
+            r->session->busy[r->busy - 1]--;
         if (r->session->input)
             session_mark_runnable(r->session);
     }
-    r->lock_busy = 0;
+    r->busy = 0;
 }
 
 void request_park(struct request *r) {
@@ -209,7 +209,7 @@ void request_park(struct request *r) {
               "a request is parked beside %u others", s ? s->in_flight : 0);
     invariant(s && s->in_flight_bytes >= r->bytes, "%zu bytes in flight of a request of %zu",
               s ? s->in_flight_bytes : 0, r->bytes);
-    if (r->lock_busy)
+    if (r->busy)
         request_unbusy(r);
     s->in_flight_bytes -= r->bytes;
     if (r->redirected)
@@ -303,7 +303,7 @@ static inline void reply(struct request *r, const char *data, size_t len, bool l
     struct session *s = r->session;
     invariant_debug(!s || !r->done, "a request is answered twice");
     if (last) {
-        if (r->lock_busy)
+        if (r->busy)
             request_unbusy(r);
         r->done = true;
     } else if (s && !r->muted) {
@@ -319,7 +319,7 @@ static inline void reply(struct request *r, const char *data, size_t len, bool l
     if (s->requests.next == &r->link) {
         iobuf_append(&s->out, data, len);
         r->started = !r->muted;
-        if (!s->is_dirty)
+        if (!session_is_dirty(s))
             session_mark_dirty(s);
         if (last && head_ends(s, r) && head_waits(s))
             session_release_done(s);

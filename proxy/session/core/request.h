@@ -103,9 +103,9 @@ struct request {
     bool redirected;
     bool close_after; /* QUIT */
     bool ends_barrier;
-    bool silent;       /* it has no reply of its own, and belongs to the request before it */
-    bool muted;        /* CLIENT REPLY: its reply is not sent */
-    uint8_t lock_busy; /* 1 + the index in session->lock_busy that it uses, or LOCK_BUSY_ALL; 0: none */
+    bool silent;  /* it has no reply of its own, and belongs to the request before it */
+    bool muted;   /* CLIENT REPLY: its reply is not sent */
+    uint8_t busy; /* 1 + the index in session->busy that it uses, or BUSY_ALL; 0: none */
     uint32_t parts_left;
     size_t bytes;                /* bytes sent for it */
     struct list_node parts;      /* calls of a split command */

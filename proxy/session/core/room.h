@@ -29,6 +29,17 @@ enum session_hears {
     HEARS_FIRST = 16   /* request_first: set when the session opens */
 };
 
+/* Where the state that each room keeps of a session begins in session->room; it ends where the next one begins. Only
+ * the room knows what is there, and its header asserts that it fits. All bytes are 0 when the session opens. */
+enum room_at {
+    ROOM_TRANSACTION = 0,
+    ROOM_PUSH = 8,
+    ROOM_LOCKS = 32,
+    ROOM_COMMANDS = 48,
+    ROOM_CLUSTER = 80,
+    ROOM_END = 81
+};
+
 /* The callbacks of a room. Each may be NULL. */
 struct session_room {
     /* A worker is being made: it has a loop, and no upstream yet. */

@@ -125,27 +125,18 @@ void session_finish(struct session *s) {
 }
 
 void session_mark_dirty(struct session *s) {
-    if (s->is_dirty)
-        return;
-    s->is_dirty = true;
-    invariant_debug(list_empty(&s->dirty_link), "a session is dirty twice");
-    list_append(&s->worker->dirty, &s->dirty_link);
+    if (!session_is_dirty(s))
+        list_append(&s->worker->dirty, &s->dirty_link);
 }
 
 void session_mark_runnable(struct session *s) {
-    if (s->is_runnable || s->state != SESSION_OPEN)
-        return;
-    s->is_runnable = true;
-    invariant(list_empty(&s->runnable_link), "a session is runnable twice");
-    list_append(&s->worker->runnable, &s->runnable_link);
+    if (!session_is_runnable(s) && s->state == SESSION_OPEN)
+        list_append(&s->worker->runnable, &s->runnable_link);
 }
 
 void session_mark_eased(struct session *s) {
-    if (s->is_runnable || s->state != SESSION_OPEN)
-        return;
-    s->is_runnable = true;
-    invariant(list_empty(&s->runnable_link), "a session is eased twice");
-    list_append(&s->worker->eased, &s->runnable_link);
+    if (!session_is_runnable(s) && s->state == SESSION_OPEN)
+        list_append(&s->worker->eased, &s->runnable_link);
 }
 
 void session_identify(struct session *s) {

@@ -12,12 +12,8 @@
 #include "proxy/net/tls.h"
 #include "proxy/session/core/request.h"
 
-struct pubsub;
 struct sockaddr_storage;
 struct stream;
-struct tracking;
-struct transaction;
-struct watch;
 
 enum {
     SESSION_WINDOW = 32,                 /* requests in flight; more wait in the session's input */
@@ -28,14 +24,22 @@ enum {
     STREAM_MIN = 1024 * 1024,            /* a longer request is forwarded while it arrives, if possible */
     SESSION_ADDRESS_MAX = 56,
     SESSION_SLOTS_A_BIT = 256, /* slots for each bit of session.used_slots */
-    LOCK_BUSY_SLOTS = 16,
-    LOCK_BUSY_ALL = 255
+    BUSY_PLACES = 16,
+    BUSY_ALL = 255
 };
 
 enum session_state {
     SESSION_OPEN,
     SESSION_FINISHING, /* takes no more requests; closes once all replies are written */
     SESSION_CLOSED     /* to be freed at the end of the turn */
+};
+
+/* Why nothing is read from a client now: bits of session.unread. */
+enum session_unread {
+    UNREAD_ENDED = 1,    /* the client has shut down its side */
+    UNREAD_AHEAD = 2,    /* a request waits, and enough was read behind it */
+    UNREAD_STREAM = 4,   /* the request that is forwarded while it arrives takes no more bytes now */
+    UNREAD_FINISHING = 8 /* the session takes no more requests */
 };
 
 /* Bytes that have come and can't be dispatched yet: [start, end) of data. */
@@ -50,52 +54,37 @@ struct session_input {
 /* The mode set by CLIENT REPLY. */
 enum reply_mode { REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIP };
 
-/* Whether the client may use PROXY: the node's answer, until it is used. */
-enum rights { RIGHTS_UNKNOWN, RIGHTS_GRANTED, RIGHTS_REFUSED, RIGHTS_NOT_KNOWN_NOW };
-
-/* What the session has sent so far, besides logins: locks/one_shot_client.c. */
-enum session_sent { SENT_NOTHING, SENT_ONE, SENT_MORE };
-
-/* What CLIENT CACHING says for the next command. */
-enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
-
 struct session {
     struct lock_session lock; /* id, client identity */
     struct worker *worker;
     struct ev_io io;
     int fd;
     enum session_state state;
-    struct tls *tls;  /* NULL: plain */
-    bool forwarded;   /* a load balancer gave its address; the client did not connect from there itself */
-    bool half_closed; /* the client has shut down its side */
-    bool ended;       /* half-closed after all of its requests had been answered, and the replies written */
-    uint8_t sent;     /* enum session_sent */
-    bool read_paused;
-    bool paused;  /* CLIENT PAUSE holds its next request */
-    bool blocked; /* in a blocking command: a disconnect must be noticed at once */
+    struct tls *tls; /* NULL: plain */
+    bool forwarded;  /* a load balancer gave its address; the client did not connect from there itself */
+    bool ended;      /* half-closed after all of its requests had been answered, and the replies written */
+    uint8_t unread;  /* enum session_unread: why nothing is read from the client now; 0: it is read */
+    bool paused;     /* CLIENT PAUSE holds its next request */
+    bool blocked;    /* in a blocking command: a disconnect must be noticed at once */
     bool waits; /* its only request waits for an event, or until the client sends more: `speaks` in struct session_room
                  */
     bool holding; /* the reply to its oldest request is not read: enough output waits to be written */
     bool authenticated;
-    bool is_dirty, is_runnable;
-    bool trip_known;     /* lock.trip_ms has been measured */
-    bool departed_known; /* for cluster/departed.c: the current PUBSUB has waited */
-    bool owes;           /* its next requests wait until the client has read its replies */
-    bool long_replies;   /* its replies have been long lately: its requests use the connection for long replies */
-    uint8_t apart;       /* enum upstream_apart of the requests in flight */
-    uint8_t hears;       /* enum session_hears: events to report to rooms */
-    bool queues;         /* in MULTI: commands are queued */
-    bool watches;        /* in a transaction after WATCH */
-    bool no_evict;       /* CLIENT NO-EVICT: is only shown */
-    bool left_endless;   /* it has acquired a lock without an expiry */
-    uint8_t barrier;     /* how many requests in flight the next requests must wait for: request_barrier */
-    enum reply_mode reply_mode;
-    uint8_t rights;                      /* enum rights */
-    bool looked_in;                      /* the user had the right to use PROXY when it was last asked */
-    uint8_t caching;                     /* enum caching, for the current command, while the session tracks keys */
-    uint16_t lock_busy[LOCK_BUSY_SLOTS]; /* lock commands in flight, by hash of their key */
-    uint16_t lock_busy_all;              /* those with several keys */
-    uint16_t audits;                     /* commands in flight whose replies are audited */
+    bool trip_known;    /* lock.trip_ms has been measured */
+    bool owes;          /* its next requests wait until the client has read its replies */
+    bool long_replies;  /* its replies have been long lately: its requests use the connection for long replies */
+    uint8_t apart;      /* enum upstream_apart of the requests in flight */
+    uint8_t hears;      /* enum session_hears: events to report to rooms */
+    bool queues;        /* in MULTI: commands are queued */
+    bool watches;       /* in a transaction after WATCH */
+    uint8_t barrier;    /* how many requests in flight the next requests must wait for: request_barrier */
+    bool listens;       /* messages come that are no replies: the limits for subscribers count, too */
+    uint8_t reply_mode; /* enum reply_mode */
+    bool overlaps;      /* the last bytes read came while earlier requests were unanswered */
+    bool reads_on;      /* the last read filled the buffer: the next bytes may belong to the same write of the client */
+    uint8_t before;     /* what a room's before_call sends before the calls of the current command; 0: nothing */
+    uint16_t busy[BUSY_PLACES]; /* requests in flight that later ones on the same key wait for, by the key's hash */
+    uint16_t busy_all;          /* those with several keys */
     uint32_t in_flight;
     uint32_t window;     /* how many requests may be in flight; 0: the next request waits until none is */
     size_t burst;        /* bytes of long replies since no request was in flight */
@@ -105,26 +94,17 @@ struct session {
     size_t in_flight_bytes;
     size_t held_bytes; /* bytes of replies that wait for replies before them */
     struct upstream_lane lane;
-    uint64_t used_slots; /* a bit for each group of slots to which a request has gone (for WAIT) */
+    uint64_t used_slots; /* a bit for each group of slots to which a request has gone */
     uint64_t epoch;      /* the epoch of the slot map by which requests in flight were routed */
     struct list_node link, dirty_link, runnable_link;
     struct list_node requests;
     struct iobuf out;
     struct text *held;               /* NULL, or messages that wait for the end of a reply; they count in held_bytes */
     struct session_input *input;     /* NULL if no input waits */
-    struct transaction *transaction; /* NULL without WATCH and MULTI */
-    struct pubsub *pubsub;           /* NULL without subscriptions and MONITOR */
-    struct watch *watch;             /* NULL without PROXY WATCH */
-    struct tracking *tracking;       /* NULL without CLIENT TRACKING and NO-TOUCH */
+    _Alignas(8) char room[ROOM_END]; /* the rooms' own state: enum room_at */
     const struct command *last;      /* the last command; NULL: not in the table */
-    char last_word[16];              /* its subcommand; "": none */
-    size_t reading;                  /* length of the current request, while CLIENT shows this client */
     struct stream *stream;           /* NULL, or the request that is forwarded while it arrives */
-    bool overlaps;                   /* the last bytes read came while earlier requests were unanswered */
-    bool reads_on; /* the last read filled the buffer: the next bytes may belong to the same write of the client */
     double last_active;
-    double careful_until; /* for locks/application_script.c: requests after a script wait for it until this time of the
-                             loop's clock */
     double over_soft_since; /* since when the output is above the soft limit; 0: it is not */
     uint64_t arrival;       /* without login: its number from worker_arrival */
     int64_t opened_ms;
@@ -133,6 +113,24 @@ struct session {
         *reached; /* the address to which the client connected, as the load balancer says; NULL: not known */
     char address[SESSION_ADDRESS_MAX];
 };
+
+/* Whether the client has shut down its side. */
+static inline bool session_half_closed(const struct session *s) {
+    return s->unread & UNREAD_ENDED;
+}
+/* Whether the session is in a list of sessions that continue in this turn or a later one; whether it is in the list of
+ * those with output to write. */
+static inline bool session_is_runnable(const struct session *s) {
+    return !list_empty(&s->runnable_link);
+}
+static inline bool session_is_dirty(const struct session *s) {
+    return !list_empty(&s->dirty_link);
+}
+
+/* A room's own state of the session. */
+static inline void *session_room(const struct session *s, enum room_at room) {
+    return (char *)(uintptr_t)s->room + room;
+}
 
 /* Makes a session. It takes over `fd` and `tls` (after its handshake; NULL: plain). */
 struct session *session_new(struct worker *w, int fd, struct tls *tls, const char *address);

@@ -104,9 +104,9 @@ struct worker {
     bool opened;                                         /* clients are accepted */
     void (*probed)(struct worker *w, const char *error); /* called with the result of worker_probe */
     enum strangers strangers;                            /* the node's last answer */
-    uint8_t unauthenticated_look;                        /* enum rights: whether clients without login may use PROXY */
-    bool unauthenticated_asked;                          /* the node is being asked for these rights */
-    bool probing;                                        /* worker_probe is in progress */
+    uint8_t unauthenticated_look;      /* for commands/rights.c: whether clients without login may use PROXY */
+    bool unauthenticated_asked;        /* the node is being asked for these rights */
+    bool probing;                      /* worker_probe is in progress */
     bool word_doubted;                 /* since then the node has refused a client without login that it had served */
     bool cannot_reset;                 /* the node lacks RESET, or has renamed it */
     double probed_at;                  /* when it was last asked, by the loop's clock */

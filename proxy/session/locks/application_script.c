@@ -158,7 +158,7 @@ static void go_apart(struct request *request, struct bundle *b) {
     struct worker *w = request->worker;
     const struct command *c = request->command;
     if (s) {
-        s->careful_until = ev_now(w->loop) + CAREFUL;
+        locks_of(s)->careful_until = ev_now(w->loop) + CAREFUL;
         call_init(&request->call, request, NULL);
         call_submit(&request->call, b->slot, b->command.data, b->command.len); /* may end the request at once */
     } else {
@@ -291,7 +291,7 @@ static void dispatch_together(struct session *s, const struct request_class *k, 
     struct request *request = request_new(s, k->command);
     struct bundle *b = bundle_new(s, k, locks);
     bundle_busy(request, b);
-    if (ev_now(s->worker->loop) < s->careful_until)
+    if (ev_now(s->worker->loop) < locks_of(s)->careful_until)
         request_barrier(request);
     text_append(&b->command, k->bytes, r->len);
     request->call.up.script_at = (uint32_t)bundle_build(s, b, r, k->bytes, &all);

@@ -83,7 +83,7 @@ bool fence_retry_more(struct fence_retry *a, int64_t least_ms) {
     invariant(!a->idle, "two attempts are due");
     struct session *s = a->request->session;
     s->blocked = true;
-    if (a->last || a->unblocked || s->half_closed)
+    if (a->last || a->unblocked || session_half_closed(s))
         return false;
     a->idle = true;
     fence_retry_arm(a, least_ms);
@@ -104,7 +104,7 @@ bool fence_retry_idle(const struct fence_retry *a) {
 
 void fence_retry_answer(const struct fence_retry *a, struct text *out) {
     const struct session *s = a->request->session;
-    if (s->half_closed)
+    if (session_half_closed(s))
         return;
     if (a->error)
         text_printf(out, "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n");

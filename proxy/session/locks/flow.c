@@ -16,38 +16,38 @@
  * their commands only wait for each other. */
 static inline unsigned busy_place(const char *key, size_t len) {
     struct bytes_ends e = bytes_ends(key, len);
-    return (unsigned)((((e.head << 1) ^ e.tail) * 0x9e3779b97f4a7c15u + len) >> 60) % LOCK_BUSY_SLOTS;
+    return (unsigned)((((e.head << 1) ^ e.tail) * 0x9e3779b97f4a7c15u + len) >> 60) % BUSY_PLACES;
 }
 
 inline bool lock_script_busy(const struct session *s, const char *key, size_t len) {
-    return s->lock_busy_all > 0 || s->lock_busy[busy_place(key, len)] > 0;
+    return s->busy_all > 0 || s->busy[busy_place(key, len)] > 0;
 }
 
 inline bool lock_must_wait(const struct session *s, const char *key, size_t len) {
-    return s->audits > 0 || lock_script_busy(s, key, len);
+    return locks_of(s)->audits > 0 || lock_script_busy(s, key, len);
 }
 
 bool lock_any_busy(const struct session *s) {
-    if (s->lock_busy_all > 0)
+    if (s->busy_all > 0)
         return true;
-    for (size_t i = 0; i < LOCK_BUSY_SLOTS; i++)
-        if (s->lock_busy[i] > 0)
+    for (size_t i = 0; i < BUSY_PLACES; i++)
+        if (s->busy[i] > 0)
             return true;
     return false;
 }
 
 void lock_busy_all(struct request *r) {
-    invariant(r->session && r->lock_busy == 0, "a request is busy twice, with %d", r->lock_busy);
-    r->lock_busy = LOCK_BUSY_ALL;
-    r->session->lock_busy_all++;
-    invariant(r->session->lock_busy_all > 0, "too many lock commands are in flight");
+    invariant(r->session && r->busy == 0, "a request is busy twice, with %d", r->busy);
+    invariant(r->session->busy_all > 0, "too many lock commands are in flight");
+    r->busy = BUSY_ALL;
+    r->session->busy_all++;
 }
 
 inline void lock_busy_key(struct request *r, const char *key, size_t len) {
-    invariant_debug(r->session && r->lock_busy == 0, "a request is busy twice, with %d", r->lock_busy);
+    invariant_debug(r->session && r->busy == 0, "a request is busy twice, with %d", r->busy);
     unsigned place = busy_place(key, len);
-    r->lock_busy = (uint8_t)(place + 1);
-    r->session->lock_busy[place]++;
+    r->busy = (uint8_t)(place + 1);
+    r->session->busy[place]++;
 }
 
 /* Nearly all lock commands run through these functions, so they are inlined. With `build`, that saves 2 % of the bound

@@ -18,10 +18,8 @@ static const double LOOK_S = 0.005;
 
 void lock_hold_back(struct session *s) {
     struct worker_locks *locks = s->worker->locks;
-    if (s->is_runnable || s->state != SESSION_OPEN)
+    if (session_is_runnable(s) || s->state != SESSION_OPEN)
         return;
-    s->is_runnable = true;
-    invariant(list_empty(&s->runnable_link), "a release is held back twice");
     list_append(&locks->held_back, &s->runnable_link);
     if (!ev_is_active(&locks->look))
         ev_timer_start(s->worker->loop, &locks->look);

@@ -111,7 +111,7 @@ static void session_leaves(struct session *s) {
     if (s->waits)
         lock_wait_leaves(s);
     one_shot_closes(s);
-    if (s->left_endless)
+    if (locks_of(s)->left_endless)
         observer_left(s->worker->shared->observer, s->lock.id, s->lock.one_shot);
 }
 

@@ -146,7 +146,7 @@ uint32_t advise_script_key(struct session *s, const struct command *c, const str
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static void note_event(struct session *s, enum seen_event what, struct lock_event *e) {
-    s->left_endless |= what == SEEN_ACQUIRED && e->pttl_ms < 0 && !lock_verb_is(e->verb, VERB_QUEUE);
+    locks_of(s)->left_endless |= what == SEEN_ACQUIRED && e->pttl_ms < 0 && !lock_verb_is(e->verb, VERB_QUEUE);
     e->overlapped = s->lock.overlapped;
     e->session_id = s->lock.id;
     e->library = s->lib_name;

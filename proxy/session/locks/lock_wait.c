@@ -215,7 +215,7 @@ void lock_wait_speaks(struct session *s) {
     struct wait *t = wait_of_session(s);
     if (!t)
         return;
-    t->gone = s->half_closed;
+    t->gone = session_half_closed(s);
     wait_end(t);
 }
 
@@ -403,7 +403,7 @@ static void wait_try(struct wait *t) {
 static bool may_wait(const struct call *c, const struct lock_call *l) {
     const struct request *r = c->request;
     const struct session *s = r->session;
-    bool alone = s && s->state == SESSION_OPEN && !s->half_closed && !s->lock.overlapped && s->in_flight == 1 &&
+    bool alone = s && s->state == SESSION_OPEN && !session_half_closed(s) && !s->lock.overlapped && s->in_flight == 1 &&
                  !s->input && !s->stream;
     bool whole = c == &r->call && !l->next && (!r->owner || wait_of(r)) && !r->muted && !l->plan.transaction;
     bool known = r->command->id == COMMAND_SETNX || r->command->id == COMMAND_SET;

@@ -13,6 +13,19 @@
 #include "proxy/session/core/class.h"
 #include "proxy/upstream/script.h"
 
+/* What the room keeps of a session. */
+struct lock_state {
+    double careful_until; /* requests after an application's script wait for it until this time of the loop's clock */
+    uint16_t audits;      /* commands in flight whose replies are audited */
+    uint8_t sent;         /* enum sent, for one_shot_client.c */
+    bool left_endless;    /* the session has acquired a lock without an expiry */
+};
+_Static_assert(sizeof(struct lock_state) <= ROOM_COMMANDS - ROOM_LOCKS, "the room's state of a session fits");
+
+static inline struct lock_state *locks_of(const struct session *s) {
+    return session_room(s, ROOM_LOCKS);
+}
+
 /* The form of the client's reply. The scripts get it as ARGV 10. */
 enum lock_shape {
     SHAPE_NIL,
@@ -247,7 +260,7 @@ struct audit_note;
 struct audit_note *audit_note(struct session *s, const struct request_class *k, bool outside);
 /* Takes the reply or the error of a noted command, and frees the note. s NULL: the session is closed. */
 void audit_end(struct worker *w, struct session *s, struct audit_note *note, const struct call_end *end);
-/* One of the commands that session->audits counts has ended. */
+/* One of the commands that lock_state.audits counts has ended. */
 void audit_released(struct session *s);
 
 /* Forwards a request with keys. If rules in audit concern them, audit_end takes the reply on its way back. */

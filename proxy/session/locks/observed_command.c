@@ -299,8 +299,8 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
 /* ---- forwarding ------------------------------------------------------------------------------------ */
 
 void audit_released(struct session *s) {
-    invariant(s->audits > 0, "no audited command is in flight");
-    s->audits--;
+    invariant(locks_of(s)->audits > 0, "no audited command is in flight");
+    locks_of(s)->audits--;
     if (s->input)
         session_mark_runnable(s);
 }
@@ -328,8 +328,8 @@ static void watch_forward(struct session *s, const struct request_class *k, stru
     struct request *request = request_new(s, k->command);
     request_own(request, &note->owner, &request_owner_silent);
     request->call.done = audited;
-    invariant(s->audits < UINT16_MAX, "%u audited commands are in flight", s->audits);
-    s->audits++;
+    invariant(locks_of(s)->audits < UINT16_MAX, "%u audited commands are in flight", locks_of(s)->audits);
+    locks_of(s)->audits++;
     call_submit(&request->call, k->slot, k->bytes, k->request->len);
 }
 

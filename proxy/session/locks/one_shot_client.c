@@ -11,6 +11,9 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
 
+/* What the session has sent so far, besides logins. */
+enum sent { SENT_NOTHING, SENT_ONE, SENT_MORE };
+
 /* Whether a client sends the command before its own commands. redis-cli sends COMMAND DOCS if it reads its commands
  * from standard input. */
 static bool logs_in(const struct command *c) {
@@ -23,15 +26,15 @@ static bool logs_in(const struct command *c) {
 void one_shot_sends(struct session *s) {
     if (logs_in(s->last))
         return;
-    if (s->sent == SENT_ONE)
+    if (locks_of(s)->sent == SENT_ONE)
         s->hears &= (uint8_t)~HEARS_FIRST;
-    s->sent = s->sent == SENT_NOTHING ? SENT_ONE : SENT_MORE;
+    locks_of(s)->sent = locks_of(s)->sent == SENT_NOTHING ? SENT_ONE : SENT_MORE;
 }
 
 /* QUIT shows that the client has all its replies, even if it was sent together with the command. Without QUIT, the
  * session must have read the connection to its end, and must have written every reply. */
 void one_shot_closes(struct session *s) {
     bool quits = s->last && s->last->id == COMMAND_QUIT;
-    s->lock.one_shot =
-        s->sent == SENT_ONE && (quits || s->ended) && s->in_flight == 0 && s->out.unsent == 0 && s->held_bytes == 0;
+    s->lock.one_shot = locks_of(s)->sent == SENT_ONE && (quits || s->ended) && s->in_flight == 0 &&
+                       s->out.unsent == 0 && s->held_bytes == 0;
 }

@@ -152,6 +152,6 @@ void shown_forward(struct session *s, const struct request_class *k) {
     struct request *request = request_new(s, k->command);
     request_own(request, &note->owner, &request_owner_silent);
     request->call.done = shown;
-    s->audits++; /* the session's next lock command waits for the reply: K1 may decide about it */
+    locks_of(s)->audits++; /* the session's next lock command waits for the reply: K1 may decide about it */
     call_submit(&request->call, k->slot, k->bytes, k->request->len);
 }

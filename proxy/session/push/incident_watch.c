@@ -75,7 +75,7 @@ static bool feed_step(struct worker *w, struct worker_slices *slices) {
         return false;
     struct watch *watch = LIST_ENTRY(n, struct watch, link);
     struct session *s = watch->session;
-    invariant(s->watch == watch, "a watch belongs to another session");
+    invariant(push_of(s)->watch == watch, "a watch belongs to another session");
     watch->stalled = is_stalled(s);
     bool may = !watch->stalled && s->state == SESSION_OPEN;
     bool more = may && w->shared->watch->lines(watch->lines, put_line, s);
@@ -174,11 +174,11 @@ void watch_worker_closes(struct worker *w) {
 }
 
 void watch_drop(struct session *s) {
-    struct watch *watch = s->watch;
+    struct watch *watch = push_of(s)->watch;
     if (!watch)
         return;
-    s->watch = NULL;
-    if (!s->pubsub)
+    push_of(s)->watch = NULL;
+    if (!push_of(s)->pubsub)
         s->hears &= (uint8_t)~HEARS_REPLY;
     list_remove(&watch->link);
     s->worker->shared->watch->end(watch->lines);
@@ -221,7 +221,8 @@ enum dispatch_result watch_dispatch(struct session *s, const struct command *c, 
         return DISPATCHED;
     }
     words_read(r, bytes, words, lens, &all);
-    if (is_same(s->watch, &all)) { /* no reply, as for a repeated MONITOR: so redis-cli -r -1 shows all lines */
+    if (is_same(push_of(s)->watch,
+                &all)) { /* no reply, as for a repeated MONITOR: so redis-cli -r -1 shows all lines */
         text_clear(&all);
         return DISPATCHED;
     }
@@ -240,7 +241,7 @@ enum dispatch_result watch_dispatch(struct session *s, const struct command *c, 
     watch->words = all;
     list_append(&watches->idle, &watch->link);
     watch_drop(s);
-    s->watch = watch;
+    push_of(s)->watch = watch;
     s->hears |= HEARS_REPLY;
     session_answer(s, c, "+OK\r\n", 5);
     return DISPATCHED;

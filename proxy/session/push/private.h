@@ -59,6 +59,9 @@ void watch_worker_closes(struct worker *w);
 
 /* ---- tracking ------------------------------------------------------------------------------------ */
 
+/* What CLIENT CACHING says for the next command: session->before. */
+enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
+
 struct tracking {
     struct session *session; /* NULL until the nodes have agreed */
     uint32_t dedicated;
@@ -66,7 +69,7 @@ struct tracking {
     bool no_touch;
     bool reopen; /* BCAST: a connection is missing */
     uint64_t epoch;
-    bool caching_new; /* the current command has set session->caching */
+    bool caching_new; /* the current command has set session->before */
 };
 
 /* Makes a dedicated lane for a session that has none; the caller owns it until tracking_take or tracking_free. */

@@ -22,15 +22,16 @@
 /* ---- life ------------------------------------------------------------------------------------------ */
 
 void pubsub_drop(struct session *s) {
-    struct pubsub *p = s->pubsub;
+    struct pubsub *p = push_of(s)->pubsub;
     if (!p)
         return;
     struct list_node *n;
     while ((n = list_first(&p->feeds)))
         feed_free(LIST_ENTRY(n, struct feed, link));
     struct request *waiting = p->waiting;
-    s->pubsub = NULL;
-    if (!s->watch)
+    push_of(s)->pubsub = NULL;
+    s->listens = false;
+    if (!push_of(s)->watch)
         s->hears &= (uint8_t)~HEARS_REPLY;
     text_clear(&p->again);
     text_clear(&p->held);
@@ -42,12 +43,13 @@ void pubsub_drop(struct session *s) {
 }
 
 static struct pubsub *pubsub_get(struct session *s) {
-    if (s->pubsub)
-        return s->pubsub;
+    if (push_of(s)->pubsub)
+        return push_of(s)->pubsub;
     struct pubsub *p = memory_zalloc(sizeof(*p));
     p->session = s;
     list_init(&p->feeds);
-    s->pubsub = p;
+    push_of(s)->pubsub = p;
+    s->listens = true;
     s->hears |= HEARS_REPLY;
     return p;
 }
@@ -60,7 +62,7 @@ int64_t pubsub_shards(const struct pubsub *p) {
 }
 
 struct pubsub_counts pubsub_count(const struct session *s) {
-    const struct pubsub *p = s->pubsub;
+    const struct pubsub *p = push_of(s)->pubsub;
     if (!p)
         return (struct pubsub_counts){0};
     return (struct pubsub_counts){p->channels, p->patterns, pubsub_shards(p), p->monitor};
@@ -102,7 +104,7 @@ static bool subscribe_again(struct pubsub *p, const char **error) {
 
 static void map_is_there(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct pubsub *p = r->session->pubsub; /* not NULL: otherwise the request would have been abandoned */
+    struct pubsub *p = push_of(r->session)->pubsub; /* not NULL: otherwise the request would have been abandoned */
     invariant(p && p->waiting == r, "a subscription goes on that has ended");
     const char *error;
     (void)end;
@@ -132,7 +134,7 @@ bool pubsub_anew(struct pubsub *p, const struct upstream_node *lost) {
 
 static enum dispatch_result no_feed(struct session *s, const struct command *c, const char *error) {
     session_refuse(s, c, "%s", error);
-    if (pubsub_idle(s->pubsub))
+    if (pubsub_idle(push_of(s)->pubsub))
         pubsub_drop(s);
     return DISPATCHED;
 }
@@ -195,7 +197,7 @@ static void sunsubscribe_all(struct pubsub *p, const struct command *c, const st
 
 static enum dispatch_result sunsubscribe(struct session *s, const struct command *c, const struct resp_request *r,
                                          const char *bytes) {
-    struct pubsub *p = s->pubsub;
+    struct pubsub *p = push_of(s)->pubsub;
     int64_t shards = p ? pubsub_shards(p) : 0;
     int slot = r->argc > 1 ? pin_slot(s, c, r, bytes) : SLOT_NONE;
     if (slot == SLOT_SEVERAL) {
@@ -221,7 +223,7 @@ static enum dispatch_result sunsubscribe(struct session *s, const struct command
 
 static enum dispatch_result unsubscribe(struct session *s, const struct command *c, const struct resp_request *r,
                                         const char *bytes) {
-    struct pubsub *p = s->pubsub;
+    struct pubsub *p = push_of(s)->pubsub;
     if (!p || !p->main) {
         unsubscribe_nothing(s, c, r, bytes, 0);
         return DISPATCHED;
@@ -234,9 +236,9 @@ static enum dispatch_result unsubscribe(struct session *s, const struct command 
 
 /* Starts MONITOR on every master: the client sees them as one Redis. */
 static enum dispatch_result monitor(struct session *s, const struct command *c, const char *bytes, size_t len) {
-    if (s->pubsub && s->pubsub->monitor)
+    if (push_of(s)->pubsub && push_of(s)->pubsub->monitor)
         return DISPATCHED; /* Redis ignores it, too */
-    if (s->pubsub) {
+    if (push_of(s)->pubsub) {
         session_refuse(s, c, "ERR MONITOR while subscribed is not supported by lockkeeper");
         return DISPATCHED;
     }
@@ -265,7 +267,7 @@ enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c,
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* replies and messages must keep their order */
     counter_add(&s->worker->counters.requests_forwarded, 1);
-    if (c->id != COMMAND_MONITOR && s->pubsub && s->pubsub->monitor) {
+    if (c->id != COMMAND_MONITOR && push_of(s)->pubsub && push_of(s)->pubsub->monitor) {
         session_refuse(s, c, "ERR subscriptions beside MONITOR are not supported by lockkeeper");
         return DISPATCHED;
     }
@@ -286,7 +288,7 @@ enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c,
 /* ---- RESP2's subscribe mode ------------------------------------------------------------------------------ */
 
 bool pubsub_restricts(const struct session *s) {
-    return s->lane.protocol == 2 && !s->pubsub->monitor;
+    return s->lane.protocol == 2 && !push_of(s)->pubsub->monitor;
 }
 
 static void not_allowed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -304,9 +306,9 @@ static void not_allowed(struct session *s, const struct command *c, const struct
 
 /* Answers PING in the order of the messages: from a feed, if it uses RESP2, or here. */
 static void ping(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct feed *f = LIST_ENTRY(list_first(&s->pubsub->feeds), struct feed, link);
+    struct feed *f = LIST_ENTRY(list_first(&push_of(s)->pubsub->feeds), struct feed, link);
     if (f->protocol == 2) {
-        await(s->pubsub, c, 1);
+        await(push_of(s)->pubsub, c, 1);
         upstream_pin_send(f->pin, bytes, r->len);
         return;
     }

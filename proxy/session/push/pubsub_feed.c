@@ -65,7 +65,7 @@ static size_t held_max(const struct session *s) {
 }
 
 void pubsub_release(struct session *s) {
-    struct pubsub *p = s->pubsub;
+    struct pubsub *p = push_of(s)->pubsub;
     if (!p || p->held.len == 0 || session_amid_reply(s))
         return;
     iobuf_append(&s->out, p->held.data, p->held.len);
@@ -79,7 +79,7 @@ static void put(struct session *s, const char *data, size_t len) {
         session_mark_dirty(s);
         return;
     }
-    text_append(&s->pubsub->held, data, len);
+    text_append(&push_of(s)->pubsub->held, data, len);
 }
 
 /* Writes a message in the client's protocol. */

@@ -7,6 +7,18 @@
 
 #include "proxy/session/core/pin.h"
 
+/* What the room keeps of a session. */
+struct push_state {
+    struct pubsub *pubsub;     /* NULL without subscriptions and MONITOR */
+    struct watch *watch;       /* NULL without PROXY WATCH */
+    struct tracking *tracking; /* NULL without CLIENT TRACKING and NO-TOUCH */
+};
+_Static_assert(sizeof(struct push_state) <= ROOM_LOCKS - ROOM_PUSH, "the room's state of a session fits");
+
+static inline struct push_state *push_of(const struct session *s) {
+    return session_room(s, ROOM_PUSH);
+}
+
 /* ---- pubsub.c ------------------------------------------------------------------------------------ */
 
 /* Handles SUBSCRIBE and similar commands, and MONITOR. */

@@ -98,30 +98,30 @@ void tracking_free(struct worker *w, struct tracking *t) {
 }
 
 void tracking_drop(struct session *s) {
-    struct tracking *t = s->tracking;
+    struct tracking *t = push_of(s)->tracking;
     if (!t)
         return;
     invariant(t->session == s && s->lane.dedicated == t->dedicated, "the lane belongs to another session");
-    s->tracking = NULL;
+    push_of(s)->tracking = NULL;
     s->lane.dedicated = 0;
-    s->caching = CACHING_NONE;
+    s->before = CACHING_NONE;
     s->hears &= (uint8_t)~TRACKING_HEARS;
     counter_sub(&s->worker->counters.clients_tracking, 1);
     tracking_free(s->worker, t);
 }
 
 void tracking_take(struct session *s, struct tracking *t) {
-    invariant(!s->tracking && s->lane.dedicated == 0 && t->dedicated != 0, "a session tracks keys over two lanes");
+    invariant(!push_of(s)->tracking && s->lane.dedicated == 0 && t->dedicated != 0, "a session tracks keys over two lanes");
     t->session = s;
-    s->tracking = t;
+    push_of(s)->tracking = t;
     s->lane.dedicated = t->dedicated;
-    s->caching = CACHING_NONE;
+    s->before = CACHING_NONE;
     s->hears |= TRACKING_HEARS;
     counter_add(&s->worker->counters.clients_tracking, 1);
 }
 
 struct tracking_state tracking_state(const struct session *s) {
-    const struct tracking *t = s->tracking;
+    const struct tracking *t = push_of(s)->tracking;
     if (!t || !t->on)
         return (struct tracking_state){0};
     return (struct tracking_state){true, t->bcast};
@@ -136,15 +136,15 @@ void tracking_pin_lane(const struct session *s, struct upstream_lane *lane) {
 
 static void reopened(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
-    if (s && s->tracking && end->error)
-        s->tracking->reopen = true;
+    if (s && push_of(s)->tracking && end->error)
+        push_of(s)->tracking->reopen = true;
     request_reply(c->request, "", 0, true);
 }
 
 /* With BCAST, nodes send messages about keys that the client has not read: so all masters must be connected at any
  * time. */
 void tracking_tick(struct session *s) {
-    struct tracking *t = s->tracking;
+    struct tracking *t = push_of(s)->tracking;
     struct upstream *u = s->worker->upstream;
     if (!t || !t->on || !t->bcast || s->in_flight > 0 || (!t->reopen && t->epoch == upstream_epoch(u)))
         return;
@@ -166,9 +166,9 @@ static void swallow(struct call *c, const struct call_end *end) {
 struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len) {
     static const char yes[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
     static const char no[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$2\r\nNO\r\n";
-    if (!s->tracking || s->caching == CACHING_NONE)
+    if (!push_of(s)->tracking || s->before == CACHING_NONE)
         return NULL;
-    *bytes = s->caching == CACHING_YES ? yes : no;
+    *bytes = s->before == CACHING_YES ? yes : no;
     *len = strlen(*bytes);
     struct request *before = request_internal(s->worker);
     before->call.done = swallow;
@@ -177,10 +177,10 @@ struct call *tracking_before_call(struct session *s, struct call *c, const char 
 }
 
 void tracking_request_over(struct session *s) {
-    struct tracking *t = s->tracking;
+    struct tracking *t = push_of(s)->tracking;
     if (!t)
         return;
     if (!t->caching_new)
-        s->caching = CACHING_NONE;
+        s->before = CACHING_NONE;
     t->caching_new = false;
 }

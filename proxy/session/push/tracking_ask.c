@@ -27,7 +27,7 @@ static void wish_granted(struct session *s, struct wish *wish) {
     else
         upstream_dedicated_begin(s->worker->upstream, s->lane.dedicated, wish->command.data, wish->command.len);
     wish->fresh = NULL;
-    struct tracking *t = s->tracking;
+    struct tracking *t = push_of(s)->tracking;
     t->no_touch = t->no_touch || wish->no_touch;
     if (!wish->on)
         return;
@@ -73,7 +73,7 @@ static void ask_nodes(struct wish *wish) {
     struct session *s = request->session;
     struct upstream *u = s->worker->upstream;
     struct upstream_lane lane = s->lane;
-    if (!s->tracking) {
+    if (!push_of(s)->tracking) {
         wish->fresh = tracking_new(s);
         lane.dedicated = wish->fresh->dedicated;
         upstream_dedicated_begin(u, lane.dedicated, wish->command.data, wish->command.len);
@@ -103,7 +103,7 @@ static void wish_begin(struct session *s, const struct command *c, const struct 
 
 static void tracking_off(struct session *s, const struct command *c) {
     static const char no_touch[] = "*3\r\n$6\r\nCLIENT\r\n$8\r\nNO-TOUCH\r\n$2\r\nON\r\n";
-    bool keeps = s->tracking->no_touch;
+    bool keeps = push_of(s)->tracking->no_touch;
     tracking_drop(s);
     if (keeps) {
         struct tracking *t = tracking_new(s);
@@ -173,7 +173,7 @@ static bool tracking(struct session *s, const struct command *c, const struct re
         const char *error = off_error(s, r, bytes);
         if (error)
             session_refuse(s, c, "%s", error);
-        else if (s->tracking && s->tracking->on)
+        else if (push_of(s)->tracking && push_of(s)->tracking->on)
             tracking_off(s, c);
         else if (r->argc > 3)
             session_answer(s, c, "+OK\r\n", 5); /* answered here, since the number is the proxy's */
@@ -195,19 +195,19 @@ static bool tracking(struct session *s, const struct command *c, const struct re
 
 static bool no_touch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     bool on = r->argc == 3 && request_arg_is(r, bytes, 2, "on");
-    if (r->argc != 3 || (!on && !s->tracking))
+    if (r->argc != 3 || (!on && !push_of(s)->tracking))
         return false; /* no effect is lost on a shared connection */
     wish_begin(s, c, &(struct wish){.no_touch = on}, bytes, r->len);
     return true;
 }
 
 static bool caching(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct tracking *t = s->tracking;
+    struct tracking *t = push_of(s)->tracking;
     bool yes = r->argc == 3 && request_arg_is(r, bytes, 2, "yes"),
          no = r->argc == 3 && request_arg_is(r, bytes, 2, "no");
     if (!t || !t->on || !((yes && t->optin) || (no && t->optout)))
         return false;
-    s->caching = yes ? CACHING_YES : CACHING_NO;
+    s->before = yes ? CACHING_YES : CACHING_NO;
     t->caching_new = true;
     session_answer(s, c, "+OK\r\n", 5);
     return true;

@@ -47,7 +47,7 @@ void early_free(struct early *early) {
 }
 
 void transaction_free(struct transaction *t, struct session *s, bool clean) {
-    invariant(!s || s->transaction != t, "a session keeps a transaction that is freed");
+    invariant(!s || transaction_of(s) != t, "a session keeps a transaction that is freed");
     static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
     transaction_items_free(t, s, &not_sent);
     struct list_node *n;

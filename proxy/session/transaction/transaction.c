@@ -40,33 +40,33 @@ static void node_lost(void *arg, const char *error) {
 }
 
 static struct transaction *transaction_get(struct session *s) {
-    if (s->transaction)
-        return s->transaction;
+    if (transaction_of(s))
+        return transaction_of(s);
     struct transaction *t = memory_zalloc(sizeof(*t));
     t->worker = s->worker;
     t->slot = SLOT_NONE;
     list_init(&t->early);
     list_init(&t->items);
     list_init(&t->locks.calls);
-    s->transaction = t;
+    *transaction_at(s) = t;
     return t;
 }
 
 /* Separates the session from its transaction. */
 static void session_out(struct session *s) {
-    s->transaction = NULL;
+    *transaction_at(s) = NULL;
     s->queues = s->watches = false;
 }
 
 void transaction_drop(struct session *s) {
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     session_out(s);
     if (t)
         transaction_free(t, s, false);
 }
 
 struct upstream_pin *transaction_pin_to_change(struct session *s) {
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     if (!t || !t->pin)
         return NULL;
     t->unclean = true;
@@ -74,28 +74,28 @@ struct upstream_pin *transaction_pin_to_change(struct session *s) {
 }
 
 bool transaction_writes(const struct session *s) {
-    return s->transaction->writes;
+    return transaction_of(s)->writes;
 }
 
 int64_t transaction_count(const struct session *s) {
-    return s->queues ? (int64_t)s->transaction->count : -1;
+    return s->queues ? (int64_t)transaction_of(s)->count : -1;
 }
 
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...) {
-    invariant(s->transaction, "a command is refused in no transaction");
+    invariant(transaction_of(s), "a command is refused in no transaction");
     char text[TRANSACTION_ERROR_MAX];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    s->transaction->aborted = true;
+    transaction_of(s)->aborted = true;
     session_refuse(s, c, "%s", text);
     return DISPATCHED;
 }
 
 static bool pin_to(struct session *s, struct upstream_node *node, int slot, const char **error) {
-    invariant(s->transaction && (!s->transaction->pin || s->in_flight > 0), "a transaction takes a second connection");
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
+    invariant(transaction_of(s) && (!transaction_of(s)->pin || s->in_flight > 0), "a transaction takes a second connection");
     struct upstream_pin_events events = {.arg = t, .lost = node_lost};
     t->pin = pin_take(s, node, PIN_TRANSACTION, &events, error);
     t->slot = slot;
@@ -110,7 +110,7 @@ enum anew { ANEW_SENDS, ANEW_WAITS, ANEW_NEVER };
 
 static enum anew begin_anew(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     bool waited = !t->pin;
     const char *error;
     if (end->why != UPSTREAM_NOT_SENT || s->watches || t->multi_ok || (!waited && t->unsent++ >= PIN_UNSENT_TWICE))
@@ -136,9 +136,9 @@ struct watch {
 
 static void watch_send(struct request *request) {
     const struct watch *kept = REQUEST_OWNER(request, struct watch);
-    invariant(request->session->transaction && request->session->transaction->pin, "a WATCH has no connection");
+    invariant(transaction_of(request->session) && transaction_of(request->session)->pin, "a WATCH has no connection");
     call_init(&request->call, request, watch_done);
-    call_submit_pin(&request->call, request->session->transaction->pin, kept->bytes, kept->len, false);
+    call_submit_pin(&request->call, transaction_of(request->session)->pin, kept->bytes, kept->len, false);
 }
 
 /* The hash of a key of the session's database. */
@@ -150,7 +150,7 @@ static uint64_t watched_hash(const struct session *s, const char *key, size_t le
 /* Notes the lock keys in a WATCH. A key that is not noted is treated as if not watched. */
 static void watch_note(struct session *s, const struct resp_request *r, const char *bytes) {
     enum { WATCHED_MAX = 64 };
-    struct text *watched = &s->transaction->watched;
+    struct text *watched = &transaction_of(s)->watched;
     for (size_t i = 1; i < r->argc && watched->len < WATCHED_MAX * sizeof(uint64_t); i++) {
         size_t len;
         const char *key = request_arg(r, bytes, i, &len);
@@ -163,7 +163,7 @@ static void watch_note(struct session *s, const struct resp_request *r, const ch
 }
 
 bool transaction_watches(const struct session *s, const char *key, size_t len) {
-    const struct transaction *t = s->transaction;
+    const struct transaction *t = transaction_of(s);
     if (!t || !s->watches || t->watched.len == 0)
         return false;
     uint64_t hash = watched_hash(s, key, len);
@@ -176,7 +176,7 @@ bool transaction_watches(const struct session *s, const char *key, size_t len) {
 /* Sends the first WATCH to the node that its slot has moved to: nothing is watched yet. */
 static bool watch_redirected(struct request *r, const struct call_end *end) {
     struct session *s = r->session;
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     bool ask;
     const char *error;
     struct upstream_node *to = upstream_pin_redirect(t->pin, end->reply + 1, end->len - 3, &ask);
@@ -196,7 +196,7 @@ static void watch_free(struct request_owner *owner) {
 static void watch_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct session *s = r->session;
-    struct transaction *t = s ? s->transaction : NULL;
+    struct transaction *t = s ? transaction_of(s) : NULL;
     bool refused = !end->error && end->reply[0] == '-';
     if (t && refused && t->pin && watch_redirected(r, end))
         return;
@@ -258,7 +258,7 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
 
 /* Takes the transaction out of the session; later requests wait for the reply. */
 static struct request *transaction_ends(struct session *s, const struct command *c) {
-    invariant(s->transaction, "a transaction ends that has not begun");
+    invariant(transaction_of(s), "a transaction ends that has not begun");
     struct request *request = request_new(s, c);
     request_barrier(request);
     session_out(s);
@@ -266,7 +266,7 @@ static struct request *transaction_ends(struct session *s, const struct command 
 }
 
 static enum dispatch_result unwatch(struct session *s, const struct command *c) {
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     if (s->in_flight > 0)
         return DISPATCH_WAIT;
     if (t && t->pin) {
@@ -282,7 +282,7 @@ static enum dispatch_result unwatch(struct session *s, const struct command *c) 
 
 /* Ends a transaction whose MULTI was refused. */
 static void multi_refused(struct session *s) {
-    invariant(s->transaction && s->queues, "a MULTI is refused that has not begun");
+    invariant(transaction_of(s) && s->queues, "a MULTI is refused that has not begun");
     if (s->watches)
         s->queues = false;
     else
@@ -293,7 +293,7 @@ static void multi_call(struct request *r, bool asked);
 
 static void multi_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct transaction *t = r->session ? r->session->transaction : NULL;
+    struct transaction *t = r->session ? transaction_of(r->session) : NULL;
     bool ok = !end->error && end->reply[0] == '+', asked = c->index == 1;
     enum anew anew = t && end->error ? begin_anew(c, end) : ANEW_NEVER;
     if (anew == ANEW_SENDS)
@@ -325,15 +325,15 @@ static void multi_done(struct call *c, const struct call_end *end) {
 static void multi_call(struct request *r, bool asked) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
     struct session *s = r->session;
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     invariant(t && t->pin && !t->lost && s->queues, "a MULTI has no connection");
     call_init(&r->call, r, multi_done);
     r->call.index = asked;
-    s->caching = t->caching;
+    s->before = t->before;
     t->multi_sent = true;
     t->multi_ok = *upstream_pin_mark(t->pin);
     call_submit_pin(&r->call, t->pin, multi, sizeof(multi) - 1, false);
-    s->caching = CACHING_NONE;
+    s->before = 0;
 }
 
 /* Sends MULTI to the node; `asked`: the client waits for the reply, else it has had one. Until the node has said OK
@@ -357,7 +357,7 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
     }
     s->queues = true;
     s->queued_db = s->lane.db;
-    t->caching = s->caching;
+    t->before = s->before;
     t->unsent = 0;
     if (t->pin) {
         multi_send(s, c, true);
@@ -376,9 +376,9 @@ static void early_done(struct call *c, const struct call_end *end) {
 /* Ends the search for the node. Commands queued so far are sent to the node of the first key, unless they are already
  * there. */
 static void early_end(struct session *s, bool send) {
-    invariant(!send || (s->transaction->pin && s->transaction->multi_ok),
+    struct transaction *t = transaction_of(s);
+    invariant(!send || (transaction_of(s)->pin && transaction_of(s)->multi_ok),
               "commands are queued before MULTI is answered");
-    struct transaction *t = s->transaction;
     struct list_node *n;
     while ((n = list_shift(&t->early))) {
         struct early *early = LIST_ENTRY(n, struct early, link);
@@ -393,7 +393,7 @@ static void early_end(struct session *s, bool send) {
 
 static void scout_left(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct transaction *t = r->session ? r->session->transaction : NULL;
+    struct transaction *t = r->session ? transaction_of(r->session) : NULL;
     if (t && t->pin) {
         pin_give(t->worker, t->pin, PIN_TRANSACTION, !end->error && end->reply[0] == '+');
         t->pin = NULL;
@@ -406,7 +406,7 @@ static void scout_left(struct call *c, const struct call_end *end) {
  * the first node. */
 static bool scout_ends(struct session *s, const struct command *c, int slot) {
     static const char discard[] = "*1\r\n$7\r\nDISCARD\r\n";
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     invariant(t->scouting && t->pin, "a node is left that was not looked at");
     if (s->in_flight > 0)
         return false;
@@ -428,7 +428,7 @@ static bool multi_pending(const struct transaction *t) {
 }
 
 enum readiness transaction_ready(struct session *s, const struct command *c, int slot) {
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     const char *error = NULL;
     invariant(t && s->queues, "a command is queued outside of MULTI");
     if (multi_pending(t))
@@ -462,7 +462,7 @@ enum readiness transaction_ready(struct session *s, const struct command *c, int
 
 /* Ends the transaction without executing it, here and at its node. */
 static enum dispatch_result leave(struct session *s, const struct command *c, const char *reply) {
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     if (multi_pending(t))
         return DISPATCH_WAIT;
     if (t->pin && t->multi_ok) {
@@ -475,7 +475,7 @@ static enum dispatch_result leave(struct session *s, const struct command *c, co
 }
 
 static enum dispatch_result exec(struct session *s, const struct command *c) {
-    struct transaction *t = s->transaction;
+    struct transaction *t = transaction_of(s);
     if (multi_pending(t))
         return DISPATCH_WAIT;
     if (t->aborted)

@@ -24,6 +24,17 @@ void transaction_drop(struct session *s);
 /* The room's callbacks for sessions. */
 extern const struct session_room transaction_room;
 
+struct transaction;
+_Static_assert(sizeof(struct transaction *) <= ROOM_PUSH - ROOM_TRANSACTION, "the room's state of a session fits");
+
+static inline struct transaction **transaction_at(const struct session *s) {
+    return session_room(s, ROOM_TRANSACTION);
+}
+/* NULL without WATCH and MULTI. */
+static inline struct transaction *transaction_of(const struct session *s) {
+    return *transaction_at(s);
+}
+
 /* ---- queued commands ------------------------------------------------------------------------------------ */
 
 enum { TRANSACTION_ERROR_MAX = 512 };
@@ -83,7 +94,7 @@ struct transaction {
     struct fence_looks *looks;              /* checks of locks in other slots, before EXEC; NULL: none in progress */
     struct exec_wait *wait;                 /* the WAIT for replicas, after EXEC; NULL: not sent, or answered */
     int64_t replicas;                       /* how many replicas have EXEC's writes */
-    uint8_t caching;                        /* enum caching, for a MULTI that was not sent yet */
+    uint8_t before;                         /* session->before for a MULTI that was not sent yet */
     unsigned hops;                          /* redirects of WATCH */
     unsigned unsent;                        /* how often its first node was out of reach */
     struct text watched;                    /* the hashes of lock keys that are watched, as uint64_t */
