@@ -21,7 +21,7 @@ static void leave(struct ending *e, bool handed, bool succeeded) {
         notify_stopping(bound_ms);
     log_notice("%llu clients are served until they leave, for %lld s at most",
                (unsigned long long)atomic_load(&e->shared->clients), (long long)bound_ms / 1000);
-    for (unsigned i = 0; i < e->shared->options.threads; i++)
+    for (unsigned i = 0; i < e->shared->threads; i++)
         worker_leave(e->shared->workers[i], bound_ms, handed);
 }
 
@@ -42,7 +42,7 @@ void ending_stop(struct ending *e, const char *signal) {
     log_notice("Received %s: finishing what is in flight", signal);
     if (!e->handed)
         notify_stopping(live_finish_ms(e->live));
-    for (unsigned i = 0; i < e->shared->options.threads; i++)
+    for (unsigned i = 0; i < e->shared->threads; i++)
         worker_stop(e->shared->workers[i], live_finish_ms(e->live));
 }
 

@@ -2,9 +2,7 @@
  * Reloads.
  *
  *      file ── config_load, certificates ──┬─ any error: to the log; nothing changes
- *                                          └─> config_take_over ──> options (atomic), rules and upstream (each worker)
- *
- * Options that sessions read at each use are atomic; each thread is told of options that it keeps a copy of.
+ *                                          └─> config_keep ──> each worker points to the new configuration
  */
 #include "proxy/live.h"
 
@@ -26,14 +24,15 @@ static void note_loaded(struct live *l) {
     atomic_store(&l->shared->loaded_s, (int64_t)time(NULL));
 }
 
-void live_init(struct live *l, int argc, char **argv, struct config *config, struct secure *secure,
+void live_init(struct live *l, int argc, char **argv, const struct config *config, struct secure *secure,
                struct proxy_shared *shared) {
-    *l = (struct live){.argc = argc, .argv = argv, .config = config, .secure = secure, .shared = shared};
+    *l = (struct live){.argc = argc, .argv = argv, .config = config_ref(config), .secure = secure, .shared = shared};
     pthread_mutex_init(&l->mutex, NULL);
     note_loaded(l);
 }
 
 void live_clear(struct live *l) {
+    config_unref(l->config);
     pthread_mutex_destroy(&l->mutex);
 }
 
@@ -47,57 +46,24 @@ static void log_errors(const struct config_errors *errors) {
     }
 }
 
-/* Sets the numbers that sessions read. */
-static void set_options(const struct config *c, struct session_options *o) {
-    o->bulk_max = c->bulk_max;
-    o->query_buffer_limit = c->query_buffer_limit;
-    o->output_limit_hard = c->output_limit_hard;
-    o->output_limit_soft = c->output_limit_soft;
-    o->output_limit_soft_ms = c->output_limit_soft_s * 1000;
-    o->output_pubsub_hard = c->output_pubsub_hard;
-    o->output_pubsub_soft = c->output_pubsub_soft;
-    o->output_pubsub_soft_ms = c->output_pubsub_soft_s * 1000;
-    o->timeout_ms = c->timeout_s * 1000;
-    o->keepalive_s = c->tcp_keepalive_s;
-    o->tls_handshake_ms = c->tls_handshake_ms;
-    o->upstream_timeout_ms = c->upstream_timeout_ms;
-    o->announce_port = (int)c->cluster_announce_port;
-    o->announce_tls_port = (int)c->cluster_announce_tls_port;
-}
-
-/* Hands the rules to the workers. A session may be acquiring under the rules from before: a fence that is new counts
+/* Puts a new configuration in force. A session may be acquiring under the rules from before: a fence that is new counts
  * for its lease, too. */
-static void replace_rules(struct live *l, struct lock_rules *before, struct lock_rules *rules) {
-    lock_rules_fenced_by(before, rules);
-    engine_fences_came(l->shared->engine, rules);
-    for (unsigned i = 0; i < l->shared->options.threads; i++)
-        worker_set_rules(l->shared->workers[i], rules);
-}
-
-/* Applies what a reload may change. */
-static void take_over(struct live *l, struct config *fresh, struct secure *secure, struct text *waiting) {
-    struct config *c = l->config;
-    struct session_options *o = &l->shared->options;
-    struct lock_rules *before = lock_rules_ref(c->rules);
-    int64_t maxclients = c->maxclients;
-    pthread_mutex_lock(&l->shared->password_mutex);
-    size_t count = config_take_over(c, fresh, waiting);
-    o->requirepass = c->requirepass;
-    pthread_mutex_unlock(&l->shared->password_mutex);
-    atomic_store(&l->shared->restart_needed, (unsigned)count);
-    set_options(c, o);
-    if (c->maxclients != maxclients) {
-        o->maxclients = c->maxclients;
-        l->raise_limit(l->arg, c->maxclients);
+static void put_in_force(struct live *l, const struct config *fresh, struct secure *secure) {
+    const struct config *before = l->config;
+    l->config = fresh;
+    if (fresh->maxclients != before->maxclients) {
+        l->shared->maxclients = fresh->maxclients;
+        l->raise_limit(l->arg, fresh->maxclients);
     }
     secure_replace(l->secure, secure);
     note_loaded(l);
-    log_set_level(c->loglevel);
-    log_set_json(c->log_json);
-    replace_rules(l, before, c->rules);
-    lock_rules_unref(before);
-    for (unsigned i = 0; i < o->threads; i++)
-        worker_set_believed(l->shared->workers[i], c->proxy_protocol);
+    log_set_level(fresh->loglevel);
+    log_set_json(fresh->log_json);
+    lock_rules_fenced_by(before->rules, fresh->rules);
+    engine_fences_came(l->shared->engine, fresh->rules);
+    for (unsigned i = 0; i < l->shared->threads; i++)
+        worker_set_config(l->shared->workers[i], fresh);
+    config_unref(before);
 }
 
 bool live_reload(void *arg, char *said, size_t size) {
@@ -109,18 +75,19 @@ bool live_reload(void *arg, char *said, size_t size) {
     struct config *fresh = config_load(l->argc, l->argv, &errors);
     bool done = secure_load(&secure, fresh, &errors) && errors.count == 0;
     if (done) {
-        take_over(l, fresh, &secure, &waiting);
-        log_notice("Configuration reloaded: %zu lock rules", lock_rules_count(l->config->rules));
+        atomic_store(&l->shared->restart_needed, (unsigned)config_keep(fresh, l->config, &waiting));
+        put_in_force(l, fresh, &secure);
+        log_notice("Configuration reloaded: %zu lock rules", lock_rules_count(fresh->rules));
         if (waiting.len > 0)
             log_warning("These directives have changed and need a restart: %s", waiting.data);
     } else {
         secure_clear(&secure);
         log_errors(&errors);
+        config_unref(fresh);
     }
     atomic_store(&l->shared->reload_failed, !done);
     snprintf(said, size, "%s", waiting.len > 0 ? waiting.data : "");
     text_clear(&waiting);
-    config_free(fresh);
     config_errors_clear(&errors);
     pthread_mutex_unlock(&l->mutex);
     return done;

@@ -18,16 +18,17 @@ struct live {
     pthread_mutex_t mutex; /* guards the following fields */
     int argc;
     char **argv;
-    struct config *config; /* in force */
+    const struct config *config; /* in force; a reload replaces it */
     struct secure *secure;
     struct proxy_shared *shared;
-    /* Raises the limit of descriptors for maxclients. Called for each new value; may lower options.maxclients. */
+    /* Raises the limit of descriptors for maxclients. Called for each new value; may lower
+     * shared->maxclients. */
     void (*raise_limit)(void *arg, int64_t maxclients);
     void *arg;
 };
 
-/* Borrows everything. shared->options must already have what sessions need of the configuration. */
-void live_init(struct live *l, int argc, char **argv, struct config *config, struct secure *secure,
+/* Borrows everything but the configuration, to which it takes a reference. */
+void live_init(struct live *l, int argc, char **argv, const struct config *config, struct secure *secure,
                struct proxy_shared *shared);
 void live_clear(struct live *l);
 /* Reads the configuration anew, and logs the result. False: there was an error, and nothing has changed. True: `said`

@@ -15,6 +15,7 @@
 #include <uuid/uuid.h>
 
 #include "parser/command.h"
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
@@ -49,14 +50,10 @@ enum {
     UUID_TEXT = 37
 };
 
-_Static_assert((int)IDENTITY_ADDRESS == IDENTIFY_ADDRESS && (int)IDENTITY_USER == IDENTIFY_USER &&
-                   (int)IDENTITY_NAME == IDENTIFY_NAME && (int)IDENTITY_PORT == IDENTIFY_PORT,
-               "client-identity's fields are the same bits for the configuration and for sessions");
-
 struct application {
     int argc;
     char **argv;
-    struct config *config;
+    struct config *config; /* of the start; `live` has the one in force */
     struct embedded *embedded;
     struct inherited inherited;
     struct listen_set listeners;
@@ -302,7 +299,7 @@ static void worker_ready(void *arg, const char *error) {
     struct application *app = arg;
     if (error)
         log_warning("%s; trying on", error);
-    if (atomic_fetch_add(&app->ready, 1) + 1 < app->shared.options.threads)
+    if (atomic_fetch_add(&app->ready, 1) + 1 < app->shared.threads)
         return;
     log_notice("Ready to accept connections on %s", listen_text(&app->listeners));
     notify_state("READY=1");
@@ -317,46 +314,25 @@ static bool shares_user(const struct application *app) {
     return config_shares_user(c) && !anywhere;
 }
 
-static void options_of(struct application *app) {
+/* Sets what workers need of the configuration and cannot read in it. */
+static void share_facts(struct application *app) {
     const struct config *c = app->config;
-    struct session_options *o = &app->shared.options;
-    *o = (struct session_options){
-        .bulk_max = c->bulk_max,
-        .query_buffer_limit = c->query_buffer_limit,
-        .output_limit_hard = c->output_limit_hard,
-        .output_limit_soft = c->output_limit_soft,
-        .output_limit_soft_ms = c->output_limit_soft_s * 1000,
-        .output_pubsub_hard = c->output_pubsub_hard,
-        .output_pubsub_soft = c->output_pubsub_soft,
-        .output_pubsub_soft_ms = c->output_pubsub_soft_s * 1000,
-        .timeout_ms = c->timeout_s * 1000,
-        .keepalive_s = c->tcp_keepalive_s,
-        .maxclients = c->maxclients,
-        .requirepass = c->requirepass,
-        .stranger_login = c->upstream_password && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0,
-        .admin_users = c->admin_users.words,
-        .admin_user_count = c->admin_users.count,
-        .identity = c->client_identity,
-        .version = LOCKKEEPER_VERSION,
-        .process_id = app->process_id,
-        .started_ms = clock_even_ms(),
-        .threads = (unsigned)c->threads,
-        .port = (int)c->port,
-        .monitored = c->admin_port != 0,
-        .announce_ip = c->cluster_announce_ip,
-        .announce_port = (int)c->cluster_announce_port,
-        .announce_tls_port = (int)c->cluster_announce_tls_port,
-        .tls = app->secure.clients,
-        .tls_handshake_ms = c->tls_handshake_ms,
-    };
+    struct proxy_shared *shared = &app->shared;
+    shared->version = LOCKKEEPER_VERSION;
+    shared->process_id = app->process_id;
+    shared->started_ms = clock_even_ms();
+    shared->threads = (unsigned)c->threads;
+    shared->maxclients = c->maxclients;
+    shared->stranger_login = c->upstream_password && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0;
+    shared->tls = app->secure.clients;
     static const char *const kinds[] = {"embedded", "standalone", "cluster", "sentinel"};
     text_printf(&app->upstream_text, "%s", kinds[c->upstream]);
     if (c->sentinel_name)
         text_printf(&app->upstream_text, " %s", c->sentinel_name);
     for (size_t i = 0; i < c->upstream_addresses.count; i++)
         text_printf(&app->upstream_text, " %s", c->upstream_addresses.words[i]);
-    o->upstream_text = app->upstream_text.data;
-    app->shared.upstream = (struct upstream_config){
+    shared->upstream_text = app->upstream_text.data;
+    shared->upstream = (struct upstream_config){
         .kind = c->upstream == CONFIG_CLUSTER    ? UPSTREAM_CLUSTER
                 : c->upstream == CONFIG_SENTINEL ? UPSTREAM_SENTINEL
                                                  : UPSTREAM_STANDALONE,
@@ -424,7 +400,7 @@ static void share_descriptors(struct application *app, rlim_t maxclients, rlim_t
         pins = left / 4;
     rlim_t clients = left > pins ? left - pins : 1;
     clients = clients < maxclients ? clients : maxclients;
-    app->shared.options.maxclients = (int64_t)clients;
+    app->shared.maxclients = (int64_t)clients;
     if (!reloads)
         app->shared.upstream.pins_total = (unsigned)pins;
     log_warning("maxclients %lld: only %lld are possible with %lld open files, %lld of which may have connections to "
@@ -464,7 +440,7 @@ static const char *unready(void *arg) {
     const char *reason = ending_reason(&app->ending);
     if (reason)
         return reason;
-    return atomic_load(&app->ready) < app->shared.options.threads ? "not all threads accept clients yet" : NULL;
+    return atomic_load(&app->ready) < app->shared.threads ? "not all threads accept clients yet" : NULL;
 }
 
 static void start_monitor(struct application *app) {
@@ -481,13 +457,12 @@ static void *run_thread(void *arg) {
 }
 
 static void run(struct application *app) {
-    unsigned threads = app->shared.options.threads;
+    unsigned threads = app->shared.threads;
     app->shared.workers = memory_zalloc(threads * sizeof(*app->shared.workers));
     for (unsigned i = 0; i < threads; i++) {
         size_t count;
         const struct worker_socket *sockets = listen_of_thread(&app->listeners, i, &count);
-        app->shared.workers[i] = worker_new(&app->shared, i, sockets, count, app->config->rules, worker_ready, app);
-        worker_set_believed(app->shared.workers[i], app->config->proxy_protocol);
+        app->shared.workers[i] = worker_new(&app->shared, i, sockets, count, app->config, worker_ready, app);
     }
     if (app->monitor)
         start_monitor(app);
@@ -593,8 +568,8 @@ static bool start(struct application *app, struct config_errors *errors) {
     new_process_id(app);
     if (!secure_load(&app->secure, app->config, errors))
         return false;
-    options_of(app);
-    if (app->shared.options.stranger_login && c->share_upstream_user == CONFIG_SHARE_AUTO)
+    share_facts(app);
+    if (app->shared.stranger_login && c->share_upstream_user == CONFIG_SHARE_AUTO)
         log_notice(
             "clients may come from other machines: they must log in themselves, only the proxy uses upstream-user; "
             "share-upstream-user yes makes clients without login that user");
@@ -607,7 +582,7 @@ static bool start(struct application *app, struct config_errors *errors) {
         right = false;
     if (!right)
         return false;
-    app->shared.options.unix_path = app->listeners.unix_path;
+    app->shared.unix_path = app->listeners.unix_path;
     inherit_close_rest(&app->inherited);
     char error[ERROR_SIZE];
     if (!start_upstream(app, error, sizeof(error)))
@@ -645,7 +620,7 @@ static int advise(struct application *app, const char *what, bool file, struct c
     if (!secure_load(&app->secure, app->config, errors))
         return fail(errors);
     log_set_level(LOG_LEVEL_NOTHING); /* the report goes to standard output, and contains the errors */
-    options_of(app);
+    share_facts(app);
     app->shared.upstream.connections = 1;
     return monitor_feed(&app->shared.upstream, app->config->rules, for_ms, random_seed());
 }
@@ -676,11 +651,11 @@ static int serve(struct application *app, struct config_errors *errors) {
                                    .left = lock_note_left,
                                    .learnt = lock_note_learnt};
     app->shared.engine = engine_new(app->process_id, seed, &app->sink);
-    if (app->shared.options.threads == 1)
+    if (app->shared.threads == 1)
         engine_alone(app->shared.engine);
     app->shared.advisor = advisor_new(seed);
     log_notice("lockkeeper %s is starting, pid %d, upstream %s, %zu lock rules", LOCKKEEPER_VERSION, (int)getpid(),
-               app->shared.options.upstream_text, lock_rules_count(app->config->rules));
+               app->shared.upstream_text, lock_rules_count(app->config->rules));
     run(app);
     engine_free(app->shared.engine);
     advisor_free(app->shared.advisor);
@@ -718,6 +693,10 @@ static void configuration_right(const struct config *c) {
     puts("Configuration OK");
 }
 
+static void tell_of_invariant(const char *text) {
+    log_warning("%s", text);
+}
+
 int main(int argc, char **argv) {
     static struct application app;
     struct config_errors errors = {0};
@@ -733,9 +712,13 @@ int main(int argc, char **argv) {
     }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGUSR1, SIG_IGN); /* until it is watched: there is no log file to reopen yet */
+#ifdef NDEBUG
+    invariant_start(tell_of_invariant, false);
+#else
+    invariant_start(tell_of_invariant, true);
+#endif
     command_table_init();
     slot_tags_init();
-    pthread_mutex_init(&app.shared.password_mutex, NULL);
     int words = test ? 1 : advises ? (argc > 2 ? 2 : 1) : 0; /* the configuration file comes after them */
     argv[words] = argv[0];
     argv += words;
@@ -755,8 +738,7 @@ int main(int argc, char **argv) {
         status = serve(&app, &errors);
     }
     secure_clear(&app.secure);
-    config_free(app.config);
+    config_unref(app.config);
     text_clear(&app.upstream_text);
-    pthread_mutex_destroy(&app.shared.password_mutex);
     return status;
 }

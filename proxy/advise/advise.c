@@ -188,7 +188,7 @@ static void copy(char *out, size_t size, const char *text, size_t len) {
     out[n] = '\0';
 }
 
-static struct advise_row *row_get(struct advise_shard *sh, char *pattern, size_t stem, const struct advise_sight *s,
+static struct advise_row *row_get(struct advise_shard *sh, char *pattern, size_t stem, const struct lock_event *s,
                                   uint64_t client) {
     struct advise_row *row = row_find(sh, pattern, stem, s->rule != NULL, client);
     if (!row && !s->rule)
@@ -198,7 +198,7 @@ static struct advise_row *row_get(struct advise_shard *sh, char *pattern, size_t
     row = row_oldest(sh);
     memset(row, 0, sizeof(*row));
     snprintf(row->pattern, sizeof(row->pattern), "%s", pattern);
-    copy(row->client, sizeof(row->client), s->client, s->client_len);
+    copy(row->client, sizeof(row->client), s->identity, s->identity_len);
     row->client_hash = client;
     row->stem_len = stem;
     row->ruled = s->rule != NULL;
@@ -286,7 +286,7 @@ static void party_is_not(struct advise_place *p, uint64_t session, unsigned how)
 struct note {
     struct advisor *advisor;
     struct advise_shard *sh;
-    const struct advise_sight *sight;
+    const struct lock_event *sight;
     struct advise_row *row;
     struct advise_place *place; /* NULL: the key is not known */
     uint64_t hash, client, session, value;
@@ -294,6 +294,15 @@ struct note {
     uint8_t group;
     int64_t now_ms;
 };
+
+static bool of_queue(const struct lock_event *e) {
+    return lock_verb_is(e->verb, VERB_QUEUE) || e->queue == QUEUE_POP;
+}
+
+static unsigned kind_of(const struct lock_event *e) {
+    unsigned kind = e->scripted ? ADVISE_STRING : e->advises & ADVISES_KIND;
+    return of_queue(e) ? ADVISE_LIST : kind ? kind : ADVISE_STRING;
+}
 
 /* When the lock ends; 0: never, or beyond the range. */
 static int64_t end_of(const struct note *n) {
@@ -325,7 +334,7 @@ static void place_take(const struct note *n, struct advise_place *p) {
     p->since_ms = n->now_ms;
     p->end_ms = end_of(n);
     p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
-    p->unending = n->sight->pttl_ms < 0 && !n->sight->queue;
+    p->unending = n->sight->pttl_ms < 0 && !of_queue(n->sight);
     p->contended = p->self_lost = p->shortened = false;
     p->freed_ms = 0;
     p->lost = 0;
@@ -379,7 +388,7 @@ static void note_acquired(struct note *n) {
     n->row->events++;
     n->row->acquired++;
     n->row->endless += n->sight->pttl_ms < 0;
-    n->row->kinds |= n->sight->queue ? ADVISE_LIST : n->sight->kind ? n->sight->kind : ADVISE_STRING;
+    n->row->kinds |= kind_of(n->sight);
     row_tried(n->row, n->session);
     if (n->sight->value)
         note_value(n);
@@ -556,11 +565,11 @@ static void note_unsure(struct note *n) {
 /* Notes a SET with an expiry. It acquires if there was no lock, in a transaction after WATCH or under a rule. */
 static void note_written(struct note *n) {
     bool held = held_now(n);
-    if (held && (n->place->session == n->session || n->sight->watched))
+    if (held && (n->place->session == n->session || n->sight->behind_watch))
         note_extended(n);
     else if (held)
         note_unsure(n);
-    else if (n->sight->pttl_ms >= 0 && (n->sight->watched || n->sight->rule))
+    else if (n->sight->pttl_ms >= 0 && (n->sight->behind_watch || n->sight->rule))
         note_acquired(n);
 }
 
@@ -591,6 +600,7 @@ static void note_event(struct note *n, enum advise_event event) {
     case ADVISE_SWAPPED:
         note_unsure(n);
         break;
+    case ADVISE_NOTHING:
     case ADVISE_PUSHED:
     case ADVISE_HEAD:
     case ADVISE_RENAMED:
@@ -615,7 +625,7 @@ static bool queue_event(struct note *n, enum advise_event *event) {
         p->node = true;
         p->held = *event == ADVISE_RENAMED && n->place && n->place->held && n->place->client == n->client;
         *event = ADVISE_LOST;
-        return n->sight->waits && n->row && n->row->kinds & ADVISE_LIST && !p->held;
+        return n->sight->count > n->sight->by && n->row && n->row->kinds & ADVISE_LIST && !p->held;
     case ADVISE_HEAD:
         if (!p || p->held || p->client != n->client)
             return false;
@@ -638,12 +648,12 @@ static bool queue_event(struct note *n, enum advise_event *event) {
 static bool may_say(const struct note *n, enum advise_event event) {
     const struct lock_rule *rule = n->sight->rule;
     bool expiry = event == ADVISE_EXTENDED || event == ADVISE_REWRITTEN || event == ADVISE_SWAPPED ||
-                  (event == ADVISE_WRITTEN && !n->sight->watched && !rule);
+                  (event == ADVISE_WRITTEN && !n->sight->behind_watch && !rule);
     bool deletes = rule && rule->mode == LOCK_MODE_AUDIT && (event == ADVISE_RELEASED || event == ADVISE_IN_VAIN);
     return n->place || (!expiry && !deletes);
 }
 
-void advisor_note(struct advisor *a, const struct advise_sight *s, int64_t now_ms) {
+void advisor_note(struct advisor *a, enum advise_event event, const struct lock_event *s, int64_t now_ms) {
     char pattern[ADVISE_PATTERN_MAX];
     size_t len;
     if (s->rule) {
@@ -658,7 +668,7 @@ void advisor_note(struct advisor *a, const struct advise_sight *s, int64_t now_m
     size_t stem = s->rule ? len : advise_stem(pattern, len);
     uint64_t place = s->rule ? s->rule->hash : hash_bytes(&a->seed, pattern, stem);
     struct advise_shard *sh = &a->shards[place % ADVISE_SHARDS];
-    uint64_t client = s->client_hash;
+    uint64_t client = s->identity_hash;
     pthread_mutex_lock(&sh->mutex);
     if (!sh->rows) {
         sh->rows = memory_zalloc(ROWS * sizeof(*sh->rows));
@@ -676,7 +686,6 @@ void advisor_note(struct advisor *a, const struct advise_sight *s, int64_t now_m
     n.epoch = atomic_load_explicit(&a->groups[n.group].epoch, memory_order_relaxed);
     n.place = place_find(sh, n.hash, n.epoch);
     n.row = row_find(sh, pattern, stem, s->rule != NULL, client);
-    enum advise_event event = s->event;
     bool says = queue_event(&n, &event) && may_say(&n, event);
     if (says) {
         n.place = place_find(sh, n.hash, n.epoch); /* a node may have taken its place */
@@ -690,7 +699,7 @@ void advisor_note(struct advisor *a, const struct advise_sight *s, int64_t now_m
         note_event(&n, event);
     }
     pthread_mutex_unlock(&sh->mutex);
-    if (says && (!s->rule || s->beside) && (event == ADVISE_ACQUIRED || (event == ADVISE_WRITTEN && s->watched)))
+    if (says && (!s->rule || s->beside) && (event == ADVISE_ACQUIRED || (event == ADVISE_WRITTEN && s->behind_watch)))
         advisor_arm(a, s->key.name, s->key.len, now_ms);
 }
 

@@ -12,7 +12,7 @@
 #ifndef LOCKKEEPER_ADVISE_ADVISE_H
 #define LOCKKEEPER_ADVISE_ADVISE_H
 
-#include "proxy/lock/audit.h"
+#include "proxy/lock/lock_event.h"
 #include "proxy/lock/pattern.h"
 
 struct advisor;
@@ -25,6 +25,7 @@ enum {
 };
 
 enum advise_event {
+    ADVISE_NOTHING, /* as far as is known */
     ADVISE_ACQUIRED,
     ADVISE_LOST,
     ADVISE_RELEASED,
@@ -45,39 +46,14 @@ enum advise_event {
 /* Kinds of locks, as bits. */
 enum { ADVISE_STRING = 1, ADVISE_LIST = 2, ADVISE_HASH = 4, ADVISE_COUNTER = 8 };
 
-struct advise_sight {
-    enum advise_event event;
-    struct lock_key key;
-    const struct lock_rule *rule; /* NULL: no rule matches, or its mode is off */
-    uint64_t session_id;
-    const char *client, *library; /* identity; CLIENT SETINFO lib-name or NULL */
-    size_t client_len;
-    uint64_t client_hash; /* of the identity; computed with the same key each time */
-    bool overlapped;      /* several workers may share the session */
-    bool queue;           /* a list lock */
-    bool waits;           /* PUSHED: other nodes are in front of it */
-    bool scripted;        /* by an application's script: it may have held the lock already, and compared */
-    bool watched;         /* in a transaction after WATCH */
-    bool beside;          /* of a kind that the rule does not include */
-    bool renewed;         /* ACQUIRED: the proxy gives it an expiry */
-    unsigned kind;        /* 0: a string */
-    const char *value;    /* ACQUIRED: the value written; NULL: not known */
-    size_t value_len;
-    int64_t pttl_ms; /* ACQUIRED, EXTENDED, REWRITTEN, WRITTEN: PTTL_NONE, or kept alive by the proxy */
-};
-
 /* What a command means for advice, with the kind of lock. */
 enum {
     ADVISES_KIND = 15,
     ADVISES_FIRST = 16 /* it acquires if it answers 1 */,
     ADVISES_ALL = 32 /* it concerns all of its keys */
 };
-/* Sets the event of a command that ran unchanged, and what follows from it, from what audit was told about it. False:
- * as far as is known, it did nothing to a lock. */
-bool advise_says(const struct lock_sight *from, unsigned advises, struct advise_sight *to);
-/* Sets the event of a command that answered a number, on a kind that counts as data. False: it is not an acquiring
- * command. */
-bool advise_passes(unsigned advises, int64_t number, struct advise_sight *to);
+/* What a command that ran unchanged did to a lock, from its effect. Removes from *e what says nothing of a lock. */
+enum advise_event advise_event_of(struct lock_event *e);
 
 struct advisor *advisor_new(uint64_t seed);
 void advisor_free(struct advisor *a);
@@ -85,7 +61,7 @@ void advisor_free(struct advisor *a);
 /* Whether events of this key are wanted now. If keys with the same beginning have many events a minute, only some of
  * the keys are looked at. To be called once for each event, before it is composed. */
 bool advisor_samples(struct advisor *a, const char *key, size_t len, int64_t now_ms);
-void advisor_note(struct advisor *a, const struct advise_sight *sight, int64_t now_ms);
+void advisor_note(struct advisor *a, enum advise_event what, const struct lock_event *e, int64_t now_ms);
 /* Notes the end of a session that has acquired a lock without an expiry; other sessions need not be reported.
  * `one_shot`: its client was a one-shot client. */
 void advisor_left(struct advisor *a, uint64_t session_id, bool one_shot);

@@ -1,93 +1,74 @@
 /* Translates a command's effect, as its reply shows it, to an event for the advisor. */
 #include "proxy/advise/advise.h"
 
-bool advise_passes(unsigned advises, int64_t number, struct advise_sight *to) {
-    to->event = number == 1 ? ADVISE_ACQUIRED : ADVISE_LOST;
-    to->beside = true;
-    to->value = NULL;
-    to->pttl_ms = PTTL_NONE;
-    return advises & ADVISES_FIRST;
+/* The event of a command that answered a number, on a kind that counts as data. */
+static enum advise_event passes(struct lock_event *e) {
+    e->beside = true;
+    e->value = NULL;
+    e->pttl_ms = PTTL_NONE;
+    if (!(e->advises & ADVISES_FIRST))
+        return ADVISE_NOTHING;
+    return e->count == 1 ? ADVISE_ACQUIRED : ADVISE_LOST;
 }
 
-/* Translates the effect of a command that ran unchanged. False: as far as is known, it did nothing to a lock. */
-static bool sight_done(const struct lock_sight *from, unsigned advises, struct advise_sight *to) {
-    bool first = from->count > 0 && from->count <= from->by;
-    switch (from->verb) {
+/* The event of a command that ran unchanged. */
+static enum advise_event done(struct lock_event *e) {
+    switch (e->verb) {
     case LOCK_ACQUIRE:
-        to->event = ADVISE_ACQUIRED;
-        return true;
+        return ADVISE_ACQUIRED;
     case LOCK_COUNT_UP:
-        to->event = first ? ADVISE_ACQUIRED : ADVISE_LOST;
-        to->value = NULL;
-        return true;
+        e->value = NULL;
+        return e->count > 0 && e->count <= e->by ? ADVISE_ACQUIRED : ADVISE_LOST;
     case LOCK_RELEASE:
-        to->queue = from->queue == QUEUE_POP;
-        to->event = to->queue ? ADVISE_TAKEN : ADVISE_RELEASED;
-        return true;
+        return e->queue == QUEUE_POP ? ADVISE_TAKEN : ADVISE_RELEASED;
     case LOCK_QUEUE_PUSH:
-        to->queue = true;
-        to->event = ADVISE_PUSHED;
-        return true;
+        return ADVISE_PUSHED;
     case LOCK_QUEUE_READ:
-        to->queue = true;
-        to->event = ADVISE_HEAD;
-        return from->queue == QUEUE_HEAD;
+        return e->queue == QUEUE_HEAD ? ADVISE_HEAD : ADVISE_NOTHING;
     case LOCK_QUEUE_REMOVE:
-        to->queue = true;
-        to->event = ADVISE_TAKEN;
-        return true;
+        return ADVISE_TAKEN;
     case LOCK_QUEUE_SET:
-        to->queue = true;
-        to->event = ADVISE_RENAMED;
-        return from->queue == QUEUE_SET && from->count == 0;
+        return e->queue == QUEUE_SET && e->count == 0 ? ADVISE_RENAMED : ADVISE_NOTHING;
     case LOCK_COUNT_DOWN:
-        to->event = ADVISE_RELEASED;
-        return from->count <= 0;
+        return e->count <= 0 ? ADVISE_RELEASED : ADVISE_NOTHING;
     case LOCK_EXTEND:
-        to->event = ADVISE_EXTENDED;
-        return from->pttl_ms != PTTL_UNKNOWN;
+        return e->pttl_ms != PTTL_UNKNOWN ? ADVISE_EXTENDED : ADVISE_NOTHING;
     case LOCK_REWRITE:
-        to->event = ADVISE_REWRITTEN;
-        return from->pttl_ms != PTTL_UNKNOWN;
+        return e->pttl_ms != PTTL_UNKNOWN ? ADVISE_REWRITTEN : ADVISE_NOTHING;
     case LOCK_REPLACE:
-        to->event = ADVISE_WRITTEN;
-        return true;
+        return ADVISE_WRITTEN;
     case LOCK_SWAP:
-        to->event = from->old ? ADVISE_SWAPPED : ADVISE_ACQUIRED;
-        return true;
+        return e->old ? ADVISE_SWAPPED : ADVISE_ACQUIRED;
     case LOCK_CLOBBER:
-        to->event = ADVISE_ACQUIRED;
-        to->value = NULL;
-        return advises & ADVISES_ALL;
+        e->value = NULL;
+        return e->advises & ADVISES_ALL ? ADVISE_ACQUIRED : ADVISE_NOTHING;
     case LOCK_PASS:
-        return advise_passes(advises, from->count, to);
+        return passes(e);
     case LOCK_READ:
     case LOCK_SCRIPT:
     case LOCK_INSPECT:
     case LOCK_OPERATOR:
         break;
     }
-    return false;
+    return ADVISE_NOTHING;
 }
 
-bool advise_says(const struct lock_sight *from, unsigned advises, struct advise_sight *to) {
-    switch (from->effect) {
+enum advise_event advise_event_of(struct lock_event *e) {
+    bool expires = e->verb == LOCK_EXTEND || e->verb == LOCK_REWRITE;
+    switch (e->effect) {
     case EFFECT_DONE:
-        return sight_done(from, advises, to);
+        return done(e);
     case EFFECT_REMOVED: /* by an expiry in the past */
-        to->event = ADVISE_RELEASED;
-        return from->verb == LOCK_EXTEND || from->verb == LOCK_REWRITE;
+        return expires ? ADVISE_RELEASED : ADVISE_NOTHING;
     case EFFECT_LOST:
-        to->event = ADVISE_LOST;
-        return true;
+        return ADVISE_LOST;
     case EFFECT_ABSENT:
-        to->event = ADVISE_IN_VAIN;
-        return from->verb == LOCK_RELEASE && from->queue == QUEUE_NONE;
+        return e->verb == LOCK_RELEASE && e->queue == QUEUE_NONE ? ADVISE_IN_VAIN : ADVISE_NOTHING;
     case EFFECT_SCRIPTED:
     case EFFECT_NOTHING:
     case EFFECT_NOT_SENT:
     case EFFECT_UNKNOWN:
         break;
     }
-    return false;
+    return ADVISE_NOTHING;
 }

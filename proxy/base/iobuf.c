@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 
 enum { IOBUF_IOV = 64 };
@@ -124,6 +125,8 @@ char *iobuf_reserve(struct iobuf *b, size_t len) {
 }
 
 void iobuf_commit(struct iobuf *b, size_t len) {
+    const struct chunk *c = iobuf_tail(b);
+    invariant(c && len <= c->cap - c->used, "%zu bytes were reserved", len);
     iobuf_tail(b)->used += len;
     b->unsent += len;
 }
@@ -163,6 +166,7 @@ size_t iobuf_peek(const struct iobuf *b, char *copy, size_t max, const char **at
 }
 
 void iobuf_skip(struct iobuf *b, size_t n) {
+    invariant(n <= b->unsent, "%zu bytes were sent of %zu", n, b->unsent);
     b->unsent -= n;
     while (n > 0) {
         struct chunk *c = LIST_ENTRY(list_first(&b->chunks), struct chunk, link);

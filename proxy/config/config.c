@@ -400,6 +400,7 @@ static void check_together(const struct config *c, struct config_errors *e) {
 struct config *config_load(int argc, char *const *argv, struct config_errors *errors) {
     struct reader r = {.errors = errors};
     r.build.config = memory_zalloc(sizeof(*r.build.config));
+    atomic_init(&r.build.config->refs, 1);
     r.build.config->rules = lock_rules_new();
     r.build.config->places = memory_zalloc(config_directive_count() * sizeof(char *));
     directive_defaults(&r.build);
@@ -410,44 +411,19 @@ struct config *config_load(int argc, char *const *argv, struct config_errors *er
     return r.build.config;
 }
 
-static void forget_tls(struct config_tls *tls) {
-    memory_free(tls->cert_file);
-    memory_free(tls->key_file);
-    config_forget(tls->key_file_pass);
-    memory_free(tls->ca_cert_file);
-    memory_free(tls->ca_cert_dir);
+const struct config *config_ref(const struct config *config) {
+    atomic_fetch_add(&((struct config *)(uintptr_t)config)->refs, 1);
+    return config;
 }
 
-void config_free(struct config *config) {
-    if (!config)
+void config_unref(const struct config *config) {
+    struct config *c = (struct config *)(uintptr_t)config;
+    if (!c || atomic_fetch_sub(&c->refs, 1) > 1)
         return;
-    words_clear(&config->bind);
-    words_clear(&config->upstream_addresses);
-    words_clear(&config->admin_users);
-    words_clear(&config->admin_hosts);
-    memory_free(config->unixsocket);
-    memory_free(config->logfile);
-    memory_free(config->pidfile);
-    memory_free(config->supervised);
-    config_forget(config->requirepass);
-    memory_free(config->sentinel_name);
-    memory_free(config->sentinel_user);
-    config_forget(config->sentinel_password);
-    memory_free(config->upstream_user);
-    config_forget(config->upstream_password);
-    forget_tls(&config->tls);
-    forget_tls(&config->upstream_tls);
-    memory_free(config->tls_ciphers);
-    memory_free(config->tls_ciphersuites);
-    memory_free(config->tls_dh_params_file);
-    memory_free(config->upstream_tls_server_name);
-    memory_free(config->cluster_announce_ip);
-    memory_free(config->admin_bind);
-    lock_rules_unref(config->rules);
-    networks_unref(config->proxy_protocol);
+    config_drop_values(c);
     for (size_t i = 0; i < config_directive_count(); i++)
-        memory_free(config->places[i]);
-    memory_free(config->places);
-    memory_free(config->file);
-    memory_free(config);
+        memory_free(c->places[i]);
+    memory_free(c->places);
+    memory_free(c->file);
+    memory_free(c);
 }

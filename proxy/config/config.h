@@ -1,10 +1,14 @@
 /*
  * Configuration: one table of directives (name, type, default, range, help) read from a file in redis.conf's syntax and
  * from the command line. It does not know what the values are used for.
+ *
+ * A configuration that is in force never changes. Each thread points to the one that it uses, and a reload hands out a
+ * new one. Each pointer to it holds a reference.
  */
 #ifndef LOCKKEEPER_CONFIG_CONFIG_H
 #define LOCKKEEPER_CONFIG_CONFIG_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -41,6 +45,7 @@ struct config_words {
 };
 
 struct config {
+    atomic_uint refs;
     struct config_words bind; /* default: 127.0.0.1 -::1, as redis.conf has it */
     int64_t port;             /* 6380; 0: no TCP port */
     char *unixsocket;         /* NULL: none */
@@ -104,12 +109,14 @@ struct config {
 };
 
 /* Reads argv as redis-server does: argv[0] is the program, an optional CONFIG-FILE ("-": standard input) comes first,
- * then --DIRECTIVE VALUE ... groups. Returns a new configuration; the caller frees it with config_free. Errors are
+ * then --DIRECTIVE VALUE ... groups. Returns a new configuration with one reference, which the caller owns. Errors are
  * added to `errors`; if there are any, the configuration may only be used to find more errors. A reload calls it again
  * with the same argv in the same working directory; the text of standard input is kept for that. Not thread-safe. main
  * handles --version, --help and --test-conf. */
 struct config *config_load(int argc, char *const *argv, struct config_errors *errors);
-void config_free(struct config *config);
+const struct config *config_ref(const struct config *config);
+/* Gives a reference back; NULL is ignored. Passwords are overwritten with the last one. Thread-safe. */
+void config_unref(const struct config *config);
 /* Whether only clients on this machine can connect. */
 bool config_is_local(const struct config *config);
 /* Whether clients that have not logged in use the proxy's own user (upstream-user). */
@@ -133,8 +140,9 @@ bool config_shown(size_t i);
 /* Appends a directive's value in the file's syntax, each lock rule on a line. User names and passwords are shown as
  * "(set)". */
 void config_show(const struct config *config, size_t i, struct text *out);
-/* Applies what a reload may change. Afterwards `fresh` has the old values, and may be freed. Appends the names of other
- * changed directives, which need a restart, to `waiting`, separated by blanks; returns how many there are. */
-size_t config_take_over(struct config *config, struct config *fresh, struct text *waiting);
+/* Prepares a reload: `fresh`, to which only the caller points, gets the values of the configuration in force that need
+ * a restart to change. Appends the names of the directives that differ to `waiting`, separated by blanks; returns how
+ * many there are. */
+size_t config_keep(struct config *fresh, const struct config *in_force, struct text *waiting);
 
 #endif

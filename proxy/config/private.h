@@ -56,6 +56,11 @@ void directive_defaults(struct config_build *b);
 /* Adds the default lock rule, unless lock lines were given. */
 void directive_default_locks(struct config_build *b);
 
+/* ---- show.c ------------------------------------------------------------------------- */
+
+/* Frees the values of all directives. */
+void config_drop_values(struct config *config);
+
 /* ---- errors.c ----------------------------------------------------------------------- */
 
 /* Adds an error. d: the directive with the wrong value, or NULL. where: the place, or NULL. */

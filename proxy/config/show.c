@@ -1,7 +1,7 @@
 /*
  * The inverse of reading: writes values of directives as text in the file's syntax, for PROXY CONFIG and to find what a
- * reload has changed. It also knows which bytes of the configuration belong to a directive, so that a reload can swap
- * them. Both are looked up by the directive's reader.
+ * reload has changed. It also knows which bytes of the configuration belong to a directive, and how they are copied and
+ * freed. Both are looked up by the directive's reader.
  */
 #include <string.h>
 
@@ -152,6 +152,67 @@ static void show_verify(const struct config *c, const struct directive *d, struc
 static void show_nothing(const struct config *c, const struct directive *d, struct text *out) {
 }
 
+/* ---- what values point to --------------------------------------------------------------------- */
+
+/* For a value that points to memory: own gives a copied value a copy of that memory, drop frees it. */
+struct holding {
+    void (*own)(void *value); /* NULL: the value is never copied, since a reload always takes the new one */
+    void (*drop)(void *value);
+};
+
+static void text_own(void *value) {
+    char **text = value;
+    *text = *text ? memory_strdup(*text) : NULL;
+}
+
+static void text_drop(void *value) {
+    config_forget(*(char **)value);
+}
+
+static void words_own(void *value) {
+    struct config_words from = *(struct config_words *)value, to = {0};
+    for (size_t i = 0; i < from.count; i++)
+        words_add(&to, from.words[i], strlen(from.words[i]));
+    *(struct config_words *)value = to;
+}
+
+static void words_drop(void *value) {
+    words_clear(value);
+}
+
+static void networks_own(void *value) {
+    networks_ref(*(struct networks **)value);
+}
+
+static void networks_drop(void *value) {
+    networks_unref(*(struct networks **)value);
+}
+
+static void rules_drop(void *value) {
+    lock_rules_unref(*(struct lock_rules **)value);
+}
+
+/* The value of `upstream` has three fields, side by side. */
+enum {
+    UPSTREAM_ADDRESSES = offsetof(struct config, upstream_addresses) - offsetof(struct config, upstream),
+    UPSTREAM_NAME = offsetof(struct config, sentinel_name) - offsetof(struct config, upstream),
+    UPSTREAM_BYTES = UPSTREAM_NAME + sizeof(char *)
+};
+
+static void upstream_own(void *value) {
+    words_own((char *)value + UPSTREAM_ADDRESSES);
+    text_own((char *)value + UPSTREAM_NAME);
+}
+
+static void upstream_drop(void *value) {
+    words_drop((char *)value + UPSTREAM_ADDRESSES);
+    text_drop((char *)value + UPSTREAM_NAME);
+}
+
+static const struct holding TEXT = {text_own, text_drop}, WORDS = {words_own, words_drop},
+                            NETWORKS = {networks_own, networks_drop}, RULES = {NULL, rules_drop},
+                            UPSTREAM = {upstream_own, upstream_drop};
+
 /* ---- by reader ------------------------------------------------------------------------------ */
 
 #define FIELD(member) (int)offsetof(struct config, member), sizeof(((struct config *)0)->member)
@@ -162,39 +223,40 @@ _Static_assert(offsetof(struct config, output_pubsub_soft_s) - offsetof(struct c
                    (OUTPUT_LIMITS - 1) * sizeof(int64_t),
                "the numbers of client-output-buffer-limit are side by side");
 
-/* For each reader: how its value is shown, and where it is stored. */
+/* For each reader: how its value is shown, where it is stored, and what it points to. */
 static const struct kind {
     directive_read *read;
     directive_show *show;
     int offset;
-    size_t bytes; /* 0: a reload never swaps it */
+    size_t bytes;
+    const struct holding *holds; /* NULL: nothing */
 } KINDS[] = {
-    {config_read_number, show_number, OWN, sizeof(int64_t)},
-    {config_read_octal, show_octal, OWN, sizeof(int64_t)},
-    {config_read_size, show_number, OWN, sizeof(int64_t)},
-    {config_read_time, show_time, OWN, sizeof(int64_t)},
-    {config_read_text, show_text, OWN, sizeof(char *)},
-    {config_read_socket_path, show_text, OWN, sizeof(char *)},
-    {config_read_address, show_text, OWN, sizeof(char *)},
-    {config_read_supervised, show_text, OWN, sizeof(char *)},
-    {config_read_yes_no, show_yes_no, OWN, sizeof(bool)},
-    {config_read_loglevel, show_loglevel, FIELD(loglevel)},
-    {config_read_log_format, show_log_format, FIELD(log_json)},
+    {config_read_number, show_number, OWN, sizeof(int64_t), NULL},
+    {config_read_octal, show_octal, OWN, sizeof(int64_t), NULL},
+    {config_read_size, show_number, OWN, sizeof(int64_t), NULL},
+    {config_read_time, show_time, OWN, sizeof(int64_t), NULL},
+    {config_read_text, show_text, OWN, sizeof(char *), &TEXT},
+    {config_read_socket_path, show_text, OWN, sizeof(char *), &TEXT},
+    {config_read_address, show_text, OWN, sizeof(char *), &TEXT},
+    {config_read_supervised, show_text, OWN, sizeof(char *), &TEXT},
+    {config_read_yes_no, show_yes_no, OWN, sizeof(bool), NULL},
+    {config_read_loglevel, show_loglevel, FIELD(loglevel), NULL},
+    {config_read_log_format, show_log_format, FIELD(log_json), NULL},
     {config_read_output_limit, show_output_limit, (int)offsetof(struct config, output_limit_hard),
-     OUTPUT_LIMITS * sizeof(int64_t)},
-    {config_read_lock, show_locks, FIELD(rules)},
-    {config_read_fence, show_fences, 0, 0}, /* they are part of the set of lock rules */
-    {config_read_auth_clients, show_auth_clients, FIELD(tls_auth_clients)},
-    {config_read_verify, show_verify, FIELD(upstream_tls_verify)},
-    {config_read_protocols, show_protocols, FIELD(tls_protocols)},
-    {config_read_bind, show_bind, FIELD(bind)},
-    {config_read_admin_host, show_admin_hosts, FIELD(admin_hosts)},
-    {config_read_admin_user, show_admin_users, FIELD(admin_users)},
-    {config_read_identity, show_identity, FIELD(client_identity)},
-    {config_read_proxy_protocol, show_proxy_protocol, FIELD(proxy_protocol)},
-    {config_read_share, show_share, FIELD(share_upstream_user)},
-    {config_read_upstream, show_upstream, 0, 0},
-    {config_read_include, show_nothing, 0, 0},
+     OUTPUT_LIMITS * sizeof(int64_t), NULL},
+    {config_read_lock, show_locks, FIELD(rules), &RULES},
+    {config_read_fence, show_fences, 0, 0, NULL}, /* they are part of the set of lock rules */
+    {config_read_auth_clients, show_auth_clients, FIELD(tls_auth_clients), NULL},
+    {config_read_verify, show_verify, FIELD(upstream_tls_verify), NULL},
+    {config_read_protocols, show_protocols, FIELD(tls_protocols), NULL},
+    {config_read_bind, show_bind, FIELD(bind), &WORDS},
+    {config_read_admin_host, show_admin_hosts, FIELD(admin_hosts), &WORDS},
+    {config_read_admin_user, show_admin_users, FIELD(admin_users), &WORDS},
+    {config_read_identity, show_identity, FIELD(client_identity), NULL},
+    {config_read_proxy_protocol, show_proxy_protocol, FIELD(proxy_protocol), &NETWORKS},
+    {config_read_share, show_share, FIELD(share_upstream_user), NULL},
+    {config_read_upstream, show_upstream, (int)offsetof(struct config, upstream), UPSTREAM_BYTES, &UPSTREAM},
+    {config_read_include, show_nothing, 0, 0, NULL},
 };
 
 static const struct kind *kind_of(const struct directive *d) {
@@ -253,25 +315,34 @@ static bool is_live(const struct config *a, const struct config *b, const struct
     return x && y;
 }
 
-static void swap(char *a, char *b, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) {
-        char c = a[i];
-        a[i] = b[i];
-        b[i] = c;
-    }
+static void *value_of(struct config *c, const struct directive *d) {
+    const struct kind *kind = kind_of(d);
+    return (char *)c + (kind->offset == OWN ? d->offset : (size_t)kind->offset);
 }
 
-size_t config_take_over(struct config *config, struct config *fresh, struct text *waiting) {
+size_t config_keep(struct config *fresh, const struct config *in_force, struct text *waiting) {
     size_t count = 0;
     for (size_t i = 0; i < config_directive_count(); i++) {
         const struct directive *d = directive_get(i);
-        const struct kind *kind = kind_of(d);
-        if (is_live(config, fresh, d)) {
-            size_t offset = kind->offset == OWN ? d->offset : (size_t)kind->offset;
-            swap((char *)config + offset, (char *)fresh + offset, kind->bytes);
-        } else if (differs(config, fresh, d)) {
+        if (is_live(in_force, fresh, d))
+            continue;
+        if (differs(in_force, fresh, d))
             text_printf(waiting, "%s%s", count++ > 0 ? " " : "", d->shown.name);
-        }
+        const struct kind *kind = kind_of(d);
+        void *value = value_of(fresh, d);
+        if (kind->holds)
+            kind->holds->drop(value);
+        memcpy(value, (const char *)in_force + ((char *)value - (char *)fresh), kind->bytes);
+        if (kind->holds)
+            kind->holds->own(value);
     }
     return count;
+}
+
+void config_drop_values(struct config *config) {
+    for (size_t i = 0; i < config_directive_count(); i++) {
+        const struct holding *holds = kind_of(directive_get(i))->holds;
+        if (holds)
+            holds->drop(value_of(config, directive_get(i)));
+    }
 }

@@ -10,7 +10,7 @@
 static void spend(struct outcome *f, struct claim *c) {
     f->sh->stats.released++;
     releaser_note(f->e, f->plan->rule, f->peer->client);
-    apply_spend(f, c);
+    outcome_spend(f, c);
 }
 
 /* Ends a lease that a script of the lease's client has released, over any of the client's connections. If another
@@ -26,7 +26,7 @@ static void script_released(struct outcome *f) {
 /* Ends a lease that made way before its time. Another command came between the script and the step behind it, so
  * Redis cannot tell what ended the lease. Most probably the session's own script did. */
 static void overtaken(struct outcome *f, struct claim *c) {
-    if (c->ended && c->cut_short && !c->uses && c->fence != f->result->fence)
+    if (claim_ended(c) && c->lease != LEASE_ENDED && !c->uses && c->fence != f->result->fence)
         spend(f, c);
 }
 
@@ -50,6 +50,50 @@ void apply_script(struct outcome *f) {
             script_released(f);
         break;
     default: /* no lock was found, or nothing is known: what the script did is a foreign lock */
+        break;
+    }
+}
+
+/* The session writes data over the key, so it works under no lease there any more: forgets what it had and lost on
+ * the key. */
+static void begin_anew(struct outcome *f) {
+    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
+    if (w)
+        w->lost = false;
+    if (workload_pooled(workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), f->peer, f->plan->rule))
+        return; /* the ended claim may be a colleague's */
+    for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
+        next = c->next;
+        if (c->peer == f->peer && claim_ended(c) && !c->uses && !claim_releasing(c))
+            outcome_spend(f, c);
+    }
+}
+
+void apply_pass(struct outcome *f) {
+    switch (f->result->outcome) {
+    case LOCK_DONE:
+        if (!f->result->value) { /* the value was changed in place, and is not known now */
+            struct claim *c = outcome_touched(f);
+            if (c)
+                c->valued = false;
+        }
+        apply_done(f);
+        break;
+    case LOCK_RELEASED:
+        apply_freed(f);
+        break;
+    case LOCK_HELD:
+    case LOCK_FOREIGN:
+        outcome_refusal(f, INCIDENT_OVERWRITE,
+                        f->audit ? "another owner holds the lock"
+                                 : "another owner holds the lock; nothing was written");
+        learn_loss(f);
+        break;
+    case LOCK_FREE:
+    case LOCK_OPEN:
+        begin_anew(f);
+        break;
+    default:
         break;
     }
 }

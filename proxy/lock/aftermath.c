@@ -14,7 +14,7 @@
  * So a release that comes right behind a loss is held back for a moment, until either is seen (C4 and D3 of
  * docs/locks.md). If a refused release turns out to have been the holder's, its lease makes way (B2).
  */
-#include "proxy/lock/outcome.h"
+#include "proxy/lock/evidence.h"
 
 enum {
     TRIPS = 2,             /* round trips of the client's connection that the next three times have on top */
@@ -138,6 +138,10 @@ bool aftermath_losers_release(const struct workload *f, const struct key_stats *
     bool key_says_no =
         c && !c->doubled && evidence(f, c) == &c->after && score(&c->after, row_of_losers(f), 0) <= QUIET_SCORE;
     return f->losers_release && !key_says_no;
+}
+
+bool workload_losers_release(const struct workload *f, const struct key_stats *c) {
+    return aftermath_losers_release(f, c) || workload_surplus(f, c);
 }
 
 /* The session's last loss on the key, or NULL. */

@@ -6,44 +6,22 @@
 
 #include <stdio.h>
 
-static void claim_holds_value(struct claim *c, uint64_t value) {
-    if (c->extra && c->valued && c->value != value)
-        c->extra->sighted = 0;
-    c->valued = true;
-    c->value = value;
-}
-
-inline void claim_value(struct outcome *f, struct claim *c) {
-    if (!c || !f->result->value)
-        return;
-    if (!f->plan->field)
-        claim_holds(f, c, f->result->value, f->result->value_len);
-    else if (!c->valued || value_same_field(c->value, f->plan->field))
-        claim_holds_value(c, f->plan->field); /* another field than the holder's says nothing of the lease */
-}
-
-inline void claim_holds(struct outcome *f, struct claim *c, const char *value, size_t len) {
-    uint64_t hash = hash_bytes(&f->e->value_seed, value, len);
-    if (!c->valued || !value_same_field(c->value, hash)) /* a script shows the field without its content */
-        claim_holds_value(c, hash);
-}
-
 /* Whether the claim's worker is the worker that acquires now, so that the claim is dropped. A1: one worker does one
  * thing after another, so its acquisition ends its earlier lease. Exception: a claim stays if its own session has
  * lost attempts against it, since it may be a colleague's. A2: where values vary, a worker that writes an earlier
  * claim's value has come back to that claim. */
-static bool comes_back(const struct outcome *f, const struct workload *workload, const struct claim *c, bool shared,
+static bool comes_back(const struct outcome *f, const struct workload *workload, const struct claim *c, bool pooled,
                        bool vary, uint64_t hash) {
     bool own = c->peer == f->peer;
     if (c->peer->client != f->peer->client || c->token == f->plan->attempt || c->fence > f->result->fence)
         return false;
     if (c->peer->remote && c->fence == f->result->fence) /* another session met the lease before this answer came */
         return true;
-    if (own && !shared &&
-        (!c->self_lost || c->taken || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
-         workload_owns(workload, f->peer)))
+    if (own && !pooled &&
+        (!c->self_lost || c->lease == LEASE_AWAITS_OWNER || f->plan->rule->owner == LOCK_OWNER_CONNECTION ||
+         workload_dedicated(workload, f->peer)))
         return true;
-    return vary && c->valued && c->value == hash && (own || shared || c->peer->closed);
+    return vary && c->valued && c->value == hash && (own || pooled || c->peer->closed);
 }
 
 /* A2: whether one of the key's last acquisitions, or a claim of the client, has another value. */
@@ -59,11 +37,11 @@ static bool values_vary(const struct outcome *f, const struct key_stats *key_sta
 static void drop_older(struct outcome *f, const struct workload *workload, const struct key_stats *key_stats) {
     const struct lock_result *r = f->result;
     uint64_t hash = r->value ? outcome_value(f) : 0;
-    bool shared = workload_shares(workload, f->peer, f->plan->rule), vary = r->value && values_vary(f, key_stats, hash);
+    bool pooled = workload_pooled(workload, f->peer, f->plan->rule), vary = r->value && values_vary(f, key_stats, hash);
     for (struct claim *c = f->entry->claims, *next; c; c = next) {
         next = c->next;
-        if (comes_back(f, workload, c, shared, vary, hash))
-            apply_spend(f, c);
+        if (comes_back(f, workload, c, pooled, vary, hash))
+            outcome_spend(f, c);
     }
 }
 
@@ -111,7 +89,7 @@ void apply_acquired(struct outcome *f) {
 
 /* B2: the attempt has released the lease that had to make way, before it acquired. Ends that lease's claim, if it is
  * still there. */
-static void apply_instead(struct outcome *f) {
+static void apply_release_then_acquire(struct outcome *f) {
     struct claim *c = f->plan->claim_fence ? entry_claims(f->entry) : NULL;
     while (c && (c->fence != f->plan->claim_fence || c->peer->client != f->peer->client))
         c = c->next;
@@ -120,7 +98,7 @@ static void apply_instead(struct outcome *f) {
     aftermath_mistaken(c->workload, key_stats_find(f->entry, c->workload));
     if (workload_vote(c->workload, f->peer, c->peer))
         workload_pool(f->sh, c->workload, &f->plan->key, f->now_ms);
-    apply_spend(f, c);
+    outcome_spend(f, c);
 }
 
 void apply_granted(struct outcome *f) {
@@ -137,8 +115,8 @@ void apply_granted(struct outcome *f) {
     }
     if (w && rule->owner == LOCK_OWNER_CONNECTION)
         contender_forget_seen(w);
-    if (f->plan->right == RIGHT_INSTEAD)
-        apply_instead(f);
+    if (f->plan->right == RIGHT_RELEASE_THEN_ACQUIRE)
+        apply_release_then_acquire(f);
     struct claim *c = claim_granted(f);
     struct key_stats *key_stats = key_stats_find(en, c->workload);
     drop_older(f, c->workload, key_stats);
@@ -184,15 +162,6 @@ static void apply_unknown_acquisition(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-struct claim *apply_touched(struct outcome *f) {
-    if (f->claim && f->claim->fence == f->result->fence)
-        return f->claim;
-    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->fence && c->fence == f->result->fence)
-            return c;
-    return f->claim && !f->claim->fence ? f->claim : NULL;
-}
-
 /* Whether the lease's known end is the answer's, as exactly as an answer can tell. */
 static bool lease_end_is(const struct outcome *f, const struct claim *c, int64_t pttl_ms) {
     if (pttl_ms < 0 || !c->end_ms)
@@ -216,12 +185,12 @@ static void note_rewritten(const struct outcome *f, struct claim *c, int64_t end
 }
 
 void apply_done(struct outcome *f) {
-    struct claim *c = apply_touched(f);
+    struct claim *c = outcome_touched(f);
     if (!c)
         return;
     int64_t end_ms = c->end_ms;
     if (f->plan->verb == LOCK_EXTEND || f->plan->verb == LOCK_REWRITE)
-        c->vouched = 1;
+        c->vouched = true;
     if (!c->fence) { /* the acquisition's answer was lost: this answer shows that it acquired */
         c->fence = f->result->fence;
         c->reported = !lease_owner_here(c);
@@ -249,28 +218,16 @@ void apply_done(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-void apply_spend(struct outcome *f, struct claim *c) {
-    if (!c)
-        return;
-    if (c == f->claim)
-        f->claim = NULL;
-    struct peer *p = c->peer;
-    tenure_spent(f, c);
-    claim_remove(f->sh, c);
-    if (p != f->peer)
-        peer_settle(f->sh, p);
-}
-
 /* Gives a reserved claim back, because its release was not carried out. */
 static void restore(struct outcome *f) {
     struct claim *c = f->claim;
-    if (!c || !c->reserved || f->plan->queued) /* queued: the reservation is another release's */
+    if (!c || !claim_releasing(c) || f->plan->queued) /* queued: the reservation is another release's */
         return;
-    c->reserved = false;
+    claim_release_undone(c);
     if (f->plan->undone) { /* G1: EXEC did nothing, since the value that the session was shown had changed */
         if (c->extra)
             c->extra->sighted = 0;
-        if (c->ended)
+        if (claim_ended(c))
             claim_extra(c)->deadline_ms = c->end_ms;
     }
     outcome_schedule(f, c);
@@ -290,33 +247,25 @@ static void uncount(struct outcome *f) {
         workload_uncount(workload, key_stats_find(f->entry, workload));
 }
 
-void apply_refusal(struct outcome *f, enum lock_incident_kind kind, const char *why) {
-    if (f->audit)
-        incident_report(f->sh, kind, outcome_occasion(f), "would be refused: %s; %s",
-                        f->refusal ? f->refusal : "nothing done", why);
-    else
-        incident_report(f->sh, kind, outcome_occasion(f), "refused: %s", why);
-}
-
 static void report_refused_release(struct outcome *f) {
     f->sh->stats.refused_releases++;
     if (!f->plan->claim) {
-        apply_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client holds no lease of the lock");
+        outcome_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client holds no lease of the lock");
         return;
     }
     char why[96] = "the lease that it was for has ended, another one is live";
     int64_t late_ms = f->claim && f->claim->end_ms ? f->now_ms - f->claim->end_ms : 0;
     if (late_ms > 0)
         snprintf(why, sizeof(why), "its own lease had ended %lld ms before, another one is live", (long long)late_ms);
-    apply_refusal(f, INCIDENT_LATE_RELEASE, why);
+    outcome_refusal(f, INCIDENT_LATE_RELEASE, why);
     if (!f->plan->several || !f->result->fence)
         return;
     for (struct claim *c = entry_claims(f->entry); c; c = c->next)
         if (c != f->claim && c->fence == f->result->fence && c->peer->client == f->peer->client) {
-            apply_refusal(f, INCIDENT_AMBIGUOUS,
-                          "it counts for the older of several leases; to tell workers apart: owner connection, a "
-                          "connection a worker for locks, CLIENT SETNAME a worker, or values of their own with read, "
-                          "compare, delete");
+            outcome_refusal(f, INCIDENT_AMBIGUOUS,
+                            "it counts for the older of several leases; to tell workers apart: owner connection, a "
+                            "connection a worker for locks, CLIENT SETNAME a worker, or values of their own with read, "
+                            "compare, delete");
             break;
         }
 }
@@ -336,7 +285,7 @@ static struct claim *its_own_live(const struct outcome *f) {
 static void inherit_deadline(const struct outcome *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
     const struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-    if (!live || live == used || (live->peer != f->peer && !workload_shares(workload, f->peer, f->plan->rule)))
+    if (!live || live == used || (live->peer != f->peer && !workload_pooled(workload, f->peer, f->plan->rule)))
         return;
     claim_expect_until(live, claim_deadline(f->sh, used));
 }
@@ -354,16 +303,6 @@ static void learn_course(struct outcome *f, const struct claim *used, bool freed
     }
 }
 
-void apply_crossing(struct outcome *f, struct workload *workload, const struct claim *live) {
-    struct peer *owner = live ? live->peer : NULL;
-    if (!workload)
-        return;
-    if (f->plan->by_chance)
-        workload_crossed(workload, f->peer, owner);
-    else if (f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit && workload_vote(workload, f->peer, owner))
-        workload_pool(f->sh, workload, &f->plan->key, f->now_ms);
-}
-
 /* C4: applies a release that was believed. A session that has never tried for a lock of the workload may be an
  * operator's or a clean-up job's. If the holder's session is dedicated, or the workload's losers release, the
  * holder's own release is still to come. The claim waits for it. */
@@ -377,16 +316,17 @@ static void apply_believed(struct outcome *f) {
     if (!tried)
         incident_report(f->sh, INCIDENT_BELIEVED, outcome_occasion(f),
                         "released: this connection never tried for the lock, and is of the holder's client");
-    bool own = workload && live && (workload_owns(workload, live->peer) || workload->losers_release);
+    bool own = workload && live && (workload_dedicated(workload, live->peer) || workload->losers_release);
     bool waits = !tried && own && !live->peer->remote;
     if (!waits) {
-        apply_crossing(f, workload, live);
-        apply_spend(f, live);
+        outcome_crossing(f, workload, live);
+        outcome_spend(f, live);
     } else {
-        live->taken = true;
         /* The claim is kept for no longer than its lease can have gone on. */
         claim_extra(live)->deadline_ms = f->now_ms + (claim_length(live) ? claim_length(live) : claim_memory(live));
         lease_end(f->sh, live, LEASE_TAKEN, f->now_ms);
+        if (live->lease != LEASE_AWAITS_OWNER)
+            claim_lease_enter(live, LEASE_AWAITS_OWNER);
         outcome_schedule(f, live);
     }
 }
@@ -395,9 +335,9 @@ static void apply_believed(struct outcome *f) {
 static void apply_spent_elsewhere(struct outcome *f) {
     struct claim *live = its_own_live(f);
     atomic_store(&f->e->elsewhere, true);
-    apply_crossing(f, f->claim ? f->claim->workload : NULL, live);
+    outcome_crossing(f, f->claim ? f->claim->workload : NULL, live);
     if (live != f->claim)
-        apply_spend(f, live);
+        outcome_spend(f, live);
 }
 
 /* Whether the refused release may have been for the live lease. C6: the release's claim may have been released
@@ -429,13 +369,13 @@ static void apply_release(struct outcome *f) {
         return;
     case LOCK_UNKNOWN:
         if (f->claim) { /* the claim is kept for a repeated release, and not renewed any more */
-            f->claim->doubtful = true;
+            claim_release_lost(f->claim);
             f->claim->renewing = false;
             restore(f);
         }
         return;
     case LOCK_FREE:
-        if (f->claim && f->claim->fence && !f->claim->doubtful)
+        if (f->claim && f->claim->fence && !claim_doubtful(f->claim))
             incident_report(f->sh, INCIDENT_LATE_RELEASE, outcome_occasion(f),
                             "nothing to release: the lease that it was for has ended; the lock is free");
         break;
@@ -459,17 +399,17 @@ static void apply_release(struct outcome *f) {
     if (refused)
         apply_suspected(f);
     if (released && f->plan->right == RIGHT_ANY)
-        apply_spend(f, apply_touched(f));
+        outcome_spend(f, outcome_touched(f));
     else if (released && !f->claim && (f->plan->right == RIGHT_BELIEVE || f->plan->right == RIGHT_ADOPT))
         apply_believed(f);
     else if (f->plan->right == RIGHT_SPENT && f->result->outcome == LOCK_ADOPTED)
         apply_spent_elsewhere(f);
     tenure_released(f);
-    apply_spend(f, f->claim);
+    outcome_spend(f, f->claim);
 }
 
 void apply_freed(struct outcome *f) {
-    struct claim *c = apply_touched(f);
+    struct claim *c = outcome_touched(f);
     if (!c)
         c = f->claim;
     if (!c)
@@ -477,7 +417,7 @@ void apply_freed(struct outcome *f) {
     f->sh->stats.released++;
     releaser_note(f->e, f->plan->rule, f->peer->client);
     uint64_t fence = c->fence;
-    apply_spend(f, c);
+    outcome_spend(f, c);
     learn_gone(f, fence, LEASE_TAKEN);
 }
 
@@ -500,11 +440,11 @@ static void apply_change(struct outcome *f) {
         apply_freed(f);
         break;
     case LOCK_COUNTED:
-        claim_value(f, apply_touched(f));
+        claim_value(f, outcome_touched(f));
         if (verb == LOCK_COUNT_UP)
             learn_lost_attempt(f);
         else
-            apply_spend(f, f->claim); /* a late release: another session's counter is there now */
+            outcome_spend(f, f->claim); /* a late release: another session's counter is there now */
         break;
     case LOCK_HELD:
     case LOCK_FOREIGN:
@@ -512,33 +452,33 @@ static void apply_change(struct outcome *f) {
             learn_lost_attempt(f);
         } else if (verb == LOCK_EXTEND) {
             f->sh->stats.refused_extends++;
-            apply_refusal(f, INCIDENT_FOREIGN_EXTEND,
-                          f->audit ? "this client does not hold the lock"
-                                   : "this client does not hold the lock; its expiry is unchanged");
+            outcome_refusal(f, INCIDENT_FOREIGN_EXTEND,
+                            f->audit ? "this client does not hold the lock"
+                                     : "this client does not hold the lock; its expiry is unchanged");
         } else if (verb == LOCK_COUNT_DOWN) {
             report_refused_release(f);
             apply_suspected(f);
-            apply_spend(f, f->claim);
+            outcome_spend(f, f->claim);
         } else if (verb != LOCK_SWAP || !learn_answered(f)) {
             apply_suspected(f);
-            apply_refusal(f, INCIDENT_OVERWRITE,
-                          f->audit ? "another owner holds the lock"
-                                   : "another owner holds the lock; nothing was written");
+            outcome_refusal(f, INCIDENT_OVERWRITE,
+                            f->audit ? "another owner holds the lock"
+                                     : "another owner holds the lock; nothing was written");
             if (verb != LOCK_CLOBBER)
                 learn_loss(f);
         }
         break;
     case LOCK_FREE:
         if (verb == LOCK_COUNT_DOWN)
-            apply_spend(f, f->claim);
+            outcome_spend(f, f->claim);
         else if (verb == LOCK_COUNT_UP)
             learn_loss(f); /* the count is not above zero, so nothing was acquired */
         break;
     case LOCK_ADOPTED:
         /* C5: the SET XX is believed as a release is, so it is a crossing, too. */
         if (verb == LOCK_REWRITE && !f->claim)
-            apply_crossing(f, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
-        touched = apply_touched(f);
+            outcome_crossing(f, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
+        touched = outcome_touched(f);
         if (touched && touched->fence == f->result->fence) {
             apply_done(f);
             learn_repeated(f);

@@ -3,120 +3,25 @@
  * acquired, B refused, C released, D losers that release, F extended, G in a transaction, K known by the value.
  * aftermath.c decides about a loser's release.
  *
- *      own session       ──> its own claims
- *      shared session    ──> its identity's claims: the value shown last, else the oldest
+ *      dedicated session ──> its own claims
+ *      pooled session    ──> its identity's claims: the value shown last, else the oldest
  *      neither           ──> believed within one identity, unless the session lost its last attempt
  *
  * This file knows only what this process has seen. learn.c and apply.c handle what the script answers. S6: between
  * different client identities nothing is ever believed. The scripts compare the guard record's owner.
  */
-#include "proxy/lock/outcome.h"
+#include "proxy/lock/choose.h"
 
 enum {
-    MEMORY_LEASES = 2, /* the default of claim-memory, in leases */
-    MEMORY_LEAST_MS = 1000,
-    MEMORY_MOST_MS = 60000,
-    LONG_LEASES = 20, /* how long a dedicated session's claim is kept after its lease, in leases */
-    LONG_LEAST_MS = 60000,
-    LONG_MOST_MS = 60 * 60 * 1000,
     DEBT_SHARE = 4,    /* D1: a lost attempt expects a release for this part of the lease */
     FOLLOW_SHARE = 20, /* F2: an EXPIRE within this part of the lease follows a loss */
     TWICE = 2          /* D2: how often a release follows another over one session */
 };
 
-inline bool client_shares(const struct lock_rule *rule, bool overlapped) {
-    enum lock_owner owner = rule ? rule->owner : LOCK_OWNER_AUTO;
-    return owner == LOCK_OWNER_CLIENT || (owner == LOCK_OWNER_AUTO && overlapped);
-}
-
 /* ---- claims ------------------------------------------------------------------------------------- */
 
-bool claim_shared(const struct claim *c) {
-    return workload_shares(c->workload, c->peer, c->rule);
-}
-
-/* Whether the claim's session is not known to be dedicated. */
-static bool may_be_pooled(const struct claim *c) {
-    return c->workload && !workload_owns(c->workload, c->peer);
-}
-
-bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c) {
-    if (claim_shared(c))
-        return true;
-    return atomic_load(&e->elsewhere) && c->rule->owner == LOCK_OWNER_AUTO && may_be_pooled(c);
-}
-
-static int64_t within(int64_t n, int64_t least, int64_t most) {
-    return n < least ? least : n > most ? most : n;
-}
-
-int64_t claim_memory(const struct claim *c) {
-    if (c->rule->claim_memory_ms >= 0)
-        return c->rule->claim_memory_ms;
-    return within(MEMORY_LEASES * claim_length(c), MEMORY_LEAST_MS, MEMORY_MOST_MS);
-}
-
-/* When a claim whose lease has ended is forgotten. A late release without its claim would be believed. A dedicated
- * session's claim is therefore kept for long: it uses up no other worker's release. A client that has never released
- * under the rule (a throttle) is not expected to release, and its claims are kept for a minute. */
-int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
-    bool shared = claim_shared(c);
-    if (c->peer->remote || (shared && c->peer->closed))
-        return c->end_ms;
-    if (c->extra && c->extra->deadline_ms)
-        return c->extra->deadline_ms;
-    bool a_colleagues = c->self_lost && c->rule->owner != LOCK_OWNER_CONNECTION; /* the lease may be a colleague's */
-    if (shared || a_colleagues)
-        return c->end_ms + claim_memory(c);
-    int64_t memory = LONG_LEAST_MS;
-    if (releaser_known(sh->engine, c->rule, c->peer->client))
-        memory = within(LONG_LEASES * claim_length(c), LONG_LEAST_MS, LONG_MOST_MS);
-    return c->end_ms + (memory > c->rule->claim_memory_ms ? memory : c->rule->claim_memory_ms);
-}
-
-bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms) {
-    bool ended = c->ended || (c->end_ms && now_ms >= c->end_ms);
-    if (!ended || c->uses || c->asked)
-        return false;
-    /* The claim's session has closed, and no other session needs the claim. Under `owner connection` no other
-     * session may use it. Under `owner any` a release needs no claim. */
-    bool left = c->peer->closed && (c->rule->owner == LOCK_OWNER_CONNECTION || c->rule->owner == LOCK_OWNER_ANY);
-    return left || now_ms >= claim_deadline(sh, c);
-}
-
-inline bool claim_is_live(const struct claim *c, int64_t now_ms) {
-    return !c->ended && c->fence == c->entry->live_fence && (!c->end_ms || now_ms < c->end_ms);
-}
-
-struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms) {
-    for (struct claim *c = entry_claims(en); c; c = c->next)
-        if (c->peer->client == client && c->fence && claim_is_live(c, now_ms))
-            return c;
-    return NULL;
-}
-
-bool claim_suspect(struct claim *c, uint32_t suspects) {
-    if (suspects > SUSPECTS_MAX)
-        suspects = SUSPECTS_MAX;
-    if (suspects <= c->suspects)
-        return false;
-    c->suspects = suspects & SUSPECTS_MAX;
-    c->vouched = 0;
-    return true;
-}
-
-void claim_expect_until(struct claim *c, int64_t deadline_ms) {
-    struct claim_extra *extra = claim_extra(c);
-    if (!extra->deadline_ms || deadline_ms < extra->deadline_ms)
-        extra->deadline_ms = deadline_ms;
-}
-
-bool claim_suspicious(const struct claim *c, uint32_t suspects) {
-    return suspects > c->suspects || (c->suspects > 0 && !c->vouched);
-}
-
 static bool usable(const struct shard *sh, const struct claim *c, int64_t now_ms) {
-    return !c->reserved && !c->doubtful && !claim_is_over(sh, c, now_ms);
+    return c->release == RELEASE_NONE && !claim_is_over(sh, c, now_ms);
 }
 
 /* ---- whose claims a command may mean ------------------------------------------------------------- */
@@ -129,7 +34,7 @@ struct speaker {
     struct workload *workload;
     struct key_stats *key_stats;
     struct contender *contender;
-    bool shared, loser, released;
+    bool pooled, loser, released;
     bool recognised; /* K: the claim that the session is recognised for counts as its own */
     int64_t now_ms;
 };
@@ -139,7 +44,7 @@ enum whose { OWN, THE_CLIENTS, OF_CLOSED };
 /* C6: whether the claim's lease was released through another proxy, perhaps before the workload was known to be
  * pooled. The lease made way before its end, and another proxy serves the workload, too. */
 static bool spent_elsewhere(const struct claim *c, const struct speaker *s) {
-    return c->ended && c->cut_short && s->workload && s->workload->elsewhere;
+    return c->lease == LEASE_CUT_SHORT && s->workload && s->workload->elsewhere;
 }
 
 /* K1: whether a claim on a list lock's head counts for a session that is recognised for the head's lease. The
@@ -160,9 +65,9 @@ static bool is_of(enum whose whose, const struct claim *c, const struct speaker 
     /* C4: a taken claim waits for its session's own release, which follows neither a loss nor another release. */
     case OWN:
         return (c->peer == s->self || (s->recognised && recognised_for(s->contender, c))) && counts_at_head(c, s) &&
-               !(c->taken && (s->loser || s->released));
+               !(c->lease == LEASE_AWAITS_OWNER && (s->loser || s->released));
     case THE_CLIENTS:
-        return same && !c->taken && !spent_elsewhere(c, s);
+        return same && c->lease != LEASE_AWAITS_OWNER && !spent_elsewhere(c, s);
     case OF_CLOSED:
         return same && c->peer->closed;
     }
@@ -193,15 +98,15 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
             valued = c;
         if (claim_sighted(c) > (o.shown_last ? claim_sighted(o.shown_last) : 0))
             o.shown_last = c;
-        if (!c->ended)
+        if (!claim_ended(c))
             o.newest_unended = c;
     }
     return o;
 }
 
 static struct offer offers_for(const struct speaker *s) {
-    struct offer o = offers_of(s, s->shared ? THE_CLIENTS : OWN);
-    if (o.count || s->shared || s->loser)
+    struct offer o = offers_of(s, s->pooled ? THE_CLIENTS : OWN);
+    if (o.count || s->pooled || s->loser)
         return o;
     o = offers_of(s, OF_CLOSED);
     if (o.oldest_live) { /* C1: the live claim comes first, whatever value the session was shown */
@@ -214,7 +119,7 @@ static struct offer offers_for(const struct speaker *s) {
 /* Finds the session's own claim to whose release the answer got lost. A repeated release may be for this claim. */
 static struct claim *doubtful_claim(const struct speaker *s) {
     for (struct claim *c = entry_claims(s->en); c; c = c->next)
-        if (c->doubtful && !c->reserved && c->peer == s->self && !claim_is_over(s->sh, c, s->now_ms))
+        if (c->release == RELEASE_DOUBTFUL && c->peer == s->self && !claim_is_over(s->sh, c, s->now_ms))
             return c;
     return NULL;
 }
@@ -222,7 +127,7 @@ static struct claim *doubtful_claim(const struct speaker *s) {
 /* C4: whether another release of the client is on its way. It may be the live lease's. */
 static bool release_under_way(const struct speaker *s) {
     for (const struct claim *c = entry_claims(s->en); c; c = c->next)
-        if (c->reserved && c->peer->client == s->self->client)
+        if (claim_releasing(c) && c->peer->client == s->self->client)
             return true;
     return false;
 }
@@ -239,7 +144,7 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
     else
         plan->claim_len = token_write(sh->engine, c->token, plan->claim_token);
     if (lock_verb_is(plan->verb, VERB_SPENDS) && !plan->queued)
-        c->reserved = true;
+        claim_release_sent(c);
 }
 
 /* K: plans a command by the claim that its session is recognised for. If another proxy gave that lease, the script
@@ -289,7 +194,7 @@ static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     if (f->twice >= TWICE && plan->rule->owner == LOCK_OWNER_AUTO && !f->pooled && workload_surplus(f, c))
         workload_pool(s->sh, f, &plan->key, s->now_ms);
     /* D1: a lost attempt expects a release, and this release is the expected one. */
-    if (!s->shared || !c->debts.count)
+    if (!s->pooled || !c->debts.count)
         return false;
     (void)losses_take(&c->debts);
     return true;
@@ -303,7 +208,7 @@ static void note_release(const struct speaker *s, struct lock_plan *plan) {
         return;
     if (!w) {
         w = contender_get(s->sh, s->en, s->self);
-        learn_touched(s->sh, w, plan->rule, s->now_ms);
+        contender_touched(s->sh, w, plan->rule, s->now_ms);
     }
     plan->first_release = !w->released;
     w->released = true;
@@ -322,8 +227,8 @@ static bool has_claim(const struct speaker *s) {
  * it has counted, and no more. So this DECR is another worker's. */
 static bool counts_down_again(const struct speaker *s, const struct lock_plan *plan) {
     return plan->verb == LOCK_COUNT_DOWN && plan->rule->owner == LOCK_OWNER_AUTO &&
-           plan->rule->mode == LOCK_MODE_ENFORCE && !plan->queued && !s->shared && s->released && s->workload &&
-           !has_claim(s) && !workload_owns(s->workload, s->self);
+           plan->rule->mode == LOCK_MODE_ENFORCE && !plan->queued && !s->pooled && s->released && s->workload &&
+           !has_claim(s) && !workload_dedicated(s->workload, s->self);
 }
 
 /* C4: whether the session was shown another value than it tried to write, since its attempt was lost. Code that reads
@@ -339,8 +244,8 @@ static bool was_shown_another(const struct speaker *s) {
 static enum loser_release losers_release(const struct speaker *s, const struct lock_plan *plan, const struct offer *o) {
     const struct lock_rule *rule = plan->rule;
     struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    bool unknown = rule && rule->owner == LOCK_OWNER_AUTO && s->loser && !s->shared && s->key_stats && !o->count;
-    if (!unknown || workload_owns(s->workload, live ? live->peer : s->self))
+    bool unknown = rule && rule->owner == LOCK_OWNER_AUTO && s->loser && !s->pooled && s->key_stats && !o->count;
+    if (!unknown || workload_dedicated(s->workload, live ? live->peer : s->self))
         return LOSER_REFUSED;
     if (was_shown_another(s) && !workload_losers_release(s->workload, s->key_stats))
         return LOSER_BELIEVED;
@@ -353,22 +258,16 @@ static bool releases_twice(const struct speaker *s) {
            aftermath_behind_release(s->key_stats, s->contender, s->now_ms);
 }
 
-bool attribute_made_way(const struct claim *c, int64_t now_ms) {
-    enum { SLACK_MS = 50 };
-    if (c->peer->remote || !may_be_pooled(c))
-        return false;
-    return c->ended ? c->cut_short : claim_is_live(c, now_ms) && (!c->end_ms || c->end_ms > now_ms + SLACK_MS);
-}
-
 /* C4: whether a loser's release comes while no lease of the client is live. A holder's release follows its grant, and
  * this process has seen all of its own grants. So the release is for another proxy's lease, or the loser's own. In
  * Redis the release may meet an acquisition that was on its way. A believed release would end that lease. A lease
  * whose renewal is under way may be live. */
 static bool nobody_holds(const struct speaker *s, const struct lock_plan *plan) {
-    if (!s->loser || s->shared || plan->queued || atomic_load(&s->sh->engine->elsewhere))
+    if (!s->loser || s->pooled || plan->queued || atomic_load(&s->sh->engine->elsewhere))
         return false;
     const struct claim *c = entry_claims(s->en);
-    while (c && (c->peer->client != s->self->client || !(claim_is_live(c, s->now_ms) || (c->asked && !c->ended))))
+    while (c && (c->peer->client != s->self->client ||
+                 !(claim_is_live(c, s->now_ms) || (claim_asked(c) && !claim_ended(c)))))
         c = c->next;
     return !c;
 }
@@ -376,7 +275,7 @@ static bool nobody_holds(const struct speaker *s, const struct lock_plan *plan) 
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
-    if (s->key_stats && !s->shared && !plan->queued && plan->rule && plan->rule->owner == LOCK_OWNER_AUTO)
+    if (s->key_stats && !s->pooled && !plan->queued && plan->rule && plan->rule->owner == LOCK_OWNER_AUTO)
         aftermath_second(s->workload, s->key_stats, s->self, s->now_ms);
     enum loser_release said = losers_release(s, plan, &o);
     plan->held_back = said == LOSER_HELD_BACK;
@@ -400,9 +299,9 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     /* C6: if another proxy has released the chosen lease, the release is for a colleague's lease that another
      * proxy gave. C3: if the chosen lease has ended, the script notes in the guard record until when this claim's
      * release was expected. The proxy of the live lease reads that. */
-    if (c && s->shared && !c->peer->remote && claim_is_live(c, s->now_ms)) {
+    if (c && s->pooled && !c->peer->remote && claim_is_live(c, s->now_ms)) {
         plan->right = RIGHT_ADOPT;
-    } else if (c && s->shared && !c->peer->remote && plan->verb == LOCK_RELEASE) {
+    } else if (c && s->pooled && !c->peer->remote && plan->verb == LOCK_RELEASE) {
         plan->right = RIGHT_OLDER;
         plan->older_ms = claim_deadline(s->sh, c) - s->now_ms;
     }
@@ -411,7 +310,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     /* C4: over a pooled session the release is a colleague's, for a lease that another proxy gave. */
     bool refused = twice || (s->loser && said == LOSER_REFUSED);
     enum lock_right believed = nobody_holds(s, plan) ? RIGHT_ADOPT : RIGHT_BELIEVE;
-    plan->right = s->shared ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : believed;
+    plan->right = s->pooled ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : believed;
 }
 
 /* ---- F: what sets an expiry ------------------------------------------------------------------------ */
@@ -423,8 +322,8 @@ static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) 
     struct key_stats *c = s->key_stats;
     for (unsigned i = 0; c && i < c->recent.count; i++) {
         const struct peer *p = peer_find(s->sh, c->recent.at[i].session_id);
-        bool shares = s->shared && p && workload_shares(s->workload, p, rule);
-        if (c->recent.at[i].expired || (p != s->self && !shares))
+        bool pooled = s->pooled && p && workload_pooled(s->workload, p, rule);
+        if (c->recent.at[i].expired || (p != s->self && !pooled))
             continue;
         c->recent.at[i].expired = true;
         return true;
@@ -439,7 +338,7 @@ static bool behind_a_loss(const struct speaker *s, const struct lock_plan *plan)
     if (!s->loser || !s->workload || !plan->rule || plan->rule->owner != LOCK_OWNER_AUTO)
         return s->loser;
     const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    return workload_owns(s->workload, live ? live->peer : s->self) ||
+    return workload_dedicated(s->workload, live ? live->peer : s->self) ||
            s->now_ms - s->contender->sent_ms <= aftermath_at_once_ms(s->self);
 }
 
@@ -462,7 +361,7 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
      * command replaces at most an expiry that the proxy gave. So does a command of a session with a claim on an
      * older lease. */
     bool stranger = o.count || behind_a_loss(s, plan);
-    plan->right = refused ? RIGHT_LEASED : s->shared ? RIGHT_BELIEVE : stranger ? RIGHT_LEASED : RIGHT_LATER;
+    plan->right = refused ? RIGHT_LEASED : s->pooled ? RIGHT_BELIEVE : stranger ? RIGHT_LEASED : RIGHT_LATER;
     if (refused || !c)
         return;
     enum lock_right right = plan->right;
@@ -481,20 +380,20 @@ struct claim *attribute_makes_way(const struct entry *en, const struct peer *sel
     if (suspects > c->suspects) /* a release was refused since: earlier losses prove nothing */
         return NULL;
     const struct contender *w = contender_find(en, self);
-    bool mistaken = w && w->lost && w->lost_fence == c->fence && !workload_owns(c->workload, c->peer) &&
+    bool mistaken = w && w->lost && w->lost_fence == c->fence && !workload_dedicated(c->workload, c->peer) &&
                     aftermath_was_holders(c->workload, key_stats_find(en, c->workload), w);
     return mistaken ? c : NULL;
 }
 
 /* B2: plans an attempt that the proxy cannot carry out anew, in a transaction or of a counter. A lease that has to
  * make way does so from the start. Exception: a lease that another proxy gave stays. */
-static bool plan_instead(const struct speaker *s, struct lock_plan *plan) {
+static bool plan_release_then_acquire(const struct speaker *s, struct lock_plan *plan) {
     bool once = plan->queued || plan->verb == LOCK_COUNT_UP;
     struct claim *c =
         once && plan->rule->owner == LOCK_OWNER_AUTO ? attribute_makes_way(s->en, s->self, 0, s->now_ms) : NULL;
     if (!c || c->peer->remote)
         return false;
-    plan->right = RIGHT_INSTEAD;
+    plan->right = RIGHT_RELEASE_THEN_ACQUIRE;
     plan->claim_fence = c->fence;
     plan->claim_len = token_write(s->sh->engine, c->token, plan->claim_token);
     return true;
@@ -512,13 +411,13 @@ static bool may_acquire(enum lock_verb verb) {
  * Over a pooled session, a command that may acquire uses no other session's claim, unless the rule says
  * `owner client`. */
 static void plan_change(const struct speaker *s, struct lock_plan *plan) {
-    if (plan->verb == LOCK_COUNT_UP && plan_instead(s, plan))
+    if (plan->verb == LOCK_COUNT_UP && plan_release_then_acquire(s, plan))
         return;
     enum lock_owner owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
     bool strict = owner == LOCK_OWNER_CONNECTION;
-    bool shared = s->shared && (owner == LOCK_OWNER_CLIENT || !may_acquire(plan->verb));
-    struct offer o = offers_of(s, shared ? THE_CLIENTS : OWN);
-    if (!o.count && !strict && !s->shared && !s->loser && !may_acquire(plan->verb))
+    bool pooled = s->pooled && (owner == LOCK_OWNER_CLIENT || !may_acquire(plan->verb));
+    struct offer o = offers_of(s, pooled ? THE_CLIENTS : OWN);
+    if (!o.count && !strict && !s->pooled && !s->loser && !may_acquire(plan->verb))
         o = offers_of(s, OF_CLOSED);
     struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
     if (!c)
@@ -526,11 +425,11 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     plan->several = o.count > 1;
     plan_claim(s->sh, plan, c);
     plan_recognised(s, plan, c);
-    if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !shared))
+    if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !pooled))
         return;
     if (plan->verb == LOCK_REWRITE) /* C5: some workers release by SET XX, others extend */
-        plan->right = behind_a_loss(s, plan) && !s->shared ? RIGHT_SUSPECT : RIGHT_BELIEVE;
-    else if (shared || (!s->loser && !may_acquire(plan->verb)))
+        plan->right = behind_a_loss(s, plan) && !s->pooled ? RIGHT_SUSPECT : RIGHT_BELIEVE;
+    else if (pooled || (!s->loser && !may_acquire(plan->verb)))
         plan->right = RIGHT_ADOPT;
 }
 
@@ -548,7 +447,7 @@ static bool reading_counts(const struct contender *w, const struct peer *self, c
     if (w->wrote || !(w->seen_known || w->read_fence))
         return false;
     return w->peer == self ||
-           (w->peer->client == self->client && workload_shares(f, self, rule) && workload_shares(f, w->peer, rule));
+           (w->peer->client == self->client && workload_pooled(f, self, rule) && workload_pooled(f, w->peer, rule));
 }
 
 /* Whether reading `a` is newer than `b`. Either both say which lease the value was of, or neither does. */
@@ -562,7 +461,7 @@ static bool reading_newer(const struct contender *a, const struct contender *b) 
 static const struct contender *newest_reading(const struct entry *en, const struct peer *self, const struct workload *f,
                                               const struct lock_rule *rule, const struct contender *own) {
     const struct contender *lease = NULL, *value = NULL;
-    if (!workload_shares(f, self, rule))
+    if (!workload_pooled(f, self, rule))
         return own;
     for (const struct contender *w = entry_contender_list(en); w; w = w->next) {
         if (!reading_counts(w, self, f, rule))
@@ -614,7 +513,7 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
  * may release any worker's lease. There no claim is marked: the proxy would not expect the claim's own release any
  * more. */
 static void plan_script(const struct speaker *s, struct lock_plan *plan) {
-    if (s->shared)
+    if (s->pooled)
         return;
     for (struct claim *c = entry_claims(s->en); c; c = c->next)
         if (c->peer == s->self && c->fence && claim_is_live(c, s->now_ms)) {
@@ -641,7 +540,7 @@ static void tidy(const struct speaker *s) {
  * lease's token. The attempt does not use the claim: a colleague may have released the lease through another proxy,
  * and the attempt says nothing about that. */
 static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
-    if (plan_instead(s, plan))
+    if (plan_release_then_acquire(s, plan))
         return;
     const struct claim *c = offers_of(s, OWN).newest_unended;
     if (c && claim_is_live(c, s->now_ms) && !c->peer->remote)
@@ -660,7 +559,7 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     s.recognised = s.contender && s.contender->recognised && plan->verb != LOCK_SWAP;
     s.released = s.contender && s.contender->released;
     tidy(&s);
-    s.shared = workload_shares(s.workload, self, plan->rule);
+    s.pooled = workload_pooled(s.workload, self, plan->rule);
     const struct contender *w =
         en && plan->verb == LOCK_SWAP ? newest_reading(en, self, s.workload, plan->rule, s.contender) : s.contender;
     if (w) {
@@ -712,7 +611,7 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
     if (!en || plan->verb != LOCK_RELEASE || entry_contender_list(en) || entry_key_stats(en))
         return false;
     struct claim *c = only_claim(sh, en, self, now_ms);
-    if (!c || c->observed || c->taken)
+    if (!c || c->observed || c->lease == LEASE_AWAITS_OWNER)
         return false;
     plan_claim(sh, plan, c);
     return true;
@@ -728,9 +627,9 @@ inline void attribute(struct shard *sh, struct entry *en, struct peer *self, int
 void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct workload *f,
                         const struct lock_rule *rule, const char *value, size_t len) {
     uint64_t hash = hash_bytes(&sh->engine->value_seed, value, len);
-    bool shared = workload_shares(f, self, rule);
+    bool pooled = workload_pooled(f, self, rule);
     uint64_t now = ledger_number(sh->engine);
     for (struct claim *c = en->claims; c; c = c->next)
-        if (c->valued && c->value == hash && (c->peer == self || (shared && c->peer->client == self->client)))
+        if (c->valued && c->value == hash && (c->peer == self || (pooled && c->peer->client == self->client)))
             claim_extra(c)->sighted = now;
 }

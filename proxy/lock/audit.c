@@ -11,7 +11,7 @@
 /* One call of engine_observe. */
 struct audit {
     struct outcome *f;
-    const struct lock_sight *sight;
+    const struct lock_event *sight;
     struct lock_result *result; /* what the script would have said, as far as it is inferred */
     struct claim *live;         /* the claim believed live when Redis ran the command; NULL: none is known */
     bool mine;                  /* the live claim counts for the command's session */
@@ -37,7 +37,7 @@ static struct claim *believed(const struct audit *a) {
         return NULL;
     for (struct claim *c = en->claims; c; c = c->next) {
         bool before = !c->end_ms || c->end_ms > a->sight->begun_ms;
-        if (c->fence == en->live_fence && !c->ended && before &&
+        if (c->fence == en->live_fence && !claim_ended(c) && before &&
             (c == a->f->claim || en->live_since < a->sight->watched))
             return c;
     }
@@ -56,7 +56,7 @@ static bool lost_before(const struct audit *a) {
     const struct outcome *f = a->f;
     const struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
     const struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-    return w && w->lost && !workload_shares(workload, f->peer, f->plan->rule);
+    return w && w->lost && !workload_pooled(workload, f->peer, f->plan->rule);
 }
 
 static uint64_t next_fence(const struct audit *a) {
@@ -118,7 +118,7 @@ static enum lock_outcome audit_refuse(struct audit *a, bool takes) {
 static void forget_overwriter(struct audit *a) {
     const struct entry *en = a->f->entry;
     for (struct claim *c = entry_claims(en); c; c = c->next)
-        if (c->fence == en->live_fence && c->overwrote && !c->ended) {
+        if (c->fence == en->live_fence && c->overwrote && !claim_ended(c)) {
             learn_gone(a->f, c->fence, LEASE_GONE);
             return;
         }
@@ -166,7 +166,7 @@ static enum lock_outcome changed(struct audit *a) {
 /* Judges a GETSET. Enforcing lets it swap only the value that its session last read, and else answers the present
  * value. */
 static enum lock_outcome swapped(struct audit *a) {
-    const struct lock_sight *s = a->sight;
+    const struct lock_event *s = a->sight;
     const struct lock_plan *plan = a->f->plan;
     if (!s->old)
         return audit_grant(a);
@@ -205,7 +205,7 @@ static enum lock_outcome passed(struct audit *a) {
 }
 
 static enum lock_outcome counted(struct audit *a) {
-    const struct lock_sight *s = a->sight;
+    const struct lock_event *s = a->sight;
     struct claim *live = a->live;
     bool up = s->verb == LOCK_COUNT_UP;
     if (up && s->count > 0 && s->count <= s->by)
@@ -305,7 +305,7 @@ static enum lock_outcome infer(struct audit *a) {
     return LOCK_ERROR;
 }
 
-enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_sight *sight, int64_t now_ms) {
+enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_event *sight, int64_t now_ms) {
     struct lock_plan plan = {.key = sight->key,
                              .rule = sight->rule,
                              .verb = sight->verb,

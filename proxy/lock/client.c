@@ -5,7 +5,7 @@
 #include <strings.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/lock/state.h"
+#include "proxy/lock/ledger.h"
 
 /* ---- libraries ------------------------------------------------------------------------------- */
 
@@ -96,6 +96,10 @@ void client_ref(struct client_table *t, struct lock_client *c) {
     pthread_mutex_lock(&t->mutex);
     c->refs++;
     pthread_mutex_unlock(&t->mutex);
+}
+
+bool client_still_here(const struct peer *p) {
+    return atomic_load(&p->client->epoch) == p->epoch;
 }
 
 bool client_closed_peer(struct client_table *t, struct peer *p) {

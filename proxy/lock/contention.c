@@ -3,7 +3,7 @@
  * four. If a key finds its set full, it replaces the least contended key of the set, so that contended keys stay.
  * Decides nothing.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/evidence.h"
 
 #include "proxy/base/memory.h"
 

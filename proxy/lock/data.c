@@ -5,7 +5,7 @@
  * Only Redis knows which keys are data: the scripts look. This file decides which sessions may touch a key that the
  * script finds to be data.
  */
-#include "proxy/lock/outcome.h"
+#include "proxy/lock/choose.h"
 
 /* Whether a live lease of the key was acquired under audit. Redis has no guard record of it, and would take the lock
  * for data. */
@@ -42,47 +42,4 @@ void data_attribute(const struct entry *en, const struct peer *self, int64_t now
 void data_follow(struct lock_plan *plan, const struct lock_plan *earlier) {
     if (earlier->verb == LOCK_ACQUIRE && !lock_verb_is(plan->verb, VERB_WRITES))
         plan->data_free = false;
-}
-
-/* The session writes data over the key, so it works under no lease there any more: forgets what it had and lost on
- * the key. */
-static void begin_anew(struct outcome *f) {
-    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
-    if (w)
-        w->lost = false;
-    if (workload_shares(workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), f->peer, f->plan->rule))
-        return; /* the ended claim may be a colleague's */
-    for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
-        next = c->next;
-        if (c->peer == f->peer && c->ended && !c->uses && !c->reserved)
-            apply_spend(f, c);
-    }
-}
-
-void apply_pass(struct outcome *f) {
-    switch (f->result->outcome) {
-    case LOCK_DONE:
-        if (!f->result->value) { /* the value was changed in place, and is not known now */
-            struct claim *c = apply_touched(f);
-            if (c)
-                c->valued = false;
-        }
-        apply_done(f);
-        break;
-    case LOCK_RELEASED:
-        apply_freed(f);
-        break;
-    case LOCK_HELD:
-    case LOCK_FOREIGN:
-        apply_refusal(f, INCIDENT_OVERWRITE,
-                      f->audit ? "another owner holds the lock" : "another owner holds the lock; nothing was written");
-        learn_loss(f);
-        break;
-    case LOCK_FREE:
-    case LOCK_OPEN:
-        begin_anew(f);
-        break;
-    default:
-        break;
-    }
 }

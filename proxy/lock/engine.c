@@ -12,6 +12,7 @@
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/member.h"
 
 /* ---- the engine ------------------------------------------------------------------------------ */
 
@@ -24,6 +25,8 @@ struct lock_engine *engine_new(const char *process, uint64_t seed, const struct 
     list_init(&e->departing);
     client_table_init(&e->clients, seed);
     ledger_init(e, seed);
+    for (size_t i = 0; i < SHARDS; i++)
+        workload_init(&e->shards[i]);
     return e;
 }
 
@@ -31,6 +34,8 @@ void engine_free(struct lock_engine *e) {
     if (!e)
         return;
     ledger_clear(e);
+    for (size_t i = 0; i < SHARDS; i++)
+        workload_clear(&e->shards[i]);
     client_table_clear(&e->clients);
     memory_free(e);
 }
@@ -72,16 +77,6 @@ static inline uint64_t workload_of_plan(struct lock_session *s, const struct pee
         s->last.workload = workload_number(p, plan->rule, plan->pattern);
     }
     return s->last.workload;
-}
-
-void lock_plan_see(struct lock_plan *plan, const char *data, size_t len) {
-    char *to = plan->seen_short;
-    if (len > LOCK_SEEN_SHORT)
-        to = plan->seen_long = memory_realloc(plan->seen_long, len);
-    if (len)
-        memcpy(to, data, len);
-    plan->seen_len = (uint32_t)len;
-    plan->seen_known = true;
 }
 
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
@@ -134,7 +129,7 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
         plan->counted = true;
     }
     if (c && plan->uses) /* otherwise another release has used the claim up meanwhile */
-        c->reserved = true;
+        claim_release_sent(c);
     shard_unlock(sh);
 }
 
@@ -186,7 +181,7 @@ static bool release_again(struct lock_engine *e, struct lock_plan *plan, int64_t
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
     const struct claim *c = claim_find(entry_find(sh, &plan->key, plan->hash), plan->claim);
-    bool again = plan->right == RIGHT_CLAIM && c && attribute_made_way(c, now_ms);
+    bool again = plan->right == RIGHT_CLAIM && c && claim_made_way(c, now_ms);
     if (again)
         plan->right = RIGHT_SPENT;
     shard_unlock(sh);
@@ -216,7 +211,7 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
             plan->claim_len = (uint8_t)snprintf(plan->claim_token, sizeof(plan->claim_token), "%" PRIu64, c->fence);
         else
             plan->claim_len = token_write(e, c->token, plan->claim_token);
-        plan->right = RIGHT_INSTEAD;
+        plan->right = RIGHT_RELEASE_THEN_ACQUIRE;
         claim_remove(sh, c);
         peer_settle(sh, owner);
     }
@@ -243,7 +238,7 @@ bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint6
     while (c &&
            !((c->peer == plan->peer || recognised_for(w, c)) && (fence ? c->fence == fence : claim_is_live(c, now_ms))))
         c = c->next;
-    bool own = c && !workload_shares(workload_of(sh, plan->peer, plan->workload), plan->peer, plan->rule);
+    bool own = c && !workload_pooled(workload_of(sh, plan->peer, plan->workload), plan->peer, plan->rule);
     shard_unlock(sh);
     return own;
 }
@@ -263,7 +258,7 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
     const struct claim *c = entry_claims(entry_find(sh, key, hash));
     while (c && !claim_is_live(c, now_ms))
         c = c->next;
-    uint64_t session = c && !c->peer->closed && !c->peer->remote && !claim_shared(c) ? c->peer->id : 0;
+    uint64_t session = c && !c->peer->closed && !c->peer->remote && !claim_pooled(c) ? c->peer->id : 0;
     shard_unlock(sh);
     return session;
 }
@@ -296,9 +291,9 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
             client = c;
         if (!live && mine && !claim_writes_for_others(c))
             own_over = c;
-        if (!live && same && !c->taken && claim_shared(c))
+        if (!live && same && c->lease != LEASE_AWAITS_OWNER && claim_pooled(c))
             client_over = c;
-        if (!live && same && !c->taken && c->peer->closed)
+        if (!live && same && c->lease != LEASE_AWAITS_OWNER && c->peer->closed)
             closed_over = c;
         w.newest = c->fence;
     }
@@ -370,52 +365,6 @@ uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key
 }
 
 /* ---- after it -------------------------------------------------------------------------------- */
-
-inline void outcome_start(struct outcome *f, struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,
-                          const struct lock_result *result, const char *command, const char *client, int64_t now_ms) {
-    f->e = e;
-    f->plan = plan;
-    f->result = result;
-    f->hash = plan->hash;
-    f->now_ms = now_ms;
-    f->command = command;
-    f->client = client;
-    f->holder = result->holder;
-    f->holder_len = result->holder_len;
-    f->audit = false;
-    f->refusal = NULL;
-    f->sh = ledger_shard(e, f->hash);
-    shard_lock(f->sh);
-    f->peer = plan->peer ? plan->peer : peer_find(f->sh, session_id);
-    f->entry = entry_find(f->sh, &plan->key, f->hash);
-    f->claim = claim_find(f->entry, plan->claim);
-    if (f->claim && plan->uses)
-        f->claim->uses--;
-}
-
-const struct occasion *outcome_occasion(struct outcome *f) {
-    f->on = (struct occasion){.now_ms = f->now_ms,
-                              .key = f->plan->key,
-                              .rule = f->plan->rule ? f->plan->rule->pattern : NULL,
-                              .identity = f->peer->client->name,
-                              .client = f->client,
-                              .command = f->command,
-                              .holder = f->holder,
-                              .holder_len = f->holder_len};
-    return &f->on;
-}
-
-inline void outcome_end(struct outcome *f) {
-    if (f->claim && f->claim->ended)
-        outcome_schedule(f, f->claim);
-    if (f->entry)
-        entry_settle(f->sh, f->entry);
-    f->peer->in_flight--;
-    peer_settle(f->sh, f->peer);
-    shard_unlock(f->sh);
-    if (f->plan->seen_long)
-        memory_free(f->plan->seen_long);
-}
 
 /* Notes the fence of a lock that was acquired under audit. The script has made its guard record now. */
 static void enrolled(struct outcome *f) {
@@ -514,4 +463,34 @@ void engine_saw(struct lock_engine *e, struct lock_session *s, const struct lock
             contender_forget_seen(w);
     }
     shard_unlock(sh);
+}
+
+/* ---- time -------------------------------------------------------------------------------------- */
+
+int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms) {
+    int64_t next = member_departures(e, now_ms) ? now_ms : now_ms + TICK_MAX_MS;
+    for (unsigned i = part; i < SHARDS; i += parts) {
+        struct shard *sh = &e->shards[i];
+        shard_lock(sh);
+        lease_tick(sh, now_ms);
+        ledger_trim(sh);
+        workload_trim(sh, now_ms);
+        int64_t due = timer_next(&sh->timers);
+        if (due < next)
+            next = due;
+        shard_unlock(sh);
+    }
+    return next - now_ms > 1 ? next - now_ms : 1;
+}
+
+unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms) {
+    unsigned asked = 0;
+    (void)member_departures(e, now_ms);
+    for (unsigned i = part; i < SHARDS && asked < max; i += parts) {
+        struct shard *sh = &e->shards[i];
+        shard_lock(sh);
+        asked += lease_handover(sh, max - asked, now_ms);
+        shard_unlock(sh);
+    }
+    return asked;
 }

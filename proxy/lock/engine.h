@@ -202,7 +202,7 @@ struct lock_key {
     RIGHT(RIGHT_LATER, "later")                                                                                        \
     RIGHT(RIGHT_FENCE, "fence")                                                                                        \
     RIGHT(RIGHT_ENROL, "enrol")                                                                                        \
-    RIGHT(RIGHT_INSTEAD, "instead")                                                                                    \
+    RIGHT(RIGHT_RELEASE_THEN_ACQUIRE, "release_then_acquire")                                                          \
     RIGHT(RIGHT_ANY, "any")                                                                                            \
     RIGHT(RIGHT_OPERATOR, "operator")                                                                                  \
     RIGHT(RIGHT_OWN, "own")                                                                                            \
@@ -367,8 +367,8 @@ bool engine_compares(struct lock_engine *e, const struct lock_session *s, const 
 
 /* A command was refused by a live lease. True: the caller sends its script once more, as the plan says now. To be
  * called once, before engine_finish. B2, an attempt to acquire: a refused release was the holder's. The script releases
- * the live lease (claim_token, right "instead") and acquires in one step. C6, a release: its claim's lease may have
- * been released through another proxy. The script looks into the guard record for that (right "spent"). */
+ * the live lease (claim_token, right "release_then_acquire") and acquires in one step. C6, a release: its claim's lease
+ * may have been released through another proxy. The script looks into the guard record for that (right "spent"). */
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms);
 
 /* Discards the plan of an attempt to acquire, or of a release that is held back, because the command is begun once

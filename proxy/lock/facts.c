@@ -5,7 +5,7 @@
  */
 #include "proxy/base/memory.h"
 #include "proxy/lock/pattern.h"
-#include "proxy/lock/state.h"
+#include "proxy/lock/evidence.h"
 
 /* ---- the table ------------------------------------------------------------------------------------- */
 

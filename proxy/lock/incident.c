@@ -2,7 +2,7 @@
  * Reports incidents, and names kinds and outcomes. The texts are for people: they never contain a lock's value or a
  * token.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/ledger.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -7,38 +7,20 @@
  */
 #include "proxy/lock/outcome.h"
 
-struct entry *outcome_entry(struct outcome *f) {
-    if (!f->entry)
-        f->entry = entry_get(f->sh, &f->plan->key, f->hash);
-    return f->entry;
-}
-
-bool outcome_refused(const struct outcome *f) {
-    return f->result->outcome == LOCK_HELD || f->result->outcome == LOCK_FOREIGN;
-}
-
-bool outcome_schedule(struct outcome *f, struct claim *c) {
-    if (lease_schedule(f->sh, c, f->now_ms))
-        return true;
-    if (c == f->claim)
-        f->claim = NULL;
-    return false;
-}
-
 /* C6: whether the lease made way well before its end, so that a release has used up its claim. A dedicated session's
  * lease may instead be lost with its node, and its late release is still to come. */
 static bool made_way(const struct outcome *f, const struct claim *c, enum lease_end why) {
     enum { SLACK_MS = 50 };
     bool early = !c->end_ms || c->end_ms > f->now_ms + (f->now_ms - f->plan->begun_ms) + SLACK_MS;
-    return !c->uses && !c->ended &&
-           (c->peer->remote || (early && (why == LEASE_GONE ? claim_spent_elsewhere(f->e, c) : claim_shared(c))));
+    return !c->uses && !claim_ended(c) &&
+           (c->peer->remote || (early && (why == LEASE_GONE ? claim_spent_elsewhere(f->e, c) : claim_pooled(c))));
 }
 
 /* C6: a lease of this proxy was released through another proxy. That is a crossing, and a release that D1 counts. */
 static void released_elsewhere(struct outcome *f, const struct claim *c) {
     if (c->workload)
         workload_count(c->workload, key_stats_find(f->entry, c->workload), TALLY_RELEASED);
-    apply_crossing(f, c->workload, c);
+    outcome_crossing(f, c->workload, c);
 }
 
 void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
@@ -51,10 +33,10 @@ void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
             continue;
         bool spent = c != f->claim && made_way(f, c, why);
         lease_end(f->sh, c, why, f->now_ms);
-        if (spent && !c->peer->remote && why == LEASE_GONE && !claim_shared(c))
+        if (spent && !c->peer->remote && why == LEASE_GONE && !claim_pooled(c))
             released_elsewhere(f, c);
         if (spent)
-            apply_spend(f, c);
+            outcome_spend(f, c);
         else if (c != f->claim) /* apply handles the plan's claim */
             outcome_schedule(f, c);
     }
@@ -157,20 +139,6 @@ void learn(struct outcome *f) {
 
 /* ---- contenders ------------------------------------------------------------------------------- */
 
-uint64_t outcome_value(const struct outcome *f) {
-    return f->plan->field ? f->plan->field : hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
-}
-
-void learn_touched(struct shard *sh, struct contender *w, const struct lock_rule *rule, int64_t now_ms) {
-    int64_t least = w->queue_rule && w->queue_rule->lease_ms > 10000 ? w->queue_rule->lease_ms : 10000;
-    int64_t memory_ms =
-        rule && rule->claim_memory_ms >= 0 ? rule->claim_memory_ms : 2 * entry_contenders(w->entry)->length_ms;
-    w->touched_ms = now_ms;
-    w->memory_ms = memory_ms > least ? memory_ms : least;
-    if (!w->timer.place)
-        timer_set(&sh->timers, &w->timer, now_ms + w->memory_ms);
-}
-
 /* B1: the session wanted the lock and did not get it, so it is a loser. Exception (K): a session that asks again with
  * the value of the lease that it is recognised for is no loser. */
 void learn_loss(struct outcome *f) {
@@ -194,7 +162,7 @@ void learn_loss(struct outcome *f) {
         w->lost_fence = f->result->fence;
         w->suspicious_row = 0;
     }
-    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
     learn_live(f, f->result->fence, LEASE_GONE);
 }
 
@@ -250,7 +218,7 @@ static void forgotten(struct outcome *f, const struct workload *workload, struct
     if (*since_ms == 0)
         *since_ms = f->now_ms;
     bool enough = f->now_ms - *since_ms >= (own ? 1 : SUSPICIOUS_LEASES) * claim_length(c);
-    if (enough && (!own || workload_owns(workload, f->peer)))
+    if (enough && (!own || workload_dedicated(workload, f->peer)))
         c->renewing = false;
 }
 
@@ -269,7 +237,7 @@ static void learn_key_stats(struct outcome *f) {
     if (key_stats->debts.count == KEY_STATS_DEBTS)
         (void)losses_take(&key_stats->debts);
     /* D1: over a pooled session, each lost attempt expects a release. */
-    if (workload_shares(workload, f->peer, rule) && workload_losers_release(workload, key_stats))
+    if (workload_pooled(workload, f->peer, rule) && workload_losers_release(workload, key_stats))
         losses_add(&key_stats->debts, f->now_ms, f->peer->id);
     if (!live)
         return;
@@ -324,7 +292,7 @@ bool learn_answered(struct outcome *f) {
     learn_value(f, workload, r->shown, r->shown_len);
     struct contender *w = contender_get(f->sh, f->entry, f->peer);
     w->tried = outcome_value(f);
-    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
     return recognise(f->sh, w, f->plan->rule, workload, r->fence, r->shown, r->shown_len, f->now_ms);
 }
 
@@ -342,19 +310,19 @@ void learn_named(struct outcome *f) {
     uint64_t named = outcome_value(f);
     if (!value_same_field(w->tried, named)) /* a script names the field, and not its content */
         w->tried = named;
-    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
     recognise(f->sh, w, f->plan->rule, workload, r->fence, r->value, r->value_len, f->now_ms);
 }
 
 void learn_repeated(struct outcome *f) {
-    struct claim *c = f->plan->repeats ? apply_touched(f) : NULL;
+    struct claim *c = f->plan->repeats ? outcome_touched(f) : NULL;
     if (!c || c->peer == f->peer || c->fence != f->result->fence || f->peer->closed)
         return;
     struct contender *w = contender_get(f->sh, f->entry, f->peer);
     w->lost = w->released = false;
     w->lost_fence = w->recognised = c->fence;
     w->tried = c->value;
-    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
     successor_proved(f->sh, c, f->peer, f->now_ms);
     outcome_schedule(f, c);
 }
@@ -376,7 +344,7 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
     contender_see(w, fence, value, len);
     w->read_at = ledger_number(sh->engine);
     w->shown_since = true;
-    learn_touched(sh, w, rule, now_ms);
+    contender_touched(sh, w, rule, now_ms);
     attribute_sighting(sh, en, p, f, rule, value, len);
     (void)recognise(sh, w, rule, f, fence, value, len, now_ms);
 }
@@ -387,7 +355,7 @@ void learn_wrote(struct outcome *f) {
     struct contender *w = contender_get(f->sh, outcome_entry(f), f->peer);
     contender_see(w, 0, f->result->value, f->result->value_len);
     w->wrote = true;
-    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
 void learn_read(struct outcome *f) {

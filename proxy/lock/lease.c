@@ -2,50 +2,30 @@
  * Leases in time: when they end, how long they are renewed, and what happens when their owner leaves. Knows no
  * commands.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/lease.h"
 
 enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
-
-/* ---- clients that release, and throttles ---------------------------------------------------------- */
-
-static uint64_t releaser_hash(const struct lock_rule *rule, const struct lock_client *c) {
-    return c->hash ^ rule->hash;
-}
-
-void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
-    uint64_t hash = releaser_hash(rule, c);
-    atomic_store_explicit(&e->releasers[hash % RELEASERS], hash, memory_order_relaxed);
-}
-
-bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
-    uint64_t hash = releaser_hash(rule, c);
-    return atomic_load_explicit(&e->releasers[hash % RELEASERS], memory_order_relaxed) == hash;
-}
 
 /* Whether a release of the lease is expected. A lock with the application's own expiry, whose client has never
  * released one under the rule, is a throttle: it is meant to run out. */
 static bool release_expected(const struct shard *sh, const struct claim *c) {
-    return c->fence && !c->reserved && !c->doubtful &&
+    return c->fence && c->release == RELEASE_NONE &&
            (c->leased || (c->observed && !c->end_ms) || releaser_known(sh->engine, c->rule, c->peer->client));
 }
 
 /* ---- a lease's course ------------------------------------------------------------------------- */
 
-bool client_still_here(const struct peer *p) {
-    return atomic_load(&p->client->epoch) == p->epoch;
-}
-
 bool lease_owner_here(const struct claim *c) {
     const struct peer *p = c->peer;
     if (!p->closed)
         return !p->remote;
-    return claim_one_shot(c) || successor_attends(c) || (claim_shared(c) && client_still_here(p));
+    return claim_one_shot(c) || successor_attends(c) || (claim_pooled(c) && client_still_here(p));
 }
 
 static void revive(struct shard *sh, struct claim *c) {
-    if (!c->ended || c->fence < c->entry->live_fence || c->fence <= c->entry->gone_fence)
+    if (!claim_ended(c) || c->fence < c->entry->live_fence || c->fence <= c->entry->gone_fence)
         return;
-    c->ended = false;
+    claim_lease_enter(c, LEASE_GRANTED);
     sh->live += !c->peer->remote;
     successor_counts(sh, c);
 }
@@ -59,7 +39,7 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     int64_t end_ms = pttl_ms < 0 ? 0 : now_ms + pttl_ms;
     int64_t inexact_ms = now_ms - since_ms + 50, moved_ms = end_ms - c->end_ms;
     if (moved_ms > inexact_ms)
-        c->looked = 0;
+        c->looked = false;
     /* `renew always`: an expiry of the application's is renewed for its full length. A command that leaves the
      * end where it was leaves the length, too. */
     if (leased)
@@ -69,8 +49,8 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     c->leased = leased;
     c->end_ms = end_ms;
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
-    bool left = c->reported && !c->heritable && !c->handing && !claim_one_shot(c);
-    c->renewing = wanted && c->period_ms > 0 && !c->doubtful && !left && !c->observed;
+    bool left = c->reported && !claim_heritable(c) && !c->handing && !claim_one_shot(c);
+    c->renewing = wanted && c->period_ms > 0 && !claim_doubtful(c) && !left && !c->observed;
     /* Renewal is due when a third of the lease is over, counted from the earliest moment at which the lease can
      * have begun. The application may have touched the lock without moving its end. */
     c->renew_ms = since_ms + pttl_ms - c->period_ms * 2 / 3;
@@ -89,7 +69,7 @@ bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, 
         leased = c->leased;
     }
     c->told = atomic_load(&sh->engine->attempts);
-    c->told_since = true;
+    claim_end_told(c);
     c->told_by = 0;
     lease_set(sh, c, pttl_ms, leased, since_ms, now_ms);
     return !crossed;
@@ -103,10 +83,10 @@ static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
 
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {
     enum { INEXACT_MS = 50 };
-    if (c->ended)
+    if (claim_ended(c))
         return;
     /* A one-shot client's DEL may come through another proxy, so its lease is not reported as lost. */
-    bool report = why == LEASE_GONE && c->renewing && !c->reserved && !c->doubtful && !c->scripted && !c->shown &&
+    bool report = why == LEASE_GONE && c->renewing && c->release == RELEASE_NONE && !c->scripted && !c->shown &&
                   !claim_one_shot(c) && lease_owner_here(c);
     if (why != LEASE_OVER && c->fence) {
         struct entry *en = c->entry;
@@ -118,9 +98,9 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     /* The lease may have ended by itself. A session that asks again and again may learn that before this proxy
      * notices it. */
     bool by_itself = why == LEASE_OVER || (why == LEASE_GONE && c->end_ms && c->end_ms <= now_ms + INEXACT_MS);
-    c->ended = true;
+    bool early = !c->end_ms || c->end_ms > now_ms || claim_asked(c);
+    claim_lease_enter(c, early ? LEASE_CUT_SHORT : LEASE_ENDED);
     successor_over(sh, c);
-    c->cut_short = !c->end_ms || c->end_ms > now_ms || c->asked;
     sh->live -= !c->peer->remote;
     if (!c->end_ms || c->end_ms > now_ms)
         c->end_ms = now_ms;
@@ -132,7 +112,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
                         "lease ended after %lld ms, its owner is connected; what it still sends %s be refused",
                         (long long)(c->end_ms - c->granted_ms), c->observed ? "would" : "will");
     /* The answer to a renewal in flight may still say that the renewal came in time. */
-    if (why != LEASE_OVER || !c->asked)
+    if (why != LEASE_OVER || !claim_asked(c))
         c->renewing = false;
 }
 
@@ -146,7 +126,7 @@ static void bound_memory(struct claim *c, int64_t now_ms) {
 
 /* For how long after its end a lease counts as live, because a renewal is in flight. */
 static int64_t grace_of(const struct claim *c) {
-    return c->asked && !c->looking ? RENEWAL_GRACE_MS : 0;
+    return claim_asked(c) && !claim_looking(c) ? RENEWAL_GRACE_MS : 0;
 }
 
 /* When the proxy reads the lock's end, shortly before the lease ends. It does so if the expiry is the application's
@@ -157,7 +137,7 @@ static int64_t look_due(const struct shard *sh, const struct claim *c) {
     int64_t before = (c->end_ms - c->granted_ms) / 4;
     if (before > LOOK_BEFORE_MS)
         before = LOOK_BEFORE_MS;
-    if (c->renewing || c->asked || c->looked || !c->end_ms || c->queue || c->observed || c->reported ||
+    if (c->renewing || claim_asked(c) || c->looked || !c->end_ms || c->queue || c->observed || c->reported ||
         before < LOOK_LEAST_MS || !release_expected(sh, c))
         return NO_DEADLINE;
     return c->end_ms - before;
@@ -165,7 +145,7 @@ static int64_t look_due(const struct shard *sh, const struct claim *c) {
 
 /* When the lease is renewed next. If the owner has left, the proxy looks again for a successor. */
 static int64_t renewal_due(const struct claim *c, int64_t now_ms) {
-    if (!c->renewing || c->asked)
+    if (!c->renewing || claim_asked(c))
         return NO_DEADLINE;
     if (c->renew_ms > now_ms || lease_owner_here(c))
         return c->renew_ms;
@@ -190,7 +170,7 @@ static void report_long(struct shard *sh, struct claim *c, int64_t now_ms) {
 
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     int64_t due;
-    if (!c->ended) {
+    if (!claim_ended(c)) {
         bound_memory(c, now_ms);
         due = c->end_ms ? c->end_ms + grace_of(c) : NO_DEADLINE;
         int64_t renew_ms = renewal_due(c, now_ms), long_ms = long_due(sh, c), look_ms = look_due(sh, c);
@@ -257,7 +237,7 @@ static int64_t handover_end(const struct claim *c, int64_t now_ms) {
  * lease its last expiry. */
 static bool hands_over(struct shard *sh, struct claim *c, int64_t now_ms) {
     c->handing = atomic_load(&sh->engine->leaving) && c->renewing && c->rule->handover_ms > 0 &&
-                 claim_is_live(c, now_ms) && !c->reserved && !c->doubtful;
+                 claim_is_live(c, now_ms) && c->release == RELEASE_NONE;
     if (c->handing)
         successor_tell(sh, c, handover_end(c, now_ms), now_ms);
     return c->handing;
@@ -267,7 +247,8 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (c->reported)
         return;
     c->reported = true;
-    c->looking = 0;
+    if (claim_looking(c))
+        claim_renewal_enter(c, claim_crossed(c) ? RENEWAL_CROSSED : RENEWAL_ASKED);
     if (c->shown) { /* another session may be the owner, and be connected */
         c->renewing = false;
         return;
@@ -277,8 +258,8 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
     c->renewing = !release && successor_left(sh, c, now_ms);
     /* The answer to a renewal in flight may say that the renewal came in time. */
-    bool perhaps_live = claim_is_live(c, now_ms) || (release && !c->ended && c->asked);
-    if (!perhaps_live || c->reserved || c->doubtful)
+    bool perhaps_live = claim_is_live(c, now_ms) || (release && !claim_ended(c) && claim_asked(c));
+    if (!perhaps_live || c->release != RELEASE_NONE)
         return;
     struct occasion on = proxys_occasion(c, now_ms);
     if (release || release_expected(sh, c)) {
@@ -301,8 +282,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
 /* ---- time ------------------------------------------------------------------------------------- */
 
 static void ask_renewal(struct shard *sh, struct claim *c, int64_t lease_ms, int64_t now_ms) {
-    c->asked = true;
-    c->told_since = false;
+    claim_renewal_enter(c, RENEWAL_ASKED);
     c->renew_ms = now_ms;
     struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? RIGHT_ALWAYS : RIGHT_CLAIM);
     l.lease_ms = lease_ms;
@@ -311,18 +291,15 @@ static void ask_renewal(struct shard *sh, struct claim *c, int64_t lease_ms, int
 }
 
 static void look(struct shard *sh, struct claim *c, int64_t now_ms) {
-    c->asked = true;
-    c->looking = c->looked = 1;
-    c->told_since = false;
+    claim_renewal_enter(c, LOOK_ASKED);
+    c->looked = true;
     c->renew_ms = now_ms;
     struct lock_lease l = lease_of(sh, c, RIGHT_LOOK);
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
 
 /* Takes what a look has found. If the lease is gone, its end or another answer will say so. */
-static void looked(struct shard *sh, struct claim *c, const struct lock_result *r, int64_t now_ms) {
-    bool crossed = c->told_since;
-    c->looking = 0;
+static void looked(struct shard *sh, struct claim *c, const struct lock_result *r, bool crossed, int64_t now_ms) {
     if (r->outcome == LOCK_DONE && !crossed)
         lease_told(sh, c, r, UINT64_MAX, c->renew_ms, now_ms);
 }
@@ -332,27 +309,27 @@ static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
         c->renewing = false;
     else if (claim_one_shot(c) && now_ms >= claim_one_shot(c))
         c->renewing = false;
-    else if (lease_owner_here(c) && (!c->heritable || successor_keeps(sh, c, now_ms)))
+    else if (lease_owner_here(c) && (!claim_heritable(c) || successor_keeps(sh, c, now_ms)))
         ask_renewal(sh, c, c->period_ms, now_ms);
     else
         c->renew_ms = now_ms + successor_look_ms(c);
 }
 
 static bool is_handed_over(const struct claim *c, int64_t now_ms) {
-    return c->rule->handover_ms > 0 && c->renewing && !c->reserved && c->end_ms && claim_is_live(c, now_ms) &&
+    return c->rule->handover_ms > 0 && c->renewing && !claim_releasing(c) && c->end_ms && claim_is_live(c, now_ms) &&
            (c->handing || lease_owner_here(c));
 }
 
 static bool handover_due(const struct claim *c, int64_t now_ms) {
     int64_t last_ms = handover_ms(c, now_ms), least_ms = last_ms - last_ms / 4;
-    return !c->asked && c->end_ms < now_ms + least_ms && (!c->unhanded || now_ms >= c->renew_ms);
+    return !claim_asked(c) && c->end_ms < now_ms + least_ms && (!c->unhanded || now_ms >= c->renew_ms);
 }
 
 void engine_leave(struct lock_engine *e) {
     atomic_store(&e->leaving, true);
 }
 
-static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
+unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
     TABLE_FOREACH(it, &sh->entries) {
         struct entry *en = LIST_ENTRY(it, struct entry, link);
@@ -361,7 +338,7 @@ static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
                 return asked;
             if (!is_handed_over(c, now_ms))
                 continue;
-            if (c->heritable && !c->handing) { /* lease_abandon did not hand it over before */
+            if (claim_heritable(c) && !c->handing) { /* lease_abandon did not hand it over before */
                 c->handing = true;
                 successor_tell(sh, c, handover_end(c, now_ms), now_ms);
             }
@@ -375,25 +352,13 @@ static unsigned shard_handover(struct shard *sh, unsigned max, int64_t now_ms) {
     return asked;
 }
 
-unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms) {
-    unsigned asked = 0;
-    (void)member_departures(e, now_ms);
-    for (unsigned i = part; i < SHARDS && asked < max; i += parts) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        asked += shard_handover(sh, max - asked, now_ms);
-        shard_unlock(sh);
-    }
-    return asked;
-}
-
 /* Ends a lease whose Redis has lost it. Returns whether this proxy gave the lease. */
 static bool lose(struct shard *sh, struct claim *c, bool report, int64_t now_ms) {
-    if (c->ended || c->reserved || !claim_is_live(c, now_ms))
+    if (claim_ended(c) || claim_releasing(c) || !claim_is_live(c, now_ms))
         return false;
     bool own = !c->peer->remote && !c->shown;
     struct occasion on = proxys_occasion(c, now_ms);
-    if (own && report && !c->doubtful && lease_owner_here(c))
+    if (own && report && !claim_doubtful(c) && lease_owner_here(c))
         incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the Redis that held the lease has ended, and kept nothing");
     c->renewing = false;
     lease_end(sh, c, LEASE_GONE, now_ms);
@@ -416,14 +381,14 @@ unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms) {
 
 static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct entry *en = c->entry;
-    if (!c->ended) {
+    if (!claim_ended(c)) {
         if (c->end_ms && now_ms >= c->end_ms + grace_of(c))
             lease_end(sh, c, LEASE_OVER, now_ms);
-        else if (c->renewing && !c->asked && now_ms >= c->renew_ms)
+        else if (c->renewing && !claim_asked(c) && now_ms >= c->renew_ms)
             renew(sh, c, now_ms);
         else if (now_ms >= look_due(sh, c))
             look(sh, c, now_ms);
-        if (!c->ended && now_ms >= long_due(sh, c))
+        if (!claim_ended(c) && now_ms >= long_due(sh, c))
             report_long(sh, c, now_ms);
     }
     if (!lease_schedule(sh, c, now_ms))
@@ -451,7 +416,7 @@ static void contender_due(struct shard *sh, struct contender *w, int64_t now_ms)
  * is late. Many leases may be due at once, and all requests wait behind their renewals. */
 enum { TICK_STEPS = 64, TICK_LATE_MS = 16 };
 
-static void shard_tick(struct shard *sh, int64_t now_ms) {
+void lease_tick(struct shard *sh, int64_t now_ms) {
     int64_t first_ms = timer_next(&sh->timers);
     int64_t steps = TICK_STEPS + (first_ms < now_ms ? (now_ms - first_ms) / TICK_LATE_MS : 0);
     struct timer *t;
@@ -463,28 +428,12 @@ static void shard_tick(struct shard *sh, int64_t now_ms) {
     }
 }
 
-int64_t engine_tick(struct lock_engine *e, unsigned part, unsigned parts, int64_t now_ms) {
-    int64_t next = member_departures(e, now_ms) ? now_ms : now_ms + TICK_MAX_MS;
-    for (unsigned i = part; i < SHARDS; i += parts) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        shard_tick(sh, now_ms);
-        ledger_trim(sh);
-        workload_trim(sh, now_ms);
-        int64_t due = timer_next(&sh->timers);
-        if (due < next)
-            next = due;
-        shard_unlock(sh);
-    }
-    return next - now_ms > 1 ? next - now_ms : 1;
-}
-
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token) {
     uint64_t hash = ledger_hash(e, key, NULL);
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     const struct claim *c = claim_find(entry_find(sh, key, hash), token);
-    bool wanted = c && (c->looking || (c->renewing && (c->handing || lease_owner_here(c))));
+    bool wanted = c && (claim_looking(c) || (c->renewing && (c->handing || lease_owner_here(c))));
     shard_unlock(sh);
     return wanted;
 }
@@ -498,15 +447,15 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
     struct entry *en = entry_find(sh, key, hash);
     struct claim *c = claim_find(en, token);
     if (c) {
-        c->asked = false;
-        if (c->looking) {
-            looked(sh, c, r, now_ms);
+        bool look = claim_looking(c), crossed = claim_crossed(c);
+        claim_renewal_enter(c, RENEWAL_IDLE);
+        if (look) {
+            looked(sh, c, r, crossed, now_ms);
         } else if (outcome == LOCK_DONE) {
             c->renewals += c->renewals + 1u < 1u << RENEWAL_BITS;
             sh->stats.renewals++;
             /* The application may have set its own expiry while the renewal was in flight. Its answer has
              * come meanwhile, and the expiry is not the proxy's own any more. */
-            bool crossed = c->told_since;
             if (!r->leased || c->leased || !crossed)
                 lease_told(sh, c, r, crossed ? 0 : UINT64_MAX, crossed ? now_ms : c->renew_ms, now_ms);
         } else if (outcome == LOCK_HELD && c->queue && r->fence == c->fence) {

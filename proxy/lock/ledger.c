@@ -2,7 +2,7 @@
  * The ledger: tables of lock keys, sessions, claims and contenders, for each shard. It keeps the tables consistent with
  * each other, and bounded. The other files decide what claims and contenders mean. The caller locks the shard.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/ledger.h"
 
 #include "parser/resp.h"
 #include "parser/slot.h"
@@ -29,7 +29,6 @@ void ledger_init(struct lock_engine *e, uint64_t seed) {
         sh->engine = e;
         table_init(&sh->entries, entry_hash);
         table_init(&sh->peers, peer_hash);
-        workload_init(sh);
     }
 }
 
@@ -65,7 +64,6 @@ void ledger_clear(struct lock_engine *e) {
             client_put(&e->clients, p->client);
             memory_free(p);
         }
-        workload_clear(sh);
         for (struct claim *c = sh->free_claims, *next; c; c = next) {
             next = c->next;
             memory_free(c);
@@ -248,7 +246,7 @@ void ledger_trim(struct shard *sh) {
 static struct claim *least_wanted(struct entry *en) {
     struct claim *oldest = NULL;
     for (struct claim *c = en->claims; c; c = c->next) {
-        if (c->ended && !c->uses)
+        if (claim_ended(c) && !c->uses)
             return c;
         if (!oldest && !c->uses)
             oldest = c;
@@ -340,7 +338,7 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
     timer_set(&sh->timers, &c->timer, NO_DEADLINE);
     successor_over(sh, c);
     sh->claims--;
-    if (!c->ended)
+    if (!claim_ended(c))
         sh->live -= !c->peer->remote;
     if (c->rule->set)
         lock_rules_unref(c->rule->set);
@@ -401,6 +399,16 @@ struct contender *contender_get(struct shard *sh, struct entry *en, struct peer 
     return w;
 }
 
+void contender_touched(struct shard *sh, struct contender *w, const struct lock_rule *rule, int64_t now_ms) {
+    int64_t least = w->queue_rule && w->queue_rule->lease_ms > 10000 ? w->queue_rule->lease_ms : 10000;
+    int64_t memory_ms =
+        rule && rule->claim_memory_ms >= 0 ? rule->claim_memory_ms : 2 * entry_contenders(w->entry)->length_ms;
+    w->touched_ms = now_ms;
+    w->memory_ms = memory_ms > least ? memory_ms : least;
+    if (!w->timer.place)
+        timer_set(&sh->timers, &w->timer, now_ms + w->memory_ms);
+}
+
 void contender_forget_seen(struct contender *w) {
     memory_free(w->seen);
     w->seen = NULL;
@@ -424,6 +432,13 @@ void contender_see(struct contender *w, uint64_t fence, const char *value, size_
     w->seen_len = (uint32_t)len;
 }
 
+void queue_forget(struct contender *w) {
+    if (w->queue_rule && w->queue_rule->set)
+        lock_rules_unref(w->queue_rule->set);
+    w->queue_rule = NULL;
+    w->queued_own = w->queued_client = false;
+}
+
 void contender_remove(struct shard *sh, struct contender *w) {
     *w->at = w->next;
     if (w->next)
@@ -436,7 +451,42 @@ void contender_remove(struct shard *sh, struct contender *w) {
     memory_free(w);
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------- */
+/* ---- what refers to workloads ---------------------------------------------------------------- */
+
+void session_stats_free(struct peer *p, struct session_stats *h) {
+    list_cut(&h->of_peer);
+    p->session_stats_count--;
+    workload_put(h->workload);
+    memory_free(h);
+}
+
+void session_stats_clear(struct peer *p) {
+    for (struct list_node *n; (n = list_first(&p->session_stats));)
+        session_stats_free(p, LIST_ENTRY(n, struct session_stats, of_peer));
+}
+
+void key_stats_clear(struct contenders *contenders) {
+    while (contenders->key_stats) {
+        struct key_stats *c = contenders->key_stats;
+        contenders->key_stats = c->next;
+        workload_put(c->workload);
+        memory_free(c);
+    }
+}
+
+void tenure_remove(struct tenure *t) {
+    *t->at = t->next;
+    if (t->next)
+        t->next->at = t->at;
+    list_remove(&t->of_peer);
+    t->peer->tenure_count--;
+    workload_put(t->workload);
+    if (t->rule->set)
+        lock_rules_unref(t->rule->set);
+    memory_free(t);
+}
+
+/* ---- tokens, and what a plan carries ---------------------------------------------------------- */
 
 inline uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]) {
     enum { FEW = 100000000, DIGITS_MAX = 20, AT = PROCESS_ID_LEN + 1 };
@@ -455,4 +505,14 @@ inline uint8_t token_write(const struct lock_engine *e, uint64_t number, char ou
     memcpy(out + AT, from, (size_t)(end - from));
     out[AT + (end - from)] = '\0';
     return (uint8_t)(AT + (end - from));
+}
+
+void lock_plan_see(struct lock_plan *plan, const char *data, size_t len) {
+    char *to = plan->seen_short;
+    if (len > LOCK_SEEN_SHORT)
+        to = plan->seen_long = memory_realloc(plan->seen_long, len);
+    if (len)
+        memcpy(to, data, len);
+    plan->seen_len = (uint32_t)len;
+    plan->seen_known = true;
 }

@@ -2,7 +2,7 @@
  * List locks: which session owns a node, what a session has in the queue, and what the scripts' answers mean.
  *
  * A node is known by its value, so Redis decides which party owns it (scripts/lua/list.lua). The engine says for which
- * party a session speaks, and how far that reaches. The party is the session, or its client if connections are shared.
+ * party a session speaks, and how far that reaches. The party is the session, or its client if its sessions are pooled.
  * The session's contender remembers that nodes were pushed, for the moment when the session closes. The holder's lease
  * is a claim like any other. A session that was shown a node of its client at the head may be the holder, and has a
  * claim, too.
@@ -10,70 +10,6 @@
 #include "proxy/lock/outcome.h"
 
 #include <stdio.h>
-
-enum { PARTY_MAX = LOCK_IDENTITY_MAX + 1 }; /* which is longer than a process's id and a number */
-
-static bool by_client(const struct peer *p, const struct lock_rule *rule) {
-    return rule->owner == LOCK_OWNER_ANY || client_shares(rule, p->overlapped);
-}
-
-/* Writes a party's name. An identity of full length is not NUL-terminated. Returns the length. */
-static size_t party_write(const struct lock_engine *e, const struct peer *p, bool client, char out[PARTY_MAX]) {
-    if (!client)
-        return (size_t)snprintf(out, PARTY_MAX, "%.*s:%llu", PROCESS_ID_LEN, e->process, (unsigned long long)p->id);
-    memcpy(out, p->client->name, p->client->len);
-    return p->client->len;
-}
-
-static enum lock_right right_of(const struct lock_rule *rule, bool client) {
-    return rule->owner == LOCK_OWNER_ANY    ? RIGHT_ANY
-           : client                         ? RIGHT_CLIENT
-           : rule->owner == LOCK_OWNER_AUTO ? RIGHT_AUTO
-                                            : RIGHT_OWN;
-}
-
-void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan) {
-    bool client = by_client(self, plan->rule);
-    char party[PARTY_MAX];
-    plan->right = right_of(plan->rule, client);
-    lock_plan_see(plan, party, party_write(sh->engine, self, client, party));
-}
-
-/* ---- what a session has in queues ------------------------------------------------------------- */
-
-void queue_forget(struct contender *w) {
-    if (w->queue_rule && w->queue_rule->set)
-        lock_rules_unref(w->queue_rule->set);
-    w->queue_rule = NULL;
-    w->queued_own = w->queued_client = false;
-}
-
-static void ask_leave(struct shard *sh, const struct contender *w, bool client) {
-    char party[PARTY_MAX];
-    struct lock_leaving leaving = {
-        .key = entry_key(w->entry),
-        .rule = w->queue_rule,
-        .right = right_of(w->queue_rule, client),
-        .login = w->login,
-        .party = party,
-        .party_len = party_write(sh->engine, w->peer, client, party),
-    };
-    sh->engine->sink.leave(sh->engine->sink.arg, &leaving);
-}
-
-bool queue_leave(struct shard *sh, struct contender *w) {
-    const struct peer *p = w->peer;
-    const struct lock_rule *rule = w->queue_rule;
-    if (!rule || rule->owner == LOCK_OWNER_ANY)
-        return false;
-    if (client_shares(rule, p->overlapped) && client_still_here(p))
-        return true;
-    if (w->queued_own)
-        ask_leave(sh, w, false);
-    if (w->queued_client)
-        ask_leave(sh, w, true);
-    return false;
-}
 
 static void note_push(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
@@ -86,7 +22,7 @@ static void note_push(struct outcome *f) {
     }
     w->login = f->plan->login;
     *(f->plan->right == RIGHT_CLIENT ? &w->queued_client : &w->queued_own) = true;
-    learn_touched(f->sh, w, rule, f->now_ms);
+    contender_touched(f->sh, w, rule, f->now_ms);
     if (f->peer->closed && !queue_leave(f->sh, w))
         contender_remove(f->sh, w);
 }
@@ -98,7 +34,7 @@ static void note_node(struct outcome *f) {
         return;
     struct contender *w = contender_get(f->sh, outcome_entry(f), f->peer);
     w->tried = outcome_value(f);
-    learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
 /* Makes a claim for a session that was shown the node at the head and may be its owner. The lease is renewed for the
@@ -130,7 +66,7 @@ static void apply_looks_again(struct outcome *f) {
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;
         if (c->peer == f->peer && c->shown && c->fence == f->result->fence && !c->uses)
-            apply_spend(f, c);
+            outcome_spend(f, c);
     }
 }
 
@@ -167,7 +103,7 @@ static void note_head(struct outcome *f) {
 static void note_read(struct outcome *f) {
     struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
     if (w && w->queue_rule)
-        learn_touched(f->sh, w, f->plan->rule, f->now_ms);
+        contender_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
 /* ---- answers ----------------------------------------------------------------------------------- */
@@ -187,9 +123,9 @@ static void apply_push(struct outcome *f) {
     case LOCK_FOREIGN:
         note_node(f);
         f->sh->stats.lost++;
-        apply_refusal(f, INCIDENT_OVERWRITE,
-                      "it would come before a node of another owner, or take itself for the holder; nothing was "
-                      "pushed");
+        outcome_refusal(f, INCIDENT_OVERWRITE,
+                        "it would come before a node of another owner, or take itself for the holder; nothing was "
+                        "pushed");
         break;
     default:
         break;
@@ -202,8 +138,8 @@ static struct claim *claim_for_node(const struct outcome *f) {
         return NULL;
     uint64_t hash = hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
     for (struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->queue && c->ended && c->valued && c->value == hash &&
-            (c->peer == f->peer || (c->peer->client == f->peer->client && by_client(f->peer, f->plan->rule))))
+        if (c->queue && claim_ended(c) && c->valued && c->value == hash &&
+            (c->peer == f->peer || (c->peer->client == f->peer->client && queue_by_client(f->peer, f->plan->rule))))
             return c;
     return NULL;
 }
@@ -219,8 +155,8 @@ static void apply_remove(struct outcome *f) {
             incident_report(f->sh, INCIDENT_LATE_RELEASE, outcome_occasion(f),
                             "nothing to release: the node's lease had ended, and it is not in the queue any more");
         else if (outcome_refused(f))
-            apply_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client has no such node in the queue");
-        apply_spend(f, c);
+            outcome_refusal(f, INCIDENT_FOREIGN_RELEASE, "this client has no such node in the queue");
+        outcome_spend(f, c);
     }
 }
 
@@ -256,11 +192,12 @@ void queue_apply(struct outcome *f) {
         break;
     default: /* LOCK_QUEUE_SET: the caller's node has another value */
         if (f->result->outcome == LOCK_DONE && f->result->fence)
-            claim_value(f, apply_touched(f));
+            claim_value(f, outcome_touched(f));
         if (f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_UNKNOWN)
             note_push(f);
         else if (outcome_refused(f))
-            apply_refusal(f, INCIDENT_OVERWRITE, "it would change or remove a node of another owner; nothing was done");
+            outcome_refusal(f, INCIDENT_OVERWRITE,
+                            "it would change or remove a node of another owner; nothing was done");
         break;
     }
 }

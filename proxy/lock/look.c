@@ -1,7 +1,7 @@
 /*
  * What the engine shows to operators: counters, and the leases that are believed live. Changes nothing.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/lease.h"
 
 #include <stdlib.h>
 

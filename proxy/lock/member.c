@@ -4,7 +4,7 @@
  * Only the shards that a session has used know it: lock_session.shards has a bit for each. In a shard the session is a
  * peer.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/member.h"
 
 void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len) {
     *s = (struct lock_session){.id = id};

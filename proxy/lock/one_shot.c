@@ -14,7 +14,7 @@
  * connection` no other connection can release the lock, so it ends with its lease. The node of a list lock does so,
  * too.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/lease.h"
 
 #include "proxy/base/units.h"
 
@@ -33,8 +33,8 @@ static bool rule_keeps(const struct lock_rule *rule) {
 
 /* Whether the lock has just been acquired without an expiry of the application's. */
 static bool just_acquired(const struct claim *c, int64_t now_ms) {
-    if (!claim_is_live(c, now_ms) || now_ms - c->granted_ms > CLOSES_WITHIN_MS || c->queue || c->shown || c->reserved ||
-        c->doubtful)
+    if (!claim_is_live(c, now_ms) || now_ms - c->granted_ms > CLOSES_WITHIN_MS || c->queue || c->shown ||
+        c->release != RELEASE_NONE)
         return false;
     if (c->observed)
         return !c->end_ms && c->rule->lease_ms > 0 && c->rule->renew != LOCK_RENEW_NEVER;

@@ -3,7 +3,7 @@
 #ifndef LOCKKEEPER_LOCK_OUTCOME_H
 #define LOCKKEEPER_LOCK_OUTCOME_H
 
-#include "proxy/lock/state.h"
+#include "proxy/lock/choose.h"
 
 /* An answer that engine_finish is handling, with its shard locked. */
 struct outcome {
@@ -39,6 +39,24 @@ bool outcome_refused(const struct outcome *f);
 /* Sets the claim's next deadline, or drops a claim that is over. Returns whether it is still there. */
 bool outcome_schedule(struct outcome *f, struct claim *c);
 
+/* Notes the value that the command has written to the claim's lock. */
+void claim_value(struct outcome *f, struct claim *c);
+/* Notes a crossing: the lease of `live` (NULL: not known) was released over another session than it was acquired. */
+void outcome_crossing(struct outcome *f, struct workload *workload, const struct claim *live);
+/* Notes the value that the claim's lock holds. */
+void claim_holds(struct outcome *f, struct claim *c, const char *value, size_t len);
+/* Removes a claim that its release has used up. NULL is allowed. */
+void outcome_spend(struct outcome *f, struct claim *c);
+/* Reports a refusal and its reason. Under audit it reports what enforcing would have refused. */
+void outcome_refusal(struct outcome *f, enum lock_incident_kind kind, const char *why);
+/* The claim of the lease that the script has touched, of whichever session; NULL: none is known. */
+struct claim *outcome_touched(struct outcome *f);
+/* The answer uses up the claim, which still exists. Ends the claim's tenure too, if its own session or a pooled
+ * session of its client has released. */
+void tenure_spent(struct outcome *f, const struct claim *c);
+/* Ends the session's tenure after its release was answered, even if its claim is forgotten. */
+void tenure_released(struct outcome *f);
+
 /* ---- learn.c ---------------------------------------------------------------------------------- */
 
 /* Learns from the answer which lease is live, and which have ended. */
@@ -58,8 +76,6 @@ void learn_named(struct outcome *f);
 void learn_repeated(struct outcome *f);
 /* Learns from the answer to a GET. */
 void learn_read(struct outcome *f);
-/* Notes that the contender was used now, so that it is kept for longer. */
-void learn_touched(struct shard *sh, struct contender *w, const struct lock_rule *rule, int64_t now_ms);
 /* Notes, under audit, which value the session wrote as it acquired. plan_enrolment needs it if the rule is enforced
  * later. */
 void learn_wrote(struct outcome *f);
@@ -77,40 +93,17 @@ void apply_acquired(struct outcome *f);
 void apply_done(struct outcome *f);
 /* Ends the claim of a command that has freed the lock besides its other purpose. */
 void apply_freed(struct outcome *f);
-/* Notes the value that the command has written to the claim's lock. */
-void claim_value(struct outcome *f, struct claim *c);
-/* Notes a crossing: the lease of `live` (NULL: not known) was released over another session than it was acquired. */
-void apply_crossing(struct outcome *f, struct workload *workload, const struct claim *live);
-/* Notes the value that the claim's lock holds. */
-void claim_holds(struct outcome *f, struct claim *c, const char *value, size_t len);
-/* Removes a claim that its release has used up. NULL is allowed. */
-void apply_spend(struct outcome *f, struct claim *c);
-/* Reports a refusal and its reason. Under audit it reports what enforcing would have refused. */
-void apply_refusal(struct outcome *f, enum lock_incident_kind kind, const char *why);
-/* The claim of the lease that the script has touched, of whichever session; NULL: none is known. */
-struct claim *apply_touched(struct outcome *f);
-/* Applies the answer to a command on a list lock's queue (LOCK_QUEUE_*). In queue.c. */
+/* Applies the answer to a command on a list lock's queue (LOCK_QUEUE_*). In list_lock.c. */
 void queue_apply(struct outcome *f);
 
 /* Applies the answer to claims, renewals and incidents, by the command's verb. */
 void apply(struct outcome *f);
 
-/* ---- tenure.c --------------------------------------------------------------------------------- */
-
-/* The answer uses up the claim, which still exists. Ends the claim's tenure too, if its own session or a pooled
- * session of its client has released. */
-void tenure_spent(struct outcome *f, const struct claim *c);
-/* Ends the session's tenure after its release was answered, even if its claim is forgotten. */
-void tenure_released(struct outcome *f);
-
-/* ---- data.c ----------------------------------------------------------------------------------- */
-
-/* Applies the answer to a LOCK_PASS. */
-void apply_pass(struct outcome *f);
-
 /* ---- adopt.c ---------------------------------------------------------------------------------- */
 
 /* Applies what a script of the application's has done. */
 void apply_script(struct outcome *f);
+/* Applies the answer to a LOCK_PASS. */
+void apply_pass(struct outcome *f);
 
 #endif

@@ -16,7 +16,7 @@
  * worker into it. Others name the field after the worker, and count in it. The name, the content or both may tell
  * workers apart.
  */
-#include "proxy/lock/outcome.h"
+#include "proxy/lock/choose.h"
 
 /* ---- fields ---------------------------------------------------------------------------------------- */
 
@@ -91,15 +91,6 @@ static bool tells(const struct entry *en, const struct peer *self, const struct 
 }
 
 /* ---- K1: shown what it tried ------------------------------------------------------------------------ */
-
-bool recognised_no_more(const struct entry *en, const struct contender *w) {
-    if (!w->recognised)
-        return false;
-    for (const struct claim *c = entry_claims(en); c; c = c->next)
-        if (recognised_for(w, c))
-            return false;
-    return true;
-}
 
 /* Recognises the session for the lease: from now on the session is no loser, and speaks for the lease. */
 static void speaks_for(struct shard *sh, struct contender *w, struct claim *c, int64_t now_ms) {
@@ -186,7 +177,7 @@ static bool repeats(struct shard *sh, const struct entry *en, const struct lock_
     bool other = w && !read && (w->read_fence || (w->seen_known && !w->wrote));
     if (plan->verb == LOCK_SWAP && other)
         return false;
-    if (read && plan->verb != LOCK_SWAP && !w->lost && !field && !workload_shares(f, self, plan->rule))
+    if (read && plan->verb != LOCK_SWAP && !w->lost && !field && !workload_pooled(f, self, plan->rule))
         return true;
     return tells(en, self, f, c, value, len, field ? ALIKE_FIELD : ALIKE_WHOLE);
 }
@@ -214,7 +205,7 @@ void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *valu
 /* ---- K3: compares and sets -------------------------------------------------------------------------- */
 
 bool engine_compares(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms) {
-    uint64_t hash = engine_key_hash(e, key);
+    uint64_t hash = ledger_hash(e, key, NULL);
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
@@ -235,7 +226,7 @@ void engine_writes_field(const struct lock_engine *e, struct lock_plan *plan, co
 }
 
 bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key) {
-    uint64_t hash = engine_key_hash(e, key);
+    uint64_t hash = ledger_hash(e, key, NULL);
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);

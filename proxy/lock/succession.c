@@ -31,229 +31,22 @@
  * Two kinds of locks have no successors. Under `owner connection` another session's commands would not count for the
  * lease. The nodes of a list lock live and end with their owner's connection.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/lease.h"
 
 #include <stdio.h>
 
-#include "proxy/base/memory.h"
-
 enum {
-    EARLY_MS = 1000, /* the new connection may come before the proxy notices the old one's end */
-    BRIEF_MAX = 3,   /* an orphan gets no successor after more successors that left before a renewal */
     LOOK_MIN_MS = 50,
     LOOK_MAX_MS = 1000, /* a lease that waits for a successor looks for one at these intervals */
     ASKED_LEASES = 10
 };
 
-/* What a closed session has left. All fields but the atomics are under the clients' mutex. */
-struct orphan {
-    struct list_node of_client; /* of its client's orphans that wait for a successor */
-    struct lock_client *client;
-    struct lock_session *successor; /* NULL: it waits for a successor, or gets none any more */
-    size_t refs;                    /* the peers of the closed sessions that left it, and a session that closes */
-    uint64_t tried;                 /* `came` of its last successor */
-    int64_t left_ms;
-    uint64_t group;  /* of an orphan that was left at another proxy; otherwise 0 */
-    unsigned leases; /* live leases, of sessions that do not count as pooled */
-    unsigned brief;
-    atomic_bool attended; /* it has a successor */
-    atomic_bool kept;     /* a lease was renewed for the successor */
-};
-
-/* ---- successors, with the clients' mutex held --------------------------------------------------------- */
-
-static void attend(struct orphan *st, struct lock_session *s) {
-    list_remove(&st->of_client);
-    st->successor = s;
-    st->tried = s->came;
-    atomic_store(&st->kept, false);
-    atomic_store(&st->attended, true);
-    s->orphan = st;
-    atomic_store(&s->attends, true);
-}
-
-static void unattend(struct orphan *st) {
-    if (!st->successor)
-        return;
-    st->successor->orphan = NULL;
-    atomic_store(&st->successor->attends, false);
-    st->successor = NULL;
-    atomic_store(&st->attended, false);
-}
-
-/* The first orphan that waits for a successor and has a live lease. */
-static struct orphan *first_waiting(const struct lock_client *client) {
-    LIST_FOREACH(it, &client->orphans) {
-        struct orphan *st = LIST_ENTRY(it, struct orphan, of_client);
-        if (st->leases > 0)
-            return st;
-    }
-    return NULL;
-}
-
-/* Gives an orphan to the first session that came in time and after the orphan's last successor. If there is none, the
- * orphan waits. */
-static void offer(struct orphan *st) {
-    struct lock_session *first = NULL;
-    struct list_node *all = &st->client->sessions;
-    for (struct list_node *n = all->prev; n != all && st->leases > 0; n = n->prev) {
-        struct lock_session *s = LIST_ENTRY(n, struct lock_session, of_client);
-        if (s->came_ms < st->left_ms - EARLY_MS || s->came <= st->tried)
-            break;
-        if (!s->orphan)
-            first = s;
-    }
-    list_remove(&st->of_client);
-    if (first)
-        attend(st, first);
-    else
-        list_append(&st->client->orphans, &st->of_client);
-}
-
-static struct orphan *orphan_new(struct lock_client *client, int64_t now_ms) {
-    struct orphan *st = memory_zalloc(sizeof(*st));
-    list_init(&st->of_client);
-    st->client = client;
-    st->left_ms = now_ms;
-    st->refs = 1;
-    return st;
-}
-
-/* ---- sessions come and go ------------------------------------------------------------------------ */
-
-void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
-    struct lock_client *client = s->client;
-    pthread_mutex_lock(&e->clients.mutex);
-    list_append(&client->sessions, &s->of_client);
-    s->came = ++client->comings;
-    s->came_ms = now_ms;
-    s->came_login = s->login;
-    struct orphan *waiting = first_waiting(client);
-    if (waiting)
-        attend(waiting, s);
-    if (!atomic_load(&client->back) && client->brief <= BRIEF_MAX) {
-        client->back_ms = now_ms;
-        atomic_store(&client->kept, false);
-        atomic_store(&client->back, true);
-    }
-    pthread_mutex_unlock(&e->clients.mutex);
-}
-
-void successor_refused(struct lock_engine *e, const struct peer *p) {
-    if (p->closed || !p->session || !atomic_load(&p->session->attends))
-        return;
-    pthread_mutex_lock(&e->clients.mutex);
-    struct orphan *st = p->session->orphan;
-    if (st) {
-        unattend(st);
-        offer(st);
-    }
-    pthread_mutex_unlock(&e->clients.mutex);
-}
-
-void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms) {
-    struct lock_client *client = s->client;
-    pthread_mutex_lock(&e->clients.mutex);
-    list_remove(&s->of_client);
-    struct orphan *st = s->orphan;
-    if (atomic_load(&e->leaving)) { /* a session that this process disconnects counts as connected */
-        if (st)
-            st->successor = NULL;
-        s->orphan = NULL;
-        pthread_mutex_unlock(&e->clients.mutex);
-        return;
-    }
-    if (st) {
-        unattend(st);
-        st->left_ms = now_ms;
-        st->brief += !atomic_load(&st->kept);
-        if (st->brief <= BRIEF_MAX)
-            offer(st);
-    }
-    if (client->open == 0 && atomic_load(&client->back)) {
-        client->brief += !atomic_load(&client->kept);
-        atomic_store(&client->back, false);
-    }
-    if (closes && st && st->brief <= BRIEF_MAX) {
-        s->left = st;
-        st->refs++;
-    }
-    pthread_mutex_unlock(&e->clients.mutex);
-}
-
-void successor_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms) {
-    if (list_empty(&p->claims))
-        return;
-    pthread_mutex_lock(&e->clients.mutex);
-    if (!s->left)
-        s->left = orphan_new(p->client, now_ms);
-    p->orphan = s->left;
-    p->orphan->refs++;
-    pthread_mutex_unlock(&e->clients.mutex);
-}
-
-static void let_go(struct lock_engine *e, struct orphan **at) {
-    struct orphan *st = *at;
-    if (!st)
-        return;
-    *at = NULL;
-    pthread_mutex_lock(&e->clients.mutex);
-    if (--st->refs == 0) {
-        unattend(st);
-        list_remove(&st->of_client);
-        memory_free(st);
-    }
-    pthread_mutex_unlock(&e->clients.mutex);
-}
-
-void successor_gone(struct lock_engine *e, struct lock_session *s) {
-    let_go(e, &s->left);
-}
-
-void successor_peer_freed(struct lock_engine *e, struct peer *p) {
-    let_go(e, &p->orphan);
-}
-
-void successor_peer_cleared(struct peer *p) {
-    if (p->orphan && --p->orphan->refs == 0)
-        memory_free(p->orphan);
-    p->orphan = NULL;
-}
-
-/* ---- leases -------------------------------------------------------------------------------------- */
-
-/* Counts a live lease of its peer's orphan. With its first live lease, the orphan looks for a successor. */
-static void count_lease(struct claim *c) {
-    struct orphan *st = c->peer->orphan;
-    if (c->inherited)
-        return;
-    c->inherited = true;
-    if (++st->leases == 1 && !st->successor && st->brief <= BRIEF_MAX)
-        offer(st);
-}
-
-void successor_counts(struct shard *sh, struct claim *c) {
-    if (!c->heritable || c->common || !c->peer->orphan)
-        return;
-    pthread_mutex_lock(&sh->engine->clients.mutex);
-    count_lease(c);
-    pthread_mutex_unlock(&sh->engine->clients.mutex);
-}
-
-void successor_over(struct shard *sh, struct claim *c) {
-    if (!c->inherited)
-        return;
-    struct orphan *st = c->peer->orphan, *next;
-    c->inherited = false;
-    pthread_mutex_lock(&sh->engine->clients.mutex);
-    if (--st->leases == 0 && st->successor) {
-        unattend(st);
-        list_append(&st->client->orphans, &st->of_client);
-        next = first_waiting(st->client);
-        if (next)
-            offer(next);
-    }
-    pthread_mutex_unlock(&sh->engine->clients.mutex);
+void successor_may_come(struct shard *sh, struct claim *c) {
+    bool common = claim_pooled(c);
+    if (common)
+        successor_over(sh, c);
+    if (common || c->succession != SUCCESSION_COUNTS)
+        claim_succession_enter(c, common ? SUCCESSION_COMMON : SUCCESSION_WAITS);
 }
 
 bool successor_left(struct shard *sh, struct claim *c, int64_t now_ms) {
@@ -261,15 +54,14 @@ bool successor_left(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct peer *p = c->peer;
     if (!c->renewing || !claim_is_live(c, now_ms) || c->rule->owner == LOCK_OWNER_CONNECTION || c->queue)
         return false;
-    c->heritable = true;
-    c->common = claim_shared(c);
+    successor_may_come(sh, c);
     pthread_mutex_lock(&e->clients.mutex);
-    if (c->common) {
+    if (c->succession == SUCCESSION_COMMON) {
         p->client->brief = 0;
     } else {
         if (!p->orphan) /* the session closed before the answer came */
             p->orphan = orphan_new(p->client, now_ms);
-        count_lease(c);
+        orphan_count(c);
     }
     pthread_mutex_unlock(&e->clients.mutex);
     if (!successor_attends(c))
@@ -281,26 +73,27 @@ void successor_proved(struct shard *sh, struct claim *c, const struct peer *p, i
     struct lock_engine *e = sh->engine;
     if (!c->peer->closed || p->closed || !p->session || c->queue)
         return;
-    if (!c->heritable && c->leased &&
+    if (!claim_heritable(c) && c->leased &&
         c->rule->renew != LOCK_RENEW_NEVER) { /* the lease has become the proxy's own since the session left */
         c->renewing = true;
         c->renewing = successor_left(sh, c, now_ms);
     }
-    if (!c->heritable || c->common || !c->inherited)
+    if (c->succession != SUCCESSION_COUNTS)
         return;
     pthread_mutex_lock(&e->clients.mutex);
     struct orphan *st = c->peer->orphan;
     if (!p->session->orphan && st->successor != p->session) {
-        unattend(st);
-        attend(st, p->session);
+        orphan_unattend(st);
+        orphan_attend(st, p->session);
     }
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
 bool successor_attends(const struct claim *c) {
-    if (!c->heritable)
+    if (!claim_heritable(c))
         return false;
-    return c->common ? atomic_load(&c->peer->client->back) : atomic_load(&c->peer->orphan->attended);
+    return c->succession == SUCCESSION_COMMON ? atomic_load(&c->peer->client->back)
+                                              : atomic_load(&c->peer->orphan->attended);
 }
 
 int64_t successor_look_ms(const struct claim *c) {
@@ -326,7 +119,8 @@ static bool keeps_common(struct lock_engine *e, struct claim *c, int64_t now_ms)
     int64_t since_ms = client->back_ms;
     pthread_mutex_unlock(&e->clients.mutex);
     if (now_ms - since_ms > ASKED_LEASES * c->period_ms && asked_for(c)) {
-        c->heritable = c->renewing = false;
+        claim_succession_enter(c, SUCCESSION_NONE);
+        c->renewing = false;
         return false;
     }
     atomic_store(&client->kept, true);
@@ -338,8 +132,8 @@ static bool keeps_common(struct lock_engine *e, struct claim *c, int64_t now_ms)
 static uint64_t successor_of(struct lock_engine *e, struct orphan *st, uint64_t refused) {
     pthread_mutex_lock(&e->clients.mutex);
     if (st->successor && st->successor->id == refused) {
-        unattend(st);
-        offer(st);
+        orphan_unattend(st);
+        orphan_offer(st);
     }
     uint64_t id = st->successor ? st->successor->id : 0;
     pthread_mutex_unlock(&e->clients.mutex);
@@ -347,7 +141,7 @@ static uint64_t successor_of(struct lock_engine *e, struct orphan *st, uint64_t 
 }
 
 bool successor_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
-    if (c->common)
+    if (c->succession == SUCCESSION_COMMON)
         return keeps_common(sh->engine, c, now_ms);
     struct orphan *st = c->peer->orphan;
     uint64_t id = successor_of(sh->engine, st, 0);
@@ -361,11 +155,6 @@ bool successor_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
         atomic_store(&st->kept, true);
     return id != 0;
 }
-
-/* ---- at another proxy ------------------------------------------------------------------------------ */
-
-/* The bit in the ids of peers that stand for a session at another proxy. Sessions' ids are counted, and are lower. */
-#define ELSEWHERE ((uint64_t)1 << 63)
 
 void successor_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms) {
     struct lock_engine *e = sh->engine;
@@ -387,117 +176,4 @@ void successor_tell(struct shard *sh, const struct claim *c, int64_t until_ms, i
     token_write(e, c->token, left.token);
     snprintf(left.group, sizeof(left.group), "%.*s:%llu", PROCESS_ID_LEN, e->process, (unsigned long long)c->peer->id);
     e->sink.left(e->sink.arg, &left);
-}
-
-static uint64_t group_number(const struct lock_left *left) {
-    return hash_bytes(&(struct hash_seed){0, 0}, left->group, strlen(left->group)) | ELSEWHERE;
-}
-
-/* Returns the first session that has come since the lease was left, and may be its owner. `any`: it may be the
- * successor of another orphan. NULL: there is none. The clients' mutex is held. */
-static struct lock_session *come_back(const struct lock_client *client, const struct lock_left *left, uint64_t group,
-                                      bool any) {
-    struct lock_session *first = NULL;
-    for (const struct list_node *n = client->sessions.prev; n != &client->sessions; n = n->prev) {
-        struct lock_session *s = LIST_ENTRY(n, struct lock_session, of_client);
-        if (s->came_ms < left->left_ms - EARLY_MS)
-            break;
-        if (s->orphan && s->orphan->group == group)
-            return s;
-        if (any || !s->orphan)
-            first = s;
-    }
-    return first;
-}
-
-bool engine_awaits(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t *login) {
-    if (strncmp(left->token, e->process, PROCESS_ID_LEN) == 0)
-        return false;
-    struct lock_client *client = client_get(&e->clients, left->identity, left->identity_len, false);
-    bool any = !rule || client_shares(rule, false);
-    pthread_mutex_lock(&e->clients.mutex);
-    const struct lock_session *s = come_back(client, left, group_number(left), any);
-    if (s)
-        *login = s->came_login;
-    pthread_mutex_unlock(&e->clients.mutex);
-    client_put(&e->clients, client);
-    return s != NULL;
-}
-
-uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]) {
-    uint64_t number = ledger_number(e);
-    token_write(e, number, out);
-    return number;
-}
-
-/* Gives the peer the orphan of the group's leases. All shards share one orphan, which waits or has a successor. */
-static void apply_orphan(struct lock_engine *e, struct peer *p, const struct lock_left *left, uint64_t group) {
-    pthread_mutex_lock(&e->clients.mutex);
-    const struct lock_session *s = come_back(p->client, left, group, false);
-    if (s && s->orphan) {
-        p->orphan = s->orphan;
-        p->orphan->refs++;
-    } else {
-        p->orphan = orphan_new(p->client, left->left_ms);
-        p->orphan->group = group;
-    }
-    pthread_mutex_unlock(&e->clients.mutex);
-}
-
-static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *left) {
-    struct lock_engine *e = sh->engine;
-    uint64_t group = group_number(left);
-    struct peer *p = peer_find(sh, group);
-    if (p)
-        return p;
-    struct lock_client *client = client_get(&e->clients, left->identity, left->identity_len, false);
-    p = peer_add(sh, group, client);
-    client_put(&e->clients, client);
-    p->closed = true;
-    p->closed_at = 0; /* before all sessions of this proxy came */
-    apply_orphan(e, p, left, group);
-    return p;
-}
-
-/* Removes the claim that stood for another proxy's lease: the lease becomes this proxy's own. */
-static void forget_elsewhere(struct shard *sh, struct entry *en, uint64_t fence) {
-    for (struct claim *c = en->claims, *next; c; c = next) {
-        next = c->next;
-        if (c->fence != fence || !c->peer->remote)
-            continue;
-        struct peer *p = c->peer;
-        claim_remove(sh, c);
-        peer_settle(sh, p);
-    }
-}
-
-void engine_inherited(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t login,
-                      uint64_t token, const struct lock_result *r, int64_t now_ms) {
-    uint64_t pattern, hash = ledger_hash(e, &left->key, &pattern);
-    struct shard *sh = ledger_shard(e, hash);
-    shard_lock(sh);
-    struct entry *en = entry_get(sh, &left->key, hash);
-    struct peer *p = peer_elsewhere(sh, left);
-    forget_elsewhere(sh, en, r->fence);
-    struct claim *c = claim_add(sh, en, p, rule, token, r->fence);
-    c->workload = workload_find(sh, p, rule, pattern);
-    if (c->workload)
-        workload_ref(c->workload);
-    c->login = login;
-    c->granted_ms = now_ms;
-    c->told = atomic_load(&e->attempts);
-    c->reported = true;
-    c->heritable = true;
-    c->common = claim_shared(c);
-    successor_counts(sh, c);
-    lease_set(sh, c, r->pttl_ms, true, now_ms, now_ms);
-    if (r->fence >= en->live_fence && r->fence > en->gone_fence) {
-        en->live_fence = r->fence;
-        en->live_since = c->told;
-    } else {
-        lease_end(sh, c, LEASE_TAKEN, now_ms);
-    }
-    if (!lease_schedule(sh, c, now_ms))
-        entry_settle(sh, en);
-    shard_unlock(sh);
 }

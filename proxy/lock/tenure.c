@@ -11,7 +11,7 @@
  *
  * Only locks that a fence names have tenures.
  */
-#include "proxy/lock/outcome.h"
+#include "proxy/lock/evidence.h"
 
 #include "proxy/base/memory.h"
 
@@ -30,18 +30,6 @@ struct tenure *tenure_find(const struct entry *en, const struct peer *p) {
             return of_entry;
     }
     return NULL;
-}
-
-void tenure_remove(struct tenure *t) {
-    *t->at = t->next;
-    if (t->next)
-        t->next->at = t->at;
-    list_remove(&t->of_peer);
-    t->peer->tenure_count--;
-    workload_put(t->workload);
-    if (t->rule->set)
-        lock_rules_unref(t->rule->set);
-    memory_free(t);
 }
 
 static struct tenure *tenure_add(struct shard *sh, struct entry *en, struct peer *p) {
@@ -126,60 +114,20 @@ void tenures_push_back(const struct entry *en, uint64_t fence) {
 /* Whether a lease that was acquired over the session speaks for other sessions of its client, too. A multiplexed
  * connection carries a whole process. A lease acquired over another connection therefore belongs to another process,
  * unless the workload is known to pool its connections. */
-static bool shares_leases(const struct lock_rule *rule, const struct workload *f, const struct peer *p) {
+static bool speaks_for_others(const struct lock_rule *rule, const struct workload *f, const struct peer *p) {
     bool pool = rule->owner == LOCK_OWNER_CLIENT || (f && f->pooled);
-    return workload_shares(f, p, rule) && (pool || !p->overlapped);
+    return workload_pooled(f, p, rule) && (pool || !p->overlapped);
 }
 
 bool claim_writes_for_others(const struct claim *c) {
-    return shares_leases(c->rule, c->workload, c->peer);
+    return speaks_for_others(c->rule, c->workload, c->peer);
 }
 
 bool tenure_writes_for_others(const struct tenure *t) {
-    return shares_leases(t->rule, t->workload, t->peer);
+    return speaks_for_others(t->rule, t->workload, t->peer);
 }
 
 /* ---- what ends a tenure --------------------------------------------------------------------------- */
-
-/* Whether the lock is known to have had another holder since that lease. */
-static bool held_since(const struct entry *en, uint64_t fence) {
-    bool newer = en->live_fence > fence || en->gone_fence > fence;
-    for (const struct claim *c = en->claims; c && !newer; c = c->next)
-        newer = c->fence > fence;
-    return newer;
-}
-
-/* Whether the answer says that the command has ended this lease. The same holds if the command came after the lease's
- * end, and before another holder. Exception: a script that finds the lock free may have been meant to extend it. */
-static bool released(const struct outcome *f, uint64_t fence) {
-    const struct lock_result *r = f->result;
-    switch (r->outcome) {
-    case LOCK_RELEASED:
-        return r->fence == 0 || r->fence == fence;
-    case LOCK_ADOPTED:
-        return true;
-    case LOCK_FREE:
-    case LOCK_OPEN:
-        return f->plan->verb != LOCK_SCRIPT && !held_since(f->entry, fence);
-    default:
-        return false;
-    }
-}
-
-void tenure_spent(struct outcome *f, const struct claim *c) {
-    struct tenure *t = entry_tenures(c->entry) ? tenure_find(c->entry, c->peer) : NULL;
-    bool anybodys = c->rule->owner == LOCK_OWNER_ANY;
-    if (!t || t->fence != c->fence || f->plan->verb == LOCK_OPERATOR)
-        return;
-    if (claim_writes_for_others(c) || ((c->peer == f->peer || anybodys) && released(f, c->fence)))
-        tenure_remove(t);
-}
-
-void tenure_released(struct outcome *f) {
-    struct tenure *t = f->entry && entry_tenures(f->entry) ? tenure_find(f->entry, f->peer) : NULL;
-    if (t && released(f, t->fence))
-        tenure_remove(t);
-}
 
 void tenures_leave(struct shard *sh, struct peer *p) {
     while (!list_empty(&p->tenures)) {

@@ -2,7 +2,7 @@
  * A binary heap of deadlines. Each timer knows its place, so that it can be moved or taken out at once. The work of a
  * tick is proportional to what is due. Knows nothing of what the timers are for.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/ledger.h"
 
 #include "proxy/base/memory.h"
 

@@ -5,7 +5,7 @@
  * The thresholds were found by simulation, with two aims. A pool is recognised after two releases. Workers with
  * connections of their own never count as a pool, whatever their losers send.
  */
-#include "proxy/lock/state.h"
+#include "proxy/lock/evidence.h"
 
 #include <stdio.h>
 
@@ -95,11 +95,6 @@ void workload_ref(struct workload *f) {
     f->refs++;
 }
 
-void workload_put(struct workload *f) {
-    if (f)
-        f->refs--;
-}
-
 void workload_trim(struct shard *sh, int64_t now_ms) {
     struct list_node *n = list_first(&sh->idle_workloads);
     struct workload *f = n ? LIST_ENTRY(n, struct workload, idle) : NULL;
@@ -130,18 +125,6 @@ struct session_stats *session_stats_find(const struct peer *p, const struct work
             return h;
     }
     return NULL;
-}
-
-static void session_stats_free(struct peer *p, struct session_stats *h) {
-    list_cut(&h->of_peer);
-    p->session_stats_count--;
-    workload_put(h->workload);
-    memory_free(h);
-}
-
-void session_stats_clear(struct peer *p) {
-    for (struct list_node *n; (n = list_first(&p->session_stats));)
-        session_stats_free(p, LIST_ENTRY(n, struct session_stats, of_peer));
 }
 
 /* The session's statistics in the workload with this number; NULL: it has none. */
@@ -188,15 +171,20 @@ struct workload *workload_join(struct shard *sh, struct peer *p, const struct lo
 
 /* ---- pooled and dedicated sessions ----------------------------------------------------------------- */
 
-bool workload_owns(const struct workload *f, const struct peer *p) {
+bool workload_dedicated(const struct workload *f, const struct peer *p) {
     if (f->row >= WORKLOAD_ROW)
         return true;
     const struct session_stats *h = session_stats_find(p, f);
     return h && h->row >= SESSION_ROW;
 }
 
-bool workload_shares(const struct workload *f, const struct peer *p, const struct lock_rule *rule) {
-    return client_shares(rule, p->overlapped || (f && f->pooled && !workload_owns(f, p)));
+inline bool rule_pools(const struct lock_rule *rule, bool overlapped) {
+    enum lock_owner owner = rule ? rule->owner : LOCK_OWNER_AUTO;
+    return owner == LOCK_OWNER_CLIENT || (owner == LOCK_OWNER_AUTO && overlapped);
+}
+
+bool workload_pooled(const struct workload *f, const struct peer *p, const struct lock_rule *rule) {
+    return rule_pools(rule, p->overlapped || (f && f->pooled && !workload_dedicated(f, p)));
 }
 
 void workload_crossed(struct workload *f, struct peer *a, struct peer *b) {
@@ -338,10 +326,6 @@ bool workload_surplus(const struct workload *f, const struct key_stats *c) {
     return surplus >= SURPLUS && surplus * 2 >= n->lost;
 }
 
-bool workload_losers_release(const struct workload *f, const struct key_stats *c) {
-    return aftermath_losers_release(f, c) || workload_surplus(f, c);
-}
-
 /* ---- a contended key ------------------------------------------------------------------------------ */
 
 struct key_stats *key_stats_find(const struct entry *en, const struct workload *f) {
@@ -365,19 +349,10 @@ struct key_stats *key_stats_get(struct entry *en, struct workload *f) {
         if (held->workload == f) {
             if (held->valued)
                 key_stats_value(c, held->value);
-            if (!held->ended)
+            if (!claim_ended(held))
                 workload_count(f, c, TALLY_ACQUIRED);
         }
     return c;
-}
-
-void key_stats_clear(struct contenders *contenders) {
-    while (contenders->key_stats) {
-        struct key_stats *c = contenders->key_stats;
-        contenders->key_stats = c->next;
-        workload_put(c->workload);
-        memory_free(c);
-    }
 }
 
 void key_stats_value(struct key_stats *c, uint64_t value) {

@@ -10,7 +10,7 @@
  * A crossing is a release over another session than the one that acquired. It shows that connections are pooled.
  * A loser is a session whose last attempt was refused.
  *
- *      *      workload ── session_stats: what one session did in the workload (in its peer)
+ *      workload ── session_stats: what one session did in the workload (in its peer)
  *         └─────── key_stats: what the workload did on one contended key (in its entry)
  *
  *      workload ── facts_tell ──> sink, and so Redis ──> engine_learnt ── fact ──> the same workload, here or elsewhere
@@ -144,107 +144,10 @@ struct key_stats {
     int64_t suspected_ms; /* since when the lease is known to be suspicious; 0: it is not */
 };
 
-/* Numbers the workload of a session's identity for a key under a rule. `pattern`: the key's, hashed. */
-uint64_t workload_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
-/* Numbers a workload by the hashes of its identity, rule and pattern. */
-uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern);
-/* Finds the workload with this number; NULL: there is none. */
-struct workload *workload_of_key(const struct shard *sh, uint64_t key);
-/* Finds the workload with this number for one of its sessions; NULL: there is none. */
-struct workload *workload_of(struct shard *sh, const struct peer *p, uint64_t number);
-/* Finds the workload of a session's client, a rule and a pattern; NULL: there is none, or the rule is NULL. */
-struct workload *workload_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
-/* Returns the workload of a session that has tried to acquire this key, made if there is none. The session has its
- * session_stats there from now on. Never NULL. */
-struct workload *workload_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t number,
-                               const struct lock_key *key, int64_t now_ms);
-void workload_ref(struct workload *f);
 /* Gives a reference to a workload back; NULL is allowed. */
-void workload_put(struct workload *f);
-/* Frees workloads that were not used for WORKLOAD_IDLE_MS. */
-void workload_trim(struct shard *sh, int64_t now_ms);
-/* workload_init prepares a new shard. workload_clear frees its workloads. */
-void workload_init(struct shard *sh);
-void workload_clear(struct shard *sh);
-/* Frees the statistics of a session that is forgotten, in all workloads. */
-void session_stats_clear(struct peer *p);
-
-/* The session's statistics in the workload; NULL: the session has never tried to acquire a lock of the workload, or
- * it did so long ago. */
-struct session_stats *session_stats_find(const struct peer *p, const struct workload *f);
-
-/* Whether the session is known to be dedicated: its commands are one worker's, although the workload may be pooled.
- */
-bool workload_owns(const struct workload *f, const struct peer *p);
-/* Whether the session counts as pooled in the workload: its commands may be several workers'. f NULL: nothing is
- * known of the workload. */
-bool workload_shares(const struct workload *f, const struct peer *p, const struct lock_rule *rule);
-
-/* Notes a crossing, the acquisition over one session and the release over the other: the rows of releases over their
- * own session begin anew. Either may be NULL. */
-void workload_crossed(struct workload *f, struct peer *a, struct peer *b);
-/* Counts a crossing that proves pooled connections. Returns whether it was the second, so that the caller calls
- * workload_pool. */
-bool workload_vote(struct workload *f, struct peer *a, struct peer *b);
-/* Marks the workload as pooled, and reports the incident `shared` once. */
-void workload_pool(struct shard *sh, struct workload *f, const struct lock_key *key, int64_t now_ms);
-/* Notes that a contended release came over the session that acquired. */
-void workload_uncrossed(struct workload *f, struct peer *p);
-
-/* D3: notes that the workload's losers send a release right behind a lost attempt. */
-void workload_releases_lost(struct workload *f);
-/* Notes that sessions lost many attempts in a row without a release, unless the workload's losers are known to release.
- */
-void workload_quiet(struct workload *f);
-
-/* The facts of the workload, as bits of enum workload_fact. FACT_POOLED stays. FACT_LOSERS_RELEASE ends when a
- * refused release was the holder's (B2). FACT_DEDICATED ends for good with the first crossing. */
-unsigned workload_facts(const struct workload *f);
-/* Gives the workload what another proxy or an earlier run has learnt: `facts` hold, `over` do not hold any more.
- * What this proxy has seen itself wins. Returns whether this call has made the workload pooled. */
-bool workload_take(struct workload *f, unsigned facts, unsigned over);
-
-/* ---- facts.c ---------------------------------------------------------------------------------------- */
-
-/* facts_init prepares a new shard. facts_clear frees its facts. */
-void facts_init(struct shard *sh);
-void facts_clear(struct shard *sh);
-/* Gives a new workload the facts that the shard has of it. */
-void facts_recall(struct workload *f, int64_t now_ms);
-/* Tells the sink the workload's facts, if they differ from what Redis has. */
-void facts_tell(struct workload *f);
-/* Tells the sink the workload's facts again, if it was used since, once in FACT_REFRESH_MS. */
-void facts_refresh(struct workload *f, int64_t now_ms);
-
-/* F2: notes whether an EXPIRE came right behind a loss. */
-void workload_followed(struct workload *f, bool followed);
-/* F2: whether the workload's losers send an EXPIRE behind a refused attempt. */
-bool workload_losers_expire(const struct workload *f);
-
-enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST };
-void workload_count(struct workload *f, struct key_stats *c, enum tally_what what);
-/* Takes back the count of a release that was not carried out. c may be NULL. */
-void workload_uncount(struct workload *f, struct key_stats *c);
-/* D1: whether the releases exceed the acquisitions by so much, compared with the lost attempts, that losers must
- * have sent some. c may be NULL. */
-bool workload_surplus(const struct workload *f, const struct key_stats *c);
-/* Whether losers are known to release: by the surplus (D1), or by what followed lost attempts (D3). c may be NULL.
- */
-bool workload_losers_release(const struct workload *f, const struct key_stats *c);
-
-/* The workload's statistics on the key, or NULL. key_stats_get makes them if there are none. */
-struct key_stats *key_stats_find(const struct entry *en, const struct workload *f);
-struct key_stats *key_stats_get(struct entry *en, struct workload *f);
-void key_stats_clear(struct contenders *contenders);
-void key_stats_value(struct key_stats *c, uint64_t value);
-/* Whether the values of the last acquisitions differ among themselves, or from `value`. */
-bool key_stats_varies(const struct key_stats *c, uint64_t value);
-
-/* Appends a loss. The caller takes the oldest one out first if the list is full. */
-void losses_add(struct losses *l, int64_t now_ms, uint64_t session_id);
-/* Whether the oldest loss is older than `before_ms`, or the list is full. */
-bool losses_over(const struct losses *l, int64_t before_ms);
-/* Takes out the oldest loss. */
-struct loss losses_take(struct losses *l);
+static inline void workload_put(struct workload *f) {
+    if (f)
+        f->refs--;
+}
 
 #endif

@@ -6,7 +6,9 @@
  * moment. It counts as there for a tenth of a second after a command that has left it there, so that SETNX and EXPIRE
  * belong together.
  *
- * The model makes one assumption: if the first command seen for a key is SETNX or SET NX, the key was free before.
+ * The model makes one assumption: if the first command seen for a key is SETNX, SET NX or RPUSH, the key was free
+ * before. Without it the nodes of a list lock would never be known: a capture seldom shows a command that removes the
+ * list.
  */
 #include <string.h>
 
@@ -95,7 +97,7 @@ static bool known(const struct model_key *k) {
     return k->state != MODEL_UNKNOWN;
 }
 
-static bool acquire(struct model_key *k, struct lock_sight *sight, bool assumes, int64_t now_ms) {
+static bool acquire(struct model_key *k, struct lock_event *sight, bool assumes, int64_t now_ms) {
     k->assumed = !known(k) && !k->seen_ms && assumes;
     bool granted = k->state == MODEL_ABSENT || k->assumed, sure = known(k) || k->assumed;
     sight->effect = granted ? EFFECT_DONE : EFFECT_LOST;
@@ -109,14 +111,14 @@ static bool acquire(struct model_key *k, struct lock_sight *sight, bool assumes,
     return sure;
 }
 
-static bool release(struct model_key *k, struct lock_sight *sight) {
+static bool release(struct model_key *k, struct lock_event *sight) {
     bool sure = known(k);
     sight->effect = k->state == MODEL_PRESENT ? EFFECT_DONE : EFFECT_ABSENT;
     gone(k);
     return sure;
 }
 
-static bool extend(struct model_key *k, struct lock_sight *sight, bool conditional, int64_t now_ms) {
+static bool extend(struct model_key *k, struct lock_event *sight, bool conditional, int64_t now_ms) {
     if (!known(k))
         return false;
     if (k->state == MODEL_ABSENT) {
@@ -139,14 +141,14 @@ static bool extend(struct model_key *k, struct lock_sight *sight, bool condition
     return true;
 }
 
-static bool replace(struct model_key *k, struct lock_sight *sight, int64_t now_ms) {
+static bool replace(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     sight->effect = EFFECT_DONE;
     unknown(k);
     there(k, sight->pttl_ms == PTTL_UNKNOWN ? PTTL_NONE : sight->pttl_ms, now_ms);
     return true;
 }
 
-static bool swap(struct model_key *k, struct lock_sight *sight, int64_t now_ms) {
+static bool swap(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     bool sure = known(k);
     sight->old = k->state == MODEL_PRESENT ? "" : NULL;
     sight->effect = EFFECT_DONE;
@@ -154,7 +156,7 @@ static bool swap(struct model_key *k, struct lock_sight *sight, int64_t now_ms) 
     return sure;
 }
 
-static bool count(struct model_key *k, struct lock_sight *sight, int64_t now_ms) {
+static bool count(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     bool sure = known(k) && k->counted && sight->by > 0, was = k->state == MODEL_PRESENT;
     sight->value = NULL;
     sight->effect = EFFECT_DONE;
@@ -169,7 +171,7 @@ static bool count(struct model_key *k, struct lock_sight *sight, int64_t now_ms)
 }
 
 /* Commands that only write. HSETNX and INCR are counts until they are known to belong to a lock. */
-static bool pass(struct model_key *k, struct lock_sight *sight, int64_t now_ms) {
+static bool pass(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     sight->effect = EFFECT_NOTHING;
     if (sight->pttl_ms != PTTL_UNKNOWN)
         replace(k, sight, now_ms);
@@ -184,7 +186,10 @@ static bool pass(struct model_key *k, struct lock_sight *sight, int64_t now_ms) 
 
 /* ---- lists ---- */
 
-static bool push(struct model_key *k, struct lock_sight *sight, uint64_t node, int64_t now_ms) {
+static bool push(struct model_key *k, struct lock_event *sight, uint64_t node, int64_t now_ms) {
+    k->assumed = !known(k) && !k->seen_ms;
+    if (k->assumed)
+        gone(k);
     bool sure = known(k) && k->listed && k->nodes < MODEL_NODES;
     if (k->state == MODEL_ABSENT)
         there(k, PTTL_NONE, now_ms);
@@ -207,7 +212,7 @@ static void node_remove(struct model_key *k, size_t at) {
         gone(k);
 }
 
-static bool take(struct model_key *k, struct lock_sight *sight, uint64_t node) {
+static bool take(struct model_key *k, struct lock_event *sight, uint64_t node) {
     bool sure = known(k) && k->listed;
     sight->effect = EFFECT_ABSENT;
     for (size_t i = 0; sure && i < k->nodes; i++)
@@ -219,13 +224,13 @@ static bool take(struct model_key *k, struct lock_sight *sight, uint64_t node) {
     return sure;
 }
 
-static bool head(const struct model_key *k, struct lock_sight *sight) {
+static bool head(const struct model_key *k, struct lock_event *sight) {
     bool sure = known(k) && k->listed;
     sight->effect = sure && k->nodes > 0 && sight->queue == QUEUE_HEAD ? EFFECT_DONE : EFFECT_ABSENT;
     return sure;
 }
 
-static bool queue(struct model_key *k, struct lock_sight *sight, int64_t now_ms) {
+static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     const struct hash_seed seed = {1, 2};
     uint64_t node = sight->value ? hash_bytes(&seed, sight->value, sight->value_len) : 0;
     bool sure = false;
@@ -248,7 +253,7 @@ static bool queue(struct model_key *k, struct lock_sight *sight, int64_t now_ms)
     return sure;
 }
 
-bool model_run(struct model_key *k, struct lock_sight *sight, bool conditional, bool hash, int64_t now_ms) {
+bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, bool hash, int64_t now_ms) {
     bool sure = false;
     k->asked = k->assumed = false;
     if (sight->queue == QUEUE_POP)

@@ -11,7 +11,6 @@
 
 #include "parser/command.h"
 #include "proxy/base/memory.h"
-#include "proxy/net/digest.h"
 #include "proxy/monitor_tap/private.h"
 #include "proxy/session/locks/locks.h"
 
@@ -24,10 +23,8 @@ enum {
     NAME_SIZE = 48,
     KEYS_MAX = 64,
     KEY_MAX = 512,
-    ASKS = 64,            /* PTTLs that are in flight */
-    ASKS_MAX = 20000,     /* PTTLs in all */
-    SOURCE_MAX = 4096,    /* longest script that is read */
-    COUNTERS_SAMPLED = 61 /* the sampling rate, as in the proxy for INCR and HSETNX */
+    ASKS = 64,       /* PTTLs that are in flight */
+    ASKS_MAX = 20000 /* PTTLs in all */
 };
 
 struct talker {
@@ -63,11 +60,9 @@ struct monitor_tap {
     uint32_t counters_seen;
     /* the script that runs at present */
     struct advise_text script;
+    struct lock_event script_event; /* its key is script_key, and its value script_value */
     char script_key[KEY_MAX];
-    size_t script_key_len;
-    uint32_t script_db;
     uint64_t script_value;
-    int64_t script_pttl_ms;
     bool script_wrote, script_deleted;
     /* the connection that asks */
     char word[NAME_SIZE], self[HOST_SIZE];
@@ -222,15 +217,19 @@ void tap_clients(struct monitor_tap *o, const char *text, size_t len) {
 
 /* ---- events ---- */
 
-static void note(struct monitor_tap *o, struct talker *t, struct advise_sight *sight) {
-    sight->session_id = t->id;
-    sight->library = t->library[0] ? t->library : NULL;
-    sight->client = t->identity;
-    sight->client_len = strlen(t->identity);
-    sight->client_hash = t->client;
-    o->counts.attempts += sight->event == ADVISE_ACQUIRED || sight->event == ADVISE_LOST;
-    if (advisor_samples(o->advisor, sight->key.name, sight->key.len, o->counts.last_ms))
-        advisor_note(o->advisor, sight, o->counts.last_ms);
+/* Tells the advisor what a command did, if it did anything to a lock. */
+static void note(struct monitor_tap *o, const struct talker *t, struct lock_event *e) {
+    enum advise_event what = advise_event_of(e);
+    if (what == ADVISE_NOTHING)
+        return;
+    e->session_id = t->id;
+    e->library = t->library[0] ? t->library : NULL;
+    e->identity = t->identity;
+    e->identity_len = strlen(t->identity);
+    e->identity_hash = t->client;
+    o->counts.attempts += what == ADVISE_ACQUIRED || what == ADVISE_LOST;
+    if (advisor_samples(o->advisor, e->key.name, e->key.len, o->counts.last_ms))
+        advisor_note(o->advisor, what, e, o->counts.last_ms);
 }
 
 static uint64_t key_hash(const struct monitor_tap *o, uint32_t db, const char *key, size_t len) {
@@ -238,44 +237,29 @@ static uint64_t key_hash(const struct monitor_tap *o, uint32_t db, const char *k
 }
 
 /* Whether the command can acquire a lock, so that its key is followed from then on. */
-static bool attempts(const struct command *c, const struct lock_sight *sight) {
-    return sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_COUNT_UP || sight->verb == LOCK_QUEUE_PUSH ||
-           sight->verb == LOCK_SWAP || c->id == COMMAND_LREM;
+static bool attempts(const struct command *c, const struct lock_event *sight, bool watched) {
+    return (watched && sight->verb == LOCK_REPLACE) || sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_COUNT_UP ||
+           sight->verb == LOCK_QUEUE_PUSH || sight->verb == LOCK_SWAP || c->id == COMMAND_LREM;
 }
 
-/* Whether the command's result is of interest, by the same rule as in the proxy outside of all rules. */
-static bool wanted(struct monitor_tap *o, const struct command *c, const struct lock_sight *sight, bool watched) {
-    const char *key = sight->key.name;
-    size_t len = sight->key.len;
-    bool known = advisor_knows(o->advisor, key, len);
-    if (sight->verb == LOCK_ACQUIRE && c->id != COMMAND_HSETNX)
-        return true;
-    if (sight->verb == LOCK_COUNT_UP || c->id == COMMAND_HSETNX)
-        return known || ++o->counters_seen % COUNTERS_SAMPLED == 0;
-    if (c->id == COMMAND_LREM || sight->queue == QUEUE_HEAD) {
-        if (!known)
-            advisor_arm(o->advisor, key, len, o->counts.last_ms);
-        return known;
-    }
-    return known || (watched && sight->verb == LOCK_REPLACE);
-}
-
-static void ask_for(struct monitor_tap *o, uint32_t db, const struct lock_sight *sight, uint64_t hash) {
-    if (!o->word[0] || db != 0 || sight->key.len == 0 || sight->key.len > KEY_MAX || o->last_ask - o->first >= ASKS ||
-        o->last_ask >= ASKS_MAX)
+static void ask_for(struct monitor_tap *o, const struct lock_event *sight, uint64_t hash) {
+    if (!o->word[0] || sight->key.db != 0 || sight->key.len == 0 || sight->key.len > KEY_MAX ||
+        o->last_ask - o->first >= ASKS || o->last_ask >= ASKS_MAX)
         return;
     memcpy(o->asked_key, sight->key.name, sight->key.len);
     o->asked_len = sight->key.len;
     o->asked_hash = hash;
 }
 
-static bool in_script(const struct monitor_tap *o, const struct lock_sight *sight, uint32_t db) {
-    return o->script.kind != ADVISE_SCRIPT_OTHER && db == o->script_db && sight->key.len == o->script_key_len &&
-           memcmp(sight->key.name, o->script_key, sight->key.len) == 0;
+/* Whether the event is on the lock of the script that runs. */
+static bool in_script(const struct monitor_tap *o, const struct lock_event *sight) {
+    const struct lock_key *key = &o->script_event.key;
+    return o->script.kind != ADVISE_SCRIPT_OTHER && sight->key.db == key->db && sight->key.len == key->len &&
+           memcmp(sight->key.name, key->name, key->len) == 0;
 }
 
 /* Notes what a command of a script does to its lock: the whole script is reported as one event. */
-static void script_does(struct monitor_tap *o, const struct lock_sight *sight) {
+static void script_does(struct monitor_tap *o, const struct lock_event *sight) {
     if (sight->effect == EFFECT_LOST)
         return;
     if (sight->verb == LOCK_RELEASE && sight->effect == EFFECT_DONE)
@@ -285,30 +269,21 @@ static void script_does(struct monitor_tap *o, const struct lock_sight *sight) {
 }
 
 /* Reports a command on one key. `sure`: its result is known. */
-static void tell(struct monitor_tap *o, struct talker *t, const struct command *c, struct lock_sight *sight, bool sure,
-                 bool scripted) {
-    bool interesting = wanted(o, c, sight, t->watches);
-    if (!interesting)
+static void tell(struct monitor_tap *o, const struct talker *t, const struct command *c, struct lock_event *sight,
+                 bool sure) {
+    const struct lock_interest in = {.advisor = o->advisor, .counters_seen = &o->counters_seen, .watches = t->watches};
+    const struct lock_key *key = &sight->key;
+    if (!event_wanted(&in, c, &o->request, o->bytes.data, key->name, key->len, o->counts.last_ms))
         return;
-    unsigned advises = lock_row_of(c)->advises;
-    if (!sure) {
-        if (sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_RELEASE || sight->verb == LOCK_COUNT_UP ||
-            sight->verb == LOCK_COUNT_DOWN)
-            o->counts.unsure++;
-        if (sight->verb == LOCK_ACQUIRE && c->id != COMMAND_HSETNX)
-            advisor_arm(o->advisor, sight->key.name, sight->key.len, o->counts.last_ms);
+    if (sure) {
+        note(o, t, sight);
         return;
     }
-    struct advise_sight to = {.key = sight->key,
-                              .scripted = scripted,
-                              .watched = t->watches,
-                              .waits = sight->count > sight->by,
-                              .kind = scripted ? ADVISE_STRING : advises & ADVISES_KIND,
-                              .value = sight->value,
-                              .value_len = sight->value_len,
-                              .pttl_ms = sight->pttl_ms};
-    if (advise_says(sight, advises, &to))
-        note(o, t, &to);
+    if (sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_RELEASE || sight->verb == LOCK_COUNT_UP ||
+        sight->verb == LOCK_COUNT_DOWN)
+        o->counts.unsure++;
+    if (sight->verb == LOCK_ACQUIRE && c->id != COMMAND_HSETNX)
+        advisor_arm(o->advisor, sight->key.name, sight->key.len, o->counts.last_ms);
 }
 
 /* HSETNX and HDEL concern one field: the key is followed while the field stays the same. */
@@ -333,14 +308,17 @@ static bool queue_lost(const struct monitor_tap *o, const struct command *c) {
 /* Handles a command on one key. `lost`: another of MSETNX's keys exists. */
 static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor_line *line, const struct command *c,
                    uint32_t index, bool scripted, bool lost) {
-    struct lock_sight sight;
+    struct lock_event sight;
+    struct lock_command lc;
     int64_t now_ms = line->time_ms;
-    if (!audit_reads(&sight, c, &o->request, o->bytes.data, index, now_ms))
+    if (script_is(c) || !event_read(&sight, c, &o->request, o->bytes.data, index, 0, now_ms, &lc))
         return;
     sight.key.db = line->db;
+    sight.scripted = scripted;
+    sight.behind_watch = t->watches;
     uint64_t hash = key_hash(o, line->db, sight.key.name, sight.key.len);
     struct model_key *k = model_find(o->model, hash, now_ms);
-    if (!k && !attempts(c, &sight) && !in_script(o, &sight, line->db))
+    if (!k && !attempts(c, &sight, t->watches) && !in_script(o, &sight))
         return;
     if (!k)
         k = model_follow(o->model, hash, now_ms);
@@ -355,16 +333,16 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     } else if (c->id == COMMAND_RPUSHX && k->state != MODEL_PRESENT) {
         sure = false;
     } else {
-        sure = model_run(k, &sight, audit_conditional(c, o->request.argc), c->id == COMMAND_HSETNX, now_ms);
+        sure = model_run(k, &sight, event_conditional(c, o->request.argc), c->id == COMMAND_HSETNX, now_ms);
     }
     bool acquires = sight.verb == LOCK_ACQUIRE || sight.verb == LOCK_QUEUE_PUSH;
     if (was_unknown && acquires && !scripted)
-        ask_for(o, line->db, &sight, hash);
-    o->counts.assumed += k->assumed;
-    if (scripted && in_script(o, &sight, line->db))
+        ask_for(o, &sight, hash);
+    o->counts.assumed += k->assumed && sight.verb == LOCK_ACQUIRE; /* a push alone is no attempt */
+    if (scripted && in_script(o, &sight))
         script_does(o, &sight);
     else
-        tell(o, t, c, &sight, sure, scripted);
+        tell(o, t, c, &sight, sure);
 }
 
 /* Whether one of MSETNX's keys exists, so that it does nothing. */
@@ -383,89 +361,39 @@ static bool msetnx_lost(struct monitor_tap *o, const struct monitor_line *line, 
 
 /* Reports what the last script has done. */
 static void script_end(struct monitor_tap *o) {
-    struct advise_sight to = {.key = {.db = o->script_db, .name = o->script_key, .len = o->script_key_len},
-                              .scripted = true,
-                              .kind = ADVISE_STRING,
-                              .pttl_ms = o->script_pttl_ms};
-    enum advise_script kind = o->script.kind;
-    struct talker *t = o->last;
+    struct lock_event *e = &o->script_event;
+    bool running = o->last && o->script.kind != ADVISE_SCRIPT_OTHER;
     o->script.kind = ADVISE_SCRIPT_OTHER;
-    bool acquires = kind == ADVISE_SCRIPT_ACQUIRES || kind == ADVISE_SCRIPT_ENTERS;
-    if (!t || kind == ADVISE_SCRIPT_OTHER ||
-        (!acquires && !advisor_knows(o->advisor, o->script_key, o->script_key_len)))
+    if (!running || (e->verb != LOCK_ACQUIRE && !advisor_knows(o->advisor, e->key.name, e->key.len)))
         return;
-    if (acquires) {
-        to.event = o->script_wrote ? ADVISE_ACQUIRED : ADVISE_LOST;
-        to.value = o->script_value && o->script_wrote ? (const char *)&o->script_value : NULL;
-        to.value_len = sizeof(o->script_value);
-    } else if (kind == ADVISE_SCRIPT_EXTENDS) {
-        to.event = ADVISE_REWRITTEN;
-        if (!o->script_wrote)
-            return;
-    } else {
-        to.event = o->script_deleted ? ADVISE_RELEASED : ADVISE_IN_VAIN;
-        if (!o->script_deleted && o->script_wrote)
-            return; /* entered more often than left */
-    }
-    note(o, t, &to);
-}
-
-static bool number_of(const struct monitor_tap *o, size_t at, int64_t *n) {
-    size_t len;
-    const char *text = at < o->request.argc ? request_arg(&o->request, o->bytes.data, at, &len) : NULL;
-    return text && resp_integer(text, len, n);
-}
-
-static struct advise_text script_read(struct monitor_tap *o, const char *source, size_t len) {
-    struct advise_text text = {.kind = ADVISE_SCRIPT_OTHER};
-    if (len <= SOURCE_MAX)
-        text = advise_script_read(source, len);
-    if (text.kind != ADVISE_SCRIPT_OTHER)
-        advisor_script_note(o->advisor, digest_sha1_head(source, len), &text);
-    return text;
-}
-
-static uint64_t sha1_head(const char *text, size_t len) {
-    uint64_t sha1 = 0;
-    for (size_t i = 0; i < 16 && i < len; i++)
-        sha1 = sha1 << 4 | (uint64_t)((text[i] & 15) + (text[i] > '9' ? 9 : 0));
-    return sha1;
+    if (e->verb == LOCK_ACQUIRE)
+        e->effect = o->script_wrote ? EFFECT_DONE : EFFECT_LOST;
+    else if (e->verb == LOCK_REWRITE)
+        e->effect = o->script_wrote ? EFFECT_DONE : EFFECT_NOTHING;
+    else if (o->script_deleted || !o->script_wrote) /* else it was entered more often than left */
+        e->effect = o->script_deleted ? EFFECT_DONE : EFFECT_ABSENT;
+    else
+        e->effect = EFFECT_NOTHING;
+    if (e->effect != EFFECT_DONE)
+        e->value = NULL;
+    note(o, o->last, e);
 }
 
 /* A script is called: the next lines show its commands. */
 static void script_called(struct monitor_tap *o, const struct monitor_line *line, const struct command *c) {
-    const struct resp_request *r = &o->request;
-    size_t len, key_len;
-    int64_t keys, n;
-    const char *source = request_arg(r, o->bytes.data, 1, &len);
-    struct advise_text text = {.kind = ADVISE_SCRIPT_OTHER};
-    if (c->id == COMMAND_EVAL)
-        text = script_read(o, source, len);
-    else if (c->id == COMMAND_EVALSHA)
-        text = advisor_script(o->advisor, sha1_head(source, len));
-    if (text.kind == ADVISE_SCRIPT_OTHER || !number_of(o, 2, &keys) || keys < 1 || keys > KEYS_MAX || text.key == 0 ||
-        text.key > keys || 2u + text.key >= r->argc)
+    struct lock_event e = {.effect = EFFECT_NOTHING};
+    if (!event_read_script(&e, o->advisor, c, &o->request, o->bytes.data, &o->script) || e.key.len > KEY_MAX) {
+        o->script.kind = ADVISE_SCRIPT_OTHER;
         return;
-    const char *key = request_arg(r, o->bytes.data, 2u + text.key, &key_len);
-    if (key_len > KEY_MAX)
-        return;
-    memcpy(o->script_key, key, key_len);
-    o->script_key_len = key_len;
-    o->script_db = line->db;
-    o->script = text;
-    o->script_wrote = o->script_deleted = false;
-    size_t value = text.value && text.value != ADVISE_LITERAL ? 2 + (size_t)keys + text.value : 0;
-    o->script_value = text.value == ADVISE_LITERAL ? 1 : 0;
-    if (value > 0 && value < r->argc) {
-        const char *bytes = request_arg(r, o->bytes.data, value, &len);
-        o->script_value = hash_of(o, bytes, len);
     }
-    o->script_pttl_ms = PTTL_NONE;
-    if (!text.endless)
-        o->script_pttl_ms =
-            text.expiry && number_of(o, 2 + (size_t)keys + text.expiry, &n) && n > 0 && n < INT64_MAX / 2000
-                ? n * (text.seconds ? 1000 : 1)
-                : INT64_MAX;
+    memcpy(o->script_key, e.key.name, e.key.len);
+    e.key.name = o->script_key;
+    e.key.db = line->db;
+    o->script_value = e.value ? hash_of(o, e.value, e.value_len) : o->script.value == ADVISE_LITERAL;
+    e.value = o->script_value ? (const char *)&o->script_value : NULL;
+    e.value_len = sizeof(o->script_value);
+    o->script_event = e;
+    o->script_wrote = o->script_deleted = false;
 }
 
 /* ---- lines ---- */
@@ -488,7 +416,6 @@ static void on_client(struct monitor_tap *o, struct talker *t) {
 /* Handles commands without keys. True: the command was one. */
 static bool on_other(struct monitor_tap *o, struct talker *t, const struct monitor_line *line,
                      const struct command *c) {
-    size_t len;
     switch ((int)c->id) {
     case COMMAND_CLIENT:
         on_client(o, t);
@@ -510,10 +437,7 @@ static bool on_other(struct monitor_tap *o, struct talker *t, const struct monit
         model_forget(o->model);
         return true;
     case COMMAND_SCRIPT:
-        if (o->request.argc == 3 && request_arg_is(&o->request, o->bytes.data, 1, "load")) {
-            const char *source = request_arg(&o->request, o->bytes.data, 2, &len);
-            script_read(o, source, len);
-        }
+        event_script_loaded(o->advisor, &o->request, o->bytes.data);
         return true;
     default:
         if (!script_is(c))

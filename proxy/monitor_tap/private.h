@@ -37,7 +37,7 @@ struct model_key {
     bool listed;     /* the list's nodes are known */
     bool end_known;  /* the expiry is known; for PRESENT */
     bool asked;      /* PTTL was asked for after the last command on it */
-    bool assumed;    /* the last command acquired it, provided that it was free; no command on it was seen before */
+    bool assumed;    /* the last command's result is right if the key was free; no command on it was seen before */
     uint8_t nodes;   /* nodes in the list */
     int64_t end_ms;  /* 0: no expiry */
     int64_t count;   /* the counter's number */
@@ -61,7 +61,7 @@ struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms);
 void model_forget(struct model *m);
 /* Gives the sight the effect of its command, as far as it follows from the state, and updates the state. `hash`: it
  * concerns a field. False: the result is not known. */
-bool model_run(struct model_key *k, struct lock_sight *sight, bool conditional, bool hash, int64_t now_ms);
+bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, bool hash, int64_t now_ms);
 /* PTTL has answered: the key was there, or not. */
 void model_told(struct model_key *k, int64_t pttl_ms, int64_t at_ms);
 

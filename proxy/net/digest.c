@@ -5,10 +5,6 @@
 #include <openssl/hmac.h>
 #include <openssl/sha.h>
 
-void digest_sha1(const char *data, size_t len, unsigned char out[DIGEST_SHA1]) {
-    SHA1((const unsigned char *)data, len, out);
-}
-
 uint64_t digest_sha1_head(const char *data, size_t len) {
     unsigned char digest[SHA_DIGEST_LENGTH];
     uint64_t head = 0;

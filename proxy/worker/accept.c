@@ -110,8 +110,8 @@ static void guest_late(struct ev_loop *loop, struct ev_timer *timer, int events)
 
 static void guest_secure(struct guest *g) {
     struct worker *w = g->worker;
-    guest_wait(g, (double)w->shared->options.tls_handshake_ms / 1000., guest_late);
-    g->tls = tls_accept(w->shared->options.tls, w->loop, g->fd);
+    guest_wait(g, (double)w->config->tls_handshake_ms / 1000., guest_late);
+    g->tls = tls_accept(w->shared->tls, w->loop, g->fd);
     tls_handshake(g->tls, guest_secured, g);
 }
 
@@ -213,7 +213,7 @@ static void socket_options(const struct worker *w, int fd, int family) {
         return;
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    int64_t keepalive = w->shared->options.keepalive_s;
+    int64_t keepalive = w->config->tcp_keepalive_s;
     if (keepalive <= 0)
         return;
     int idle = (int)keepalive, interval = (int)(keepalive / 3 > 0 ? keepalive / 3 : 1), count = 3;
@@ -270,14 +270,14 @@ static void accept_client(struct ev_loop *loop, struct ev_io *io, int events) {
                 accept_pause(w);
             return;
         }
-        if ((int64_t)atomic_fetch_add(&w->shared->clients, 1) >= w->shared->options.maxclients) {
+        if ((int64_t)atomic_fetch_add(&w->shared->clients, 1) >= w->shared->maxclients) {
             refuse_client(w, fd, l->tls);
             continue;
         }
         char address[SESSION_ADDRESS_MAX];
         session_address_text(&peer, address, sizeof(address));
         socket_options(w, fd, peer.ss_family);
-        bool forwarded = thread_of(w)->believed && networks_have(thread_of(w)->believed, &peer);
+        bool forwarded = networks_have(w->config->proxy_protocol, &peer);
         if (l->tls || forwarded)
             guest_new(w, fd, address, forwarded, l->tls);
         else

@@ -154,7 +154,7 @@ static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events)
     if (!w->stopping)
         return;
     drain_sessions(w, now);
-    hand_leases_over(w, w->index, w->shared->options.threads);
+    hand_leases_over(w, w->index, w->shared->threads);
 }
 
 static void bound_set(struct worker *w, int64_t bound_ms) {

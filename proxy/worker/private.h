@@ -85,13 +85,11 @@ struct worker_thread {
     void *ready_arg;
     bool accepting;
     bool drain_careful; /* while stopping: requests that clients have sent are read before their sessions are closed */
-    double drain_from, drain_until;        /* while leaving or stopping */
-    struct ev_timer drain;                 /* while leaving or stopping */
-    atomic_int_fast64_t leave_ms, stop_ms; /* the time limit; -1: not requested */
-    atomic_bool handed;                    /* set before leave_ms: another process has the sockets */
-    _Atomic(struct lock_rules *) new_rules;
-    _Atomic(struct networks *) new_believed;
-    struct networks *believed; /* addresses whose connections begin with a PROXY protocol header; NULL: none */
+    double drain_from, drain_until;            /* while leaving or stopping */
+    struct ev_timer drain;                     /* while leaving or stopping */
+    atomic_int_fast64_t leave_ms, stop_ms;     /* the time limit; -1: not requested */
+    atomic_bool handed;                        /* set before leave_ms: another process has the sockets */
+    _Atomic(const struct config *) new_config; /* takes the place of worker.config; NULL: none */
     struct node_board board;
 };
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "parser/invariant.h"
 #include "proxy/advise/advise.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
@@ -28,7 +29,7 @@ enum {
 
 void counters_now(const struct proxy_shared *shared, struct counter_sums *sums) {
     *sums = (struct counter_sums){0};
-    for (unsigned i = 0; i < shared->options.threads; i++)
+    for (unsigned i = 0; i < shared->threads; i++)
         counters_sum(sums, &shared->workers[i]->counters);
 }
 
@@ -98,23 +99,23 @@ static void report_locks_section(struct worker *w, const struct counter_sums *co
 
 void worker_report_info(struct worker *w, const struct report *r) {
     const struct proxy_shared *shared = w->shared;
-    const struct session_options *o = &shared->options;
     struct counter_sums counters;
     counters_now(shared, &counters);
     r->section(r->arg, "Proxy");
-    r->line(r->arg, "lockkeeper_version", "%s", o->version);
+    r->line(r->arg, "lockkeeper_version", "%s", shared->version);
     r->line(r->arg, "process_id", "%d", (int)getpid());
-    r->line(r->arg, "run_id", "%s", o->process_id);
-    r->line(r->arg, "tcp_port", "%d", o->port);
-    r->line(r->arg, "threads", "%u", o->threads);
-    r->line(r->arg, "uptime_in_seconds", "%lld", (long long)(worker_now(w) - o->started_ms) / 1000);
+    r->line(r->arg, "run_id", "%s", shared->process_id);
+    r->line(r->arg, "tcp_port", "%d", (int)w->config->port);
+    r->line(r->arg, "threads", "%u", shared->threads);
+    r->line(r->arg, "uptime_in_seconds", "%lld", (long long)(worker_now(w) - shared->started_ms) / 1000);
     r->line(r->arg, "used_memory_rss", "%lld", resident_bytes());
     r->line(r->arg, "restart_needed", "%u", atomic_load(&shared->restart_needed));
+    r->line(r->arg, "invariants_failed", "%llu", (unsigned long long)invariant_failures());
     r->section(r->arg, "Clients");
     metric_table_report(&client_counters, &counters, r);
-    r->line(r->arg, "maxclients", "%lld", (long long)o->maxclients);
+    r->line(r->arg, "maxclients", "%lld", (long long)atomic_load(&shared->maxclients));
     r->section(r->arg, "Upstreams");
-    r->line(r->arg, "upstream", "%s", o->upstream_text);
+    r->line(r->arg, "upstream", "%s", shared->upstream_text);
     if (shared->embedded) {
         r->line(r->arg, "embedded_restarts", "%u", atomic_load(&shared->embedded_ends));
         r->line(r->arg, "embedded_leases_lost", "%u", atomic_load(&shared->embedded_lost));

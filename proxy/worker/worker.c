@@ -6,7 +6,6 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/base/networks.h"
 #include "proxy/session/commands/commands.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/accept.h"
@@ -53,23 +52,18 @@ static void rooms_close(struct worker *w) {
 
 /* ---- the end of a turn -------------------------------------------------------------------------------- */
 
-static void worker_new_rules(struct worker *w) {
-    struct lock_rules *rules = atomic_exchange(&thread_of(w)->new_rules, NULL);
-    if (!rules)
+/* Takes the configuration that a reload has left, if there is one. */
+static void take_config(struct worker *w) {
+    const struct config *config = atomic_exchange(&thread_of(w)->new_config, NULL);
+    if (!config)
         return;
-    lock_rules_unref(w->rules);
-    w->rules = rules;
+    config_unref(w->config);
+    w->config = config;
+    w->rules = config->rules;
+    upstream_set_timeout(w->upstream, config->upstream_timeout_ms);
     for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
         if ((*room)->worker_rules)
             (*room)->worker_rules(w);
-}
-
-static void worker_new_believed(struct worker *w) {
-    struct networks *believed = atomic_exchange(&thread_of(w)->new_believed, NULL);
-    if (!believed)
-        return;
-    networks_unref(thread_of(w)->believed);
-    thread_of(w)->believed = believed;
 }
 
 void worker_free_closed(struct worker *w) {
@@ -155,11 +149,11 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     worker_arrivals_look(w);
     if (w->index == 0)
         ask_around(w, ev_now(loop));
-    if (w->shared->options.monitored || w->shared->options.threads > 1)
+    if (w->config->admin_port != 0 || w->shared->threads > 1)
         node_board_write(w);
-    if (w->shared->options.monitored)
+    if (w->config->admin_port != 0)
         lost_nodes_ask(w);
-    double now = ev_now(loop), timeout = (double)w->shared->options.timeout_ms / 1000.;
+    double now = ev_now(loop), timeout = (double)w->config->timeout_s;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
     if (timeout <= 0 && w->over_soft == 0 && !blocked && counter_read(&w->counters.clients_tracking) == 0)
         return; /* there is no work that depends on time */
@@ -192,7 +186,7 @@ static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events)
     if (engine_is_late(w))
         return;
     w->now_ms = 0;
-    unsigned threads = w->shared->options.threads;
+    unsigned threads = w->shared->threads;
     int64_t next = engine_tick(w->shared->engine, w->index, threads, worker_now(w));
     if (threads > 1 && next > SHARED_TICK_MS)
         next = SHARED_TICK_MS; /* commands in other threads can't wake this thread */
@@ -203,10 +197,7 @@ static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events)
 
 static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     struct worker *w = wake->data;
-    worker_new_rules(w);
-    worker_new_believed(w);
-    if (w->shared->options.upstream_timeout_ms > 0)
-        upstream_set_timeout(w->upstream, w->shared->options.upstream_timeout_ms);
+    take_config(w);
     broadcast_arrivals(w);
     int64_t leave_ms = atomic_load(&thread_of(w)->leave_ms), stop_ms = atomic_load(&thread_of(w)->stop_ms);
     if (stop_ms >= 0 && !(w->stopping && !thread_of(w)->drain_careful))
@@ -226,16 +217,12 @@ void worker_leave(struct worker *w, int64_t bound_ms, bool handed) {
     ev_async_send(w->loop, &w->wake);
 }
 
-void worker_set_rules(struct worker *w, struct lock_rules *rules) {
-    struct lock_rules *old = atomic_exchange(&thread_of(w)->new_rules, lock_rules_ref(rules));
-    if (old)
-        lock_rules_unref(old);
-    ev_async_send(w->loop, &w->wake);
-}
-
-void worker_set_believed(struct worker *w, struct networks *believed) {
-    networks_unref(atomic_exchange(&thread_of(w)->new_believed, networks_ref(believed)));
-    ev_async_send(w->loop, &w->wake);
+void worker_set_config(struct worker *w, const struct config *config) {
+    config_unref(atomic_exchange(&thread_of(w)->new_config, config_ref(config)));
+    if (w == worker_here())
+        take_config(w);
+    else
+        ev_async_send(w->loop, &w->wake);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------- */
@@ -292,18 +279,19 @@ static void worker_watchers(struct worker *w) {
 }
 
 struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct worker_socket *sockets,
-                          size_t socket_count, struct lock_rules *rules, void (*ready)(void *arg, const char *error),
+                          size_t socket_count, const struct config *config, void (*ready)(void *arg, const char *error),
                           void *ready_arg) {
     struct worker *w = memory_zalloc(sizeof(struct worker_thread));
     w->shared = shared;
     w->hooks = &commands_hooks;
     w->probed = probed;
     w->index = index;
-    if (shared->options.requirepass) /* a client that has given requirepass is authenticated */
+    if (config->requirepass) /* a client that has given requirepass is authenticated */
         w->strangers = UNAUTHENTICATED_SERVED;
     w->loop = ev_loop_new(EVFLAG_AUTO);
     readable_init(&w->readable, w->loop);
-    w->rules = lock_rules_ref(rules);
+    w->config = config_ref(config);
+    w->rules = config->rules;
     thread_of(w)->ready = ready;
     thread_of(w)->ready_arg = ready_arg;
     atomic_init(&thread_of(w)->stop_ms, -1);
@@ -364,10 +352,8 @@ void worker_free(struct worker *w) {
     free_list(&w->free_calls, offsetof(struct call, link));
     rooms_close(w);
     free_list(&w->jobs, offsetof(struct worker_job, link));
-    worker_new_rules(w);
-    lock_rules_unref(w->rules);
-    worker_new_believed(w);
-    networks_unref(thread_of(w)->believed);
+    config_unref(atomic_exchange(&thread_of(w)->new_config, NULL));
+    config_unref(w->config);
     resp_request_clear(&w->scanner);
     text_clear(&w->build);
     chunk_pool_clear(&w->chunks);

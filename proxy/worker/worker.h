@@ -6,7 +6,7 @@
  *      ev_prepare: sessions that may go on -> upstream_flush -> sessions' output -> free what was closed
  *                  (if sessions have output, upstream_flush waits for one more check for readable clients)
  *
- * Threads share the lock engine, the rules (immutable) and the incidents; nothing else.
+ * Threads share the lock engine, the configuration (immutable) and the incidents; nothing else.
  */
 #ifndef LOCKKEEPER_WORKER_WORKER_H
 #define LOCKKEEPER_WORKER_WORKER_H
@@ -21,7 +21,7 @@
 #include "proxy/session/core/shared.h"
 
 struct ev_loop;
-struct networks;
+struct config;
 struct worker;
 
 /* A listening descriptor. */
@@ -31,10 +31,10 @@ struct worker_socket {
     bool shared; /* another process has the same socket, and accepts the clients that this process does not */
 };
 
-/* Makes a worker, `index` from 0. It takes over the listening descriptors and closes them. rules: it takes a reference.
- * `ready` is called once, in the worker's thread, when it accepts clients; error as in upstream_events. */
+/* Makes a worker, `index` from 0. It takes over the listening descriptors and closes them. config: it takes a
+ * reference. `ready` is called once, in the worker's thread, when it accepts clients; error as in upstream_events. */
 struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct worker_socket *sockets,
-                          size_t socket_count, struct lock_rules *rules, void (*ready)(void *arg, const char *error),
+                          size_t socket_count, const struct config *config, void (*ready)(void *arg, const char *error),
                           void *ready_arg);
 struct ev_loop *worker_loop(struct worker *w);
 /* Runs until worker_stop or worker_leave has done its work. */
@@ -45,12 +45,9 @@ void worker_stop(struct worker *w, int64_t bound_ms);
 /* Makes the worker stop accepting, serve its clients until the last one of any thread has left, for at most bound_ms,
  * and return from worker_run. `handed`: another process also has the sockets. worker_stop may follow. Thread-safe. */
 void worker_leave(struct worker *w, int64_t bound_ms, bool handed);
-/* Gives the worker new rules from its next turn on; it takes a reference, and reads anew the options of which it keeps
- * a copy. Thread-safe. */
-void worker_set_rules(struct worker *w, struct lock_rules *rules);
-/* From now on, connections from these addresses begin with a PROXY protocol header; it takes a reference.
- * Thread-safe. */
-void worker_set_believed(struct worker *w, struct networks *believed);
+/* Replaces the worker's configuration: at once if it is the calling thread's worker, which must be between two events,
+ * and else in the worker's next turn. It takes a reference. Thread-safe. */
+void worker_set_config(struct worker *w, const struct config *config);
 /* Report what operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY
  * RULES. */
 void worker_report_info(struct worker *w, const struct report *r);
@@ -73,7 +70,7 @@ void worker_report_contention(struct worker *w, const struct report *r);
 void worker_report_nodes(struct worker *w, const struct report *r);
 /* worker_report_metrics reports for /metrics, over all threads. worker_upstream_serves: whether, as far as is known,
  * the node of some slot can be reached, or with `all` the node of every slot. From the first worker's own thread, if
- * options.monitored is set. */
+ * there is an admin port. */
 void worker_report_metrics(struct worker *w, const struct metric_sink *m);
 bool worker_upstream_serves(struct worker *w, bool all);
 /* How many key patterns seen since then look like locks and match no rule. */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
@@ -105,7 +106,7 @@ void node_board_write(struct worker *w) {
 
 void node_board_sum(struct worker *w, struct node_board *sum) {
     node_board_write(w);
-    for (unsigned i = 0; i < w->shared->options.threads; i++) {
+    for (unsigned i = 0; i < w->shared->threads; i++) {
         struct node_board *b = &thread_of(w->shared->workers[i])->board;
         pthread_mutex_lock(&b->mutex);
         for (size_t n = 0; n < b->count; n++)
@@ -288,7 +289,7 @@ static double open_descriptors(void) {
 }
 
 /* Metrics that every program has under the same names, so that common dashboards show them. */
-static void measure_process(const struct session_options *o, const struct metric_sink *m) {
+static void measure_process(const struct proxy_shared *shared, const struct metric_sink *m) {
     struct rusage used = {0};
     struct rlimit files = {0};
     (void)getrusage(RUSAGE_SELF, &used);
@@ -300,18 +301,23 @@ static void measure_process(const struct session_options *o, const struct metric
     single(m, "process_open_fds", "gauge", "Open descriptors.", open_descriptors());
     single(m, "process_max_fds", "gauge", "Most descriptors that may be open.", (double)files.rlim_cur);
     single(m, "process_start_time_seconds", "gauge", "When the process started, since 1970.",
-           (double)o->started_ms / 1000);
+           (double)shared->started_ms / 1000);
 }
 
 void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
-    const struct session_options *o = &w->shared->options;
+    const struct proxy_shared *shared = w->shared;
     struct counter_sums counters;
-    counters_now(w->shared, &counters);
+    counters_now(shared, &counters);
     family(m, "info", "gauge", "1, with the version as a label.");
-    sample(m, "version", o->version, 1);
-    single(m, "uptime_seconds", "gauge", "Seconds since the start.", (double)(worker_now(w) - o->started_ms) / 1000);
+    sample(m, "version", shared->version, 1);
+    single(m, "uptime_seconds", "gauge", "Seconds since the start.",
+           (double)(worker_now(w) - shared->started_ms) / 1000);
     single(m, "resident_bytes", "gauge", "Resident memory of the process.", (double)resident_bytes());
-    single(m, "clients_max", "gauge", "Clients that may be connected at once (maxclients).", (double)o->maxclients);
+    single(m, "invariants_failed_total", "counter",
+           "Faults that the proxy found in its own state: the log names each place once.",
+           (double)invariant_failures());
+    single(m, "clients_max", "gauge", "Clients that may be connected at once (maxclients).",
+           (double)atomic_load(&shared->maxclients));
     metric_table_measure(&client_counters, &counters, m);
     metric_table_measure(&request_counters, &counters, m);
     metric_table_measure(&upstream_counters, &counters, m);
@@ -321,5 +327,5 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     measure_rules(w, m);
     measure_fences(w, m);
     measure_configuration(w->shared, m);
-    measure_process(o, m);
+    measure_process(shared, m);
 }

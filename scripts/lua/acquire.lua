@@ -106,9 +106,9 @@ local s = look()
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
 end
-local instead = kind > 6 and argv[6] ~= '' and s.token and type(s.value) == 'string' and
+local release_then_acquire = kind > 6 and argv[6] ~= '' and s.token and type(s.value) == 'string' and
   (s.token == argv[6] or (s.owner == identity and int(s.fence) == argv[6]))
-if instead then
+if release_then_acquire then
   secure(s, true)
   redis.call('DEL', lock)
   forget(s, '1')

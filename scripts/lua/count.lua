@@ -12,7 +12,7 @@ if s.attempt == attempt then -- a repeat; a float is text, as in Redis's reply
   local number = shape == 'int' and not string.find(s.reply, '[^%-%d]') and tonumber(s.reply)
   return envelope(number or s.reply, s.token == attempt and 'granted' or 'counted', s, redis.call('PTTL', lock))
 end
-if right == 'instead' and s.token == claim and type(s.value) == 'string' then
+if right == 'release_then_acquire' and s.token == claim and type(s.value) == 'string' then
   secure(s, true)
   redis.call('DEL', lock)
   forget(s, '1')

@@ -2,7 +2,7 @@
 -- line "--@list". Keeps S1, S2, S5, S6, L1.
 --
 -- The lock is a queue: a list of nodes. The owner of the head is the holder as soon as it has seen its node there. A
--- party is a session, or a client identity if connections are shared. Here
+-- party is a session, or a client identity if connections are pooled. Here
 --   ARGV  5 right   'own'     a party is one worker, which does one thing after another: its older nodes are dead. A
 --                             node is its party's, and its identity's once the party has left
 --                   'auto'    a node is its identity's, with the differences below
@@ -56,7 +56,7 @@
 -- there the node stays as long as the pool's connections are open.
 local party = string.sub(seen, 2)
 local MAY_MAX, POOL = 8192, 3
-local shared = right == 'client' or right == 'any'
+local pooled = right == 'client' or right == 'any'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local lost, lost_owner, granted = 0, '', ''
@@ -116,7 +116,7 @@ end
 
 -- Whether the node is another party's of the caller's identity.
 local function near(record)
-  return record and not shared and record.party ~= party and record.identity == identity
+  return record and not pooled and record.party ~= party and record.identity == identity
 end
 
 -- Whether the node is another party's of the caller's identity, and the caller may be its owner.
@@ -259,7 +259,7 @@ local function hold(s, head, seated)
   redis.call('HSET', guard, 'token', attempt, 'fence', int(fence), 'value', head, 'kind', 'list',
     'owner', identity, 'proxy', proxy, 'leased', s.leased and int(fence) or '', 'since', int(now),
     'until', int(s.ends), 'by', party,
-    'may', '\n' .. (shared and '' or party) .. '=' .. (seated and attempt or '') .. '\n')
+    'may', '\n' .. (pooled and '' or party) .. '=' .. (seated and attempt or '') .. '\n')
 end
 
 -- Makes the attempt one more token of the live lease. `owns`: the caller's party pushed the head itself.
@@ -267,7 +267,7 @@ local function join(s, head, owns)
   local _, may = seat('may')
   granted = head
   redis.call('HSET', guard, 'token', attempt, 'proxy', proxy,
-    'may', may .. (shared and '' or party) .. '=' .. attempt .. '\n')
+    'may', may .. (pooled and '' or party) .. '=' .. attempt .. '\n')
   s.token = attempt
   if lease == 0 and not s.leased then s.ends = 0 elseif owns and s.leased then s.ends = math.max(s.ends, now + lease) end
   redis.call('HSET', guard, 'until', int(s.ends))

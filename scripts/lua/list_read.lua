@@ -3,7 +3,7 @@
 -- The script first removes dead heads. A read shows that the caller's party is there. EXISTS says nothing about the
 -- head, but the script remembers its 0 for a later RPUSH. Outcomes of a read that shows the head:
 --   granted  the head is the caller's own node: the caller is the holder from now on
---   done     the caller was the holder already. Its lease starts anew, but not over shared connections: the read may
+--   done     the caller was the holder already. Its lease starts anew, but not over pooled connections: the read may
 --            be another worker's
 --   adopted  the caller may be the owner by its identity alone, or has pushed another node since. A lease is live from
 --            now on. The caller's proxy renews it if the envelope names the node
@@ -18,7 +18,7 @@ local kind, exists, away = type_of_lock(), string.lower(ARGV[11]) == 'exists', f
 
 -- Each function below returns the step to take when a reply shows the head to the caller. Here: the caller's own node.
 local function own_step(head, record)
-  local first = record and record.party == party and (shared or newest(record, head))
+  local first = record and record.party == party and (pooled or newest(record, head))
   if not s.token then return (first or right ~= 'auto') and 'hold' or 'lend' end
   if not first then return 'known' end
   return (away or redis.call('HGET', guard, 'by') ~= party) and 'join' or 'stay'
@@ -91,7 +91,7 @@ local function take(step, own, head)
   if step == 'lend' then return 'adopted' end
   if step == 'again' then lose_seat('may') elseif step == 'late' then lose_seat('early') end
   if step == 'again' or step == 'late' or step == 'waits' then return 'held' end
-  if step == 'stay' and s.leased and not shared then
+  if step == 'stay' and s.leased and not pooled then
     s.ends = math.max(s.ends, now + lease)
     redis.call('HSET', guard, 'until', int(s.ends))
   end
@@ -101,14 +101,14 @@ end
 -- Notes that the caller reads: its nodes go on counting, and nodes that it may own.
 local function present()
   away = string.sub(redis.call('HGET', guard, 'p:' .. party) or '', 1, 1) == '-'
-  if lasts('p:' .. party) and (shared or not away) then refresh(party) end -- a read may run after its session's end
-  if shared then return end
+  if lasts('p:' .. party) and (pooled or not away) then refresh(party) end -- a read may run after its session's end
+  if pooled then return end
   if right == 'auto' and lease > 0 then redis.call('HSET', guard, 'p:' .. identity, int(now + lease)) end
   if not exists and homeless() then redis.call('HSET', guard, 'h:' .. identity, int(now + grace())) end
 end
 
 local function told_vacant()
-  if shared then redis.call('HINCRBY', guard, 'v:' .. party, 1) else redis.call('HSET', guard, 'v:' .. party, 1) end
+  if pooled then redis.call('HINCRBY', guard, 'v:' .. party, 1) else redis.call('HSET', guard, 'v:' .. party, 1) end
 end
 
 local function read()
@@ -125,7 +125,7 @@ local function read()
   present()
   local head, gone = prune(s)
   local reply = command()
-  if exists and head and not shared then redis.call('HDEL', guard, 'v:' .. party) end
+  if exists and head and not pooled then redis.call('HDEL', guard, 'v:' .. party) end
   local outcome = head and (s.token and 'held' or 'foreign') or 'free'
   local step, own
   if head and not exists and not gone and not failed(reply) then

@@ -77,8 +77,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                   lock_rules_get(c->rules, i)->pattern_len > 200);
         CHECK(c->port == d->port && c->threads == d->threads && c->upstream == d->upstream);
     }
-    config_free(c);
-    config_free(d);
+    config_unref(c);
+    config_unref(d);
     config_errors_clear(&errors);
     config_errors_clear(&again);
     return 0;

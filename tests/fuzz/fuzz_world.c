@@ -112,47 +112,67 @@ static bool watch_lines(void *watch, void (*fn)(void *arg, const char *line, siz
 static const struct watch_source watch = {
     .listen = watch_listen, .deaf = watch_deaf, .begin = watch_begin, .end = watch_end, .lines = watch_lines};
 
-static void add_rule(struct lock_rules *to, const char *const *words, size_t count) {
-    char error[256];
-    CHECK(lock_rules_add(to, words, count, error, sizeof error) == NULL);
+/* The configuration, whose limits are smaller than a file may set them. */
+static struct config *make_config(const struct world_options *o) {
+    char *argv[] = {"fuzz",
+                    "--lock",
+                    "lock:off*",
+                    "mode",
+                    "off",
+                    "--lock",
+                    "lock:audit*",
+                    "mode",
+                    "audit",
+                    "--lock",
+                    "lock:leave*",
+                    "owner",
+                    (char *)(uintptr_t)o->owner,
+                    "on-disconnect",
+                    "release",
+                    "renew",
+                    "always",
+                    "--lock",
+                    "lock:replicas*",
+                    "owner",
+                    (char *)(uintptr_t)o->owner,
+                    "replicas",
+                    "1",
+                    "--lock",
+                    "lock:*",
+                    "owner",
+                    (char *)(uintptr_t)o->owner,
+                    "mode",
+                    o->audit ? "audit" : "enforce",
+                    "--admin-port",
+                    "1",
+                    "--requirepass",
+                    "secret"};
+    int argc = (int)(sizeof argv / sizeof argv[0]) - (o->password ? 0 : 2);
+    struct config_errors errors = {0};
+    struct config *c = config_load(argc, argv, &errors);
+    CHECK(errors.count == 0);
+    c->bulk_max = o->small ? 3 << 20 : 512 << 20;
+    c->query_buffer_limit = o->small ? 1 << 16 : 1 << 30;
+    c->output_limit_hard = o->small ? 1 << 17 : 0;
+    c->output_limit_soft = o->small ? 1 << 14 : 0;
+    c->output_limit_soft_s = 2;
+    c->output_pubsub_hard = c->output_pubsub_soft = 0;
+    c->timeout_s = o->small ? 20 : 0;
+    c->tcp_keepalive_s = 0;
+    return c;
 }
 
-static struct lock_rules *make_rules(const struct world_options *o) {
-    struct lock_rules *made = lock_rules_new();
-    const char *const off[] = {"lock:off*", "mode", "off"};
-    const char *const audit[] = {"lock:audit*", "mode", "audit"};
-    const char *const leave[] = {"lock:leave*", "owner", o->owner, "on-disconnect", "release", "renew", "always"};
-    const char *const replicas[] = {"lock:replicas*", "owner", o->owner, "replicas", "1"};
-    const char *const all[] = {"lock:*", "owner", o->owner, "mode", o->audit ? "audit" : "enforce"};
-    add_rule(made, off, 3);
-    add_rule(made, audit, 3);
-    add_rule(made, leave, 7);
-    add_rule(made, replicas, 5);
-    add_rule(made, all, 5);
-    return made;
-}
-
-static void set_options(const struct world_options *o) {
+static void set_facts(const struct world_options *o) {
     static const char *node[] = {"127.0.0.1:7000"}, *seeds[] = {"127.0.0.1:7000", "127.0.0.1:7002"};
     static const enum upstream_kind kinds[] = {UPSTREAM_STANDALONE, UPSTREAM_CLUSTER, UPSTREAM_SENTINEL};
     struct proxy_shared *s = &world.shared;
     memset(s, 0, sizeof *s);
-    s->options = (struct session_options){.bulk_max = o->small ? 3 << 20 : 512 << 20,
-                                          .query_buffer_limit = o->small ? 1 << 16 : 1 << 30,
-                                          .output_limit_hard = o->small ? 1 << 17 : 0,
-                                          .output_limit_soft = o->small ? 1 << 14 : 0,
-                                          .output_limit_soft_ms = 2000,
-                                          .timeout_ms = o->small ? 20000 : 0,
-                                          .maxclients = o->small ? 3 : 100,
-                                          .requirepass = o->password ? "secret" : NULL,
-                                          .identity = IDENTIFY_ADDRESS | IDENTIFY_USER | IDENTIFY_NAME,
-                                          .version = "0",
-                                          .process_id = "01234567-89ab-cdef-0123-456789abcdef",
-                                          .started_ms = 1,
-                                          .threads = 1,
-                                          .port = 6380,
-                                          .monitored = true,
-                                          .upstream_text = "fuzz"};
+    s->version = "0";
+    s->process_id = "01234567-89ab-cdef-0123-456789abcdef";
+    s->started_ms = 1;
+    s->threads = 1;
+    s->maxclients = o->small ? 3 : 100;
+    s->upstream_text = "fuzz";
     s->upstream = (struct upstream_config){.kind = kinds[o->upstream],
                                            .addresses = o->upstream == WORLD_STANDALONE ? node : seeds,
                                            .address_count = o->upstream == WORLD_STANDALONE ? 1 : 2,
@@ -220,14 +240,14 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     world.ready = false;
     world.turn = turn;
     world.arg = arg;
-    set_options(options);
+    set_facts(options);
     world.incidents = incidents_new(INCIDENTS);
-    world.shared.engine = engine_new(world.shared.options.process_id, 1, &sink);
+    world.shared.engine = engine_new(world.shared.process_id, 1, &sink);
     world.shared.advisor = advisor_new(1);
-    struct lock_rules *made = make_rules(options);
+    const struct config *config = make_config(options);
     struct worker_socket socket = listen_here();
-    world.worker = worker_new(&world.shared, 0, &socket, 1, made, on_ready, NULL);
-    lock_rules_unref(made);
+    world.worker = worker_new(&world.shared, 0, &socket, 1, config, on_ready, NULL);
+    config_unref(config);
     ev_idle_init(&world.idle, on_idle);
     ev_idle_start(worker_loop(world.worker), &world.idle);
     worker_run(world.worker);

@@ -74,7 +74,7 @@ void check_ended_by_other(struct world *w, const struct flight *f, const struct 
         return;
     }
     bool swapped = f->plan.verb == LOCK_SWAP && f->envelope.outcome == LOCK_GRANTED;
-    if (swapped && (f->read_fence == t->fence || (f->may_share && f->client_read_fence == t->fence)))
+    if (swapped && (f->read_fence == t->fence || (f->may_be_pooled && f->client_read_fence == t->fence)))
         return;
     if (process_of(w, f->worker) != t->process) {
         world_fail(w, "S1", "a client ended a lease of another client (worker %d that of worker %d, %s)", f->worker,
@@ -189,7 +189,7 @@ static void check_takeover(struct world *w, const struct flight *f) {
     const struct scenario *sc = &w->sc;
     bool exact = sc->idioms == 1u << IDIOM_DEADLINE && !sc->outside && !sc->names && !sc->renames && !sc->reconnects &&
                  !sc->restarts && !sc->loses;
-    if (exact && f->plan.verb == LOCK_SWAP && f->envelope.outcome == LOCK_HELD && f->shares && t->live &&
+    if (exact && f->plan.verb == LOCK_SWAP && f->envelope.outcome == LOCK_HELD && f->pooled && t->live &&
         t->fence == f->client_read_fence && !f->client_mixed &&
         strcmp(f->client_shown, w->redis.keys[f->key].value) == 0)
         world_fail(w, "S1", "worker %d may not swap the lease that its client has read", f->worker);
@@ -464,7 +464,7 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
      * since; a client around the proxy writes the same value again, unless it is a deadline. */
     bool alike = sc->idioms == 1u << IDIOM_DEADLINE;
     bool looked_here = sc->connections == CONN_OWN || (sc->connections == CONN_SHARED && alike) ||
-                       (sc->connections == CONN_POOL && alike && f->shares && sc->proxies == 1);
+                       (sc->connections == CONN_POOL && alike && f->pooled && sc->proxies == 1);
     if (!changed && f->plan.verb == LOCK_SWAP &&
         (!looked_here || (sc->outside && !strchr(k->expected, '.')) || sc->reconnects || sc->restarts))
         return;

@@ -81,13 +81,13 @@ void check_left(struct world *w, const struct flight *f, const struct model_key 
     check_together(w, f);
 }
 
-/* A lock without a lease may be swapped by a session that has read it; if a client's connections count as shared, over
+/* A lock without a lease may be swapped by a session that has read it; if a client's connections count as pooled, over
  * any of them. */
 void check_foreign_swap(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct scenario *sc = &w->sc;
     bool exact = sc->idioms == 1u << IDIOM_DEADLINE && !sc->names && !sc->renames && !sc->reconnects && !sc->restarts &&
                  !sc->loses && sc->proxies == 1 && sc->rule.owner != LOCK_OWNER_ANY;
-    if (!exact || f->plan.verb != LOCK_SWAP || !before->exists || was_live(w, before) || !f->shares ||
+    if (!exact || f->plan.verb != LOCK_SWAP || !before->exists || was_live(w, before) || !f->pooled ||
         !f->client_read_foreign || strcmp(f->client_shown_foreign, before->value) != 0)
         return;
     if (f->envelope.outcome != LOCK_GRANTED)

@@ -203,7 +203,7 @@ static void saw(struct world *w, struct flight *f) {
 /* A release by script is not known for one where it came too late, nor where others came before adopt.lua, and the
  * lease would be over by now or is any colleague's to release. */
 static void note_unheard(struct world *w, const struct flight *f) {
-    bool over = f->may_share || (f->ends_ms && w->redis.now_ms >= f->ends_ms);
+    bool over = f->may_be_pooled || (f->ends_ms && w->redis.now_ms >= f->ends_ms);
     bool late = f->envelope.reply.number == 0 || (f->envelope.outcome != LOCK_RELEASED && over);
     if (f->command.op == OP_LUA_DEL && f->releases && late)
         w->ended_unreleased[w->workers[f->worker].process][f->key]++;

@@ -208,7 +208,7 @@ class Run:
     @staticmethod
     def acquire_words(attempt, claim, identity, right, lease, at, shape, command):
         """acquire.lua's ARGV as the proxy makes it."""
-        if right == "instead":
+        if right == "release_then_acquire":
             return [attempt, identity, command[int(at) - 1], lease, shape, claim, *command]
         value, expiry = command[int(at) - 1], [i for i, word in enumerate(command) if word == "PX"]
         if expiry and "GET" not in command:

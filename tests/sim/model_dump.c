@@ -201,7 +201,7 @@ static void draw_args(struct dump *d, int key, struct model_args *a) {
     draw_command(d, key, &a->command);
     bool string = a->command.op == OP_SETNX || a->command.op == OP_SET_NX;
     if (model_verb(&a->command) == LOCK_ACQUIRE) /* acquire.lua is told no other right */
-        a->right = string && a->claim[0] && chance(d, 50) ? "instead" : "claim";
+        a->right = string && a->claim[0] && chance(d, 50) ? "release_then_acquire" : "claim";
     if (model_verb(&a->command) >= LOCK_QUEUE_PUSH && model_verb(&a->command) <= LOCK_QUEUE_SET)
         draw_party(d, key, a);
     /* The engine gives this right to what may change a string lock and names one key. */

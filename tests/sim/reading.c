@@ -1,6 +1,6 @@
 /*
  * What connections were shown of the locks, and what their clients may swap for that: where a client's connections
- * count as shared, what any of them has read counts for all.
+ * count as pooled, what any of them has read counts for all.
  */
 #include "tests/sim/sim_world.h"
 
@@ -73,8 +73,8 @@ void reading_note(struct world *w, struct flight *f) {
     const struct reading *own = &c->read[f->key];
     enum lock_owner owner = w->sc.rule.owner;
     bool client = owner == LOCK_OWNER_CLIENT, by_auto = owner == LOCK_OWNER_AUTO && c->process >= 0;
-    f->shares = client || (by_auto && w->sc.library);
-    f->may_share = f->shares || by_auto; /* its workload may have been found to share */
+    f->pooled = client || (by_auto && w->sc.library);
+    f->may_be_pooled = f->pooled || by_auto; /* its workload may have been found to be pooled */
     f->read_fence = own->fence;
     f->was_shown = own->known;
     f->loser = c->lost_ms[f->key] && w->redis.now_ms <= c->lost_ms[f->key] + SURELY_REMEMBERED_MS;
@@ -86,6 +86,6 @@ void reading_note(struct world *w, struct flight *f) {
 bool reading_covers(const struct flight *f, uint64_t fence, const char *value) {
     bool own = f->was_shown && strcmp(f->shown, value) == 0, of_lease = strcmp(f->client_shown, value) == 0;
     if (fence)
-        return (own && f->read_fence == fence) || (f->may_share && of_lease && f->client_read_fence == fence);
-    return own || (f->may_share && (of_lease || strcmp(f->client_shown_foreign, value) == 0));
+        return (own && f->read_fence == fence) || (f->may_be_pooled && of_lease && f->client_read_fence == fence);
+    return own || (f->may_be_pooled && (of_lease || strcmp(f->client_shown_foreign, value) == 0));
 }

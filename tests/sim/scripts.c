@@ -154,14 +154,14 @@ static void pass_number_or_none(int64_t n) {
 
 static void pass_to_acquire(const struct model_args *a) {
     const struct model_command *c = &a->command;
-    bool instead = is(a->right, "instead"), setnx = c->op == OP_SETNX;
+    bool release_then_acquire = is(a->right, "release_then_acquire"), setnx = c->op == OP_SETNX;
     interpreter_text(a->attempt);
     interpreter_text(a->identity);
     interpreter_text(c->value);
-    if (instead || c->op == OP_SET_NX_GET || c->ms < 0) {
+    if (release_then_acquire || c->op == OP_SET_NX_GET || c->ms < 0) {
         interpreter_number(a->lease_ms);
         interpreter_text(model_shape(c));
-        interpreter_text(instead ? a->claim : "");
+        interpreter_text(release_then_acquire ? a->claim : "");
         pass_on(c);
         return;
     }

@@ -227,7 +227,7 @@ struct flight {
     uint64_t session_id, order; /* order: the place in which it was sent */
     bool releases;              /* the worker sends it to release */
     uint64_t own_fence;         /* of the lease that its worker had when the flight was sent */
-    bool shares, may_share;     /* its client's connections count as shared: certainly; perhaps */
+    bool pooled, may_be_pooled; /* its client's connections count as pooled: certainly; perhaps */
     bool was_own;               /* the live lease was the worker's when it ran */
     bool ended_other;           /* it has ended a lease that another worker was told it had */
     uint64_t read_fence;        /* of the lease that its session had last read when it was sent */

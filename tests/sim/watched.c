@@ -155,7 +155,7 @@ static void tell(struct world *w, const struct flight *f, enum lock_effect effec
     const struct model_command *c = &f->command;
     char number[24];
     snprintf(number, sizeof(number), "%" PRId64, r->number);
-    struct lock_sight sight = {
+    struct lock_event sight = {
         .key = world_key(f->key),
         .rule = f->plan.rule,
         .verb = f->plan.verb,

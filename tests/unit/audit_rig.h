@@ -77,10 +77,10 @@ static void open_as(struct fixture *f, struct lock_session *s, uint64_t id, cons
 }
 
 /* A command of the session on the key, about to be observed. */
-static struct lock_sight sight_on(struct fixture *f, struct lock_session *s, const char *name, enum lock_verb verb,
+static struct lock_event sight_on(struct fixture *f, struct lock_session *s, const char *name, enum lock_verb verb,
                                   enum lock_effect effect) {
     struct lock_key key = {.name = name, .len = strlen(name)};
-    return (struct lock_sight){.key = key,
+    return (struct lock_event){.key = key,
                                .rule = &f->rule,
                                .verb = verb,
                                .effect = effect,

@@ -25,16 +25,15 @@ static int tear_down(void **state) {
 
 static void send_value(struct advisor *a, enum advise_event event, const char *key, uint64_t session,
                        const char *client, const char *value, int64_t pttl_ms) {
-    struct advise_sight sight = {.event = event,
-                                 .key = {.name = key, .len = strlen(key)},
-                                 .session_id = session,
-                                 .client = client,
-                                 .client_len = strlen(client),
-                                 .client_hash = hash_bytes(&(struct hash_seed){1, 2}, client, strlen(client)),
-                                 .value = value,
-                                 .value_len = value ? strlen(value) : 0,
-                                 .pttl_ms = pttl_ms};
-    advisor_note(a, &sight, now_ms);
+    struct lock_event sight = {.key = {.name = key, .len = strlen(key)},
+                               .session_id = session,
+                               .identity = client,
+                               .identity_len = strlen(client),
+                               .identity_hash = hash_bytes(&(struct hash_seed){1, 2}, client, strlen(client)),
+                               .value = value,
+                               .value_len = value ? strlen(value) : 0,
+                               .pttl_ms = pttl_ms};
+    advisor_note(a, event, &sight, now_ms);
 }
 
 static void tell(struct advisor *a, enum advise_event event, const char *key, uint64_t session, const char *client) {
@@ -255,16 +254,16 @@ static void a_swap_makes_no_pool(void **state) {
 }
 
 static void contenders(struct advisor *a, const char *library, bool overlapped) {
-    struct advise_sight sight = {.key = {.name = "k", .len = 1},
-                                 .session_id = 1,
-                                 .client = "app",
-                                 .client_len = 3,
-                                 .library = library,
-                                 .overlapped = overlapped,
-                                 .pttl_ms = 5000};
+    struct lock_event sight = {.key = {.name = "k", .len = 1},
+                               .session_id = 1,
+                               .identity = "app",
+                               .identity_len = 3,
+                               .library = library,
+                               .overlapped = overlapped,
+                               .pttl_ms = 5000};
     for (int i = 0; i < 20; i++) {
-        sight.event = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
-        advisor_note(a, &sight, now_ms);
+        enum advise_event what = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
+        advisor_note(a, what, &sight, now_ms);
     }
 }
 
@@ -358,13 +357,13 @@ static void queued_jobs(void **state) {
 static void refused_releases_hand_nothing_over(void **state) {
     char pattern[] = "job*";
     const struct lock_rule rule = {.pattern = pattern, .pattern_len = 4, .hash = 1};
-    struct advise_sight sight = {.key = {.name = "job", .len = 3}, .rule = &rule, .client_len = 3, .pttl_ms = 5000};
+    struct lock_event sight = {.key = {.name = "job", .len = 3}, .rule = &rule, .identity_len = 3, .pttl_ms = 5000};
     for (int i = 0; i < 40; i++) {
-        sight.event = i % 2 ? ADVISE_REFUSED : ADVISE_ACQUIRED;
+        enum advise_event what = i % 2 ? ADVISE_REFUSED : ADVISE_ACQUIRED;
         sight.session_id = 1 + i % 2;
-        sight.client = i % 2 ? "bob" : "ann";
-        sight.client_hash = sight.session_id;
-        advisor_note(*state, &sight, now_ms);
+        sight.identity = i % 2 ? "bob" : "ann";
+        sight.identity_hash = sight.session_id;
+        advisor_note(*state, what, &sight, now_ms);
         now_ms += i % 2 ? 6000 : 0;
     }
     ADVISED(*state, "lock job*");
@@ -383,13 +382,13 @@ static void who_releases_too_hands_nothing_over(void **state) {
 
 /* A release by a script that compares needs no rule. */
 static void scripts_hand_over_as_they_like(void **state) {
-    struct advise_sight sight = {.key = {.name = "job", .len = 3}, .client_len = 3, .scripted = true, .pttl_ms = 5000};
+    struct lock_event sight = {.key = {.name = "job", .len = 3}, .identity_len = 3, .scripted = true, .pttl_ms = 5000};
     for (int i = 0; i < 40; i++) {
-        sight.event = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
+        enum advise_event what = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
         sight.session_id = 1 + i % 2;
-        sight.client = i % 2 ? "bob" : "ann";
-        sight.client_hash = sight.session_id;
-        advisor_note(*state, &sight, now_ms);
+        sight.identity = i % 2 ? "bob" : "ann";
+        sight.identity_hash = sight.session_id;
+        advisor_note(*state, what, &sight, now_ms);
     }
     ADVISED(*state, "lock job");
     SAID(*state, "released by other clients than acquired");
@@ -464,23 +463,17 @@ static void short_heartbeats(void **state) {
 
 /* SET with an expiry acquires behind WATCH, and where it is there it extends. */
 static void written_behind_watch(void **state) {
-    struct advise_sight sight = {.event = ADVISE_WRITTEN,
-                                 .key = {.name = "k", .len = 1},
-                                 .session_id = 1,
-                                 .client = "app",
-                                 .client_len = 3,
-                                 .pttl_ms = 5000};
+    struct lock_event sight = {
+        .key = {.name = "k", .len = 1}, .session_id = 1, .identity = "app", .identity_len = 3, .pttl_ms = 5000};
     for (int i = 0; i < 20; i++) {
-        advisor_note(*state, &sight, now_ms);
+        advisor_note(*state, ADVISE_WRITTEN, &sight, now_ms);
         assert_int_equal(lines_of(*state)->count, 0); /* a cache's */
     }
-    sight.watched = true;
+    sight.behind_watch = true;
     for (int i = 0; i < 20; i++) {
-        sight.event = ADVISE_WRITTEN;
-        advisor_note(*state, &sight, now_ms);
-        advisor_note(*state, &sight, now_ms);
-        sight.event = ADVISE_RELEASED;
-        advisor_note(*state, &sight, now_ms);
+        advisor_note(*state, ADVISE_WRITTEN, &sight, now_ms);
+        advisor_note(*state, ADVISE_WRITTEN, &sight, now_ms);
+        advisor_note(*state, ADVISE_RELEASED, &sight, now_ms);
     }
     SAID(*state, "acquired 20, lost 0, released 20, overruns 0;");
 }
@@ -613,18 +606,17 @@ static void some_keys_stand_for_all_in_turn(void **state) {
 
 static void queue(struct advisor *a, enum advise_event event, const char *node, uint64_t session, const char *client,
                   bool waits) {
-    struct advise_sight sight = {.event = event,
-                                 .key = {.name = "turn", .len = 4},
-                                 .queue = true,
-                                 .waits = waits,
-                                 .session_id = session,
-                                 .client = client,
-                                 .client_len = strlen(client),
-                                 .client_hash = hash_bytes(&(struct hash_seed){1, 2}, client, strlen(client)),
-                                 .value = node,
-                                 .value_len = strlen(node),
-                                 .pttl_ms = -1};
-    advisor_note(a, &sight, now_ms);
+    struct lock_event sight = {.key = {.name = "turn", .len = 4},
+                               .verb = LOCK_QUEUE_PUSH,
+                               .count = waits,
+                               .session_id = session,
+                               .identity = client,
+                               .identity_len = strlen(client),
+                               .identity_hash = hash_bytes(&(struct hash_seed){1, 2}, client, strlen(client)),
+                               .value = node,
+                               .value_len = strlen(node),
+                               .pttl_ms = -1};
+    advisor_note(a, event, &sight, now_ms);
 }
 
 static void a_list_is_a_lock_where_its_head_is_looked_at(void **state) {
@@ -648,11 +640,11 @@ static void a_list_is_a_lock_where_its_head_is_looked_at(void **state) {
 }
 
 static void kinds(void **state) {
-    struct advise_sight sight = {.key = {.name = "k", .len = 1}, .session_id = 1, .client = "app", .client_len = 3};
+    struct lock_event sight = {.key = {.name = "k", .len = 1}, .session_id = 1, .identity = "app", .identity_len = 3};
     for (int i = 0; i < 60; i++) {
-        sight.event = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
-        sight.kind = i < 30 ? ADVISE_COUNTER : ADVISE_HASH;
-        advisor_note(*state, &sight, now_ms);
+        enum advise_event what = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
+        sight.advises = i < 30 ? ADVISE_COUNTER : ADVISE_HASH;
+        advisor_note(*state, what, &sight, now_ms);
         if (i == 29)
             ADVISED(*state, "lock k kind counter");
     }

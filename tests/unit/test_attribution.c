@@ -6,7 +6,7 @@
 #include <inttypes.h>
 
 #include "proxy/lock/pattern.h"
-#include "proxy/lock/state.h"
+#include "proxy/lock/choose.h"
 #include "tests/unit/engine_rig.h"
 
 /* ---- Redis ------------------------------------------------------------------------------------- */
@@ -107,7 +107,7 @@ static bool attempt(struct fixture *f, struct lock_session *s, const char *key) 
             snprintf(token, sizeof(token), "%" PRIu64, h->fence);
         else
             snprintf(token, sizeof(token), "%s:%08" PRIu64, PROCESS, h->token);
-        assert_string_equal(lock_right_text(plan.right), "instead");
+        assert_string_equal(lock_right_text(plan.right), "release_then_acquire");
         assert_string_equal(plan.claim_token, token);
         assert_int_equal(plan.claim_len, strlen(token));
         h->token = plan.attempt;
@@ -634,7 +634,7 @@ static void b_makes_way_at_once_where_nothing_is_repeated(void **state) {
         for (int n = 0; n < 2; n++) { /* the first one is not sent, and has changed nothing */
             VERBS[i] == LOCK_ACQUIRE ? queue(f, &b, VERBS[i], "lock:x", &plan)
                                      : begin(f, &b, VERBS[i], "lock:x", &plan);
-            assert_int_equal(plan.right, RIGHT_INSTEAD);
+            assert_int_equal(plan.right, RIGHT_RELEASE_THEN_ACQUIRE);
             if (n == 0)
                 finish(f, &b, &plan, &unsent);
             assert_int_equal(votes(f, &b, "lock:x"), 0);
@@ -1666,11 +1666,11 @@ static void the_longest_expiry_of_all_is_one(void **state) {
 
 static void f_who_may_set_an_expiry(void **state) {
     struct fixture *f = *state;
-    struct lock_session a, b, dog, shared;
+    struct lock_session a, b, dog, pooled;
     open_two(f, &a, &b);
     open_as(f, &dog, 3, "app");
-    open_as(f, &shared, 4, "app");
-    engine_session_overlapped(f->engine, &shared);
+    open_as(f, &pooled, 4, "app");
+    engine_session_overlapped(f->engine, &pooled);
     uint64_t claim = take(f, &a, "lock:x");
     assert_int_equal(would_use(f, &a, LOCK_EXTEND, "lock:x"), claim);
     assert_string_equal(would_right(f, &a, LOCK_EXTEND, "lock:x"), "leased");
@@ -1679,8 +1679,8 @@ static void f_who_may_set_an_expiry(void **state) {
     assert_string_equal(would_right(f, &dog, LOCK_EXTEND, "lock:x"), "later");
     attempt(f, &b, "lock:x");
     assert_string_equal(would_right(f, &b, LOCK_EXTEND, "lock:x"), "leased");
-    assert_int_equal(would_use(f, &shared, LOCK_EXTEND, "lock:x"), claim);
-    assert_string_equal(would_right(f, &shared, LOCK_EXTEND, "lock:x"), "believe");
+    assert_int_equal(would_use(f, &pooled, LOCK_EXTEND, "lock:x"), claim);
+    assert_string_equal(would_right(f, &pooled, LOCK_EXTEND, "lock:x"), "believe");
     /* A session with a claim of an ended lease has none to the live lease. */
     assert_true(give(f, &a, "lock:x"));
     take(f, &dog, "lock:x");
@@ -2288,15 +2288,15 @@ static void claims_are_remembered_as_long_as_they_may_stand_in_the_way(void **st
         int64_t lease_ms, shared_ms, own_ms;
     } CASES[] = {{100, 1000, 60000}, {10000, 20000, 200000}, {60000, 60000, 1200000}, {600000, 60000, 3600000}};
     struct fixture *f = *state;
-    struct lock_session own, shared;
+    struct lock_session own, pooled;
     open_as(f, &own, 1, "app");
-    open_as(f, &shared, 2, "shared");
-    engine_session_overlapped(f->engine, &shared);
+    open_as(f, &pooled, 2, "pooled");
+    engine_session_overlapped(f->engine, &pooled);
     take(f, &own, "lock:x");
     assert_true(give(f, &own, "lock:x")); /* it releases */
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
         take_with(f, &own, "lock:x", "1", CASES[i].lease_ms, false);
-        take_with(f, &shared, "lock:y", "1", CASES[i].lease_ms, false);
+        take_with(f, &pooled, "lock:y", "1", CASES[i].lease_ms, false);
         free_lock("lock:x");
         free_lock("lock:y");
         pass(f, CASES[i].lease_ms + CASES[i].shared_ms - 1);

@@ -4,19 +4,19 @@
  */
 #include "tests/unit/audit_rig.h"
 
-static struct lock_sight sight_of(struct fixture *f, struct lock_session *s, enum lock_verb verb,
+static struct lock_event sight_of(struct fixture *f, struct lock_session *s, enum lock_verb verb,
                                   enum lock_effect effect) {
     return sight_on(f, s, "lock:x", verb, effect);
 }
 
 static enum lock_outcome see(struct fixture *f, struct lock_session *s, enum lock_verb verb, enum lock_effect effect) {
-    struct lock_sight sight = sight_of(f, s, verb, effect);
+    struct lock_event sight = sight_of(f, s, verb, effect);
     return engine_observe(f->engine, &sight, f->now_ms);
 }
 
 static enum lock_outcome write_value(struct fixture *f, struct lock_session *s, enum lock_verb verb, const char *value,
                                      int64_t pttl_ms) {
-    struct lock_sight sight = sight_of(f, s, verb, EFFECT_DONE);
+    struct lock_event sight = sight_of(f, s, verb, EFFECT_DONE);
     sight.value = value;
     sight.value_len = strlen(value);
     sight.pttl_ms = pttl_ms;
@@ -32,7 +32,7 @@ static enum lock_outcome show(struct fixture *f, struct lock_session *s, const c
 }
 
 static enum lock_outcome count(struct fixture *f, struct lock_session *s, enum lock_verb verb, int64_t n) {
-    struct lock_sight sight = sight_of(f, s, verb, EFFECT_DONE);
+    struct lock_event sight = sight_of(f, s, verb, EFFECT_DONE);
     sight.count = n;
     sight.by = 1;
     return engine_observe(f->engine, &sight, f->now_ms);
@@ -52,7 +52,7 @@ static void what_is_right_is_silent(void **state) {
     acquire(f, &a, "1", 5000);
     assert_int_equal(see(f, &b, LOCK_ACQUIRE, EFFECT_LOST), LOCK_HELD);
     assert_int_equal(write_value(f, &a, LOCK_REPLACE, "2", 5000), LOCK_DONE);
-    struct lock_sight sight = sight_of(f, &a, LOCK_EXTEND, EFFECT_DONE);
+    struct lock_event sight = sight_of(f, &a, LOCK_EXTEND, EFFECT_DONE);
     sight.pttl_ms = 9000;
     assert_int_equal(engine_observe(f->engine, &sight, f->now_ms), LOCK_DONE);
     f->now_ms += 6000; /* beyond the first expiry */
@@ -108,7 +108,7 @@ static void a_release_on_its_way_at_the_end_is_not_late(void **state) {
     open_as(f, &a, 1, "a");
     acquire(f, &a, "1", 1000);
     f->now_ms += 999;
-    struct lock_sight sight = sight_of(f, &a, LOCK_RELEASE, EFFECT_DONE);
+    struct lock_event sight = sight_of(f, &a, LOCK_RELEASE, EFFECT_DONE);
     f->now_ms += 5;
     engine_tick(f->engine, 0, 1, f->now_ms);
     assert_int_equal(engine_observe(f->engine, &sight, f->now_ms), LOCK_RELEASED);
@@ -121,7 +121,7 @@ static void answers_that_cross_accuse_nobody(void **state) {
     open_as(f, &a, 1, "a");
     open_as(f, &b, 2, "b");
     acquire(f, &a, "1", 5000);
-    struct lock_sight release = sight_of(f, &a, LOCK_RELEASE, EFFECT_DONE);
+    struct lock_event release = sight_of(f, &a, LOCK_RELEASE, EFFECT_DONE);
     acquire(f, &b, "1", 5000); /* behind it at Redis, before it here */
     assert_int_equal(engine_observe(f->engine, &release, f->now_ms), LOCK_RELEASED);
     assert_int_equal(see(f, &b, LOCK_RELEASE, EFFECT_DONE), LOCK_RELEASED);
@@ -137,7 +137,7 @@ static void a_release_that_crosses_an_overwriting_takes_that(void **state) {
     open_as(f, &b, 2, "b");
     open_as(f, &c, 3, "c");
     acquire(f, &a, "1", 5000);
-    struct lock_sight release = sight_of(f, &a, LOCK_RELEASE, EFFECT_DONE);
+    struct lock_event release = sight_of(f, &a, LOCK_RELEASE, EFFECT_DONE);
     assert_int_equal(write_value(f, &b, LOCK_REWRITE, "2", 5000), LOCK_HELD);
     assert_int_equal(engine_observe(f->engine, &release, f->now_ms), LOCK_RELEASED);
     engine_stats(f->engine, &stats);
@@ -180,7 +180,7 @@ static void extensions_by_others_move_the_end(void **state) {
     open_as(f, &a, 1, "a");
     open_as(f, &b, 2, "b");
     acquire(f, &a, "1", 1000);
-    struct lock_sight sight = sight_of(f, &b, LOCK_EXTEND, EFFECT_DONE);
+    struct lock_event sight = sight_of(f, &b, LOCK_EXTEND, EFFECT_DONE);
     sight.pttl_ms = 9000;
     assert_int_equal(engine_observe(f->engine, &sight, f->now_ms), LOCK_HELD);
     INCIDENTS(f, INCIDENT_FOREIGN_EXTEND, 1);
@@ -204,7 +204,7 @@ static void an_overwrite_gives_the_lock_to_another(void **state) {
 }
 
 static enum lock_outcome swap(struct fixture *f, struct lock_session *s, const char *old, const char *value) {
-    struct lock_sight sight = sight_of(f, s, LOCK_SWAP, EFFECT_DONE);
+    struct lock_event sight = sight_of(f, s, LOCK_SWAP, EFFECT_DONE);
     sight.pttl_ms = -1;
     sight.value = value;
     sight.value_len = strlen(value);
@@ -287,7 +287,7 @@ static void a_lock_without_an_end_is_forgotten_with_its_owner(void **state) {
     open_as(f, &a, 1, "a");
     open_as(f, &b, 2, "b");
     acquire(f, &a, "1", 5000);
-    struct lock_sight persist = sight_of(f, &a, LOCK_EXTEND, EFFECT_DONE);
+    struct lock_event persist = sight_of(f, &a, LOCK_EXTEND, EFFECT_DONE);
     persist.pttl_ms = -1;
     engine_session_close(f->engine, &a, f->now_ms);
     engine_observe(f->engine, &persist, f->now_ms); /* it was on its way */

@@ -51,7 +51,7 @@ static struct config *load_words(int argc, char *const *argv) {
     struct config *c = config_load(argc, argv, &errors);
     snprintf(error, sizeof(error), "%s", errors.count > 0 ? errors.lines.data : "not touched");
     if (errors.count > 0) {
-        config_free(c);
+        config_unref(c);
         c = NULL;
     }
     config_errors_clear(&errors);
@@ -161,11 +161,11 @@ static void test_defaults(void **state) {
     assert_non_null(c);
     assert_defaults(c);
     assert_null(c->file);
-    config_free(c);
-    config_free(NULL);
+    config_unref(c);
+    config_unref(NULL);
     c = load_text("");
     assert_defaults(c);
-    config_free(c);
+    config_unref(c);
 }
 
 static void test_every_directive(void **state) {
@@ -281,7 +281,7 @@ static void test_every_directive(void **state) {
     char path[200];
     snprintf(path, sizeof(path), "%s/a.conf", folder);
     assert_string_equal(c->file, path);
-    config_free(c);
+    config_unref(c);
 }
 
 /* Later lines replace earlier ones; "" takes a text back. */
@@ -302,12 +302,12 @@ static void test_override(void **state) {
     assert_null(c->unixsocket);
     assert_int_equal(c->bind.count, 0);
     assert_int_equal(c->output_limit_soft_s, 3);
-    config_free(c);
+    config_unref(c);
     c = load_text("upstream sentinel mymaster 10.0.0.1:26379 [fe80::1%eth0]:26379\n");
     assert_int_equal(c->upstream, CONFIG_SENTINEL);
     assert_string_equal(c->sentinel_name, "mymaster");
     assert_words(&c->upstream_addresses, "10.0.0.1:26379|[fe80::1%eth0]:26379");
-    config_free(c);
+    config_unref(c);
 }
 
 static void test_command_line(void **state) {
@@ -326,30 +326,30 @@ static void test_command_line(void **state) {
     assert_int_equal(lock_rules_get(c->rules, 1)->owner, LOCK_OWNER_ANY);
     assert_string_equal(lock_rules_get(c->rules, 2)->pattern, "other:*");
     assert_int_equal(lock_rules_get(c->rules, 2)->lease_ms, 5000);
-    config_free(c);
+    config_unref(c);
 
     c = LOAD("--upstream", "cluster", "127.0.0.1:7000", "127.0.0.1:7001", "--lock", "'a b:*' mode audit");
     assert_non_null(c);
     assert_words(&c->upstream_addresses, "127.0.0.1:7000|127.0.0.1:7001");
     assert_int_equal(lock_rules_count(c->rules), 1); /* it replaces the default */
     assert_non_null(strstr(rule_text(c, 0), "\"a b:*\" mode audit "));
-    config_free(c);
+    config_unref(c);
 }
 
 static void assert_shares(const char *words, bool shares) {
     struct config *c = LOAD("--bind", words);
     assert_non_null(c);
     assert_int_equal(config_shares_user(c), shares);
-    config_free(c);
+    config_unref(c);
     c = LOAD("--bind", words, "--share-upstream-user", "yes");
     assert_true(config_shares_user(c));
-    config_free(c);
+    config_unref(c);
     c = LOAD("--bind", words, "--share-upstream-user", "no");
     assert_false(config_shares_user(c));
-    config_free(c);
+    config_unref(c);
     c = LOAD("--bind", words, "--requirepass", "door");
     assert_true(config_shares_user(c));
-    config_free(c);
+    config_unref(c);
 }
 
 /* Clients without login are the proxy's user only if all clients are local. */
@@ -384,7 +384,7 @@ static void test_stdin(void **state) {
         assert_int_equal(c->threads, 2);
         assert_string_equal(lock_rules_get(c->rules, 0)->pattern, "in:*");
         assert_null(c->file);
-        config_free(c);
+        config_unref(c);
     }
     assert_null(LOAD("-", "--port", "x"));
     dup2(saved, STDIN_FILENO);
@@ -405,11 +405,11 @@ static void test_include(void **state) {
     assert_string_equal(lock_rules_get(c->rules, 1)->pattern, "one:*");
     assert_string_equal(lock_rules_get(c->rules, 2)->pattern, "two:*");
     assert_string_equal(lock_rules_get(c->rules, 3)->pattern, "three:*");
-    config_free(c);
+    config_unref(c);
     c = LOAD("--include", "deep.conf", "--port", "3");
     assert_non_null(c);
     assert_int_equal(c->port, 3);
-    config_free(c);
+    config_unref(c);
 }
 
 static void refused(const char *expected) {
@@ -679,7 +679,7 @@ static void test_many_errors(void **state) {
     write_file("a.conf", text);
     char *argv[] = {(char *)"lockkeeper", (char *)"a.conf"};
     struct config_errors errors = {0};
-    config_free(config_load(2, argv, &errors));
+    config_unref(config_load(2, argv, &errors));
     assert_int_equal(errors.count, CONFIG_ERRORS_MAX);
     assert_non_null(strstr(errors.lines.data, "\na.conf:100: "));
     assert_null(strstr(errors.lines.data, "\na.conf:101: "));
@@ -728,12 +728,12 @@ static void test_show(void **state) {
             struct config *d = load_text(file.data);
             config_show(d, i, &again);
             assert_string_equal(again.len > 0 ? again.data : "", value.len > 0 ? value.data : "");
-            config_free(d);
+            config_unref(d);
             text_clear(&value);
             text_clear(&again);
             text_clear(&file);
         }
-        config_free(c);
+        config_unref(c);
     }
     struct config *c =
         load_text("requirepass s3cret\nupstream-user bob\nupstream-password s3cret\nlock a\nlock b mode off\n");
@@ -746,7 +746,7 @@ static void test_show(void **state) {
     assert_int_equal(strncmp(locks.data, "a mode enforce ", 15), 0);
     assert_non_null(strstr(locks.data, "\nb mode off "));
     text_clear(&locks);
-    config_free(c);
+    config_unref(c);
 }
 
 /* Whether clients without login are the proxy's user is fixed at the start: proxy-protocol may only change if that
@@ -768,11 +768,11 @@ static void test_take_over_proxy_protocol(void **state) {
         struct config *c = load_text(CASES[i].before), *fresh = load_text(CASES[i].after);
         bool shares = config_shares_user(c);
         struct text waiting = {0};
-        assert_int_equal(config_take_over(c, fresh, &waiting), CASES[i].waiting);
-        assert_true(!c->upstream_password || config_shares_user(c) == shares);
+        assert_int_equal(config_keep(fresh, c, &waiting), CASES[i].waiting);
+        assert_true(!c->upstream_password || config_shares_user(fresh) == shares);
         text_clear(&waiting);
-        config_free(fresh);
-        config_free(c);
+        config_unref(fresh);
+        config_unref(c);
     }
 }
 
@@ -785,9 +785,13 @@ static void test_take_over(void **state) {
         load_text("port 7001\ntimeout 2\nrequirepass second\nlock b\nlock c\nbind 127.0.0.1\nupstream-password y\n"
                   "loglevel debug\nclient-output-buffer-limit normal 3mb 2mb 1\ntls-protocols TLSv1.3\n");
     struct text waiting = {0};
-    assert_int_equal(config_take_over(c, fresh, &waiting), 2);
+    assert_int_equal(config_keep(fresh, c, &waiting), 2);
     assert_string_equal(waiting.data, "port upstream-password");
-    config_free(fresh);
+    assert_int_equal(c->timeout_s, 1); /* threads may still point to the old one */
+    assert_string_equal(c->requirepass, "first");
+    assert_int_equal(lock_rules_count(c->rules), 1);
+    config_unref(c);
+    c = fresh;
     assert_int_equal(c->port, 7000);
     assert_int_equal(c->timeout_s, 2);
     assert_string_equal(c->requirepass, "second");
@@ -799,14 +803,40 @@ static void test_take_over(void **state) {
     shows(c, "tls-protocols", "TLSv1.3");
     fresh = load_text("port 7000\nbind 127.0.0.1\nupstream-password x\n");
     waiting.len = 0;
-    assert_int_equal(config_take_over(c, fresh, &waiting), 1);
+    assert_int_equal(config_keep(fresh, c, &waiting), 1);
     assert_string_equal(waiting.data, "requirepass");
+    config_unref(c);
+    c = fresh;
     assert_string_equal(c->requirepass, "second");
     assert_int_equal(c->timeout_s, 0);
     assert_int_equal(lock_rules_count(c->rules), 1);
     text_clear(&waiting);
-    config_free(fresh);
-    config_free(c);
+    config_unref(c);
+}
+
+/* A reload keeps every value that needs a restart, in memory of its own. */
+static void test_keep_all(void **state) {
+    (void)state;
+    struct config *c = load_text("port 7000\nunixsocket /tmp/s\nbind 127.0.0.1 ::1\nclient-identity user port\n"
+                                 "upstream sentinel m a:1 b:2\nadmin-user a b\nadmin-host x y\nadmin-bind ::1\n"
+                                 "requirepass s3cret\nupstream-user bob\nupstream-password s3cret\n"
+                                 "sentinel-user bob\nsentinel-password s3cret\nthreads 3\nsupervised auto\n"
+                                 "logfile /tmp/a\npidfile /tmp/p\nreuse-port yes\nshare-upstream-user yes\n"
+                                 "cluster-announce-ip h\nupstream-tls yes\nproxy-protocol 10.0.0.0/8\n");
+    struct config *fresh = load_text("bind 0.0.0.0\nshare-upstream-user auto\n");
+    struct text waiting = {0};
+    assert_true(config_keep(fresh, c, &waiting) > 15);
+    text_clear(&waiting);
+    assert_int_equal(config_keep(fresh, c, &waiting), 0); /* nothing differs any more */
+    config_unref(c);
+    c = fresh;
+    assert_int_equal(c->port, 7000);
+    assert_string_equal(c->upstream_addresses.words[1], "b:2");
+    assert_string_equal(c->sentinel_name, "m");
+    assert_string_equal(c->upstream_password, "s3cret");
+    assert_string_equal(c->admin_hosts.words[1], "y");
+    assert_string_equal(c->bind.words[1], "::1");
+    config_unref(c);
 }
 
 /* Any bytes in a file: a configuration, or errors that say where they are. */
@@ -833,7 +863,7 @@ static void test_garbage(void **state) {
         for (const char *line = c ? NULL : error; line && strlen(error) < sizeof(error) - 1;
              line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
             assert_int_equal(strncmp(line, "a.conf:", 7), 0);
-        config_free(c);
+        config_unref(c);
     }
     assert_true(accepted > 100 && accepted < 4900);
 }
@@ -888,7 +918,7 @@ static void test_conf_file(void **state) {
     if (!c)
         fail_msg("%s", error);
     assert_defaults(c);
-    config_free(c);
+    config_unref(c);
 }
 
 static void test_conf_examples(void **state) {
@@ -908,7 +938,7 @@ static void test_conf_examples(void **state) {
             fail_msg("%s", error);
         assert_int_equal(c->upstream, FILES[i].upstream);
         assert_int_equal(c->port, 6380);
-        config_free(c);
+        config_unref(c);
     }
 }
 
@@ -960,7 +990,7 @@ static void test_conf_comments(void **state) {
             if (!c)
                 print_error("%s: '%s'\n", FILES[f], line);
             assert_non_null(c);
-            config_free(c);
+            config_unref(c);
             examples++;
         }
         free(text);
@@ -1056,6 +1086,7 @@ int main(void) {
         CONFIG_TEST(test_many_errors),
         CONFIG_TEST(test_show),
         CONFIG_TEST(test_take_over),
+        CONFIG_TEST(test_keep_all),
         CONFIG_TEST(test_take_over_proxy_protocol),
         CONFIG_TEST(test_garbage),
         CONFIG_TEST(test_conf_file),

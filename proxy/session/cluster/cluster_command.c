@@ -33,7 +33,7 @@ struct self {
 static void connected_address(const struct session *s, struct self *self) {
     struct sockaddr_storage at;
     socklen_t len = sizeof(at);
-    self->port = s->worker->shared->options.port;
+    self->port = (int)s->worker->config->port;
     snprintf(self->host, sizeof(self->host), "127.0.0.1");
     if (s->reached)
         at = *s->reached;
@@ -56,7 +56,7 @@ static void connected_address(const struct session *s, struct self *self) {
 /* Writes the proxy's id: a node's id has 40 digits, so it is the process's UUID without dashes, followed by its
  * beginning. */
 static void own_id(const struct session *s, char *out) {
-    const char *from = s->worker->shared->options.process_id, *p = from;
+    const char *from = s->worker->shared->process_id, *p = from;
     for (size_t i = 0; i < ID_LEN; p++) {
         if (*p == '\0')
             p = from;
@@ -67,12 +67,12 @@ static void own_id(const struct session *s, char *out) {
 }
 
 static struct self self_of(const struct session *s) {
-    const struct session_options *o = &s->worker->shared->options;
+    const struct config *c = s->worker->config;
     struct self self;
     connected_address(s, &self);
-    if (o->announce_ip)
-        snprintf(self.host, sizeof(self.host), "%s", o->announce_ip);
-    int port = s->tls ? o->announce_tls_port : o->announce_port;
+    if (c->cluster_announce_ip)
+        snprintf(self.host, sizeof(self.host), "%s", c->cluster_announce_ip);
+    int port = (int)(s->tls ? c->cluster_announce_tls_port : c->cluster_announce_port);
     if (port)
         self.port = port;
     own_id(s, self.id);

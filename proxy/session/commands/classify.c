@@ -48,6 +48,8 @@ static bool advise_watches(struct session *s, struct request_class *k) {
     const char *key = class_key(k, 0, &len);
     if (one_key(k) || c->id == COMMAND_MSETNX)
         return advise_wants(s, c, k->request, k->bytes, key, len);
+    if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
+        return advise_wants_some(s, k);
     uint32_t lock = script_is(c) && !k->enforced && !k->fenced
                         ? advise_script_key(s, c, k->request, k->bytes, k->keys[0], k->key_count)
                         : 0;

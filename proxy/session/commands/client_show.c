@@ -39,7 +39,7 @@ void client_local_address(const struct session *s, char *out) {
     if (getsockname(s->fd, (struct sockaddr *)&local, &len) != 0)
         return;
     const struct sockaddr_un *un = (const void *)&local;
-    const char *path = s->worker->shared->options.unix_path;
+    const char *path = s->worker->shared->unix_path;
     if (local.ss_family == AF_UNIX && path)
         snprintf(out, CLIENT_ADDRESS_MAX, "%s:0", path);
     else if (local.ss_family == AF_UNIX)

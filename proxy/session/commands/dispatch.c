@@ -123,8 +123,6 @@ dispatch_classified(struct session *s, const struct command *c, const struct res
     classify(s, c, r, bytes, &to);
     if (to.way != WAY_LATER)
         note_subcommand(s, c, r, bytes);
-    if ((c->flags & COMMAND_RUNS_CODE) || c->id == COMMAND_SCRIPT)
-        pause_note_script(c, r, bytes);
     enum dispatch_result result = dispatch_way(s, &to);
     if (to.class.fenced && result == DISPATCHED)
         fence_audit(s, &to.class);
@@ -348,13 +346,8 @@ static void commands_open(struct worker *w) {
     wrong_open(w);
 }
 
-static void commands_close(struct worker *w) {
-    pause_free(w);
-    wrong_close(w);
-}
-
 static const struct session_room commands_room = {.worker_opens = commands_open,
-                                                  .worker_closes = commands_close,
+                                                  .worker_closes = wrong_close,
                                                   .worker_serves = rights_ask_unauthenticated,
                                                   .closes = pause_leave};
 

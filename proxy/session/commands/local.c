@@ -144,7 +144,7 @@ static void login_start(struct request *request, struct change *change, const ch
 static void change_start(struct session *s, const struct command *c, struct change *change, const char *probe,
                          const struct resp_request *r, const char *bytes) {
     struct upstream_pin *pin = transaction_pin_to_change(s);
-    bool own_password = change->authenticates && s->worker->shared->options.requirepass;
+    bool own_password = change->authenticates && s->worker->config->requirepass;
     if (change->login && wrong_too_often(s, change->login)) {
         change_free(change);
         session_refuse(s, c, "%s", LOCAL_TOO_OFTEN);
@@ -187,18 +187,10 @@ static bool password_is(const char *expected, const char *given, size_t len) {
     return !differs;
 }
 
-/* Whether the text is the proxy's own password, which a reload may change at any moment. */
-static bool own_password_is(struct proxy_shared *shared, const char *given, size_t len) {
-    pthread_mutex_lock(&shared->password_mutex);
-    bool right = password_is(shared->options.requirepass, given, len);
-    pthread_mutex_unlock(&shared->password_mutex);
-    return right;
-}
-
 /* Checks a login against requirepass; returns NULL, or the error. */
 static const char *door_login(struct session *s, const char *user, size_t user_len, const char *password, size_t len) {
     bool right = (!user || (user_len == 7 && memcmp(user, "default", 7) == 0)) &&
-                 own_password_is(s->worker->shared, password, len);
+                 password_is(s->worker->config->requirepass, password, len);
     if (wrong_too_often(s, right ? WRONG_LOGIN_DOOR : 0))
         return LOCAL_TOO_OFTEN;
     if (right)
@@ -217,7 +209,7 @@ static const char *change_login(struct session *s, struct change *change, const 
     change->user = NULL;
     if (user)
         change->user = memory_strndup(user, user_len);
-    if (s->worker->shared->options.requirepass)
+    if (s->worker->config->requirepass)
         return door_login(s, user, user_len, password, password_len);
     if (user_len > LOGIN_WORD_MAX || password_len > LOGIN_WORD_MAX)
         return WRONGPASS;
@@ -241,7 +233,7 @@ static void do_auth(struct session *s, const struct command *c, const struct res
         session_refuse(s, c, "%s", wrong);
         return;
     }
-    if (s->worker->shared->options.requirepass) { /* decided here: the node need not be asked */
+    if (s->worker->config->requirepass) { /* decided here: the node need not be asked */
         change_apply(s, change);
         change_free(change);
         session_answer(s, c, "+OK\r\n", 5);
@@ -292,7 +284,7 @@ static const char *hello_options(struct session *s, struct change *change, const
 static void hello_wrong(struct session *s, const struct command *c, struct change *change, const char *wrong,
                         const struct resp_request *r, const char *bytes) {
     bool logs_in = change->authenticates && wrong != WRONGPASS && wrong != LOCAL_TOO_OFTEN;
-    if (logs_in && !s->worker->shared->options.requirepass) {
+    if (logs_in && !s->worker->config->requirepass) {
         change->wrong = memory_strdup(wrong);
         change_start(s, c, change, session_hello(s), r, bytes);
         return;
@@ -370,16 +362,15 @@ static void do_quit(struct session *s, const struct command *c) {
 }
 
 static void do_reset(struct session *s, const struct command *c) {
-    const struct session_options *o = &s->worker->shared->options;
     transaction_drop(s);
     pubsub_drop(s);
     tracking_drop(s);
     watch_drop(s);
     s->lane.db = 0;
     upstream_login_release(s->lane.login);
-    s->lane.login = o->stranger_login;
+    s->lane.login = s->worker->shared->stranger_login;
     s->lane.protocol = 2;
-    s->authenticated = o->requirepass == NULL;
+    s->authenticated = s->worker->config->requirepass == NULL;
     s->arrival = worker_arrival(s->worker);
     s->looked_in = false;
     client_set_text(&s->name, "", 0);

@@ -2,8 +2,9 @@
  * CLIENT PAUSE: requests that come meanwhile wait in their sessions' input.
  *
  * Only clients are held. The proxy's own work (renewals, releases) goes on, and so do requests that were sent to a node
- * before. PROXY is always answered, and so is a request with a wrong number of arguments. Nodes do not know of the
- * waiting clients, so the proxy adds their number to INFO.
+ * before. PROXY is always answered, and so is a request with a wrong number of arguments. A pause of writes holds every
+ * script and function that is not called read-only (EVAL_RO and similar): what a script does, only its node knows.
+ * Nodes do not know of the waiting clients, so the proxy adds their number to INFO.
  */
 #include <string.h>
 
@@ -15,11 +16,8 @@ bool pause_replicates(const struct command *c, const struct resp_request *r, con
         return true; /* unknown: it may write */
     switch ((int)c->id) {
     case COMMAND_EVAL:
-    case COMMAND_EVAL_RO:
     case COMMAND_EVALSHA:
-    case COMMAND_EVALSHA_RO:
-        return pause_script_replicates(c, r, bytes);
-    case COMMAND_FCALL: /* only the node knows */
+    case COMMAND_FCALL:
     case COMMAND_PFCOUNT:
     case COMMAND_PUBLISH:
     case COMMAND_SPUBLISH:
@@ -36,15 +34,9 @@ bool pause_holds(struct session *s, const struct command *c, const struct resp_r
     /* A request that is still arriving lacks some of its arguments. */
     if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc + r->args_left)))
         return false;
-    bool function = c && (c->id == COMMAND_FCALL || c->id == COMMAND_FCALL_RO) && !s->queues;
-    if (s->worker->pause != PAUSE_ALL && function) {
-        enum function_verdict verdict = pause_function(s, c, r, bytes);
-        if (verdict != FUNCTION_WRITES)
-            return verdict == FUNCTION_ASKED;
-    } else if (s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
-               !(c->id == COMMAND_EXEC && s->transaction && transaction_writes(s))) {
+    if (s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
+        !(c->id == COMMAND_EXEC && s->transaction && transaction_writes(s)))
         return false;
-    }
     if (!s->paused)
         atomic_fetch_add(&s->worker->shared->paused, 1);
     s->paused = true;
@@ -75,10 +67,6 @@ static void pause_over(struct ev_loop *loop, struct ev_timer *timer, int events)
 void pause_init(struct worker *w) {
     ev_timer_init(&w->pause_timer, pause_over, 0., 0.);
     w->pause_timer.data = w;
-}
-
-void pause_free(struct worker *w) {
-    text_clear(&w->functions);
 }
 
 void pause_start(struct worker *w, bool all, int64_t ms) {

@@ -163,22 +163,10 @@ bool pause_holds(struct session *s, const struct command *c, const struct resp_r
 /* Ends the hold of a session: the pause is over, or the session has ended. */
 void pause_leave(struct session *s);
 void pause_init(struct worker *w);
-void pause_free(struct worker *w);
 /* Pauses this worker's clients for so many ms. A longer or stricter pause stays in force. */
 void pause_start(struct worker *w, bool all, int64_t ms);
 void pause_end(struct worker *w);
 /* Whether Redis takes a request for a write, or for something that replicas must see: a pause of writes holds these. */
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
-
-/* ---- pause_scripts.c ---- */
-
-/* Notes whether a script declares that it only reads: for EVAL, EVAL_RO and SCRIPT LOAD. */
-void pause_note_script(const struct command *c, const struct resp_request *r, const char *bytes);
-/* Whether EVAL, EVALSHA or their _RO variants may write, as far as is known. */
-bool pause_script_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
-/* Whether the function of an FCALL or FCALL_RO may write; ASKED: dispatch the request again later. */
-enum function_verdict { FUNCTION_ASKED, FUNCTION_READS, FUNCTION_WRITES };
-enum function_verdict pause_function(struct session *s, const struct command *c, const struct resp_request *r,
-                                     const char *bytes);
 
 #endif

@@ -463,7 +463,7 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
  * it. */
 static enum dispatch_result queue_state(struct session *s, const struct command *c, const struct resp_request *r,
                                         const char *bytes) {
-    bool own_password = s->worker->shared->options.requirepass != NULL;
+    bool own_password = s->worker->config->requirepass != NULL;
     if (own_password && c->id == COMMAND_AUTH)
         return refuse_own(s, c);
     if (own_password && c->id == COMMAND_HELLO && r->argc > 2)

@@ -48,7 +48,7 @@ enum dispatch_result refuse_unauthenticated(struct session *s, const struct comm
         answer_unknown(s, r, bytes);
     else if (!command_arity_ok(c, r->argc))
         session_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
-    else if (s->worker->shared->options.stranger_login)
+    else if (s->worker->shared->stranger_login)
         session_refuse(s, c,
                        "NOAUTH Authentication required. The proxy's upstream-user is not for clients: log in with "
                        "AUTH, or set requirepass, or share-upstream-user yes, in the proxy's configuration");

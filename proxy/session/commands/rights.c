@@ -31,10 +31,10 @@ static bool is_for_all(const struct resp_request *r, const char *bytes) {
 
 /* Whether the session needs no right at Redis. */
 static bool is_admin(const struct session *s) {
-    const struct session_options *o = &s->worker->shared->options;
+    const struct config_words *users = &s->worker->config->admin_users;
     const char *user = s->user ? s->user : "default";
-    for (size_t i = 0; i < o->admin_user_count; i++)
-        if (strcmp(o->admin_users[i], user) == 0)
+    for (size_t i = 0; i < users->count; i++)
+        if (strcmp(users->words[i], user) == 0)
             return true;
     return !s->forwarded && strncmp(s->address, "unix:", 5) == 0;
 }

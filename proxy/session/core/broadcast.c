@@ -35,7 +35,7 @@ static void broadcast_end(struct broadcast *t) {
 /* Sends a broadcast from worker w on to the next one, or home. */
 static void broadcast_go(struct broadcast *t, struct worker *w) {
     const struct proxy_shared *shared = w->shared;
-    while (t->next < shared->options.threads) {
+    while (t->next < shared->threads) {
         struct worker *to = shared->workers[t->next++];
         if (to != t->home && broadcast_send(t, to))
             return;

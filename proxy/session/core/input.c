@@ -189,7 +189,7 @@ static bool worker_is_full(const struct worker *w) {
 
 static size_t session_ahead(const struct session *s) {
     if (s->owes) /* a client that reads only after it has written everything would never finish */
-        return (size_t)s->worker->shared->options.query_buffer_limit;
+        return (size_t)s->worker->config->query_buffer_limit;
     if (worker_is_full(s->worker))
         return INPUT_SHARE;
     return s->blocked ? INPUT_BLOCKED : INPUT_PAUSE;
@@ -262,7 +262,7 @@ static bool session_awaits_word(struct session *s, struct resp_request *scanner)
  * stream. */
 static size_t session_scan(struct session *s, struct resp_request *scanner, const char *data, size_t len, bool *waits) {
     size_t used = 0;
-    struct resp_limits limits = {.bulk_max = s->worker->shared->options.bulk_max};
+    struct resp_limits limits = {.bulk_max = s->worker->config->bulk_max};
     *waits = len > 0 && session_owes(s); /* while requests are in flight, no scanned request adds to the output */
     if (*waits)
         return 0;
@@ -345,7 +345,7 @@ static size_t session_stream(struct session *s, const char *data, size_t len) {
         snprintf(copy, sizeof(copy), "%s", error);
         stream_drop(s);
         session_protocol_error(s, copy);
-    } else if (s->stream && stream_over_limit(s->stream, s->worker->shared->options.query_buffer_limit)) {
+    } else if (s->stream && stream_over_limit(s->stream, s->worker->config->query_buffer_limit)) {
         session_over_query_limit(s);
     }
     return used;
@@ -496,7 +496,7 @@ static void session_read(struct session *s) {
         return;
     }
     in->end += (size_t)n;
-    if (input_len(in) > (size_t)w->shared->options.query_buffer_limit) {
+    if (input_len(in) > (size_t)w->config->query_buffer_limit) {
         session_over_query_limit(s);
         return;
     }

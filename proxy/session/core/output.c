@@ -45,11 +45,11 @@ static bool is_over(int64_t unsent, int64_t limit) {
 
 /* Whether the session exceeds client-output-buffer-limit: the hard limit, or the soft limit for its time. */
 static bool session_over_limit(struct session *s) {
-    const struct session_options *o = &s->worker->shared->options;
+    const struct config *c = s->worker->config;
     int64_t unsent = (int64_t)(s->out.unsent + s->held_bytes);
-    if (is_over(unsent, o->output_limit_hard) || (s->pubsub && is_over(unsent, o->output_pubsub_hard)))
+    if (is_over(unsent, c->output_limit_hard) || (s->pubsub && is_over(unsent, c->output_pubsub_hard)))
         return true;
-    bool normal = is_over(unsent, o->output_limit_soft), pubsub = s->pubsub && is_over(unsent, o->output_pubsub_soft);
+    bool normal = is_over(unsent, c->output_limit_soft), pubsub = s->pubsub && is_over(unsent, c->output_pubsub_soft);
     if (!normal && !pubsub) {
         session_within_limit(s);
         return false;
@@ -60,8 +60,8 @@ static bool session_over_limit(struct session *s) {
         s->worker->over_soft++;
     }
     double for_ms = (now - s->over_soft_since) * 1000;
-    return (normal && for_ms >= (double)o->output_limit_soft_ms) ||
-           (pubsub && for_ms >= (double)o->output_pubsub_soft_ms);
+    return (normal && for_ms >= (double)c->output_limit_soft_s * 1000.) ||
+           (pubsub && for_ms >= (double)c->output_pubsub_soft_s * 1000.);
 }
 
 void session_held_free(struct session *s) {
@@ -106,9 +106,9 @@ static bool limit_is_strict(int64_t limit) {
 /* Stops reading a long reply that comes faster than the client reads. If a small limit is set, the client is dropped
  * instead, as in Redis. */
 static void session_hold(struct session *s) {
-    const struct session_options *o = &s->worker->shared->options;
+    const struct config *c = s->worker->config;
     struct list_node *n = list_first(&s->requests);
-    if (!n || limit_is_strict(o->output_limit_hard) || limit_is_strict(o->output_limit_soft))
+    if (!n || limit_is_strict(c->output_limit_hard) || limit_is_strict(c->output_limit_soft))
         return;
     s->holding = upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up);
 }

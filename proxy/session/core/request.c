@@ -339,7 +339,7 @@ static void call_fail_end(struct call *c, enum upstream_failure why, const char 
 
 /* Limits the memory for a reply to a lock's script: if the reply is too long, the bytes so far are dropped. */
 static __attribute__((noinline)) bool call_overruns(struct call *c, size_t len, bool last) {
-    int64_t most = c->request->worker->shared->options.bulk_max;
+    int64_t most = c->request->worker->config->bulk_max;
     if (most < COLLECTED_LEAST)
         most = COLLECTED_LEAST;
     if (!c->overrun && (!c->lock || (int64_t)(c->held_len + len) <= most))

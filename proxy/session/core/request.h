@@ -172,6 +172,9 @@ bool keys_write_guard(const struct command *c, const struct resp_request *r, con
                       size_t count);
 #define GUARD_REFUSED "ERR the key is a guard record of lockkeeper's; it can't be changed through the proxy"
 
+/* The answer to a request at which an invariant failed before anything was done for it. */
+#define INVARIANT_REFUSED "ERR lockkeeper has found a fault of its own (its log says where); nothing was done"
+
 /* Copies argument i to a C string for messages, cut to `size`. */
 const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size);
 

@@ -20,10 +20,10 @@ struct session *session_new(struct worker *w, int fd, struct tls *tls, const cha
     s->fd = fd;
     s->tls = tls;
     s->state = SESSION_OPEN;
-    s->authenticated = w->shared->options.requirepass == NULL;
+    s->authenticated = w->config->requirepass == NULL;
     s->window = SESSION_WINDOW;
     s->lane.protocol = 2;
-    s->lane.login = w->shared->options.stranger_login;
+    s->lane.login = w->shared->stranger_login;
     s->hears = HEARS_FIRST;
     s->epoch = upstream_epoch(w->upstream);
     s->opened_ms = worker_now(w);
@@ -140,18 +140,18 @@ void session_mark_eased(struct session *s) {
 }
 
 void session_identify(struct session *s) {
-    unsigned fields = s->worker->shared->options.identity;
+    unsigned fields = s->worker->config->client_identity;
     char text[LOCK_IDENTITY_MAX];
     char host[SESSION_ADDRESS_MAX];
     snprintf(host, sizeof(host), "%s", s->address);
     char *colon = strrchr(host, ':');
-    if (colon && !(fields & IDENTIFY_PORT))
+    if (colon && !(fields & IDENTITY_PORT))
         *colon = '\0';
-    int n = snprintf(text, sizeof(text), "%s", fields & (IDENTIFY_ADDRESS | IDENTIFY_PORT) ? host : "");
+    int n = snprintf(text, sizeof(text), "%s", fields & (IDENTITY_ADDRESS | IDENTITY_PORT) ? host : "");
     const char *user = s->user ? s->user : "default";
-    if ((fields & IDENTIFY_USER) && n < (int)sizeof(text))
+    if ((fields & IDENTITY_USER) && n < (int)sizeof(text))
         n += snprintf(text + n, sizeof(text) - (size_t)n, " user=%s", user);
-    if ((fields & IDENTIFY_NAME) && s->name && n < (int)sizeof(text))
+    if ((fields & IDENTITY_NAME) && s->name && n < (int)sizeof(text))
         n += snprintf(text + n, sizeof(text) - (size_t)n, " name=%s", s->name);
     size_t len = n < (int)sizeof(text) ? (size_t)n : sizeof(text) - 1;
     s->lock.login = s->lane.login;

@@ -205,7 +205,7 @@ static inline const char *session_hello(const struct session *s) {
 
 /* Whether the session has not logged in to a node: the node treats it as the proxy's user, or as its default user. */
 static inline bool session_is_stranger(const struct session *s) {
-    return s->lane.login == s->worker->shared->options.stranger_login;
+    return s->lane.login == s->worker->shared->stranger_login;
 }
 
 /* Whether the session has not logged in: to the proxy, or to a node that requires it. */

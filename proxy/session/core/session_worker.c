@@ -150,7 +150,7 @@ static void ask(struct worker *w, const struct upstream_lane *lane, const char *
 
 /* Whether clients without login use the proxy's own user, which logs in. */
 static bool unauthenticated_are_known(const struct worker *w) {
-    return w->shared->upstream.password && w->shared->options.stranger_login == 0;
+    return w->shared->upstream.password && w->shared->stranger_login == 0;
 }
 
 struct upstream_lane worker_unauthenticated_lane(const struct worker *w) {

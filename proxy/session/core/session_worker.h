@@ -17,6 +17,7 @@
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
+#include "proxy/config/config.h"
 #include "proxy/lock/rule.h"
 #include "proxy/net/readable.h"
 #include "proxy/session/core/room.h"
@@ -58,7 +59,8 @@ struct worker {
     unsigned index;
     struct ev_loop *loop;
     struct upstream *upstream;
-    struct lock_rules *rules;
+    const struct config *config; /* the snapshot in force in this thread; a reload replaces it between two events */
+    struct lock_rules *rules;    /* the snapshot's */
     struct chunk_pool chunks;
     struct counters counters;
     struct list_node sessions;       /* open sessions */
@@ -86,9 +88,7 @@ struct worker {
     int64_t now_ms;                    /* the result of worker_now; 0: not read in this turn */
     struct ev_async wake;
     struct ev_timer engine_tick;
-    double engine_at;      /* when it is due */
-    struct text functions; /* for commands/pause_scripts.c: the node's functions, while a pause lasts */
-    double functions_at;   /* when the node listed them; 0: never */
+    double engine_at; /* when it is due */
     union {
         struct {
             enum pause_kind pause; /* CLIENT PAUSE, until pause_timer fires */

@@ -1,11 +1,10 @@
 /*
- * What all workers share: the options, the lock engine, the advisor, some counts. The program owns it; all threads
- * borrow it.
+ * What all workers share: facts of the process, the lock engine, the advisor, some counts. The program owns it; all
+ * threads borrow it. Each worker points to the configuration itself: session_worker.h.
  */
 #ifndef LOCKKEEPER_SESSION_CORE_SHARED_H
 #define LOCKKEEPER_SESSION_CORE_SHARED_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,41 +18,6 @@ struct lock_engine;
 struct tls_context;
 struct waiting;
 struct worker;
-
-/* The configuration as far as sessions need it; borrowed by all workers. A reload may change atomic fields; the others
- * are constant while workers run. */
-struct session_options {
-    _Atomic int64_t bulk_max;
-    _Atomic int64_t query_buffer_limit;
-    _Atomic int64_t output_limit_hard, output_limit_soft, output_limit_soft_ms;
-    _Atomic int64_t output_pubsub_hard, output_pubsub_soft,
-        output_pubsub_soft_ms;           /* for subscribers, in addition to the limits above */
-    _Atomic int64_t timeout_ms;          /* idle clients; 0: never */
-    _Atomic int64_t keepalive_s;         /* 0: off */
-    _Atomic int64_t maxclients;          /* for the whole process */
-    _Atomic int64_t upstream_timeout_ms; /* threads read it when they are woken; 0: unchanged */
-    _Atomic(const char *) requirepass; /* NULL: none. A reload never changes between NULL and a password; read the bytes
-                                          under password_mutex */
-    const char *unix_path;    /* the unix socket's final path; it was bound under a temporary name. NULL: none */
-    uint32_t stranger_login;  /* the login of clients without login: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
-    char *const *admin_users; /* users that may use PROXY without rights in Redis; borrowed */
-    size_t admin_user_count;
-    unsigned identity; /* IDENTITY_ bits */
-    const char *version;
-    const char *process_id; /* this process's UUID */
-    int64_t started_ms;     /* wall clock */
-    unsigned threads;
-    int port;
-    const char *announce_ip;  /* what CLUSTER SLOTS and similar show; NULL: the address that the client connected to */
-    atomic_int announce_port; /* 0: the port that the client connected to */
-    atomic_int announce_tls_port;     /* the same for clients over TLS */
-    struct tls_context *tls;          /* borrowed; NULL: no TLS socket */
-    _Atomic int64_t tls_handshake_ms; /* tls-handshake-timeout */
-    bool monitored;                   /* there is an admin port, so metrics may be read */
-    const char *upstream_text;        /* "cluster 127.0.0.1:7000 ...", for PROXY INFO */
-};
-
-enum { IDENTIFY_ADDRESS = 1, IDENTIFY_USER = 2, IDENTIFY_NAME = 4, IDENTIFY_PORT = 8 };
 
 /* The most arguments of PROXY, and the bytes of an argument that are kept while the command runs. */
 enum { PROXY_WORDS_MAX = 16, PROXY_WORD_MAX = 256 };
@@ -73,18 +37,25 @@ struct watch_source {
 
 /* What all workers share. Owned by main. */
 struct proxy_shared {
-    struct session_options options;
-    pthread_mutex_t password_mutex; /* guards the bytes of options.requirepass */
-    atomic_uint restart_needed;     /* how many directives have changed at a reload and need a restart */
-    atomic_bool reload_failed;      /* the last reload failed; nothing was changed */
-    atomic_int_fast64_t loaded_s;   /* when the configuration in force was read, since 1970 */
+    const char *version;
+    const char *process_id; /* this process's UUID */
+    int64_t started_ms;     /* wall clock */
+    unsigned threads;
+    const char *unix_path;        /* the unix socket's final path; it was bound under a temporary name. NULL: none */
+    uint32_t stranger_login;      /* the login of clients without login: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
+    struct tls_context *tls;      /* borrowed; NULL: no TLS socket */
+    const char *upstream_text;    /* "cluster 127.0.0.1:7000 ...", for PROXY INFO */
+    _Atomic int64_t maxclients;   /* for the whole process; less than configured if descriptors are short */
+    atomic_uint restart_needed;   /* how many directives have changed at a reload and need a restart */
+    atomic_bool reload_failed;    /* the last reload failed; nothing was changed */
+    atomic_int_fast64_t loaded_s; /* when the configuration in force was read, since 1970 */
     atomic_int_fast64_t client_certificate_s,
         node_certificate_s; /* when the certificates expire, since 1970; 0: there is none */
     struct upstream_config upstream;
     struct lock_engine *engine;
     struct advisor *advisor;
     struct waiting *waiting; /* for locks/lock_wait.c; NULL: no worker was made yet */
-    struct worker **workers; /* options.threads of them */
+    struct worker **workers; /* one for each thread */
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, to check maxclients */
     atomic_uint accepting;        /* workers whose listeners are open */

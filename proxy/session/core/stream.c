@@ -172,7 +172,7 @@ static void stream_complete(struct stream *st) {
 }
 
 size_t stream_take(struct stream *st, const char *data, size_t len, const char **error) {
-    struct resp_limits limits = {.bulk_max = st->session->worker->shared->options.bulk_max};
+    struct resp_limits limits = {.bulk_max = st->session->worker->config->bulk_max};
     size_t head = st->head < len ? st->head : len, used = 0;
     enum resp_status status = RESP_MORE;
     *error = NULL;

@@ -84,7 +84,7 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
     build_text(w, plan->attempt_token);
     build_text(w, claim ? claim : plan->claim_token);
     build_bulk(w, identity, len);
-    build_text(w, w->shared->options.process_id);
+    build_text(w, w->shared->process_id);
     build_text(w, lock_right_text(plan->right));
     build_number(w, lock_plan_lease_ms(plan));
     build_number(w, (int64_t)plan->read_fence);
@@ -252,7 +252,8 @@ static __attribute__((noinline)) void build_telling(struct worker *w, struct loc
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words) {
-    bool instead = plan->right == RIGHT_INSTEAD, other = instead || lc->expiry_ms == LOCK_EXPIRY_OTHER;
+    bool release_then_acquire = plan->right == RIGHT_RELEASE_THEN_ACQUIRE,
+         other = release_then_acquire || lc->expiry_ms == LOCK_EXPIRY_OTHER;
     if (plan->rule->wait_ms > 0 && !other && !queue) {
         build_waiting(w, client, plan, slot, lc, words);
         return;
@@ -270,7 +271,7 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     if (other) {
         p = put_number(p, plan->rule->lease_ms);
         p = resp_bulk_write(p, lock_shape_text(lc->shape), strlen(lock_shape_text(lc->shape)));
-        p = put_token(p, plan->claim_token, instead ? plan->claim_len : 0);
+        p = put_token(p, plan->claim_token, release_then_acquire ? plan->claim_len : 0);
         for (size_t i = 0; i < words->count; i++) {
             size_t len;
             const char *word = lock_word(words, i, &len);
@@ -285,7 +286,7 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     end(w, p);
 }
 
-void lock_build_instead(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
+void lock_build_release_then_acquire(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
     const struct lock_plan *plan = &l->plan;
     bool setnx = l->shape == SHAPE_INT, expires = l->expiry_ms > 0;
     size_t identity_len;

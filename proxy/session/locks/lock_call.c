@@ -541,7 +541,7 @@ static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_
         return release_again(c, l, &e);
     if (l->expiry_ms == LOCK_EXPIRY_OTHER || !engine_again(w->shared->engine, &l->plan, &e.result, worker_now(w)))
         return l->plan.rule->wait_ms > 0 && lock_wait(c, l, &e);
-    lock_build_instead(w, s->lock.client, l);
+    lock_build_release_then_acquire(w, s->lock.client, l);
     c->done = l->next;
     lock_submit(c, l, SCRIPT_ACQUIRE);
     return true;

@@ -559,7 +559,7 @@ static void wake_thread(void *arg, unsigned thread) {
 
 void lock_waits_open(struct worker *w) {
     if (!w->shared->waiting)
-        w->shared->waiting = waiting_new(w->shared->options.threads, wake_thread, w->shared);
+        w->shared->waiting = waiting_new(w->shared->threads, wake_thread, w->shared);
     list_init(&w->locks->waits);
     w->locks->waited = LOCK_WAITED_NONE;
     ev_async_init(&w->locks->wake, on_wake);
@@ -569,7 +569,7 @@ void lock_waits_open(struct worker *w) {
 
 void lock_waits_close(struct worker *w) {
     ev_async_stop(w->loop, &w->locks->wake);
-    if (w->index + 1 == w->shared->options.threads) { /* the last worker frees it */
+    if (w->index + 1 == w->shared->threads) { /* the last worker frees it */
         waiting_free(w->shared->waiting);
         w->shared->waiting = NULL;
     }

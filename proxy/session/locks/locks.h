@@ -253,17 +253,44 @@ void audit_released(struct session *s);
 /* Forwards a request with keys. If rules in audit concern them, audit_end takes the reply on its way back. */
 void audit_forward(struct session *s, const struct request_class *k);
 
-/* Fills *sight with what a command alone means to the lock that argument `index` names, whatever its kind, as
- * audit_note does outside of all rules. The outcome, the session and the database stay unset. *sight points into the
- * command. Returns false if the command means nothing. Scripts are not read. */
-bool audit_reads(struct lock_sight *sight, const struct command *c, const struct resp_request *r, const char *bytes,
-                 uint32_t index, int64_t now_ms);
-/* Whether a command that sets an expiry has a condition. If so, a reply that nothing was done does not mean that the
- * key is missing. */
-bool audit_conditional(const struct command *c, size_t argc);
 /* Forwards a request as audit_forward does, for a key outside of all rules, or of a kind that its rule lacks. The
  * command looks like a lock command. A script has one such key. */
 void audit_forward_outside(struct session *s, const struct request_class *k);
+
+/* ---- command_event.c: what a command says of a lock, without its reply and its session -------------------- */
+
+enum { EVENT_KEYS_MAX = 256 };
+
+/* Fills *e with what a command means to the key that argument `index` names. `kinds`: of its rule; 0: no rule applies,
+ * and only PROXY ADVISE asks. The effect is EFFECT_DONE, or EFFECT_SCRIPTED for a script; the session and the database
+ * stay unset. *e points into the command. Returns false if the command means nothing to a lock. */
+bool event_read(struct lock_event *e, const struct command *c, const struct resp_request *r, const char *bytes,
+                uint32_t index, unsigned kinds, int64_t now_ms, struct lock_command *lc);
+/* Whether a command that sets an expiry has a condition. If so, a reply that nothing was done does not mean that the
+ * key is missing. */
+bool event_conditional(const struct command *c, size_t argc);
+
+/* Sets in *e the verb, key, value and expiry that the text of an EVAL or EVALSHA shows. False: the text shows no lock,
+ * and text->kind is ADVISE_SCRIPT_OTHER. */
+bool event_read_script(struct lock_event *e, struct advisor *a, const struct command *c, const struct resp_request *r,
+                       const char *bytes, struct advise_text *text);
+/* What is known of the text of an EVAL or EVALSHA, which the advisor remembers. */
+struct advise_text event_script_text(struct advisor *a, const struct command *c, const struct resp_request *r,
+                                     const char *bytes);
+bool event_script_acquires(const struct advise_text *text);
+/* Has the advisor remember the text of a SCRIPT LOAD. Other SCRIPT commands do nothing. */
+void event_script_loaded(struct advisor *a, const struct resp_request *r, const char *bytes);
+
+/* Which commands outside of all rules tell of a lock (lock_events.c). */
+struct lock_interest {
+    struct advisor *advisor;
+    uint32_t *counters_seen; /* how many counting commands were seen */
+    bool watches;            /* the session is in a transaction behind WATCH */
+};
+/* Always true for SETNX, SET NX and MSETNX; for a sample of INCR and HSETNX; and for commands that change a key that
+ * was acquired lately. */
+bool event_wanted(const struct lock_interest *in, const struct command *c, const struct resp_request *r,
+                  const char *bytes, const char *key, size_t len, int64_t now_ms);
 
 /* ---- shown.c: reads of a hash lock ------------------------------------------------------------------------ */
 
@@ -324,10 +351,12 @@ void fence_audit(struct session *s, const struct request_class *k);
 
 /* ---- advise.c: reports to PROXY ADVISE -------------------------------------------------------------------- */
 
-/* Whether the reply of a command on a key outside of all rules is to be read. Always for SETNX, SET NX and MSETNX; for
- * a sample of INCR and HSETNX; and for commands that change a key that was acquired lately. */
+/* Whether the reply of a command on a key outside of all rules is to be read: of a command that event_wanted names, on
+ * a key that is in the sample. */
 bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                   const char *key, size_t len);
+/* Whether advise_wants may be true for one of the first keys of a DEL or UNLINK of several keys. */
+bool advise_wants_some(struct session *s, const struct request_class *k);
 /* Finds the lock key of an application's script whose reply is to be read. Returns the key's argument index, among the
  * `key_count` arguments from `first_key` on; 0: the reply is not to be read. */
 uint32_t advise_script_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,

@@ -179,9 +179,9 @@ void lock_build_seen(struct worker *w, const struct lock_plan *plan);
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words);
-/* Builds the call of an attempt once more, by right "instead" (engine_again): the script first releases the lease of
- * the plan's claim. */
-void lock_build_instead(struct worker *w, const struct lock_client *client, const struct lock_call *l);
+/* Builds the call of an attempt once more, by right "release_then_acquire" (engine_again): the script first releases
+ * the lease of the plan's claim. */
+void lock_build_release_then_acquire(struct worker *w, const struct lock_client *client, const struct lock_call *l);
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command);
 
@@ -276,20 +276,14 @@ void lock_undo(struct worker *w, const struct lock_call *l);
 
 /* ---- advise.c ---------------------------------------------------------------------------------------- */
 
-/* Returns what is known of a script's text. */
-struct advise_text advise_script_of(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes);
 /* Called once a second. Where locks are acquired, it has some of the next requests looked at for what they write. */
 void advise_tick(struct worker *w);
 /* Takes the outcome of a lock script. `advises` is the command's, as in struct lock_row. */
 void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result, unsigned advises);
 /* Takes a command of a kind that the rule lacks, with its whole reply. */
 void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len);
-/* Takes a command that ran unchanged. `rule` may be NULL; it is the sight's rule where the command is of a kind that
- * the rule lacks. `scripted`: a script of the application did this. `watched`: the command is in a transaction behind
- * WATCH. */
-void advise_sight(struct session *s, const struct lock_sight *sight, const struct lock_rule *rule, unsigned advises,
-                  bool scripted, bool watched);
+/* Takes a command that ran unchanged, with its effect. */
+void advise_observed(struct session *s, const struct lock_event *seen);
 
 /* ---- lease.c ------------------------------------------------------------------------------------------ */
 

@@ -124,7 +124,7 @@ static void release_channel_heard(const struct release_channel *release_channel,
     const char *name = db ? memchr(db + 1, ' ', (size_t)(end - db - 1)) : NULL;
     if (!name)
         return;
-    const char *own = w->shared->options.process_id;
+    const char *own = w->shared->process_id;
     if ((size_t)(db - text) < strlen(own) || memcmp(text, own, strlen(own)) != 0)
         return; /* the message is for another proxy; an attempt from here would come behind that proxy's attempt */
     struct lock_key key = {

@@ -168,7 +168,7 @@ static void take_over(struct worker *w, const char *entry, size_t len, const str
     build_text(w, token);
     build_text(w, t->left.token);
     build_bulk(w, t->left.identity, t->left.identity_len);
-    build_text(w, w->shared->options.process_id);
+    build_text(w, w->shared->process_id);
     build_text(w, lock_right_text(RIGHT_SUCCESSOR));
     build_number(w, rule->lease_ms);
     build_number(w, left_ms > 0 ? left_ms : 0);

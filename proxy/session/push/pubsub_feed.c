@@ -55,8 +55,8 @@ struct feed *feed_to(struct pubsub *p, struct upstream_node *node, const char **
 /* ---- to the client ------------------------------------------------------------------------------------ */
 
 static size_t held_max(const struct session *s) {
-    const struct session_options *o = &s->worker->shared->options;
-    int64_t normal = o->output_limit_hard, pubsub = o->output_pubsub_hard;
+    const struct config *c = s->worker->config;
+    int64_t normal = c->output_limit_hard, pubsub = c->output_pubsub_hard;
     if (normal <= 0 || (pubsub > 0 && pubsub < normal))
         normal = pubsub;
     return normal > 0 ? (size_t)normal : HELD_MAX;

@@ -121,7 +121,7 @@ static bool client_exists(const struct session *s, int64_t id) {
     LIST_FOREACH(it, &w->sessions)
     if ((int64_t)LIST_ENTRY(it, struct session, link)->lock.id == id)
         return true;
-    return w->shared->options.threads > 1 && id > 0 && id <= (int64_t)atomic_load(&w->shared->next_session);
+    return w->shared->threads > 1 && id > 0 && id <= (int64_t)atomic_load(&w->shared->next_session);
 }
 
 /* The error in the arguments after OFF, in Redis's order, or NULL. They are the same as after ON: without effect, but

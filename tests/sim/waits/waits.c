@@ -927,8 +927,8 @@ void waits_trouble(struct world *w) {
 void waits_proxy_back(struct world *w, int proxy) {
     struct proxy_shared *shared = &w->waits->shared[proxy];
     *shared = (struct proxy_shared){.engine = w->proxies[proxy].engine, .workers = w->waits->workers[proxy]};
-    shared->options.threads = w->sc.threads;
-    shared->options.process_id = w->proxies[proxy].id;
+    shared->threads = w->sc.threads;
+    shared->process_id = w->proxies[proxy].id;
     for (unsigned i = 0; i < w->sc.threads; i++) {
         struct waits_thread *t = &w->waits->threads[proxy][i];
         memset(t, 0, sizeof(*t));

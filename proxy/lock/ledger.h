@@ -1,5 +1,15 @@
 /*
- * Private to proxy/lock/: what the engine remembers, and the functions its files share.
+ * Private to proxy/lock/: what the engine remembers, and the lowest of its layers.
+ *
+ *      ledger.h     what is remembered                      ledger, client, timers, incident, orphan, claim_state
+ *      evidence.h   what it says                            workload, facts, claim, aftermath, contention, tenure
+ *      lease.h      a lease in time                         lease, succession, one_shot
+ *      choose.h     before the script: whose claim it is    attribute, data, list_party, recognise
+ *      outcome.h    after it: what its answer changes       outcome, learn, apply, adopt, list_lock
+ *      engine.h     what the session layer calls            engine, member, audit, look, takeover
+ *
+ * A file calls its own layer and the layers above it in this list, and includes no header of a layer below it
+ * (tests/unit/test_includes.py).
  *
  *      engine ── 16 shards, by the key's pattern; each its mutex ────┐
  *        │                                                           ├─ entries: one a lock key
@@ -19,8 +29,8 @@
  *
  * A thread locks a shard before the clients, and never two shards at once.
  */
-#ifndef LOCKKEEPER_LOCK_STATE_H
-#define LOCKKEEPER_LOCK_STATE_H
+#ifndef LOCKKEEPER_LOCK_LEDGER_H
+#define LOCKKEEPER_LOCK_LEDGER_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -41,6 +51,7 @@ enum {
     RELEASERS = 32768,        /* places for pairs of a rule and a client that has released under it */
     RETRY_MIN_MS = 100,       /* between attempts to renew */
     HELD_LONG_MS = 5 * 60 * 1000,
+    EARLY_MS = 1000,         /* a new connection may come before the proxy notices the old one's end */
     RENEWAL_GRACE_MS = 1000, /* a renewal in flight at a lease's end is waited for */
     TICK_MAX_MS = 1000,
     FREE_CLAIMS = 64, /* a shard */
@@ -123,6 +134,8 @@ void client_closed_peer_freed(struct client_table *t, struct peer *p);
 /* Notes that a session of the client has closed; the caller keeps its reference. Returns whether the session
  * was the last one. */
 bool client_close(struct client_table *t, struct lock_client *c);
+/* Whether the client of a closed session has had other sessions open ever since. */
+bool client_still_here(const struct peer *p);
 
 /* ---- what a shard remembers ------------------------------------------------------------------ */
 
@@ -150,6 +163,21 @@ struct peer {
     struct list_node claims, contenders; /* contenders: the one used last at the end */
     struct list_node tenures;            /* struct tenure, the newest at the end */
     struct list_node session_stats;      /* struct session_stats, the one used last first */
+};
+
+/* What a closed session has left. All fields but the atomics are under the clients' mutex. */
+struct orphan {
+    struct list_node of_client; /* of its client's orphans that wait for a successor */
+    struct lock_client *client;
+    struct lock_session *successor; /* NULL: it waits for a successor, or gets none any more */
+    size_t refs;                    /* the peers of the closed sessions that left it, and a session that closes */
+    uint64_t tried;                 /* `came` of its last successor */
+    int64_t left_ms;
+    uint64_t group;  /* of an orphan that was left at another proxy; otherwise 0 */
+    unsigned leases; /* live leases, of sessions that do not count as pooled */
+    unsigned brief;
+    atomic_bool attended; /* it has a successor */
+    atomic_bool kept;     /* a lease was renewed for the successor */
 };
 
 /* What is known of the sessions that want a lock key besides its holder. */
@@ -185,6 +213,40 @@ struct claim_extra {
 
 enum { RENEWAL_BITS = 19 };
 
+/* Whether the lease is known to have ended, and how. An answer may show a later end than was known: the lease is live
+ * again then. */
+enum lease_state {
+    LEASE_GRANTED,     /* not known to have ended; claim_is_live compares the time, too */
+    LEASE_ENDED,       /* at its time */
+    LEASE_CUT_SHORT,   /* before end_ms, or while a renewal was in flight */
+    LEASE_AWAITS_OWNER /* a session that never tried has released the lease: the owner's release is yet to come */
+};
+
+/* What has become of the claim's own release. A release that was carried out removes the claim. */
+enum release_state {
+    RELEASE_NONE,      /* none was sent; a queued release does not count until EXEC */
+    RELEASE_SENT,      /* one is in flight */
+    RELEASE_DOUBTFUL,  /* the answer got lost: the claim is used only if the session has no other claim */
+    RELEASE_SENT_AGAIN /* the answer got lost, and another release is in flight */
+};
+
+/* What the proxy has asked Redis for the lease. Crossed: the answer to another command has set end_ms meanwhile. */
+enum renewal_state {
+    RENEWAL_IDLE,
+    RENEWAL_ASKED, /* a renewal is in flight */
+    RENEWAL_CROSSED,
+    LOOK_ASKED, /* a script that only reads the lock's end is in flight */
+    LOOK_CROSSED
+};
+
+/* For which sessions the lease of a closed session is renewed. */
+enum succession_state {
+    SUCCESSION_NONE,   /* for none */
+    SUCCESSION_WAITS,  /* for the orphan's successor, once the lease is live again */
+    SUCCESSION_COUNTS, /* for the orphan's successor; the live lease counts for the orphan */
+    SUCCESSION_COMMON  /* for any session of the client: they are pooled */
+};
+
 struct claim {
     struct timer timer;
     uint32_t told_by;   /* the low half of the number of the command or transaction whose answer set end_ms last; 0:
@@ -202,40 +264,39 @@ struct claim {
     uint32_t uses;  /* commands in flight that use the claim's token */
     uint32_t login;
     int64_t granted_ms;
-    int64_t end_ms;                   /* when the lease ends, or ended; 0 never */
-    int64_t renew_ms;                 /* when the next renewal is due, or was asked for */
-    int64_t period_ms;                /* a renewal sets the expiry to this */
-    struct claim_extra *extra;        /* NULL: all 0 */
-    uint32_t renewals : RENEWAL_BITS; /* how many; counting stops at the greatest number */
-    uint32_t vouched : 1;             /* the lease was extended after a release was refused last */
+    int64_t end_ms;            /* when the lease ends, or ended; 0 never */
+    int64_t renew_ms;          /* when the next renewal is due, or was asked for */
+    int64_t period_ms;         /* a renewal sets the expiry to this */
+    struct claim_extra *extra; /* NULL: all 0 */
+    /* The four states. Each is entered by one function of claim.c, which checks what it leaves. */
+    enum lease_state lease : 2;
+    enum release_state release : 2;
+    enum renewal_state renewal : 3;
+    enum succession_state succession : 2;
+    /* Facts of the lease: each is learnt by itself, and combines with the others and with every state. */
+    bool queue : 1;                   /* of a list lock; its value is the node */
+    bool shown : 1;                   /* list lock: the session was shown the node, and may be its owner */
+    bool valued : 1;                  /* the value is known */
+    bool leased : 1;                  /* the expiry is the proxy's own */
+    bool observed : 1;                /* inferred from a command that passed unchanged: Redis has no guard record */
+    bool overwrote : 1;               /* observed: the command wrote over an existing lock */
+    bool contended : 1;               /* other sessions of the workload lost attempts during the lease */
+    bool self_lost : 1;               /* the claim's own session lost an attempt during the lease */
+    bool vouched : 1;                 /* the lease was extended after a release was refused last */
+    bool told_long : 1;               /* the incident held_long was reported */
     uint32_t suspects : 2;            /* releases of losers refused while the lease was live, SUSPECTS_MAX at most */
-    uint32_t cut_short : 1;           /* the lease ended before end_ms, or while a renewal was in flight */
-    uint32_t looking : 1;             /* the script in flight only reads the lock's end, and renews nothing */
-    uint32_t looked : 1;              /* the lock's end was read before the lease ends */
-    uint32_t shown : 1;     /* list lock: the session was shown the node, did not push it, and may be its owner */
-    uint32_t heritable : 1; /* the owner has left: the lease is renewed for its successor, if there is one */
-    uint32_t common : 1;    /* heritable: any session of the client is a successor */
-    uint32_t handing : 1;   /* the owner was disconnected because this process stops */
-    uint32_t unhanded : 1;  /* the last expiry was requested, and not set */
-    uint32_t told_long : 1; /* the incident held_long was reported */
-    uint32_t inherited : 1; /* counted among the leases of its peer's orphan: successor_counts */
-    bool ended : 1;         /* the lease is not live any more */
-    bool reserved : 1;      /* a release by this claim is in flight, not only queued */
-    bool doubtful : 1;      /* the answer to its release got lost: used only if the session has no other claim */
-    bool queue : 1;         /* of a list lock; its value is the node */
-    bool valued : 1;        /* the value is known */
-    bool leased : 1;        /* the expiry is the proxy's own */
-    bool renewing : 1;      /* the proxy renews the lease */
-    bool asked : 1;         /* a renewal is in flight, or a script that reads the lock's end */
-    bool told_since : 1;    /* asked: the answer to another command has set end_ms meanwhile */
-    bool contended : 1;     /* other sessions of the workload lost attempts during the lease */
-    bool self_lost : 1;     /* the claim's own session lost an attempt during the lease */
-    bool taken : 1;         /* a session that never tried has released the lease: the owner's release is yet to come */
-    bool reported : 1;      /* lease_abandon has handled the owner's leaving */
-    bool scripted : 1;      /* a script of the application's that may release the lease is in flight */
-    bool observed : 1;      /* inferred from a command that passed unchanged: Redis has no guard record of the lease */
-    bool overwrote : 1;     /* observed: the command wrote over an existing lock */
-    uint16_t others;        /* observed: what other sessions have added to the counter */
+    uint32_t renewals : RENEWAL_BITS; /* how many; counting stops at the greatest number */
+    /* Not a part of `release`: a script may be in flight beside a release. */
+    bool scripted : 1; /* a script of the application's that may release the lease is in flight */
+    /* Not a part of `renewal`: the proxy decides to renew, and to stop, while an answer is on its way. */
+    bool renewing : 1; /* the proxy renews the lease */
+    bool looked : 1;   /* the lock's end was read before the lease ends */
+    /* Not a part of `succession`: a successor may prove itself before lease_abandon has come to the lease, and this
+     * process also hands over leases that have a successor. */
+    bool reported : 1; /* lease_abandon has handled the owner's leaving */
+    bool handing : 1;  /* the owner was disconnected because this process stops */
+    bool unhanded : 1; /* the last expiry was requested, and not set */
+    uint16_t others;   /* observed: what other sessions have added to the counter */
 };
 
 /* A contender is what a session has lost or was shown on a key. A session whose last attempt was refused is a loser,
@@ -414,211 +475,70 @@ struct contender *contender_find(const struct entry *en, const struct peer *p);
 struct contender *contender_of(struct shard *sh, const struct entry *en, const struct lock_session *s);
 struct contender *contender_get(struct shard *sh, struct entry *en, struct peer *p);
 void contender_see(struct contender *w, uint64_t fence, const char *value, size_t len);
+/* Notes that the contender was used now, so that it is kept for longer. */
+void contender_touched(struct shard *sh, struct contender *w, const struct lock_rule *rule, int64_t now_ms);
 void contender_forget_seen(struct contender *w);
 /* Takes a contender out and frees it; its entry stays, even empty. */
 void contender_remove(struct shard *sh, struct contender *w);
 
+/* Gives back the reference that a contender holds for its nodes' rule. */
+void queue_forget(struct contender *w);
+/* Removes and frees a tenure; its entry and peer stay, even empty. */
+void tenure_remove(struct tenure *t);
+/* Frees a session's statistics in one workload. */
+void session_stats_free(struct peer *p, struct session_stats *h);
+/* Frees the statistics of a session that is forgotten, in all workloads. */
+void session_stats_clear(struct peer *p);
+void key_stats_clear(struct contenders *contenders);
+
 /* Writes a token, UUID:N, N of eight digits or more. Returns the length, without the NUL. Number 0: there is none. */
 uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);
 
-/* ---- attribute.c ------------------------------------------------------------------------------ */
+/* ---- claim_state.c ------------------------------------------------------------------------------- */
 
-/* Whether the session counts as pooled by the rule alone, or because it is overlapped. */
-bool client_shares(const struct lock_rule *rule, bool overlapped);
-/* Whether the claim's session is pooled: other sessions of its client may use the claim. */
-bool claim_shared(const struct claim *c);
-/* For how many ms after its lease's end a pooled session's claim waits for its release. */
-int64_t claim_memory(const struct claim *c);
-/* When (ms) the claim stops waiting for the late release of its ended lease. */
-int64_t claim_deadline(const struct shard *sh, const struct claim *c);
-/* Whether the claim can be dropped: its lease has ended, and no release of it is expected any more. */
-bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms);
-bool claim_is_live(const struct claim *c, int64_t now_ms);
-/* Notes that at least so many releases of losers were refused during the lease. Returns whether the claim had
- * counted fewer. */
-bool claim_suspect(struct claim *c, uint32_t suspects);
-/* C3: a release was counted for an older claim, and was perhaps this claim's. After its lease's end the claim waits
- * for its release until deadline_ms at most. */
-void claim_expect_until(struct claim *c, int64_t deadline_ms);
-/* Whether a release was refused while the lease was live, and its holder has not extended it since. `suspects`: how
- * many refused releases a script's answer has counted. */
-bool claim_suspicious(const struct claim *c, uint32_t suspects);
-/* The client's claim whose lease is live, as far as this proxy knows; NULL: none. */
-struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
-/* C6: whether the lease may have been released through another proxy, over another connection of a pool. The caller
- * knows that the lease has ended before its time. A dedicated session's lease has not. */
-bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
-/* C6: a release by this claim did not find the claim's lease. Returns whether the lease may have been released
- * through another proxy, so that the release is meant for a later lease. A lease that is about to end may have expired.
- */
-bool attribute_made_way(const struct claim *c, int64_t now_ms);
-/* Fills in the plan's claim, token, right and what the session has seen. */
-void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
-/* Makes the plan use this claim in place of the claim that was chosen, if any. */
-void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms);
-/* B2: finds the live lease that makes way for the session's next attempt, because a refused release of it was the
- * holder's. `suspects`: how many refused releases a script's answer has counted. NULL: there is no such lease. The
- * entry owns the claim. */
-struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms);
-/* Whether the session, or a pooled session whose reads count for it, was shown this value last. */
-bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct workload *f,
-                         const struct lock_rule *rule, const char *value, size_t len);
-/* A session was shown this value: marks as sighted the claims with this value that the session may use. */
-void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct workload *f,
-                        const struct lock_rule *rule, const char *value, size_t len);
-
-/* ---- aftermath.c ------------------------------------------------------------------------------- */
-
-/* C4: the decision about a release over a loser, in a workload of which nothing is known. */
-enum loser_release {
-    LOSER_REFUSED,            /* the release is the loser's own, or may be */
-    LOSER_BELIEVED,           /* the release is the holder's: a pool carries it over the loser's connection */
-    LOSER_BELIEVED_BY_CHANCE, /* the release is the holder's, and is not counted as a crossing */
-    LOSER_HELD_BACK           /* there is too little evidence: the caller asks again in some ms */
-};
-
-/* D3: whether what followed lost attempts shows that losers release. c may be NULL. */
-bool aftermath_losers_release(const struct workload *f, const struct key_stats *c);
-/* Within how many ms behind a lost attempt a release comes "at once". */
-int64_t aftermath_at_once_ms(const struct peer *p);
-/* Within how many ms behind its session's last command a release comes without any work in between. */
-int64_t aftermath_soon_ms(const struct peer *p);
-/* Whether the key's last release is less than a round trip ago. A lease that was granted since cannot have been
- * released by its holder: the grant's reply is still on its way. w: the session that sends a release now, and sent one
- * before; c may be NULL. */
-bool aftermath_behind_release(const struct key_stats *c, const struct contender *w, int64_t now_ms);
-/* Notes that an attempt of the session was lost. */
-void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w, int64_t now_ms);
-/* Notes that the session tries again, or has acquired: its last loss is quiet (D3). */
-void aftermath_tries_again(struct workload *f, struct key_stats *c, const struct peer *p);
-/* Drops the oldest loss, and counts it as quiet if no release has followed it. */
-void aftermath_forget(struct workload *f, struct key_stats *c);
-/* Drops the losses before `before_ms` that are known to be followed or quiet. */
-void aftermath_tidy(struct workload *f, struct key_stats *c, int64_t before_ms, int64_t now_ms);
-/* Notes a release by this session. If a release of another session is held back, two releases came for one lease:
- * losers release (C4). */
-void aftermath_second(struct workload *f, struct key_stats *c, const struct peer *p, int64_t now_ms);
-/* C4: decides about a release over a loser without a claim. `w` is its contender; `live` is its client's live lease,
- * as far as this proxy knows, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. */
-enum loser_release aftermath_release(struct workload *f, struct key_stats *c, struct contender *w,
-                                     const struct claim *live, bool patient, int64_t now_ms);
-/* B2: counts a lost attempt against a suspicious lease. A lease that is not suspicious ends the row. */
-void aftermath_row(struct contender *w, const struct claim *live);
-/* B2: whether so many attempts were lost in a row without a release that the refused release was the holder's. */
-bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w);
-/* Notes that a release of a loser was refused on the key, here or at another proxy. */
-void aftermath_refused(struct key_stats *c);
-/* B2: notes that a refused release was the holder's, so that the workload's losers count as quiet. c may be NULL. */
-void aftermath_mistaken(struct workload *f, struct key_stats *c);
-
-/* ---- recognise.c ------------------------------------------------------------------------------ */
-
-/* The value of a hash lock, as claims and contenders store it. The high half hashes the field's name. The low half
- * hashes the field's content, and is 0 if that is not known (`content` NULL). */
-uint64_t value_of_field(const struct hash_seed *seed, const char *name, size_t len, const char *content,
-                        size_t content_len);
-/* Whether two values of a hash lock name the same field. Other values: compares their high halves. */
-static inline bool value_same_field(uint64_t a, uint64_t b) {
-    return (a ^ b) >> 32 == 0;
+/* Whether the lease is known to have ended. */
+static inline bool claim_ended(const struct claim *c) {
+    return c->lease != LEASE_GRANTED;
+}
+/* Whether a release by this claim is in flight, and not only queued. */
+static inline bool claim_releasing(const struct claim *c) {
+    return c->release == RELEASE_SENT || c->release == RELEASE_SENT_AGAIN;
+}
+/* Whether the answer to a release by this claim got lost. */
+static inline bool claim_doubtful(const struct claim *c) {
+    return c->release == RELEASE_DOUBTFUL || c->release == RELEASE_SENT_AGAIN;
+}
+/* Whether a renewal or a look is in flight. */
+static inline bool claim_asked(const struct claim *c) {
+    return c->renewal != RENEWAL_IDLE;
+}
+/* Whether a look is in flight. */
+static inline bool claim_looking(const struct claim *c) {
+    return c->renewal == LOOK_ASKED || c->renewal == LOOK_CROSSED;
+}
+/* Whether the answer to another command has set the end while a renewal or a look was in flight. */
+static inline bool claim_crossed(const struct claim *c) {
+    return c->renewal == RENEWAL_CROSSED || c->renewal == LOOK_CROSSED;
+}
+/* Whether the owner has left, and the lease is renewed for its successor, if there is one. */
+static inline bool claim_heritable(const struct claim *c) {
+    return c->succession != SUCCESSION_NONE;
 }
 
-/* K: whether the session is recognised for the claim's lease: it knows the lock by its value, and may use the claim.
- * `w` is the session's contender on the key, or NULL. */
-static inline bool recognised_for(const struct contender *w, const struct claim *c) {
-    return w && w->recognised && w->recognised == c->fence && w->peer->client == c->peer->client;
-}
-/* Whether the session was recognised for a lease of which no claim is left, and so counts as a loser again. */
-bool recognised_no_more(const struct entry *en, const struct contender *w);
-/* K1: the session was shown this value of the lease with this fence (0: not known), or named it. If the session
- * tried to write the same value, and values tell workers apart, the session is recognised. Returns whether it is. */
-bool recognise(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
-               uint64_t fence, const char *value, size_t len, int64_t now_ms);
-/* K1 of a hash lock: the session was shown this field and its content (NULL: only that the field exists). Returns
- * whether the session is recognised. */
-bool recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
-                     const char *name, size_t len, const char *content, size_t content_len, int64_t now_ms);
+/* Each sets one state, and checks that the step from the present state exists. */
+void claim_lease_enter(struct claim *c, enum lease_state to);
+void claim_release_enter(struct claim *c, enum release_state to);
+void claim_renewal_enter(struct claim *c, enum renewal_state to);
+void claim_succession_enter(struct claim *c, enum succession_state to);
 
-/* ---- tenure.c --------------------------------------------------------------------------------- */
+/* Notes that a release by this claim is sent, that it was not carried out, or that its answer got lost. */
+void claim_release_sent(struct claim *c);
+void claim_release_undone(struct claim *c);
+void claim_release_lost(struct claim *c);
+/* Notes that the answer to another command has set the lease's end. */
+void claim_end_told(struct claim *c);
 
-/* The session's tenure of the key (struct tenure); NULL: it has none. */
-struct tenure *tenure_find(const struct entry *en, const struct peer *p);
-/* Starts the tenure of the claim's session, if a fence names the lock and the session is connected to this proxy. */
-void tenure_begin(struct shard *sh, const struct claim *c);
-/* Gives the tenure of the claim's lease this fence. To be called before the claim gets it. */
-void tenure_renumber(const struct claim *c, uint64_t fence);
-/* Gives tenures of the key with this fence or a greater one the number before it. */
-void tenures_push_back(const struct entry *en, uint64_t fence);
-/* Removes and frees a tenure; its entry and peer stay, even empty. */
-void tenure_remove(struct tenure *t);
-/* Frees the tenures of a session that closes, and entries in which nothing is left. */
-void tenures_leave(struct shard *sh, struct peer *p);
-/* Notes that the session has another identity: its tenures refer to no workload of the old identity any more. */
-void tenures_identify(struct peer *p);
-/* Whether the client's other sessions, too, may write under the lease. */
-bool claim_writes_for_others(const struct claim *c);
-bool tenure_writes_for_others(const struct tenure *t);
-
-/* ---- data.c ----------------------------------------------------------------------------------- */
-
-/* Sets the plan's data_free; its claim has been chosen. */
-void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan);
-/* Sets data_free of a command in a transaction that uses the lease which the command `earlier` may acquire. */
-void data_follow(struct lock_plan *plan, const struct lock_plan *earlier);
-
-/* ---- queue.c ---------------------------------------------------------------------------------- */
-
-/* Sets the plan's right and party for the scripts of list locks. */
-void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan);
-/* Declares the nodes that a closed session has pushed dead, unless its client's other sessions may own them. Returns
- * whether the contender must stay because of its nodes. */
-bool queue_leave(struct shard *sh, struct contender *w);
-/* Gives back the reference that a contender holds for its nodes' rule. */
-void queue_forget(struct contender *w);
-
-/* ---- member.c --------------------------------------------------------------------------------- */
-
-/* Handles more of the claims and contenders that closed sessions have left. Returns whether some are left. No shard
- * is locked. */
-bool member_departures(struct lock_engine *e, int64_t now_ms);
-
-/* ---- lease.c ---------------------------------------------------------------------------------- */
-
-enum lease_end {
-    LEASE_OVER,  /* its time was up */
-    LEASE_GONE,  /* found to be gone, for a reason unknown to this proxy */
-    LEASE_TAKEN, /* released or taken over through this proxy */
-};
-
-/* Starts a claim's lease, or changes its end. pttl_ms is the lock's PTTL when the script ran, some time since
- * since_ms. `leased`: the expiry is the proxy's own. */
-void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms);
-/* Sets a lease's end from the answer to the command with the number `began`. If another answer has set it since, the
- * order in Redis is unknown, and the later end is kept, for the holder's sake. Returns whether no other answer had. */
-bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
-                int64_t now_ms);
-/* Ends a claim's lease. The claim stays, for its late release. lease_schedule drops a claim that waits for none. */
-void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms);
-/* Puts the claim's next deadline into the heap. A claim that is over is dropped: false. */
-bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);
-/* Handles a lease whose owner has left: reports it, ends its renewal, and releases it if the rule wants that. */
-void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms);
-/* Whether the client of a closed session has had other sessions open ever since. */
-bool client_still_here(const struct peer *p);
-/* Whether a session is open for which the lease should be renewed. */
-bool lease_owner_here(const struct claim *c);
-
-/* Notes that a client has released under a rule, and is expected to release again. A client that never did uses the
- * locks as throttles. */
-void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
-bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
-
-/* ---- one_shot.c -------------------------------------------------------------------------------- */
-
-/* A one-shot client's session has closed. Keeps the locks that it acquired just before, without an expiry: marks the
- * peer's claims, and reports each. To be called before lease_abandon. */
-void one_shot_leaves(struct shard *sh, const struct peer *p, int64_t now_ms);
-
-/* ---- succession.c ------------------------------------------------------------------------------------ */
+/* ---- orphan.c -------------------------------------------------------------------------------------- */
 
 /* successor_come notes that a session has come to its identity (s->client), successor_go that it leaves it; `closes`:
  * it closes. A session that closes calls successor_peer_closed for its peers next, and successor_gone last. No shard is
@@ -632,29 +552,17 @@ void successor_refused(struct lock_engine *e, const struct peer *p);
 void successor_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
 void successor_peer_freed(struct lock_engine *e, struct peer *p);
 void successor_peer_cleared(struct peer *p);
-/* Notes that the owner of a lease has left. Returns whether the lease may be renewed for a successor: the session of
- * the same client that comes in its place. */
-bool successor_left(struct shard *sh, struct claim *c, int64_t now_ms);
 /* successor_counts: a heritable claim's lease is live, and counts for its orphan. successor_over: the lease has ended,
  * or the claim is being freed. An orphan without live leases gets no successor. */
 void successor_counts(struct shard *sh, struct claim *c);
 void successor_over(struct shard *sh, struct claim *c);
-/* K: the session of this peer has proved to own the lease of a closed session, which is renewed for it from now on.
- */
-void successor_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms);
-/* Whether a successor of the lease's owner is here. */
-bool successor_attends(const struct claim *c);
-/* Whether the lease is to be renewed now for its owner's successor. To be called only if successor_attends. */
-bool successor_keeps(struct shard *sh, struct claim *c, int64_t now_ms);
-/* Tells the sink, for other proxies, that the owner has left a lease which ends at until_ms. */
-void successor_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms);
-/* After how many ms to look again for a successor. */
-int64_t successor_look_ms(const struct claim *c);
-
-/* ---- contention.c ------------------------------------------------------------------------------ */
-
-/* Counts an attempt to acquire the lock that was lost; `hash` is the key's. */
-void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash, int64_t now_ms);
+/* With the clients' mutex held: makes an orphan; gives it a successor; takes its successor away; gives it to the first
+ * session that may be its successor; counts a live lease for its peer's orphan. */
+struct orphan *orphan_new(struct lock_client *client, int64_t now_ms);
+void orphan_attend(struct orphan *st, struct lock_session *s);
+void orphan_unattend(struct orphan *st);
+void orphan_offer(struct orphan *st);
+void orphan_count(struct claim *c);
 
 /* ---- incident.c -------------------------------------------------------------------------------- */
 

@@ -1,0 +1,61 @@
+/* Private to proxy/lock/: what a command may use, chosen before its script runs. Layers: ledger.h. */
+#ifndef LOCKKEEPER_LOCK_CHOOSE_H
+#define LOCKKEEPER_LOCK_CHOOSE_H
+
+#include "proxy/lock/lease.h"
+
+/* ---- attribute.c ------------------------------------------------------------------------------ */
+
+/* Fills in the plan's claim, token, right and what the session has seen. */
+void attribute(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms, struct lock_plan *plan);
+/* Makes the plan use this claim in place of the claim that was chosen, if any. */
+void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms);
+/* B2: finds the live lease that makes way for the session's next attempt, because a refused release of it was the
+ * holder's. `suspects`: how many refused releases a script's answer has counted. NULL: there is no such lease. The
+ * entry owns the claim. */
+struct claim *attribute_makes_way(const struct entry *en, const struct peer *self, uint32_t suspects, int64_t now_ms);
+/* Whether the session, or a pooled session whose reads count for it, was shown this value last. */
+bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct workload *f,
+                         const struct lock_rule *rule, const char *value, size_t len);
+/* A session was shown this value: marks as sighted the claims with this value that the session may use. */
+void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct workload *f,
+                        const struct lock_rule *rule, const char *value, size_t len);
+
+/* ---- recognise.c ------------------------------------------------------------------------------ */
+
+/* The value of a hash lock, as claims and contenders store it. The high half hashes the field's name. The low half
+ * hashes the field's content, and is 0 if that is not known (`content` NULL). */
+uint64_t value_of_field(const struct hash_seed *seed, const char *name, size_t len, const char *content,
+                        size_t content_len);
+/* Whether two values of a hash lock name the same field. Other values: compares their high halves. */
+static inline bool value_same_field(uint64_t a, uint64_t b) {
+    return (a ^ b) >> 32 == 0;
+}
+
+/* K1: the session was shown this value of the lease with this fence (0: not known), or named it. If the session
+ * tried to write the same value, and values tell workers apart, the session is recognised. Returns whether it is. */
+bool recognise(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
+               uint64_t fence, const char *value, size_t len, int64_t now_ms);
+/* K1 of a hash lock: the session was shown this field and its content (NULL: only that the field exists). Returns
+ * whether the session is recognised. */
+bool recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
+                     const char *name, size_t len, const char *content, size_t content_len, int64_t now_ms);
+
+/* ---- data.c ----------------------------------------------------------------------------------- */
+
+/* Sets the plan's data_free; its claim has been chosen. */
+void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan);
+/* Sets data_free of a command in a transaction that uses the lease which the command `earlier` may acquire. */
+void data_follow(struct lock_plan *plan, const struct lock_plan *earlier);
+
+/* ---- list_party.c ---------------------------------------------------------------------------------- */
+
+/* Whether the session speaks for its client in the queue. */
+bool queue_by_client(const struct peer *p, const struct lock_rule *rule);
+/* Sets the plan's right and party for the scripts of list locks. */
+void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan *plan);
+/* Declares the nodes that a closed session has pushed dead, unless its client's other sessions may own them. Returns
+ * whether the contender must stay because of its nodes. */
+bool queue_leave(struct shard *sh, struct contender *w);
+
+#endif

@@ -1,0 +1,133 @@
+/*
+ * A claim by itself: for how long it is kept, which sessions may use it, and what may be said of its lease.
+ */
+#include "proxy/lock/evidence.h"
+
+enum {
+    MEMORY_LEASES = 2, /* the default of claim-memory, in leases */
+    MEMORY_LEAST_MS = 1000,
+    MEMORY_MOST_MS = 60000,
+    LONG_LEASES = 20, /* how long a dedicated session's claim is kept after its lease, in leases */
+    LONG_LEAST_MS = 60000,
+    LONG_MOST_MS = 60 * 60 * 1000
+};
+
+/* ---- clients that release, and throttles ---------------------------------------------------------- */
+
+static uint64_t releaser_hash(const struct lock_rule *rule, const struct lock_client *c) {
+    return c->hash ^ rule->hash;
+}
+
+void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
+    uint64_t hash = releaser_hash(rule, c);
+    atomic_store_explicit(&e->releasers[hash % RELEASERS], hash, memory_order_relaxed);
+}
+
+bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c) {
+    uint64_t hash = releaser_hash(rule, c);
+    return atomic_load_explicit(&e->releasers[hash % RELEASERS], memory_order_relaxed) == hash;
+}
+
+/* ---- sessions that may use a claim ----------------------------------------------------------------- */
+
+bool claim_pooled(const struct claim *c) {
+    return workload_pooled(c->workload, c->peer, c->rule);
+}
+
+/* Whether the claim's session is not known to be dedicated. */
+static bool may_be_pooled(const struct claim *c) {
+    return c->workload && !workload_dedicated(c->workload, c->peer);
+}
+
+bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c) {
+    if (claim_pooled(c))
+        return true;
+    return atomic_load(&e->elsewhere) && c->rule->owner == LOCK_OWNER_AUTO && may_be_pooled(c);
+}
+
+static int64_t within(int64_t n, int64_t least, int64_t most) {
+    return n < least ? least : n > most ? most : n;
+}
+
+int64_t claim_memory(const struct claim *c) {
+    if (c->rule->claim_memory_ms >= 0)
+        return c->rule->claim_memory_ms;
+    return within(MEMORY_LEASES * claim_length(c), MEMORY_LEAST_MS, MEMORY_MOST_MS);
+}
+
+/* When a claim whose lease has ended is forgotten. A late release without its claim would be believed. A dedicated
+ * session's claim is therefore kept for long: it uses up no other worker's release. A client that has never released
+ * under the rule (a throttle) is not expected to release, and its claims are kept for a minute. */
+int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
+    bool pooled = claim_pooled(c);
+    if (c->peer->remote || (pooled && c->peer->closed))
+        return c->end_ms;
+    if (c->extra && c->extra->deadline_ms)
+        return c->extra->deadline_ms;
+    bool a_colleagues = c->self_lost && c->rule->owner != LOCK_OWNER_CONNECTION; /* the lease may be a colleague's */
+    if (pooled || a_colleagues)
+        return c->end_ms + claim_memory(c);
+    int64_t memory = LONG_LEAST_MS;
+    if (releaser_known(sh->engine, c->rule, c->peer->client))
+        memory = within(LONG_LEASES * claim_length(c), LONG_LEAST_MS, LONG_MOST_MS);
+    return c->end_ms + (memory > c->rule->claim_memory_ms ? memory : c->rule->claim_memory_ms);
+}
+
+bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms) {
+    bool ended = claim_ended(c) || (c->end_ms && now_ms >= c->end_ms);
+    if (!ended || c->uses || claim_asked(c))
+        return false;
+    /* The claim's session has closed, and no other session needs the claim. Under `owner connection` no other
+     * session may use it. Under `owner any` a release needs no claim. */
+    bool left = c->peer->closed && (c->rule->owner == LOCK_OWNER_CONNECTION || c->rule->owner == LOCK_OWNER_ANY);
+    return left || now_ms >= claim_deadline(sh, c);
+}
+
+inline bool claim_is_live(const struct claim *c, int64_t now_ms) {
+    return !claim_ended(c) && c->fence == c->entry->live_fence && (!c->end_ms || now_ms < c->end_ms);
+}
+
+struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms) {
+    for (struct claim *c = entry_claims(en); c; c = c->next)
+        if (c->peer->client == client && c->fence && claim_is_live(c, now_ms))
+            return c;
+    return NULL;
+}
+
+bool claim_suspect(struct claim *c, uint32_t suspects) {
+    if (suspects > SUSPECTS_MAX)
+        suspects = SUSPECTS_MAX;
+    if (suspects <= c->suspects)
+        return false;
+    c->suspects = suspects & SUSPECTS_MAX;
+    c->vouched = false;
+    return true;
+}
+
+void claim_expect_until(struct claim *c, int64_t deadline_ms) {
+    struct claim_extra *extra = claim_extra(c);
+    if (!extra->deadline_ms || deadline_ms < extra->deadline_ms)
+        extra->deadline_ms = deadline_ms;
+}
+
+bool claim_suspicious(const struct claim *c, uint32_t suspects) {
+    return suspects > c->suspects || (c->suspects > 0 && !c->vouched);
+}
+
+bool claim_made_way(const struct claim *c, int64_t now_ms) {
+    enum { SLACK_MS = 50 };
+    if (c->peer->remote || !may_be_pooled(c))
+        return false;
+    if (claim_ended(c))
+        return c->lease != LEASE_ENDED;
+    return claim_is_live(c, now_ms) && (!c->end_ms || c->end_ms > now_ms + SLACK_MS);
+}
+
+bool recognised_no_more(const struct entry *en, const struct contender *w) {
+    if (!w->recognised)
+        return false;
+    for (const struct claim *c = entry_claims(en); c; c = c->next)
+        if (recognised_for(w, c))
+            return false;
+    return true;
+}

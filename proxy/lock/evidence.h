@@ -1,0 +1,217 @@
+/* Private to proxy/lock/: what the ledger says of workloads, claims, lost attempts and tenures. Layers: ledger.h. */
+#ifndef LOCKKEEPER_LOCK_EVIDENCE_H
+#define LOCKKEEPER_LOCK_EVIDENCE_H
+
+#include "proxy/lock/ledger.h"
+
+/* ---- workload.c ------------------------------------------------------------------------------------ */
+
+/* Numbers the workload of a session's identity for a key under a rule. `pattern`: the key's, hashed. */
+uint64_t workload_number(const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
+/* Numbers a workload by the hashes of its identity, rule and pattern. */
+uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern);
+/* Finds the workload with this number; NULL: there is none. */
+struct workload *workload_of_key(const struct shard *sh, uint64_t key);
+/* Finds the workload with this number for one of its sessions; NULL: there is none. */
+struct workload *workload_of(struct shard *sh, const struct peer *p, uint64_t number);
+/* Finds the workload of a session's client, a rule and a pattern; NULL: there is none, or the rule is NULL. */
+struct workload *workload_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
+/* Returns the workload of a session that has tried to acquire this key, made if there is none. The session has its
+ * session_stats there from now on. Never NULL. */
+struct workload *workload_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t number,
+                               const struct lock_key *key, int64_t now_ms);
+void workload_ref(struct workload *f);
+/* Frees workloads that were not used for WORKLOAD_IDLE_MS. */
+void workload_trim(struct shard *sh, int64_t now_ms);
+/* workload_init prepares a new shard. workload_clear frees its workloads. */
+void workload_init(struct shard *sh);
+void workload_clear(struct shard *sh);
+
+/* The session's statistics in the workload; NULL: the session has never tried to acquire a lock of the workload, or
+ * it did so long ago. */
+struct session_stats *session_stats_find(const struct peer *p, const struct workload *f);
+
+/* Whether the session is known to be dedicated: its commands are one worker's, although the workload may be pooled.
+ */
+bool workload_dedicated(const struct workload *f, const struct peer *p);
+/* Whether the session counts as pooled by the rule alone, or because it is overlapped. */
+bool rule_pools(const struct lock_rule *rule, bool overlapped);
+/* Whether the session counts as pooled in the workload: its commands may be several workers'. f NULL: nothing is
+ * known of the workload. */
+bool workload_pooled(const struct workload *f, const struct peer *p, const struct lock_rule *rule);
+
+/* Notes a crossing, the acquisition over one session and the release over the other: the rows of releases over their
+ * own session begin anew. Either may be NULL. */
+void workload_crossed(struct workload *f, struct peer *a, struct peer *b);
+/* Counts a crossing that proves pooled connections. Returns whether it was the second, so that the caller calls
+ * workload_pool. */
+bool workload_vote(struct workload *f, struct peer *a, struct peer *b);
+/* Marks the workload as pooled, and reports the incident `shared` once. */
+void workload_pool(struct shard *sh, struct workload *f, const struct lock_key *key, int64_t now_ms);
+/* Notes that a contended release came over the session that acquired. */
+void workload_uncrossed(struct workload *f, struct peer *p);
+
+/* D3: notes that the workload's losers send a release right behind a lost attempt. */
+void workload_releases_lost(struct workload *f);
+/* Notes that sessions lost many attempts in a row without a release, unless the workload's losers are known to release.
+ */
+void workload_quiet(struct workload *f);
+
+/* The facts of the workload, as bits of enum workload_fact. FACT_POOLED stays. FACT_LOSERS_RELEASE ends when a
+ * refused release was the holder's (B2). FACT_DEDICATED ends for good with the first crossing. */
+unsigned workload_facts(const struct workload *f);
+/* Gives the workload what another proxy or an earlier run has learnt: `facts` hold, `over` do not hold any more.
+ * What this proxy has seen itself wins. Returns whether this call has made the workload pooled. */
+bool workload_take(struct workload *f, unsigned facts, unsigned over);
+
+/* ---- facts.c ---------------------------------------------------------------------------------------- */
+
+/* facts_init prepares a new shard. facts_clear frees its facts. */
+void facts_init(struct shard *sh);
+void facts_clear(struct shard *sh);
+/* Gives a new workload the facts that the shard has of it. */
+void facts_recall(struct workload *f, int64_t now_ms);
+/* Tells the sink the workload's facts, if they differ from what Redis has. */
+void facts_tell(struct workload *f);
+/* Tells the sink the workload's facts again, if it was used since, once in FACT_REFRESH_MS. */
+void facts_refresh(struct workload *f, int64_t now_ms);
+
+/* F2: notes whether an EXPIRE came right behind a loss. */
+void workload_followed(struct workload *f, bool followed);
+/* F2: whether the workload's losers send an EXPIRE behind a refused attempt. */
+bool workload_losers_expire(const struct workload *f);
+
+enum tally_what { TALLY_RELEASED, TALLY_ACQUIRED, TALLY_LOST };
+void workload_count(struct workload *f, struct key_stats *c, enum tally_what what);
+/* Takes back the count of a release that was not carried out. c may be NULL. */
+void workload_uncount(struct workload *f, struct key_stats *c);
+/* D1: whether the releases exceed the acquisitions by so much, compared with the lost attempts, that losers must
+ * have sent some. c may be NULL. */
+bool workload_surplus(const struct workload *f, const struct key_stats *c);
+
+/* The workload's statistics on the key, or NULL. key_stats_get makes them if there are none. */
+struct key_stats *key_stats_find(const struct entry *en, const struct workload *f);
+struct key_stats *key_stats_get(struct entry *en, struct workload *f);
+void key_stats_value(struct key_stats *c, uint64_t value);
+/* Whether the values of the last acquisitions differ among themselves, or from `value`. */
+bool key_stats_varies(const struct key_stats *c, uint64_t value);
+
+/* Appends a loss. The caller takes the oldest one out first if the list is full. */
+void losses_add(struct losses *l, int64_t now_ms, uint64_t session_id);
+/* Whether the oldest loss is older than `before_ms`, or the list is full. */
+bool losses_over(const struct losses *l, int64_t before_ms);
+/* Takes out the oldest loss. */
+struct loss losses_take(struct losses *l);
+
+/* ---- claim.c ---------------------------------------------------------------------------------- */
+
+/* Whether the claim's session is pooled: other sessions of its client may use the claim. */
+bool claim_pooled(const struct claim *c);
+/* For how many ms after its lease's end a pooled session's claim waits for its release. */
+int64_t claim_memory(const struct claim *c);
+/* When (ms) the claim stops waiting for the late release of its ended lease. */
+int64_t claim_deadline(const struct shard *sh, const struct claim *c);
+/* Whether the claim can be dropped: its lease has ended, and no release of it is expected any more. */
+bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms);
+bool claim_is_live(const struct claim *c, int64_t now_ms);
+/* Notes that at least so many releases of losers were refused during the lease. Returns whether the claim had
+ * counted fewer. */
+bool claim_suspect(struct claim *c, uint32_t suspects);
+/* C3: a release was counted for an older claim, and was perhaps this claim's. After its lease's end the claim waits
+ * for its release until deadline_ms at most. */
+void claim_expect_until(struct claim *c, int64_t deadline_ms);
+/* Whether a release was refused while the lease was live, and its holder has not extended it since. `suspects`: how
+ * many refused releases a script's answer has counted. */
+bool claim_suspicious(const struct claim *c, uint32_t suspects);
+/* The client's claim whose lease is live, as far as this proxy knows; NULL: none. */
+struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
+/* C6: whether the lease may have been released through another proxy, over another connection of a pool. The caller
+ * knows that the lease has ended before its time. A dedicated session's lease has not. */
+bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
+/* C6: a release by this claim did not find the claim's lease. Returns whether the lease may have been released
+ * through another proxy, so that the release is meant for a later lease. A lease that is about to end may have expired.
+ */
+bool claim_made_way(const struct claim *c, int64_t now_ms);
+/* Notes that a client has released under a rule, and is expected to release again. A client that never did uses the
+ * locks as throttles. */
+void releaser_note(struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
+bool releaser_known(const struct lock_engine *e, const struct lock_rule *rule, const struct lock_client *c);
+/* K: whether the session is recognised for the claim's lease: it knows the lock by its value, and may use the claim.
+ * `w` is the session's contender on the key, or NULL. */
+static inline bool recognised_for(const struct contender *w, const struct claim *c) {
+    return w && w->recognised && w->recognised == c->fence && w->peer->client == c->peer->client;
+}
+/* Whether the session was recognised for a lease of which no claim is left, and so counts as a loser again. */
+bool recognised_no_more(const struct entry *en, const struct contender *w);
+
+/* ---- aftermath.c ------------------------------------------------------------------------------- */
+
+/* C4: the decision about a release over a loser, in a workload of which nothing is known. */
+enum loser_release {
+    LOSER_REFUSED,            /* the release is the loser's own, or may be */
+    LOSER_BELIEVED,           /* the release is the holder's: a pool carries it over the loser's connection */
+    LOSER_BELIEVED_BY_CHANCE, /* the release is the holder's, and is not counted as a crossing */
+    LOSER_HELD_BACK           /* there is too little evidence: the caller asks again in some ms */
+};
+
+/* D3: whether what followed lost attempts shows that losers release. c may be NULL. */
+bool aftermath_losers_release(const struct workload *f, const struct key_stats *c);
+/* Whether losers are known to release: by the surplus (D1), or by what followed lost attempts (D3). c may be NULL.
+ */
+bool workload_losers_release(const struct workload *f, const struct key_stats *c);
+/* Within how many ms behind a lost attempt a release comes "at once". */
+int64_t aftermath_at_once_ms(const struct peer *p);
+/* Within how many ms behind its session's last command a release comes without any work in between. */
+int64_t aftermath_soon_ms(const struct peer *p);
+/* Whether the key's last release is less than a round trip ago. A lease that was granted since cannot have been
+ * released by its holder: the grant's reply is still on its way. w: the session that sends a release now, and sent one
+ * before; c may be NULL. */
+bool aftermath_behind_release(const struct key_stats *c, const struct contender *w, int64_t now_ms);
+/* Notes that an attempt of the session was lost. */
+void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w, int64_t now_ms);
+/* Notes that the session tries again, or has acquired: its last loss is quiet (D3). */
+void aftermath_tries_again(struct workload *f, struct key_stats *c, const struct peer *p);
+/* Drops the oldest loss, and counts it as quiet if no release has followed it. */
+void aftermath_forget(struct workload *f, struct key_stats *c);
+/* Drops the losses before `before_ms` that are known to be followed or quiet. */
+void aftermath_tidy(struct workload *f, struct key_stats *c, int64_t before_ms, int64_t now_ms);
+/* Notes a release by this session. If a release of another session is held back, two releases came for one lease:
+ * losers release (C4). */
+void aftermath_second(struct workload *f, struct key_stats *c, const struct peer *p, int64_t now_ms);
+/* C4: decides about a release over a loser without a claim. `w` is its contender; `live` is its client's live lease,
+ * as far as this proxy knows, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. */
+enum loser_release aftermath_release(struct workload *f, struct key_stats *c, struct contender *w,
+                                     const struct claim *live, bool patient, int64_t now_ms);
+/* B2: counts a lost attempt against a suspicious lease. A lease that is not suspicious ends the row. */
+void aftermath_row(struct contender *w, const struct claim *live);
+/* B2: whether so many attempts were lost in a row without a release that the refused release was the holder's. */
+bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w);
+/* Notes that a release of a loser was refused on the key, here or at another proxy. */
+void aftermath_refused(struct key_stats *c);
+/* B2: notes that a refused release was the holder's, so that the workload's losers count as quiet. c may be NULL. */
+void aftermath_mistaken(struct workload *f, struct key_stats *c);
+
+/* ---- tenure.c --------------------------------------------------------------------------------- */
+
+/* The session's tenure of the key (struct tenure); NULL: it has none. */
+struct tenure *tenure_find(const struct entry *en, const struct peer *p);
+/* Starts the tenure of the claim's session, if a fence names the lock and the session is connected to this proxy. */
+void tenure_begin(struct shard *sh, const struct claim *c);
+/* Gives the tenure of the claim's lease this fence. To be called before the claim gets it. */
+void tenure_renumber(const struct claim *c, uint64_t fence);
+/* Gives tenures of the key with this fence or a greater one the number before it. */
+void tenures_push_back(const struct entry *en, uint64_t fence);
+/* Frees the tenures of a session that closes, and entries in which nothing is left. */
+void tenures_leave(struct shard *sh, struct peer *p);
+/* Notes that the session has another identity: its tenures refer to no workload of the old identity any more. */
+void tenures_identify(struct peer *p);
+/* Whether the client's other sessions, too, may write under the lease. */
+bool claim_writes_for_others(const struct claim *c);
+bool tenure_writes_for_others(const struct tenure *t);
+
+/* ---- contention.c ------------------------------------------------------------------------------ */
+
+/* Counts an attempt to acquire the lock that was lost; `hash` is the key's. */
+void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash, int64_t now_ms);
+
+#endif

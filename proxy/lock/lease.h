@@ -1,0 +1,62 @@
+/* Private to proxy/lock/: leases in time, renewals, and what happens when an owner leaves. Layers: ledger.h. */
+#ifndef LOCKKEEPER_LOCK_LEASE_H
+#define LOCKKEEPER_LOCK_LEASE_H
+
+#include "proxy/lock/evidence.h"
+
+/* ---- lease.c ---------------------------------------------------------------------------------- */
+
+enum lease_end {
+    LEASE_OVER,  /* its time was up */
+    LEASE_GONE,  /* found to be gone, for a reason unknown to this proxy */
+    LEASE_TAKEN, /* released or taken over through this proxy */
+};
+
+/* Starts a claim's lease, or changes its end. pttl_ms is the lock's PTTL when the script ran, some time since
+ * since_ms. `leased`: the expiry is the proxy's own. */
+void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms);
+/* Sets a lease's end from the answer to the command with the number `began`. If another answer has set it since, the
+ * order in Redis is unknown, and the later end is kept, for the holder's sake. Returns whether no other answer had. */
+bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, uint64_t began, int64_t since_ms,
+                int64_t now_ms);
+/* Ends a claim's lease. The claim stays, for its late release. lease_schedule drops a claim that waits for none. */
+void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms);
+/* Puts the claim's next deadline into the heap. A claim that is over is dropped: false. */
+bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);
+/* Handles a lease whose owner has left: reports it, ends its renewal, and releases it if the rule wants that. */
+void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms);
+/* Whether a session is open for which the lease should be renewed. */
+bool lease_owner_here(const struct claim *c);
+
+/* Runs the shard's timers that are due, or some of them if many are. */
+void lease_tick(struct shard *sh, int64_t now_ms);
+/* This process stops: asks for the last expiry of up to `max` leases. Returns of how many. */
+unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms);
+
+/* ---- one_shot.c -------------------------------------------------------------------------------- */
+
+/* A one-shot client's session has closed. Keeps the locks that it acquired just before, without an expiry: marks the
+ * peer's claims, and reports each. To be called before lease_abandon. */
+void one_shot_leaves(struct shard *sh, const struct peer *p, int64_t now_ms);
+
+/* ---- succession.c ------------------------------------------------------------------------------------ */
+
+/* The lease may have a successor from now on. If it counts for its orphan, it goes on counting, unless its client's
+ * sessions have come to be pooled. */
+void successor_may_come(struct shard *sh, struct claim *c);
+/* Notes that the owner of a lease has left. Returns whether the lease may be renewed for a successor: the session of
+ * the same client that comes in its place. */
+bool successor_left(struct shard *sh, struct claim *c, int64_t now_ms);
+/* K: the session of this peer has proved to own the lease of a closed session, which is renewed for it from now on.
+ */
+void successor_proved(struct shard *sh, struct claim *c, const struct peer *p, int64_t now_ms);
+/* Whether a successor of the lease's owner is here. */
+bool successor_attends(const struct claim *c);
+/* Whether the lease is to be renewed now for its owner's successor. To be called only if successor_attends. */
+bool successor_keeps(struct shard *sh, struct claim *c, int64_t now_ms);
+/* Tells the sink, for other proxies, that the owner has left a lease which ends at until_ms. */
+void successor_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms);
+/* After how many ms to look again for a successor. */
+int64_t successor_look_ms(const struct claim *c);
+
+#endif

@@ -1,0 +1,182 @@
+/*
+ * A script's answer, and what the files that apply it have in common: the claim that it touched, the claim that it used
+ * up, the value that it showed.
+ */
+#include "proxy/lock/outcome.h"
+
+#include "proxy/base/memory.h"
+
+/* ---- the answer --------------------------------------------------------------------------------- */
+
+inline void outcome_start(struct outcome *f, struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan,
+                          const struct lock_result *result, const char *command, const char *client, int64_t now_ms) {
+    f->e = e;
+    f->plan = plan;
+    f->result = result;
+    f->hash = plan->hash;
+    f->now_ms = now_ms;
+    f->command = command;
+    f->client = client;
+    f->holder = result->holder;
+    f->holder_len = result->holder_len;
+    f->audit = false;
+    f->refusal = NULL;
+    f->sh = ledger_shard(e, f->hash);
+    shard_lock(f->sh);
+    f->peer = plan->peer ? plan->peer : peer_find(f->sh, session_id);
+    f->entry = entry_find(f->sh, &plan->key, f->hash);
+    f->claim = claim_find(f->entry, plan->claim);
+    if (f->claim && plan->uses)
+        f->claim->uses--;
+}
+
+const struct occasion *outcome_occasion(struct outcome *f) {
+    f->on = (struct occasion){.now_ms = f->now_ms,
+                              .key = f->plan->key,
+                              .rule = f->plan->rule ? f->plan->rule->pattern : NULL,
+                              .identity = f->peer->client->name,
+                              .client = f->client,
+                              .command = f->command,
+                              .holder = f->holder,
+                              .holder_len = f->holder_len};
+    return &f->on;
+}
+
+inline void outcome_end(struct outcome *f) {
+    if (f->claim && claim_ended(f->claim))
+        outcome_schedule(f, f->claim);
+    if (f->entry)
+        entry_settle(f->sh, f->entry);
+    f->peer->in_flight--;
+    peer_settle(f->sh, f->peer);
+    shard_unlock(f->sh);
+    if (f->plan->seen_long)
+        memory_free(f->plan->seen_long);
+}
+
+struct entry *outcome_entry(struct outcome *f) {
+    if (!f->entry)
+        f->entry = entry_get(f->sh, &f->plan->key, f->hash);
+    return f->entry;
+}
+
+bool outcome_refused(const struct outcome *f) {
+    return f->result->outcome == LOCK_HELD || f->result->outcome == LOCK_FOREIGN;
+}
+
+bool outcome_schedule(struct outcome *f, struct claim *c) {
+    if (lease_schedule(f->sh, c, f->now_ms))
+        return true;
+    if (c == f->claim)
+        f->claim = NULL;
+    return false;
+}
+
+uint64_t outcome_value(const struct outcome *f) {
+    return f->plan->field ? f->plan->field : hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
+}
+
+/* ---- what ends a tenure ------------------------------------------------------------------------ */
+
+/* Whether the lock is known to have had another holder since that lease. */
+static bool held_since(const struct entry *en, uint64_t fence) {
+    bool newer = en->live_fence > fence || en->gone_fence > fence;
+    for (const struct claim *c = en->claims; c && !newer; c = c->next)
+        newer = c->fence > fence;
+    return newer;
+}
+
+/* Whether the answer says that the command has ended this lease. The same holds if the command came after the lease's
+ * end, and before another holder. Exception: a script that finds the lock free may have been meant to extend it. */
+static bool released(const struct outcome *f, uint64_t fence) {
+    const struct lock_result *r = f->result;
+    switch (r->outcome) {
+    case LOCK_RELEASED:
+        return r->fence == 0 || r->fence == fence;
+    case LOCK_ADOPTED:
+        return true;
+    case LOCK_FREE:
+    case LOCK_OPEN:
+        return f->plan->verb != LOCK_SCRIPT && !held_since(f->entry, fence);
+    default:
+        return false;
+    }
+}
+
+void tenure_spent(struct outcome *f, const struct claim *c) {
+    struct tenure *t = entry_tenures(c->entry) ? tenure_find(c->entry, c->peer) : NULL;
+    bool anybodys = c->rule->owner == LOCK_OWNER_ANY;
+    if (!t || t->fence != c->fence || f->plan->verb == LOCK_OPERATOR)
+        return;
+    if (claim_writes_for_others(c) || ((c->peer == f->peer || anybodys) && released(f, c->fence)))
+        tenure_remove(t);
+}
+
+void tenure_released(struct outcome *f) {
+    struct tenure *t = f->entry && entry_tenures(f->entry) ? tenure_find(f->entry, f->peer) : NULL;
+    if (t && released(f, t->fence))
+        tenure_remove(t);
+}
+
+/* ---- the claims that it concerns ----------------------------------------------------------------- */
+
+static void claim_holds_value(struct claim *c, uint64_t value) {
+    if (c->extra && c->valued && c->value != value)
+        c->extra->sighted = 0;
+    c->valued = true;
+    c->value = value;
+}
+
+inline void claim_value(struct outcome *f, struct claim *c) {
+    if (!c || !f->result->value)
+        return;
+    if (!f->plan->field)
+        claim_holds(f, c, f->result->value, f->result->value_len);
+    else if (!c->valued || value_same_field(c->value, f->plan->field))
+        claim_holds_value(c, f->plan->field); /* another field than the holder's says nothing of the lease */
+}
+
+inline void claim_holds(struct outcome *f, struct claim *c, const char *value, size_t len) {
+    uint64_t hash = hash_bytes(&f->e->value_seed, value, len);
+    if (!c->valued || !value_same_field(c->value, hash)) /* a script shows the field without its content */
+        claim_holds_value(c, hash);
+}
+
+struct claim *outcome_touched(struct outcome *f) {
+    if (f->claim && f->claim->fence == f->result->fence)
+        return f->claim;
+    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
+        if (c->fence && c->fence == f->result->fence)
+            return c;
+    return f->claim && !f->claim->fence ? f->claim : NULL;
+}
+
+void outcome_spend(struct outcome *f, struct claim *c) {
+    if (!c)
+        return;
+    if (c == f->claim)
+        f->claim = NULL;
+    struct peer *p = c->peer;
+    tenure_spent(f, c);
+    claim_remove(f->sh, c);
+    if (p != f->peer)
+        peer_settle(f->sh, p);
+}
+
+void outcome_crossing(struct outcome *f, struct workload *workload, const struct claim *live) {
+    struct peer *owner = live ? live->peer : NULL;
+    if (!workload)
+        return;
+    if (f->plan->by_chance)
+        workload_crossed(workload, f->peer, owner);
+    else if (f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit && workload_vote(workload, f->peer, owner))
+        workload_pool(f->sh, workload, &f->plan->key, f->now_ms);
+}
+
+void outcome_refusal(struct outcome *f, enum lock_incident_kind kind, const char *why) {
+    if (f->audit)
+        incident_report(f->sh, kind, outcome_occasion(f), "would be refused: %s; %s",
+                        f->refusal ? f->refusal : "nothing done", why);
+    else
+        incident_report(f->sh, kind, outcome_occasion(f), "refused: %s", why);
+}

@@ -1,0 +1,256 @@
+/*
+ * What a command alone says of a lock, without its reply: live traffic, audit and MONITOR's lines are read by this
+ * file.
+ *
+ * It keeps no state, and knows no session.
+ */
+#include <string.h>
+
+#include "proxy/net/digest.h"
+#include "proxy/session/locks/private.h"
+
+enum { KEYS_MAX = EVENT_KEYS_MAX };
+
+/* ---- expiries ---------------------------------------------------------------------------------- */
+
+static bool number_at(const struct resp_request *r, const char *bytes, size_t i, int64_t *n) {
+    size_t len;
+    const char *text = i < r->argc ? request_arg(r, bytes, i, &len) : NULL;
+    return text && resp_integer(text, len, n);
+}
+
+/* Converts an expiry to ms from now. `seconds`: n is in seconds. `absolute`: n counts from 1970. */
+static int64_t expiry_ms(int64_t n, bool seconds, bool absolute, int64_t now_ms) {
+    if (n > INT64_MAX / 2000 || n < -(INT64_MAX / 2000))
+        return n < 0 ? PTTL_GONE : INT64_MAX / 4;
+    int64_t ms = (seconds ? n * 1000 : n) - (absolute ? now_ms : 0);
+    return ms > 0 ? ms : PTTL_GONE;
+}
+
+/* Returns the expiry that the options of SET or GETEX set, from argument `i` on. */
+static int64_t expiry_of_options(const struct resp_request *r, const char *bytes, size_t i, int64_t fallback,
+                                 int64_t now_ms) {
+    for (; i < r->argc; i++) {
+        bool seconds = request_arg_is(r, bytes, i, "ex") || request_arg_is(r, bytes, i, "exat");
+        bool absolute = request_arg_is(r, bytes, i, "exat") || request_arg_is(r, bytes, i, "pxat");
+        int64_t n;
+        if (request_arg_is(r, bytes, i, "keepttl"))
+            return PTTL_UNKNOWN;
+        if (request_arg_is(r, bytes, i, "persist"))
+            return PTTL_NONE;
+        if ((seconds || absolute || request_arg_is(r, bytes, i, "px")) && number_at(r, bytes, i + 1, &n))
+            return expiry_ms(n, seconds, absolute, now_ms);
+    }
+    return fallback;
+}
+
+static int64_t expiry_of(const struct command *c, const struct resp_request *r, const char *bytes, int64_t now_ms) {
+    enum lock_row_expiry how = lock_row_of(c)->expiry;
+    int64_t n;
+    switch (how) {
+    case EXPIRY_KEPT:
+        break;
+    case EXPIRY_NONE:
+        return PTTL_NONE;
+    case EXPIRY_SET:
+        return expiry_of_options(r, bytes, 3, PTTL_NONE, now_ms);
+    case EXPIRY_GETEX:
+        return expiry_of_options(r, bytes, 2, PTTL_UNKNOWN, now_ms);
+    case EXPIRY_SECONDS:
+    case EXPIRY_MILLISECONDS:
+    case EXPIRY_AT_SECONDS:
+    case EXPIRY_AT_MILLISECONDS:
+        if (number_at(r, bytes, 2, &n))
+            return expiry_ms(n, how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS,
+                             how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS, now_ms);
+    }
+    return PTTL_UNKNOWN;
+}
+
+/* ---- commands ---------------------------------------------------------------------------------- */
+
+/* Returns what an enforced rule would answer if it refused. */
+static const char *refusal_of(const struct lock_command *lc) {
+    if (lock_verb_is(lc->verb, VERB_LOCKED))
+        return "LOCKED";
+    return lc->verb == LOCK_SWAP ? "the present value" : lc->shape == SHAPE_INT ? "0" : "nil";
+}
+
+/* By how much the command counts. 0: the reply cannot tell which session has the lock. */
+static int64_t counts_by(const struct command *c, const struct resp_request *r, const char *bytes) {
+    int64_t n;
+    switch ((enum lock_row_count)lock_row_of(c)->counts) {
+    case COUNTS_NOT:
+        break;
+    case COUNTS_ONE:
+        return 1;
+    case COUNTS_ARGUMENT:
+        return number_at(r, bytes, 2, &n) && n != INT64_MIN ? (n < 0 ? -n : n) : 0;
+    case COUNTS_BYTES:
+        return (int64_t)r->argv[2].len;
+    case COUNTS_ARGUMENTS:
+        return (int64_t)r->argc - 2;
+    }
+    return 0;
+}
+
+/* Finds what the command means to one of its keys, whose rule has these kinds. Returns false if the command has no
+ * meaning for a lock. */
+static bool command_on_key(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t index,
+                           unsigned kinds, struct lock_command *lc, enum lock_effect *effect) {
+    uint32_t clobbered[KEYS_MAX];
+    *effect = EFFECT_DONE;
+    if (c->id == COMMAND_MGET) {
+        *lc = (struct lock_command){.verb = LOCK_READ, .script = SCRIPT_READ};
+        return true;
+    }
+    if (c->id == COMMAND_GETEX && r->argc == 2) {
+        *lc = (struct lock_command){.verb = LOCK_READ, .script = SCRIPT_READ};
+        return true;
+    }
+    if (index == 1 && lock_command_of(c, r, bytes, kinds, lc))
+        return true;
+    if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK) {
+        *lc = lock_release_of_one;
+        return true;
+    }
+    size_t n = lock_clobbers_kinds(c, kinds) ? lock_clobbered_keys(c, r, bytes, clobbered, KEYS_MAX) : 0;
+    for (size_t i = 0; i < n && i < KEYS_MAX; i++)
+        if (clobbered[i] == index) {
+            *lc = (struct lock_command){.verb = LOCK_CLOBBER, .script = SCRIPT_CLOBBER, .shape = SHAPE_INT};
+            return true;
+        }
+    *effect = EFFECT_SCRIPTED;
+    *lc = (struct lock_command){.verb = LOCK_SCRIPT, .script = SCRIPT_INSPECT};
+    return script_is(c);
+}
+
+/* Returns what the command does to a queue. Sets *place to the position that LSET names. */
+static enum lock_queue_sight queue_of(const struct command *c, const struct resp_request *r, const char *bytes,
+                                      int64_t *place) {
+    enum lock_queue_sight queue = lock_row_of(c)->queue;
+    int64_t first;
+    *place = -1;
+    if (queue == QUEUE_SET)
+        number_at(r, bytes, 2, place);
+    if (queue == QUEUE_HEAD && !(number_at(r, bytes, 2, &first) && first == 0))
+        return QUEUE_NONE;
+    return queue;
+}
+
+/* What a command means if no rule applies and only PROXY ADVISE needs it. MSETNX acquires all of its keys, and HDEL
+ * releases. */
+static void outside_command(const struct command *c, uint32_t index, struct lock_command *lc) {
+    if (c->id == COMMAND_MSETNX)
+        *lc = (struct lock_command){
+            .verb = LOCK_ACQUIRE, .script = SCRIPT_ACQUIRE, .value_at = index + 1, .shape = SHAPE_INT};
+    else if (c->id == COMMAND_HDEL)
+        *lc = lock_release_of_one;
+}
+
+bool event_read(struct lock_event *e, const struct command *c, const struct resp_request *r, const char *bytes,
+                uint32_t index, unsigned kinds, int64_t now_ms, struct lock_command *lc) {
+    enum lock_effect effect;
+    if (!command_on_key(c, r, bytes, index, kinds ? kinds : LOCK_KIND_ANY, lc, &effect))
+        return false;
+    if (!kinds)
+        outside_command(c, index, lc);
+    *e = (struct lock_event){.verb = lc->verb,
+                             .effect = effect,
+                             .advises = lock_row_of(c)->advises,
+                             .begun_ms = now_ms,
+                             .pttl_ms = expiry_of(c, r, bytes, now_ms),
+                             .by = counts_by(c, r, bytes),
+                             .refusal = refusal_of(lc)};
+    e->key.name = request_arg(r, bytes, index, &e->key.len);
+    e->queue = queue_of(c, r, bytes, &e->count);
+    if (lc->value_at)
+        e->value = request_arg(r, bytes, lc->value_at, &e->value_len);
+    return true;
+}
+
+bool event_conditional(const struct command *c, size_t argc) {
+    return c->id == COMMAND_PERSIST || (argc > 3 && c->arity == -3 && c->id != COMMAND_SET);
+}
+
+/* ---- scripts ----------------------------------------------------------------------------------- */
+
+enum { SOURCE_MAX = 4096, SHA1_HEX = 40 };
+
+static struct advise_text script_learnt(struct advisor *a, const char *source, size_t len) {
+    struct advise_text text = {.kind = ADVISE_SCRIPT_OTHER};
+    if (len <= SOURCE_MAX)
+        text = advise_script_read(source, len);
+    if (text.kind != ADVISE_SCRIPT_OTHER)
+        advisor_script_note(a, digest_sha1_head(source, len), &text);
+    return text;
+}
+
+void event_script_loaded(struct advisor *a, const struct resp_request *r, const char *bytes) {
+    size_t len;
+    if (r->argc != 3 || !request_arg_is(r, bytes, 1, "load"))
+        return;
+    const char *source = request_arg(r, bytes, 2, &len);
+    script_learnt(a, source, len);
+}
+
+/* Reads the first 16 digits of a SHA1 in hex. */
+static uint64_t sha1_head(const char *text) {
+    uint64_t sha1 = 0;
+    for (size_t i = 0; i < 16; i++) {
+        char c = text[i];
+        sha1 = sha1 << 4 | (uint64_t)((c & 15) + (c > '9' ? 9 : 0));
+    }
+    return sha1;
+}
+
+struct advise_text event_script_text(struct advisor *a, const struct command *c, const struct resp_request *r,
+                                     const char *bytes) {
+    size_t len;
+    const char *text = request_arg(r, bytes, 1, &len);
+    if (c->id == COMMAND_EVAL)
+        return script_learnt(a, text, len);
+    if (c->id != COMMAND_EVALSHA || len != SHA1_HEX)
+        return (struct advise_text){.kind = ADVISE_SCRIPT_OTHER};
+    return advisor_script(a, sha1_head(text));
+}
+
+bool event_script_acquires(const struct advise_text *text) {
+    return text->kind == ADVISE_SCRIPT_ACQUIRES || text->kind == ADVISE_SCRIPT_ENTERS;
+}
+
+/* Returns the argument index of a script's ARGV with this number, behind `keys` keys. 0: there is none. */
+static uint32_t script_arg(const struct resp_request *r, uint8_t number, int64_t keys) {
+    size_t at = number && number != ADVISE_LITERAL ? 2 + (size_t)keys + number : 0;
+    return at < r->argc ? (uint32_t)at : 0;
+}
+
+static int64_t script_expiry(const struct resp_request *r, const char *bytes, const struct advise_text *text,
+                             int64_t keys) {
+    uint32_t at = script_arg(r, text->expiry, keys);
+    int64_t n;
+    if (text->endless)
+        return PTTL_NONE;
+    return at && number_at(r, bytes, at, &n) && n > 0 ? expiry_ms(n, text->seconds, false, 0) : INT64_MAX;
+}
+
+bool event_read_script(struct lock_event *e, struct advisor *a, const struct command *c, const struct resp_request *r,
+                       const char *bytes, struct advise_text *text) {
+    int64_t keys;
+    *text = event_script_text(a, c, r, bytes);
+    if (text->kind == ADVISE_SCRIPT_OTHER || !number_at(r, bytes, 2, &keys) || keys < text->key || keys > KEYS_MAX ||
+        text->key == 0 || 2u + text->key >= r->argc) {
+        text->kind = ADVISE_SCRIPT_OTHER;
+        return false;
+    }
+    bool acquires = event_script_acquires(text);
+    uint32_t value = acquires ? script_arg(r, text->value, keys) : 0;
+    e->verb = acquires ? LOCK_ACQUIRE : text->kind == ADVISE_SCRIPT_EXTENDS ? LOCK_REWRITE : LOCK_RELEASE;
+    e->effect = EFFECT_DONE;
+    e->scripted = true;
+    e->pttl_ms = script_expiry(r, bytes, text, keys);
+    e->key.name = request_arg(r, bytes, 2u + text->key, &e->key.len);
+    if (value)
+        e->value = request_arg(r, bytes, value, &e->value_len);
+    return true;
+}
