@@ -124,13 +124,13 @@ struct upstream_request {
     const struct script *script; /* the bytes are an EVALSHA of this script: NOSCRIPT is repeated as EVAL */
     bool repeatable;             /* safe to send again (the proxy's own scripts, and requests that only read) */
     uint32_t script_at;          /* for upstream_submit_batch: the offset of the command that calls `script` */
-    uint8_t leading;             /* for upstream_submit_batch: the replies before EXEC's; the other calls set it to 0 */
     uint32_t affinity; /* requests with equal affinity (a session's id; 0: the proxy itself) use the same connection of
                           a lane */
     uint8_t apart;     /* enum upstream_apart */
     bool was_redirected; /* set by the upstream */
     bool in_flight;      /* set by the upstream: true from submit until the request ends */
     bool multi_refused;  /* set by the upstream: upstream_submit_batch's MULTI was refused */
+    uint8_t leading;     /* for upstream_submit_batch: the replies before EXEC's; the other calls set it to 0 */
     /* ---- private ---- */
     uint8_t hops;
     uint8_t attempts; /* how often it was sent again after a lost connection */
