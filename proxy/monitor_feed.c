@@ -16,11 +16,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "parser/resp.h"
 #include "proxy/advise/advise.h"
+#include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/units.h"
 #include "proxy/net/readable.h"
@@ -86,12 +86,6 @@ struct monitor_feed {
     struct ev_timer end, start, second;
     struct ev_signal on_int, on_term;
 };
-
-static int64_t wall_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* ---- lines ------------------------------------------------------------------------------------ */
 
@@ -324,7 +318,7 @@ static void ear_begins(struct ear *e) {
     struct text words;
     e->begun = true;
     if (!x->begun_ms) {
-        x->begun_ms = wall_ms();
+        x->begun_ms = clock_wall_ms();
         ev_timer_stop(x->loop, &x->start);
         ev_timer_set(&x->end, (double)x->for_ms / 1000, 0.);
         ev_timer_start(x->loop, &x->end);
@@ -368,7 +362,7 @@ static void on_message(void *arg, const char *data, size_t len, bool last) {
     if (!e->pin)
         return;
     const struct overheard *c = tap_counts(e->overhear);
-    int64_t late_ms = wall_ms() - c->last_ms;
+    int64_t late_ms = clock_wall_ms() - c->last_ms;
     if (c->lines == 0)
         return;
     if (late_ms < e->least_late_ms)

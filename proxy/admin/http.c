@@ -8,11 +8,11 @@
 #include <strings.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "parser/invariant.h"
 #include "proxy/admin/host.h"
+#include "proxy/base/clock.h"
 #include "proxy/base/list.h"
 #include "proxy/base/memory.h"
 
@@ -48,12 +48,6 @@ struct http {
     struct MHD_Response *page; /* the page rendered last after gathering */
     unsigned page_status;
 };
-
-static int64_t monotonic_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* ---- answers ------------------------------------------------------------------------------------- */
 
@@ -167,6 +161,7 @@ static enum MHD_Result await_page(struct http *h, struct MHD_Connection *connect
     return MHD_YES;
 }
 
+/* libmicrohttpd decides the parameters. */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
                               const char *version, const char *upload, size_t *upload_size, void **state) {
     struct http *h = arg;
@@ -222,7 +217,7 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **c
         struct visit *v = memory_zalloc(sizeof(*v));
         list_init(&v->link);
         v->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-        v->deadline_ms = monotonic_ms() + WHOLE_MS;
+        v->deadline_ms = clock_even_ms() + WHOLE_MS;
         take_address(v, MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
         list_append(&h->visits, &v->link);
         h->visit_count++;
@@ -277,7 +272,7 @@ static bool give_up_one(struct http *h, size_t room) {
 }
 
 static void give_up_late(struct http *h) {
-    int64_t now = monotonic_ms();
+    int64_t now = clock_even_ms();
     LIST_FOREACH(it, &h->visits) {
         struct visit *v = LIST_ENTRY(it, struct visit, link);
         if (!v->given_up && v->deadline_ms <= now)
@@ -288,12 +283,12 @@ static void give_up_late(struct http *h) {
 static void listen_for(struct http *h, uint32_t events) {
     struct epoll_event event = {.events = events, .data.fd = h->listen_fd};
     (void)epoll_ctl(h->poll_fd, EPOLL_CTL_MOD, h->listen_fd, &event);
-    h->paused_until_ms = events ? 0 : monotonic_ms() + PAUSE_MS;
+    h->paused_until_ms = events ? 0 : clock_even_ms() + PAUSE_MS;
 }
 
 /* Accepts some of the waiting connections. Without a free descriptor an old connection has to go first. */
 static void let_in(struct http *h) {
-    if (h->paused_until_ms && h->paused_until_ms <= monotonic_ms())
+    if (h->paused_until_ms && h->paused_until_ms <= clock_even_ms())
         listen_for(h, EPOLLIN);
     for (int i = 0; i < ACCEPTED_A_RUN && !h->paused_until_ms; i++) {
         struct sockaddr_storage from;
@@ -360,7 +355,7 @@ long long http_wait_ms(struct http *h) {
     MHD_UNSIGNED_LONG_LONG ms;
     if (MHD_get_timeout(h->daemon, &ms) == MHD_YES && ms == 0)
         return 0;
-    int64_t until = h->paused_until_ms ? h->paused_until_ms : INT64_MAX, now = monotonic_ms();
+    int64_t until = h->paused_until_ms ? h->paused_until_ms : INT64_MAX, now = clock_even_ms();
     LIST_FOREACH(it, &h->visits) {
         const struct visit *v = LIST_ENTRY(it, struct visit, link);
         if (!v->given_up && v->deadline_ms < until)

@@ -10,21 +10,20 @@ enum { INCIDENTS_A_STEP = 64 };
 struct incident_watch {
     struct incidents *incidents;
     struct incident_filter wanted; /* its pattern belongs to the watch */
-    uint64_t at;                   /* the number of the next incident to look at */
-    uint64_t missed;               /* incidents that were overwritten before, and not yet reported as missed */
+    struct incidents_place place;  /* with the missed incidents that are not yet reported */
 };
 
 struct incident_watch *incident_watch_new(struct incidents *i, const char *const *words, const size_t *lens,
                                           size_t count, const char *(*kinds)(size_t i), struct text *error) {
     struct incident_query q;
-    if (!incident_query_read(&q, 0, words, lens, count, kinds, 0, error))
+    if (!incident_query_read(&q, &(struct incident_syntax){.kinds = kinds}, words, lens, count, error))
         return NULL;
     struct incident_watch *watch = memory_zalloc(sizeof(*watch));
     watch->incidents = i;
     watch->wanted = q.filter;
     if (q.filter.pattern)
         watch->wanted.pattern = memory_strndup(q.filter.pattern, q.filter.pattern_len);
-    watch->at = incidents_next(i);
+    watch->place.at = incidents_next(i);
     return watch;
 }
 
@@ -37,19 +36,16 @@ struct lines {
     struct incident_watch *watch;
     void (*fn)(void *arg, const char *line, size_t len);
     void *arg;
-    uint64_t missed; /* missed before the next line */
 };
 
 static void put_missed(struct lines *lines) {
     struct text line = {0};
-    struct incident_watch *watch = lines->watch;
-    watch->missed += lines->missed;
-    lines->missed = 0;
-    if (watch->missed == 0)
+    uint64_t *missed = &lines->watch->place.missed;
+    if (*missed == 0)
         return;
     text_printf(&line, "(%llu incidents before what follows came faster than they could be shown)",
-                (unsigned long long)watch->missed);
-    watch->missed = 0;
+                (unsigned long long)*missed);
+    *missed = 0;
     lines->fn(lines->arg, line.data, line.len);
     text_clear(&line);
 }
@@ -70,11 +66,8 @@ static void put(void *arg, const struct incident *i) {
 bool incident_watch_lines(struct incident_watch *watch, void (*fn)(void *arg, const char *line, size_t len),
                           void *arg) {
     struct lines lines = {.watch = watch, .fn = fn, .arg = arg};
-    bool more =
-        incidents_follow(watch->incidents, &watch->at, &watch->wanted, INCIDENTS_A_STEP, &lines.missed, put, &lines);
-    if (more) /* a watch that lags behind reports all missed incidents together, later */
-        watch->missed += lines.missed;
-    else
+    bool more = incidents_follow(watch->incidents, &watch->place, &watch->wanted, INCIDENTS_A_STEP, put, &lines);
+    if (!more) /* a watch that lags behind reports all missed incidents together, later */
         put_missed(&lines);
     return more;
 }

@@ -10,9 +10,7 @@ enum { DIGITS_MAX = 4, COUNT_MOST = 9999, TIME_SIZE = 32, WORD_SHOWN = 64 };
 
 struct reading {
     struct incident_query *query;
-    unsigned takes;
-    const char *(*kinds)(size_t i);
-    int64_t now_ms;
+    const struct incident_syntax *syntax;
     struct text *error;
 };
 
@@ -29,9 +27,9 @@ static void put_word(struct text *out, const char *word, size_t len) {
 static bool refuse_word(struct reading *r, const char *word, size_t len) {
     text_printf(r->error, "ERR syntax error at ");
     put_word(r->error, word, len);
-    text_printf(r->error, ": expected %s%sKIND kind%s", r->takes & QUERY_COUNT ? "a count, " : "",
-                r->takes & QUERY_SUMMARY ? "SUMMARY, " : "",
-                r->takes & QUERY_SINCE ? ", KEY pattern or SINCE time" : " or KEY pattern");
+    text_printf(r->error, ": expected %s%sKIND kind%s", r->syntax->takes & QUERY_COUNT ? "a count, " : "",
+                r->syntax->takes & QUERY_SUMMARY ? "SUMMARY, " : "",
+                r->syntax->takes & QUERY_SINCE ? ", KEY pattern or SINCE time" : " or KEY pattern");
     return false;
 }
 
@@ -43,15 +41,15 @@ static bool refuse_twice(struct reading *r, const char *name) {
 static bool read_kind(struct reading *r, const char *word, size_t len) {
     if (r->query->filter.kind)
         return refuse_twice(r, "KIND");
-    for (size_t i = 0; r->kinds(i); i++)
-        if (is(word, len, r->kinds(i))) {
-            r->query->filter.kind = r->kinds(i);
+    for (size_t i = 0; r->syntax->kinds(i); i++)
+        if (is(word, len, r->syntax->kinds(i))) {
+            r->query->filter.kind = r->syntax->kinds(i);
             return true;
         }
     text_printf(r->error, "ERR there are no incidents of the kind ");
     put_word(r->error, word, len);
-    for (size_t i = 0; r->kinds(i); i++)
-        text_printf(r->error, "%s%s", i == 0 ? "; the kinds are: " : ", ", r->kinds(i));
+    for (size_t i = 0; r->syntax->kinds(i); i++)
+        text_printf(r->error, "%s%s", i == 0 ? "; the kinds are: " : ", ", r->syntax->kinds(i));
     return false;
 }
 
@@ -77,7 +75,7 @@ static bool read_since(struct reading *r, const char *word, size_t len) {
         text_printf(r->error, ": expected a time like 30s, 10m, 2h or 1d");
         return false;
     }
-    r->query->filter.since_ms = ms < r->now_ms ? r->now_ms - ms : 1;
+    r->query->filter.since_ms = ms < r->syntax->now_ms ? r->syntax->now_ms - ms : 1;
     return true;
 }
 
@@ -96,13 +94,13 @@ static bool read_count(struct incident_query *q, const char *word, size_t len) {
 
 static bool read_alone(struct reading *r, const char *word, size_t len) {
     struct incident_query *q = r->query;
-    if (r->takes & QUERY_SUMMARY && is(word, len, "summary")) {
+    if (r->syntax->takes & QUERY_SUMMARY && is(word, len, "summary")) {
         if (q->summary)
             return refuse_twice(r, "SUMMARY");
         q->summary = true;
         return true;
     }
-    if (!(r->takes & QUERY_COUNT) || !read_count(q, word, len))
+    if (!(r->syntax->takes & QUERY_COUNT) || !read_count(q, word, len))
         return refuse_word(r, word, len);
     if (q->counted)
         return refuse_twice(r, "the count");
@@ -110,18 +108,18 @@ static bool read_alone(struct reading *r, const char *word, size_t len) {
     return true;
 }
 
-bool incident_query_read(struct incident_query *q, unsigned takes, const char *const *words, const size_t *lens,
-                         size_t count, const char *(*kinds)(size_t i), int64_t now_ms, struct text *error) {
+bool incident_query_read(struct incident_query *q, const struct incident_syntax *syntax, const char *const *words,
+                         const size_t *lens, size_t count, struct text *error) {
     static const struct {
         const char *name;
         unsigned wanted; /* a bit of `takes`; 0: always permitted */
         bool (*read)(struct reading *r, const char *word, size_t len);
     } pairs[] = {{"kind", 0, read_kind}, {"key", 0, read_key}, {"since", QUERY_SINCE, read_since}};
-    struct reading r = {.query = q, .takes = takes, .kinds = kinds, .now_ms = now_ms, .error = error};
+    struct reading r = {.query = q, .syntax = syntax, .error = error};
     *q = (struct incident_query){.count = 0};
     for (size_t i = 0; i < count; i++) {
         size_t p = 0, n = sizeof(pairs) / sizeof(pairs[0]);
-        while (p < n && ((takes & pairs[p].wanted) != pairs[p].wanted || !is(words[i], lens[i], pairs[p].name)))
+        while (p < n && ((syntax->takes & pairs[p].wanted) != pairs[p].wanted || !is(words[i], lens[i], pairs[p].name)))
             p++;
         if (p == n) {
             if (!read_alone(&r, words[i], lens[i]))

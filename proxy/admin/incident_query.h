@@ -21,11 +21,16 @@ struct incident_query {
     size_t count; /* if `counted`; no more than 9,999 */
 };
 
-/* Reads the arguments, in any order: COUNT, SUMMARY, KIND k, KEY pattern, SINCE time. `kinds` gives the permitted names
- * of kinds (static), from 0 on, and NULL after the last. now_ms: the wall clock, from which SINCE counts back. False:
- * `error` gets the text of an error reply. */
-bool incident_query_read(struct incident_query *q, unsigned takes, const char *const *words, const size_t *lens,
-                         size_t count, const char *(*kinds)(size_t i), int64_t now_ms, struct text *error)
-    __attribute__((warn_unused_result));
+/* What a command permits. */
+struct incident_syntax {
+    unsigned takes;
+    const char *(*kinds)(size_t i); /* the names of kinds (static), from 0 on, and NULL after the last */
+    int64_t now_ms;                 /* the wall clock, from which SINCE counts back */
+};
+
+/* Reads the arguments, in any order: COUNT, SUMMARY, KIND k, KEY pattern, SINCE time. False: `error` gets the text of
+ * an error reply. */
+bool incident_query_read(struct incident_query *q, const struct incident_syntax *syntax, const char *const *words,
+                         const size_t *lens, size_t count, struct text *error) __attribute__((warn_unused_result));
 
 #endif

@@ -583,21 +583,23 @@ static bool wants(const struct incident_filter *wanted, const struct entry *e, s
     return !wanted->pattern || glob_match_within(wanted->pattern, wanted->pattern_len, e->key, e->key_len, steps);
 }
 
-bool incidents_follow(struct incidents *i, uint64_t *at, const struct incident_filter *wanted, size_t max,
-                      uint64_t *missed, void (*fn)(void *arg, const struct incident *incident), void *arg) {
+bool incidents_follow(struct incidents *i, struct incidents_place *place, const struct incident_filter *wanted,
+                      size_t max, void (*fn)(void *arg, const struct incident *incident), void *arg) {
     size_t steps = FOLLOW_STEPS;
     pthread_mutex_lock(&i->mutex);
     uint64_t oldest = i->seq >= FEED_ROWS ? i->seq - FEED_ROWS + 1 : 1;
-    *missed = *at < oldest ? oldest - *at : 0;
-    *at += *missed;
-    for (; *at <= i->seq && max > 0 && steps >= MATCH_STEPS_MAX; (*at)++, max--) {
-        const struct entry *e = &i->feed[*at % FEED_ROWS];
+    if (place->at < oldest) {
+        place->missed += oldest - place->at;
+        place->at = oldest;
+    }
+    for (; place->at <= i->seq && max > 0 && steps >= MATCH_STEPS_MAX; place->at++, max--) {
+        const struct entry *e = &i->feed[place->at % FEED_ROWS];
         if (!wants(wanted, e, &steps))
             continue;
         struct incident out = shown(e);
         fn(arg, &out);
     }
-    bool more = *at <= i->seq;
+    bool more = place->at <= i->seq;
     pthread_mutex_unlock(&i->mutex);
     return more;
 }

@@ -95,11 +95,15 @@ struct incidents_ear *incidents_listen(struct incidents *i, void (*wake)(void *a
 void incidents_unlisten(struct incidents *i, struct incidents_ear *ear);
 /* The number of the next incident. Thread-safe. */
 uint64_t incidents_next(struct incidents *i);
-/* Calls `fn` for the selected incidents from number *at on, in order. `fn` must not call this module. It looks at `max`
- * incidents at most, and at fewer if the pattern takes long; *at is then the number to continue with. *missed: how many
- * were overwritten before, of any kind and key. Returns whether there are more now. Thread-safe; there must be a
- * listener. */
-bool incidents_follow(struct incidents *i, uint64_t *at, const struct incident_filter *wanted, size_t max,
-                      uint64_t *missed, void (*fn)(void *arg, const struct incident *incident), void *arg);
+/* A reader's place among the incidents. */
+struct incidents_place {
+    uint64_t at;     /* the number of the next incident to look at */
+    uint64_t missed; /* incidents of any kind and key that were overwritten before; the reader may set it to 0 */
+};
+/* Calls `fn` for the selected incidents from the place on, in order. `fn` must not call this module. It looks at `max`
+ * incidents at most, and at fewer if the pattern takes long. Returns whether there are more now. Thread-safe; there
+ * must be a listener. */
+bool incidents_follow(struct incidents *i, struct incidents_place *place, const struct incident_filter *wanted,
+                      size_t max, void (*fn)(void *arg, const struct incident *incident), void *arg);
 
 #endif

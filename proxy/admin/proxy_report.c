@@ -6,15 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
 #include "proxy/admin/incident_query.h"
 #include "proxy/admin/sentence.h"
 #include "proxy/admin/top.h"
+#include "proxy/base/clock.h"
 
 enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, TOP_DEFAULT = 5, LINE_MAX = 512 };
-
-#define PATTERN_TOO_LONG "-ERR the pattern takes too long to match\r\n"
 
 static bool word_is(const char *word, size_t len, const char *name) {
     return strlen(name) == len && strncasecmp(word, name, len) == 0;
@@ -100,16 +98,17 @@ static void rows_number(void *arg, const char *name, int64_t value) {
     text_printf(&rows->row, rows->shape == SHAPE_LINES ? "%lld" : ":%lld\r\n", (long long)value);
 }
 
-static void rows_finish(struct rows *rows, struct text *reply) {
+/* Writes the reply: the rows, or an error if some may be missing. */
+static void rows_finish(struct rows *rows, bool matched, struct text *reply) {
     rows_close_row(rows);
-    put_array(reply, rows->row_count);
-    text_append(reply, rows->done.data, rows->done.len);
+    if (matched) {
+        put_array(reply, rows->row_count);
+        text_append(reply, rows->done.data, rows->done.len);
+    } else {
+        text_printf(reply, "-ERR the pattern takes too long to match\r\n");
+    }
     text_clear(&rows->done);
     text_clear(&rows->row);
-}
-
-static struct report rows_report(struct rows *rows) {
-    return (struct report){.arg = rows, .row = rows_row, .text = rows_text, .number = rows_number};
 }
 
 /* ---- INFO ---------------------------------------------------------------------------------------- */
@@ -123,8 +122,7 @@ struct info {
 
 static void info_section(void *arg, const char *name) {
     struct info *info = arg;
-    info->open =
-        !info->wanted || (strlen(name) == info->wanted_len && strncasecmp(name, info->wanted, info->wanted_len) == 0);
+    info->open = !info->wanted || word_is(info->wanted, info->wanted_len, name);
     if (info->open)
         text_printf(&info->out, "%s# %s\r\n", info->out.len > 0 ? "\r\n" : "", name);
 }
@@ -190,27 +188,17 @@ static void add_sum(void *arg, const struct incident_sum *s) {
     rows_text(rows, "last-key", s->key, s->key_len);
 }
 
-static int64_t wall_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-static void put_error(struct text *reply, struct text *error) {
-    reply->len = 0;
-    text_printf(reply, "-%s\r\n", error->data);
-    text_clear(error);
-}
-
 /* `words` are the arguments after INCIDENTS. */
 static void do_incidents(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                          enum shape shape, struct text *reply) {
     struct incident_query q;
+    struct incident_syntax syntax = {
+        .takes = QUERY_COUNT | QUERY_SUMMARY | QUERY_SINCE, .kinds = source->incident_kind, .now_ms = clock_wall_ms()};
     struct rows rows = {.shape = shape};
     struct text error = {0};
-    if (!incident_query_read(&q, QUERY_COUNT | QUERY_SUMMARY | QUERY_SINCE, words, lens, count, source->incident_kind,
-                             wall_ms(), &error)) {
-        put_error(reply, &error);
+    if (!incident_query_read(&q, &syntax, words, lens, count, &error)) {
+        text_printf(reply, "-%s\r\n", error.data);
+        text_clear(&error);
         return;
     }
     size_t max = q.counted ? q.count : q.summary ? INCIDENTS_MAX : INCIDENTS_DEFAULT;
@@ -220,11 +208,7 @@ static void do_incidents(const struct admin_source *source, const char *const *w
         incidents_sums(source->incidents, &q.filter, max, add_sum, &rows);
     else
         matched = incidents_each(source->incidents, &q.filter, max, add_incident, &rows);
-    rows_finish(&rows, reply);
-    if (!matched) {
-        reply->len = 0;
-        text_printf(reply, PATTERN_TOO_LONG);
-    }
+    rows_finish(&rows, matched, reply);
 }
 
 /* ---- ADVISE ------------------------------------------------------------------------------------------ */
@@ -240,7 +224,7 @@ static void do_advise(const struct admin_source *source, struct text *reply) {
     struct rows rows = {.row_count = 0};
     struct report report = {.arg = &rows, .text = add_line};
     source->advice(source->arg, &report);
-    rows_finish(&rows, reply);
+    rows_finish(&rows, true, reply);
 }
 
 /* ---- TOP --------------------------------------------------------------------------------------------- */
@@ -261,8 +245,8 @@ static void do_top(const struct admin_source *source, const char *arg, size_t le
         text_printf(reply, "-ERR the count is not an integer or out of range\r\n");
         return;
     }
-    top_lines(source, max < TOP_MAX ? max : TOP_MAX, wall_ms(), add_top_line, &rows);
-    rows_finish(&rows, reply);
+    top_lines(source, max < TOP_MAX ? max : TOP_MAX, clock_wall_ms(), add_top_line, &rows);
+    rows_finish(&rows, true, reply);
 }
 
 /* ---- CONFIG ------------------------------------------------------------------------------------------ */
@@ -312,7 +296,7 @@ static void do_help(struct text *reply) {
 static bool show_rows(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                       enum shape shape, struct text *reply) {
     struct rows rows = {.shape = shape};
-    struct report report = rows_report(&rows);
+    struct report report = {.arg = &rows, .row = rows_row, .text = rows_text, .number = rows_number};
     bool matched = true;
     if (count > 0 && word_is(words[0], lens[0], "incidents")) {
         do_incidents(source, words + 1, lens + 1, count - 1, shape, reply);
@@ -324,11 +308,7 @@ static bool show_rows(const struct admin_source *source, const char *const *word
         source->rules(source->arg, &report);
     else
         return false;
-    rows_finish(&rows, reply);
-    if (!matched) {
-        reply->len = 0;
-        text_printf(reply, PATTERN_TOO_LONG);
-    }
+    rows_finish(&rows, matched, reply);
     return true;
 }
 

@@ -76,3 +76,10 @@ void text_printf(struct text *t, const char *format, ...) {
     text_vprintf(t, format, args);
     va_end(args);
 }
+
+uint32_t text_hash(const char *bytes, size_t len) {
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < len; i++)
+        hash = (hash ^ (unsigned char)bytes[i]) * 16777619u;
+    return hash;
+}

@@ -6,6 +6,7 @@
 
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct text {
     char *data; /* NUL-terminated once anything was added; NULL before that */
@@ -25,5 +26,8 @@ void text_append_visible(struct text *t, const char *data, size_t len);
 /* Makes room for len more bytes at the end; text_commit adds what was written there. */
 char *text_reserve(struct text *t, size_t len);
 void text_commit(struct text *t, size_t len);
+
+/* FNV-1a of the bytes. */
+uint32_t text_hash(const char *bytes, size_t len);
 
 #endif

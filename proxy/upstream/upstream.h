@@ -130,8 +130,8 @@ struct upstream_request {
     bool was_redirected; /* set by the upstream */
     bool in_flight;      /* set by the upstream: true from submit until the request ends */
     bool multi_refused;  /* set by the upstream: upstream_submit_batch's MULTI was refused */
+    uint8_t leading;     /* for upstream_submit_batch: the replies before EXEC's; the other calls set it to 0 */
     /* ---- private ---- */
-    uint8_t leading; /* upstream_submit_batch: replies before the one that is delivered; else 0 */
     uint8_t hops;
     uint8_t attempts; /* how often it was sent again after a lost connection */
     uint8_t delays;   /* how often it waited: for TRYAGAIN and similar errors, or for a new map */
@@ -182,13 +182,13 @@ const char *upstream_submit(struct upstream *u, struct upstream_request *r, int 
  * in already would not tell whether the password is still valid. */
 const char *upstream_submit_login(struct upstream *u, struct upstream_request *r, uint32_t login)
     __attribute__((warn_unused_result));
-/* Sends several commands as one batch, without requests of others between them: MULTI, `leading` - 1 more commands, and
- * EXEC. EXEC's reply is the request's. If a redirect prevents the execution, the whole batch follows it. The batch is
- * repeated like other requests, but not for TRYAGAIN; any other error that prevents the execution is the reply
+/* Sends several commands as one batch, without requests of others between them: MULTI, r->leading - 1 more commands,
+ * and EXEC. EXEC's reply is the request's. If a redirect prevents the execution, the whole batch follows it. The batch
+ * is repeated like other requests, but not for TRYAGAIN; any other error that prevents the execution is the reply
  * (EXECABORT ...). If the node refuses MULTI, it runs the commands one by one. The reply is then that of the command
  * with leading / 2 commands before it, and r->multi_refused is set. The first EVALSHA of r->script, at r->script_at, is
  * sent with its source if the connection may not have sent the source yet. */
-const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
+const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r, int slot,
                                   const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));
 /* Notes that a node did not know a batch's script: the next batch on each connection sends the script's source. */

@@ -427,7 +427,8 @@ static void call_together(struct rig *rig, struct call *c, const struct upstream
     call_init(c);
     c->r.script = script;
     c->r.script_at = sizeof(multi) - 1;
-    assert_null(upstream_submit_batch(rig->u, &c->r, 4, -1, lane, bytes, len));
+    c->r.leading = 4;
+    assert_null(upstream_submit_batch(rig->u, &c->r, -1, lane, bytes, len));
 }
 
 /* The script fails for want of keys, in its own words: it is known to the node. */

@@ -69,10 +69,6 @@ static bool is_added(const char *name, size_t len) {
     return listed(ADDED, sizeof(ADDED) / sizeof(ADDED[0]), name, len);
 }
 
-static bool is_greatest(const char *name, size_t len) {
-    return listed(GREATEST, sizeof(GREATEST) / sizeof(GREATEST[0]), name, len);
-}
-
 /* Finds the value of a line that begins with "name:", or NULL. */
 static const char *field_value(const char *page, const char *name, size_t len) {
     for (const char *line = page; line; line = strchr(line, '\n')) {
@@ -84,17 +80,13 @@ static const char *field_value(const char *page, const char *name, size_t len) {
     return NULL;
 }
 
-/* A line's number. Redis writes a negative size as 2^64 plus the size: 18446744073709551360 is -256. */
-static int64_t number_of(const char *value) {
-    return (int64_t)(*value == '-' ? (uint64_t)strtoll(value, NULL, 10) : strtoull(value, NULL, 10));
-}
-
 /* Merges a field of all pages; a negative size becomes 0. */
 static int64_t field_merged(const struct text *pages, size_t count, const char *name, size_t len, bool add) {
     int64_t merged = 0;
     for (size_t i = 0; i < count; i++) {
         const char *value = pages[i].len > 0 ? field_value(pages[i].data, name, len) : NULL;
-        int64_t n = value ? number_of(value) : 0;
+        /* Redis writes a negative size as 2^64 plus the size: 18446744073709551360 is -256. */
+        int64_t n = !value ? 0 : *value == '-' ? strtoll(value, NULL, 10) : (int64_t)strtoull(value, NULL, 10);
         if (add)
             merged = sum_add(merged, n);
         else if (n > merged)
@@ -148,21 +140,13 @@ static void put_keyspace(struct text *out, const struct text *pages, size_t coun
 
 /* ---- the page ------------------------------------------------------------------------------------ */
 
-static bool is_database(const char *line) {
-    return line[0] == 'd' && line[1] == 'b' && line[2] >= '0' && line[2] <= '9';
-}
-
-static bool is_blocked_clients(const char *name, size_t len) {
-    static const char blocked[] = "blocked_clients";
-    return len == sizeof(blocked) - 1 && memcmp(name, blocked, len) == 0;
-}
-
 static void put_line(struct text *out, const struct text *pages, size_t count, int64_t paused, const char *line,
                      size_t len) {
+    static const char *const blocked[] = {"blocked_clients"};
     static const char human[] = "_human", keyspace[] = "# Keyspace";
     const char *colon = memchr(line, ':', len);
     size_t name = colon ? (size_t)(colon - line) : 0, tail = sizeof(human) - 1;
-    if (is_blocked_clients(line, name)) {
+    if (listed(blocked, 1, line, name)) {
         text_printf(out, "blocked_clients:%" PRId64 "\r\n",
                     sum_add(field_merged(pages, count, line, name, true), paused));
         return;
@@ -171,9 +155,9 @@ static void put_line(struct text *out, const struct text *pages, size_t count, i
         text_append(out, line, len);
         return;
     }
-    if (is_database(line))
+    if (line[0] == 'd' && line[1] == 'b' && line[2] >= '0' && line[2] <= '9') /* a database's keys */
         return;
-    if (is_added(line, name) || is_greatest(line, name)) {
+    if (is_added(line, name) || listed(GREATEST, sizeof(GREATEST) / sizeof(GREATEST[0]), line, name)) {
         text_append(out, line, name);
         text_printf(out, ":%" PRId64 "\r\n", field_merged(pages, count, line, name, is_added(line, name)));
         return;

@@ -15,9 +15,7 @@
 #include "proxy/session/cluster/private.h"
 #include "proxy/session/core/session.h"
 
-enum { RANDOM_TRIES = 16 };
-
-enum { PRINT_BITS = 12 };
+enum { RANDOM_TRIES = 16, PRINT_BITS = 12 };
 
 struct keyspace {
     struct request_owner owner; /* first */
@@ -36,6 +34,14 @@ static void keyspace_free(struct request *r) {
     text_clear(&k->keys);
     text_clear(&k->error);
     memory_free(k);
+}
+
+/* Ends the request with an error, which may be borrowed from its call. */
+static void keyspace_fail(struct request *r, const char *error) {
+    char text[512];
+    snprintf(text, sizeof(text), "%s", error);
+    keyspace_free(r);
+    request_fail(r, text);
 }
 
 /* Appends the elements of the array at p that are not guard records. */
@@ -178,10 +184,7 @@ static void scan_done(struct call *c, const struct call_end *end) {
     struct resp_item outer, cursor;
     int64_t next;
     if (end->error) {
-        char error[512];
-        snprintf(error, sizeof(error), "%s", end->error);
-        keyspace_free(r);
-        request_fail(r, error);
+        keyspace_fail(r, end->error);
         return;
     }
     if (end->reply[0] == '-') {
@@ -192,8 +195,7 @@ static void scan_done(struct call *c, const struct call_end *end) {
     const char *p = end->reply, *stop = end->reply + end->len;
     if (!resp_item_read(&p, stop, &outer) || outer.type != '*' || outer.num != 2 ||
         !resp_item_read(&p, stop, &cursor) || !scan_next(k, &cursor, &next) || !keep_keys(k, p, stop)) {
-        keyspace_free(r);
-        request_fail(r, "UPSTREAM a node's reply to SCAN is malformed");
+        keyspace_fail(r, "UPSTREAM a node's reply to SCAN is malformed");
         return;
     }
     char digits[24], head[64];
@@ -236,10 +238,7 @@ static void random_done(struct call *c, const struct call_end *end) {
     struct resp_item item;
     const char *p = end->reply;
     if (end->error) {
-        char error[512];
-        snprintf(error, sizeof(error), "%s", end->error);
-        keyspace_free(r);
-        request_fail(r, error);
+        keyspace_fail(r, end->error);
         return;
     }
     bool read = resp_item_read(&p, end->reply + end->len, &item);
@@ -251,12 +250,9 @@ static void random_done(struct call *c, const struct call_end *end) {
         call_submit_master(c, k->master, again, sizeof(again) - 1);
         return;
     }
+    const char *null = r->session && r->session->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
     keyspace_free(r);
-    if (guard)
-        request_reply(r, r->session && r->session->lane.protocol == 3 ? "_\r\n" : "$-1\r\n",
-                      r->session && r->session->lane.protocol == 3 ? 3 : 5, true);
-    else
-        request_reply(r, end->reply, end->len, true);
+    request_reply(r, guard ? null : end->reply, guard ? strlen(null) : end->len, true);
 }
 
 void keyspace_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {

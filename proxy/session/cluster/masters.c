@@ -316,21 +316,16 @@ static bool merge(const struct masters *m, int64_t paused, struct text *out) {
     return false;
 }
 
-/* Whether replies count although other masters have failed. */
-static bool failures_pass(enum merge merge) {
-    return merge == MERGE_ANY || merge == MERGE_RUNNING || merge == MERGE_INFO;
-}
-
 /* Called when all masters have answered. */
 static void masters_finish(struct request *r) {
     struct masters *m = REQUEST_OWNER(r, struct masters);
     struct text reply = {0};
-    bool answered = false;
+    bool answered = false, passes = m->merge == MERGE_ANY || m->merge == MERGE_RUNNING || m->merge == MERGE_INFO;
     invariant(m->count > 0 && r->parts_left == 0, "%u masters are left of %zu", r->parts_left, m->count);
     request_disown(r);
     for (size_t i = 0; i < m->count; i++)
         answered |= m->replies[i].len > 0;
-    if (m->error.len > 0 && !(answered && failures_pass(m->merge)))
+    if (m->error.len > 0 && !(answered && passes)) /* else the replies count although other masters have failed */
         request_reply(r, m->error.data, m->error.len, true);
     else if (merge(m, atomic_load(&r->worker->shared->paused), &reply))
         request_reply(r, reply.data, reply.len, true);

@@ -204,14 +204,14 @@ static int item_compare(const void *a, const void *b) {
     return x->order < y->order ? -1 : x->order > y->order;
 }
 
-static void build_args(struct worker *w, const struct command *c, const struct resp_request *r, const char *bytes,
-                       const struct item *items, size_t count) {
-    size_t each = (size_t)(c->split == SPLIT_MSET ? 2 : 1);
+static void build_args(struct worker *w, const struct request_class *k, const struct item *items, size_t count) {
+    const struct resp_arg *argv = k->request->argv;
+    size_t each = (size_t)(k->command->split == SPLIT_MSET ? 2 : 1);
     build_start(w, 1 + count * each);
-    build_bulk(w, bytes + r->argv[0].off, r->argv[0].len);
+    build_bulk(w, k->bytes + argv[0].off, argv[0].len);
     for (size_t i = 0; i < count; i++)
-        for (size_t k = 0; k < each; k++)
-            build_bulk(w, bytes + r->argv[items[i].arg + k].off, r->argv[items[i].arg + k].len);
+        for (size_t n = 0; n < each; n++)
+            build_bulk(w, k->bytes + argv[items[i].arg + n].off, argv[items[i].arg + n].len);
 }
 
 /* Sends a part that is one lock key of DEL or UNLINK. */
@@ -286,18 +286,19 @@ static void split_left(struct request *r) {
 static const struct request_owner_ops split_ops = {.left = split_left};
 
 /* Sends a part of several keys; in MSET, lock keys make it a script. */
-static void split_part(struct session *s, struct request *request, const struct command *c,
-                       const struct resp_request *r, const char *bytes, const struct item *items, uint32_t index,
-                       size_t count) {
+static void split_part(struct request *request, const struct request_class *whole, size_t index, size_t count) {
+    const struct split *split = REQUEST_OWNER(request, struct split);
+    const struct item *items = split->items + index;
+    struct session *s = split->session;
     struct call *call = call_new(request, split_part_done);
-    call->index = index;
+    call->index = (uint32_t)index;
     call->count = (uint32_t)count;
     bool locks = false;
-    for (size_t i = 0; c->split == SPLIT_MSET && i < count; i++)
-        locks = locks || items[index + i].rule;
-    build_args(s->worker, c, r, bytes, items + index, count);
+    for (size_t i = 0; split->kind == SPLIT_MSET && i < count; i++)
+        locks = locks || items[i].rule;
+    build_args(s->worker, whole, items, count);
     if (!locks) {
-        call_submit(call, items[index].slot, s->worker->build.data, s->worker->build.len);
+        call_submit(call, items->slot, s->worker->build.data, s->worker->build.len);
         return;
     }
     struct text part;
@@ -308,7 +309,7 @@ static void split_part(struct session *s, struct request *request, const struct 
     resp_request_init(&scanned);
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     if (resp_request_scan(&scanned, part.data, part.len, &limits) == RESP_OK) {
-        class_find(&k, s, c, &scanned, part.data);
+        class_find(&k, s, whole->command, &scanned, part.data);
         lock_call_clobber(call, s, &k);
         class_clear(&k);
     }
@@ -332,28 +333,32 @@ static void item_set(struct item *item, const struct request_class *k, size_t i)
     }
 }
 
+/* Keeps a lock's part, to be sent later. */
+static void split_wait(struct request *request, const struct request_class *k, struct item *item) {
+    const char *key = request_arg(k->request, k->bytes, item->arg, &item->name_len);
+    item->name = memory_strndup(key, item->name_len);
+    REQUEST_OWNER(request, struct split)->waiting++;
+    request->parts_left++;
+}
+
 /* Divides the items into parts and sends them. */
-static void split_send(struct session *s, struct request *request, const struct command *c,
-                       const struct resp_request *r, const char *bytes, struct item *items, size_t count) {
+static void split_send(struct request *request, const struct request_class *k) {
     struct split *split = REQUEST_OWNER(request, struct split);
+    struct item *items = split->items;
+    size_t count = split->item_count;
     split->sends = true;
     for (size_t i = 0; i < count;) {
         size_t n = 1;
-        if (own_part(c, &items[i])) {
-            size_t len;
-            const char *key = request_arg(r, bytes, items[i].arg, &len);
-            if (request->parts_left - split->waiting <= PARTS_AT_ONCE) {
-                split_lock_part(request, items[i].rule, key, len);
-            } else {
-                items[i].name = memory_strndup(key, len);
-                items[i].name_len = len;
-                split->waiting++;
-                request->parts_left++;
-            }
-        } else {
-            while (i + n < count && items[i + n].slot == items[i].slot && !own_part(c, &items[i + n]))
+        if (!own_part(k->command, &items[i])) {
+            while (i + n < count && items[i + n].slot == items[i].slot && !own_part(k->command, &items[i + n]))
                 n++;
-            split_part(s, request, c, r, bytes, items, (uint32_t)i, n);
+            split_part(request, k, i, n);
+        } else if (request->parts_left - split->waiting <= PARTS_AT_ONCE) {
+            size_t len;
+            const char *key = request_arg(k->request, k->bytes, items[i].arg, &len);
+            split_lock_part(request, items[i].rule, key, len);
+        } else {
+            split_wait(request, k, &items[i]);
         }
         i += n;
     }
@@ -363,17 +368,6 @@ static void split_send(struct session *s, struct request *request, const struct 
 }
 
 /* ---- fenced data besides locks ------------------------------------------------------------------- */
-
-/* Keeps a lock's part until the data's part has ended. */
-static void wait_for_data(struct request *request, struct split *split, const struct request_class *k,
-                          struct item *item) {
-    size_t len;
-    const char *key = request_arg(k->request, k->bytes, item->arg, &len);
-    item->name = memory_strndup(key, len);
-    item->name_len = len;
-    split->waiting++;
-    request->parts_left++;
-}
 
 /* Handles the end of the data's part: if it is an error, no lock is released. */
 static void data_ended(struct call *c, const struct call_end *end) {
@@ -423,7 +417,7 @@ static void data_question(struct session *s, struct split *split, const struct r
     struct request_class data;
     struct resp_request scanned;
     struct resp_limits limits = {.bulk_max = INT64_MAX};
-    build_args(s->worker, k->command, k->request, k->bytes, items, count);
+    build_args(s->worker, k, items, count);
     text_append(&split->data, s->worker->build.data, s->worker->build.len);
     resp_request_init(&scanned);
     if (resp_request_scan(&scanned, split->data.data, split->data.len, &limits) == RESP_OK) {
@@ -443,7 +437,7 @@ static void send_data_first(struct session *s, struct request *request, const st
     size_t count = 0;
     for (size_t i = 0; i < split->item_count; i++) {
         if (split->items[i].rule)
-            wait_for_data(request, split, k, &split->items[i]);
+            split_wait(request, k, &split->items[i]);
         else
             data[count++] = split->items[i];
     }
@@ -501,7 +495,7 @@ enum dispatch_result split_dispatch(struct session *s, const struct request_clas
     if (data_first)
         send_data_first(s, request, k);
     else
-        split_send(s, request, c, k->request, k->bytes, items, key_count);
+        split_send(request, k);
     if (split->waiting > 0 && !data_first)
         split_go_on(request, PARTS_AT_ONCE);
     if (--request->parts_left == 0)

@@ -65,10 +65,7 @@ static size_t address_bytes(const struct session *s, unsigned char out[8]) {
 static struct place *place_of(const struct session *s) {
     struct wrong_logins *all = s->worker->wrong_logins;
     unsigned char bytes[8];
-    size_t len = address_bytes(s, bytes);
-    uint32_t hash = 2166136261u; /* FNV-1a */
-    for (size_t i = 0; i < len; i++)
-        hash = (hash ^ bytes[i]) * 16777619u;
+    uint32_t hash = text_hash((const char *)bytes, address_bytes(s, bytes));
     struct place *place = &all->places[(hash ^ hash >> 16) % PLACES];
     double now = ev_now(s->worker->loop), back = (now - place->at) * TRIES_A_SECOND;
     place->used = place->used > back ? place->used - back : 0;

@@ -563,7 +563,8 @@ static inline void note_submit(struct call *c, int slot, const struct upstream_l
 void call_submit_together(struct call *c, uint8_t leading, int slot, const char *bytes, size_t len) {
     const struct upstream_lane *lane = &c->request->session->lane;
     note_submit(c, slot, lane, len);
-    const char *error = upstream_submit_batch(c->request->worker->upstream, &c->up, leading, slot, lane, bytes, len);
+    c->up.leading = leading;
+    const char *error = upstream_submit_batch(c->request->worker->upstream, &c->up, slot, lane, bytes, len);
     if (error)
         call_fail(&c->up, UPSTREAM_NOT_SENT, error);
 }

@@ -205,11 +205,6 @@ static bool too_long(const struct resp_request *r) {
     return false;
 }
 
-static bool is_same(const struct watch *watch, const struct text *words) {
-    return watch && watch->words.len == words->len &&
-           (words->len == 0 || memcmp(watch->words.data, words->data, words->len) == 0);
-}
-
 enum dispatch_result watch_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
     const struct watch_source *source = s->worker->shared->watch;
@@ -221,8 +216,9 @@ enum dispatch_result watch_dispatch(struct session *s, const struct command *c, 
         return DISPATCHED;
     }
     words_read(r, bytes, words, lens, &all);
-    if (is_same(push_of(s)->watch,
-                &all)) { /* no reply, as for a repeated MONITOR: so redis-cli -r -1 shows all lines */
+    bool repeated = push_of(s)->watch && push_of(s)->watch->words.len == all.len &&
+                    (all.len == 0 || memcmp(push_of(s)->watch->words.data, all.data, all.len) == 0);
+    if (repeated) { /* no reply, as for a repeated MONITOR: so redis-cli -r -1 shows all lines */
         text_clear(&all);
         return DISPATCHED;
     }

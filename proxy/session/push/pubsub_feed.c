@@ -169,12 +169,12 @@ static bool tells_of_guard(const char *data, size_t len) {
     return key && lock_guard_is(key + 3, (size_t)(channel.str + channel.len - key) - 3);
 }
 
-/* Ends a request whose confirmations have all come. */
-static void waiting_done(struct pubsub *p) {
+/* Ends the request that waits for confirmations: all have come, or one is an error. */
+static void waiting_done(struct pubsub *p, const char *reply, size_t len) {
     struct request *r = p->waiting;
     p->waiting = NULL;
     text_clear(&p->again);
-    request_reply(r, "", 0, true);
+    request_reply(r, reply, len, true);
 }
 
 /* Counts a confirmation, and passes it on with the client's own count: the client does not know about several nodes. */
@@ -197,7 +197,7 @@ static void confirmed(struct feed *f, const struct message *m, const char *data,
         put_message(f, data, len);
     }
     if (p->waiting && --p->expected <= 0)
-        waiting_done(p);
+        waiting_done(p, "", 0);
 }
 
 /* Handles a node's error. SSUBSCRIBE may have to go to another node. */
@@ -216,10 +216,7 @@ static void refused(struct feed *f, const char *data, size_t len) {
             return;
         }
     }
-    struct request *r = p->waiting;
-    p->waiting = NULL;
-    text_clear(&p->again);
-    request_reply(r, data, len, true);
+    waiting_done(p, data, len);
 }
 
 /* Handles MONITOR's first line, the OK, which comes from every node. The client gets the last one, since from then on
@@ -256,7 +253,7 @@ static void message(struct feed *f, const char *data, size_t len) {
         } else if (m.kind == MESSAGE_PONG || !tells_of_guard(data, len)) {
             put_message(f, data, len);
             if (m.kind == MESSAGE_PONG && p->waiting)
-                waiting_done(p);
+                waiting_done(p, "", 0);
         }
     }
     if (s->state != SESSION_CLOSED && pubsub_idle(p))

@@ -67,16 +67,11 @@ static void tracking_push(void *arg, const char *data, size_t len) {
     text_clear(&keys);
 }
 
-/* Tells a tracking client that its whole cache may be stale. */
-static void all_stale(struct tracking *t) {
-    if (t->on)
-        tell(t, "", 0);
-}
-
 static void tracking_lost(void *arg) {
     struct tracking *t = arg;
     t->reopen = true;
-    all_stale(t);
+    if (t->on)
+        tell(t, "", 0); /* the whole cache may be stale */
 }
 
 /* ---- life ------------------------------------------------------------------------------------------ */

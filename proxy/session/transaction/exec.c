@@ -219,7 +219,11 @@ static void exec_end(struct request *r, const struct call_end *end) {
     }
     transaction_unpin(t, leaves_clean(end->reply, end->len) && (whole || !array));
     if (whole) {
-        exec_array_reply(t, r, end);
+        struct text out = {0};
+        exec_array_make(t, s, end, &out);
+        transaction_free(t, s, true);
+        request_reply(r, out.data, out.len, true);
+        text_clear(&out);
         return;
     }
     note_undone(t, end);
@@ -274,7 +278,6 @@ static void exec_send(struct transaction *t, struct request *request) {
 
 /* Continues after the check of locks in other slots, for data that the transaction writes. If one is lost, the whole
  * transaction is given up with its connection. */
-
 static void exec_looked(void *arg, const char *error, size_t len) {
     struct request *r = arg;
     struct transaction *t = REQUEST_OWNER(r, struct transaction);
@@ -305,15 +308,11 @@ static void exec_unsent(struct request *r) {
 
 static const struct request_owner_ops looking_ops = {.left = exec_unsent};
 
-static bool is_elsewhere(const struct transaction_item *item) {
-    return item->question && fence_is_elsewhere(item->question);
-}
-
 void transaction_exec(struct transaction *t, struct request *request) {
     invariant(!t->looks && !t->aborted && request->session, "a refused transaction is executed");
     LIST_FOREACH(it, &t->items) {
         struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
-        if (!is_elsewhere(item))
+        if (!item->question || !fence_is_elsewhere(item->question))
             continue;
         if (!t->looks)
             t->looks = fence_looks_new(request->session, exec_looked, request);

@@ -25,12 +25,6 @@ struct elements {
 
 /* ---- elements ------------------------------------------------------------------------------------ */
 
-static void append_error(struct text *out, const char *error) {
-    text_append(out, "-", 1);
-    text_append(out, error, strlen(error));
-    text_append(out, "\r\n", 2);
-}
-
 bool transaction_item_request(const struct transaction_item *item, struct resp_request *r) {
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     resp_request_init(r);
@@ -49,7 +43,7 @@ static void item_lock(struct transaction *t, struct session *s, struct transacti
     if (item->kind == ITEM_STEP)
         return;
     if (part.error)
-        append_error(out, part.error);
+        text_printf(out, "-%s\r\n", part.error);
     else
         text_append(out, part.reply, part.len);
 }
@@ -133,12 +127,6 @@ static bool next_group(struct transaction *t, struct session *s, struct elements
     return whole;
 }
 
-/* Appends the next element or group. */
-static bool next_any(struct transaction *t, struct session *s, struct elements *e, struct text *out) {
-    struct transaction_item *item = item_here(t, e);
-    return item && item->group > 1 ? next_group(t, s, e, item->group, out) : next_element(t, s, e, out);
-}
-
 /* Appends the header of the client's array. */
 static void append_header(const struct transaction *t, struct text *out) {
     int64_t shown = t->count;
@@ -161,23 +149,14 @@ bool exec_array_whole(const struct transaction *t, const struct call_end *end) {
     return p != NULL;
 }
 
-static struct elements elements_of(const struct transaction *t, const char *array, size_t len) {
-    struct elements e = {.at = array, .end = array + len, .item = t->items.next};
+void exec_array_make(struct transaction *t, struct session *s, const struct call_end *end, struct text *out) {
+    struct elements e = {.at = end->reply, .end = end->reply + end->len, .item = t->items.next};
     struct resp_item header;
-    if (!resp_item_read(&e.at, e.end, &header))
-        e.at = e.end;
-    return e;
-}
-
-void exec_array_reply(struct transaction *t, struct request *r, const struct call_end *end) {
-    struct session *s = r->session;
-    struct text out = {0};
-    struct elements e = elements_of(t, end->reply, end->len);
-    append_header(t, &out);
-    while (e.index < t->count && next_any(t, s, &e, &out))
-        continue;
-    invariant(e.index == t->count && e.item == &t->items, "element %u of %u", e.index, t->count);
-    transaction_free(t, s, true);
-    request_reply(r, out.data, out.len, true);
-    text_clear(&out);
+    bool more = resp_item_read(&e.at, e.end, &header);
+    append_header(t, out);
+    while (more && e.index < t->count) {
+        const struct transaction_item *item = item_here(t, &e);
+        more = item && item->group > 1 ? next_group(t, s, &e, item->group, out) : next_element(t, s, &e, out);
+    }
+    invariant(!more || (e.index == t->count && e.item == &t->items), "element %u of %u", e.index, t->count);
 }

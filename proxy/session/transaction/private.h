@@ -13,8 +13,8 @@ void early_free(struct early *early);
 void transaction_free(struct transaction *t, struct session *s, bool clean);
 /* Whether EXEC's reply is an array with an element for each queued command. */
 bool exec_array_whole(const struct transaction *t, const struct call_end *end);
-/* Replies with the client's array, and frees the transaction, which has no pin any more. */
-void exec_array_reply(struct transaction *t, struct request *r, const struct call_end *end);
+/* Appends the client's array, made from EXEC's, which must be whole; ends the queued lock calls. */
+void exec_array_make(struct transaction *t, struct session *s, const struct call_end *end, struct text *out);
 /* Sends EXEC; from here on the request owns the transaction. */
 void transaction_exec(struct transaction *t, struct request *request);
 /* Sends DISCARD or UNWATCH. The client gets `reply` if it is given, else the node's reply. */

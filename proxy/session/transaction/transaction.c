@@ -280,15 +280,6 @@ static enum dispatch_result unwatch(struct session *s, const struct command *c) 
 
 /* ---- MULTI ----------------------------------------------------------------------------------------- */
 
-/* Ends a transaction whose MULTI was refused. */
-static void multi_refused(struct session *s) {
-    invariant(transaction_of(s) && s->queues, "a MULTI is refused that has not begun");
-    if (s->watches)
-        s->queues = false;
-    else
-        transaction_drop(s);
-}
-
 static void multi_call(struct request *r, bool asked);
 
 static void multi_done(struct call *c, const struct call_end *end) {
@@ -306,8 +297,10 @@ static void multi_done(struct call *c, const struct call_end *end) {
         t->multi_sent = ok || !asked;
     }
     if (t && !ok) {
-        if (asked) {
-            multi_refused(r->session);
+        if (asked && r->session->watches) {
+            r->session->queues = false;
+        } else if (asked) {
+            transaction_drop(r->session);
         } else { /* the next command gets the error */
             int len = end->error ? (int)strlen(end->error) : (int)end->len - 3;
             t->lost = true;

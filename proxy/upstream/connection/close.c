@@ -12,15 +12,19 @@
 
 /* ---- texts ---- */
 
-static const char *outcome(bool sent) {
-    return sent ? "the outcome of the request is unknown" : "the request was not sent";
-}
-
 void outcome_text(char *out, size_t size, const char *base, bool sent) {
     if (strncmp(base, "UPSTREAM ", 9) == 0)
-        snprintf(out, size, "%.*s; %s", (int)(size - 64), base, outcome(sent));
+        snprintf(out, size, "%.*s; %s", (int)(size - 64), base,
+                 sent ? "the outcome of the request is unknown" : "the request was not sent");
     else
         snprintf(out, size, "%s", base);
+}
+
+const char *outcome_unsent(struct upstream *u, const char *base) {
+    char text[sizeof(u->error)];
+    outcome_text(text, sizeof(text), base, false);
+    memcpy(u->error, text, sizeof(text));
+    return u->error;
 }
 
 void conn_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason) {

@@ -75,6 +75,9 @@ struct address {
 bool address_parse(const char *text, size_t len, struct address *out) __attribute__((warn_unused_result));
 /* Whether all characters of a host are allowed in a node's host: letters, digits and . - _ : % */
 bool address_host_ok(const char *host, size_t len);
+static inline bool address_same(const struct address *a, const struct address *b) {
+    return a->port == b->port && strcmp(a->host, b->host) == 0;
+}
 /* Writes the canonical text of an address, at most `size` bytes with its NUL. */
 void address_text(const struct address *a, char *out, size_t size);
 
@@ -442,6 +445,8 @@ void conn_each(struct upstream *u, void (*fn)(struct upstream_conn *c, void *arg
 void conn_lost_text(char *out, size_t size, const char *address, enum conn_end end, const char *reason);
 /* Writes an error. If it is the proxy's own, the outcome is appended; `sent`: a byte of the request left. */
 void outcome_text(char *out, size_t size, const char *base, bool sent);
+/* Writes the error of a call that took no request, and returns it: u->error. `base` may be u->error. */
+const char *outcome_unsent(struct upstream *u, const char *base);
 /* Ends a connection; its requests are repeated or failed. */
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
 /* Ends all connections of a node. */

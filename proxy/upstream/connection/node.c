@@ -18,13 +18,6 @@
 
 enum { LOG_AGAIN_MS = 10 * 1000 };
 
-static uint32_t text_hash(const char *s) {
-    uint32_t h = 2166136261u; /* FNV-1a */
-    for (; *s; s++)
-        h = (h ^ (unsigned char)*s) * 16777619u;
-    return h;
-}
-
 /* Takes an address that needs no lookup, a unix path or a numeric one; false for others. */
 static bool resolve_numeric(struct upstream_node *n) {
     if (n->at.port == 0) {
@@ -51,7 +44,7 @@ static bool resolve_numeric(struct upstream_node *n) {
 struct upstream_node *node_get(struct upstream *u, const struct address *at) {
     char text[ADDRESS_MAX + 16];
     address_text(at, text, sizeof(text));
-    uint32_t hash = text_hash(text);
+    uint32_t hash = text_hash(text, strlen(text));
     LIST_FOREACH(it, &u->nodes) {
         struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
         if (n->hash == hash && strcmp(n->address, text) == 0)

@@ -38,24 +38,16 @@ static struct upstream_pin *pin_new(struct upstream_node *n, const struct upstre
     return NULL;
 }
 
-/* Writes the error of a call that took no request. */
-static const char *not_sent(struct upstream *u, const char *base) {
-    char text[sizeof(u->error)];
-    outcome_text(text, sizeof(text), base, false);
-    memcpy(u->error, text, sizeof(text));
-    return u->error;
-}
-
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
                                        const struct upstream_claim *claim, const struct upstream_pin_events *events,
                                        const char **error) {
     if (!node || u->closing) {
-        *error = not_sent(u, u->above->no_node(u));
+        *error = outcome_unsent(u, u->above->no_node(u));
         return NULL;
     }
     struct quota_hold hold = {0};
     if (!quota_take(node, claim, &hold)) {
-        *error = not_sent(u, u->error);
+        *error = outcome_unsent(u, u->error);
         return NULL;
     }
     struct upstream_pin *pin = idle_take(node, lane);
@@ -65,7 +57,7 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
         pin = pin_new(node, lane);
     if (!pin) {
         quota_give(node, &hold);
-        *error = not_sent(u, u->error);
+        *error = outcome_unsent(u, u->error);
         return NULL;
     }
     pin->owned = true;
@@ -77,7 +69,7 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
 static const char *pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
                               bool asking, bool open) {
     if (!pin->conn)
-        return not_sent(pin->u, "UPSTREAM the connection to the node was lost");
+        return outcome_unsent(pin->u, "UPSTREAM the connection to the node was lost");
     invariant(pin->owned && !pin->idle && !pin->open, "a pin that is not in use takes a request");
     request_begin(r, SLOT_NONE, pin->conn->node, &pin->lane, bytes, len);
     r->pinned = true;

@@ -92,22 +92,15 @@ void quota_put(struct quota *q) {
 
 /* ---- clients ------------------------------------------------------------------------------------- */
 
-static uint64_t text_hash(const char *s) {
-    uint64_t h = 14695981039346656037u; /* FNV-1a */
-    for (; *s; s++)
-        h = (h ^ (unsigned char)*s) * 1099511628211u;
-    return h ^ h >> 32;
-}
-
 /* The client of that name, created if needed. */
 static struct quota_client *client_get(struct quota *q, const char *name) {
-    uint64_t hash = text_hash(name);
+    size_t len = strlen(name);
+    uint32_t hash = text_hash(name, len);
     for (struct table_link *it = table_chain(&q->clients, hash); it; it = it->next) {
         struct quota_client *c = LIST_ENTRY(it, struct quota_client, link);
         if (c->hash == hash && strcmp(c->name, name) == 0)
             return c;
     }
-    size_t len = strlen(name);
     struct quota_client *c = memory_zalloc(sizeof(*c) + len + 1);
     memcpy(c->name, name, len);
     c->hash = hash;

@@ -145,15 +145,11 @@ static __attribute__((noinline)) const char *not_taken(struct upstream *u, struc
         r->in_flight = true;
         return NULL;
     }
-    char text[sizeof(u->error)];
-    outcome_text(text, sizeof(text), error, false);
-    memcpy(u->error, text, sizeof(text));
-    return u->error;
+    return outcome_unsent(u, error);
 }
 
-static inline const char *submit(struct upstream *u, struct upstream_request *r, int slot, struct upstream_node *to,
-                                 const struct upstream_lane *lane, const char *bytes, size_t len) {
-    request_begin(r, slot, to, lane, bytes, len);
+/* Queues a request that request_begin has prepared. */
+static inline const char *submit(struct upstream *u, struct upstream_request *r) {
     const char *error = place(u, r, NULL);
     r->in_flight = !error;
     return error ? not_taken(u, r, error) : NULL;
@@ -161,7 +157,8 @@ static inline const char *submit(struct upstream *u, struct upstream_request *r,
 
 const char *upstream_submit(struct upstream *u, struct upstream_request *r, int slot, const struct upstream_lane *lane,
                             const char *bytes, size_t len) {
-    return submit(u, r, slot, NULL, lane, bytes, len);
+    request_begin(r, slot, NULL, lane, bytes, len);
+    return submit(u, r);
 }
 
 const char *upstream_submit_login(struct upstream *u, struct upstream_request *r, uint32_t login) {
@@ -173,26 +170,27 @@ const char *upstream_submit_login(struct upstream *u, struct upstream_request *r
     r->affinity = 0; /* one connection for all sessions */
     r->apart = UPSTREAM_TOGETHER;
     r->repeatable = true;
-    const char *error = submit(u, r, SLOT_NONE, NULL, &lane, bytes, len);
+    request_begin(r, SLOT_NONE, NULL, &lane, bytes, len);
+    const char *error = submit(u, r);
     upstream_secret(r);
     explicit_bzero(bytes, len);
     memory_free(bytes);
     return error;
 }
 
-const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r, uint8_t leading, int slot,
+const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r, int slot,
                                   const struct upstream_lane *lane, const char *bytes, size_t len) {
+    uint8_t leading = r->leading;
     request_begin(r, slot, NULL, lane, bytes, len);
     r->leading = leading;
     invariant(leading > 0 && r->script, "a batch of %u leading commands", leading);
-    const char *error = place(u, r, NULL);
-    r->in_flight = !error;
-    return error ? not_taken(u, r, error) : NULL;
+    return submit(u, r);
 }
 
 const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,
                                const struct upstream_lane *lane, const char *bytes, size_t len) {
-    return submit(u, r, SLOT_NONE, node, lane, bytes, len);
+    request_begin(r, SLOT_NONE, node, lane, bytes, len);
+    return submit(u, r);
 }
 
 void upstream_secret(struct upstream_request *r) {

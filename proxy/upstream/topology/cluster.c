@@ -72,8 +72,7 @@ static void read_replicas(struct cluster *c, const redisReply *range) {
         if (!read_address(c, range->element[i], &at))
             continue;
         size_t known = 0;
-        while (known < c->replica_count &&
-               (c->replicas[known].port != at.port || strcmp(c->replicas[known].host, at.host) != 0))
+        while (known < c->replica_count && !address_same(&c->replicas[known], &at))
             known++;
         if (known == c->replica_count)
             c->replicas[c->replica_count++] = at;

@@ -93,10 +93,8 @@ void topology_next(struct topology *t);
 /* Ends a round that has an answer. */
 void topology_done(struct topology *t, bool changed);
 
-/* Opens a hiredis connection on the upstream's loop to `number`, one of the addresses of at's host, and logs in. The
- * caller owns it. NULL with the reason in `why`. */
-redisAsyncContext *topology_open(struct upstream *u, const struct address *at, const char *number, const char *user,
-                                 const char *password, redisCallbackFn *on_auth, void *arg, char *why, size_t size);
+/* Sends the login over a new connection; nothing if password is NULL. user NULL: AUTH with one argument. */
+void topology_login(redisAsyncContext *ctx, const char *user, const char *password, redisCallbackFn *done, void *arg);
 
 /* ---- sentinel.c (which node is the master) and watch.c (subscriptions to Sentinels) ---- */
 

@@ -28,10 +28,6 @@ static struct sentinel *sentinel_of(struct topology *t) {
 
 /* ---- the Sentinels -------------------------------------------------------------------------- */
 
-static bool same_address(const struct address *a, const struct address *b) {
-    return a->port == b->port && strcmp(a->host, b->host) == 0;
-}
-
 static bool configured(const struct upstream_config *config, size_t i, struct address *at) {
     return address_parse(config->addresses[i], strlen(config->addresses[i]), at);
 }
@@ -49,7 +45,7 @@ static void sentinel_collect(struct topology *t) {
 
 static void see_sentinel(struct sentinel *s, const struct address *at) {
     for (size_t i = 0; i < s->watch_count; i++)
-        if (same_address(&s->watches[i]->at, at)) {
+        if (address_same(&s->watches[i]->at, at)) {
             s->watches[i]->known = true;
             return;
         }
@@ -143,7 +139,7 @@ static void on_others(redisAsyncContext *ctx, void *data, void *arg) {
     if (reply->type == REDIS_REPLY_ARRAY) {
         struct address at;
         for (size_t i = 0; i < s->watch_count; i++)
-            s->watches[i]->known = same_address(&s->watches[i]->at, &t->asked);
+            s->watches[i]->known = address_same(&s->watches[i]->at, &t->asked);
         for (size_t i = 0; i < t->u->config->address_count; i++)
             if (configured(t->u->config, i, &at))
                 see_sentinel(s, &at);

@@ -84,10 +84,10 @@ static void watch_next(struct sentinel_watch *w, const char *reason) {
     char why[REASON_MAX];
     snprintf(why, sizeof(why), "%s", reason);
     while ((number = found_next(&w->found))) {
-        w->ctx = topology_open(u, &w->at, number, config->sentinel_user, config->sentinel_password, NULL, NULL, why,
-                               sizeof(why));
+        w->ctx = control_connect(u, &w->at, number, why, sizeof(why));
         if (!w->ctx)
             continue;
+        topology_login(w->ctx, config->sentinel_user, config->sentinel_password, NULL, NULL);
         set_timer(w, u->connect_ms);
         redisAsyncCommand(w->ctx, on_message, w, "SUBSCRIBE " CONTROL_CHANNEL);
         return;

@@ -107,7 +107,7 @@ const char *found_next(struct found *f) {
 
 void topology_add(struct topology *t, const struct address *at) {
     for (size_t i = 0; i < t->candidate_count; i++)
-        if (t->candidates[i].port == at->port && strcmp(t->candidates[i].host, at->host) == 0)
+        if (address_same(&t->candidates[i], at))
             return;
     t->candidates = memory_realloc(t->candidates, (t->candidate_count + 1) * sizeof(*t->candidates));
     t->candidates[t->candidate_count++] = *at;
@@ -178,27 +178,10 @@ static void on_auth(redisAsyncContext *ctx, void *data, void *arg) {
     note_failure(t, reply->str);
 }
 
-static void send_auth(redisAsyncContext *ctx, const char *user, const char *password, redisCallbackFn *done,
-                      void *arg) {
-    const char *argv[3] = {"AUTH", password};
-    size_t lens[3] = {4, strlen(password)};
-    int argc = 2;
-    if (user) {
-        argv[2] = argv[1];
-        lens[2] = lens[1];
-        argv[1] = user;
-        lens[1] = strlen(user);
-        argc = 3;
-    }
-    redisAsyncCommandArgv(ctx, done, arg, argc, argv, lens);
-}
-
-redisAsyncContext *topology_open(struct upstream *u, const struct address *at, const char *number, const char *user,
-                                 const char *password, redisCallbackFn *auth_done, void *arg, char *why, size_t size) {
-    redisAsyncContext *ctx = control_connect(u, at, number, why, size);
-    if (ctx && password)
-        send_auth(ctx, user, password, auth_done, arg);
-    return ctx;
+void topology_login(redisAsyncContext *ctx, const char *user, const char *password, redisCallbackFn *done, void *arg) {
+    const char *argv[] = {"AUTH", user ? user : password, password};
+    if (password)
+        redisAsyncCommandArgv(ctx, done, arg, user ? 3 : 2, argv, NULL);
 }
 
 static void limit_time(struct topology *t) {
@@ -212,11 +195,12 @@ bool topology_connect(struct topology *t, const char *user, const char *password
     invariant(!t->ctx && t->number, "two nodes are asked at once");
     char why[REASON_MAX];
     t->refused = false;
-    t->ctx = topology_open(t->u, &t->asked, t->number, user, password, on_auth, t, why, sizeof(why));
+    t->ctx = control_connect(t->u, &t->asked, t->number, why, sizeof(why));
     if (!t->ctx) {
         note_failure(t, why);
         return false;
     }
+    topology_login(t->ctx, user, password, on_auth, t);
     limit_time(t);
     return true;
 }
