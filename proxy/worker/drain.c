@@ -113,9 +113,7 @@ static void stop_begin(struct worker *w, bool careful) {
     invariant(!careful || !w->stopping, "a worker stops twice");
     engine_leave(w->shared->engine);
     w->stopping = true;
-    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
-        if ((*room)->worker_stops)
-            (*room)->worker_stops(w);
+    ROOMS_CALL(w, worker_stops, w);
     thread_of(w)->drain_careful = careful;
     ev_timer_stop(w->loop, &thread_of(w)->tick);
     accept_close(w);
@@ -176,9 +174,7 @@ void drain_leave(struct worker *w, int64_t bound_ms, bool handed) {
     struct worker_thread *t = thread_of(w);
     w->leaving = true;
     bound_set(w, bound_ms);
-    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
-        if ((*room)->worker_leaves)
-            (*room)->worker_leaves(w);
+    ROOMS_CALL(w, worker_leaves, w);
     for (size_t i = 0; i < t->listener_count && t->accepting && !handed; i++)
         if (!t->listeners[i].shared)
             refuse_handshakes(t->listeners[i].io.fd);

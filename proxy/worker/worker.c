@@ -19,38 +19,6 @@ static const double ENGINE_LATE = 0.1, ENGINE_PAUSE = 0.05; /* seconds */
 
 static const double TICK_SECONDS = 1.0, TICK_LATE = 0.05;
 
-/* ---- rooms ----------------------------------------------------------------------------------------- */
-
-static void rooms_open(struct worker *w) {
-    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
-        if ((*room)->worker_opens)
-            (*room)->worker_opens(w);
-}
-
-static void rooms_ask(struct worker *w) {
-    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
-        if ((*room)->worker_asks)
-            (*room)->worker_asks(w);
-}
-
-static void rooms_begin(struct worker *w) {
-    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
-        if ((*room)->worker_begins)
-            (*room)->worker_begins(w);
-}
-
-static void rooms_tick(struct worker *w) {
-    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
-        if ((*room)->worker_ticks)
-            (*room)->worker_ticks(w);
-}
-
-static void rooms_close(struct worker *w) {
-    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
-        if ((*room)->worker_closes)
-            (*room)->worker_closes(w);
-}
-
 /* ---- the end of a turn -------------------------------------------------------------------------------- */
 
 /* Takes the configuration that a reload has left, if there is one. */
@@ -62,9 +30,7 @@ static void take_config(struct worker *w) {
     w->config = config;
     w->rules = config->rules;
     upstream_set_timeout(w->upstream, config->upstream_timeout_ms);
-    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
-        if ((*room)->worker_rules)
-            (*room)->worker_rules(w);
+    ROOMS_CALL(w, worker_rules, w);
 }
 
 void worker_free_closed(struct worker *w) {
@@ -142,13 +108,13 @@ static void ask_around(struct worker *w, double now) {
     thread_of(w)->held_ticks = 0;
     evictions_tick(w);
     capacity_tick(w);
-    rooms_ask(w);
+    ROOMS_CALL(w, worker_asks, w);
 }
 
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
     worker_trim(w);
-    rooms_tick(w);
+    ROOMS_CALL(w, worker_ticks, w);
     worker_arrivals_look(w);
     if (w->index == 0)
         ask_around(w, ev_now(loop));
@@ -255,7 +221,7 @@ static void upstream_ready(void *arg, const char *error) {
         return;
     }
     if (w->index == 0)
-        rooms_begin(w);
+        ROOMS_CALL(w, worker_begins, w);
     worker_probe(w);
 }
 
@@ -316,7 +282,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     accept_init(w, sockets, socket_count);
     pthread_mutex_init(&thread_of(w)->board.mutex, NULL);
     worker_watchers(w);
-    rooms_open(w);
+    ROOMS_CALL(w, worker_opens, w);
     struct upstream_events events = {.arg = w, .ready = upstream_ready, .noauth = upstream_noauth};
     w->upstream = upstream_new(w->loop, &w->readable, &shared->upstream, &w->chunks, &events);
     return w;
@@ -358,7 +324,7 @@ void worker_free(struct worker *w) {
     while ((n = stack_pop(&w->free_requests)))
         memory_free(LIST_ENTRY(n, struct request, link));
     free_list(&w->free_calls, offsetof(struct call, link));
-    rooms_close(w);
+    ROOMS_CALL(w, worker_closes, w);
     free_list(&w->jobs, offsetof(struct worker_job, link));
     config_unref(atomic_exchange(&thread_of(w)->new_config, NULL));
     config_unref(w->config);

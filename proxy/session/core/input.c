@@ -452,15 +452,11 @@ static void session_got(struct session *s, const char *data, size_t len) {
 }
 
 static void session_tell_half_closed(struct session *s) {
-    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
-        if ((*room)->half_closed)
-            (*room)->half_closed(s);
+    ROOMS_CALL(s->worker, half_closed, s);
 }
 
 static __attribute__((noinline)) void session_tell_speaks(struct session *s) {
-    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
-        if ((*room)->speaks)
-            (*room)->speaks(s);
+    ROOMS_CALL(s->worker, speaks, s);
 }
 
 static void session_read(struct session *s) {

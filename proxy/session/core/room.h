@@ -104,4 +104,10 @@ struct session_hooks {
     const struct session_room *const *rooms; /* ends with NULL */
 };
 
+/* Calls a callback of each room that has it, for a worker w, with `arg`: the worker or a session. */
+#define ROOMS_CALL(w, callback, arg)                                                                                   \
+    for (const struct session_room *const *room = (w)->hooks->rooms; *room; room++)                                    \
+        if ((*room)->callback)                                                                                         \
+    (*room)->callback(arg)
+
 #endif

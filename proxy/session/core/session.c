@@ -84,9 +84,7 @@ void session_close(struct session *s, const char *reason) {
     s->tls = NULL;
     close(s->fd);
     s->fd = -1;
-    for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
-        if ((*room)->closes)
-            (*room)->closes(s);
+    ROOMS_CALL(w, closes, s);
     s->in_flight = 0;
     engine_session_close(w->shared->engine, &s->lock, worker_now(w));
     if (engine_departs(w->shared->engine))
@@ -204,15 +202,11 @@ void session_note_overlap(struct session *s) {
 /* ---- events for rooms -------------------------------------------------------------------------------- */
 
 void session_tick(struct session *s) {
-    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
-        if ((*room)->tick)
-            (*room)->tick(s);
+    ROOMS_CALL(s->worker, tick, s);
 }
 
 void session_reply_over(struct session *s) {
-    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
-        if ((*room)->reply_over)
-            (*room)->reply_over(s);
+    ROOMS_CALL(s->worker, reply_over, s);
     if (s->held)
         session_release(s);
 }
