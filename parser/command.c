@@ -175,9 +175,7 @@ bool command_arity_ok(const struct command *c, size_t argc) {
 }
 
 bool request_arg_is(const struct resp_request *request, const char *data, size_t i, const char *word) {
-    if (!invariant(i < request->argc, "argument %zu of %zu", i, request->argc)) {
-        return false;
-    }
+    invariant_debug(i < request->argc, "argument %zu of %zu", i, request->argc);
     size_t len;
     const char *s = request_arg(request, data, i, &len);
     for (size_t k = 0; k < len; k++) {

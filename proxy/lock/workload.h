@@ -148,7 +148,7 @@ struct key_stats {
 /* Gives a reference to a workload back; NULL is allowed. */
 static inline void workload_put(struct workload *f) {
     if (f) {
-        invariant(f->refs > 0, "a workload without references is given back");
+        invariant_debug(f->refs > 0, "a workload without references is given back");
         f->refs--;
     }
 }

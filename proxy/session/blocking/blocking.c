@@ -184,6 +184,10 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
         session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;
     }
+    if (!invariant(!s->blocked, "a session is blocked twice")) {
+        session_refuse(s, c, INVARIANT_REFUSED);
+        return DISPATCHED;
+    }
     counter_add(&s->worker->counters.requests_forwarded, 1);
     session_uses(s, slot);
     struct request *request = request_new(s, c);
@@ -195,7 +199,6 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     b->again.data = b;
     request_own(request, &b->owner, &blocked_ops);
     request_barrier(request);
-    invariant(!s->blocked, "a session is blocked twice");
     s->blocked = true;
     blocked_start(b, pin_node(b->request->session, b->slot), false);
     return DISPATCHED;

@@ -275,6 +275,10 @@ enum dispatch_result wait_dispatch(struct session *s, const struct command *c, c
                                    const char *bytes) {
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* they may write */
+    if (!invariant(!s->blocked, "a session is blocked twice")) {
+        session_refuse(s, c, INVARIANT_REFUSED);
+        return DISPATCHED;
+    }
     struct waiting *t = wait_nodes(s);
     if (t->node_count == 0) {
         memory_free(t);
