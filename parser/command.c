@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "parser/command_keys.h"
+#include "parser/invariant.h"
 
 /* ---- the table --------------------------------------------------------------------------- */
 
@@ -115,6 +116,7 @@ void command_table_init(void) {
             abort();
         }
         size_t at = hash_name(&name);
+        invariant((int)commands[id].id == id, "row %d has the number %d", id, (int)commands[id].id);
         while (table[at].command) {
             at = (at + 1) % TABLE_SIZE;
         }
@@ -164,6 +166,7 @@ inline const struct command *command_of_request(const struct resp_request *reque
 }
 
 const struct command *command_by_id(enum command_id id) {
+    invariant(id > COMMAND_UNKNOWN && id < COMMAND_COUNT, "command %d", (int)id);
     return &commands[id];
 }
 
@@ -172,6 +175,9 @@ bool command_arity_ok(const struct command *c, size_t argc) {
 }
 
 bool request_arg_is(const struct resp_request *request, const char *data, size_t i, const char *word) {
+    if (!invariant(i < request->argc, "argument %zu of %zu", i, request->argc)) {
+        return false;
+    }
     size_t len;
     const char *s = request_arg(request, data, i, &len);
     for (size_t k = 0; k < len; k++) {

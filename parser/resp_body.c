@@ -4,6 +4,7 @@
  *
  *   $5\r\nhel|lo\r\n$3\r\n...        between calls: bulk_left, or the part of a length line that has come
  */
+#include "parser/invariant.h"
 #include "parser/resp.h"
 
 #include <string.h>
@@ -11,6 +12,8 @@
 #include "parser/resp_length.h"
 
 void resp_body_init(struct resp_body *b, const struct resp_request *r) {
+    invariant(r->form == RESP_MULTIBULK && r->args_left > 0, "form %d with %zu arguments to come", (int)r->form,
+              r->args_left);
     memset(b, 0, sizeof *b);
     b->args_left = r->args_left;
     if (r->bulk_len >= 0) {
@@ -25,6 +28,8 @@ static enum resp_status bad(struct resp_body *b, const char *error) {
 }
 
 static enum resp_status end_line(struct resp_body *b, const struct resp_limits *limits) {
+    invariant(b->line_ended && b->bulk_left == 0, "a length line ends while %llu bytes of a bulk are due",
+              (unsigned long long)b->bulk_left);
     int64_t bulk_len = 0;
     bool valid =
         b->line_len <= sizeof b->line && b->line_len > 0 && resp_integer(b->line + 1, b->line_len - 1, &bulk_len);
@@ -91,6 +96,7 @@ enum resp_status resp_body_scan(struct resp_body *b, const char *data, size_t le
         b->args_left -= b->bulk_left == 0;
     }
     *used = (size_t)(p - data);
+    invariant(*used <= len, "%zu bytes were used of %zu", *used, len);
     if (status == RESP_BAD) {
         return RESP_BAD;
     }

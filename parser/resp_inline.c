@@ -9,6 +9,7 @@
  *
  * It knows nothing of the bytes around the line.
  */
+#include "parser/invariant.h"
 #include "parser/resp.h"
 
 #include <string.h>
@@ -85,6 +86,7 @@ static const char *read_single_quoted(const char *p, const char *end, struct wor
 
 /* Reads the word at p, which is no white space. Returns the byte behind it, NULL for unbalanced quotes. */
 static const char *read_word(const char *p, const char *end, struct word *w) {
+    invariant(p < end && !is_space(*p), "a word begins at white space");
     /* A bare word ends at fewer bytes than isspace() knows: Redis reads "a\vb" as one word. */
     while (p < end && *p != ' ' && *p != '\t' && *p != '\r' && *p != '\n') {
         if (*p != '"' && *p != '\'') {
@@ -138,5 +140,6 @@ int64_t resp_inline_encode(const char *line, size_t line_len, char *out) {
         *to++ = '\r';
         *to++ = '\n';
     }
+    invariant((size_t)(to - out) <= resp_inline_bound(line_len), "%zd bytes for a line of %zu", to - out, line_len);
     return to - out;
 }

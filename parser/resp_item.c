@@ -2,6 +2,7 @@
  * Reads a reply that is complete in memory, element by element, in the order of the bytes. It copies nothing and keeps
  * no state; the caller counts the elements.
  */
+#include "parser/invariant.h"
 #include "parser/resp.h"
 
 #include <string.h>
@@ -45,6 +46,7 @@ static const char *read_blob(const char *p, const char *end, struct resp_item *i
     }
     item->str = p;
     item->len = (size_t)n;
+    invariant(n >= 0, "a blob has %lld bytes", (long long)n);
     return p + n + 2;
 }
 
@@ -105,6 +107,7 @@ static const char *read_item(const char *p, const char *end, struct resp_item *i
 }
 
 bool resp_item_read(const char **p, const char *end, struct resp_item *item) {
+    invariant(*p && end, "a reply is read within its bytes");
     if (*p >= end) {
         return false;
     }
@@ -114,6 +117,7 @@ bool resp_item_read(const char **p, const char *end, struct resp_item *item) {
         return false;
     }
     *p = behind;
+    invariant(behind <= end, "an element ends %zd bytes behind the reply's end", behind - end);
     return true;
 }
 

@@ -12,6 +12,7 @@
  * goes through the states byte by byte; the states decide whether it is malformed. The framer stores no bytes, and
  * nesting costs no memory.
  */
+#include "parser/invariant.h"
 #include "parser/resp.h"
 
 #include <string.h>
@@ -80,6 +81,7 @@ static const char *line_end(const char *p, const char *end) {
 
 /* Replaces a pending aggregate by the elements that it announces. */
 static bool add_elements(struct resp_reply *r, int64_t n) {
+    invariant_debug(n >= 0 && r->pending > 0, "%lld elements, %lld pending", (long long)n, (long long)r->pending);
     int64_t more = r->kind == KIND_MAP || r->kind == KIND_ATTRIBUTE ? 2 * n : n;
     int64_t taken = r->kind == KIND_ATTRIBUTE ? 0 : 1;
     if (more > INT64_MAX - r->pending) {
@@ -91,6 +93,8 @@ static bool add_elements(struct resp_reply *r, int64_t n) {
 
 /* A length line has ended: r->number is its number, -1 for a null. */
 static bool length_done(struct resp_reply *r) {
+    invariant(r->pending > 0 && r->number >= -1, "%lld pending, length %lld", (long long)r->pending,
+              (long long)r->number);
     switch ((enum kind)r->kind) {
     case KIND_BULK:
     case KIND_BLOB:
@@ -158,6 +162,7 @@ static bool length_byte(struct resp_reply *r, char c) {
 
 /* Takes as much of the text of a line as has come. */
 static const char *line_bytes(struct resp_reply *r, const char *p, const char *end) {
+    invariant(r->state == STATE_LINE || r->state == STATE_LINE_LF, "state %d", r->state);
     if (r->state == STATE_LINE_LF && *p == '\n') {
         r->state = STATE_TYPE;
         r->pending--;
@@ -235,6 +240,7 @@ static inline const char *element(struct resp_reply *r, const char *p, const cha
 
 /* Goes on in the middle of an element. Returns NULL for malformed bytes. */
 static const char *resume(struct resp_reply *r, const char *p, const char *end) {
+    invariant(p < end && r->pending > 0, "%lld elements are pending", (long long)r->pending);
     switch ((enum state)r->state) {
     case STATE_TYPE:
         break;
@@ -301,6 +307,7 @@ static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_reply 
             return RESP_BAD;
         }
         p = next;
+        invariant_debug(p <= end && r->pending >= 0, "%lld elements are pending", (long long)r->pending);
         if (r->pending == 0) {
             *used = (size_t)(p - data);
             return RESP_OK;

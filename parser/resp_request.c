@@ -11,6 +11,7 @@
  *
  * It knows nothing of commands and does not look into arguments.
  */
+#include "parser/invariant.h"
 #include "parser/resp.h"
 
 #include <limits.h>
@@ -67,6 +68,7 @@ void resp_request_clear(struct resp_request *r) {
 
 void resp_request_move(struct resp_request *to, struct resp_request *from) {
     bool inside = from->argv == from->argv_inline;
+    invariant(to != from, "a scanner moves onto itself");
     *to = *from;
     if (inside) {
         to->argv = to->argv_inline;
@@ -100,6 +102,7 @@ static enum resp_status bad(struct resp_request *r, const char *error) {
 /* Makes room for one more argument. Each argument took at least six bytes to arrive, so memory stays in proportion to
  * what the client really sent. */
 static void grow_argv(struct resp_request *r) {
+    invariant(r->argc == r->argv_cap, "an argv of %zu grows at %zu", r->argv_cap, r->argc);
     size_t cap = r->argv_cap * 2;
     struct resp_arg *argv = realloc(r->argv == r->argv_inline ? NULL : r->argv, cap * sizeof *argv);
     if (!argv) {
@@ -117,6 +120,7 @@ static void grow_argv(struct resp_request *r) {
  * RESP_INLINE_MAX bytes before its end byte; *too_big says that it has more. */
 static bool find_line_end(struct resp_request *r, const char *data, size_t len, char end_byte, size_t *at,
                           bool *too_big) {
+    invariant(r->pos <= len, "the scanner is at %zu of %zu bytes", r->pos, len);
     size_t from = r->seen > r->pos ? r->seen : r->pos;
     size_t limit = len - r->pos > RESP_INLINE_MAX ? r->pos + RESP_INLINE_MAX + 1 : len;
     *too_big = len - r->pos > RESP_INLINE_MAX;
@@ -234,6 +238,7 @@ static inline struct resp_arg *take_arguments(struct resp_arg *arg, const struct
 static void take_more(struct resp_request *r, const char *data, size_t len) {
     struct resp_arg *arg = r->argv + r->argc;
     size_t room = r->argv_cap - r->argc;
+    invariant_debug(r->argc <= r->argv_cap, "%zu arguments in an argv of %zu", r->argc, r->argv_cap);
     const struct resp_arg *stop = arg + (r->args_left < room ? r->args_left : room);
     size_t taken = (size_t)(take_arguments(arg, stop, data, len, &r->pos) - arg);
     r->argc += taken;
@@ -263,6 +268,8 @@ static enum resp_status scan_argument(struct resp_request *r, const char *data, 
         r->irregular = true;
     }
     r->bulk_len = -1;
+    invariant(r->args_left > 0 && r->pos <= len, "%zu arguments are to come, at %zu of %zu bytes", r->args_left, r->pos,
+              len);
     r->args_left--;
     return RESP_OK;
 }
@@ -293,6 +300,7 @@ static enum resp_status scan_arguments(struct resp_request *r, const char *data,
 /* Scans a request that is incomplete or not in canonical form. */
 static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_request *r, const char *data, size_t len,
                                                               const struct resp_limits *limits) {
+    invariant(r->argv && r->argc <= r->argv_cap, "%zu arguments in an argv of %zu", r->argc, r->argv_cap);
     if (r->quick) { /* left by the request before; of this request nothing was kept */
         resp_request_reset(r);
     }

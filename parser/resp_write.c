@@ -1,6 +1,7 @@
 /*
  * Writing RESP, and Redis's way of reading a decimal integer.
  */
+#include "parser/invariant.h"
 #include "parser/resp.h"
 
 #include <string.h>
@@ -21,6 +22,7 @@ size_t resp_header_write(char *out, char type, int64_t n) {
         *--from = '-';
     }
     size_t len = (size_t)(end - from);
+    invariant_debug(len + 3 <= RESP_HEADER_MAX, "a header of %zu bytes", len + 3);
     out[0] = type;
     memcpy(out + 1, from, len);
     out[1 + len] = '\r';

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "parser/invariant.h"
+
 /* CRC16/XMODEM: polynomial 0x1021, most significant bit first, start 0. Entry i of table k is the remainder of byte i
  * with k zero bytes behind it: eight bytes of a key are taken in one step, which earns 13 % of the bound on a cluster's
  * pipelined requests. The remainder of a byte is the XOR of the remainders of its bits, eight for each table. */
@@ -53,6 +55,7 @@ static inline unsigned crc_eight(unsigned crc, const unsigned char *p) {
 /* Fewer than eight bytes, with NULs in front to make eight. Leading NULs do not change the CRC, since it starts at
  * 0. */
 static inline void pad(const unsigned char *p, size_t len, unsigned char out[8]) {
+    invariant_debug(len < 8, "%zu bytes are padded to eight", len);
     uint32_t first, last;
     memset(out, 0, 8);
     if (len >= 4) {
@@ -122,6 +125,7 @@ uint16_t slot_of_key(const char *key, size_t len) {
 
 /* Moves `text` to the next text in the order described above. */
 static void next_text(char *text, size_t *len) {
+    invariant(*len > 0 && *len <= SLOT_TAG_MAX, "a tag of %zu bytes", *len);
     for (size_t i = *len; i-- > 0;) {
         const char *letter = strchr(alphabet, text[i]);
         if (letter[1]) {
@@ -151,10 +155,12 @@ void slot_tags_init(void) {
 }
 
 const char *slot_tag(uint16_t slot) {
+    invariant_debug(slot < SLOT_COUNT && tags[slot][0], "slot %u has no tag", slot);
     return tags[slot % SLOT_COUNT];
 }
 
 size_t slot_tag_len(uint16_t slot) {
+    invariant_debug(slot < SLOT_COUNT && tags[slot][0], "slot %u has no tag", slot);
     uint32_t tag; /* the bytes after its end are NULs */
     memcpy(&tag, tags[slot % SLOT_COUNT], sizeof(tag));
     return (size_t)(4 - __builtin_clz(le32toh(tag)) / 8);

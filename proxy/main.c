@@ -653,12 +653,12 @@ static int serve(struct application *app, struct config_errors *errors) {
     app->shared.engine = engine_new(app->process_id, seed, &app->sink);
     if (app->shared.threads == 1)
         engine_alone(app->shared.engine);
-    app->shared.advisor = advisor_new(seed);
+    app->shared.observer = observer_new(seed);
     log_notice("lockkeeper %s is starting, pid %d, upstream %s, %zu lock rules", LOCKKEEPER_VERSION, (int)getpid(),
                app->shared.upstream_text, lock_rules_count(app->config->rules));
     run(app);
     engine_free(app->shared.engine);
-    advisor_free(app->shared.advisor);
+    observer_free(app->shared.observer);
     incidents_flush(app->incidents, clock_wall_ms());
     incidents_free(app->incidents);
     embedded_stop(app->embedded);

@@ -3,7 +3,7 @@
  * Sentinels work as for the proxy.
  *
  *      each master ── pin, stream ──> lines ──> overhear ──┐
- *           └─ shared: CLIENT LIST, ECHO, PTTL ────────────┴──> advisor ──> report
+ *           └─ shared: CLIENT LIST, ECHO, PTTL ────────────┴──> observer ──> report
  *
  * MONITOR is a burden, and Redis buffers the output that its listener does not read. So a listener that can't keep up
  * stops.
@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "parser/resp.h"
+#include "proxy/advise/advise.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/units.h"
@@ -72,7 +73,7 @@ struct monitor_feed {
     struct readable readable;
     struct chunk_pool pool;
     struct upstream *upstream;
-    struct advisor *advisor;
+    struct observer *observer;
     const struct upstream_config *config;
     uint64_t seed;
     int64_t for_ms, begun_ms;
@@ -135,9 +136,9 @@ static void sum(struct overheard *to, const struct overheard *from) {
         to->last_ms = from->last_ms;
 }
 
-static void report(struct advisor *a, const struct lock_rules *rules, const struct overheard *c, uint64_t too_long) {
+static void report(struct observer *a, const struct lock_rules *rules, const struct overheard *c, uint64_t too_long) {
     char text[UNRULED_TEXT_MAX];
-    size_t said = 0, unruled = advisor_unruled(a, rules, 0);
+    size_t said = 0, unruled = advise_unruled(a, rules, 0);
     printf("# %llu commands in %lld s", (unsigned long long)c->lines,
            (long long)(c->last_ms - c->first_ms + 999) / 1000);
     if (c->garbage > 0)
@@ -159,7 +160,7 @@ static void report(struct advisor *a, const struct lock_rules *rules, const stru
         worker_unruled_text(unruled, text, sizeof(text));
         printf("%s\n", text);
     }
-    advisor_each(a, c->last_ms, say, &said);
+    advise_each(a, c->last_ms, say, &said);
     if (said == 0)
         printf("nothing was seen that looks like a lock\n");
     fflush(stdout);
@@ -198,7 +199,7 @@ int monitor_feed_file(const char *path, const struct lock_rules *rules, uint64_t
             fclose(file);
         return 1;
     }
-    struct advisor *a = advisor_new(seed);
+    struct observer *a = observer_new(seed);
     struct monitor_tap *o = tap_new(a, seed, 0);
     struct lines lines = {.too_long = 0};
     for (; n > 0 && !interrupted; n = read(fd, bytes, sizeof(bytes)))
@@ -209,7 +210,7 @@ int monitor_feed_file(const char *path, const struct lock_rules *rules, uint64_t
     report(a, rules, tap_counts(o), lines.too_long);
     text_clear(&lines.part);
     tap_free(o);
-    advisor_free(a);
+    observer_free(a);
     if (!standard)
         fclose(file);
     return 0;
@@ -384,7 +385,7 @@ static void listen_to(struct monitor_feed *x, struct upstream_node *node) {
     e->node = node;
     e->least_late_ms = INT64_MAX;
     snprintf(e->address, sizeof(e->address), "%s", upstream_node_address(node));
-    e->overhear = tap_new(x->advisor, x->seed, x->count);
+    e->overhear = tap_new(x->observer, x->seed, x->count);
     x->ears[x->count++] = e;
     e->pin = upstream_pin_open(x->upstream, node, &lane, &claim, &events, &error);
     if (!e->pin) {
@@ -481,7 +482,7 @@ static void stop(struct monitor_feed *x) {
 }
 
 int monitor_feed(const struct upstream_config *config, const struct lock_rules *rules, int64_t for_ms, uint64_t seed) {
-    struct monitor_feed x = {.config = config, .seed = seed, .for_ms = for_ms, .advisor = advisor_new(seed)};
+    struct monitor_feed x = {.config = config, .seed = seed, .for_ms = for_ms, .observer = observer_new(seed)};
     struct overheard counts = {.lines = 0};
     uint64_t too_long = 0;
     char text[32];
@@ -502,8 +503,8 @@ int monitor_feed(const struct upstream_config *config, const struct lock_rules *
     if (x.why[0])
         fprintf(stderr, "lockkeeper: ended early: %s\n", x.why);
     if (x.begun_ms)
-        report(x.advisor, rules, &counts, too_long);
+        report(x.observer, rules, &counts, too_long);
     stop(&x);
-    advisor_free(x.advisor);
+    observer_free(x.observer);
     return x.begun_ms ? 0 : 1;
 }

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "parser/invariant.h"
 #include "proxy/admin/host.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/list.h"
@@ -151,6 +152,7 @@ static struct visit *visit_of(struct MHD_Connection *connection) {
 /* Suspends the request until the page's facts are gathered. */
 static enum MHD_Result await_page(struct http *h, struct MHD_Connection *connection, const struct http_page *page) {
     visit_of(connection)->waiting = connection;
+    invariant(page->gather, "a page without facts waits for them");
     MHD_suspend_connection(connection);
     if (!h->gathering) {
         h->gathering = page;
@@ -191,6 +193,7 @@ static void resume_waiting(struct http *h) {
 }
 
 void http_gathered(struct http *h) {
+    invariant(h->gathering, "facts were gathered for no page");
     if (h->page)
         MHD_destroy_response(h->page);
     h->page = render(h, h->gathering, &h->page_status);
@@ -229,6 +232,7 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **c
 
 /* libmicrohttpd then finds the connection ended, and closes it. */
 static void give_up(struct http *h, struct visit *v) {
+    invariant(!v->given_up && h->visit_count > 0, "%zu connections are counted", h->visit_count);
     shutdown(v->fd, SHUT_RDWR);
     v->given_up = true;
     h->visit_count--;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/list.h"
 #include "proxy/base/log.h"
@@ -194,6 +195,7 @@ static void write_line(const struct entry *e, const char *action, uint64_t count
 
 /* Logs the group's incidents since its last line. */
 static void tell(struct group *g, int64_t now_ms) {
+    invariant(g->untold > 0 && !list_empty(&g->pending), "a group has nothing to log");
     int64_t since = now_ms - g->told_ms;
     write_line(&g->last, g->last.action, g->untold, since > 1000 ? (since + 500) / 1000 : 1);
     g->untold = 0;
@@ -252,6 +254,7 @@ static struct kind *kind_of(struct incidents *i, const char *name) {
     struct kind *kind = memory_zalloc(sizeof(*kind));
     copy(kind->name, sizeof(kind->name), name);
     group_init(&kind->others, kind);
+    invariant(i->kind_count < KINDS_MAX, "%zu kinds", i->kind_count);
     return i->kinds[i->kind_count++] = kind;
 }
 
@@ -282,6 +285,7 @@ static bool make_room(struct incidents *i, int64_t now_ms) {
     if (i->groups.count < GROUPS_MAX)
         return true;
     struct group *g = LIST_ENTRY(list_first(&i->quiet), struct group, quiet);
+    invariant(g != &g->kind->others && g->count > 0, "the others of a kind are among the groups");
     if (!is_over(g->last.time_ms, now_ms) || g->untold > 0)
         return false;
     merge(&g->kind->others, g);
@@ -340,6 +344,8 @@ static void keep(struct incidents *i, struct group *g, const struct entry *e) {
         kind->next = (kind->next + 1) % i->rows;
         g->rows++;
     }
+    invariant(kind->next < i->rows && g->row >= kind->ring && g->row < kind->ring + i->rows, "row %zu of %zu",
+              kind->next, i->rows);
     *g->row = *e;
     g->row->count = before + 1;
     g->row->seq = g->row_seq = ++i->seq;

@@ -7,6 +7,7 @@
 
 #include "proxy/advise/private.h"
 #include "proxy/lock/engine.h"
+#include "proxy/lock/thresholds.h"
 
 struct line {
     char *out;
@@ -25,59 +26,56 @@ static void __attribute__((format(printf, 2, 3))) add(struct line *l, const char
 }
 
 enum {
-    HANDED_OVER = 5,  /* releases by other clients that make a lock handed over */
-    CROSSINGS = 2,    /* crossed releases that make a pool */
-    SURPLUS = 3,      /* releases beyond the acquisitions: losers release */
-    ROW_SAID = 8,     /* contended releases in a row over the connection that had acquired, before a connection for each
-                         worker is reported */
-    ROW_ADVISED = 16, /* and before it is advised; half as many are enough over one session */
-    STOOD_MS = 3      /* average time free, in ms, above which handing a release on gains something */
+    HANDED_OVER = 5, /* releases by other clients that make a lock handed over */
+    STOOD_MS = 3     /* average time free, in ms, above which handing a release on gains something */
 };
 
 /* Whether acquirers never release, and others do. Scripts are excluded: the rules do not stop a script. */
-static bool handed_over(const struct advise_row *r) {
+static bool handed_over(const struct evidence *r) {
     return r->by_other >= HANDED_OVER && r->sent == 0;
 }
 
 /* Whether the lock is a throttle: it has an expiry, and is never released. */
-static bool throttle(const struct advise_row *r) {
+static bool throttle(const struct evidence *r) {
     return r->sent == 0 && r->by_other == 0 && r->refused == 0 && r->endless == 0;
 }
 
 /* Whether losers delete. A release over a connection whose last attempt was lost is a loser's if there is one more
  * release for each lost attempt. If there are no more releases than acquisitions, it is a pool that hands connections
  * round. */
-static bool losers_delete(const struct advise_row *r) {
+static bool losers_delete(const struct evidence *r) {
     return r->losers > 0 && r->sent >= r->acquired + SURPLUS && (r->sent - r->acquired) * 2 >= r->losers;
 }
 
-static bool multiplexed(const struct advise_row *r) {
+static bool multiplexed(const struct evidence *r) {
     return r->overlapped || client_library_multiplexes(r->library, strlen(r->library));
 }
 
-static bool pooled(const struct advise_row *r) {
+static bool pooled(const struct evidence *r) {
     return r->crossed >= CROSSINGS;
 }
 
 /* The longest row of a single session. */
-static uint64_t longest_row(const struct advise_row *r) {
+static uint64_t longest_row(const struct evidence *r) {
     uint64_t longest = 0;
     for (size_t i = 0; i < ADVISE_SESSIONS; i++)
         longest = r->sessions[i].row > longest ? r->sessions[i].row : longest;
     return longest;
 }
 
-static bool own(const struct advise_row *r, uint64_t row) {
-    return r->crossed == 0 && !multiplexed(r) && (r->row >= row || longest_row(r) >= ROW_SAID);
+/* Whether each worker has its connection, as a row of so many contended releases shows. It is said from SESSION_ROW on,
+ * and advised from WORKLOAD_ROW on; over one session SESSION_ROW is enough for both. */
+static bool own(const struct evidence *r, uint64_t row) {
+    return r->crossed == 0 && !multiplexed(r) && (r->row >= row || longest_row(r) >= SESSION_ROW);
 }
 
 /* Whether the rule option wait would help: the lock is free while its contenders sleep. */
-static bool sleepers(const struct advise_row *r) {
+static bool sleepers(const struct evidence *r) {
     return r->stood >= ADVISE_ENOUGH && r->stood_ms >= STOOD_MS * r->stood && !r->waits && !multiplexed(r) &&
            (r->kinds & ~(unsigned)ADVISE_STRING) == 0;
 }
 
-static void add_model(struct line *l, const struct advise_row *r) {
+static void add_model(struct line *l, const struct evidence *r) {
     if (r->kinds & ADVISE_LIST)
         add(l, "a list lock; ");
     if (handed_over(r))
@@ -86,7 +84,7 @@ static void add_model(struct line *l, const struct advise_row *r) {
         add(l, "one connection for several workers");
     else if (pooled(r))
         add(l, "a pool of connections");
-    else if (own(r, ROW_SAID))
+    else if (own(r, SESSION_ROW))
         add(l, "a connection for each worker");
     else
         add(l, "connections not known");
@@ -96,16 +94,16 @@ static void add_model(struct line *l, const struct advise_row *r) {
 
 /* Adds the option `owner`. The default rule learns by itself whether it is `connection` or `client`; naming it saves
  * the learning, if nothing contradicts it. */
-static void add_owner(struct line *l, const struct advise_row *r) {
+static void add_owner(struct line *l, const struct evidence *r) {
     if (handed_over(r) && r->by_other_bare >= HANDED_OVER)
         add(l, " owner any");
-    else if (losers_delete(r) && own(r, ROW_ADVISED))
+    else if (losers_delete(r) && own(r, WORKLOAD_ROW))
         add(l, " owner connection");
     else if (!losers_delete(r) && !handed_over(r) && (multiplexed(r) || pooled(r)))
         add(l, " owner client");
 }
 
-static void add_kind(struct line *l, const struct advise_row *r) {
+static void add_kind(struct line *l, const struct evidence *r) {
     static const char *const NAMES[] = {"string", "list", "hash", "counter"};
     if ((r->kinds & ~(unsigned)ADVISE_STRING) == 0)
         return;
@@ -123,7 +121,7 @@ static void add_count(struct line *l, const char *what, uint64_t count) {
         add(l, ", %s %llu", what, (unsigned long long)count);
 }
 
-static void add_counts(struct line *l, const struct advise_row *r) {
+static void add_counts(struct line *l, const struct evidence *r) {
     add(l, "acquired %llu, lost %llu, released %llu", (unsigned long long)r->acquired, (unsigned long long)r->lost,
         (unsigned long long)r->released);
     add_count(l, "by others", r->by_other);
@@ -139,7 +137,7 @@ static void add_counts(struct line *l, const struct advise_row *r) {
             (unsigned long long)(r->stood_ms / r->stood));
 }
 
-static const char *values(const struct advise_row *r) {
+static const char *values(const struct evidence *r) {
     if (r->valued < 2)
         return "values not known";
     return r->repeated == 0              ? "values distinct"
@@ -147,7 +145,7 @@ static const char *values(const struct advise_row *r) {
                                          : "values partly the same";
 }
 
-static const char *where(const struct advise_row *r) {
+static const char *where(const struct evidence *r) {
     return !r->ruled ? "outside of the rules" : r->audited ? "audited" : "enforced";
 }
 
@@ -158,7 +156,7 @@ static void add_pattern(struct line *l, const char *pattern) {
     add(l, "%s", word);
 }
 
-static void add_rule(struct line *l, const struct advise_row *r) {
+static void add_rule(struct line *l, const struct evidence *r) {
     add(l, "lock ");
     add_pattern(l, r->pattern);
     add_kind(l, r);
@@ -168,7 +166,7 @@ static void add_rule(struct line *l, const struct advise_row *r) {
 }
 
 /* What to say of a pattern instead of a rule; NULL: a rule can be advised. */
-static const char *no_rule_since(const struct advise_row *r) {
+static const char *no_rule_since(const struct evidence *r) {
     if (r->acquired == 0 && r->lost >= ADVISE_ENOUGH)
         return "never seen to be acquired: held since before, or dead; look at its TTL";
     if (r->acquired < ADVISE_ENOUGH)
@@ -182,11 +180,11 @@ static const char *no_rule_since(const struct advise_row *r) {
     return NULL;
 }
 
-bool advise_is_lock(const struct advise_row *r) {
+bool advise_is_lock(const struct evidence *r) {
     return no_rule_since(r) == NULL;
 }
 
-static void add_advice(struct line *l, const struct advise_row *r) {
+static void add_advice(struct line *l, const struct evidence *r) {
     const char *why = no_rule_since(r);
     if (why)
         add(l, "%s", why);
@@ -194,11 +192,11 @@ static void add_advice(struct line *l, const struct advise_row *r) {
         add_rule(l, r);
 }
 
-bool advise_losers_delete(const struct advise_row *row) {
+bool advise_losers_delete(const struct evidence *row) {
     return losers_delete(row);
 }
 
-size_t advise_line(const struct advise_row *r, char out[ADVISE_LINE_MAX]) {
+size_t advise_line(const struct evidence *r, char out[ADVISE_LINE_MAX]) {
     struct line l = {.out = out};
     add_pattern(&l, r->pattern);
     add(&l, " by %s: ", r->client);
@@ -210,12 +208,12 @@ size_t advise_line(const struct advise_row *r, char out[ADVISE_LINE_MAX]) {
     return l.len;
 }
 
-size_t advise_dead_line(const struct advise_row *r, uint64_t lost, char out[ADVISE_LINE_MAX]) {
+size_t advise_dead_line(const struct evidence *r, char out[ADVISE_LINE_MAX]) {
     struct line l = {.out = out};
     add(&l, "dead lock: ");
     add_pattern(&l, r->dead_key);
     add(&l, " by %s: no expiry, its owner is gone, %llu attempts lost since: DEL it, ", r->client,
-        (unsigned long long)lost);
+        (unsigned long long)r->dead_lost);
     if (r->ruled) {
         add(&l, "and let the rule enforce a lease");
     } else {
@@ -225,7 +223,7 @@ size_t advise_dead_line(const struct advise_row *r, uint64_t lost, char out[ADVI
     return l.len;
 }
 
-size_t advise_fence_line(const struct advise_pair *p, char out[ADVISE_LINE_MAX]) {
+size_t advise_fence_line(const struct written_pair *p, char out[ADVISE_LINE_MAX]) {
     struct line l = {.out = out};
     add_pattern(&l, p->pattern);
     add(&l, " is written by holders of ");

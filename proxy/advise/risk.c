@@ -16,7 +16,7 @@ static size_t bounded(int written) {
     return written < 0 ? 0 : written < ADVISE_LINE_MAX ? (size_t)written : ADVISE_LINE_MAX - 1;
 }
 
-static size_t losers_line(const struct advise_row *r, const char *pattern, char *out) {
+static size_t losers_line(const struct evidence *r, const char *pattern, char *out) {
     if (!advise_losers_delete(r))
         return 0;
     return bounded(snprintf(out, ADVISE_LINE_MAX,
@@ -27,14 +27,14 @@ static size_t losers_line(const struct advise_row *r, const char *pattern, char 
                             pattern, r->client, (unsigned long long)r->losers));
 }
 
-static unsigned sessions_seen(const struct advise_row *r) {
+static unsigned sessions_seen(const struct evidence *r) {
     unsigned count = 0;
     for (size_t i = 0; i < ADVISE_SESSIONS; i++)
         count += r->sessions[i].id != 0;
     return count;
 }
 
-static size_t late_line(const struct advise_row *r, const char *pattern, char *out) {
+static size_t late_line(const struct evidence *r, const char *pattern, char *out) {
     if (r->late < LATE_SAID || r->expired < LATE_SAID || r->late * LATE_SHARE < r->acquired)
         return 0;
     char by[64] = "";
@@ -51,7 +51,7 @@ static size_t late_line(const struct advise_row *r, const char *pattern, char *o
                                     : ""));
 }
 
-static size_t one_shot_line(const struct advise_row *r, const char *pattern, char *out) {
+static size_t one_shot_line(const struct evidence *r, const char *pattern, char *out) {
     if (r->one_shots == 0)
         return 0;
     return bounded(snprintf(out, ADVISE_LINE_MAX,
@@ -64,7 +64,7 @@ static size_t one_shot_line(const struct advise_row *r, const char *pattern, cha
                                                     : "If the script dies nothing ends the lock"));
 }
 
-size_t advise_risk_line(const struct advise_row *row, enum advise_risk risk, char out[ADVISE_LINE_MAX]) {
+size_t advise_risk_line(const struct evidence *row, enum advise_risk risk, char out[ADVISE_LINE_MAX]) {
     char pattern[ADVISE_PATTERN_MAX * 4 + 3];
     lock_rule_word(row->pattern, pattern, sizeof(pattern));
     switch (risk) {

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/metric.h"
 
 /*
@@ -86,6 +87,7 @@ static inline void counter_add(_Atomic uint64_t *counter, uint64_t n) {
 }
 
 static inline void counter_sub(_Atomic uint64_t *counter, uint64_t n) {
+    invariant_debug(atomic_load_explicit(counter, memory_order_relaxed) >= n, "a gauge falls below 0");
     counter_add(counter, (uint64_t)0 - n);
 }
 

@@ -8,6 +8,8 @@
  */
 #include "proxy/base/glob.h"
 
+#include "parser/invariant.h"
+
 /* Reads the class that begins after the '[' at p[-1]; returns the pattern's next element. */
 static const char *class_match(const char *p, const char *end, char c, bool *matches) {
     bool negated = p < end && *p == '^';
@@ -53,6 +55,7 @@ static const char *element_match(const char *p, const char *end, char c) {
 
 /* Subtracts the cost of the next element from *steps; false: there are not enough steps left. */
 static inline bool take_steps(const char *p, const char *end, size_t *steps) {
+    invariant_debug(p <= end, "the pattern ends before its element");
     size_t need = p < end && *p == '[' ? (size_t)(end - p) : 1;
     if (need >= *steps) {
         *steps = 0;
@@ -130,6 +133,7 @@ int glob_pieces(const char *pattern, size_t pattern_len, const char *text, size_
         if (!star) /* no star could take one more byte */
             return -1;
         struct glob_piece *last = &pieces[stars - 1];
+        invariant(stars > 0 && stars <= max, "%d stars of %d", stars, max);
         t = last->text + ++last->len;
         if (t > text_end)
             return -1;

@@ -20,11 +20,15 @@ void chunk_pool_init(struct chunk_pool *pool, size_t free_max) {
 }
 
 static void chunk_free(struct chunk *c) {
+    invariant(!c->linked && c->refs == 0, "a chunk with %u references is freed", c->refs);
+    invariant(c->pool->total_bytes >= c->cap, "the pool has %zu bytes, the chunk %zu", c->pool->total_bytes, c->cap);
     c->pool->total_bytes -= c->cap;
     memory_free(c);
 }
 
 void chunk_pool_shrink(struct chunk_pool *pool) {
+    invariant(pool->free_least <= pool->free_count, "%zu were free at least, %zu are", pool->free_least,
+              pool->free_count);
     for (; pool->free_least > 0; pool->free_least--) {
         chunk_free(LIST_ENTRY(list_shift(&pool->free), struct chunk, link));
         pool->free_count--;
@@ -42,6 +46,7 @@ void chunk_pool_clear(struct chunk_pool *pool) {
 static struct chunk *chunk_new(struct chunk_pool *pool, size_t need) {
     if (need <= IOBUF_CHUNK && pool->free_count > 0) {
         struct chunk *c = LIST_ENTRY(list_shift(&pool->free), struct chunk, link);
+        invariant_debug(c->refs == 0 && !c->linked && !c->secret, "a free chunk has %u references", c->refs);
         pool->free_count--;
         if (pool->free_least > pool->free_count)
             pool->free_least = pool->free_count;
@@ -76,6 +81,7 @@ void chunk_recycle(struct chunk *c) {
 }
 
 static void chunk_unlink(struct chunk *c) {
+    invariant_debug(c->linked, "a chunk leaves a buffer in which it is not");
     list_remove(&c->link);
     c->linked = false;
     chunk_recycle(c);
@@ -107,6 +113,7 @@ static struct chunk *iobuf_extend(struct iobuf *b, size_t need) {
 
 struct chunk *iobuf_make_room(struct iobuf *b, size_t len) {
     struct chunk *c = iobuf_tail(b);
+    invariant_debug(!c || c->cap - c->used < len, "the last chunk has room for %zu bytes", len);
     /* Otherwise a chunk that was reserved but never filled would stay in the chain with nothing to write. */
     if (c && c->used == 0)
         chunk_unlink(c);
@@ -114,6 +121,7 @@ struct chunk *iobuf_make_room(struct iobuf *b, size_t len) {
 }
 
 void iobuf_secret(struct iobuf *b) {
+    invariant(iobuf_tail(b), "no byte is there that could be secret");
     iobuf_tail(b)->secret = true;
 }
 
@@ -146,6 +154,7 @@ void iobuf_append_spread(struct iobuf *b, const char *p, size_t len) {
 }
 
 size_t iobuf_peek(const struct iobuf *b, char *copy, size_t max, const char **at) {
+    invariant(b->unsent > 0 && max > 0, "%zu bytes are unsent, %zu are asked for", b->unsent, max);
     const struct chunk *c = LIST_ENTRY(list_first(&b->chunks), struct chunk, link);
     size_t len = c->used - c->sent;
     if (len >= max || len == b->unsent) {
@@ -166,11 +175,12 @@ size_t iobuf_peek(const struct iobuf *b, char *copy, size_t max, const char **at
 }
 
 void iobuf_skip(struct iobuf *b, size_t n) {
-    invariant(n <= b->unsent, "%zu bytes were sent of %zu", n, b->unsent);
+    invariant_debug(n <= b->unsent, "%zu bytes were sent of %zu", n, b->unsent);
     b->unsent -= n;
     while (n > 0) {
         struct chunk *c = LIST_ENTRY(list_first(&b->chunks), struct chunk, link);
         size_t left = c->used - c->sent;
+        invariant_debug(left > 0, "a chunk of which all was sent is at the head of %zu more bytes", n);
         size_t take = left < n ? left : n;
         c->sent += take;
         n -= take;
@@ -193,6 +203,7 @@ ssize_t iobuf_write(struct iobuf *b, int fd) {
             iov[n].iov_len = c->used - c->sent;
             want += iov[n++].iov_len;
         }
+        invariant_debug(want > 0, "%zu bytes are unsent, and no chunk has any", b->unsent);
         ssize_t done = n == 1 ? send(fd, iov[0].iov_base, iov[0].iov_len, 0) : writev(fd, iov, n);
         if (done < 0) {
             if (errno == EINTR)

@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "parser/invariant.h"
+
 struct list_node {
     struct list_node *prev;
     struct list_node *next;
@@ -38,6 +40,7 @@ static inline bool list_empty(const struct list_node *head) {
 
 /* Appends a node that is in no list. */
 static inline void list_append(struct list_node *head, struct list_node *node) {
+    invariant_debug(node != head && head->next->prev == head && head->prev->next == head, "a list is torn");
     node->prev = head->prev;
     node->next = head;
     head->prev->next = node;
@@ -52,6 +55,7 @@ static inline void list_prepend(struct list_node *head, struct list_node *node) 
 /* Takes a node out of its list, without resetting its pointers: the caller must put it into another list or free it at
  * once. */
 static inline void list_cut(struct list_node *node) {
+    invariant_debug(node->prev->next == node && node->next->prev == node, "a node's neighbours do not know it");
     node->prev->next = node->next;
     node->next->prev = node->prev;
 }
@@ -77,6 +81,7 @@ static inline struct list_node *list_shift(struct list_node *head) {
 
 /* Pushes a node that is in no list on a stack (a free list); a stack only uses `next`. */
 static inline void stack_push(struct list_node **top, struct list_node *node) {
+    invariant_debug(*top != node, "a node is pushed twice");
     node->next = *top;
     *top = node;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 
 enum { ADDRESS_BYTES = 16 };
@@ -31,6 +32,7 @@ struct networks *networks_new(void) {
 }
 
 struct networks *networks_ref(struct networks *n) {
+    invariant(atomic_load(&n->references) > 0, "freed networks are used again");
     atomic_fetch_add(&n->references, 1);
     return n;
 }
@@ -38,12 +40,15 @@ struct networks *networks_ref(struct networks *n) {
 void networks_unref(struct networks *n) {
     if (!n || atomic_fetch_sub(&n->references, 1) > 1)
         return;
+    invariant(atomic_load(&n->references) == 0, "networks are freed that have %u references",
+              atomic_load(&n->references));
     memory_free(n->list);
     memory_free(n);
 }
 
 /* Whether two addresses begin with the same bits. */
 static bool same_bits(const unsigned char *a, const unsigned char *b, unsigned bits) {
+    invariant(bits <= ADDRESS_BYTES * 8, "a prefix of %u bits", bits);
     if (memcmp(a, b, bits / 8) != 0)
         return false;
     return bits % 8 == 0 || (a[bits / 8] ^ b[bits / 8]) >> (8 - bits % 8) == 0;

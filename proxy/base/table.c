@@ -1,6 +1,7 @@
 /* How hash tables grow and shrink. */
 #include "proxy/base/table.h"
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 
 enum {
@@ -15,11 +16,13 @@ void table_init(struct table *t, uint64_t (*hash_of)(const struct table_link *li
 }
 
 void table_clear(struct table *t) {
+    invariant(t->size == 0 || t->buckets, "%u buckets are nowhere", t->size);
     memory_free(t->buckets);
     *t = (struct table){.size = 0};
 }
 
 static void make_room(struct table *t, uint32_t mask) {
+    invariant((mask & (mask + 1)) == 0 && t->size <= mask + 1, "mask %u for %u buckets", mask, t->size);
     t->mask = mask;
     t->buckets = memory_realloc(t->buckets, ((size_t)mask + 1) * sizeof(struct table_link *));
 }
@@ -28,6 +31,7 @@ void table_grow(struct table *t) {
     if (t->size > t->mask)
         make_room(t, t->mask * 2 + 1);
     uint32_t added = t->size, split = table_bucket(t, added);
+    invariant(split < added && added <= t->mask, "bucket %u is split from bucket %u", added, split);
     t->buckets[added] = NULL;
     for (struct table_link **at = &t->buckets[split], *it; (it = *at);) {
         if (((uint32_t)t->hash_of(it) & t->mask) != added) {
@@ -45,6 +49,7 @@ void table_trim(struct table *t) {
     for (uint32_t done = 0; done < TRIM_STEP && t->size > FIRST_SIZE && (uint64_t)t->count * SPARSE < t->size; done++) {
         struct table_link *last = t->buckets[--t->size];
         struct table_link **end = &t->buckets[table_bucket(t, t->size)];
+        invariant(table_bucket(t, t->size) < t->size, "bucket %u goes into itself", t->size);
         while (*end)
             end = &(*end)->next;
         *end = last;
@@ -69,6 +74,8 @@ bool table_walk_step(const struct table *t, struct table_walk *walk, uint32_t ma
                      void (*fn)(void *arg, struct table_link *link), void *arg) {
     if (walk->size == 0)
         walk->size = t->mask + 1;
+    invariant((walk->size & (walk->size - 1)) == 0 && walk->next <= walk->size, "a walk at %u of %u", walk->next,
+              walk->size);
     for (uint32_t done = 0; done < max && walk->next < walk->size; done++)
         done += walk_rest(t, walk->size, walk->next++, fn, arg);
     return walk->next < walk->size;

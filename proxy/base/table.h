@@ -15,6 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "parser/invariant.h"
+
 struct table_link {
     struct table_link *next;
 };
@@ -67,6 +69,8 @@ static inline struct table_link *table_chain(const struct table *t, uint64_t has
 }
 
 static inline void table_insert(struct table *t, struct table_link *link, uint64_t hash) {
+    invariant_debug(t->size > 0 && t->size > t->mask / 2 && t->size - 1 <= t->mask, "%u buckets, mask %u", t->size,
+                    t->mask);
     if (t->count >= t->size)
         table_grow(t);
     struct table_link **bucket = &t->buckets[table_bucket(t, hash)];
@@ -77,6 +81,7 @@ static inline void table_insert(struct table *t, struct table_link *link, uint64
 
 /* Removes an element, which must be in the table. */
 static inline void table_remove(struct table *t, struct table_link *link, uint64_t hash) {
+    invariant_debug(t->count > 0, "an element leaves an empty table");
     struct table_link **at = &t->buckets[table_bucket(t, hash)];
     while (*at != link)
         at = &(*at)->next;

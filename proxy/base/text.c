@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 
 void text_init(struct text *t) {
@@ -23,11 +24,13 @@ char *text_reserve(struct text *t, size_t len) {
             cap *= 2;
         t->data = memory_realloc(t->data, cap);
         t->cap = cap;
+        invariant(t->cap > t->len + len, "%zu bytes for %zu and %zu", t->cap, t->len, len);
     }
     return t->data + t->len;
 }
 
 void text_commit(struct text *t, size_t len) {
+    invariant_debug(t->data && len < t->cap - t->len, "%zu bytes were reserved behind %zu of %zu", len, t->len, t->cap);
     t->len += len;
     t->data[t->len] = '\0';
 }

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "parser/invariant.h"
+
 struct unit {
     const char *name;
     int64_t factor;
@@ -51,6 +53,7 @@ bool units_time(const char *text, int64_t bare_ms, int64_t *ms) {
 }
 
 size_t units_time_text(int64_t ms, char *out, size_t size) {
+    invariant(ms >= 0 && size > 0, "%lld ms in %zu bytes", (long long)ms, size);
     const struct unit *unit = TIME_UNITS;
     while (ms % unit->factor != 0)
         unit++;

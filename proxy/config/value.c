@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <sys/un.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/units.h"
 #include "proxy/config/private.h"
@@ -51,6 +52,7 @@ static int choice(const char *word, const char *const *names) {
 /* ---- readers ------------------------------------------------------------------------------- */
 
 static void set_number(struct config_build *b, const struct directive *d, int64_t value) {
+    invariant(value >= d->min && value <= d->max, "%s: %lld is out of range", d->shown.name, (long long)value);
     memcpy((char *)b->config + d->offset, &value, sizeof(value));
 }
 
@@ -131,6 +133,7 @@ bool config_read_socket_path(struct config_build *b, const struct directive *d, 
 
 /* Replaces `to` by copies of all words after the first `skip`. */
 static void set_words(struct config_words *to, const struct config_words *from, size_t skip) {
+    invariant(skip <= from->count && to != from, "%zu words of %zu are skipped", skip, from->count);
     words_clear(to);
     for (size_t i = skip; i < from->count; i++)
         words_add(to, from->words[i], strlen(from->words[i]));

@@ -287,8 +287,8 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     bool waits = patient && (live || engine_elsewhere(f->shard->engine)) && (!again || !held_long_enough(w, now_ms));
     enum loser_release said = LOSER_REFUSED;
     bool shortly = apart_ms <= SHORTLY_MS + TRIPS * trip_ms(p) || score(evidence(f, c), w->lost_row, 0) >= LATER_SCORE;
-    /* D3: where losers are known to release, the release is refused. C4: so is a release whose lease has ended
-     * meanwhile. */
+    /* L7: the release may be a holder's, so it is not refused without evidence. D3: where losers are known to release,
+     * the release is refused. C4: so is a release whose lease has ended meanwhile. */
     if (!lease_changed(w, live) && !workload_losers_release(f, c))
         said = shortly ? release_shortly(f, c, w, live, waits, now_ms) : LOSER_BELIEVED;
     if (said == LOSER_HELD_BACK)

@@ -108,7 +108,7 @@ void apply_granted(struct outcome *f) {
     struct contender *w = contender_find(en, f->peer);
     histogram_note(&f->sh->stats.waits, w && w->lost ? (f->now_ms - w->lost_ms) * 1000 : 0);
     if (w) {
-        w->lost = w->released = false;
+        w->lost = w->released = w->release_due = false;
         w->lost_fence = w->recognised = 0;
         w->lost_row = w->suspicious_row = 0;
         w->held_ms = 0;
@@ -303,6 +303,25 @@ static void learn_course(struct outcome *f, const struct claim *used, bool freed
     }
 }
 
+/* C4: whether the session's own lease was released over another session, and no attempt came since. So this may be the
+ * release of that lease's holder, late, and it says nothing of a pool. */
+static bool release_was_due(struct outcome *f) {
+    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
+    bool due = w && w->release_due;
+    if (due)
+        w->release_due = false;
+    return due;
+}
+
+/* C4: notes that the holder of the live lease, which another session has released, may still send its own release. */
+static void expect_release(struct outcome *f, const struct claim *live) {
+    if (!live || live->peer == f->peer || live->peer->remote || live->peer->closed)
+        return;
+    struct contender *w = contender_get(f->sh, f->entry, live->peer);
+    w->release_due = true;
+    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
+}
+
 /* C4: applies a release that was believed. A session that has never tried for a lock of the workload may be an
  * operator's or a clean-up job's. If the holder's session is dedicated, or the workload's losers release, the
  * holder's own release is still to come. The claim waits for it. */
@@ -319,7 +338,9 @@ static void apply_believed(struct outcome *f) {
     bool own = workload && live && (workload_dedicated(workload, live->peer) || workload->losers_release);
     bool waits = !tried && own && !live->peer->remote;
     if (!waits) {
-        outcome_crossing(f, workload, live);
+        if (!release_was_due(f))
+            outcome_crossing(f, workload, live);
+        expect_release(f, live);
         outcome_spend(f, live);
     } else {
         /* The claim is kept for no longer than its lease can have gone on. */

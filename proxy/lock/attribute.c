@@ -10,6 +10,7 @@
  * This file knows only what this process has seen. learn.c and apply.c handle what the script answers. S6: between
  * different client identities nothing is ever believed. The scripts compare the guard record's owner.
  */
+#include "parser/invariant.h"
 #include "proxy/lock/choose.h"
 
 enum {
@@ -60,9 +61,11 @@ static bool counts_at_head(const struct claim *c, const struct speaker *s) {
 }
 
 static bool is_of(enum whose whose, const struct claim *c, const struct speaker *s) {
+    /* S6: the claims of its identity, and no others. */
     bool same = c->peer->client == s->self->client;
     switch (whose) {
-    /* C4: a taken claim waits for its session's own release, which follows neither a loss nor another release. */
+    /* S1, L2: with one worker a connection, only the session that acquired uses the claim. C4: a claim that awaits its
+     * owner's release is not meant by a command behind a loss or another release. */
     case OWN:
         return (c->peer == s->self || (s->recognised && recognised_for(s->contender, c))) && counts_at_head(c, s) &&
                !(c->lease == LEASE_AWAITS_OWNER && (s->loser || s->released));
@@ -104,12 +107,14 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
     return o;
 }
 
+/* C1: the claims of the session. Over a pooled session, all claims of the identity. If there are none, the claims of
+ * the identity's closed sessions, unless the session is a loser. */
 static struct offer offers_for(const struct speaker *s) {
     struct offer o = offers_of(s, s->pooled ? THE_CLIENTS : OWN);
     if (o.count || s->pooled || s->loser)
         return o;
     o = offers_of(s, OF_CLOSED);
-    if (o.oldest_live) { /* C1: the live claim comes first, whatever value the session was shown */
+    if (o.oldest_live) { /* the live claim comes first, whatever value the session was shown */
         o.oldest = o.oldest_live;
         o.differ = false;
     }
@@ -157,6 +162,7 @@ static void plan_recognised(const struct speaker *s, struct lock_plan *plan, con
 }
 
 void attribute_to(struct shard *sh, struct entry *en, struct lock_plan *plan, struct claim *c, int64_t now_ms) {
+    invariant(c && c->entry == en, "a command speaks for a lease of another lock");
     struct claim *before = claim_find(en, plan->claim);
     if (before && plan->uses) {
         before->uses--;
@@ -288,7 +294,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     note_release(s, plan);
     if (used_up)
         return;
-    /* C2: if the values differ, the release is for the claim whose value was shown last. Otherwise it is for the
+    /* C2, L3: if the values differ, the release is for the claim whose value was shown last. Otherwise it is for the
      * oldest claim. */
     struct claim *c = o.differ && o.shown_last ? o.shown_last : o.oldest;
     if (!c)
@@ -307,7 +313,8 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     }
     if (c || strict || release_under_way(s))
         return;
-    /* C4: over a pooled session the release is a colleague's, for a lease that another proxy gave. */
+    /* C4: there is no claim. The release of a loser, and the second of two, is refused. Over a pooled session the
+     * release is a colleague's, for a lease that another proxy gave. */
     bool refused = twice || (s->loser && said == LOSER_REFUSED);
     enum lock_right believed = nobody_holds(s, plan) ? RIGHT_ADOPT : RIGHT_BELIEVE;
     plan->right = s->pooled ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : believed;

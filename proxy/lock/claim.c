@@ -55,7 +55,7 @@ int64_t claim_memory(const struct claim *c) {
     return within(MEMORY_LEASES * claim_length(c), MEMORY_LEAST_MS, MEMORY_MOST_MS);
 }
 
-/* When a claim whose lease has ended is forgotten. A late release without its claim would be believed. A dedicated
+/* L5: when a claim whose lease has ended is forgotten. A late release without its claim would be believed. A dedicated
  * session's claim is therefore kept for long: it uses up no other worker's release. A client that has never released
  * under the rule (a throttle) is not expected to release, and its claims are kept for a minute. */
 int64_t claim_deadline(const struct shard *sh, const struct claim *c) {

@@ -8,20 +8,48 @@
  */
 #include "proxy/lock/ledger.h"
 
-#include <assert.h>
+#include "parser/invariant.h"
+
+/* For each state, the states that it may come after, as bits. */
+#define AFTER(state) (1u << (state))
+
+static const unsigned LEASE_AFTER[] = {
+    [LEASE_GRANTED] = AFTER(LEASE_ENDED) | AFTER(LEASE_CUT_SHORT),
+    [LEASE_ENDED] = AFTER(LEASE_GRANTED),
+    [LEASE_CUT_SHORT] = AFTER(LEASE_GRANTED),
+    [LEASE_AWAITS_OWNER] = AFTER(LEASE_ENDED) | AFTER(LEASE_CUT_SHORT),
+};
+static const unsigned RELEASE_AFTER[] = {
+    [RELEASE_NONE] = AFTER(RELEASE_SENT),
+    [RELEASE_SENT] = AFTER(RELEASE_NONE),
+    /* of a queued release, too, whose answer gets lost */
+    [RELEASE_DOUBTFUL] = AFTER(RELEASE_NONE) | AFTER(RELEASE_DOUBTFUL) | AFTER(RELEASE_SENT_AGAIN),
+    [RELEASE_SENT_AGAIN] = AFTER(RELEASE_SENT) | AFTER(RELEASE_DOUBTFUL) | AFTER(RELEASE_SENT_AGAIN),
+};
+/* A look becomes a renewal if the lease's owner leaves meanwhile. */
+static const unsigned RENEWAL_AFTER[] = {
+    [RENEWAL_IDLE] = AFTER(RENEWAL_ASKED) | AFTER(RENEWAL_CROSSED) | AFTER(LOOK_ASKED) | AFTER(LOOK_CROSSED),
+    [RENEWAL_ASKED] = AFTER(RENEWAL_IDLE) | AFTER(LOOK_ASKED),
+    [RENEWAL_CROSSED] = AFTER(RENEWAL_ASKED) | AFTER(LOOK_CROSSED),
+    [LOOK_ASKED] = AFTER(RENEWAL_IDLE),
+    [LOOK_CROSSED] = AFTER(LOOK_ASKED),
+};
+/* COUNTS to COMMON goes by WAITS: the orphan would count the lease for ever. */
+static const unsigned SUCCESSION_AFTER[] = {
+    [SUCCESSION_NONE] = AFTER(SUCCESSION_COMMON),
+    [SUCCESSION_WAITS] =
+        AFTER(SUCCESSION_NONE) | AFTER(SUCCESSION_WAITS) | AFTER(SUCCESSION_COUNTS) | AFTER(SUCCESSION_COMMON),
+    [SUCCESSION_COUNTS] = AFTER(SUCCESSION_WAITS),
+    [SUCCESSION_COMMON] = AFTER(SUCCESSION_NONE) | AFTER(SUCCESSION_WAITS) | AFTER(SUCCESSION_COMMON),
+};
 
 inline void claim_lease_enter(struct claim *c, enum lease_state to) {
-    assert(to != LEASE_ENDED || c->lease == LEASE_GRANTED);
-    assert(to != LEASE_CUT_SHORT || c->lease == LEASE_GRANTED);
-    assert(to != LEASE_AWAITS_OWNER || c->lease == LEASE_ENDED || c->lease == LEASE_CUT_SHORT);
-    assert(to != LEASE_GRANTED || c->lease == LEASE_ENDED || c->lease == LEASE_CUT_SHORT);
+    invariant(LEASE_AFTER[to] & AFTER(c->lease), "the lease of a claim goes from state %u to %u", c->lease, to);
     c->lease = to;
 }
 
 inline void claim_release_enter(struct claim *c, enum release_state to) {
-    assert(to != RELEASE_NONE || c->release == RELEASE_SENT);
-    assert(to != RELEASE_SENT || c->release == RELEASE_NONE);
-    assert(to != RELEASE_SENT_AGAIN || claim_releasing(c) || claim_doubtful(c));
+    invariant(RELEASE_AFTER[to] & AFTER(c->release), "the release of a claim goes from state %u to %u", c->release, to);
     c->release = to;
 }
 
@@ -39,12 +67,7 @@ void claim_release_lost(struct claim *c) {
 }
 
 inline void claim_renewal_enter(struct claim *c, enum renewal_state to) {
-    assert(to != RENEWAL_IDLE || claim_asked(c));
-    assert(to != LOOK_ASKED || c->renewal == RENEWAL_IDLE);
-    assert(to != LOOK_CROSSED || c->renewal == LOOK_ASKED);
-    /* a look whose owner leaves counts as a renewal */
-    assert(to != RENEWAL_ASKED || c->renewal == RENEWAL_IDLE || c->renewal == LOOK_ASKED);
-    assert(to != RENEWAL_CROSSED || c->renewal == RENEWAL_ASKED || c->renewal == LOOK_CROSSED);
+    invariant(RENEWAL_AFTER[to] & AFTER(c->renewal), "the renewal of a claim goes from state %u to %u", c->renewal, to);
     c->renewal = to;
 }
 
@@ -56,8 +79,7 @@ inline void claim_end_told(struct claim *c) {
 }
 
 inline void claim_succession_enter(struct claim *c, enum succession_state to) {
-    assert(to != SUCCESSION_NONE || c->succession == SUCCESSION_COMMON);
-    assert(to != SUCCESSION_COUNTS || c->succession == SUCCESSION_WAITS);
-    assert(to != SUCCESSION_COMMON || c->succession != SUCCESSION_COUNTS); /* the orphan would count it for ever */
+    invariant(SUCCESSION_AFTER[to] & AFTER(c->succession), "the succession of a claim goes from state %u to %u",
+              c->succession, to);
     c->succession = to;
 }

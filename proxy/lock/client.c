@@ -4,6 +4,7 @@
  */
 #include <strings.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/ledger.h"
 
@@ -121,6 +122,7 @@ void client_closed_peer_freed(struct client_table *t, struct peer *p) {
 
 bool client_close(struct client_table *t, struct lock_client *c) {
     pthread_mutex_lock(&t->mutex);
+    invariant(c->open > 0, "a client without sessions has one less");
     bool last = --c->open == 0;
     if (last)
         atomic_fetch_add(&c->epoch, 1);
@@ -130,6 +132,7 @@ bool client_close(struct client_table *t, struct lock_client *c) {
 
 void client_put(struct client_table *t, struct lock_client *c) {
     pthread_mutex_lock(&t->mutex);
+    invariant(c->refs > 0, "a client without references is given back");
     if (--c->refs == 0) {
         table_remove(&t->table, &c->link, c->hash);
         memory_free(c);

@@ -4,6 +4,7 @@
  *      engine_begin   entry, session's peer ──> attribute ──> plan
  *      engine_finish  answer ──> learn (which lease is live, which have ended) ──> apply (by the command's verb)
  */
+#include "parser/invariant.h"
 #include "proxy/lock/outcome.h"
 
 #include <inttypes.h>
@@ -151,6 +152,7 @@ bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, b
 }
 
 void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct lock_plan *earlier, int64_t now_ms) {
+    invariant(plan->queued && earlier->queued, "a command follows another outside of a transaction");
     /* A script may have acquired, or renewed what the session held before. */
     if (plan->verb == LOCK_SCRIPT || (earlier->verb == LOCK_SCRIPT && plan->claim != 0))
         return;
@@ -222,6 +224,7 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
 void engine_put_off(struct lock_engine *e, const struct lock_plan *plan) {
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
+    invariant(plan->peer->in_flight > 0, "no command is in flight");
     plan->peer->in_flight--;
     peer_forget(sh, plan->peer);
     shard_unlock(sh);
@@ -269,8 +272,9 @@ static const struct tenure *kept_tenure(struct shard *sh, const struct entry *en
     return p ? tenure_find(en, p) : NULL;
 }
 
-/* Claims are in the order of their fences, so the last claim that fits is the newest. A session without a claim may
- * be a worker that has come back over another connection, as in C1. */
+/* S7: a session that has lost the lock writes late. Claims are in the order of their fences, so the last claim that
+ * fits is the newest. A session without a claim may be a worker that has come back over another connection, as in C1.
+ */
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms) {
     uint64_t hash = engine_key_hash(e, key);

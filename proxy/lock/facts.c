@@ -108,6 +108,7 @@ static void tell(struct workload *f, int64_t now_ms) {
         sink->learnt(sink->arg, &told);
 }
 
+/* L7: what was learnt by one harm is not learnt by another one, after a restart or at another proxy. */
 void facts_tell(struct workload *f) {
     if (workload_facts(f) != f->told)
         tell(f, f->used_ms);

@@ -152,7 +152,7 @@ void learn_loss(struct outcome *f) {
     if (!w->lost)
         w->lost_ms = f->now_ms;
     w->lost = true;
-    w->released = false;
+    w->released = w->release_due = false;
     w->sent_ms = f->now_ms;
     w->shown_since = false;
     w->held_ms = 0;

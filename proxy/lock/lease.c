@@ -4,6 +4,8 @@
  */
 #include "proxy/lock/lease.h"
 
+#include "parser/invariant.h"
+
 enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
 
 /* Whether a release of the lease is expected. A lock with the application's own expiry, whose client has never
@@ -15,6 +17,7 @@ static bool release_expected(const struct shard *sh, const struct claim *c) {
 
 /* ---- a lease's course ------------------------------------------------------------------------- */
 
+/* S3, L1: the proxy renews a lease only while its owner is connected, or may come back. */
 bool lease_owner_here(const struct claim *c) {
     const struct peer *p = c->peer;
     if (!p->closed)
@@ -22,6 +25,7 @@ bool lease_owner_here(const struct claim *c) {
     return claim_one_shot(c) || successor_attends(c) || (claim_pooled(c) && client_still_here(p));
 }
 
+/* S2: an older lease does not come back to life. */
 static void revive(struct shard *sh, struct claim *c) {
     if (!claim_ended(c) || c->fence < c->entry->live_fence || c->fence <= c->entry->gone_fence)
         return;
@@ -98,6 +102,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     /* The lease may have ended by itself. A session that asks again and again may learn that before this proxy
      * notices it. */
     bool by_itself = why == LEASE_OVER || (why == LEASE_GONE && c->end_ms && c->end_ms <= now_ms + INEXACT_MS);
+    invariant(c->peer->remote || sh->live > 0, "S1: a lease ends where none is live");
     bool early = !c->end_ms || c->end_ms > now_ms || claim_asked(c);
     claim_lease_enter(c, early ? LEASE_CUT_SHORT : LEASE_ENDED);
     successor_over(sh, c);
@@ -236,6 +241,7 @@ static int64_t handover_end(const struct claim *c, int64_t now_ms) {
 /* Whether the lease is handed over: this process stops, and it has disconnected the owner. engine_handover gives the
  * lease its last expiry. */
 static bool hands_over(struct shard *sh, struct claim *c, int64_t now_ms) {
+    invariant(!c->handing, "a lease is handed over twice");
     c->handing = atomic_load(&sh->engine->leaving) && c->renewing && c->rule->handover_ms > 0 &&
                  claim_is_live(c, now_ms) && c->release == RELEASE_NONE;
     if (c->handing)
@@ -255,6 +261,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     }
     if (hands_over(sh, c, now_ms))
         return;
+    /* L1: once its owner is gone for good, the lease is renewed no more. */
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
     c->renewing = !release && successor_left(sh, c, now_ms);
     /* The answer to a renewal in flight may say that the renewal came in time. */
@@ -282,6 +289,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
 /* ---- time ------------------------------------------------------------------------------------- */
 
 static void ask_renewal(struct shard *sh, struct claim *c, int64_t lease_ms, int64_t now_ms) {
+    invariant(c->renewing && !c->observed && lease_ms > 0, "S3: a lease is renewed that is not to be");
     claim_renewal_enter(c, RENEWAL_ASKED);
     c->renew_ms = now_ms;
     struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? RIGHT_ALWAYS : RIGHT_CLAIM);
@@ -291,6 +299,7 @@ static void ask_renewal(struct shard *sh, struct claim *c, int64_t lease_ms, int
 }
 
 static void look(struct shard *sh, struct claim *c, int64_t now_ms) {
+    invariant(!c->renewing && !c->observed, "a lease is looked at that is renewed");
     claim_renewal_enter(c, LOOK_ASKED);
     c->looked = true;
     c->renew_ms = now_ms;
@@ -305,6 +314,7 @@ static void looked(struct shard *sh, struct claim *c, const struct lock_result *
 }
 
 static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
+    invariant(c->renewing && !claim_ended(c), "S3: a lease is renewed that is over");
     if (c->rule->max_hold_ms && now_ms >= c->granted_ms + c->rule->max_hold_ms)
         c->renewing = false;
     else if (claim_one_shot(c) && now_ms >= claim_one_shot(c))

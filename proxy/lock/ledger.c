@@ -4,6 +4,7 @@
  */
 #include "proxy/lock/ledger.h"
 
+#include "parser/invariant.h"
 #include "parser/resp.h"
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
@@ -212,6 +213,8 @@ struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
 }
 
 static void peer_free(struct shard *sh, struct peer *p) {
+    invariant(p->in_flight == 0 && list_empty(&p->claims) && list_empty(&p->contenders), "%u commands are in flight",
+              p->in_flight);
     session_stats_clear(p);
     table_remove(&sh->peers, &p->link, p->id);
     successor_peer_freed(sh->engine, p);
@@ -283,6 +286,7 @@ static inline void note_closed_peer(struct shard *sh, struct peer *p) {
 
 inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, const struct lock_rule *rule,
                                uint64_t token, uint64_t fence) {
+    invariant_debug(token != 0 && !claim_find(en, token), "S2: two claims have one token");
     struct claim *old = en->claim_count >= CLAIMS_A_KEY ? least_wanted(en) : NULL;
     if (old) {
         struct peer *owner = old->peer;
@@ -328,6 +332,8 @@ struct claim *claim_find(const struct entry *en, uint64_t token) {
 }
 
 inline void claim_remove(struct shard *sh, struct claim *c) {
+    invariant_debug(c->entry->claim_count > 0 && c->peer->claim_count > 0 && sh->claims > 0, "the key has %d claims",
+                    c->entry->claim_count);
     struct claim **at = &c->entry->claims;
     while (*at != c)
         at = &(*at)->next;
@@ -440,6 +446,7 @@ void queue_forget(struct contender *w) {
 }
 
 void contender_remove(struct shard *sh, struct contender *w) {
+    invariant(w->peer->contender_count > 0 && *w->at == w, "a contender is in no list");
     *w->at = w->next;
     if (w->next)
         w->next->at = w->at;
@@ -475,6 +482,7 @@ void key_stats_clear(struct contenders *contenders) {
 }
 
 void tenure_remove(struct tenure *t) {
+    invariant(t->peer->tenure_count > 0 && *t->at == t, "a tenure is in no list");
     *t->at = t->next;
     if (t->next)
         t->next->at = t->at;

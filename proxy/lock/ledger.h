@@ -318,6 +318,7 @@ struct contender {
     bool lost;                          /* the session's last attempt was refused: it is a loser */
     bool released;                      /* the session has sent a release since its last attempt */
     bool shown_since;                   /* the session was shown the value since its last attempt */
+    bool release_due;                   /* its lease was released over another session: its own release may still come */
     uint8_t lost_row;                   /* attempts lost in a row, up to LOST_ROW_MAX: no release or lease in between */
     uint8_t suspicious_row;             /* attempts of that row lost against the live lease while it was suspicious */
     int64_t sent_ms;                    /* when the session's last attempt was lost, or it last released */

@@ -41,6 +41,7 @@ static bool just_acquired(const struct claim *c, int64_t now_ms) {
     return c->leased && c->renewing;
 }
 
+/* L7: the client's job still runs, so its lock stays. L1: the lock is renewed for the rule's `one-shot` at most. */
 static void keep(struct shard *sh, struct claim *c, int64_t now_ms) {
     const struct lock_client *client = c->peer->client;
     struct occasion on = {.now_ms = now_ms,

@@ -4,6 +4,7 @@
  */
 #include "proxy/lock/ledger.h"
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 
 enum { BRIEF_MAX = 3 }; /* an orphan gets no successor after more successors that left before a renewal */
@@ -146,6 +147,7 @@ static void let_go(struct lock_engine *e, struct orphan **at) {
         return;
     *at = NULL;
     pthread_mutex_lock(&e->clients.mutex);
+    invariant(st->refs > 0, "an orphan without references is given back");
     if (--st->refs == 0) {
         orphan_unattend(st);
         list_remove(&st->of_client);

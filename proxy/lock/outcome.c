@@ -4,6 +4,7 @@
  */
 #include "proxy/lock/outcome.h"
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 
 /* ---- the answer --------------------------------------------------------------------------------- */
@@ -47,6 +48,10 @@ inline void outcome_end(struct outcome *f) {
         outcome_schedule(f, f->claim);
     if (f->entry)
         entry_settle(f->sh, f->entry);
+    invariant_debug(f->peer->in_flight > 0, "no command is in flight");
+    invariant_debug(!f->entry || !f->entry->live_fence || f->entry->live_fence > f->entry->gone_fence,
+                    "S2: fence %llu is live, and %llu is gone", (unsigned long long)f->entry->live_fence,
+                    (unsigned long long)f->entry->gone_fence);
     f->peer->in_flight--;
     peer_settle(f->sh, f->peer);
     shard_unlock(f->sh);

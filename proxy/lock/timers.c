@@ -2,6 +2,7 @@
  * A binary heap of deadlines. Each timer knows its place, so that it can be moved or taken out at once. The work of a
  * tick is proportional to what is due. Knows nothing of what the timers are for.
  */
+#include "parser/invariant.h"
 #include "proxy/lock/ledger.h"
 
 #include "proxy/base/memory.h"
@@ -35,6 +36,7 @@ static void sift_down(struct timer_heap *h, uint32_t place, struct timer_slot sl
 }
 
 static void place_again(struct timer_heap *h, uint32_t place, struct timer_slot slot) {
+    invariant_debug(place > 0 && place <= h->count, "a timer at %u of %u", place, h->count);
     if (place > 1 && h->slots[place / 2].due_ms > slot.due_ms)
         sift_up(h, place, slot);
     else
@@ -47,6 +49,7 @@ static void take_out(struct timer_heap *h, struct timer *t) {
         return;
     t->place = 0;
     struct timer_slot last = h->slots[h->count--];
+    invariant_debug(place <= h->count + 1 && h->count < UINT32_MAX, "a timer at %u of %u", place, h->count);
     if (last.timer != t)
         place_again(h, place, last);
     /* Gives back memory that only a burst of timers needed. */

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/table.h"
 
@@ -134,6 +135,7 @@ static struct waiter *first_of(const struct waiting_queue *q) {
 /* ---- places that are kept ------------------------------------------------------------------------------ */
 
 static void kept_remove(struct waiting *t, struct kept_place *k) {
+    invariant(t->kept_count > 0, "no place is kept");
     struct waiting_queue *q = k->queue;
     list_remove(&k->link);
     list_remove(&k->by_age);
@@ -207,6 +209,7 @@ const struct lock_key *waiting_key(const struct waiter *w) {
 /* ---- joining ------------------------------------------------------------------------------------------- */
 
 static void join(struct waiting *t, struct waiting_queue *q, struct waiter *w) {
+    invariant_debug(!session_waiter(t, w->session), "a session waits twice");
     struct list_node *behind = q->waiters.prev;
     while (behind != &q->waiters && LIST_ENTRY(behind, struct waiter, link)->place > w->place)
         behind = behind->prev;
@@ -291,6 +294,7 @@ void waiting_elsewhere(struct waiting *t, struct waiter *w, int64_t since_ms) {
 /* ---- trying -------------------------------------------------------------------------------------------- */
 
 static void try_now(struct waiting_queue *q, struct waiter *w) {
+    invariant(!q->trying, "two attempts are under way for one queue");
     q->trying = w;
     q->again = false;
     w->attempt = ++q->asked;
@@ -328,6 +332,7 @@ bool waiting_try(struct waiting *t, struct waiter *w) {
 void waiting_try_last(struct waiting *t, struct waiter *w) {
     pthread_mutex_lock(&t->mutex);
     struct waiting_queue *q = w->queue;
+    invariant(q && !w->last, "a session tries for the last time twice");
     bool was_first = first_of(q) == w;
     w->attempt = ++q->asked;
     w->last = true;
@@ -343,6 +348,8 @@ void waiting_try_last(struct waiting *t, struct waiter *w) {
 
 /* Notes that an attempt has found the lock held, or has acquired it. */
 static void note_held(struct waiting_queue *q, const struct waiter *w) {
+    invariant(w->attempt <= q->asked, "attempt %llu of %llu", (unsigned long long)w->attempt,
+              (unsigned long long)q->asked);
     if (w->attempt > q->proven)
         q->proven = w->attempt;
 }
@@ -360,6 +367,7 @@ static void note_patience(struct waiting *t, struct waiter *w, bool has_come) {
 bool waiting_refused(struct waiting *t, struct waiter *w, uint64_t fence) {
     pthread_mutex_lock(&t->mutex);
     struct waiting_queue *q = w->queue;
+    invariant(q && w->attempt > 0, "an attempt is refused that was not sent");
     note_held(q, w);
     note_patience(t, w, true);
     if (fence)
@@ -412,6 +420,7 @@ static void call_next(struct waiting *t, struct waiting_queue *q, enum waiting_e
 
 static void leave(struct waiting *t, struct waiter *w, enum waiting_end end, int64_t keep_ms, int64_t now_ms) {
     struct waiting_queue *q = w->queue;
+    invariant(q && q->count > 0, "a session leaves a queue in which it is not");
     bool was_first = first_of(q) == w, owes = w->called;
     if (end == WAIT_GRANTED) {
         note_held(q, w);

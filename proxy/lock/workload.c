@@ -11,13 +11,10 @@
 
 #include "proxy/base/memory.h"
 #include "proxy/lock/pattern.h"
+#include "proxy/lock/thresholds.h"
 
 enum {
     FIRST_BUCKETS = 16,
-    CROSSINGS = 2,      /* so many crossings make a workload pooled */
-    SESSION_ROW = 8,    /* contended releases in a row that show that the session is one worker's */
-    WORKLOAD_ROW = 16,  /* contended releases in a row that show it of all the workload's sessions */
-    SURPLUS = 3,        /* D1: losers release from so many releases more than acquisitions on */
     KEY_ATTEMPTS = 8,   /* a key with so many attempts is judged by its own counts */
     FADE_ATTEMPTS = 64, /* counts are halved above so many attempts */
     FOLLOWED_MAX = 16,
@@ -26,6 +23,7 @@ enum {
 
 /* ---- the table --------------------------------------------------------------------------------- */
 
+/* L6: what one application does never changes what another application's commands mean. */
 uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern) {
     return hash_number(client ^ hash_number(rule ^ pattern));
 }

@@ -18,6 +18,7 @@
 #ifndef LOCKKEEPER_LOCK_WORKLOAD_H
 #define LOCKKEEPER_LOCK_WORKLOAD_H
 
+#include "parser/invariant.h"
 #include "proxy/base/list.h"
 #include "proxy/base/table.h"
 #include "proxy/lock/engine.h"
@@ -146,8 +147,10 @@ struct key_stats {
 
 /* Gives a reference to a workload back; NULL is allowed. */
 static inline void workload_put(struct workload *f) {
-    if (f)
+    if (f) {
+        invariant(f->refs > 0, "a workload without references is given back");
         f->refs--;
+    }
 }
 
 #endif

@@ -12,6 +12,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/monitor_tap/private.h"
 
@@ -79,6 +80,7 @@ struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms) {
     for (size_t i = 1; i < WAYS && k->hash; i++)
         if (!set[i].hash || set[i].seen_ms < k->seen_ms)
             k = &set[i];
+    invariant(k >= set && k < set + WAYS, "a key is followed in another set");
     *k = (struct model_key){.hash = hash};
     return k;
 }

@@ -1,5 +1,5 @@
 /*
- * Translates lines to the advisor's events: the session that sent the command, what the command means to a lock, and
+ * Translates lines to the observer's events: the session that sent the command, what the command means to a lock, and
  * its result.
  *
  * The commands of a script are lines after the line of its call, without others in between; they count as the caller's
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "parser/command.h"
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/monitor_tap/private.h"
 #include "proxy/session/locks/locks.h"
@@ -48,7 +49,7 @@ struct ask {
 };
 
 struct monitor_tap {
-    struct advisor *advisor;
+    struct observer *observer;
     struct hash_seed seed;
     struct model *model;
     struct overheard counts;
@@ -74,9 +75,9 @@ struct monitor_tap {
     size_t first, lined, answered, last_ask; /* sequence numbers */
 };
 
-struct monitor_tap *tap_new(struct advisor *a, uint64_t seed, uint64_t number) {
+struct monitor_tap *tap_new(struct observer *a, uint64_t seed, uint64_t number) {
     struct monitor_tap *o = memory_zalloc(sizeof(*o));
-    o->advisor = a;
+    o->observer = a;
     o->seed = hash_seed_make(seed, 5);
     o->model = model_new();
     o->last_id = number << 24;
@@ -161,6 +162,7 @@ static struct talker *talker_get(struct monitor_tap *o, const char *address, siz
         if (i + 1 == WAYS || set[i].seen_ms <= set[i + 1].seen_ms)
             t = &set[i];
     *t = (struct talker){.hash = hash, .id = ++o->last_id};
+    invariant(o->last_id != 0, "connections have run out of numbers");
     host_copy(t->address, address, len);
     identify(o, t);
     return t;
@@ -168,7 +170,7 @@ static struct talker *talker_get(struct monitor_tap *o, const char *address, siz
 
 static void talker_left(struct monitor_tap *o, struct talker *t) {
     if (!t->gone)
-        advisor_left(o->advisor, t->id, false); /* MONITOR does not show one-shot clients */
+        observer_left(o->observer, t->id, false); /* MONITOR does not show one-shot clients */
     t->gone = true;
 }
 
@@ -217,19 +219,19 @@ void tap_clients(struct monitor_tap *o, const char *text, size_t len) {
 
 /* ---- events ---- */
 
-/* Tells the advisor what a command did, if it did anything to a lock. */
+/* Tells the observer what a command did, if it did anything to a lock. */
 static void note(struct monitor_tap *o, const struct talker *t, struct lock_event *e) {
-    enum advise_event what = advise_event_of(e);
-    if (what == ADVISE_NOTHING)
+    enum seen_event what = seen_of(e);
+    if (what == SEEN_NOTHING)
         return;
     e->session_id = t->id;
     e->library = t->library[0] ? t->library : NULL;
     e->identity = t->identity;
     e->identity_len = strlen(t->identity);
     e->identity_hash = t->client;
-    o->counts.attempts += what == ADVISE_ACQUIRED || what == ADVISE_LOST;
-    if (advisor_samples(o->advisor, e->key.name, e->key.len, o->counts.last_ms))
-        advisor_note(o->advisor, what, e, o->counts.last_ms);
+    o->counts.attempts += what == SEEN_ACQUIRED || what == SEEN_LOST;
+    if (observer_samples(o->observer, e->key.name, e->key.len, o->counts.last_ms))
+        observer_note(o->observer, what, e, o->counts.last_ms);
 }
 
 static uint64_t key_hash(const struct monitor_tap *o, uint32_t db, const char *key, size_t len) {
@@ -271,7 +273,8 @@ static void script_does(struct monitor_tap *o, const struct lock_event *sight) {
 /* Reports a command on one key. `sure`: its result is known. */
 static void tell(struct monitor_tap *o, const struct talker *t, const struct command *c, struct lock_event *sight,
                  bool sure) {
-    const struct lock_interest in = {.advisor = o->advisor, .counters_seen = &o->counters_seen, .watches = t->watches};
+    const struct lock_interest in = {
+        .observer = o->observer, .counters_seen = &o->counters_seen, .watches = t->watches};
     const struct lock_key *key = &sight->key;
     if (!event_wanted(&in, c, &o->request, o->bytes.data, key->name, key->len, o->counts.last_ms))
         return;
@@ -283,7 +286,7 @@ static void tell(struct monitor_tap *o, const struct talker *t, const struct com
         sight->verb == LOCK_COUNT_DOWN)
         o->counts.unsure++;
     if (sight->verb == LOCK_ACQUIRE && c->id != COMMAND_HSETNX)
-        advisor_arm(o->advisor, sight->key.name, sight->key.len, o->counts.last_ms);
+        observer_arm(o->observer, sight->key.name, sight->key.len, o->counts.last_ms);
 }
 
 /* HSETNX and HDEL concern one field: the key is followed while the field stays the same. */
@@ -364,7 +367,7 @@ static void script_end(struct monitor_tap *o) {
     struct lock_event *e = &o->script_event;
     bool running = o->last && o->script.kind != ADVISE_SCRIPT_OTHER;
     o->script.kind = ADVISE_SCRIPT_OTHER;
-    if (!running || (e->verb != LOCK_ACQUIRE && !advisor_knows(o->advisor, e->key.name, e->key.len)))
+    if (!running || (e->verb != LOCK_ACQUIRE && !observer_knows(o->observer, e->key.name, e->key.len)))
         return;
     if (e->verb == LOCK_ACQUIRE)
         e->effect = o->script_wrote ? EFFECT_DONE : EFFECT_LOST;
@@ -382,7 +385,7 @@ static void script_end(struct monitor_tap *o) {
 /* A script is called: the next lines show its commands. */
 static void script_called(struct monitor_tap *o, const struct monitor_line *line, const struct command *c) {
     struct lock_event e = {.effect = EFFECT_NOTHING};
-    if (!event_read_script(&e, o->advisor, c, &o->request, o->bytes.data, &o->script) || e.key.len > KEY_MAX) {
+    if (!event_read_script(&e, o->observer, c, &o->request, o->bytes.data, &o->script) || e.key.len > KEY_MAX) {
         o->script.kind = ADVISE_SCRIPT_OTHER;
         return;
     }
@@ -437,7 +440,7 @@ static bool on_other(struct monitor_tap *o, struct talker *t, const struct monit
         model_forget(o->model);
         return true;
     case COMMAND_SCRIPT:
-        event_script_loaded(o->advisor, &o->request, o->bytes.data);
+        event_script_loaded(o->observer, &o->request, o->bytes.data);
         return true;
     default:
         if (!script_is(c))
@@ -449,6 +452,8 @@ static bool on_other(struct monitor_tap *o, struct talker *t, const struct monit
 
 /* Drops the questions that have both their line and their reply. */
 static void asks_settle(struct monitor_tap *o) {
+    invariant(o->first <= o->lined && o->lined <= o->last_ask && o->answered <= o->last_ask && o->first <= o->answered,
+              "questions %zu, %zu, %zu, %zu", o->first, o->lined, o->answered, o->last_ask);
     while (o->first < o->lined && o->first < o->answered)
         o->first++;
 }
@@ -489,6 +494,7 @@ bool tap_asks(struct monitor_tap *o, const char **key, size_t *len) {
         return false;
     *key = o->asked_key;
     *len = o->asked_len;
+    invariant(o->last_ask - o->first < ASKS, "%zu questions are under way", o->last_ask - o->first);
     o->asks[o->last_ask++ % ASKS] = (struct ask){.hash = o->asked_hash};
     o->asked_len = 0;
     return true;

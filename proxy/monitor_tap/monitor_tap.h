@@ -1,7 +1,7 @@
 /*
- * Reads the MONITOR output of a Redis without a proxy, and feeds the memory behind PROXY ADVISE.
+ * Reads the MONITOR output of a Redis without a proxy, and feeds the observer.
  *
- *      line ──> time, connection, command ──> its result (model.c) ──> advisor_note
+ *      line ──> time, connection, command ──> its result (key_model.c) ──> observer_note
  *
  * MONITOR shows commands in the order in which Redis ran them, without replies. So a model follows the keys that are
  * used as locks: after a DEL a key is gone, after SET NX it exists until its expiry. The state before the first line is
@@ -10,10 +10,10 @@
  *
  * All tables have a fixed size. Not thread-safe.
  */
-#ifndef LOCKKEEPER_MONITOR_TAP_OVERHEAR_H
-#define LOCKKEEPER_MONITOR_TAP_OVERHEAR_H
+#ifndef LOCKKEEPER_MONITOR_TAP_MONITOR_TAP_H
+#define LOCKKEEPER_MONITOR_TAP_MONITOR_TAP_H
 
-#include "proxy/advise/advise.h"
+#include "proxy/observe/observe.h"
 
 struct monitor_tap;
 
@@ -27,9 +27,9 @@ struct overheard {
     int64_t first_ms, last_ms; /* of the lines, since 1970; 0: there was none */
 };
 
-/* The advisor is borrowed, and must outlive it. If several nodes are listened to, each has its own object, with a
+/* The observer is borrowed, and must outlive it. If several nodes are listened to, each has its own object, with a
  * different number and the same seed. */
-struct monitor_tap *tap_new(struct advisor *a, uint64_t seed, uint64_t number);
+struct monitor_tap *tap_new(struct observer *a, uint64_t seed, uint64_t number);
 void tap_free(struct monitor_tap *o);
 
 /* Takes a line of MONITOR's, without its end ("1700000000.123456 [0 127.0.0.1:4000] \"SETNX\" \"lock\" \"1\""), as

@@ -7,7 +7,7 @@
 #include "proxy/lock/hash.h"
 #include "proxy/monitor_tap/monitor_tap.h"
 
-/* ---- line.c ---- */
+/* ---- monitor_line.c ---- */
 
 /* The parts of a line. Borrowed. */
 struct monitor_line {
@@ -24,7 +24,7 @@ bool monitor_line_read(struct monitor_line *to, const char *line, size_t len);
 /* Writes the command in RESP to *bytes, and scans it. False: it is no command. */
 bool monitor_args_read(const struct monitor_line *line, struct text *bytes, struct resp_request *request);
 
-/* ---- model.c: the state of keys ---- */
+/* ---- key_model.c: the state of keys ---- */
 
 enum { MODEL_NODES = 16 };
 

@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "parser/invariant.h"
+
 static const char LINE_BEGIN[] = "PROXY ";
 static const unsigned char SIGNATURE[] = {0x0d, 0x0a, 0x0d, 0x0a, 0x00, 0x0d, 0x0a, 0x51, 0x55, 0x49, 0x54, 0x0a};
 
@@ -162,6 +164,7 @@ static enum proxy_header_result binary_read(const unsigned char *p, size_t len, 
     if (len < FIXED + rest)
         return PROXY_HEADER_MORE;
     h->len = FIXED + rest;
+    invariant(h->len <= len && h->len <= PROXY_HEADER_MAX, "a header of %zu bytes in %zu", h->len, len);
     return h->local ? PROXY_HEADER_DONE : addresses_read(p + FIXED, rest, p[13], h, wrong);
 }
 

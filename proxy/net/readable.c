@@ -1,6 +1,7 @@
 /* The readable connections of one turn, walked back to front. See readable.h for the drawing. */
 #include "proxy/net/readable.h"
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 
 enum { READABLE_START = 64, READABLE_KEPT = 1024 }; /* entries */
@@ -9,6 +10,7 @@ static void readable_walk(struct ev_loop *loop, struct ev_check *walk, int event
     struct readable *r = walk->data;
     while (r->count > 0) {
         struct readable_entry e = r->entries[--r->count];
+        invariant_debug(e.io && e.fn, "entry %zu has no reader", r->count);
         if (ev_is_active(e.io) && (e.io->events & EV_READ))
             e.fn(e.io);
     }

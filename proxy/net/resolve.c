@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 
 struct resolve {
@@ -47,6 +48,7 @@ static void *look_up(void *arg) {
 
 static void on_answer(struct ev_loop *loop, struct ev_async *w, int events) {
     struct resolve *r = w->data;
+    invariant(w == &r->answered && !r->cancelled, "a cancelled lookup answers");
     pthread_mutex_lock(&lock); /* wait until the thread has released the lock */
     pthread_mutex_unlock(&lock);
     ev_async_stop(loop, w);
@@ -71,6 +73,7 @@ static int start_thread(struct resolve *r) {
 }
 
 struct resolve *resolve_start(struct ev_loop *loop, const char *host, int port, resolve_fn done, void *arg) {
+    invariant(done && port >= 0 && port <= 65535, "port %d", port);
     size_t size = strlen(host) + 1;
     struct resolve *r = memory_zalloc(sizeof(*r) + size);
     r->loop = loop;
@@ -93,6 +96,7 @@ void resolve_cancel(struct resolve *r) {
     if (!r)
         return;
     pthread_mutex_lock(&lock);
+    invariant(!r->cancelled, "a lookup is cancelled twice");
     ev_async_stop(r->loop, &r->answered);
     r->cancelled = true;
     bool finished = r->finished;

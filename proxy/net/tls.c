@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/net/tls_private.h"
 
@@ -119,6 +120,7 @@ static void watch(struct tls *t, int events) {
 }
 
 static void handshake_step(struct tls *t) {
+    invariant(t->done, "a handshake that no owner waits for");
     if (!t->broken) {
         ERR_clear_error();
         errno = 0;
@@ -138,6 +140,7 @@ static void handshake_step(struct tls *t) {
 }
 
 void tls_handshake(struct tls *t, void (*done)(void *arg, const char *error), void *arg) {
+    invariant(!t->done && !t->reader, "a handshake begins twice");
     t->done = done;
     t->arg = arg;
     watch(t, EV_READ | EV_WRITE);
@@ -174,6 +177,7 @@ void tls_resume(struct tls *t) {
 }
 
 void tls_attach(struct tls *t, struct ev_io *reader) {
+    invariant(!t->done, "reading begins before the handshake is over");
     t->reader = reader;
     tls_resume(t);
 }
@@ -187,6 +191,7 @@ ssize_t tls_read(struct tls *t, void *to, size_t room) {
         errno = 0;
         if (SSL_read_ex(t->ssl, (char *)to + got, room - got, &n) == 1) {
             got += n;
+            invariant(got <= room, "%zu bytes were read into %zu", got, room);
             continue;
         }
         code = errno;
@@ -216,12 +221,14 @@ ssize_t tls_write(struct tls *t, struct iobuf *from) {
     while (from->unsent > 0) {
         const char *bytes;
         size_t len = iobuf_peek(from, gathered, sizeof(gathered), &bytes), n;
+        invariant(len > 0 && len <= sizeof(gathered), "a record of %zu bytes", len);
         ERR_clear_error();
         errno = 0;
         int written = SSL_write_ex(t->ssl, bytes, len, &n);
         if (bytes == gathered)
             explicit_bzero(gathered, len); /* it may contain a password */
         if (written == 1) {
+            invariant(n <= len, "%zu bytes were written of %zu", n, len);
             iobuf_skip(from, n);
             total += (ssize_t)n;
             continue;

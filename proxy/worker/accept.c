@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/networks.h"
@@ -59,6 +60,7 @@ static void log_failure(struct guest *g, const char *what, const char *reason) {
 }
 
 static void guest_free(struct guest *g) {
+    invariant(!list_empty(&g->link), "a guest is freed twice");
     ev_timer_stop(g->worker->loop, &g->limit);
     ev_io_stop(g->worker->loop, &g->io);
     list_remove(&g->link);
@@ -66,6 +68,7 @@ static void guest_free(struct guest *g) {
 }
 
 static void guest_leave(struct guest *g) {
+    invariant(g->fd >= 0 && atomic_load(&g->worker->shared->clients) > 0, "no client is counted");
     tls_free(g->tls);
     close(g->fd);
     atomic_fetch_sub(&g->worker->shared->clients, 1);
@@ -109,6 +112,7 @@ static void guest_late(struct ev_loop *loop, struct ev_timer *timer, int events)
 }
 
 static void guest_secure(struct guest *g) {
+    invariant(!g->tls && g->secured, "a guest shakes hands twice");
     struct worker *w = g->worker;
     guest_wait(g, (double)w->config->tls_handshake_ms / 1000., guest_late);
     g->tls = tls_accept(w->shared->tls, w->loop, g->fd);
@@ -142,6 +146,7 @@ static void header_done(struct guest *g, const struct proxy_header *header) {
 
 /* Takes bytes of the header, which were only peeked at so far, out of the socket. */
 static bool header_take(struct guest *g, size_t len) {
+    invariant(len > 0 && len <= PROXY_HEADER_MAX, "%zu bytes of a header", len);
     char taken[PROXY_HEADER_MAX];
     return recv(g->fd, taken, len, 0) == (ssize_t)len;
 }
@@ -150,6 +155,7 @@ static bool header_take(struct guest *g, size_t len) {
  * handshake. */
 static void header_read(struct guest *g) {
     ssize_t n = recv(g->fd, g->header + g->header_len, sizeof(g->header) - g->header_len, MSG_PEEK);
+    invariant(g->header_len < sizeof(g->header), "%zu bytes of a header", g->header_len);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0 && g->header_len == 0) { /* for instance a health check that only connects */
@@ -170,6 +176,7 @@ static void header_read(struct guest *g) {
             g->header_len += (size_t)n;
         return;
     case PROXY_HEADER_DONE:
+        invariant(header.len > g->header_len, "a header of %zu bytes, %zu were there", header.len, g->header_len);
         if (!header_take(g, header.len - g->header_len))
             header_failed(g, "its header can't be read");
         else
@@ -250,6 +257,7 @@ static void accept_resume(struct ev_loop *loop, struct ev_timer *timer, int even
 /* Refuses a client beyond maxclients. It gets the error in plain text, even on a TLS port, since there was no
  * handshake. */
 static void refuse_client(struct worker *w, int fd, bool tls) {
+    invariant(atomic_load(&w->shared->clients) > 0, "no client is counted");
     static const char full[] = "-ERR max number of clients reached\r\n";
     atomic_fetch_sub(&w->shared->clients, 1);
     counter_add(&w->counters.clients_refused, 1);
@@ -316,6 +324,7 @@ void accept_close_shared(struct worker *w) {
         else
             thread_of(w)->listeners[kept++] = thread_of(w)->listeners[i];
     }
+    invariant(kept <= thread_of(w)->listener_count, "%zu listeners of %zu", kept, thread_of(w)->listener_count);
     thread_of(w)->listener_count = kept;
     listen_all(w, thread_of(w)->accepting && !ev_is_active(&thread_of(w)->accept_pause));
 }
@@ -330,6 +339,7 @@ void accept_close(struct worker *w) {
     thread_of(w)->listener_count = 0;
     memory_free(thread_of(w)->listeners);
     thread_of(w)->listeners = NULL;
+    invariant(atomic_load(&w->shared->accepting) > 0, "no worker is counted that accepts");
     atomic_fetch_sub(&w->shared->accepting, 1);
 }
 

@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/accept.h"
@@ -109,6 +110,7 @@ void drain_turn(struct worker *w) {
 
 /* Begins to close sessions. `careful`: requests that have been sent are answered first. */
 static void stop_begin(struct worker *w, bool careful) {
+    invariant(!careful || !w->stopping, "a worker stops twice");
     engine_leave(w->shared->engine);
     w->stopping = true;
     for (const struct session_room *const *room = w->hooks->rooms; *room; room++)
@@ -132,6 +134,7 @@ static bool nobody_left(const struct worker *w) {
 /* Continues to leave. A thread stays until the last client of any thread has left, since each thread renews its part of
  * the leases. */
 static void leave_on(struct worker *w, double now) {
+    invariant(w->leaving && !w->stopping, "a worker leaves that was not told to");
     struct worker_thread *t = thread_of(w);
     if (t->accepting && now >= t->drain_from + HANDSHAKES_SECONDS)
         accept_close(w);
@@ -158,6 +161,7 @@ static void drain_tick(struct ev_loop *loop, struct ev_timer *timer, int events)
 }
 
 static void bound_set(struct worker *w, int64_t bound_ms) {
+    invariant(bound_ms >= 0, "a bound of %lld ms", (long long)bound_ms);
     struct worker_thread *t = thread_of(w);
     t->drain_from = worker_steady(w);
     t->drain_until = t->drain_from + (double)bound_ms / 1000.;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
@@ -87,6 +88,7 @@ static void conclude(struct worker *w, const struct eviction_state *found) {
 static void answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct round *round = REQUEST_OWNER(c->request, struct round);
+    invariant(round && round->left > 0, "more masters answer than were asked");
     const char *p = end->reply;
     struct resp_item page;
     if (!end->error && resp_item_read(&p, end->reply + end->len, &page) && (page.type == '$' || page.type == '='))

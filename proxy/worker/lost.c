@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/private.h"
@@ -34,6 +35,7 @@ static struct lost_node *find(struct worker *w, const char *address) {
 }
 
 static struct lost_node *add(struct worker *w, const char *address) {
+    invariant(!find(w, address), "a node is lost twice");
     struct worker_thread *t = thread_of(w);
     t->lost = memory_realloc(t->lost, (t->lost_count + 1) * sizeof(*t->lost));
     struct lost_node *n = &t->lost[t->lost_count++];
@@ -43,6 +45,8 @@ static struct lost_node *add(struct worker *w, const char *address) {
 }
 
 static void forget(struct worker *w, struct lost_node *n) {
+    invariant(n >= thread_of(w)->lost && n < thread_of(w)->lost + thread_of(w)->lost_count, "%zu nodes are lost",
+              thread_of(w)->lost_count);
     *n = thread_of(w)->lost[--thread_of(w)->lost_count];
 }
 

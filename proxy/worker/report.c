@@ -346,7 +346,7 @@ static void report_advice(void *arg, const char *line, size_t len) {
 }
 
 size_t worker_unruled(struct worker *w, int64_t since_ms) {
-    return advisor_unruled(w->shared->advisor, w->rules, since_ms);
+    return advise_unruled(w->shared->observer, w->rules, since_ms);
 }
 
 void worker_unruled_text(size_t count, char *out, size_t size) {
@@ -374,6 +374,6 @@ void worker_report_advice(struct worker *w, const struct report *r) {
     worker_unruled_text(unruled, text, sizeof(text));
     if (unruled > 0)
         r->text(r->arg, "", text, strlen(text));
-    advisor_each(w->shared->advisor, worker_now(w), report_advice, &copy);
+    advise_each(w->shared->observer, worker_now(w), report_advice, &copy);
     report_fences_blurred(w, r);
 }

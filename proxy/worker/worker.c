@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/commands/commands.h"
@@ -90,6 +91,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
     struct list_node *n;
     bool looked = ev_is_active(&thread_of(w)->look);
     list_splice(&w->runnable, &w->eased);
+    invariant_debug(w == worker_here(), "a turn ends in another thread");
     if (worker_run_slice(w))
         ev_idle_start(w->loop, &thread_of(w)->slice);
     else
@@ -105,6 +107,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
         while ((n = list_first(&w->dirty)))
             session_flush(LIST_ENTRY(n, struct session, dirty_link));
     } while (!list_empty(&w->runnable) || !list_empty(&w->jobs));
+    invariant(list_empty(&w->dirty) && list_empty(&w->runnable), "a session is left at the end of a turn");
     if (upstream_has_unpinned(w->upstream) || !list_empty(&w->slices) || !list_empty(&w->eased))
         ev_idle_start(w->loop, &thread_of(w)->slice);
     if (looked)
@@ -229,6 +232,7 @@ void worker_set_config(struct worker *w, const struct config *config) {
 
 /* Begins to serve clients. */
 static void worker_open(struct worker *w, const char *error) {
+    invariant(!w->opened, "a worker opens twice");
     w->opened = true;
     if (!w->stopping && !w->leaving)
         accept_start(w);
@@ -282,6 +286,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
                           size_t socket_count, const struct config *config, void (*ready)(void *arg, const char *error),
                           void *ready_arg) {
     struct worker *w = memory_zalloc(sizeof(struct worker_thread));
+    invariant(index < shared->threads, "worker %u of %u", index, shared->threads);
     w->shared = shared;
     w->hooks = &commands_hooks;
     w->probed = probed;
@@ -326,6 +331,7 @@ void worker_run(struct worker *w) {
     ev_run(w->loop, 0);
     while (worker_run_slice(w))
         ;
+    invariant(w->stopping || w->leaving, "a loop ends that was not told to stop");
     w->over = true;
     broadcast_inbox_close(w);
     worker_enter(NULL);
@@ -342,6 +348,8 @@ void worker_free(struct worker *w) {
     LIST_FOREACH_SAFE(it, &w->sessions)
     session_close(LIST_ENTRY(it, struct session, link), "the proxy stops");
     worker_free_closed(w);
+    invariant(list_empty(&w->sessions) && list_empty(&w->closed) && w->over_soft == 0,
+              "%zu sessions are over their limit", w->over_soft);
     broadcast_inbox_clear(w);
     upstream_free(w->upstream); /* fails what is in flight, so that the slots go back to the free lists */
     accept_drop_guests(w);
@@ -354,6 +362,9 @@ void worker_free(struct worker *w) {
     free_list(&w->jobs, offsetof(struct worker_job, link));
     config_unref(atomic_exchange(&thread_of(w)->new_config, NULL));
     config_unref(w->config);
+    invariant(counter_read(&w->counters.clients_connected) == 0 && counter_read(&w->counters.pinned_connections) == 0,
+              "%llu clients, %llu pins", (unsigned long long)counter_read(&w->counters.clients_connected),
+              (unsigned long long)counter_read(&w->counters.pinned_connections));
     resp_request_clear(&w->scanner);
     text_clear(&w->build);
     chunk_pool_clear(&w->chunks);

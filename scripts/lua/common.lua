@@ -148,7 +148,7 @@ local function is_data(s)
   return s.value and not s.token and not s.list and string.sub(seen, 1, 1) == '*' and not has_readers(s)
 end
 
--- Returns 'done', 'adopted' or 'open' if the caller may touch the lock; otherwise false, and 'held' or 'foreign'.
+-- S1, S6: returns 'done', 'adopted' or 'open' if the caller may touch the lock; otherwise false, and 'held' or 'foreign'.
 local function may_touch(s)
   if s.token then
     if s.token == claim or right == 'any' or right == 'operator' then return 'done' end
@@ -213,7 +213,7 @@ local function envelope(reply, outcome, s, pttl)
   return {reply, outcome, s and s.fence or 0, pttl or -3, s and s.owner or '', flags(s)}
 end
 
--- Gives the lock the rule's lease if it has no expiry. Returns its PTTL, and whether it got the lease.
+-- L1: gives the lock the rule's lease if it has no expiry. Returns its PTTL, and whether it got the lease.
 local function bound()
   local pttl = redis.call('PTTL', lock)
   local leased = pttl == -1 and lease > 0

@@ -5,6 +5,7 @@
  * Input: lines. A line that begins with '=' belongs to CLIENT LIST; '?' answers the oldest PTTL.
  */
 #include "parser/command.h"
+#include "proxy/advise/advise.h"
 #include "proxy/monitor_tap/monitor_tap.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -36,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!initialised)
         command_table_init();
     initialised = true;
-    struct advisor *a = advisor_new(1);
+    struct observer *a = observer_new(1);
     struct monitor_tap *o = tap_new(a, 1, 0);
     const char *p = (const char *)data, *end = p + size;
     uint64_t lines = 0;
@@ -51,8 +52,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     tap_end(o);
     const struct overheard *c = tap_counts(o);
     CHECK(c->lines + c->garbage <= lines && c->first_ms <= c->last_ms);
-    advisor_each(a, c->last_ms, check_line, &said);
+    advise_each(a, c->last_ms, check_line, &said);
     tap_free(o);
-    advisor_free(a);
+    observer_free(a);
     return 0;
 }

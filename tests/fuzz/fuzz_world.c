@@ -9,7 +9,7 @@
 
 #include "parser/command.h"
 #include "parser/slot.h"
-#include "proxy/advise/advise.h"
+#include "proxy/observe/observe.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_report.h"
 #include "proxy/admin/incident_lines.h"
@@ -243,7 +243,7 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     set_facts(options);
     world.incidents = incidents_new(INCIDENTS);
     world.shared.engine = engine_new(world.shared.process_id, 1, &sink);
-    world.shared.advisor = advisor_new(1);
+    world.shared.observer = observer_new(1);
     const struct config *config = make_config(options);
     struct worker_socket socket = listen_here();
     world.worker = worker_new(&world.shared, 0, &socket, 1, config, on_ready, NULL);
@@ -253,7 +253,7 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     worker_run(world.worker);
     worker_free(world.worker);
     engine_free(world.shared.engine);
-    advisor_free(world.shared.advisor);
+    observer_free(world.shared.observer);
     incidents_free(world.incidents);
     system_start_clock();
 }

@@ -9,22 +9,23 @@
 #include <cmocka.h>
 
 #include "proxy/advise/private.h"
+#include "proxy/observe/private.h"
 #include "proxy/lock/hash.h"
 
 static int64_t now_ms = 1000000;
 
 static int set_up(void **state) {
-    *state = advisor_new(7);
+    *state = observer_new(7);
     return 0;
 }
 
 static int tear_down(void **state) {
-    advisor_free(*state);
+    observer_free(*state);
     return 0;
 }
 
-static void send_value(struct advisor *a, enum advise_event event, const char *key, uint64_t session,
-                       const char *client, const char *value, int64_t pttl_ms) {
+static void send_value(struct observer *a, enum seen_event event, const char *key, uint64_t session, const char *client,
+                       const char *value, int64_t pttl_ms) {
     struct lock_event sight = {.key = {.name = key, .len = strlen(key)},
                                .session_id = session,
                                .identity = client,
@@ -33,10 +34,10 @@ static void send_value(struct advisor *a, enum advise_event event, const char *k
                                .value = value,
                                .value_len = value ? strlen(value) : 0,
                                .pttl_ms = pttl_ms};
-    advisor_note(a, event, &sight, now_ms);
+    observer_note(a, event, &sight, now_ms);
 }
 
-static void tell(struct advisor *a, enum advise_event event, const char *key, uint64_t session, const char *client) {
+static void tell(struct observer *a, enum seen_event event, const char *key, uint64_t session, const char *client) {
     send_value(a, event, key, session, client, "1", 5000);
 }
 
@@ -58,10 +59,10 @@ static void add_line(void *arg, const char *line, size_t len) {
     snprintf(l->text[l->count++], ADVISE_LINE_MAX, "%.*s", (int)len, line);
 }
 
-static struct lines *lines_of(struct advisor *a) {
+static struct lines *lines_of(struct observer *a) {
     static struct lines l;
     l.count = 0;
-    advisor_each(a, now_ms, add_line, &l);
+    advise_each(a, now_ms, add_line, &l);
     return &l;
 }
 
@@ -84,9 +85,9 @@ static void add_risk(void *arg, const char *line, size_t len) {
 }
 
 /* The one risk that is said has this part; NULL: none is said. */
-static void says_risk(struct advisor *a, const char *part) {
+static void says_risk(struct observer *a, const char *part) {
     struct risks risks = {0};
-    advisor_each(a, now_ms, add_risk, &risks);
+    advise_each(a, now_ms, add_risk, &risks);
     if (risks.count != (part ? 1 : 0) || (part && !strstr(risks.text, part)))
         fail_msg("%u risks, the last: %s", risks.count, risks.text);
 }
@@ -162,9 +163,9 @@ static void patterns_have_hashes(void **state) {
 
 static void a_connection_for_each_worker(void **state) {
     for (uint64_t i = 0; i < 20; i++) {
-        tell(*state, ADVISE_ACQUIRED, "job:1:lock", i % 3, "app");
-        tell(*state, ADVISE_LOST, "job:1:lock", i % 3 + 10, "app");
-        tell(*state, ADVISE_RELEASED, "job:1:lock", i % 3, "app");
+        tell(*state, SEEN_ACQUIRED, "job:1:lock", i % 3, "app");
+        tell(*state, SEEN_LOST, "job:1:lock", i % 3 + 10, "app");
+        tell(*state, SEEN_RELEASED, "job:1:lock", i % 3, "app");
     }
     ADVISED(*state, "60 events: lock job:*:lock");
     assert_non_null(strstr(lines_of(*state)->text[0], "a connection for each worker; values constant"));
@@ -172,34 +173,34 @@ static void a_connection_for_each_worker(void **state) {
 
 /* Patterns that look like locks and match no rule are counted, each once, however many clients have it. */
 static void locks_without_a_rule(void **state) {
-    struct advisor *a = *state;
+    struct observer *a = *state;
     const char *const words[] = {"job:*:lock"}, *const off[] = {"job:*", "mode", "off"};
     char error[256], key[32];
     struct lock_rules *none = lock_rules_new(), *rules = lock_rules_new();
-    assert_int_equal(advisor_unruled(a, none, 0), 0);
+    assert_int_equal(advise_unruled(a, none, 0), 0);
     for (uint64_t i = 0; i < 60; i++) { /* two clients, and a throttle that is no lock */
         if (i == 27)                    /* each has 9 */
-            assert_int_equal(advisor_unruled(a, none, 0), 0);
+            assert_int_equal(advise_unruled(a, none, 0), 0);
         snprintf(key, sizeof(key), i % 3 == 2 ? "throttle:%d" : "job:%d:lock", (int)i);
-        tell(a, ADVISE_ACQUIRED, key, i % 3, i % 3 ? "app" : "other");
+        tell(a, SEEN_ACQUIRED, key, i % 3, i % 3 ? "app" : "other");
         if (i % 3 != 2)
-            tell(a, ADVISE_RELEASED, key, i % 3, i % 3 ? "app" : "other");
+            tell(a, SEEN_RELEASED, key, i % 3, i % 3 ? "app" : "other");
     }
-    assert_int_equal(advisor_unruled(a, none, 0), 1);
+    assert_int_equal(advise_unruled(a, none, 0), 1);
     for (uint64_t i = 0; i < 10; i++) {
         now_ms += 1000;
-        tell(a, ADVISE_ACQUIRED, "cron", 1, "app");
-        tell(a, ADVISE_RELEASED, "cron", 1, "app");
+        tell(a, SEEN_ACQUIRED, "cron", 1, "app");
+        tell(a, SEEN_RELEASED, "cron", 1, "app");
     }
-    assert_int_equal(advisor_unruled(a, none, 0), 2);
-    assert_int_equal(advisor_unruled(a, none, now_ms), 1);
-    assert_int_equal(advisor_unruled(a, none, now_ms + 1), 0);
+    assert_int_equal(advise_unruled(a, none, 0), 2);
+    assert_int_equal(advise_unruled(a, none, now_ms), 1);
+    assert_int_equal(advise_unruled(a, none, now_ms + 1), 0);
     assert_null(lock_rules_add(rules, words, 1, error, sizeof(error)));
-    assert_int_equal(advisor_unruled(a, rules, 0), 1);
+    assert_int_equal(advise_unruled(a, rules, 0), 1);
     lock_rules_unref(rules);
     rules = lock_rules_new();
     assert_null(lock_rules_add(rules, off, 3, error, sizeof(error)));
-    assert_int_equal(advisor_unruled(a, rules, 0), 1);
+    assert_int_equal(advise_unruled(a, rules, 0), 1);
     lock_rules_unref(rules);
     lock_rules_unref(none);
 }
@@ -209,8 +210,8 @@ static void a_pool(void **state) {
     char value[16];
     for (uint64_t i = 0; i < 23; i++) {
         snprintf(value, sizeof(value), "%d", (int)i);
-        send_value(*state, ADVISE_ACQUIRED, "job:lock", i % 3, "app", value, 5000);
-        tell(*state, ADVISE_RELEASED, "job:lock", (i < 3 ? i : i + 1) % 3, "app");
+        send_value(*state, SEEN_ACQUIRED, "job:lock", i % 3, "app", value, 5000);
+        tell(*state, SEEN_RELEASED, "job:lock", (i < 3 ? i : i + 1) % 3, "app");
     }
     ADVISED(*state, "lock job:lock owner client");
     SAID(*state, "a pool of connections; values distinct; acquired 23, lost 0, released 23, overruns 0;");
@@ -218,10 +219,10 @@ static void a_pool(void **state) {
 
 static void an_operator_makes_no_pool(void **state) {
     for (uint64_t i = 0; i < 40; i++) {
-        tell(*state, ADVISE_ACQUIRED, "job:lock", i % 3, "app");
-        tell(*state, ADVISE_RELEASED, "job:lock", i % 4 ? i % 3 : 9, "app");
+        tell(*state, SEEN_ACQUIRED, "job:lock", i % 3, "app");
+        tell(*state, SEEN_RELEASED, "job:lock", i % 4 ? i % 3 : 9, "app");
         if (i % 4 == 0)
-            tell(*state, i % 3 ? ADVISE_RELEASED : ADVISE_IN_VAIN, "job:lock", i % 3, "app");
+            tell(*state, i % 3 ? SEEN_RELEASED : SEEN_IN_VAIN, "job:lock", i % 3, "app");
     }
     ADVISED(*state, "lock job:lock");
     SAID(*state, "connections not known");
@@ -230,11 +231,11 @@ static void an_operator_makes_no_pool(void **state) {
 /* The late worker's lock was over: its release frees another worker's lock, and proves nothing. */
 static void a_late_release_makes_no_pool(void **state) {
     for (uint64_t i = 0; i < 40; i++) {
-        tell(*state, ADVISE_ACQUIRED, "k", i % 2, "app");
+        tell(*state, SEEN_ACQUIRED, "k", i % 2, "app");
         now_ms += 6000;
-        tell(*state, ADVISE_ACQUIRED, "k", (i + 1) % 2, "app");
-        tell(*state, ADVISE_RELEASED, "k", i % 2, "app");
-        tell(*state, ADVISE_IN_VAIN, "k", (i + 1) % 2, "app");
+        tell(*state, SEEN_ACQUIRED, "k", (i + 1) % 2, "app");
+        tell(*state, SEEN_RELEASED, "k", i % 2, "app");
+        tell(*state, SEEN_IN_VAIN, "k", (i + 1) % 2, "app");
     }
     ADVISED(*state, "lock k");
     SAID(*state, "connections not known; values constant; acquired 80, lost 0, released 40, late 40, in vain 40, "
@@ -244,16 +245,16 @@ static void a_late_release_makes_no_pool(void **state) {
 /* A GETSET that takes over is no evidence of a pool. */
 static void a_swap_makes_no_pool(void **state) {
     for (uint64_t i = 0; i < 20; i++) {
-        tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
-        tell(*state, ADVISE_LOST, "k", 2, "app");
-        tell(*state, ADVISE_SWAPPED, "k", 2, "app");
-        tell(*state, ADVISE_RELEASED, "k", 2, "app");
+        tell(*state, SEEN_ACQUIRED, "k", 1, "app");
+        tell(*state, SEEN_LOST, "k", 2, "app");
+        tell(*state, SEEN_SWAPPED, "k", 2, "app");
+        tell(*state, SEEN_RELEASED, "k", 2, "app");
     }
     ADVISED(*state, "lock k");
     SAID(*state, "connections not known; values constant; acquired 20, lost 20, released 20, overruns 0;");
 }
 
-static void contenders(struct advisor *a, const char *library, bool overlapped) {
+static void contenders(struct observer *a, const char *library, bool overlapped) {
     struct lock_event sight = {.key = {.name = "k", .len = 1},
                                .session_id = 1,
                                .identity = "app",
@@ -262,8 +263,8 @@ static void contenders(struct advisor *a, const char *library, bool overlapped) 
                                .overlapped = overlapped,
                                .pttl_ms = 5000};
     for (int i = 0; i < 20; i++) {
-        enum advise_event what = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
-        advisor_note(a, what, &sight, now_ms);
+        enum seen_event what = i % 2 ? SEEN_RELEASED : SEEN_ACQUIRED;
+        observer_note(a, what, &sight, now_ms);
     }
 }
 
@@ -288,9 +289,9 @@ static void a_multiplexed_connection(void **state) {
 /* One worker may try twice for what it has. */
 static void nested_attempts_prove_nothing(void **state) {
     for (int i = 0; i < 20; i++) {
-        tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
-        tell(*state, ADVISE_LOST, "k", 1, "app");
-        tell(*state, ADVISE_RELEASED, "k", 1, "app");
+        tell(*state, SEEN_ACQUIRED, "k", 1, "app");
+        tell(*state, SEEN_LOST, "k", 1, "app");
+        tell(*state, SEEN_RELEASED, "k", 1, "app");
     }
     ADVISED(*state, "lock k");
     SAID(*state, "connections not known;");
@@ -301,14 +302,14 @@ static void nested_attempts_prove_nothing(void **state) {
 static void losers_that_delete(void **state) {
     for (uint64_t i = 0; i < 40; i++) {
         uint64_t holder = i % 4, loser = (i + 1) % 4, next = (i + 2) % 4;
-        tell(*state, ADVISE_ACQUIRED, "job:lock", holder, "app");
-        tell(*state, ADVISE_LOST, "job:lock", loser, "app");
-        tell(*state, ADVISE_RELEASED, "job:lock", loser, "app");
+        tell(*state, SEEN_ACQUIRED, "job:lock", holder, "app");
+        tell(*state, SEEN_LOST, "job:lock", loser, "app");
+        tell(*state, SEEN_RELEASED, "job:lock", loser, "app");
         if (i % 2)
-            tell(*state, ADVISE_ACQUIRED, "job:lock", next, "app");
-        tell(*state, i % 2 ? ADVISE_RELEASED : ADVISE_IN_VAIN, "job:lock", holder, "app");
+            tell(*state, SEEN_ACQUIRED, "job:lock", next, "app");
+        tell(*state, i % 2 ? SEEN_RELEASED : SEEN_IN_VAIN, "job:lock", holder, "app");
         if (i % 2)
-            tell(*state, ADVISE_IN_VAIN, "job:lock", next, "app");
+            tell(*state, SEEN_IN_VAIN, "job:lock", next, "app");
     }
     ADVISED(*state, "lock job:lock");
     SAID(*state, ", losers delete: 40 times, in vain 40, overruns 0;");
@@ -318,10 +319,10 @@ static void losers_that_delete(void **state) {
 /* Losers that a rule refuses: then a holder's own release says that each worker has its connection. */
 static void losers_that_are_refused(void **state) {
     for (uint64_t i = 0; i < 20; i++) {
-        tell(*state, ADVISE_ACQUIRED, "job:lock", i % 2, "app");
-        tell(*state, ADVISE_LOST, "job:lock", (i + 1) % 2, "app");
-        tell(*state, ADVISE_REFUSED, "job:lock", (i + 1) % 2, "app");
-        tell(*state, ADVISE_RELEASED, "job:lock", i % 2, "app");
+        tell(*state, SEEN_ACQUIRED, "job:lock", i % 2, "app");
+        tell(*state, SEEN_LOST, "job:lock", (i + 1) % 2, "app");
+        tell(*state, SEEN_REFUSED, "job:lock", (i + 1) % 2, "app");
+        tell(*state, SEEN_RELEASED, "job:lock", i % 2, "app");
     }
     ADVISED(*state, "lock job:lock owner connection");
     SAID(*state, "a connection for each worker; values constant; acquired 20, lost 20, released 20, losers delete: 20 "
@@ -333,10 +334,10 @@ static void losers_that_are_refused(void **state) {
 static void a_pool_that_contends(void **state) {
     uint64_t dice = 1;
     for (int i = 0; i < 100; i++) {
-        tell(*state, ADVISE_ACQUIRED, "k", (dice = hash_number(dice)) % 3, "app");
+        tell(*state, SEEN_ACQUIRED, "k", (dice = hash_number(dice)) % 3, "app");
         for (int losers = 0; losers < i % 3; losers++)
-            tell(*state, ADVISE_LOST, "k", (dice = hash_number(dice)) % 3, "app");
-        tell(*state, ADVISE_RELEASED, "k", (dice = hash_number(dice)) % 3, "app");
+            tell(*state, SEEN_LOST, "k", (dice = hash_number(dice)) % 3, "app");
+        tell(*state, SEEN_RELEASED, "k", (dice = hash_number(dice)) % 3, "app");
     }
     ADVISED(*state, "lock k owner client");
     SAID(*state, "a pool of connections; values constant; acquired 100, lost 99, released 100, overruns 0;");
@@ -345,8 +346,8 @@ static void a_pool_that_contends(void **state) {
 
 static void queued_jobs(void **state) {
     for (int i = 0; i < 20; i++) {
-        tell(*state, ADVISE_ACQUIRED, "job", 1, "queue");
-        tell(*state, ADVISE_RELEASED, "job", 2, "worker");
+        tell(*state, SEEN_ACQUIRED, "job", 1, "queue");
+        tell(*state, SEEN_RELEASED, "job", 2, "worker");
     }
     struct lines *l = lines_of(*state);
     assert_true(ends_with(l->text[0], "lock job owner any"));
@@ -359,11 +360,11 @@ static void refused_releases_hand_nothing_over(void **state) {
     const struct lock_rule rule = {.pattern = pattern, .pattern_len = 4, .hash = 1};
     struct lock_event sight = {.key = {.name = "job", .len = 3}, .rule = &rule, .identity_len = 3, .pttl_ms = 5000};
     for (int i = 0; i < 40; i++) {
-        enum advise_event what = i % 2 ? ADVISE_REFUSED : ADVISE_ACQUIRED;
+        enum seen_event what = i % 2 ? SEEN_REFUSED : SEEN_ACQUIRED;
         sight.session_id = 1 + i % 2;
         sight.identity = i % 2 ? "bob" : "ann";
         sight.identity_hash = sight.session_id;
-        advisor_note(*state, what, &sight, now_ms);
+        observer_note(*state, what, &sight, now_ms);
         now_ms += i % 2 ? 6000 : 0;
     }
     ADVISED(*state, "lock job*");
@@ -373,8 +374,8 @@ static void refused_releases_hand_nothing_over(void **state) {
 
 static void who_releases_too_hands_nothing_over(void **state) {
     for (int i = 0; i < 20; i++) {
-        tell(*state, ADVISE_ACQUIRED, "job", 1, "queue");
-        tell(*state, ADVISE_RELEASED, "job", i % 5 ? 2 : 1, i % 5 ? "worker" : "queue");
+        tell(*state, SEEN_ACQUIRED, "job", 1, "queue");
+        tell(*state, SEEN_RELEASED, "job", i % 5 ? 2 : 1, i % 5 ? "worker" : "queue");
     }
     ADVISED(*state, "lock job");
     SAID(*state, "by others 16");
@@ -384,11 +385,11 @@ static void who_releases_too_hands_nothing_over(void **state) {
 static void scripts_hand_over_as_they_like(void **state) {
     struct lock_event sight = {.key = {.name = "job", .len = 3}, .identity_len = 3, .scripted = true, .pttl_ms = 5000};
     for (int i = 0; i < 40; i++) {
-        enum advise_event what = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
+        enum seen_event what = i % 2 ? SEEN_RELEASED : SEEN_ACQUIRED;
         sight.session_id = 1 + i % 2;
         sight.identity = i % 2 ? "bob" : "ann";
         sight.identity_hash = sight.session_id;
-        advisor_note(*state, what, &sight, now_ms);
+        observer_note(*state, what, &sight, now_ms);
     }
     ADVISED(*state, "lock job");
     SAID(*state, "released by other clients than acquired");
@@ -398,7 +399,7 @@ static void throttles_are_no_leaks(void **state) {
     char key[32];
     for (int i = 0; i < 20; i++) {
         snprintf(key, sizeof(key), "throttle:%d", i);
-        tell(*state, ADVISE_ACQUIRED, key, 1, "app");
+        tell(*state, SEEN_ACQUIRED, key, 1, "app");
         now_ms += 6000;
     }
     ADVISED(*state, "a throttle, never released: no rule is needed");
@@ -407,9 +408,9 @@ static void throttles_are_no_leaks(void **state) {
 
 static void late_releases_are_overruns(void **state) {
     for (int i = 0; i < 20; i++) {
-        tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
+        tell(*state, SEEN_ACQUIRED, "k", 1, "app");
         now_ms += i % 2 ? 6000 : 1000;
-        tell(*state, i % 2 ? ADVISE_IN_VAIN : ADVISE_RELEASED, "k", 1, "app");
+        tell(*state, i % 2 ? SEEN_IN_VAIN : SEEN_RELEASED, "k", 1, "app");
     }
     assert_non_null(strstr(lines_of(*state)->text[0], "late 10, overruns 10"));
     says_risk(*state, "10 of 20 locks were released after their expiry, by 1000 ms on average");
@@ -418,11 +419,11 @@ static void late_releases_are_overruns(void **state) {
 /* Another connection sets the holder's value again with a new expiry: the holder's release is in time. */
 static void heartbeats_over_another_connection(void **state) {
     for (int i = 0; i < 20; i++) {
-        tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
+        tell(*state, SEEN_ACQUIRED, "k", 1, "app");
         now_ms += 4000;
-        tell(*state, ADVISE_WRITTEN, "k", 2, "app");
+        tell(*state, SEEN_WRITTEN, "k", 2, "app");
         now_ms += 4000;
-        tell(*state, ADVISE_RELEASED, "k", 1, "app");
+        tell(*state, SEEN_RELEASED, "k", 1, "app");
     }
     says_risk(*state, NULL);
 }
@@ -430,9 +431,9 @@ static void heartbeats_over_another_connection(void **state) {
 /* Only a one-shot client's lock is spoken of, each once. */
 static void one_shot_clients(void **state) {
     for (uint64_t i = 0; i < 20; i++) {
-        send_value(*state, ADVISE_ACQUIRED, "k", i, "app", "1", PTTL_NONE);
-        advisor_left(*state, i, i % 2);
-        tell(*state, ADVISE_RELEASED, "k", i + 100, "app");
+        send_value(*state, SEEN_ACQUIRED, "k", i, "app", "1", PTTL_NONE);
+        observer_left(*state, i, i % 2);
+        tell(*state, SEEN_RELEASED, "k", i + 100, "app");
     }
     says_risk(*state, "10 times a lock without an expiry was acquired over a connection that closed at once");
 }
@@ -440,10 +441,10 @@ static void one_shot_clients(void **state) {
 /* SET XX: an expiry much shorter than what is left lets the lock go, another one extends it. */
 static void releases_by_expiry(void **state) {
     for (uint64_t i = 0; i < 20; i++) {
-        send_value(*state, ADVISE_ACQUIRED, "k", 1, "app", "1", 5000);
-        tell(*state, ADVISE_REWRITTEN, "k", 1, "app");
+        send_value(*state, SEEN_ACQUIRED, "k", 1, "app", "1", 5000);
+        tell(*state, SEEN_REWRITTEN, "k", 1, "app");
         now_ms += 1000;
-        send_value(*state, ADVISE_REWRITTEN, "k", 1, "app", NULL, 100);
+        send_value(*state, SEEN_REWRITTEN, "k", 1, "app", NULL, 100);
         now_ms += 100;
     }
     ADVISED(*state, "lock k");
@@ -453,10 +454,10 @@ static void releases_by_expiry(void **state) {
 /* A worker that begins with a long expiry and keeps its lock alive with short ones has let nothing go. */
 static void short_heartbeats(void **state) {
     for (uint64_t i = 0; i < 20; i++) {
-        send_value(*state, ADVISE_ACQUIRED, "k", 1, "app", "1", 300000);
+        send_value(*state, SEEN_ACQUIRED, "k", 1, "app", "1", 300000);
         for (int beat = 0; beat < 5; beat++, now_ms += 1000)
-            send_value(*state, ADVISE_REWRITTEN, "k", 1, "app", NULL, 3000);
-        tell(*state, ADVISE_RELEASED, "k", 1, "app");
+            send_value(*state, SEEN_REWRITTEN, "k", 1, "app", NULL, 3000);
+        tell(*state, SEEN_RELEASED, "k", 1, "app");
     }
     SAID(*state, "acquired 20, lost 0, released 20, overruns 0;");
 }
@@ -466,58 +467,58 @@ static void written_behind_watch(void **state) {
     struct lock_event sight = {
         .key = {.name = "k", .len = 1}, .session_id = 1, .identity = "app", .identity_len = 3, .pttl_ms = 5000};
     for (int i = 0; i < 20; i++) {
-        advisor_note(*state, ADVISE_WRITTEN, &sight, now_ms);
+        observer_note(*state, SEEN_WRITTEN, &sight, now_ms);
         assert_int_equal(lines_of(*state)->count, 0); /* a cache's */
     }
     sight.behind_watch = true;
     for (int i = 0; i < 20; i++) {
-        advisor_note(*state, ADVISE_WRITTEN, &sight, now_ms);
-        advisor_note(*state, ADVISE_WRITTEN, &sight, now_ms);
-        advisor_note(*state, ADVISE_RELEASED, &sight, now_ms);
+        observer_note(*state, SEEN_WRITTEN, &sight, now_ms);
+        observer_note(*state, SEEN_WRITTEN, &sight, now_ms);
+        observer_note(*state, SEEN_RELEASED, &sight, now_ms);
     }
     SAID(*state, "acquired 20, lost 0, released 20, overruns 0;");
 }
 
 /* A lock without an end whose owner has gone is reported, after a few attempts. */
 static void dead_locks(void **state) {
-    send_value(*state, ADVISE_ACQUIRED, "job:17:lock", 5, "app", "1", -1);
+    send_value(*state, SEEN_ACQUIRED, "job:17:lock", 5, "app", "1", -1);
     for (int i = 0; i < 5; i++)
-        tell(*state, ADVISE_LOST, "job:17:lock", 6, "app");
+        tell(*state, SEEN_LOST, "job:17:lock", 6, "app");
     assert_int_equal(lines_of(*state)->count, 1); /* its owner may be at work */
-    advisor_left(*state, 5, false);
-    tell(*state, ADVISE_LOST, "job:17:lock", 6, "app");
-    tell(*state, ADVISE_LOST, "job:17:lock", 7, "app");
+    observer_left(*state, 5, false);
+    tell(*state, SEEN_LOST, "job:17:lock", 6, "app");
+    tell(*state, SEEN_LOST, "job:17:lock", 7, "app");
     assert_int_equal(lines_of(*state)->count, 1);
-    tell(*state, ADVISE_LOST, "job:17:lock", 6, "app");
+    tell(*state, SEEN_LOST, "job:17:lock", 6, "app");
     struct lines *l = lines_of(*state);
     assert_int_equal(l->count, 2);
     assert_string_equal(l->text[0],
                         "dead lock: job:17:lock by app: no expiry, its owner is gone, 3 attempts lost since: "
                         "DEL it, and let it end by itself from now on: lock job:*:lock");
     assert_true(ends_with(l->text[1], "too few to advise"));
-    tell(*state, ADVISE_RELEASED, "job:17:lock", 9, "operator");
+    tell(*state, SEEN_RELEASED, "job:17:lock", 9, "operator");
     assert_int_equal(lines_of(*state)->count, 1);
 }
 
 static void what_ends_is_not_dead(void **state) {
-    send_value(*state, ADVISE_ACQUIRED, "k", 5, "app", "1", -1);
-    send_value(*state, ADVISE_EXTENDED, "k", 5, "app", NULL, 5000);
-    advisor_left(*state, 5, false);
+    send_value(*state, SEEN_ACQUIRED, "k", 5, "app", "1", -1);
+    send_value(*state, SEEN_EXTENDED, "k", 5, "app", NULL, 5000);
+    observer_left(*state, 5, false);
     for (int i = 0; i < 9; i++)
-        tell(*state, ADVISE_LOST, "k", 6, "app");
+        tell(*state, SEEN_LOST, "k", 6, "app");
     assert_int_equal(lines_of(*state)->count, 1);
 }
 
 static void never_acquired(void **state) {
     for (int i = 0; i < 20; i++)
-        tell(*state, ADVISE_LOST, "k", 6, "app");
+        tell(*state, SEEN_LOST, "k", 6, "app");
     ADVISED(*state, "never seen to be acquired: held since before, or dead; look at its TTL");
 }
 
 static void few_events_advise_nothing(void **state) {
     for (int i = 0; i < ADVISE_ENOUGH - 1; i++) {
-        tell(*state, ADVISE_ACQUIRED, "k", 1, "app");
-        tell(*state, ADVISE_RELEASED, "k", 1, "app");
+        tell(*state, SEEN_ACQUIRED, "k", 1, "app");
+        tell(*state, SEEN_RELEASED, "k", 1, "app");
     }
     ADVISED(*state, "too few to advise");
 }
@@ -527,8 +528,8 @@ static void many_names_are_one_pattern(void **state) {
     for (int round = 0; round < 3; round++)
         for (int i = 0; i < 26; i++) {
             snprintf(key, sizeof(key), "lock:name%c", 'a' + i);
-            tell(*state, ADVISE_ACQUIRED, key, 1, "app");
-            tell(*state, ADVISE_RELEASED, key, 1, "app");
+            tell(*state, SEEN_ACQUIRED, key, 1, "app");
+            tell(*state, SEEN_RELEASED, key, 1, "app");
         }
     ADVISED(*state, "156 events: lock lock:*");
 }
@@ -538,31 +539,31 @@ static void memory_is_bounded(void **state) {
     for (int i = 0; i < 20000; i++) {
         snprintf(key, sizeof(key), "%c%c:%d:%c", 'a' + i % 26, 'a' + i / 26 % 26, i, 'a' + i % 7);
         snprintf(client, sizeof(client), "client %d", i % 100);
-        tell(*state, ADVISE_ACQUIRED, key, (uint64_t)i, client);
+        tell(*state, SEEN_ACQUIRED, key, (uint64_t)i, client);
     }
     unsigned lines = 0;
-    advisor_each(*state, now_ms, count_line, &lines);
+    advise_each(*state, now_ms, count_line, &lines);
     assert_in_range(lines, 100, 512);
 }
 
 static void known_keys(void **state) {
-    assert_false(advisor_knows(*state, "lock", 4));
-    tell(*state, ADVISE_ACQUIRED, "lock", 1, "app");
-    assert_true(advisor_knows(*state, "lock", 4));
+    assert_false(observer_knows(*state, "lock", 4));
+    tell(*state, SEEN_ACQUIRED, "lock", 1, "app");
+    assert_true(observer_knows(*state, "lock", 4));
     now_ms += 400000;
-    advisor_arm(*state, "other", 5, now_ms);
-    assert_true(advisor_knows(*state, "lock", 4)); /* one generation ago */
+    observer_arm(*state, "other", 5, now_ms);
+    assert_true(observer_knows(*state, "lock", 4)); /* one generation ago */
     now_ms += 400000;
-    advisor_arm(*state, "other", 5, now_ms);
-    assert_false(advisor_knows(*state, "lock", 4));
+    observer_arm(*state, "other", 5, now_ms);
+    assert_false(observer_knows(*state, "lock", 4));
 }
 
 /* An expiry at the end of time is none. */
 static void the_longest_expiry(void **state) {
     for (uint64_t i = 0; i < 20; i++) {
-        send_value(*state, ADVISE_ACQUIRED, "job:1:lock", 1, "app", "1", INT64_MAX);
-        send_value(*state, ADVISE_EXTENDED, "job:1:lock", 1, "app", NULL, INT64_MAX - 1);
-        tell(*state, ADVISE_RELEASED, "job:1:lock", 1, "app");
+        send_value(*state, SEEN_ACQUIRED, "job:1:lock", 1, "app", "1", INT64_MAX);
+        send_value(*state, SEEN_EXTENDED, "job:1:lock", 1, "app", NULL, INT64_MAX - 1);
+        tell(*state, SEEN_RELEASED, "job:1:lock", 1, "app");
     }
     assert_non_null(strstr(lines_of(*state)->text[0], "acquired 20, lost 0, released 20, overruns 0;"));
 }
@@ -575,11 +576,11 @@ static void many_events(void **state) {
         char key[32];
         int len = snprintf(key, sizeof(key), "job:%u:lock", n);
         now_ms += n % 4 == 0;
-        bool acquire = advisor_samples(*state, key, (size_t)len, now_ms);
+        bool acquire = observer_samples(*state, key, (size_t)len, now_ms);
         if (acquire)
-            send_value(*state, ADVISE_ACQUIRED, key, 1, "app", "1", 5);
-        if (advisor_samples(*state, key, (size_t)len, now_ms))
-            tell(*state, ADVISE_RELEASED, key, 1, "app");
+            send_value(*state, SEEN_ACQUIRED, key, 1, "app", "1", 5);
+        if (observer_samples(*state, key, (size_t)len, now_ms))
+            tell(*state, SEEN_RELEASED, key, 1, "app");
         wanted += acquire;
         before = n < 5000 ? wanted : before;
     }
@@ -588,7 +589,7 @@ static void many_events(void **state) {
     assert_non_null(strstr(lines_of(*state)->text[0], ", overruns 0;"));
     for (unsigned n = 0; n < 100; n++) { /* calm again */
         char key[32];
-        assert_true(advisor_samples(*state, key, (size_t)snprintf(key, sizeof(key), "job:%u", n), now_ms));
+        assert_true(observer_samples(*state, key, (size_t)snprintf(key, sizeof(key), "job:%u", n), now_ms));
     }
 }
 
@@ -597,14 +598,14 @@ static void some_keys_stand_for_all_in_turn(void **state) {
     for (unsigned minute = 0; minute < 200; minute++, now_ms += 65536) {
         bool now = false;
         for (unsigned n = 0; n < 3000; n++)
-            now = advisor_samples(*state, "cron-lock", 9, now_ms);
+            now = observer_samples(*state, "cron-lock", 9, now_ms);
         seen = seen || now;
-        assert_true(advisor_samples(*state, "another-lock", 12, now_ms)); /* keys that begin otherwise are others */
+        assert_true(observer_samples(*state, "another-lock", 12, now_ms)); /* keys that begin otherwise are others */
     }
     assert_true(seen);
 }
 
-static void queue(struct advisor *a, enum advise_event event, const char *node, uint64_t session, const char *client,
+static void queue(struct observer *a, enum seen_event event, const char *node, uint64_t session, const char *client,
                   bool waits) {
     struct lock_event sight = {.key = {.name = "turn", .len = 4},
                                .verb = LOCK_QUEUE_PUSH,
@@ -616,7 +617,7 @@ static void queue(struct advisor *a, enum advise_event event, const char *node, 
                                .value = node,
                                .value_len = strlen(node),
                                .pttl_ms = -1};
-    advisor_note(a, event, &sight, now_ms);
+    observer_note(a, event, &sight, now_ms);
 }
 
 static void a_list_is_a_lock_where_its_head_is_looked_at(void **state) {
@@ -624,14 +625,14 @@ static void a_list_is_a_lock_where_its_head_is_looked_at(void **state) {
     for (unsigned n = 0; n < 20; n++) {
         snprintf(first, sizeof(first), "a%u", n);
         snprintf(second, sizeof(second), "b%u", n);
-        queue(*state, ADVISE_PUSHED, first, 1, "app", false);
-        queue(*state, ADVISE_HEAD, first, 1, "app", false);
-        queue(*state, ADVISE_PUSHED, second, 2, "app", true);
-        queue(*state, ADVISE_HEAD, first, 2, "app", false);
-        queue(*state, ADVISE_HEAD, first, 1, "app", false);
-        queue(*state, ADVISE_TAKEN, first, 1, "app", false);
-        queue(*state, ADVISE_HEAD, second, 2, "app", false);
-        queue(*state, ADVISE_TAKEN, second, 2, "app", false);
+        queue(*state, SEEN_PUSHED, first, 1, "app", false);
+        queue(*state, SEEN_HEAD, first, 1, "app", false);
+        queue(*state, SEEN_PUSHED, second, 2, "app", true);
+        queue(*state, SEEN_HEAD, first, 2, "app", false);
+        queue(*state, SEEN_HEAD, first, 1, "app", false);
+        queue(*state, SEEN_TAKEN, first, 1, "app", false);
+        queue(*state, SEEN_HEAD, second, 2, "app", false);
+        queue(*state, SEEN_TAKEN, second, 2, "app", false);
     }
     assert_string_equal(
         lines_of(*state)->text[0],
@@ -642,9 +643,9 @@ static void a_list_is_a_lock_where_its_head_is_looked_at(void **state) {
 static void kinds(void **state) {
     struct lock_event sight = {.key = {.name = "k", .len = 1}, .session_id = 1, .identity = "app", .identity_len = 3};
     for (int i = 0; i < 60; i++) {
-        enum advise_event what = i % 2 ? ADVISE_RELEASED : ADVISE_ACQUIRED;
+        enum seen_event what = i % 2 ? SEEN_RELEASED : SEEN_ACQUIRED;
         sight.advises = i < 30 ? ADVISE_COUNTER : ADVISE_HASH;
-        advisor_note(*state, what, &sight, now_ms);
+        observer_note(*state, what, &sight, now_ms);
         if (i == 29)
             ADVISED(*state, "lock k kind counter");
     }
@@ -655,16 +656,16 @@ static void jobs_in_a_list_are_no_lock(void **state) {
     char node[16];
     for (unsigned n = 0; n < 20; n++) {
         snprintf(node, sizeof(node), "%u", n);
-        queue(*state, ADVISE_PUSHED, node, 1, "producer", n % 3);
-        queue(*state, ADVISE_HEAD, node, 2, "monitor", false);
-        queue(*state, ADVISE_TAKEN, node, 3, "worker", false);
+        queue(*state, SEEN_PUSHED, node, 1, "producer", n % 3);
+        queue(*state, SEEN_HEAD, node, 2, "monitor", false);
+        queue(*state, SEEN_TAKEN, node, 3, "worker", false);
     }
     assert_int_equal(lines_of(*state)->count, 0);
     for (unsigned n = 0; n < 20; n++) {
         snprintf(node, sizeof(node), "%u", n);
-        queue(*state, ADVISE_PUSHED, node, 1, "producer", false);
-        queue(*state, ADVISE_HEAD, node, 1, "producer", false);
-        queue(*state, ADVISE_TAKEN, node, 3, "worker", false);
+        queue(*state, SEEN_PUSHED, node, 1, "producer", false);
+        queue(*state, SEEN_HEAD, node, 1, "producer", false);
+        queue(*state, SEEN_TAKEN, node, 3, "worker", false);
     }
     assert_non_null(strstr(lines_of(*state)->text[0], "a queue of jobs"));
 }
@@ -709,12 +710,12 @@ static void scripts_by_their_text(void **state) {
         assert_int_equal(advise_script_kind(scripts[i].source, strlen(scripts[i].source)), scripts[i].kind);
     const struct advise_text text = {
         .kind = ADVISE_SCRIPT_RELEASES, .key = 4, .value = 2, .expiry = 13, .endless = true};
-    advisor_script_note(*state, 0x1234567890abcdef, &text);
-    struct advise_text found = advisor_script(*state, 0x1234567890abcdef);
+    observer_script_note(*state, 0x1234567890abcdef, &text);
+    struct advise_text found = observer_script(*state, 0x1234567890abcdef);
     assert_int_equal(found.kind, text.kind);
     assert_true(found.key == 4 && found.value == 2 && found.expiry == 13 && !found.seconds && found.endless);
-    assert_int_equal(advisor_script(*state, 0x1234567890abcdef + 256).kind, ADVISE_SCRIPT_OTHER);
-    assert_int_equal(advisor_script(*state, 1).kind, ADVISE_SCRIPT_OTHER);
+    assert_int_equal(observer_script(*state, 0x1234567890abcdef + 256).kind, ADVISE_SCRIPT_OTHER);
+    assert_int_equal(observer_script(*state, 1).kind, ADVISE_SCRIPT_OTHER);
 }
 
 static void what_scripts_write(void **state) {
@@ -762,12 +763,12 @@ static enum lock_writer writer_of(void *arg, const struct lock_key *lock) {
 }
 
 /* `lock` NULL: the writer holds none. */
-static void write_under(struct advisor *a, const char *lock, const char *key) {
-    const struct advise_write w = {.key = {.name = key, .len = strlen(key)}, .client = 5, .writer = writer_of};
+static void write_under(struct observer *a, const char *lock, const char *key) {
+    const struct observed_write w = {.key = {.name = key, .len = strlen(key)}, .client = 5, .writer = writer_of};
     held_lock = lock;
     if (lock)
-        advisor_lock_taken(a, &(struct lock_key){.name = lock, .len = strlen(lock)}, 5);
-    advisor_note_write(a, &w, ++now_ms);
+        observer_lock_taken(a, &(struct lock_key){.name = lock, .len = strlen(lock)}, 5);
+    observer_note_write(a, &w, ++now_ms);
     held_lock = NULL;
 }
 
@@ -790,7 +791,7 @@ static void data_is_written_under_locks(void **state) {
         {"lock:1", "%u", "17 is written"}, /* every number: none */
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct advisor *a = advisor_new(7);
+        struct observer *a = observer_new(7);
         char lock[64], key[64];
         for (unsigned n = 0; n < 30; n++) {
             snprintf(lock, sizeof(lock), cases[i].lock, n);
@@ -802,7 +803,7 @@ static void data_is_written_under_locks(void **state) {
             assert_int_equal(l->count, 0);
         else
             assert_string_equal(l->count ? l->text[0] : "nothing", cases[i].line);
-        advisor_free(a);
+        observer_free(a);
     }
     (void)state;
 }
@@ -919,8 +920,8 @@ static void phrases_explained(const char *text, const char *line) {
     }
 }
 
-static struct advise_row some_row(uint64_t *dice) {
-    struct advise_row row = {.pattern = "PATTERN", .client = "CLIENT"};
+static struct evidence some_row(uint64_t *dice) {
+    struct evidence row = {.pattern = "PATTERN", .client = "CLIENT"};
     uint64_t *const counts[] = {&row.acquired, &row.lost,          &row.endless, &row.valued,   &row.repeated,
                                 &row.sent,     &row.released,      &row.crossed, &row.by_other, &row.by_holder,
                                 &row.losers,   &row.by_other_bare, &row.refused, &row.late,     &row.in_vain,
@@ -945,7 +946,7 @@ static void every_word_is_explained(void **state) {
     uint64_t dice = 7;
     char line[ADVISE_LINE_MAX];
     for (int i = 0; i < 2000; i++) {
-        struct advise_row row = some_row(&dice);
+        struct evidence row = some_row(&dice);
         advise_line(&row, line);
         phrases_explained(text, strstr(line, "CLIENT: ") + 8);
     }
@@ -958,14 +959,14 @@ static void every_word_is_explained(void **state) {
 /* ---- waiting -------------------------------------------------------------------------------------- */
 
 /* Two workers take turns, and the refused one sleeps: for so long after each release the lock is free. */
-static void take_turns(struct advisor *a, const char *key, unsigned turns, int64_t asleep_ms) {
+static void take_turns(struct observer *a, const char *key, unsigned turns, int64_t asleep_ms) {
     for (unsigned i = 0; i < turns; i++) {
         uint64_t holder = 1 + i % 2;
-        tell(a, ADVISE_ACQUIRED, key, holder, "app");
+        tell(a, SEEN_ACQUIRED, key, holder, "app");
         now_ms += 10;
-        tell(a, ADVISE_LOST, key, 3 - holder, "app");
+        tell(a, SEEN_LOST, key, 3 - holder, "app");
         now_ms += 10;
-        tell(a, ADVISE_RELEASED, key, holder, "app");
+        tell(a, SEEN_RELEASED, key, holder, "app");
         now_ms += asleep_ms;
     }
 }
@@ -988,8 +989,8 @@ static void waiting_is_not_advised_to_who_comes_seldom(void **state) {
 
 static void waiting_is_not_advised_where_nobody_has_asked(void **state) {
     for (unsigned i = 0; i < 30; i++, now_ms += 100) {
-        tell(*state, ADVISE_ACQUIRED, "lock:seldom", 1 + i % 2, "app");
-        tell(*state, ADVISE_RELEASED, "lock:seldom", 1 + i % 2, "app");
+        tell(*state, SEEN_ACQUIRED, "lock:seldom", 1 + i % 2, "app");
+        tell(*state, SEEN_RELEASED, "lock:seldom", 1 + i % 2, "app");
     }
     ADVISED(*state, ": lock lock:seldom");
 }

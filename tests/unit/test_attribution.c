@@ -1328,6 +1328,30 @@ static void c4_a_losers_release_is_believed_later(void **state) {
     }
 }
 
+/* Workers with a connection each: a delayed loser frees the holder's lease, and the holder's own release then frees the loser's.
+ * Both have one cause, and two causes make a pool. */
+static void c4_the_release_of_a_holder_that_lost_its_lease_is_no_crossing(void **state) {
+    enum { DELAYED_MS = 300 };
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    pass(f, DELAYED_MS);
+    assert_true(give(f, &b, "lock:x"));
+    assert_int_equal(votes(f, &a, "lock:x"), 1);
+    take(f, &b, "lock:x");
+    assert_true(give(f, &a, "lock:x"));
+    assert_int_equal(votes(f, &a, "lock:x"), 1);
+    assert_int_equal(pooled(f), 0);
+    /* An attempt since: its worker is done with the first lease, so the next release over this session is another worker's. */
+    take(f, &a, "lock:x");
+    attempt(f, &b, "lock:x");
+    pass(f, DELAYED_MS);
+    assert_true(give(f, &b, "lock:x"));
+    assert_int_equal(pooled(f), 1);
+}
+
 /* A loser's release is decided about while no session holds the lock. It meets an acquisition that was on its way. */
 static void c4_a_losers_release_while_nobody_holds_ends_no_lease(void **state) {
     struct fixture *f = *state;
@@ -2785,6 +2809,7 @@ int main(void) {
         CASE(c4_some_are_never_held_back),
         CASE(c4_over_a_session_that_is_one_workers_a_losers_release_is_refused),
         CASE(c4_a_losers_release_is_believed_later),
+        CASE(c4_the_release_of_a_holder_that_lost_its_lease_is_no_crossing),
         CASE(c4_a_losers_release_while_nobody_holds_ends_no_lease),
         CASE(c4_a_contended_key_is_judged_by_itself),
         CASE(c4_a_second_release_outweighs_quiet_losses),

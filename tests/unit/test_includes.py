@@ -21,7 +21,7 @@ GROUND = ("parser", "proxy/base", "proxy/net")
 UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology", "/life"))
 SESSION = tuple("proxy/session/" + room for room in
                 ("core", "locks", "transaction", "push", "blocking", "cluster", "commands"))
-EVERYTHING = (*GROUND, "proxy/lock", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/monitor_tap", "proxy/admin",
+EVERYTHING = (*GROUND, "proxy/lock", "proxy/observe", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/monitor_tap", "proxy/admin",
               "proxy/config", "proxy")
 # What a room of the session may include, besides the rooms of the session that it names.
 BELOW_SESSION = (*GROUND, "proxy/lock", "proxy/config", "proxy/upstream")
@@ -30,7 +30,9 @@ LAYERS = {
     "proxy/base": ((), ()),
     "proxy/net": (("proxy/base",), ("libev", "openssl")),
     "proxy/lock": (("parser", "proxy/base"), ()),
-    "proxy/advise": (("parser", "proxy/base", "proxy/lock"), ()),
+    # What was seen of locks, from any source; ADVISE has the words for it.
+    "proxy/observe": (("parser", "proxy/base", "proxy/lock"), ()),
+    "proxy/advise": (("proxy/base", "proxy/lock", "proxy/observe"), ()),
     # The upstream's face, and its rooms from the ground.
     "proxy/upstream": (("parser", "proxy/base"), ()),
     "proxy/upstream/connection": ((*GROUND, "proxy/upstream"), ("libev", "hiredis")),
@@ -40,15 +42,15 @@ LAYERS = {
     "proxy/upstream/life": ((*GROUND, *UPSTREAM), ("libev",)),
     # The rooms of the session. Core knows none of the others: they hand it tables of functions.
     "proxy/session/core": (BELOW_SESSION, ("libev",)),
-    "proxy/session/locks": ((*BELOW_SESSION, "proxy/advise", "proxy/session/core"), ("libev",)),
+    "proxy/session/locks": ((*BELOW_SESSION, "proxy/observe", "proxy/session/core"), ("libev",)),
     "proxy/session/transaction": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
     "proxy/session/push": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
     "proxy/session/blocking": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
     "proxy/session/cluster": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
     # Dispatch sees all rooms.
     "proxy/session/commands": ((*BELOW_SESSION, *SESSION), ("libev",)),
-    "proxy/worker": ((*BELOW_SESSION, "proxy/advise", "proxy/session/core", "proxy/session/commands"), ("libev",)),
-    "proxy/monitor_tap": ((*GROUND, "proxy/lock", "proxy/advise", "proxy/session/locks"), ()),
+    "proxy/worker": ((*BELOW_SESSION, "proxy/observe", "proxy/advise", "proxy/session/core", "proxy/session/commands"), ("libev",)),
+    "proxy/monitor_tap": ((*GROUND, "proxy/lock", "proxy/observe", "proxy/session/locks"), ()),
     "proxy/admin": (("proxy/base",), ("libmicrohttpd",)),
     # The configuration knows nothing of what its values do.
     "proxy/config": (("proxy/base", "proxy/lock"), ()),
@@ -76,12 +78,12 @@ FILES = {
     r"tests/unit/test_(resp|command|slot)\w*\.c": (("parser",), ("cmocka",)),
     r"tests/unit/test_(base|glob|log|text)\.c": (("proxy/base",), ("cmocka",)),
     r"tests/unit/test_(rule|engine|attribution|audit)\w*\.c": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
-    r"tests/unit/test_advise\w*\.c": (("parser", "proxy/base", "proxy/lock", "proxy/advise"), ("cmocka",)),
+    r"tests/unit/test_advise\w*\.c": (("parser", "proxy/base", "proxy/lock", "proxy/observe", "proxy/advise"), ("cmocka",)),
 }
 # Layers inside proxy/lock, from the ground: its files, and the header that declares them. A file includes no header of a layer
 # above its own, so that it calls no function there. proxy/lock/ledger.h says what each layer is for.
 LOCK_LAYERS = [
-    ("script_constants.h", "hash.h", "pattern.h", "rule.h", "fence.h", "hash", "pattern", "rule", "fence"),
+    ("script_constants.h", "thresholds.h", "hash.h", "pattern.h", "rule.h", "fence.h", "hash", "pattern", "rule", "fence"),
     ("engine.h", "lock_event.h"),  # the engine's face: the session layer's view, and the types that all layers have in common
     ("ledger.h", "workload.h", "ledger", "client", "timers", "incident", "orphan", "claim_state"),
     ("evidence.h", "workload", "facts", "claim", "aftermath", "contention", "tenure"),

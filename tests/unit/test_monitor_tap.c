@@ -9,18 +9,19 @@
 #include <cmocka.h>
 
 #include "parser/command.h"
+#include "proxy/advise/advise.h"
 #include "proxy/monitor_tap/private.h"
 
 struct rig {
-    struct advisor *advisor;
+    struct observer *observer;
     struct monitor_tap *overhear;
     int64_t now_ms;
 };
 
 static int set_up(void **state) {
     static struct rig rig;
-    rig = (struct rig){.advisor = advisor_new(7), .now_ms = 1700000000000};
-    rig.overhear = tap_new(rig.advisor, 7, 0);
+    rig = (struct rig){.observer = observer_new(7), .now_ms = 1700000000000};
+    rig.overhear = tap_new(rig.observer, 7, 0);
     *state = &rig;
     return 0;
 }
@@ -28,7 +29,7 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
     struct rig *rig = *state;
     tap_free(rig->overhear);
-    advisor_free(rig->advisor);
+    observer_free(rig->observer);
     return 0;
 }
 
@@ -62,7 +63,7 @@ static const struct lines *lines_of(struct rig *rig) {
     static struct lines l;
     l.count = 0;
     tap_end(rig->overhear);
-    advisor_each(rig->advisor, rig->now_ms, add_line, &l);
+    advise_each(rig->observer, rig->now_ms, add_line, &l);
     return &l;
 }
 

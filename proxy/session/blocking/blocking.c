@@ -11,6 +11,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/blocking/blocking.h"
 #include "proxy/session/core/pin.h"
@@ -47,6 +48,7 @@ static void blocked_unpin(struct blocked *b, bool clean) {
 /* Separates the blocked command from its request, which may then be answered. */
 static void blocked_end(struct blocked *b, bool clean) {
     struct request *r = b->request;
+    invariant(REQUEST_OWNER(r, struct blocked) == b, "a blocked command ends twice");
     blocked_unpin(b, clean && !b->meant);
     ev_timer_stop(r->worker->loop, &b->again);
     if (r->session)
@@ -73,6 +75,7 @@ static void blocked_start(struct blocked *b, struct upstream_node *node, bool as
     static const struct upstream_pin_events none;
     struct request *r = b->request;
     const char *error;
+    invariant(!b->pin && !b->unblock && r->session, "a blocking command takes a second connection");
     call_init(&r->call, r, blocked_done);
     b->pin = pin_take(r->session, node, PIN_BLOCKING, &none, &error);
     if (!b->pin && b->unsent++ < PIN_UNSENT_TWICE && pin_await_map(&r->call, node))
@@ -131,6 +134,7 @@ static bool blocked_redirected(struct blocked *b, const struct call_end *end) {
 static void blocked_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct blocked *b = REQUEST_OWNER(r, struct blocked);
+    invariant(b && b->request == r, "a blocked command belongs to another request");
     if (r->session && end->error && blocked_unsent(b, end))
         return;
     if (r->session && !end->error && end->reply[0] == '-' && blocked_redirected(b, end))
@@ -191,6 +195,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     b->again.data = b;
     request_own(request, &b->owner, &blocked_ops);
     request_barrier(request);
+    invariant(!s->blocked, "a session is blocked twice");
     s->blocked = true;
     blocked_start(b, pin_node(b->request->session, b->slot), false);
     return DISPATCHED;

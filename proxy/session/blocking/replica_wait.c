@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/blocking/blocking.h"
@@ -71,6 +72,7 @@ static void wait_unpin(struct waiting *t, bool clean) {
 
 static void wait_finish(struct request *r) {
     struct waiting *t = REQUEST_OWNER(r, struct waiting);
+    invariant(t->started || t->failed, "a WAIT ends before it was sent");
     request_disown(r);
     if (r->session)
         r->session->blocked = false;
@@ -121,6 +123,7 @@ static bool wait_count(struct waiting *t, const struct call_end *end) {
         if (t->counts <= i || item.num < t->least[i])
             t->least[i] = item.num;
     }
+    invariant(n >= 1 && n <= COUNTS_MAX, "%zu counts", n);
     t->counts = n;
     return true;
 }
@@ -136,6 +139,7 @@ static void wait_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct waiting *t = REQUEST_OWNER(r, struct waiting);
     struct waited *n = &t->nodes[c->index];
+    invariant(c->index < t->node_count && r->parts_left > 0, "node %u of %zu", c->index, t->node_count);
     bool mark = c->count > 0, ask;
     t->gone = t->gone || (t->leaving && unblock_done(end));
     n->answered = n->answered || !mark;
@@ -245,6 +249,7 @@ static void wait_mark(struct worker *w, int slot) {
 
 static void wait_start(struct session *s, struct request *request, struct waiting *t, size_t i, const char *bytes,
                        size_t len) {
+    invariant(i < t->node_count && !t->nodes[i].pin, "node %zu of %zu", i, t->node_count);
     static const struct upstream_pin_events none;
     struct waited *n = &t->nodes[i];
     struct worker *w = s->worker;

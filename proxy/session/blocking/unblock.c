@@ -10,6 +10,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/blocking/blocking.h"
 
@@ -36,6 +37,7 @@ static void unblock_later(struct unblock *u) {
 static void unblock_answered(struct call *c, const struct call_end *end) {
     struct request *asking = c->request;
     struct unblock *u = REQUEST_OWNER(asking, struct unblock);
+    invariant(!u || u->asking == asking, "another UNBLOCK is answered");
     bool answered = !end->error && end->reply[0] == ':';
     if (u)
         u->asking = NULL;
@@ -48,6 +50,7 @@ static void unblock_answered(struct call *c, const struct call_end *end) {
 }
 
 static void unblock_ask(struct unblock *u) {
+    invariant(!u->asking, "an UNBLOCK is sent twice at once");
     struct worker *w = u->session->worker;
     struct upstream_lane lane = u->session->lane;
     struct upstream_node *node = upstream_pin_node(u->pin);

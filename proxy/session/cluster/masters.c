@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/sum.h"
 #include "proxy/session/cluster/private.h"
@@ -320,6 +321,7 @@ static void masters_finish(struct request *r) {
     struct masters *m = REQUEST_OWNER(r, struct masters);
     struct text reply = {0};
     bool answered = false, passes = m->merge == MERGE_ANY || m->merge == MERGE_RUNNING || m->merge == MERGE_INFO;
+    invariant(m->count > 0 && r->parts_left == 0, "%u masters are left of %zu", r->parts_left, m->count);
     request_disown(r);
     for (size_t i = 0; i < m->count; i++)
         answered |= m->replies[i].len > 0;
@@ -345,6 +347,7 @@ static void master_failed(struct masters *m, const char *error) {
 static void master_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct masters *m = REQUEST_OWNER(r, struct masters);
+    invariant(m && c->index < m->count && r->parts_left > 0, "master %u of %zu", c->index, m ? m->count : 0);
     if (m->pins) {
         upstream_unpin(m->pins[c->index], !end->error);
         m->pins[c->index] = NULL;
@@ -371,6 +374,7 @@ static void ask_apart(struct session *s, struct request *request, size_t i, cons
     char client[SESSION_ADDRESS_MAX];
     struct upstream_claim claim = {.client = session_host(s, client, sizeof(client))};
     lane.db = 0;
+    invariant(i < m->count && !m->pins[i], "master %zu of %zu", i, m->count);
     m->pins[i] = upstream_pin_open(u, upstream_master(u, i), &lane, &claim, &none, &error);
     if (!m->pins[i]) {
         master_failed(m, error);

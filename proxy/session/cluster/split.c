@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/sum.h"
@@ -126,6 +127,8 @@ static void split_audited(struct request *r, struct split *split) {
 /* Replies to a request whose parts have all ended. */
 static void split_finish(struct request *r) {
     struct split *split = REQUEST_OWNER(r, struct split);
+    invariant(split->waiting == 0 && r->parts_left == 0 && !split->looks, "%zu parts wait, %u are left", split->waiting,
+              r->parts_left);
     request_disown(r);
     char number[RESP_HEADER_MAX];
     if (split->note)
@@ -150,6 +153,8 @@ static void split_finish(struct request *r) {
 static bool split_take_array(struct split *split, const struct call *c, const struct call_end *end) {
     struct text *kept = &split->kept[c->index];
     uint32_t at = c->index;
+    invariant(c->index + c->count <= split->item_count && kept->len == 0, "keys %u to %u of %zu", c->index,
+              c->index + c->count, split->item_count);
     text_append(kept, end->reply, end->len);
     const char *p = kept->data, *stop = kept->data + kept->len;
     struct resp_item item;
@@ -170,6 +175,7 @@ static void split_go_on(struct request *r, size_t at_once);
 static void split_part_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct split *split = REQUEST_OWNER(r, struct split);
+    invariant(split && r->parts_left > 0, "a part ends behind its command");
     struct resp_item item;
     const char *p = end->reply;
     if (end->error) {
@@ -220,6 +226,8 @@ static void split_lock_part(struct request *request, const struct lock_rule *rul
 
 /* Sends the next waiting part; its key may no longer be a lock. */
 static void split_send_waiting(struct request *request, struct split *split) {
+    invariant(split->waiting > 0 && split->waiting <= request->parts_left, "%zu parts wait of %u", split->waiting,
+              request->parts_left);
     while (!split->items[split->next].name)
         split->next++;
     struct item *item = &split->items[split->next++];

@@ -16,6 +16,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/session/blocking/blocking.h"
 #include "proxy/session/cluster/cluster.h"
@@ -181,6 +182,7 @@ static __attribute__((noinline)) enum dispatch_result dispatch_lock_key(struct s
     struct lock_command lc;
     if (rule->mode != LOCK_MODE_ENFORCE)
         return dispatch_one(s, c, r, bytes, key_index, rule);
+    invariant_debug(!lock_guard_is(key, len), "a guard record is a lock");
     if (lock_must_wait(s, key, len))
         return DISPATCH_WAIT;
     if (lock_command_of(c, r, bytes, rule->kinds, &lc))

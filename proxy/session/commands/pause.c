@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/session/commands/private.h"
 #include "proxy/session/transaction/transaction.h"
 
@@ -44,6 +45,7 @@ bool pause_holds(struct session *s, const struct command *c, const struct resp_r
 }
 
 void pause_leave(struct session *s) {
+    invariant(!s->paused || atomic_load(&s->worker->shared->paused) > 0, "no paused client is counted");
     if (s->paused)
         atomic_fetch_sub(&s->worker->shared->paused, 1);
     s->paused = false;
@@ -70,6 +72,7 @@ void pause_init(struct worker *w) {
 }
 
 void pause_start(struct worker *w, bool all, int64_t ms) {
+    invariant(ms >= 0, "a pause of %lld ms", (long long)ms);
     double wait = (double)ms / 1000.;
     if (w->pause != PAUSE_NONE) {
         double left = ev_timer_remaining(w->loop, &w->pause_timer);

@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/request.h"
@@ -27,6 +28,7 @@ void build_number(struct worker *w, int64_t n) {
 }
 
 const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size) {
+    invariant(i < r->argc && size > 0, "argument %zu of %zu", i, r->argc);
     size_t len;
     const char *arg = request_arg(r, bytes, i, &len);
     if (len >= size)
@@ -42,6 +44,7 @@ void key_list_find(struct key_list *list, const struct command *c, const struct 
     if (list->count > KEYS_ON_STACK) {
         list->keys = memory_alloc((size_t)list->count * sizeof(*list->keys));
         list->count = command_keys(c, bytes, r, list->keys, (size_t)list->count);
+        invariant(list->count > KEYS_ON_STACK, "%d keys at the second look", list->count);
     }
 }
 
@@ -54,6 +57,7 @@ int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_
     int slot = SLOT_NONE;
     for (size_t i = 0; i < count; i++) {
         size_t len;
+        invariant_debug(keys[i] < r->argc, "argument %u of %zu is a key", keys[i], r->argc);
         const char *key = request_arg(r, bytes, keys[i], &len);
         int this = slot_of_key(key, len);
         if (slot >= 0 && this != slot)

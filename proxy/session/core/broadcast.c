@@ -5,6 +5,7 @@
  *
  * A worker whose loop has ended is skipped: its clients are gone. It does not know what a broadcast is for.
  */
+#include "parser/invariant.h"
 #include "proxy/session/core/private.h"
 #include "proxy/session/core/broadcast.h"
 
@@ -28,12 +29,14 @@ static bool broadcast_send(struct broadcast *t, struct worker *to) {
 }
 
 static void broadcast_end(struct broadcast *t) {
+    invariant(!list_empty(&t->at_home), "a broadcast ends twice");
     list_remove(&t->at_home);
     t->done(t);
 }
 
 /* Sends a broadcast from worker w on to the next one, or home. */
 static void broadcast_go(struct broadcast *t, struct worker *w) {
+    invariant(t->next <= w->shared->threads, "worker %u of %u", t->next, w->shared->threads);
     const struct proxy_shared *shared = w->shared;
     while (t->next < shared->threads) {
         struct worker *to = shared->workers[t->next++];
@@ -47,6 +50,7 @@ static void broadcast_go(struct broadcast *t, struct worker *w) {
 }
 
 static void broadcast_visit(struct broadcast *t, struct worker *w) {
+    invariant(list_empty(&t->link), "a broadcast is in a mailbox while it visits");
     t->stays = false;
     t->visit(t, w);
     if (!t->stays)
@@ -66,6 +70,7 @@ void broadcast_start(struct broadcast *t, struct worker *home, void (*visit)(str
 }
 
 void broadcast_leave(struct broadcast *t, struct worker *w) {
+    invariant(t->stays, "a visit ends that was over");
     broadcast_go(t, w);
 }
 
@@ -95,6 +100,7 @@ void broadcast_inbox_close(struct worker *w) {
 }
 
 void broadcast_inbox_clear(struct worker *w) {
+    invariant(w->broadcasts.closed, "an open mailbox is cleared");
     struct list_node *n;
     while ((n = list_first(&w->broadcasts.begun)))
         broadcast_end(LIST_ENTRY(n, struct broadcast, at_home));

@@ -1,5 +1,6 @@
 /* Classes of requests: keys, rules and slot, each looked up once. It knows no lock commands. */
 #include "proxy/session/core/class.h"
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 
@@ -29,6 +30,7 @@ void class_begin(struct request_class *k, const struct command *c, const struct 
 /* Notes the rule of a key. Most requests with many keys have no lock among them, so `rules` is allocated only for the
  * first rule. */
 static void take_rule(struct request_class *k, size_t i, const struct lock_rule *rule) {
+    invariant_debug(i < k->key_count, "key %zu of %zu", i, k->key_count);
     if (rule && rule->fence) { /* a fence is no lock rule */
         k->fenced = true;
         rule = NULL;
@@ -47,6 +49,7 @@ void class_find(struct request_class *k, struct session *s, const struct command
     key_list_find(&k->list, c, r, bytes);
     k->key_count = k->list.count > 0 ? (size_t)k->list.count : 0;
     k->keys = k->list.keys;
+    invariant_debug(k->key_count < r->argc, "%zu keys of %zu arguments", k->key_count, r->argc);
     if (k->key_count > KEYS_ON_STACK)
         k->rules = NULL;
     bool writes = !(c->flags & COMMAND_READONLY);
@@ -66,12 +69,14 @@ void class_find_again(struct request_class *k, const struct command *c, const st
     key_list_find(&k->list, c, r, bytes);
     k->key_count = k->list.count > 0 ? (size_t)k->list.count : 0;
     k->keys = k->list.keys;
+    invariant(slot >= SLOT_SEVERAL && slot < SLOT_COUNT, "slot %d", slot);
     k->rules = NULL;
     k->fenced = true;
     k->slot = slot;
 }
 
 void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule *rule) {
+    invariant_debug(key > 0 && key < k->request->argc, "argument %u of %zu is a key", key, k->request->argc);
     k->one_key = key;
     k->keys = &k->one_key;
     k->key_count = 1;

@@ -9,6 +9,7 @@
 #ifndef LOCKKEEPER_SESSION_CORE_CLASS_H
 #define LOCKKEEPER_SESSION_CORE_CLASS_H
 
+#include "parser/invariant.h"
 #include "proxy/session/core/session.h"
 
 /* A longer key that matches an enforced rule is refused: the proxy keeps, sends and shows a lock's name in many
@@ -57,10 +58,12 @@ void class_clear(struct request_class *k);
 
 /* Key i: *len bytes, borrowed. */
 static inline const char *class_key(const struct request_class *k, size_t i, size_t *len) {
+    invariant_debug(i < k->key_count, "key %zu of %zu", i, k->key_count);
     return request_arg(k->request, k->bytes, k->keys[i], len);
 }
 /* The rule of key i, as from lock_rule_watched; valid while the request is dispatched. */
 static inline const struct lock_rule *class_rule(const struct request_class *k, size_t i) {
+    invariant_debug(i < k->key_count, "key %zu of %zu", i, k->key_count);
     return k->rules ? k->rules[i] : NULL;
 }
 /* The rule of key i if it is enforced, or NULL. */

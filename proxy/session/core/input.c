@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/private.h"
@@ -30,6 +31,7 @@ enum {
 /* ---- the buffer -------------------------------------------------------------------------------- */
 
 static size_t input_len(const struct session_input *in) {
+    invariant_debug(in->start <= in->end && in->end <= in->cap, "input [%zu, %zu) of %zu", in->start, in->end, in->cap);
     return in->end - in->start;
 }
 
@@ -70,6 +72,7 @@ static void input_reserve(struct session_input *in, size_t room) {
         in->data = memory_realloc(in->data, cap);
     }
     in->cap = cap;
+    invariant(in->cap - in->end >= room, "room for %zu bytes of %zu", in->cap - in->end, room);
 }
 
 /* ---- load balancers that are not trusted ------------------------------------------------------------- */
@@ -235,6 +238,7 @@ static bool session_streams(const struct resp_request *scanner, size_t len) {
 
 /* Begins to forward an incomplete request. True: it could be forwarded, but has to wait. */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
+    invariant(!s->stream, "two requests are forwarded at once");
     enum dispatch_result result = stream_start(s, scanner, data);
     if (s->stream || result == DISPATCH_WAIT) {
         session_count(s, result);
@@ -336,6 +340,7 @@ static void session_over_query_limit(struct session *s) {
 
 /* Passes bytes to the request that is being forwarded; returns how many belong to it. */
 static size_t session_stream(struct session *s, const char *data, size_t len) {
+    invariant(s->stream, "no request is forwarded");
     const char *error;
     if (!stream_takes(s->stream))
         return 0;
@@ -361,6 +366,7 @@ static bool session_stream_full(const struct session *s) {
 static void session_scan_earlier(struct session *s, bool *waits) {
     struct session_input *in = s->input;
     size_t used = session_scan(s, &in->scanner, in->data + in->start, in->later, waits);
+    invariant(used <= in->later, "%zu bytes were used of %zu", used, in->later);
     if (s->state != SESSION_OPEN)
         return;
     in->start += used;
@@ -372,6 +378,8 @@ static void session_scan_earlier(struct session *s, bool *waits) {
 static void session_scan_input(struct session *s) {
     struct session_input *in = s->input;
     bool waits = false;
+    invariant(in && in->later <= input_len(in), "the mark is at %zu of %zu bytes", in ? in->later : 0,
+              in ? input_len(in) : 0);
     if (s->stream && input_len(in) > 0) {
         size_t taken = session_stream(s, in->data + in->start, input_len(in));
         if (s->state != SESSION_OPEN)
@@ -410,6 +418,7 @@ void session_resume(struct session *s) {
 
 /* Keeps bytes that can't be dispatched yet, with the worker's scanner and its place in an incomplete request. */
 static void session_keep(struct session *s, const char *data, size_t len) {
+    invariant(!s->input && len > 0, "%zu bytes are kept beside others", len);
     struct worker *w = s->worker;
     struct session_input *in = memory_zalloc(sizeof(*in));
     s->input = in;
@@ -483,6 +492,7 @@ static void session_read(struct session *s) {
         return;
     }
     s->last_active = ev_now(w->loop);
+    invariant_debug((size_t)n <= room, "%zd bytes were read into %zu", n, room);
     counter_add(&w->counters.client_bytes_in, (uint64_t)n);
     if (!in && !s->stream && !s->reads_on) /* these bytes are not the rest of an earlier write */
         s->overlaps = s->in_flight > 0;

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/private.h"
@@ -33,6 +34,7 @@ static void session_watch_writable(struct session *s, bool on) {
 }
 
 void session_within_limit(struct session *s) {
+    invariant(s->over_soft_since <= 0 || s->worker->over_soft > 0, "no session is over its limit");
     if (s->over_soft_since > 0)
         s->worker->over_soft--;
     s->over_soft_since = 0;
@@ -75,6 +77,7 @@ void session_release(struct session *s) {
     if (session_amid_reply(s))
         return;
     iobuf_append(&s->out, s->held->data, s->held->len);
+    invariant(s->held_bytes >= s->held->len, "%zu bytes are held of %zu", s->held_bytes, s->held->len);
     s->held_bytes -= s->held->len;
     session_held_free(s);
     session_mark_dirty(s);
@@ -106,6 +109,7 @@ static bool limit_is_strict(int64_t limit) {
 /* Stops reading a long reply that comes faster than the client reads. If a small limit is set, the client is dropped
  * instead, as in Redis. */
 static void session_hold(struct session *s) {
+    invariant(!s->holding, "a reply is held twice");
     const struct config *c = s->worker->config;
     struct list_node *n = list_first(&s->requests);
     if (!n || limit_is_strict(c->output_limit_hard) || limit_is_strict(c->output_limit_soft))
@@ -127,6 +131,7 @@ static void session_ease(struct session *s) {
 void session_flush(struct session *s) {
     struct worker *w = s->worker;
     s->is_dirty = false;
+    invariant_debug(s->state == SESSION_CLOSED || s->fd >= 0, "an open session has no descriptor");
     list_remove(&s->dirty_link);
     if (s->state == SESSION_CLOSED)
         return;

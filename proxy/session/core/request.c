@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/private.h"
 
@@ -92,6 +93,7 @@ enum { LONG_BURST = 256 * 1024, LONG_ALONE = 4 * 1024 * 1024 };
 /* Moves a session to or from the connection for long replies. It can change now, since none of its requests is in
  * flight. */
 static __attribute__((noinline)) void session_choose_long(struct session *s) {
+    invariant(s->in_flight == 0, "%u requests are in flight on the other connection", s->in_flight);
     s->long_replies = ev_now(s->worker->loop) - s->long_at < LONG_LASTS;
     s->window = s->long_replies ? SESSION_WINDOW_LONG : SESSION_WINDOW;
     if (s->long_replies && s->apart == UPSTREAM_TOGETHER && s->lane.dedicated == 0)
@@ -125,6 +127,7 @@ inline struct request *request_new(struct session *s, const struct command *comm
             session_choose_long(s);
     }
     struct request *r = request_take(s->worker, s, command);
+    invariant_debug(s->state != SESSION_CLOSED, "a closed session sends a request");
     r->muted = s->reply_mode != REPLY_ON;
     list_append(&s->requests, &r->link);
     s->in_flight++;
@@ -138,9 +141,11 @@ struct request *request_internal(struct worker *w) {
 }
 
 void request_barrier(struct request *r) {
+    invariant(r->session, "a request without a session is a barrier");
     if (r->ends_barrier)
         return;
     r->ends_barrier = true;
+    invariant(r->session->barrier < UINT8_MAX, "%d barriers", r->session->barrier);
     r->session->barrier++;
 }
 
@@ -157,6 +162,7 @@ static __attribute__((noinline)) void request_free_more(struct request *r) {
 }
 
 static inline void request_free(struct request *r) {
+    invariant_debug(!r->call.up.in_flight, "a request is freed while its call is in flight");
     struct worker *w = r->worker;
     if (!list_empty(&r->parts) || r->owner)
         request_free_more(r);
@@ -181,7 +187,12 @@ void request_pools_shrink(struct worker *w) {
 }
 
 static __attribute__((noinline)) void request_unbusy(struct request *r) {
+    invariant_debug(!r->session || r->lock_busy == LOCK_BUSY_ALL || r->lock_busy <= LOCK_BUSY_SLOTS, "busy slot %d",
+                    r->lock_busy);
     if (r->session) {
+        invariant_debug(
+            (r->lock_busy == LOCK_BUSY_ALL ? r->session->lock_busy_all : r->session->lock_busy[r->lock_busy - 1]) > 0,
+            "busy slot %d has no command", r->lock_busy);
         if (r->lock_busy == LOCK_BUSY_ALL)
             r->session->lock_busy_all--;
         else
@@ -194,6 +205,10 @@ static __attribute__((noinline)) void request_unbusy(struct request *r) {
 
 void request_park(struct request *r) {
     struct session *s = r->session;
+    invariant(s && !r->owner && s->in_flight == 1 && !r->call.up.in_flight && !r->done,
+              "a request is parked beside %u others", s ? s->in_flight : 0);
+    invariant(s && s->in_flight_bytes >= r->bytes, "%zu bytes in flight of a request of %zu",
+              s ? s->in_flight_bytes : 0, r->bytes);
     if (r->lock_busy)
         request_unbusy(r);
     s->in_flight_bytes -= r->bytes;
@@ -205,6 +220,7 @@ void request_park(struct request *r) {
 }
 
 struct request *request_unpark(struct session *s, const struct command *command) {
+    invariant(s->in_flight == 1 && list_empty(&s->requests), "%u requests are in flight beside it", s->in_flight);
     struct request *r = request_take(s->worker, s, command);
     r->muted = false;
     list_append(&s->requests, &r->link);
@@ -219,6 +235,8 @@ bool session_amid_reply(const struct session *s) {
 
 /* Releases what the head of the queue has delayed. False: the session ends after it. */
 static __attribute__((noinline)) bool head_ends_specially(struct session *s, struct request *r) {
+    invariant(!r->redirected || s->redirected > 0, "no request of the session is redirected");
+    invariant(!r->ends_barrier || s->barrier > 0, "the session waits for no barrier");
     bool close_after = r->close_after;
     if (r->redirected)
         s->redirected--;
@@ -235,6 +253,8 @@ static __attribute__((noinline)) bool head_ends_specially(struct session *s, str
 
 /* Removes the head, which is done, from the queue. False: the session ends after it. */
 static inline bool head_ends(struct session *s, struct request *r) {
+    invariant_debug(s->in_flight > 0 && s->in_flight_bytes >= r->bytes, "%u requests, %zu bytes of %zu", s->in_flight,
+                    s->in_flight_bytes, r->bytes);
     s->in_flight--;
     s->in_flight_bytes -= r->bytes;
     uintptr_t special = (uintptr_t)s->input | (uintptr_t)s->held | (s->hears & HEARS_REPLY);
@@ -259,6 +279,7 @@ static __attribute__((noinline)) void session_release_done(struct session *s) {
         /* The bytes held by a call with a `done` function are not part of the reply. */
         if (r->call.held_len > 0 && (r->done || !r->call.done)) {
             iobuf_append(&s->out, call_held(&r->call), r->call.held_len);
+            invariant(s->held_bytes >= r->call.held_len, "%zu bytes are held of %zu", s->held_bytes, r->call.held_len);
             s->held_bytes -= r->call.held_len;
             r->started = true;
             call_drop_held(&r->call);
@@ -270,6 +291,7 @@ static __attribute__((noinline)) void session_release_done(struct session *s) {
 
 /* Keeps a reply until its turn. */
 static __attribute__((noinline)) void request_hold(struct request *r, const char *data, size_t len) {
+    invariant_debug(r->session, "a reply without a session is kept");
     struct session *s = r->session;
     call_hold(&r->call, data, len);
     s->held_bytes += len;
@@ -279,6 +301,7 @@ static __attribute__((noinline)) void request_hold(struct request *r, const char
 
 static inline void reply(struct request *r, const char *data, size_t len, bool last) {
     struct session *s = r->session;
+    invariant_debug(!s || !r->done, "a request is answered twice");
     if (last) {
         if (r->lock_busy)
             request_unbusy(r);
@@ -354,6 +377,7 @@ static __attribute__((noinline)) bool call_overruns(struct call *c, size_t len, 
 
 /* Collects a reply for a `done` function. */
 static __attribute__((noinline)) void call_collect(struct call *c, const char *data, size_t len, bool last) {
+    invariant_debug(c->done && !c->up.in_flight + !last > 0, "a call ends while it is in flight");
     bool whole = last && c->held_len == 0;
     if ((!whole || c->overrun) && call_overruns(c, len, last))
         return;
@@ -492,6 +516,7 @@ struct call *call_new(struct request *r, call_done_fn done) {
 }
 
 void call_release(struct worker *w, struct call *c) {
+    invariant(!c->up.in_flight, "a call is released while it is in flight");
     call_drop_held(c);
     list_remove(&c->link);
     if (w->free_call_count < FREE_CALLS_MAX) {
@@ -545,6 +570,7 @@ void call_submit_together(struct call *c, uint8_t leading, int slot, const char 
 }
 
 static inline void submit(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
+    invariant_debug(!c->up.in_flight, "a call is submitted twice");
     struct request *r = c->request;
     note_submit(c, slot, lane, len);
     const char *error = upstream_submit(r->worker->upstream, &c->up, slot, lane, bytes, len);
@@ -579,6 +605,7 @@ void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes
 }
 
 void call_submit_master(struct call *c, size_t master, const char *bytes, size_t len) {
+    invariant(c->request->session, "a call of the proxy's own has no lane");
     call_submit_master_lane(c, master, &c->request->session->lane, bytes, len);
 }
 

@@ -10,11 +10,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/private.h"
 
 struct session *session_new(struct worker *w, int fd, struct tls *tls, const char *address) {
+    invariant(fd >= 0 && w == worker_here(), "descriptor %d", fd);
     struct session *s = memory_zalloc(sizeof(*s));
     s->worker = w;
     s->fd = fd;
@@ -51,6 +53,7 @@ struct session *session_new(struct worker *w, int fd, struct tls *tls, const cha
 }
 
 void session_is_forwarded(struct session *s, const struct sockaddr_storage *reached) {
+    invariant(!s->forwarded && !s->reached, "a session is forwarded twice");
     s->forwarded = true;
     if (!reached)
         return;
@@ -77,6 +80,7 @@ void session_close(struct session *s, const char *reason) {
             r->owner->ops->left(r);
     }
     tls_free(s->tls); /* only now: a client that sees the close may rely on its blocking command having ended */
+    invariant(list_empty(&s->requests) && !s->stream && !s->holding, "a closed session keeps a request");
     s->tls = NULL;
     close(s->fd);
     s->fd = -1;
@@ -100,6 +104,8 @@ void session_close(struct session *s, const char *reason) {
 }
 
 void session_free(struct session *s) {
+    invariant(s->state == SESSION_CLOSED && s->fd < 0 && list_empty(&s->requests), "state %d, descriptor %d",
+              (int)s->state, s->fd);
     upstream_login_release(s->lane.login); /* only now: releases on disconnect still used its lane */
     list_remove(&s->link);
     memory_free(s->name);
@@ -122,6 +128,7 @@ void session_mark_dirty(struct session *s) {
     if (s->is_dirty)
         return;
     s->is_dirty = true;
+    invariant_debug(list_empty(&s->dirty_link), "a session is dirty twice");
     list_append(&s->worker->dirty, &s->dirty_link);
 }
 
@@ -129,6 +136,7 @@ void session_mark_runnable(struct session *s) {
     if (s->is_runnable || s->state != SESSION_OPEN)
         return;
     s->is_runnable = true;
+    invariant(list_empty(&s->runnable_link), "a session is runnable twice");
     list_append(&s->worker->runnable, &s->runnable_link);
 }
 
@@ -136,6 +144,7 @@ void session_mark_eased(struct session *s) {
     if (s->is_runnable || s->state != SESSION_OPEN)
         return;
     s->is_runnable = true;
+    invariant(list_empty(&s->runnable_link), "a session is eased twice");
     list_append(&s->worker->eased, &s->runnable_link);
 }
 
@@ -155,6 +164,7 @@ void session_identify(struct session *s) {
         n += snprintf(text + n, sizeof(text) - (size_t)n, " name=%s", s->name);
     size_t len = n < (int)sizeof(text) ? (size_t)n : sizeof(text) - 1;
     s->lock.login = s->lane.login;
+    invariant(len < LOCK_IDENTITY_MAX, "an identity of %zu bytes", len);
     atomic_store_explicit(&s->worker->shared->came_ms, worker_now(s->worker), memory_order_relaxed);
     engine_session_identify(s->worker->shared->engine, &s->lock, text, len, worker_now(s->worker));
 }

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/lock/engine.h"
 #include "proxy/net/tls.h"
 #include "proxy/session/core/request.h"
@@ -215,6 +216,7 @@ bool session_doubted(const struct session *s);
 
 /* Notes that a request goes to the node of this slot; -1: to none. */
 static inline void session_uses(struct session *s, int slot) {
+    invariant_debug(slot < SLOT_COUNT, "slot %d", slot);
     if (slot >= 0)
         s->used_slots |= (uint64_t)1 << (slot / SESSION_SLOTS_A_BIT);
 }

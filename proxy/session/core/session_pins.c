@@ -6,6 +6,7 @@
  *
  * It waits once: if the map still has the same node, the client gets the error. It does not know what the pins are for.
  */
+#include "parser/invariant.h"
 #include "proxy/session/core/pin.h"
 #include "proxy/session/core/private.h"
 
@@ -33,6 +34,7 @@ static bool pin_lasts(enum pin_reason why) {
 struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
                               const struct upstream_pin_events *events, const char **error) {
     struct worker *w = s->worker;
+    invariant(s->state != SESSION_CLOSED, "a closed session takes a pin");
     struct upstream_lane lane = session_pin_lane(s);
     if (why == PIN_SUBSCRIBED || why == PIN_MONITOR)
         lane.dedicated = 0; /* it reads no keys */
@@ -47,6 +49,7 @@ struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enu
 }
 
 void pin_give(struct worker *w, struct upstream_pin *pin, enum pin_reason why, bool clean) {
+    invariant(pin && counter_read(pin_counter(w, why)) > 0, "no pin is counted for %d", (int)why);
     counter_sub(&w->counters.pinned_connections, 1);
     counter_sub(pin_counter(w, why), 1);
     upstream_unpin(pin, clean);
@@ -68,6 +71,7 @@ int pin_slot(struct session *s, const struct command *c, const struct resp_reque
 }
 
 void pin_ask_number(struct request *r, struct upstream_pin *pin, call_done_fn done, uint32_t index) {
+    invariant(r->session, "a session that has ended asks for its number");
     static const char ask[] = "*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n";
     if (*upstream_pin_number(pin) != 0)
         return;
@@ -103,6 +107,7 @@ bool pin_await_map_first(struct session *s, const struct upstream_node *node) {
     if (!upstream_may_be_replaced(u, node))
         return false;
     struct request *request = request_new(s, NULL);
+    invariant(s->in_flight == 1, "%u requests are before it", s->in_flight);
     request->call.done = map_is_there;
     upstream_await_map(u, &request->call.up);
     return true;

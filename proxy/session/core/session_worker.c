@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
@@ -22,6 +23,7 @@ double worker_steady(struct worker *w) {
 }
 
 void worker_engine_arm(struct worker *w, double wait) {
+    invariant(wait >= 0, "the engine is due in %f s", wait);
     ev_timer_stop(w->loop, &w->engine_tick);
     ev_timer_set(&w->engine_tick, wait, 0.);
     ev_timer_start(w->loop, &w->engine_tick);
@@ -40,6 +42,7 @@ void worker_engine_due(struct worker *w, int64_t in_ms) {
 static _Thread_local struct worker *thread_worker;
 
 void worker_enter(struct worker *w) {
+    invariant(!thread_worker || !w, "a thread has two workers");
     thread_worker = w;
 }
 
@@ -56,6 +59,7 @@ void worker_run_jobs(struct worker *w) {
     struct list_node *n;
     while ((n = list_shift(&w->jobs))) {
         struct worker_job *job = LIST_ENTRY(n, struct worker_job, link);
+        invariant(job->run && w == worker_here(), "a job runs in another thread");
         job->run(w, job);
         memory_free(job);
     }
@@ -71,6 +75,7 @@ bool worker_run_slice(struct worker *w) {
     if (!n)
         return false;
     struct worker_slices *work = LIST_ENTRY(n, struct worker_slices, link);
+    invariant(work->step, "work in slices has no step");
     counter_add(&w->counters.slices, 1);
     if (!work->step(w, work)) {
         list_remove(&work->link);
@@ -86,6 +91,8 @@ static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05;
 /* Takes the node's answer. It counts for the sessions that had come before the question. As on a node itself, a session
  * that was served then stays served if a password is set later. */
 static void take_word(struct worker *w, const char *reply) {
+    invariant(w->probing && w->asked <= w->arrivals, "asked for %llu of %llu sessions", (unsigned long long)w->asked,
+              (unsigned long long)w->arrivals);
     bool first = w->served == 0, doubted = w->word_doubted;
     w->strangers = strncmp(reply, "-NOAUTH", 7) == 0 ? UNAUTHENTICATED_REFUSED : UNAUTHENTICATED_SERVED;
     w->word_doubted = false;

@@ -1,5 +1,5 @@
 /*
- * What all workers share: facts of the process, the lock engine, the advisor, some counts. The program owns it; all
+ * What all workers share: facts of the process, the lock engine, the observer, some counts. The program owns it; all
  * threads borrow it. Each worker points to the configuration itself: session_worker.h.
  */
 #ifndef LOCKKEEPER_SESSION_CORE_SHARED_H
@@ -13,7 +13,7 @@
 #include "proxy/base/text.h"
 #include "proxy/upstream/upstream.h"
 
-struct advisor;
+struct observer;
 struct lock_engine;
 struct tls_context;
 struct waiting;
@@ -53,7 +53,7 @@ struct proxy_shared {
         node_certificate_s; /* when the certificates expire, since 1970; 0: there is none */
     struct upstream_config upstream;
     struct lock_engine *engine;
-    struct advisor *advisor;
+    struct observer *observer;
     struct waiting *waiting; /* for locks/lock_wait.c; NULL: no worker was made yet */
     struct worker **workers; /* one for each thread */
     atomic_uint_fast64_t next_session;

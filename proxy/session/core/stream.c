@@ -15,6 +15,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
 #include "proxy/session/core/private.h"
@@ -44,6 +45,7 @@ static void stream_unpin(struct stream *st, struct worker *w, bool clean) {
 /* Frees the stream and separates it from the request, which ends now. */
 static struct request *stream_end(struct stream *st, bool clean) {
     struct request *r = st->request;
+    invariant(r && REQUEST_OWNER(r, struct stream) == st, "a stream ends twice");
     stream_unpin(st, r->worker, clean);
     st->request = NULL;
     st->probing = st->full = false;
@@ -90,6 +92,7 @@ static void stream_drained(void *arg) {
 /* ---- the start --------------------------------------------------------------------------------------- */
 
 static void stream_open(struct stream *st, struct upstream_node *node, bool asking) {
+    invariant(st->request && !st->pin, "a request is sent over a second pin");
     static const struct upstream_request_ops ops = {.reply = stream_reply, .fail = stream_fail};
     struct request *r = st->request;
     struct upstream_pin_events events = {.arg = st, .drained = stream_drained};
@@ -114,6 +117,7 @@ static void stream_found(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct stream *st = REQUEST_OWNER(r, struct stream);
     struct upstream *u = r->worker->upstream;
+    invariant(st && st->probing, "a node is found that was not looked for");
     if (end->error) {
         stream_end(st, false);
         request_fail(r, end->error);
@@ -137,6 +141,7 @@ enum dispatch_result stream_start(struct session *s, const struct resp_request *
     if (way != STREAM_NOW)
         return way == STREAM_LATER ? DISPATCH_WAIT : DISPATCHED;
     s->last = c;
+    invariant(!s->stream && s->in_flight == 0, "%u requests are in flight before a stream", s->in_flight);
     counter_add(&w->counters.requests_forwarded, 1);
     struct stream *st = memory_zalloc(sizeof(*st));
     struct request *request = request_new(s, c);
@@ -166,17 +171,20 @@ bool stream_takes(const struct stream *st) {
 
 /* Ends the body: only the reply is still due, if it has not come. */
 static void stream_complete(struct stream *st) {
+    invariant(st->session->stream == st, "the session forwards another request");
     st->session->stream = NULL;
     st->session = NULL;
     stream_free_unused(st);
 }
 
 size_t stream_take(struct stream *st, const char *data, size_t len, const char **error) {
+    invariant(st->session && stream_takes(st), "a stream takes bytes while it is full");
     struct resp_limits limits = {.bulk_max = st->session->worker->config->bulk_max};
     size_t head = st->head < len ? st->head : len, used = 0;
     enum resp_status status = RESP_MORE;
     *error = NULL;
     st->head -= head;
+    invariant(st->head == 0 || used == 0, "%zu bytes of the head are due", st->head);
     if (len > head)
         status = resp_body_scan(&st->body, data + head, len - head, &limits, &used);
     if (status == RESP_BAD) {

@@ -17,6 +17,7 @@
  * The session's later lock commands on the key wait until all answers have come: the engine judges the commands by what
  * the script did.
  */
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
@@ -78,6 +79,7 @@ void script_build_behind(struct session *s, struct lock_queue *queue, const stru
                          const struct resp_request *r, const char *bytes, size_t key_count, bool together) {
     struct worker *w = s->worker;
     size_t first = 3 + key_count, end = r->argc, count = 0;
+    invariant(first <= r->argc, "%zu keys in %zu arguments", key_count, r->argc);
     if (end > first + ARGS_MAX)
         end = first + ARGS_MAX;
     for (size_t i = first; i < end; i++)
@@ -124,6 +126,7 @@ static void bundle_free(struct bundle *b) {
 }
 
 static void part_end(struct worker *w, struct session *s, struct lock_part *part, const struct call_end *end) {
+    invariant(part->lock, "a script's part ends twice");
     struct call_end out;
     char answer[LOCK_ANSWER_MAX];
     lock_finish(w, s, part->lock, end, &out, answer);
@@ -170,6 +173,7 @@ static bool elements_find(const struct bundle *b, const struct call_end *end, co
     const char *p = end->reply, *stop = end->reply + end->len;
     struct resp_item array;
     size_t count = 2 * b->count + 1;
+    invariant(b->count <= LOCKS_TOGETHER_MAX, "%zu locks in one transaction", b->count);
     if (!resp_item_read(&p, stop, &array) || array.type != '*' || array.null || array.num != (int64_t)count)
         return false;
     for (size_t i = 0; i < count; i++) {
@@ -272,6 +276,7 @@ static size_t bundle_build(struct session *s, struct bundle *b, const struct res
 }
 
 static void bundle_busy(struct request *request, const struct bundle *b) {
+    invariant(b->count > 0 && b->count <= LOCKS_TOGETHER_MAX, "%zu locks in one transaction", b->count);
     const struct lock_plan *first = &b->parts[0].lock->plan;
     if (b->count == 1)
         lock_busy_key(request, first->key.name, first->key.len);

@@ -177,16 +177,16 @@ bool event_conditional(const struct command *c, size_t argc) {
 
 enum { SOURCE_MAX = 4096, SHA1_HEX = 40 };
 
-static struct advise_text script_learnt(struct advisor *a, const char *source, size_t len) {
+static struct advise_text script_learnt(struct observer *a, const char *source, size_t len) {
     struct advise_text text = {.kind = ADVISE_SCRIPT_OTHER};
     if (len <= SOURCE_MAX)
         text = advise_script_read(source, len);
     if (text.kind != ADVISE_SCRIPT_OTHER)
-        advisor_script_note(a, digest_sha1_head(source, len), &text);
+        observer_script_note(a, digest_sha1_head(source, len), &text);
     return text;
 }
 
-void event_script_loaded(struct advisor *a, const struct resp_request *r, const char *bytes) {
+void event_script_loaded(struct observer *a, const struct resp_request *r, const char *bytes) {
     size_t len;
     if (r->argc != 3 || !request_arg_is(r, bytes, 1, "load"))
         return;
@@ -204,7 +204,7 @@ static uint64_t sha1_head(const char *text) {
     return sha1;
 }
 
-struct advise_text event_script_text(struct advisor *a, const struct command *c, const struct resp_request *r,
+struct advise_text event_script_text(struct observer *a, const struct command *c, const struct resp_request *r,
                                      const char *bytes) {
     size_t len;
     const char *text = request_arg(r, bytes, 1, &len);
@@ -212,7 +212,7 @@ struct advise_text event_script_text(struct advisor *a, const struct command *c,
         return script_learnt(a, text, len);
     if (c->id != COMMAND_EVALSHA || len != SHA1_HEX)
         return (struct advise_text){.kind = ADVISE_SCRIPT_OTHER};
-    return advisor_script(a, sha1_head(text));
+    return observer_script(a, sha1_head(text));
 }
 
 bool event_script_acquires(const struct advise_text *text) {
@@ -234,7 +234,7 @@ static int64_t script_expiry(const struct resp_request *r, const char *bytes, co
     return at && number_at(r, bytes, at, &n) && n > 0 ? expiry_ms(n, text->seconds, false, 0) : INT64_MAX;
 }
 
-bool event_read_script(struct lock_event *e, struct advisor *a, const struct command *c, const struct resp_request *r,
+bool event_read_script(struct lock_event *e, struct observer *a, const struct command *c, const struct resp_request *r,
                        const char *bytes, struct advise_text *text) {
     int64_t keys;
     *text = event_script_text(a, c, r, bytes);

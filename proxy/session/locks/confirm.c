@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
@@ -76,6 +77,7 @@ void lock_undo(struct worker *w, const struct lock_call *l) {
 }
 
 static void undo(struct worker *w, struct session *s, struct lock_call *l, uint64_t replicas) {
+    invariant(!l->clobbers && l->plan.rule, "an acquisition is undone that is none");
     lock_undo(w, l);
     struct lock_result result = {.outcome = LOCK_UNCONFIRMED, .replicas = replicas};
     lock_learnt(w, s, l, &result);
@@ -106,6 +108,7 @@ static void confirm_unpin(struct confirm *f, bool clean) {
 }
 
 static void confirm_end(struct confirm *f) {
+    invariant(f->left == 0 || !f->pin, "%u answers of replicas are due", f->left);
     struct call *c = f->call;
     struct lock_call *l = f->lock;
     struct worker *w = c->request->worker;
@@ -136,6 +139,7 @@ static void confirm_answer(struct confirm *f, struct call *c, const struct call_
 
 static void on_mark(struct call *c, const struct call_end *end) {
     struct confirm *f = REQUEST_OWNER(c->request, struct confirm);
+    invariant(f->left > 0 && !f->marked, "%u answers of replicas are due", f->left);
     int64_t marked = 0;
     confirm_answer(f, c, end, &marked);
     f->marked = marked == 1;
@@ -145,6 +149,7 @@ static void on_mark(struct call *c, const struct call_end *end) {
 
 static void on_wait(struct call *c, const struct call_end *end) {
     struct confirm *f = REQUEST_OWNER(c->request, struct confirm);
+    invariant(f->left > 0, "an answer of replicas comes too late");
     confirm_answer(f, c, end, &f->replicas);
     if (--f->left == 0)
         confirm_end(f);
@@ -159,6 +164,7 @@ static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
 /* ---- the beginning -------------------------------------------------------------------------- */
 
 static void confirm_submit(struct confirm *f, struct worker *w, call_done_fn done, bool asking) {
+    invariant(f->pin && f->left > 0, "replicas are asked over no connection");
     struct request *r = request_internal(w);
     request_own(r, &f->owner, &request_owner_silent);
     r->call.done = done;

@@ -10,6 +10,7 @@
  * A session that waits this way has no place in Redis's queue of blocked clients. An element that comes between two
  * attempts goes to a client that Redis itself blocks.
  */
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
 
@@ -79,6 +80,7 @@ void fence_retry_free(struct fence_retry *a) {
 }
 
 bool fence_retry_more(struct fence_retry *a, int64_t least_ms) {
+    invariant(!a->idle, "two attempts are due");
     struct session *s = a->request->session;
     s->blocked = true;
     if (a->last || a->unblocked || s->half_closed)
@@ -89,6 +91,7 @@ bool fence_retry_more(struct fence_retry *a, int64_t least_ms) {
 }
 
 bool fence_retry_takes(struct fence_retry *a) {
+    invariant(!a->idle && a->request->session, "an attempt takes an element after it has ended");
     struct session *s = a->request->session;
     if (!a->unblocked)
         s->blocked = false; /* a stop of the proxy now waits for the attempt, which may take an element */

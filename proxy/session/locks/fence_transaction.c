@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
 #include "proxy/session/locks/private.h"
@@ -60,6 +61,7 @@ static enum pin_reason reason(const struct fence_transaction *b) {
 }
 
 static void fence_transaction_unpin(struct fence_transaction *b, bool clean) {
+    invariant(!b->pin || b->request, "a connection belongs to a write that has ended");
     if (b->pin)
         pin_give(b->request->worker, b->pin, reason(b), clean);
     b->pin = NULL;
@@ -148,11 +150,13 @@ static void asked(struct call *c, const struct call_end *end) {
 }
 
 static void send_part(struct fence_transaction *b, call_done_fn done, const char *bytes, size_t len) {
+    invariant(b->pin && b->request->session, "a part of a write has no connection");
     call_submit_pin(call_new(b->request, done), b->pin, bytes, len, false);
 }
 
 /* Sends all that comes before the write. */
 static void fence_transaction_ask(struct fence_transaction *b) {
+    invariant(b->pin && !b->looks && !b->refused, "S7: a write is asked about twice");
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
     struct request *r = b->request;
     bool asks = b->question->count > 0;
@@ -172,6 +176,7 @@ static void fence_transaction_start(struct fence_transaction *b, struct upstream
     static const struct upstream_pin_events none;
     struct request *r = b->request;
     const char *error;
+    invariant(!b->pin && r->session, "a write takes a second connection");
     call_init(&r->call, r, multi_done);
     b->pin = pin_take(r->session, node, reason(b), &none, &error);
     if (b->pin)
@@ -223,6 +228,7 @@ static void fence_transaction_over(void *arg) {
 
 /* Has a blocking command tried again in least_ms or more. If its time is over, ends it. */
 static void fence_transaction_more(struct fence_transaction *b, int64_t least_ms) {
+    invariant(b->await, "a command that does not block is tried again");
     if (!fence_retry_more(b->await, least_ms))
         fence_transaction_over(b);
 }
@@ -251,6 +257,7 @@ static bool judged_anew(const struct fence_transaction *b) {
 
 /* Ends the write with the refusal of fence.lua. If the session would be judged by another lease now, tries again. */
 static void fence_transaction_refused(struct fence_transaction *b) {
+    invariant(b->refused && b->answer.len > 0, "S7: a write is refused without a refusal");
     struct request *r = b->request;
     struct text out = {0};
     if (judged_anew(b)) {
@@ -284,6 +291,7 @@ static void multi_done(struct call *c, const struct call_end *end) {
     } else if (b->await && !fence_retry_takes(b->await)) {
         fence_transaction_over(b);
     } else {
+        invariant(!b->refused && !b->error[0], "S7: a write is sent behind a refusal");
         send_part(b, part_done, b->command.data, b->command.len);
         call_init(&r->call, r, exec_done);
         call_submit_pin(&r->call, b->pin, exec, sizeof(exec) - 1, false);
@@ -305,6 +313,7 @@ static void not_queued(struct fence_transaction *b) {
 
 /* Takes the command's own reply. nil: a blocking command has found nothing, and is tried again. */
 static void watched_answered(struct fence_transaction *b, const char *reply, size_t len) {
+    invariant(b->asking && !b->refused, "S7: a refused write was executed");
     struct request *r = b->request;
     b->asking = false;
     if (b->await && r->session && is_nil(reply)) {

@@ -15,6 +15,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/fence.h"
@@ -112,6 +113,8 @@ static void late_note(struct session *s, const struct request_class *k, const st
                       const struct lock_writing *w, const char *done) {
     char command[LOCK_COMMAND_MAX], who[SESSION_ADDRESS_MAX + 72];
     struct text action = {0};
+    invariant(w->how == WRITER_LATE && w->newest > w->fence, "S7: a late write has fence %llu, the newest is %llu",
+              (unsigned long long)w->fence, (unsigned long long)w->newest);
     command_text(k, command);
     session_who(s, who, sizeof(who));
     text_printf(&action, "%s: its lease on ", done);
@@ -444,6 +447,7 @@ struct part {
 };
 
 static struct part whole(const struct fence_question *q) {
+    invariant(q->here <= q->count, "%zu locks of %zu are here", q->here, q->count);
     return (struct part){q, 0, q->here, q->count - q->here};
 }
 
@@ -452,6 +456,8 @@ static struct part whole(const struct fence_question *q) {
 static void build_locks(struct session *s, struct lock_queue *queue, const struct part *p, size_t more, size_t words) {
     struct worker *w = s->worker;
     const struct asked *a = p->q->keys + p->at;
+    invariant(p->at + p->guards + p->marks <= p->q->count, "%zu locks of %zu are asked about", p->guards + p->marks,
+              p->q->count);
     lock_build_script(w, SCRIPT_FENCE, queue, 2 * p->guards + p->marks + more, 4 + p->guards + p->marks + words);
     for (size_t i = 0; i < p->guards; i++, a++) {
         lock_build_guard(w, p->q->names.data + a->lock, a->lock_len);
@@ -535,6 +541,7 @@ static bool refusal_read(const struct fence_question *q, size_t at, const char *
     if (!fence_refuses(reply, len) || !take_number(&p, stop, &i) || !take_number(&p, stop, &r->now) || i < 1 ||
         i > q->count - at)
         return false;
+    invariant(at + i <= q->count, "S7: the refusal names lock %llu of %zu", (unsigned long long)i, q->count);
     r->key = &q->keys[at + i - 1];
     r->owner = p;
     r->owner_len = (size_t)(stop - p);
@@ -559,6 +566,7 @@ static void refusal_write(const struct fence_question *q, const struct refusal *
 
 static void question_refused(struct session *s, const struct fence_question *q, const struct refusal *r,
                              struct text *out) {
+    invariant(r->key >= q->keys && r->key < q->keys + q->count, "S7: a refusal names a lock that was not asked about");
     struct lock_fence *fence = r->key->rule->fence;
     bool late = r->key->writing.how != WRITER_NONE;
     struct text error = {0};
@@ -640,6 +648,7 @@ static bool may_acquire(const struct lock_call *l, const struct fence_question *
  * session's own attempt asks for the lock anew. If there are more than ATTEMPTS_MAX attempts, the first one and the
  * last ones count. */
 static void name_attempts(const struct lock_queue *queue, struct fence_question *q, struct asked *a) {
+    invariant(a >= q->keys && a < q->keys + q->here, "a lock in another slot is acquired in a transaction");
     size_t attempts = 0, at = 0;
     LIST_FOREACH(it, &queue->calls)
     attempts += may_acquire(LIST_ENTRY(it, struct lock_call, queued), q, a);
@@ -739,6 +748,7 @@ static void question_looked(void *arg, const char *error, size_t len) {
     struct fence_question *q = REQUEST_OWNER(request, struct fence_question);
     struct part p = whole(q);
     struct worker *w = request->worker;
+    invariant(q->looks && request->session, "an answer about a lock comes twice");
     q->looks = NULL;
     if (error) {
         request_disown(request);

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/lock/waiting.h"
@@ -36,11 +37,14 @@ bool lock_any_busy(const struct session *s) {
 }
 
 void lock_busy_all(struct request *r) {
+    invariant(r->session && r->lock_busy == 0, "a request is busy twice, with %d", r->lock_busy);
     r->lock_busy = LOCK_BUSY_ALL;
     r->session->lock_busy_all++;
+    invariant(r->session->lock_busy_all > 0, "too many lock commands are in flight");
 }
 
 inline void lock_busy_key(struct request *r, const char *key, size_t len) {
+    invariant_debug(r->session && r->lock_busy == 0, "a request is busy twice, with %d", r->lock_busy);
     unsigned place = busy_place(key, len);
     r->lock_busy = (uint8_t)(place + 1);
     r->session->lock_busy[place]++;
@@ -138,6 +142,7 @@ bool lock_words_of(struct lock_words *words, const struct resp_request *r, const
  * sent; its arguments are kept in case that it has to be sent again. */
 static __attribute__((noinline)) bool waits_behind(struct request *request, struct lock_call *l,
                                                    const struct lock_command *lc, const struct lock_words *words) {
+    invariant_debug(l->plan.rule->wait_ms > 0, "an attempt waits without a rule that says so");
     if (lc->script != SCRIPT_ACQUIRE)
         return false;
     if (lc->expiry_ms == LOCK_EXPIRY_OTHER)
@@ -148,6 +153,7 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
 /* Gives up a release that is held back. The session's input stops there, and the release is read again later. */
 static __attribute__((noinline)) void give_back(struct session *s, struct lock_call *l) {
     engine_put_off(s->worker->shared->engine, &l->plan);
+    invariant(l->plan.held_back, "a release is given back that is not held back");
     lock_drop(s->worker, l);
     counter_sub(&s->worker->counters.requests_locks, 1);
     lock_hold_back(s);
@@ -171,6 +177,7 @@ static __attribute__((noinline)) enum dispatch_result dispatch_waits(struct sess
                                                                      const struct lock_words *words,
                                                                      const struct lock_command *lc, uint32_t key_index,
                                                                      const struct lock_rule *rule) {
+    invariant_debug(key_index < words->count, "key %u of %zu arguments", key_index, words->count);
     size_t len;
     const char *key = lock_word(words, key_index, &len);
     bool spends = lock_verb_is(lc->verb, VERB_SPENDS);

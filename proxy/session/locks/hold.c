@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "parser/invariant.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
 
@@ -20,6 +21,7 @@ void lock_hold_back(struct session *s) {
     if (s->is_runnable || s->state != SESSION_OPEN)
         return;
     s->is_runnable = true;
+    invariant(list_empty(&s->runnable_link), "a release is held back twice");
     list_append(&locks->held_back, &s->runnable_link);
     if (!ev_is_active(&locks->look))
         ev_timer_start(s->worker->loop, &locks->look);
@@ -38,6 +40,7 @@ void lock_holds_open(struct worker *w) {
 }
 
 void lock_holds_close(struct worker *w) {
+    invariant(list_empty(&w->locks->held_back), "releases are held back in a worker that ends");
     ev_timer_stop(w->loop, &w->locks->look);
 }
 

@@ -18,6 +18,7 @@
  * database, protocol. Both commands are SETNX, or SET NX with at most PX or EX, which get the short answer
  * (common.lua). If A gets another answer, or none, it is for A alone: each other session then sends its own attempt.
  */
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
 
@@ -34,6 +35,7 @@ inline bool lock_join(struct call *call, struct lock_call *l) {
         memcmp(&probe->up.lane, &s->lane, sizeof(s->lane)) != 0 || !upstream_unsent(&probe->up))
         return false;
     counter_add(&w->counters.requests_joined, 1);
+    invariant(probe != call && list_empty(&l->link), "an attempt joins itself");
     l->call = call;
     call->lock = l;
     list_append(&asks->joined, &l->link);
@@ -42,6 +44,7 @@ inline bool lock_join(struct call *call, struct lock_call *l) {
 }
 
 void lock_probe(struct call *call, struct lock_call *l) {
+    invariant_debug(call->lock != l || !call->up.in_flight, "a probe is noted after it was sent");
     *place_of(call->request->worker, l) = call;
 }
 
@@ -54,6 +57,7 @@ void lock_probe_over(struct call *call, struct lock_call *l) {
 /* Refuses an attempt as if its script had run right behind the script of the joined attempt. The script's answer says
  * whether the lease is of the asker's identity. So that is known here only for sessions of the asker's client. */
 static void refuse(struct lock_call *l, const struct lock_result *seen, const struct lock_client *asker) {
+    invariant(l->call && l->call->lock == l, "a joined attempt belongs to another call");
     struct call *c = l->call;
     struct lock_result r = *seen;
     struct call_end out = {.why = UPSTREAM_NOT_SENT};
@@ -78,6 +82,7 @@ static bool wait(struct lock_call *l, const struct lock_result *seen) {
 }
 
 static void ask_alone(struct lock_call *l) {
+    invariant(l->call && l->call->lock == l, "a joined attempt belongs to another call");
     struct call *c = l->call;
     struct session *s = c->request->session;
     if (!s) {

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/log.h"
@@ -76,6 +77,7 @@ static void record_submit(struct worker *w, call_done_fn done) {
 }
 
 static void done_with(struct call *c) {
+    invariant(c->request->worker->own_works > 0, "no work of the proxy's own is under way");
     c->request->worker->own_works--;
     request_reply(c->request, "", 0, true);
 }
@@ -228,6 +230,7 @@ static void look(struct worker *w);
 /* Takes the entries since the last look. The range begins with the last entry that was read. If the range is empty, the
  * record was lost, and the next look reads from its beginning. */
 static void looked(struct call *c, const struct call_end *end) {
+    invariant(c->request->worker->locks->learnt.asking, "the record is read twice");
     struct worker *w = c->request->worker;
     struct learnt_look *l = &w->locks->learnt;
     const char *p = end->reply, *over = p ? p + end->len : p;
@@ -269,6 +272,7 @@ void learnt_begin(struct worker *w) {
 /* Takes the newest entries. Redis sends the newest one first; the engine gets the oldest one first. The next look of
  * the first worker reads these entries once more. */
 static void glanced(struct call *c, const struct call_end *end) {
+    invariant(c->request->worker->locks->glancing, "the record is read twice");
     struct worker *w = c->request->worker;
     const char *p = end->reply, *over = p ? p + end->len : p, *entries[ENTRIES_NEWEST];
     char last[LEARNT_ID_MAX] = "";

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
@@ -41,6 +42,7 @@ static void log_refusal(struct worker *w, const struct lease_work *work, const s
 static void lease_done(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct lease_work *work = REQUEST_OWNER(c->request, struct lease_work);
+    invariant(w->own_works > 0 && work, "no work of the proxy's own is under way");
     struct lock_envelope e = {.reply = NULL};
     if (end->error || !lock_envelope_read(NULL, end->reply, end->len, &e))
         lock_failed_outcome(end, &e.result);
@@ -73,6 +75,7 @@ static const struct request_owner_ops lease_ops = {.pointless = lease_pointless}
 static void lease_submit(struct worker *w, struct lease_work *work, enum script_id id, uint32_t login) {
     struct request *request = request_internal(w);
     w->own_works++;
+    invariant(w == worker_here(), "a lease is renewed in another thread");
     request_own(request, &work->owner, &lease_ops);
     request->call.done = lease_done;
     request->call.up.script = script_get(id);
@@ -93,6 +96,8 @@ static struct lease_work *lease_work_new(const struct lock_key *key) {
 }
 
 static void lease_work(struct worker *w, const struct lock_lease *lease, bool renewal, bool waits) {
+    invariant(lease->token_len > 0 && lease->token_len < LOCK_TOKEN_MAX && !(renewal && waits),
+              "S3: a lease has a token of %zu bytes", (size_t)lease->token_len);
     struct lease_work *work = lease_work_new(&lease->key);
     work->renewal = renewal;
     work->waits = waits;

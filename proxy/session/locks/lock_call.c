@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
@@ -57,6 +58,7 @@ static inline struct lock_call *lock_new(struct session *s, const char *key, siz
 }
 
 void lock_drop(struct worker *w, struct lock_call *l) {
+    invariant_debug(list_empty(&l->joined), "attempts have joined a call that is freed");
     lock_rules_unref(l->rules);
     list_remove(&l->queued);
     if (l->value != l->short_value)
@@ -84,6 +86,7 @@ void lock_call_command(struct lock_call *l, const char *command, size_t len) {
 }
 
 void lock_call_value(struct lock_call *l, const char *value, size_t len) {
+    invariant_debug(!l->value, "a call gets a second value");
     l->value_len = len;
     l->value = keep_text(l->short_value, LOCK_SHORT_VALUE, value, len);
 }
@@ -109,7 +112,7 @@ static void session_leaves(struct session *s) {
         lock_wait_leaves(s);
     one_shot_closes(s);
     if (s->left_endless)
-        advisor_left(s->worker->shared->advisor, s->lock.id, s->lock.one_shot);
+        observer_left(s->worker->shared->observer, s->lock.id, s->lock.one_shot);
 }
 
 static void locks_tick(struct worker *w) {
@@ -425,6 +428,7 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
         next = n->next != n ? n->next : NULL;
         list_remove(n);
         struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
+        invariant(l->clobbers, "a call that clobbers nothing is in the ring");
         struct lock_result each = *result;
         each.value = l->value;
         each.value_len = l->value_len;
@@ -521,6 +525,7 @@ inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l
  * refused that attempt. */
 static bool release_again(struct call *c, struct lock_call *l, const struct lock_envelope *e) {
     struct worker *w = c->request->worker;
+    invariant(l->again && c->lock == l, "a release is sent again that may not be");
     if (l->handed || !engine_again(w->shared->engine, &l->plan, &e->result, worker_now(w)))
         return false;
     lock_build_release(w, NULL, c->request->session->lock.client, &l->plan, l->plan.slot, l->command);
@@ -535,6 +540,7 @@ static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_
     struct lock_envelope e;
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
+    invariant(l->again && c->lock == l, "a call is sent again that may not be");
     if (!s || !lock_envelope_read(l, end->reply, end->len, &e))
         return false;
     if (l->plan.verb != LOCK_ACQUIRE)
@@ -572,6 +578,7 @@ void lock_answered(struct call *c, const struct call_end *end) {
 }
 
 static __attribute__((noinline)) void end_call_joined(struct call *c, const struct call_end *end) {
+    invariant(!list_empty(&c->lock->joined), "no attempt has joined");
     struct lock_call *l = c->lock;
     struct list_node joined;
     list_init(&joined);
@@ -582,6 +589,7 @@ static __attribute__((noinline)) void end_call_joined(struct call *c, const stru
 }
 
 static void lock_done(struct call *c, const struct call_end *end) {
+    invariant_debug(c->lock && !c->up.in_flight, "a script's answer belongs to no call");
     struct lock_call *l = c->lock;
     lock_probe_over(c, l);
     if (list_empty(&l->joined))
@@ -628,11 +636,13 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
     }
     if (acquirer)
         engine_follow(s->worker->shared->engine, &l->plan, acquirer, worker_now(s->worker));
+    invariant(list_empty(&l->queued) && s->queues, "a call is queued outside of a transaction");
     list_append(&queue->calls, &l->queued);
     l->begun = 0; /* the time until EXEC is not the node's */
 }
 
 void lock_undone(struct lock_call *l) {
+    invariant(!list_empty(&l->queued), "a call is undone that was not queued");
     l->plan.undone = true;
 }
 
@@ -644,6 +654,7 @@ void lock_queue_sent(struct worker *w, const struct lock_queue *queue) {
 
 inline void lock_submit(struct call *call, struct lock_call *l, enum script_id id) {
     struct worker *w = call->request->worker;
+    invariant_debug((!call->lock || call->lock == l) && call->done != lock_done, "a call carries two scripts");
     l->next = call->done;
     call->lock = l;
     call->done = lock_done;
@@ -653,6 +664,7 @@ inline void lock_submit(struct call *call, struct lock_call *l, enum script_id i
 }
 
 void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {
+    invariant(call->lock == l || !call->lock, "a call carries two scripts");
     l->next = NULL;
     call->lock = l;
     call->done = done;

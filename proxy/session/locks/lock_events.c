@@ -1,8 +1,8 @@
-/* Turns commands on locks, and some writes of data, into events for the advisor. This file decides nothing, and keeps
+/* Turns commands on locks, and some writes of data, into events for the observer. This file decides nothing, and keeps
  * only counters. */
 #include <string.h>
 
-#include "proxy/advise/advise.h"
+#include "proxy/observe/observe.h"
 #include "proxy/base/glob.h"
 #include "proxy/session/locks/private.h"
 
@@ -16,27 +16,27 @@ static bool asks_queue(const struct command *c) {
 }
 
 /* Whether such a command is looked at. If not, the list may be a lock, and its commands are looked at from now on. */
-static bool queue_wanted(struct advisor *a, const char *key, size_t len, int64_t now_ms) {
-    if (advisor_knows(a, key, len))
+static bool queue_wanted(struct observer *a, const char *key, size_t len, int64_t now_ms) {
+    if (observer_knows(a, key, len))
         return true;
-    advisor_arm(a, key, len, now_ms);
+    observer_arm(a, key, len, now_ms);
     return false;
 }
 
 /* Whether a SET with options is worth a look. NX acquires. Other options extend, replace or release a key that is known
  * as a lock. */
-static __attribute__((noinline)) bool set_wanted(const struct advisor *a, bool watches, const struct resp_request *r,
+static __attribute__((noinline)) bool set_wanted(const struct observer *a, bool watches, const struct resp_request *r,
                                                  const char *bytes, const char *key, size_t len) {
     for (size_t i = 3; i < r->argc; i++)
         if (request_arg_is(r, bytes, i, "nx"))
             return true;
-    return watches || advisor_knows(a, key, len);
+    return watches || observer_knows(a, key, len);
 }
 
 /* Whether a command on a counter or hash is looked at: always if the key is known as a lock's, otherwise now and
  * then. */
 static inline bool count_wanted(const struct lock_interest *in, const char *key, size_t len) {
-    return advisor_knows(in->advisor, key, len) || ++*in->counters_seen % COUNTERS_SAMPLED == 0;
+    return observer_knows(in->observer, key, len) || ++*in->counters_seen % COUNTERS_SAMPLED == 0;
 }
 
 static inline bool may_be_lock(const struct lock_interest *in, const struct command *c, const struct resp_request *r,
@@ -46,10 +46,10 @@ static inline bool may_be_lock(const struct lock_interest *in, const struct comm
     case COMMAND_MSETNX:
         return true;
     case COMMAND_SET:
-        return set_wanted(in->advisor, in->watches, r, bytes, key, len);
+        return set_wanted(in->observer, in->watches, r, bytes, key, len);
     case COMMAND_SETEX:
     case COMMAND_PSETEX:
-        return in->watches || advisor_knows(in->advisor, key, len);
+        return in->watches || observer_knows(in->observer, key, len);
     case COMMAND_INCR:
     case COMMAND_HSETNX:
         return count_wanted(in, key, len);
@@ -73,7 +73,7 @@ static inline bool may_be_lock(const struct lock_interest *in, const struct comm
     case COMMAND_RPUSHX:
     case COMMAND_LSET:
     case COMMAND_LPOP:
-        return advisor_knows(in->advisor, key, len);
+        return observer_knows(in->observer, key, len);
     default:
         return false;
     }
@@ -83,7 +83,7 @@ bool event_wanted(const struct lock_interest *in, const struct command *c, const
                   const char *bytes, const char *key, size_t len, int64_t now_ms) {
     if (!may_be_lock(in, c, r, bytes, key, len))
         return false;
-    return !asks_queue(c) || queue_wanted(in->advisor, key, len, now_ms);
+    return !asks_queue(c) || queue_wanted(in->observer, key, len, now_ms);
 }
 
 /* ---- a session ------------------------------------------------------------------------------- */
@@ -91,28 +91,28 @@ bool event_wanted(const struct lock_interest *in, const struct command *c, const
 static inline struct lock_interest interest_of(struct session *s) {
     struct worker *w = s->worker;
     return (struct lock_interest){
-        .advisor = w->shared->advisor,
+        .observer = w->shared->observer,
         .counters_seen = &w->locks->counters_seen,
         .watches = s->watches, /* the session may have seen before that the key is missing */
     };
 }
 
 static inline bool sampled(struct session *s, const char *key, size_t len) {
-    return advisor_samples(s->worker->shared->advisor, key, len, worker_now(s->worker));
+    return observer_samples(s->worker->shared->observer, key, len, worker_now(s->worker));
 }
 
 bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                   const char *key, size_t len) {
     const struct lock_interest in = interest_of(s);
     return may_be_lock(&in, c, r, bytes, key, len) && sampled(s, key, len) &&
-           (!asks_queue(c) || queue_wanted(in.advisor, key, len, worker_now(s->worker)));
+           (!asks_queue(c) || queue_wanted(in.observer, key, len, worker_now(s->worker)));
 }
 
 bool advise_wants_some(struct session *s, const struct request_class *k) {
     size_t len;
     for (size_t i = 0; i < k->key_count && i < DELETED_LOOKED; i++) {
         const char *key = class_key(k, i, &len);
-        if (advisor_knows(s->worker->shared->advisor, key, len))
+        if (observer_knows(s->worker->shared->observer, key, len))
             return true;
     }
     return false;
@@ -121,7 +121,7 @@ bool advise_wants_some(struct session *s, const struct request_class *k) {
 /* ---- scripts --------------------------------------------------------------------------------- */
 
 void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes) {
-    event_script_loaded(s->worker->shared->advisor, r, bytes);
+    event_script_loaded(s->worker->shared->observer, r, bytes);
 }
 
 uint32_t advise_script_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
@@ -133,61 +133,61 @@ uint32_t advise_script_key(struct session *s, const struct command *c, const str
         return 0;
     if (source && !sampled(s, key, len)) /* to sample is cheaper than to read the text */
         return 0;
-    struct advise_text text = event_script_text(s->worker->shared->advisor, c, r, bytes);
+    struct advise_text text = event_script_text(s->worker->shared->observer, c, r, bytes);
     if (text.kind == ADVISE_SCRIPT_OTHER || text.key > key_count)
         return 0;
     uint32_t at = first_key + text.key - 1;
     key = request_arg(r, bytes, at, &len);
-    if (!event_script_acquires(&text) && !advisor_knows(s->worker->shared->advisor, key, len))
+    if (!event_script_acquires(&text) && !observer_knows(s->worker->shared->observer, key, len))
         return 0;
     return (source && text.key == 1) || sampled(s, key, len) ? at : 0;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static void note_event(struct session *s, enum advise_event what, struct lock_event *e) {
-    s->left_endless |= what == ADVISE_ACQUIRED && e->pttl_ms < 0 && !lock_verb_is(e->verb, VERB_QUEUE);
+static void note_event(struct session *s, enum seen_event what, struct lock_event *e) {
+    s->left_endless |= what == SEEN_ACQUIRED && e->pttl_ms < 0 && !lock_verb_is(e->verb, VERB_QUEUE);
     e->overlapped = s->lock.overlapped;
     e->session_id = s->lock.id;
     e->library = s->lib_name;
     e->identity = lock_client_name(s->lock.client, &e->identity_len);
     e->identity_hash = lock_client_hash(s->lock.client);
-    advisor_note(s->worker->shared->advisor, what, e, worker_now(s->worker));
+    observer_note(s->worker->shared->observer, what, e, worker_now(s->worker));
 }
 
 /* Notes that a lock of a rule was acquired. While writes are looked at, also notes which lock. */
 static inline void note_taken(struct session *s, const struct lock_key *key) {
     struct worker *w = s->worker;
-    advisor_lock_seen(w->shared->advisor, worker_now(w));
+    observer_lock_seen(w->shared->observer, worker_now(w));
     if (w->looks > 0)
-        advisor_lock_taken(w->shared->advisor, key, lock_client_hash(s->lock.client));
+        observer_lock_taken(w->shared->observer, key, lock_client_hash(s->lock.client));
 }
 
 /* Finds the event that a lock script's outcome means. `known`: another kind of command may acquire the key. What the
  * script took for data may be such a lock. */
-static enum advise_event script_event(const struct lock_plan *plan, const struct lock_result *result, unsigned advises,
-                                      bool known) {
+static enum seen_event script_event(const struct lock_plan *plan, const struct lock_result *result, unsigned advises,
+                                    bool known) {
     bool refused = result->outcome == LOCK_HELD || result->outcome == LOCK_FOREIGN;
     bool open = result->outcome == LOCK_OPEN && (known || !plan->data_free);
     bool freed = result->outcome == LOCK_RELEASED || result->outcome == LOCK_ADOPTED || open;
     bool attempts = lock_verb_is(plan->verb, VERB_ATTEMPTS) || (plan->verb == LOCK_CLOBBER && advises & ADVISES_ALL);
     if (result->outcome == LOCK_GRANTED)
-        return ADVISE_ACQUIRED;
+        return SEEN_ACQUIRED;
     if ((refused && attempts) || (result->outcome == LOCK_COUNTED && plan->verb == LOCK_COUNT_UP))
-        return ADVISE_LOST;
+        return SEEN_LOST;
     if (refused && lock_verb_is(plan->verb, VERB_RELEASES))
-        return ADVISE_REFUSED;
+        return SEEN_REFUSED;
     if ((plan->verb == LOCK_RELEASE && freed) || result->outcome == LOCK_RELEASED)
-        return ADVISE_RELEASED;
+        return SEEN_RELEASED;
     if (plan->verb == LOCK_RELEASE && result->outcome == LOCK_FREE)
-        return ADVISE_IN_VAIN;
+        return SEEN_IN_VAIN;
     if (plan->verb == LOCK_EXTEND && (result->outcome == LOCK_DONE || open))
-        return ADVISE_EXTENDED;
+        return SEEN_EXTENDED;
     if (plan->verb == LOCK_REWRITE && result->outcome == LOCK_DONE)
-        return ADVISE_REWRITTEN;
+        return SEEN_REWRITTEN;
     if (plan->verb == LOCK_REPLACE && result->outcome == LOCK_DONE)
-        return ADVISE_WRITTEN;
-    return ADVISE_NOTHING;
+        return SEEN_WRITTEN;
+    return SEEN_NOTHING;
 }
 
 static __attribute__((noinline)) void note_script(struct session *s, const struct lock_plan *plan,
@@ -199,13 +199,13 @@ static __attribute__((noinline)) void note_script(struct session *s, const struc
                            .advises = (uint8_t)advises,
                            .renewed = result->leased || queue,
                            .pttl_ms = result->leased || queue ? PTTL_NONE : result->pttl_ms};
-    bool known = plan->data_free && advisor_knows(s->worker->shared->advisor, plan->key.name, plan->key.len);
-    enum advise_event what = script_event(plan, result, advises, known);
-    if (what == ADVISE_ACQUIRED) {
+    bool known = plan->data_free && observer_knows(s->worker->shared->observer, plan->key.name, plan->key.len);
+    enum seen_event what = script_event(plan, result, advises, known);
+    if (what == SEEN_ACQUIRED) {
         e.value = result->value;
         e.value_len = result->value_len;
     }
-    if (what != ADVISE_NOTHING)
+    if (what != SEEN_NOTHING)
         note_event(s, what, &e);
 }
 
@@ -224,8 +224,8 @@ void advise_passed(struct session *s, const struct lock_plan *plan, unsigned adv
         return;
     e.count = item.num;
     const struct lock_interest in = interest_of(s);
-    enum advise_event what = advise_event_of(&e);
-    if (what != ADVISE_NOTHING && count_wanted(&in, plan->key.name, plan->key.len) &&
+    enum seen_event what = seen_of(&e);
+    if (what != SEEN_NOTHING && count_wanted(&in, plan->key.name, plan->key.len) &&
         sampled(s, plan->key.name, plan->key.len))
         note_event(s, what, &e);
 }
@@ -233,12 +233,12 @@ void advise_passed(struct session *s, const struct lock_plan *plan, unsigned adv
 void advise_observed(struct session *s, const struct lock_event *seen) {
     struct lock_event e = *seen;
     const struct lock_interest in = interest_of(s);
-    enum advise_event what = advise_event_of(&e);
-    if (what == ADVISE_NOTHING)
+    enum seen_event what = seen_of(&e);
+    if (what == SEEN_NOTHING)
         return;
     if (e.verb != LOCK_PASS || count_wanted(&in, e.key.name, e.key.len))
         note_event(s, what, &e);
-    if (e.rule && what == ADVISE_ACQUIRED && !e.beside)
+    if (e.rule && what == SEEN_ACQUIRED && !e.beside)
         note_taken(s, &e.key);
 }
 
@@ -249,7 +249,7 @@ void advise_observed(struct session *s, const struct lock_event *seen) {
 enum { REQUESTS_LOOKED = 2000, WRITES_LOOKED = 200, KEYS_LOOKED = 4 };
 
 void advise_tick(struct worker *w) {
-    w->looks = advisor_looks(w->shared->advisor, worker_now(w)) ? REQUESTS_LOOKED : 0;
+    w->looks = observer_looks(w->shared->observer, worker_now(w)) ? REQUESTS_LOOKED : 0;
     w->locks->writes_seen = 0;
 }
 
@@ -280,11 +280,11 @@ void advise_looks(struct session *s, const struct command *c, const struct resp_
         const char *key = request_arg(r, bytes, keys.keys[i], &len);
         if (!is_data(w->rules, key, len))
             continue;
-        struct advise_write write = {.key = {session_db(s), key, len},
-                                     .client = lock_client_hash(s->lock.client),
-                                     .writer = writer_of,
-                                     .arg = s};
-        advisor_note_write(w->shared->advisor, &write, worker_now(w));
+        struct observed_write write = {.key = {session_db(s), key, len},
+                                       .client = lock_client_hash(s->lock.client),
+                                       .writer = writer_of,
+                                       .arg = s};
+        observer_note_write(w->shared->observer, &write, worker_now(w));
         w->locks->writes_seen++;
     }
     key_list_clear(&keys);

@@ -20,6 +20,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/core/session.h"
@@ -93,6 +94,7 @@ void lock_wait_keep(struct request *r, const struct lock_call *l, const struct l
 /* Parks the attempt: frees its request and lock call. */
 static void wait_park(struct wait *t) {
     struct call *c = t->call;
+    invariant(c && !t->trying && t->waiter.queue, "an attempt is parked that does not wait");
     request_disown(c->request);
     lock_park(c, &t->parked);
     t->call = NULL;
@@ -103,6 +105,7 @@ static void wait_unpark(struct wait *t) {
     if (t->call)
         return;
     t->call = lock_unpark(&t->parked, waiting_key(&t->waiter), t->room);
+    invariant(t->call->lock && t->call->request->session == t->parked.session, "a parked attempt comes back elsewhere");
     request_own(t->call->request, &t->owner, &wait_ops);
 }
 
@@ -112,6 +115,7 @@ static void wait_unpark(struct wait *t) {
 static void wait_close(struct wait *t, enum waiting_end end) {
     struct worker *w = worker_of(t);
     struct session *s = session_of(t);
+    invariant(!t->trying && counter_read(&w->counters.waiting) > 0, "a wait ends while its attempt is under way");
     ev_timer_stop(w->loop, &t->timer);
     list_remove(&t->link);
     counter_sub(&w->counters.waiting, 1);
@@ -143,6 +147,7 @@ static struct call_end refusal(const struct wait *t, const struct lock_call *l) 
 static void wait_refuse(struct wait *t) {
     wait_unpark(t);
     struct call *c = t->call;
+    invariant(c && c->lock && !c->up.in_flight, "an attempt is refused while it is under way");
     struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
@@ -237,6 +242,7 @@ static void wait_arm(struct wait *t) {
 /* Has the first attempt of the queue sent in `ms`, 100 at most. */
 static void wait_try_in(struct wait *t, int64_t ms) {
     ms = ms < 0 ? 0 : ms > TRY_MS ? TRY_MS : ms;
+    invariant(ms >= 0 && ms <= TRY_MS, "the next look is in %lld ms", (long long)ms);
     t->try_at = worker_steady(worker_of(t)) + (double)ms / 1000.;
     wait_arm(t);
 }
@@ -278,6 +284,7 @@ static void give_back(struct wait *t) {
     struct worker *w = c->request->worker;
     struct lock_result r = {.outcome = LOCK_NOT_SENT};
     struct call_end out = refusal(t, l);
+    invariant(t->gone || !c->request->session, "a lock is given back whose client is there");
     wait_close(t, WAIT_GRANTED);
     lock_undo(w, l);
     c->lock = NULL;
@@ -312,6 +319,7 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
 
 /* Records how long a successful wait took, and the handover. */
 static void note_grant(const struct wait *t) {
+    invariant(t->call && worker_of(t) == t->call->request->worker, "a wait changes its thread");
     struct worker *w = t->call->request->worker;
     histogram_note(&w->lock_waits, (worker_steady_ms(w) - t->waiter.since_ms) * 1000);
     if (t->called > 0)
@@ -328,6 +336,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     struct wait *t = wait_of(c->request);
     struct lock_envelope e = {.reply = NULL};
     struct worker *w = c->request->worker;
+    invariant(t && t->trying && t->call == c, "an answer comes for no attempt");
     bool held = is_held(t, end, &e);
     t->trying = false;
     if (!end->error)
@@ -380,6 +389,7 @@ static void wait_try(struct wait *t) {
         words = t->parked.words->all;
         lc.value_at = 2;
     }
+    invariant(!t->trying && t->waiter.queue && c->lock == l, "an attempt is sent twice");
     t->trying = true;
     counter_add(&w->counters.wait_tries, 1);
     lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
@@ -405,6 +415,7 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     struct request *r = c->request;
     struct session *s = r->session;
     struct worker *w = r->worker;
+    invariant(s && l->plan.rule->wait_ms > 0, "an attempt waits without a rule that says so");
     struct wait *t = wait_of(r);
     if (!t)
         t = wait_new(r, l, NULL);
@@ -424,6 +435,7 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
 
 /* The attempt has joined the queue. */
 static void wait_started(struct wait *t) {
+    invariant(t->call && !t->call->request->session->waits, "a session waits twice");
     struct call *c = t->call;
     list_init(&t->link);
     list_append(&c->request->worker->locks->waits, &t->link);
@@ -533,6 +545,7 @@ static void serve(struct worker *w) {
 }
 
 static void serve_job(struct worker *w, struct worker_job *job) {
+    invariant(w->locks->serving, "sessions are served that were not called");
     w->locks->serving = false;
     serve(w);
 }

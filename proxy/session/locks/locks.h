@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "proxy/advise/advise.h"
+#include "proxy/observe/observe.h"
 #include "proxy/lock/audit.h"
 #include "proxy/session/core/class.h"
 #include "proxy/upstream/script.h"
@@ -272,18 +272,18 @@ bool event_conditional(const struct command *c, size_t argc);
 
 /* Sets in *e the verb, key, value and expiry that the text of an EVAL or EVALSHA shows. False: the text shows no lock,
  * and text->kind is ADVISE_SCRIPT_OTHER. */
-bool event_read_script(struct lock_event *e, struct advisor *a, const struct command *c, const struct resp_request *r,
+bool event_read_script(struct lock_event *e, struct observer *a, const struct command *c, const struct resp_request *r,
                        const char *bytes, struct advise_text *text);
-/* What is known of the text of an EVAL or EVALSHA, which the advisor remembers. */
-struct advise_text event_script_text(struct advisor *a, const struct command *c, const struct resp_request *r,
+/* What is known of the text of an EVAL or EVALSHA, which the observer remembers. */
+struct advise_text event_script_text(struct observer *a, const struct command *c, const struct resp_request *r,
                                      const char *bytes);
 bool event_script_acquires(const struct advise_text *text);
-/* Has the advisor remember the text of a SCRIPT LOAD. Other SCRIPT commands do nothing. */
-void event_script_loaded(struct advisor *a, const struct resp_request *r, const char *bytes);
+/* Has the observer remember the text of a SCRIPT LOAD. Other SCRIPT commands do nothing. */
+void event_script_loaded(struct observer *a, const struct resp_request *r, const char *bytes);
 
 /* Which commands outside of all rules tell of a lock (lock_events.c). */
 struct lock_interest {
-    struct advisor *advisor;
+    struct observer *observer;
     uint32_t *counters_seen; /* how many counting commands were seen */
     bool watches;            /* the session is in a transaction behind WATCH */
 };

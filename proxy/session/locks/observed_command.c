@@ -1,6 +1,6 @@
 /*
  * Commands that pass unchanged: under `mode audit`, and for PROXY ADVISE. This file notes the command, reads its reply,
- * and tells the engine and the advisor what it has seen.
+ * and tells the engine and the observer what it has seen.
  *
  * It sends nothing of its own, and changes no byte. Replies are collected whole, as the replies of lock scripts are.
  * The replies to lock commands are short.
@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/audit.h"
@@ -40,6 +41,7 @@ struct audit_note {
 
 /* Keeps the key that note->keys[note->count] describes. */
 static void key_keep(struct session *s, struct audit_note *note, const struct lock_rule *rule, size_t order) {
+    invariant(note->count < KEYS_MAX, "key %zu", note->count);
     struct audit_key *key = &note->keys[note->count++];
     struct lock_event *sight = &key->sight;
     key->order = order;
@@ -64,6 +66,9 @@ static void texts_place(struct audit_note *note) {
     const char *at = note->texts.data ? note->texts.data : "";
     for (size_t i = 0; i < note->count; i++) {
         struct lock_event *sight = &note->keys[i].sight;
+        invariant(at + sight->key.len + (sight->value ? sight->value_len : 0) <= note->texts.data + note->texts.len ||
+                      note->texts.len == 0,
+                  "the texts of key %zu are beyond their end", i);
         sight->key.name = at;
         at += sight->key.len;
         if (!sight->value)
@@ -116,7 +121,7 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
             note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
         note->expects_ok = lc.shape == SHAPE_OK;
         if (!audited && script_is(c)) /* it is treated as the command that it stands for */
-            event_read_script(&sight, s->worker->shared->advisor, c, r, bytes, &note->script);
+            event_read_script(&sight, s->worker->shared->observer, c, r, bytes, &note->script);
         note->keys[note->count] = (struct audit_key){.sight = sight, .audited = audited};
         key_keep(s, note, rule, i);
     }
@@ -294,6 +299,7 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
 /* ---- forwarding ------------------------------------------------------------------------------------ */
 
 void audit_released(struct session *s) {
+    invariant(s->audits > 0, "no audited command is in flight");
     s->audits--;
     if (s->input)
         session_mark_runnable(s);
@@ -322,6 +328,7 @@ static void watch_forward(struct session *s, const struct request_class *k, stru
     struct request *request = request_new(s, k->command);
     request_own(request, &note->owner, &request_owner_silent);
     request->call.done = audited;
+    invariant(s->audits < UINT16_MAX, "%u audited commands are in flight", s->audits);
     s->audits++;
     call_submit(&request->call, k->slot, k->bytes, k->request->len);
 }

@@ -10,6 +10,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/private.h"
@@ -38,6 +39,7 @@ size_t lock_parked_size(const struct lock_call *l) {
 }
 
 void lock_parked_fill(struct parked *p, const struct lock_call *l, const struct lock_words *words, char *room) {
+    invariant(!p->words && l->value_len <= UINT32_MAX, "a value of %zu bytes is parked", l->value_len);
     size_t who_len = strlen(l->who) + 1;
     memcpy(room, l->who, who_len);
     if (l->value_len)
@@ -66,6 +68,7 @@ void lock_parked_clear(struct parked *p) {
 /* ---- parking ------------------------------------------------------------------------------------------- */
 
 void lock_park(struct call *c, struct parked *p) {
+    invariant(c->lock && c->request->session && !c->up.in_flight, "an attempt is parked under way");
     struct worker *w = c->request->worker;
     struct lock_call *l = c->lock;
     p->session = c->request->session;
@@ -76,6 +79,7 @@ void lock_park(struct call *c, struct parked *p) {
 }
 
 struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room) {
+    invariant(p->session && p->session->waits, "a session goes on that does not wait");
     struct session *s = p->session;
     struct request *r = request_unpark(s, command_by_id(p->setnx ? COMMAND_SETNX : COMMAND_SET));
     lock_busy_key(r, key->name, key->len);

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
@@ -73,6 +74,7 @@ struct release_channels {
 
 /* Sends SSUBSCRIBE or SUNSUBSCRIBE. */
 static void release_channel_send(const struct release_channel *release_channel, const char *command, uint16_t slot) {
+    invariant(release_channel->pin && slot < SLOT_COUNT, "slot %u has no connection", slot);
     char guard[LOCK_GUARD_EXTRA + 8], bytes[64 + CHANNEL_MAX];
     size_t head = lock_guard_head_write(slot, guard); /* lockkeeper:{TAG}: */
     int tag = (int)(head - (sizeof("lockkeeper") - 1) - 1);
@@ -100,6 +102,7 @@ static void release_channel_drop(struct release_channel *release_channel) {
     if (!release_channel->pin)
         return;
     struct worker *w = release_channel->of->worker;
+    invariant(counter_read(&w->counters.pinned_subscribed) > 0, "no subscription is counted");
     counter_sub(&w->counters.pinned_connections, 1);
     counter_sub(&w->counters.pinned_subscribed, 1);
     upstream_unpin(release_channel->pin, false);
@@ -230,6 +233,7 @@ static bool release_channel_connect(struct release_channel *release_channel, str
     if (w->stopping || (release_channel->tried > 0 && now - release_channel->tried < AGAIN_SECONDS))
         return false;
     release_channel->tried = now;
+    invariant(!release_channel->pin && release_channel->message.len == 0, "a connection is opened twice");
     release_channel->refused = 0;
     release_channel->pin = upstream_pin_open(w->upstream, node, &lane, &own, &events, &error);
     if (!release_channel->pin) {

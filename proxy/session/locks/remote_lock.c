@@ -11,6 +11,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
@@ -47,6 +48,7 @@ struct fence_looks *fence_looks_new(struct session *s, fence_looked_fn done, voi
 }
 
 static void looks_answered(struct fence_looks *l) {
+    invariant(l->left > 0, "more answers come than looks were sent");
     if (--l->left > 0)
         return;
     if (l->session)
@@ -64,6 +66,8 @@ void fence_looks_forget(struct fence_looks *l) {
 static void look_read(const struct look *look, const struct call_end *end) {
     struct fence_looks *l = look->looks;
     struct asked *a = &look->question->keys[look->at];
+    invariant(look->at >= look->question->here && look->at < look->question->count, "look %zu of %zu", look->at,
+              look->question->count);
     struct resp_item item;
     const char *p = end->reply;
     int64_t fence;
@@ -93,6 +97,7 @@ static void look_done(struct call *c, const struct call_end *end) {
 
 void fence_looks_add(struct fence_looks *l, struct fence_question *q) {
     struct worker *w = l->session->worker;
+    invariant(l->left > 0 && q->here <= q->count, "%zu locks of %zu are here", q->here, q->count);
     for (size_t i = q->here; i < q->count; i++) {
         const struct asked *a = &q->keys[i];
         struct request *r = request_internal(w);

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
@@ -98,6 +99,7 @@ static void list_submit(struct worker *w, uint32_t login, bool reads, call_done_
 }
 
 static void done_with(struct call *c, const struct call_end *end) {
+    invariant(c->request->worker->own_works > 0, "no work of the proxy's own is under way");
     c->request->worker->own_works--;
     request_reply(c->request, "", 0, true);
 }
@@ -134,6 +136,7 @@ struct takeover {
 static void taken_over(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct takeover *t = REQUEST_OWNER(c->request, struct takeover);
+    invariant(w->own_works > 0 && t, "no work of the proxy's own is under way");
     struct lock_envelope e = {.reply = NULL};
     if (end->error || !lock_envelope_read(NULL, end->reply, end->len, &e))
         lock_failed_outcome(end, &e.result);
@@ -152,6 +155,7 @@ static void taken_over(struct call *c, const struct call_end *end) {
 }
 
 static void take_over(struct worker *w, const char *entry, size_t len, const struct lock_rule *rule, uint32_t login) {
+    invariant(rule->mode == LOCK_MODE_ENFORCE && rule->lease_ms > 0, "S3: a lease is taken over that is not renewed");
     struct takeover *t = memory_zalloc(sizeof(*t) + len);
     char token[LOCK_TOKEN_MAX];
     memcpy(t->entry, entry, len);
@@ -198,6 +202,7 @@ static void look_at(struct worker *w, const char *entry, size_t len) {
 }
 
 static void listed(struct call *c, const struct call_end *end) {
+    invariant(c->request->worker->locks->successors_asking, "the list is read twice");
     struct worker *w = c->request->worker;
     const char *p = end->reply, *over = p ? p + end->len : p;
     struct resp_item array, entry;

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/push/private.h"
 
@@ -74,6 +75,7 @@ static bool feed_step(struct worker *w, struct worker_slices *slices) {
         return false;
     struct watch *watch = LIST_ENTRY(n, struct watch, link);
     struct session *s = watch->session;
+    invariant(s->watch == watch, "a watch belongs to another session");
     watch->stalled = is_stalled(s);
     bool may = !watch->stalled && s->state == SESSION_OPEN;
     bool more = may && w->shared->watch->lines(watch->lines, put_line, s);
@@ -155,6 +157,7 @@ static struct worker_watches *watches_of(struct worker *w) {
 /* Stops listening if no watch is left. */
 static void watches_check(struct worker *w) {
     struct worker_watches *all = w->watches;
+    invariant(all, "a worker without watches stops listening");
     if (!all->ear || !list_empty(&all->idle) || !list_empty(&all->due))
         return;
     w->shared->watch->deaf(w->shared->watch->arg, all->ear);

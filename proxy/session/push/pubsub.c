@@ -13,6 +13,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
@@ -83,6 +84,7 @@ static struct feed *feed_main(struct pubsub *p, const char **error) {
 /* Takes a slot that ends after so many confirmations. */
 static void await(struct pubsub *p, const struct command *c, int64_t confirmations) {
     struct session *s = p->session;
+    invariant(!p->waiting && confirmations > 0, "%lld confirmations are due", (long long)confirmations);
     struct request *request = request_new(s, c);
     request_barrier(request);
     p->waiting = request;
@@ -91,6 +93,7 @@ static void await(struct pubsub *p, const struct command *c, int64_t confirmatio
 
 /* Sends the first subscription again. */
 static bool subscribe_again(struct pubsub *p, const char **error) {
+    invariant(p->waiting && p->again.len > 0, "no subscription is to be sent again");
     struct feed *f = p->slot >= 0 ? feed_to(p, pin_node(p->session, p->slot), error) : feed_main(p, error);
     if (f)
         upstream_pin_send(f->pin, p->again.data, p->again.len);
@@ -100,6 +103,7 @@ static bool subscribe_again(struct pubsub *p, const char **error) {
 static void map_is_there(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct pubsub *p = r->session->pubsub; /* not NULL: otherwise the request would have been abandoned */
+    invariant(p && p->waiting == r, "a subscription goes on that has ended");
     const char *error;
     (void)end;
     if (subscribe_again(p, &error))

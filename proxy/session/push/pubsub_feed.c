@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
@@ -19,6 +20,7 @@ enum {
 /* ---- life ------------------------------------------------------------------------------------------ */
 
 void feed_free(struct feed *f) {
+    invariant(f->pin && !list_empty(&f->link), "a feed is freed twice");
     pin_give(f->of->session->worker, f->pin, f->why, false);
     if (f->of->main == f)
         f->of->main = NULL;

@@ -11,6 +11,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/push/private.h"
 
@@ -86,6 +87,7 @@ struct tracking *tracking_new(struct session *s) {
 }
 
 void tracking_free(struct worker *w, struct tracking *t) {
+    invariant(t->dedicated != 0, "a lane has no number");
     upstream_dedicated_free(w->upstream, t->dedicated);
     memory_free(t);
 }
@@ -94,6 +96,7 @@ void tracking_drop(struct session *s) {
     struct tracking *t = s->tracking;
     if (!t)
         return;
+    invariant(t->session == s && s->lane.dedicated == t->dedicated, "the lane belongs to another session");
     s->tracking = NULL;
     s->lane.dedicated = 0;
     s->caching = CACHING_NONE;
@@ -103,6 +106,7 @@ void tracking_drop(struct session *s) {
 }
 
 void tracking_take(struct session *s, struct tracking *t) {
+    invariant(!s->tracking && s->lane.dedicated == 0 && t->dedicated != 0, "a session tracks keys over two lanes");
     t->session = s;
     s->tracking = t;
     s->lane.dedicated = t->dedicated;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
 #include "proxy/session/core/secret.h"
@@ -46,6 +47,7 @@ void early_free(struct early *early) {
 }
 
 void transaction_free(struct transaction *t, struct session *s, bool clean) {
+    invariant(!s || s->transaction != t, "a session keeps a transaction that is freed");
     static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
     transaction_items_free(t, s, &not_sent);
     struct list_node *n;
@@ -70,6 +72,7 @@ static void exec_end(struct request *r, const struct call_end *end);
 static void exec_waited(struct call *c, const struct call_end *end) {
     struct exec_wait *wait = REQUEST_OWNER(c->request, struct exec_wait);
     struct request *r = wait->exec;
+    invariant(!r || REQUEST_OWNER(r, struct transaction)->wait == wait, "the WAIT of another EXEC ends");
     struct resp_item item;
     const char *p = end->reply;
     bool count = !end->error && resp_item_read(&p, p + end->len, &item) && item.type == ':';
@@ -206,6 +209,7 @@ static void exec_collected(struct call *c, const struct call_end *end) {
 static void exec_end(struct request *r, const struct call_end *end) {
     struct transaction *t = REQUEST_OWNER(r, struct transaction);
     struct session *s = r->session;
+    invariant(t && !t->wait, "an EXEC ends before its WAIT");
     request_disown(r);
     bool array = is_array(end);
     bool whole = array && exec_array_whole(t, end);
@@ -254,6 +258,7 @@ static void exec_send(struct transaction *t, struct request *request) {
         request->call.done = exec_collected;
     int64_t replicas, ms;
     t->replicas = INT64_MAX;
+    invariant(t->pin && t->multi_ok && !t->looks && !t->wait, "an EXEC is sent before its commands");
     struct worker *w = t->worker;
     struct upstream_pin *pin = t->pin;
     struct exec_wait *wait = NULL;
@@ -277,6 +282,7 @@ static void exec_looked(void *arg, const char *error, size_t len) {
     struct request *r = arg;
     struct transaction *t = REQUEST_OWNER(r, struct transaction);
     char lost[TRANSACTION_ERROR_MAX];
+    invariant(t->looks, "an answer about a lock comes twice");
     t->looks = NULL;
     if (!error && t->pin) {
         exec_send(t, r);
@@ -303,6 +309,7 @@ static void exec_unsent(struct request *r) {
 static const struct request_owner_ops looking_ops = {.left = exec_unsent};
 
 void transaction_exec(struct transaction *t, struct request *request) {
+    invariant(!t->looks && !t->aborted && request->session, "a refused transaction is executed");
     LIST_FOREACH(it, &t->items) {
         struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
         if (!item->question || !fence_is_elsewhere(item->question))
@@ -331,6 +338,7 @@ struct leaving {
 static void left(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct leaving *p = REQUEST_OWNER(r, struct leaving), leaving = *p;
+    invariant(p->transaction && !p->transaction->looks, "a transaction is left twice");
     request_disown(r);
     memory_free(p);
     bool ok = !end->error && end->reply[0] == '+';

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/sum.h"
 #include "proxy/session/locks/locks.h"
@@ -36,6 +37,7 @@ static void item_lock(struct transaction *t, struct session *s, struct transacti
     struct call_end end = {.reply = element, .len = len}, part;
     char answer[LOCK_ANSWER_MAX];
     struct lock_call *lock = item->lock;
+    invariant(lock, "a lock call ends twice");
     item->lock = NULL;
     lock_finish_queued(t->worker, s, lock, &end, t->replicas, &part, answer);
     if (item->kind == ITEM_STEP)
@@ -84,6 +86,8 @@ static bool next_element(struct transaction *t, struct session *s, struct elemen
     if (!next)
         return false;
     struct transaction_item *item = item_here(t, e);
+    invariant(e->item == &t->items || LIST_ENTRY(e->item, struct transaction_item, link)->at >= e->index,
+              "an item was passed over at element %u", e->index);
     if (item) {
         item_reply(t, s, item, e->at, (size_t)(next - e->at), out);
         e->item = e->item->next;
@@ -97,6 +101,8 @@ static bool next_element(struct transaction *t, struct session *s, struct elemen
 
 /* Appends a group of elements as one: their sum, or the first error among them. */
 static bool next_group(struct transaction *t, struct session *s, struct elements *e, uint32_t group, struct text *out) {
+    invariant(group > 1 && e->index + group <= t->count, "a group of %u at element %u of %u", group, e->index,
+              t->count);
     struct text part = {0}, error = {0};
     int64_t sum = 0;
     bool whole = true;
@@ -129,6 +135,7 @@ static void append_header(const struct transaction *t, struct text *out) {
         bool step = item->kind == ITEM_FIRST || item->kind == ITEM_STEP;
         shown -= step ? 1 : item->group > 1 ? item->group - 1 : 0;
     }
+    invariant(shown >= 0 && shown <= t->count, "%lld elements of %u", (long long)shown, t->count);
     text_commit(out, resp_header_write(text_reserve(out, RESP_HEADER_MAX), '*', shown));
 }
 
@@ -151,4 +158,5 @@ void exec_array_make(struct transaction *t, struct session *s, const struct call
         const struct transaction_item *item = item_here(t, &e);
         more = item && item->group > 1 ? next_group(t, s, &e, item->group, out) : next_element(t, s, &e, out);
     }
+    invariant(e.index == t->count && e.item == &t->items, "element %u of %u", e.index, t->count);
 }

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
 #include "proxy/session/transaction/private.h"
@@ -31,6 +32,7 @@ static const char EXECABORT[] = "-EXECABORT Transaction discarded because of pre
 
 static void node_lost(void *arg, const char *error) {
     struct transaction *t = arg;
+    invariant(t->pin, "a transaction loses its node twice");
     pin_give(t->worker, t->pin, PIN_TRANSACTION, false);
     t->pin = NULL;
     t->lost = true;
@@ -80,6 +82,7 @@ int64_t transaction_count(const struct session *s) {
 }
 
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...) {
+    invariant(s->transaction, "a command is refused in no transaction");
     char text[TRANSACTION_ERROR_MAX];
     va_list args;
     va_start(args, format);
@@ -91,6 +94,7 @@ enum dispatch_result transaction_refuse(struct session *s, const struct command 
 }
 
 static bool pin_to(struct session *s, struct upstream_node *node, int slot, const char **error) {
+    invariant(s->transaction && (!s->transaction->pin || s->in_flight > 0), "a transaction takes a second connection");
     struct transaction *t = s->transaction;
     struct upstream_pin_events events = {.arg = t, .lost = node_lost};
     t->pin = pin_take(s, node, PIN_TRANSACTION, &events, error);
@@ -132,6 +136,7 @@ struct watch {
 
 static void watch_send(struct request *request) {
     const struct watch *kept = REQUEST_OWNER(request, struct watch);
+    invariant(request->session->transaction && request->session->transaction->pin, "a WATCH has no connection");
     call_init(&request->call, request, watch_done);
     call_submit_pin(&request->call, request->session->transaction->pin, kept->bytes, kept->len, false);
 }
@@ -253,6 +258,7 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
 
 /* Takes the transaction out of the session; later requests wait for the reply. */
 static struct request *transaction_ends(struct session *s, const struct command *c) {
+    invariant(s->transaction, "a transaction ends that has not begun");
     struct request *request = request_new(s, c);
     request_barrier(request);
     session_out(s);
@@ -291,6 +297,7 @@ static void multi_done(struct call *c, const struct call_end *end) {
         t->multi_sent = ok || !asked;
     }
     if (t && !ok) {
+        invariant(!asked || r->session->queues, "a MULTI is refused that has not begun");
         if (asked && r->session->watches) {
             r->session->queues = false;
         } else if (asked) {
@@ -313,6 +320,7 @@ static void multi_call(struct request *r, bool asked) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
     struct session *s = r->session;
     struct transaction *t = s->transaction;
+    invariant(t && t->pin && !t->lost && s->queues, "a MULTI has no connection");
     call_init(&r->call, r, multi_done);
     r->call.index = asked;
     s->caching = t->caching;
@@ -362,6 +370,8 @@ static void early_done(struct call *c, const struct call_end *end) {
 /* Ends the search for the node. Commands queued so far are sent to the node of the first key, unless they are already
  * there. */
 static void early_end(struct session *s, bool send) {
+    invariant(!send || (s->transaction->pin && s->transaction->multi_ok),
+              "commands are queued before MULTI is answered");
     struct transaction *t = s->transaction;
     struct list_node *n;
     while ((n = list_shift(&t->early))) {
@@ -391,6 +401,7 @@ static void scout_left(struct call *c, const struct call_end *end) {
 static bool scout_ends(struct session *s, const struct command *c, int slot) {
     static const char discard[] = "*1\r\n$7\r\nDISCARD\r\n";
     struct transaction *t = s->transaction;
+    invariant(t->scouting && t->pin, "a node is left that was not looked at");
     if (s->in_flight > 0)
         return false;
     if (upstream_node_of_slot(s->worker->upstream, slot) == upstream_pin_node(t->pin)) {
@@ -413,6 +424,7 @@ static bool multi_pending(const struct transaction *t) {
 enum readiness transaction_ready(struct session *s, const struct command *c, int slot) {
     struct transaction *t = s->transaction;
     const char *error = NULL;
+    invariant(t && s->queues, "a command is queued outside of MULTI");
     if (multi_pending(t))
         return READY_LATER;
     if (t->lost) {

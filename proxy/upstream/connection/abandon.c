@@ -2,6 +2,7 @@
  * Abandoned requests whose replies are still due: a placeholder takes the place of each request, and drops the reply.
  * It does not know why a request was abandoned.
  */
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
@@ -15,6 +16,7 @@ struct placeholder {
 
 static void placeholder_free(struct upstream_request *r) {
     struct placeholder *s = LIST_ENTRY(r, struct placeholder, request);
+    invariant(r->placeholder && !r->conn, "a placeholder is freed in flight");
     if (s->u->placeholder_count >= PLACEHOLDERS_MAX) {
         memory_free(s);
         return;
@@ -38,11 +40,14 @@ static bool placeholder_may_last(const struct upstream_request *r) {
 
 /* Makes a placeholder, which takes over the bytes of r and its place in the list. */
 static void placeholder_make(struct upstream *u, struct upstream_request *r) {
+    invariant(r->conn && r->conn->state == CONN_READY && !r->placeholder,
+              "a request that may be taken back is replaced");
     static const struct upstream_request_ops ops = {
         .reply = placeholder_reply, .fail = placeholder_fail, .may_last = placeholder_may_last};
     struct list_node *n = list_shift(&u->placeholders);
     struct placeholder *s = n ? LIST_ENTRY(n, struct placeholder, request.link) : memory_alloc(sizeof(*s));
     u->placeholder_count -= n != NULL;
+    invariant(u->placeholder_count <= PLACEHOLDERS_MAX, "%zu placeholders are free", u->placeholder_count);
     s->u = u;
     s->may_last = r->ops->may_last && r->ops->may_last(r);
     s->request = *r;
@@ -65,6 +70,7 @@ void upstream_abandon(struct upstream *u, struct upstream_request *r) {
     }
     list_remove(&r->link);
     if (c) {
+        invariant(c->in_flight > 0, "no request is in flight");
         c->in_flight--;
         c->rebuild = true;
     }

@@ -12,6 +12,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 #include "proxy/upstream/script.h"
@@ -38,10 +39,12 @@ char *request_by_source(const struct upstream_request *r, size_t at, size_t *len
     memcpy(p, rest, (size_t)(end - rest));
     p += end - rest;
     *len = (size_t)(p - bytes);
+    invariant(*len <= cap, "%zu bytes in %zu", *len, cap);
     return bytes;
 }
 
 void batch_send(struct upstream_conn *c, struct upstream_request *r) {
+    invariant(r->script && r->script_at < r->len, "no script is in the batch");
     size_t len;
     char *bytes = c->has_script || r->eval ? NULL : request_by_source(r, r->script_at, &len);
     c->has_script = true;
@@ -64,6 +67,7 @@ static void keep_refusal(struct upstream_conn *c, const char *data, size_t len) 
 }
 
 void batch_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last) {
+    invariant(c->led < r->leading && r->conn == c, "leading reply %u of %u", c->led, r->leading);
     bool counts = r->multi_refused && c->led == r->leading / 2u;
     if (c->scan.type == '-')
         keep_refusal(c, data, len);

@@ -6,6 +6,7 @@
  */
 #include <stdio.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/upstream/connection/private.h"
 
@@ -92,6 +93,7 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
 static void conn_detach(struct upstream_conn *c) {
     struct upstream_node *n = c->node;
     struct upstream_pin *pin = c->pin;
+    invariant(c->pool || n->pins > 0, "the node has %u connections outside pools", n->pins);
     if (c->pool)
         conn_leave_pool(c);
     else
@@ -123,6 +125,7 @@ void pin_close_idle(struct upstream_node *n, bool all) {
 }
 
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) {
+    invariant(c->node && c->state != CONN_CLOSED, "a connection is closed twice");
     struct upstream *u = c->u;
     struct upstream_node *n = c->node;
     char why[REASON_MAX];

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
@@ -20,7 +21,17 @@ void conn_want_write(struct upstream_conn *c, bool wanted) {
         ev_io_stop(c->u->loop, &c->writable);
 }
 
+/* The states from which a connection may come into each state, as bits. A state comes after itself where another
+ * address of the node is tried. */
+static const unsigned STATES_BEFORE[] = {
+    [CONN_RESOLVING] = 1u << CONN_RESOLVING, [CONN_CONNECTING] = 1u << CONN_RESOLVING | 1u << CONN_CONNECTING,
+    [CONN_SECURING] = 1u << CONN_CONNECTING, [CONN_HANDSHAKE] = 1u << CONN_CONNECTING | 1u << CONN_SECURING,
+    [CONN_READY] = 1u << CONN_HANDSHAKE,     [CONN_CLOSED] = (1u << CONN_CLOSED) - 1,
+};
+
 void conn_set_state(struct upstream_conn *c, enum conn_state state) {
+    invariant(STATES_BEFORE[state] >> c->state & 1, "a connection comes from state %d into %d", (int)c->state,
+              (int)state);
     struct upstream *u = c->u;
     c->state = state;
     switch (state) {
@@ -68,6 +79,7 @@ void conn_set_state(struct upstream_conn *c, enum conn_state state) {
 }
 
 void conn_free(struct upstream_conn *c) {
+    invariant(c->in_flight == 0 && c->fd < 0 && list_empty(&c->pending), "%zu requests are in flight", c->in_flight);
     list_remove(&c->link);
     iobuf_clear(&c->handshake);
     memory_free(c);
@@ -103,6 +115,7 @@ void request_begin(struct upstream_request *r, int slot, struct upstream_node *t
 
 /* Queues all bytes anew, without those of requests that were abandoned while they waited. */
 static void conn_rebuild(struct upstream_conn *c) {
+    invariant(c->state != CONN_READY, "bytes that may have left are queued anew");
     struct list_node waiting;
     list_init(&waiting);
     list_splice(&waiting, &c->pending);
@@ -116,6 +129,7 @@ static void conn_rebuild(struct upstream_conn *c) {
 
 /* Fails the requests that are not needed any more, before they are sent. */
 static void drop_pointless(struct upstream_conn *c) {
+    invariant(c->state != CONN_READY, "requests are dropped that may have left");
     LIST_FOREACH_SAFE(n, &c->pending) {
         if (!c->u->above->pointless(LIST_ENTRY(n, struct upstream_request, link)))
             continue;
@@ -125,6 +139,8 @@ static void drop_pointless(struct upstream_conn *c) {
 }
 
 void conn_ready(struct upstream_conn *c) {
+    invariant(c->state == CONN_HANDSHAKE && c->handshake_left == 0, "state %d, %u replies are due", (int)c->state,
+              c->handshake_left);
     if (c->u->above->holds_back(c))
         return;
     drop_pointless(c);
@@ -153,6 +169,7 @@ void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len) {
 
 void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last) {
     struct upstream_request *r = LIST_ENTRY(c->pending.prev, struct upstream_request, link);
+    invariant(!list_empty(&c->pending) && r->open && r->conn == c, "bytes belong to no open request");
     if (c->out.unsent == 0)
         conn_busy(c); /* the node is not late while its owner had nothing to send */
     if (last) {       /* the request's end is enough to tell later whether all of it was written */
@@ -168,6 +185,7 @@ void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last
 }
 
 void conn_pause(struct upstream_conn *c, bool pause) {
+    invariant(c->state == CONN_READY || c->paused == pause, "a connection in state %d is paused", (int)c->state);
     if (c->paused == pause)
         return;
     c->paused = pause;
@@ -183,6 +201,7 @@ void conn_pause(struct upstream_conn *c, bool pause) {
 }
 
 void conn_leave_pool(struct upstream_conn *c) {
+    invariant(c->pool && c->pool->conns[c->index] == c, "a connection leaves a pool in which it is not");
     c->pool->conns[c->index] = NULL;
     pool_release(c->pool);
     c->pool = NULL;
@@ -222,6 +241,7 @@ static void conn_time(struct upstream_conn *c) {
 
 /* Tells the pin's owner, if it waits, that some of what it queued has been written. */
 static void pin_written(struct upstream_pin *pin) {
+    invariant_debug(!pin->full || pin->open, "a whole request waits for more");
     if (!pin->full || pin->conn->out.unsent > PIN_UNSENT_LOW)
         return;
     pin->full = false;

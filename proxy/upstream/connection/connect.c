@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
@@ -31,6 +32,7 @@ static void conn_begin(struct upstream_conn *c) {
 
 static void conn_secured(void *arg, const char *error) {
     struct upstream_conn *c = arg;
+    invariant(c->state == CONN_SECURING, "state %d", (int)c->state);
     char reason[REASON_MAX];
     if (!error) {
         conn_begin(c);
@@ -115,6 +117,7 @@ static void on_readable(struct ev_loop *loop, ev_io *w, int revents) {
 /* Starts to connect to the next address of the node; returns 0 or errno. */
 static int conn_try(struct upstream_conn *c) {
     struct upstream_node *n = c->node;
+    invariant(c->fd < 0 && c->tried < n->addr_count, "address %u of %u", c->tried, n->addr_count);
     c->addr = (n->addr_good + c->tried++) % n->addr_count;
     const struct sockaddr *addr = (const struct sockaddr *)(const void *)&n->addrs[c->addr];
     c->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -187,6 +190,7 @@ static bool has_not_moved(const struct upstream_node *n, const struct addrinfo *
 
 static void on_found(void *arg, const struct addrinfo *found, const char *error) {
     struct upstream_node *n = arg;
+    invariant(n->lookup && !n->numeric, "a lookup answers that was not asked");
     bool rechecked = n->addr_count > 0;
     n->lookup = NULL;
     if (rechecked && has_not_moved(n, found))
@@ -206,6 +210,7 @@ static void on_found(void *arg, const struct addrinfo *found, const char *error)
 }
 
 static void look_up(struct upstream_node *n) {
+    invariant(!n->lookup && !n->numeric, "a name is looked up twice at once");
     n->looked_ms = clock_ms();
     n->lookup = resolve_start(n->u->loop, n->at.host, n->at.port, on_found, n);
 }
@@ -218,6 +223,7 @@ void node_recheck_name(struct upstream_node *n) {
 /* ---- opening ---- */
 
 static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
+    invariant(!pool != !pin, "a connection belongs to a pool or to a pin");
     struct upstream *u = n->u;
     struct upstream_conn *c = memory_zalloc(sizeof(*c));
     c->u = u;
@@ -267,6 +273,7 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
 }
 
 struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index) {
+    invariant(index < n->u->connections + UPSTREAM_APARTS, "connection %u of the lane", index);
     struct upstream_pool *p = pool_find(n, lane);
     if (p && p->conns[index])
         return p->conns[index];

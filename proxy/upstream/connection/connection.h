@@ -26,6 +26,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include "parser/invariant.h"
 #include "parser/resp.h"
 #include "parser/slot.h"
 #include "proxy/base/histogram.h"
@@ -217,6 +218,7 @@ void request_begin(struct upstream_request *r, int slot, struct upstream_node *t
                    const char *bytes, size_t len);
 /* Ends a request: releases its bytes; the owner owns the request again. */
 static inline void request_end(struct upstream_request *r) {
+    invariant_debug(r->in_flight || !r->conn, "a request ends twice");
     if (r->chunk)
         chunk_release(r->chunk);
     r->chunk = NULL;
@@ -302,6 +304,7 @@ static inline unsigned pool_index(const struct upstream *u, const struct upstrea
 }
 /* The connection for a request. */
 static inline struct upstream_conn *node_conn(struct upstream_node *n, const struct upstream_request *r) {
+    invariant_debug(r->apart <= UPSTREAM_APARTS, "connection %d of the lane", r->apart);
     const struct upstream_lane *lane = &r->lane;
     unsigned index = pool_index(n->u, r);
     if (!list_empty(&n->pools)) {
@@ -400,6 +403,7 @@ void batch_send(struct upstream_conn *c, struct upstream_request *r);
 void conn_busy(struct upstream_conn *c);
 /* Queues a request with its bytes (which are copied), after an ASKING if r->asking. */
 static inline void conn_send(struct upstream_conn *c, struct upstream_request *r) {
+    invariant_debug(c->state != CONN_CLOSED && r->ops, "a closed connection takes a request");
     struct chunk *before = r->chunk;
     if (r->asking)
         conn_send_asking(c);

@@ -20,6 +20,7 @@
 
 #include <hiredis/adapters/libev.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 
 enum { CARRY_BYTES = 8 * 1024 }; /* less than redisAsyncHandleRead reads at once */
@@ -68,6 +69,7 @@ static void control_fail(struct control *c, const char *format, const char *reas
 /* ---- bytes ----------------------------------------------------------------------------------------- */
 
 static void write_out(struct control *c) {
+    invariant(c->tls && c->secured, "bytes are written before the handshake is over");
     if (tls_write(c->tls, &c->out) < 0)
         iobuf_clear(&c->out); /* reading finds the reason, after what the node has sent before the end */
     if (c->out.unsent > 0)
@@ -115,6 +117,7 @@ static void on_readable(struct ev_loop *loop, ev_io *io, int events) {
 
 static void on_secured(void *arg, const char *error) {
     struct control *c = arg;
+    invariant(!c->secured && c->tls, "a handshake ends twice");
     if (error) {
         control_fail(c, "TLS: %s", error);
         return;

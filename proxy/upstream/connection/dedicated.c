@@ -9,6 +9,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
@@ -50,6 +51,8 @@ uint32_t upstream_dedicated_new(struct upstream *u, const char *client,
 
 void upstream_dedicated_begin(struct upstream *u, uint32_t number, const char *command, size_t len) {
     struct upstream_dedicated *dedicated = dedicated_find(u, number);
+    if (!invariant(dedicated, "dedicated lane %u has ended", number))
+        return;
     const struct command *last =
         list_empty(&dedicated->commands) ? NULL : LIST_ENTRY(dedicated->commands.prev, struct command, link);
     if (last && last->len == len && memcmp(last->bytes, command, len) == 0)
@@ -76,6 +79,7 @@ void upstream_dedicated_free(struct upstream *u, uint32_t number) {
 }
 
 bool dedicated_take(const struct upstream_pool *p, struct quota_hold *hold) {
+    invariant(p->lane.dedicated != 0 && !hold->client, "lane %u", p->lane.dedicated);
     const struct upstream_dedicated *dedicated = dedicated_find(p->node->u, p->lane.dedicated);
     struct upstream_claim claim = {.client = dedicated ? dedicated->client : NULL, .lasting = true};
     return quota_take(p->node, &claim, hold);
@@ -93,6 +97,7 @@ unsigned dedicated_handshake(struct upstream *u, uint32_t number, struct iobuf *
 }
 
 void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    invariant(c->dedicated != 0, "a push for no lane");
     const struct upstream_dedicated *dedicated = dedicated_find(c->u, c->dedicated);
     if (!last || c->push) {
         if (!c->push)

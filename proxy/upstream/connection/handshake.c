@@ -14,6 +14,7 @@
  */
 #include <stdio.h>
 
+#include "parser/invariant.h"
 #include "proxy/upstream/connection/private.h"
 
 static void append_select(struct upstream_conn *c, uint32_t db) {
@@ -47,6 +48,7 @@ static bool append_login(struct upstream_conn *c, const struct upstream_lane *la
 }
 
 bool handshake_append(struct upstream_conn *c) {
+    invariant(c->handshake.unsent == 0 && c->in_flight == 0, "a connection logs in twice");
     const struct upstream_lane *lane = conn_lane(c);
     c->handshake_left = 0;
     if (lane->login != 0 && login_just_refused(lane->login)) {
@@ -64,6 +66,7 @@ bool handshake_append(struct upstream_conn *c) {
 }
 
 bool handshake_taken(struct upstream_conn *c, bool ok) {
+    invariant(c->state == CONN_HANDSHAKE && c->handshake_left > 0, "%u replies are due", c->handshake_left);
     if (--c->handshake_left > 0)
         return true;
     if (!c->prelude) {

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/net/digest.h"
 #include "proxy/upstream/connection/private.h"
@@ -58,6 +59,7 @@ static void login_remember(const struct login *l) {
     if (!login_digest(l, r->digest))
         return;
     r->id = l->id;
+    invariant(!login_is_nobody(l->id) && l->refs == 0, "login %u is remembered with %u clients", l->id, l->refs);
     remembered_next = (remembered_next + 1) % REMEMBERED;
 }
 
@@ -134,6 +136,7 @@ uint32_t upstream_login_intern(const char *user, size_t user_len, const char *pa
         buckets[l->id % LOGIN_BUCKETS] = l;
     }
     l->refs++;
+    invariant(l->id != 0 && l->refs > 0, "login %u has %u clients", l->id, l->refs);
     uint32_t id = l->id;
     pthread_mutex_unlock(&mutex);
     return id;
@@ -147,6 +150,7 @@ void upstream_login_release(uint32_t login) {
     while (*at && (*at)->id != login)
         at = &(*at)->next;
     struct login *l = *at;
+    invariant(!l || l->refs > 0, "login %u has no client", login);
     if (l && --l->refs == 0) {
         *at = l->next;
         if (l->proven)
@@ -203,6 +207,7 @@ static size_t auth_write(char *start, const char *user, size_t user_len, const c
 
 static void append_auth(struct iobuf *out, const char *user, size_t user_len, const char *password,
                         size_t password_len) {
+    invariant(password || password_len == 0, "a login has no password");
     char *start = iobuf_reserve(out, auth_size(user_len, password_len));
     iobuf_commit(out, auth_write(start, user, user_len, password, password_len));
     iobuf_secret(out);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/un.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
@@ -66,6 +67,8 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at) {
 }
 
 void node_forget(struct upstream_node *n) {
+    invariant(list_empty(&n->pools) && n->pins == 0 && n->idle_pin_count == 0, "the node has %u pins", n->pins);
+    invariant(n->u->node_count > 0, "no node is counted");
     list_remove(&n->link);
     n->u->node_count--;
     resolve_cancel(n->lookup);
@@ -105,6 +108,7 @@ struct upstream_pool *pool_new(struct upstream_node *n, const struct upstream_la
 }
 
 void pool_release(struct upstream_pool *p) {
+    invariant(p->node && !list_empty(&p->link), "a pool is released twice");
     for (unsigned i = 0; i < p->node->u->connections + UPSTREAM_APARTS; i++)
         if (p->conns[i])
             return;
@@ -143,6 +147,7 @@ void node_log_refusal(struct upstream_node *n, const char *reason) {
 }
 
 void node_failed(struct upstream_node *n, const char *reason) {
+    invariant(reason[0], "a node fails without a reason");
     int64_t wait = BACKOFF_FIRST_MS;
     for (unsigned i = 0; i < n->failures && wait < BACKOFF_LONGEST_MS; i++)
         wait *= 2;

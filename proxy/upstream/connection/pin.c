@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
@@ -69,6 +70,7 @@ static const char *pin_submit(struct upstream_pin *pin, struct upstream_request 
                               bool asking, bool open) {
     if (!pin->conn)
         return outcome_unsent(pin->u, "UPSTREAM the connection to the node was lost");
+    invariant(pin->owned && !pin->idle && !pin->open, "a pin that is not in use takes a request");
     request_begin(r, SLOT_NONE, pin->conn->node, &pin->lane, bytes, len);
     r->pinned = true;
     r->asking = asking;
@@ -88,6 +90,7 @@ const char *upstream_pin_begin(struct upstream_pin *pin, struct upstream_request
 }
 
 bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, bool last) {
+    invariant(pin->owned, "bytes come for a pin that is not in use");
     struct upstream_conn *c = pin->conn;
     if (!c || !pin->open)
         return true;
@@ -129,6 +132,7 @@ static bool reusable(const struct upstream_pin *pin) {
 }
 
 void upstream_unpin(struct upstream_pin *pin, bool clean) {
+    invariant(pin->owned && !pin->idle && list_empty(&pin->link), "a pin is given back twice");
     pin->owned = false;
     if (pin->conn)
         quota_give(pin->conn->node, &pin->hold);
@@ -138,6 +142,7 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
     if (clean && reusable(pin)) {
         struct upstream_node *n = pin->conn->node;
         pin->conn->progress_ms = clock_ms();
+        invariant(n->idle_pin_count < PINS_IDLE_MAX, "%u pins are idle", n->idle_pin_count);
         pin->idle = true;
         n->idle_pin_count++;
         list_prepend(&n->idle_pins, &pin->link);
@@ -154,6 +159,7 @@ void pin_close_unpinned(struct upstream *u) {
     struct list_node *n;
     while ((n = list_first(&u->unpinned))) {
         struct upstream_pin *pin = LIST_ENTRY(n, struct upstream_pin, link);
+        invariant(!pin->owned && !pin->idle, "a pin in use is closed");
         if (pin->conn) /* the pin stays in the list until then: pin_lost recognises it by that */
             conn_close(pin->conn, CONN_IDLE, "given back");
         list_remove(&pin->link);

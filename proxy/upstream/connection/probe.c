@@ -7,6 +7,7 @@
  *
  * It knows nothing of scripts: timeout.c asks at each of its checks.
  */
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
@@ -21,6 +22,7 @@ struct node_probe {
 static void probe_end(struct upstream_request *r, bool answered) {
     struct node_probe *p = LIST_ENTRY(r, struct node_probe, request);
     struct upstream_pin *pin = p->pin;
+    invariant(pin, "a probe ends twice");
     p->pin = NULL;
     p->answered = answered;
     p->ended_ms = clock_ms();
@@ -38,6 +40,7 @@ static void probe_fail(struct upstream_request *r, enum upstream_failure why, co
 }
 
 static bool probe_start(struct node_probe *p) {
+    invariant(!p->pin, "two probes are under way");
     static const struct upstream_request_ops ops = {.reply = probe_reply, .fail = probe_fail};
     static const struct upstream_pin_events none;
     static const struct upstream_lane lane = {.protocol = 2};

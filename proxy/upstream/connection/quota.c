@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/table.h"
@@ -69,11 +70,13 @@ struct quota *quota_get(const char *address) {
         list_append(&all_quotas, &q->link);
     }
     q->refs++;
+    invariant(q->refs > 0, "a quota has %u references", q->refs);
     pthread_mutex_unlock(&all_mutex);
     return q;
 }
 
 void quota_put(struct quota *q) {
+    invariant(q->refs > 0, "a quota without references is given back");
     pthread_mutex_lock(&all_mutex);
     bool last = --q->refs == 0;
     if (last)
@@ -81,6 +84,7 @@ void quota_put(struct quota *q) {
     pthread_mutex_unlock(&all_mutex);
     if (!last)
         return;
+    invariant(q->taken == 0 && q->lasting == 0 && q->clients.count == 0, "%u connections are still counted", q->taken);
     table_clear(&q->clients);
     pthread_mutex_destroy(&q->mutex);
     memory_free(q);
@@ -105,6 +109,8 @@ static struct quota_client *client_get(struct quota *q, const char *name) {
 }
 
 static void client_free_unused(struct quota *q, struct quota_client *c) {
+    invariant(c->taken[0] + c->taken[1] <= q->taken, "a client has %u connections of %u", c->taken[0] + c->taken[1],
+              q->taken);
     if (c->taken[0] + c->taken[1] > 0)
         return;
     table_remove(&q->clients, &c->link, c->hash);
@@ -161,6 +167,7 @@ static bool is_refused(const struct quota *q, const struct quota_client *c, cons
 /* ---- claims -------------------------------------------------------------------------------------- */
 
 bool quota_take(struct upstream_node *n, const struct upstream_claim *claim, struct quota_hold *hold) {
+    invariant(!hold->client, "a connection is counted twice");
     struct quota *q = n->quota;
     char *why = n->u->error;
     if (!claim->client)
@@ -193,6 +200,8 @@ void quota_give(struct upstream_node *n, struct quota_hold *hold) {
     if (!c)
         return;
     pthread_mutex_lock(&q->mutex);
+    invariant(c->taken[hold->lasting] > 0 && q->taken > 0, "%u connections are counted", q->taken);
+    invariant(q->lasting >= hold->lasting && q->lasting <= q->taken, "%u of %u connections last", q->lasting, q->taken);
     c->taken[hold->lasting]--;
     q->taken--;
     q->lasting -= hold->lasting;

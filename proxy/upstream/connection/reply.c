@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
@@ -42,6 +43,7 @@ static void conn_broken(struct upstream_conn *c, const char *what, const char *d
 }
 
 static void held_append(struct upstream_conn *c, const char *data, size_t len) {
+    invariant(c->held_len + len <= REPLY_HELD_MAX, "%zu bytes are kept of a reply", c->held_len + len);
     if (len == 0)
         return;
     if (!c->held)
@@ -68,6 +70,7 @@ static void conn_proven(struct upstream_conn *c) {
 
 /* Takes bytes of a reply to the handshake. False: the connection was closed. */
 static bool take_handshake(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    invariant(c->handshake_left > 0, "no reply to the login is due");
     bool error = c->scan.type == '-';
     if (error && c->held_len + len > REPLY_HELD_MAX) {
         conn_broken(c, "its reply to the login is malformed", "", 0);
@@ -107,6 +110,7 @@ static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, str
  * before EXEC's reply, since that is the reason. */
 static __attribute__((noinline)) void deliver_batch(struct upstream_conn *c, struct upstream_request *r,
                                                     const char *data, size_t len) {
+    invariant(c->led == r->leading, "%u leading replies of %u", c->led, r->leading);
     bool error = c->scan.type == '-' && !c->passing, multi_refused = r->multi_refused;
     struct text refusal = c->refusal;
     c->refusal = (struct text){0};
@@ -123,6 +127,7 @@ static __attribute__((noinline)) void deliver_batch(struct upstream_conn *c, str
 
 /* Delivers a complete reply, or the end of one, to its request; the owner then owns the request again. */
 static inline void deliver_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+    invariant(c->in_flight > 0 && c->pending.next == &r->link, "%zu requests are in flight", c->in_flight);
     list_remove(&r->link);
     c->in_flight--;
     c->replies++;
@@ -139,6 +144,7 @@ static inline void deliver_last(struct upstream_conn *c, struct upstream_request
 }
 
 static void deliver_part(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
+    invariant(r->conn == c && c->pending.next == &r->link, "a reply goes to a request that is not the oldest");
     c->passed = c->passing ? c->passed + len : len;
     c->passing = true;
     if (c->passed + (size_t)resp_reply_ahead(&c->scan) > REPLY_LONG)
@@ -176,6 +182,7 @@ static void take_part(struct upstream_conn *c, struct upstream_request *r, const
 /* Takes bytes on a pin that answer no request. */
 static bool take_message(struct upstream_conn *c, const char *data, size_t len, bool last) {
     const struct upstream_pin *pin = c->pin;
+    invariant(pin && !pin->idle, "an idle pin gets a message");
     if (last)
         conn_proven(c);
     if (pin->owned && pin->events.message)
@@ -261,6 +268,7 @@ static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, 
     if (used == 0)
         return 0;
     list_cut(n);
+    invariant_debug(c->in_flight > 0 && r->conn == c, "%zu requests are in flight", c->in_flight);
     c->in_flight--;
     c->replies++;
     request_end(r);
@@ -292,6 +300,7 @@ static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
 
 /* Notes how long the timed request took, since its reply has come. */
 static __attribute__((noinline)) void conn_timed(struct upstream_conn *c, int64_t us) {
+    invariant(us >= 0 && c->timed_reply <= c->replies, "%lld us for a round trip", (long long)us);
     struct upstream_node *n = c->node;
     c->timed_from_us = 0;
     histogram_note(&n->round_trips, us);

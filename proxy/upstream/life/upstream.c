@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
 #include "proxy/upstream/topology/topology.h"
@@ -86,6 +87,7 @@ static const struct upstream_above above = {
 };
 
 void upstream_set_timeout(struct upstream *u, int64_t timeout_ms) {
+    invariant(timeout_ms > 0, "a timeout of %lld ms", (long long)timeout_ms);
     u->timeout_ms = timeout_ms;
     u->connect_ms = timeout_ms < CONNECT_LONGEST_MS ? timeout_ms : CONNECT_LONGEST_MS;
 }
@@ -152,6 +154,9 @@ void upstream_free(struct upstream *u) {
     while ((n = list_shift(&u->placeholders)))
         memory_free(LIST_ENTRY(n, struct upstream_request, link));
     ev_timer_stop(u->loop, &u->tick);
+    invariant(u->node_count == 0 && list_empty(&u->conns) && list_empty(&u->graveyard), "%zu nodes are left",
+              u->node_count);
+    invariant(list_empty(&u->retrying) && list_empty(&u->unpinned), "requests wait in a freed upstream");
     ev_timer_stop(u->loop, &u->retry);
     ev_timer_stop(u->loop, &u->start);
     memory_free(u->slots);
@@ -170,6 +175,7 @@ bool upstream_waits(const struct upstream *u) {
 
 void upstream_flush(struct upstream *u) {
     struct list_node *n;
+    invariant(!u->closing, "a closed upstream is flushed");
     if (u->dedicated_ended)
         dedicated_sweep(u);
     pin_close_unpinned(u);

@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/upstream/routing/routing.h"
 
 static void arm_retry(struct upstream *u, int64_t at_ms) {
@@ -23,6 +24,7 @@ static void arm_retry(struct upstream *u, int64_t at_ms) {
 }
 
 static void wait_for(struct upstream *u, struct upstream_request *r, int64_t ms) {
+    invariant(r->delays < DELAYS_MAX && !r->placeholder && ms > 0, "a request waits for the %u. time", r->delays);
     r->delays++;
     r->conn = NULL;
     r->asking = false;
@@ -57,6 +59,7 @@ static void keep_bytes(struct upstream *u, struct upstream_request *r) {
     iobuf_init(&copy, u->pool);
     r->bytes = iobuf_append_held(&copy, r->bytes, r->len, &r->chunk);
     iobuf_clear(&copy);
+    invariant(r->chunk && r->chunk->refs > 0, "bytes are not kept");
 }
 
 bool wait_map(struct upstream *u, struct upstream_request *r) {
@@ -89,6 +92,7 @@ void wait_over(struct upstream *u) {
     LIST_FOREACH_SAFE(it, &u->retrying) {
         struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
         if (r->retry_at_ms <= now) {
+            invariant(r->in_flight && !r->conn, "a request waits that has a connection");
             list_remove(it);
             list_append(&due, it);
         } else if (r->retry_at_ms < next) {

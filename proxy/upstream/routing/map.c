@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
 
@@ -27,6 +28,7 @@ static void list_masters(struct upstream *u) {
         if (n->slots > 0)
             u->masters[i++] = n;
     }
+    invariant(i == count, "%zu masters of %zu", i, count);
     qsort(u->masters, count, sizeof(struct upstream_node *), by_address);
 }
 
@@ -43,6 +45,8 @@ static void map_changed(struct upstream *u) {
 }
 
 void map_move(struct upstream *u, unsigned slot, struct upstream_node *to) {
+    invariant(slot < SLOT_COUNT && to, "slot %u", slot);
+    invariant(!u->slots[slot] || u->slots[slot]->slots > 0, "the node of slot %u serves none", slot);
     struct upstream_node *from = u->slots[slot];
     if (from == to)
         return;
@@ -54,6 +58,8 @@ void map_move(struct upstream *u, unsigned slot, struct upstream_node *to) {
     to->slots++;
     to->served = true;
     u->epoch++;
+    invariant(u->covered <= SLOT_COUNT && to->slots <= u->covered, "%u slots of %u are at a node", to->slots,
+              u->covered);
     if (to->slots == 1 || (from && from->slots == 0))
         list_masters(u);
 }
@@ -74,11 +80,13 @@ bool map_replace(struct upstream *u, struct upstream_node *const *slots) {
         }
     }
     map_changed(u);
+    invariant(u->covered <= SLOT_COUNT, "%u slots are served", u->covered);
     list_masters(u);
     return true;
 }
 
 bool map_replace_master(struct upstream *u, struct upstream_node *n) {
+    invariant(!u->slots && n, "a cluster has no one master");
     struct upstream_node *old = upstream_master(u, 0);
     if (old == n)
         return false;

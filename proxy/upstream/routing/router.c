@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
@@ -21,6 +22,7 @@
 /* ---- how requests end ---- */
 
 void router_fail(struct upstream_request *r, bool sent, const char *base) {
+    invariant(r->in_flight, "a request fails that is not in flight");
     char text[512];
     outcome_text(text, sizeof(text), base, sent);
     list_remove(&r->link);
@@ -59,6 +61,7 @@ struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity) {
 }
 
 static inline struct upstream_node *choose_node(struct upstream *u, const struct upstream_request *r) {
+    invariant_debug(r->slot < SLOT_COUNT, "slot %d", r->slot);
     if (r->node)
         return r->node;
     if (r->slot >= 0 && u->slots)
@@ -107,6 +110,7 @@ static __attribute__((noinline)) bool await_map(struct upstream *u, struct upstr
 }
 
 void router_place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
+    invariant(r->in_flight && !r->conn && !r->pinned, "a request is placed that has a connection");
     const char *error = place(u, r, to);
     if (!error)
         router_redirected(r);
@@ -115,6 +119,7 @@ void router_place_again(struct upstream *u, struct upstream_request *r, struct u
 }
 
 void router_repeat(struct upstream *u, struct upstream_request *r) {
+    invariant(r->in_flight && !r->conn, "a request is repeated that has a connection");
     if (router_pointless(r))
         return;
     if (r->pinned) {
@@ -135,6 +140,7 @@ void router_repeat(struct upstream *u, struct upstream_request *r) {
 /* Handles a request without a connection. NULL: it waits for the map; else the error. */
 static __attribute__((noinline)) const char *not_taken(struct upstream *u, struct upstream_request *r,
                                                        const char *error) {
+    invariant(!r->in_flight && !r->conn, "a request that was not taken is in flight");
     if (await_map(u, r, NULL)) {
         r->in_flight = true;
         return NULL;
@@ -177,6 +183,7 @@ const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r
     uint8_t leading = r->leading;
     request_begin(r, slot, NULL, lane, bytes, len);
     r->leading = leading;
+    invariant(leading > 0 && r->script, "a batch of %u leading commands", leading);
     return submit(u, r);
 }
 
@@ -214,6 +221,7 @@ static bool may_move(const struct upstream_request *r) {
 /* Sends the request again over another connection; the reply on the present one will be dropped. */
 static void move_away(struct upstream *u, struct upstream_request *r) {
     upstream_abandon(u, r); /* the placeholder keeps the old bytes */
+    invariant(!r->in_flight && r->hops < HOPS_MAX, "a request has moved %u times", r->hops);
     r->hops++;
     r->in_flight = true;
     r->sent_before = false;
@@ -252,6 +260,7 @@ void upstream_go_on(struct upstream_request *r) {
 /* ---- lost connections ---- */
 
 static bool was_sent(const struct upstream_request *r) {
+    invariant(r->open || r->sent_before || r->chunk, "a request has no bytes");
     if (r->open) /* the node does not run an incomplete request */
         return false;
     return r->sent_before || iobuf_sent(r->chunk, r->bytes);
@@ -302,6 +311,7 @@ void router_lost(struct upstream *u, struct list_node *requests, struct upstream
         list_append(may_repeat(u, LIST_ENTRY(n, struct upstream_request, link), who, end) ? &again : &doomed, n);
     while ((n = list_shift(&again))) {
         struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+        invariant(r->in_flight && r->attempts < ATTEMPTS_MAX, "a request was lost %u times", r->attempts);
         r->attempts++;
         r->sent_before = was_sent(r);
         router_place_again(u, r, r->asking ? who : NULL);

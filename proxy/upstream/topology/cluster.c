@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
@@ -92,6 +93,7 @@ static unsigned read_slots(struct cluster *c, const redisReply *reply, struct up
         if (first < 0 || last >= SLOT_COUNT || first > last || !read_address(c, range->element[2], &at))
             continue;
         struct upstream_node *n = node_get(c->topology.u, &at);
+        invariant(first <= last && last < SLOT_COUNT && covered <= SLOT_COUNT, "slots %lld to %lld", first, last);
         for (long long slot = first; n && slot <= last; slot++) {
             covered += !slots[slot];
             slots[slot] = n;
@@ -102,6 +104,7 @@ static unsigned read_slots(struct cluster *c, const redisReply *reply, struct up
 }
 
 static void take_map(struct topology *t, struct upstream_node **slots, unsigned covered) {
+    invariant(covered > 0 && covered <= SLOT_COUNT && !t->ctx, "%u slots are served", covered);
     struct upstream *u = t->u;
     bool changed = map_replace(u, slots);
     if (changed)

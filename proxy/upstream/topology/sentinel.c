@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
@@ -51,6 +52,7 @@ static void see_sentinel(struct sentinel *s, const struct address *at) {
     if (s->watch_count == SENTINELS_MAX)
         return;
     struct sentinel_watch *w = watch_new(s, at);
+    invariant(s->watch_count < SENTINELS_MAX, "%zu Sentinels", s->watch_count);
     w->known = true;
     s->watches[s->watch_count++] = w;
 }
@@ -65,6 +67,7 @@ static void forget_sentinels(struct sentinel *s) {
         else
             watch_free(w);
     }
+    invariant(kept <= s->watch_count, "%zu Sentinels of %zu", kept, s->watch_count);
     s->watch_count = kept;
 }
 
@@ -170,6 +173,9 @@ static bool sentinel_ask(struct topology *t) {
 /* ---- the node's own answer ----------------------------------------------------------------- */
 
 static void take_master(struct sentinel *s) {
+    invariant(s->named.port > 0 && s->named.host[0], "a master has no address");
+    invariant(s->named_epoch == 0 || s->named_epoch >= s->epoch, "a master of epoch %llu follows one of %llu",
+              (unsigned long long)s->named_epoch, (unsigned long long)s->epoch);
     struct topology *t = &s->topology;
     struct upstream *u = t->u;
     struct upstream_node *n = node_get(u, &s->named);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/control.h"
@@ -20,6 +21,7 @@ static void set_timer(struct sentinel_watch *w, int64_t ms) {
 }
 
 static void watch_lost(struct sentinel_watch *w, const char *reason) {
+    invariant(!w->ctx && !w->lookup, "a subscription is lost that is being opened");
     struct upstream *u = w->sentinel->topology.u;
     int64_t wait = AGAIN_FIRST_MS;
     for (unsigned i = 0; i < w->failures && wait < AGAIN_LONGEST_MS; i++)
@@ -63,6 +65,7 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
     if (strcmp(reply->element[0]->str, "subscribe") == 0) {
         ev_timer_stop(w->sentinel->topology.u->loop, &w->timer);
         w->subscribed = true;
+        invariant(w->ctx == ctx, "another connection subscribes");
         found_take(&w->found, NULL); /* if the connection is lost, the name is looked up anew */
         if (w->failures > 0)         /* an announcement may have been missed while there was no subscription */
             topology_now(&w->sentinel->topology);
@@ -74,6 +77,7 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
 
 /* Connects to the next address of the Sentinel. If none is left, the subscription counts as lost, for `reason`. */
 static void watch_next(struct sentinel_watch *w, const char *reason) {
+    invariant(!w->ctx && !w->lookup, "a Sentinel has two connections");
     struct upstream *u = w->sentinel->topology.u;
     const struct upstream_config *config = u->config;
     const char *number;

@@ -2,6 +2,7 @@
  * Rounds of questions about which node serves which slots: when, to which nodes, one after the other, within a time
  * limit. cluster.c and sentinel.c send the questions and read the answers.
  */
+#include "parser/invariant.h"
 #include "proxy/upstream/topology/private.h"
 
 #include <stdio.h>
@@ -61,6 +62,7 @@ void topology_now(struct topology *t) {
 }
 
 static void end_round(struct topology *t, bool changed) {
+    invariant(!t->ctx && !t->lookup, "a round ends while a node is asked");
     struct upstream *u = t->u;
     memory_free(t->candidates);
     t->candidates = NULL;
@@ -97,6 +99,7 @@ void found_number(struct found *f, const char *number) {
 }
 
 const char *found_next(struct found *f) {
+    invariant(f->tried <= f->count && f->count <= NODE_ADDRESSES, "address %u of %u", f->tried, f->count);
     return f->tried < f->count ? f->at[f->tried++] : NULL;
 }
 
@@ -111,6 +114,7 @@ void topology_add(struct topology *t, const struct address *at) {
 }
 
 void topology_rotate(struct topology *t, size_t from) {
+    invariant(from <= t->candidate_count, "candidate %zu of %zu", from, t->candidate_count);
     size_t count = t->candidate_count - from;
     if (count < 2)
         return;
@@ -188,6 +192,7 @@ static void limit_time(struct topology *t) {
 }
 
 bool topology_connect(struct topology *t, const char *user, const char *password) {
+    invariant(!t->ctx && t->number, "two nodes are asked at once");
     char why[REASON_MAX];
     t->refused = false;
     t->ctx = control_connect(t->u, &t->asked, t->number, why, sizeof(why));
@@ -210,6 +215,7 @@ static bool ask_found(struct topology *t) {
 
 static void on_found(void *arg, const struct addrinfo *found, const char *error) {
     struct topology *t = arg;
+    invariant(t->lookup && !t->ctx, "a lookup answers that was not asked");
     t->lookup = NULL;
     if (error) {
         topology_failed(t, error);
@@ -221,6 +227,7 @@ static void on_found(void *arg, const struct addrinfo *found, const char *error)
 }
 
 bool topology_find(struct topology *t, const struct address *at, topology_ask_fn ask) {
+    invariant(!t->ctx && !t->lookup, "two nodes are asked at once");
     t->refused = false;
     t->asked = *at;
     t->ask = ask;
@@ -237,6 +244,8 @@ bool topology_find(struct topology *t, const struct address *at, topology_ask_fn
 /* ---- a round ---- */
 
 void topology_next(struct topology *t) {
+    invariant(!t->ctx && !t->lookup && t->candidate_at <= t->candidate_count, "candidate %zu of %zu", t->candidate_at,
+              t->candidate_count);
     if (ask_found(t))
         return;
     while (t->candidate_at < t->candidate_count)
@@ -263,6 +272,7 @@ static void on_timeout(struct ev_loop *loop, ev_timer *w, int revents) {
 }
 
 static void on_next(struct ev_loop *loop, ev_timer *w, int revents) {
+    invariant(!((struct topology *)w->data)->candidates, "two rounds are under way");
     struct topology *t = w->data;
     t->started_ms = clock_ms();
     t->candidate_count = t->candidate_at = 0;

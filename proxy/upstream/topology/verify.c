@@ -8,6 +8,7 @@
  *
  * If no Sentinel answers, the last known master is used.
  */
+#include "parser/invariant.h"
 #include "proxy/upstream/topology/private.h"
 
 /* Whether the node has to be verified: a connection to it was lost since the last round, or a round is overdue (if no
@@ -17,6 +18,7 @@ static bool must_verify(const struct upstream_node *n, const struct topology *t)
 }
 
 bool verify_waits(struct upstream_conn *c) {
+    invariant(c->state == CONN_HANDSHAKE && c->handshake_left == 0, "state %d", (int)c->state);
     struct upstream *u = c->u;
     if (u->config->kind != UPSTREAM_SENTINEL || !must_verify(c->node, u->topology)) {
         c->unverified = false;

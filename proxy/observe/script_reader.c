@@ -11,7 +11,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "proxy/advise/private.h"
+#include "proxy/observe/private.h"
 
 enum {
     WRITES = 1,
@@ -271,15 +271,15 @@ static struct advise_text text_unpacked(uint64_t bits) {
                                 .endless = bits >> 16 & 1};
 }
 
-static _Atomic uint64_t *script_place(struct advisor *a, uint64_t sha1) {
+static _Atomic uint64_t *script_place(struct observer *a, uint64_t sha1) {
     return &a->scripts[sha1 % ADVISE_SCRIPTS];
 }
 
-void advisor_script_note(struct advisor *a, uint64_t sha1, const struct advise_text *text) {
+void observer_script_note(struct observer *a, uint64_t sha1, const struct advise_text *text) {
     atomic_store_explicit(script_place(a, sha1), (sha1 << TEXT_BITS) | text_packed(text), memory_order_relaxed);
 }
 
-struct advise_text advisor_script(struct advisor *a, uint64_t sha1) {
+struct advise_text observer_script(struct observer *a, uint64_t sha1) {
     uint64_t there = atomic_load_explicit(script_place(a, sha1), memory_order_relaxed);
     bool known = there >> TEXT_BITS == (sha1 << TEXT_BITS) >> TEXT_BITS;
     return text_unpacked(known ? there & ((1u << TEXT_BITS) - 1) : 0);

@@ -1,5 +1,5 @@
 /*
- * The memory behind PROXY ADVISE: keys seen lately, and counts by pattern and client.
+ * The observer's memory: keys seen lately, and counts by pattern and client.
  *
  *      key ──> pattern ──> stem (up to the last separator) ──> shard ──> row (pattern, client)
  *                                                                 └────> place of the key: its holder, its end
@@ -11,28 +11,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/memory.h"
-#include "proxy/advise/private.h"
+#include "proxy/observe/private.h"
 
 enum {
-    ROWS = 32,        /* in each shard */
-    PLACES = 1024,    /* keys in each shard */
-    WAYS = 4,         /* places in which a key may be stored */
-    SIBLINGS_MAX = 8, /* patterns of one stem and client before they become one */
-    PARTIES = 6,      /* sessions remembered for a key */
-    POLL_MAX_MS = 1000
+    ROWS = OBSERVED_ROWS / OBSERVED_SHARDS, /* in each shard */
+    PLACES = 1024,                          /* keys in each shard */
+    WAYS = 4,                               /* places in which a key may be stored */
+    SIBLINGS_MAX = 8,                       /* patterns of one stem and client before they become one */
+    PARTIES = 6,                            /* sessions remembered for a key */
+    POLL_MAX_MS = 1000,
+    DEAD_LOST = 3 /* attempts lost before a lock without an owner counts as dead */
 };
 
 /* The state of a session for a key. LOST: its last attempt was lost. HOLDS: it has acquired, and not released since.
  * TAKEN: another session has released the lock in its place, perhaps a colleague, perhaps an operator. */
 enum { LOST = 1, HOLDS = 2, TAKEN = 4 };
-struct advise_party {
+struct key_session {
     uint32_t id; /* 0: none */
     uint8_t stands;
 };
 
 /* A key that is held, or was held lately; or a node of a queue. */
-struct advise_place {
+struct key_memory {
     uint64_t hash;            /* 0: empty */
     uint64_t session, client; /* the session that acquired it, and its client; 0: the traffic does not show it */
     uint64_t value;           /* 0: not known */
@@ -49,26 +51,26 @@ struct advise_place {
     bool shortened; /* not held any more: it was given much less time than it had left */
     bool forgot;    /* there were more sessions than places for them */
     uint32_t lost;  /* attempts lost since its owner left */
-    struct advise_party parties[PARTIES];
+    struct key_session parties[PARTIES];
 };
 
-struct advisor *advisor_new(uint64_t seed) {
-    struct advisor *a = memory_zalloc(sizeof(*a));
+struct observer *observer_new(uint64_t seed) {
+    struct observer *a = memory_zalloc(sizeof(*a));
     a->seed = (struct hash_seed){seed, seed ^ 0x9e3779b97f4a7c15u};
-    for (size_t i = 0; i < ADVISE_SHARDS; i++)
+    for (size_t i = 0; i < OBSERVED_SHARDS; i++)
         pthread_mutex_init(&a->shards[i].mutex, NULL);
     pthread_mutex_init(&a->fences_mutex, NULL);
     return a;
 }
 
-void advisor_free(struct advisor *a) {
-    for (size_t i = 0; a && i < ADVISE_SHARDS; i++) {
+void observer_free(struct observer *a) {
+    for (size_t i = 0; a && i < OBSERVED_SHARDS; i++) {
         pthread_mutex_destroy(&a->shards[i].mutex);
         memory_free(a->shards[i].rows);
         memory_free(a->shards[i].places);
     }
     if (a)
-        advisor_fences_free(a);
+        observer_fences_free(a);
     memory_free(a);
 }
 
@@ -80,23 +82,23 @@ static uint32_t session_id(uint64_t session) {
 }
 
 /* The place for a session that has tried; it is another session's if the id differs. */
-static struct advise_session *row_session(struct advise_row *row, uint64_t session) {
+static struct evidence_session *row_session(struct evidence *row, uint64_t session) {
     return &row->sessions[session_id(session) % ADVISE_SESSIONS];
 }
 
-static void row_tried(struct advise_row *row, uint64_t session) {
-    struct advise_session *at = row_session(row, session);
+static void row_tried(struct evidence *row, uint64_t session) {
+    struct evidence_session *at = row_session(row, session);
     if (at->id != session_id(session))
-        *at = (struct advise_session){.id = session_id(session)};
+        *at = (struct evidence_session){.id = session_id(session)};
 }
 
 /* Whether the session is remembered as one that has tried for locks of the row. Only a few sessions are remembered:
  * another may have taken its place. */
-static bool row_has_tried(struct advise_row *row, uint64_t session) {
+static bool row_has_tried(struct evidence *row, uint64_t session) {
     return row_session(row, session)->id == session_id(session);
 }
 
-static void row_merge(struct advise_row *to, const struct advise_row *from) {
+static void row_merge(struct evidence *to, const struct evidence *from) {
     to->events += from->events;
     to->acquired += from->acquired;
     to->lost += from->lost;
@@ -128,10 +130,10 @@ static void row_merge(struct advise_row *to, const struct advise_row *from) {
 }
 
 /* The row for `pattern`, or the common row of its stem; NULL: there is none. */
-static struct advise_row *row_find(struct advise_shard *sh, const char *pattern, size_t stem, bool ruled,
-                                   uint64_t client) {
+static struct evidence *row_find(struct observed_shard *sh, const char *pattern, size_t stem, bool ruled,
+                                 uint64_t client) {
     for (size_t i = 0; i < ROWS; i++) {
-        struct advise_row *row = &sh->rows[i];
+        struct evidence *row = &sh->rows[i];
         if (!row->pattern[0] || row->ruled != ruled || row->client_hash != client)
             continue;
         bool all = !ruled && row->stem_len == stem && stem > 0 && strcmp(row->pattern + stem, "*") == 0 &&
@@ -144,12 +146,12 @@ static struct advise_row *row_find(struct advise_shard *sh, const char *pattern,
 
 /* If a stem has too many patterns, merges their rows into the first one, for a common pattern, which replaces
  * `pattern`. Returns that row; NULL if there are not too many. */
-static struct advise_row *row_widen(struct advise_shard *sh, char *pattern, size_t stem, uint64_t client) {
-    struct advise_row *first = NULL;
+static struct evidence *row_widen(struct observed_shard *sh, char *pattern, size_t stem, uint64_t client) {
+    struct evidence *first = NULL;
     size_t count = 0;
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < ROWS; i++) {
-            struct advise_row *row = &sh->rows[i];
+            struct evidence *row = &sh->rows[i];
             if (!row->pattern[0] || row->ruled || row->stem_len != stem || row->client_hash != client ||
                 memcmp(row->pattern, pattern, stem) != 0)
                 continue;
@@ -164,14 +166,15 @@ static struct advise_row *row_widen(struct advise_shard *sh, char *pattern, size
         if (stem == 0 || count < SIBLINGS_MAX)
             return NULL;
     }
+    invariant(first && count >= SIBLINGS_MAX, "%zu patterns are merged", count);
     pattern[stem] = '*';
     pattern[stem + 1] = '\0';
     memcpy(first->pattern, pattern, stem + 2);
     return first;
 }
 
-static struct advise_row *row_oldest(struct advise_shard *sh) {
-    struct advise_row *oldest = &sh->rows[0];
+static struct evidence *row_oldest(struct observed_shard *sh) {
+    struct evidence *oldest = &sh->rows[0];
     for (size_t i = 0; i < ROWS; i++) {
         if (!sh->rows[i].pattern[0])
             return &sh->rows[i];
@@ -188,9 +191,9 @@ static void copy(char *out, size_t size, const char *text, size_t len) {
     out[n] = '\0';
 }
 
-static struct advise_row *row_get(struct advise_shard *sh, char *pattern, size_t stem, const struct lock_event *s,
-                                  uint64_t client) {
-    struct advise_row *row = row_find(sh, pattern, stem, s->rule != NULL, client);
+static struct evidence *row_get(struct observed_shard *sh, char *pattern, size_t stem, const struct lock_event *s,
+                                uint64_t client) {
+    struct evidence *row = row_find(sh, pattern, stem, s->rule != NULL, client);
     if (!row && !s->rule)
         row = row_widen(sh, pattern, stem, client);
     if (row)
@@ -207,8 +210,8 @@ static struct advise_row *row_get(struct advise_shard *sh, char *pattern, size_t
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-static struct advise_place *place_find(struct advise_shard *sh, uint64_t hash, unsigned epoch) {
-    struct advise_place *set = &sh->places[hash % (PLACES / WAYS) * WAYS];
+static struct key_memory *place_find(struct observed_shard *sh, uint64_t hash, unsigned epoch) {
+    struct key_memory *set = &sh->places[hash % (PLACES / WAYS) * WAYS];
     for (size_t i = 0; i < WAYS; i++)
         if (set[i].hash == hash && set[i].epoch == epoch)
             return &set[i];
@@ -216,8 +219,8 @@ static struct advise_place *place_find(struct advise_shard *sh, uint64_t hash, u
 }
 
 /* The key's place, or a free one, or that of the key that was acquired first. */
-static struct advise_place *place_get(struct advise_shard *sh, uint64_t hash, unsigned epoch) {
-    struct advise_place *set = &sh->places[hash % (PLACES / WAYS) * WAYS], *best = place_find(sh, hash, epoch);
+static struct key_memory *place_get(struct observed_shard *sh, uint64_t hash, unsigned epoch) {
+    struct key_memory *set = &sh->places[hash % (PLACES / WAYS) * WAYS], *best = place_find(sh, hash, epoch);
     for (size_t i = 0; !best && i < WAYS; i++)
         if (!set[i].hash || set[i].hash == hash)
             best = &set[i];
@@ -227,37 +230,36 @@ static struct advise_place *place_get(struct advise_shard *sh, uint64_t hash, un
     for (size_t i = 1; i < WAYS; i++)
         if (set[i].since_ms < best->since_ms)
             best = &set[i];
-    *best = (struct advise_place){0};
+    *best = (struct key_memory){0};
     return best;
 }
 
-static bool place_over(const struct advise_place *p, int64_t now_ms) {
+static bool place_over(const struct key_memory *p, int64_t now_ms) {
     return p->end_ms && now_ms >= p->end_ms;
 }
 
 /* The row of the client that acquired the key, if it still exists. */
-static struct advise_row *place_row(struct advise_shard *sh, const struct advise_place *p,
-                                    struct advise_row *otherwise) {
-    struct advise_row *row = p->row < ROWS ? &sh->rows[p->row] : NULL;
+static struct evidence *place_row(struct observed_shard *sh, const struct key_memory *p, struct evidence *otherwise) {
+    struct evidence *row = p->row < ROWS ? &sh->rows[p->row] : NULL;
     return row && row->pattern[0] ? row : otherwise;
 }
 
 /* The state of the session for the key; NULL: it was not seen there, or was forgotten. */
-static struct advise_party *place_party(struct advise_place *p, uint64_t session) {
+static struct key_session *place_party(struct key_memory *p, uint64_t session) {
     for (size_t i = 0; i < PARTIES; i++)
         if (p->parties[i].id == session_id(session))
             return &p->parties[i];
     return NULL;
 }
 
-static bool stands(struct advise_place *p, uint64_t session, unsigned how) {
-    const struct advise_party *party = place_party(p, session);
+static bool stands(struct key_memory *p, uint64_t session, unsigned how) {
+    const struct key_session *party = place_party(p, session);
     return party && party->stands & how;
 }
 
 /* The session's place; or a free one, or that of a session without a state, or one after the other. */
-static struct advise_party *party_get(struct advise_place *p, uint64_t session) {
-    struct advise_party *party = place_party(p, session);
+static struct key_session *party_get(struct key_memory *p, uint64_t session) {
+    struct key_session *party = place_party(p, session);
     for (size_t i = 0; !party && i < PARTIES; i++)
         if (!p->parties[i].id || !p->parties[i].stands)
             party = &p->parties[i];
@@ -266,17 +268,17 @@ static struct advise_party *party_get(struct advise_place *p, uint64_t session) 
         party = &p->parties[p->next_party++ % PARTIES];
     }
     if (party->id != session_id(session))
-        *party = (struct advise_party){.id = session_id(session)};
+        *party = (struct key_session){.id = session_id(session)};
     return party;
 }
 
-static void party_is(struct advise_place *p, uint64_t session, unsigned how) {
-    struct advise_party *party = party_get(p, session);
+static void party_is(struct key_memory *p, uint64_t session, unsigned how) {
+    struct key_session *party = party_get(p, session);
     party->stands = (uint8_t)(party->stands | how);
 }
 
-static void party_is_not(struct advise_place *p, uint64_t session, unsigned how) {
-    struct advise_party *party = place_party(p, session);
+static void party_is_not(struct key_memory *p, uint64_t session, unsigned how) {
+    struct key_session *party = place_party(p, session);
     if (party)
         party->stands = (uint8_t)(party->stands & ~how);
 }
@@ -284,11 +286,11 @@ static void party_is_not(struct advise_place *p, uint64_t session, unsigned how)
 /* ---- events ---------------------------------------------------------------------------------- */
 
 struct note {
-    struct advisor *advisor;
-    struct advise_shard *sh;
+    struct observer *observer;
+    struct observed_shard *sh;
     const struct lock_event *sight;
-    struct advise_row *row;
-    struct advise_place *place; /* NULL: the key is not known */
+    struct evidence *row;
+    struct key_memory *place; /* NULL: the key is not known */
     uint64_t hash, client, session, value;
     unsigned epoch;
     uint8_t group;
@@ -320,14 +322,15 @@ static void note_value(struct note *n) {
     n->row->last_value = n->value;
 }
 
-static struct advise_place *place_make(const struct note *n, uint64_t hash) {
-    struct advise_place *p = place_get(n->sh, hash, n->epoch);
-    *p = (struct advise_place){.hash = hash, .epoch = n->epoch, .group = n->group, .row = ROWS, .since_ms = n->now_ms};
+static struct key_memory *place_make(const struct note *n, uint64_t hash) {
+    struct key_memory *p = place_get(n->sh, hash, n->epoch);
+    *p = (struct key_memory){.hash = hash, .epoch = n->epoch, .group = n->group, .row = ROWS, .since_ms = n->now_ms};
     return p;
 }
 
 /* Makes the session the lock's holder. */
-static void place_take(const struct note *n, struct advise_place *p) {
+static void place_take(const struct note *n, struct key_memory *p) {
+    invariant(p->hash, "a lock without a key is taken");
     p->session = n->session;
     p->client = n->client;
     p->value = n->value;
@@ -342,7 +345,7 @@ static void place_take(const struct note *n, struct advise_place *p) {
 }
 
 static void note_extended(struct note *n) {
-    struct advise_place *p = n->place;
+    struct key_memory *p = n->place;
     if (!p || !p->held)
         return;
     p->end_ms = end_of(n);
@@ -350,7 +353,7 @@ static void note_extended(struct note *n) {
 }
 
 /* Counts a lock of a one-shot client, once: its session has closed, and the session layer has classified it. */
-static void count_one_shot(struct advisor *a, struct advise_place *p, struct advise_row *row) {
+static void count_one_shot(struct observer *a, struct key_memory *p, struct evidence *row) {
     uint64_t left = atomic_load_explicit(&a->left[p->session % ADVISE_LEFT], memory_order_relaxed);
     if (!p->unending || left != ((p->session + 1) | ADVISE_LEFT_ONE_SHOT))
         return;
@@ -359,8 +362,9 @@ static void count_one_shot(struct advisor *a, struct advise_place *p, struct adv
 }
 
 /* Notes that a release came after the lock's end, and how long after. */
-static void note_late(struct note *n, const struct advise_place *p, bool over) {
+static void note_late(struct note *n, const struct key_memory *p, bool over) {
     n->row->late++;
+    invariant(!over || n->now_ms >= p->end_ms, "a release is late by %lld ms", (long long)(n->now_ms - p->end_ms));
     if (!over)
         return;
     n->row->late_timed++;
@@ -369,7 +373,7 @@ static void note_late(struct note *n, const struct advise_place *p, bool over) {
 
 /* Notes how long a lock was free although its new holder had asked for it before: the holder slept. After a long time
  * the client was not polling. */
-static void note_slept(struct note *n, struct advise_place *p) {
+static void note_slept(struct note *n, struct key_memory *p) {
     int64_t slept_ms = n->now_ms - p->freed_ms;
     if (!p->freed_ms || slept_ms < 0 || slept_ms > POLL_MAX_MS || !stands(p, n->session, LOST))
         return;
@@ -378,7 +382,7 @@ static void note_slept(struct note *n, struct advise_place *p) {
 }
 
 static void note_acquired(struct note *n) {
-    struct advise_place *p = n->place;
+    struct key_memory *p = n->place;
     if (n->sight->scripted && held_now(n) && p->client == n->client && n->value && p->value == n->value) {
         note_extended(n); /* its holder acquires it again */
         return;
@@ -394,22 +398,23 @@ static void note_acquired(struct note *n) {
         note_value(n);
     p = p ? p : place_make(n, n->hash);
     p->row = (uint8_t)(n->row - n->sh->rows);
+    invariant(p->row < ROWS, "row %d", p->row);
     note_slept(n, p);
-    count_one_shot(n->advisor, p, n->row);
+    count_one_shot(n->observer, p, n->row);
     place_take(n, p);
     party_get(p, n->session)->stands = HOLDS;
 }
 
 /* Notes an attempt on a lock that will never be released: it has no expiry, and its owner has left. */
 static void note_dead(struct note *n) {
-    struct advise_place *p = n->place;
-    const _Atomic uint64_t *left = &n->advisor->left[p->session % ADVISE_LEFT];
+    struct key_memory *p = n->place;
+    const _Atomic uint64_t *left = &n->observer->left[p->session % ADVISE_LEFT];
     uint64_t gone = atomic_load_explicit(left, memory_order_relaxed) & ~ADVISE_LEFT_ONE_SHOT;
     if (!p->endless || gone != p->session + 1)
         return;
     p->lost++;
-    struct advise_row *row = place_row(n->sh, p, n->row);
-    if (p->lost >= ADVISE_DEAD_LOST) {
+    struct evidence *row = place_row(n->sh, p, n->row);
+    if (p->lost >= DEAD_LOST) {
         row->dead_hash = p->hash;
         copy(row->dead_key, sizeof(row->dead_key), n->sight->key.name, n->sight->key.len);
     }
@@ -419,7 +424,7 @@ static void note_lost(struct note *n) {
     n->row->events++;
     n->row->lost++;
     row_tried(n->row, n->session);
-    struct advise_place *p = n->place ? n->place : place_make(n, n->hash);
+    struct key_memory *p = n->place ? n->place : place_make(n, n->hash);
     n->place = p;
     party_is(p, n->session, LOST);
     if (!held_now(n))
@@ -432,7 +437,7 @@ static void note_lost(struct note *n) {
 }
 
 /* Notes a release over the session that had acquired. */
-static void by_holder(struct advise_row *row, const struct note *n) {
+static void by_holder(struct evidence *row, const struct note *n) {
     row->by_holder++;
     if (!n->place->contended || n->place->self_lost)
         return;
@@ -442,7 +447,7 @@ static void by_holder(struct advise_row *row, const struct note *n) {
 }
 
 /* Notes that another session has released a lock: for its holder or against it, which is not known. */
-static void place_taken(struct advise_place *p) {
+static void place_taken(struct key_memory *p) {
     if (!stands(p, p->session, HOLDS))
         return;
     party_is_not(p, p->session, HOLDS);
@@ -451,8 +456,8 @@ static void place_taken(struct advise_place *p) {
 
 /* Notes a release over another session of the same client. It counts as crossed if that session has tried for the lock
  * itself, and has no release to come. */
-static void by_sibling(struct advise_row *row, const struct note *n) {
-    struct advise_place *p = n->place;
+static void by_sibling(struct evidence *row, const struct note *n) {
+    struct key_memory *p = n->place;
     bool known = place_party(p, n->session) || !p->forgot;
     if (!known || !row_has_tried(row, n->session) || stands(p, n->session, TAKEN)) {
         place_taken(p);
@@ -467,8 +472,8 @@ static void by_sibling(struct advise_row *row, const struct note *n) {
 }
 
 /* Notes which session released a held lock. */
-static void note_releaser(struct note *n, struct advise_row *row, bool refused) {
-    struct advise_place *p = n->place;
+static void note_releaser(struct note *n, struct evidence *row, bool refused) {
+    struct key_memory *p = n->place;
     if (p->session == n->session) {
         by_holder(row, n);
     } else if (stands(p, n->session, LOST)) {
@@ -487,16 +492,16 @@ static void note_releaser(struct note *n, struct advise_row *row, bool refused) 
     }
 }
 
-static void note_released(struct note *n, enum advise_event event) {
-    struct advise_place *p = n->place;
-    bool refused = event == ADVISE_REFUSED;
-    struct advise_row *row = p ? place_row(n->sh, p, n->row) : n->row;
+static void note_released(struct note *n, enum seen_event event) {
+    struct key_memory *p = n->place;
+    bool refused = event == SEEN_REFUSED;
+    struct evidence *row = p ? place_row(n->sh, p, n->row) : n->row;
     row->events++;
     n->row->sent++;
     row->released += !refused;
     if (!p)
         return;
-    count_one_shot(n->advisor, p, row);
+    count_one_shot(n->observer, p, row);
     bool own = p->session == n->session, over = p->held && place_over(p, n->now_ms);
     if (p->held && (!over || (own && !refused))) { /* by our clock it ended a little earlier, but the key was there */
         note_releaser(n, row, refused);
@@ -512,7 +517,7 @@ static void note_released(struct note *n, enum advise_event event) {
 }
 
 static void note_in_vain(struct note *n) {
-    struct advise_place *p = n->place;
+    struct key_memory *p = n->place;
     n->row->events++;
     n->row->sent++;
     if (p && p->held && place_over(p, n->now_ms) && p->client == n->client) {
@@ -529,15 +534,15 @@ static void note_in_vain(struct note *n) {
 /* Notes a new expiry, with the same value or another one. If less than half of the remaining time is left, it counts as
  * a release that blocks others for a while. If a later one gives more time, it was no release. */
 static void note_rewritten(struct note *n) {
-    struct advise_place *p = n->place;
+    struct key_memory *p = n->place;
     int64_t left_ms = p && p->end_ms ? p->end_ms - n->now_ms : INT64_MAX;
     bool less = n->sight->pttl_ms >= 0 && left_ms != INT64_MAX && n->sight->pttl_ms <= left_ms / 2;
     if (held_now(n) && less) {
-        note_released(n, ADVISE_RELEASED);
+        note_released(n, SEEN_RELEASED);
         p->end_ms = end_of(n);
         p->shortened = true;
     } else if (p && p->shortened && p->session == n->session && left_ms > 0 && !less) {
-        struct advise_row *row = place_row(n->sh, p, n->row);
+        struct evidence *row = place_row(n->sh, p, n->row);
         row->released -= row->released > 0;
         row->by_holder -= row->by_holder > 0;
         n->row->sent -= n->row->sent > 0;
@@ -552,7 +557,7 @@ static void note_rewritten(struct note *n) {
 
 /* Notes that the traffic does not show the lock's holder from now on. */
 static void note_unsure(struct note *n) {
-    struct advise_place *p = n->place;
+    struct key_memory *p = n->place;
     if (!held_now(n))
         return;
     party_is_not(p, p->session, HOLDS); /* a heartbeat or a take-over: a release by the old holder proves nothing */
@@ -573,38 +578,38 @@ static void note_written(struct note *n) {
         note_acquired(n);
 }
 
-static void note_event(struct note *n, enum advise_event event) {
+static void note_event(struct note *n, enum seen_event event) {
     switch (event) {
-    case ADVISE_ACQUIRED:
+    case SEEN_ACQUIRED:
         note_acquired(n);
         break;
-    case ADVISE_LOST:
+    case SEEN_LOST:
         note_lost(n);
         break;
-    case ADVISE_RELEASED:
-    case ADVISE_REFUSED:
+    case SEEN_RELEASED:
+    case SEEN_REFUSED:
         note_released(n, event);
         break;
-    case ADVISE_IN_VAIN:
+    case SEEN_IN_VAIN:
         note_in_vain(n);
         break;
-    case ADVISE_EXTENDED:
+    case SEEN_EXTENDED:
         note_extended(n);
         break;
-    case ADVISE_REWRITTEN:
+    case SEEN_REWRITTEN:
         note_rewritten(n);
         break;
-    case ADVISE_WRITTEN:
+    case SEEN_WRITTEN:
         note_written(n);
         break;
-    case ADVISE_SWAPPED:
+    case SEEN_SWAPPED:
         note_unsure(n);
         break;
-    case ADVISE_NOTHING:
-    case ADVISE_PUSHED:
-    case ADVISE_HEAD:
-    case ADVISE_RENAMED:
-    case ADVISE_TAKEN:
+    case SEEN_NOTHING:
+    case SEEN_PUSHED:
+    case SEEN_HEAD:
+    case SEEN_RENAMED:
+    case SEEN_TAKEN:
         break;
     }
 }
@@ -613,30 +618,30 @@ static void note_event(struct note *n, enum advise_event event) {
 
 /* Translates an event of a list to an event of a lock. A list is a lock if its clients check whether the head is the
  * node that they pushed. *event gets the translation; false: nothing is known yet. */
-static bool queue_event(struct note *n, enum advise_event *event) {
+static bool queue_event(struct note *n, enum seen_event *event) {
     uint64_t hash = (hash_number(n->hash ^ n->value) + 1) | 1;
-    struct advise_place *p = place_find(n->sh, hash, n->epoch);
+    struct key_memory *p = place_find(n->sh, hash, n->epoch);
     switch (*event) {
-    case ADVISE_PUSHED:
-    case ADVISE_RENAMED:
+    case SEEN_PUSHED:
+    case SEEN_RENAMED:
         p = place_make(n, hash);
         p->session = n->session;
         p->client = n->client;
         p->node = true;
-        p->held = *event == ADVISE_RENAMED && n->place && n->place->held && n->place->client == n->client;
-        *event = ADVISE_LOST;
+        p->held = *event == SEEN_RENAMED && n->place && n->place->held && n->place->client == n->client;
+        *event = SEEN_LOST;
         return n->sight->count > n->sight->by && n->row && n->row->kinds & ADVISE_LIST && !p->held;
-    case ADVISE_HEAD:
+    case SEEN_HEAD:
         if (!p || p->held || p->client != n->client)
             return false;
         p->held = true;
-        *event = ADVISE_ACQUIRED;
+        *event = SEEN_ACQUIRED;
         return true;
-    case ADVISE_TAKEN:
+    case SEEN_TAKEN:
         if (!p)
             return false;
         p->hash = 0;
-        *event = ADVISE_RELEASED;
+        *event = SEEN_RELEASED;
         return p->held;
     default:
         return true;
@@ -645,15 +650,15 @@ static bool queue_event(struct note *n, enum advise_event *event) {
 
 /* Whether an event tells anything about a key that is not known as a lock. A change of the expiry does not, nor does a
  * command that deletes data under a rule. */
-static bool may_say(const struct note *n, enum advise_event event) {
+static bool may_say(const struct note *n, enum seen_event event) {
     const struct lock_rule *rule = n->sight->rule;
-    bool expiry = event == ADVISE_EXTENDED || event == ADVISE_REWRITTEN || event == ADVISE_SWAPPED ||
-                  (event == ADVISE_WRITTEN && !n->sight->behind_watch && !rule);
-    bool deletes = rule && rule->mode == LOCK_MODE_AUDIT && (event == ADVISE_RELEASED || event == ADVISE_IN_VAIN);
+    bool expiry = event == SEEN_EXTENDED || event == SEEN_REWRITTEN || event == SEEN_SWAPPED ||
+                  (event == SEEN_WRITTEN && !n->sight->behind_watch && !rule);
+    bool deletes = rule && rule->mode == LOCK_MODE_AUDIT && (event == SEEN_RELEASED || event == SEEN_IN_VAIN);
     return n->place || (!expiry && !deletes);
 }
 
-void advisor_note(struct advisor *a, enum advise_event event, const struct lock_event *s, int64_t now_ms) {
+void observer_note(struct observer *a, enum seen_event event, const struct lock_event *s, int64_t now_ms) {
     char pattern[ADVISE_PATTERN_MAX];
     size_t len;
     if (s->rule) {
@@ -667,14 +672,14 @@ void advisor_note(struct advisor *a, enum advise_event event, const struct lock_
         return;
     size_t stem = s->rule ? len : advise_stem(pattern, len);
     uint64_t place = s->rule ? s->rule->hash : hash_bytes(&a->seed, pattern, stem);
-    struct advise_shard *sh = &a->shards[place % ADVISE_SHARDS];
+    struct observed_shard *sh = &a->shards[place % OBSERVED_SHARDS];
     uint64_t client = s->identity_hash;
     pthread_mutex_lock(&sh->mutex);
     if (!sh->rows) {
         sh->rows = memory_zalloc(ROWS * sizeof(*sh->rows));
         sh->places = memory_zalloc(PLACES * sizeof(*sh->places));
     }
-    struct note n = {.advisor = a,
+    struct note n = {.observer = a,
                      .sh = sh,
                      .sight = s,
                      .hash = (hash_bytes(&a->seed, s->key.name, s->key.len) + s->key.db) | 1,
@@ -699,29 +704,18 @@ void advisor_note(struct advisor *a, enum advise_event event, const struct lock_
         note_event(&n, event);
     }
     pthread_mutex_unlock(&sh->mutex);
-    if (says && (!s->rule || s->beside) && (event == ADVISE_ACQUIRED || (event == ADVISE_WRITTEN && s->behind_watch)))
-        advisor_arm(a, s->key.name, s->key.len, now_ms);
+    if (says && (!s->rule || s->beside) && (event == SEEN_ACQUIRED || (event == SEEN_WRITTEN && s->behind_watch)))
+        observer_arm(a, s->key.name, s->key.len, now_ms);
 }
 
 /* ---- looking in ------------------------------------------------------------------------------ */
 
-static int most_events_first(const void *x, const void *y) {
-    uint64_t a = ((const struct advise_row *)x)->events, b = ((const struct advise_row *)y)->events;
-    return a < b ? 1 : a > b ? -1 : 0;
-}
-
-/* The contents of one PROXY ADVISE. */
-struct advice {
-    struct advise_row *rows;
-    uint64_t *dead; /* attempts lost on the row's dead lock; 0: it has none */
-    size_t count;
-};
-
 /* Looks for locks that have expired and were not asked for since, and for dead locks. */
-static void shard_look(struct advisor *a, struct advise_shard *sh, int64_t now_ms, uint64_t dead[ROWS]) {
-    memset(dead, 0, ROWS * sizeof(*dead));
+static void shard_look(struct observer *a, struct observed_shard *sh, int64_t now_ms) {
+    for (size_t i = 0; i < ROWS; i++)
+        sh->rows[i].dead_lost = 0;
     for (size_t i = 0; i < PLACES; i++) {
-        struct advise_place *p = &sh->places[i];
+        struct key_memory *p = &sh->places[i];
         unsigned epoch = atomic_load_explicit(&a->groups[p->group].epoch, memory_order_relaxed);
         if (!p->hash || p->epoch != epoch || !p->held || p->node || p->row >= ROWS)
             continue;
@@ -729,84 +723,34 @@ static void shard_look(struct advisor *a, struct advise_shard *sh, int64_t now_m
         if (place_over(p, now_ms)) {
             sh->rows[p->row].expired++;
             p->held = false;
-        } else if (p->lost >= ADVISE_DEAD_LOST && sh->rows[p->row].dead_hash == p->hash) {
-            dead[p->row] = p->lost;
+        } else if (p->lost >= DEAD_LOST && sh->rows[p->row].dead_hash == p->hash) {
+            sh->rows[p->row].dead_lost = p->lost;
         }
     }
 }
 
-static void shard_advice(struct advisor *a, struct advise_shard *sh, int64_t now_ms, struct advice *to) {
-    uint64_t dead[ROWS];
-    pthread_mutex_lock(&sh->mutex);
-    if (sh->rows)
-        shard_look(a, sh, now_ms, dead);
-    for (size_t k = 0; sh->rows && k < ROWS; k++) {
-        if (!sh->rows[k].pattern[0] || sh->rows[k].events == 0)
-            continue;
-        to->dead[to->count] = dead[k];
-        to->rows[to->count++] = sh->rows[k];
-    }
-    pthread_mutex_unlock(&sh->mutex);
-}
-
-/* Calls fn with the row's line, then with a line for each of its risks. */
-static void row_each(const struct advise_row *row, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
-    char line[ADVISE_LINE_MAX];
-    fn(arg, line, advise_line(row, line));
-    for (unsigned risk = 0; risk < ADVISE_RISKS; risk++) {
-        size_t len = advise_risk_line(row, (enum advise_risk)risk, line);
-        if (len > 0)
-            fn(arg, line, len);
+void observer_look(struct observer *a, int64_t now_ms) {
+    for (size_t i = 0; i < OBSERVED_SHARDS; i++) {
+        struct observed_shard *sh = &a->shards[i];
+        pthread_mutex_lock(&sh->mutex);
+        if (sh->rows)
+            shard_look(a, sh, now_ms);
+        pthread_mutex_unlock(&sh->mutex);
     }
 }
 
-void advisor_each(struct advisor *a, int64_t now_ms, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
-    struct advice advice = {.rows = memory_alloc(ADVISE_SHARDS * ROWS * sizeof(*advice.rows)),
-                            .dead = memory_alloc(ADVISE_SHARDS * ROWS * sizeof(*advice.dead))};
-    char line[ADVISE_LINE_MAX];
-    for (size_t i = 0; i < ADVISE_SHARDS; i++)
-        shard_advice(a, &a->shards[i], now_ms, &advice);
-    for (size_t i = 0; i < advice.count; i++)
-        if (advice.dead[i])
-            fn(arg, line, advise_dead_line(&advice.rows[i], advice.dead[i], line));
-    advisor_each_fence(a, fn, arg);
-    qsort(advice.rows, advice.count, sizeof(*advice.rows), most_events_first);
-    for (size_t i = 0; i < advice.count; i++)
-        row_each(&advice.rows[i], fn, arg);
-    memory_free(advice.rows);
-    memory_free(advice.dead);
-}
-
-static bool is_unruled(const struct advise_row *row, int64_t since_ms) {
-    return row->pattern[0] && !row->ruled && row->last_ms >= since_ms && advise_is_lock(row);
-}
-
-/* Whether the row is the first one of its pattern: further rows are other clients'. */
-static bool counts_unruled(const struct advise_shard *sh, size_t at, int64_t since_ms) {
-    for (size_t i = 0; i < at; i++)
-        if (strcmp(sh->rows[i].pattern, sh->rows[at].pattern) == 0 && is_unruled(&sh->rows[i], since_ms))
-            return false;
-    return is_unruled(&sh->rows[at], since_ms);
-}
-
-size_t advisor_unruled(struct advisor *a, const struct lock_rules *rules, int64_t since_ms) {
-    char patterns[ROWS][ADVISE_PATTERN_MAX];
-    size_t sum = 0;
-    for (size_t i = 0; i < ADVISE_SHARDS; i++) {
-        struct advise_shard *sh = &a->shards[i];
-        size_t count = 0;
+void observer_each(struct observer *a, void (*fn)(void *arg, const struct evidence *row), void *arg) {
+    for (size_t i = 0; i < OBSERVED_SHARDS; i++) {
+        struct observed_shard *sh = &a->shards[i];
         pthread_mutex_lock(&sh->mutex);
         for (size_t k = 0; sh->rows && k < ROWS; k++)
-            if (counts_unruled(sh, k, since_ms))
-                memcpy(patterns[count++], sh->rows[k].pattern, sizeof(patterns[0]));
+            if (sh->rows[k].pattern[0])
+                fn(arg, &sh->rows[k]);
         pthread_mutex_unlock(&sh->mutex);
-        for (size_t k = 0; k < count; k++) /* a rule may be new, or off: it matches the pattern as it is written */
-            sum += !lock_rules_match(rules, patterns[k], strlen(patterns[k]));
     }
-    return sum;
 }
 
-void advisor_left(struct advisor *a, uint64_t session_id, bool one_shot) {
+void observer_left(struct observer *a, uint64_t session_id, bool one_shot) {
     uint64_t left = (session_id + 1) | (one_shot ? ADVISE_LEFT_ONE_SHOT : 0);
     atomic_store_explicit(&a->left[session_id % ADVISE_LEFT], left, memory_order_relaxed);
 }

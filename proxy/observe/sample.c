@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "proxy/base/bytes.h"
-#include "proxy/advise/private.h"
+#include "proxy/observe/private.h"
 
 enum { FULL_EVENTS = 1000, KEYS_SAMPLED = 64, MINUTE_SHIFT = 16, GROUP_BYTES = 4, FILTER_MS = 300000 };
 
@@ -29,7 +29,7 @@ inline size_t advise_group(const char *key, size_t len) {
     return (head * 0x9e3779b1u) >> 26;
 }
 
-static __attribute__((noinline)) void group_turn(struct advise_group *g, int64_t minute) {
+static __attribute__((noinline)) void group_turn(struct key_group *g, int64_t minute) {
     unsigned events = atomic_exchange_explicit(&g->events, 0, memory_order_relaxed);
     int64_t last = atomic_exchange_explicit(&g->minute, minute, memory_order_relaxed);
     bool was = atomic_load_explicit(&g->busy, memory_order_relaxed);
@@ -39,8 +39,8 @@ static __attribute__((noinline)) void group_turn(struct advise_group *g, int64_t
         atomic_fetch_add_explicit(&g->epoch, 1, memory_order_relaxed);
 }
 
-inline bool advisor_samples(struct advisor *a, const char *key, size_t len, int64_t now_ms) {
-    struct advise_group *g = &a->groups[advise_group(key, len)];
+inline bool observer_samples(struct observer *a, const char *key, size_t len, int64_t now_ms) {
+    struct key_group *g = &a->groups[advise_group(key, len)];
     int64_t minute = now_ms >> MINUTE_SHIFT;
     if (atomic_load_explicit(&g->minute, memory_order_relaxed) != minute)
         group_turn(g, minute);
@@ -55,14 +55,14 @@ inline bool advisor_samples(struct advisor *a, const char *key, size_t len, int6
     return (filter_bit(key, len) - (uint64_t)minute) % KEYS_SAMPLED == 0;
 }
 
-bool advisor_knows(const struct advisor *a, const char *key, size_t len) {
+bool observer_knows(const struct observer *a, const char *key, size_t len) {
     unsigned bit = filter_bit(key, len);
     uint64_t both = atomic_load_explicit(&a->filter[0][bit / 64], memory_order_relaxed) |
                     atomic_load_explicit(&a->filter[1][bit / 64], memory_order_relaxed);
     return both >> bit % 64 & 1;
 }
 
-void advisor_arm(struct advisor *a, const char *key, size_t len, int64_t now_ms) {
+void observer_arm(struct observer *a, const char *key, size_t len, int64_t now_ms) {
     int64_t begun = atomic_load_explicit(&a->filter_ms, memory_order_relaxed);
     unsigned present = atomic_load_explicit(&a->present, memory_order_relaxed);
     if (now_ms - begun > FILTER_MS && atomic_compare_exchange_strong(&a->filter_ms, &begun, now_ms)) {

@@ -1,0 +1,182 @@
+/*
+ * The observer remembers what was seen of locks, in every mode and outside of all rules: which clients acquire and
+ * release them, over which connections, with which values. PROXY ADVISE reads its evidence here.
+ *
+ *      live traffic ───┐
+ *      audit ──────────┼──> struct lock_event ──> keys seen lately ──> evidence: patterns x clients ──> proxy/advise
+ *      MONITOR's lines ┘
+ *
+ * Keys become patterns (job:123:lock becomes job:*:lock). All tables have a fixed size: the entry seen longest ago
+ * makes room. It only counts facts; the engine decides to which lease a command belongs, and does not use this. For
+ * connections it uses the same evidence as the engine: releases over another connection than the acquisition, unless
+ * they are a loser's or a late one of the connection's own. Thread-safe.
+ */
+#ifndef LOCKKEEPER_OBSERVE_OBSERVE_H
+#define LOCKKEEPER_OBSERVE_OBSERVE_H
+
+#include "proxy/lock/lock_event.h"
+#include "proxy/lock/pattern.h"
+
+struct observer;
+
+enum { ADVISE_CLIENT_MAX = 96, ADVISE_LIBRARY_MAX = 32 };
+
+enum seen_event {
+    SEEN_NOTHING, /* as far as is known */
+    SEEN_ACQUIRED,
+    SEEN_LOST,
+    SEEN_RELEASED,
+    SEEN_REFUSED, /* a release that the proxy refused */
+    SEEN_IN_VAIN, /* a release that found no lock */
+    SEEN_EXTENDED,
+    SEEN_REWRITTEN, /* SET XX, or compare and expire: an extension, or a release if it leaves much less time than
+                         there was */
+    SEEN_WRITTEN,   /* SET with an expiry and no condition */
+    SEEN_SWAPPED,   /* GETSET over an existing key: the traffic does not show the lock's new holder */
+    /* For list locks that are not enforced; `value` is the node. */
+    SEEN_PUSHED,
+    SEEN_HEAD,    /* shown as the queue's head */
+    SEEN_RENAMED, /* the head has a new value */
+    SEEN_TAKEN    /* removed from the queue */
+};
+
+/* Kinds of locks, as bits. */
+enum { ADVISE_STRING = 1, ADVISE_LIST = 2, ADVISE_HASH = 4, ADVISE_COUNTER = 8 };
+
+/* What a command means for advice, with the kind of lock. */
+enum {
+    ADVISES_KIND = 15,
+    ADVISES_FIRST = 16 /* it acquires if it answers 1 */,
+    ADVISES_ALL = 32 /* it concerns all of its keys */
+};
+/* What a command that ran unchanged did to a lock, from its effect. Removes from *e what says nothing of a lock. */
+enum seen_event seen_of(struct lock_event *e);
+
+struct observer *observer_new(uint64_t seed);
+void observer_free(struct observer *a);
+
+/* Whether events of this key are wanted now. If keys with the same beginning have many events a minute, only some of
+ * the keys are looked at. To be called once for each event, before it is composed. */
+bool observer_samples(struct observer *a, const char *key, size_t len, int64_t now_ms);
+void observer_note(struct observer *a, enum seen_event what, const struct lock_event *e, int64_t now_ms);
+/* Notes the end of a session that has acquired a lock without an expiry; other sessions need not be reported.
+ * `one_shot`: its client was a one-shot client. */
+void observer_left(struct observer *a, uint64_t session_id, bool one_shot);
+
+/* ---- fences: data that is written while a lock is held ------------------------------------------ */
+
+/* observer_lock_seen notes that a lock of a rule has been acquired; observer_lock_taken notes which lock, by which
+ * client (lock_client_hash). */
+void observer_lock_seen(struct observer *a, int64_t now_ms);
+void observer_lock_taken(struct observer *a, const struct lock_key *lock, uint64_t client);
+/* Whether some of the writes should be looked at: a lock was acquired lately. */
+bool observer_looks(const struct observer *a, int64_t now_ms);
+/* A write of data. `writer` returns the sender's relation to a lock; it must not call this module. */
+struct observed_write {
+    struct lock_key key;
+    uint64_t client; /* lock_client_hash */
+    enum lock_writer (*writer)(void *arg, const struct lock_key *lock);
+    void *arg;
+};
+void observer_note_write(struct observer *a, const struct observed_write *w, int64_t now_ms);
+
+/* ---- keys without a rule -------------------------------------------------------------------------- */
+
+/* Whether a key outside of all rules was acquired lately (or another with the same few bytes). A cheap test, before
+ * replies to its releases are looked at. */
+bool observer_knows(const struct observer *a, const char *key, size_t len);
+/* Makes observer_knows true for the key for five to ten minutes. */
+void observer_arm(struct observer *a, const char *key, size_t len, int64_t now_ms);
+
+/* What an application's script does to one of its keys, as far as its text shows. */
+enum advise_script {
+    ADVISE_SCRIPT_OTHER,
+    ADVISE_SCRIPT_ACQUIRES, /* SET NX, GET and SET, ...: if it acquired, its reply is OK, above zero, or the value */
+    ADVISE_SCRIPT_RELEASES, /* GET, compare, DEL: above zero if it released */
+    ADVISE_SCRIPT_EXTENDS,  /* GET, compare, PEXPIRE: above zero if it extended */
+    ADVISE_SCRIPT_ENTERS,   /* HINCRBY, PEXPIRE: nil if it acquired, else the time left; also other scripts with this
+                               reply */
+    ADVISE_SCRIPT_LEAVES    /* HINCRBY, DEL: 1 if it released */
+};
+
+enum { ADVISE_LITERAL = 15 };
+struct advise_text {
+    enum advise_script kind;
+    uint8_t key;           /* the index of the key, from 1 */
+    uint8_t value, expiry; /* the index of the arguments that are the value and the expiry, from 1; 0: not known;
+                              ADVISE_LITERAL: the value is always the same */
+    bool seconds;          /* the expiry is in seconds */
+    bool endless;          /* it sets no expiry */
+};
+struct advise_text advise_script_read(const char *source, size_t len);
+/* Reads only the kind of a script from its text. */
+enum advise_script advise_script_kind(const char *source, size_t len);
+/* Remember a script by the first 8 bytes of its SHA1; return what is known of one. */
+void observer_script_note(struct observer *a, uint64_t sha1, const struct advise_text *text);
+struct advise_text observer_script(struct observer *a, uint64_t sha1);
+
+/* ---- what was learnt ------------------------------------------------------------------------------ */
+
+/* A session that has tried for locks of a pattern. */
+struct evidence_session {
+    uint32_t id;  /* derived from its number; 0: none */
+    uint32_t row; /* contended leases in a row that were released over the session that had acquired, this session */
+};
+
+enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32 };
+
+/* A row has the counts of a client's locks of one pattern. Each release is counted once, in the row of the lock's
+ * acquirer. Exception: a loser's release, or one that is late or finds no lock, counts for its sender. */
+struct evidence {
+    char pattern[ADVISE_PATTERN_MAX]; /* "": the row is empty */
+    char client[ADVISE_CLIENT_MAX];
+    char library[ADVISE_LIBRARY_MAX];
+    uint64_t client_hash;
+    size_t stem_len; /* of the pattern, up to the last separator */
+    bool ruled;      /* the pattern matches a rule */
+    bool audited;    /* the rule's mode is audit */
+    bool waits;      /* the rule has `wait` */
+    bool overlapped; /* several workers may share one of the sessions */
+    unsigned kinds;
+    int64_t last_ms;
+    uint64_t last_value;
+    uint64_t events;
+    uint64_t acquired, lost, endless, valued, repeated;
+    uint64_t sent;     /* all releases, whatever their result */
+    uint64_t released; /* locks that a release has freed */
+    uint64_t by_holder, crossed, by_other;
+    uint64_t by_other_bare; /* the part of by_other that is not by a script, which may have compared */
+    uint64_t losers;        /* releases that found a lock, by sessions that had lost */
+    uint64_t refused;       /* refused by the proxy, without those of losers and late ones */
+    uint64_t late, in_vain;
+    uint64_t late_timed, late_ms; /* late releases with known lateness, and its sum */
+    uint64_t one_shots;           /* locks without an expiry, of one-shot clients */
+    uint64_t expired;             /* ended without a release */
+    uint64_t stood, stood_ms;     /* how often, and how long in all, a lock was free after a release although others had
+                                     asked for it: they slept */
+    uint64_t row;                 /* as in struct evidence_session, over all sessions */
+    struct evidence_session sessions[ADVISE_SESSIONS];
+    uint64_t dead_hash; /* of the last key that was found dead */
+    uint64_t dead_lost; /* attempts lost on it since its owner left, as of the last observer_look; 0: it is not dead */
+    char dead_key[ADVISE_PATTERN_MAX];
+};
+
+/* A pattern of data that is written under locks of another pattern, with counts (written_data.c). */
+struct written_pair {
+    char pattern[ADVISE_PATTERN_MAX]; /* of the data; "": unused */
+    char lock[ADVISE_PATTERN_MAX];    /* its n-th star stands for the same text as the data's n-th star */
+    uint32_t db;
+    uint64_t writes; /* sampled writes, by any client */
+    uint64_t held;   /* by a client that held the lock */
+    uint64_t late;   /* by a client that had held it, after the lease was over */
+    int64_t last_ms; /* when the last held or late write came */
+};
+
+/* Looks for locks that have expired or are dead, and counts them in their rows. */
+void observer_look(struct observer *a, int64_t now_ms);
+/* Calls fn with each row, at most OBSERVED_ROWS. fn must not call this module, and copies what it needs. */
+void observer_each(struct observer *a, void (*fn)(void *arg, const struct evidence *row), void *arg);
+/* Copies the pairs; returns how many there are. */
+size_t observer_pairs(struct observer *a, struct written_pair out[OBSERVED_PAIRS]);
+
+#endif

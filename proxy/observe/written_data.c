@@ -1,0 +1,263 @@
+/*
+ * Which data is written under which lock.
+ *
+ *      lock acquired ──> the last few locks, by client ──┐
+ *                                                        ├──> pairs of patterns ──> writes, by holders, late
+ *      write of data ──> a sample of them ───────────────┘
+ *
+ * A pair begins when a client writes a key while it holds a lock whose name follows from the key: stock:17 under
+ * lock:stock:17, or all accounts under one lock. From then on each sampled write that fits the pair's pattern is
+ * counted, from any client, together with its sender's relation to the lock. So the counts show which pairs are
+ * coincidences. All tables have a fixed size: the pair that a holder wrote longest ago makes room.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/observe/private.h"
+#include "proxy/base/memory.h"
+
+enum {
+    PAIRS = OBSERVED_PAIRS,
+    LOCKS = 64,        /* the locks acquired last */
+    NAME_MAX_LEN = 96, /* longest name of a lock that is remembered */
+    PIECES = 8,        /* stars of a pattern */
+    LOOKED_MS = 10000  /* how long after the last acquisition writes are looked at */
+};
+
+struct taken {
+    uint64_t client; /* 0: none */
+    uint32_t db, len;
+    char name[NAME_MAX_LEN];
+};
+
+struct written_data {
+    struct written_pair pairs[PAIRS];
+    struct taken taken[LOCKS];
+    unsigned next; /* index in taken */
+};
+
+/* ---- patterns ---------------------------------------------------------------------------------- */
+
+struct piece {
+    const char *text;
+    size_t len;
+};
+
+/* Matches a key with a pattern made by advise_pattern; each star matches as little as possible. Returns how many stars
+ * there are, or -1 if the key does not match. */
+static int pieces_of(const char *pattern, const char *key, size_t len, struct piece pieces[PIECES]) {
+    const char *p = pattern, *star = NULL;
+    size_t at = 0;
+    int stars = 0;
+    for (;;) {
+        if (*p == '*') {
+            if (stars == PIECES)
+                return -1;
+            pieces[stars++] = (struct piece){key + at, 0};
+            star = ++p;
+            if (!*p) { /* the last star takes the rest */
+                pieces[stars - 1].len = len - at;
+                return stars;
+            }
+            continue;
+        }
+        const char *next = *p == '\\' && p[1] ? p + 1 : p;
+        if (*p ? at < len && (*next == key[at] || (*p == '?' && !key[at])) : at == len) {
+            if (!*p)
+                return stars;
+            p = next + 1;
+            at++;
+        } else if (star) { /* the last star takes one byte more */
+            struct piece *last = &pieces[stars - 1];
+            if (last->text + ++last->len > key + len)
+                return -1;
+            p = star;
+            at = (size_t)(last->text - key) + last->len;
+        } else {
+            return -1;
+        }
+    }
+}
+
+/* Writes the name of the lock for a key of the pair; 0: there is none. */
+static size_t lock_of(const struct written_pair *pair, const char *key, size_t len, char out[NAME_MAX_LEN]) {
+    struct piece pieces[PIECES];
+    int stars = pieces_of(pair->pattern, key, len, pieces), star = 0;
+    size_t n = 0;
+    for (const char *p = pair->lock; stars >= 0 && *p; p++) {
+        struct piece piece = {p, 1};
+        if (*p == '*' && star == stars)
+            return 0;
+        if (*p == '*')
+            piece = pieces[star++];
+        else if (*p == '\\' && p[1])
+            piece.text = ++p;
+        else if (*p == '?')
+            piece.text = "";
+        if (piece.len > NAME_MAX_LEN - n)
+            return 0;
+        memcpy(out + n, piece.text, piece.len);
+        n += piece.len;
+    }
+    return stars >= 0 ? n : 0;
+}
+
+static bool pair_is_of(const struct written_pair *pair, const char *key, size_t len, const char *lock,
+                       size_t lock_len) {
+    char name[NAME_MAX_LEN];
+    return lock_of(pair, key, len, name) == lock_len && memcmp(name, lock, lock_len) == 0;
+}
+
+/* Writes the pattern of names with the same beginning and any end. False: there is no beginning, or it is too long. */
+static bool widened(const char *name, size_t stem, char out[ADVISE_PATTERN_MAX]) {
+    size_t len = stem ? advise_pattern(name, stem, out) : 0;
+    if (len == 0 || len + 2 > ADVISE_PATTERN_MAX)
+        return false;
+    if (out[len - 1] != '*')
+        out[len++] = '*';
+    out[len] = '\0';
+    return true;
+}
+
+static bool has_star(const char *pattern) {
+    for (; *pattern; pattern++) {
+        if (*pattern == '*')
+            return true;
+        pattern += *pattern == '\\' && pattern[1];
+    }
+    return false;
+}
+
+/* Finds the patterns by which a lock could be the key's. Numbers and identifiers that both names contain come
+ * first, then whole last words. If the lock's name has no part of the key's, it is the lock of all keys of the same
+ * pattern. */
+static bool pair_make(struct written_pair *pair, const char *key, size_t len, const char *lock, size_t lock_len) {
+    advise_pattern(key, len, pair->pattern);
+    advise_pattern(lock, lock_len, pair->lock);
+    bool numbered = has_star(pair->pattern);
+    if (pair->pattern[0] == '*')
+        return false;
+    if (numbered && has_star(pair->lock) && pair_is_of(pair, key, len, lock, lock_len))
+        return true;
+    size_t stem = advise_stem(key, len), lock_stem = advise_stem(lock, lock_len), tail = len - stem;
+    struct written_pair wide;
+    if (tail > 0 && tail == lock_len - lock_stem && memcmp(key + stem, lock + lock_stem, tail) == 0 &&
+        widened(key, stem, wide.pattern) && widened(lock, lock_stem, wide.lock) &&
+        pair_is_of(&wide, key, len, lock, lock_len)) {
+        memcpy(pair->pattern, wide.pattern, sizeof(wide.pattern));
+        memcpy(pair->lock, wide.lock, sizeof(wide.lock));
+        return true;
+    }
+    if (has_star(pair->lock))
+        return false;
+    if (!numbered && widened(key, stem, wide.pattern))
+        memcpy(pair->pattern, wide.pattern, sizeof(wide.pattern));
+    return pair_is_of(pair, key, len, lock, lock_len);
+}
+
+/* ---- acquired locks ------------------------------------------------------------------------------ */
+
+void observer_lock_taken(struct observer *a, const struct lock_key *lock, uint64_t client) {
+    if (lock->len > NAME_MAX_LEN)
+        return;
+    pthread_mutex_lock(&a->fences_mutex);
+    if (!a->fences)
+        a->fences = memory_zalloc(sizeof(*a->fences));
+    struct taken *t = &a->fences->taken[a->fences->next++ % LOCKS];
+    t->client = client;
+    t->db = lock->db;
+    t->len = (uint32_t)lock->len;
+    memcpy(t->name, lock->name, lock->len);
+    pthread_mutex_unlock(&a->fences_mutex);
+}
+
+void observer_lock_seen(struct observer *a, int64_t now_ms) {
+    atomic_store_explicit(&a->lock_ms, now_ms, memory_order_relaxed);
+}
+
+bool observer_looks(const struct observer *a, int64_t now_ms) {
+    int64_t lock_ms = atomic_load_explicit(&a->lock_ms, memory_order_relaxed);
+    return lock_ms && now_ms - lock_ms < LOOKED_MS;
+}
+
+void observer_fences_free(struct observer *a) {
+    pthread_mutex_destroy(&a->fences_mutex);
+    memory_free(a->fences);
+}
+
+/* ---- writes -------------------------------------------------------------------------------------- */
+
+/* Counts the write for each pair whose pattern the key matches. Returns whether the key's lock is known: the writer
+ * has, or had, the lock of one of the pairs. */
+static bool pairs_count(struct written_data *f, const struct observed_write *w, int64_t now_ms) {
+    bool known = false;
+    for (size_t i = 0; i < PAIRS; i++) {
+        struct written_pair *pair = &f->pairs[i];
+        char name[NAME_MAX_LEN];
+        size_t len = pair->pattern[0] == w->key.name[0] || pair->pattern[0] == '\\'
+                         ? lock_of(pair, w->key.name, w->key.len, name)
+                         : 0;
+        if (len == 0 || pair->db != w->key.db)
+            continue;
+        enum lock_writer writer = w->writer(w->arg, &(struct lock_key){w->key.db, name, len});
+        pair->writes++;
+        pair->held += writer == WRITER_HOLDS;
+        pair->late += writer == WRITER_LATE;
+        if (writer != WRITER_NONE) {
+            pair->last_ms = now_ms;
+            known = true;
+        }
+    }
+    return known;
+}
+
+static struct written_pair *pair_oldest(struct written_data *f) {
+    struct written_pair *oldest = f->pairs;
+    for (size_t i = 1; i < PAIRS && oldest->pattern[0]; i++)
+        if (!f->pairs[i].pattern[0] || f->pairs[i].last_ms < oldest->last_ms)
+            oldest = &f->pairs[i];
+    return oldest;
+}
+
+static bool pair_known(const struct written_data *f, const struct written_pair *pair) {
+    for (size_t i = 0; i < PAIRS; i++)
+        if (f->pairs[i].db == pair->db && strcmp(f->pairs[i].pattern, pair->pattern) == 0 &&
+            strcmp(f->pairs[i].lock, pair->lock) == 0)
+            return true;
+    return false;
+}
+
+/* Checks whether the key's name fits that of a lock which the writer holds: the last acquired lock first. */
+static void pair_find(struct written_data *f, const struct observed_write *w, int64_t now_ms) {
+    for (unsigned i = 1; i <= LOCKS; i++) {
+        const struct taken *t = &f->taken[(f->next - i) % LOCKS];
+        struct written_pair pair = {.db = w->key.db, .writes = 1, .held = 1, .last_ms = now_ms};
+        if (t->client != w->client || t->db != w->key.db ||
+            !pair_make(&pair, w->key.name, w->key.len, t->name, t->len) || pair_known(f, &pair) ||
+            w->writer(w->arg, &(struct lock_key){t->db, t->name, t->len}) != WRITER_HOLDS)
+            continue;
+        *pair_oldest(f) = pair;
+        return;
+    }
+}
+
+void observer_note_write(struct observer *a, const struct observed_write *w, int64_t now_ms) {
+    if (w->key.len == 0)
+        return;
+    pthread_mutex_lock(&a->fences_mutex);
+    if (a->fences && !pairs_count(a->fences, w, now_ms))
+        pair_find(a->fences, w, now_ms);
+    pthread_mutex_unlock(&a->fences_mutex);
+}
+
+/* ---- looking in ---------------------------------------------------------------------------------- */
+
+size_t observer_pairs(struct observer *a, struct written_pair out[OBSERVED_PAIRS]) {
+    size_t count = 0;
+    pthread_mutex_lock(&a->fences_mutex);
+    for (size_t i = 0; a->fences && i < PAIRS; i++)
+        if (a->fences->pairs[i].pattern[0])
+            out[count++] = a->fences->pairs[i];
+    pthread_mutex_unlock(&a->fences_mutex);
+    return count;
+}
