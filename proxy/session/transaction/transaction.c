@@ -297,6 +297,7 @@ static void multi_done(struct call *c, const struct call_end *end) {
         t->multi_sent = ok || !asked;
     }
     if (t && !ok) {
+        invariant(!asked || r->session->queues, "a MULTI is refused that has not begun");
         if (asked && r->session->watches) {
             r->session->queues = false;
         } else if (asked) {
