@@ -56,7 +56,8 @@ int64_t aftermath_soon_ms(const struct peer *p) {
 
 bool aftermath_behind_release(const struct key_stats *c, const struct contender *w, int64_t now_ms) {
     int64_t released_ms = c && c->released_ms > w->sent_ms ? c->released_ms : w->sent_ms;
-    return now_ms - released_ms <= SOON_MS + trip_ms(w->peer);
+    const struct lock_session *s = w->peer->closed ? NULL : w->peer->session;
+    return now_ms - released_ms <= SOON_MS + (s ? s->shortest_trip_ms : 0);
 }
 
 static bool held_long_enough(const struct contender *w, int64_t now_ms) {

@@ -52,7 +52,9 @@ struct lock_session {
     uint32_t
         login;    /* opaque, set by the session layer: whose upstream connections it uses, at engine_session_identify */
     bool patient; /* set by the session layer: the next command may be held back (lock_plan.held_back) */
-    uint16_t trip_ms; /* set by the session layer: the client connection's round trip; 0: under 1 ms, or not known */
+    /* Set by the session layer: the client connection's round trip, 0: under 1 ms, or not known. `trip_ms` is a mean,
+     * in which a busy client's delays count. The shortest is the network's alone. */
+    uint16_t trip_ms, shortest_trip_ms;
     bool one_shot; /* set by the session layer before engine_session_close: besides its login, the session has sent one
                     * command only, and its client closed the connection in good order */
     /* Private to engine.c: the last key, its hash, and its slot, since a release usually follows the acquisition. */

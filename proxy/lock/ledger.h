@@ -268,24 +268,25 @@ struct claim {
     int64_t renew_ms;          /* when the next renewal is due, or was asked for */
     int64_t period_ms;         /* a renewal sets the expiry to this */
     struct claim_extra *extra; /* NULL: all 0 */
+    /* The counts come first, so that all bits fit into 8 bytes with `others`. */
+    uint32_t renewals : RENEWAL_BITS; /* how many; counting stops at the greatest number */
+    uint32_t suspects : 2;            /* releases of losers refused while the lease was live, SUSPECTS_MAX at most */
     /* The four states. Each is entered by one function of claim.c, which checks what it leaves. */
     enum lease_state lease : 2;
     enum release_state release : 2;
     enum renewal_state renewal : 3;
     enum succession_state succession : 2;
     /* Facts of the lease: each is learnt by itself, and combines with the others and with every state. */
-    bool queue : 1;                   /* of a list lock; its value is the node */
-    bool shown : 1;                   /* list lock: the session was shown the node, and may be its owner */
-    bool valued : 1;                  /* the value is known */
-    bool leased : 1;                  /* the expiry is the proxy's own */
-    bool observed : 1;                /* inferred from a command that passed unchanged: Redis has no guard record */
-    bool overwrote : 1;               /* observed: the command wrote over an existing lock */
-    bool contended : 1;               /* other sessions of the workload lost attempts during the lease */
-    bool self_lost : 1;               /* the claim's own session lost an attempt during the lease */
-    bool vouched : 1;                 /* the lease was extended after a release was refused last */
-    bool told_long : 1;               /* the incident held_long was reported */
-    uint32_t suspects : 2;            /* releases of losers refused while the lease was live, SUSPECTS_MAX at most */
-    uint32_t renewals : RENEWAL_BITS; /* how many; counting stops at the greatest number */
+    bool queue : 1;     /* of a list lock; its value is the node */
+    bool shown : 1;     /* list lock: the session was shown the node, and may be its owner */
+    bool valued : 1;    /* the value is known */
+    bool leased : 1;    /* the expiry is the proxy's own */
+    bool observed : 1;  /* inferred from a command that passed unchanged: Redis has no guard record */
+    bool overwrote : 1; /* observed: the command wrote over an existing lock */
+    bool contended : 1; /* other sessions of the workload lost attempts during the lease */
+    bool self_lost : 1; /* the claim's own session lost an attempt during the lease */
+    bool vouched : 1;   /* the lease was extended after a release was refused last */
+    bool told_long : 1; /* the incident held_long was reported */
     /* Not a part of `release`: a script may be in flight beside a release. */
     bool scripted : 1; /* a script of the application's that may release the lease is in flight */
     /* Not a part of `renewal`: the proxy decides to renew, and to stop, while an answer is on its way. */
@@ -314,19 +315,19 @@ struct contender {
     int64_t lost_ms;     /* when the first attempt of the present row was lost */
     uint64_t read_at;    /* the token counter when the value was shown last */
     int64_t touched_ms;
-    int64_t memory_ms;                  /* kept so long after touched_ms */
-    bool lost;                          /* the session's last attempt was refused: it is a loser */
-    bool released;                      /* the session has sent a release since its last attempt */
-    bool shown_since;                   /* the session was shown the value since its last attempt */
-    bool release_due;                   /* its lease was released over another session: its own release may still come */
-    uint8_t lost_row;                   /* attempts lost in a row, up to LOST_ROW_MAX: no release or lease in between */
-    uint8_t suspicious_row;             /* attempts of that row lost against the live lease while it was suspicious */
-    int64_t sent_ms;                    /* when the session's last attempt was lost, or it last released */
-    int64_t held_ms;                    /* since when its release is held back; 0: none is */
-    uint64_t held_fence;                /* of the lease that was live at held_ms */
-    bool queued_own;                    /* the session has pushed nodes into a list lock, as a party of its own */
-    bool queued_client;                 /* the session has pushed nodes, with its client as the party */
-    uint32_t login;                     /* of the last push */
+    int64_t memory_ms;      /* kept so long after touched_ms */
+    bool lost;              /* the session's last attempt was refused: it is a loser */
+    bool released;          /* the session has sent a release since its last attempt */
+    bool shown_since;       /* the session was shown the value since its last attempt */
+    bool release_due;       /* its lease was released over another session: its own release may still come */
+    uint8_t lost_row;       /* attempts lost in a row, up to LOST_ROW_MAX: no release or lease in between */
+    uint8_t suspicious_row; /* attempts of that row lost against the live lease while it was suspicious */
+    int64_t sent_ms;        /* when the session's last attempt was lost, or it last released */
+    int64_t held_ms;        /* since when its release is held back; 0: none is */
+    uint64_t held_fence;    /* of the lease that was live at held_ms */
+    bool queued_own;        /* the session has pushed nodes into a list lock, as a party of its own */
+    bool queued_client;     /* the session has pushed nodes, with its client as the party */
+    uint32_t login;         /* of the last push */
     const struct lock_rule *queue_rule; /* of the last push, with a reference to its set */
     bool seen_known;
     bool wrote; /* `seen` is what the session itself wrote, and was not shown to it */

@@ -131,7 +131,7 @@ void front_connect(struct front *f, struct front_line *line, uint64_t id, const 
     if (!f->engine)
         return;
     engine_session_open(f->engine, &line->session, id, line->identity, strlen(line->identity));
-    line->session.trip_ms = f->trip_ms;
+    line->session.trip_ms = line->session.shortest_trip_ms = f->trip_ms;
     line->session.patient = f->patient;
     if (multiplexes)
         engine_session_library(f->engine, &line->session, "ioredis", strlen("ioredis"));

@@ -908,7 +908,7 @@ static void c4_a_second_release_in_a_row_is_refused_within_a_round_trip(void **s
     enum { SOON_MS = 1, TRIP_MS = 20 };
     open_two(f, &a, &b);
     open_as(f, &c, 3, "app");
-    a.trip_ms = TRIP_MS;
+    a.shortest_trip_ms = TRIP_MS;
     static const struct {
         const char *key; /* each of a workload of its own */
         int64_t ms;
@@ -1328,8 +1328,8 @@ static void c4_a_losers_release_is_believed_later(void **state) {
     }
 }
 
-/* Workers with a connection each: a delayed loser frees the holder's lease, and the holder's own release then frees the loser's.
- * Both have one cause, and two causes make a pool. */
+/* Workers with a connection each: a delayed loser frees the holder's lease, and the holder's own release then frees the
+ * loser's. Both have one cause, and two causes make a pool. */
 static void c4_the_release_of_a_holder_that_lost_its_lease_is_no_crossing(void **state) {
     enum { DELAYED_MS = 300 };
     struct fixture *f = *state;
@@ -1344,7 +1344,8 @@ static void c4_the_release_of_a_holder_that_lost_its_lease_is_no_crossing(void *
     assert_true(give(f, &a, "lock:x"));
     assert_int_equal(votes(f, &a, "lock:x"), 1);
     assert_int_equal(pooled(f), 0);
-    /* An attempt since: its worker is done with the first lease, so the next release over this session is another worker's. */
+    /* An attempt since: its worker is done with the first lease, so the next release over this session is another
+     * worker's. */
     take(f, &a, "lock:x");
     attempt(f, &b, "lock:x");
     pass(f, DELAYED_MS);

@@ -187,12 +187,10 @@ void request_pools_shrink(struct worker *w) {
 }
 
 static __attribute__((noinline)) void request_unbusy(struct request *r) {
-    invariant_debug(!r->session || r->busy == BUSY_ALL || r->busy <= BUSY_PLACES, "busy slot %d",
-                    r->busy);
+    invariant_debug(!r->session || r->busy == BUSY_ALL || r->busy <= BUSY_PLACES, "busy slot %d", r->busy);
     if (r->session) {
-        invariant_debug(
-            (r->busy == BUSY_ALL ? r->session->busy_all : r->session->busy[r->busy - 1]) > 0,
-            "busy slot %d has no command", r->busy);
+        invariant_debug((r->busy == BUSY_ALL ? r->session->busy_all : r->session->busy[r->busy - 1]) > 0,
+                        "busy slot %d has no command", r->busy);
         if (r->busy == BUSY_ALL)
             r->session->busy_all--;
         else

@@ -42,13 +42,18 @@ void lock_holds_close(struct worker *w) {
     ev_timer_stop(w->loop, &w->locks->look);
 }
 
-/* A busy machine answers late: the smallest round trip is the network's. */
+static uint16_t whole_ms(uint32_t us) {
+    return us < UINT16_MAX * 1000u ? (uint16_t)(us / 1000) : UINT16_MAX;
+}
+
 void lock_note_trip(struct session *s) {
     struct tcp_info info;
     socklen_t len = sizeof(info);
     if (s->trip_known)
         return;
     s->trip_known = true;
-    if (getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0)
-        s->lock.trip_ms = info.tcpi_min_rtt < UINT16_MAX * 1000u ? (uint16_t)(info.tcpi_min_rtt / 1000) : UINT16_MAX;
+    if (getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+        return;
+    s->lock.trip_ms = whole_ms(info.tcpi_rtt);
+    s->lock.shortest_trip_ms = whole_ms(info.tcpi_min_rtt);
 }

@@ -106,7 +106,8 @@ void tracking_drop(struct session *s) {
 }
 
 void tracking_take(struct session *s, struct tracking *t) {
-    invariant(!push_of(s)->tracking && s->lane.dedicated == 0 && t->dedicated != 0, "a session tracks keys over two lanes");
+    invariant(!push_of(s)->tracking && s->lane.dedicated == 0 && t->dedicated != 0,
+              "a session tracks keys over two lanes");
     t->session = s;
     push_of(s)->tracking = t;
     s->lane.dedicated = t->dedicated;

@@ -95,7 +95,8 @@ enum dispatch_result transaction_refuse(struct session *s, const struct command 
 
 static bool pin_to(struct session *s, struct upstream_node *node, int slot, const char **error) {
     struct transaction *t = transaction_of(s);
-    invariant(transaction_of(s) && (!transaction_of(s)->pin || s->in_flight > 0), "a transaction takes a second connection");
+    invariant(transaction_of(s) && (!transaction_of(s)->pin || s->in_flight > 0),
+              "a transaction takes a second connection");
     struct upstream_pin_events events = {.arg = t, .lost = node_lost};
     t->pin = pin_take(s, node, PIN_TRANSACTION, &events, error);
     t->slot = slot;
