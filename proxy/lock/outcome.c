@@ -46,12 +46,12 @@ const struct occasion *outcome_occasion(struct outcome *f) {
 inline void outcome_end(struct outcome *f) {
     if (f->claim && claim_ended(f->claim))
         outcome_schedule(f, f->claim);
-    if (f->entry)
-        entry_settle(f->sh, f->entry);
-    invariant_debug(f->peer->in_flight > 0, "no command is in flight");
     invariant_debug(!f->entry || !f->entry->live_fence || f->entry->live_fence > f->entry->gone_fence,
                     "S2: fence %llu is live, and %llu is gone", (unsigned long long)f->entry->live_fence,
                     (unsigned long long)f->entry->gone_fence);
+    if (f->entry)
+        entry_settle(f->sh, f->entry);
+    invariant_debug(f->peer->in_flight > 0, "no command is in flight");
     f->peer->in_flight--;
     peer_settle(f->sh, f->peer);
     shard_unlock(f->sh);

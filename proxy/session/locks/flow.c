@@ -38,9 +38,9 @@ bool lock_any_busy(const struct session *s) {
 
 void lock_busy_all(struct request *r) {
     invariant(r->session && r->busy == 0, "a request is busy twice, with %d", r->busy);
-    invariant(r->session->busy_all > 0, "too many lock commands are in flight");
     r->busy = BUSY_ALL;
     r->session->busy_all++;
+    invariant(r->session->busy_all > 0, "too many lock commands are in flight");
 }
 
 inline void lock_busy_key(struct request *r, const char *key, size_t len) {
