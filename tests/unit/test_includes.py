@@ -20,7 +20,7 @@ LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/",
 GROUND = ("parser", "proxy/base", "proxy/net")
 UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology", "/life"))
 SESSION = tuple("proxy/session/" + room for room in
-                ("core", "locks", "transaction", "push", "blocking", "cluster", "commands"))
+                ("core", "locks", "fences", "transaction", "push", "blocking", "cluster", "commands"))
 EVERYTHING = (*GROUND, "proxy/lock", "proxy/observe", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/monitor_tap", "proxy/admin",
               "proxy/config", "proxy")
 # What a room of the session may include, besides the rooms of the session that it names.
@@ -43,10 +43,11 @@ LAYERS = {
     # The rooms of the session. Core knows none of the others: they hand it tables of functions.
     "proxy/session/core": (BELOW_SESSION, ("libev",)),
     "proxy/session/locks": ((*BELOW_SESSION, "proxy/observe", "proxy/session/core"), ("libev",)),
-    "proxy/session/transaction": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
+    "proxy/session/fences": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
+    "proxy/session/transaction": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/fences"), ("libev",)),
     "proxy/session/push": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
     "proxy/session/blocking": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
-    "proxy/session/cluster": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
+    "proxy/session/cluster": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/fences"), ("libev",)),
     # Dispatch sees all rooms.
     "proxy/session/commands": ((*BELOW_SESSION, *SESSION), ("libev",)),
     "proxy/worker": ((*BELOW_SESSION, "proxy/observe", "proxy/advise", "proxy/session/core", "proxy/session/commands"), ("libev",)),
@@ -62,7 +63,7 @@ LAYERS = {
                          "proxy/session/locks", "tests/sim"), ()),
     # The part for data under locks uses the proxy's own fence.c; the time is passed in the same way.
     "tests/sim/fences": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
-                          "proxy/session/locks", "tests/sim", "tests/sim/waits"), ()),
+                          "proxy/session/locks", "proxy/session/fences", "tests/sim", "tests/sim/waits"), ()),
     "tests/fuzz": (EVERYTHING, ("libev",)),
     "tests/unit": (EVERYTHING, tuple(LIBRARIES)),
     "tests/bench": (EVERYTHING, tuple(LIBRARIES)),

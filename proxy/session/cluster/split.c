@@ -18,6 +18,7 @@
 #include "proxy/base/sum.h"
 #include "proxy/session/cluster/private.h"
 #include "proxy/session/core/session.h"
+#include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/locks.h"
 
 enum { ERROR_LINE_MAX = 512, LOCK_PARTS_MAX = 10000 /* each is a script call, much longer than its key */ };

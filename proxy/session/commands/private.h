@@ -7,6 +7,7 @@
 
 #include "proxy/session/commands/commands.h"
 #include "proxy/session/core/class.h"
+#include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/locks.h"
 
 /* ---- what the room keeps of a session --------------------------------------------------------------- */

@@ -131,7 +131,6 @@ const struct session_room locks_room = {
     .worker_stops = lock_waits_stop,
     .closes = session_leaves,
     .request_first = one_shot_sends,
-    .half_closed = fence_transaction_half_closed,
     .speaks = lock_wait_speaks,
 };
 
@@ -639,6 +638,19 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
     invariant(list_empty(&l->queued) && s->queues, "a call is queued outside of a transaction");
     list_append(&queue->calls, &l->queued);
     l->begun = 0; /* the time until EXEC is not the node's */
+}
+
+const char *lock_queue_attempt(const struct lock_queue *queue, const struct list_node **at,
+                               const struct lock_key *lock) {
+    while ((*at = (*at)->next) != &queue->calls) {
+        const struct lock_call *l = LIST_ENTRY(*at, struct lock_call, queued);
+        const struct lock_key *key = &l->plan.key;
+        bool verb =
+            l->acquires || l->plan.verb == LOCK_SCRIPT || lock_verb_is(l->plan.verb, VERB_ACQUIRES | VERB_QUEUE);
+        if (verb && key->db == lock->db && key->len == lock->len && memcmp(key->name, lock->name, key->len) == 0)
+            return l->plan.attempt_token;
+    }
+    return NULL;
 }
 
 void lock_undone(struct lock_call *l) {

@@ -6,11 +6,11 @@
 #define LOCKKEEPER_SESSION_LOCKS_PRIVATE_H
 
 #include "proxy/session/locks/locks.h"
+#include "proxy/session/locks/script_call.h"
 
 enum {
     LOCK_SHORT_VALUE = 96,
     LOCK_SHORT_KEY = 96,
-    LOCK_COMMAND_MAX = 24,
     LOCK_HEADER_ARGS = 10, /* the elements of ARGV that every lock script takes, except acquire.lua and release.lua */
     LOCK_CLOBBERED_MAX = 256, /* the most keys of one clobbering command */
     LOCK_PROBES = 64,         /* of one worker */
@@ -163,12 +163,8 @@ void lock_joined_end(struct list_node *joined, const struct call_end *end, const
 
 /* ---- words.c: builds a script's call in w->build ----------------------------------------- */
 
-/* Build a call of a script that takes arguments.lua, in this order: the script and the number of keys (`args` counts
- * all of ARGV); each key with its guard record; ARGV 1 to 10; then what else the script takes. If `claim` is not NULL,
- * it stands in for the plan's claim. The first call of a script in a transaction sends the source: a NOSCRIPT would
- * come too late there. */
-void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args);
-void lock_build_guard(struct worker *w, const char *key, size_t len);
+/* lock_build_header adds ARGV 1 to 10 to a call of a script that takes arguments.lua. If `claim` is not NULL, it stands
+ * in for the plan's claim. */
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, enum lock_shape shape);
 /* Adds ARGV 8, the value that the session has last seen at the key. */
@@ -185,16 +181,6 @@ void lock_build_release_then_acquire(struct worker *w, const struct lock_client 
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command);
 
-/* What a lock script has answered: {reply, outcome, fence, pttl, owner, flags}, or the short text that means the same
- * (common.lua). The answer of a list lock has three elements more: the fence and the owner of a lost lease, and the
- * node that a lease was granted for. All pointers point into the bytes that were read. */
-struct lock_envelope {
-    const char *reply; /* the client's part; static where the answer was a short text, since the outcome then determines
-                          the reply */
-    size_t reply_len;
-    struct lock_result result;
-};
-
 /* lock_read_short reads an envelope in the form of a short text of common.lua; it returns false if the answer is no
  * such text. What the text leaves out comes from the call (l NULL: it stays unknown). The text does not name the
  * holder. lock_short_reply returns the reply that the outcome stands for. */
@@ -206,10 +192,6 @@ bool lock_same_key(const struct lock_call *a, const struct lock_call *b);
 bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e);
 /* Sets the outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
 void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
-
-/* error.c: rewrites the error that a script ended with into the error that the command would get from Redis. `out` has
- * the text if it had to be built. */
-void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
 
 /* ---- park.c: what is kept of an attempt while its session waits ------------------------------ */
 
@@ -317,103 +299,9 @@ void learnt_tick(struct worker *w);
  * proxy is known. */
 void learnt_glance(struct worker *w);
 
-/* ---- fence.c, remote_lock.c, fence_transaction.c, fence_retry.c, nonblocking_form.c --------------------- */
-
-/* A key of fenced data that a write touches, with its lock. */
-struct asked {
-    const struct lock_rule *rule;        /* the rule with the fence */
-    size_t key, key_len, lock, lock_len; /* their places in the question's names */
-    struct lock_writing writing;
-    uint64_t mark;         /* of a lock in another slot: the watermark is raised to this fence */
-    size_t mine, mine_len; /* in the question's names: the fence and the attempt tokens of the transaction; length 0:
-                              there are none */
-    uint32_t db;
-};
-
-struct fence_looks;
-
-/* The question that goes to Redis together with a write: has the session lost one of the locks? If the write goes
- * alone, inside fence.lua, the question owns its request. */
-struct fence_question {
-    struct request_owner owner; /* must be the first field */
-    struct lock_rules *rules;   /* a reference, which keeps the fences alive */
-    enum command_id id;
-    bool array; /* the command replies with an array, so its nil is a null array in RESP2 */
-    uint8_t protocol;
-    int slot; /* of the data */
-    struct text names;
-    char command[LOCK_COMMAND_MAX], who[SESSION_ADDRESS_MAX + 72];
-    struct fence_looks *looks; /* the reads of locks in other slots, before the write; NULL: none are under way */
-    struct text head, tail;    /* while the reads are under way: the parts of the call before and after the fences */
-    size_t count,
-        here; /* the first `here` of `count` keys have their lock in the slot of the data, the others in another slot */
-    struct asked keys[];
-};
-
-/* The form of a command that runs inside fence.lua: a name (NULL: the command's own), and its arguments from `first` to
- * before `end`. */
-struct nonblocking_form {
-    const char *name;
-    size_t first, end;
-    bool each; /* the form takes one key; it is tried for each key until one has an element, and the reply names that
-                  key */
-};
-enum { SCRIPT_ARGS_MAX = 7000 /* the most arguments that a script can take */ };
-struct nonblocking_form nonblocking_form_as_it_came(const struct request_class *k);
-/* nonblocking_form.c: finds the form of a blocking command that does not block. Returns false if the command has none.
- */
-bool nonblocking_form_unblocked(const struct request_class *k, struct nonblocking_form *as);
-
-/* fence_transaction.c: make the question of a write that goes alone, and build its calls in w->build: first the WATCH
- * of its guard records and watermarks, then the call of fence.lua. That call goes by its source, and the command in it
- * is only PING. A question without keys has nothing more to ask. */
-struct fence_question *fence_watch(struct session *s, const struct request_class *k);
-void fence_ask(struct session *s, const struct fence_question *q);
-/* Whether the session now writes with other leases than those that the question names. */
-bool fence_outdated(struct session *s, const struct fence_question *q);
-/* Builds in w->build the call of fence.lua about the guard record of one key. The script answers the fence of the
- * lock's last lease. */
-void fence_look_build(struct session *s, const struct fence_question *q, size_t at);
-/* Whether a reply of fence.lua is its refusal, which fence_reply translates. */
-bool fence_refuses(const char *reply, size_t len);
-/* Writes the client's reply to *out, as fence_reply does, for a call of fence.lua whose first key is the question's key
- * `at`. */
-void fence_reply_from(struct session *s, const struct fence_question *q, size_t at, const char *reply, size_t len,
-                      struct text *out);
-/* Whether the request is a command that blocks until a key has an element, for example BLPOP. */
-bool fence_awaits(const struct request_class *k);
-/* Sends a write that cannot run inside a script. The session has nothing in flight. */
-void fence_transaction_dispatch(struct session *s, const struct request_class *k);
-/* struct session_room calls it, for sessions that are blocked in such a write. */
-void fence_transaction_half_closed(struct session *s);
-
 /* Notes one of the session's first requests, which has just been dispatched. */
 void one_shot_sends(struct session *s);
 /* Decides, as the session closes, whether its client was a one-shot client: s->lock.one_shot. */
 void one_shot_closes(struct session *s);
-
-/* The retries of a blocking command on fenced data. `again` is called with `arg` when the next attempt is due. `over`
- * is called with `arg` when the wait has ended while no attempt is under way. The session counts as blocked until
- * fence_retry_free (NULL: nothing), except while an attempt may take an element. */
-struct fence_retry;
-typedef void (*fence_retry_fn)(void *arg);
-struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, fence_retry_fn again,
-                                    fence_retry_fn over, void *arg);
-void fence_retry_free(struct fence_retry *a);
-/* An attempt has found nothing. True: another attempt comes, in so many milliseconds at least. False: the wait is over,
- * and fence_retry_answer has the client's reply. */
-bool fence_retry_more(struct fence_retry *a, int64_t least_ms);
-/* An attempt is about to take an element. False: the wait has been ended meanwhile, and the attempt must not take it.
- */
-bool fence_retry_takes(struct fence_retry *a);
-/* Whether no attempt is under way. */
-bool fence_retry_idle(const struct fence_retry *a);
-/* Appends the reply of a wait that found nothing. Appends none if the client has closed its sending side: the session
- * is about to finish. */
-void fence_retry_answer(const struct fence_retry *a, struct text *out);
-/* End the wait early: fence_retry_unblock for CLIENT UNBLOCK (false: it is ending already), fence_retry_leaves when the
- * client has closed its sending side. */
-bool fence_retry_unblock(struct fence_retry *a, bool error);
-void fence_retry_leaves(struct fence_retry *a);
 
 #endif

@@ -6,6 +6,7 @@
 #define LOCKKEEPER_SESSION_TRANSACTION_TRANSACTION_H
 
 #include "proxy/session/core/pin.h"
+#include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/locks.h"
 
 /* Handles MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH in MULTI. */

@@ -4,7 +4,7 @@
 #ifndef LOCKKEEPER_SIM_FENCES_WORLD_H
 #define LOCKKEEPER_SIM_FENCES_WORLD_H
 
-#include "proxy/session/locks/private.h"
+#include "proxy/session/fences/private.h"
 #include "tests/sim/waits/waits_world.h"
 #include "tests/sim/sim_world.h"
 

@@ -19,7 +19,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/fence.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/fences/private.h"
 
 enum { NAME_INSIDE = 256, REPLACED_MAX = 2, NOTED_MAX = 16, CHECKED_MAX = 256, ATTEMPTS_MAX = 32 };
 
@@ -635,12 +635,11 @@ static void question_done(struct call *c, const struct call_end *end) {
     fence_forget(q);
 }
 
-/* Whether the queued command may acquire the lock of the key. */
-static bool may_acquire(const struct lock_call *l, const struct fence_question *q, const struct asked *a) {
-    const struct lock_key *key = &l->plan.key;
-    bool verb = l->acquires || l->plan.verb == LOCK_SCRIPT || lock_verb_is(l->plan.verb, VERB_ACQUIRES | VERB_QUEUE);
-    return verb && key->db == a->db && key->len == a->lock_len &&
-           memcmp(key->name, q->names.data + a->lock, key->len) == 0;
+/* Returns the token of the next queued attempt behind *at that may acquire the lock of the key; NULL: there is none. */
+static const char *next_attempt(const struct lock_queue *queue, const struct list_node **at,
+                                const struct fence_question *q, const struct asked *a) {
+    const struct lock_key lock = {.db = a->db, .name = q->names.data + a->lock, .len = a->lock_len};
+    return lock_queue_attempt(queue, at, &lock);
 }
 
 /* Writes the fence that the session may write with, and the tokens of the attempts that are queued before the write.
@@ -648,24 +647,21 @@ static bool may_acquire(const struct lock_call *l, const struct fence_question *
  * session's own attempt asks for the lock anew. If there are more than ATTEMPTS_MAX attempts, the first one and the
  * last ones count. */
 static void name_attempts(const struct lock_queue *queue, struct fence_question *q, struct asked *a) {
+    const struct list_node *node = &queue->calls;
+    const char *token;
     invariant(a >= q->keys && a < q->keys + q->here, "a lock in another slot is acquired in a transaction");
     size_t attempts = 0, at = 0;
-    LIST_FOREACH(it, &queue->calls)
-    attempts += may_acquire(LIST_ENTRY(it, struct lock_call, queued), q, a);
+    while (next_attempt(queue, &node, q, a))
+        attempts++;
     if (attempts == 0)
         return;
     if (!a->writing.own)
         a->writing = (struct lock_writing){.how = WRITER_NONE};
     size_t from = q->names.len;
     text_printf(&q->names, "%llu", (unsigned long long)a->writing.fence);
-    LIST_FOREACH(it, &queue->calls) {
-        const struct lock_call *l = LIST_ENTRY(it, struct lock_call, queued);
-        if (!may_acquire(l, q, a))
-            continue;
+    for (node = &queue->calls; (token = next_attempt(queue, &node, q, a)); at++)
         if (at == 0 || at + ATTEMPTS_MAX > attempts)
-            text_printf(&q->names, " %s", l->plan.attempt_token);
-        at++;
-    }
+            text_printf(&q->names, " %s", token);
     a->mine = from;
     a->mine_len = q->names.len - from;
 }

@@ -4,7 +4,7 @@
  * Scripts of Redis 7.0 must not call blocking commands. BLPOP a b 5 therefore becomes an LPOP of the first of the two
  * keys that has an element.
  */
-#include "proxy/session/locks/private.h"
+#include "proxy/session/fences/private.h"
 
 struct nonblocking_form nonblocking_form_as_it_came(const struct request_class *k) {
     return (struct nonblocking_form){.end = k->request->argc};

@@ -14,7 +14,7 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/fences/private.h"
 
 #define NO_SENSE "-UPSTREAM the answer about the lock of fenced data makes no sense; nothing was written\r\n"
 

@@ -23,7 +23,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/fences/private.h"
 
 enum { HOPS_MAX = 5, TRIES_MAX = 20, ERROR_MAX = 512 };
 
@@ -454,8 +454,10 @@ bool fence_unblock(struct session *s, bool error) {
     return a && fence_retry_unblock(a, error);
 }
 
-void fence_transaction_half_closed(struct session *s) {
+static void fence_transaction_half_closed(struct session *s) {
     struct fence_retry *a = fence_retry_of(s);
     if (a)
         fence_retry_leaves(a);
 }
+
+const struct session_room fences_room = {.half_closed = fence_transaction_half_closed};

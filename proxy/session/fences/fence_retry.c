@@ -12,7 +12,7 @@
  */
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/fences/private.h"
 
 enum { LONGEST_MS = 50, DOUBLINGS = 6 };
 

@@ -1,0 +1,100 @@
+/*
+ * What the files of proxy/session/fences/ share.
+ */
+#ifndef LOCKKEEPER_SESSION_FENCES_PRIVATE_H
+#define LOCKKEEPER_SESSION_FENCES_PRIVATE_H
+
+#include "proxy/session/fences/fenced.h"
+#include "proxy/session/locks/script_call.h"
+
+/* A key of fenced data that a write touches, with its lock. */
+struct asked {
+    const struct lock_rule *rule;        /* the rule with the fence */
+    size_t key, key_len, lock, lock_len; /* their places in the question's names */
+    struct lock_writing writing;
+    uint64_t mark;         /* of a lock in another slot: the watermark is raised to this fence */
+    size_t mine, mine_len; /* in the question's names: the fence and the attempt tokens of the transaction; length 0:
+                              there are none */
+    uint32_t db;
+};
+
+struct fence_looks;
+
+/* The question that goes to Redis together with a write: has the session lost one of the locks? If the write goes
+ * alone, inside fence.lua, the question owns its request. */
+struct fence_question {
+    struct request_owner owner; /* must be the first field */
+    struct lock_rules *rules;   /* a reference, which keeps the fences alive */
+    enum command_id id;
+    bool array; /* the command replies with an array, so its nil is a null array in RESP2 */
+    uint8_t protocol;
+    int slot; /* of the data */
+    struct text names;
+    char command[LOCK_COMMAND_MAX], who[SESSION_ADDRESS_MAX + 72];
+    struct fence_looks *looks; /* the reads of locks in other slots, before the write; NULL: none are under way */
+    struct text head, tail;    /* while the reads are under way: the parts of the call before and after the fences */
+    size_t count,
+        here; /* the first `here` of `count` keys have their lock in the slot of the data, the others in another slot */
+    struct asked keys[];
+};
+
+/* The form of a command that runs inside fence.lua: a name (NULL: the command's own), and its arguments from `first` to
+ * before `end`. */
+struct nonblocking_form {
+    const char *name;
+    size_t first, end;
+    bool each; /* the form takes one key; it is tried for each key until one has an element, and the reply names that
+                  key */
+};
+enum { SCRIPT_ARGS_MAX = 7000 /* the most arguments that a script can take */ };
+struct nonblocking_form nonblocking_form_as_it_came(const struct request_class *k);
+/* nonblocking_form.c: finds the form of a blocking command that does not block. Returns false if the command has none.
+ */
+bool nonblocking_form_unblocked(const struct request_class *k, struct nonblocking_form *as);
+
+/* fence_transaction.c: make the question of a write that goes alone, and build its calls in w->build: first the WATCH
+ * of its guard records and watermarks, then the call of fence.lua. That call goes by its source, and the command in it
+ * is only PING. A question without keys has nothing more to ask. */
+struct fence_question *fence_watch(struct session *s, const struct request_class *k);
+void fence_ask(struct session *s, const struct fence_question *q);
+/* Whether the session now writes with other leases than those that the question names. */
+bool fence_outdated(struct session *s, const struct fence_question *q);
+/* Builds in w->build the call of fence.lua about the guard record of one key. The script answers the fence of the
+ * lock's last lease. */
+void fence_look_build(struct session *s, const struct fence_question *q, size_t at);
+/* Whether a reply of fence.lua is its refusal, which fence_reply translates. */
+bool fence_refuses(const char *reply, size_t len);
+/* Writes the client's reply to *out, as fence_reply does, for a call of fence.lua whose first key is the question's key
+ * `at`. */
+void fence_reply_from(struct session *s, const struct fence_question *q, size_t at, const char *reply, size_t len,
+                      struct text *out);
+/* Whether the request is a command that blocks until a key has an element, for example BLPOP. */
+bool fence_awaits(const struct request_class *k);
+/* Sends a write that cannot run inside a script. The session has nothing in flight. */
+void fence_transaction_dispatch(struct session *s, const struct request_class *k);
+
+/* The retries of a blocking command on fenced data. `again` is called with `arg` when the next attempt is due. `over`
+ * is called with `arg` when the wait has ended while no attempt is under way. The session counts as blocked until
+ * fence_retry_free (NULL: nothing), except while an attempt may take an element. */
+struct fence_retry;
+typedef void (*fence_retry_fn)(void *arg);
+struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, fence_retry_fn again,
+                                    fence_retry_fn over, void *arg);
+void fence_retry_free(struct fence_retry *a);
+/* An attempt has found nothing. True: another attempt comes, in so many milliseconds at least. False: the wait is over,
+ * and fence_retry_answer has the client's reply. */
+bool fence_retry_more(struct fence_retry *a, int64_t least_ms);
+/* An attempt is about to take an element. False: the wait has been ended meanwhile, and the attempt must not take it.
+ */
+bool fence_retry_takes(struct fence_retry *a);
+/* Whether no attempt is under way. */
+bool fence_retry_idle(const struct fence_retry *a);
+/* Appends the reply of a wait that found nothing. Appends none if the client has closed its sending side: the session
+ * is about to finish. */
+void fence_retry_answer(const struct fence_retry *a, struct text *out);
+/* End the wait early: fence_retry_unblock for CLIENT UNBLOCK (false: it is ending already), fence_retry_leaves when the
+ * client has closed its sending side. */
+bool fence_retry_unblock(struct fence_retry *a, bool error);
+void fence_retry_leaves(struct fence_retry *a);
+
+#endif

@@ -1,0 +1,36 @@
+/*
+ * What other rooms need to send a script of the proxy's own: how its call begins, and the envelope that it answers.
+ */
+#ifndef LOCKKEEPER_SESSION_LOCKS_SCRIPT_CALL_H
+#define LOCKKEEPER_SESSION_LOCKS_SCRIPT_CALL_H
+
+#include "proxy/session/locks/locks.h"
+
+enum { LOCK_COMMAND_MAX = 24 }; /* a command's name, with its NUL */
+
+/* Build a call in w->build, in this order: the script and the number of keys (`args` counts all of ARGV); each key with
+ * its guard record; then what the script takes. The first call of a script in a transaction sends the source: a
+ * NOSCRIPT would come too late there. */
+void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args);
+void lock_build_guard(struct worker *w, const char *key, size_t len);
+
+/* Returns the token of the first call of the queue behind *at that may acquire the lock, and sets *at to that call.
+ * NULL: there is none. *at is &queue->calls at first. */
+const char *lock_queue_attempt(const struct lock_queue *queue, const struct list_node **at,
+                               const struct lock_key *lock);
+
+/* What a lock script has answered: {reply, outcome, fence, pttl, owner, flags}, or the short text that means the same
+ * (common.lua). The answer of a list lock has three elements more: the fence and the owner of a lost lease, and the
+ * node that a lease was granted for. All pointers point into the bytes that were read. */
+struct lock_envelope {
+    const char *reply; /* the client's part; static where the answer was a short text, since the outcome then determines
+                          the reply */
+    size_t reply_len;
+    struct lock_result result;
+};
+
+/* error.c: rewrites the error that a script ended with into the error that the command would get from Redis. `out` has
+ * the text if it had to be built. */
+void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
+
+#endif
