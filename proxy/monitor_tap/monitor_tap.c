@@ -32,6 +32,7 @@ struct talker {
     uint64_t hash; /* of its address; 0: unused */
     uint64_t id;
     uint64_t listed; /* the last CLIENT LIST that contained it */
+    uint64_t told;   /* the CLIENT LIST that was asked for last before a line set the name or the library; 0: none */
     int64_t seen_ms;
     uint64_t client; /* the hash of its identity */
     bool watches, gone;
@@ -203,9 +204,12 @@ void tap_clients(struct monitor_tap *o, const char *text, size_t len) {
         if (address[0]) {
             struct talker *t = talker_get(o, address, strlen(address));
             t->listed = o->lists;
-            field_copy(t->name, sizeof(t->name), text, line, "name=");
             field_copy(t->user, sizeof(t->user), text, line, "user=");
-            field_copy(t->library, sizeof(t->library), text, line, "lib-name=");
+            /* The list may be older than a line that has come since the list was asked for. */
+            if (t->told == 0 || t->told != o->lists) {
+                field_copy(t->name, sizeof(t->name), text, line, "name=");
+                field_copy(t->library, sizeof(t->library), text, line, "lib-name=");
+            }
             identify(o, t);
         }
         text = stop ? stop + 1 : end;
@@ -409,10 +413,12 @@ static void on_client(struct monitor_tap *o, struct talker *t) {
     if (r->argc == 3 && request_arg_is(r, bytes, 1, "setname")) {
         const char *name = request_arg(r, bytes, 2, &len);
         copy(t->name, sizeof(t->name), name, len);
+        t->told = o->lists;
         identify(o, t);
     } else if (r->argc == 4 && request_arg_is(r, bytes, 1, "setinfo") && request_arg_is(r, bytes, 2, "lib-name")) {
         const char *name = request_arg(r, bytes, 3, &len);
         copy(t->library, sizeof(t->library), name, len);
+        t->told = o->lists;
     }
 }
 

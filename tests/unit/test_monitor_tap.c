@@ -277,6 +277,20 @@ static void a_dead_lock(void **state) {
     assert_true(l->count > 0 && strstr(l->text[0], "dead lock: job:lock by 127.0.0.1: no expiry, its owner is gone"));
 }
 
+/* The line of a SETNAME comes before the reply to a CLIENT LIST that Redis ran earlier. */
+static void a_name_that_is_newer_than_the_list(void **state) {
+    struct rig *rig = *state;
+    static const char before[] = "id=1 addr=127.0.0.1:1 name= user=default\nid=2 addr=127.0.0.1:2 name=old user=default\n";
+    tap_ask_clients(rig->overhear);
+    hear(rig, 1, "\"CLIENT\" \"SETNAME\" \"shop\"");
+    tap_clients(rig->overhear, before, strlen(before));
+    for (int i = 0; i < 15; i++) {
+        hear(rig, 1, "\"SETNX\" \"job:lock\" \"1\"");
+        hear(rig, 1, "\"DEL\" \"job:lock\"");
+    }
+    said(rig, "name=shop: ");
+}
+
 /* Scripts' own lines say what they did; a script that acquires and has written nothing has lost. */
 static void scripts(void **state) {
     struct rig *rig = *state;
@@ -374,6 +388,7 @@ int main(void) {
         TEST(losers_that_delete),
         TEST(late_deletes),
         TEST(a_dead_lock),
+        TEST(a_name_that_is_newer_than_the_list),
         TEST(scripts),
         TEST(script_texts),
         TEST(counters_and_hashes),
