@@ -375,6 +375,7 @@ static struct lock_call *release_of(const struct flight *f) {
 static struct session *session_of(struct world *w, int conn) {
     struct session *s = &w->waits->sessions[conn];
     const struct conn *c = &w->conns[conn];
+    s->waits &= s->lock.id == c->session.id; /* another session's connection before */
     s->lock = c->session;
     s->worker = &w->waits->threads[c->proxy][(unsigned)conn % w->sc.threads].worker;
     s->lane = (struct upstream_lane){.login = LOGIN, .protocol = 2};
