@@ -127,8 +127,17 @@ def test_behind_an_attempt_in_a_transaction(proxy, connect):
     assert h.fenced > 0
 
 
-def test_a_pool(proxy, connect, record_property):
-    """Over a pool it is counted: a late write passes where a colleague holds the lock (docs/locks.md)."""
-    h = History(connect, proxy, 4, workers=5, pause=0.15, pool=True)
-    record_property("lost", h.lost)
-    assert h.written > 0 and h.lost <= h.written / 2, (h.lost, h.written)
+def share_of_pools(connect, proxy):
+    """The lost share of six histories of a pool: one of 0.7 s has chance in it."""
+    histories = [History(connect, proxy, seed, workers=5, pause=0.15, pool=True) for seed in range(4, 10)]
+    assert all(h.written > 0 for h in histories), [h.written for h in histories]
+    return sum(h.lost for h in histories) / sum(h.written for h in histories)
+
+
+def test_a_pool(proxy, start_proxy, connect, record_property):
+    """Over a pool it is counted: a late write passes where a colleague holds the lock (docs/locks.md). Clearly fewer are lost than
+    on Redis alone."""
+    alone = share_of_pools(connect, start_proxy(proxy.backend, "lock lock:* mode off"))
+    share = share_of_pools(connect, proxy)
+    record_property("lost", "%.2f, alone %.2f" % (share, alone))
+    assert share <= 0.85 * alone, (share, alone)
