@@ -280,7 +280,8 @@ static void a_dead_lock(void **state) {
 /* The line of a SETNAME comes before the reply to a CLIENT LIST that Redis ran earlier. */
 static void a_name_that_is_newer_than_the_list(void **state) {
     struct rig *rig = *state;
-    static const char before[] = "id=1 addr=127.0.0.1:1 name= user=default\nid=2 addr=127.0.0.1:2 name=old user=default\n";
+    static const char before[] =
+        "id=1 addr=127.0.0.1:1 name= user=default\nid=2 addr=127.0.0.1:2 name=old user=default\n";
     tap_ask_clients(rig->overhear);
     hear(rig, 1, "\"CLIENT\" \"SETNAME\" \"shop\"");
     tap_clients(rig->overhear, before, strlen(before));
