@@ -2,7 +2,7 @@
  * Listens to MONITOR, and reads captures. It uses the data plane's connections, so that TLS, logins, clusters and
  * Sentinels work as for the proxy.
  *
- *      each master ── pin, stream ──> lines ──> overhear ──┐
+ *      each master ── pin, stream ──> lines ──> tap ───────┐
  *           └─ shared: CLIENT LIST, ECHO, PTTL ────────────┴──> observer ──> report
  *
  * MONITOR is a burden, and Redis buffers the output that its listener does not read. So a listener that can't keep up
@@ -60,7 +60,7 @@ struct ear {
     struct upstream_node *node;
     char address[128];
     struct upstream_pin *pin; /* NULL: MONITOR has ended */
-    struct monitor_tap *overhear;
+    struct monitor_tap *tap;
     struct lines lines;
     int64_t least_late_ms; /* the smallest delay of a line, by this machine's clock */
     bool begun, asks, lists, listing;
@@ -232,9 +232,9 @@ static void asked(struct question *q) {
         e->listing = false;
         e->lists = right;
         if (right)
-            tap_clients(e->overhear, item.str, item.len);
+            tap_clients(e->tap, item.str, item.len);
     } else if (q->what == ASKS_PTTL) {
-        tap_answer(e->overhear, right && item.type == ':' ? item.num : PTTL_UNKNOWN);
+        tap_answer(e->tap, right && item.type == ':' ? item.num : PTTL_UNKNOWN);
     } else {
         e->asks = right;
     }
@@ -266,7 +266,7 @@ static void ask(struct ear *e, int what, const char *words, size_t len) {
     q->request.ops = &question_ops;
     if (what == ASKS_CLIENTS) {
         e->listing = true;
-        tap_ask_clients(e->overhear);
+        tap_ask_clients(e->tap);
     }
     const char *error = upstream_submit_to(e->of->upstream, &q->request, e->node, &lane, words, len);
     if (error)
@@ -325,7 +325,7 @@ static void ear_begins(struct ear *e) {
     }
     snprintf(e->word, sizeof(e->word), "lockkeeper-advise-%016llx",
              (unsigned long long)(x->seed ^ (uintptr_t)e ^ (uint64_t)x->begun_ms));
-    tap_self(e->overhear, e->word);
+    tap_self(e->tap, e->word);
     text_init(&words);
     text_printf(&words, "*2\r\n$4\r\nECHO\r\n$%zu\r\n%s\r\n", strlen(e->word), e->word);
     ask(e, ASKS_ECHO, words.data, words.len);
@@ -347,7 +347,7 @@ static bool ear_line(void *arg, const char *line, size_t len) {
         ear_begins(e);
         return true;
     }
-    if (tap_line(e->overhear, line, len) && e->asks && tap_asks(e->overhear, &key, &key_len))
+    if (tap_line(e->tap, line, len) && e->asks && tap_asks(e->tap, &key, &key_len))
         ask_key(e, key, key_len);
     if (++e->of->lines >= LINES_MAX) {
         finish(e->of, "it has shown 50000000 commands, which is enough");
@@ -361,7 +361,7 @@ static void on_message(void *arg, const char *data, size_t len, bool last) {
     lines_cut(&e->lines, data, len, ear_line, e);
     if (!e->pin)
         return;
-    const struct overheard *c = tap_counts(e->overhear);
+    const struct overheard *c = tap_counts(e->tap);
     int64_t late_ms = clock_wall_ms() - c->last_ms;
     if (c->lines == 0)
         return;
@@ -385,7 +385,7 @@ static void listen_to(struct monitor_feed *x, struct upstream_node *node) {
     e->node = node;
     e->least_late_ms = INT64_MAX;
     snprintf(e->address, sizeof(e->address), "%s", upstream_node_address(node));
-    e->overhear = tap_new(x->observer, x->seed, x->count);
+    e->tap = tap_new(x->observer, x->seed, x->count);
     x->ears[x->count++] = e;
     e->pin = upstream_pin_open(x->upstream, node, &lane, &claim, &events, &error);
     if (!e->pin) {
@@ -466,7 +466,7 @@ static void stop(struct monitor_feed *x) {
     upstream_flush(x->upstream);
     upstream_free(x->upstream);
     for (size_t i = 0; i < x->count; i++) {
-        tap_free(x->ears[i]->overhear);
+        tap_free(x->ears[i]->tap);
         text_clear(&x->ears[i]->lines.part);
         memory_free(x->ears[i]);
     }
@@ -494,8 +494,8 @@ int monitor_feed(const struct upstream_config *config, const struct lock_rules *
     run(&x);
     for (size_t i = 0; i < x.count; i++) {
         struct ear *e = x.ears[i];
-        tap_end(e->overhear);
-        sum(&counts, tap_counts(e->overhear));
+        tap_end(e->tap);
+        sum(&counts, tap_counts(e->tap));
         too_long += e->lines.too_long;
         if (e->lost[0])
             fprintf(stderr, "lockkeeper: MONITOR %s: %s\n", e->begun ? "has ended" : "did not begin", e->lost);

@@ -44,13 +44,12 @@ static const unsigned SUCCESSION_AFTER[] = {
 };
 
 inline void claim_lease_enter(struct claim *c, enum lease_state to) {
-    invariant_debug(LEASE_AFTER[to] & AFTER(c->lease), "the lease of a claim goes from state %u to %u", c->lease, to);
+    invariant(LEASE_AFTER[to] & AFTER(c->lease), "the lease of a claim goes from state %u to %u", c->lease, to);
     c->lease = to;
 }
 
 inline void claim_release_enter(struct claim *c, enum release_state to) {
-    invariant_debug(RELEASE_AFTER[to] & AFTER(c->release), "the release of a claim goes from state %u to %u",
-                    c->release, to);
+    invariant(RELEASE_AFTER[to] & AFTER(c->release), "the release of a claim goes from state %u to %u", c->release, to);
     c->release = to;
 }
 
@@ -68,8 +67,7 @@ void claim_release_lost(struct claim *c) {
 }
 
 inline void claim_renewal_enter(struct claim *c, enum renewal_state to) {
-    invariant_debug(RENEWAL_AFTER[to] & AFTER(c->renewal), "the renewal of a claim goes from state %u to %u",
-                    c->renewal, to);
+    invariant(RENEWAL_AFTER[to] & AFTER(c->renewal), "the renewal of a claim goes from state %u to %u", c->renewal, to);
     c->renewal = to;
 }
 
@@ -81,7 +79,7 @@ inline void claim_end_told(struct claim *c) {
 }
 
 inline void claim_succession_enter(struct claim *c, enum succession_state to) {
-    invariant_debug(SUCCESSION_AFTER[to] & AFTER(c->succession), "the succession of a claim goes from state %u to %u",
-                    c->succession, to);
+    invariant(SUCCESSION_AFTER[to] & AFTER(c->succession), "the succession of a claim goes from state %u to %u",
+              c->succession, to);
     c->succession = to;
 }

@@ -30,7 +30,8 @@ bool lease_owner_here(const struct claim *c);
 
 /* Runs the shard's timers that are due, or some of them if many are. */
 void lease_tick(struct shard *sh, int64_t now_ms);
-/* This process stops: asks for the last expiry of up to `max` leases. Returns of how many. */
+/* This process stops: asks for the last expiry of up to `max` leases, and returns the number of leases that it has
+ * asked for. */
 unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms);
 
 /* ---- one_shot.c -------------------------------------------------------------------------------- */
