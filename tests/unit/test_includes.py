@@ -20,7 +20,7 @@ LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/",
 GROUND = ("parser", "proxy/base", "proxy/net")
 UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology", "/life"))
 SESSION = tuple("proxy/session/" + room for room in
-                ("core", "locks", "fences", "transaction", "push", "blocking", "cluster", "commands"))
+                ("core", "locks", "waits", "fences", "transaction", "push", "blocking", "cluster", "commands"))
 EVERYTHING = (*GROUND, "proxy/lock", "proxy/observe", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/monitor_tap", "proxy/admin",
               "proxy/config", "proxy")
 # What a room of the session may include, besides the rooms of the session that it names.
@@ -43,6 +43,8 @@ LAYERS = {
     # The rooms of the session. Core knows none of the others: they hand it tables of functions.
     "proxy/session/core": (BELOW_SESSION, ("libev",)),
     "proxy/session/locks": ((*BELOW_SESSION, "proxy/observe", "proxy/session/core"), ("libev",)),
+    # Lock calls come to the attempts that wait through worker->waits, a table of functions.
+    "proxy/session/waits": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
     "proxy/session/fences": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
     "proxy/session/transaction": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/fences"), ("libev",)),
     "proxy/session/push": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
@@ -60,10 +62,10 @@ LAYERS = {
     "tests/sim": (("parser", "proxy/base", "proxy/lock", "proxy/upstream"), ("lua", "lauxlib", "lualib")),
     # The part for waiting attempts uses the proxy's own wait.c.
     "tests/sim/waits": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
-                         "proxy/session/locks", "tests/sim"), ()),
+                         "proxy/session/locks", "proxy/session/waits", "tests/sim"), ()),
     # The part for data under locks uses the proxy's own fence.c; the time is passed in the same way.
     "tests/sim/fences": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
-                          "proxy/session/locks", "proxy/session/fences", "tests/sim", "tests/sim/waits"), ()),
+                          "proxy/session/locks", "proxy/session/waits", "proxy/session/fences", "tests/sim", "tests/sim/waits"), ()),
     "tests/fuzz": (EVERYTHING, ("libev",)),
     "tests/unit": (EVERYTHING, tuple(LIBRARIES)),
     "tests/bench": (EVERYTHING, tuple(LIBRARIES)),
@@ -275,6 +277,9 @@ def check_check(results):
         ("proxy/session/core/session.c", '"', "proxy/upstream/connection/connection.h", False),
         ("proxy/session/core/session.c", '"', "proxy/lock/engine.h", True),
         ("proxy/session/core/session.c", '"', "proxy/session/locks/locks.h", False),
+        ("proxy/session/locks/flow.c", '"', "proxy/session/waits/wait.h", False),
+        ("proxy/session/waits/lock_wait.c", '"', "proxy/session/locks/lock_call.h", True),
+        ("proxy/session/waits/lock_wait.c", '"', "proxy/session/locks/private.h", False),
         ("proxy/session/push/pubsub.c", '"', "proxy/session/core/session.h", True),
         ("proxy/session/push/pubsub.c", '"', "proxy/session/blocking/blocking.h", False),
         ("proxy/session/commands/dispatch.c", '"', "proxy/session/blocking/blocking.h", True),

@@ -25,6 +25,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/locks.h"
+#include "proxy/session/waits/wait.h"
 #include "proxy/session/push/push.h"
 #include "proxy/session/transaction/transaction.h"
 
@@ -355,7 +356,8 @@ static const struct session_room commands_room = {.worker_opens = commands_open,
                                                   .closes = pause_leave};
 
 /* All rooms, in the order in which they are told that a session has ended. */
-static const struct session_room *const rooms[] = {&transaction_room, &push_room,  &blocking_room, &cluster_room,
-                                                   &commands_room,    &locks_room, &fences_room,   NULL};
+static const struct session_room *const rooms[] = {&transaction_room, &push_room,     &blocking_room,
+                                                   &cluster_room,     &commands_room, &locks_room,
+                                                   &waits_room,       &fences_room,   NULL};
 
 const struct session_hooks commands_hooks = {.dispatch = dispatch_request, .streams = dispatch_stream, .rooms = rooms};

@@ -1,7 +1,7 @@
 /*
- * Rooms, as the session's core knows them: tables of callbacks. A room is a folder of proxy/session/ (locks,
- * transaction, push, blocking, cluster, commands). Its table has the callbacks for events of workers and sessions.
- * commands/ lists all tables, next to its dispatch function; a worker is made with that list.
+ * Rooms, as the session's core knows them: tables of callbacks. A room is a folder of proxy/session/ (locks, waits,
+ * fences, transaction, push, blocking, cluster, commands). Its table has the callbacks for events of workers and
+ * sessions. commands/ lists all tables, next to its dispatch function; a worker is made with that list.
  *
  *      commands ── session_hooks ──> worker ──> core ── dispatch ──> commands
  *                                                 └──── events ────> each room that hears them

@@ -146,8 +146,8 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
     if (lc->script != SCRIPT_ACQUIRE)
         return false;
     if (lc->expiry_ms == LOCK_EXPIRY_OTHER)
-        lock_wait_keep(request, l, words);
-    return lock_wait_behind(&request->call, l);
+        request->worker->waits->keep(request, l, words);
+    return request->worker->waits->behind(&request->call, l);
 }
 
 /* Gives up a release that is held back. The session's input stops there, and the release is read again later. */
@@ -193,9 +193,10 @@ static __attribute__((noinline)) enum dispatch_result dispatch_waits(struct sess
     if ((!asks && waits_behind(request, l, lc, words)) || (alike && lock_join(&request->call, l)))
         return DISPATCHED;
     if (lc->script == SCRIPT_RELEASE)
-        lock_wait_sent(s, l); /* before build: it may leave the lock to another proxy, and the script has to say so */
+        lock_handover_sent(s,
+                           l); /* before build: it may leave the lock to another proxy, and the script has to say so */
     build(s, NULL, l, lc, words);
-    s->worker->locks->waited = LOCK_WAITED_NONE;
+    s->worker->waits->waited = LOCK_WAITED_NONE;
     if (alike)
         lock_probe(&request->call, l); /* before lock_submit, which may end the call at once */
     lock_submit(&request->call, l, lc->script);

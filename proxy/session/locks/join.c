@@ -78,7 +78,7 @@ static bool wait(struct lock_call *l, const struct lock_result *seen) {
     e.result.outcome = LOCK_HELD;
     e.result.pttl_ms = PTTL_UNKNOWN;
     e.result.same = false;
-    return lock_wait(l->call, l, &e);
+    return l->call->request->worker->waits->refused(l->call, l, &e);
 }
 
 static void ask_alone(struct lock_call *l) {

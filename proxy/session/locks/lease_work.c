@@ -84,7 +84,7 @@ static void lease_submit(struct worker *w, struct lease_work *work, enum script_
     struct upstream_lane lane = {.login = login, .db = work->key.db, .protocol = 2};
     if (work->waits)
         work->handed = waiting_handover(w->shared->waiting, &work->key, engine_key_hash(w->shared->engine, &work->key),
-                                        w->index, lock_wait_way(&lane), 0, NULL);
+                                        w->index, lock_handover_way(&lane), 0, NULL);
     call_submit_lane(&request->call, slot_of_key(work->name, work->key.len), &lane, w->build.data, w->build.len);
 }
 

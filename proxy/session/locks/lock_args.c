@@ -204,7 +204,7 @@ static char *put_waited(char *p, int64_t ms) {
 static __attribute__((noinline)) void build_waiting(struct worker *w, const struct lock_client *client,
                                                     const struct lock_plan *plan, uint16_t slot,
                                                     const struct lock_command *lc, const struct lock_words *words) {
-    const struct lock_waited *waited = &w->locks->waited;
+    const struct lock_waited *waited = &w->waits->waited;
     int64_t ms = lc->expiry_ms ? lc->expiry_ms : plan->rule->lease_ms;
     size_t identity_len, value_len;
     const char *identity = lock_client_name(client, &identity_len);
@@ -239,7 +239,7 @@ static __attribute__((noinline)) void build_telling(struct worker *w, struct loc
     size_t identity_len = 0;
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
-    int64_t left_ms = w->locks->waited.here_ms;
+    int64_t left_ms = w->waits->waited.here_ms;
     char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, left_ms < 0 ? 8 : 9, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_token(p, plan->claim_token, plan->claim_len);

@@ -93,7 +93,6 @@ void lock_call_value(struct lock_call *l, const char *value, size_t len) {
 
 static void locks_open(struct worker *w) {
     w->locks = memory_zalloc(sizeof(*w->locks));
-    lock_waits_open(w);
     lock_holds_open(w);
 }
 
@@ -101,15 +100,12 @@ static void locks_close(struct worker *w) {
     struct list_node *n;
     while ((n = stack_pop(&w->locks->free)))
         memory_free(LIST_ENTRY(n, struct lock_call, link));
-    lock_waits_close(w);
     lock_holds_close(w);
     memory_free(w->locks);
     w->locks = NULL;
 }
 
 static void session_leaves(struct session *s) {
-    if (s->waits)
-        lock_wait_leaves(s);
     one_shot_closes(s);
     if (locks_of(s)->left_endless)
         observer_left(s->worker->shared->observer, s->lock.id, s->lock.one_shot);
@@ -126,12 +122,8 @@ const struct session_room locks_room = {
     .worker_asks = successors_tick,
     .worker_begins = learnt_begin,
     .worker_ticks = locks_tick,
-    .worker_rules = lock_waits_rules,
-    .worker_leaves = lock_waits_stop,
-    .worker_stops = lock_waits_stop,
     .closes = session_leaves,
     .request_first = one_shot_sends,
-    .speaks = lock_wait_speaks,
 };
 
 /* ---- the envelope ------------------------------------------------------------------------------ */
@@ -415,7 +407,7 @@ inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
                   worker_now(w));
     if (__builtin_expect(l->plan.rule && l->plan.rule->wait_ms > 0, false))
-        lock_wait_learnt(w, l, result);
+        lock_handover_learnt(w, l, result);
     lock_drop(w, l);
 }
 
@@ -545,7 +537,7 @@ static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_
     if (l->plan.verb != LOCK_ACQUIRE)
         return release_again(c, l, &e);
     if (l->expiry_ms == LOCK_EXPIRY_OTHER || !engine_again(w->shared->engine, &l->plan, &e.result, worker_now(w)))
-        return l->plan.rule->wait_ms > 0 && lock_wait(c, l, &e);
+        return l->plan.rule->wait_ms > 0 && w->waits->refused(c, l, &e);
     lock_build_release_then_acquire(w, s->lock.client, l);
     c->done = l->next;
     lock_submit(c, l, SCRIPT_ACQUIRE);

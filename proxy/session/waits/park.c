@@ -13,7 +13,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/waits/private.h"
 
 /* ---- what is kept -------------------------------------------------------------------------------------- */
 
