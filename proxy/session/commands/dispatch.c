@@ -12,7 +12,7 @@
  *
  * The table describes the commands; for a command that it lacks, the node does (cluster/discover.c). classify.c finds
  * the way of a request. The other folders (locks, transaction, push, blocking, cluster) get the class of the request
- * and do the work; here local.c, client.c, proxy_command.c, queue.c and refuse.c do.
+ * and do the work; here local.c, client_command.c, proxy_command.c, queued_form.c and refuse.c do.
  */
 #include <string.h>
 

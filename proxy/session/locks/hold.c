@@ -12,6 +12,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/session/core/session.h"
+#include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
 
 static const double LOOK_S = 0.005;

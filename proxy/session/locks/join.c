@@ -20,7 +20,10 @@
  */
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
+#include "proxy/session/locks/sending.h"
 
 static struct call **place_of(struct worker *w, const struct lock_call *l) {
     return &w->locks->probes[l->plan.hash % LOCK_PROBES];

@@ -10,6 +10,8 @@
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/script_constants.h"
+#include "proxy/session/locks/lock_args.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/private.h"
 
 enum {

@@ -1,6 +1,6 @@
 /*
- * The call of a lock script while it is under way, for the files of this room and for the rooms that hold a call or
- * send it again: its beginning, the envelope that the script answers, and its end.
+ * The call of a lock script while it is under way: its beginning (call_begin.c), and the envelope that the script
+ * answers (envelope.c). Also for rooms that hold a call or send it again.
  */
 #ifndef LOCKKEEPER_SESSION_LOCKS_LOCK_CALL_H
 #define LOCKKEEPER_SESSION_LOCKS_LOCK_CALL_H
@@ -74,23 +74,6 @@ bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len,
 /* Sets the outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
 void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
 
-/* ---- sending and ending ---- */
-
-/* Sends what is in w->build as a script call. The call may be repeated, unless the script is SCRIPT_PASS. */
-void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
-/* Does the same for a caller that takes the script's answer itself in `done`, and then ends the call with
- * lock_answered. */
-void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done);
-void lock_answered(struct call *c, const struct call_end *end);
-/* Tells the engine how a call ended, and frees the call. s NULL: the session is closed. */
-void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
-/* Records how long the call took, for metrics. */
-void lock_note_time(struct worker *w, const struct lock_call *l);
-/* Passes a reply or an error to `next`, or to the client if `next` is NULL. */
-void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end);
-/* Releases the lease that an attempt has just acquired, by its token. */
-void lock_undo(struct worker *w, const struct lock_call *l);
-
 /* ---- waiting ---- */
 
 /* For how many milliseconds sessions have waited for a lock. -1: no session waits, or the time is not known. */
@@ -114,13 +97,5 @@ struct lock_waits {
     struct lock_waited
         waited; /* the waiting times that the script being built reports; LOCK_WAITED_NONE if it reports none */
 };
-
-/* The queue of a lock's name (proxy/lock/waiting.h) is told of releases: handover.c. lock_handover_sent: a release
- * under a rule with `wait` is about to be sent. lock_handover_learnt: a call under such a rule has ended, and the
- * engine knows its result. */
-void lock_handover_sent(struct session *s, struct lock_call *l);
-void lock_handover_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
-/* Returns the same number for lanes whose requests reach the node in the order in which one thread sends them. */
-uint64_t lock_handover_way(const struct upstream_lane *lane);
 
 #endif

@@ -12,7 +12,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/audit.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/observing.h"
 
 enum { KEYS_MAX = EVENT_KEYS_MAX, COMMAND_NAME_MAX = 24 };
 

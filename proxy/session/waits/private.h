@@ -5,8 +5,10 @@
 #define LOCKKEEPER_SESSION_WAITS_PRIVATE_H
 
 #include "proxy/session/core/session.h"
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/leases.h"
 #include "proxy/session/locks/lock_args.h"
-#include "proxy/session/locks/lock_call.h"
+#include "proxy/session/locks/sending.h"
 #include "proxy/session/waits/wait.h"
 
 struct release_channels;
