@@ -21,59 +21,11 @@
 #include "proxy/session/core/secret.h"
 
 enum {
-    INPUT_START = 4096,
     INPUT_PAUSE = 1024 * 1024,        /* the most bytes read ahead while a session has to wait */
     INPUT_BLOCKED = 16 * INPUT_PAUSE, /* the same while it may wait for any time: a disconnect is only visible after the
                                          bytes before it */
     INPUT_SHARE = 64 * 1024           /* the same while the worker's buffers are full */
 };
-
-/* ---- the buffer -------------------------------------------------------------------------------- */
-
-static size_t input_len(const struct session_input *in) {
-    invariant_debug(in->start <= in->end && in->end <= in->cap, "input [%zu, %zu) of %zu", in->start, in->end, in->cap);
-    return in->end - in->start;
-}
-
-void session_input_free(struct session *s) {
-    if (!s->input)
-        return;
-    secret_overwrite(s->input->data + s->input->start, input_len(s->input));
-    memory_free(s->input->data);
-    resp_request_clear(&s->input->scanner);
-    memory_free(s->input);
-    s->input = NULL;
-}
-
-/* Makes room at the end: moves the rest to the front once most of the buffer was used, or grows it. */
-static void input_reserve(struct session_input *in, size_t room) {
-    if (in->cap - in->end >= room)
-        return;
-    size_t len = input_len(in);
-    if (in->start > 0 && (in->start >= len || in->cap - len >= room)) {
-        memmove(in->data, in->data + in->start, len);
-        secret_overwrite(in->data + len, in->end - len);
-        in->start = 0;
-        in->end = len;
-        if (in->cap - in->end >= room)
-            return;
-    }
-    size_t cap = in->cap ? in->cap * 2 : INPUT_START;
-    while (cap < in->end + room)
-        cap *= 2;
-    if (in->cap <= WORKER_SCRATCH) { /* like realloc, but a password can be overwritten in the old place */
-        char *data = memory_alloc(cap);
-        if (in->end > 0)
-            memcpy(data, in->data, in->end);
-        secret_overwrite(in->data, in->end);
-        memory_free(in->data);
-        in->data = data;
-    } else {
-        in->data = memory_realloc(in->data, cap);
-    }
-    in->cap = cap;
-    invariant(in->cap - in->end >= room, "room for %zu bytes of %zu", in->cap - in->end, room);
-}
 
 /* ---- load balancers that are not trusted ------------------------------------------------------------- */
 

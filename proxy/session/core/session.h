@@ -127,6 +127,12 @@ static inline bool session_is_dirty(const struct session *s) {
     return !list_empty(&s->dirty_link);
 }
 
+/* Whether a reply has begun and is not complete. */
+static inline bool session_amid_reply(const struct session *s) {
+    struct list_node *n = list_first(&s->requests);
+    const struct request *head = n ? LIST_ENTRY(n, struct request, link) : NULL;
+    return head && head->started && !head->done;
+}
 /* A room's own state of the session. */
 static inline void *session_room(const struct session *s, enum room_at room) {
     return (char *)(uintptr_t)s->room + room;
@@ -150,8 +156,6 @@ void session_flush(struct session *s);
 /* Resumes a reply whose rest was left to the node. */
 void session_go_on(struct session *s);
 void session_free(struct session *s);
-/* Whether a reply has begun and is not complete. */
-bool session_amid_reply(const struct session *s);
 /* Tells the engine whether the current lock command came while earlier requests were unanswered. */
 void session_note_overlap(struct session *s);
 /* Why reading or writing failed. */
@@ -184,8 +188,6 @@ void session_address_text(const struct sockaddr_storage *a, char *out, size_t si
 void session_tick(struct session *s);
 /* Called at the end of a request or of a reply in parts: writes waiting messages, if no reply is being written. */
 void session_reply_over(struct session *s);
-/* The lane for a pin of the session. */
-struct upstream_lane session_pin_lane(const struct session *s);
 
 /* The database of the current command; in MULTI the one that the queued SELECTs lead to. */
 static inline uint32_t session_db(const struct session *s) {
