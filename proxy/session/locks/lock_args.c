@@ -223,6 +223,11 @@ static __attribute__((noinline)) void build_waiting(struct worker *w, const stru
     end(w, put_waited(p, waited->next_ms));
 }
 
+/* Whether a release's command is DEL, which release.lua runs if no command is named. One comparison, with the NUL. */
+static inline bool is_del(const char *command) {
+    return memcmp(command, "DEL", sizeof("DEL")) == 0;
+}
+
 /* Puts the arguments of a release that needs more than its claim to be judged. */
 static inline char *put_about(struct worker *w, char *p, const struct lock_plan *plan, const char *identity,
                               size_t identity_len) {
@@ -245,7 +250,7 @@ static __attribute__((noinline)) void build_telling(struct worker *w, struct loc
     char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, left_ms < 0 ? 8 : 9, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_token(p, plan->claim_token, plan->claim_len);
-    p = command[0] == 'D' ? put(p, "$3\r\nDEL\r\n", 9) : put_word(p, command, strlen(command));
+    p = is_del(command) ? put(p, "$3\r\nDEL\r\n", 9) : put_word(p, command, strlen(command));
     p = put_about(w, p, plan, identity, identity_len);
     p = upstream_is_cluster(w->upstream) ? put(p, "$0\r\n\r\n", 6) : put_number(p, plan->key.db);
     end(w, left_ms < 0 ? p : put_number(p, left_ms));
@@ -321,7 +326,7 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
         return;
     }
     bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free;
-    bool least = !whole && plan->claim_fence && command[0] == 'D'; /* DEL */
+    bool least = !whole && plan->claim_fence && is_del(command);
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
     char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, whole ? 7 : least ? 2 : 3, room);
