@@ -47,7 +47,7 @@ static void note_subcommand(struct session *s, const struct command *c, const st
 static enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c, const struct resp_request *r,
                                               const char *bytes, uint32_t key_index, const struct lock_rule *rule);
 
-/* Sends the request the way that it was classified for. */
+/* Sends the request the way that it was classified for. Long, because each way has its line here and nowhere else. */
 static enum dispatch_result dispatch_way(struct session *s, const struct classified *to) {
     const struct request_class *k = &to->class;
     const struct command *c = k->command;
