@@ -66,21 +66,21 @@ static bool limit_is_strict(int64_t limit) {
 /* Stops reading a long reply that comes faster than the client reads. If a small limit is set, the client is dropped
  * instead, as in Redis. */
 static void session_hold(struct session *s) {
-    invariant(!s->holding, "a reply is held twice");
+    invariant(!(s->delays & DELAY_OUTPUT), "a reply is held twice");
     const struct config *c = s->worker->config;
     struct list_node *n = list_first(&s->requests);
     if (!n || limit_is_strict(c->output_limit_hard) || limit_is_strict(c->output_limit_soft))
         return;
-    s->holding = upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up);
+    session_delay(s, DELAY_OUTPUT, upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up));
 }
 
 /* Lets requests continue that waited until the client had read its replies. If the client owes too much only now, its
  * input is read from now on. */
 static void session_ease(struct session *s) {
-    bool eased = s->owes && s->out.unsent < OUTPUT_LOW;
-    bool owes_now = !s->owes && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;
+    bool eased = (s->delays & DELAY_OWES) && s->out.unsent < OUTPUT_LOW;
+    bool owes_now = !(s->delays & DELAY_OWES) && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;
     if (eased)
-        s->owes = false;
+        session_delay(s, DELAY_OWES, false);
     if (eased || owes_now)
         session_mark_eased(s);
 }
@@ -101,7 +101,7 @@ void session_flush(struct session *s) {
         session_close(s, "finished");
         return;
     }
-    bool nothing = (s->out.unsent | s->held_bytes | (size_t)s->owes | (size_t)s->holding) == 0;
+    bool nothing = (s->out.unsent | s->held_bytes | (s->delays & (DELAY_OWES | DELAY_OUTPUT))) == 0;
     if (nothing && s->over_soft_since <= 0) { /* the usual case */
         session_watch_writable(s, false);
         return;
@@ -112,9 +112,9 @@ void session_flush(struct session *s) {
         session_close(s, "output buffer limit");
         return;
     }
-    if (s->out.unsent > OUTPUT_HOLD && !s->holding)
+    if (s->out.unsent > OUTPUT_HOLD && !(s->delays & DELAY_OUTPUT))
         session_hold(s);
-    else if (s->out.unsent < OUTPUT_LOW && s->holding)
+    else if (s->out.unsent < OUTPUT_LOW && (s->delays & DELAY_OUTPUT))
         session_go_on(s);
     session_watch_writable(s, s->out.unsent > 0);
     session_ease(s);

@@ -143,11 +143,11 @@ static bool worker_is_full(const struct worker *w) {
 }
 
 static size_t session_ahead(const struct session *s) {
-    if (s->owes) /* a client that reads only after it has written everything would never finish */
+    if (s->delays & DELAY_OWES) /* a client that reads only after it has written everything would never finish */
         return (size_t)s->worker->config->query_buffer_limit;
     if (worker_is_full(s->worker))
         return INPUT_SHARE;
-    return s->blocked ? INPUT_BLOCKED : INPUT_PAUSE;
+    return s->delays & DELAY_BLOCKED ? INPUT_BLOCKED : INPUT_PAUSE;
 }
 
 static bool session_has_enough(const struct session *s) {
@@ -158,8 +158,8 @@ static bool session_has_enough(const struct session *s) {
 /* Whether the client has to read its replies before anything else is done for it. */
 static bool session_owes(struct session *s) {
     if (s->out.unsent > SESSION_OWES_MAX)
-        s->owes = true;
-    return s->owes;
+        session_delay(s, DELAY_OWES, true);
+    return s->delays & DELAY_OWES;
 }
 
 /* Whether the next request has to wait for the requests in flight: because one of them changes the session (SELECT), is
@@ -431,9 +431,10 @@ static void session_read(struct session *s) {
     if (n == 0) { /* the client has shut down its side: it gets its replies first */
         s->ended = !in && !s->stream && s->in_flight == 0 && s->out.unsent == 0;
         session_unread(s, UNREAD_ENDED, true);
-        if (s->waits)
+        if (s->delays & DELAY_EVENT)
             session_tell_speaks(s);
-        if (s->blocked) /* otherwise the event it waits for might be used up for a client that has left */
+        if (s->delays &
+            DELAY_BLOCKED) /* otherwise the event it waits for might be used up for a client that has left */
             session_tell_half_closed(s);
         if (in)
             session_scan_input(s); /* complete requests that waited come first */
@@ -449,7 +450,7 @@ static void session_read(struct session *s) {
     else if (in && in->later == 0 && !s->stream && !s->reads_on && s->in_flight >= s->window)
         in->later = input_len(in);
     s->reads_on = (size_t)n == room;
-    if (s->waits)
+    if (s->delays & DELAY_EVENT)
         session_tell_speaks(s);
     if (!in) {
         session_got(s, to, (size_t)n);

@@ -43,8 +43,8 @@ void session_tell(struct session *s, const char *data, size_t len) {
 }
 
 void session_go_on(struct session *s) {
-    struct list_node *n = s->holding ? list_first(&s->requests) : NULL;
+    struct list_node *n = s->delays & DELAY_OUTPUT ? list_first(&s->requests) : NULL;
     if (n)
         upstream_go_on(&LIST_ENTRY(n, struct request, link)->call.up);
-    s->holding = false;
+    session_delay(s, DELAY_OUTPUT, false);
 }

@@ -64,7 +64,7 @@ struct session_room {
     void (*closes)(struct session *s);
     /* The client of a blocked session has shut down its side. May close the session. */
     void (*half_closed)(struct session *s);
-    /* The client of a session with `waits` set has sent more, or has shut down its side (half_closed). May close the
+    /* The client of a session with DELAY_EVENT has sent more, or has shut down its side (half_closed). May close the
      * session. */
     void (*speaks)(struct session *s);
     /* Changes the lane for a pin that the session is about to open. */

@@ -30,7 +30,8 @@ void session_close(struct session *s, const char *reason) {
             r->owner->ops->left(r);
     }
     tls_free(s->tls); /* only now: a client that sees the close may rely on its blocking command having ended */
-    invariant(list_empty(&s->requests) && !s->stream && !s->holding, "a closed session keeps a request");
+    invariant(list_empty(&s->requests) && !s->stream && !(s->delays & DELAY_OUTPUT),
+              "a closed session keeps a request");
     s->tls = NULL;
     close(s->fd);
     s->fd = -1;

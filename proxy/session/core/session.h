@@ -42,6 +42,16 @@ enum session_unread {
     UNREAD_FINISHING = 8 /* the session takes no more requests */
 };
 
+/* What a session's requests wait for: bits of session.delays. */
+enum session_delay {
+    DELAY_BLOCKED = 1, /* a blocking command: a disconnect must be noticed at once */
+    DELAY_EVENT = 2,   /* its only request waits for an event, or until the client sends more: `speaks` in struct
+                          session_room */
+    DELAY_PAUSED = 4,  /* CLIENT PAUSE holds its next request */
+    DELAY_OWES = 8,    /* its next requests wait until the client has read its replies */
+    DELAY_OUTPUT = 16  /* the reply to its oldest request is not read: enough output waits to be written */
+};
+
 /* Bytes that have come and can't be dispatched yet: [start, end) of data. */
 struct session_input {
     char *data;
@@ -63,15 +73,9 @@ struct session {
     struct tls *tls; /* NULL: plain */
     bool forwarded;  /* a load balancer gave its address; the client did not connect from there itself */
     bool ended;      /* half-closed after all of its requests had been answered, and the replies written */
+    uint8_t delays;  /* enum session_delay: what its requests wait for; 0: nothing */
     uint8_t unread;  /* enum session_unread: why nothing is read from the client now; 0: it is read */
-    bool paused;     /* CLIENT PAUSE holds its next request */
-    bool blocked;    /* in a blocking command: a disconnect must be noticed at once */
-    bool waits; /* its only request waits for an event, or until the client sends more: `speaks` in struct session_room
-                 */
-    bool holding; /* the reply to its oldest request is not read: enough output waits to be written */
     bool authenticated;
-    bool trip_known;    /* lock.trip_ms has been measured */
-    bool owes;          /* its next requests wait until the client has read its replies */
     bool long_replies;  /* its replies have been long lately: its requests use the connection for long replies */
     uint8_t apart;      /* enum upstream_apart of the requests in flight */
     uint8_t hears;      /* enum session_hears: events to report to rooms */
@@ -114,6 +118,10 @@ struct session {
     char address[SESSION_ADDRESS_MAX];
 };
 
+/* Adds or removes what the session's requests wait for. */
+static inline void session_delay(struct session *s, enum session_delay why, bool holds) {
+    s->delays = (uint8_t)(holds ? s->delays | why : s->delays & ~why);
+}
 /* Whether the client has shut down its side. */
 static inline bool session_half_closed(const struct session *s) {
     return s->unread & UNREAD_ENDED;

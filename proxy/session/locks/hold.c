@@ -50,9 +50,9 @@ static uint16_t whole_ms(uint32_t us) {
 void lock_note_trip(struct session *s) {
     struct tcp_info info;
     socklen_t len = sizeof(info);
-    if (s->trip_known)
+    if (locks_of(s)->trip_known)
         return;
-    s->trip_known = true;
+    locks_of(s)->trip_known = true;
     if (getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
         return;
     s->lock.trip_ms = whole_ms(info.tcpi_rtt);

@@ -21,6 +21,7 @@ struct lock_state {
     double careful_until; /* requests after an application's script wait for it until this time of the loop's clock */
     uint16_t audits;      /* commands in flight whose replies are audited */
     uint8_t sent;         /* enum sent, for one_shot_client.c */
+    bool trip_known;      /* lock.trip_ms has been measured */
     bool left_endless;    /* the session has acquired a lock without an expiry */
 };
 _Static_assert(sizeof(struct lock_state) <= ROOM_COMMANDS - ROOM_LOCKS, "the room's state of a session fits");

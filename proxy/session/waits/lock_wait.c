@@ -125,7 +125,7 @@ static void wait_close(struct wait *t, enum waiting_end end) {
                 1);
     waiting_leave(w->shared->waiting, &t->waiter, end, t->parked.rule->wait_ms, worker_steady_ms(w));
     if (s)
-        s->waits = false;
+        session_delay(s, DELAY_EVENT, false);
     if (t->call)
         request_disown(t->call->request);
 }
@@ -220,7 +220,7 @@ void lock_wait_speaks(struct session *s) {
 }
 
 void lock_wait_leaves(struct session *s) {
-    struct wait *t = s->waits ? wait_of_session(s) : NULL;
+    struct wait *t = s->delays & DELAY_EVENT ? wait_of_session(s) : NULL;
     if (!t || t->call) /* wait_left deals with the wait if it has a request */
         return;
     wait_close(t, WAIT_GONE);
@@ -435,11 +435,11 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
 
 /* The attempt has joined the queue. */
 static void wait_started(struct wait *t) {
-    invariant(t->call && !t->call->request->session->waits, "a session waits twice");
+    invariant(t->call && !(t->call->request->session->delays & DELAY_EVENT), "a session waits twice");
     struct call *c = t->call;
     list_init(&t->link);
     list_append(&waits_of_worker(c->request->worker)->sessions, &t->link);
-    c->request->session->waits = true;
+    session_delay(c->request->session, DELAY_EVENT, true);
     counter_add(&c->request->worker->counters.waiting, 1);
     c->lock->begun = 0; /* a wait says nothing about the node's speed */
     c->lock->again = false;

@@ -375,7 +375,8 @@ static struct lock_call *release_of(const struct flight *f) {
 static struct session *session_of(struct world *w, int conn) {
     struct session *s = &w->waits->sessions[conn];
     const struct conn *c = &w->conns[conn];
-    s->waits &= s->lock.id == c->session.id; /* another session's connection before */
+    session_delay(s, DELAY_EVENT,
+                  (s->delays & DELAY_EVENT) && s->lock.id == c->session.id); /* another session's connection before */
     s->lock = c->session;
     s->worker = &w->waits->threads[c->proxy][(unsigned)conn % w->sc.threads].worker;
     s->lane = (struct upstream_lane){.login = LOGIN, .protocol = 2};
@@ -748,7 +749,7 @@ void waits_left(struct world *w, struct flight *f, bool proxy_gone) {
 
 void waits_speak(struct world *w, int conn) {
     struct session *s = session_of(w, conn);
-    if (!s->waits)
+    if (!(s->delays & DELAY_EVENT))
         return;
     struct worker *before = turn((struct waits_thread *)(void *)s->worker->loop);
     for (size_t i = 0; i < FLIGHTS; i++) {
