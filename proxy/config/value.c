@@ -40,6 +40,19 @@ static bool config_complain_word(struct config_build *b, const char *word, const
     return config_complain(b, "'%s': expected %s", shown, expected);
 }
 
+/* Writes an error about a word that is none of the names, "a, b or c"; returns false. */
+static bool config_complain_name(struct config_build *b, const char *word, const char *const *names) {
+    char expected[100];
+    size_t len = 0;
+    for (size_t i = 0; names[i]; i++)
+        len += (size_t)snprintf(expected + len, sizeof(expected) - len, "%s%s",
+                                i == 0         ? ""
+                                : names[i + 1] ? ", "
+                                               : " or ",
+                                names[i]);
+    return config_complain_word(b, word, expected);
+}
+
 /* The index of the word in a NULL-terminated list, in any case, or -1. */
 static int choice(const char *word, const char *const *names) {
     for (int i = 0; names[i]; i++) {
@@ -86,12 +99,31 @@ bool config_read_number(struct config_build *b, const struct directive *d, const
     return true;
 }
 
-bool config_read_yes_no(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"no", "yes", NULL};
-    int i = choice(words->words[0], NAMES);
+bool config_read_choice(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    int i = choice(words->words[0], d->names);
+    if (i < 0)
+        return config_complain_expected(b, d);
+    memcpy((char *)b->config + d->offset, &i, sizeof(i));
+    return true;
+}
+
+bool config_read_flag(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    int i = choice(words->words[0], d->names);
     if (i < 0)
         return config_complain_expected(b, d);
     *(bool *)((char *)b->config + d->offset) = i == 1;
+    return true;
+}
+
+bool config_read_bits(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    unsigned bits = 0;
+    for (size_t i = 0; i < words->count; i++) {
+        int bit = choice(words->words[i], d->names);
+        if (bit < 0)
+            return config_complain_name(b, words->words[i], d->names);
+        bits |= 1u << bit;
+    }
+    memcpy((char *)b->config + d->offset, &bits, sizeof(bits));
     return true;
 }
 
@@ -139,43 +171,26 @@ static void set_words(struct config_words *to, const struct config_words *from, 
         words_add(to, from->words[i], strlen(from->words[i]));
 }
 
+bool config_read_words(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    set_words((struct config_words *)(void *)((char *)b->config + d->offset), words,
+              words->count == 1 && !*words->words[0]); /* "" is no word */
+    return true;
+}
+
 bool config_read_bind(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    struct config *config = b->config;
-    if (words->count == 1 && !*words->words[0]) {
-        words_clear(&config->bind); /* bind "": no TCP, as in Redis */
-        return true;
-    }
-    for (size_t i = 0; i < words->count; i++) {
+    bool none = words->count == 1 && !*words->words[0]; /* no TCP, as in Redis */
+    for (size_t i = 0; i < words->count && !none; i++) {
         const char *address = words->words[i];
         if (!address[strspn(address, "-")])
             return config_complain_word(b, address, "an address");
     }
-    set_words(&config->bind, words, 0);
-    return true;
+    return config_read_words(b, d, words);
 }
 
 bool config_read_address(struct config_build *b, const struct directive *d, const struct config_words *words) {
     if (!*words->words[0])
         return config_complain_expected(b, d);
     return config_read_text(b, d, words);
-}
-
-bool config_read_loglevel(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"debug", "verbose", "notice", "warning", "nothing", NULL};
-    int i = choice(words->words[0], NAMES);
-    if (i < 0)
-        return config_complain_expected(b, d);
-    b->config->loglevel = (enum log_level)i;
-    return true;
-}
-
-bool config_read_log_format(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"text", "json", NULL};
-    int i = choice(words->words[0], NAMES);
-    if (i < 0)
-        return config_complain_expected(b, d);
-    b->config->log_json = i == 1;
-    return true;
 }
 
 bool config_read_supervised(struct config_build *b, const struct directive *d, const struct config_words *words) {
@@ -222,11 +237,6 @@ bool config_read_output_limit(struct config_build *b, const struct directive *d,
 
 /* ---- upstream ------------------------------------------------------------------------------ */
 
-static bool host_valid(const char *host, size_t len) {
-    static const char ALLOWED[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
-    return len > 0 && len <= 253 && strspn(host, ALLOWED) == len;
-}
-
 /* Whether a text is an IPv6 address, with or without a zone ("fe80::1%eth0"). */
 static bool ipv6_valid(const char *text, size_t len) {
     char address[INET6_ADDRSTRLEN];
@@ -242,6 +252,7 @@ static bool ipv6_valid(const char *text, size_t len) {
 
 /* Whether a text is HOST:PORT or [V6]:PORT. */
 static bool address_valid(const char *text) {
+    static const char OF_HOSTS[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
     const char *colon = strrchr(text, ':');
     int64_t port;
     if (!colon || !parse_digits(colon + 1, 10, &port) || port < 1 || port > 65535)
@@ -249,13 +260,7 @@ static bool address_valid(const char *text) {
     size_t len = (size_t)(colon - text);
     if (text[0] == '[')
         return len >= 2 && text[len - 1] == ']' && ipv6_valid(text + 1, len - 2);
-    return host_valid(text, len);
-}
-
-/* Whether a text is unix:PATH. */
-static bool unix_valid(const char *text) {
-    size_t len = strlen(text);
-    return strncmp(text, "unix:", 5) == 0 && len > 5 && len - 5 <= SOCKET_PATH_MAX;
+    return len > 0 && len <= 253 && strspn(text, OF_HOSTS) == len;
 }
 
 bool config_read_upstream(struct config_build *b, const struct directive *d, const struct config_words *words) {
@@ -275,7 +280,8 @@ bool config_read_upstream(struct config_build *b, const struct directive *d, con
         return config_complain(b, "expected sentinel, the master's name and at least one HOST:PORT");
     for (size_t i = first; i < words->count; i++) {
         const char *address = words->words[i];
-        if (kind == CONFIG_STANDALONE && unix_valid(address))
+        size_t len = strlen(address);
+        if (kind == CONFIG_STANDALONE && strncmp(address, "unix:", 5) == 0 && len > 5 && len - 5 <= SOCKET_PATH_MAX)
             continue;
         if (!address_valid(address))
             return config_complain_word(b, address,
@@ -308,20 +314,6 @@ bool config_read_fence(struct config_build *b, const struct directive *d, const 
     return wrong ? config_complain(b, "%s", wrong) : true;
 }
 
-bool config_read_admin_user(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    set_words(&b->config->admin_users, words, 0);
-    if (words->count == 1 && words->words[0][0] == '\0')
-        words_clear(&b->config->admin_users);
-    return true;
-}
-
-bool config_read_admin_host(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    set_words(&b->config->admin_hosts, words, 0);
-    if (words->count == 1 && words->words[0][0] == '\0')
-        words_clear(&b->config->admin_hosts);
-    return true;
-}
-
 bool config_read_proxy_protocol(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"no", "yes", NULL};
     struct networks *list = networks_new();
@@ -339,61 +331,7 @@ bool config_read_proxy_protocol(struct config_build *b, const struct directive *
     return true;
 }
 
-bool config_read_share(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"no", "yes", "auto", NULL};
-    int i = choice(words->words[0], NAMES);
-    if (i < 0)
-        return config_complain_expected(b, d);
-    b->config->share_upstream_user = (enum config_share)i;
-    return true;
-}
-
-bool config_read_identity(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"address", "user", "name", "port", NULL};
-    static const unsigned BITS[] = {IDENTITY_ADDRESS, IDENTITY_USER, IDENTITY_NAME, IDENTITY_PORT};
-    unsigned identity = 0;
-    for (size_t i = 0; i < words->count; i++) {
-        int field = choice(words->words[i], NAMES);
-        if (field < 0)
-            return config_complain_word(b, words->words[i], "address, user, name or port");
-        identity |= BITS[field];
-    }
-    b->config->client_identity = identity;
-    return true;
-}
-
 /* ---- TLS ------------------------------------------------------------------------------------- */
-
-static bool read_verify(struct config_build *b, const struct directive *d, const char *word, const char *some,
-                        enum config_verify *out) {
-    const char *const names[] = {"no", some, "yes", NULL};
-    int i = choice(word, names);
-    if (i < 0)
-        return config_complain_expected(b, d);
-    *out = (enum config_verify)i;
-    return true;
-}
-
-bool config_read_auth_clients(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    return read_verify(b, d, words->words[0], "optional", &b->config->tls_auth_clients);
-}
-
-bool config_read_verify(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    return read_verify(b, d, words->words[0], "ca", &b->config->upstream_tls_verify);
-}
-
-bool config_read_protocols(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", NULL};
-    unsigned protocols = 0;
-    for (size_t i = 0; i < words->count; i++) {
-        int protocol = choice(words->words[i], NAMES);
-        if (protocol < 0)
-            return config_complain_word(b, words->words[i], "TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3");
-        protocols |= 1u << protocol;
-    }
-    b->config->tls_protocols = protocols;
-    return true;
-}
 
 bool config_read_tls_unknown(struct config_build *b, const struct directive *d, const struct config_words *words) {
     return config_complain(b, "not known here: expected one of the tls-* directives that --help lists; those of "
