@@ -30,10 +30,6 @@ static void put_bulk(struct text *out, const char *data, size_t len) {
     text_append(out, "\r\n", 2);
 }
 
-static void put_string(struct text *out, const char *text) {
-    put_bulk(out, text, strlen(text));
-}
-
 /* ---- rows of fields: an array of maps (in RESP2 arrays of names and values), or of lines ------------------------ */
 
 enum shape { SHAPE_RESP2, SHAPE_RESP3, SHAPE_LINES };
@@ -68,7 +64,7 @@ static void rows_name(struct rows *rows, const char *name) {
     if (rows->shape == SHAPE_LINES)
         text_printf(&rows->row, "%s%s=", rows->field_count > 0 ? " " : "", name);
     else
-        put_string(&rows->row, name);
+        put_bulk(&rows->row, name, strlen(name));
     rows->field_count++;
 }
 

@@ -42,6 +42,13 @@ void text_append(struct text *t, const void *data, size_t len) {
     text_commit(t, len);
 }
 
+void text_printable(char *out, size_t size, const char *bytes, size_t len, char other) {
+    size_t n = len < size - 1 ? len : size - 1;
+    for (size_t i = 0; i < n; i++)
+        out[i] = bytes[i] >= ' ' && bytes[i] <= '~' ? bytes[i] : other;
+    out[n] = '\0';
+}
+
 void text_append_visible(struct text *t, const char *data, size_t len) {
     enum { VISIBLE_MAX = 4 };
     char *to = text_reserve(t, len * VISIBLE_MAX), *at = to;

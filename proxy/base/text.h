@@ -27,6 +27,9 @@ void text_append_visible(struct text *t, const char *data, size_t len);
 char *text_reserve(struct text *t, size_t len);
 void text_commit(struct text *t, size_t len);
 
+/* Copies bytes as text, cut to fit `size`: a byte that is not printable ASCII becomes `other`. */
+void text_printable(char *out, size_t size, const char *bytes, size_t len, char other);
+
 /* FNV-1a of the bytes. */
 uint32_t text_hash(const char *bytes, size_t len);
 

@@ -294,10 +294,6 @@ static bool is_option(const char *arg) {
     return arg[0] == '-' && arg[1] == '-';
 }
 
-static bool is_rule(const struct config_words *words) {
-    return words->count > 0 && (strcasecmp(words->words[0], "lock") == 0 || strcasecmp(words->words[0], "fence") == 0);
-}
-
 /* Splits a text and adds its words. On failure the error names the directive with which `text_of` begins. */
 static bool argument_split(struct reader *r, const struct place *at, struct config_words *words, const char *text,
                            const char *text_of) {
@@ -318,7 +314,8 @@ static bool group_read(struct reader *r, const struct place *at, int argc, char 
         ++*i;
     /* A rule in one argument is split into words. As a single word it would be a pattern with blanks, which matches
      * nothing. */
-    if (done && is_rule(&words) && words.count == 1 && *i - first == 1)
+    if (done && words.count == 1 && *i - first == 1 &&
+        (strcasecmp(words.words[0], "lock") == 0 || strcasecmp(words.words[0], "fence") == 0))
         done = argument_split(r, at, &words, argv[first++], name);
     for (; first < *i; first++)
         words_add(&words, argv[first], strlen(argv[first]));
