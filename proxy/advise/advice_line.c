@@ -43,8 +43,8 @@ static bool throttle(const struct evidence *r) {
 /* Whether losers delete. A release over a connection whose last attempt was lost is a loser's if there is one more
  * release for each lost attempt. If there are no more releases than acquisitions, it is a pool that hands connections
  * round. */
-static bool losers_delete(const struct evidence *r) {
-    return r->losers > 0 && r->sent >= r->acquired + SURPLUS && (r->sent - r->acquired) * 2 >= r->losers;
+bool advise_losers_delete(const struct evidence *r) {
+    return r->losers > 0 && surplus_is_losers((double)r->sent, (double)r->acquired, (double)r->losers);
 }
 
 static bool multiplexed(const struct evidence *r) {
@@ -55,18 +55,13 @@ static bool pooled(const struct evidence *r) {
     return r->crossed >= CROSSINGS;
 }
 
-/* The longest row of a single session. */
-static uint64_t longest_row(const struct evidence *r) {
-    uint64_t longest = 0;
-    for (size_t i = 0; i < ADVISE_SESSIONS; i++)
-        longest = r->sessions[i].row > longest ? r->sessions[i].row : longest;
-    return longest;
-}
-
 /* Whether each worker has its connection, as a row of so many contended releases shows. It is said from SESSION_ROW on,
  * and advised from WORKLOAD_ROW on; over one session SESSION_ROW is enough for both. */
 static bool own(const struct evidence *r, uint64_t row) {
-    return r->crossed == 0 && !multiplexed(r) && (r->row >= row || longest_row(r) >= SESSION_ROW);
+    uint64_t longest = 0; /* of a single session */
+    for (size_t i = 0; i < ADVISE_SESSIONS; i++)
+        longest = r->sessions[i].row > longest ? r->sessions[i].row : longest;
+    return r->crossed == 0 && !multiplexed(r) && rows_dedicated(r->row, longest, row);
 }
 
 /* Whether the rule option wait would help: the lock is free while its contenders sleep. */
@@ -97,9 +92,9 @@ static void add_model(struct line *l, const struct evidence *r) {
 static void add_owner(struct line *l, const struct evidence *r) {
     if (handed_over(r) && r->by_other_bare >= HANDED_OVER)
         add(l, " owner any");
-    else if (losers_delete(r) && own(r, WORKLOAD_ROW))
+    else if (advise_losers_delete(r) && own(r, WORKLOAD_ROW))
         add(l, " owner connection");
-    else if (!losers_delete(r) && !handed_over(r) && (multiplexed(r) || pooled(r)))
+    else if (!advise_losers_delete(r) && !handed_over(r) && (multiplexed(r) || pooled(r)))
         add(l, " owner client");
 }
 
@@ -125,7 +120,7 @@ static void add_counts(struct line *l, const struct evidence *r) {
     add(l, "acquired %llu, lost %llu, released %llu", (unsigned long long)r->acquired, (unsigned long long)r->lost,
         (unsigned long long)r->released);
     add_count(l, "by others", r->by_other);
-    if (losers_delete(r))
+    if (advise_losers_delete(r))
         add(l, ", losers delete: %llu times", (unsigned long long)r->losers);
     add_count(l, "refused", r->refused);
     add_count(l, "late", r->late);
@@ -143,10 +138,6 @@ static const char *values(const struct evidence *r) {
     return r->repeated == 0              ? "values distinct"
            : r->repeated * 2 > r->valued ? "values constant"
                                          : "values partly the same";
-}
-
-static const char *where(const struct evidence *r) {
-    return !r->ruled ? "outside of the rules" : r->audited ? "audited" : "enforced";
 }
 
 /* Adds the pattern in the syntax of the configuration. */
@@ -192,10 +183,6 @@ static void add_advice(struct line *l, const struct evidence *r) {
         add_rule(l, r);
 }
 
-bool advise_losers_delete(const struct evidence *row) {
-    return losers_delete(row);
-}
-
 size_t advise_line(const struct evidence *r, char out[ADVISE_LINE_MAX]) {
     struct line l = {.out = out};
     add_pattern(&l, r->pattern);
@@ -203,7 +190,11 @@ size_t advise_line(const struct evidence *r, char out[ADVISE_LINE_MAX]) {
     add_model(&l, r);
     add(&l, "; %s; ", values(r));
     add_counts(&l, r);
-    add(&l, "; %s; %llu events: ", where(r), (unsigned long long)r->events);
+    add(&l, "; %s; %llu events: ",
+        !r->ruled    ? "outside of the rules"
+        : r->audited ? "audited"
+                     : "enforced",
+        (unsigned long long)r->events);
     add_advice(&l, r);
     return l.len;
 }

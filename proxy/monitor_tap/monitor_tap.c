@@ -102,24 +102,13 @@ const struct overheard *tap_counts(const struct monitor_tap *o) {
 
 /* ---- clients ---- */
 
-static void __attribute__((format(printf, 3, 4))) put(char *out, size_t size, const char *format, ...) {
-    size_t len = strlen(out);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(out + len, size - len, format, args);
-    va_end(args);
-}
-
 /* Writes a client's identity as the proxy does, but without the user `default`: the user of a new connection is not
  * known. */
 static void identify(struct monitor_tap *o, struct talker *t) {
-    t->identity[0] = '\0';
-    put(t->identity, sizeof(t->identity), "%s", t->address);
-    if (t->user[0] && strcmp(t->user, "default") != 0)
-        put(t->identity, sizeof(t->identity), " user=%s", t->user);
-    if (t->name[0])
-        put(t->identity, sizeof(t->identity), " name=%s", t->name);
-    t->client = hash_bytes(&o->seed, t->identity, strlen(t->identity));
+    const char *user = strcmp(t->user, "default") == 0 ? "" : t->user;
+    size_t len = (size_t)snprintf(t->identity, sizeof(t->identity), "%s%s%s%s%s", t->address, *user ? " user=" : "",
+                                  user, t->name[0] ? " name=" : "", t->name);
+    t->client = hash_bytes(&o->seed, t->identity, len < IDENTITY_MAX ? len : IDENTITY_MAX - 1);
 }
 
 static void copy(char *to, size_t size, const char *from, size_t len) {
@@ -138,22 +127,16 @@ static void host_copy(char out[HOST_SIZE], const char *address, size_t len) {
     copy(out, HOST_SIZE, address + bracketed, end == 4 ? 4 : end > 0 ? end - 1 - (bracketed ? 2 : 0) : len);
 }
 
-static uint64_t hash_of(const struct monitor_tap *o, const char *address, size_t len) {
-    return hash_bytes(&o->seed, address, len) | 1;
-}
-
-static struct talker *talker_find(struct monitor_tap *o, const char *address, size_t len) {
-    uint64_t hash = hash_of(o, address, len);
-    struct talker *set = o->talkers[(hash >> 1) % SESSIONS];
-    for (size_t i = 0; i < WAYS; i++)
-        if (set[i].hash == hash)
-            return &set[i];
-    return NULL;
+/* The hash of a key of this database, or with database 0 of an address or a value. Never 0. */
+static uint64_t hash_of(const struct monitor_tap *o, uint32_t db, const char *text, size_t len) {
+    return (hash_bytes(&o->seed, text, len) + db) | 1;
 }
 
 static struct talker *talker_get(struct monitor_tap *o, const char *address, size_t len) {
-    uint64_t hash = hash_of(o, address, len);
-    struct talker *set = o->talkers[(hash >> 1) % SESSIONS], *t = talker_find(o, address, len);
+    uint64_t hash = hash_of(o, 0, address, len);
+    struct talker *set = o->talkers[(hash >> 1) % SESSIONS], *t = NULL;
+    for (size_t i = 0; !t && i < WAYS; i++)
+        t = set[i].hash == hash ? &set[i] : NULL;
     if (t && !t->gone)
         return t;
     for (size_t i = 0; !t && i < WAYS; i++)
@@ -238,10 +221,6 @@ static void note(struct monitor_tap *o, const struct talker *t, struct lock_even
         observer_note(o->observer, what, e, o->counts.last_ms);
 }
 
-static uint64_t key_hash(const struct monitor_tap *o, uint32_t db, const char *key, size_t len) {
-    return (hash_bytes(&o->seed, key, len) + db) | 1;
-}
-
 /* Whether the command can acquire a lock, so that its key is followed from then on. */
 static bool attempts(const struct command *c, const struct lock_event *sight, bool watched) {
     return (watched && sight->verb == LOCK_REPLACE) || sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_COUNT_UP ||
@@ -299,7 +278,7 @@ static void field_follow(struct monitor_tap *o, struct model_key *k, const struc
     if (c->id != COMMAND_HSETNX && c->id != COMMAND_HDEL)
         return;
     const char *field = request_arg(&o->request, o->bytes.data, 2, &len);
-    uint64_t hash = hash_bytes(&o->seed, field, len) | 1;
+    uint64_t hash = hash_of(o, 0, field, len);
     if ((k->field && k->field != hash) || (c->id == COMMAND_HDEL && o->request.argc > 3))
         k->state = MODEL_UNKNOWN;
     k->field = hash;
@@ -323,7 +302,7 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     sight.key.db = line->db;
     sight.scripted = scripted;
     sight.behind_watch = t->watches;
-    uint64_t hash = key_hash(o, line->db, sight.key.name, sight.key.len);
+    uint64_t hash = hash_of(o, line->db, sight.key.name, sight.key.len);
     struct model_key *k = model_find(o->model, hash, now_ms);
     if (!k && !attempts(c, &sight, t->watches) && !in_script(o, &sight))
         return;
@@ -357,7 +336,7 @@ static bool msetnx_lost(struct monitor_tap *o, const struct monitor_line *line, 
     for (size_t i = 1; c->id == COMMAND_MSETNX && i < o->request.argc; i += 2) {
         size_t len;
         const char *key = request_arg(&o->request, o->bytes.data, i, &len);
-        const struct model_key *k = model_find(o->model, key_hash(o, line->db, key, len), line->time_ms);
+        const struct model_key *k = model_find(o->model, hash_of(o, line->db, key, len), line->time_ms);
         if (k && k->state == MODEL_PRESENT)
             return true;
     }
@@ -396,7 +375,7 @@ static void script_called(struct monitor_tap *o, const struct monitor_line *line
     memcpy(o->script_key, e.key.name, e.key.len);
     e.key.name = o->script_key;
     e.key.db = line->db;
-    o->script_value = e.value ? hash_of(o, e.value, e.value_len) : o->script.value == ADVISE_LITERAL;
+    o->script_value = e.value ? hash_of(o, 0, e.value, e.value_len) : o->script.value == ADVISE_LITERAL;
     e.value = o->script_value ? (const char *)&o->script_value : NULL;
     e.value_len = sizeof(o->script_value);
     o->script_event = e;

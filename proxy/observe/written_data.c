@@ -180,11 +180,6 @@ bool observer_looks(const struct observer *a, int64_t now_ms) {
     return lock_ms && now_ms - lock_ms < LOOKED_MS;
 }
 
-void observer_fences_free(struct observer *a) {
-    pthread_mutex_destroy(&a->fences_mutex);
-    memory_free(a->fences);
-}
-
 /* ---- writes -------------------------------------------------------------------------------------- */
 
 /* Counts the write for each pair whose pattern the key matches. Returns whether the key's lock is known: the writer

@@ -707,7 +707,7 @@ static void scripts_by_their_text(void **state) {
         {"", ADVISE_SCRIPT_OTHER},
     };
     for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++)
-        assert_int_equal(advise_script_kind(scripts[i].source, strlen(scripts[i].source)), scripts[i].kind);
+        assert_int_equal(advise_script_read(scripts[i].source, strlen(scripts[i].source)).kind, scripts[i].kind);
     const struct advise_text text = {
         .kind = ADVISE_SCRIPT_RELEASES, .key = 4, .value = 2, .expiry = 13, .endless = true};
     observer_script_note(*state, 0x1234567890abcdef, &text);
