@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
@@ -47,6 +48,13 @@ void text_printable(char *out, size_t size, const char *bytes, size_t len, char 
     for (size_t i = 0; i < n; i++)
         out[i] = bytes[i] >= ' ' && bytes[i] <= '~' ? bytes[i] : other;
     out[n] = '\0';
+}
+
+int text_choice(const char *word, const char *const *names) {
+    for (int i = 0; names[i]; i++)
+        if (strcasecmp(word, names[i]) == 0)
+            return i;
+    return -1;
 }
 
 void text_append_visible(struct text *t, const char *data, size_t len) {

@@ -30,6 +30,8 @@ void text_commit(struct text *t, size_t len);
 /* Copies bytes as text, cut to fit `size`: a byte that is not printable ASCII becomes `other`. */
 void text_printable(char *out, size_t size, const char *bytes, size_t len, char other);
 
+/* The index of the word in a NULL-terminated list of names, in any case; -1: it is none of them. */
+int text_choice(const char *word, const char *const *names);
 /* FNV-1a of the bytes. */
 uint32_t text_hash(const char *bytes, size_t len);
 

@@ -12,6 +12,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/config/private.h"
 
@@ -53,21 +54,7 @@ static bool config_complain_name(struct config_build *b, const char *word, const
     return config_complain_word(b, word, expected);
 }
 
-/* The index of the word in a NULL-terminated list, in any case, or -1. */
-static int choice(const char *word, const char *const *names) {
-    for (int i = 0; names[i]; i++) {
-        if (strcasecmp(word, names[i]) == 0)
-            return i;
-    }
-    return -1;
-}
-
 /* ---- readers ------------------------------------------------------------------------------- */
-
-static void set_number(struct config_build *b, const struct directive *d, int64_t value) {
-    invariant(value >= d->min && value <= d->max, "%s: %lld is out of range", d->shown.name, (long long)value);
-    memcpy((char *)b->config + d->offset, &value, sizeof(value));
-}
 
 /* Sets a text and takes over `copy`. */
 static void set_text(struct config_build *b, const struct directive *d, char *copy) {
@@ -91,16 +78,22 @@ static bool parse_digits(const char *text, int base, int64_t *out) {
     return true;
 }
 
-bool config_read_number(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n;
-    if (!parse_digits(words->words[0], 10, &n) || n < d->min || n > d->max)
+/* Sets the number, if it could be read and is within the bounds. */
+static bool take_number(struct config_build *b, const struct directive *d, bool right, int64_t n) {
+    if (!right || n < d->min || n > d->max)
         return config_complain_expected(b, d);
-    set_number(b, d, n);
+    memcpy((char *)b->config + d->offset, &n, sizeof(n));
     return true;
 }
 
+bool config_read_number(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    int64_t n = 0;
+    bool right = parse_digits(words->words[0], 10, &n);
+    return take_number(b, d, right, n);
+}
+
 bool config_read_choice(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int i = choice(words->words[0], d->names);
+    int i = text_choice(words->words[0], d->names);
     if (i < 0)
         return config_complain_expected(b, d);
     memcpy((char *)b->config + d->offset, &i, sizeof(i));
@@ -108,7 +101,7 @@ bool config_read_choice(struct config_build *b, const struct directive *d, const
 }
 
 bool config_read_flag(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int i = choice(words->words[0], d->names);
+    int i = text_choice(words->words[0], d->names);
     if (i < 0)
         return config_complain_expected(b, d);
     *(bool *)((char *)b->config + d->offset) = i == 1;
@@ -118,7 +111,7 @@ bool config_read_flag(struct config_build *b, const struct directive *d, const s
 bool config_read_bits(struct config_build *b, const struct directive *d, const struct config_words *words) {
     unsigned bits = 0;
     for (size_t i = 0; i < words->count; i++) {
-        int bit = choice(words->words[i], d->names);
+        int bit = text_choice(words->words[i], d->names);
         if (bit < 0)
             return config_complain_name(b, words->words[i], d->names);
         bits |= 1u << bit;
@@ -128,27 +121,21 @@ bool config_read_bits(struct config_build *b, const struct directive *d, const s
 }
 
 bool config_read_octal(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n;
-    if (!parse_digits(words->words[0], 8, &n) || n < d->min || n > d->max)
-        return config_complain_expected(b, d);
-    set_number(b, d, n);
-    return true;
+    int64_t n = 0;
+    bool right = parse_digits(words->words[0], 8, &n);
+    return take_number(b, d, right, n);
 }
 
 bool config_read_size(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n;
-    if (!units_size(words->words[0], &n) || n < d->min || n > d->max)
-        return config_complain_expected(b, d);
-    set_number(b, d, n);
-    return true;
+    int64_t n = 0;
+    bool right = units_size(words->words[0], &n);
+    return take_number(b, d, right, n);
 }
 
 bool config_read_time(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t ms;
-    if (!units_time(words->words[0], 1000, &ms) || ms < d->min || ms > d->max)
-        return config_complain_expected(b, d);
-    set_number(b, d, ms);
-    return true;
+    int64_t n = 0;
+    bool right = units_time(words->words[0], 1000, &n);
+    return take_number(b, d, right, n);
 }
 
 bool config_read_text(struct config_build *b, const struct directive *d, const struct config_words *words) {
@@ -195,7 +182,7 @@ bool config_read_address(struct config_build *b, const struct directive *d, cons
 
 bool config_read_supervised(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"no", "systemd", "auto", "upstart", NULL};
-    int i = choice(words->words[0], NAMES);
+    int i = text_choice(words->words[0], NAMES);
     if (i == 3)
         return config_complain(b, "upstart is not supported: expected %s", d->expected);
     if (i < 0)
@@ -213,7 +200,7 @@ bool config_read_output_limit(struct config_build *b, const struct directive *d,
     for (size_t i = 0; i < words->count; i += 4) {
         char *const *w = words->words + i;
         int64_t hard, soft, seconds;
-        int class = choice(w[0], CLASSES);
+        int class = text_choice(w[0], CLASSES);
         if (class < 0)
             return config_complain_word(b, w[0], "normal, replica or pubsub");
         if (!units_size(w[1], &hard))
@@ -266,7 +253,7 @@ static bool address_valid(const char *text) {
 bool config_read_upstream(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const KINDS[] = {"embedded", "standalone", "cluster", "sentinel", NULL};
     struct config *config = b->config;
-    int kind = choice(words->words[0], KINDS);
+    int kind = text_choice(words->words[0], KINDS);
     if (kind < 0)
         return config_complain_expected(b, d);
     size_t first = kind == CONFIG_SENTINEL ? 2 : 1; /* index of the first address */
@@ -317,7 +304,7 @@ bool config_read_fence(struct config_build *b, const struct directive *d, const 
 bool config_read_proxy_protocol(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"no", "yes", NULL};
     struct networks *list = networks_new();
-    int i = words->count == 1 ? choice(words->words[0], NAMES) : -1;
+    int i = words->count == 1 ? text_choice(words->words[0], NAMES) : -1;
     if (i == 1)
         networks_add_all(list);
     for (size_t k = 0; i < 0 && k < words->count; k++)

@@ -12,6 +12,7 @@
 
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 
 enum { SAMPLE_MAX = 512 };
 
@@ -69,13 +70,6 @@ size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len
 
 /* ---- the directive ------------------------------------------------------------------------------- */
 
-static int choice(const char *word, const char *const *names) {
-    for (int i = 0; names[i]; i++)
-        if (strcasecmp(word, names[i]) == 0)
-            return i;
-    return -1;
-}
-
 /* Writes the error's text. Returns false. */
 static bool __attribute__((format(printf, 3, 4))) wrong(char *error, size_t size, const char *format, ...) {
     va_list args;
@@ -101,7 +95,7 @@ static bool options_read(struct lock_fence *f, const char *const *words, size_t 
         if (given[is_mode])
             return wrong(error, size, "option '%s' is given twice: expected it once", name);
         given[is_mode] = true;
-        int value = choice(words[i + 1], is_mode ? MODES : UNLOCKED);
+        int value = text_choice(words[i + 1], is_mode ? MODES : UNLOCKED);
         lock_rule_word_show(words[i + 1], shown, sizeof(shown));
         if (value < 0)
             return wrong(error, size, "option %s '%s': expected %s", name, shown, expected);

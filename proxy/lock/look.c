@@ -26,16 +26,13 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
         shard_lock(sh);
+#define STAT_ADD(field, ...) stats->field += sh->stats.field;
+        LOCK_STATS(STAT_ADD)
+#undef STAT_ADD
         stats->leases += sh->live;
         stats->claims += sh->claims;
         stats->keys += sh->entries.count;
         stats->facts += sh->facts.count;
-        stats->granted += sh->stats.granted;
-        stats->lost += sh->stats.lost;
-        stats->released += sh->stats.released;
-        stats->refused_releases += sh->stats.refused_releases;
-        stats->refused_extends += sh->stats.refused_extends;
-        stats->renewals += sh->stats.renewals;
         histogram_add(&stats->waits, &sh->stats.waits);
         for (size_t k = 0; k < INCIDENT_KINDS; k++)
             stats->incidents[k] += sh->stats.incidents[k];

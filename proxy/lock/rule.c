@@ -16,6 +16,7 @@
 #include "proxy/base/bytes.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/fence.h"
@@ -158,13 +159,10 @@ static size_t option_set(const struct rule_option *o, struct lock_rule *rule, co
         memcpy(at, &ms, sizeof(ms));
         return 1;
     }
-    for (int i = 0; o->names[i]; i++) {
-        if (strcasecmp(text, o->names[i]) == 0) {
-            memcpy(at, &i, sizeof(i));
-            return 1;
-        }
-    }
-    return 0;
+    int i = text_choice(text, o->names);
+    if (i >= 0)
+        memcpy(at, &i, sizeof(i));
+    return i >= 0;
 }
 
 static void kinds_text(const struct rule_option *o, unsigned kinds, char *out, size_t size) {

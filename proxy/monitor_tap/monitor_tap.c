@@ -45,8 +45,7 @@ struct talker {
 /* A PTTL that was sent. Its line and its reply come in either order. */
 struct ask {
     uint64_t hash;
-    bool lined, answered;
-    int64_t pttl_ms, at_ms;
+    int64_t pttl_ms, at_ms; /* of the reply, and of the line, once they have come */
 };
 
 struct monitor_tap {
@@ -73,7 +72,7 @@ struct monitor_tap {
     size_t asked_len; /* 0: no key to ask for */
     uint64_t asked_hash;
     struct ask asks[ASKS];
-    size_t first, lined, answered, last_ask; /* sequence numbers */
+    size_t lined, answered, asked; /* how many questions have their line, have their reply, and were sent */
 };
 
 struct monitor_tap *tap_new(struct observer *a, uint64_t seed, uint64_t number) {
@@ -228,8 +227,8 @@ static bool attempts(const struct command *c, const struct lock_event *sight, bo
 }
 
 static void ask_for(struct monitor_tap *o, const struct lock_event *sight, uint64_t hash) {
-    if (!o->word[0] || sight->key.db != 0 || sight->key.len == 0 || sight->key.len > KEY_MAX ||
-        o->last_ask - o->first >= ASKS || o->last_ask >= ASKS_MAX)
+    if (!o->word[0] || sight->key.db != 0 || sight->key.len == 0 || sight->key.len > KEY_MAX || o->asked >= ASKS_MAX ||
+        o->asked - (o->lined < o->answered ? o->lined : o->answered) >= ASKS)
         return;
     memcpy(o->asked_key, sight->key.name, sight->key.len);
     o->asked_len = sight->key.len;
@@ -284,13 +283,6 @@ static void field_follow(struct monitor_tap *o, struct model_key *k, const struc
     k->field = hash;
 }
 
-/* Whether the command changes a list in a way that the model does not follow: in the middle, pushing at the head,
- * popping at the tail, or several nodes at once. */
-static bool queue_lost(const struct monitor_tap *o, const struct command *c) {
-    return c->id == COMMAND_LPUSH || c->id == COMMAND_LPUSHX || c->id == COMMAND_LINSERT || c->id == COMMAND_RPOP ||
-           (c->id == COMMAND_RPUSH && o->request.argc > 3) || (c->id == COMMAND_LPOP && o->request.argc > 2);
-}
-
 /* Handles a command on one key. `lost`: another of MSETNX's keys exists. */
 static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor_line *line, const struct command *c,
                    uint32_t index, bool scripted, bool lost) {
@@ -309,12 +301,17 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     if (!k)
         k = model_follow(o->model, hash, now_ms);
     field_follow(o, k, c);
+    /* The model follows no change of a list in the middle, no push at the head, no pop at the tail, and no change of
+     * several nodes at once. */
+    bool lost_queue = c->id == COMMAND_LPUSH || c->id == COMMAND_LPUSHX || c->id == COMMAND_LINSERT ||
+                      c->id == COMMAND_RPOP || (c->id == COMMAND_RPUSH && o->request.argc > 3) ||
+                      (c->id == COMMAND_LPOP && o->request.argc > 2);
     bool was_unknown = k->state == MODEL_UNKNOWN, sure = false;
     k->assumed = false;
     if (lost && sight.verb == LOCK_ACQUIRE) {
         sight.effect = EFFECT_LOST;
         sure = true;
-    } else if (queue_lost(o, c)) {
+    } else if (lost_queue) {
         k->state = MODEL_UNKNOWN;
     } else if (c->id == COMMAND_RPUSHX && k->state != MODEL_PRESENT) {
         sure = false;
@@ -435,39 +432,29 @@ static bool on_other(struct monitor_tap *o, struct talker *t, const struct monit
     }
 }
 
-/* Drops the questions that have both their line and their reply. */
-static void asks_settle(struct monitor_tap *o) {
-    invariant(o->first <= o->lined && o->lined <= o->last_ask && o->answered <= o->last_ask && o->first <= o->answered,
-              "questions %zu, %zu, %zu, %zu", o->first, o->lined, o->answered, o->last_ask);
-    while (o->first < o->lined && o->first < o->answered)
-        o->first++;
-}
-
 /* Handles the line of a PTTL that was sent: the reply applies at this point. */
 static void asked_line(struct monitor_tap *o, const struct monitor_line *line) {
-    if (o->lined == o->last_ask)
+    if (o->lined == o->asked)
         return;
+    bool answered = o->answered > o->lined;
     struct ask *a = &o->asks[o->lined++ % ASKS];
     struct model_key *k = model_find(o->model, a->hash, line->time_ms);
-    a->lined = true;
     a->at_ms = line->time_ms;
-    if (k && a->answered)
+    if (k && answered)
         model_told(k, a->pttl_ms, a->at_ms);
     else if (k)
         k->asked = true;
-    asks_settle(o);
 }
 
 void tap_answer(struct monitor_tap *o, int64_t pttl_ms) {
-    if (o->answered == o->last_ask)
+    if (o->answered == o->asked)
         return;
+    bool lined = o->lined > o->answered;
     struct ask *a = &o->asks[o->answered++ % ASKS];
-    a->answered = true;
     a->pttl_ms = pttl_ms;
-    struct model_key *k = a->lined ? model_find(o->model, a->hash, a->at_ms) : NULL;
+    struct model_key *k = lined ? model_find(o->model, a->hash, a->at_ms) : NULL;
     if (k && k->asked)
         model_told(k, pttl_ms, a->at_ms);
-    asks_settle(o);
 }
 
 void tap_self(struct monitor_tap *o, const char *word) {
@@ -479,8 +466,9 @@ bool tap_asks(struct monitor_tap *o, const char **key, size_t *len) {
         return false;
     *key = o->asked_key;
     *len = o->asked_len;
-    invariant(o->last_ask - o->first < ASKS, "%zu questions are under way", o->last_ask - o->first);
-    o->asks[o->last_ask++ % ASKS] = (struct ask){.hash = o->asked_hash};
+    invariant(o->lined <= o->asked && o->answered <= o->asked, "questions %zu, %zu, %zu", o->lined, o->answered,
+              o->asked);
+    o->asks[o->asked++ % ASKS] = (struct ask){.hash = o->asked_hash};
     o->asked_len = 0;
     return true;
 }
