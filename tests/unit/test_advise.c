@@ -870,7 +870,8 @@ static void pairs_are_bounded(void **state) {
     longest[sizeof(longest) - 1] = '\0';
     for (unsigned n = 0; n < 30; n++) {
         write_under(*state, longest, longest);
-        write_under(*state, "lock:1:2:3:4:5:6:7:8:9", "d:1:2:3:4:5:6:7:8:9");
+        write_under(*state, "lock:1:2:3:4:5:6:7:8:9:10:11:12:13:14:15:16:17",
+                    "d:1:2:3:4:5:6:7:8:9:10:11:12:13:14:15:16:17");
     }
     assert_int_equal(lines_of(*state)->count, l->count);
 }
