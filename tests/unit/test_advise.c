@@ -945,12 +945,14 @@ static struct evidence some_row(uint64_t *dice) {
 static void every_word_is_explained(void **state) {
     const char *text = text_behind("docs/advise.md", "The text after the events can be copied");
     uint64_t dice = 7;
-    char line[ADVISE_LINE_MAX];
+    struct text line = {0};
     for (int i = 0; i < 2000; i++) {
         struct evidence row = some_row(&dice);
-        advise_line(&row, line);
-        phrases_explained(text, strstr(line, "CLIENT: ") + 8);
+        line.len = 0;
+        advise_line(&row, &line);
+        phrases_explained(text, strstr(line.data, "CLIENT: ") + 8);
     }
+    text_clear(&line);
     static const char *const words[] = {"dead lock: KEY", "kind", "owner any", "owner client", "owner connection"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         assert_true(explained(text, words[i], strlen(words[i])));
