@@ -50,6 +50,10 @@ void text_printable(char *out, size_t size, const char *bytes, size_t len, char 
     out[n] = '\0';
 }
 
+bool text_is(const char *word, size_t len, const char *name) {
+    return strlen(name) == len && strncasecmp(word, name, len) == 0;
+}
+
 int text_choice(const char *word, const char *const *names) {
     for (int i = 0; names[i]; i++)
         if (strcasecmp(word, names[i]) == 0)

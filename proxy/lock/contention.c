@@ -35,11 +35,6 @@ static void age(struct contention *c, int64_t minute) {
     c->minute = minute;
 }
 
-static void take_over(struct contention *c, const struct lock_key *key, uint64_t hash, int64_t minute) {
-    *c = (struct contention){.hash = hash, .minute = minute, .db = key->db, .len = (uint32_t)key->len, .used = true};
-    memcpy(c->name, key->name, kept(c));
-}
-
 void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash, int64_t now_ms) {
     int64_t minute = minute_of(now_ms);
     if (!sh->contention)
@@ -54,8 +49,9 @@ void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash
         if (!place || total(&set[i]) < total(place))
             place = &set[i];
     }
-    take_over(place, key, hash, minute);
-    place->lost[0] = 1;
+    *place = (struct contention){
+        .hash = hash, .minute = minute, .lost = {1}, .db = key->db, .len = (uint32_t)key->len, .used = true};
+    memcpy(place->name, key->name, kept(place));
 }
 
 /* Counts the sessions whose last attempt to acquire was lost against the live lease. */

@@ -95,20 +95,6 @@ static size_t text_size(const struct copied_view *v) {
     return v->view.key.len + v->view.client_len;
 }
 
-static void rise(struct chosen *n, size_t i) {
-    while (i > 0 && n->less(&n->views[i], &n->views[(i - 1) / 2])) {
-        exchange(&n->views[i], &n->views[(i - 1) / 2]);
-        i = (i - 1) / 2;
-    }
-}
-
-static void drop_least(struct chosen *n) {
-    n->bytes -= text_size(&n->views[0]);
-    memory_free(n->views[0].text);
-    n->views[0] = n->views[--n->count];
-    sink_down(n, 0);
-}
-
 /* The caller has made room for one more than `max`. */
 static void offer(struct chosen *n, const struct lock_view *view) {
     struct copied_view v = {.view = *view};
@@ -117,10 +103,16 @@ static void offer(struct chosen *n, const struct lock_view *view) {
         return;
     keep_texts(&v);
     n->bytes += text_size(&v);
-    n->views[n->count] = v;
-    rise(n, n->count++);
-    while (n->count > n->max || (n->bytes > WALK_BYTES && n->count > 1))
-        drop_least(n);
+    size_t i = n->count++;
+    n->views[i] = v;
+    for (; i > 0 && n->less(&n->views[i], &n->views[(i - 1) / 2]); i = (i - 1) / 2)
+        exchange(&n->views[i], &n->views[(i - 1) / 2]);
+    while (n->count > n->max || (n->bytes > WALK_BYTES && n->count > 1)) {
+        n->bytes -= text_size(&n->views[0]);
+        memory_free(n->views[0].text);
+        n->views[0] = n->views[--n->count];
+        sink_down(n, 0);
+    }
 }
 
 /* Whether a claim's lease was counted already. Several sessions may be the holder of a list lock, with a claim each

@@ -130,7 +130,7 @@ static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *
     for (const char *at = text;; at++) {
         size_t len = strcspn(at, ",");
         int i = 0;
-        while (o->names[i] && (strlen(o->names[i]) != len || strncasecmp(o->names[i], at, len) != 0))
+        while (o->names[i] && !text_is(at, len, o->names[i]))
             i++;
         if (!o->names[i])
             return false;
@@ -165,13 +165,6 @@ static size_t option_set(const struct rule_option *o, struct lock_rule *rule, co
     return i >= 0;
 }
 
-static void kinds_text(const struct rule_option *o, unsigned kinds, char *out, size_t size) {
-    size_t n = (size_t)snprintf(out, size, "%s", kinds == LOCK_KIND_ANY ? "any" : "");
-    for (int i = 0; kinds != LOCK_KIND_ANY && o->names[i]; i++)
-        if (kinds & 1u << i)
-            n += (size_t)snprintf(out + n, size - n, "%s%s", n ? "," : "", o->names[i]);
-}
-
 /* Writes the option's value as it stands in the directive. */
 static void option_text(const struct rule_option *o, const struct lock_rule *rule, char *out, size_t size) {
     const char *at = (const char *)rule + o->offset;
@@ -191,7 +184,10 @@ static void option_text(const struct rule_option *o, const struct lock_rule *rul
         return;
     }
     if (o->type == OPTION_KINDS) {
-        kinds_text(o, rule->kinds, out, size);
+        size_t n = (size_t)snprintf(out, size, "%s", rule->kinds == LOCK_KIND_ANY ? "any" : "");
+        for (int k = 0; rule->kinds != LOCK_KIND_ANY && o->names[k]; k++)
+            if (rule->kinds & 1u << k)
+                n += (size_t)snprintf(out + n, size - n, "%s%s", n ? "," : "", o->names[k]);
         return;
     }
     int i;

@@ -170,7 +170,7 @@ struct workload *workload_join(struct shard *sh, struct peer *p, const struct lo
 /* ---- pooled and dedicated sessions ----------------------------------------------------------------- */
 
 bool workload_dedicated(const struct workload *f, const struct peer *p) {
-    const struct session_stats *h = session_stats_find(p, f);
+    const struct session_stats *h = f->row >= WORKLOAD_ROW ? NULL : session_stats_find(p, f);
     return rows_dedicated(f->row, h ? h->row : 0, WORKLOAD_ROW);
 }
 

@@ -222,8 +222,8 @@ static void note(struct monitor_tap *o, const struct talker *t, struct lock_even
 
 /* Whether the command can acquire a lock, so that its key is followed from then on. */
 static bool attempts(const struct command *c, const struct lock_event *sight, bool watched) {
-    return (watched && sight->verb == LOCK_REPLACE) || sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_COUNT_UP ||
-           sight->verb == LOCK_QUEUE_PUSH || sight->verb == LOCK_SWAP || c->id == COMMAND_LREM;
+    return (lock_verb_is(sight->verb, VERB_ACQUIRES) && (watched || sight->verb != LOCK_REPLACE)) ||
+           sight->verb == LOCK_QUEUE_PUSH || c->id == COMMAND_LREM;
 }
 
 static void ask_for(struct monitor_tap *o, const struct lock_event *sight, uint64_t hash) {

@@ -9,8 +9,8 @@
  * once.
  */
 #include <string.h>
-#include <strings.h>
 
+#include "proxy/base/text.h"
 #include "proxy/observe/private.h"
 
 enum {
@@ -207,8 +207,7 @@ static void read_words(struct reading *r) {
             const char *word = p + 1;
             p = skip_text(p, r->end);
             for (size_t i = 0; i < sizeof(WORDS) / sizeof(WORDS[0]); i++)
-                if (strlen(WORDS[i].name) + 1 == (size_t)(p - word) &&
-                    strncasecmp(word, WORDS[i].name, (size_t)(p - word) - 1) == 0)
+                if (p > word && text_is(word, (size_t)(p - word) - 1, WORDS[i].name))
                     read_word(r, &WORDS[i], p);
         } else {
             p++;
