@@ -274,6 +274,7 @@ struct note {
     unsigned epoch;
     uint8_t group;
     int64_t now_ms;
+    bool refused; /* the proxy has refused the release */
 };
 
 static bool of_queue(const struct lock_event *e) {
@@ -464,9 +465,9 @@ static void note_releaser(struct note *n, struct evidence *row, bool refused) {
     }
 }
 
-static void note_released(struct note *n, enum seen_event event) {
+static void note_released(struct note *n) {
     struct key_memory *p = n->place;
-    bool refused = event == SEEN_REFUSED;
+    bool refused = n->refused;
     struct evidence *row = p ? place_row(n->sh, p, n->row) : n->row;
     row->events++;
     n->row->sent++;
@@ -510,7 +511,7 @@ static void note_rewritten(struct note *n) {
     int64_t left_ms = p && p->end_ms ? p->end_ms - n->now_ms : INT64_MAX;
     bool less = n->sight->pttl_ms >= 0 && left_ms != INT64_MAX && n->sight->pttl_ms <= left_ms / 2;
     if (held_now(n) && less) {
-        note_released(n, SEEN_RELEASED);
+        note_released(n);
         p->end_ms = end_of(n);
         p->shortened = true;
     } else if (p && p->shortened && p->session == n->session && left_ms > 0 && !less) {
@@ -550,41 +551,11 @@ static void note_written(struct note *n) {
         note_acquired(n);
 }
 
-static void note_event(struct note *n, enum seen_event event) {
-    switch (event) {
-    case SEEN_ACQUIRED:
-        note_acquired(n);
-        break;
-    case SEEN_LOST:
-        note_lost(n);
-        break;
-    case SEEN_RELEASED:
-    case SEEN_REFUSED:
-        note_released(n, event);
-        break;
-    case SEEN_IN_VAIN:
-        note_in_vain(n);
-        break;
-    case SEEN_EXTENDED:
-        note_extended(n);
-        break;
-    case SEEN_REWRITTEN:
-        note_rewritten(n);
-        break;
-    case SEEN_WRITTEN:
-        note_written(n);
-        break;
-    case SEEN_SWAPPED:
-        note_unsure(n);
-        break;
-    case SEEN_NOTHING:
-    case SEEN_PUSHED:
-    case SEEN_HEAD:
-    case SEEN_RENAMED:
-    case SEEN_TAKEN:
-        break;
-    }
-}
+/* What an event means for the row and the key. A list's events become these first (queue_event). */
+static void (*const NOTES[SEEN_TAKEN + 1])(struct note *n) = {
+    [SEEN_ACQUIRED] = note_acquired,   [SEEN_LOST] = note_lost,       [SEEN_RELEASED] = note_released,
+    [SEEN_REFUSED] = note_released,    [SEEN_IN_VAIN] = note_in_vain, [SEEN_EXTENDED] = note_extended,
+    [SEEN_REWRITTEN] = note_rewritten, [SEEN_WRITTEN] = note_written, [SEEN_SWAPPED] = note_unsure};
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
@@ -673,7 +644,9 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
         n.row->last_ms = now_ms;
         if (s->library && !n.row->library[0])
             text_printable(n.row->library, sizeof(n.row->library), s->library, strlen(s->library), '.');
-        note_event(&n, event);
+        n.refused = event == SEEN_REFUSED;
+        if (NOTES[event])
+            NOTES[event](&n);
     }
     pthread_mutex_unlock(&sh->mutex);
     if (says && (!s->rule || s->beside) && (event == SEEN_ACQUIRED || (event == SEEN_WRITTEN && s->behind_watch)))
