@@ -30,8 +30,7 @@ void advise_say(struct text *line, void (*fn)(void *arg, const char *line, size_
 void advise_each(struct observer *o, int64_t now_ms, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
     struct advice advice = {.rows = memory_alloc(OBSERVED_ROWS * sizeof(*advice.rows))};
     struct text line = {0};
-    observer_look(o, now_ms);
-    observer_each(o, row_add, &advice);
+    observer_each(o, now_ms, row_add, &advice);
     for (size_t i = 0; i < advice.count; i++)
         if (advice.rows[i].dead_lost) {
             advise_dead_line(&advice.rows[i], &line);
@@ -69,7 +68,7 @@ static void pattern_add(void *arg, const struct evidence *row) {
 size_t advise_unruled(struct observer *o, const struct lock_rules *rules, int64_t since_ms) {
     struct unruled u = {.since_ms = since_ms, .patterns = memory_alloc(OBSERVED_ROWS * sizeof(u.patterns[0]))};
     size_t sum = 0;
-    observer_each(o, pattern_add, &u);
+    observer_each(o, 0, pattern_add, &u);
     for (size_t i = 0; i < u.count; i++) /* a rule may be new, or off: it matches the pattern as it is written */
         sum += !lock_rules_match(rules, u.patterns[i], strlen(u.patterns[i]));
     memory_free(u.patterns);

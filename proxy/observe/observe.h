@@ -161,7 +161,7 @@ struct evidence {
     };
     struct evidence_session sessions[ADVISE_SESSIONS];
     uint64_t dead_hash; /* of the last key that was found dead */
-    uint64_t dead_lost; /* attempts lost on it since its owner left, as of the last observer_look; 0: it is not dead */
+    uint64_t dead_lost; /* attempts lost on it since its owner left, as of the last look; 0: it is not dead */
     char dead_key[ADVISE_PATTERN_MAX];
 };
 
@@ -176,10 +176,9 @@ struct written_pair {
     int64_t last_ms; /* when the last held or late write came */
 };
 
-/* Looks for locks that have expired or are dead, and counts them in their rows. */
-void observer_look(struct observer *a, int64_t now_ms);
-/* Calls fn with each row, at most OBSERVED_ROWS. fn must not call this module, and copies what it needs. */
-void observer_each(struct observer *a, void (*fn)(void *arg, const struct evidence *row), void *arg);
+/* Calls fn with each row, at most OBSERVED_ROWS. fn must not call this module, and copies what it needs. Before that,
+ * counts the locks in their rows that have expired or are dead; now_ms 0: does not look for them. */
+void observer_each(struct observer *a, int64_t now_ms, void (*fn)(void *arg, const struct evidence *row), void *arg);
 /* Copies the pairs; returns how many there are. */
 size_t observer_pairs(struct observer *a, struct written_pair out[OBSERVED_PAIRS]);
 

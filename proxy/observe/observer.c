@@ -674,20 +674,12 @@ static void shard_look(struct observer *a, struct observed_shard *sh, int64_t no
     }
 }
 
-void observer_look(struct observer *a, int64_t now_ms) {
+void observer_each(struct observer *a, int64_t now_ms, void (*fn)(void *arg, const struct evidence *row), void *arg) {
     for (size_t i = 0; i < OBSERVED_SHARDS; i++) {
         struct observed_shard *sh = &a->shards[i];
         pthread_mutex_lock(&sh->mutex);
-        if (sh->rows)
+        if (sh->rows && now_ms > 0)
             shard_look(a, sh, now_ms);
-        pthread_mutex_unlock(&sh->mutex);
-    }
-}
-
-void observer_each(struct observer *a, void (*fn)(void *arg, const struct evidence *row), void *arg) {
-    for (size_t i = 0; i < OBSERVED_SHARDS; i++) {
-        struct observed_shard *sh = &a->shards[i];
-        pthread_mutex_lock(&sh->mutex);
         for (size_t k = 0; sh->rows && k < ROWS; k++)
             if (sh->rows[k].pattern[0])
                 fn(arg, &sh->rows[k]);
