@@ -148,10 +148,9 @@ bool recognised_no_more(const struct entry *en, const struct contender *w);
 
 /* C4: the decision about a release over a loser, in a workload of which nothing is known. */
 enum loser_release {
-    LOSER_REFUSED,            /* the release is the loser's own, or may be */
-    LOSER_BELIEVED,           /* the release is the holder's: a pool carries it over the loser's connection */
-    LOSER_BELIEVED_BY_CHANCE, /* the release is the holder's, and is not counted as a crossing */
-    LOSER_HELD_BACK           /* there is too little evidence: the caller asks again in some ms */
+    LOSER_REFUSED,  /* the release is the loser's own, or may be */
+    LOSER_BELIEVED, /* the release is the holder's: a pool carries it over the loser's connection */
+    LOSER_HELD_BACK /* there is too little evidence: the caller asks again in some ms */
 };
 
 /* D3: whether what followed lost attempts shows that losers release. c may be NULL. */
@@ -161,8 +160,6 @@ bool aftermath_losers_release(const struct workload *f, const struct key_stats *
 bool workload_losers_release(const struct workload *f, const struct key_stats *c);
 /* Within how many ms behind a lost attempt a release comes "at once". */
 int64_t aftermath_at_once_ms(const struct peer *p);
-/* Within how many ms behind its session's last command a release comes without any work in between. */
-int64_t aftermath_soon_ms(const struct peer *p);
 /* Whether the key's last release is less than a round trip ago. A lease that was granted since cannot have been
  * released by its holder: the grant's reply is still on its way. w: the session that sends a release now, and sent one
  * before; c may be NULL. */
