@@ -659,7 +659,8 @@ void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struc
 /* How a lock was fought over: attempts to acquire it that were lost. */
 enum { CONTENTION_MINUTES = 5 };
 struct lock_contention {
-    struct lock_key key;               /* a very long name is cut */
+    struct lock_key key;
+    bool cut;                          /* the name is only the beginning */
     uint32_t waiters;                  /* sessions that lost against the present holder and may try again */
     uint32_t lost[CONTENTION_MINUTES]; /* by minute, the present one first */
 };
