@@ -103,12 +103,13 @@ def load_scripts(redis):
     with open(os.path.join(ROOT, "proxy", "lock", "script_constants.h"), encoding="utf-8") as f:
         constants = re.findall(r"^    ([A-Z_]+) = ([0-9]+)", f.read(), re.M)
     shas = {}
-    for name in ("acquire", "replace", "swap", "release", "extend", "count", "clobber", "read", "renew", "adopt", "list_push",
-                 "list_read", "list_remove", "list_set", "list_pop", "list_trim", "list_leave", "hash", "pass"):
+    with open(os.path.join(ROOT, "proxy", "upstream", "script.h"), encoding="utf-8") as f:
+        names = [name.lower() for name in re.findall(r"^    SCRIPT_([A-Z_]+),$", f.read(), re.M)]
+    for name in names:
         with open(os.path.join(folder, name + ".lua"), encoding="utf-8") as f:
             own = f.read()
         # as scripts/embed_lua.cmake has it
-        whole = own.replace("--@common\n", common).replace("--@functions\n", functions)
+        whole = own.replace("--@common\n", common).replace("--@functions\n", functions).replace("--@alone\n", "")
         whole = common + own if whole == own else whole
         whole = whole.replace("--@list\n", queue).replace("--@waits\n", waits)
         for constant, value in constants:
