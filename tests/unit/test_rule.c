@@ -14,6 +14,11 @@
 #include "proxy/base/glob.h"
 #include "proxy/lock/rule.h"
 
+/* The options' names, and the defaults behind `lease`. A new option is added to both. */
+#define NAMES                                                                                                          \
+    "mode, owner, kind, claim-memory, lease, renew, max-hold, handover, on-disconnect, one-shot, wait or replicas"
+#define AFTER_LEASE "renew auto max-hold 0 handover 1m on-disconnect keep one-shot 1d wait 0 replicas 0"
+
 static char error[400];
 
 /* Adds a rule from words between single blanks. */
@@ -53,10 +58,7 @@ static void test_defaults(void **state) {
     char text[300];
     size_t len = lock_rule_text(r, text, sizeof(text));
     assert_int_equal(len, strlen(text));
-    assert_string_equal(
-        text,
-        "lock:* mode enforce owner auto kind string claim-memory auto lease 30s renew auto max-hold 0 handover 1m "
-        "on-disconnect keep one-shot 1d wait 0 replicas 0");
+    assert_string_equal(text, "lock:* mode enforce owner auto kind string claim-memory auto lease 30s " AFTER_LEASE);
     lock_rules_unref(rules);
 }
 
@@ -149,14 +151,10 @@ static void test_errors(void **state) {
         {"x replicas 1001", "option replicas '1001': expected " REPLICAS},
         {"x replicas 1 0ms", "option replicas '1': expected " REPLICAS},
         {"x replicas 1 2m", "option replicas '1': expected " REPLICAS},
-        {"x replicas 1 soon 1", "option 'soon': expected mode, owner, kind, claim-memory, lease, renew, max-hold, "
-                                "handover, on-disconnect, one-shot, wait or replicas"},
+        {"x replicas 1 soon 1", "option 'soon': expected " NAMES},
         {"x lease 1s lease 2s", "option 'lease' is given twice: expected it once"},
-        {"x leese 1s", "option 'leese': expected mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "
-                       "on-disconnect, one-shot, wait or replicas"},
-        {"x owner\n\x1b auto",
-         "option 'owner\\x0a\\x1b': expected mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "
-         "on-disconnect, one-shot, wait or replicas"},
+        {"x leese 1s", "option 'leese': expected " NAMES},
+        {"x owner\n\x1b auto", "option 'owner\\x0a\\x1b': expected " NAMES},
     };
     struct lock_rules *rules = lock_rules_new();
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
@@ -270,9 +268,9 @@ static void test_text(void **state) {
     assert_null(lock_rules_add(rules, words, 3, error, sizeof(error)));
     char text[300], small[20];
     size_t len = lock_rule_text(lock_rules_get(rules, 0), text, sizeof(text));
-    assert_string_equal(text,
-                        "\"my \\\"lock\\\" \\\\x\\x01*\" mode enforce owner auto kind string claim-memory auto lease 0 "
-                        "renew auto max-hold 0 handover 1m on-disconnect keep one-shot 1d wait 0 replicas 0");
+    assert_string_equal(
+        text,
+        "\"my \\\"lock\\\" \\\\x\\x01*\" mode enforce owner auto kind string claim-memory auto lease 0 " AFTER_LEASE);
     assert_int_equal(len, strlen(text));
     assert_int_equal(lock_rule_text(lock_rules_get(rules, 0), small, sizeof(small)), len);
     assert_int_equal(strlen(small), sizeof(small) - 1);
