@@ -57,7 +57,7 @@ struct node_board {
     pthread_mutex_t mutex;
     struct node_figures *nodes;
     size_t count;
-    struct histogram lock_commands, lock_waits, lock_handovers;
+    struct durations durations;
 };
 
 /* A worker with the state that only this folder needs. */

@@ -87,9 +87,7 @@ void node_board_write(struct worker *w) {
     upstream_each_node(w->upstream, put_node, b);
     for (size_t i = 0; i < b->count; i++)
         b->nodes[i].silent = lost_node_silent(w, b->nodes[i].address);
-    b->lock_commands = w->lock_commands;
-    b->lock_waits = w->lock_waits;
-    b->lock_handovers = w->lock_handovers;
+    b->durations = w->durations;
     pthread_mutex_unlock(&b->mutex);
 }
 
@@ -100,9 +98,7 @@ void node_board_sum(struct worker *w, struct node_board *sum) {
         pthread_mutex_lock(&b->mutex);
         for (size_t n = 0; n < b->count; n++)
             add_figures(sum, &b->nodes[n]);
-        histogram_add(&sum->lock_commands, &b->lock_commands);
-        histogram_add(&sum->lock_waits, &b->lock_waits);
-        histogram_add(&sum->lock_handovers, &b->lock_handovers);
+        durations_add(&sum->durations, &b->durations);
         pthread_mutex_unlock(&b->mutex);
     }
 }
@@ -171,16 +167,7 @@ static void measure_nodes(struct worker *w, const struct metric_sink *m) {
            "write, one at a time a connection.");
     for (size_t n = 0; n < sum.count; n++)
         m->histogram(m->arg, "node", sum.nodes[n].address, &sum.nodes[n].round_trips);
-    family(m, "lock_command_seconds", "histogram",
-           "From the arrival of a command on a lock to the answer of its script (and of replicas, where the rule asks "
-           "them); not inside MULTI.");
-    m->histogram(m->arg, NULL, NULL, &sum.lock_commands);
-    family(m, "lock_wait_seconds", "histogram",
-           "From the arrival of an attempt that had to wait (rule option wait) until it got the lock.");
-    m->histogram(m->arg, NULL, NULL, &sum.lock_waits);
-    family(m, "lock_handover_seconds", "histogram",
-           "For attempts that had to wait: from the turn in which a release was seen until the lock was theirs.");
-    m->histogram(m->arg, NULL, NULL, &sum.lock_handovers);
+    durations_measure(&sum.durations, m);
     memory_free(sum.nodes);
 }
 

@@ -13,7 +13,7 @@
 
 #include "parser/resp.h"
 #include "proxy/base/counters.h"
-#include "proxy/base/histogram.h"
+#include "proxy/base/durations.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
@@ -118,9 +118,7 @@ struct worker {
     uint64_t asked;                    /* the value of `arrivals` when the node was last asked */
     uint64_t served; /* the value of `arrivals` at the last question that it answered with "served": these sessions stay
                         served */
-    struct histogram lock_commands;  /* durations of lock commands */
-    struct histogram lock_waits;     /* durations of attempts that have waited and got the lock (rule option wait) */
-    struct histogram lock_handovers; /* for waiting attempts that got the lock: the time since the release was seen */
+    struct durations durations; /* what it measures */
 };
 
 enum { WORKER_SCRATCH = 64 * 1024, LOCKS_SHOWN_MAX = 1000, OLDEST_SHOWN_MAX = 100 };

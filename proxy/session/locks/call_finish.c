@@ -176,7 +176,7 @@ static void answer_swap(struct worker *w, const struct lock_call *l, struct lock
 
 void lock_note_time(struct worker *w, const struct lock_call *l) {
     if (l->begun > 0)
-        histogram_note(&w->lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
+        histogram_note(&w->durations.lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
 }
 
 /* Ends a call whose script answered a short text. Returns false if the answer is another one. This path saves 4 % of

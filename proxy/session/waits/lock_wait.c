@@ -321,9 +321,9 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
 static void note_grant(const struct wait *t) {
     invariant(t->call && worker_of(t) == t->call->request->worker, "a wait changes its thread");
     struct worker *w = t->call->request->worker;
-    histogram_note(&w->lock_waits, (worker_steady_ms(w) - t->waiter.since_ms) * 1000);
+    histogram_note(&w->durations.lock_waits, (worker_steady_ms(w) - t->waiter.since_ms) * 1000);
     if (t->called > 0)
-        histogram_note(&w->lock_handovers, (int64_t)((worker_steady(w) - t->called) * 1e6));
+        histogram_note(&w->durations.lock_handovers, (int64_t)((worker_steady(w) - t->called) * 1e6));
 }
 
 /* Takes what an answer says of the sessions that wait at other proxies. */
