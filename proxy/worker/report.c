@@ -289,7 +289,7 @@ void worker_report_rules(struct worker *w, const struct report *r) {
         char text[RULE_TEXT_MAX];
         size_t len = lock_rule_text(rule, text, sizeof(text));
         r->row(r->arg);
-        r->text(r->arg, "rule", text, len);
+        r->text(r->arg, "rule", text, len < sizeof(text) ? len : sizeof(text) - 1);
         r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));
         char workloads[SHARED_TEXT_MAX] = "";
         struct shared_workloads all = {.rule = rule, .text = workloads};

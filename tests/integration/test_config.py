@@ -406,6 +406,14 @@ def test_second_signal_exits_at_once(start_redis, start_proxy, connect):
 # ---- reload --------------------------------------------------------------------------------------------
 
 
+def test_a_long_pattern_is_shown(server, start_proxy, connect):
+    """PROXY RULES cuts a rule's text that is longer than its room, and reads no further."""
+    client = connect(start_proxy(server, "lock %s:* lease 10s" % ("p" * 600)))
+    row = client("PROXY", "RULES")[0]
+    assert row[0] == "rule" and row[1] == "p" * 511
+    assert client("PING") == "PONG"
+
+
 @pytest.mark.parametrize("how", ["SIGHUP", "PROXY RELOAD"])
 def test_reload(server, start_proxy, connect, how):
     """Lock rules and log level change at once; clients and their leases stay."""
