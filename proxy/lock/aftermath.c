@@ -48,6 +48,10 @@ int64_t aftermath_at_once_ms(const struct peer *p) {
     return AT_ONCE_MS + TRIPS * trip_ms(p);
 }
 
+int64_t aftermath_soon_ms(const struct peer *p) {
+    return SOON_MS + TRIPS * trip_ms(p);
+}
+
 bool aftermath_behind_release(const struct key_stats *c, const struct contender *w, int64_t now_ms) {
     int64_t released_ms = c && c->released_ms > w->sent_ms ? c->released_ms : w->sent_ms;
     const struct lock_session *s = w->peer->closed ? NULL : w->peer->session;
@@ -211,15 +215,18 @@ static bool lease_changed(const struct contender *w, const struct claim *live) {
     return w->held_fence != 0;
 }
 
-/* C4: decides once a release is not held back any longer, or cannot be. */
-static enum loser_release decide(const struct aftermath *a, unsigned row, const struct claim *live, bool at_once) {
+/* C4: decides once a release is not held back any longer, or cannot be. C6: one of several proxies sees only a part
+ * of what follows losses. It therefore believes a held-back release that came later than "soon", unless another loss
+ * was followed by a release (`sees_a_part`: held back, later than soon, and not the only proxy). */
+static enum loser_release decide(const struct aftermath *a, unsigned row, const struct claim *live, bool at_once,
+                                 bool sees_a_part) {
     if (!at_once || score(a, row, 1) <= QUIET_SCORE) /* this release does not count for itself */
         return LOSER_BELIEVED;
     /* C4: behind a long row the score rests on few losses. An attempt was lost over the holder's session, so that
      * session carries other workers' commands. Exception: the lost attempt may be the holder's own, a nested one. */
     if (live && live->self_lost && row >= LONG_ROW)
         return LOSER_BELIEVED;
-    return LOSER_REFUSED;
+    return sees_a_part && losses_so_far(a->followed, row) <= 1 ? LOSER_BELIEVED : LOSER_REFUSED;
 }
 
 /* C4: holds a release back. The first call notes which lease it may be for. */
@@ -253,7 +260,8 @@ static enum loser_release release_shortly(struct workload *f, struct key_stats *
      * release. */
     if (f->losers_quiet && losses_so_far(evidence(f, c)->followed, 1) <= 1)
         return LOSER_BELIEVED;
-    return decide(evidence(f, c), w->lost_row, live, at_once);
+    bool sees_a_part = w->held_ms && engine_elsewhere(f->shard->engine) && apart_ms > aftermath_soon_ms(w->peer);
+    return decide(evidence(f, c), w->lost_row, live, at_once, sees_a_part);
 }
 
 enum loser_release aftermath_release(struct workload *f, struct key_stats *c, struct contender *w,

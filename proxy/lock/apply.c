@@ -442,9 +442,46 @@ void apply_freed(struct outcome *f) {
     learn_gone(f, fence, LEASE_TAKEN);
 }
 
+/* Another owner has the lock: nothing was changed. */
+static void apply_refused(struct outcome *f) {
+    enum lock_verb verb = f->plan->verb;
+    if (verb == LOCK_ACQUIRE) {
+        learn_lost_attempt(f);
+    } else if (verb == LOCK_EXTEND) {
+        f->sh->stats.refused_extends++;
+        outcome_refusal(f, INCIDENT_FOREIGN_EXTEND,
+                        f->audit ? "this client does not hold the lock"
+                                 : "this client does not hold the lock; its expiry is unchanged");
+    } else if (verb == LOCK_COUNT_DOWN) {
+        report_refused_release(f);
+        apply_suspected(f);
+        outcome_spend(f, f->claim);
+    } else if (verb != LOCK_SWAP || !learn_answered(f)) {
+        apply_suspected(f);
+        outcome_refusal(f, INCIDENT_OVERWRITE,
+                        f->audit ? "another owner holds the lock"
+                                 : "another owner holds the lock; nothing was written");
+        if (verb != LOCK_CLOBBER)
+            learn_loss(f);
+    }
+}
+
+/* The script took the lease for the session's own, although the session had not named it. */
+static void apply_adopted(struct outcome *f) {
+    enum lock_verb verb = f->plan->verb;
+    /* C5: the SET XX is believed as a release is, so it is a crossing, too. */
+    if (verb == LOCK_REWRITE && !f->claim)
+        outcome_crossing(f, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
+    const struct claim *touched = outcome_touched(f);
+    if (touched && touched->fence == f->result->fence) {
+        apply_done(f);
+        learn_repeated(f);
+    } else if (verb == LOCK_COUNT_UP)
+        learn_loss(f); /* it counted on another session's lease */
+}
+
 static void apply_change(struct outcome *f) {
     enum lock_verb verb = f->plan->verb;
-    const struct claim *touched;
     bool in_vain = f->result->outcome == LOCK_NOT_SENT || f->result->outcome == LOCK_ERROR ||
                    f->result->outcome == LOCK_UNCONFIRMED;
     if (in_vain && lock_verb_is(verb, VERB_ACQUIRES))
@@ -469,25 +506,7 @@ static void apply_change(struct outcome *f) {
         break;
     case LOCK_HELD:
     case LOCK_FOREIGN:
-        if (verb == LOCK_ACQUIRE) {
-            learn_lost_attempt(f);
-        } else if (verb == LOCK_EXTEND) {
-            f->sh->stats.refused_extends++;
-            outcome_refusal(f, INCIDENT_FOREIGN_EXTEND,
-                            f->audit ? "this client does not hold the lock"
-                                     : "this client does not hold the lock; its expiry is unchanged");
-        } else if (verb == LOCK_COUNT_DOWN) {
-            report_refused_release(f);
-            apply_suspected(f);
-            outcome_spend(f, f->claim);
-        } else if (verb != LOCK_SWAP || !learn_answered(f)) {
-            apply_suspected(f);
-            outcome_refusal(f, INCIDENT_OVERWRITE,
-                            f->audit ? "another owner holds the lock"
-                                     : "another owner holds the lock; nothing was written");
-            if (verb != LOCK_CLOBBER)
-                learn_loss(f);
-        }
+        apply_refused(f);
         break;
     case LOCK_FREE:
         if (verb == LOCK_COUNT_DOWN)
@@ -496,15 +515,7 @@ static void apply_change(struct outcome *f) {
             learn_loss(f); /* the count is not above zero, so nothing was acquired */
         break;
     case LOCK_ADOPTED:
-        /* C5: the SET XX is believed as a release is, so it is a crossing, too. */
-        if (verb == LOCK_REWRITE && !f->claim)
-            outcome_crossing(f, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
-        touched = outcome_touched(f);
-        if (touched && touched->fence == f->result->fence) {
-            apply_done(f);
-            learn_repeated(f);
-        } else if (verb == LOCK_COUNT_UP)
-            learn_loss(f); /* it counted on another session's lease */
+        apply_adopted(f);
         break;
     case LOCK_OPEN:
         if (verb == LOCK_COUNT_UP)

@@ -81,7 +81,7 @@ static bool is_of(enum whose whose, const struct claim *c, const struct speaker 
 struct offer {
     unsigned count;
     bool differ; /* their values differ */
-    struct claim *oldest, *shown_last, *newest_unended;
+    struct claim *oldest, *oldest_live, *shown_last, *newest_unended;
 };
 
 static struct offer offers_of(const struct speaker *s, enum whose whose) {
@@ -93,6 +93,8 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
         o.count++;
         if (!o.oldest)
             o.oldest = c;
+        if (!o.oldest_live && claim_is_live(c, s->now_ms))
+            o.oldest_live = c;
         if (valued && c->valued && c->value != valued->value)
             o.differ = true;
         if (c->valued)
@@ -111,7 +113,12 @@ static struct offer offers_for(const struct speaker *s) {
     struct offer o = offers_of(s, s->pooled ? THE_CLIENTS : OWN);
     if (o.count || s->pooled || s->loser)
         return o;
-    return offers_of(s, OF_CLOSED);
+    o = offers_of(s, OF_CLOSED);
+    if (o.oldest_live) { /* the live claim comes first, whatever value the session was shown */
+        o.oldest = o.oldest_live;
+        o.differ = false;
+    }
+    return o;
 }
 
 /* Finds the session's own claim to whose release the answer got lost. A repeated release may be for this claim. */

@@ -160,6 +160,8 @@ bool aftermath_losers_release(const struct workload *f, const struct key_stats *
 bool workload_losers_release(const struct workload *f, const struct key_stats *c);
 /* Within how many ms behind a lost attempt a release comes "at once". */
 int64_t aftermath_at_once_ms(const struct peer *p);
+/* Within how many ms behind its session's last command a release comes without any work in between. */
+int64_t aftermath_soon_ms(const struct peer *p);
 /* Whether the key's last release is less than a round trip ago. A lease that was granted since cannot have been
  * released by its holder: the grant's reply is still on its way. w: the session that sends a release now, and sent one
  * before; c may be NULL. */

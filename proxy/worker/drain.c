@@ -58,7 +58,7 @@ static bool unread(const struct session *s) {
 
 /* Whether a session may be closed now, before the time is over. */
 static bool done_with(const struct worker *w, const struct session *s) {
-    if (s->blocked) /* the event that it waits for may come only after the end */
+    if (s->delays & DELAY_BLOCKED) /* the event that it waits for may come only after the end */
         return true;
     bool owed = s->in_flight > 0 || s->out.unsent > 0;
     return !owed && (!thread_of(w)->drain_careful || (!s->input && !unread(s)));

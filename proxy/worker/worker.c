@@ -120,10 +120,10 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         return; /* there is no work that depends on time */
     LIST_FOREACH_SAFE(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
-        if (s->blocked && !session_half_closed(s) && session_left(s))
+        if ((s->delays & DELAY_BLOCKED) && !session_half_closed(s) && session_left(s))
             session_close(s, "the client left while it was blocked");
-        else if (timeout > 0 && (list_empty(&s->requests) || s->stream) && !s->waits && !(s->hears & HEARS_REPLY) &&
-                 w->pause == PAUSE_NONE && now - s->last_active > timeout)
+        else if (timeout > 0 && (list_empty(&s->requests) || s->stream) && !(s->delays & DELAY_EVENT) &&
+                 !(s->hears & HEARS_REPLY) && w->pause == PAUSE_NONE && now - s->last_active > timeout)
             session_close(s, "idle");
         else if (s->over_soft_since > 0)
             session_mark_dirty(s);

@@ -46,7 +46,7 @@ out_of_bounds() { # FOLDER
 noticed() { # FOLDER [FILE]
     local lists modes=("" --lists --waits --fences) seed status unit
     case ${2:-} in
-    */wait*.c | */park.c | */release_channel.c) modes=(--waits) ;;
+    */wait*.c | */handover.c | */lock_wait.c | */park.c | */release_channel.c) modes=(--waits) ;;
     */fence* | */remote_lock.c) modes=(--fences) ;;
     esac
     for lists in "${modes[@]}"; do
@@ -92,7 +92,7 @@ export -f link out_of_bounds noticed mutate
 
 mkdir "$WORK"/{whole,front,sim,traffic,traffic_main,unit,mutants}
 engine_sources >"$WORK/sources"
-for file in proxy/session/locks/{lock_wait,park,release_channel,lock_command}.c \
+for file in proxy/session/locks/{handover,lock_command}.c proxy/session/waits/{lock_wait,park,release_channel}.c \
     proxy/session/fences/{fenced_command,remote_lock,fence_transaction,fence_retry,nonblocking_form}.c proxy/session/core/{class,args}.c; do
     echo "$ROOT/$file $WORK/front/$(object_of "$file")"
 done >>"$WORK/sources"

@@ -1,7 +1,7 @@
 /*
  * Attempts that wait (rule option `wait`) in the simulated world. The proxy's own code is what holds them:
- * proxy/session/locks/lock_wait.c and ear.c are compiled into the simulator, with a worker's loop, sessions and
- * requests that are there in name only (waits.c):
+ * proxy/session/waits/lock_wait.c and release_channel.c are compiled into the simulator, with a worker's loop, sessions
+ * and requests that are there in name only (waits.c):
  *
  *      flight ── "held" ──> lock_wait ──> queue ──> lock_submit_for ──> the flight goes again
  *                                          ^  ^

@@ -702,14 +702,14 @@ static void c1_a_closed_sessions_claims_are_its_successors(void **state) {
     struct lock_session a, b, c;
     open_two(f, &a, &b);
     open_as(f, &c, 3, "app");
-    uint64_t ended = take_with(f, &a, "lock:x", "w1", 1000, false);
+    take_with(f, &a, "lock:x", "w1", 1000, false);
     show_value(f, &a, "lock:x", "w1", f->fence);
     lapse(f, "lock:x", 1000);
-    take_with(f, &b, "lock:x", "w2", 5000, false);
+    uint64_t live = take_with(f, &b, "lock:x", "w2", 5000, false);
     engine_session_close(f->engine, &a, f->now_ms);
     engine_session_close(f->engine, &b, f->now_ms);
-    /* The one that was shown last, as over a pool. */
-    assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), ended);
+    /* The live one first, although the other one was shown. */
+    assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), live);
     attempt(f, &c, "lock:x");
     assert_int_equal(would_use(f, &c, LOCK_RELEASE, "lock:x"), 0);
 }
@@ -2074,6 +2074,40 @@ static void what_was_not_met_counts_as_acquired(void **state) {
     assert_false(workload_surplus(workload_known(f, &a, "lock:x"), NULL));
 }
 
+/* Behind several proxies this one sees a part of what follows losses. */
+static void c4_behind_several_proxies_a_later_release_is_believed_at_last(void **state) {
+    static const struct {
+        int64_t apart_ms;
+        bool another;
+        enum said said;
+    } CASES[] = {{1, false, REFUSED}, {2, false, CARRIED_OUT}, {2, true, REFUSED}};
+    struct fixture *f = *state;
+    struct lock_session a, b, c;
+    open_two(f, &a, &b);
+    open_as(f, &c, 3, "app");
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        another_workload(f, (unsigned)i);
+        take_with(f, &a, "lock:x", "1", 100000, false);
+        take_elsewhere(f, &a, "lock:yy");
+        (void)attempt(f, &a, "lock:yy");
+        free_lock("lock:yy");
+        if (CASES[i].another) {
+            attempt(f, &c, "lock:x");
+            assert_int_equal(give(f, &c, "lock:x"), 0);
+        }
+        attempt(f, &b, "lock:x");
+        pass(f, CASES[i].apart_ms);
+        assert_int_equal(ask(f, &b, "lock:x"), HELD_BACK);
+        pass(f, 249);
+        assert_int_equal(ask(f, &b, "lock:x"), HELD_BACK);
+        pass(f, 1);
+        assert_int_equal(ask(f, &b, "lock:x"), CASES[i].said);
+        assert_int_equal(votes(f, &b, "lock:x") > 0, CASES[i].said == CARRIED_OUT);
+        free_lock("lock:x");
+        pass(f, 300000);
+    }
+}
+
 /* Before this proxy has met another one's lease: the release of a lease that another proxy gave comes here, over a
  * session that has lost. */
 static void a_losers_release_takes_what_another_proxy_gave_unmet(void **state) {
@@ -2797,6 +2831,7 @@ int main(void) {
         CASE(a_release_takes_what_another_proxy_gave_since),
         CASE(a_release_is_one_crossing_behind_several_proxies),
         CASE(what_was_not_met_counts_as_acquired),
+        CASE(c4_behind_several_proxies_a_later_release_is_believed_at_last),
         CASE(what_made_way_before_a_pool_was_known_is_spent),
         CASE(what_another_proxy_gave_is_gone_with_the_next_lease),
         CASE(what_another_proxy_learnt_counts_here),

@@ -20,7 +20,7 @@ LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/",
 GROUND = ("parser", "proxy/base", "proxy/net")
 UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology", "/life"))
 SESSION = tuple("proxy/session/" + room for room in
-                ("core", "locks", "fences", "transaction", "push", "blocking", "cluster", "commands"))
+                ("core", "locks", "waits", "fences", "transaction", "push", "blocking", "cluster", "commands"))
 EVERYTHING = (*GROUND, "proxy/lock", "proxy/observe", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/monitor_tap", "proxy/admin",
               "proxy/config", "proxy")
 # What a room of the session may include, besides the rooms of the session that it names.
@@ -43,6 +43,8 @@ LAYERS = {
     # The rooms of the session. Core knows none of the others: they hand it tables of functions.
     "proxy/session/core": (BELOW_SESSION, ("libev",)),
     "proxy/session/locks": ((*BELOW_SESSION, "proxy/observe", "proxy/session/core"), ("libev",)),
+    # Lock calls come to the attempts that wait through worker->waits, a table of functions.
+    "proxy/session/waits": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
     "proxy/session/fences": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
     "proxy/session/transaction": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/fences"), ("libev",)),
     "proxy/session/push": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
@@ -60,10 +62,10 @@ LAYERS = {
     "tests/sim": (("parser", "proxy/base", "proxy/lock", "proxy/upstream"), ("lua", "lauxlib", "lualib")),
     # The part for waiting attempts uses the proxy's own wait.c.
     "tests/sim/waits": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
-                         "proxy/session/locks", "tests/sim"), ()),
+                         "proxy/session/locks", "proxy/session/waits", "tests/sim"), ()),
     # The part for data under locks uses the proxy's own fence.c; the time is passed in the same way.
     "tests/sim/fences": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
-                          "proxy/session/locks", "proxy/session/fences", "tests/sim", "tests/sim/waits"), ()),
+                          "proxy/session/locks", "proxy/session/waits", "proxy/session/fences", "tests/sim", "tests/sim/waits"), ()),
     "tests/fuzz": (EVERYTHING, ("libev",)),
     "tests/unit": (EVERYTHING, tuple(LIBRARIES)),
     "tests/bench": (EVERYTHING, tuple(LIBRARIES)),
@@ -81,21 +83,45 @@ FILES = {
     r"tests/unit/test_(rule|engine|attribution|audit)\w*\.c": (("parser", "proxy/base", "proxy/lock"), ("cmocka",)),
     r"tests/unit/test_advise\w*\.c": (("parser", "proxy/base", "proxy/lock", "proxy/observe", "proxy/advise"), ("cmocka",)),
 }
-# Layers inside proxy/lock, from the ground: its files, and the header that declares them. A file includes no header of a layer
-# above its own, so that it calls no function there. proxy/lock/ledger.h says what each layer is for.
-LOCK_LAYERS = [
-    ("script_constants.h", "thresholds.h", "hash.h", "pattern.h", "rule.h", "fence.h", "hash", "pattern", "rule", "fence"),
-    ("engine.h", "lock_event.h"),  # the engine's face: the session layer's view, and the types that all layers have in common
-    ("ledger.h", "workload.h", "ledger", "client", "timers", "incident", "orphan", "claim_state"),
-    ("evidence.h", "workload", "facts", "claim", "aftermath", "contention", "tenure"),
-    ("lease.h", "lease", "succession", "one_shot"),
-    ("choose.h", "attribute", "data", "list_party", "recognise"),
-    ("outcome.h", "outcome", "learn", "apply", "adopt", "list_lock"),
-    ("member.h", "audit.h", "engine", "member", "audit", "look", "takeover"),
-    ("waiting.h", "waiting"),
-]
-LOCK_LAYER_OF = {"proxy/lock/" + (name if name.endswith(".h") else name + ".c"): layer
-                 for layer, names in enumerate(LOCK_LAYERS) for name in names}
+# Layers inside a room, from the ground: its files, and the headers that declare them. A file includes no header of a layer
+# above its own, and names no function of a file there.
+ROOM_LAYERS = {
+    # proxy/lock/ledger.h says what each layer is for.
+    "proxy/lock": [
+        ("script_constants.h", "thresholds.h", "hash.h", "pattern.h", "rule.h", "fence.h", "hash", "pattern", "rule", "fence"),
+        ("engine.h", "lock_event.h"),  # the engine's face: the session layer's view, and the types that all layers have in common
+        ("ledger.h", "workload.h", "ledger", "client", "timers", "incident", "orphan", "claim_state"),
+        ("evidence.h", "workload", "facts", "claim", "aftermath", "contention", "tenure"),
+        ("lease.h", "lease", "succession", "one_shot"),
+        ("choose.h", "attribute", "data", "list_party", "recognise"),
+        ("outcome.h", "outcome", "learn", "apply", "adopt", "list_lock"),
+        ("member.h", "audit.h", "engine", "member", "audit", "look", "takeover"),
+        ("waiting.h", "waiting"),
+    ],
+    # Its headers are for the whole session. A closed session ends its requests, and a request may close its session.
+    "proxy/session/core": [
+        ("shared.h", "broadcast.h", "room.h", "session_worker.h", "request.h", "session.h", "class.h", "pin.h", "secret.h", "private.h",
+         "broadcast", "args", "class", "secret", "session_worker", "session_marks", "session_name"),
+        ("input_buffer", "output", "session_pins"),
+        ("session", "request", "stream"),
+        ("answer", "unauthenticated", "pin_wait", "flush"),
+        ("input",),
+        ("session_open",),
+    ],
+    # proxy/session/locks/private.h says what each layer is for.
+    "proxy/session/locks": [
+        ("lock_commands.h", "lock_command", "command_event"),
+        ("locks.h", "private.h"),  # the room's face, and a worker's part in locks
+        ("script_call.h", "lock_args.h", "lock_call.h", "lock_args", "error", "envelope", "call_begin"),
+        ("observing.h", "lock_events", "learnt", "hold", "one_shot_client"),
+        ("call_finish.h", "call_finish", "handover"),
+        ("leases.h", "lease_work", "successors", "notes"),
+        ("sending.h", "lock_call", "join", "confirm"),
+        ("flow", "clobber", "application_script", "shown", "observed_command", "locks_room"),
+    ],
+}
+LAYER_IN_ROOM = {room + "/" + (name if name.endswith(".h") else name + ".c"): layer
+                 for room, layers in ROOM_LAYERS.items() for layer, names in enumerate(layers) for name in names}
 # Tables of macro calls (rows without the macro), made to be included in the middle of a file.
 MACRO_TABLE = re.compile(r"_table\.h$")
 
@@ -150,11 +176,11 @@ def wrong_include(path, kind, name, exists):
     if re.search(r"(^|[/_])private\.h$", name) and not own and not path.startswith("tests/"):
         return '"%s" is private to %s' % (name, target)
     restricted = any(re.fullmatch(p, path) for p in FILES)
-    if own and target == "proxy/lock":
-        if path not in LOCK_LAYER_OF or name not in LOCK_LAYER_OF:
-            return "%s is in no layer of proxy/lock" % (name if path in LOCK_LAYER_OF else path)
-        if LOCK_LAYER_OF[name] > LOCK_LAYER_OF[path]:
-            return '%s is in a lower layer of proxy/lock than "%s"' % (path, name)
+    if own and target in ROOM_LAYERS:
+        if path not in LAYER_IN_ROOM or name not in LAYER_IN_ROOM:
+            return "%s is in no layer of %s" % (name if path in LAYER_IN_ROOM else path, target)
+        if LAYER_IN_ROOM[name] > LAYER_IN_ROOM[path]:
+            return '%s is in a lower layer of %s than "%s"' % (path, target, name)
     if target in folders or (own and (not restricted or path.startswith("tests/"))):
         return None
     return '%s may not include "%s" of %s' % (path if restricted else layer_of(path), name, target)
@@ -203,6 +229,8 @@ def check_header(path, flags, results):
 
 
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+STATIC_FUNCTION = re.compile(r"^static [^;{}=(]*?(\w+)\(", re.MULTILINE)
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 INLINE_BODY = re.compile(r"^static [^;{}]*\{.*?^\}", re.DOTALL | re.MULTILINE)
 # A function at the beginning of a line, up to what ends its head: ";" declares it, "{" defines it.
 FUNCTION = re.compile(r"^(?:inline )?(?!static\b|typedef\b|extern\b|return\b|else\b)[a-z][\w \t*]*?[ *](\w+)\((?!\*)[^;{}]*([;{])",
@@ -225,6 +253,31 @@ def check_headers_own(files, results):
             own = layer_of(path)
             results.append(["%s: declares %s() of %s" % (path, name, homes[name]) for name in functions(path, ";")
                             if name in homes and homes[name] != own and not homes[name].startswith(own + "/")])
+
+
+def calls_above(path, homes, code):
+    """The functions of a higher layer of its room that the file at `path` names in its code. `homes`: the file of each
+    function."""
+    code = STRING.sub("", COMMENT.sub("", code))
+    names = set(re.findall(r"\b\w+\b", code)) - set(STATIC_FUNCTION.findall(code))
+    return sorted(name for name in names if name in homes and os.path.dirname(homes[name]) == os.path.dirname(path) and
+                  LAYER_IN_ROOM[homes[name]] > LAYER_IN_ROOM[path])
+
+
+def check_layers(files, results):
+    """No file of a room with layers calls what a file of a higher layer defines."""
+    layered = [path for path in files if path in LAYER_IN_ROOM and path.endswith(".c")]
+    homes = {name: path for path in layered for name in functions(path, "{")}
+    for path in layered:
+        with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+            code = f.read()
+        results.append(["%s: names %s() of %s, a layer above its own" % (path, name, homes[name])
+                        for name in calls_above(path, homes, code)])
+    homes = {"lock_submit": "proxy/session/locks/lock_call.c"}
+    for path, code, good in (("proxy/session/locks/flow.c", "lock_submit(call);", True),
+                             ("proxy/session/locks/envelope.c", "lock_submit(call);", False),
+                             ("proxy/session/locks/envelope.c", "/* lock_submit */", True)):
+        results.append([] if (not calls_above(path, homes, code)) == good else ["the check of layers is wrong on " + code])
 
 
 def check_names(files, results):
@@ -258,6 +311,9 @@ def check_check(results):
         ("proxy/lock/ledger.c", '"', "proxy/lock/evidence.h", False),
         ("proxy/lock/evidence.h", '"', "proxy/lock/ledger.h", True),
         ("proxy/lock/evidence.h", '"', "proxy/lock/lease.h", False),
+        ("proxy/session/locks/call_finish.c", '"', "proxy/session/locks/lock_call.h", True),
+        ("proxy/session/locks/call_finish.c", '"', "proxy/session/locks/sending.h", False),
+        ("proxy/session/locks/new.c", '"', "proxy/session/locks/locks.h", False),
         ("proxy/lock/new.c", '"', "proxy/lock/ledger.h", False),
         ("proxy/lock/engine.c", "<", "ev.h", False),
         ("proxy/lock/engine.c", "<", "hiredis/hiredis.h", False),
@@ -275,6 +331,9 @@ def check_check(results):
         ("proxy/session/core/session.c", '"', "proxy/upstream/connection/connection.h", False),
         ("proxy/session/core/session.c", '"', "proxy/lock/engine.h", True),
         ("proxy/session/core/session.c", '"', "proxy/session/locks/locks.h", False),
+        ("proxy/session/locks/flow.c", '"', "proxy/session/waits/wait.h", False),
+        ("proxy/session/waits/lock_wait.c", '"', "proxy/session/locks/lock_call.h", True),
+        ("proxy/session/waits/lock_wait.c", '"', "proxy/session/locks/private.h", False),
         ("proxy/session/push/pubsub.c", '"', "proxy/session/core/session.h", True),
         ("proxy/session/push/pubsub.c", '"', "proxy/session/blocking/blocking.h", False),
         ("proxy/session/commands/dispatch.c", '"', "proxy/session/blocking/blocking.h", True),
@@ -310,6 +369,7 @@ def main():
     for path in files:
         check_includes(path, results)
     check_headers_own(files, results)
+    check_layers(files, results)
     check_names(files, results)
     flags = compile_flags()
     for path in files:

@@ -52,7 +52,7 @@ static void blocked_end(struct blocked *b, bool clean) {
     blocked_unpin(b, clean && !b->meant);
     ev_timer_stop(r->worker->loop, &b->again);
     if (r->session)
-        r->session->blocked = false;
+        session_delay(r->session, DELAY_BLOCKED, false);
     request_disown(r);
     memory_free(b);
 }
@@ -184,7 +184,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
         session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;
     }
-    if (!invariant(!s->blocked, "a session is blocked twice")) {
+    if (!invariant(!(s->delays & DELAY_BLOCKED), "a session is blocked twice")) {
         session_refuse(s, c, INVARIANT_REFUSED);
         return DISPATCHED;
     }
@@ -199,14 +199,14 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     b->again.data = b;
     request_own(request, &b->owner, &blocked_ops);
     request_barrier(request);
-    s->blocked = true;
+    session_delay(s, DELAY_BLOCKED, true);
     blocked_start(b, pin_node(b->request->session, b->slot), false);
     return DISPATCHED;
 }
 
 /* The blocking request of a session; NULL: none of this folder's. */
 static struct request *blocked_request(struct session *s) {
-    struct list_node *n = s->blocked ? list_first(&s->requests) : NULL;
+    struct list_node *n = s->delays & DELAY_BLOCKED ? list_first(&s->requests) : NULL;
     struct request *r = n ? LIST_ENTRY(n, struct request, link) : NULL;
     return r && (wait_is(r->command) || r->owner->ops == &blocked_ops) ? r : NULL;
 }

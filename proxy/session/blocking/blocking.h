@@ -1,6 +1,6 @@
 /*
- * Commands that wait at their node: BLPOP and similar (blocking.c), WAIT and WAITAOF (wait.c), and how they are ended
- * early (unblock.c).
+ * Commands that wait at their node: BLPOP and similar (blocking.c), WAIT and WAITAOF (replica_wait.c), and how they are
+ * ended early (unblock.c).
  */
 #ifndef LOCKKEEPER_SESSION_BLOCKING_BLOCKING_H
 #define LOCKKEEPER_SESSION_BLOCKING_BLOCKING_H
@@ -37,7 +37,7 @@ struct unblock *unblock_left(struct session *s, struct upstream_pin *pin);
 void unblock_stop(struct unblock *u);
 bool unblock_done(const struct call_end *end);
 
-/* ---- wait.c -------------------------------------------------------------------------------------- */
+/* ---- replica_wait.c -------------------------------------------------------------------------------------- */
 
 /* Whether the command is WAIT or WAITAOF. */
 bool wait_is(const struct command *c);

@@ -75,7 +75,7 @@ static void wait_finish(struct request *r) {
     invariant(t->started || t->failed, "a WAIT ends before it was sent");
     request_disown(r);
     if (r->session)
-        r->session->blocked = false;
+        session_delay(r->session, DELAY_BLOCKED, false);
     wait_unpin(t, !t->failed && !t->meant);
     char reply[(COUNTS_MAX + 1) * RESP_HEADER_MAX];
     size_t len = 0;
@@ -275,7 +275,7 @@ enum dispatch_result wait_dispatch(struct session *s, const struct command *c, c
                                    const char *bytes) {
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* they may write */
-    if (!invariant(!s->blocked, "a session is blocked twice")) {
+    if (!invariant(!(s->delays & DELAY_BLOCKED), "a session is blocked twice")) {
         session_refuse(s, c, INVARIANT_REFUSED);
         return DISPATCHED;
     }
@@ -290,7 +290,7 @@ enum dispatch_result wait_dispatch(struct session *s, const struct command *c, c
     request_barrier(request);
     request_own(request, &t->owner, &wait_ops);
     t->patient_ms = blocking_patience(c, r, bytes);
-    s->blocked = true;
+    session_delay(s, DELAY_BLOCKED, true);
     request->parts_left = 1; /* held here until all are in flight */
     for (size_t i = 0; i < t->node_count; i++)
         wait_start(s, request, t, i, bytes, r->len);

@@ -222,7 +222,7 @@ static void split_lock_part(struct request *request, const struct lock_rule *rul
     struct resp_arg whole = {.off = 0, .len = strlen(name)};
     struct lock_words words = {name, &whole, 1};
     call->count = 1;
-    lock_call(call, rule, &lock_release_of_one, key, len, &words);
+    lock_run(call, rule, &lock_release_of_one, key, len, &words);
 }
 
 /* Sends the next waiting part; its key may no longer be a lock. */

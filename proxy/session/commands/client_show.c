@@ -68,7 +68,7 @@ static void flags_text(const struct session *s, const struct pubsub_counts *n, c
         *p++ = 'P';
     if (transaction_count(s) >= 0)
         *p++ = 'x';
-    if (s->blocked || s->paused)
+    if (s->delays & (DELAY_BLOCKED | DELAY_PAUSED))
         *p++ = 'b';
     if (tracking_state(s).on)
         *p++ = 't';

@@ -12,7 +12,7 @@
  *
  * The table describes the commands; for a command that it lacks, the node does (cluster/discover.c). classify.c finds
  * the way of a request. The other folders (locks, transaction, push, blocking, cluster) get the class of the request
- * and do the work; here local.c, client.c, proxy_command.c, queue.c and refuse.c do.
+ * and do the work; here local.c, client_command.c, proxy_command.c, queued_form.c and refuse.c do.
  */
 #include <string.h>
 
@@ -25,6 +25,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/locks.h"
+#include "proxy/session/waits/wait.h"
 #include "proxy/session/push/push.h"
 #include "proxy/session/transaction/transaction.h"
 
@@ -46,7 +47,7 @@ static void note_subcommand(struct session *s, const struct command *c, const st
 static enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c, const struct resp_request *r,
                                               const char *bytes, uint32_t key_index, const struct lock_rule *rule);
 
-/* Sends the request the way that it was classified for. */
+/* Sends the request the way that it was classified for. Long, because each way has its line here and nowhere else. */
 static enum dispatch_result dispatch_way(struct session *s, const struct classified *to) {
     const struct request_class *k = &to->class;
     const struct command *c = k->command;
@@ -355,7 +356,8 @@ static const struct session_room commands_room = {.worker_opens = commands_open,
                                                   .closes = pause_leave};
 
 /* All rooms, in the order in which they are told that a session has ended. */
-static const struct session_room *const rooms[] = {&transaction_room, &push_room,  &blocking_room, &cluster_room,
-                                                   &commands_room,    &locks_room, &fences_room,   NULL};
+static const struct session_room *const rooms[] = {&transaction_room, &push_room,     &blocking_room,
+                                                   &cluster_room,     &commands_room, &locks_room,
+                                                   &waits_room,       &fences_room,   NULL};
 
 const struct session_hooks commands_hooks = {.dispatch = dispatch_request, .streams = dispatch_stream, .rooms = rooms};

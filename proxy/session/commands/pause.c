@@ -38,17 +38,18 @@ bool pause_holds(struct session *s, const struct command *c, const struct resp_r
     if (s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
         !(c->id == COMMAND_EXEC && transaction_of(s) && transaction_writes(s)))
         return false;
-    if (!s->paused)
+    if (!(s->delays & DELAY_PAUSED))
         atomic_fetch_add(&s->worker->shared->paused, 1);
-    s->paused = true;
+    session_delay(s, DELAY_PAUSED, true);
     return true;
 }
 
 void pause_leave(struct session *s) {
-    invariant(!s->paused || atomic_load(&s->worker->shared->paused) > 0, "no paused client is counted");
-    if (s->paused)
+    invariant(!(s->delays & DELAY_PAUSED) || atomic_load(&s->worker->shared->paused) > 0,
+              "no paused client is counted");
+    if (s->delays & DELAY_PAUSED)
         atomic_fetch_sub(&s->worker->shared->paused, 1);
-    s->paused = false;
+    session_delay(s, DELAY_PAUSED, false);
 }
 
 void pause_end(struct worker *w) {

@@ -94,7 +94,7 @@ enum dispatch_result refuse_unauthenticated(struct session *s, const struct comm
 /* Whether one of its keys matches an enforced rule and is longer than a lock's name may be. */
 bool refuse_long_names(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 
-/* ---- local.c, proxy_command.c, queue.c ----------------------------------------------------------------- */
+/* ---- local.c, proxy_command.c, queued_form.c ----------------------------------------------------------------- */
 
 /* Handles AUTH HELLO SELECT QUIT RESET READONLY READWRITE ASKING, and CLIENT (client.c). */
 enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

@@ -21,59 +21,11 @@
 #include "proxy/session/core/secret.h"
 
 enum {
-    INPUT_START = 4096,
     INPUT_PAUSE = 1024 * 1024,        /* the most bytes read ahead while a session has to wait */
     INPUT_BLOCKED = 16 * INPUT_PAUSE, /* the same while it may wait for any time: a disconnect is only visible after the
                                          bytes before it */
     INPUT_SHARE = 64 * 1024           /* the same while the worker's buffers are full */
 };
-
-/* ---- the buffer -------------------------------------------------------------------------------- */
-
-static size_t input_len(const struct session_input *in) {
-    invariant_debug(in->start <= in->end && in->end <= in->cap, "input [%zu, %zu) of %zu", in->start, in->end, in->cap);
-    return in->end - in->start;
-}
-
-void session_input_free(struct session *s) {
-    if (!s->input)
-        return;
-    secret_overwrite(s->input->data + s->input->start, input_len(s->input));
-    memory_free(s->input->data);
-    resp_request_clear(&s->input->scanner);
-    memory_free(s->input);
-    s->input = NULL;
-}
-
-/* Makes room at the end: moves the rest to the front once most of the buffer was used, or grows it. */
-static void input_reserve(struct session_input *in, size_t room) {
-    if (in->cap - in->end >= room)
-        return;
-    size_t len = input_len(in);
-    if (in->start > 0 && (in->start >= len || in->cap - len >= room)) {
-        memmove(in->data, in->data + in->start, len);
-        secret_overwrite(in->data + len, in->end - len);
-        in->start = 0;
-        in->end = len;
-        if (in->cap - in->end >= room)
-            return;
-    }
-    size_t cap = in->cap ? in->cap * 2 : INPUT_START;
-    while (cap < in->end + room)
-        cap *= 2;
-    if (in->cap <= WORKER_SCRATCH) { /* like realloc, but a password can be overwritten in the old place */
-        char *data = memory_alloc(cap);
-        if (in->end > 0)
-            memcpy(data, in->data, in->end);
-        secret_overwrite(in->data, in->end);
-        memory_free(in->data);
-        in->data = data;
-    } else {
-        in->data = memory_realloc(in->data, cap);
-    }
-    in->cap = cap;
-    invariant(in->cap - in->end >= room, "room for %zu bytes of %zu", in->cap - in->end, room);
-}
 
 /* ---- load balancers that are not trusted ------------------------------------------------------------- */
 
@@ -191,11 +143,11 @@ static bool worker_is_full(const struct worker *w) {
 }
 
 static size_t session_ahead(const struct session *s) {
-    if (s->owes) /* a client that reads only after it has written everything would never finish */
+    if (s->delays & DELAY_OWES) /* a client that reads only after it has written everything would never finish */
         return (size_t)s->worker->config->query_buffer_limit;
     if (worker_is_full(s->worker))
         return INPUT_SHARE;
-    return s->blocked ? INPUT_BLOCKED : INPUT_PAUSE;
+    return s->delays & DELAY_BLOCKED ? INPUT_BLOCKED : INPUT_PAUSE;
 }
 
 static bool session_has_enough(const struct session *s) {
@@ -206,8 +158,8 @@ static bool session_has_enough(const struct session *s) {
 /* Whether the client has to read its replies before anything else is done for it. */
 static bool session_owes(struct session *s) {
     if (s->out.unsent > SESSION_OWES_MAX)
-        s->owes = true;
-    return s->owes;
+        session_delay(s, DELAY_OWES, true);
+    return s->delays & DELAY_OWES;
 }
 
 /* Whether the next request has to wait for the requests in flight: because one of them changes the session (SELECT), is
@@ -479,9 +431,10 @@ static void session_read(struct session *s) {
     if (n == 0) { /* the client has shut down its side: it gets its replies first */
         s->ended = !in && !s->stream && s->in_flight == 0 && s->out.unsent == 0;
         session_unread(s, UNREAD_ENDED, true);
-        if (s->waits)
+        if (s->delays & DELAY_EVENT)
             session_tell_speaks(s);
-        if (s->blocked) /* otherwise the event it waits for might be used up for a client that has left */
+        if (s->delays &
+            DELAY_BLOCKED) /* otherwise the event it waits for might be used up for a client that has left */
             session_tell_half_closed(s);
         if (in)
             session_scan_input(s); /* complete requests that waited come first */
@@ -497,7 +450,7 @@ static void session_read(struct session *s) {
     else if (in && in->later == 0 && !s->stream && !s->reads_on && s->in_flight >= s->window)
         in->later = input_len(in);
     s->reads_on = (size_t)n == room;
-    if (s->waits)
+    if (s->delays & DELAY_EVENT)
         session_tell_speaks(s);
     if (!in) {
         session_got(s, to, (size_t)n);

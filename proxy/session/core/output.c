@@ -1,69 +1,16 @@
 /*
- * A session's output: its buffer, the limits, and the delay of a reply that comes faster than the client reads.
- *
- *      request slots ──> s->out ── session_flush ──> socket
- *                           └── too much waits: the proxy stops reading the node with the oldest reply, and the
- * session's next requests wait in its input, which is still read: most clients write all their requests before they
- * read
- *
- * It only knows the oldest request.
+ * What a session's output keeps back: messages that wait for the end of a reply, the rest of a reply that was left to
+ * its node, and since when the output is too long. flush.c writes it.
  */
-#include <errno.h>
-#include <string.h>
-
 #include "parser/invariant.h"
-#include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/private.h"
-
-enum {
-    OUTPUT_HOLD = SESSION_OWES_MAX,  /* waiting output above which the rest of a reply is left to the node */
-    OUTPUT_LOW = 256 * 1024,         /* waiting output at which reading the reply continues */
-    OUTPUT_STRICT = 64 * 1024 * 1024 /* a limit below this is meant to drop clients, not to delay replies */
-};
-
-static void session_watch_writable(struct session *s, bool on) {
-    bool now = (s->io.events & EV_WRITE) != 0;
-    if (now == on)
-        return;
-    ev_io_stop(s->worker->loop, &s->io);
-    int events = (s->unread ? 0 : EV_READ) | (on ? EV_WRITE : 0);
-    ev_io_set(&s->io, s->fd, events);
-    if (events)
-        ev_io_start(s->worker->loop, &s->io);
-}
 
 void session_within_limit(struct session *s) {
     invariant(s->over_soft_since <= 0 || s->worker->over_soft > 0, "no session is over its limit");
     if (s->over_soft_since > 0)
         s->worker->over_soft--;
     s->over_soft_since = 0;
-}
-
-/* Whether so many bytes exceed a limit; a limit of 0 is none. */
-static bool is_over(int64_t unsent, int64_t limit) {
-    return limit > 0 && unsent > limit;
-}
-
-/* Whether the session exceeds client-output-buffer-limit: the hard limit, or the soft limit for its time. */
-static bool session_over_limit(struct session *s) {
-    const struct config *c = s->worker->config;
-    int64_t unsent = (int64_t)(s->out.unsent + s->held_bytes);
-    if (is_over(unsent, c->output_limit_hard) || (s->listens && is_over(unsent, c->output_pubsub_hard)))
-        return true;
-    bool normal = is_over(unsent, c->output_limit_soft), pubsub = s->listens && is_over(unsent, c->output_pubsub_soft);
-    if (!normal && !pubsub) {
-        session_within_limit(s);
-        return false;
-    }
-    double now = ev_now(s->worker->loop);
-    if (s->over_soft_since == 0) {
-        s->over_soft_since = now;
-        s->worker->over_soft++;
-    }
-    double for_ms = (now - s->over_soft_since) * 1000;
-    return (normal && for_ms >= (double)c->output_limit_soft_s * 1000.) ||
-           (pubsub && for_ms >= (double)c->output_pubsub_soft_s * 1000.);
 }
 
 void session_held_free(struct session *s) {
@@ -96,69 +43,8 @@ void session_tell(struct session *s, const char *data, size_t len) {
 }
 
 void session_go_on(struct session *s) {
-    struct list_node *n = s->holding ? list_first(&s->requests) : NULL;
+    struct list_node *n = s->delays & DELAY_OUTPUT ? list_first(&s->requests) : NULL;
     if (n)
         upstream_go_on(&LIST_ENTRY(n, struct request, link)->call.up);
-    s->holding = false;
-}
-
-static bool limit_is_strict(int64_t limit) {
-    return limit > 0 && limit < OUTPUT_STRICT;
-}
-
-/* Stops reading a long reply that comes faster than the client reads. If a small limit is set, the client is dropped
- * instead, as in Redis. */
-static void session_hold(struct session *s) {
-    invariant(!s->holding, "a reply is held twice");
-    const struct config *c = s->worker->config;
-    struct list_node *n = list_first(&s->requests);
-    if (!n || limit_is_strict(c->output_limit_hard) || limit_is_strict(c->output_limit_soft))
-        return;
-    s->holding = upstream_hold(&LIST_ENTRY(n, struct request, link)->call.up);
-}
-
-/* Lets requests continue that waited until the client had read its replies. If the client owes too much only now, its
- * input is read from now on. */
-static void session_ease(struct session *s) {
-    bool eased = s->owes && s->out.unsent < OUTPUT_LOW;
-    bool owes_now = !s->owes && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;
-    if (eased)
-        s->owes = false;
-    if (eased || owes_now)
-        session_mark_eased(s);
-}
-
-void session_flush(struct session *s) {
-    struct worker *w = s->worker;
-    invariant_debug(s->state == SESSION_CLOSED || s->fd >= 0, "an open session has no descriptor");
-    list_remove(&s->dirty_link);
-    if (s->state == SESSION_CLOSED)
-        return;
-    ssize_t n = s->tls ? tls_write(s->tls, &s->out) : iobuf_write(&s->out, s->fd);
-    if (n < 0) {
-        session_close(s, session_errno_text(s));
-        return;
-    }
-    counter_add(&w->counters.client_bytes_out, (uint64_t)n);
-    if (s->out.unsent == 0 && s->state == SESSION_FINISHING && s->in_flight == 0) {
-        session_close(s, "finished");
-        return;
-    }
-    bool nothing = (s->out.unsent | s->held_bytes | (size_t)s->owes | (size_t)s->holding) == 0;
-    if (nothing && s->over_soft_since <= 0) { /* the usual case */
-        session_watch_writable(s, false);
-        return;
-    }
-    if (session_over_limit(s)) {
-        log_warning("client %llu (%s): closed: it does not read its replies (client-output-buffer-limit)",
-                    (unsigned long long)s->lock.id, s->address);
-        session_close(s, "output buffer limit");
-        return;
-    }
-    if (s->out.unsent > OUTPUT_HOLD && !s->holding)
-        session_hold(s);
-    else if (s->out.unsent < OUTPUT_LOW && s->holding)
-        session_go_on(s);
-    session_watch_writable(s, s->out.unsent > 0);
-    session_ease(s);
+    session_delay(s, DELAY_OUTPUT, false);
 }

@@ -225,12 +225,6 @@ struct request *request_unpark(struct session *s, const struct command *command)
     return r;
 }
 
-bool session_amid_reply(const struct session *s) {
-    struct list_node *n = list_first(&s->requests);
-    const struct request *head = n ? LIST_ENTRY(n, struct request, link) : NULL;
-    return head && head->started && !head->done;
-}
-
 /* Releases what the head of the queue has delayed. False: the session ends after it. */
 static __attribute__((noinline)) bool head_ends_specially(struct session *s, struct request *r) {
     invariant(!r->redirected || s->redirected > 0, "no request of the session is redirected");

@@ -1,7 +1,7 @@
 /*
- * Rooms, as the session's core knows them: tables of callbacks. A room is a folder of proxy/session/ (locks,
- * transaction, push, blocking, cluster, commands). Its table has the callbacks for events of workers and sessions.
- * commands/ lists all tables, next to its dispatch function; a worker is made with that list.
+ * Rooms, as the session's core knows them: tables of callbacks. A room is a folder of proxy/session/ (locks, waits,
+ * fences, transaction, push, blocking, cluster, commands). Its table has the callbacks for events of workers and
+ * sessions. commands/ lists all tables, next to its dispatch function; a worker is made with that list.
  *
  *      commands ── session_hooks ──> worker ──> core ── dispatch ──> commands
  *                                                 └──── events ────> each room that hears them
@@ -64,7 +64,7 @@ struct session_room {
     void (*closes)(struct session *s);
     /* The client of a blocked session has shut down its side. May close the session. */
     void (*half_closed)(struct session *s);
-    /* The client of a session with `waits` set has sent more, or has shut down its side (half_closed). May close the
+    /* The client of a session with DELAY_EVENT has sent more, or has shut down its side (half_closed). May close the
      * session. */
     void (*speaks)(struct session *s);
     /* Changes the lane for a pin that the session is about to open. */

@@ -42,6 +42,16 @@ enum session_unread {
     UNREAD_FINISHING = 8 /* the session takes no more requests */
 };
 
+/* What a session's requests wait for: bits of session.delays. */
+enum session_delay {
+    DELAY_BLOCKED = 1, /* a blocking command: a disconnect must be noticed at once */
+    DELAY_EVENT = 2,   /* its only request waits for an event, or until the client sends more: `speaks` in struct
+                          session_room */
+    DELAY_PAUSED = 4,  /* CLIENT PAUSE holds its next request */
+    DELAY_OWES = 8,    /* its next requests wait until the client has read its replies */
+    DELAY_OUTPUT = 16  /* the reply to its oldest request is not read: enough output waits to be written */
+};
+
 /* Bytes that have come and can't be dispatched yet: [start, end) of data. */
 struct session_input {
     char *data;
@@ -63,15 +73,9 @@ struct session {
     struct tls *tls; /* NULL: plain */
     bool forwarded;  /* a load balancer gave its address; the client did not connect from there itself */
     bool ended;      /* half-closed after all of its requests had been answered, and the replies written */
+    uint8_t delays;  /* enum session_delay: what its requests wait for; 0: nothing */
     uint8_t unread;  /* enum session_unread: why nothing is read from the client now; 0: it is read */
-    bool paused;     /* CLIENT PAUSE holds its next request */
-    bool blocked;    /* in a blocking command: a disconnect must be noticed at once */
-    bool waits; /* its only request waits for an event, or until the client sends more: `speaks` in struct session_room
-                 */
-    bool holding; /* the reply to its oldest request is not read: enough output waits to be written */
     bool authenticated;
-    bool trip_known;    /* lock.trip_ms has been measured */
-    bool owes;          /* its next requests wait until the client has read its replies */
     bool long_replies;  /* its replies have been long lately: its requests use the connection for long replies */
     uint8_t apart;      /* enum upstream_apart of the requests in flight */
     uint8_t hears;      /* enum session_hears: events to report to rooms */
@@ -114,6 +118,10 @@ struct session {
     char address[SESSION_ADDRESS_MAX];
 };
 
+/* Adds or removes what the session's requests wait for. */
+static inline void session_delay(struct session *s, enum session_delay why, bool holds) {
+    s->delays = (uint8_t)(holds ? s->delays | why : s->delays & ~why);
+}
 /* Whether the client has shut down its side. */
 static inline bool session_half_closed(const struct session *s) {
     return s->unread & UNREAD_ENDED;
@@ -127,6 +135,12 @@ static inline bool session_is_dirty(const struct session *s) {
     return !list_empty(&s->dirty_link);
 }
 
+/* Whether a reply has begun and is not complete. */
+static inline bool session_amid_reply(const struct session *s) {
+    struct list_node *n = list_first(&s->requests);
+    const struct request *head = n ? LIST_ENTRY(n, struct request, link) : NULL;
+    return head && head->started && !head->done;
+}
 /* A room's own state of the session. */
 static inline void *session_room(const struct session *s, enum room_at room) {
     return (char *)(uintptr_t)s->room + room;
@@ -150,8 +164,6 @@ void session_flush(struct session *s);
 /* Resumes a reply whose rest was left to the node. */
 void session_go_on(struct session *s);
 void session_free(struct session *s);
-/* Whether a reply has begun and is not complete. */
-bool session_amid_reply(const struct session *s);
 /* Tells the engine whether the current lock command came while earlier requests were unanswered. */
 void session_note_overlap(struct session *s);
 /* Why reading or writing failed. */
@@ -184,8 +196,6 @@ void session_address_text(const struct sockaddr_storage *a, char *out, size_t si
 void session_tick(struct session *s);
 /* Called at the end of a request or of a reply in parts: writes waiting messages, if no reply is being written. */
 void session_reply_over(struct session *s);
-/* The lane for a pin of the session. */
-struct upstream_lane session_pin_lane(const struct session *s);
 
 /* The database of the current command; in MULTI the one that the queued SELECTs lead to. */
 static inline uint32_t session_db(const struct session *s) {

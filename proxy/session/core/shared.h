@@ -54,7 +54,7 @@ struct proxy_shared {
     struct upstream_config upstream;
     struct lock_engine *engine;
     struct observer *observer;
-    struct waiting *waiting; /* for locks/lock_wait.c; NULL: no worker was made yet */
+    struct waiting *waiting; /* for waits/lock_wait.c; NULL: no worker was made yet */
     struct worker **workers; /* one for each thread */
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, to check maxclients */

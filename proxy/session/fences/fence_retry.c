@@ -66,7 +66,7 @@ struct fence_retry *fence_retry_new(struct request *r, const struct request_clas
     a->arg = arg;
     ev_timer_init(&a->timer, on_timer, 0., 0.);
     a->timer.data = a;
-    r->session->blocked = true;
+    session_delay(r->session, DELAY_BLOCKED, true);
     return a;
 }
 
@@ -75,14 +75,14 @@ void fence_retry_free(struct fence_retry *a) {
         return;
     ev_timer_stop(a->request->worker->loop, &a->timer);
     if (a->request->session)
-        a->request->session->blocked = false;
+        session_delay(a->request->session, DELAY_BLOCKED, false);
     memory_free(a);
 }
 
 bool fence_retry_more(struct fence_retry *a, int64_t least_ms) {
     invariant(!a->idle, "two attempts are due");
     struct session *s = a->request->session;
-    s->blocked = true;
+    session_delay(s, DELAY_BLOCKED, true);
     if (a->last || a->unblocked || session_half_closed(s))
         return false;
     a->idle = true;
@@ -94,7 +94,8 @@ bool fence_retry_takes(struct fence_retry *a) {
     invariant(!a->idle && a->request->session, "an attempt takes an element after it has ended");
     struct session *s = a->request->session;
     if (!a->unblocked)
-        s->blocked = false; /* a stop of the proxy now waits for the attempt, which may take an element */
+        session_delay(s, DELAY_BLOCKED,
+                      false); /* a stop of the proxy now waits for the attempt, which may take an element */
     return !a->unblocked;
 }
 

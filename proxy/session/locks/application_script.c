@@ -20,7 +20,8 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/lock_args.h"
+#include "proxy/session/locks/sending.h"
 
 /* Bounds. A lock's value is one of the script's first ARGS_MAX arguments, and has at most ARG_LEN_MAX bytes. A script
  * with more than LOCKS_TOGETHER_MAX locks among its keys goes without a transaction. */
@@ -42,10 +43,6 @@ struct bundle {
     size_t key_count, count;
     struct lock_part parts[];
 };
-
-bool script_is(const struct command *c) {
-    return c->id == COMMAND_EVAL || c->id == COMMAND_EVALSHA || c->id == COMMAND_FCALL;
-}
 
 /* ---- the two steps ----------------------------------------------------------------------------- */
 

@@ -6,31 +6,9 @@
 #include <string.h>
 
 #include "parser/slot.h"
-#include "proxy/session/locks/private.h"
-
-/* Returns the rule of the key at argument `at`, which the command removes or replaces. NULL: the command does not
- * affect the rule's kinds of lock. `nth` is the key's place among the removed keys. Most commands remove all of their
- * keys, so the search begins there. */
-static const struct lock_rule *clobbered_rule(const struct request_class *k, uint32_t at, size_t nth) {
-    size_t i = nth < k->key_count && k->keys[nth] == at ? nth : 0;
-    while (i < k->key_count && k->keys[i] != at)
-        i++;
-    const struct lock_rule *rule = i < k->key_count ? class_enforced(k, i) : NULL;
-    return rule && lock_clobbers_kinds(k->command, rule->kinds) ? rule : NULL;
-}
-
-bool lock_clobbers(const struct request_class *k) {
-    uint32_t keys[LOCK_CLOBBERED_MAX];
-    if (!k->enforced)
-        return false;
-    size_t n = lock_clobbered_keys(k->command, k->request, k->bytes, keys, LOCK_CLOBBERED_MAX);
-    if (n > LOCK_CLOBBERED_MAX)
-        return true; /* lock_call_clobber counts once more, and refuses the command */
-    for (size_t i = 0; i < n; i++)
-        if (clobbered_rule(k, keys[i], i))
-            return true;
-    return false;
-}
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/lock_args.h"
+#include "proxy/session/locks/sending.h"
 
 /* Whether an earlier one of the arguments in `found` is the same key. */
 static bool named_before(const struct resp_request *r, const char *bytes, const uint32_t *found, size_t i) {
@@ -110,7 +88,7 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
         return NULL;
     struct lock_call *calls[LOCK_CLOBBERED_MAX] = {NULL};
     for (size_t i = 0; i < n; i++) {
-        const struct lock_rule *rule = clobbered_rule(k, found[i], i);
+        const struct lock_rule *rule = lock_clobbered_rule(k, found[i], i);
         if (!rule || named_before(k->request, k->bytes, found, i))
             continue;
         calls[locks] = begin(s, queue, k, rule, found[i]);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "proxy/net/digest.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/lock_commands.h"
 
 enum { KEYS_MAX = EVENT_KEYS_MAX };
 

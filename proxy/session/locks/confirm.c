@@ -18,7 +18,9 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/sending.h"
 
 enum { GRACE_MS = 500, CALLS = 2 }; /* how long an answer may come after TIME; the calls are the mark and WAIT */
 
@@ -61,19 +63,6 @@ static const char *lost_reply(const struct lock_call *l, const struct lock_envel
     if (e->reply[0] == '+')
         return s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
     return NULL; /* SET NX GET answers nil if it has acquired */
-}
-
-void lock_undo(struct worker *w, const struct lock_call *l) {
-    const struct lock_rule *rule = l->plan.rule;
-    struct lock_lease lease = {.key = l->plan.key,
-                               .rule = rule,
-                               .login = l->plan.login,
-                               .token = l->plan.attempt,
-                               .token_len = l->plan.attempt_len,
-                               .right = RIGHT_CLAIM,
-                               .lease_ms = rule->lease_ms};
-    memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
-    lock_release(w, &lease, rule->wait_ms > 0);
 }
 
 static void undo(struct worker *w, struct session *s, struct lock_call *l, uint64_t replicas) {

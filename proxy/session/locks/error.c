@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/script_call.h"
 #include "proxy/upstream/script.h"
 
 /* Returns the error for a user that may not run the script. The user has sent a SETNX, for example, and knows nothing

@@ -1,6 +1,6 @@
 /*
  * Lock commands on one key: from the command to the engine's plan and the script. A session's commands on one key run
- * one after another. Also PROXY LOCK, TOKEN and RELEASE. call.c deals with the script's call.
+ * one after another. Also PROXY LOCK, TOKEN and RELEASE. lock_call.c sends the script's call.
  */
 #include <string.h>
 
@@ -8,7 +8,11 @@
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/lock/waiting.h"
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/lock_args.h"
+#include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
+#include "proxy/session/locks/sending.h"
 
 /* ---- one command after another on a key ------------------------------------------------------- */
 
@@ -52,11 +56,11 @@ inline void lock_busy_key(struct request *r, const char *key, size_t len) {
 
 /* Nearly all lock commands run through these functions, so they are inlined. With `build`, that saves 2 % of the bound
  * on acquire and release. */
-#define HOT static inline __attribute__((always_inline))
+#define HOT inline __attribute__((always_inline))
 
-HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
-                            const struct lock_command *lc, const char *key, size_t key_len,
-                            const struct lock_words *words) {
+static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
+                                   const struct lock_command *lc, const char *key, size_t key_len,
+                                   const struct lock_words *words) {
     counter_add(&s->worker->counters.requests_locks, 1);
     struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len);
     size_t len;
@@ -108,8 +112,8 @@ static __attribute__((noinline)) void build_other(struct session *s, struct lock
     }
 }
 
-HOT void build(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
-               const struct lock_words *words) {
+static HOT void build(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
+                      const struct lock_words *words) {
     if (lc->script == SCRIPT_ACQUIRE)
         lock_build_acquire(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, lc, words);
     else if (lc->script == SCRIPT_RELEASE)
@@ -126,8 +130,8 @@ struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, cons
     return l;
 }
 
-void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
-               size_t key_len, const struct lock_words *words) {
+void lock_run(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
+              size_t key_len, const struct lock_words *words) {
     struct lock_call *l = lock_prepare(call->request->session, NULL, rule, lc, key, key_len, words);
     lock_submit(call, l, lc->script);
 }
@@ -146,8 +150,8 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
     if (lc->script != SCRIPT_ACQUIRE)
         return false;
     if (lc->expiry_ms == LOCK_EXPIRY_OTHER)
-        lock_wait_keep(request, l, words);
-    return lock_wait_behind(&request->call, l);
+        request->worker->waits->keep(request, l, words);
+    return request->worker->waits->behind(&request->call, l);
 }
 
 /* Gives up a release that is held back. The session's input stops there, and the release is read again later. */
@@ -160,8 +164,9 @@ static __attribute__((noinline)) void give_back(struct session *s, struct lock_c
 }
 
 /* Begins a release, which the engine may hold back until it knows more. Returns NULL if it is held back. */
-HOT struct lock_call *begin_release(struct session *s, const struct lock_rule *rule, const struct lock_command *lc,
-                                    const char *key, size_t key_len, const struct lock_words *words) {
+static HOT struct lock_call *begin_release(struct session *s, const struct lock_rule *rule,
+                                           const struct lock_command *lc, const char *key, size_t key_len,
+                                           const struct lock_words *words) {
     s->lock.patient = true;
     struct lock_call *l = begin(s, NULL, rule, lc, key, key_len, words);
     s->lock.patient = false;
@@ -193,9 +198,10 @@ static __attribute__((noinline)) enum dispatch_result dispatch_waits(struct sess
     if ((!asks && waits_behind(request, l, lc, words)) || (alike && lock_join(&request->call, l)))
         return DISPATCHED;
     if (lc->script == SCRIPT_RELEASE)
-        lock_wait_sent(s, l); /* before build: it may leave the lock to another proxy, and the script has to say so */
+        lock_handover_sent(s,
+                           l); /* before build: it may leave the lock to another proxy, and the script has to say so */
     build(s, NULL, l, lc, words);
-    s->worker->locks->waited = LOCK_WAITED_NONE;
+    s->worker->waits->waited = LOCK_WAITED_NONE;
     if (alike)
         lock_probe(&request->call, l); /* before lock_submit, which may end the call at once */
     lock_submit(&request->call, l, lc->script);

@@ -12,6 +12,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/session/core/session.h"
+#include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
 
 static const double LOOK_S = 0.005;
@@ -49,9 +50,9 @@ static uint16_t whole_ms(uint32_t us) {
 void lock_note_trip(struct session *s) {
     struct tcp_info info;
     socklen_t len = sizeof(info);
-    if (s->trip_known)
+    if (locks_of(s)->trip_known)
         return;
-    s->trip_known = true;
+    locks_of(s)->trip_known = true;
     if (getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
         return;
     s->lock.trip_ms = whole_ms(info.tcpi_rtt);

@@ -20,7 +20,10 @@
  */
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
+#include "proxy/session/locks/sending.h"
 
 static struct call **place_of(struct worker *w, const struct lock_call *l) {
     return &w->locks->probes[l->plan.hash % LOCK_PROBES];
@@ -78,7 +81,7 @@ static bool wait(struct lock_call *l, const struct lock_result *seen) {
     e.result.outcome = LOCK_HELD;
     e.result.pttl_ms = PTTL_UNKNOWN;
     e.result.same = false;
-    return lock_wait(l->call, l, &e);
+    return l->call->request->worker->waits->refused(l->call, l, &e);
 }
 
 static void ask_alone(struct lock_call *l) {

@@ -23,7 +23,9 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
+#include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
+#include "proxy/session/locks/script_call.h"
 
 static const char RECORD[] = "lockkeeper-learnt";
 

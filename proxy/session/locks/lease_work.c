@@ -9,6 +9,9 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/waiting.h"
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
 
 enum { REFUSED_AGAIN_MS = 10 * 1000 };
@@ -84,7 +87,7 @@ static void lease_submit(struct worker *w, struct lease_work *work, enum script_
     struct upstream_lane lane = {.login = login, .db = work->key.db, .protocol = 2};
     if (work->waits)
         work->handed = waiting_handover(w->shared->waiting, &work->key, engine_key_hash(w->shared->engine, &work->key),
-                                        w->index, lock_wait_way(&lane), 0, NULL);
+                                        w->index, lock_handover_way(&lane), 0, NULL);
     call_submit_lane(&request->call, slot_of_key(work->name, work->key.len), &lane, w->build.data, w->build.len);
 }
 
@@ -127,6 +130,19 @@ void lock_renew(struct worker *w, const struct lock_lease *lease) {
 
 void lock_release(struct worker *w, const struct lock_lease *lease, bool waits) {
     lease_work(w, lease, false, waits);
+}
+
+void lock_undo(struct worker *w, const struct lock_call *l) {
+    const struct lock_rule *rule = l->plan.rule;
+    struct lock_lease lease = {.key = l->plan.key,
+                               .rule = rule,
+                               .login = l->plan.login,
+                               .token = l->plan.attempt,
+                               .token_len = l->plan.attempt_len,
+                               .right = RIGHT_CLAIM,
+                               .lease_ms = rule->lease_ms};
+    memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
+    lock_release(w, &lease, rule->wait_ms > 0);
 }
 
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits) {

@@ -10,6 +10,8 @@
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/script_constants.h"
+#include "proxy/session/locks/lock_args.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/private.h"
 
 enum {
@@ -204,7 +206,7 @@ static char *put_waited(char *p, int64_t ms) {
 static __attribute__((noinline)) void build_waiting(struct worker *w, const struct lock_client *client,
                                                     const struct lock_plan *plan, uint16_t slot,
                                                     const struct lock_command *lc, const struct lock_words *words) {
-    const struct lock_waited *waited = &w->locks->waited;
+    const struct lock_waited *waited = &w->waits->waited;
     int64_t ms = lc->expiry_ms ? lc->expiry_ms : plan->rule->lease_ms;
     size_t identity_len, value_len;
     const char *identity = lock_client_name(client, &identity_len);
@@ -219,6 +221,11 @@ static __attribute__((noinline)) void build_waiting(struct worker *w, const stru
         p = lc->shape == SHAPE_INT ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
     p = put_number(p, waited->here_ms > 0 ? waited->here_ms : 0);
     end(w, put_waited(p, waited->next_ms));
+}
+
+/* Whether a release's command is DEL, which release.lua runs if no command is named. One comparison, with the NUL. */
+static inline bool is_del(const char *command) {
+    return memcmp(command, "DEL", sizeof("DEL")) == 0;
 }
 
 /* Puts the arguments of a release that needs more than its claim to be judged. */
@@ -239,11 +246,11 @@ static __attribute__((noinline)) void build_telling(struct worker *w, struct loc
     size_t identity_len = 0;
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
-    int64_t left_ms = w->locks->waited.here_ms;
+    int64_t left_ms = w->waits->waited.here_ms;
     char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, left_ms < 0 ? 8 : 9, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_token(p, plan->claim_token, plan->claim_len);
-    p = command[0] == 'D' ? put(p, "$3\r\nDEL\r\n", 9) : put_word(p, command, strlen(command));
+    p = is_del(command) ? put(p, "$3\r\nDEL\r\n", 9) : put_word(p, command, strlen(command));
     p = put_about(w, p, plan, identity, identity_len);
     p = upstream_is_cluster(w->upstream) ? put(p, "$0\r\n\r\n", 6) : put_number(p, plan->key.db);
     end(w, left_ms < 0 ? p : put_number(p, left_ms));
@@ -319,7 +326,7 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
         return;
     }
     bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free;
-    bool least = !whole && plan->claim_fence && command[0] == 'D'; /* DEL */
+    bool least = !whole && plan->claim_fence && is_del(command);
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
     char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, whole ? 7 : least ? 2 : 3, room);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "proxy/base/bytes.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/lock_commands.h"
 
 struct set_options {
     bool nx, xx, get, keeps;
@@ -288,21 +288,6 @@ bool lock_shows_fields(const struct request_class *k) {
     return rule && (rule->kinds & LOCK_KIND_HASH) && rule->owner == LOCK_OWNER_AUTO;
 }
 
-enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc) {
-    const struct command *c = k->command;
-    if (!k->enforced)
-        return MEANS_NOTHING;
-    if (k->key_count == 1 && k->keys[0] == 1 && lock_command_of(c, k->request, k->bytes, class_rule(k, 0)->kinds, lc))
-        return MEANS_LOCK;
-    if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
-        return MEANS_RELEASES;
-    if (c->id == COMMAND_MGET || lock_shows_fields(k))
-        return MEANS_SHOWS;
-    if (script_is(c))
-        return MEANS_SCRIPT;
-    return lock_clobbers(k) ? MEANS_CLOBBERS : MEANS_NOTHING;
-}
-
 /* Counts a key, and stores its index if there is room. */
 static size_t add(uint32_t *keys, size_t max, size_t n, uint32_t index) {
     if (n < max)
@@ -359,4 +344,44 @@ bool lock_clobbers_database(const struct command *c, const struct resp_request *
         i++;
     }
     return named;
+}
+
+const struct lock_rule *lock_clobbered_rule(const struct request_class *k, uint32_t at, size_t nth) {
+    size_t i = nth < k->key_count && k->keys[nth] == at ? nth : 0;
+    while (i < k->key_count && k->keys[i] != at)
+        i++;
+    const struct lock_rule *rule = i < k->key_count ? class_enforced(k, i) : NULL;
+    return rule && lock_clobbers_kinds(k->command, rule->kinds) ? rule : NULL;
+}
+
+bool lock_clobbers(const struct request_class *k) {
+    uint32_t keys[LOCK_CLOBBERED_MAX];
+    if (!k->enforced)
+        return false;
+    size_t n = lock_clobbered_keys(k->command, k->request, k->bytes, keys, LOCK_CLOBBERED_MAX);
+    if (n > LOCK_CLOBBERED_MAX)
+        return true; /* lock_call_clobber counts once more, and refuses the command */
+    for (size_t i = 0; i < n; i++)
+        if (lock_clobbered_rule(k, keys[i], i))
+            return true;
+    return false;
+}
+
+bool script_is(const struct command *c) {
+    return c->id == COMMAND_EVAL || c->id == COMMAND_EVALSHA || c->id == COMMAND_FCALL;
+}
+
+enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc) {
+    const struct command *c = k->command;
+    if (!k->enforced)
+        return MEANS_NOTHING;
+    if (k->key_count == 1 && k->keys[0] == 1 && lock_command_of(c, k->request, k->bytes, class_rule(k, 0)->kinds, lc))
+        return MEANS_LOCK;
+    if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
+        return MEANS_RELEASES;
+    if (c->id == COMMAND_MGET || lock_shows_fields(k))
+        return MEANS_SHOWS;
+    if (script_is(c))
+        return MEANS_SCRIPT;
+    return lock_clobbers(k) ? MEANS_CLOBBERS : MEANS_NOTHING;
 }

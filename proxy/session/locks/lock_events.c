@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "proxy/observe/observe.h"
+#include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
 
 /* One INCR or HSETNX in so many is looked at, until its key is known as a lock's. The number is a prime. So the samples

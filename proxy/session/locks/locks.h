@@ -1,7 +1,8 @@
 /*
  * Locks: how a command on a lock key becomes a script call, and the script's envelope becomes the client's reply
- * (flow.c, call.c). Besides: scripts of the application (script.c), commands under rules in audit, which run unchanged
- * (audit.c), reports to PROXY ADVISE (advise.c), and the proxy's own work on leases (lease.c, successors.c).
+ * (flow.c, lock_call.c, call_finish.c). Besides: scripts of the application (application_script.c), commands under
+ * rules in audit, which run unchanged (observed_command.c), reports to PROXY ADVISE (lock_events.c), and the proxy's
+ * own work on leases (lease_work.c, successors.c).
  */
 #ifndef LOCKKEEPER_SESSION_LOCKS_LOCKS_H
 #define LOCKKEEPER_SESSION_LOCKS_LOCKS_H
@@ -11,13 +12,16 @@
 #include "proxy/observe/observe.h"
 #include "proxy/lock/audit.h"
 #include "proxy/session/core/class.h"
-#include "proxy/upstream/script.h"
+#include "proxy/session/locks/lock_commands.h"
+
+#define LOCK_NAME_REFUSED "ERR the name of a lock is longer than 32768 bytes; nothing was done"
 
 /* What the room keeps of a session. */
 struct lock_state {
     double careful_until; /* requests after an application's script wait for it until this time of the loop's clock */
     uint16_t audits;      /* commands in flight whose replies are audited */
     uint8_t sent;         /* enum sent, for one_shot_client.c */
+    bool trip_known;      /* lock.trip_ms has been measured */
     bool left_endless;    /* the session has acquired a lock without an expiry */
 };
 _Static_assert(sizeof(struct lock_state) <= ROOM_COMMANDS - ROOM_LOCKS, "the room's state of a session fits");
@@ -25,111 +29,6 @@ _Static_assert(sizeof(struct lock_state) <= ROOM_COMMANDS - ROOM_LOCKS, "the roo
 static inline struct lock_state *locks_of(const struct session *s) {
     return session_room(s, ROOM_LOCKS);
 }
-
-/* The form of the client's reply. The scripts get it as ARGV 10. */
-enum lock_shape {
-    SHAPE_NIL,
-    SHAPE_OK,
-    SHAPE_INT,
-    SHAPE_ARRAY,   /* as SHAPE_NIL, but the command's nil is a null array in RESP2 */
-    SHAPE_TOGETHER /* no reply: adopt.lua runs in one transaction with the application's script */
-};
-/* The text that the scripts get for a shape; static. */
-const char *lock_shape_text(enum lock_shape shape);
-
-#define LOCK_NAME_REFUSED "ERR the name of a lock is longer than 32768 bytes; nothing was done"
-
-/* What a command means to a lock. */
-struct lock_command {
-    enum lock_verb verb;
-    enum script_id script;
-    uint32_t value_at;  /* argument index of the value, of SCRIPT_HASH of the field; 0: the command has none */
-    uint8_t content_at; /* SCRIPT_HASH: argument index of the field's new content; 0: not known */
-    enum lock_shape shape;
-    bool known;        /* false: the command has no meaning for locks, and is forwarded */
-    uint8_t advises;   /* as in struct lock_row */
-    int64_t expiry_ms; /* SCRIPT_ACQUIRE: the command's expiry; 0: it has none; LOCK_EXPIRY_OTHER: only the script can
-                          tell */
-    const char *name;  /* in capitals, static; NULL: use the name that the client wrote */
-};
-enum { LOCK_EXPIRY_OTHER = -1 };
-
-/* What a command does to the expiry of its key. */
-enum lock_row_expiry {
-    EXPIRY_KEPT,
-    EXPIRY_NONE,         /* removed */
-    EXPIRY_SET,          /* set by the options of SET; removed if there is none */
-    EXPIRY_GETEX,        /* set by the options of GETEX; kept if there is none */
-    EXPIRY_SECONDS,      /* argument 2 is in seconds from now */
-    EXPIRY_MILLISECONDS, /* argument 2 is in milliseconds from now */
-    EXPIRY_AT_SECONDS,   /* argument 2 is in seconds since 1970 */
-    EXPIRY_AT_MILLISECONDS
-};
-
-/* By how much a command changes a counter, or the length of a string or queue. */
-enum lock_row_count {
-    COUNTS_NOT, /* the reply does not tell whether the client has the lock */
-    COUNTS_ONE,
-    COUNTS_ARGUMENT, /* by argument 2 */
-    COUNTS_BYTES,    /* by the length of argument 2 */
-    COUNTS_ARGUMENTS /* by the number of arguments from argument 2 on */
-};
-
-/* Which keys a command removes or replaces as a whole. */
-enum lock_row_keys {
-    REPLACES_NONE,
-    REPLACES_FIRST,
-    REPLACES_SECOND,
-    REPLACES_TWO,
-    REPLACES_PAIRS,
-    REPLACES_STORE,
-    REPLACES_ALL
-};
-
-/* A row of the table of commands on locks (command.c). */
-struct lock_row {
-    const char *name;                /* in capitals; NULL: the command has no meaning for locks */
-    unsigned kinds;                  /* the kinds of lock that the command is about (enum lock_kind); 0: all kinds */
-    struct lock_command form, other; /* `other` applies where the rule of the key has none of these kinds */
-    uint8_t options;                 /* private to command.c: how the arguments change the form */
-    uint8_t expiry, counts, replaces, advises;
-    uint8_t queue; /* enum lock_queue_sight; QUEUE_HEAD applies only where argument 2 is 0 */
-};
-/* Returns the row of a command, never NULL. A command without a meaning for locks has an empty row. */
-const struct lock_row *lock_row_of(const struct command *c);
-
-/* Classifies a command with its options, for a key whose rule has these kinds (enum lock_kind). Returns false if the
- * lock plane does not change the command; it is then forwarded. */
-bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
-                     struct lock_command *out);
-/* lock_command_compares: whether the command is SETEX, PSETEX, or a SET without NX, XX and GET. lock_command_swaps
- * turns such a command into a swap that replies as SET does. */
-bool lock_command_compares(const struct lock_command *lc);
-void lock_command_swaps(struct lock_command *lc);
-/* Finds the keys that a command removes or replaces as a whole, as argument indexes. Writes at most max indexes, and
- * returns how many keys there are; 0 for other commands. */
-size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *keys,
-                           size_t max);
-/* Whether a command that removes or replaces whole keys can affect a lock of one of these kinds. */
-bool lock_clobbers_kinds(const struct command *c, unsigned kinds);
-/* What a request means to the locks among its keys that are under enforced rules. */
-enum lock_meaning {
-    MEANS_NOTHING,  /* no key is such a lock, or the command does not affect it */
-    MEANS_LOCK,     /* a command on one lock, as lock_command_of classifies it */
-    MEANS_RELEASES, /* DEL or UNLINK of several keys */
-    MEANS_SHOWS,    /* the command shows values, for example MGET and HGET; the engine notes what the session sees */
-    MEANS_SCRIPT,   /* a script of the application */
-    MEANS_CLOBBERS  /* the command removes or replaces locks as a whole, or has too many keys to check */
-};
-/* Fills *lc if it returns MEANS_LOCK. */
-enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc);
-/* Whether the request reads fields of one hash lock: HGET, HMGET, HGETALL, HEXISTS, HKEYS or HSCAN. */
-bool lock_shows_fields(const struct request_class *k);
-/* Whether a command is COPY with the option DB. Sets *db to the database of the destination. */
-bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db);
-
-/* What DEL or UNLINK of several keys means for each of them. */
-extern const struct lock_command lock_release_of_one;
 
 /* lock_must_wait and lock_any_busy: whether a lock command of this session is in flight, on this key or on any key.
  * Lock commands on a key run one after another, so that each is judged by the result of the one before. lock_busy_key
@@ -159,8 +58,8 @@ bool lock_words_of(struct lock_words *words, const struct resp_request *r, const
 
 /* Runs a lock command on one key as one call of `request`: the request's own, or a part of a split request. The script
  * gets the arguments; value_at is an index into them. call->done gets the client's reply. */
-void lock_call(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
-               size_t key_len, const struct lock_words *words);
+void lock_run(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
+              size_t key_len, const struct lock_words *words);
 
 enum { LOCK_ANSWER_MAX = 512 };
 
@@ -206,9 +105,8 @@ const struct lock_rule *lock_call_rule(const struct lock_call *l);
 enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                    const char *bytes, const struct lock_command *lc, uint32_t key_index,
                                    const struct lock_rule *rule);
-/* lock_clobbers: whether the command would remove or replace a lock key. The other functions send the script that
- * checks and runs the command: as a request of its own, or as `call` of a split request. */
-bool lock_clobbers(const struct request_class *k);
+/* Send the script that checks and runs a command that removes or replaces lock keys: as a request of its own, or as
+ * `call` of a split request. */
 void lock_dispatch_clobber(struct session *s, const struct request_class *k);
 void lock_call_clobber(struct call *call, struct session *s, const struct request_class *k);
 
@@ -227,13 +125,11 @@ enum lock_ask { LOCK_ASK_ALL, LOCK_ASK_TOKEN, LOCK_ASK_RELEASE };
 enum dispatch_result lock_ask(struct session *s, const struct command *c, enum lock_ask what, const char *key,
                               size_t key_len);
 
-/* ---- script.c: the application's scripts (EVAL, EVALSHA, FCALL) that name lock keys ------------------------ */
+/* ---- application_script.c: the application's scripts (EVAL, EVALSHA, FCALL) that name lock keys
+ * ------------------------ */
 
 /* A script of the application runs unchanged. Steps before and after it, in the same transaction, tell the proxy what
  * the script has done to the locks. */
-
-/* Whether the command runs a script of the application that may write. */
-bool script_is(const struct command *c);
 
 /* Sends the script to its node, with a step before and a step after it for each of its keys that is a lock. */
 void script_dispatch(struct session *s, const struct request_class *k);
@@ -247,7 +143,8 @@ void script_build_before(struct session *s, struct lock_queue *queue, const stru
 void script_build_behind(struct session *s, struct lock_queue *queue, const struct lock_call *l,
                          const struct resp_request *r, const char *bytes, size_t key_count, bool together);
 
-/* ---- audit.c: commands on lock keys that pass as they came ------------------------------------------------
+/* ---- observed_command.c: commands on lock keys that pass as they came
+ * ------------------------------------------------
  *
  *      request ──> audit_note (keys, values, expiries) ──> sent as it is ──> reply ──> audit_end ──> engine_observe
  *                                                                             └──> the client, as it is
@@ -270,30 +167,6 @@ void audit_forward(struct session *s, const struct request_class *k);
  * command looks like a lock command. A script has one such key. */
 void audit_forward_outside(struct session *s, const struct request_class *k);
 
-/* ---- command_event.c: what a command says of a lock, without its reply and its session -------------------- */
-
-enum { EVENT_KEYS_MAX = 256 };
-
-/* Fills *e with what a command means to the key that argument `index` names. `kinds`: of its rule; 0: no rule applies,
- * and only PROXY ADVISE asks. The effect is EFFECT_DONE, or EFFECT_SCRIPTED for a script; the session and the database
- * stay unset. *e points into the command. Returns false if the command means nothing to a lock. */
-bool event_read(struct lock_event *e, const struct command *c, const struct resp_request *r, const char *bytes,
-                uint32_t index, unsigned kinds, int64_t now_ms, struct lock_command *lc);
-/* Whether a command that sets an expiry has a condition. If so, a reply that nothing was done does not mean that the
- * key is missing. */
-bool event_conditional(const struct command *c, size_t argc);
-
-/* Sets in *e the verb, key, value and expiry that the text of an EVAL or EVALSHA shows. False: the text shows no lock,
- * and text->kind is ADVISE_SCRIPT_OTHER. */
-bool event_read_script(struct lock_event *e, struct observer *a, const struct command *c, const struct resp_request *r,
-                       const char *bytes, struct advise_text *text);
-/* What is known of the text of an EVAL or EVALSHA, which the observer remembers. */
-struct advise_text event_script_text(struct observer *a, const struct command *c, const struct resp_request *r,
-                                     const char *bytes);
-bool event_script_acquires(const struct advise_text *text);
-/* Has the observer remember the text of a SCRIPT LOAD. Other SCRIPT commands do nothing. */
-void event_script_loaded(struct observer *a, const struct resp_request *r, const char *bytes);
-
 /* Which commands outside of all rules tell of a lock (lock_events.c). */
 struct lock_interest {
     struct observer *observer;
@@ -311,7 +184,7 @@ bool event_wanted(const struct lock_interest *in, const struct command *c, const
  * read: the lock's field may show that the session is the holder. */
 void shown_forward(struct session *s, const struct request_class *k);
 
-/* ---- advise.c: reports to PROXY ADVISE -------------------------------------------------------------------- */
+/* ---- lock_events.c: reports to PROXY ADVISE -------------------------------------------------------------------- */
 
 /* Whether the reply of a command on a key outside of all rules is to be read: of a command that event_wanted names, on
  * a key that is in the sample. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/leases.h"
 
 /* A note of one call that the engine asks for. The engine calls with a shard locked, so the worker makes the call after
  * the engine has returned. */

@@ -12,7 +12,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/audit.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/observing.h"
 
 enum { KEYS_MAX = EVENT_KEYS_MAX, COMMAND_NAME_MAX = 24 };
 
@@ -176,6 +176,22 @@ static void sight_script(const struct audit_note *note, struct lock_event *sight
         sight->value = ""; /* the value is always the same */
 }
 
+/* Takes the value that the reply shows. */
+static void sight_value(struct lock_event *sight, const struct resp_item *item) {
+    sight->value = item->null ? NULL : item->str;
+    sight->value_len = item->null ? 0 : item->len;
+}
+
+static void sight_release(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
+    const bool number = item->type == ':';
+    if (number && note->key_count > 1 && item->num > 0 && item->num < (int64_t)note->key_count)
+        sight->effect = EFFECT_SCRIPTED; /* some of the keys existed, and the number does not tell which */
+    else
+        sight->effect = (number ? item->num > 0 : !item->null) ? EFFECT_DONE : EFFECT_ABSENT;
+    if (sight->queue == QUEUE_POP && is_text(item))
+        sight_value(sight, item);
+}
+
 /* Reads what the reply says of one key. `item` is the whole reply, or the key's element of MGET's reply. */
 static void sight_reply(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
     const bool number = item->type == ':';
@@ -187,14 +203,7 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
             sight->effect = (note->expects_ok ? item->type == '+' : item->null) ? EFFECT_DONE : EFFECT_LOST;
         break;
     case LOCK_RELEASE:
-        if (number && note->key_count > 1 && item->num > 0 && item->num < (int64_t)note->key_count)
-            sight->effect = EFFECT_SCRIPTED; /* some of the keys existed, and the number does not tell which */
-        else
-            sight->effect = (number ? item->num > 0 : !item->null) ? EFFECT_DONE : EFFECT_ABSENT;
-        if (sight->queue == QUEUE_POP && is_text(item)) {
-            sight->value = item->str;
-            sight->value_len = item->len;
-        }
+        sight_release(note, sight, item);
         break;
     case LOCK_EXTEND:
         if (number ? item->num == 0 : item->null)
@@ -217,8 +226,7 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
             sight->effect = EFFECT_NOTHING;
         break;
     case LOCK_READ:
-        sight->value = item->null ? NULL : item->str;
-        sight->value_len = item->null ? 0 : item->len;
+        sight_value(sight, item);
         sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
         break;
     case LOCK_PASS: /* a plain write refuses only by an error, if at all */

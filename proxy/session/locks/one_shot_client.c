@@ -9,7 +9,7 @@
  * longer looked at. (L1: the lock is free within the rule's `one-shot` and a lease.)
  */
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/observing.h"
 
 /* What the session has sent so far, besides logins. */
 enum sent { SENT_NOTHING, SENT_ONE, SENT_MORE };

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/call_finish.h"
 
 enum {
     FIELDS_LOOKED_AT = 64, /* of one reply; a hash lock has few fields */

@@ -23,6 +23,8 @@
 #include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
+#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
 
 static const char LIST[] = "lockkeeper-left";

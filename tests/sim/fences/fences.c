@@ -178,15 +178,6 @@ void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
     (void)e, (void)out;
 }
 
-bool script_is(const struct command *c) {
-    return c->id == COMMAND_EVAL;
-}
-
-bool lock_clobbers(const struct request_class *k) {
-    (void)k;
-    return false;
-}
-
 /* ---- Redis -------------------------------------------------------------------------------------------- */
 
 /* A key's name as the interpreter has it; other words are as they are, and so are locks and guard records. */

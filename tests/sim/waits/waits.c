@@ -375,7 +375,8 @@ static struct lock_call *release_of(const struct flight *f) {
 static struct session *session_of(struct world *w, int conn) {
     struct session *s = &w->waits->sessions[conn];
     const struct conn *c = &w->conns[conn];
-    s->waits &= s->lock.id == c->session.id; /* another session's connection before */
+    session_delay(s, DELAY_EVENT,
+                  (s->delays & DELAY_EVENT) && s->lock.id == c->session.id); /* another session's connection before */
     s->lock = c->session;
     s->worker = &w->waits->threads[c->proxy][(unsigned)conn % w->sc.threads].worker;
     s->lane = (struct upstream_lane){.login = LOGIN, .protocol = 2};
@@ -397,8 +398,8 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     struct flight *f = LIST_ENTRY(l, struct waits_call, lock)->flight;
     (void)queue, (void)client, (void)slot, (void)lc, (void)words;
     f->plan = *plan;
-    f->here_ms = w->locks->waited.here_ms;
-    f->next_ms = w->locks->waited.next_ms;
+    f->here_ms = w->waits->waited.here_ms;
+    f->next_ms = w->waits->waited.next_ms;
 }
 
 void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {
@@ -602,18 +603,18 @@ void waits_launched(struct world *w, struct flight *f) {
     } else if (f->kind == FLIGHT_RELEASE) {
         struct lock_key key = world_key(f->key);
         const struct upstream_lane lane = {.login = LOGIN, .protocol = 2};
-        f->handed =
-            waiting_handover(w->waits->shared[f->proxy].waiting, &key,
-                             engine_key_hash(w->proxies[f->proxy].engine, &key), thread, lock_wait_way(&lane), 0, NULL);
+        f->handed = waiting_handover(w->waits->shared[f->proxy].waiting, &key,
+                                     engine_key_hash(w->proxies[f->proxy].engine, &key), thread,
+                                     lock_handover_way(&lane), 0, NULL);
         here = before; /* the engine, which has asked for it, is in the middle of something: others go on later */
         return;
     } else if (f->kind == FLIGHT_COMMAND && f->plan.verb == LOCK_RELEASE && !f->transaction && !f->observed &&
                f->plan.rule->wait_ms > 0) {
         struct lock_call *l = release_of(f);
-        lock_wait_sent(session_of(w, f->conn), l);
+        lock_handover_sent(session_of(w, f->conn), l);
         f->handed = l->handed;
-        f->here_ms = here->locks->waited.here_ms;
-        here->locks->waited = LOCK_WAITED_NONE;
+        f->here_ms = here->waits->waited.here_ms;
+        here->waits->waited = LOCK_WAITED_NONE;
     }
     turn_over(before);
 }
@@ -715,7 +716,7 @@ void waits_learnt(struct world *w, const struct flight *f, const struct lock_res
         waiting_freed(w->waits->shared[f->proxy].waiting, &key, engine_key_hash(w->proxies[f->proxy].engine, &key),
                       r->fence, f->handed);
     else if (rule)
-        lock_wait_learnt(&thread_of(w, f)->worker, release_of(f), r);
+        lock_handover_learnt(&thread_of(w, f)->worker, release_of(f), r);
     turn_over(before);
 }
 
@@ -748,7 +749,7 @@ void waits_left(struct world *w, struct flight *f, bool proxy_gone) {
 
 void waits_speak(struct world *w, int conn) {
     struct session *s = session_of(w, conn);
-    if (!s->waits)
+    if (!(s->delays & DELAY_EVENT))
         return;
     struct worker *before = turn((struct waits_thread *)(void *)s->worker->loop);
     for (size_t i = 0; i < FLIGHTS; i++) {
@@ -939,7 +940,6 @@ void waits_proxy_back(struct world *w, int proxy) {
         t->worker.loop = (struct ev_loop *)(void *)t;
         t->worker.upstream = (struct upstream *)(void *)t;
         t->worker.index = i;
-        t->worker.locks = &t->locks;
         t->worker.rules = w->rules;
         list_init(&t->worker.jobs);
         w->waits->workers[proxy][i] = &t->worker;

@@ -7,7 +7,7 @@
 
 #include "proxy/lock/waiting.h"
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/waits/private.h"
 #include "tests/sim/call.h"
 #include "tests/sim/sim_world.h"
 
@@ -37,7 +37,6 @@ struct waits_thread {
     struct world *world;
     unsigned proxy;
     struct worker worker;
-    struct worker_locks locks;
     struct ev_async *async;
     int64_t woken_ms; /* when it will hear that it was woken; 0: it was not */
     struct waits_ear ears[WAITS_NODES];

@@ -13,7 +13,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/waits/private.h"
 
 /* ---- what is kept -------------------------------------------------------------------------------------- */
 
@@ -79,7 +79,7 @@ void lock_park(struct call *c, struct parked *p) {
 }
 
 struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room) {
-    invariant(p->session && p->session->waits, "a session goes on that does not wait");
+    invariant(p->session && (p->session->delays & DELAY_EVENT), "a session goes on that does not wait");
     struct session *s = p->session;
     struct request *r = request_unpark(s, command_by_id(p->setnx ? COMMAND_SETNX : COMMAND_SET));
     lock_busy_key(r, key->name, key->len);

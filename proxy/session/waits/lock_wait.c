@@ -24,7 +24,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/waits/private.h"
 
 enum { TRY_MS = 100, DEAF_MS = 5 };
 
@@ -125,7 +125,7 @@ static void wait_close(struct wait *t, enum waiting_end end) {
                 1);
     waiting_leave(w->shared->waiting, &t->waiter, end, t->parked.rule->wait_ms, worker_steady_ms(w));
     if (s)
-        s->waits = false;
+        session_delay(s, DELAY_EVENT, false);
     if (t->call)
         request_disown(t->call->request);
 }
@@ -220,7 +220,7 @@ void lock_wait_speaks(struct session *s) {
 }
 
 void lock_wait_leaves(struct session *s) {
-    struct wait *t = wait_of_session(s);
+    struct wait *t = s->delays & DELAY_EVENT ? wait_of_session(s) : NULL;
     if (!t || t->call) /* wait_left deals with the wait if it has a request */
         return;
     wait_close(t, WAIT_GONE);
@@ -382,7 +382,7 @@ static void wait_try(struct wait *t) {
     struct resp_arg value = {0, l->value_len};
     struct lock_words words = {l->value, &value, 1};
     t->sent_ms = worker_steady_ms(w);
-    w->locks->waited = (struct lock_waited){.here_ms = t->sent_ms - t->waiter.since_ms,
+    w->waits->waited = (struct lock_waited){.here_ms = t->sent_ms - t->waiter.since_ms,
                                             .next_ms = waiting_behind(w->shared->waiting, &t->waiter, t->sent_ms)};
     t->deaf = lock_release_channel_open(w, l->plan.slot);
     if (t->parked.words) {
@@ -393,7 +393,7 @@ static void wait_try(struct wait *t) {
     t->trying = true;
     counter_add(&w->counters.wait_tries, 1);
     lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
-    w->locks->waited = LOCK_WAITED_NONE;
+    w->waits->waited = LOCK_WAITED_NONE;
     lock_submit_for(c, l, SCRIPT_ACQUIRE, wait_answered);
 }
 
@@ -424,7 +424,7 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     t->until = worker_steady(w) + (double)l->plan.rule->wait_ms / 1000.;
     t->waiter.session = s->lock.id;
     t->waiter.place = l->plan.attempt;
-    t->waiter.way = lock_wait_way(&s->lane);
+    t->waiter.way = lock_handover_way(&s->lane);
     t->waiter.thread = w->index;
     t->sent_ms = t->waiter.since_ms = worker_steady_ms(w);
     t->deaf = lock_release_channel_open(w, l->plan.slot);
@@ -435,11 +435,11 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
 
 /* The attempt has joined the queue. */
 static void wait_started(struct wait *t) {
-    invariant(t->call && !t->call->request->session->waits, "a session waits twice");
+    invariant(t->call && !(t->call->request->session->delays & DELAY_EVENT), "a session waits twice");
     struct call *c = t->call;
     list_init(&t->link);
-    list_append(&c->request->worker->locks->waits, &t->link);
-    c->request->session->waits = true;
+    list_append(&waits_of_worker(c->request->worker)->sessions, &t->link);
+    session_delay(c->request->session, DELAY_EVENT, true);
     counter_add(&c->request->worker->counters.waiting, 1);
     c->lock->begun = 0; /* a wait says nothing about the node's speed */
     c->lock->again = false;
@@ -498,28 +498,6 @@ bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *
     return true;
 }
 
-/* ---- releases ------------------------------------------------------------------------------------------ */
-
-uint64_t lock_wait_way(const struct upstream_lane *lane) {
-    return (uint64_t)lane->login << 32 | (uint64_t)lane->dedicated << 8 | lane->protocol;
-}
-
-void lock_wait_sent(struct session *s, struct lock_call *l) {
-    bool may = l->plan.claim_len > 0 || (l->plan.right != RIGHT_CLAIM && l->plan.right != RIGHT_SUSPECT);
-    struct worker *w = s->worker;
-    if (may && s->lane.dedicated == 0)
-        l->handed = waiting_handover(w->shared->waiting, &l->plan.key, l->plan.hash, w->index, lock_wait_way(&s->lane),
-                                     worker_steady_ms(w), &w->locks->waited.here_ms);
-}
-
-void lock_wait_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
-    /* The script does not know the fence of a release that was repeated. */
-    uint64_t fence = r->fence || r->outcome != LOCK_RELEASED ? r->fence : l->plan.claim_fence;
-    if (r->outcome == LOCK_RELEASED || r->outcome == LOCK_FREE ||
-        (r->outcome != LOCK_UNKNOWN && r->outcome != LOCK_NOT_SENT && r->pttl_ms == PTTL_GONE))
-        waiting_freed(w->shared->waiting, &l->plan.key, l->plan.hash, fence, l->handed);
-}
-
 /* ---- the worker's part --------------------------------------------------------------------------------- */
 
 /* Serves the waiting sessions of this thread that were called. */
@@ -545,8 +523,8 @@ static void serve(struct worker *w) {
 }
 
 static void serve_job(struct worker *w, struct worker_job *job) {
-    invariant(w->locks->serving, "sessions are served that were not called");
-    w->locks->serving = false;
+    invariant(waits_of_worker(w)->serving, "sessions are served that were not called");
+    waits_of_worker(w)->serving = false;
     serve(w);
 }
 
@@ -558,39 +536,46 @@ static void on_wake(struct ev_loop *loop, struct ev_async *wake, int events) {
 static void wake_thread(void *arg, unsigned thread) {
     struct proxy_shared *shared = arg;
     struct worker *to = shared->workers[thread];
+    struct worker_waits *waits = waits_of_worker(to);
     if (to != worker_here()) {
-        ev_async_send(to->loop, &to->locks->wake);
+        ev_async_send(to->loop, &waits->wake);
         return;
     }
-    if (to->locks->serving)
+    if (waits->serving)
         return;
     struct worker_job *job = memory_alloc(sizeof(*job));
     job->run = serve_job;
-    to->locks->serving = true;
+    waits->serving = true;
     worker_add_job(to, job);
 }
 
 void lock_waits_open(struct worker *w) {
     if (!w->shared->waiting)
         w->shared->waiting = waiting_new(w->shared->threads, wake_thread, w->shared);
-    list_init(&w->locks->waits);
-    w->locks->waited = LOCK_WAITED_NONE;
-    ev_async_init(&w->locks->wake, on_wake);
-    w->locks->wake.data = w;
-    ev_async_start(w->loop, &w->locks->wake);
+    struct worker_waits *waits = memory_zalloc(sizeof(*waits));
+    waits->calls = (struct lock_waits){
+        .keep = lock_wait_keep, .behind = lock_wait_behind, .refused = lock_wait, .waited = LOCK_WAITED_NONE};
+    w->waits = &waits->calls;
+    list_init(&waits->sessions);
+    ev_async_init(&waits->wake, on_wake);
+    waits->wake.data = w;
+    ev_async_start(w->loop, &waits->wake);
 }
 
 void lock_waits_close(struct worker *w) {
-    ev_async_stop(w->loop, &w->locks->wake);
+    struct worker_waits *waits = waits_of_worker(w);
+    ev_async_stop(w->loop, &waits->wake);
     if (w->index + 1 == w->shared->threads) { /* the last worker frees it */
         waiting_free(w->shared->waiting);
         w->shared->waiting = NULL;
     }
+    memory_free(waits);
+    w->waits = NULL;
 }
 
 void lock_waits_stop(struct worker *w) {
     lock_release_channel_close(w);
-    LIST_FOREACH_SAFE(it, &w->locks->waits)
+    LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions)
     wait_end(LIST_ENTRY(it, struct wait, link));
 }
 
@@ -607,8 +592,18 @@ static void wait_rule(struct worker *w, struct wait *t) {
 }
 
 void lock_waits_rules(struct worker *w) {
-    if (!w->locks) /* the worker is being freed */
+    if (!w->waits) /* the worker is being freed */
         return;
-    LIST_FOREACH_SAFE(it, &w->locks->waits)
+    LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions)
     wait_rule(w, LIST_ENTRY(it, struct wait, link));
 }
+
+const struct session_room waits_room = {
+    .worker_opens = lock_waits_open,
+    .worker_closes = lock_waits_close,
+    .worker_rules = lock_waits_rules,
+    .worker_leaves = lock_waits_stop,
+    .worker_stops = lock_waits_stop,
+    .closes = lock_wait_leaves,
+    .speaks = lock_wait_speaks,
+};

@@ -30,7 +30,7 @@
 #include "proxy/lock/rule.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/private.h"
+#include "proxy/session/waits/private.h"
 
 #define CHANNEL "lockkeeper-freed"
 
@@ -282,9 +282,9 @@ static bool listen_to_slot(struct release_channels *all, uint16_t slot) {
 }
 
 bool lock_release_channel_open(struct worker *w, uint16_t slot) {
-    struct release_channels *all = w->locks->release_channels;
+    struct release_channels *all = waits_of_worker(w)->release_channels;
     if (!all) {
-        all = w->locks->release_channels = memory_zalloc(sizeof(*all));
+        all = waits_of_worker(w)->release_channels = memory_zalloc(sizeof(*all));
         all->worker = w;
         list_init(&all->all);
     }
@@ -292,7 +292,7 @@ bool lock_release_channel_open(struct worker *w, uint16_t slot) {
 }
 
 void lock_release_channel_close(struct worker *w) {
-    struct release_channels *all = w->locks->release_channels;
+    struct release_channels *all = waits_of_worker(w)->release_channels;
     if (!all)
         return;
     LIST_FOREACH_SAFE(it, &all->all) {
@@ -302,5 +302,5 @@ void lock_release_channel_close(struct worker *w) {
         memory_free(release_channel);
     }
     memory_free(all);
-    w->locks->release_channels = NULL;
+    waits_of_worker(w)->release_channels = NULL;
 }

@@ -1,0 +1,138 @@
+/*
+ * Whether the node serves clients without login: it is asked now and then, and its answer counts for the sessions that
+ * have come before.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "parser/invariant.h"
+#include "proxy/session/core/session.h"
+
+static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05;
+
+/* Takes the node's answer. It counts for the sessions that had come before the question. As on a node itself, a session
+ * that was served then stays served if a password is set later. */
+static void take_word(struct worker *w, const char *reply) {
+    invariant(w->probing && w->asked <= w->arrivals, "asked for %llu of %llu sessions", (unsigned long long)w->asked,
+              (unsigned long long)w->arrivals);
+    bool first = w->served == 0, doubted = w->word_doubted;
+    w->strangers = strncmp(reply, "-NOAUTH", 7) == 0 ? UNAUTHENTICATED_REFUSED : UNAUTHENTICATED_SERVED;
+    w->word_doubted = false;
+    if (w->strangers != UNAUTHENTICATED_SERVED) {
+        if (doubted) /* they were served over connections that are gone */
+            w->served = 0;
+        return;
+    }
+    w->served = w->asked;
+    for (const struct session_room *const *room = w->hooks->rooms; first && *room; room++)
+        if ((*room)->worker_serves)
+            (*room)->worker_serves(w);
+}
+
+/* Notes that there is no answer. The request that waited for it was not sent, so the error says so. */
+static void note_failure(struct worker *w, const char *error) {
+    w->probe_failed_at = ev_now(w->loop);
+    bool own = strncmp(error, "UPSTREAM ", 9) == 0;
+    int len = own ? (int)strcspn(error, ";") : (int)strlen(error);
+    snprintf(w->probe_error, sizeof(w->probe_error), "%.*s%s", len < PROBE_ERROR_MAX - 64 ? len : PROBE_ERROR_MAX - 64,
+             error, own ? "; the request was not sent" : "");
+}
+
+void worker_wake_waiting(struct worker *w) {
+    LIST_FOREACH(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (s->input)
+            session_mark_runnable(s);
+    }
+}
+
+static void probed(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    bool first = w->strangers == UNAUTHENTICATED_UNKNOWN;
+    if (end->error)
+        note_failure(w, end->error);
+    else
+        take_word(w, end->reply);
+    w->probing = false;
+    if (first)
+        worker_wake_waiting(w);
+    request_reply(c->request, "", 0, true);
+    w->probed(w, end->error);
+}
+
+static void forgotten(struct call *c, const struct call_end *end) {
+    request_reply(c->request, "", 0, true);
+}
+
+/* A node without RESET is asked over a new connection each time. */
+static void was_reset(struct call *c, const struct call_end *end) {
+    if (!end->error)
+        c->request->worker->cannot_reset = end->reply[0] == '-';
+    request_reply(c->request, "", 0, true);
+}
+
+static void ask(struct worker *w, const struct upstream_lane *lane, const char *command, call_done_fn done) {
+    struct request *request = request_internal(w);
+    request->call.done = done;
+    call_submit_lane(&request->call, SLOT_NONE, lane, command, strlen(command));
+}
+
+/* Whether clients without login use the proxy's own user, which logs in. */
+static bool unauthenticated_are_known(const struct worker *w) {
+    return w->shared->upstream.password && w->shared->stranger_login == 0;
+}
+
+struct upstream_lane worker_unauthenticated_lane(const struct worker *w) {
+    return (struct upstream_lane){.login = unauthenticated_are_known(w) ? 0 : UPSTREAM_LOGIN_ASKED, .protocol = 2};
+}
+
+/* An old connection without login does not show what a new one would: it was accepted earlier. RESET makes it like a
+ * new one. HELLO is answered when PING is, and needs no right, so it does not appear in ACL LOG. */
+void worker_probe(struct worker *w) {
+    if (w->probing)
+        return;
+    w->probing = true;
+    w->asked = w->arrivals;
+    w->probed_at = ev_now(w->loop);
+    struct upstream_lane lane = worker_unauthenticated_lane(w);
+    if (!unauthenticated_are_known(w))
+        ask(w, &lane, "*1\r\n$5\r\nRESET\r\n", was_reset);
+    ask(w, &lane, "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n", probed);
+    if (w->cannot_reset)
+        ask(w, &lane, "*1\r\n$4\r\nQUIT\r\n", forgotten);
+}
+
+static bool asked_just_now(const struct worker *w) {
+    return w->probing || ev_now(w->loop) - w->probed_at < ASK_AGAIN_SECONDS;
+}
+
+void worker_probe_again(struct worker *w) {
+    if (!asked_just_now(w))
+        worker_probe(w);
+}
+
+void worker_doubt_word(struct worker *w) {
+    if (!w->opened || unauthenticated_are_known(w))
+        return;
+    w->word_doubted = true;
+    worker_probe_again(w);
+}
+
+const char *worker_await_word(struct worker *w) {
+    bool failed = w->probe_failed_at > 0 && ev_now(w->loop) - w->probe_failed_at < ASK_AGAIN_SECONDS;
+    if (!failed)
+        worker_probe(w);
+    return w->probing ? NULL : w->probe_error;
+}
+
+uint64_t worker_arrival(struct worker *w) {
+    w->arrivals++;
+    if (w->opened && ev_now(w->loop) - w->probed_at >= ASK_SECONDS && !unauthenticated_are_known(w))
+        worker_probe(w);
+    return w->arrivals;
+}
+
+void worker_arrivals_look(struct worker *w) {
+    if (w->opened && (w->asked < w->arrivals || w->word_doubted) && !unauthenticated_are_known(w))
+        worker_probe(w);
+}

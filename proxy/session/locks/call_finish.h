@@ -1,0 +1,25 @@
+/*
+ * How a lock call ends (call_finish.c; lock_finish is in locks.h), and what the queue of waiting sessions is told of it
+ * (handover.c).
+ */
+#ifndef LOCKKEEPER_SESSION_LOCKS_CALL_FINISH_H
+#define LOCKKEEPER_SESSION_LOCKS_CALL_FINISH_H
+
+#include "proxy/session/locks/lock_call.h"
+
+/* Tells the engine how a call ended, and frees the call. s NULL: the session is closed. */
+void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
+/* Records how long the call took, for metrics. */
+void lock_note_time(struct worker *w, const struct lock_call *l);
+/* Passes a reply or an error to `next`, or to the client if `next` is NULL. */
+void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end);
+
+/* The queue of a lock's name (proxy/lock/waiting.h) is told of releases: handover.c. lock_handover_sent: a release
+ * under a rule with `wait` is about to be sent. lock_handover_learnt: a call under such a rule has ended, and the
+ * engine knows its result. */
+void lock_handover_sent(struct session *s, struct lock_call *l);
+void lock_handover_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
+/* Returns the same number for lanes whose requests reach the node in the order in which one thread sends them. */
+uint64_t lock_handover_way(const struct upstream_lane *lane);
+
+#endif

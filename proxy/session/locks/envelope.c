@@ -1,0 +1,163 @@
+/*
+ * Reads the envelope that a lock script answers. The client gets its first element as the bytes that Redis sent. For
+ * the usual outcomes the script answers a short text, and the client's reply is made here.
+ */
+#include <string.h>
+
+#include "proxy/base/bytes.h"
+#include "proxy/session/locks/lock_call.h"
+
+/* Reads a fence; nearly all fences have 16 digits. Returns false if the bytes are no number. */
+static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
+    uint64_t words[2], high, low;
+    if (end - p == sizeof(words)) {
+        memcpy(words, p, sizeof(words));
+        if (bytes_eight_digits(words[0], &high) && bytes_eight_digits(words[1], &low)) {
+            *n = high * 100000000 + low;
+            return true;
+        }
+    }
+    *n = 0;
+    for (; p < end; p++) {
+        unsigned digit = (unsigned char)*p - (unsigned)'0';
+        if (digit > 9)
+            return false;
+        *n = *n * 10 + digit;
+    }
+    return true;
+}
+
+/* Returns the expiry that an attempt asked for, or that its rule gives; PTTL_NONE: none. */
+static int64_t expiry_asked(const struct lock_call *l) {
+    int64_t ms = l->expiry_ms ? l->expiry_ms : l->plan.rule->lease_ms;
+    return ms > 0 ? ms : PTTL_NONE;
+}
+
+/* Reads the flags of an envelope, as the function flags in common.lua computes them. */
+static inline void read_flags(uint64_t flags, struct lock_result *r) {
+    r->leased = flags & 1;
+    r->pooled = flags >> 1 & 1;
+    r->same = flags >> 2 & 1;
+    r->suspects = (uint8_t)(flags >> 3 & 3);
+    r->elsewhere = flags >> 5 & 1;
+    r->shifted_ms = (int64_t)(flags >> 6);
+}
+
+/* Reads the part of a short text behind the fence, from the colon on; only an attempt that may wait gets it. A refusal
+ * says how long the lease lasts (PTTL_NONE: it does not end). Both outcomes may say for how long a session at another
+ * proxy has waited. */
+static __attribute__((noinline)) void read_more(const char *colon, const char *end, struct lock_result *r) {
+    const char *p = colon + 1;
+    int64_t ms;
+    if (r->outcome == LOCK_HELD) {
+        colon = memchr(p, ':', (size_t)(end - p));
+        r->pttl_ms = resp_integer(p, (size_t)((colon ? colon : end) - p), &ms) ? ms : PTTL_NONE;
+        p = colon ? colon + 1 : end;
+    }
+    r->waits_ms = p < end && resp_integer(p, (size_t)(end - p), &ms) ? ms : 0;
+}
+
+/* Reads a short text that begins with 'h'. */
+static __attribute__((noinline)) bool read_held(const char *p, const char *end, struct lock_result *r) {
+    if (end - p < 3)
+        return false;
+    r->outcome = LOCK_HELD;
+    r->pttl_ms = PTTL_UNKNOWN;
+    read_flags((uint64_t)(p[1] - '0'), r);
+    const char *colon = memchr(p + 2, ':', (size_t)(end - p - 2));
+    if (colon)
+        read_more(colon, end, r);
+    return read_fence(p + 2, colon ? colon : end, &r->fence);
+}
+
+/* Reads the short text of a grant that has more than a fence. */
+static __attribute__((noinline)) bool read_granted(const char *p, const char *end, struct lock_result *r) {
+    const char *colon = memchr(p, ':', (size_t)(end - p));
+    if (!colon)
+        return false;
+    read_more(colon, end, r);
+    return colon - p > r->leased && read_fence(p + r->leased, colon, &r->fence);
+}
+
+inline bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r) {
+    const char *end = data + len - 2, *p = data + 4;
+    if (len < 7)
+        return false;
+    if (*p == '\n') /* the length had two digits */
+        p++;
+    else if (p[-1] != '\n')
+        return false;
+    if (*p == 'r') {
+        r->outcome = LOCK_RELEASED;
+        r->pttl_ms = PTTL_GONE;
+        r->fence = l ? l->plan.claim_fence : 0;
+        return p + 1 == end || read_fence(p + 1, end, &r->fence);
+    }
+    if (*p == 'h')
+        return read_held(p, end, r);
+    r->leased = *p == 'g';
+    r->outcome = LOCK_GRANTED;
+    r->pttl_ms = l ? expiry_asked(l) : PTTL_UNKNOWN;
+    if (end - p > r->leased && read_fence(p + r->leased, end, &r->fence))
+        return true;
+    return read_granted(p, end, r);
+}
+
+/* Returns the reply that Redis would give, where the script answered a short text. */
+inline const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len) {
+    bool done = outcome != LOCK_HELD, number = !l || l->shape == SHAPE_INT;
+    *len = number ? 4 : 5;
+    if (number)
+        return done ? ":1\r\n" : ":0\r\n";
+    if (done)
+        return "+OK\r\n";
+    if (l->protocol == 3) {
+        *len = 3;
+        return "_\r\n";
+    }
+    return "$-1\r\n";
+}
+
+bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e) {
+    const char *p = data, *end = data + len;
+    struct resp_item item, fields[8];
+    if (len > 0 && data[0] == '$') {
+        if (!lock_read_short(l, data, len, &e->result))
+            return false;
+        e->reply = lock_short_reply(l, e->result.outcome, &e->reply_len);
+        return true;
+    }
+    if (!resp_item_read(&p, end, &item) || item.type != '*' || (item.num != 6 && item.num != 9))
+        return false;
+    e->reply = p;
+    p = resp_item_end(p, end);
+    if (!p)
+        return false;
+    e->reply_len = (size_t)(p - e->reply);
+    bool queue = item.num == 9;
+    for (size_t i = 0; i < (queue ? 8 : 5); i++)
+        if (!resp_item_read(&p, end, &fields[i]))
+            return false;
+    struct lock_result *r = &e->result;
+    r->fence = (uint64_t)fields[1].num;
+    r->pttl_ms = fields[2].num;
+    r->holder = fields[3].str;
+    r->holder_len = fields[3].len;
+    read_flags((uint64_t)fields[4].num, r);
+    if (queue) {
+        r->lost = (uint64_t)fields[5].num;
+        r->lost_owner = fields[6].str;
+        r->lost_owner_len = fields[6].len;
+        r->value = fields[7].len ? fields[7].str : NULL;
+        r->value_len = fields[7].len;
+    }
+    return lock_outcome_parse(fields[0].str, fields[0].len, &r->outcome);
+}
+
+void lock_failed_outcome(const struct call_end *end, struct lock_result *result) {
+    bool sent = !end->error || end->why == UPSTREAM_UNKNOWN;
+    result->outcome = sent ? LOCK_UNKNOWN : LOCK_NOT_SENT;
+    /* An error line means that Redis refused the whole script (NOPERM, OOM, ...): nothing was done. */
+    if (!end->error && end->len > 0 && end->reply[0] == '-')
+        result->outcome = LOCK_ERROR;
+}

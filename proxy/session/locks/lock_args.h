@@ -1,0 +1,33 @@
+/*
+ * Builds the calls of lock scripts in w->build (lock_args.c). script_call.h has the parts that other rooms use.
+ */
+#ifndef LOCKKEEPER_SESSION_LOCKS_LOCK_ARGS_H
+#define LOCKKEEPER_SESSION_LOCKS_LOCK_ARGS_H
+
+#include "proxy/session/locks/script_call.h"
+
+struct lock_call;
+
+enum {
+    LOCK_HEADER_ARGS = 10 /* the elements of ARGV that every lock script takes, except acquire.lua and release.lua */
+};
+
+/* lock_build_header adds ARGV 1 to 10 to a call of a script that takes arguments.lua. If `claim` is not NULL, it stands
+ * in for the plan's claim. */
+void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
+                       const char *claim, uint32_t at, enum lock_shape shape);
+/* Adds ARGV 8, the value that the session has last seen at the key. */
+void lock_build_seen(struct worker *w, const struct lock_plan *plan);
+/* lock_build_acquire and lock_build_release build the whole call of acquire.lua and of release.lua. `slot` is the slot
+ * of the key. `words` are the command's arguments, with the value at lc->value_at. `command` is DEL, UNLINK or GETDEL,
+ * in capitals. client NULL: the proxy itself releases. */
+void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
+                        const struct lock_words *words);
+/* Builds the call of an attempt once more, by right "release_then_acquire" (engine_again): the script first releases
+ * the lease of the plan's claim. */
+void lock_build_release_then_acquire(struct worker *w, const struct lock_client *client, const struct lock_call *l);
+void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, uint16_t slot, const char *command);
+
+#endif

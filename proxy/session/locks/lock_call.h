@@ -1,0 +1,101 @@
+/*
+ * The call of a lock script while it is under way: its beginning (call_begin.c), and the envelope that the script
+ * answers (envelope.c). Also for rooms that hold a call or send it again.
+ */
+#ifndef LOCKKEEPER_SESSION_LOCKS_LOCK_CALL_H
+#define LOCKKEEPER_SESSION_LOCKS_LOCK_CALL_H
+
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/script_call.h"
+
+enum { LOCK_SHORT_VALUE = 96, LOCK_SHORT_KEY = 96 };
+
+/* A lock call: one script call under way, with what engine_finish needs when the script answers. */
+struct lock_call {
+    struct list_node link;   /* in the list of a clobbering command's calls, or in the stack of unused calls */
+    struct list_node queued; /* in the lock_queue of the transaction that the call belongs to */
+    struct lock_plan plan;
+    struct lock_rules *rules; /* a reference, which keeps plan.rule alive */
+    uint32_t db; /* the database in which the command runs; the lock of COPY ... DB may be in another one */
+    uint64_t session_id;
+    call_done_fn next; /* gets the reply, as call->done was before; NULL: the reply goes straight to the client */
+    enum lock_ask ask;
+    bool asks, clobbers;
+    bool again;            /* the script may be sent once more (engine_again) */
+    bool handed;           /* a release, and an attempt of a waiting session was sent right behind it */
+    bool acquires;         /* of MSETNX: the clobbering command acquires all of its lock keys, or none */
+    enum lock_shape shape; /* of the client's reply */
+    uint8_t advises;       /* as in struct lock_row */
+    uint8_t protocol;      /* the client's */
+    double begun;          /* by the loop's clock, when the call began; 0: the call is not timed */
+    int64_t waited_ms;     /* for how long the call has waited for replicas since the script answered */
+    size_t value_len;
+    char *value, *key; /* in short_value and short_key where they fit, else allocated */
+    char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
+    int64_t expiry_ms;       /* of an attempt to acquire, as in struct lock_command */
+    struct list_node joined; /* join.c: the attempts of other sessions that get the same answer */
+    struct call *call;       /* join.c: set in an attempt that has joined another one */
+    const char *command;     /* the command's name in capitals; static, or command_text */
+    char command_text[LOCK_COMMAND_MAX];
+    char who[SESSION_ADDRESS_MAX + 72];
+};
+
+/* Starts a call for a lock in the session's database: allocates it, and has the engine plan it. */
+struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
+                             size_t key_len);
+/* Does the same for a lock in database `db`. */
+struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
+                                const char *key, size_t key_len);
+/* Starts a call for a command that came some time ago. Unlike lock_begin, it does not take the session's later input as
+ * a sign of overlapping requests. */
+struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
+                                  const char *key, size_t key_len);
+/* Copies the name of the client's command in capitals, for incidents. */
+void lock_call_command(struct lock_call *l, const char *command, size_t len);
+/* Copies the value that the command would leave at the key. */
+void lock_call_value(struct lock_call *l, const char *value, size_t len);
+/* Appends a call to the queue of its transaction. No other client's command runs between them, so the call uses the
+ * lease that an earlier call of the transaction acquires (engine_looks_back). */
+void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
+/* Frees a call that the engine no longer refers to. */
+void lock_drop(struct worker *w, struct lock_call *l);
+/* Whether both calls concern the same key of the same database. */
+bool lock_same_key(const struct lock_call *a, const struct lock_call *b);
+
+/* ---- the envelope ---- */
+
+/* lock_read_short reads an envelope in the form of a short text of common.lua; it returns false if the answer is no
+ * such text. What the text leaves out comes from the call (l NULL: it stays unknown). The text does not name the
+ * holder. lock_short_reply returns the reply that the outcome stands for. */
+bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r);
+const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len);
+/* Reads an envelope. Returns false if the bytes are no envelope. l NULL: the caller does not need the client's part. */
+bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e);
+/* Sets the outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
+void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
+
+/* ---- waiting ---- */
+
+/* For how many milliseconds sessions have waited for a lock. -1: no session waits, or the time is not known. */
+struct lock_waited {
+    int64_t here_ms; /* Of an attempt to acquire: for how long its session has waited. Of a release that leaves the lock
+                        to another proxy: for how long the session that has waited longest at this proxy has waited. */
+    int64_t next_ms; /* for how long the next session in this proxy's queue has waited */
+};
+
+#define LOCK_WAITED_NONE ((struct lock_waited){.here_ms = -1, .next_ms = -1})
+
+/* A worker's part in waiting, as lock calls see it: worker->waits. proxy/session/waits/ makes it, and does what the
+ * functions say. They are called under rules with `wait` alone. */
+struct lock_waits {
+    /* Keeps the arguments of a SET NX that cannot be rebuilt from its value and expiry, in case that it has to wait. */
+    void (*keep)(struct request *r, const struct lock_call *l, const struct lock_words *words);
+    /* Holds an attempt that was not sent yet, if other sessions are waiting before it. */
+    bool (*behind)(struct call *c, struct lock_call *l);
+    /* Holds an attempt that the script has answered with `e`. Like `behind`, false if the attempt does not wait. */
+    bool (*refused)(struct call *c, struct lock_call *l, const struct lock_envelope *e);
+    struct lock_waited
+        waited; /* the waiting times that the script being built reports; LOCK_WAITED_NONE if it reports none */
+};
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * The room's callbacks for workers and sessions.
+ */
+#include "proxy/base/memory.h"
+#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/lock_call.h"
+#include "proxy/session/locks/observing.h"
+#include "proxy/session/locks/private.h"
+
+static void locks_open(struct worker *w) {
+    w->locks = memory_zalloc(sizeof(*w->locks));
+    lock_holds_open(w);
+}
+
+static void locks_close(struct worker *w) {
+    struct list_node *n;
+    while ((n = stack_pop(&w->locks->free)))
+        memory_free(LIST_ENTRY(n, struct lock_call, link));
+    lock_holds_close(w);
+    memory_free(w->locks);
+    w->locks = NULL;
+}
+
+static void session_leaves(struct session *s) {
+    one_shot_closes(s);
+    if (locks_of(s)->left_endless)
+        observer_left(s->worker->shared->observer, s->lock.id, s->lock.one_shot);
+}
+
+static void locks_tick(struct worker *w) {
+    advise_tick(w);
+    learnt_tick(w);
+}
+
+const struct session_room locks_room = {
+    .worker_opens = locks_open,
+    .worker_closes = locks_close,
+    .worker_asks = successors_tick,
+    .worker_begins = learnt_begin,
+    .worker_ticks = locks_tick,
+    .closes = session_leaves,
+    .request_first = one_shot_sends,
+};

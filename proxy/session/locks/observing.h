@@ -1,0 +1,48 @@
+/*
+ * What is noted besides the calls: events for the observer (lock_events.c), what other proxies and earlier runs have
+ * learnt (learnt.c), releases that are held back (hold.c), one-shot clients (one_shot_client.c).
+ */
+#ifndef LOCKKEEPER_SESSION_LOCKS_OBSERVING_H
+#define LOCKKEEPER_SESSION_LOCKS_OBSERVING_H
+
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/locks.h"
+
+/* ---- lock_events.c ---------------------------------------------------------------------------------------- */
+
+/* Called once a second. Where locks are acquired, it has some of the next requests looked at for what they write. */
+void advise_tick(struct worker *w);
+/* Takes the outcome of a lock script. `advises` is the command's, as in struct lock_row. */
+void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result, unsigned advises);
+/* Takes a command of a kind that the rule lacks, with its whole reply. */
+void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len);
+/* Takes a command that ran unchanged, with its effect. */
+void advise_observed(struct session *s, const struct lock_event *seen);
+
+/* ---- learnt.c: what earlier runs and other proxies have learnt of workloads ---------------------------- */
+
+/* Begins to read the record. Called in the first worker, before clients are accepted. */
+void learnt_begin(struct worker *w);
+/* Called once a second. The first worker reads what was added to the record since. */
+void learnt_tick(struct worker *w);
+/* Called while a release is held back: what another proxy has just learnt may decide about it. Does nothing if no other
+ * proxy is known. */
+void learnt_glance(struct worker *w);
+
+/* ---- hold.c ---- */
+
+/* Stops the session's input at a release that is held back, and has it read again in a few milliseconds. */
+void lock_hold_back(struct session *s);
+void lock_holds_open(struct worker *w);
+void lock_holds_close(struct worker *w);
+/* Measures the round trip to the client once. Called when an attempt of the session was lost. */
+void lock_note_trip(struct session *s);
+
+/* ---- one_shot_client.c ---- */
+
+/* Notes one of the session's first requests, which has just been dispatched. */
+void one_shot_sends(struct session *s);
+/* Decides, as the session closes, whether its client was a one-shot client: s->lock.one_shot. */
+void one_shot_closes(struct session *s);
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * A lock call is sent, and its answer is taken: lock_call.c. It may join another session's call (join.c), or have to be
+ * confirmed by replicas (confirm.c).
+ */
+#ifndef LOCKKEEPER_SESSION_LOCKS_SENDING_H
+#define LOCKKEEPER_SESSION_LOCKS_SENDING_H
+
+#include "proxy/session/locks/lock_call.h"
+
+/* Sends what is in w->build as a script call. The call may be repeated, unless the script is SCRIPT_PASS. */
+void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
+/* Does the same for a caller that takes the script's answer itself in `done`, and then ends the call with
+ * lock_answered. */
+void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done);
+void lock_answered(struct call *c, const struct call_end *end);
+/* If the rule asks for replicas and the script has acquired, waits for the replicas and ends the call later
+ * (confirm.c). Returns false if there is nothing to wait for. */
+bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);
+
+/* ---- join.c: one script call for the attempts of many sessions ------------------------------ */
+
+/* Has the attempt join one on the same key that has not been sent yet, and returns true. Both then get the same answer.
+ * False: there is none to join. */
+bool lock_join(struct call *call, struct lock_call *l);
+/* lock_probe notes that an attempt was submitted, so that other attempts may join it. lock_probe_over notes that it has
+ * ended, so that no more may. */
+void lock_probe(struct call *call, struct lock_call *l);
+void lock_probe_over(struct call *call, struct lock_call *l);
+/* Answers the attempts that have joined an attempt which ended with `end`. `asker` is the client of that attempt; NULL:
+ * its session is closed. */
+void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker);
+
+#endif

@@ -1,0 +1,86 @@
+/*
+ * What the files of proxy/session/waits/ share.
+ */
+#ifndef LOCKKEEPER_SESSION_WAITS_PRIVATE_H
+#define LOCKKEEPER_SESSION_WAITS_PRIVATE_H
+
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/lock_args.h"
+#include "proxy/session/locks/sending.h"
+#include "proxy/session/waits/wait.h"
+
+struct release_channels;
+
+/* A worker's part in waiting. */
+struct worker_waits {
+    struct lock_waits calls;   /* must be the first field: worker->waits */
+    struct list_node sessions; /* the waiting sessions of this worker, each a struct wait */
+    struct ev_async wake;      /* wakes this worker when another thread has mail for a session that waits here */
+    struct release_channels *release_channels; /* release_channel.c; NULL: no session of this worker has waited yet */
+    bool serving; /* the waiting sessions are to be served at the end of this turn of the event loop */
+};
+static inline struct worker_waits *waits_of_worker(const struct worker *w) {
+    return (struct worker_waits *)(void *)w->waits;
+}
+
+/* ---- park.c: what is kept of an attempt while its session waits ------------------------------ */
+
+/* What is needed to make an attempt to acquire once more. A waiting session keeps a struct parked, and no request and
+ * no lock call. */
+struct parked {
+    struct session *session;      /* the attempt's session; valid only while the attempt is parked */
+    const struct lock_rule *rule; /* with a reference to the rules that it belongs to */
+    struct parked_words
+        *words; /* the arguments of a command that cannot be rebuilt from its value and expiry; NULL: it can */
+    int64_t expiry_ms;
+    uint32_t value_len;
+    bool setnx; /* the command is SETNX; otherwise SET */
+    uint8_t shape, advises;
+};
+struct parked_words {
+    char *reply; /* the client's part of the last refusal, which differs from command to command; NULL: none yet */
+    size_t reply_len;
+    struct lock_words all;
+    struct resp_arg args[]; /* of `all`; the bytes follow behind */
+};
+/* How many bytes a parked attempt needs besides, in the caller's memory. They begin with the name of the client, as in
+ * lock_call's `who`. */
+size_t lock_parked_size(const struct lock_call *l);
+/* Fills *p from an attempt that is under way. `room` are the lock_parked_size bytes. `words` (NULL: none) are copied.
+ */
+void lock_parked_fill(struct parked *p, const struct lock_call *l, const struct lock_words *words, char *room);
+void lock_parked_clear(struct parked *p);
+/* Parks an attempt that is not under way and has no owner: frees its request and its lock call. */
+void lock_park(struct call *c, struct parked *p);
+/* Makes the attempt again, as if its command had just come. Returns its new call, which has a lock call. */
+struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room);
+
+/* ---- release_channel.c ---- */
+
+/* lock_release_channel_open subscribes to the releases at other proxies, for the lock in `slot`. It
+ * is first called when a session here begins to wait; lock_release_channel_close ends it when the worker stops. Returns
+ * whether this call began to subscribe: a message that is sent before the node knows of the subscription is lost. */
+bool lock_release_channel_open(struct worker *w, uint16_t slot);
+void lock_release_channel_close(struct worker *w);
+
+/* ---- lock_wait.c: attempts that are held until the lock is free ---- */
+
+/* lock_wait holds an attempt, under a rule with `wait`, that the script has answered with `e`. lock_wait_behind holds
+ * an attempt that was not sent yet, if other sessions are waiting before it. Both return false if the attempt does not
+ * wait. */
+bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *e);
+bool lock_wait_behind(struct call *c, struct lock_call *l);
+/* Keeps the arguments of an attempt: struct lock_waits. */
+void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words);
+/* The functions that struct session_room calls. */
+void lock_waits_open(struct worker *w);
+void lock_waits_close(struct worker *w);
+void lock_waits_rules(struct worker *w);
+void lock_waits_stop(struct worker *w);
+void lock_wait_speaks(struct session *s);
+/* A session has closed. */
+void lock_wait_leaves(struct session *s);
+
+#endif
