@@ -48,10 +48,6 @@ int64_t aftermath_at_once_ms(const struct peer *p) {
     return AT_ONCE_MS + TRIPS * trip_ms(p);
 }
 
-int64_t aftermath_soon_ms(const struct peer *p) {
-    return SOON_MS + TRIPS * trip_ms(p);
-}
-
 bool aftermath_behind_release(const struct key_stats *c, const struct contender *w, int64_t now_ms) {
     int64_t released_ms = c && c->released_ms > w->sent_ms ? c->released_ms : w->sent_ms;
     const struct lock_session *s = w->peer->closed ? NULL : w->peer->session;
@@ -133,7 +129,8 @@ static const struct aftermath *evidence(const struct workload *f, const struct k
     return c && c->after.total >= KEY_LOSSES ? &c->after : &f->after;
 }
 
-bool aftermath_losers_release(const struct workload *f, const struct key_stats *c) {
+/* D3: whether what followed lost attempts shows that losers release. c may be NULL. */
+static bool aftermath_losers_release(const struct workload *f, const struct key_stats *c) {
     bool key_says_no =
         c && !c->doubled && evidence(f, c) == &c->after && score(&c->after, row_of_losers(f), 0) <= QUIET_SCORE;
     return f->losers_release && !key_says_no;
@@ -151,7 +148,8 @@ static struct loss *last_loss(struct key_stats *c, const struct peer *p) {
     return NULL;
 }
 
-void aftermath_forget(struct workload *f, struct key_stats *c) {
+/* Drops the oldest loss, and counts it as quiet if no release has followed it. */
+static void aftermath_forget(struct workload *f, struct key_stats *c) {
     struct loss l = losses_take(&c->recent);
     loss_turns_quiet(f, c, &l);
     workload_followed(f, l.expired);
@@ -260,7 +258,8 @@ static enum loser_release release_shortly(struct workload *f, struct key_stats *
      * release. */
     if (f->losers_quiet && losses_so_far(evidence(f, c)->followed, 1) <= 1)
         return LOSER_BELIEVED;
-    bool sees_a_part = w->held_ms && engine_elsewhere(f->shard->engine) && apart_ms > aftermath_soon_ms(w->peer);
+    bool sees_a_part =
+        w->held_ms && engine_elsewhere(f->shard->engine) && apart_ms > SOON_MS + TRIPS * trip_ms(w->peer);
     return decide(evidence(f, c), w->lost_row, live, at_once, sees_a_part);
 }
 

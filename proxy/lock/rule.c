@@ -569,15 +569,11 @@ size_t lock_guard_head_write(uint16_t slot, char *out) {
     return (size_t)(p - out);
 }
 
-size_t lock_guard_write(const char *key, size_t len, uint16_t slot, char *out) {
-    size_t head = lock_guard_head_write(slot, out);
+size_t lock_guard_key(const char *key, size_t len, char *out) {
+    size_t head = lock_guard_head_write(slot_of_key(key, len), out);
     if (len > 0)
         memcpy(out + head, key, len);
     return head + len;
-}
-
-size_t lock_guard_key(const char *key, size_t len, char *out) {
-    return lock_guard_write(key, len, slot_of_key(key, len), out);
 }
 
 bool lock_guard_is(const char *key, size_t len) {
