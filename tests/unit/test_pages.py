@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The pages say what is so: every rule code that is cited anywhere is defined, the tables of docs/architecture.md are
-those that test_includes.py tests, and files, functions and links that pages name are there.
+those that test_includes.py tests, and files, functions and links that pages name are there. So are the names of the code
+in CONTRIBUTING.md.
 
     test_pages.py            prints each offence, and exits 1 if there is one; run from anywhere
     test_pages.py --write    first brings the tables of layers in docs/architecture.md up to date with test_includes.py
@@ -209,6 +210,23 @@ def check_names(results):
         results.append(offences)
 
 
+# A name of the code: a word with _ in it, or of capitals; not a part of a file's name.
+CODE_NAME = re.compile(r"(?<![\w./-])(?:[A-Za-z]\w*_\w+|[A-Z]{4,})(?![\w./-])")
+# Names that the page makes up.
+MADE_UP = {"TAKE", "RELEASE_IF", "module_verb"}
+
+
+def check_recipes(results):
+    """Functions, tables, macros and tests that CONTRIBUTING.md names between backquotes are in the code."""
+    known = set(MADE_UP)
+    for path in tree("parser", "proxy", "scripts", "tests"):
+        if re.search(r"\.(c|h|lua|py)$", path) and path != "tests/unit/test_pages.py":
+            known.update(re.findall(r"\w+", path + " " + read(path)))
+    prose = re.sub(r"^```.*?^```", "", read("CONTRIBUTING.md"), flags=re.M | re.S)
+    for quoted in re.findall(r"`([^`]+)`", prose):
+        results.append(["CONTRIBUTING.md: the code has no %s" % name for name in CODE_NAME.findall(quoted) if name not in known])
+
+
 def check_ways(results):
     """The functions by which a request, and a lock, are followed exist, and are ten at most."""
     code = "\n".join(read(p) for p in tree("parser", "proxy") if p.endswith(".c"))
@@ -249,7 +267,7 @@ def main():
     if sys.argv[1:] == ["--write"]:
         write_layers()
     results = []
-    for check in (check_check, check_codes, check_rules_have_keepers, check_layers, check_names, check_ways, check_readme):
+    for check in (check_check, check_codes, check_rules_have_keepers, check_layers, check_names, check_recipes, check_ways, check_readme):
         check(results)
     failed = [r for r in results if r]
     for offences in failed:
