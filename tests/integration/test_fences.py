@@ -18,6 +18,7 @@ from helpers import module_proxy
 from resp import Client, Error, encode
 from servers import until
 from test_audit import incidents
+from test_command_table import NEWER
 from test_reload import reloaded
 
 NUMBERS = itertools.count(1)
@@ -510,16 +511,14 @@ def test_every_write_command(worker, connect, oracle, fenced, protocol, kind):
 
 
 def test_every_write_command_is_named():
-    """Those of Redis 7.0; the rest is refused, or is newer."""
+    """All of Redis 7.0, except those that are refused."""
     path = os.path.join(servers.ROOT, "parser", "command_table.h")
     with open(path) as f:
         table = re.findall(r'^COMMAND\(\w+, "([a-z-]+)", [^,]+, ([A-Z_| ]+),.*, (NEED_\w+)\)', f.read(), re.M)
     named = {command[0].lower() for _, command in WRITES}
     refused = {"bitfield", "migrate", "move", "pfdebug", "restore-asking", "restore"}
-    newer = {"hexpire", "hpexpire", "hexpireat", "hpexpireat", "hpersist", "hgetex", "hsetex", "hgetdel", "xdelex", "xackdel",
-             "delex", "delifeq", "msetex"}
     writes = {name for name, flags, need in table if "COMMAND_WRITE" in flags and need == "NEED_KEY"}
-    assert len(writes) > 90 and writes - refused - newer == named
+    assert len(writes) > 90 and writes - refused - NEWER == named
 
 
 def test_restore(worker, fenced):
