@@ -1,6 +1,6 @@
 /*
- * What the files of the configuration share: config.c reads files and the command line, words.c splits
- * lines, table.c knows the directives, value.c reads their values.
+ * What the files of the configuration share: config.c reads files and the command line,
+ * config_words.c splits lines, directives.c knows the directives, value.c reads their values.
  */
 #ifndef LOCKKEEPER_CONFIG_PRIVATE_H
 #define LOCKKEEPER_CONFIG_PRIVATE_H
@@ -40,7 +40,7 @@ struct directive {
     unsigned flags;
 };
 
-/* ---- table.c ------------------------------------------------------------------------ */
+/* ---- directives.c -------------------------------------------------------------------- */
 
 /* The directive of that name in any case, or NULL. */
 const struct directive *directive_find(const char *name);
@@ -83,7 +83,7 @@ directive_read config_read_number, config_read_octal, config_read_size, config_r
 directive_read config_read_bind, config_read_supervised, config_read_output_limit, config_read_upstream,
     config_read_lock, config_read_fence, config_read_proxy_protocol, config_read_tls_unknown, config_read_include;
 
-/* ---- words.c ------------------------------------------------------------------------ */
+/* ---- config_words.c ------------------------------------------------------------------ */
 
 /* Append a copy of `len` bytes; clear the words, which are overwritten first since they may be passwords. */
 void words_add(struct config_words *w, const char *text, size_t len);
