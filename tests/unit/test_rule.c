@@ -16,7 +16,8 @@
 
 /* The options' names, and the defaults behind `lease`. A new option is added to both. */
 #define NAMES                                                                                                          \
-    "mode, owner, kind, claim-memory, lease, renew, max-hold, handover, on-disconnect, one-shot, wait or replicas"
+    "mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "                                              \
+    "on-disconnect, one-shot, wait or replicas"
 #define AFTER_LEASE "renew auto max-hold 0 handover 1m on-disconnect keep one-shot 1d wait 0 replicas 0"
 
 static char error[400];
