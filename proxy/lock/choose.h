@@ -25,8 +25,7 @@ void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *s
 
 /* The value of a hash lock, as claims and contenders store it. The high half hashes the field's name. The low half
  * hashes the field's content, and is 0 if that is not known (`content` NULL). */
-uint64_t value_of_field(const struct hash_seed *seed, const char *name, size_t len, const char *content,
-                        size_t content_len);
+uint64_t value_of_field(const struct hash_seed *seed, const struct lock_field *field);
 /* Whether two values of a hash lock name the same field. Other values: compares their high halves. */
 static inline bool value_same_field(uint64_t a, uint64_t b) {
     return (a ^ b) >> 32 == 0;
@@ -39,7 +38,7 @@ bool recognise(struct shard *sh, struct contender *w, const struct lock_rule *ru
 /* K1 of a hash lock: the session was shown this field and its content (NULL: only that the field exists). Returns
  * whether the session is recognised. */
 bool recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
-                     const char *name, size_t len, const char *content, size_t content_len, int64_t now_ms);
+                     const struct lock_field *field, int64_t now_ms);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 
