@@ -88,7 +88,7 @@ static void on_step(struct ev_loop *loop, struct ev_timer *timer, int events) {
     worker_walk_show(m->first, m->walk);
     http_gathered(m->http);
     worker_walk_show(m->first, NULL);
-    worker_walk_free(m->walk);
+    engine_walk_free(m->walk);
     m->walk = NULL;
     serve(loop, m);
 }
@@ -127,7 +127,7 @@ void admin_server_close(struct admin_server *m) {
         ev_timer_stop(worker_loop(m->first), &m->timer);
         ev_timer_stop(worker_loop(m->first), &m->step);
         if (m->walk)
-            worker_walk_free(m->walk);
+            engine_walk_free(m->walk);
         http_close(m->http);
     } else {
         close(m->fd);

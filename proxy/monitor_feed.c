@@ -22,6 +22,7 @@
 #include "proxy/advise/advise.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/net/readable.h"
 #include "proxy/monitor_tap/monitor_tap.h"
@@ -300,9 +301,7 @@ static void finish(struct monitor_feed *x, const char *why) {
 
 static void ear_lost(struct ear *e, const char *why, size_t len) {
     snprintf(e->lost, sizeof(e->lost), "%s: %.*s", e->address, (int)(len < 200 ? len : 200), why);
-    for (char *p = e->lost; *p; p++)
-        if (*p < ' ' || *p > '~')
-            *p = '?';
+    text_printable(e->lost, sizeof(e->lost), e->lost, strlen(e->lost), '?');
     if (e->pin)
         upstream_unpin(e->pin, false);
     e->pin = NULL;

@@ -30,11 +30,6 @@ static bool bare_name(const char *host, char *out, size_t size) {
     return true;
 }
 
-static bool is_address(const char *name) {
-    unsigned char bytes[16];
-    return inet_pton(AF_INET, name, bytes) == 1 || inet_pton(AF_INET6, name, bytes) == 1;
-}
-
 static bool is_this_machine(const char *name) {
     char own[NAME_MAX_LEN + 1];
     if (gethostname(own, sizeof(own)) != 0)
@@ -45,10 +40,12 @@ static bool is_this_machine(const char *name) {
 
 bool host_is_ours(const char *host, const char *const *names, size_t count) {
     char name[NAME_MAX_LEN + 1];
+    unsigned char bytes[16];
     if (!bare_name(host, name, sizeof(name)))
         return false;
     for (size_t i = 0; i < count; i++)
         if (strcasecmp(names[i], name) == 0 || strcmp(names[i], "*") == 0)
             return true;
-    return is_address(name) || strcasecmp(name, "localhost") == 0 || is_this_machine(name);
+    return inet_pton(AF_INET, name, bytes) == 1 || inet_pton(AF_INET6, name, bytes) == 1 ||
+           strcasecmp(name, "localhost") == 0 || is_this_machine(name);
 }

@@ -128,17 +128,14 @@ static bool refuse_host(struct http *h, struct MHD_Connection *connection, const
     return true;
 }
 
-static bool has_query(struct MHD_Connection *connection, const char *name) {
-    const char *value;
-    size_t size;
-    return MHD_lookup_connection_value_n(connection, MHD_GET_ARGUMENT_KIND, name, strlen(name), &value, &size) ==
-           MHD_YES;
-}
-
 static const struct http_page *page_of(const struct http *h, struct MHD_Connection *connection, const char *url) {
     for (size_t i = 0; i < h->options.count; i++) {
         const struct http_page *page = &h->options.pages[i];
-        if (strcmp(url, page->path) == 0 && (!page->query || has_query(connection, page->query)))
+        const char *query = page->query, *value;
+        size_t size;
+        if (strcmp(url, page->path) == 0 &&
+            (!query || MHD_lookup_connection_value_n(connection, MHD_GET_ARGUMENT_KIND, query, strlen(query), &value,
+                                                     &size) == MHD_YES))
             return page;
     }
     return NULL;
@@ -203,22 +200,20 @@ void http_gathered(struct http *h) {
 
 /* ---- connections ----------------------------------------------------------------------------------- */
 
-static void take_address(struct visit *v, const struct sockaddr *from) {
-    if (from && from->sa_family == AF_INET)
-        memcpy(v->address, &((const struct sockaddr_in *)(const void *)from)->sin_addr, sizeof(struct in_addr));
-    else if (from && from->sa_family == AF_INET6)
-        memcpy(v->address, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, ADDRESS_BYTES);
-}
-
 static void on_connection(void *arg, struct MHD_Connection *connection, void **context,
                           enum MHD_ConnectionNotificationCode code) {
     struct http *h = arg;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         struct visit *v = memory_zalloc(sizeof(*v));
+        const struct sockaddr *from =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
         list_init(&v->link);
         v->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
         v->deadline_ms = clock_even_ms() + WHOLE_MS;
-        take_address(v, MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
+        if (from && from->sa_family == AF_INET)
+            memcpy(v->address, &((const struct sockaddr_in *)(const void *)from)->sin_addr, sizeof(struct in_addr));
+        else if (from && from->sa_family == AF_INET6)
+            memcpy(v->address, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, ADDRESS_BYTES);
         list_append(&h->visits, &v->link);
         h->visit_count++;
         *context = v;

@@ -2,8 +2,8 @@
 #include "proxy/admin/incident_query.h"
 
 #include <string.h>
-#include <strings.h>
 
+#include "proxy/base/text.h"
 #include "proxy/base/units.h"
 
 enum { DIGITS_MAX = 4, COUNT_MOST = 9999, TIME_SIZE = 32, WORD_SHOWN = 64 };
@@ -13,10 +13,6 @@ struct reading {
     const struct incident_syntax *syntax;
     struct text *error;
 };
-
-static bool is(const char *word, size_t len, const char *name) {
-    return strlen(name) == len && strncasecmp(word, name, len) == 0;
-}
 
 static void put_word(struct text *out, const char *word, size_t len) {
     text_append(out, "'", 1);
@@ -42,7 +38,7 @@ static bool read_kind(struct reading *r, const char *word, size_t len) {
     if (r->query->filter.kind)
         return refuse_twice(r, "KIND");
     for (size_t i = 0; r->syntax->kinds(i); i++)
-        if (is(word, len, r->syntax->kinds(i))) {
+        if (text_is(word, len, r->syntax->kinds(i))) {
             r->query->filter.kind = r->syntax->kinds(i);
             return true;
         }
@@ -94,7 +90,7 @@ static bool read_count(struct incident_query *q, const char *word, size_t len) {
 
 static bool read_alone(struct reading *r, const char *word, size_t len) {
     struct incident_query *q = r->query;
-    if (r->syntax->takes & QUERY_SUMMARY && is(word, len, "summary")) {
+    if (r->syntax->takes & QUERY_SUMMARY && text_is(word, len, "summary")) {
         if (q->summary)
             return refuse_twice(r, "SUMMARY");
         q->summary = true;
@@ -119,7 +115,8 @@ bool incident_query_read(struct incident_query *q, const struct incident_syntax 
     *q = (struct incident_query){.count = 0};
     for (size_t i = 0; i < count; i++) {
         size_t p = 0, n = sizeof(pairs) / sizeof(pairs[0]);
-        while (p < n && ((syntax->takes & pairs[p].wanted) != pairs[p].wanted || !is(words[i], lens[i], pairs[p].name)))
+        while (p < n &&
+               ((syntax->takes & pairs[p].wanted) != pairs[p].wanted || !text_is(words[i], lens[i], pairs[p].name)))
             p++;
         if (p == n) {
             if (!read_alone(&r, words[i], lens[i]))

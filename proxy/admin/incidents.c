@@ -13,6 +13,7 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/table.h"
+#include "proxy/base/text.h"
 
 enum {
     KIND_MAX = 24,
@@ -144,14 +145,6 @@ static void entry_fill(struct entry *e, const struct incident *incident) {
 
 /* ---- the log ---------------------------------------------------------------------------------------- */
 
-/* Writes a key for a log line: a byte that is not printable ASCII becomes a dot. */
-static void printable(char *to, size_t size, const char *key, size_t len) {
-    size_t n = len < size - 1 ? len : size - 1;
-    for (size_t k = 0; k < n; k++)
-        to[k] = key[k] >= ' ' && key[k] <= '~' ? key[k] : '.';
-    to[n] = '\0';
-}
-
 /* Writes 4,940 for 4940. */
 static void with_commas(char *to, size_t size, uint64_t number) {
     char digits[24];
@@ -173,7 +166,7 @@ static struct log_field text_field(const char *name, const char *text) {
  * so many seconds, of which this is the last. */
 static void write_line(const struct entry *e, const char *action, uint64_t count, int64_t seconds) {
     char key[KEY_MAX + 1], number[32], often[96] = ":";
-    printable(key, sizeof(key), e->key, e->key_len);
+    text_printable(key, sizeof(key), e->key, e->key_len, '.');
     const struct log_field fields[] = {text_field("kind", e->kind),
                                        text_field("rule", e->rule),
                                        {.name = "key", .text = e->key, .len = e->key_len},
@@ -264,11 +257,6 @@ static uint64_t hash_text(uint64_t hash, const char *text) {
     return hash * 0x100000001b3U;
 }
 
-static uint64_t group_hash(const struct kind *kind, const struct entry *e) {
-    uint64_t hash = hash_text(hash_text(0xcbf29ce484222325U ^ (uintptr_t)kind, e->rule), e->identity);
-    return hash ^ hash >> 32;
-}
-
 static void merge(struct group *into, const struct group *from) {
     if (into->count == 0 || from->first_ms < into->first_ms)
         into->first_ms = from->first_ms;
@@ -296,7 +284,8 @@ static bool make_room(struct incidents *i, int64_t now_ms) {
 }
 
 static struct group *group_of(struct incidents *i, struct kind *kind, const struct entry *e) {
-    uint64_t hash = group_hash(kind, e);
+    uint64_t hash = hash_text(hash_text(0xcbf29ce484222325U ^ (uintptr_t)kind, e->rule), e->identity);
+    hash ^= hash >> 32;
     for (struct table_link *it = table_chain(&i->groups, hash); it; it = it->next) {
         struct group *g = LIST_ENTRY(it, struct group, link);
         if (g->hash == hash && g->kind == kind && strcmp(g->last.rule, e->rule) == 0 &&
@@ -405,8 +394,13 @@ static struct incident shown(const struct entry *e) {
                              .count = e->count};
 }
 
-static bool is_of_kind(const struct incident_filter *wanted, const struct kind *kind) {
-    return !wanted->kind || strncmp(kind->name, wanted->kind, KIND_MAX - 1) == 0;
+static bool is_of_kind(const struct incident_filter *wanted, const char *kind) {
+    return !wanted->kind || strncmp(kind, wanted->kind, KIND_MAX - 1) == 0;
+}
+
+/* Whether a key is selected; takes the steps of the pattern from *steps. */
+static bool has_key(const struct incident_filter *wanted, const struct entry *e, size_t *steps) {
+    return !wanted->pattern || glob_match_within(wanted->pattern, wanted->pattern_len, e->key, e->key_len, steps);
 }
 
 /* Collects the rings' rows of the selected kind and time. */
@@ -414,7 +408,7 @@ static size_t collect(const struct incidents *i, const struct incident_filter *w
     size_t count = 0;
     for (size_t k = 0; k < i->kind_count; k++) {
         const struct kind *kind = i->kinds[k];
-        if (!is_of_kind(wanted, kind))
+        if (!is_of_kind(wanted, kind->name))
             continue;
         for (size_t n = 0; n < i->rows && kind->ring && kind->ring[n].seq; n++)
             if (kind->ring[n].time_ms >= wanted->since_ms)
@@ -432,8 +426,7 @@ bool incidents_each(struct incidents *i, const struct incident_filter *wanted, s
     if (count > 0)
         qsort(all, count, sizeof(struct entry *), newest_first);
     for (size_t n = 0; n < count && max > 0 && steps > 0; n++) {
-        if (wanted->pattern &&
-            !glob_match_within(wanted->pattern, wanted->pattern_len, all[n]->key, all[n]->key_len, &steps))
+        if (!has_key(wanted, all[n], &steps))
             continue;
         struct incident out = shown(all[n]);
         fn(arg, &out);
@@ -452,22 +445,30 @@ static int most_first(const void *a, const void *b) {
 }
 
 static bool is_wanted(const struct incident_filter *wanted, const struct group *g) {
-    return is_of_kind(wanted, g->kind) && g->last.time_ms >= wanted->since_ms;
+    return g->count > 0 && is_of_kind(wanted, g->kind->name) && g->last.time_ms >= wanted->since_ms;
+}
+
+/* Collects the groups of the selected kind and time, in this order. The caller frees them. */
+static const struct group **groups_sorted(const struct incidents *i, const struct incident_filter *wanted,
+                                          int (*order)(const void *, const void *), size_t *count) {
+    const struct group **all = memory_alloc((i->groups.count + i->kind_count + 1) * sizeof(struct group *));
+    *count = 0;
+    TABLE_FOREACH(it, &i->groups)
+    if (is_wanted(wanted, LIST_ENTRY(it, struct group, link)))
+        all[(*count)++] = LIST_ENTRY(it, struct group, link);
+    for (size_t k = 0; k < i->kind_count; k++)
+        if (is_wanted(wanted, &i->kinds[k]->others))
+            all[(*count)++] = &i->kinds[k]->others;
+    if (*count > 0)
+        qsort(all, *count, sizeof(struct group *), order);
+    return all;
 }
 
 void incidents_sums(struct incidents *i, const struct incident_filter *wanted, size_t max,
                     void (*fn)(void *arg, const struct incident_sum *sum), void *arg) {
     pthread_mutex_lock(&i->mutex);
-    const struct group **all = memory_alloc((i->groups.count + i->kind_count + 1) * sizeof(struct group *));
-    size_t count = 0;
-    TABLE_FOREACH(it, &i->groups)
-    if (is_wanted(wanted, LIST_ENTRY(it, struct group, link)))
-        all[count++] = LIST_ENTRY(it, struct group, link);
-    for (size_t k = 0; k < i->kind_count; k++)
-        if (i->kinds[k]->others.count > 0 && is_wanted(wanted, &i->kinds[k]->others))
-            all[count++] = &i->kinds[k]->others;
-    if (count > 0)
-        qsort(all, count, sizeof(struct group *), most_first);
+    size_t count;
+    const struct group **all = groups_sorted(i, wanted, most_first, &count);
     for (size_t n = 0; n < count && n < max; n++) {
         const struct group *g = all[n];
         struct incident_sum sum = {.kind = g->kind->name,
@@ -522,19 +523,13 @@ static size_t sum_client(const struct group *const *all, size_t count, struct in
 void incidents_clients(struct incidents *i, size_t max, void (*fn)(void *arg, const struct incident_client *client),
                        void *arg) {
     pthread_mutex_lock(&i->mutex);
-    size_t room = i->groups.count + i->kind_count + 1, count = 0, clients = 0;
-    const struct group **all = memory_alloc(room * sizeof(struct group *));
-    struct incident_client *sums = memory_alloc(room * sizeof(*sums));
-    TABLE_FOREACH(it, &i->groups)
-    if (LIST_ENTRY(it, struct group, link)->last.identity[0]) /* not the proxy's own incidents */
-        all[count++] = LIST_ENTRY(it, struct group, link);
-    for (size_t k = 0; k < i->kind_count; k++)
-        if (i->kinds[k]->others.count > 0)
-            all[count++] = &i->kinds[k]->others;
-    if (count > 0)
-        qsort(all, count, sizeof(struct group *), by_client_and_kind);
-    for (size_t n = 0; n < count;)
-        n += sum_client(all + n, count - n, &sums[clients++]);
+    size_t count, clients = 0;
+    const struct group **all = groups_sorted(i, &(struct incident_filter){0}, by_client_and_kind, &count);
+    struct incident_client *sums = memory_alloc((count + 1) * sizeof(*sums));
+    for (size_t n = 0; n < count;) {
+        n += sum_client(all + n, count - n, &sums[clients]);
+        clients += sums[clients].identity[0] != '\0'; /* not the proxy's own incidents */
+    }
     if (clients > 0)
         qsort(sums, clients, sizeof(*sums), worst_first);
     for (size_t n = 0; n < clients && n < max; n++)
@@ -576,13 +571,6 @@ uint64_t incidents_next(struct incidents *i) {
     return next;
 }
 
-/* Whether an incident is selected; takes the steps of the pattern from *steps. */
-static bool wants(const struct incident_filter *wanted, const struct entry *e, size_t *steps) {
-    if (wanted->kind && strncmp(e->kind, wanted->kind, KIND_MAX - 1) != 0)
-        return false;
-    return !wanted->pattern || glob_match_within(wanted->pattern, wanted->pattern_len, e->key, e->key_len, steps);
-}
-
 bool incidents_follow(struct incidents *i, struct incidents_place *place, const struct incident_filter *wanted,
                       size_t max, void (*fn)(void *arg, const struct incident *incident), void *arg) {
     size_t steps = FOLLOW_STEPS;
@@ -594,7 +582,7 @@ bool incidents_follow(struct incidents *i, struct incidents_place *place, const 
     }
     for (; place->at <= i->seq && max > 0 && steps >= MATCH_STEPS_MAX; place->at++, max--) {
         const struct entry *e = &i->feed[place->at % FEED_ROWS];
-        if (!wants(wanted, e, &steps))
+        if (!is_of_kind(wanted, e->kind) || !has_key(wanted, e, &steps))
             continue;
         struct incident out = shown(e);
         fn(arg, &out);

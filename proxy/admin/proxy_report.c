@@ -5,18 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "proxy/admin/incident_query.h"
 #include "proxy/admin/sentence.h"
 #include "proxy/admin/top.h"
 #include "proxy/base/clock.h"
+#include "proxy/base/text.h"
 
 enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, TOP_DEFAULT = 5, LINE_MAX = 512 };
-
-static bool word_is(const char *word, size_t len, const char *name) {
-    return strlen(name) == len && strncasecmp(word, name, len) == 0;
-}
 
 /* ---- RESP ---------------------------------------------------------------------------------------- */
 
@@ -28,10 +24,6 @@ static void put_bulk(struct text *out, const char *data, size_t len) {
     text_printf(out, "$%zu\r\n", len);
     text_append(out, data, len);
     text_append(out, "\r\n", 2);
-}
-
-static void put_string(struct text *out, const char *text) {
-    put_bulk(out, text, strlen(text));
 }
 
 /* ---- rows of fields: an array of maps (in RESP2 arrays of names and values), or of lines ------------------------ */
@@ -68,7 +60,7 @@ static void rows_name(struct rows *rows, const char *name) {
     if (rows->shape == SHAPE_LINES)
         text_printf(&rows->row, "%s%s=", rows->field_count > 0 ? " " : "", name);
     else
-        put_string(&rows->row, name);
+        put_bulk(&rows->row, name, strlen(name));
     rows->field_count++;
 }
 
@@ -122,7 +114,7 @@ struct info {
 
 static void info_section(void *arg, const char *name) {
     struct info *info = arg;
-    info->open = !info->wanted || word_is(info->wanted, info->wanted_len, name);
+    info->open = !info->wanted || text_is(info->wanted, info->wanted_len, name);
     if (info->open)
         text_printf(&info->out, "%s# %s\r\n", info->out.len > 0 ? "\r\n" : "", name);
 }
@@ -298,13 +290,13 @@ static bool show_rows(const struct admin_source *source, const char *const *word
     struct rows rows = {.shape = shape};
     struct report report = {.arg = &rows, .row = rows_row, .text = rows_text, .number = rows_number};
     bool matched = true;
-    if (count > 0 && word_is(words[0], lens[0], "incidents")) {
+    if (count > 0 && text_is(words[0], lens[0], "incidents")) {
         do_incidents(source, words + 1, lens + 1, count - 1, shape, reply);
         return true;
     }
-    if ((count == 1 || count == 2) && word_is(words[0], lens[0], "locks"))
+    if ((count == 1 || count == 2) && text_is(words[0], lens[0], "locks"))
         matched = source->locks(source->arg, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
-    else if (count == 1 && word_is(words[0], lens[0], "rules"))
+    else if (count == 1 && text_is(words[0], lens[0], "rules"))
         source->rules(source->arg, &report);
     else
         return false;
@@ -314,7 +306,7 @@ static bool show_rows(const struct admin_source *source, const char *const *word
 
 bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                    bool resp3, struct text *reply) {
-    if (count > 0 && word_is(words[0], lens[0], "lines"))
+    if (count > 0 && text_is(words[0], lens[0], "lines"))
         return show_rows(source, words + 1, lens + 1, count - 1, SHAPE_LINES, reply);
     if (show_rows(source, words, lens, count, resp3 ? SHAPE_RESP3 : SHAPE_RESP2, reply))
         return true;
@@ -322,15 +314,15 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
         return false;
     const char *arg = count == 2 ? words[1] : NULL;
     size_t arg_len = count == 2 ? lens[1] : 0;
-    if (word_is(words[0], lens[0], "help") && count == 1)
+    if (text_is(words[0], lens[0], "help") && count == 1)
         do_help(reply);
-    else if (word_is(words[0], lens[0], "info"))
+    else if (text_is(words[0], lens[0], "info"))
         do_info(source, arg, arg_len, resp3, reply);
-    else if (word_is(words[0], lens[0], "top"))
+    else if (text_is(words[0], lens[0], "top"))
         do_top(source, arg, arg_len, reply);
-    else if (word_is(words[0], lens[0], "advise") && count == 1)
+    else if (text_is(words[0], lens[0], "advise") && count == 1)
         do_advise(source, reply);
-    else if (word_is(words[0], lens[0], "config"))
+    else if (text_is(words[0], lens[0], "config"))
         do_config(source, arg, arg_len, resp3, reply);
     else
         return false;

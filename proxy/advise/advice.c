@@ -21,29 +21,28 @@ static int most_events_first(const void *x, const void *y) {
     return a < b ? 1 : a > b ? -1 : 0;
 }
 
-/* Calls fn with the row's line, then with a line for each of its risks. */
-static void row_each(const struct evidence *row, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
-    char line[ADVISE_LINE_MAX];
-    fn(arg, line, advise_line(row, line));
-    for (unsigned risk = 0; risk < ADVISE_RISKS; risk++) {
-        size_t len = advise_risk_line(row, (enum advise_risk)risk, line);
-        if (len > 0)
-            fn(arg, line, len);
-    }
+void advise_say(struct text *line, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    if (line->len > 0)
+        fn(arg, line->data, line->len < ADVISE_LINE_MAX ? line->len : ADVISE_LINE_MAX - 1);
+    text_clear(line);
 }
 
 void advise_each(struct observer *o, int64_t now_ms, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
     struct advice advice = {.rows = memory_alloc(OBSERVED_ROWS * sizeof(*advice.rows))};
-    char line[ADVISE_LINE_MAX];
-    observer_look(o, now_ms);
-    observer_each(o, row_add, &advice);
+    struct text line = {0};
+    observer_each(o, now_ms, row_add, &advice);
     for (size_t i = 0; i < advice.count; i++)
-        if (advice.rows[i].dead_lost)
-            fn(arg, line, advise_dead_line(&advice.rows[i], line));
+        if (advice.rows[i].dead_lost) {
+            advise_dead_line(&advice.rows[i], &line);
+            advise_say(&line, fn, arg);
+        }
     advise_each_fence(o, fn, arg);
     qsort(advice.rows, advice.count, sizeof(*advice.rows), most_events_first);
-    for (size_t i = 0; i < advice.count; i++)
-        row_each(&advice.rows[i], fn, arg);
+    for (size_t i = 0; i < advice.count; i++) {
+        advise_line(&advice.rows[i], &line);
+        advise_say(&line, fn, arg);
+        advise_each_risk(&advice.rows[i], fn, arg);
+    }
     memory_free(advice.rows);
 }
 
@@ -69,7 +68,7 @@ static void pattern_add(void *arg, const struct evidence *row) {
 size_t advise_unruled(struct observer *o, const struct lock_rules *rules, int64_t since_ms) {
     struct unruled u = {.since_ms = since_ms, .patterns = memory_alloc(OBSERVED_ROWS * sizeof(u.patterns[0]))};
     size_t sum = 0;
-    observer_each(o, pattern_add, &u);
+    observer_each(o, 0, pattern_add, &u);
     for (size_t i = 0; i < u.count; i++) /* a rule may be new, or off: it matches the pattern as it is written */
         sum += !lock_rules_match(rules, u.patterns[i], strlen(u.patterns[i]));
     memory_free(u.patterns);

@@ -1,29 +1,11 @@
 /*
  * Formats counts as a sentence and a `lock` line. Suggests a rule only if enough was seen; shows how much that was.
  */
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "proxy/advise/private.h"
 #include "proxy/lock/engine.h"
 #include "proxy/lock/thresholds.h"
-
-struct line {
-    char *out;
-    size_t len;
-};
-
-static void __attribute__((format(printf, 2, 3))) add(struct line *l, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(l->out + l->len, ADVISE_LINE_MAX - l->len, format, args);
-    va_end(args);
-    if (n > 0)
-        l->len += (size_t)n;
-    if (l->len > ADVISE_LINE_MAX - 1)
-        l->len = ADVISE_LINE_MAX - 1;
-}
 
 enum {
     HANDED_OVER = 5, /* releases by other clients that make a lock handed over */
@@ -43,8 +25,8 @@ static bool throttle(const struct evidence *r) {
 /* Whether losers delete. A release over a connection whose last attempt was lost is a loser's if there is one more
  * release for each lost attempt. If there are no more releases than acquisitions, it is a pool that hands connections
  * round. */
-static bool losers_delete(const struct evidence *r) {
-    return r->losers > 0 && r->sent >= r->acquired + SURPLUS && (r->sent - r->acquired) * 2 >= r->losers;
+bool advise_losers_delete(const struct evidence *r) {
+    return r->losers > 0 && surplus_is_losers((double)r->sent, (double)r->acquired, (double)r->losers);
 }
 
 static bool multiplexed(const struct evidence *r) {
@@ -55,18 +37,13 @@ static bool pooled(const struct evidence *r) {
     return r->crossed >= CROSSINGS;
 }
 
-/* The longest row of a single session. */
-static uint64_t longest_row(const struct evidence *r) {
-    uint64_t longest = 0;
-    for (size_t i = 0; i < ADVISE_SESSIONS; i++)
-        longest = r->sessions[i].row > longest ? r->sessions[i].row : longest;
-    return longest;
-}
-
 /* Whether each worker has its connection, as a row of so many contended releases shows. It is said from SESSION_ROW on,
  * and advised from WORKLOAD_ROW on; over one session SESSION_ROW is enough for both. */
 static bool own(const struct evidence *r, uint64_t row) {
-    return r->crossed == 0 && !multiplexed(r) && (r->row >= row || longest_row(r) >= SESSION_ROW);
+    uint64_t longest = 0; /* of a single session */
+    for (size_t i = 0; i < ADVISE_SESSIONS; i++)
+        longest = r->sessions[i].row > longest ? r->sessions[i].row : longest;
+    return r->crossed == 0 && !multiplexed(r) && rows_dedicated(r->row, longest, row);
 }
 
 /* Whether the rule option wait would help: the lock is free while its contenders sleep. */
@@ -75,66 +52,66 @@ static bool sleepers(const struct evidence *r) {
            (r->kinds & ~(unsigned)ADVISE_STRING) == 0;
 }
 
-static void add_model(struct line *l, const struct evidence *r) {
+static void add_model(struct text *l, const struct evidence *r) {
     if (r->kinds & ADVISE_LIST)
-        add(l, "a list lock; ");
+        text_printf(l, "a list lock; ");
     if (handed_over(r))
-        add(l, "released by other clients than acquired");
+        text_printf(l, "released by other clients than acquired");
     else if (multiplexed(r))
-        add(l, "one connection for several workers");
+        text_printf(l, "one connection for several workers");
     else if (pooled(r))
-        add(l, "a pool of connections");
+        text_printf(l, "a pool of connections");
     else if (own(r, SESSION_ROW))
-        add(l, "a connection for each worker");
+        text_printf(l, "a connection for each worker");
     else
-        add(l, "connections not known");
+        text_printf(l, "connections not known");
     if (r->library[0])
-        add(l, " (%s)", r->library);
+        text_printf(l, " (%s)", r->library);
 }
 
 /* Adds the option `owner`. The default rule learns by itself whether it is `connection` or `client`; naming it saves
  * the learning, if nothing contradicts it. */
-static void add_owner(struct line *l, const struct evidence *r) {
+static void add_owner(struct text *l, const struct evidence *r) {
     if (handed_over(r) && r->by_other_bare >= HANDED_OVER)
-        add(l, " owner any");
-    else if (losers_delete(r) && own(r, WORKLOAD_ROW))
-        add(l, " owner connection");
-    else if (!losers_delete(r) && !handed_over(r) && (multiplexed(r) || pooled(r)))
-        add(l, " owner client");
+        text_printf(l, " owner any");
+    else if (advise_losers_delete(r) && own(r, WORKLOAD_ROW))
+        text_printf(l, " owner connection");
+    else if (!advise_losers_delete(r) && !handed_over(r) && (multiplexed(r) || pooled(r)))
+        text_printf(l, " owner client");
 }
 
-static void add_kind(struct line *l, const struct evidence *r) {
+static void add_kind(struct text *l, const struct evidence *r) {
     static const char *const NAMES[] = {"string", "list", "hash", "counter"};
     if ((r->kinds & ~(unsigned)ADVISE_STRING) == 0)
         return;
     const char *before = " kind ";
     for (unsigned i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++)
         if (r->kinds & 1u << i) {
-            add(l, "%s%s", before, NAMES[i]);
+            text_printf(l, "%s%s", before, NAMES[i]);
             before = ",";
         }
 }
 
 /* Adds a count, ", late 3", if it is not 0. */
-static void add_count(struct line *l, const char *what, uint64_t count) {
+static void add_count(struct text *l, const char *what, uint64_t count) {
     if (count > 0)
-        add(l, ", %s %llu", what, (unsigned long long)count);
+        text_printf(l, ", %s %llu", what, (unsigned long long)count);
 }
 
-static void add_counts(struct line *l, const struct evidence *r) {
-    add(l, "acquired %llu, lost %llu, released %llu", (unsigned long long)r->acquired, (unsigned long long)r->lost,
-        (unsigned long long)r->released);
+static void add_counts(struct text *l, const struct evidence *r) {
+    text_printf(l, "acquired %llu, lost %llu, released %llu", (unsigned long long)r->acquired,
+                (unsigned long long)r->lost, (unsigned long long)r->released);
     add_count(l, "by others", r->by_other);
-    if (losers_delete(r))
-        add(l, ", losers delete: %llu times", (unsigned long long)r->losers);
+    if (advise_losers_delete(r))
+        text_printf(l, ", losers delete: %llu times", (unsigned long long)r->losers);
     add_count(l, "refused", r->refused);
     add_count(l, "late", r->late);
     add_count(l, "in vain", r->in_vain);
-    add(l, ", overruns %llu", throttle(r) ? 0ull : (unsigned long long)r->expired);
+    text_printf(l, ", overruns %llu", throttle(r) ? 0ull : (unsigned long long)r->expired);
     add_count(l, "without expiry", r->endless);
     if (sleepers(r))
-        add(l, ", releases slept through %llu, ms lost with each %llu", (unsigned long long)r->stood,
-            (unsigned long long)(r->stood_ms / r->stood));
+        text_printf(l, ", releases slept through %llu, ms lost with each %llu", (unsigned long long)r->stood,
+                    (unsigned long long)(r->stood_ms / r->stood));
 }
 
 static const char *values(const struct evidence *r) {
@@ -145,24 +122,20 @@ static const char *values(const struct evidence *r) {
                                          : "values partly the same";
 }
 
-static const char *where(const struct evidence *r) {
-    return !r->ruled ? "outside of the rules" : r->audited ? "audited" : "enforced";
-}
-
 /* Adds the pattern in the syntax of the configuration. */
-static void add_pattern(struct line *l, const char *pattern) {
+static void add_pattern(struct text *l, const char *pattern) {
     char word[ADVISE_PATTERN_MAX * 4 + 3];
     lock_rule_word(pattern, word, sizeof(word));
-    add(l, "%s", word);
+    text_printf(l, "%s", word);
 }
 
-static void add_rule(struct line *l, const struct evidence *r) {
-    add(l, "lock ");
+static void add_rule(struct text *l, const struct evidence *r) {
+    text_printf(l, "lock ");
     add_pattern(l, r->pattern);
     add_kind(l, r);
     add_owner(l, r);
     if (sleepers(r))
-        add(l, " wait 1s");
+        text_printf(l, " wait 1s");
 }
 
 /* What to say of a pattern instead of a rule; NULL: a rule can be advised. */
@@ -184,57 +157,51 @@ bool advise_is_lock(const struct evidence *r) {
     return no_rule_since(r) == NULL;
 }
 
-static void add_advice(struct line *l, const struct evidence *r) {
+static void add_advice(struct text *l, const struct evidence *r) {
     const char *why = no_rule_since(r);
     if (why)
-        add(l, "%s", why);
+        text_printf(l, "%s", why);
     else
         add_rule(l, r);
 }
 
-bool advise_losers_delete(const struct evidence *row) {
-    return losers_delete(row);
+void advise_line(const struct evidence *r, struct text *l) {
+    add_pattern(l, r->pattern);
+    text_printf(l, " by %s: ", r->client);
+    add_model(l, r);
+    text_printf(l, "; %s; ", values(r));
+    add_counts(l, r);
+    text_printf(l, "; %s; %llu events: ",
+                !r->ruled    ? "outside of the rules"
+                : r->audited ? "audited"
+                             : "enforced",
+                (unsigned long long)r->events);
+    add_advice(l, r);
 }
 
-size_t advise_line(const struct evidence *r, char out[ADVISE_LINE_MAX]) {
-    struct line l = {.out = out};
-    add_pattern(&l, r->pattern);
-    add(&l, " by %s: ", r->client);
-    add_model(&l, r);
-    add(&l, "; %s; ", values(r));
-    add_counts(&l, r);
-    add(&l, "; %s; %llu events: ", where(r), (unsigned long long)r->events);
-    add_advice(&l, r);
-    return l.len;
-}
-
-size_t advise_dead_line(const struct evidence *r, char out[ADVISE_LINE_MAX]) {
-    struct line l = {.out = out};
-    add(&l, "dead lock: ");
-    add_pattern(&l, r->dead_key);
-    add(&l, " by %s: no expiry, its owner is gone, %llu attempts lost since: DEL it, ", r->client,
-        (unsigned long long)r->dead_lost);
+void advise_dead_line(const struct evidence *r, struct text *l) {
+    text_printf(l, "dead lock: ");
+    add_pattern(l, r->dead_key);
+    text_printf(l, " by %s: no expiry, its owner is gone, %llu attempts lost since: DEL it, ", r->client,
+                (unsigned long long)r->dead_lost);
     if (r->ruled) {
-        add(&l, "and let the rule enforce a lease");
+        text_printf(l, "and let the rule enforce a lease");
     } else {
-        add(&l, "and let it end by itself from now on: ");
-        add_rule(&l, r);
+        text_printf(l, "and let it end by itself from now on: ");
+        add_rule(l, r);
     }
-    return l.len;
 }
 
-size_t advise_fence_line(const struct written_pair *p, char out[ADVISE_LINE_MAX]) {
-    struct line l = {.out = out};
-    add_pattern(&l, p->pattern);
-    add(&l, " is written by holders of ");
-    add_pattern(&l, p->lock);
+void advise_fence_line(const struct written_pair *p, struct text *l) {
+    add_pattern(l, p->pattern);
+    text_printf(l, " is written by holders of ");
+    add_pattern(l, p->lock);
     uint64_t under = (uint64_t)p->held + p->late;
-    add(&l, ": %llu of %llu writes", (unsigned long long)under, (unsigned long long)p->writes);
+    text_printf(l, ": %llu of %llu writes", (unsigned long long)under, (unsigned long long)p->writes);
     if (p->late > 0)
-        add(&l, ", %llu of them after the lease was over", (unsigned long long)p->late);
-    add(&l, ": fence ");
-    add_pattern(&l, p->pattern);
-    add(&l, " by ");
-    add_pattern(&l, p->lock);
-    return l.len;
+        text_printf(l, ", %llu of them after the lease was over", (unsigned long long)p->late);
+    text_printf(l, ": fence ");
+    add_pattern(l, p->pattern);
+    text_printf(l, " by ");
+    add_pattern(l, p->lock);
 }

@@ -33,7 +33,6 @@ static int most_writes_first(const void *x, const void *y) {
 }
 
 void advise_each_fence(struct observer *o, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
-    char line[ADVISE_LINE_MAX];
     struct written_pair pairs[OBSERVED_PAIRS], said[OBSERVED_PAIRS];
     size_t count = 0, all = observer_pairs(o, pairs);
     for (size_t i = 0; i < all; i++) {
@@ -44,6 +43,9 @@ void advise_each_fence(struct observer *o, void (*fn)(void *arg, const char *lin
             said[count++] = pairs[i];
     }
     qsort(said, count, sizeof(*said), most_writes_first);
-    for (size_t i = 0; i < count; i++)
-        fn(arg, line, advise_fence_line(&said[i], line));
+    for (size_t i = 0; i < count; i++) {
+        struct text line = {0};
+        advise_fence_line(&said[i], &line);
+        advise_say(&line, fn, arg);
+    }
 }

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
@@ -40,6 +41,24 @@ void text_append(struct text *t, const void *data, size_t len) {
     if (len > 0)
         memcpy(at, data, len);
     text_commit(t, len);
+}
+
+void text_printable(char *out, size_t size, const char *bytes, size_t len, char other) {
+    size_t n = len < size - 1 ? len : size - 1;
+    for (size_t i = 0; i < n; i++)
+        out[i] = bytes[i] >= ' ' && bytes[i] <= '~' ? bytes[i] : other;
+    out[n] = '\0';
+}
+
+bool text_is(const char *word, size_t len, const char *name) {
+    return strlen(name) == len && strncasecmp(word, name, len) == 0;
+}
+
+int text_choice(const char *word, const char *const *names) {
+    for (int i = 0; names[i]; i++)
+        if (strcasecmp(word, names[i]) == 0)
+            return i;
+    return -1;
 }
 
 void text_append_visible(struct text *t, const char *data, size_t len) {

@@ -5,6 +5,7 @@
 #define LOCKKEEPER_BASE_TEXT_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,13 @@ void text_append_visible(struct text *t, const char *data, size_t len);
 char *text_reserve(struct text *t, size_t len);
 void text_commit(struct text *t, size_t len);
 
+/* Copies bytes as text, cut to fit `size`: a byte that is not printable ASCII becomes `other`. */
+void text_printable(char *out, size_t size, const char *bytes, size_t len, char other);
+
+/* Whether a word is this name, in any case. */
+bool text_is(const char *word, size_t len, const char *name);
+/* The index of the word in a NULL-terminated list of names, in any case; -1: it is none of them. */
+int text_choice(const char *word, const char *const *names);
 /* FNV-1a of the bytes. */
 uint32_t text_hash(const char *bytes, size_t len);
 

@@ -294,10 +294,6 @@ static bool is_option(const char *arg) {
     return arg[0] == '-' && arg[1] == '-';
 }
 
-static bool is_rule(const struct config_words *words) {
-    return words->count > 0 && (strcasecmp(words->words[0], "lock") == 0 || strcasecmp(words->words[0], "fence") == 0);
-}
-
 /* Splits a text and adds its words. On failure the error names the directive with which `text_of` begins. */
 static bool argument_split(struct reader *r, const struct place *at, struct config_words *words, const char *text,
                            const char *text_of) {
@@ -318,7 +314,8 @@ static bool group_read(struct reader *r, const struct place *at, int argc, char 
         ++*i;
     /* A rule in one argument is split into words. As a single word it would be a pattern with blanks, which matches
      * nothing. */
-    if (done && is_rule(&words) && words.count == 1 && *i - first == 1)
+    if (done && words.count == 1 && *i - first == 1 &&
+        (strcasecmp(words.words[0], "lock") == 0 || strcasecmp(words.words[0], "fence") == 0))
         done = argument_split(r, at, &words, argv[first++], name);
     for (; first < *i; first++)
         words_add(&words, argv[first], strlen(argv[first]));
@@ -378,13 +375,6 @@ static void user_has_password(const struct config *c, struct config_errors *e, c
                       password_directive);
 }
 
-/* Checks the fences against the lock rules, once all rules have been read. */
-static void check_fences(const struct config *c, struct config_errors *e) {
-    char why[CONFIG_WHY_MAX + SHOWN_MAX];
-    if (!config_is_wrong(e, "lock") && !config_is_wrong(e, "fence") && !lock_fences_check(c->rules, why, sizeof(why)))
-        config_refuse(e, c, "fence", "fence %s", why);
-}
-
 /* Checks directives that depend on each other. */
 static void check_together(const struct config *c, struct config_errors *e) {
     user_has_password(c, e, "upstream-user", c->upstream_user, "upstream-password", c->upstream_password);
@@ -407,7 +397,10 @@ struct config *config_load(int argc, char *const *argv, struct config_errors *er
     command_line_read(&r, argc, argv);
     check_together(r.build.config, errors);
     directive_default_locks(&r.build);
-    check_fences(r.build.config, errors);
+    char why[CONFIG_WHY_MAX + SHOWN_MAX];
+    if (!config_is_wrong(errors, "lock") && !config_is_wrong(errors, "fence") &&
+        !lock_fences_check(r.build.config->rules, why, sizeof(why))) /* all rules have been read */
+        config_refuse(errors, r.build.config, "fence", "fence %s", why);
     return r.build.config;
 }
 

@@ -16,6 +16,16 @@ enum {
 #define MEGABYTE ((int64_t)1024 * 1024)
 #define DAY_MS   ((int64_t)24 * 60 * 60 * 1000)
 
+/* The names of values, in the order of the enums and bits that they stand for. */
+static const char *const NO_YES[] = {"no", "yes", NULL};
+static const char *const NO_YES_AUTO[] = {"no", "yes", "auto", NULL};
+static const char *const OPTIONAL[] = {"no", "optional", "yes", NULL};
+static const char *const VERIFIES[] = {"no", "ca", "yes", NULL};
+static const char *const LEVELS[] = {"debug", "verbose", "notice", "warning", "nothing", NULL};
+static const char *const FORMATS[] = {"text", "json", NULL};
+static const char *const TLS_VERSIONS[] = {"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", NULL};
+static const char *const IDENTITIES[] = {"address", "user", "name", "port", NULL};
+
 /* ---- the table ----------------------------------------------------------------------------- */
 
 #define AT(member) offsetof(struct config, member)
@@ -25,6 +35,12 @@ enum {
     .read = config_read_size, .offset = AT(member), .min = (low), .max = INT64_MAX / 2, .words_min = 1, .words_max = 1
 #define TEXT(member) .read = config_read_text, .offset = AT(member), .words_min = 1, .words_max = 1
 #define ONE(reader)  .read = (reader), .words_min = 1, .words_max = 1
+#define CHOICE(reader, member, words)                                                                                  \
+    .read = (reader), .offset = AT(member), .names = (words), .words_min = 1, .words_max = 1
+#define YES_NO(member) CHOICE(config_read_flag, member, NO_YES), .expected = "yes or no"
+#define TIME(member, what)                                                                                             \
+    .read = config_read_time, .offset = AT(member), .min = 1, .max = DAY_MS, .words_min = 1, .words_max = 1,           \
+    .expected = (what)
 #define A_FILE       "one file name"
 #define A_PASSPHRASE "one passphrase"
 #define LIST(reader) .read = (reader), .words_min = 1, .words_max = WORDS_ANY
@@ -36,6 +52,7 @@ static const struct directive TABLE[] = {
 
     {{"bind", "ADDRESS ...", "127.0.0.1 -::1", "addresses to listen on; one with - in front may be missing"},
      .read = config_read_bind,
+     .offset = AT(bind),
      .words_min = 1,
      .words_max = BIND_MAX,
      .flags = DIRECTIVE_LIST,
@@ -64,9 +81,7 @@ static const struct directive TABLE[] = {
      NUMBER(tcp_backlog, 0, INT_MAX)},
     {{"reuse-port", "yes|no", "no",
       "other proxies may listen on the same port: for a restart without lost connections"},
-     ONE(config_read_yes_no),
-     .offset = AT(reuse_port),
-     .expected = "yes or no"},
+     YES_NO(reuse_port)},
     {{"maxclients", "N", "10000", "how many clients may be connected at once"},
      NUMBER(maxclients, 1, UINT_MAX),
      .flags = DIRECTIVE_LIVE},
@@ -100,11 +115,13 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_LIVE},
     {{"tls-auth-clients", "yes|no|optional", "yes",
       "whether clients need a certificate; optional: it is verified if the client shows one"},
-     ONE(config_read_auth_clients),
+     CHOICE(config_read_choice, tls_auth_clients, OPTIONAL),
      .expected = "yes, no or optional",
      .flags = DIRECTIVE_LIVE},
     {{"tls-protocols", "VERSION ...", "TLSv1.2 TLSv1.3", "versions of TLS, for clients and nodes"},
-     LIST(config_read_protocols),
+     LIST(config_read_bits),
+     .offset = AT(tls_protocols),
+     .names = TLS_VERSIONS,
      .flags = DIRECTIVE_LIST | DIRECTIVE_LIVE,
      .expected = "one or more of TLSv1, TLSv1.1, TLSv1.2 and TLSv1.3"},
     {{"tls-ciphers", "LIST", "\"\"", "ciphers of TLSv1.2 and before, as OpenSSL writes them; \"\": OpenSSL's choice"},
@@ -116,18 +133,14 @@ static const struct directive TABLE[] = {
      .expected = "one list of ciphersuites, with colons between them",
      .flags = DIRECTIVE_LIVE},
     {{"tls-prefer-server-ciphers", "yes|no", "no", "the proxy's order of ciphers counts, not the client's"},
-     ONE(config_read_yes_no),
-     .offset = AT(tls_prefer_server_ciphers),
-     .expected = "yes or no",
+     YES_NO(tls_prefer_server_ciphers),
      .flags = DIRECTIVE_LIVE},
     {{"tls-dh-params-file", "FILE", "\"\"", "Diffie-Hellman parameters for old TLSv1.2 clients, PEM"},
      TEXT(tls_dh_params_file),
      .expected = A_FILE,
      .flags = DIRECTIVE_LIVE},
     {{"tls-session-caching", "yes|no", "yes", "clients that come again may shorten the handshake"},
-     ONE(config_read_yes_no),
-     .offset = AT(tls_session_caching),
-     .expected = "yes or no",
+     YES_NO(tls_session_caching),
      .flags = DIRECTIVE_LIVE},
     {{"tls-session-cache-size", "N", "20480", "how many TLS sessions are kept for that"},
      NUMBER(tls_session_cache_size, 0, INT_MAX),
@@ -136,13 +149,7 @@ static const struct directive TABLE[] = {
      NUMBER(tls_session_cache_timeout_s, 1, INT_MAX),
      .flags = DIRECTIVE_LIVE},
     {{"tls-handshake-timeout", "TIME", "10s", "a client that takes longer for its TLS handshake is closed"},
-     .read = config_read_time,
-     .offset = AT(tls_handshake_ms),
-     .min = 1,
-     .max = DAY_MS,
-     .words_min = 1,
-     .words_max = 1,
-     .expected = "a time from 1ms to 1d, like 10s",
+     TIME(tls_handshake_ms, "a time from 1ms to 1d, like 10s"),
      .flags = DIRECTIVE_LIVE},
 
     {{"threads", "N", "1", "event-loop threads"}, NUMBER(threads, 1, 64)},
@@ -158,7 +165,7 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_LIVE},
     {{"pidfile", "PATH", "\"\"", "a file for the process id"}, TEXT(pidfile), .expected = "one path"},
     {{"loglevel", "debug|verbose|notice|warning|nothing", "notice", "what is logged"},
-     ONE(config_read_loglevel),
+     CHOICE(config_read_choice, loglevel, LEVELS),
      .expected = "debug, verbose, notice, warning or nothing",
      .flags = DIRECTIVE_LIVE},
     {{"logfile", "PATH", "\"\"", "a file for the log; \"\": standard output"},
@@ -166,7 +173,7 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_EMPTY,
      .expected = "one path"},
     {{"log-format", "text|json", "text", "Redis's log lines, or a JSON object a line"},
-     ONE(config_read_log_format),
+     CHOICE(config_read_flag, log_json, FORMATS),
      .expected = "text or json",
      .flags = DIRECTIVE_LIVE},
 
@@ -176,7 +183,8 @@ static const struct directive TABLE[] = {
      .expected = "one password"},
     {{"admin-user", "NAME ...", "\"\"",
       "users that may use PROXY whatever their rights in Redis are; \"\": those with the right to CONFIG"},
-     LIST(config_read_admin_user),
+     LIST(config_read_words),
+     .offset = AT(admin_users),
      .flags = DIRECTIVE_LIST,
      .expected = "one or more names of users"},
 
@@ -209,7 +217,7 @@ static const struct directive TABLE[] = {
      .expected = "one password"},
     {{"share-upstream-user", "yes|no|auto", "auto",
       "clients that have not logged in run as upstream-user; auto: if all clients are local, or with requirepass"},
-     ONE(config_read_share),
+     CHOICE(config_read_choice, share_upstream_user, NO_YES_AUTO),
      .expected = "yes, no or auto"},
     {{"sentinel-user", "NAME", "\"\"", "the user name with which the proxy logs in to Sentinels"},
      TEXT(sentinel_user),
@@ -227,19 +235,11 @@ static const struct directive TABLE[] = {
     {{"max-pinned-connections-per-client", "N", "0", "how many of these the clients of one address may have; 0: half"},
      NUMBER(pinned_client, 0, INT_MAX)},
     {{"upstream-timeout", "TIME", "5s", "a connection that owes a reply and is silent for so long is dropped"},
-     .read = config_read_time,
-     .offset = AT(upstream_timeout_ms),
-     .min = 1,
-     .max = DAY_MS,
-     .words_min = 1,
-     .words_max = 1,
-     .expected = "a time from 1ms to 1d, like 5s",
+     TIME(upstream_timeout_ms, "a time from 1ms to 1d, like 5s"),
      .flags = DIRECTIVE_LIVE},
 
     {{"upstream-tls", "yes|no", "no", "connections to nodes (and Sentinels) use TLS; never over a unix socket"},
-     ONE(config_read_yes_no),
-     .offset = AT(upstream_tls_on),
-     .expected = "yes or no"},
+     YES_NO(upstream_tls_on)},
     {{"upstream-tls-ca-cert-file", "FILE", "\"\"", "the authorities that vouch for nodes, PEM; \"\": the system's"},
      TEXT(upstream_tls.ca_cert_file),
      .expected = A_FILE,
@@ -250,7 +250,7 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_LIVE},
     {{"upstream-tls-verify", "yes|ca|no", "yes",
       "what nodes must prove: certificate and host name; the certificate alone; nothing"},
-     ONE(config_read_verify),
+     CHOICE(config_read_choice, upstream_tls_verify, VERIFIES),
      .expected = "yes, ca or no",
      .flags = DIRECTIVE_LIVE},
     {{"upstream-tls-server-name", "NAME", "\"\"",
@@ -292,7 +292,9 @@ static const struct directive TABLE[] = {
      .expected = "PATTERN by LOCK, then options and their values",
      .flags = DIRECTIVE_LIVE},
     {{"client-identity", "FIELD ...", "address user name", "what makes two connections the same client"},
-     LIST(config_read_identity),
+     LIST(config_read_bits),
+     .offset = AT(client_identity),
+     .names = IDENTITIES,
      .flags = DIRECTIVE_LIST,
      .expected = "one or more of address, user, name and port"},
 
@@ -303,7 +305,8 @@ static const struct directive TABLE[] = {
      .expected = "one address"},
     {{"admin-host", "NAME ...", "\"\"",
       "names under which the admin port is asked for, besides addresses, localhost and this machine's; *: any"},
-     LIST(config_read_admin_host),
+     LIST(config_read_words),
+     .offset = AT(admin_hosts),
      .flags = DIRECTIVE_LIST,
      .expected = "one or more host names"},
 };

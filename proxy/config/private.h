@@ -35,7 +35,8 @@ struct directive {
     size_t offset; /* in struct config; some readers do not use it */
     int64_t min, max;
     size_t words_min, words_max;
-    const char *expected; /* NULL: a number from min to max */
+    const char *expected;     /* NULL: a number from min to max */
+    const char *const *names; /* the words that are its values, up to a NULL: the index is stored, or the bit */
     unsigned flags;
 };
 
@@ -73,14 +74,14 @@ bool config_complain(struct config_build *b, const char *format, ...) __attribut
 /* Writes an error that says what the directive expects; returns false. */
 bool config_complain_expected(struct config_build *b, const struct directive *d);
 
-/* Readers for one kind of value: they set the field at the directive's offset, within its bounds. */
+/* Readers for one kind of value: they set the field at the directive's offset, within its bounds. Choice: an enum;
+ * flag: a bool, the second name is true; bits: an unsigned. */
 directive_read config_read_number, config_read_octal, config_read_size, config_read_time, config_read_text,
-    config_read_socket_path, config_read_address, config_read_yes_no;
+    config_read_socket_path, config_read_address, config_read_choice, config_read_flag, config_read_bits,
+    config_read_words;
 /* Readers for one directive. */
-directive_read config_read_bind, config_read_loglevel, config_read_log_format, config_read_supervised,
-    config_read_output_limit, config_read_upstream, config_read_lock, config_read_fence, config_read_identity,
-    config_read_admin_user, config_read_admin_host, config_read_share, config_read_proxy_protocol,
-    config_read_auth_clients, config_read_verify, config_read_protocols, config_read_tls_unknown, config_read_include;
+directive_read config_read_bind, config_read_supervised, config_read_output_limit, config_read_upstream,
+    config_read_lock, config_read_fence, config_read_proxy_protocol, config_read_tls_unknown, config_read_include;
 
 /* ---- words.c ------------------------------------------------------------------------ */
 

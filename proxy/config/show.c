@@ -45,38 +45,36 @@ static void show_text(const struct config *c, const struct directive *d, struct 
     text_printf(out, "%s", text ? text : "");
 }
 
-static void show_yes_no(const struct config *c, const struct directive *d, struct text *out) {
-    text_printf(out, "%s", *(const bool *)field(c, d) ? "yes" : "no");
+static void show_flag(const struct config *c, const struct directive *d, struct text *out) {
+    text_printf(out, "%s", d->names[*(const bool *)field(c, d)]);
 }
 
-static void show_words(const struct config_words *w, struct text *out) {
+static void show_choice(const struct config *c, const struct directive *d, struct text *out) {
+    int i;
+    memcpy(&i, field(c, d), sizeof(i));
+    text_printf(out, "%s", d->names[i]);
+}
+
+static void show_bits(const struct config *c, const struct directive *d, struct text *out) {
+    unsigned bits;
+    size_t before = out->len;
+    memcpy(&bits, field(c, d), sizeof(bits));
+    for (size_t i = 0; d->names[i]; i++)
+        if (bits & 1u << i)
+            text_printf(out, "%s%s", out->len > before ? " " : "", d->names[i]);
+}
+
+static void append_words(const struct config_words *w, struct text *out) {
     for (size_t i = 0; i < w->count; i++)
         text_printf(out, "%s%s", i ? " " : "", w->words[i]);
 }
 
-static void show_bind(const struct config *c, const struct directive *d, struct text *out) {
-    show_words(&c->bind, out);
-}
-
-static void show_admin_hosts(const struct config *c, const struct directive *d, struct text *out) {
-    show_words(&c->admin_hosts, out);
-}
-
-static void show_admin_users(const struct config *c, const struct directive *d, struct text *out) {
-    show_words(&c->admin_users, out);
+static void show_words(const struct config *c, const struct directive *d, struct text *out) {
+    append_words(field(c, d), out);
 }
 
 static void show_proxy_protocol(const struct config *c, const struct directive *d, struct text *out) {
     networks_text(c->proxy_protocol, out);
-}
-
-static void show_loglevel(const struct config *c, const struct directive *d, struct text *out) {
-    static const char *const NAMES[] = {"debug", "verbose", "notice", "warning", "nothing"};
-    text_printf(out, "%s", NAMES[c->loglevel]);
-}
-
-static void show_log_format(const struct config *c, const struct directive *d, struct text *out) {
-    text_printf(out, "%s", c->log_json ? "json" : "text");
 }
 
 static void show_output_limit(const struct config *c, const struct directive *d, struct text *out) {
@@ -89,64 +87,21 @@ static void show_upstream(const struct config *c, const struct directive *d, str
     static const char *const KINDS[] = {"embedded", "standalone", "cluster", "sentinel"};
     text_printf(out, "%s%s%s%s", KINDS[c->upstream], c->sentinel_name ? " " : "",
                 c->sentinel_name ? c->sentinel_name : "", c->upstream_addresses.count > 0 ? " " : "");
-    show_words(&c->upstream_addresses, out);
+    append_words(&c->upstream_addresses, out);
 }
 
-/* Shows the rules, each on a line. */
-static void show_locks(const struct config *c, const struct directive *d, struct text *out) {
-    for (size_t i = 0; i < lock_rules_count(c->rules); i++) {
-        const struct lock_rule *rule = lock_rules_get(c->rules, i);
-        size_t len = lock_rule_text(rule, NULL, 0);
+/* Shows the rules or the fences, each on a line. */
+static void show_rules(const struct config *c, const struct directive *d, struct text *out) {
+    bool fences = d->read == config_read_fence;
+    size_t count = fences ? lock_rules_fence_count(c->rules) : lock_rules_count(c->rules);
+    for (size_t i = 0; i < count; i++) {
+        const struct lock_rule *rule = fences ? lock_rules_fence(c->rules, i) : lock_rules_get(c->rules, i);
+        size_t (*write)(const struct lock_rule *, char *, size_t) = fences ? lock_fence_text : lock_rule_text;
+        size_t len = write(rule, NULL, 0);
         text_printf(out, "%s", i ? "\n" : "");
-        lock_rule_text(rule, text_reserve(out, len + 1), len + 1);
+        write(rule, text_reserve(out, len + 1), len + 1);
         text_commit(out, len);
     }
-}
-
-/* Shows the fences, each on a line. */
-static void show_fences(const struct config *c, const struct directive *d, struct text *out) {
-    for (size_t i = 0; i < lock_rules_fence_count(c->rules); i++) {
-        const struct lock_rule *rule = lock_rules_fence(c->rules, i);
-        size_t len = lock_fence_text(rule, NULL, 0);
-        text_printf(out, "%s", i ? "\n" : "");
-        lock_fence_text(rule, text_reserve(out, len + 1), len + 1);
-        text_commit(out, len);
-    }
-}
-
-/* Shows the names of the bits that are set; the list of names ends with NULL. */
-static void show_bits(unsigned bits, const char *const *names, struct text *out) {
-    const char *blank = "";
-    for (size_t i = 0; names[i]; i++)
-        if (bits & 1u << i) {
-            text_printf(out, "%s%s", blank, names[i]);
-            blank = " ";
-        }
-}
-
-static void show_identity(const struct config *c, const struct directive *d, struct text *out) {
-    static const char *const NAMES[] = {"address", "user", "name", "port", NULL};
-    show_bits(c->client_identity, NAMES, out);
-}
-
-static void show_protocols(const struct config *c, const struct directive *d, struct text *out) {
-    static const char *const NAMES[] = {"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", NULL};
-    show_bits(c->tls_protocols, NAMES, out);
-}
-
-static void show_share(const struct config *c, const struct directive *d, struct text *out) {
-    static const char *const NAMES[] = {"no", "yes", "auto"};
-    text_printf(out, "%s", NAMES[c->share_upstream_user]);
-}
-
-static void show_auth_clients(const struct config *c, const struct directive *d, struct text *out) {
-    static const char *const NAMES[] = {"no", "optional", "yes"};
-    text_printf(out, "%s", NAMES[c->tls_auth_clients]);
-}
-
-static void show_verify(const struct config *c, const struct directive *d, struct text *out) {
-    static const char *const NAMES[] = {"no", "ca", "yes"};
-    text_printf(out, "%s", NAMES[c->upstream_tls_verify]);
 }
 
 static void show_nothing(const struct config *c, const struct directive *d, struct text *out) {
@@ -239,22 +194,16 @@ static const struct kind {
     {config_read_socket_path, show_text, OWN, sizeof(char *), &TEXT},
     {config_read_address, show_text, OWN, sizeof(char *), &TEXT},
     {config_read_supervised, show_text, OWN, sizeof(char *), &TEXT},
-    {config_read_yes_no, show_yes_no, OWN, sizeof(bool), NULL},
-    {config_read_loglevel, show_loglevel, FIELD(loglevel), NULL},
-    {config_read_log_format, show_log_format, FIELD(log_json), NULL},
+    {config_read_flag, show_flag, OWN, sizeof(bool), NULL},
+    {config_read_choice, show_choice, OWN, sizeof(int), NULL},
+    {config_read_bits, show_bits, OWN, sizeof(unsigned), NULL},
     {config_read_output_limit, show_output_limit, (int)offsetof(struct config, output_limit_hard),
      OUTPUT_LIMITS * sizeof(int64_t), NULL},
-    {config_read_lock, show_locks, FIELD(rules), &RULES},
-    {config_read_fence, show_fences, 0, 0, NULL}, /* they are part of the set of lock rules */
-    {config_read_auth_clients, show_auth_clients, FIELD(tls_auth_clients), NULL},
-    {config_read_verify, show_verify, FIELD(upstream_tls_verify), NULL},
-    {config_read_protocols, show_protocols, FIELD(tls_protocols), NULL},
-    {config_read_bind, show_bind, FIELD(bind), &WORDS},
-    {config_read_admin_host, show_admin_hosts, FIELD(admin_hosts), &WORDS},
-    {config_read_admin_user, show_admin_users, FIELD(admin_users), &WORDS},
-    {config_read_identity, show_identity, FIELD(client_identity), NULL},
+    {config_read_lock, show_rules, FIELD(rules), &RULES},
+    {config_read_fence, show_rules, 0, 0, NULL}, /* they are part of the set of lock rules */
+    {config_read_bind, show_words, OWN, sizeof(struct config_words), &WORDS},
+    {config_read_words, show_words, OWN, sizeof(struct config_words), &WORDS},
     {config_read_proxy_protocol, show_proxy_protocol, FIELD(proxy_protocol), &NETWORKS},
-    {config_read_share, show_share, FIELD(share_upstream_user), NULL},
     {config_read_upstream, show_upstream, (int)offsetof(struct config, upstream), UPSTREAM_BYTES, &UPSTREAM},
     {config_read_include, show_nothing, 0, 0, NULL},
 };

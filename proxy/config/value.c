@@ -7,11 +7,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/un.h>
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/config/private.h"
 
@@ -40,21 +40,20 @@ static bool config_complain_word(struct config_build *b, const char *word, const
     return config_complain(b, "'%s': expected %s", shown, expected);
 }
 
-/* The index of the word in a NULL-terminated list, in any case, or -1. */
-static int choice(const char *word, const char *const *names) {
-    for (int i = 0; names[i]; i++) {
-        if (strcasecmp(word, names[i]) == 0)
-            return i;
-    }
-    return -1;
+/* Writes an error about a word that is none of the names, "a, b or c"; returns false. */
+static bool config_complain_name(struct config_build *b, const char *word, const char *const *names) {
+    char expected[100];
+    size_t len = 0;
+    for (size_t i = 0; names[i]; i++)
+        len += (size_t)snprintf(expected + len, sizeof(expected) - len, "%s%s",
+                                i == 0         ? ""
+                                : names[i + 1] ? ", "
+                                               : " or ",
+                                names[i]);
+    return config_complain_word(b, word, expected);
 }
 
 /* ---- readers ------------------------------------------------------------------------------- */
-
-static void set_number(struct config_build *b, const struct directive *d, int64_t value) {
-    invariant(value >= d->min && value <= d->max, "%s: %lld is out of range", d->shown.name, (long long)value);
-    memcpy((char *)b->config + d->offset, &value, sizeof(value));
-}
 
 /* Sets a text and takes over `copy`. */
 static void set_text(struct config_build *b, const struct directive *d, char *copy) {
@@ -78,45 +77,64 @@ static bool parse_digits(const char *text, int base, int64_t *out) {
     return true;
 }
 
-bool config_read_number(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n;
-    if (!parse_digits(words->words[0], 10, &n) || n < d->min || n > d->max)
+/* Sets the number, if it could be read and is within the bounds. */
+static bool take_number(struct config_build *b, const struct directive *d, bool right, int64_t n) {
+    if (!right || n < d->min || n > d->max)
         return config_complain_expected(b, d);
-    set_number(b, d, n);
+    memcpy((char *)b->config + d->offset, &n, sizeof(n));
     return true;
 }
 
-bool config_read_yes_no(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"no", "yes", NULL};
-    int i = choice(words->words[0], NAMES);
+bool config_read_number(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    int64_t n = 0;
+    bool right = parse_digits(words->words[0], 10, &n);
+    return take_number(b, d, right, n);
+}
+
+bool config_read_choice(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    int i = text_choice(words->words[0], d->names);
+    if (i < 0)
+        return config_complain_expected(b, d);
+    memcpy((char *)b->config + d->offset, &i, sizeof(i));
+    return true;
+}
+
+bool config_read_flag(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    int i = text_choice(words->words[0], d->names);
     if (i < 0)
         return config_complain_expected(b, d);
     *(bool *)((char *)b->config + d->offset) = i == 1;
     return true;
 }
 
-bool config_read_octal(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n;
-    if (!parse_digits(words->words[0], 8, &n) || n < d->min || n > d->max)
-        return config_complain_expected(b, d);
-    set_number(b, d, n);
+bool config_read_bits(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    unsigned bits = 0;
+    for (size_t i = 0; i < words->count; i++) {
+        int bit = text_choice(words->words[i], d->names);
+        if (bit < 0)
+            return config_complain_name(b, words->words[i], d->names);
+        bits |= 1u << bit;
+    }
+    memcpy((char *)b->config + d->offset, &bits, sizeof(bits));
     return true;
+}
+
+bool config_read_octal(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    int64_t n = 0;
+    bool right = parse_digits(words->words[0], 8, &n);
+    return take_number(b, d, right, n);
 }
 
 bool config_read_size(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n;
-    if (!units_size(words->words[0], &n) || n < d->min || n > d->max)
-        return config_complain_expected(b, d);
-    set_number(b, d, n);
-    return true;
+    int64_t n = 0;
+    bool right = units_size(words->words[0], &n);
+    return take_number(b, d, right, n);
 }
 
 bool config_read_time(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t ms;
-    if (!units_time(words->words[0], 1000, &ms) || ms < d->min || ms > d->max)
-        return config_complain_expected(b, d);
-    set_number(b, d, ms);
-    return true;
+    int64_t n = 0;
+    bool right = units_time(words->words[0], 1000, &n);
+    return take_number(b, d, right, n);
 }
 
 bool config_read_text(struct config_build *b, const struct directive *d, const struct config_words *words) {
@@ -139,19 +157,20 @@ static void set_words(struct config_words *to, const struct config_words *from, 
         words_add(to, from->words[i], strlen(from->words[i]));
 }
 
+bool config_read_words(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    set_words((struct config_words *)(void *)((char *)b->config + d->offset), words,
+              words->count == 1 && !*words->words[0]); /* "" is no word */
+    return true;
+}
+
 bool config_read_bind(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    struct config *config = b->config;
-    if (words->count == 1 && !*words->words[0]) {
-        words_clear(&config->bind); /* bind "": no TCP, as in Redis */
-        return true;
-    }
-    for (size_t i = 0; i < words->count; i++) {
+    bool none = words->count == 1 && !*words->words[0]; /* no TCP, as in Redis */
+    for (size_t i = 0; i < words->count && !none; i++) {
         const char *address = words->words[i];
         if (!address[strspn(address, "-")])
             return config_complain_word(b, address, "an address");
     }
-    set_words(&config->bind, words, 0);
-    return true;
+    return config_read_words(b, d, words);
 }
 
 bool config_read_address(struct config_build *b, const struct directive *d, const struct config_words *words) {
@@ -160,27 +179,9 @@ bool config_read_address(struct config_build *b, const struct directive *d, cons
     return config_read_text(b, d, words);
 }
 
-bool config_read_loglevel(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"debug", "verbose", "notice", "warning", "nothing", NULL};
-    int i = choice(words->words[0], NAMES);
-    if (i < 0)
-        return config_complain_expected(b, d);
-    b->config->loglevel = (enum log_level)i;
-    return true;
-}
-
-bool config_read_log_format(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"text", "json", NULL};
-    int i = choice(words->words[0], NAMES);
-    if (i < 0)
-        return config_complain_expected(b, d);
-    b->config->log_json = i == 1;
-    return true;
-}
-
 bool config_read_supervised(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"no", "systemd", "auto", "upstart", NULL};
-    int i = choice(words->words[0], NAMES);
+    int i = text_choice(words->words[0], NAMES);
     if (i == 3)
         return config_complain(b, "upstart is not supported: expected %s", d->expected);
     if (i < 0)
@@ -198,7 +199,7 @@ bool config_read_output_limit(struct config_build *b, const struct directive *d,
     for (size_t i = 0; i < words->count; i += 4) {
         char *const *w = words->words + i;
         int64_t hard, soft, seconds;
-        int class = choice(w[0], CLASSES);
+        int class = text_choice(w[0], CLASSES);
         if (class < 0)
             return config_complain_word(b, w[0], "normal, replica or pubsub");
         if (!units_size(w[1], &hard))
@@ -222,11 +223,6 @@ bool config_read_output_limit(struct config_build *b, const struct directive *d,
 
 /* ---- upstream ------------------------------------------------------------------------------ */
 
-static bool host_valid(const char *host, size_t len) {
-    static const char ALLOWED[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
-    return len > 0 && len <= 253 && strspn(host, ALLOWED) == len;
-}
-
 /* Whether a text is an IPv6 address, with or without a zone ("fe80::1%eth0"). */
 static bool ipv6_valid(const char *text, size_t len) {
     char address[INET6_ADDRSTRLEN];
@@ -242,6 +238,7 @@ static bool ipv6_valid(const char *text, size_t len) {
 
 /* Whether a text is HOST:PORT or [V6]:PORT. */
 static bool address_valid(const char *text) {
+    static const char OF_HOSTS[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
     const char *colon = strrchr(text, ':');
     int64_t port;
     if (!colon || !parse_digits(colon + 1, 10, &port) || port < 1 || port > 65535)
@@ -249,19 +246,13 @@ static bool address_valid(const char *text) {
     size_t len = (size_t)(colon - text);
     if (text[0] == '[')
         return len >= 2 && text[len - 1] == ']' && ipv6_valid(text + 1, len - 2);
-    return host_valid(text, len);
-}
-
-/* Whether a text is unix:PATH. */
-static bool unix_valid(const char *text) {
-    size_t len = strlen(text);
-    return strncmp(text, "unix:", 5) == 0 && len > 5 && len - 5 <= SOCKET_PATH_MAX;
+    return len > 0 && len <= 253 && strspn(text, OF_HOSTS) == len;
 }
 
 bool config_read_upstream(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const KINDS[] = {"embedded", "standalone", "cluster", "sentinel", NULL};
     struct config *config = b->config;
-    int kind = choice(words->words[0], KINDS);
+    int kind = text_choice(words->words[0], KINDS);
     if (kind < 0)
         return config_complain_expected(b, d);
     size_t first = kind == CONFIG_SENTINEL ? 2 : 1; /* index of the first address */
@@ -275,7 +266,8 @@ bool config_read_upstream(struct config_build *b, const struct directive *d, con
         return config_complain(b, "expected sentinel, the master's name and at least one HOST:PORT");
     for (size_t i = first; i < words->count; i++) {
         const char *address = words->words[i];
-        if (kind == CONFIG_STANDALONE && unix_valid(address))
+        size_t len = strlen(address);
+        if (kind == CONFIG_STANDALONE && strncmp(address, "unix:", 5) == 0 && len > 5 && len - 5 <= SOCKET_PATH_MAX)
             continue;
         if (!address_valid(address))
             return config_complain_word(b, address,
@@ -308,24 +300,10 @@ bool config_read_fence(struct config_build *b, const struct directive *d, const 
     return wrong ? config_complain(b, "%s", wrong) : true;
 }
 
-bool config_read_admin_user(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    set_words(&b->config->admin_users, words, 0);
-    if (words->count == 1 && words->words[0][0] == '\0')
-        words_clear(&b->config->admin_users);
-    return true;
-}
-
-bool config_read_admin_host(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    set_words(&b->config->admin_hosts, words, 0);
-    if (words->count == 1 && words->words[0][0] == '\0')
-        words_clear(&b->config->admin_hosts);
-    return true;
-}
-
 bool config_read_proxy_protocol(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"no", "yes", NULL};
     struct networks *list = networks_new();
-    int i = words->count == 1 ? choice(words->words[0], NAMES) : -1;
+    int i = words->count == 1 ? text_choice(words->words[0], NAMES) : -1;
     if (i == 1)
         networks_add_all(list);
     for (size_t k = 0; i < 0 && k < words->count; k++)
@@ -339,61 +317,7 @@ bool config_read_proxy_protocol(struct config_build *b, const struct directive *
     return true;
 }
 
-bool config_read_share(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"no", "yes", "auto", NULL};
-    int i = choice(words->words[0], NAMES);
-    if (i < 0)
-        return config_complain_expected(b, d);
-    b->config->share_upstream_user = (enum config_share)i;
-    return true;
-}
-
-bool config_read_identity(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"address", "user", "name", "port", NULL};
-    static const unsigned BITS[] = {IDENTITY_ADDRESS, IDENTITY_USER, IDENTITY_NAME, IDENTITY_PORT};
-    unsigned identity = 0;
-    for (size_t i = 0; i < words->count; i++) {
-        int field = choice(words->words[i], NAMES);
-        if (field < 0)
-            return config_complain_word(b, words->words[i], "address, user, name or port");
-        identity |= BITS[field];
-    }
-    b->config->client_identity = identity;
-    return true;
-}
-
 /* ---- TLS ------------------------------------------------------------------------------------- */
-
-static bool read_verify(struct config_build *b, const struct directive *d, const char *word, const char *some,
-                        enum config_verify *out) {
-    const char *const names[] = {"no", some, "yes", NULL};
-    int i = choice(word, names);
-    if (i < 0)
-        return config_complain_expected(b, d);
-    *out = (enum config_verify)i;
-    return true;
-}
-
-bool config_read_auth_clients(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    return read_verify(b, d, words->words[0], "optional", &b->config->tls_auth_clients);
-}
-
-bool config_read_verify(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    return read_verify(b, d, words->words[0], "ca", &b->config->upstream_tls_verify);
-}
-
-bool config_read_protocols(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    static const char *const NAMES[] = {"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", NULL};
-    unsigned protocols = 0;
-    for (size_t i = 0; i < words->count; i++) {
-        int protocol = choice(words->words[i], NAMES);
-        if (protocol < 0)
-            return config_complain_word(b, words->words[i], "TLSv1, TLSv1.1, TLSv1.2 or TLSv1.3");
-        protocols |= 1u << protocol;
-    }
-    b->config->tls_protocols = protocols;
-    return true;
-}
 
 bool config_read_tls_unknown(struct config_build *b, const struct directive *d, const struct config_words *words) {
     return config_complain(b, "not known here: expected one of the tls-* directives that --help lists; those of "

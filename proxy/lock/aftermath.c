@@ -29,8 +29,6 @@ enum {
     HELD_SEEN_MS = 100,    /* a session whose release is held back asks again sooner */
     FOLLOWED_WEIGHT = 2,   /* D3: what a followed loss adds to the score */
     QUIET_WEIGHT = 5,      /* D3: what a quiet loss takes from the score */
-    RELEASERS_SCORE = 6,   /* from this score on losers are known to release */
-    LATER_SCORE = 4,       /* from this score on a later release, too, may be a loser's */
     QUIET_SCORE = -8,      /* up to this score losers do not release */
     FADE_LOSSES = 64,      /* counts are halved above so many losses */
     KEY_LOSSES = 8,        /* a key with so many losses is judged by its own counts */
@@ -48,10 +46,6 @@ static int64_t trip_ms(const struct peer *p) {
 
 int64_t aftermath_at_once_ms(const struct peer *p) {
     return AT_ONCE_MS + TRIPS * trip_ms(p);
-}
-
-int64_t aftermath_soon_ms(const struct peer *p) {
-    return SOON_MS + TRIPS * trip_ms(p);
 }
 
 bool aftermath_behind_release(const struct key_stats *c, const struct contender *w, int64_t now_ms) {
@@ -119,7 +113,7 @@ static void loss_turns_quiet(struct workload *f, struct key_stats *c, struct los
         workload_quiet(f);
     if (l->row >= row_of_losers(f) && c->unlike_losers < LOSSES_MAX)
         c->unlike_losers++;
-    if (l->row >= c->held.row && c->held.silent < LOSSES_MAX)
+    if (c->held.silent < LOSSES_MAX)
         c->held.silent++;
 }
 
@@ -135,7 +129,8 @@ static const struct aftermath *evidence(const struct workload *f, const struct k
     return c && c->after.total >= KEY_LOSSES ? &c->after : &f->after;
 }
 
-bool aftermath_losers_release(const struct workload *f, const struct key_stats *c) {
+/* D3: whether what followed lost attempts shows that losers release. c may be NULL. */
+static bool aftermath_losers_release(const struct workload *f, const struct key_stats *c) {
     bool key_says_no =
         c && !c->doubled && evidence(f, c) == &c->after && score(&c->after, row_of_losers(f), 0) <= QUIET_SCORE;
     return f->losers_release && !key_says_no;
@@ -153,7 +148,8 @@ static struct loss *last_loss(struct key_stats *c, const struct peer *p) {
     return NULL;
 }
 
-void aftermath_forget(struct workload *f, struct key_stats *c) {
+/* Drops the oldest loss, and counts it as quiet if no release has followed it. */
+static void aftermath_forget(struct workload *f, struct key_stats *c) {
     struct loss l = losses_take(&c->recent);
     loss_turns_quiet(f, c, &l);
     workload_followed(f, l.expired);
@@ -222,11 +218,8 @@ static bool lease_changed(const struct contender *w, const struct claim *live) {
  * was followed by a release (`sees_a_part`: held back, later than soon, and not the only proxy). */
 static enum loser_release decide(const struct aftermath *a, unsigned row, const struct claim *live, bool at_once,
                                  bool sees_a_part) {
-    int known = score(a, row, at_once ? 1 : 0); /* without this release */
-    if (!at_once && known < LATER_SCORE)
+    if (!at_once || score(a, row, 1) <= QUIET_SCORE) /* this release does not count for itself */
         return LOSER_BELIEVED;
-    if (known <= QUIET_SCORE)
-        return LOSER_BELIEVED_BY_CHANCE;
     /* C4: behind a long row the score rests on few losses. An attempt was lost over the holder's session, so that
      * session carries other workers' commands. Exception: the lost attempt may be the holder's own, a nested one. */
     if (live && live->self_lost && row >= LONG_ROW)
@@ -241,7 +234,6 @@ static enum loser_release hold_back(struct contender *w, struct key_stats *c, co
         w->held_ms = now_ms;
         w->held_fence = live ? live->fence : 0;
         c->held = (struct held_release){.session_id = w->peer->id,
-                                        .row = w->lost_row,
                                         .again = now_ms - c->released_ms <= aftermath_at_once_ms(w->peer)};
     }
     if (c->held.session_id == w->peer->id)
@@ -254,13 +246,7 @@ static enum loser_release release_shortly(struct workload *f, struct key_stats *
                                           const struct claim *live, bool waits, int64_t now_ms) {
     int64_t apart_ms = (w->held_ms ? w->held_ms : now_ms) - w->sent_ms;
     bool at_once = apart_ms <= aftermath_at_once_ms(w->peer);
-    bool soon = apart_ms <= aftermath_soon_ms(w->peer);
     bool remembered = w->held_ms && c->held.session_id == w->peer->id;
-    /* D3: losers are known to release from this score on, and the workload keeps that. */
-    if (at_once && score(evidence(f, c), w->lost_row, 1) >= RELEASERS_SCORE) {
-        workload_releases_lost(f);
-        return LOSER_REFUSED;
-    }
     unsigned silent = remembered ? c->held.silent : 0;
     /* C4: the release is held back until enough attempts are lost in silence, or its time is over. */
     if (waits && silent < HOLD_LOSSES)
@@ -272,7 +258,8 @@ static enum loser_release release_shortly(struct workload *f, struct key_stats *
      * release. */
     if (f->losers_quiet && losses_so_far(evidence(f, c)->followed, 1) <= 1)
         return LOSER_BELIEVED;
-    bool sees_a_part = w->held_ms && engine_elsewhere(f->shard->engine) && !soon;
+    bool sees_a_part =
+        w->held_ms && engine_elsewhere(f->shard->engine) && apart_ms > SOON_MS + TRIPS * trip_ms(w->peer);
     return decide(evidence(f, c), w->lost_row, live, at_once, sees_a_part);
 }
 
@@ -287,7 +274,7 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     /* C6: where this proxy knows no live lease, another proxy may have given one. */
     bool waits = patient && (live || engine_elsewhere(f->shard->engine)) && (!again || !held_long_enough(w, now_ms));
     enum loser_release said = LOSER_REFUSED;
-    bool shortly = apart_ms <= SHORTLY_MS + TRIPS * trip_ms(p) || score(evidence(f, c), w->lost_row, 0) >= LATER_SCORE;
+    bool shortly = apart_ms <= SHORTLY_MS + TRIPS * trip_ms(p);
     /* L7: the release may be a holder's, so it is not refused without evidence. D3: where losers are known to release,
      * the release is refused. C4: so is a release whose lease has ended meanwhile. */
     if (!lease_changed(w, live) && !workload_losers_release(f, c))
@@ -325,9 +312,7 @@ bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, 
 void aftermath_mistaken(struct workload *f, struct key_stats *c) {
     static const struct aftermath QUIET = {.total = 2, .quiet = {[AFTERMATH_ROWS - 1] = 2}};
     f->losers_release = false;
-    f->losers_quiet = true;
     f->longest_row = 0;
-    f->after = QUIET;
     if (c) {
         c->after = QUIET;
         c->doubled = false;

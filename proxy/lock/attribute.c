@@ -285,7 +285,6 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         aftermath_second(s->workload, s->key_stats, s->self, s->now_ms);
     enum loser_release said = losers_release(s, plan, &o);
     plan->held_back = said == LOSER_HELD_BACK;
-    plan->by_chance = said == LOSER_BELIEVED_BY_CHANCE;
     if (plan->held_back)
         return;
     bool twice = releases_twice(s), used_up = release_counted(s, plan);

@@ -44,13 +44,6 @@ static struct claim *believed(const struct audit *a) {
     return NULL;
 }
 
-/* Whether the lease of the command's claim is certainly over. The end that this process knows is never too early,
- * since it is counted from when the reply was read. */
-static bool certainly_over(const struct audit *a) {
-    const struct claim *c = a->f->claim;
-    return c && c->fence && c->end_ms && c->end_ms < a->sight->begun_ms;
-}
-
 /* Whether the session has lost its last attempt on the lock. No holder is known. */
 static bool lost_before(const struct audit *a) {
     const struct outcome *f = a->f;
@@ -124,6 +117,20 @@ static void forget_overwriter(struct audit *a) {
         }
 }
 
+/* Judges a command of the holder that has written the lock. */
+static enum lock_outcome wrote(struct audit *a) {
+    learn_wrote(a->f);
+    return audit_conclude(a, LOCK_DONE, a->live->fence);
+}
+
+/* The live lease goes on with another value. */
+static enum lock_outcome written_over(struct audit *a) {
+    struct claim *live = a->live;
+    audit_conclude(a, LOCK_HELD, live->fence);
+    live->valued = false;
+    return LOCK_HELD;
+}
+
 /* Judges a command that has removed the lock: RELEASE, CLOBBER, a counter back at zero, an expiry in the past. */
 static enum lock_outcome removed(struct audit *a) {
     if (a->mine)
@@ -140,10 +147,8 @@ static enum lock_outcome removed(struct audit *a) {
 
 /* Judges a command that has changed the lock and left it there. */
 static enum lock_outcome changed(struct audit *a) {
-    if (a->mine) {
-        learn_wrote(a->f);
-        return audit_conclude(a, LOCK_DONE, a->live->fence);
-    }
+    if (a->mine)
+        return wrote(a);
     bool acquires = a->sight->verb == LOCK_REPLACE, writes = acquires || a->sight->verb == LOCK_REWRITE;
     if (a->live && writes)
         return audit_refuse(a, true);
@@ -174,34 +179,11 @@ static enum lock_outcome swapped(struct audit *a) {
         plan->seen_known && plan->seen_len == s->old_len && memcmp(lock_plan_seen(plan), s->old, s->old_len) == 0;
     if (!a->live)
         return as_read ? grant_over(a) : audit_conclude(a, LOCK_OPEN, 0);
-    if (a->mine && (!plan->read_fence || plan->read_fence == a->live->fence)) {
-        learn_wrote(a->f);
-        return audit_conclude(a, LOCK_DONE, a->live->fence);
-    }
+    if (a->mine && (!plan->read_fence || plan->read_fence == a->live->fence))
+        return wrote(a);
     if (plan->read_fence == a->live->fence)
         return grant_over(a);
-    if (as_read)
-        return audit_refuse(a, true);
-    struct claim *live = a->live;
-    audit_conclude(a, LOCK_HELD, live->fence);
-    live->valued = false; /* the live lease goes on with another value */
-    return LOCK_HELD;
-}
-
-/* Judges a command that writes data. It is refused if another session's lease is live. */
-static enum lock_outcome passed(struct audit *a) {
-    if (a->mine) {
-        learn_wrote(a->f);
-        return audit_conclude(a, LOCK_DONE, a->live->fence);
-    }
-    if (!a->live)
-        return audit_conclude(a, LOCK_OPEN, 0);
-    if (a->sight->value)
-        return audit_refuse(a, false);
-    struct claim *live = a->live;
-    audit_conclude(a, LOCK_HELD, live->fence);
-    live->valued = false; /* the live lease goes on with another value */
-    return LOCK_HELD;
+    return as_read ? audit_refuse(a, true) : written_over(a);
 }
 
 static enum lock_outcome counted(struct audit *a) {
@@ -259,8 +241,12 @@ static enum lock_outcome done(struct audit *a) {
         return changed(a);
     case LOCK_SWAP:
         return swapped(a);
-    case LOCK_PASS:
-        return passed(a);
+    case LOCK_PASS: /* it writes data, and is refused if another session's lease is live */
+        if (a->mine)
+            return wrote(a);
+        if (!a->live)
+            return audit_conclude(a, LOCK_OPEN, 0);
+        return a->sight->value ? audit_refuse(a, false) : written_over(a);
     case LOCK_COUNT_UP:
     case LOCK_COUNT_DOWN:
         return counted(a);
@@ -332,7 +318,8 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_event 
     a.live = believed(&a);
     bool believed_of = plan.right == RIGHT_BELIEVE && a.live && a.live->peer->client == f.peer->client;
     a.mine = a.live && (a.live == f.claim || believed_of || (plan.rule && plan.rule->owner == LOCK_OWNER_ANY));
-    a.late = certainly_over(&a);
+    /* The end that this process knows is never too early, since it is counted from when the reply was read. */
+    a.late = f.claim && f.claim->fence && f.claim->end_ms && f.claim->end_ms < sight->begun_ms;
     enum lock_outcome outcome = infer(&a);
     outcome_end(&f);
     return outcome;

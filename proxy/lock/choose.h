@@ -23,9 +23,6 @@ void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *s
 
 /* ---- recognise.c ------------------------------------------------------------------------------ */
 
-/* The value of a hash lock, as claims and contenders store it. The high half hashes the field's name. The low half
- * hashes the field's content, and is 0 if that is not known (`content` NULL). */
-uint64_t value_of_field(const struct hash_seed *seed, const struct lock_field *field);
 /* Whether two values of a hash lock name the same field. Other values: compares their high halves. */
 static inline bool value_same_field(uint64_t a, uint64_t b) {
     return (a ^ b) >> 32 == 0;
@@ -35,10 +32,6 @@ static inline bool value_same_field(uint64_t a, uint64_t b) {
  * tried to write the same value, and values tell workers apart, the session is recognised. Returns whether it is. */
 bool recognise(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
                uint64_t fence, const char *value, size_t len, int64_t now_ms);
-/* K1 of a hash lock: the session was shown this field and its content (NULL: only that the field exists). Returns
- * whether the session is recognised. */
-bool recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
-                     const struct lock_field *field, int64_t now_ms);
 
 /* ---- data.c ----------------------------------------------------------------------------------- */
 

@@ -2,10 +2,9 @@
  * Client identities, and the names of libraries that multiplex. An identity is kept while a session or a peer refers to
  * it. Knows no locks.
  */
-#include <strings.h>
-
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 #include "proxy/lock/ledger.h"
 
 /* ---- libraries ------------------------------------------------------------------------------- */
@@ -37,7 +36,7 @@ bool client_library_multiplexes(const char *name, size_t len) {
     while (len > 0 && name[len - 1] == ' ')
         len--;
     for (size_t i = 0; i < sizeof(MULTIPLEXING_LIBRARIES) / sizeof(MULTIPLEXING_LIBRARIES[0]); i++)
-        if (strlen(MULTIPLEXING_LIBRARIES[i]) == len && strncasecmp(MULTIPLEXING_LIBRARIES[i], name, len) == 0)
+        if (text_is(name, len, MULTIPLEXING_LIBRARIES[i]))
             return true;
     return false;
 }

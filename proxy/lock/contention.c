@@ -35,11 +35,6 @@ static void age(struct contention *c, int64_t minute) {
     c->minute = minute;
 }
 
-static void take_over(struct contention *c, const struct lock_key *key, uint64_t hash, int64_t minute) {
-    *c = (struct contention){.hash = hash, .minute = minute, .db = key->db, .len = (uint32_t)key->len, .used = true};
-    memcpy(c->name, key->name, kept(c));
-}
-
 void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash, int64_t now_ms) {
     int64_t minute = minute_of(now_ms);
     if (!sh->contention)
@@ -54,8 +49,9 @@ void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash
         if (!place || total(&set[i]) < total(place))
             place = &set[i];
     }
-    take_over(place, key, hash, minute);
-    place->lost[0] = 1;
+    *place = (struct contention){
+        .hash = hash, .minute = minute, .lost = {1}, .db = key->db, .len = (uint32_t)key->len, .used = true};
+    memcpy(place->name, key->name, kept(place));
 }
 
 /* Counts the sessions whose last attempt to acquire was lost against the live lease. */
@@ -79,6 +75,7 @@ void engine_each_contention(struct lock_engine *e, int64_t now_ms,
             if (total(c) == 0)
                 continue;
             struct lock_contention view = {.key = {.db = c->db, .name = c->name, .len = kept(c)},
+                                           .cut = kept(c) < c->len,
                                            .waiters = waiters(sh, c)};
             memcpy(view.lost, c->lost, sizeof(view.lost));
             fn(arg, &view);
@@ -87,37 +84,36 @@ void engine_each_contention(struct lock_engine *e, int64_t now_ms,
     }
 }
 
-/* Puts a lock into the list of the locks with most lost attempts, which has `count` of at most `max` entries. Returns
- * how many it has now. */
-static size_t rank(struct lock_fight *out, size_t count, size_t max, const struct contention *c) {
-    uint64_t lost = total(c);
-    size_t at = count;
+struct ranking {
+    struct lock_fight *out;
+    size_t count, max;
+};
+
+/* Puts a lock into the list of the locks with most lost attempts. */
+static void rank(void *arg, const struct lock_contention *c) {
+    struct ranking *r = arg;
+    struct lock_fight *out = r->out;
+    uint64_t lost = 0;
+    for (size_t i = 0; i < CONTENTION_MINUTES; i++)
+        lost += c->lost[i];
+    size_t at = r->count;
     while (at > 0 && out[at - 1].lost < lost)
         at--;
-    if (at == max)
-        return count;
-    size_t kept_count = count < max ? count : max - 1;
+    if (at == r->max)
+        return;
+    size_t kept_count = r->count < r->max ? r->count : r->max - 1;
     memmove(&out[at + 1], &out[at], (kept_count - at) * sizeof(*out));
-    out[at] = (struct lock_fight){.db = c->db,
+    out[at] = (struct lock_fight){.db = c->key.db,
                                   .lost = lost < UINT32_MAX ? (uint32_t)lost : UINT32_MAX,
                                   .lost_now = c->lost[0],
-                                  .name_len = kept(c),
-                                  .cut = kept(c) < c->len};
-    memcpy(out[at].name, c->name, kept(c));
-    return kept_count + 1;
+                                  .name_len = c->key.len,
+                                  .cut = c->cut};
+    memcpy(out[at].name, c->key.name, c->key.len);
+    r->count = kept_count + 1;
 }
 
 size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_fight *out, size_t max) {
-    size_t count = 0;
-    for (size_t i = 0; i < SHARDS; i++) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        for (size_t n = 0; sh->contention && n < CONTENTION_SETS * CONTENTION_WAYS; n++) {
-            age(&sh->contention[n], minute_of(now_ms));
-            if (total(&sh->contention[n]) > 0)
-                count = rank(out, count, max, &sh->contention[n]);
-        }
-        shard_unlock(sh);
-    }
-    return count;
+    struct ranking ranking = {.out = out, .max = max};
+    engine_each_contention(e, now_ms, rank, &ranking);
+    return ranking.count;
 }

@@ -90,7 +90,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->claim = plan->claim_fence = plan->group = plan->field = 0;
     plan->several = plan->uses = plan->counted = plan->first_release = plan->twice = plan->repeats = false;
     plan->patient = s->patient && !queued;
-    plan->held_back = plan->by_chance = false;
+    plan->held_back = false;
     plan->queued = plan->transaction = queued;
     plan->undone = false;
     plan->claim_token[0] = '\0';

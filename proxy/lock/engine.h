@@ -246,7 +246,6 @@ struct lock_plan {
     bool twice;             /* private: counted as the second release in a row over its session */
     bool patient;           /* private: the command may be held back */
     bool held_back;         /* LOCK_RELEASE: to be begun once more in some ms; see engine_put_off */
-    bool by_chance;         /* private: the release is believed, but is not counted as a crossing */
     bool repeats;           /* private: the command writes the value that its claim's lease has (K2) */
     uint64_t field;         /* private: set by engine_writes_field; 0: the command writes no field */
     uint64_t hash, pattern; /* private: of the key */
@@ -661,7 +660,8 @@ void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struc
 /* How a lock was fought over: attempts to acquire it that were lost. */
 enum { CONTENTION_MINUTES = 5 };
 struct lock_contention {
-    struct lock_key key;               /* a very long name is cut */
+    struct lock_key key;
+    bool cut;                          /* the name is only the beginning */
     uint32_t waiters;                  /* sessions that lost against the present holder and may try again */
     uint32_t lost[CONTENTION_MINUTES]; /* by minute, the present one first */
 };

@@ -148,21 +148,16 @@ bool recognised_no_more(const struct entry *en, const struct contender *w);
 
 /* C4: the decision about a release over a loser, in a workload of which nothing is known. */
 enum loser_release {
-    LOSER_REFUSED,            /* the release is the loser's own, or may be */
-    LOSER_BELIEVED,           /* the release is the holder's: a pool carries it over the loser's connection */
-    LOSER_BELIEVED_BY_CHANCE, /* the release is the holder's, and is not counted as a crossing */
-    LOSER_HELD_BACK           /* there is too little evidence: the caller asks again in some ms */
+    LOSER_REFUSED,  /* the release is the loser's own, or may be */
+    LOSER_BELIEVED, /* the release is the holder's: a pool carries it over the loser's connection */
+    LOSER_HELD_BACK /* there is too little evidence: the caller asks again in some ms */
 };
 
-/* D3: whether what followed lost attempts shows that losers release. c may be NULL. */
-bool aftermath_losers_release(const struct workload *f, const struct key_stats *c);
 /* Whether losers are known to release: by the surplus (D1), or by what followed lost attempts (D3). c may be NULL.
  */
 bool workload_losers_release(const struct workload *f, const struct key_stats *c);
 /* Within how many ms behind a lost attempt a release comes "at once". */
 int64_t aftermath_at_once_ms(const struct peer *p);
-/* Within how many ms behind its session's last command a release comes without any work in between. */
-int64_t aftermath_soon_ms(const struct peer *p);
 /* Whether the key's last release is less than a round trip ago. A lease that was granted since cannot have been
  * released by its holder: the grant's reply is still on its way. w: the session that sends a release now, and sent one
  * before; c may be NULL. */
@@ -171,8 +166,6 @@ bool aftermath_behind_release(const struct key_stats *c, const struct contender 
 void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w, int64_t now_ms);
 /* Notes that the session tries again, or has acquired: its last loss is quiet (D3). */
 void aftermath_tries_again(struct workload *f, struct key_stats *c, const struct peer *p);
-/* Drops the oldest loss, and counts it as quiet if no release has followed it. */
-void aftermath_forget(struct workload *f, struct key_stats *c);
 /* Drops the losses before `before_ms` that are known to be followed or quiet. */
 void aftermath_tidy(struct workload *f, struct key_stats *c, int64_t before_ms, int64_t now_ms);
 /* Notes a release by this session. If a release of another session is held back, two releases came for one lease:

@@ -12,6 +12,7 @@
 
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 
 enum { SAMPLE_MAX = 512 };
 
@@ -20,8 +21,7 @@ static const char *const UNLOCKED[] = {"pass", "refuse", NULL};
 
 /* ---- patterns ---------------------------------------------------------------------------------- */
 
-/* How many stars a pattern or a lock's name has. A star in a class of a pattern does not count. */
-static int stars_of(const char *p, bool classes) {
+int lock_fence_stars(const char *p, bool classes) {
     int stars = 0;
     for (; *p; p++) {
         stars += *p == '*';
@@ -43,10 +43,13 @@ static size_t put(char *out, size_t size, size_t at, const char *text, size_t le
     return at + len;
 }
 
-/* Writes a lock's name, with the pieces in place of its stars. Returns the length; 0: there are too few pieces. */
-static size_t name_write(const char *lock, const struct glob_piece *pieces, int count, char *out, size_t size) {
+size_t lock_fence_name(const char *pattern, size_t pattern_len, const char *lock, const char *key, size_t len,
+                       char *out, size_t size) {
+    struct glob_piece pieces[LOCK_FENCE_STARS];
+    int count = glob_pieces(pattern, pattern_len, key, len, pieces, LOCK_FENCE_STARS), star = 0;
     size_t n = 0;
-    int star = 0;
+    if (count < 0)
+        return 0;
     for (const char *p = lock; *p; p++) {
         if (*p == '*') {
             if (star == count)
@@ -62,19 +65,10 @@ static size_t name_write(const char *lock, const struct glob_piece *pieces, int 
 }
 
 size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len, char *out, size_t size) {
-    struct glob_piece pieces[LOCK_FENCE_STARS];
-    int stars = glob_pieces(rule->pattern, rule->pattern_len, key, len, pieces, LOCK_FENCE_STARS);
-    return stars < 0 ? 0 : name_write(rule->fence->lock, pieces, stars, out, size);
+    return lock_fence_name(rule->pattern, rule->pattern_len, rule->fence->lock, key, len, out, size);
 }
 
 /* ---- the directive ------------------------------------------------------------------------------- */
-
-static int choice(const char *word, const char *const *names) {
-    for (int i = 0; names[i]; i++)
-        if (strcasecmp(word, names[i]) == 0)
-            return i;
-    return -1;
-}
 
 /* Writes the error's text. Returns false. */
 static bool __attribute__((format(printf, 3, 4))) wrong(char *error, size_t size, const char *format, ...) {
@@ -101,7 +95,7 @@ static bool options_read(struct lock_fence *f, const char *const *words, size_t 
         if (given[is_mode])
             return wrong(error, size, "option '%s' is given twice: expected it once", name);
         given[is_mode] = true;
-        int value = choice(words[i + 1], is_mode ? MODES : UNLOCKED);
+        int value = text_choice(words[i + 1], is_mode ? MODES : UNLOCKED);
         lock_rule_word_show(words[i + 1], shown, sizeof(shown));
         if (value < 0)
             return wrong(error, size, "option %s '%s': expected %s", name, shown, expected);
@@ -118,7 +112,7 @@ struct lock_fence *lock_fence_new(const char *const *words, size_t count, char *
         snprintf(error, error_size, "expected PATTERN by LOCK, then options and their values");
         return NULL;
     }
-    int stars = stars_of(words[0], true), of_lock = stars_of(words[2], false);
+    int stars = lock_fence_stars(words[0], true), of_lock = lock_fence_stars(words[2], false);
     if (stars > LOCK_FENCE_STARS || of_lock > stars) {
         snprintf(error, error_size, "%d stars in PATTERN, %d in LOCK: expected no more in LOCK, and at most %d", stars,
                  of_lock, LOCK_FENCE_STARS);

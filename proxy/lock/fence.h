@@ -31,7 +31,13 @@ struct lock_fence {
 struct lock_fence *lock_fence_new(const char *const *words, size_t count, char *error, size_t error_size);
 void lock_fence_free(struct lock_fence *fence);
 
-/* Writes the name of a key's lock. Returns its length, of which at most `size` bytes are written; 0: there is none. */
+/* Writes the name of a key's lock, of which at most `size` bytes are written. Returns its length; 0: there is none.
+ * lock_fence_name needs no fence: `lock` gets in place of its n-th star what the n-th star of `pattern` matches. */
+size_t lock_fence_name(const char *pattern, size_t pattern_len, const char *lock, const char *key, size_t len,
+                       char *out, size_t size);
+/* How many stars a pattern or a lock's name has. A star in a class (`classes`: they are none in a name) does not count.
+ */
+int lock_fence_stars(const char *p, bool classes);
 size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len, char *out, size_t size);
 
 /* Writes the fence as its directive, for PROXY RULES and CONFIG. Returns the length. */

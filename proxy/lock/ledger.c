@@ -33,6 +33,15 @@ void ledger_init(struct lock_engine *e, uint64_t seed) {
     }
 }
 
+static void key_stats_clear(struct contenders *contenders) {
+    while (contenders->key_stats) {
+        struct key_stats *c = contenders->key_stats;
+        contenders->key_stats = c->next;
+        workload_put(c->workload);
+        memory_free(c);
+    }
+}
+
 static void contenders_free(struct entry *en) {
     if (!en->contenders)
         return;
@@ -470,15 +479,6 @@ void session_stats_free(struct peer *p, struct session_stats *h) {
 void session_stats_clear(struct peer *p) {
     for (struct list_node *n; (n = list_first(&p->session_stats));)
         session_stats_free(p, LIST_ENTRY(n, struct session_stats, of_peer));
-}
-
-void key_stats_clear(struct contenders *contenders) {
-    while (contenders->key_stats) {
-        struct key_stats *c = contenders->key_stats;
-        contenders->key_stats = c->next;
-        workload_put(c->workload);
-        memory_free(c);
-    }
 }
 
 void tenure_remove(struct tenure *t) {

@@ -491,7 +491,6 @@ void tenure_remove(struct tenure *t);
 void session_stats_free(struct peer *p, struct session_stats *h);
 /* Frees the statistics of a session that is forgotten, in all workloads. */
 void session_stats_clear(struct peer *p);
-void key_stats_clear(struct contenders *contenders);
 
 /* Writes a token, UUID:N, N of eight digits or more. Returns the length, without the NUL. Number 0: there is none. */
 uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);

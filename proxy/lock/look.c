@@ -26,16 +26,13 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
         shard_lock(sh);
+#define STAT_ADD(field, ...) stats->field += sh->stats.field;
+        LOCK_STATS(STAT_ADD)
+#undef STAT_ADD
         stats->leases += sh->live;
         stats->claims += sh->claims;
         stats->keys += sh->entries.count;
         stats->facts += sh->facts.count;
-        stats->granted += sh->stats.granted;
-        stats->lost += sh->stats.lost;
-        stats->released += sh->stats.released;
-        stats->refused_releases += sh->stats.refused_releases;
-        stats->refused_extends += sh->stats.refused_extends;
-        stats->renewals += sh->stats.renewals;
         histogram_add(&stats->waits, &sh->stats.waits);
         for (size_t k = 0; k < INCIDENT_KINDS; k++)
             stats->incidents[k] += sh->stats.incidents[k];
@@ -98,20 +95,6 @@ static size_t text_size(const struct copied_view *v) {
     return v->view.key.len + v->view.client_len;
 }
 
-static void rise(struct chosen *n, size_t i) {
-    while (i > 0 && n->less(&n->views[i], &n->views[(i - 1) / 2])) {
-        exchange(&n->views[i], &n->views[(i - 1) / 2]);
-        i = (i - 1) / 2;
-    }
-}
-
-static void drop_least(struct chosen *n) {
-    n->bytes -= text_size(&n->views[0]);
-    memory_free(n->views[0].text);
-    n->views[0] = n->views[--n->count];
-    sink_down(n, 0);
-}
-
 /* The caller has made room for one more than `max`. */
 static void offer(struct chosen *n, const struct lock_view *view) {
     struct copied_view v = {.view = *view};
@@ -120,10 +103,16 @@ static void offer(struct chosen *n, const struct lock_view *view) {
         return;
     keep_texts(&v);
     n->bytes += text_size(&v);
-    n->views[n->count] = v;
-    rise(n, n->count++);
-    while (n->count > n->max || (n->bytes > WALK_BYTES && n->count > 1))
-        drop_least(n);
+    size_t i = n->count++;
+    n->views[i] = v;
+    for (; i > 0 && n->less(&n->views[i], &n->views[(i - 1) / 2]); i = (i - 1) / 2)
+        exchange(&n->views[i], &n->views[(i - 1) / 2]);
+    while (n->count > n->max || (n->bytes > WALK_BYTES && n->count > 1)) {
+        n->bytes -= text_size(&n->views[0]);
+        memory_free(n->views[0].text);
+        n->views[0] = n->views[--n->count];
+        sink_down(n, 0);
+    }
 }
 
 /* Whether a claim's lease was counted already. Several sessions may be the holder of a list lock, with a claim each

@@ -98,20 +98,17 @@ static void leave_claims(struct shard *sh, struct peer *p, unsigned *steps, int6
     }
 }
 
-static void leave_begin(struct peer *p) {
-    p->leaving = true;
-    p->left_early = client_still_here(p);
-    p->claims_left = p->claim_count;
-    p->contenders_left = p->contender_count;
-}
-
 /* Takes up to so many steps. Returns whether all is done. If the client's last session has closed meanwhile, the
  * leases that were kept for the client's other sessions are still to be abandoned. */
 static bool leave_some(struct shard *sh, struct peer *p, unsigned *steps, int64_t now_ms) {
     while (*steps > 0) {
         --*steps;
-        if (!p->leaving)
-            leave_begin(p);
+        if (!p->leaving) {
+            p->leaving = true;
+            p->left_early = client_still_here(p);
+            p->claims_left = p->claim_count;
+            p->contenders_left = p->contender_count;
+        }
         leave_contenders(sh, p, steps);
         leave_claims(sh, p, steps, now_ms);
         bool none = list_empty(&p->claims) && list_empty(&p->contenders);

@@ -170,11 +170,7 @@ void outcome_spend(struct outcome *f, struct claim *c) {
 
 void outcome_crossing(struct outcome *f, struct workload *workload, const struct claim *live) {
     struct peer *owner = live ? live->peer : NULL;
-    if (!workload)
-        return;
-    if (f->plan->by_chance)
-        workload_crossed(workload, f->peer, owner);
-    else if (f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit && workload_vote(workload, f->peer, owner))
+    if (workload && f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit && workload_vote(workload, f->peer, owner))
         workload_pool(f->sh, workload, &f->plan->key, f->now_ms);
 }
 

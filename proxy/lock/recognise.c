@@ -23,7 +23,9 @@
 /* Which part of two values has to be equal, for the values to count as the same. */
 enum alike { ALIKE_WHOLE, ALIKE_FIELD };
 
-uint64_t value_of_field(const struct hash_seed *seed, const struct lock_field *field) {
+/* The value of a hash lock, as claims and contenders store it. The high half hashes the field's name. The low half
+ * hashes the field's content, and is 0 if that is not known (`content` NULL). */
+static uint64_t value_of_field(const struct hash_seed *seed, const struct lock_field *field) {
     uint64_t name = hash_bytes(seed, field->name, field->len) & ~(uint64_t)UINT32_MAX;
     return field->content ? name | (hash_bytes(seed, field->content, field->content_len) & UINT32_MAX) | 1 : name;
 }
@@ -137,24 +139,24 @@ static void note_remote(const struct contender *w, struct claim *c, uint64_t sho
     c->value = shown;
 }
 
-bool recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
-                     const struct lock_field *field, int64_t now_ms) {
+/* K1 of a hash lock: the session was shown this field and its content (NULL: only that the field exists). */
+static void recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule,
+                            const struct workload *f, const struct lock_field *field, int64_t now_ms) {
     struct peer *self = w->peer;
     if (!w->tried || rule->owner != LOCK_OWNER_AUTO || self->closed)
-        return false;
+        return;
     struct claim *c = claim_live(w->entry, self->client, now_ms);
     if (!c || c->queue)
-        return false;
+        return;
     uint64_t shown = value_of_field(&sh->engine->value_seed, field);
     note_remote(w, c, shown);
     if (!c->valued || !is_its_own(w, c) || !shows(c, shown))
-        return false;
+        return;
     bool by_content = field->content && has_content(c->value) &&
                       tells(w->entry, self, f, c, field->content, field->content_len, ALIKE_WHOLE);
     if (!by_content && !tells(w->entry, self, f, c, field->name, field->len, ALIKE_FIELD))
-        return false;
+        return;
     speaks_for(sh, w, c, now_ms);
-    return true;
 }
 
 /* ---- K2: writes the value anew --------------------------------------------------------------------- */
@@ -242,6 +244,6 @@ void engine_saw_field(struct lock_engine *e, const struct lock_session *s, const
     const struct entry *en = entry_find(sh, key, hash);
     struct contender *w = contender_of(sh, en, s);
     if (w)
-        (void)recognise_field(sh, w, rule, workload_find(sh, w->peer, rule, pattern), field, now_ms);
+        recognise_field(sh, w, rule, workload_find(sh, w->peer, rule, pattern), field, now_ms);
     shard_unlock(sh);
 }

@@ -16,6 +16,7 @@
 #include "proxy/base/bytes.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/fence.h"
@@ -129,7 +130,7 @@ static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *
     for (const char *at = text;; at++) {
         size_t len = strcspn(at, ",");
         int i = 0;
-        while (o->names[i] && (strlen(o->names[i]) != len || strncasecmp(o->names[i], at, len) != 0))
+        while (o->names[i] && !text_is(at, len, o->names[i]))
             i++;
         if (!o->names[i])
             return false;
@@ -158,20 +159,10 @@ static size_t option_set(const struct rule_option *o, struct lock_rule *rule, co
         memcpy(at, &ms, sizeof(ms));
         return 1;
     }
-    for (int i = 0; o->names[i]; i++) {
-        if (strcasecmp(text, o->names[i]) == 0) {
-            memcpy(at, &i, sizeof(i));
-            return 1;
-        }
-    }
-    return 0;
-}
-
-static void kinds_text(const struct rule_option *o, unsigned kinds, char *out, size_t size) {
-    size_t n = (size_t)snprintf(out, size, "%s", kinds == LOCK_KIND_ANY ? "any" : "");
-    for (int i = 0; kinds != LOCK_KIND_ANY && o->names[i]; i++)
-        if (kinds & 1u << i)
-            n += (size_t)snprintf(out + n, size - n, "%s%s", n ? "," : "", o->names[i]);
+    int i = text_choice(text, o->names);
+    if (i >= 0)
+        memcpy(at, &i, sizeof(i));
+    return i >= 0;
 }
 
 /* Writes the option's value as it stands in the directive. */
@@ -193,7 +184,10 @@ static void option_text(const struct rule_option *o, const struct lock_rule *rul
         return;
     }
     if (o->type == OPTION_KINDS) {
-        kinds_text(o, rule->kinds, out, size);
+        size_t n = (size_t)snprintf(out, size, "%s", rule->kinds == LOCK_KIND_ANY ? "any" : "");
+        for (int k = 0; rule->kinds != LOCK_KIND_ANY && o->names[k]; k++)
+            if (rule->kinds & 1u << k)
+                n += (size_t)snprintf(out + n, size - n, "%s%s", n ? "," : "", o->names[k]);
         return;
     }
     int i;
@@ -575,15 +569,11 @@ size_t lock_guard_head_write(uint16_t slot, char *out) {
     return (size_t)(p - out);
 }
 
-size_t lock_guard_write(const char *key, size_t len, uint16_t slot, char *out) {
-    size_t head = lock_guard_head_write(slot, out);
+size_t lock_guard_key(const char *key, size_t len, char *out) {
+    size_t head = lock_guard_head_write(slot_of_key(key, len), out);
     if (len > 0)
         memcpy(out + head, key, len);
     return head + len;
-}
-
-size_t lock_guard_key(const char *key, size_t len, char *out) {
-    return lock_guard_write(key, len, slot_of_key(key, len), out);
 }
 
 bool lock_guard_is(const char *key, size_t len) {

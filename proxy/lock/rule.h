@@ -106,9 +106,8 @@ uint64_t lock_rule_hash(const char *pattern, size_t len);
  * Returns the length. */
 enum { LOCK_GUARD_EXTRA = 24 };
 size_t lock_guard_key(const char *key, size_t len, char *out);
-/* The length of a guard record's key, and the key itself, if KEY's slot is known. Both return the length. */
+/* The length of a guard record's key, if KEY's slot is known. */
 size_t lock_guard_len(size_t len, uint16_t slot);
-size_t lock_guard_write(const char *key, size_t len, uint16_t slot, char *out);
 /* Writes a guard record's key without KEY at its end. A few bytes of `out` behind it may be overwritten. Returns the
  * length. */
 size_t lock_guard_head_write(uint16_t slot, char *out);

@@ -1,7 +1,11 @@
 /* How much evidence shows how a workload's sessions and losers behave: the engine acts from then on, and PROXY ADVISE
- * says so. The figures were found by simulation (workload.c). */
+ * says so. Both count for themselves, since the engine halves its counts, and ask here. The figures were found by
+ * simulation (workload.c). */
 #ifndef LOCKKEEPER_LOCK_THRESHOLDS_H
 #define LOCKKEEPER_LOCK_THRESHOLDS_H
+
+#include <stdbool.h>
+#include <stdint.h>
 
 enum {
     CROSSINGS = 2,     /* so many crossings make a workload pooled */
@@ -9,5 +13,17 @@ enum {
     WORKLOAD_ROW = 16, /* contended releases in a row that show it of all the workload's sessions */
     SURPLUS = 3        /* D1: losers release from so many releases more than acquisitions on */
 };
+
+/* D1: whether losers send some of the releases: their surplus over the acquisitions is large, and at least half of what
+ * losers may have sent. */
+static inline bool surplus_is_losers(double releases, double acquired, double losers) {
+    return releases - acquired >= SURPLUS && (releases - acquired) * 2 >= losers;
+}
+
+/* Whether contended releases in a row over the session that had acquired, of the workload or of one session, show that
+ * a session is one worker's. `workload_row`: so many of the workload are enough. */
+static inline bool rows_dedicated(uint64_t workload, uint64_t session, uint64_t workload_row) {
+    return workload >= workload_row || session >= SESSION_ROW;
+}
 
 #endif

@@ -170,10 +170,8 @@ struct workload *workload_join(struct shard *sh, struct peer *p, const struct lo
 /* ---- pooled and dedicated sessions ----------------------------------------------------------------- */
 
 bool workload_dedicated(const struct workload *f, const struct peer *p) {
-    if (f->row >= WORKLOAD_ROW)
-        return true;
-    const struct session_stats *h = session_stats_find(p, f);
-    return h && h->row >= SESSION_ROW;
+    const struct session_stats *h = f->row >= WORKLOAD_ROW ? NULL : session_stats_find(p, f);
+    return rows_dedicated(f->row, h ? h->row : 0, WORKLOAD_ROW);
 }
 
 inline bool rule_pools(const struct lock_rule *rule, bool overlapped) {
@@ -319,9 +317,7 @@ void workload_uncount(struct workload *f, struct key_stats *c) {
 
 bool workload_surplus(const struct workload *f, const struct key_stats *c) {
     const struct tally *n = c && c->n.lost + c->n.acquired >= KEY_ATTEMPTS ? &c->n : &f->n;
-    float surplus = n->releases - n->acquired;
-    /* D1: the surplus is large, and at least half of the lost attempts. */
-    return surplus >= SURPLUS && surplus * 2 >= n->lost;
+    return surplus_is_losers(n->releases, n->acquired, n->lost); /* each lost attempt may have sent one */
 }
 
 /* ---- a contended key ------------------------------------------------------------------------------ */

@@ -121,8 +121,7 @@ struct losses {
 struct held_release {
     uint64_t session_id; /* 0: none is held back */
     int64_t seen_ms;     /* when the proxy last decided about it */
-    uint8_t row;         /* how many lost attempts of its session came before it */
-    uint8_t silent;      /* quiet losses since then, each as far along in its row */
+    uint8_t silent;      /* quiet losses since then */
     bool again;          /* it came right behind a release of the key: perhaps its worker releases twice */
 };
 

@@ -113,13 +113,6 @@ static bool acquire(struct model_key *k, struct lock_event *sight, bool assumes,
     return sure;
 }
 
-static bool release(struct model_key *k, struct lock_event *sight) {
-    bool sure = known(k);
-    sight->effect = k->state == MODEL_PRESENT ? EFFECT_DONE : EFFECT_ABSENT;
-    gone(k);
-    return sure;
-}
-
 static bool extend(struct model_key *k, struct lock_event *sight, bool conditional, int64_t now_ms) {
     if (!known(k))
         return false;
@@ -226,12 +219,6 @@ static bool take(struct model_key *k, struct lock_event *sight, uint64_t node) {
     return sure;
 }
 
-static bool head(const struct model_key *k, struct lock_event *sight) {
-    bool sure = known(k) && k->listed;
-    sight->effect = sure && k->nodes > 0 && sight->queue == QUEUE_HEAD ? EFFECT_DONE : EFFECT_ABSENT;
-    return sure;
-}
-
 static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     const struct hash_seed seed = {1, 2};
     uint64_t node = sight->value ? hash_bytes(&seed, sight->value, sight->value_len) : 0;
@@ -241,13 +228,12 @@ static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms)
     } else if (sight->verb == LOCK_QUEUE_REMOVE) {
         sure = take(k, sight, node);
     } else {
-        sure = head(k, sight);
-        node = sure && k->nodes > 0 ? k->node[0] : 0;
-        if (sight->queue == QUEUE_POP) {
-            sight->effect = sure && k->nodes > 0 ? EFFECT_DONE : EFFECT_ABSENT;
-            if (sure && k->nodes > 0)
-                node_remove(k, 0);
-        }
+        sure = known(k) && k->listed;
+        bool any = sure && k->nodes > 0, shows = sight->queue == QUEUE_HEAD || sight->queue == QUEUE_POP;
+        node = any ? k->node[0] : 0;
+        sight->effect = any && shows ? EFFECT_DONE : EFFECT_ABSENT;
+        if (any && sight->queue == QUEUE_POP)
+            node_remove(k, 0);
     }
     k->shown = node; /* from here on its address represents the node */
     sight->value = (const char *)&k->shown;
@@ -266,7 +252,9 @@ bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, 
             sure = acquire(k, sight, !hash, now_ms);
             break;
         case LOCK_RELEASE:
-            sure = release(k, sight);
+            sure = known(k);
+            sight->effect = k->state == MODEL_PRESENT ? EFFECT_DONE : EFFECT_ABSENT;
+            gone(k);
             break;
         case LOCK_EXTEND:
         case LOCK_REWRITE:

@@ -45,8 +45,7 @@ struct talker {
 /* A PTTL that was sent. Its line and its reply come in either order. */
 struct ask {
     uint64_t hash;
-    bool lined, answered;
-    int64_t pttl_ms, at_ms;
+    int64_t pttl_ms, at_ms; /* of the reply, and of the line, once they have come */
 };
 
 struct monitor_tap {
@@ -73,7 +72,7 @@ struct monitor_tap {
     size_t asked_len; /* 0: no key to ask for */
     uint64_t asked_hash;
     struct ask asks[ASKS];
-    size_t first, lined, answered, last_ask; /* sequence numbers */
+    size_t lined, answered, asked; /* how many questions have their line, have their reply, and were sent */
 };
 
 struct monitor_tap *tap_new(struct observer *a, uint64_t seed, uint64_t number) {
@@ -102,24 +101,13 @@ const struct overheard *tap_counts(const struct monitor_tap *o) {
 
 /* ---- clients ---- */
 
-static void __attribute__((format(printf, 3, 4))) put(char *out, size_t size, const char *format, ...) {
-    size_t len = strlen(out);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(out + len, size - len, format, args);
-    va_end(args);
-}
-
 /* Writes a client's identity as the proxy does, but without the user `default`: the user of a new connection is not
  * known. */
 static void identify(struct monitor_tap *o, struct talker *t) {
-    t->identity[0] = '\0';
-    put(t->identity, sizeof(t->identity), "%s", t->address);
-    if (t->user[0] && strcmp(t->user, "default") != 0)
-        put(t->identity, sizeof(t->identity), " user=%s", t->user);
-    if (t->name[0])
-        put(t->identity, sizeof(t->identity), " name=%s", t->name);
-    t->client = hash_bytes(&o->seed, t->identity, strlen(t->identity));
+    const char *user = strcmp(t->user, "default") == 0 ? "" : t->user;
+    size_t len = (size_t)snprintf(t->identity, sizeof(t->identity), "%s%s%s%s%s", t->address, *user ? " user=" : "",
+                                  user, t->name[0] ? " name=" : "", t->name);
+    t->client = hash_bytes(&o->seed, t->identity, len < IDENTITY_MAX ? len : IDENTITY_MAX - 1);
 }
 
 static void copy(char *to, size_t size, const char *from, size_t len) {
@@ -138,22 +126,16 @@ static void host_copy(char out[HOST_SIZE], const char *address, size_t len) {
     copy(out, HOST_SIZE, address + bracketed, end == 4 ? 4 : end > 0 ? end - 1 - (bracketed ? 2 : 0) : len);
 }
 
-static uint64_t hash_of(const struct monitor_tap *o, const char *address, size_t len) {
-    return hash_bytes(&o->seed, address, len) | 1;
-}
-
-static struct talker *talker_find(struct monitor_tap *o, const char *address, size_t len) {
-    uint64_t hash = hash_of(o, address, len);
-    struct talker *set = o->talkers[(hash >> 1) % SESSIONS];
-    for (size_t i = 0; i < WAYS; i++)
-        if (set[i].hash == hash)
-            return &set[i];
-    return NULL;
+/* The hash of a key of this database, or with database 0 of an address or a value. Never 0. */
+static uint64_t hash_of(const struct monitor_tap *o, uint32_t db, const char *text, size_t len) {
+    return (hash_bytes(&o->seed, text, len) + db) | 1;
 }
 
 static struct talker *talker_get(struct monitor_tap *o, const char *address, size_t len) {
-    uint64_t hash = hash_of(o, address, len);
-    struct talker *set = o->talkers[(hash >> 1) % SESSIONS], *t = talker_find(o, address, len);
+    uint64_t hash = hash_of(o, 0, address, len);
+    struct talker *set = o->talkers[(hash >> 1) % SESSIONS], *t = NULL;
+    for (size_t i = 0; !t && i < WAYS; i++)
+        t = set[i].hash == hash ? &set[i] : NULL;
     if (t && !t->gone)
         return t;
     for (size_t i = 0; !t && i < WAYS; i++)
@@ -238,19 +220,15 @@ static void note(struct monitor_tap *o, const struct talker *t, struct lock_even
         observer_note(o->observer, what, e, o->counts.last_ms);
 }
 
-static uint64_t key_hash(const struct monitor_tap *o, uint32_t db, const char *key, size_t len) {
-    return (hash_bytes(&o->seed, key, len) + db) | 1;
-}
-
 /* Whether the command can acquire a lock, so that its key is followed from then on. */
 static bool attempts(const struct command *c, const struct lock_event *sight, bool watched) {
-    return (watched && sight->verb == LOCK_REPLACE) || sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_COUNT_UP ||
-           sight->verb == LOCK_QUEUE_PUSH || sight->verb == LOCK_SWAP || c->id == COMMAND_LREM;
+    return (lock_verb_is(sight->verb, VERB_ACQUIRES) && (watched || sight->verb != LOCK_REPLACE)) ||
+           sight->verb == LOCK_QUEUE_PUSH || c->id == COMMAND_LREM;
 }
 
 static void ask_for(struct monitor_tap *o, const struct lock_event *sight, uint64_t hash) {
-    if (!o->word[0] || sight->key.db != 0 || sight->key.len == 0 || sight->key.len > KEY_MAX ||
-        o->last_ask - o->first >= ASKS || o->last_ask >= ASKS_MAX)
+    if (!o->word[0] || sight->key.db != 0 || sight->key.len == 0 || sight->key.len > KEY_MAX || o->asked >= ASKS_MAX ||
+        o->asked - (o->lined < o->answered ? o->lined : o->answered) >= ASKS)
         return;
     memcpy(o->asked_key, sight->key.name, sight->key.len);
     o->asked_len = sight->key.len;
@@ -301,17 +279,10 @@ static void field_follow(struct monitor_tap *o, struct model_key *k, const struc
     if (c->id != COMMAND_HSETNX && c->id != COMMAND_HDEL)
         return;
     const char *field = request_arg(&o->request, o->bytes.data, 2, &len);
-    uint64_t hash = hash_bytes(&o->seed, field, len) | 1;
+    uint64_t hash = hash_of(o, 0, field, len);
     if ((k->field && k->field != hash) || (c->id == COMMAND_HDEL && o->request.argc > 3))
         k->state = MODEL_UNKNOWN;
     k->field = hash;
-}
-
-/* Whether the command changes a list in a way that the model does not follow: in the middle, pushing at the head,
- * popping at the tail, or several nodes at once. */
-static bool queue_lost(const struct monitor_tap *o, const struct command *c) {
-    return c->id == COMMAND_LPUSH || c->id == COMMAND_LPUSHX || c->id == COMMAND_LINSERT || c->id == COMMAND_RPOP ||
-           (c->id == COMMAND_RPUSH && o->request.argc > 3) || (c->id == COMMAND_LPOP && o->request.argc > 2);
 }
 
 /* Handles a command on one key. `lost`: another of MSETNX's keys exists. */
@@ -326,19 +297,24 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     sight.key.db = line->db;
     sight.scripted = scripted;
     sight.behind_watch = t->watches;
-    uint64_t hash = key_hash(o, line->db, sight.key.name, sight.key.len);
+    uint64_t hash = hash_of(o, line->db, sight.key.name, sight.key.len);
     struct model_key *k = model_find(o->model, hash, now_ms);
     if (!k && !attempts(c, &sight, t->watches) && !in_script(o, &sight))
         return;
     if (!k)
         k = model_follow(o->model, hash, now_ms);
     field_follow(o, k, c);
+    /* The model follows no change of a list in the middle, no push at the head, no pop at the tail, and no change of
+     * several nodes at once. */
+    bool lost_queue = c->id == COMMAND_LPUSH || c->id == COMMAND_LPUSHX || c->id == COMMAND_LINSERT ||
+                      c->id == COMMAND_RPOP || (c->id == COMMAND_RPUSH && o->request.argc > 3) ||
+                      (c->id == COMMAND_LPOP && o->request.argc > 2);
     bool was_unknown = k->state == MODEL_UNKNOWN, sure = false;
     k->assumed = false;
     if (lost && sight.verb == LOCK_ACQUIRE) {
         sight.effect = EFFECT_LOST;
         sure = true;
-    } else if (queue_lost(o, c)) {
+    } else if (lost_queue) {
         k->state = MODEL_UNKNOWN;
     } else if (c->id == COMMAND_RPUSHX && k->state != MODEL_PRESENT) {
         sure = false;
@@ -360,7 +336,7 @@ static bool msetnx_lost(struct monitor_tap *o, const struct monitor_line *line, 
     for (size_t i = 1; c->id == COMMAND_MSETNX && i < o->request.argc; i += 2) {
         size_t len;
         const char *key = request_arg(&o->request, o->bytes.data, i, &len);
-        const struct model_key *k = model_find(o->model, key_hash(o, line->db, key, len), line->time_ms);
+        const struct model_key *k = model_find(o->model, hash_of(o, line->db, key, len), line->time_ms);
         if (k && k->state == MODEL_PRESENT)
             return true;
     }
@@ -399,7 +375,7 @@ static void script_called(struct monitor_tap *o, const struct monitor_line *line
     memcpy(o->script_key, e.key.name, e.key.len);
     e.key.name = o->script_key;
     e.key.db = line->db;
-    o->script_value = e.value ? hash_of(o, e.value, e.value_len) : o->script.value == ADVISE_LITERAL;
+    o->script_value = e.value ? hash_of(o, 0, e.value, e.value_len) : o->script.value == ADVISE_LITERAL;
     e.value = o->script_value ? (const char *)&o->script_value : NULL;
     e.value_len = sizeof(o->script_value);
     o->script_event = e;
@@ -459,39 +435,29 @@ static bool on_other(struct monitor_tap *o, struct talker *t, const struct monit
     }
 }
 
-/* Drops the questions that have both their line and their reply. */
-static void asks_settle(struct monitor_tap *o) {
-    invariant(o->first <= o->lined && o->lined <= o->last_ask && o->answered <= o->last_ask && o->first <= o->answered,
-              "questions %zu, %zu, %zu, %zu", o->first, o->lined, o->answered, o->last_ask);
-    while (o->first < o->lined && o->first < o->answered)
-        o->first++;
-}
-
 /* Handles the line of a PTTL that was sent: the reply applies at this point. */
 static void asked_line(struct monitor_tap *o, const struct monitor_line *line) {
-    if (o->lined == o->last_ask)
+    if (o->lined == o->asked)
         return;
+    bool answered = o->answered > o->lined;
     struct ask *a = &o->asks[o->lined++ % ASKS];
     struct model_key *k = model_find(o->model, a->hash, line->time_ms);
-    a->lined = true;
     a->at_ms = line->time_ms;
-    if (k && a->answered)
+    if (k && answered)
         model_told(k, a->pttl_ms, a->at_ms);
     else if (k)
         k->asked = true;
-    asks_settle(o);
 }
 
 void tap_answer(struct monitor_tap *o, int64_t pttl_ms) {
-    if (o->answered == o->last_ask)
+    if (o->answered == o->asked)
         return;
+    bool lined = o->lined > o->answered;
     struct ask *a = &o->asks[o->answered++ % ASKS];
-    a->answered = true;
     a->pttl_ms = pttl_ms;
-    struct model_key *k = a->lined ? model_find(o->model, a->hash, a->at_ms) : NULL;
+    struct model_key *k = lined ? model_find(o->model, a->hash, a->at_ms) : NULL;
     if (k && k->asked)
         model_told(k, pttl_ms, a->at_ms);
-    asks_settle(o);
 }
 
 void tap_self(struct monitor_tap *o, const char *word) {
@@ -503,8 +469,9 @@ bool tap_asks(struct monitor_tap *o, const char **key, size_t *len) {
         return false;
     *key = o->asked_key;
     *len = o->asked_len;
-    invariant(o->last_ask - o->first < ASKS, "%zu questions are under way", o->last_ask - o->first);
-    o->asks[o->last_ask++ % ASKS] = (struct ask){.hash = o->asked_hash};
+    invariant(o->lined <= o->asked && o->answered <= o->asked, "questions %zu, %zu, %zu", o->lined, o->answered,
+              o->asked);
+    o->asks[o->asked++ % ASKS] = (struct ask){.hash = o->asked_hash};
     o->asked_len = 0;
     return true;
 }

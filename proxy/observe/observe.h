@@ -101,16 +101,15 @@ enum advise_script {
 
 enum { ADVISE_LITERAL = 15 };
 struct advise_text {
-    enum advise_script kind;
-    uint8_t key;           /* the index of the key, from 1 */
-    uint8_t value, expiry; /* the index of the arguments that are the value and the expiry, from 1; 0: not known;
-                              ADVISE_LITERAL: the value is always the same */
-    bool seconds;          /* the expiry is in seconds */
-    bool endless;          /* it sets no expiry */
+    enum advise_script kind : 3;
+    unsigned key : 4; /* the index of the key, from 1 */
+    /* The index of the arguments that are the value and the expiry, from 1; 0: not known; ADVISE_LITERAL: the value is
+     * always the same. */
+    unsigned value : 4, expiry : 4;
+    bool seconds : 1; /* the expiry is in seconds */
+    bool endless : 1; /* it sets no expiry */
 };
 struct advise_text advise_script_read(const char *source, size_t len);
-/* Reads only the kind of a script from its text. */
-enum advise_script advise_script_kind(const char *source, size_t len);
 /* Remember a script by the first 8 bytes of its SHA1; return what is known of one. */
 void observer_script_note(struct observer *a, uint64_t sha1, const struct advise_text *text);
 struct advise_text observer_script(struct observer *a, uint64_t sha1);
@@ -123,7 +122,7 @@ struct evidence_session {
     uint32_t row; /* contended leases in a row that were released over the session that had acquired, this session */
 };
 
-enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32 };
+enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 23 };
 
 /* A row has the counts of a client's locks of one pattern. Each release is counted once, in the row of the lock's
  * acquirer. Exception: a loser's release, or one that is late or finds no lock, counts for its sender. */
@@ -140,24 +139,29 @@ struct evidence {
     unsigned kinds;
     int64_t last_ms;
     uint64_t last_value;
-    uint64_t events;
-    uint64_t acquired, lost, endless, valued, repeated;
-    uint64_t sent;     /* all releases, whatever their result */
-    uint64_t released; /* locks that a release has freed */
-    uint64_t by_holder, crossed, by_other;
-    uint64_t by_other_bare; /* the part of by_other that is not by a script, which may have compared */
-    uint64_t losers;        /* releases that found a lock, by sessions that had lost */
-    uint64_t refused;       /* refused by the proxy, without those of losers and late ones */
-    uint64_t late, in_vain;
-    uint64_t late_timed, late_ms; /* late releases with known lateness, and its sum */
-    uint64_t one_shots;           /* locks without an expiry, of one-shot clients */
-    uint64_t expired;             /* ended without a release */
-    uint64_t stood, stood_ms;     /* how often, and how long in all, a lock was free after a release although others had
-                                     asked for it: they slept */
-    uint64_t row;                 /* as in struct evidence_session, over all sessions */
+    union {
+        struct {
+            uint64_t events;
+            uint64_t acquired, lost, endless, valued, repeated;
+            uint64_t sent;     /* all releases, whatever their result */
+            uint64_t released; /* locks that a release has freed */
+            uint64_t by_holder, crossed, by_other;
+            uint64_t by_other_bare; /* the part of by_other that is not by a script, which may have compared */
+            uint64_t losers;        /* releases that found a lock, by sessions that had lost */
+            uint64_t refused;       /* refused by the proxy, without those of losers and late ones */
+            uint64_t late, in_vain;
+            uint64_t late_timed, late_ms; /* late releases with known lateness, and its sum */
+            uint64_t one_shots;           /* locks without an expiry, of one-shot clients */
+            uint64_t expired;             /* ended without a release */
+            uint64_t stood, stood_ms; /* how often, and how long in all, a lock was free after a release although others
+                                         had asked for it: they slept */
+            uint64_t row;             /* as in struct evidence_session, over all sessions */
+        };
+        uint64_t counts[EVIDENCE_COUNTS]; /* the same, to be added */
+    };
     struct evidence_session sessions[ADVISE_SESSIONS];
     uint64_t dead_hash; /* of the last key that was found dead */
-    uint64_t dead_lost; /* attempts lost on it since its owner left, as of the last observer_look; 0: it is not dead */
+    uint64_t dead_lost; /* attempts lost on it since its owner left, as of the last look; 0: it is not dead */
     char dead_key[ADVISE_PATTERN_MAX];
 };
 
@@ -172,10 +176,9 @@ struct written_pair {
     int64_t last_ms; /* when the last held or late write came */
 };
 
-/* Looks for locks that have expired or are dead, and counts them in their rows. */
-void observer_look(struct observer *a, int64_t now_ms);
-/* Calls fn with each row, at most OBSERVED_ROWS. fn must not call this module, and copies what it needs. */
-void observer_each(struct observer *a, void (*fn)(void *arg, const struct evidence *row), void *arg);
+/* Calls fn with each row, at most OBSERVED_ROWS. fn must not call this module, and copies what it needs. Before that,
+ * counts the locks in their rows that have expired or are dead; now_ms 0: does not look for them. */
+void observer_each(struct observer *a, int64_t now_ms, void (*fn)(void *arg, const struct evidence *row), void *arg);
 /* Copies the pairs; returns how many there are. */
 size_t observer_pairs(struct observer *a, struct written_pair out[OBSERVED_PAIRS]);
 

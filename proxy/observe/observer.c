@@ -13,6 +13,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 #include "proxy/observe/private.h"
 
 enum {
@@ -69,12 +70,18 @@ void observer_free(struct observer *a) {
         memory_free(a->shards[i].rows);
         memory_free(a->shards[i].places);
     }
-    if (a)
-        observer_fences_free(a);
+    if (!a)
+        return;
+    pthread_mutex_destroy(&a->fences_mutex);
+    memory_free(a->fences);
     memory_free(a);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
+
+_Static_assert(offsetof(struct evidence, row) ==
+                   offsetof(struct evidence, counts) + (EVIDENCE_COUNTS - 1) * sizeof(uint64_t),
+               "every count is added");
 
 /* The stored part of a session's number, never 0. */
 static uint32_t session_id(uint64_t session) {
@@ -99,29 +106,8 @@ static bool row_has_tried(struct evidence *row, uint64_t session) {
 }
 
 static void row_merge(struct evidence *to, const struct evidence *from) {
-    to->events += from->events;
-    to->acquired += from->acquired;
-    to->lost += from->lost;
-    to->endless += from->endless;
-    to->valued += from->valued;
-    to->repeated += from->repeated;
-    to->sent += from->sent;
-    to->released += from->released;
-    to->by_holder += from->by_holder;
-    to->crossed += from->crossed;
-    to->by_other += from->by_other;
-    to->by_other_bare += from->by_other_bare;
-    to->losers += from->losers;
-    to->refused += from->refused;
-    to->late += from->late;
-    to->in_vain += from->in_vain;
-    to->late_timed += from->late_timed;
-    to->late_ms += from->late_ms;
-    to->one_shots += from->one_shots;
-    to->expired += from->expired;
-    to->stood += from->stood;
-    to->stood_ms += from->stood_ms;
-    to->row += from->row;
+    for (size_t i = 0; i < EVIDENCE_COUNTS; i++)
+        to->counts[i] += from->counts[i];
     to->kinds |= from->kinds;
     to->overlapped |= from->overlapped;
     for (size_t i = 0; i < ADVISE_SESSIONS; i++)
@@ -184,13 +170,6 @@ static struct evidence *row_oldest(struct observed_shard *sh) {
     return oldest;
 }
 
-static void copy(char *out, size_t size, const char *text, size_t len) {
-    size_t n = len < size - 1 ? len : size - 1;
-    for (size_t i = 0; i < n; i++)
-        out[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '.';
-    out[n] = '\0';
-}
-
 static struct evidence *row_get(struct observed_shard *sh, char *pattern, size_t stem, const struct lock_event *s,
                                 uint64_t client) {
     struct evidence *row = row_find(sh, pattern, stem, s->rule != NULL, client);
@@ -201,7 +180,7 @@ static struct evidence *row_get(struct observed_shard *sh, char *pattern, size_t
     row = row_oldest(sh);
     memset(row, 0, sizeof(*row));
     snprintf(row->pattern, sizeof(row->pattern), "%s", pattern);
-    copy(row->client, sizeof(row->client), s->identity, s->identity_len);
+    text_printable(row->client, sizeof(row->client), s->identity, s->identity_len, '.');
     row->client_hash = client;
     row->stem_len = stem;
     row->ruled = s->rule != NULL;
@@ -295,15 +274,11 @@ struct note {
     unsigned epoch;
     uint8_t group;
     int64_t now_ms;
+    bool refused; /* the proxy has refused the release */
 };
 
 static bool of_queue(const struct lock_event *e) {
     return lock_verb_is(e->verb, VERB_QUEUE) || e->queue == QUEUE_POP;
-}
-
-static unsigned kind_of(const struct lock_event *e) {
-    unsigned kind = e->scripted ? ADVISE_STRING : e->advises & ADVISES_KIND;
-    return of_queue(e) ? ADVISE_LIST : kind ? kind : ADVISE_STRING;
 }
 
 /* When the lock ends; 0: never, or beyond the range. */
@@ -314,12 +289,6 @@ static int64_t end_of(const struct note *n) {
 
 static bool held_now(const struct note *n) {
     return n->place && n->place->held && !place_over(n->place, n->now_ms);
-}
-
-static void note_value(struct note *n) {
-    n->row->valued++;
-    n->row->repeated += n->row->valued > 1 && n->value == n->row->last_value;
-    n->row->last_value = n->value;
 }
 
 static struct key_memory *place_make(const struct note *n, uint64_t hash) {
@@ -392,10 +361,14 @@ static void note_acquired(struct note *n) {
     n->row->events++;
     n->row->acquired++;
     n->row->endless += n->sight->pttl_ms < 0;
-    n->row->kinds |= kind_of(n->sight);
+    unsigned kind = n->sight->scripted ? ADVISE_STRING : n->sight->advises & ADVISES_KIND;
+    n->row->kinds |= of_queue(n->sight) ? ADVISE_LIST : kind ? kind : ADVISE_STRING;
     row_tried(n->row, n->session);
-    if (n->sight->value)
-        note_value(n);
+    if (n->sight->value) {
+        n->row->valued++;
+        n->row->repeated += n->row->valued > 1 && n->value == n->row->last_value;
+        n->row->last_value = n->value;
+    }
     p = p ? p : place_make(n, n->hash);
     p->row = (uint8_t)(n->row - n->sh->rows);
     invariant(p->row < ROWS, "row %d", p->row);
@@ -416,7 +389,7 @@ static void note_dead(struct note *n) {
     struct evidence *row = place_row(n->sh, p, n->row);
     if (p->lost >= DEAD_LOST) {
         row->dead_hash = p->hash;
-        copy(row->dead_key, sizeof(row->dead_key), n->sight->key.name, n->sight->key.len);
+        text_printable(row->dead_key, sizeof(row->dead_key), n->sight->key.name, n->sight->key.len, '.');
     }
 }
 
@@ -492,9 +465,9 @@ static void note_releaser(struct note *n, struct evidence *row, bool refused) {
     }
 }
 
-static void note_released(struct note *n, enum seen_event event) {
+static void note_released(struct note *n) {
     struct key_memory *p = n->place;
-    bool refused = event == SEEN_REFUSED;
+    bool refused = n->refused;
     struct evidence *row = p ? place_row(n->sh, p, n->row) : n->row;
     row->events++;
     n->row->sent++;
@@ -538,7 +511,7 @@ static void note_rewritten(struct note *n) {
     int64_t left_ms = p && p->end_ms ? p->end_ms - n->now_ms : INT64_MAX;
     bool less = n->sight->pttl_ms >= 0 && left_ms != INT64_MAX && n->sight->pttl_ms <= left_ms / 2;
     if (held_now(n) && less) {
-        note_released(n, SEEN_RELEASED);
+        note_released(n);
         p->end_ms = end_of(n);
         p->shortened = true;
     } else if (p && p->shortened && p->session == n->session && left_ms > 0 && !less) {
@@ -578,41 +551,11 @@ static void note_written(struct note *n) {
         note_acquired(n);
 }
 
-static void note_event(struct note *n, enum seen_event event) {
-    switch (event) {
-    case SEEN_ACQUIRED:
-        note_acquired(n);
-        break;
-    case SEEN_LOST:
-        note_lost(n);
-        break;
-    case SEEN_RELEASED:
-    case SEEN_REFUSED:
-        note_released(n, event);
-        break;
-    case SEEN_IN_VAIN:
-        note_in_vain(n);
-        break;
-    case SEEN_EXTENDED:
-        note_extended(n);
-        break;
-    case SEEN_REWRITTEN:
-        note_rewritten(n);
-        break;
-    case SEEN_WRITTEN:
-        note_written(n);
-        break;
-    case SEEN_SWAPPED:
-        note_unsure(n);
-        break;
-    case SEEN_NOTHING:
-    case SEEN_PUSHED:
-    case SEEN_HEAD:
-    case SEEN_RENAMED:
-    case SEEN_TAKEN:
-        break;
-    }
-}
+/* What an event means for the row and the key. A list's events become these first (queue_event). */
+static void (*const NOTES[SEEN_TAKEN + 1])(struct note *n) = {
+    [SEEN_ACQUIRED] = note_acquired,   [SEEN_LOST] = note_lost,       [SEEN_RELEASED] = note_released,
+    [SEEN_REFUSED] = note_released,    [SEEN_IN_VAIN] = note_in_vain, [SEEN_EXTENDED] = note_extended,
+    [SEEN_REWRITTEN] = note_rewritten, [SEEN_WRITTEN] = note_written, [SEEN_SWAPPED] = note_unsure};
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
@@ -700,8 +643,10 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
         n.row->waits = s->rule && s->rule->wait_ms > 0;
         n.row->last_ms = now_ms;
         if (s->library && !n.row->library[0])
-            copy(n.row->library, sizeof(n.row->library), s->library, strlen(s->library));
-        note_event(&n, event);
+            text_printable(n.row->library, sizeof(n.row->library), s->library, strlen(s->library), '.');
+        n.refused = event == SEEN_REFUSED;
+        if (NOTES[event])
+            NOTES[event](&n);
     }
     pthread_mutex_unlock(&sh->mutex);
     if (says && (!s->rule || s->beside) && (event == SEEN_ACQUIRED || (event == SEEN_WRITTEN && s->behind_watch)))
@@ -729,20 +674,12 @@ static void shard_look(struct observer *a, struct observed_shard *sh, int64_t no
     }
 }
 
-void observer_look(struct observer *a, int64_t now_ms) {
+void observer_each(struct observer *a, int64_t now_ms, void (*fn)(void *arg, const struct evidence *row), void *arg) {
     for (size_t i = 0; i < OBSERVED_SHARDS; i++) {
         struct observed_shard *sh = &a->shards[i];
         pthread_mutex_lock(&sh->mutex);
-        if (sh->rows)
+        if (sh->rows && now_ms > 0)
             shard_look(a, sh, now_ms);
-        pthread_mutex_unlock(&sh->mutex);
-    }
-}
-
-void observer_each(struct observer *a, void (*fn)(void *arg, const struct evidence *row), void *arg) {
-    for (size_t i = 0; i < OBSERVED_SHARDS; i++) {
-        struct observed_shard *sh = &a->shards[i];
-        pthread_mutex_lock(&sh->mutex);
         for (size_t k = 0; sh->rows && k < ROWS; k++)
             if (sh->rows[k].pattern[0])
                 fn(arg, &sh->rows[k]);

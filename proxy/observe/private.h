@@ -44,6 +44,5 @@ struct observer {
 
 /* The index of a key's group. */
 size_t advise_group(const char *key, size_t len);
-void observer_fences_free(struct observer *a);
 
 #endif

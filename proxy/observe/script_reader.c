@@ -9,8 +9,8 @@
  * once.
  */
 #include <string.h>
-#include <strings.h>
 
+#include "proxy/base/text.h"
 #include "proxy/observe/private.h"
 
 enum {
@@ -207,8 +207,7 @@ static void read_words(struct reading *r) {
             const char *word = p + 1;
             p = skip_text(p, r->end);
             for (size_t i = 0; i < sizeof(WORDS) / sizeof(WORDS[0]); i++)
-                if (strlen(WORDS[i].name) + 1 == (size_t)(p - word) &&
-                    strncasecmp(word, WORDS[i].name, (size_t)(p - word) - 1) == 0)
+                if (p > word && text_is(word, (size_t)(p - word) - 1, WORDS[i].name))
                     read_word(r, &WORDS[i], p);
         } else {
             p++;
@@ -249,38 +248,28 @@ struct advise_text advise_script_read(const char *source, size_t len) {
     return (struct advise_text){.kind = ADVISE_SCRIPT_OTHER};
 }
 
-enum advise_script advise_script_kind(const char *source, size_t len) {
-    return advise_script_read(source, len).kind;
-}
-
 /* ---- scripts by their SHA1 ------------------------------------------------------------------- */
 
-enum { TEXT_BITS = 17 };
+enum { TEXT_BITS = 17, TEXT_MASK = (1 << TEXT_BITS) - 1 };
 
-static uint64_t text_packed(const struct advise_text *t) {
-    return (uint64_t)t->kind | (uint64_t)t->key << 3 | (uint64_t)t->value << 7 | (uint64_t)t->expiry << 11 |
-           (uint64_t)t->seconds << 15 | (uint64_t)t->endless << 16;
-}
-
-static struct advise_text text_unpacked(uint64_t bits) {
-    return (struct advise_text){.kind = (enum advise_script)(bits & 7),
-                                .key = bits >> 3 & 15,
-                                .value = bits >> 7 & 15,
-                                .expiry = bits >> 11 & 15,
-                                .seconds = bits >> 15 & 1,
-                                .endless = bits >> 16 & 1};
-}
+_Static_assert(sizeof(struct advise_text) == sizeof(uint32_t), "a script's text is kept in the bits of a number");
 
 static _Atomic uint64_t *script_place(struct observer *a, uint64_t sha1) {
     return &a->scripts[sha1 % ADVISE_SCRIPTS];
 }
 
 void observer_script_note(struct observer *a, uint64_t sha1, const struct advise_text *text) {
-    atomic_store_explicit(script_place(a, sha1), (sha1 << TEXT_BITS) | text_packed(text), memory_order_relaxed);
+    uint32_t bits;
+    memcpy(&bits, text, sizeof(bits));
+    bits &= TEXT_MASK; /* the rest is padding */
+    atomic_store_explicit(script_place(a, sha1), (sha1 << TEXT_BITS) | bits, memory_order_relaxed);
 }
 
 struct advise_text observer_script(struct observer *a, uint64_t sha1) {
     uint64_t there = atomic_load_explicit(script_place(a, sha1), memory_order_relaxed);
     bool known = there >> TEXT_BITS == (sha1 << TEXT_BITS) >> TEXT_BITS;
-    return text_unpacked(known ? there & ((1u << TEXT_BITS) - 1) : 0);
+    uint32_t bits = known ? (uint32_t)there & TEXT_MASK : 0;
+    struct advise_text text;
+    memcpy(&text, &bits, sizeof(text));
+    return text;
 }

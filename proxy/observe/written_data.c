@@ -15,12 +15,12 @@
 
 #include "proxy/observe/private.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/fence.h"
 
 enum {
     PAIRS = OBSERVED_PAIRS,
     LOCKS = 64,        /* the locks acquired last */
     NAME_MAX_LEN = 96, /* longest name of a lock that is remembered */
-    PIECES = 8,        /* stars of a pattern */
     LOOKED_MS = 10000  /* how long after the last acquisition writes are looked at */
 };
 
@@ -38,68 +38,10 @@ struct written_data {
 
 /* ---- patterns ---------------------------------------------------------------------------------- */
 
-struct piece {
-    const char *text;
-    size_t len;
-};
-
-/* Matches a key with a pattern made by advise_pattern; each star matches as little as possible. Returns how many stars
- * there are, or -1 if the key does not match. */
-static int pieces_of(const char *pattern, const char *key, size_t len, struct piece pieces[PIECES]) {
-    const char *p = pattern, *star = NULL;
-    size_t at = 0;
-    int stars = 0;
-    for (;;) {
-        if (*p == '*') {
-            if (stars == PIECES)
-                return -1;
-            pieces[stars++] = (struct piece){key + at, 0};
-            star = ++p;
-            if (!*p) { /* the last star takes the rest */
-                pieces[stars - 1].len = len - at;
-                return stars;
-            }
-            continue;
-        }
-        const char *next = *p == '\\' && p[1] ? p + 1 : p;
-        if (*p ? at < len && (*next == key[at] || (*p == '?' && !key[at])) : at == len) {
-            if (!*p)
-                return stars;
-            p = next + 1;
-            at++;
-        } else if (star) { /* the last star takes one byte more */
-            struct piece *last = &pieces[stars - 1];
-            if (last->text + ++last->len > key + len)
-                return -1;
-            p = star;
-            at = (size_t)(last->text - key) + last->len;
-        } else {
-            return -1;
-        }
-    }
-}
-
-/* Writes the name of the lock for a key of the pair; 0: there is none. */
+/* Writes the name of the lock for a key of the pair, as a fence would; 0: there is none, or it is too long. */
 static size_t lock_of(const struct written_pair *pair, const char *key, size_t len, char out[NAME_MAX_LEN]) {
-    struct piece pieces[PIECES];
-    int stars = pieces_of(pair->pattern, key, len, pieces), star = 0;
-    size_t n = 0;
-    for (const char *p = pair->lock; stars >= 0 && *p; p++) {
-        struct piece piece = {p, 1};
-        if (*p == '*' && star == stars)
-            return 0;
-        if (*p == '*')
-            piece = pieces[star++];
-        else if (*p == '\\' && p[1])
-            piece.text = ++p;
-        else if (*p == '?')
-            piece.text = "";
-        if (piece.len > NAME_MAX_LEN - n)
-            return 0;
-        memcpy(out + n, piece.text, piece.len);
-        n += piece.len;
-    }
-    return stars >= 0 ? n : 0;
+    size_t n = lock_fence_name(pair->pattern, strlen(pair->pattern), pair->lock, key, len, out, NAME_MAX_LEN);
+    return n <= NAME_MAX_LEN ? n : 0;
 }
 
 static bool pair_is_of(const struct written_pair *pair, const char *key, size_t len, const char *lock,
@@ -119,25 +61,16 @@ static bool widened(const char *name, size_t stem, char out[ADVISE_PATTERN_MAX])
     return true;
 }
 
-static bool has_star(const char *pattern) {
-    for (; *pattern; pattern++) {
-        if (*pattern == '*')
-            return true;
-        pattern += *pattern == '\\' && pattern[1];
-    }
-    return false;
-}
-
 /* Finds the patterns by which a lock could be the key's. Numbers and identifiers that both names contain come
  * first, then whole last words. If the lock's name has no part of the key's, it is the lock of all keys of the same
  * pattern. */
 static bool pair_make(struct written_pair *pair, const char *key, size_t len, const char *lock, size_t lock_len) {
     advise_pattern(key, len, pair->pattern);
     advise_pattern(lock, lock_len, pair->lock);
-    bool numbered = has_star(pair->pattern);
+    bool numbered = lock_fence_stars(pair->pattern, true) > 0, many = lock_fence_stars(pair->lock, false) > 0;
     if (pair->pattern[0] == '*')
         return false;
-    if (numbered && has_star(pair->lock) && pair_is_of(pair, key, len, lock, lock_len))
+    if (numbered && many && pair_is_of(pair, key, len, lock, lock_len))
         return true;
     size_t stem = advise_stem(key, len), lock_stem = advise_stem(lock, lock_len), tail = len - stem;
     struct written_pair wide;
@@ -148,7 +81,7 @@ static bool pair_make(struct written_pair *pair, const char *key, size_t len, co
         memcpy(pair->lock, wide.lock, sizeof(wide.lock));
         return true;
     }
-    if (has_star(pair->lock))
+    if (many)
         return false;
     if (!numbered && widened(key, stem, wide.pattern))
         memcpy(pair->pattern, wide.pattern, sizeof(wide.pattern));
@@ -178,11 +111,6 @@ void observer_lock_seen(struct observer *a, int64_t now_ms) {
 bool observer_looks(const struct observer *a, int64_t now_ms) {
     int64_t lock_ms = atomic_load_explicit(&a->lock_ms, memory_order_relaxed);
     return lock_ms && now_ms - lock_ms < LOOKED_MS;
-}
-
-void observer_fences_free(struct observer *a) {
-    pthread_mutex_destroy(&a->fences_mutex);
-    memory_free(a->fences);
 }
 
 /* ---- writes -------------------------------------------------------------------------------------- */

@@ -56,15 +56,12 @@ static bool unread(const struct session *s) {
     return (s->tls && tls_has_more(s->tls)) || recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
-static bool owed(const struct session *s) {
-    return s->in_flight > 0 || s->out.unsent > 0;
-}
-
 /* Whether a session may be closed now, before the time is over. */
 static bool done_with(const struct worker *w, const struct session *s) {
     if (s->delays & DELAY_BLOCKED) /* the event that it waits for may come only after the end */
         return true;
-    return !owed(s) && (!thread_of(w)->drain_careful || (!s->input && !unread(s)));
+    bool owed = s->in_flight > 0 || s->out.unsent > 0;
+    return !owed && (!thread_of(w)->drain_careful || (!s->input && !unread(s)));
 }
 
 static void drain_sessions(struct worker *w, double now) {
@@ -88,13 +85,6 @@ static bool hand_leases_over(struct worker *w, unsigned part, unsigned parts) {
     return asked == 0;
 }
 
-static void drain_end(struct worker *w) {
-    if (thread_of(w)->leases_handed > 0)
-        log_notice("%llu leases got a last expiry, for the proxy that their owners connect to next",
-                   (unsigned long long)thread_of(w)->leases_handed);
-    ev_break(w->loop, EVBREAK_ALL);
-}
-
 void drain_turn(struct worker *w) {
     double now = worker_steady(w);
     /* Sessions are closed at the end of each turn: a busy session is between two requests there. */
@@ -104,8 +94,12 @@ void drain_turn(struct worker *w) {
     worker_run_jobs(w);
     upstream_flush(w->upstream);
     worker_free_closed(w);
-    if (left && (now >= thread_of(w)->drain_until || (handed && w->own_works == 0)))
-        drain_end(w);
+    if (!left || (now < thread_of(w)->drain_until && (!handed || w->own_works > 0)))
+        return;
+    if (thread_of(w)->leases_handed > 0)
+        log_notice("%llu leases got a last expiry, for the proxy that their owners connect to next",
+                   (unsigned long long)thread_of(w)->leases_handed);
+    ev_break(w->loop, EVBREAK_ALL);
 }
 
 /* Begins to close sessions. `careful`: requests that have been sent are answered first. */
@@ -124,11 +118,6 @@ static void stop_begin(struct worker *w, bool careful) {
     session_finish(LIST_ENTRY(it, struct session, link));
 }
 
-/* Whether all threads have closed their listeners, and no client is connected. */
-static bool nobody_left(const struct worker *w) {
-    return atomic_load(&w->shared->accepting) == 0 && atomic_load(&w->shared->clients) == 0;
-}
-
 /* Continues to leave. A thread stays until the last client of any thread has left, since each thread renews its part of
  * the leases. */
 static void leave_on(struct worker *w, double now) {
@@ -137,8 +126,8 @@ static void leave_on(struct worker *w, double now) {
     if (t->accepting && now >= t->drain_from + HANDSHAKES_SECONDS)
         accept_close(w);
     bool late = now >= t->drain_until - LAST_SECONDS;
-    if (!late && !nobody_left(w))
-        return;
+    if (!late && (atomic_load(&w->shared->accepting) > 0 || atomic_load(&w->shared->clients) > 0))
+        return; /* a thread has not closed its listeners, or a client is connected */
     if (late && w->index == 0)
         log_notice("%llu clients are still connected after shutdown-timeout: each is closed between two requests",
                    (unsigned long long)atomic_load(&w->shared->clients));

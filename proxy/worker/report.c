@@ -139,14 +139,17 @@ struct lock_rows {
     size_t pattern_len;
     int64_t now_ms;
     size_t steps; /* steps left to match the pattern; 0: too few */
+    size_t left;  /* rows that may still be shown */
 };
 
 static void report_lease(void *arg, const struct lock_view *v) {
     struct lock_rows *rows = arg;
     const struct report *r = rows->report;
-    if (rows->pattern && (rows->steps == 0 ||
-                          !glob_match_within(rows->pattern, rows->pattern_len, v->key.name, v->key.len, &rows->steps)))
+    if (rows->left == 0 ||
+        (rows->pattern && (rows->steps == 0 || !glob_match_within(rows->pattern, rows->pattern_len, v->key.name,
+                                                                  v->key.len, &rows->steps))))
         return;
+    rows->left--;
     char owner[LOCK_IDENTITY_MAX + 48];
     int n = snprintf(owner, sizeof(owner), "%.*s id=%llu%s", (int)v->client_len, v->client,
                      (unsigned long long)v->session_id,
@@ -183,17 +186,18 @@ bool worker_walk_step(struct worker *w, struct lock_walk *walk) {
     return engine_walk_step(w->shared->engine, walk, worker_now(w));
 }
 
-void worker_walk_free(struct lock_walk *walk) {
-    engine_walk_free(walk);
-}
-
 void worker_walk_show(struct worker *w, struct lock_walk *walk) {
     w->walk = walk;
 }
 
 bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r) {
-    struct lock_rows rows = {
-        .report = r, .worker = w, .pattern = pattern, .pattern_len = len, .now_ms = worker_now(w), .steps = GLOB_STEPS};
+    struct lock_rows rows = {.report = r,
+                             .worker = w,
+                             .pattern = pattern,
+                             .pattern_len = len,
+                             .now_ms = worker_now(w),
+                             .steps = GLOB_STEPS,
+                             .left = SIZE_MAX};
     if (w->walk)
         engine_walk_each(w->walk, report_lease, &rows);
     else
@@ -222,23 +226,10 @@ void worker_report_contended(struct worker *w, size_t max, const struct report *
     memory_free(fights);
 }
 
-struct oldest_rows {
-    struct lock_rows rows;
-    size_t left;
-};
-
-static void report_oldest(void *arg, const struct lock_view *v) {
-    struct oldest_rows *oldest = arg;
-    if (oldest->left == 0)
-        return;
-    oldest->left--;
-    report_lease(&oldest->rows, v);
-}
-
 void worker_report_longest(struct worker *w, size_t max, const struct report *r) {
-    struct oldest_rows oldest = {.rows = {.report = r, .worker = w, .now_ms = worker_now(w)}, .left = max};
+    struct lock_rows rows = {.report = r, .worker = w, .now_ms = worker_now(w), .left = max};
     if (w->walk)
-        engine_walk_each(w->walk, report_oldest, &oldest);
+        engine_walk_each(w->walk, report_lease, &rows);
 }
 
 /* ---- PROXY RULES, the status page ------------------------------------------------------------------ */
@@ -256,15 +247,11 @@ struct shared_workloads {
     bool cut; /* the text does not contain all of them */
 };
 
-/* Whether a workload belongs to a rule. The workload's copy of the pattern may be cut. */
-static bool is_of_rule(const struct lock_workload *f, const struct lock_rule *rule) {
-    size_t len = strlen(f->rule);
-    return strncmp(f->rule, rule->pattern, len) == 0 && (len == rule->pattern_len || len == LOCK_WORKLOAD_NAME_MAX - 1);
-}
-
 static void add_shared(void *arg, const struct lock_workload *f) {
     struct shared_workloads *all = arg;
-    if (!is_of_rule(f, all->rule))
+    size_t len = strlen(f->rule); /* the workload's copy of the pattern may be cut */
+    if (strncmp(f->rule, all->rule->pattern, len) != 0 ||
+        (len != all->rule->pattern_len && len != LOCK_WORKLOAD_NAME_MAX - 1))
         return;
     if (!all->report) {
         size_t room = SHARED_TEXT_MAX - sizeof(MORE) - all->len;

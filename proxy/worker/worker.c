@@ -42,16 +42,12 @@ void worker_free_closed(struct worker *w) {
 static void look_again(struct ev_loop *loop, struct ev_idle *look, int events) {
 }
 
-/* Whether writing to the nodes is held back once, while the loop checks for readable clients without waiting. If there
- * are also replies to write, clients get these first, and their next requests join the same write to the nodes.
- * Otherwise clients form small groups that take turns, each with its own read and write at the node. Where clients and
- * Redis share a core, a node then got only 2.7 requests at a time. */
-static bool holds_back(const struct worker *w, bool looked) {
-    return !looked && !w->stopping && !list_empty(&w->dirty) && upstream_waits(w->upstream);
-}
-
 /* Does all the work that this turn's callbacks have left. Sessions that may go on send more upstream, and a failing
- * upstream lets more sessions go on: so it repeats until both are quiet. */
+ * upstream lets more sessions go on: so it repeats until both are quiet.
+ * Writing to the nodes is held back once, while the loop checks for readable clients without waiting. If there are also
+ * replies to write, clients get these first, and their next requests join the same write to the nodes. Otherwise
+ * clients form small groups that take turns, each with its own read and write at the node. Where clients and Redis
+ * share a core, a node then got only 2.7 requests at a time. */
 static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int events) {
     struct worker *w = prepare->data;
     struct list_node *n;
@@ -66,7 +62,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
         while ((n = list_first(&w->runnable)))
             session_resume(LIST_ENTRY(n, struct session, runnable_link));
         worker_run_jobs(w);
-        if (holds_back(w, looked))
+        if (!looked && !w->stopping && !list_empty(&w->dirty) && upstream_waits(w->upstream))
             ev_idle_start(w->loop, &thread_of(w)->look);
         else
             upstream_flush(w->upstream);
@@ -87,15 +83,6 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
 
 /* ---- time ---------------------------------------------------------------------------------------- */
 
-/* Gives memory back after a burst: in the pools, and in malloc, where a few pieces in use keep the free memory between
- * them. */
-static void worker_trim(struct worker *w) {
-    chunk_pool_shrink(&w->chunks);
-    request_pools_shrink(w);
-    if (w->index == 0)
-        memory_trim();
-}
-
 /* Sends the proxy's own questions to Redis. Not after the process was stopped for a moment: due work comes first. If
  * ticks are always late, it asks all the same. */
 static void ask_around(struct worker *w, double now) {
@@ -113,7 +100,12 @@ static void ask_around(struct worker *w, double now) {
 
 static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
-    worker_trim(w);
+    /* After a burst memory is given back: in the pools, and in malloc, where a few pieces in use keep the free memory
+     * between them. */
+    chunk_pool_shrink(&w->chunks);
+    request_pools_shrink(w);
+    if (w->index == 0)
+        memory_trim();
     ROOMS_CALL(w, worker_ticks, w);
     worker_arrivals_look(w);
     if (w->index == 0)
@@ -140,20 +132,16 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
     }
 }
 
-/* Whether the engine's tick is late, and is put off once. A process that was stopped has not read yet which clients
- * have left, and their leases must not be renewed before that. Other threads get a moment to read, too. It is put off
- * only once, since ticks may always be late. */
-static bool engine_is_late(struct worker *w) {
-    thread_of(w)->engine_waits = !thread_of(w)->engine_waits && ev_now(w->loop) - w->engine_at > ENGINE_LATE;
-    if (thread_of(w)->engine_waits)
-        worker_engine_arm(w, ENGINE_PAUSE);
-    return thread_of(w)->engine_waits;
-}
-
+/* A late tick of the engine is put off once. A process that was stopped has not read yet which clients have left, and
+ * their leases must not be renewed before that. Other threads get a moment to read, too. It is put off only once, since
+ * ticks may always be late. */
 static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct worker *w = timer->data;
-    if (engine_is_late(w))
+    thread_of(w)->engine_waits = !thread_of(w)->engine_waits && ev_now(loop) - w->engine_at > ENGINE_LATE;
+    if (thread_of(w)->engine_waits) {
+        worker_engine_arm(w, ENGINE_PAUSE);
         return;
+    }
     w->now_ms = 0;
     unsigned threads = w->shared->threads;
     int64_t next = engine_tick(w->shared->engine, w->index, threads, worker_now(w));

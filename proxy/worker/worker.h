@@ -57,10 +57,10 @@ void worker_set_config(struct worker *w, const struct config *config);
 /* Report what operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY
  * RULES. */
 void worker_report_info(struct worker *w, const struct report *r);
-/* Search the leases to show, in steps: worker_walk_step returns whether there is more to search. */
+/* Search the leases to show, in steps: worker_walk_step returns whether there is more to search. engine_walk_free frees
+ * the walk. */
 struct lock_walk *worker_walk_new(void);
 bool worker_walk_step(struct worker *w, struct lock_walk *walk);
-void worker_walk_free(struct lock_walk *walk);
 /* worker_report_locks will show the result of the walk; NULL: it searches itself. */
 void worker_walk_show(struct worker *w, struct lock_walk *walk);
 /* Returns false if the pattern takes too long to match. */

@@ -58,16 +58,11 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
     f->state = graver_state(f->state, from->state);
     f->master |= from->master;
     f->silent |= from->silent;
-    f->slots = from->slots;
-    f->connections += from->connections;
-    f->pinned += from->pinned;
-    f->pins_refused += from->pins_refused;
+    f->slots = 0; /* each thread has its copy of the slot map */
+#define FIGURE_ADD(field, ...) f->field += from->field;
+    NODE_FIGURES(FIGURE_ADD)
+#undef FIGURE_ADD
     f->pinned_max = from->pinned_max > f->pinned_max ? from->pinned_max : f->pinned_max;
-    f->in_flight += from->in_flight;
-    f->unsent_bytes += from->unsent_bytes;
-    f->requests += from->requests;
-    f->reconnects += from->reconnects;
-    f->redirects += from->redirects;
     histogram_add(&f->round_trips, &from->round_trips);
     f->round_trip_us = f->round_trip_us > from->round_trip_us ? f->round_trip_us : from->round_trip_us;
 }
@@ -75,16 +70,10 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
 static void put_node(void *arg, const struct upstream_node_info *node) {
     struct node_figures f = {.state = node->state,
                              .master = node->master,
-                             .slots = node->slots,
-                             .connections = node->connections,
-                             .pinned = node->pinned,
-                             .pinned_max = node->pinned_max,
-                             .pins_refused = node->pins_refused,
-                             .in_flight = node->in_flight,
-                             .unsent_bytes = node->unsent_bytes,
-                             .requests = node->requests,
-                             .reconnects = node->reconnects,
-                             .redirects = node->redirects,
+#define FIGURE_OF(field, ...) .field = node->field,
+                             NODE_FIGURES(FIGURE_OF)
+#undef FIGURE_OF
+                                 .pinned_max = node->pinned_max,
                              .round_trips = *node->round_trips,
                              .round_trip_us = node->round_trip_us};
     snprintf(f.address, sizeof(f.address), "%s", node->address);
@@ -210,36 +199,7 @@ static void measure_locks(struct worker *w, const struct metric_sink *m) {
         sample(m, "kind", lock_incident_name((enum lock_incident_kind)k), (double)stats.incidents[k]);
 }
 
-/* The hits of each rule, by its pattern. If several rules have the same pattern, only the first is counted, since only
- * the first applies to keys. */
-static void measure_rules(struct worker *w, const struct metric_sink *m) {
-    size_t count = lock_rules_count(w->rules);
-    family(m, "rule_hits_total", "counter", "Commands on keys that the lock rule matched, of the first 100 rules.");
-    for (size_t i = 0; i < count && i < RULES_MEASURED; i++) {
-        const struct lock_rule *rule = lock_rules_get(w->rules, i);
-        bool first = true;
-        for (size_t j = 0; j < i && first; j++)
-            first = strcmp(lock_rules_get(w->rules, j)->pattern, rule->pattern) != 0;
-        if (first)
-            sample(m, "rule", rule->pattern, (double)atomic_load(&rule->hits));
-    }
-}
-
-/* One figure of each fence, by its pattern; of several with the same pattern the first, as in measure_rules. */
-static void measure_fences_by(struct worker *w, const struct metric_sink *m,
-                              uint64_t (*figure)(const struct lock_rule *rule)) {
-    size_t count = lock_rules_fence_count(w->rules);
-    for (size_t i = 0; i < count && i < RULES_MEASURED; i++) {
-        const struct lock_rule *rule = lock_rules_fence(w->rules, i);
-        bool first = true;
-        for (size_t j = 0; j < i && first; j++)
-            first = strcmp(lock_rules_fence(w->rules, j)->pattern, rule->pattern) != 0;
-        if (first)
-            sample(m, "fence", rule->pattern, (double)figure(rule));
-    }
-}
-
-static uint64_t fence_hits(const struct lock_rule *rule) {
+static uint64_t rule_hits(const struct lock_rule *rule) {
     return atomic_load(&rule->hits);
 }
 
@@ -251,14 +211,33 @@ static uint64_t fence_refused(const struct lock_rule *rule) {
     return atomic_load(&rule->fence->refused);
 }
 
-static void measure_fences(struct worker *w, const struct metric_sink *m) {
+/* One figure of each rule or fence, by its pattern. If several have the same pattern, only the first is counted, since
+ * only the first applies to keys. */
+static void measure_each(const struct lock_rules *rules, const struct metric_sink *m, const char *label,
+                         uint64_t (*figure)(const struct lock_rule *rule)) {
+    bool fences = strcmp(label, "fence") == 0;
+    size_t count = fences ? lock_rules_fence_count(rules) : lock_rules_count(rules);
+    const struct lock_rule *(*get)(const struct lock_rules *, size_t) = fences ? lock_rules_fence : lock_rules_get;
+    for (size_t i = 0; i < count && i < RULES_MEASURED; i++) {
+        const struct lock_rule *rule = get(rules, i);
+        bool first = true;
+        for (size_t j = 0; j < i && first; j++)
+            first = strcmp(get(rules, j)->pattern, rule->pattern) != 0;
+        if (first)
+            sample(m, label, rule->pattern, (double)figure(rule));
+    }
+}
+
+static void measure_rules(struct worker *w, const struct metric_sink *m) {
+    family(m, "rule_hits_total", "counter", "Commands on keys that the lock rule matched, of the first 100 rules.");
+    measure_each(w->rules, m, "rule", rule_hits);
     family(m, "fence_hits_total", "counter", "Commands on data that the fence matched, of the first 100 fences.");
-    measure_fences_by(w, m, fence_hits);
+    measure_each(w->rules, m, "fence", rule_hits);
     family(m, "fence_late_writes_total", "counter", "Writes of fenced data by clients that had lost its lock.");
-    measure_fences_by(w, m, fence_late);
+    measure_each(w->rules, m, "fence", fence_late);
     family(m, "fence_refused_writes_total", "counter",
            "Writes of fenced data that were refused: late, or without the lock.");
-    measure_fences_by(w, m, fence_refused);
+    measure_each(w->rules, m, "fence", fence_refused);
 }
 
 static void measure_configuration(const struct proxy_shared *shared, const struct metric_sink *m) {
@@ -325,7 +304,6 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     measure_nodes(w, m);
     measure_locks(w, m);
     measure_rules(w, m);
-    measure_fences(w, m);
     measure_configuration(w->shared, m);
     measure_process(shared, m);
 }

@@ -13,7 +13,7 @@ model: M sets its library's name; P has twice released over another connection t
 import itertools
 import time
 
-from resp import Client, Error, parse
+from resp import Client, Error
 from servers import until
 
 T = 700  # ms: a lease that ends while its worker is still at it
@@ -71,7 +71,7 @@ class Worker:
         another connection."""
         if self.process.stage.model == "P":
             return [self(*c) for c in commands]
-        return [parse(r)[0] for r in next(self.process.turn).pipeline(commands)]
+        return next(self.process.turn).at_once(*commands)
 
     def transaction(self, *commands):
         """MULTI, the commands, EXEC in one packet; EXEC's reply."""

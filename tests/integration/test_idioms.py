@@ -370,8 +370,9 @@ def counter_losers_expire(s):
     assert a("INCR", s.name) == 1
     assert a("PEXPIRE", s.name, 5000) == 1
     s.crash(a)
-    assert b("INCR", s.name) == 2
-    return b("EXPIRE", s.name, LONG // 1000), s.ttl() > 5000
+    lost, extended = b.at_once(("INCR", s.name), ("EXPIRE", s.name, LONG // 1000))
+    assert lost == 2
+    return extended, s.ttl() > 5000
 
 
 def counter_late(s, release, a, b, c):
@@ -408,8 +409,8 @@ def loser_deletes(s, release):
     """The loser deletes too."""
     a, b, c = s.rivals(3)
     assert a("SET", s.name, "1", "NX", "PX", LONG) == "OK"
-    assert b("SET", s.name, "1", "NX", "PX", LONG) is None
-    answer = b(release, s.name)
+    lost, answer = b.at_once(("SET", s.name, "1", "NX", "PX", LONG), (release, s.name))
+    assert lost is None
     two_inside = c("SET", s.name, "1", "NX", "PX", LONG) == "OK"
     return answer, two_inside
 

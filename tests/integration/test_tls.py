@@ -75,8 +75,8 @@ def test_locks_messages_and_blocking(both, certificates, key):
     a, b = (Client(both.tls_address, tls=context) for _ in range(2))
     lock, queue, channel = key("lock:tls"), key("queue"), key("channel")
     assert a("SET", lock, "1", "NX", "PX", 20000) == "OK"
-    assert b("SET", lock, "1", "NX", "PX", 20000) is None
-    assert b("DEL", lock) == 0 and a("DEL", lock) == 1
+    assert b.at_once(("SET", lock, "1", "NX", "PX", 20000), ("DEL", lock)) == [None, 0]
+    assert a("DEL", lock) == 1
     a.send(encode("BLPOP", queue, 10))
     until(lambda: "pinned_blocking:1" in b("PROXY", "INFO"), what="the blocked client")
     assert b("RPUSH", queue, "x") == 1

@@ -81,7 +81,7 @@ def test_locks_behind_a_select(farm, oracle, connect, key, protocol):
         got += [two.raw("GET", name), two.raw("SETNX", name, "x")]
         found.append(got)
     assert found[1] == found[0]
-    assert two("DEL", name) == 0 and two("GET", name) == "2"  # another client's, also in that database
+    assert two.at_once(("SETNX", name, "x"), ("DEL", name), ("GET", name)) == [0, 0, "2"]  # another client's, also there
     assert one("DEL", name) == 1
     assert one("SELECT", "2") == "OK" and one("DEL", name) == 1
     assert one("SELECT", "0") == "OK" and one("DEL", name) == 1

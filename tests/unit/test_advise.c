@@ -707,7 +707,7 @@ static void scripts_by_their_text(void **state) {
         {"", ADVISE_SCRIPT_OTHER},
     };
     for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++)
-        assert_int_equal(advise_script_kind(scripts[i].source, strlen(scripts[i].source)), scripts[i].kind);
+        assert_int_equal(advise_script_read(scripts[i].source, strlen(scripts[i].source)).kind, scripts[i].kind);
     const struct advise_text text = {
         .kind = ADVISE_SCRIPT_RELEASES, .key = 4, .value = 2, .expiry = 13, .endless = true};
     observer_script_note(*state, 0x1234567890abcdef, &text);
@@ -870,7 +870,8 @@ static void pairs_are_bounded(void **state) {
     longest[sizeof(longest) - 1] = '\0';
     for (unsigned n = 0; n < 30; n++) {
         write_under(*state, longest, longest);
-        write_under(*state, "lock:1:2:3:4:5:6:7:8:9", "d:1:2:3:4:5:6:7:8:9");
+        write_under(*state, "lock:1:2:3:4:5:6:7:8:9:10:11:12:13:14:15:16:17",
+                    "d:1:2:3:4:5:6:7:8:9:10:11:12:13:14:15:16:17");
     }
     assert_int_equal(lines_of(*state)->count, l->count);
 }
@@ -944,12 +945,14 @@ static struct evidence some_row(uint64_t *dice) {
 static void every_word_is_explained(void **state) {
     const char *text = text_behind("docs/advise.md", "The text after the events can be copied");
     uint64_t dice = 7;
-    char line[ADVISE_LINE_MAX];
+    struct text line = {0};
     for (int i = 0; i < 2000; i++) {
         struct evidence row = some_row(&dice);
-        advise_line(&row, line);
-        phrases_explained(text, strstr(line, "CLIENT: ") + 8);
+        line.len = 0;
+        advise_line(&row, &line);
+        phrases_explained(text, strstr(line.data, "CLIENT: ") + 8);
     }
+    text_clear(&line);
     static const char *const words[] = {"dead lock: KEY", "kind", "owner any", "owner client", "owner connection"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         assert_true(explained(text, words[i], strlen(words[i])));

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "proxy/observe/observe.h"
-#include "proxy/base/glob.h"
 #include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
 
@@ -260,12 +259,8 @@ static enum lock_writer writer_of(void *arg, const struct lock_key *lock) {
 }
 
 static bool is_data(const struct lock_rules *rules, const char *key, size_t len) {
-    for (size_t i = 0; i < lock_rules_count(rules); i++) {
-        const struct lock_rule *rule = lock_rules_get(rules, i);
-        if (glob_match(rule->pattern, rule->pattern_len, key, len))
-            return rule->mode == LOCK_MODE_OFF;
-    }
-    return !lock_guard_is(key, len);
+    const struct lock_rule *rule = lock_rules_rule_of(rules, key, len);
+    return rule ? rule->mode == LOCK_MODE_OFF : !lock_guard_is(key, len);
 }
 
 void advise_looks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {

@@ -18,16 +18,17 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 #include "proxy/upstream/connection/private.h"
 
 enum { QUOTE_MAX = 100 };
 
-/* Copies a node's text for a log line or an error reply: printable, and not too long. */
+/* Copies the first line of a node's text for a log line or an error reply: printable, and not too long. */
 static void quote(char *out, size_t size, const char *text, size_t len) {
     size_t n = 0;
-    for (; n < len && n + 1 < size && text[n] != '\r' && text[n] != '\n'; n++)
-        out[n] = text[n] >= ' ' && text[n] <= '~' ? text[n] : '?';
-    out[n] = '\0';
+    while (n < len && text[n] != '\r' && text[n] != '\n')
+        n++;
+    text_printable(out, size, text, n, '?');
 }
 
 /* Closes a connection that breaks the protocol. If the node sent an error, the reason quotes it. */

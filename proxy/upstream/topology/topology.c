@@ -10,6 +10,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 #include "proxy/upstream/connection/control.h"
 #include "proxy/upstream/routing/routing.h"
 
@@ -136,9 +137,7 @@ static void note_failure(struct topology *t, const char *reason) {
     char text[ADDRESS_MAX + 16];
     address_text(&t->asked, text, sizeof(text));
     snprintf(t->reason, sizeof(t->reason), "%s: %s", text, reason);
-    for (char *p = t->reason; *p; p++)
-        if (*p < ' ' || *p > '~')
-            *p = '?';
+    text_printable(t->reason, sizeof(t->reason), t->reason, strlen(t->reason), '?');
     log_verbose("No topology from %s", t->reason);
 }
 
