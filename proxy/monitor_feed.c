@@ -259,9 +259,14 @@ static void on_fail(struct upstream_request *r, enum upstream_failure why, const
 
 static const struct upstream_request_ops question_ops = {.reply = on_reply, .fail = on_fail};
 
-static void ask(struct ear *e, int what, const char *words, size_t len) {
+/* Asks a command of two words. */
+static void ask(struct ear *e, int what, const char *command, const char *word, size_t len) {
     static const struct upstream_lane lane = {.protocol = 2};
     struct question *q = memory_zalloc(sizeof(*q));
+    struct text words = {0};
+    text_printf(&words, "*2\r\n$%zu\r\n%s\r\n$%zu\r\n", strlen(command), command, len);
+    text_append(&words, word, len);
+    text_append(&words, "\r\n", 2);
     q->ear = e;
     q->what = what;
     q->request.ops = &question_ops;
@@ -269,25 +274,15 @@ static void ask(struct ear *e, int what, const char *words, size_t len) {
         e->listing = true;
         tap_ask_clients(e->tap);
     }
-    const char *error = upstream_submit_to(e->of->upstream, &q->request, e->node, &lane, words, len);
+    const char *error = upstream_submit_to(e->of->upstream, &q->request, e->node, &lane, words.data, words.len);
     if (error)
         on_fail(&q->request, UPSTREAM_NOT_SENT, error);
+    text_clear(&words);
 }
 
 static void ask_clients(struct ear *e) {
-    static const char words[] = "*2\r\n$6\r\nCLIENT\r\n$4\r\nLIST\r\n";
     if (e->lists && !e->listing)
-        ask(e, ASKS_CLIENTS, words, sizeof(words) - 1);
-}
-
-static void ask_key(struct ear *e, const char *key, size_t len) {
-    struct text words;
-    text_init(&words);
-    text_printf(&words, "*2\r\n$4\r\nPTTL\r\n$%zu\r\n", len);
-    text_append(&words, key, len);
-    text_append(&words, "\r\n", 2);
-    ask(e, ASKS_PTTL, words.data, words.len);
-    text_clear(&words);
+        ask(e, ASKS_CLIENTS, "CLIENT", "LIST", 4);
 }
 
 /* ---- listening ---------------------------------------------------------------------------------- */
@@ -314,7 +309,6 @@ static void ear_lost(struct ear *e, const char *why, size_t len) {
 /* Called when MONITOR has begun. */
 static void ear_begins(struct ear *e) {
     struct monitor_feed *x = e->of;
-    struct text words;
     e->begun = true;
     if (!x->begun_ms) {
         x->begun_ms = clock_wall_ms();
@@ -325,10 +319,7 @@ static void ear_begins(struct ear *e) {
     snprintf(e->word, sizeof(e->word), "lockkeeper-advise-%016llx",
              (unsigned long long)(x->seed ^ (uintptr_t)e ^ (uint64_t)x->begun_ms));
     tap_self(e->tap, e->word);
-    text_init(&words);
-    text_printf(&words, "*2\r\n$4\r\nECHO\r\n$%zu\r\n%s\r\n", strlen(e->word), e->word);
-    ask(e, ASKS_ECHO, words.data, words.len);
-    text_clear(&words);
+    ask(e, ASKS_ECHO, "ECHO", e->word, strlen(e->word));
     e->lists = true;
     ask_clients(e);
     fprintf(stderr, "lockkeeper: listening to %s\n", e->address);
@@ -347,7 +338,7 @@ static bool ear_line(void *arg, const char *line, size_t len) {
         return true;
     }
     if (tap_line(e->tap, line, len) && e->asks && tap_asks(e->tap, &key, &key_len))
-        ask_key(e, key, key_len);
+        ask(e, ASKS_PTTL, "PTTL", key, key_len);
     if (++e->of->lines >= LINES_MAX) {
         finish(e->of, "it has shown 50000000 commands, which is enough");
         return false;

@@ -170,18 +170,16 @@ static struct evidence *row_oldest(struct observed_shard *sh) {
     return oldest;
 }
 
-static struct evidence *row_get(struct observed_shard *sh, char *pattern, size_t stem, const struct lock_event *s,
-                                uint64_t client) {
-    struct evidence *row = row_find(sh, pattern, stem, s->rule != NULL, client);
-    if (!row && !s->rule)
-        row = row_widen(sh, pattern, stem, client);
+/* The row for an event that has none: the rows of its stem, if they become one now, or a new one. */
+static struct evidence *row_make(struct observed_shard *sh, char *pattern, size_t stem, const struct lock_event *s) {
+    struct evidence *row = s->rule ? NULL : row_widen(sh, pattern, stem, s->identity_hash);
     if (row)
         return row;
     row = row_oldest(sh);
     memset(row, 0, sizeof(*row));
     snprintf(row->pattern, sizeof(row->pattern), "%s", pattern);
     text_printable(row->client, sizeof(row->client), s->identity, s->identity_len, '.');
-    row->client_hash = client;
+    row->client_hash = s->identity_hash;
     row->stem_len = stem;
     row->ruled = s->rule != NULL;
     return row;
@@ -616,7 +614,6 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
     size_t stem = s->rule ? len : advise_stem(pattern, len);
     uint64_t place = s->rule ? s->rule->hash : hash_bytes(&a->seed, pattern, stem);
     struct observed_shard *sh = &a->shards[place % OBSERVED_SHARDS];
-    uint64_t client = s->identity_hash;
     pthread_mutex_lock(&sh->mutex);
     if (!sh->rows) {
         sh->rows = memory_zalloc(ROWS * sizeof(*sh->rows));
@@ -626,18 +623,18 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
                      .sh = sh,
                      .sight = s,
                      .hash = (hash_bytes(&a->seed, s->key.name, s->key.len) + s->key.db) | 1,
-                     .client = client,
+                     .client = s->identity_hash,
                      .session = s->session_id,
                      .value = s->value ? hash_bytes(&a->seed, s->value, s->value_len) | 1 : 0,
                      .now_ms = now_ms};
     n.group = (uint8_t)advise_group(s->key.name, s->key.len);
     n.epoch = atomic_load_explicit(&a->groups[n.group].epoch, memory_order_relaxed);
     n.place = place_find(sh, n.hash, n.epoch);
-    n.row = row_find(sh, pattern, stem, s->rule != NULL, client);
+    n.row = row_find(sh, pattern, stem, s->rule != NULL, n.client);
     bool says = queue_event(&n, &event) && may_say(&n, event);
     if (says) {
         n.place = place_find(sh, n.hash, n.epoch); /* a node may have taken its place */
-        n.row = row_get(sh, pattern, stem, s, client);
+        n.row = n.row ? n.row : row_make(sh, pattern, stem, s);
         n.row->overlapped |= s->overlapped;
         n.row->audited = s->rule && s->rule->mode == LOCK_MODE_AUDIT;
         n.row->waits = s->rule && s->rule->wait_ms > 0;

@@ -197,8 +197,8 @@ def fence_of(client, lock):
 def lost(loser, winner, kind="stock"):
     """Names of data and its lock, which `loser` has lost to `winner`; and the fences of both."""
     key, lock = named(kind, fresh())
-    assert loser("SET", lock, "l", "NX", "PX", "60") == "OK"
-    old = fence_of(loser, lock)
+    granted, old = loser.at_once(("SET", lock, "l", "NX", "PX", "60"), ("PROXY", "TOKEN", lock))
+    assert granted == "OK"
     until(lambda: winner("SET", lock, "w", "NX", "PX", "60000") == "OK", 10, "the lease's end")
     return key, lock, old, fence_of(winner, lock)
 

@@ -708,8 +708,14 @@ static void scripts_by_their_text(void **state) {
     };
     for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++)
         assert_int_equal(advise_script_read(scripts[i].source, strlen(scripts[i].source)).kind, scripts[i].kind);
-    const struct advise_text text = {
-        .kind = ADVISE_SCRIPT_RELEASES, .key = 4, .value = 2, .expiry = 13, .endless = true};
+    struct advise_text text;
+    memset(&text, 0xff, sizeof(text)); /* what stands beside the fields does not count */
+    text.kind = ADVISE_SCRIPT_RELEASES;
+    text.key = 4;
+    text.value = 2;
+    text.expiry = 13;
+    text.seconds = false;
+    text.endless = true;
     observer_script_note(*state, 0x1234567890abcdef, &text);
     struct advise_text found = observer_script(*state, 0x1234567890abcdef);
     assert_int_equal(found.kind, text.kind);
