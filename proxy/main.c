@@ -460,9 +460,9 @@ static void run(struct application *app) {
     unsigned threads = app->shared.threads;
     app->shared.workers = memory_zalloc(threads * sizeof(*app->shared.workers));
     for (unsigned i = 0; i < threads; i++) {
-        size_t count;
-        const struct worker_socket *sockets = listen_of_thread(&app->listeners, i, &count);
-        app->shared.workers[i] = worker_new(&app->shared, i, sockets, count, app->config, worker_ready, app);
+        struct worker_opening opening = {.ready = worker_ready, .arg = app};
+        opening.sockets = listen_of_thread(&app->listeners, i, &opening.socket_count);
+        app->shared.workers[i] = worker_new(&app->shared, i, app->config, &opening);
     }
     if (app->monitor)
         start_monitor(app);

@@ -429,18 +429,19 @@ void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t sessi
 bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan, const char *value,
                           size_t len);
 
-/* Tells the engine, behind engine_begin, that a command on a hash lock writes this field. `content`: the field's new
- * content; NULL: not known. */
-void engine_writes_field(const struct lock_engine *e, struct lock_plan *plan, const char *name, size_t len,
-                         const char *content, size_t content_len);
+/* A field of a hash lock. */
+struct lock_field {
+    const char *name, *content; /* content NULL: only the name is known */
+    size_t len, content_len;
+};
+/* Tells the engine, behind engine_begin, that a command on a hash lock writes this field, with its new content. */
+void engine_writes_field(const struct lock_engine *e, struct lock_plan *plan, const struct lock_field *field);
 /* K1: whether the session has tried in vain to write a value or a field to the lock. The values that it is shown
  * then count. */
 bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key);
-/* K1: the session was shown a field of the hash lock. `content`: the field's content; NULL: only the name was shown.
- * Does nothing if the session has not tried to write the field. */
+/* K1: the session was shown a field of the hash lock. Does nothing if the session has not tried to write the field. */
 void engine_saw_field(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
-                      const struct lock_rule *rule, const char *name, size_t len, const char *content,
-                      size_t content_len, int64_t now_ms);
+                      const struct lock_rule *rule, const struct lock_field *field, int64_t now_ms);
 
 /* The session was shown the key's value by a command that is no script of the proxy (MGET, GETRANGE, ...), so that
  * the lease's fence is not known. Marks claims with this value as sighted. value NULL: the key does not exist. */

@@ -25,10 +25,9 @@ enum alike { ALIKE_WHOLE, ALIKE_FIELD };
 
 /* The value of a hash lock, as claims and contenders store it. The high half hashes the field's name. The low half
  * hashes the field's content, and is 0 if that is not known (`content` NULL). */
-static uint64_t value_of_field(const struct hash_seed *seed, const char *name, size_t len, const char *content,
-                               size_t content_len) {
-    uint64_t field = hash_bytes(seed, name, len) & ~(uint64_t)UINT32_MAX;
-    return content ? field | (hash_bytes(seed, content, content_len) & UINT32_MAX) | 1 : field;
+static uint64_t value_of_field(const struct hash_seed *seed, const struct lock_field *field) {
+    uint64_t name = hash_bytes(seed, field->name, field->len) & ~(uint64_t)UINT32_MAX;
+    return field->content ? name | (hash_bytes(seed, field->content, field->content_len) & UINT32_MAX) | 1 : name;
 }
 
 static bool has_content(uint64_t value) {
@@ -142,21 +141,20 @@ static void note_remote(const struct contender *w, struct claim *c, uint64_t sho
 
 /* K1 of a hash lock: the session was shown this field and its content (NULL: only that the field exists). */
 static void recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule,
-                            const struct workload *f, const char *name, size_t len, const char *content,
-                            size_t content_len, int64_t now_ms) {
+                            const struct workload *f, const struct lock_field *field, int64_t now_ms) {
     struct peer *self = w->peer;
     if (!w->tried || rule->owner != LOCK_OWNER_AUTO || self->closed)
         return;
     struct claim *c = claim_live(w->entry, self->client, now_ms);
     if (!c || c->queue)
         return;
-    uint64_t shown = value_of_field(&sh->engine->value_seed, name, len, content, content_len);
+    uint64_t shown = value_of_field(&sh->engine->value_seed, field);
     note_remote(w, c, shown);
     if (!c->valued || !is_its_own(w, c) || !shows(c, shown))
         return;
-    bool by_content =
-        content && has_content(c->value) && tells(w->entry, self, f, c, content, content_len, ALIKE_WHOLE);
-    if (!by_content && !tells(w->entry, self, f, c, name, len, ALIKE_FIELD))
+    bool by_content = field->content && has_content(c->value) &&
+                      tells(w->entry, self, f, c, field->content, field->content_len, ALIKE_WHOLE);
+    if (!by_content && !tells(w->entry, self, f, c, field->name, field->len, ALIKE_FIELD))
         return;
     speaks_for(sh, w, c, now_ms);
 }
@@ -223,9 +221,8 @@ bool engine_compares(struct lock_engine *e, const struct lock_session *s, const 
 
 /* ---- what a hash lock's commands write and show --------------------------------------------------------- */
 
-void engine_writes_field(const struct lock_engine *e, struct lock_plan *plan, const char *name, size_t len,
-                         const char *content, size_t content_len) {
-    plan->field = value_of_field(&e->value_seed, name, len, content, content_len);
+void engine_writes_field(const struct lock_engine *e, struct lock_plan *plan, const struct lock_field *field) {
+    plan->field = value_of_field(&e->value_seed, field);
 }
 
 bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key) {
@@ -240,15 +237,13 @@ bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const
 }
 
 void engine_saw_field(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
-                      const struct lock_rule *rule, const char *name, size_t len, const char *content,
-                      size_t content_len, int64_t now_ms) {
+                      const struct lock_rule *rule, const struct lock_field *field, int64_t now_ms) {
     uint64_t pattern, hash = ledger_hash(e, key, &pattern);
     struct shard *sh = ledger_shard(e, hash);
     shard_lock(sh);
     const struct entry *en = entry_find(sh, key, hash);
     struct contender *w = contender_of(sh, en, s);
     if (w)
-        recognise_field(sh, w, rule, workload_find(sh, w->peer, rule, pattern), name, len, content, content_len,
-                        now_ms);
+        recognise_field(sh, w, rule, workload_find(sh, w->peer, rule, pattern), field, now_ms);
     shard_unlock(sh);
 }

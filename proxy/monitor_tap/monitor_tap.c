@@ -255,10 +255,12 @@ static void script_does(struct monitor_tap *o, const struct lock_event *sight) {
 /* Reports a command on one key. `sure`: its result is known. */
 static void tell(struct monitor_tap *o, const struct talker *t, const struct command *c, struct lock_event *sight,
                  bool sure) {
-    const struct lock_interest in = {
-        .observer = o->observer, .counters_seen = &o->counters_seen, .watches = t->watches};
+    const struct lock_interest in = {.observer = o->observer,
+                                     .counters_seen = &o->counters_seen,
+                                     .watches = t->watches,
+                                     .now_ms = o->counts.last_ms};
     const struct lock_key *key = &sight->key;
-    if (!event_wanted(&in, c, &o->request, o->bytes.data, key->name, key->len, o->counts.last_ms))
+    if (!event_wanted(&in, c, &o->request, o->bytes.data, key->name, key->len))
         return;
     if (sure) {
         note(o, t, sight);
@@ -288,8 +290,9 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
                    uint32_t index, bool scripted, bool lost) {
     struct lock_event sight;
     struct lock_command lc;
+    const struct command_sent sent = {c, &o->request, o->bytes.data};
     int64_t now_ms = line->time_ms;
-    if (script_is(c) || !event_read(&sight, c, &o->request, o->bytes.data, index, 0, now_ms, &lc))
+    if (script_is(c) || !event_read(&sight, &sent, index, 0, now_ms, &lc))
         return;
     sight.key.db = line->db;
     sight.scripted = scripted;

@@ -236,9 +236,8 @@ static void worker_watchers(struct worker *w) {
     broadcast_inbox_init(&w->broadcasts);
 }
 
-struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct worker_socket *sockets,
-                          size_t socket_count, const struct config *config, void (*ready)(void *arg, const char *error),
-                          void *ready_arg) {
+struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct config *config,
+                          const struct worker_opening *opening) {
     struct worker *w = memory_zalloc(sizeof(struct worker_thread));
     invariant(index < shared->threads, "worker %u of %u", index, shared->threads);
     w->shared = shared;
@@ -251,8 +250,8 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     readable_init(&w->readable, w->loop);
     w->config = config_ref(config);
     w->rules = config->rules;
-    thread_of(w)->ready = ready;
-    thread_of(w)->ready_arg = ready_arg;
+    thread_of(w)->ready = opening->ready;
+    thread_of(w)->ready_arg = opening->arg;
     atomic_init(&thread_of(w)->stop_ms, -1);
     atomic_init(&thread_of(w)->leave_ms, -1);
     list_init(&w->sessions);
@@ -267,7 +266,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     resp_request_init(&w->scanner);
     text_init(&w->build);
     w->scratch = memory_alloc(WORKER_SCRATCH);
-    accept_init(w, sockets, socket_count);
+    accept_init(w, opening->sockets, opening->socket_count);
     pthread_mutex_init(&thread_of(w)->board.mutex, NULL);
     worker_watchers(w);
     ROOMS_CALL(w, worker_opens, w);

@@ -31,11 +31,17 @@ struct worker_socket {
     bool shared; /* another process has the same socket, and accepts the clients that this process does not */
 };
 
-/* Makes a worker, `index` from 0. It takes over the listening descriptors and closes them. config: it takes a
- * reference. `ready` is called once, in the worker's thread, when it accepts clients; error as in upstream_events. */
-struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct worker_socket *sockets,
-                          size_t socket_count, const struct config *config, void (*ready)(void *arg, const char *error),
-                          void *ready_arg);
+/* How a worker comes by its clients. */
+struct worker_opening {
+    const struct worker_socket *sockets; /* copied; the worker closes the descriptors */
+    size_t socket_count;
+    /* Called once, in the worker's thread, when it accepts clients; error as in upstream_events. */
+    void (*ready)(void *arg, const char *error);
+    void *arg;
+};
+/* Makes a worker, `index` from 0. config: it takes a reference. */
+struct worker *worker_new(struct proxy_shared *shared, unsigned index, const struct config *config,
+                          const struct worker_opening *opening);
 struct ev_loop *worker_loop(struct worker *w);
 /* Runs until worker_stop or worker_leave has done its work. */
 void worker_run(struct worker *w);

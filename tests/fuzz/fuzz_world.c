@@ -246,7 +246,8 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     world.shared.observer = observer_new(1);
     const struct config *config = make_config(options);
     struct worker_socket socket = listen_here();
-    world.worker = worker_new(&world.shared, 0, &socket, 1, config, on_ready, NULL);
+    const struct worker_opening opening = {.sockets = &socket, .socket_count = 1, .ready = on_ready};
+    world.worker = worker_new(&world.shared, 0, config, &opening);
     config_unref(config);
     ev_idle_init(&world.idle, on_idle);
     ev_idle_start(worker_loop(world.worker), &world.idle);

@@ -1,8 +1,8 @@
 /*
  * Data that is written under locks (`fence`) in the simulated world. The proxy's own code is what asks before each
- * write: proxy/session/locks/fenced_command.c, elsewhere.c, watched.c and await.c are compiled into the simulator, with
- * sessions and requests that are there in name only (fences/fences.c), and connections of their own (fences/pins.c);
- * their calls run fence.lua in the interpreter. Included by sim_world.h.
+ * write: proxy/session/locks/fenced_command.c, remote_lock.c, fence_transaction.c and fence_retry.c are compiled into
+ * the simulator, with sessions and requests that are there in name only (fences/fences.c), and connections of their own
+ * (fences/pins.c); their calls run fence.lua in the interpreter. Included by sim_world.h.
  */
 #ifndef LOCKKEEPER_SIM_FENCES_H
 #define LOCKKEEPER_SIM_FENCES_H

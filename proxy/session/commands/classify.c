@@ -198,9 +198,8 @@ void classify(struct session *s, const struct command *c, const struct resp_requ
     to->way = way_of(s, c, r, bytes, to);
 }
 
-void classify_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                  uint32_t key, const struct lock_rule *rule, struct classified *to) {
-    class_of_key(&to->class, s, c, r, bytes, key, rule);
+void classify_key(struct session *s, struct classified *to, uint32_t key, const struct lock_rule *rule) {
+    class_of_key(&to->class, s, key, rule);
     to->error = NULL;
     to->way = way_of_keys(s, to);
 }

@@ -143,7 +143,8 @@ static __attribute__((noinline)) enum dispatch_result dispatch_one(struct sessio
                                                                    const struct resp_request *r, const char *bytes,
                                                                    uint32_t key_index, const struct lock_rule *rule) {
     struct classified to;
-    classify_key(s, c, r, bytes, key_index, rule, &to);
+    class_begin(&to.class, c, r, bytes);
+    classify_key(s, &to, key_index, rule);
     enum dispatch_result result = dispatch_way(s, &to);
     if (to.class.fenced && result == DISPATCHED)
         fence_audit(s, &to.class);
@@ -156,7 +157,8 @@ static __attribute__((noinline)) enum dispatch_result dispatch_advised(struct se
                                                                        const struct resp_request *r, const char *bytes,
                                                                        uint32_t key_index) {
     struct request_class k;
-    class_of_key(&k, s, c, r, bytes, key_index, NULL);
+    class_begin(&k, c, r, bytes);
+    class_of_key(&k, s, key_index, NULL);
     audit_forward_outside(s, &k);
     class_clear(&k);
     return DISPATCHED;

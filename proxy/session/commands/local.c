@@ -381,8 +381,7 @@ static void do_reset(struct session *s, const struct command *c) {
     session_answer(s, c, "+RESET\r\n", 8);
 }
 
-void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                   const char *element, size_t len, struct text *out) {
+void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct change *change = change_new(s);
     struct text error = {0};
     size_t arg_len, user_len = 0;
@@ -404,6 +403,10 @@ void local_changed(struct session *s, const struct command *c, const struct resp
     }
     change_apply(s, change);
     change_free(change);
+}
+
+void local_element(const struct session *s, const struct command *c, const char *element, size_t len,
+                   struct text *out) {
     if (c->id == COMMAND_HELLO)
         append_hello(s, element, len, out);
     else

@@ -71,9 +71,9 @@ struct classified {
 /* Fills *to, which borrows the request and its bytes. Call class_clear(&to->class) afterwards. */
 void classify(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
               struct classified *to);
-/* Classifies a command on one key, argument `key`, with the rule that watches it; fills *to as classify does. */
-void classify_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                  uint32_t key, const struct lock_rule *rule, struct classified *to);
+/* Classifies a command on one key, argument `key`, with the rule that watches it. Fills *to as classify does, behind
+ * class_begin(&to->class). */
+void classify_key(struct session *s, struct classified *to, uint32_t key, const struct lock_rule *rule);
 
 /* ---- dispatch.c -------------------------------------------------------------------------------------- */
 
@@ -104,10 +104,10 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
 bool local_logs_in(const struct command *c, const struct resp_request *r, const char *bytes);
 extern const char LOCAL_TOO_OFTEN[]; /* the error after too many wrong passwords */
 
-/* Applies a SELECT, AUTH or HELLO of a transaction to the session, after the node has accepted it (`element`); appends
- * the element for the client. */
-void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                   const char *element, size_t len, struct text *out);
+/* Applies a SELECT, AUTH or HELLO of a transaction to the session, after the node has accepted it. */
+void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+/* Appends the node's element of EXEC's array for such a command as the client gets it. */
+void local_element(const struct session *s, const struct command *c, const char *element, size_t len, struct text *out);
 
 /* Handles the PROXY commands. */
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,

@@ -30,97 +30,105 @@ static void bulk(struct text *out, const char *data, size_t len) {
     text_commit(out, (size_t)(resp_bulk_write(at, data, len) - at));
 }
 
-static void pair(struct text *out, size_t *count, const char *name, const char *value) {
-    bulk(out, name, strlen(name));
-    bulk(out, value, strlen(value));
-    *count += 2;
+/* PROXY EXPLAIN under way: the command that it is about, and the pairs of the reply so far. */
+struct explanation {
+    struct session *session;
+    const struct command *command;
+    const struct resp_request *request; /* its offsets are into `bytes` */
+    const char *bytes;
+    struct text body;
+    size_t count; /* the elements in `body` */
+};
+
+static void pair_of(struct explanation *x, const char *name, const char *value, size_t len) {
+    bulk(&x->body, name, strlen(name));
+    bulk(&x->body, value, len);
+    x->count += 2;
+}
+
+static void pair(struct explanation *x, const char *name, const char *value) {
+    pair_of(x, name, value, strlen(value));
 }
 
 /* Whether the command removes or replaces a lock. */
-static bool clobbers(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+static bool clobbers(const struct explanation *x) {
     struct request_class k;
-    class_find(&k, s, c, r, bytes);
+    class_find(&k, x->session, x->command, x->request, x->bytes);
     bool found = lock_clobbers(&k);
     class_clear(&k);
     return found;
 }
 
 /* Explains the effect of the rule on the command; under audit, the effect that enforcing would have. */
-static void explain_lock(struct session *s, struct text *out, size_t *count, const struct command *c,
-                         const struct resp_request *sub, const char *bytes, const struct lock_rule *rule) {
+static void explain_lock(struct explanation *x, const struct lock_rule *rule) {
     struct lock_command lc;
     enum lock_verb verb;
     enum script_id script;
-    if (rule->mode != LOCK_MODE_OFF && lock_command_of(c, sub, bytes, rule->kinds, &lc)) {
+    if (rule->mode != LOCK_MODE_OFF && lock_command_of(x->command, x->request, x->bytes, rule->kinds, &lc)) {
         verb = lc.verb;
         script = lc.script;
-    } else if (rule->mode != LOCK_MODE_OFF && script_is(c)) {
+    } else if (rule->mode != LOCK_MODE_OFF && script_is(x->command)) {
         verb = LOCK_SCRIPT;
         script = SCRIPT_ADOPT;
-    } else if (rule->mode != LOCK_MODE_OFF && clobbers(s, c, sub, bytes)) {
+    } else if (rule->mode != LOCK_MODE_OFF && clobbers(x)) {
         verb = LOCK_CLOBBER;
         script = SCRIPT_CLOBBER;
     } else {
-        pair(out, count, "lock-command", "none: forwarded as it is");
+        pair(x, "lock-command", "none: forwarded as it is");
         return;
     }
-    pair(out, count, "lock-command", lock_verb_text(verb));
+    pair(x, "lock-command", lock_verb_text(verb));
     if (rule->mode == LOCK_MODE_AUDIT) {
-        pair(out, count, "script", "none under audit: forwarded as it is");
+        pair(x, "script", "none under audit: forwarded as it is");
         return;
     }
-    pair(out, count, verb == LOCK_SCRIPT ? "script-behind" : "script", script_get(script)->name);
-    pair(out, count, "script-sha1", script_get(script)->sha1);
+    pair(x, verb == LOCK_SCRIPT ? "script-behind" : "script", script_get(script)->name);
+    pair(x, "script-sha1", script_get(script)->sha1);
 }
 
 /* Explains the fence of a key that is no lock, and its effect if this session sends the command. */
-static void explain_fence(struct session *s, struct text *out, size_t *count, const struct command *c,
-                          const struct resp_request *sub, const char *bytes, const char *key, size_t len) {
-    const struct lock_rule *rule = lock_rules_fence_of(s->worker->rules, key, len);
+static void explain_fence(struct explanation *x, const char *key, size_t len) {
+    const struct lock_rule *rule = lock_rules_fence_of(x->session->worker->rules, key, len);
     char text[RULE_TEXT_MAX];
     if (!rule)
         return;
     lock_fence_text(rule, text, sizeof(text));
-    pair(out, count, "fence", text);
+    pair(x, "fence", text);
     size_t n = lock_fence_lock(rule, key, len, text, sizeof(text));
     if (n > sizeof(text))
         n = sizeof(text);
-    bulk(out, "fence-lock", 10);
-    bulk(out, text, n);
-    *count += 2;
+    pair_of(x, "fence-lock", text, n);
     struct request_class k;
-    class_find(&k, s, c, sub, bytes);
-    pair(out, count, "fence-check", fence_words(s, &k));
+    class_find(&k, x->session, x->command, x->request, x->bytes);
+    pair(x, "fence-check", fence_words(x->session, &k));
     class_clear(&k);
 }
 
 /* Explains the command's effect on one of its keys. */
-static void explain_key(struct session *s, struct text *out, size_t *count, const struct command *c,
-                        const struct resp_request *sub, const char *bytes, uint32_t index) {
+static void explain_key(struct explanation *x, uint32_t index) {
     size_t len;
-    const char *key = request_arg(sub, bytes, index, &len);
+    const char *key = request_arg(x->request, x->bytes, index, &len);
     char text[RULE_TEXT_MAX];
-    bulk(out, "key", 3);
-    bulk(out, key, len);
-    *count += 2;
-    const struct lock_rule *rule = lock_rules_match(s->worker->rules, key, len);
+    pair_of(x, "key", key, len);
+    const struct worker *w = x->session->worker;
+    const struct lock_rule *rule = lock_rules_match(w->rules, key, len);
     if (rule) {
         lock_rule_text(rule, text, sizeof(text));
-        pair(out, count, "rule", text);
+        pair(x, "rule", text);
     } else {
-        pair(out, count, "rule", "none: forwarded as it is");
+        pair(x, "rule", "none: forwarded as it is");
     }
     if (rule)
-        explain_lock(s, out, count, c, sub, bytes, rule);
-    explain_fence(s, out, count, c, sub, bytes, key, len);
+        explain_lock(x, rule);
+    explain_fence(x, key, len);
     int slot = slot_of_key(key, len);
-    struct upstream *u = s->worker->upstream;
+    struct upstream *u = w->upstream;
     if (upstream_is_cluster(u)) {
         snprintf(text, sizeof(text), "%d", slot);
-        pair(out, count, "slot", text);
+        pair(x, "slot", text);
     }
     struct upstream_node *node = upstream_node_of_slot(u, slot);
-    pair(out, count, "node", node ? upstream_node_address(node) : "none serves this slot now");
+    pair(x, "node", node ? upstream_node_address(node) : "none serves this slot now");
 }
 
 /* The node of a command without keys; NULL if the command alone does not determine it. */
@@ -154,27 +162,25 @@ static const char *node_without_keys(const struct session *s, const struct comma
 }
 
 /* Ends a map; in RESP2 it is an array. */
-static void end_map(const struct session *s, struct text *reply, struct text *body, size_t *count) {
-    bool resp3 = s->lane.protocol == 3;
-    size_t n = resp3 ? *count / 2 : *count;
+static void end_map(struct explanation *x, struct text *reply) {
+    bool resp3 = x->session->lane.protocol == 3;
+    size_t n = resp3 ? x->count / 2 : x->count;
     text_commit(reply, resp_header_write(text_reserve(reply, RESP_HEADER_MAX), resp3 ? '%' : '*', (int64_t)n));
-    text_append(reply, body->data, body->len);
-    body->len = *count = 0;
+    text_append(reply, x->body.data, x->body.len);
+    x->body.len = x->count = 0;
 }
 
 /* Explains a command's keys. The names in a map must differ, so with several keys RESP3 gets an array of maps. */
-static void explain_keys(struct session *s, struct text *reply, struct text *body, const struct command *target,
-                         const struct resp_request *sub, const char *bytes, const uint32_t *keys, size_t n) {
-    bool apart = s->lane.protocol == 3 && n > 1;
-    size_t count = 0;
+static void explain_keys(struct explanation *x, struct text *reply, const uint32_t *keys, size_t n) {
+    bool apart = x->session->lane.protocol == 3 && n > 1;
     if (apart)
         text_commit(reply, resp_header_write(text_reserve(reply, RESP_HEADER_MAX), '*', (int64_t)n));
     for (size_t i = 0; i < n; i++) {
         if (apart || i == 0)
-            pair(body, &count, "command", target->name);
-        explain_key(s, body, &count, target, sub, bytes, keys[i]);
+            pair(x, "command", x->command->name);
+        explain_key(x, keys[i]);
         if (apart || i + 1 == n)
-            end_map(s, reply, body, &count);
+            end_map(x, reply);
     }
 }
 
@@ -190,26 +196,26 @@ static enum dispatch_result proxy_explain(struct session *s, const struct comman
     uint32_t keys[KEYS_EXPLAINED];
     bool fits = target && command_arity_ok(target, sub.argc);
     int n = fits ? command_keys(target, bytes, &sub, keys, KEYS_EXPLAINED) : 0;
-    struct text body, reply;
-    size_t count = 0;
-    text_init(&body);
+    struct explanation x = {.session = s, .command = target, .request = &sub, .bytes = bytes};
+    struct text reply;
+    text_init(&x.body);
     text_init(&reply);
     if (n > 0) {
-        explain_keys(s, &reply, &body, target, &sub, bytes, keys, (size_t)(n < KEYS_EXPLAINED ? n : KEYS_EXPLAINED));
+        explain_keys(&x, &reply, keys, (size_t)(n < KEYS_EXPLAINED ? n : KEYS_EXPLAINED));
     } else {
-        pair(&body, &count, "command", target ? target->name : "unknown to the node, too: forwarded as it is");
+        pair(&x, "command", target ? target->name : "unknown to the node, too: forwarded as it is");
         const char *node = fits ? node_without_keys(s, target, &sub, bytes) : NULL;
         if (target && !fits)
-            pair(&body, &count, "error", "wrong number of arguments");
+            pair(&x, "error", "wrong number of arguments");
         if (fits)
-            pair(&body, &count, "key", "none");
+            pair(&x, "key", "none");
         if (node)
-            pair(&body, &count, "node", node);
-        end_map(s, &reply, &body, &count);
+            pair(&x, "node", node);
+        end_map(&x, &reply);
     }
     session_answer(s, c, reply.data, reply.len);
     text_clear(&reply);
-    text_clear(&body);
+    text_clear(&x.body);
     return DISPATCHED;
 }
 

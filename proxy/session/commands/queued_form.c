@@ -100,14 +100,11 @@ static void queued_part_done(struct call *c, const struct call_end *end) {
         request_reply(r, QUEUED, sizeof(QUEUED) - 1, true);
 }
 
+/* Adds an item, with room for `len` bytes of its command. */
 static struct transaction_item *item_add(struct transaction *t, enum item_kind kind, uint32_t group,
-                                         struct lock_call *lock, const struct command *c, const char *bytes,
-                                         size_t len) {
+                                         const struct command *c, size_t len) {
     struct transaction_item *item = memory_alloc(sizeof(*item) + len);
-    *item =
-        (struct transaction_item){.kind = kind, .at = t->count, .group = group, .lock = lock, .command = c, .len = len};
-    if (len > 0)
-        memcpy(item->bytes, bytes, len);
+    *item = (struct transaction_item){.kind = kind, .at = t->count, .group = group, .command = c, .len = len};
     list_init(&item->link);
     list_append(&t->items, &item->link);
     return item;
@@ -159,10 +156,12 @@ static void element_of_change(struct session *s, const struct transaction_item *
         if (len > 10 && memcmp(element, "-WRONGPASS", 10) == 0)
             wrong_note(s, 0);
     }
-    if (element[0] == '-')
+    if (element[0] == '-') {
         text_append(out, element, len);
-    else if (known)
-        local_changed(s, item->command, &r, item->bytes, element, len, out);
+    } else if (known) {
+        local_changed(s, item->command, &r, item->bytes);
+        local_element(s, item->command, element, len, out);
+    }
     resp_request_clear(&r);
 }
 
@@ -187,7 +186,8 @@ static enum dispatch_result queue_as(struct session *s, const struct command *c,
     if (t->scouting && !keep_early(t, bytes, r->len))
         return transaction_refuse(s, c, "ERR too many commands in a transaction before the first one with a key");
     if (form != QUEUED_PLAIN) {
-        struct transaction_item *item = item_add(t, ITEM_MADE, 1, NULL, c, bytes, form == QUEUED_KEYS ? 0 : r->len);
+        struct transaction_item *item = item_add(t, ITEM_MADE, 1, c, form == QUEUED_KEYS ? 0 : r->len);
+        memcpy(item->bytes, bytes, item->len);
         item->element = form == QUEUED_KEYS ? element_of_keys : element_of_change;
     }
     queue_one(s, c, bytes, r->len, form != QUEUED_PLAIN);
@@ -209,7 +209,7 @@ static void queue_script(struct session *s, struct call *call, const struct comm
                          struct lock_call *lock, uint32_t group) {
     struct worker *w = s->worker;
     transaction_of(s)->lock_count++;
-    item_add(transaction_of(s), kind, group, lock, c, NULL, 0);
+    item_add(transaction_of(s), kind, group, c, 0)->lock = lock;
     queue_call(s, call, w->build.data, w->build.len, true);
 }
 
@@ -270,7 +270,7 @@ static void queue_release(struct session *s, const struct request_class *k) {
             if (!class_enforced(k, i))
                 build_bulk(w, text, len);
         }
-        item_add(t, ITEM_PLAIN, 0, NULL, c, NULL, 0);
+        item_add(t, ITEM_PLAIN, 0, c, 0);
         queue_call(s, call_new(request, queued_part_done), w->build.data, w->build.len, true);
     }
     struct call_end none = {.reply = QUEUED, .len = sizeof(QUEUED) - 1};
@@ -302,7 +302,8 @@ static struct audit_note *note_outside(struct session *s, const struct request_c
         return NULL;
     const char *key = request_arg(k->request, k->bytes, outside, &len);
     struct request_class one;
-    class_of_key(&one, s, k->command, k->request, k->bytes, outside, lock_rule_watched(s, key, len));
+    class_begin(&one, k->command, k->request, k->bytes);
+    class_of_key(&one, s, outside, lock_rule_watched(s, key, len));
     struct audit_note *note = audit_note(s, &one, true);
     class_clear(&one);
     return note;
@@ -318,9 +319,7 @@ static void queue_audited(struct session *s, const struct request_class *k) {
     if (!note)
         return;
     transaction_of(s)->lock_count++;
-    item_add(transaction_of(s), ITEM_AUDIT, 1, NULL, k->command, NULL, 0);
-    struct list_node *last = transaction_of(s)->items.prev;
-    LIST_ENTRY(last, struct transaction_item, link)->note = note;
+    item_add(transaction_of(s), ITEM_AUDIT, 1, k->command, 0)->note = note;
 }
 
 /* Queues a step before or after an application's script; it is in w->build. */
@@ -334,6 +333,7 @@ static void queue_step(struct session *s, const struct command *c, enum item_kin
 static void queue_application(struct session *s, const struct request_class *k) {
     struct lock_queue *queue = &transaction_of(s)->locks;
     const struct command *c = k->command;
+    const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
     size_t locks = class_locks(k), n = 0;
     if (too_many_locks(s, c, 2 * locks))
         return;
@@ -348,7 +348,7 @@ static void queue_application(struct session *s, const struct request_class *k) 
     queue_audited(s, k);
     queue_one(s, c, k->bytes, k->request->len, false);
     for (size_t i = 0; i < n; i++) {
-        script_build_behind(s, queue, calls[i], k->request, k->bytes, k->key_count, true);
+        script_build_behind(s, queue, calls[i], &words, k->key_count, true);
         queue_step(s, c, ITEM_STEP, calls[i]);
     }
     memory_free(calls);
@@ -412,7 +412,7 @@ static void queue_fenced(struct session *s, const struct request_class *k) {
     struct request *request = request_new(s, c);
     request->call.done = queued_done;
     t->lock_count++;
-    struct transaction_item *item = item_add(t, ITEM_MADE, 1, NULL, c, NULL, 0);
+    struct transaction_item *item = item_add(t, ITEM_MADE, 1, c, 0);
     item->element = element_of_fenced;
     item->question = question;
     queue_call(s, &request->call, s->worker->build.data, s->worker->build.len, true);

@@ -84,12 +84,10 @@ void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule 
     take_rule(k, 0, rule);
 }
 
-void class_of_key(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
-                  const char *bytes, uint32_t key, const struct lock_rule *rule) {
-    class_begin(k, c, r, bytes);
+void class_of_key(struct request_class *k, struct session *s, uint32_t key, const struct lock_rule *rule) {
     class_narrow(k, key, rule);
-    k->writes_guard = keys_write_guard(c, r, bytes, k->keys, 1);
-    k->slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, k->keys, 1) : 0;
+    k->writes_guard = keys_write_guard(k->command, k->request, k->bytes, k->keys, 1);
+    k->slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(k->request, k->bytes, k->keys, 1) : 0;
 }
 
 void class_clear(struct request_class *k) {

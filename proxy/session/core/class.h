@@ -49,9 +49,9 @@ void class_find(struct request_class *k, struct session *s, const struct command
  * not look up their rules again, since rules count their lookups. */
 void class_find_again(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes,
                       int slot);
-/* Fills *k if argument `key` is the only key (or the only one that matters), and `rule` is its rule. */
-void class_of_key(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
-                  const char *bytes, uint32_t key, const struct lock_rule *rule);
+/* Fills *k, behind class_begin, if argument `key` is the only key (or the only one that matters), and `rule` is its
+ * rule. */
+void class_of_key(struct request_class *k, struct session *s, uint32_t key, const struct lock_rule *rule);
 /* Removes all keys except argument `key`, whose rule this is; the slot stays. */
 void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule *rule);
 void class_clear(struct request_class *k);

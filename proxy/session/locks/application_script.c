@@ -68,25 +68,25 @@ void script_build_before(struct session *s, struct lock_queue *queue, const stru
     build_text(w, l->plan.attempt_token);
 }
 
-static bool may_be_value(const struct resp_request *r, size_t i) {
-    return r->argv[i].len <= ARG_LEN_MAX;
+static bool may_be_value(const struct lock_words *words, size_t i) {
+    return words->args[i].len <= ARG_LEN_MAX;
 }
 
 void script_build_behind(struct session *s, struct lock_queue *queue, const struct lock_call *l,
-                         const struct resp_request *r, const char *bytes, size_t key_count, bool together) {
+                         const struct lock_words *words, size_t key_count, bool together) {
     struct worker *w = s->worker;
-    size_t first = 3 + key_count, end = r->argc, count = 0;
-    invariant(first <= r->argc, "%zu keys in %zu arguments", key_count, r->argc);
+    size_t first = 3 + key_count, end = words->count, count = 0;
+    invariant(first <= words->count, "%zu keys in %zu arguments", key_count, words->count);
     if (end > first + ARGS_MAX)
         end = first + ARGS_MAX;
     for (size_t i = first; i < end; i++)
-        count += may_be_value(r, i);
+        count += may_be_value(words, i);
     lock_build_script(w, SCRIPT_ADOPT, queue, 2, LOCK_HEADER_ARGS + count);
     build_keys(w, l);
     lock_build_header(w, s->lock.client, &l->plan, NULL, 0, together ? SHAPE_TOGETHER : SHAPE_NIL);
     for (size_t i = first; i < end; i++)
-        if (may_be_value(r, i))
-            build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+        if (may_be_value(words, i))
+            build_bulk(w, words->bytes + words->args[i].off, words->args[i].len);
 }
 
 /* ---- without a transaction --------------------------------------------------------------------- */
@@ -101,9 +101,10 @@ static void step_done(struct call *c, const struct call_end *end) {
 static void step_submit(struct session *s, const struct command *c, struct lock_call *l, const struct resp_request *r,
                         const char *bytes, size_t key_count) {
     struct request *request = request_new(s, c);
+    const struct lock_words words = {bytes, r->argv, r->argc};
     request->silent = true;
     lock_busy_key(request, l->plan.key.name, l->plan.key.len);
-    script_build_behind(s, NULL, l, r, bytes, key_count, false);
+    script_build_behind(s, NULL, l, &words, key_count, false);
     request->call.done = step_done;
     lock_submit(&request->call, l, SCRIPT_ADOPT);
 }
@@ -124,9 +125,8 @@ static void bundle_free(struct bundle *b) {
 
 static void part_end(struct worker *w, struct session *s, struct lock_part *part, const struct call_end *end) {
     invariant(part->lock, "a script's part ends twice");
-    struct call_end out;
-    char answer[LOCK_ANSWER_MAX];
-    lock_finish(w, s, part->lock, end, &out, answer);
+    struct lock_answer out;
+    lock_finish(w, s, part->lock, end, &out);
     part->lock = NULL;
 }
 
@@ -258,6 +258,7 @@ static size_t bundle_build(struct session *s, struct bundle *b, const struct res
                            struct text *out) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", exec[] = "*1\r\n$4\r\nEXEC\r\n";
     const struct text *build = &s->worker->build;
+    const struct lock_words words = {bytes, r->argv, r->argc};
     text_append(out, multi, sizeof(multi) - 1);
     for (size_t i = 0; i < b->count; i++) {
         script_build_before(s, NULL, b->parts[i].lock);
@@ -265,7 +266,7 @@ static size_t bundle_build(struct session *s, struct bundle *b, const struct res
     }
     text_append(out, bytes, r->len);
     for (size_t i = 0; i < b->count; i++) {
-        script_build_behind(s, NULL, b->parts[i].lock, r, bytes, b->key_count, true);
+        script_build_behind(s, NULL, b->parts[i].lock, &words, b->key_count, true);
         text_append(out, build->data, build->len);
     }
     text_append(out, exec, sizeof(exec) - 1);

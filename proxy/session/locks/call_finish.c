@@ -199,7 +199,7 @@ static inline bool finish_short(struct worker *w, struct session *s, struct lock
 }
 
 static __attribute__((noinline)) void finish_long(struct worker *w, struct session *s, struct lock_call *l,
-                                                  const struct call_end *end, struct call_end *out, char *answer) {
+                                                  const struct call_end *end, struct lock_answer *out) {
     struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
     if (!end->error)
         lock_note_time(w, l);
@@ -207,23 +207,23 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
         if (!l->clobbers)
             envelope_value(l, &e);
         if (l->asks && l->ask == LOCK_ASK_TOKEN)
-            answer_token(s, &e, answer);
+            answer_token(s, &e, out->text);
         if (l->asks && l->ask == LOCK_ASK_ALL)
             answer_map(w, l, &e);
         answer_swap(w, l, &e);
         answer_array(l, &e);
-        answer_number(l, &e, answer);
+        answer_number(l, &e, out->text);
         if (l->waited_ms > 0 && e.result.pttl_ms > 0)
             e.result.pttl_ms = e.result.pttl_ms > l->waited_ms ? e.result.pttl_ms - l->waited_ms : 1;
     } else {
         e = (struct lock_envelope){.reply = end->reply, .reply_len = end->len};
         lock_failed_outcome(end, &e.result);
         if (e.result.outcome == LOCK_ERROR)
-            lock_error_words(&e, answer);
+            lock_error_words(&e, out->text);
     }
     if (s && l->plan.verb == LOCK_PASS)
         advise_passed(s, &l->plan, l->advises, e.reply, e.reply_len);
-    *out =
+    out->end =
         (struct call_end){.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
     if (l->clobbers) {
         clobber_learnt(w, s, l, &e.result);
@@ -234,7 +234,7 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
 }
 
 inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
-                        struct call_end *out, char *answer) {
-    if (!finish_short(w, s, l, end, out))
-        finish_long(w, s, l, end, out, answer);
+                        struct lock_answer *out) {
+    if (!finish_short(w, s, l, end, &out->end))
+        finish_long(w, s, l, end, out);
 }

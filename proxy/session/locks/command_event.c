@@ -96,8 +96,11 @@ static int64_t counts_by(const struct command *c, const struct resp_request *r, 
 
 /* Finds what the command means to one of its keys, whose rule has these kinds. Returns false if the command has no
  * meaning for a lock. */
-static bool command_on_key(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t index,
-                           unsigned kinds, struct lock_command *lc, enum lock_effect *effect) {
+static bool command_on_key(const struct command_sent *sent, uint32_t index, unsigned kinds, struct lock_command *lc,
+                           enum lock_effect *effect) {
+    const struct command *c = sent->command;
+    const struct resp_request *r = sent->request;
+    const char *bytes = sent->bytes;
     uint32_t clobbered[KEYS_MAX];
     *effect = EFFECT_DONE;
     if (c->id == COMMAND_MGET) {
@@ -148,10 +151,13 @@ static void outside_command(const struct command *c, uint32_t index, struct lock
         *lc = lock_release_of_one;
 }
 
-bool event_read(struct lock_event *e, const struct command *c, const struct resp_request *r, const char *bytes,
-                uint32_t index, unsigned kinds, int64_t now_ms, struct lock_command *lc) {
+bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t index, unsigned kinds, int64_t now_ms,
+                struct lock_command *lc) {
+    const struct command *c = sent->command;
+    const struct resp_request *r = sent->request;
+    const char *bytes = sent->bytes;
     enum lock_effect effect;
-    if (!command_on_key(c, r, bytes, index, kinds ? kinds : LOCK_KIND_ANY, lc, &effect))
+    if (!command_on_key(sent, index, kinds ? kinds : LOCK_KIND_ANY, lc, &effect))
         return false;
     if (!kinds)
         outside_command(c, index, lc);

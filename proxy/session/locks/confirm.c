@@ -73,16 +73,16 @@ static void undo(struct worker *w, struct session *s, struct lock_call *l, uint6
 }
 
 static void finish_confirmed(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
-                             int64_t replicas, struct call_end *out, char *answer) {
+                             int64_t replicas, struct lock_answer *out) {
     struct lock_envelope e;
     if (!lock_wants_replicas(l) || replicas >= l->plan.rule->replicas || !acquired(l, end, &e)) {
-        lock_finish(w, s, l, end, out, answer);
+        lock_finish(w, s, l, end, out);
         return;
     }
     const char *lost = lost_reply(l, &e, s);
-    *out = (struct call_end){.why = UPSTREAM_NOT_SENT, .reply = lost, .len = lost ? strlen(lost) : 0};
+    out->end = (struct call_end){.why = UPSTREAM_NOT_SENT, .reply = lost, .len = lost ? strlen(lost) : 0};
     if (!lost)
-        out->error = "UPSTREAM the lock was not confirmed by enough replicas in time, and is released again";
+        out->end.error = "UPSTREAM the lock was not confirmed by enough replicas in time, and is released again";
     undo(w, s, l, (uint64_t)replicas);
 }
 
@@ -102,13 +102,13 @@ static void confirm_end(struct confirm *f) {
     struct lock_call *l = f->lock;
     struct worker *w = c->request->worker;
     call_done_fn next = l->next;
-    struct call_end end = {.reply = f->reply, .len = f->reply_len}, out;
-    char answer[LOCK_ANSWER_MAX];
+    struct call_end end = {.reply = f->reply, .len = f->reply_len};
+    struct lock_answer out;
     confirm_unpin(f, true);
     l->waited_ms = worker_now(w) - f->begun_ms;
     c->lock = NULL;
-    finish_confirmed(w, c->request->session, l, &end, f->marked ? f->replicas : 0, &out, answer);
-    lock_deliver(c, next, &out);
+    finish_confirmed(w, c->request->session, l, &end, f->marked ? f->replicas : 0, &out);
+    lock_deliver(c, next, &out.end);
     memory_free(f);
 }
 
@@ -210,14 +210,14 @@ bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *en
 }
 
 void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
-                        int64_t replicas, struct call_end *out, char *answer) {
+                        int64_t replicas, struct lock_answer *out) {
     static const struct call_end not_sent = {.error = "UPSTREAM not sent", .why = UPSTREAM_NOT_SENT};
     struct lock_envelope e;
     bool elsewhere = s && l->db != s->lane.db;
     bool known = elsewhere && lock_envelope_read(l, end->reply, end->len, &e);
     if (s)
         l->protocol = (uint8_t)s->lane.protocol; /* HELLO in the transaction may have changed the protocol */
-    finish_confirmed(w, s, l, elsewhere ? &not_sent : end, replicas, out, answer);
+    finish_confirmed(w, s, l, elsewhere ? &not_sent : end, replicas, out);
     if (elsewhere)
-        *out = known ? (struct call_end){.reply = e.reply, .len = e.reply_len} : *end;
+        out->end = known ? (struct call_end){.reply = e.reply, .len = e.reply_len} : *end;
 }

@@ -89,9 +89,10 @@ static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, 
 /* Tells the engine which field of a hash lock the command writes, and the field's new content. */
 static void note_field(struct session *s, struct lock_call *l, const struct lock_command *lc,
                        const struct lock_words *words) {
-    size_t len = 0;
-    const char *content = lc->content_at ? lock_word(words, lc->content_at, &len) : NULL;
-    engine_writes_field(s->worker->shared->engine, &l->plan, l->value, l->value_len, content, len);
+    struct lock_field field = {.name = l->value, .len = l->value_len};
+    if (lc->content_at)
+        field.content = lock_word(words, lc->content_at, &field.content_len);
+    engine_writes_field(s->worker->shared->engine, &l->plan, &field);
 }
 
 static __attribute__((noinline)) void build_other(struct session *s, struct lock_queue *queue, struct lock_call *l,

@@ -54,11 +54,10 @@ static inline void end_call(struct call *c, const struct call_end *end) {
     if (l->plan.rule && l->plan.rule->replicas > 0 && lock_confirm(c, l, end))
         return;
     call_done_fn next = l->next;
-    struct call_end out;
-    char answer[LOCK_ANSWER_MAX];
+    struct lock_answer out;
     c->lock = NULL;
-    lock_finish(c->request->worker, c->request->session, l, end, &out, answer);
-    lock_deliver(c, next, &out);
+    lock_finish(c->request->worker, c->request->session, l, end, &out);
+    lock_deliver(c, next, &out.end);
 }
 
 void lock_answered(struct call *c, const struct call_end *end) {

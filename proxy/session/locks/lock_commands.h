@@ -129,11 +129,18 @@ bool script_is(const struct command *c);
 
 enum { EVENT_KEYS_MAX = 256 };
 
+/* A command as its client has sent it. Borrowed. */
+struct command_sent {
+    const struct command *command;
+    const struct resp_request *request;
+    const char *bytes;
+};
+
 /* Fills *e with what a command means to the key that argument `index` names. `kinds`: of its rule; 0: no rule applies,
  * and only PROXY ADVISE asks. The effect is EFFECT_DONE, or EFFECT_SCRIPTED for a script; the session and the database
  * stay unset. *e points into the command. Returns false if the command means nothing to a lock. */
-bool event_read(struct lock_event *e, const struct command *c, const struct resp_request *r, const char *bytes,
-                uint32_t index, unsigned kinds, int64_t now_ms, struct lock_command *lc);
+bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t index, unsigned kinds, int64_t now_ms,
+                struct lock_command *lc);
 /* Whether a command that sets an expiry has a condition. If so, a reply that nothing was done does not mean that the
  * key is missing. */
 bool event_conditional(const struct command *c, size_t argc);

@@ -80,10 +80,10 @@ static inline bool may_be_lock(const struct lock_interest *in, const struct comm
 }
 
 bool event_wanted(const struct lock_interest *in, const struct command *c, const struct resp_request *r,
-                  const char *bytes, const char *key, size_t len, int64_t now_ms) {
+                  const char *bytes, const char *key, size_t len) {
     if (!may_be_lock(in, c, r, bytes, key, len))
         return false;
-    return !asks_queue(c) || queue_wanted(in->observer, key, len, now_ms);
+    return !asks_queue(c) || queue_wanted(in->observer, key, len, in->now_ms);
 }
 
 /* ---- a session ------------------------------------------------------------------------------- */

@@ -62,6 +62,11 @@ void lock_run(struct call *call, const struct lock_rule *rule, const struct lock
               size_t key_len, const struct lock_words *words);
 
 enum { LOCK_ANSWER_MAX = 512 };
+/* What a lock call ends with, for the client. The reply is borrowed from the script's answer, or stands in `text`. */
+struct lock_answer {
+    struct call_end end;
+    char text[LOCK_ANSWER_MAX];
+};
 
 /* The lock calls of one transaction, in their order. */
 struct lock_queue {
@@ -75,8 +80,7 @@ struct lock_queue {
  * transaction). If an earlier call of the queue may acquire the same key, this call uses the lease acquired there.
  * The first call of a script in a transaction sends the script's source.
  *
- * lock_finish ends the call with the script's reply or the error. *out is for the client; its reply is borrowed from
- * `end`, or stands in `answer` (LOCK_ANSWER_MAX bytes). s NULL: the session is closed. */
+ * lock_finish ends the call with the script's reply or the error. s NULL: the session is closed. */
 struct lock_call;
 struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                const struct lock_command *lc, const char *key, size_t key_len,
@@ -87,7 +91,7 @@ void lock_queue_sent(struct worker *w, const struct lock_queue *queue);
  * LOCK_TOO_MANY_KEYS. */
 struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct request_class *k);
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
-                 struct call_end *out, char *answer);
+                 struct lock_answer *out);
 /* Whether the rule demands that replicas confirm the call's acquisition. */
 bool lock_wants_replicas(const struct lock_call *l);
 /* Ends a call as lock_finish does, with an element of EXEC's array. `replicas` is how many replicas have confirmed what
@@ -95,7 +99,7 @@ bool lock_wants_replicas(const struct lock_call *l);
  * was lost, or is an error. If a failed SELECT made the script run in another database than planned, the call leaves no
  * claim. */
 void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
-                        int64_t replicas, struct call_end *out, char *answer);
+                        int64_t replicas, struct lock_answer *out);
 /* EXEC has answered nil: the call ends as one that was not sent. */
 void lock_undone(struct lock_call *l);
 const struct lock_rule *lock_call_rule(const struct lock_call *l);
@@ -141,7 +145,7 @@ struct lock_call *script_begin(struct session *s, struct lock_queue *queue, cons
  * transaction. */
 void script_build_before(struct session *s, struct lock_queue *queue, const struct lock_call *l);
 void script_build_behind(struct session *s, struct lock_queue *queue, const struct lock_call *l,
-                         const struct resp_request *r, const char *bytes, size_t key_count, bool together);
+                         const struct lock_words *words, size_t key_count, bool together);
 
 /* ---- observed_command.c: commands on lock keys that pass as they came
  * ------------------------------------------------
@@ -172,11 +176,12 @@ struct lock_interest {
     struct observer *observer;
     uint32_t *counters_seen; /* how many counting commands were seen */
     bool watches;            /* the session is in a transaction behind WATCH */
+    int64_t now_ms;          /* for event_wanted */
 };
 /* Always true for SETNX, SET NX and MSETNX; for a sample of INCR and HSETNX; and for commands that change a key that
  * was acquired lately. */
 bool event_wanted(const struct lock_interest *in, const struct command *c, const struct resp_request *r,
-                  const char *bytes, const char *key, size_t len, int64_t now_ms);
+                  const char *bytes, const char *key, size_t len);
 
 /* ---- shown.c: reads of a hash lock ------------------------------------------------------------------------ */
 

@@ -105,6 +105,7 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
     const struct command *c = k->command;
     const struct resp_request *r = k->request;
     const char *bytes = k->bytes;
+    const struct command_sent sent = {c, r, bytes};
     int64_t now_ms = worker_now(s->worker);
     session_note_overlap(s);
     for (size_t i = 0; i < k->key_count && (!note || note->count < KEYS_MAX); i++) {
@@ -113,9 +114,8 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
         const struct lock_rule *rule = class_rule(k, i);
         struct lock_command lc;
         struct lock_event sight;
-        bool audited =
-            rule && rule->mode == LOCK_MODE_AUDIT && event_read(&sight, c, r, bytes, at, rule->kinds, now_ms, &lc);
-        if (!audited && (!outside || !wanted_outside(s, k, i) || !event_read(&sight, c, r, bytes, at, 0, now_ms, &lc)))
+        bool audited = rule && rule->mode == LOCK_MODE_AUDIT && event_read(&sight, &sent, at, rule->kinds, now_ms, &lc);
+        if (!audited && (!outside || !wanted_outside(s, k, i) || !event_read(&sight, &sent, at, 0, now_ms, &lc)))
             continue;
         if (!note)
             note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
@@ -195,12 +195,11 @@ static void sight_release(const struct audit_note *note, struct lock_event *sigh
 /* Reads what the reply says of one key. `item` is the whole reply, or the key's element of MGET's reply. */
 static void sight_reply(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
     const bool number = item->type == ':';
+    bool done;
     switch (sight->verb) {
     case LOCK_ACQUIRE: /* SET NX GET answers nil if it has acquired */
-        if (number)
-            sight->effect = item->num == 1 ? EFFECT_DONE : EFFECT_LOST;
-        else
-            sight->effect = (note->expects_ok ? item->type == '+' : item->null) ? EFFECT_DONE : EFFECT_LOST;
+        done = number ? item->num == 1 : note->expects_ok ? item->type == '+' : item->null;
+        sight->effect = done ? EFFECT_DONE : EFFECT_LOST;
         break;
     case LOCK_RELEASE:
         sight_release(note, sight, item);

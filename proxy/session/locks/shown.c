@@ -42,8 +42,8 @@ struct showing {
 
 static void show(const struct showing *to, const char *name, size_t len, const char *content, size_t content_len) {
     struct session *s = to->session;
-    engine_saw_field(s->worker->shared->engine, &s->lock, &to->key, to->note->rule, name, len, content, content_len,
-                     worker_now(s->worker));
+    const struct lock_field field = {name, content, len, content_len};
+    engine_saw_field(s->worker->shared->engine, &s->lock, &to->key, to->note->rule, &field, worker_now(s->worker));
 }
 
 /* Reads the next element. Returns whether it is a bulk string, and not nil. */

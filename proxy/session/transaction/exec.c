@@ -23,10 +23,9 @@ void transaction_items_free(struct transaction *t, struct session *s, const stru
     struct list_node *n;
     while ((n = list_shift(&t->items))) {
         struct transaction_item *item = LIST_ENTRY(n, struct transaction_item, link);
-        struct call_end out;
-        char answer[LOCK_ANSWER_MAX];
+        struct lock_answer out;
         if (item->lock)
-            lock_finish(t->worker, s, item->lock, end, &out, answer);
+            lock_finish(t->worker, s, item->lock, end, &out);
         if (item->note)
             audit_end(t->worker, s, item->note, end);
         fence_forget(item->question);

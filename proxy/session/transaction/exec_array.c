@@ -34,18 +34,18 @@ bool transaction_item_request(const struct transaction_item *item, struct resp_r
 /* Handles a lock script's envelope. */
 static void item_lock(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
                       size_t len, struct text *out) {
-    struct call_end end = {.reply = element, .len = len}, part;
-    char answer[LOCK_ANSWER_MAX];
+    struct call_end end = {.reply = element, .len = len};
+    struct lock_answer part;
     struct lock_call *lock = item->lock;
     invariant(lock, "a lock call ends twice");
     item->lock = NULL;
-    lock_finish_queued(t->worker, s, lock, &end, t->replicas, &part, answer);
+    lock_finish_queued(t->worker, s, lock, &end, t->replicas, &part);
     if (item->kind == ITEM_STEP)
         return;
-    if (part.error)
-        text_printf(out, "-%s\r\n", part.error);
+    if (part.end.error)
+        text_printf(out, "-%s\r\n", part.end.error);
     else
-        text_append(out, part.reply, part.len);
+        text_append(out, part.end.reply, part.end.len);
 }
 
 /* Appends the client's part of an element. */

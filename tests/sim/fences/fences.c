@@ -1,6 +1,6 @@
 /*
- * What fence.c and elsewhere.c need of a proxy, in the simulated world (watched.c and await.c: pins.c); writes of
- * workers; and S7.
+ * What fenced_command.c and remote_lock.c need of a proxy, in the simulated world (fence_transaction.c and
+ * fence_retry.c: pins.c); writes of workers; and S7.
  *
  *      worker ── SET data FENCE ──> fence_judge ──> fence_dispatch, or in MULTI fence_prepare and looks before EXEC
  *                                                       └── calls ──> fence.lua in the interpreter ──> their `done`
@@ -31,7 +31,7 @@ struct write *fences_write_of(const struct request *r) {
     return (struct write *)(void *)(uintptr_t)r;
 }
 
-/* ---- what fence.c and elsewhere.c call -------------------------------------------------------------- */
+/* ---- what fenced_command.c and remote_lock.c call -------------------------------------------------------------- */
 
 const struct request_owner_ops request_owner_silent;
 

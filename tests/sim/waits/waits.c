@@ -1,6 +1,6 @@
 /*
- * What wait.c and ear.c need of a proxy, in the simulated world: threads with their turns and timers, requests that
- * wait, the channel of releases. The spectator's part is check_waits.c's.
+ * What lock_wait.c and release_channel.c need of a proxy, in the simulated world: threads with their turns and timers,
+ * requests that wait, the channel of releases. The spectator's part is check_waits.c's.
  */
 #include "tests/sim/waits/waits_world.h"
 
@@ -389,7 +389,7 @@ static struct session *session_of(struct world *w, int conn) {
     return s;
 }
 
-/* ---- what wait.c and ear.c call ---------------------------------------------------------------- */
+/* ---- what lock_wait.c and release_channel.c call ---------------------------------------------------------------- */
 
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
