@@ -17,24 +17,23 @@
 #include "proxy/lock/evidence.h"
 
 enum {
-    TRIPS = 2,             /* round trips of the client's connection that the next three times have on top */
-    AT_ONCE_MS = 5,        /* a release that comes within so many ms of its session's loss comes at once */
-    SHORTLY_MS = 100,      /* a release within so many ms comes shortly: a busy machine may delay a loser's */
-    SOON_MS = 1,           /* a release within so many ms comes without any work in between */
-    HOLD_MS = 250,         /* a release is held back for at most so long, */
-    HOLD_TRIPS = 10,       /* plus so many round trips, */
-    HOLD_MOST_MS = 1000,   /* both together at most so long, */
-    HOLD_LOSSES = 12,      /* C4: a held-back release is believed after so many silent losses */
-    HOLD_LOSSES_LEAST = 4, /* C4: it is believed after so many once its time is over */
-    HELD_SEEN_MS = 100,    /* a session whose release is held back asks again sooner */
-    FOLLOWED_WEIGHT = 2,   /* D3: what a followed loss adds to the score */
-    QUIET_WEIGHT = 5,      /* D3: what a quiet loss takes from the score */
-    QUIET_SCORE = -8,      /* up to this score losers do not release */
-    FADE_LOSSES = 64,      /* counts are halved above so many losses */
-    KEY_LOSSES = 8,        /* a key with so many losses is judged by its own counts */
-    PATIENCE = 2,          /* B2: one session's lost attempts, beyond the longest row, that prove a refusal wrong */
-    PATIENCE_ALL = 6,      /* B2: silent losses on the key that prove a refusal wrong */
-    LONG_ROW = 2,          /* C4: from so many lost attempts on, a loss over the holder's session matters */
+    TRIPS = 2,           /* round trips of the client's connection that the next three times have on top */
+    AT_ONCE_MS = 5,      /* a release that comes within so many ms of its session's loss comes at once */
+    SHORTLY_MS = 100,    /* a release within so many ms comes shortly: a busy machine may delay a loser's */
+    SOON_MS = 1,         /* a release within so many ms comes without any work in between */
+    HOLD_MS = 250,       /* a release is held back for at most so long, */
+    HOLD_TRIPS = 10,     /* plus so many round trips, */
+    HOLD_MOST_MS = 1000, /* both together at most so long, */
+    HOLD_LOSSES = 12,    /* C4: a held-back release is believed after so many silent losses */
+    HELD_SEEN_MS = 100,  /* a session whose release is held back asks again sooner */
+    FOLLOWED_WEIGHT = 2, /* D3: what a followed loss adds to the score */
+    QUIET_WEIGHT = 5,    /* D3: what a quiet loss takes from the score */
+    QUIET_SCORE = -8,    /* up to this score losers do not release */
+    FADE_LOSSES = 64,    /* counts are halved above so many losses */
+    KEY_LOSSES = 8,      /* a key with so many losses is judged by its own counts */
+    PATIENCE = 2,        /* B2: one session's lost attempts, beyond the longest row, that prove a refusal wrong */
+    PATIENCE_ALL = 6,    /* B2: silent losses on the key that prove a refusal wrong */
+    LONG_ROW = 2,        /* C4: from so many lost attempts on, a loss over the holder's session matters */
     LOSSES_MAX = UINT8_MAX
 };
 
@@ -252,7 +251,7 @@ static enum loser_release release_shortly(struct workload *f, struct key_stats *
     if (waits && silent < HOLD_LOSSES)
         return hold_back(w, c, live, now_ms);
     /* C4: where losers release, these losses would have been followed. So the release is a colleague's. */
-    if (silent >= HOLD_LOSSES_LEAST)
+    if (silent >= HOLD_LOSSES)
         return LOSER_BELIEVED;
     /* C6: losers are known to be quiet, from this proxy or another one. No other loss here was followed by a
      * release. */
