@@ -7,7 +7,7 @@ OPTIMISE=${OPTIMISE:--O1}
 DEFINES=${DEFINES:-}
 LUA_FLAGS=$(pkg-config --cflags lua5.1)
 LUA_LIBRARY=$(pkg-config --libs lua5.1)
-LUA_NAMES=$(sed -n '/^set(LUA_SCRIPTS /,/)/p' "$ROOT/CMakeLists.txt" | sed 's/set(LUA_SCRIPTS//; s/)//' | xargs | tr ' ' ,)
+LUA_NAMES=$(sed -n 's/^    SCRIPT_\([A-Z_]*\),$/\L\1/p' "$ROOT/proxy/upstream/script.h" | paste -sd,)
 export ROOT WORK OPTIMISE DEFINES LUA_FLAGS LUA_LIBRARY LUA_NAMES
 
 compile() { # SOURCE OBJECT
