@@ -247,12 +247,11 @@ static enum loser_release release_shortly(struct workload *f, struct key_stats *
     bool at_once = apart_ms <= aftermath_at_once_ms(w->peer);
     bool remembered = w->held_ms && c->held.session_id == w->peer->id;
     unsigned silent = remembered ? c->held.silent : 0;
-    /* C4: the release is held back until enough attempts are lost in silence, or its time is over. */
-    if (waits && silent < HOLD_LOSSES)
-        return hold_back(w, c, live, now_ms);
     /* C4: where losers release, these losses would have been followed. So the release is a colleague's. */
     if (silent >= HOLD_LOSSES)
         return LOSER_BELIEVED;
+    if (waits)
+        return hold_back(w, c, live, now_ms);
     /* C6: losers are known to be quiet, from this proxy or another one. No other loss here was followed by a
      * release. */
     if (f->losers_quiet && losses_so_far(evidence(f, c)->followed, 1) <= 1)

@@ -40,7 +40,8 @@ size_t lock_fence_name(const char *pattern, size_t pattern_len, const char *lock
 int lock_fence_stars(const char *p, bool classes);
 size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len, char *out, size_t size);
 
-/* Writes the fence as its directive, for PROXY RULES and CONFIG. Returns the length. */
+/* Writes the fence as its directive, for PROXY RULES and CONFIG. Returns the whole length, also where `size` cuts
+ * the text, as snprintf does. */
 size_t lock_fence_text(const struct lock_rule *rule, char *out, size_t size);
 
 /* Writes a warning for people if clients without names count as one client, because the rule of the fence's lock has

@@ -30,8 +30,7 @@ bool lease_owner_here(const struct claim *c);
 
 /* Runs the shard's timers that are due, or some of them if many are. */
 void lease_tick(struct shard *sh, int64_t now_ms);
-/* This process stops: asks for the last expiry of up to `max` leases, and returns the number of leases that it has
- * asked for. */
+/* This process stops: asks for the last expiry of leases, `max` at most. Returns the number of these leases. */
 unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms);
 
 /* ---- one_shot.c -------------------------------------------------------------------------------- */

@@ -96,7 +96,8 @@ void lock_rule_word_show(const char *word, char *out, size_t size);
 /* Writes a pattern as a word of the configuration, quoted if necessary. Returns the length. */
 size_t lock_rule_word(const char *pattern, char *out, size_t size);
 
-/* Writes the rule as its directive, for PROXY RULES: "lock:* mode enforce owner auto ...". Returns the length. */
+/* Writes the rule as its directive, for PROXY RULES: "lock:* mode enforce owner auto ...". Returns the whole length,
+ * also where `size` cuts the text, as snprintf does. */
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size);
 
 /* Hashes a rule's pattern, for lock_rule.hash. The hash is the same in every process. */

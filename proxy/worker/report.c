@@ -287,9 +287,9 @@ void worker_report_rules(struct worker *w, const struct report *r) {
     for (size_t i = 0; i < lock_rules_count(w->rules); i++) {
         const struct lock_rule *rule = lock_rules_get(w->rules, i);
         char text[RULE_TEXT_MAX];
-        size_t len = lock_rule_text(rule, text, sizeof(text));
+        lock_rule_text(rule, text, sizeof(text));
         r->row(r->arg);
-        r->text(r->arg, "rule", text, len < sizeof(text) ? len : sizeof(text) - 1);
+        r->text(r->arg, "rule", text, strlen(text));
         r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));
         char workloads[SHARED_TEXT_MAX] = "";
         struct shared_workloads all = {.rule = rule, .text = workloads};
@@ -301,9 +301,9 @@ void worker_report_rules(struct worker *w, const struct report *r) {
     for (size_t i = 0; i < lock_rules_fence_count(w->rules); i++) {
         const struct lock_rule *rule = lock_rules_fence(w->rules, i);
         char text[RULE_TEXT_MAX];
-        size_t len = lock_fence_text(rule, text, sizeof(text));
+        lock_fence_text(rule, text, sizeof(text));
         r->row(r->arg);
-        r->text(r->arg, "fence", text, len < sizeof(text) ? len : sizeof(text) - 1);
+        r->text(r->arg, "fence", text, strlen(text));
         r->number(r->arg, "hits", (int64_t)atomic_load(&rule->hits));
         r->number(r->arg, "late", (int64_t)atomic_load(&rule->fence->late));
         r->number(r->arg, "refused", (int64_t)atomic_load(&rule->fence->refused));

@@ -200,9 +200,8 @@ static uint64_t fence_refused(const struct lock_rule *rule) {
 
 /* One figure of each rule or fence, by its pattern. If several have the same pattern, only the first is counted, since
  * only the first applies to keys. */
-static void measure_each(const struct lock_rules *rules, const struct metric_sink *m, const char *label,
+static void measure_each(const struct lock_rules *rules, const struct metric_sink *m, bool fences,
                          uint64_t (*figure)(const struct lock_rule *rule)) {
-    bool fences = strcmp(label, "fence") == 0;
     size_t count = fences ? lock_rules_fence_count(rules) : lock_rules_count(rules);
     const struct lock_rule *(*get)(const struct lock_rules *, size_t) = fences ? lock_rules_fence : lock_rules_get;
     for (size_t i = 0; i < count && i < RULES_MEASURED; i++) {
@@ -211,20 +210,20 @@ static void measure_each(const struct lock_rules *rules, const struct metric_sin
         for (size_t j = 0; j < i && first; j++)
             first = strcmp(get(rules, j)->pattern, rule->pattern) != 0;
         if (first)
-            sample(m, label, rule->pattern, (double)figure(rule));
+            sample(m, fences ? "fence" : "rule", rule->pattern, (double)figure(rule));
     }
 }
 
 static void measure_rules(struct worker *w, const struct metric_sink *m) {
     family(m, "rule_hits_total", "counter", "Commands on keys that the lock rule matched, of the first 100 rules.");
-    measure_each(w->rules, m, "rule", rule_hits);
+    measure_each(w->rules, m, false, rule_hits);
     family(m, "fence_hits_total", "counter", "Commands on data that the fence matched, of the first 100 fences.");
-    measure_each(w->rules, m, "fence", rule_hits);
+    measure_each(w->rules, m, true, rule_hits);
     family(m, "fence_late_writes_total", "counter", "Writes of fenced data by clients that had lost its lock.");
-    measure_each(w->rules, m, "fence", fence_late);
+    measure_each(w->rules, m, true, fence_late);
     family(m, "fence_refused_writes_total", "counter",
            "Writes of fenced data that were refused: late, or without the lock.");
-    measure_each(w->rules, m, "fence", fence_refused);
+    measure_each(w->rules, m, true, fence_refused);
 }
 
 static void measure_configuration(const struct proxy_shared *shared, const struct metric_sink *m) {

@@ -27,8 +27,7 @@ void client_set_text(char **field, const char *text, size_t len) {
 static void reply_bulk(struct session *s, const struct command *c, const char *text, size_t len) {
     struct text reply;
     text_init(&reply);
-    char *at = text_reserve(&reply, resp_bulk_size(len));
-    text_commit(&reply, (size_t)(resp_bulk_write(at, text, len) - at));
+    append_bulk(&reply, text, len);
     session_answer(s, c, reply.data, reply.len);
     text_clear(&reply);
 }

@@ -25,11 +25,6 @@ enum {
 
 /* ---- EXPLAIN ------------------------------------------------------------------------------------- */
 
-static void bulk(struct text *out, const char *data, size_t len) {
-    char *at = text_reserve(out, resp_bulk_size(len));
-    text_commit(out, (size_t)(resp_bulk_write(at, data, len) - at));
-}
-
 /* PROXY EXPLAIN under way: the command that it is about, and the pairs of the reply so far. */
 struct explanation {
     struct session *session;
@@ -41,8 +36,8 @@ struct explanation {
 };
 
 static void pair_of(struct explanation *x, const char *name, const char *value, size_t len) {
-    bulk(&x->body, name, strlen(name));
-    bulk(&x->body, value, len);
+    append_bulk(&x->body, name, strlen(name));
+    append_bulk(&x->body, value, len);
     x->count += 2;
 }
 

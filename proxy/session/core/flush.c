@@ -2,11 +2,10 @@
  * A session's output: its buffer, the limits, and the delay of a reply that comes faster than the client reads.
  *
  *      request slots ──> s->out ── session_flush ──> socket
- *                           └── too much waits: the proxy stops reading the node with the oldest reply, and the
- * session's next requests wait in its input, which is still read: most clients write all their requests before they
- * read
+ *                           └── too much waits: the proxy stops reading the node with the oldest reply
  *
- * It only knows the oldest request.
+ * Then the session's next requests wait in its input. The input is still read, since most clients write all their
+ * requests before they read. This file only knows the oldest request.
  */
 #include <errno.h>
 #include <string.h>

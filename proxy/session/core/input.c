@@ -433,8 +433,8 @@ static void session_read(struct session *s) {
         session_unread(s, UNREAD_ENDED, true);
         if (s->delays & DELAY_EVENT)
             session_tell_speaks(s);
-        if (s->delays &
-            DELAY_BLOCKED) /* otherwise the event it waits for might be used up for a client that has left */
+        /* The event that a blocked client waits for must not be used up for a client that has left. */
+        if (s->delays & DELAY_BLOCKED)
             session_tell_half_closed(s);
         if (in)
             session_scan_input(s); /* complete requests that waited come first */

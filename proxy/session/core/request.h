@@ -178,6 +178,8 @@ bool keys_write_guard(const struct command *c, const struct resp_request *r, con
 /* Copies argument i to a C string for messages, cut to `size`. */
 const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size);
 
+/* Appends a bulk string to a text. */
+void append_bulk(struct text *out, const void *data, size_t len);
 /* Encode a multibulk into w->build: first its argument count, then the arguments. */
 void build_start(struct worker *w, size_t argc);
 void build_bulk(struct worker *w, const void *data, size_t len);

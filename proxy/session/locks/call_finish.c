@@ -43,13 +43,8 @@ static void answer_token(const struct session *s, struct lock_envelope *e, char 
         e->reply_len = (size_t)sprintf(out, "%s", s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
 }
 
-static void add_bulk(struct text *t, const char *data, size_t len) {
-    char *at = text_reserve(t, resp_bulk_size(len));
-    text_commit(t, (size_t)(resp_bulk_write(at, data, len) - at));
-}
-
 static void add_number(struct text *t, const char *name, uint64_t number) {
-    add_bulk(t, name, strlen(name));
+    append_bulk(t, name, strlen(name));
     char *at = text_reserve(t, RESP_HEADER_MAX);
     text_commit(t, resp_header_write(at, ':', (int64_t)number));
 }
@@ -76,8 +71,8 @@ static void answer_map(struct worker *w, const struct lock_call *l, struct lock_
     text_append(t, p, e->reply_len - (size_t)(p - e->reply));
     add_number(t, "connection", engine_holder(shared->engine, key, hash, worker_now(w)));
     add_number(t, "waiting", waits.count);
-    add_bulk(t, "waiters", sizeof("waiters") - 1);
-    add_bulk(t, who.data, who.len);
+    append_bulk(t, "waiters", sizeof("waiters") - 1);
+    append_bulk(t, who.data, who.len);
     text_clear(&who);
     e->reply = t->data;
     e->reply_len = t->len;
@@ -153,16 +148,16 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
         each.value_len = l->value_len;
         bool refused = each.outcome == LOCK_HELD || each.outcome == LOCK_FOREIGN;
         if (refused && l != first)
-            each.outcome = LOCK_NOT_SENT; /* so that one command makes one incident */
+            each.outcome = LOCK_NOT_SENT; /* one command makes one incident */
         if (each.outcome == LOCK_GRANTED)
             worker_lease_changed(w, l->plan.rule, &each);
         lock_learnt(w, s, l, &each);
     }
 }
 
-/* Answers a refused swap. The script compares with the value that one session read, but other sessions of the client
- * may have read other values. If the present value would look like a success to one of them, the reply is LOCKED
- * instead. */
+/* Sets the reply of a refused swap (GETSET). The reply shows the key's present value. A session that reads the value
+ * which it expected takes that for a success. The script knows only what one session had read. So if any session of
+ * the client that may be meant had read the present value, the reply is the error LOCKED. */
 static void answer_swap(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
     static const char LOCKED[] = "-LOCKED the lock is held; nothing was changed\r\n";
     bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
@@ -179,6 +174,12 @@ void lock_note_time(struct worker *w, const struct lock_call *l) {
         histogram_note(&w->durations.lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
 }
 
+/* The lease has run while the call waited for replicas. */
+static inline void take_wait_off(const struct lock_call *l, struct lock_result *r) {
+    if (l->waited_ms > 0 && r->pttl_ms > 0)
+        r->pttl_ms = r->pttl_ms > l->waited_ms ? r->pttl_ms - l->waited_ms : 1;
+}
+
 /* Ends a call whose script answered a short text. Returns false if the answer is another one. This path saves 4 % of
  * the bound on acquire and release. */
 static inline bool finish_short(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
@@ -190,8 +191,7 @@ static inline bool finish_short(struct worker *w, struct session *s, struct lock
     out->error = NULL;
     lock_note_time(w, l);
     if (r.outcome == LOCK_GRANTED) {
-        if (l->waited_ms > 0 && r.pttl_ms > 0)
-            r.pttl_ms = r.pttl_ms > l->waited_ms ? r.pttl_ms - l->waited_ms : 1;
+        take_wait_off(l, &r);
         worker_lease_changed(w, l->plan.rule, &r);
     }
     lock_learnt(w, s, l, &r);
@@ -213,8 +213,7 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
         answer_swap(w, l, &e);
         answer_array(l, &e);
         answer_number(l, &e, out->text);
-        if (l->waited_ms > 0 && e.result.pttl_ms > 0)
-            e.result.pttl_ms = e.result.pttl_ms > l->waited_ms ? e.result.pttl_ms - l->waited_ms : 1;
+        take_wait_off(l, &e.result);
     } else {
         e = (struct lock_envelope){.reply = end->reply, .reply_len = end->len};
         lock_failed_outcome(end, &e.result);

@@ -163,11 +163,6 @@ static enum dispatch_result subscribe(struct session *s, const struct command *c
     return DISPATCHED;
 }
 
-static void put_bulk(struct text *out, const char *data, size_t len) {
-    char *at = text_reserve(out, resp_bulk_size(len));
-    text_commit(out, (size_t)(resp_bulk_write(at, data, len) - at));
-}
-
 /* Replies with Redis's confirmations for channels that were not subscribed. */
 static void unsubscribe_nothing(struct session *s, const struct command *c, const struct resp_request *r,
                                 const char *bytes, int64_t count) {
@@ -175,11 +170,11 @@ static void unsubscribe_nothing(struct session *s, const struct command *c, cons
     char line[RESP_HEADER_MAX];
     for (size_t i = r->argc > 1 ? 1 : 0; i < r->argc; i++) {
         text_append(&reply, s->lane.protocol == 3 ? ">3\r\n" : "*3\r\n", 4);
-        put_bulk(&reply, c->name, strlen(c->name));
+        append_bulk(&reply, c->name, strlen(c->name));
         if (i == 0)
             text_append(&reply, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n", s->lane.protocol == 3 ? 3 : 5);
         else
-            put_bulk(&reply, bytes + r->argv[i].off, r->argv[i].len);
+            append_bulk(&reply, bytes + r->argv[i].off, r->argv[i].len);
         text_append(&reply, line, resp_header_write(line, ':', count));
     }
     session_answer(s, c, reply.data, reply.len);
@@ -316,7 +311,7 @@ static void ping(struct session *s, const struct command *c, const struct resp_r
     }
     struct text reply = {0};
     text_printf(&reply, "*2\r\n$4\r\npong\r\n");
-    put_bulk(&reply, r->argc > 1 ? bytes + r->argv[1].off : "", r->argc > 1 ? r->argv[1].len : 0);
+    append_bulk(&reply, r->argc > 1 ? bytes + r->argv[1].off : "", r->argc > 1 ? r->argv[1].len : 0);
     session_answer(s, c, reply.data, reply.len);
     text_clear(&reply);
 }

@@ -2,8 +2,8 @@
  * What fence_transaction.c and fence_retry.c need of a proxy and of Redis, in the simulated world: connections of a
  * session's own, with WATCH, MULTI and EXEC, and timers.
  *
- *      fence_transaction.c ── WATCH, fence.lua, MULTI ──> a pin: one after another, with others' commands between ──>
- * their `done` ── the command, EXEC ───────>   nil, if the guard record or watermark has changed; else it is done
+ *      WATCH, fence.lua, MULTI ──> a pin: one after another, with others' commands between ──> their `done`
+ *      the command, EXEC ────────> nil, if the guard record or watermark has changed; else it is done
  *
  * The command itself is done in name only: an application's script always writes, and what blocks finds something now
  * and then. A connection that is given back with something on it is closed: what was sent may still run.
@@ -17,8 +17,7 @@
 
 static struct { uint64_t done, waited; } totals;
 
-/* ---- what fence_transaction.c and fence_retry.c call
- * ----------------------------------------------------------------- */
+/* ---- what the proxy's files call ----------------------------------------------------------------------- */
 
 static struct fences *fences_of(const struct worker *w) {
     return ((const struct waits_thread *)(const void *)w->loop)->world->fences;
