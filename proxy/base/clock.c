@@ -13,6 +13,12 @@ int64_t clock_wall_ms(void) {
     return read_ms(CLOCK_REALTIME);
 }
 
+int64_t clock_wall_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
 int64_t clock_even_ms(void) {
     static atomic_int_least64_t begun_ms; /* the wall clock's time when the monotonic clock began; 0: not read yet */
     int64_t passed_ms = read_ms(CLOCK_MONOTONIC), begun = atomic_load_explicit(&begun_ms, memory_order_relaxed);

@@ -75,6 +75,7 @@ struct config {
     char *supervised;                                                  /* no | systemd | auto */
     struct config_words admin_users;                                   /* admin-user; may be empty */
     char *requirepass;                                                 /* NULL */
+    bool short_records;                                                /* guard-records hash|short */
     int64_t bulk_max;                                                  /* proto-max-bulk-len 512mb */
     int64_t query_buffer_limit;                                        /* client-query-buffer-limit 1gb */
     int64_t output_limit_hard, output_limit_soft, output_limit_soft_s; /* client-output-buffer-limit normal H S SEC */

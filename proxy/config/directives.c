@@ -23,6 +23,7 @@ static const char *const OPTIONAL[] = {"no", "optional", "yes", NULL};
 static const char *const VERIFIES[] = {"no", "ca", "yes", NULL};
 static const char *const LEVELS[] = {"debug", "verbose", "notice", "warning", "nothing", NULL};
 static const char *const FORMATS[] = {"text", "json", NULL};
+static const char *const RECORDS[] = {"hash", "short", NULL};
 static const char *const TLS_VERSIONS[] = {"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", NULL};
 static const char *const IDENTITIES[] = {"address", "user", "name", "port", NULL};
 
@@ -242,6 +243,9 @@ static const struct directive TABLE[] = {
     {{"fence", "PATTERN by LOCK [OPTION VALUE] ...", "\"\"",
       "data that is written under a lock: a client that has lost the lock can't write it"},
      LIST(config_read_fence, "PATTERN by LOCK, then options and their values"),
+     .flags = DIRECTIVE_LIVE},
+    {{"guard-records", "hash|short", "hash", "the form in which plain locks get their guard records"},
+     CHOICE(config_read_flag, short_records, RECORDS, "hash or short"),
      .flags = DIRECTIVE_LIVE},
     {{"client-identity", "FIELD ...", "address user name", "what makes two connections the same client"},
      LIST(config_read_bits, "one or more of address, user, name and port"),

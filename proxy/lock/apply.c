@@ -74,6 +74,7 @@ static inline struct claim *claim_granted(struct outcome *f) {
     c->told_by = group_of(f->plan);
     c->observed = f->audit;
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
+    c->short_record = r->short_record;
     if (c->rule->fenced)
         tenure_begin(f->sh, c);
     if (f->entry->contenders)

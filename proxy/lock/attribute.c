@@ -142,6 +142,7 @@ static inline void plan_claim(struct shard *sh, struct lock_plan *plan, struct c
         return;
     plan->claim = c->token;
     plan->claim_fence = c->fence;
+    plan->short_record = c->short_record;
     plan->uses = true;
     c->uses++;
     if (c->peer->remote)

@@ -88,7 +88,8 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->login = login;
     plan->begun_ms = now_ms;
     plan->claim = plan->claim_fence = plan->group = plan->field = 0;
-    plan->several = plan->uses = plan->counted = plan->first_release = plan->twice = plan->repeats = false;
+    plan->short_record = plan->several = plan->uses = plan->counted = plan->first_release = plan->twice =
+        plan->repeats = false;
     plan->patient = s->patient && !queued;
     plan->held_back = false;
     plan->queued = plan->transaction = queued;
@@ -110,6 +111,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     p->in_flight++; /* the peer stays until engine_finish */
     struct entry *en = entry_find(sh, key, hash);
     plan->slot = en ? en->slot : key->len <= LOCK_KEY_KNOWN ? s->last.slot : slot_of_key(key->name, key->len);
+    plan->seems_held = en && en->live_fence > 0;
     attribute(sh, en, p, now_ms, plan);
     shard_unlock(sh);
 }
@@ -219,6 +221,31 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
     }
     shard_unlock(sh);
     return again;
+}
+
+uint64_t engine_new_fence(struct lock_engine *e, uint64_t now_us) {
+    uint_fast64_t last = atomic_load(&e->fences), next;
+    now_us += atomic_load(&e->fences_ahead);
+    do
+        next = now_us > last ? now_us : last + 1;
+    while (!atomic_compare_exchange_weak(&e->fences, &last, next));
+    return next;
+}
+
+void engine_fence_heard(struct lock_engine *e, uint64_t fence, uint64_t now_us) {
+    uint_fast64_t ahead = atomic_load(&e->fences_ahead);
+    while (fence > now_us + ahead)
+        if (atomic_compare_exchange_weak(&e->fences_ahead, &ahead, fence - now_us))
+            break;
+}
+
+bool engine_claim_lasts(struct lock_engine *e, const struct lock_plan *plan, int64_t now_ms) {
+    struct shard *sh = ledger_shard(e, plan->hash);
+    shard_lock(sh);
+    const struct claim *c = claim_find(entry_find(sh, &plan->key, plan->hash), plan->claim);
+    bool lasts = c && !claim_ended(c) && (!c->end_ms || now_ms < c->end_ms);
+    shard_unlock(sh);
+    return lasts;
 }
 
 void engine_put_off(struct lock_engine *e, const struct lock_plan *plan) {

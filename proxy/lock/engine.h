@@ -241,6 +241,8 @@ struct lock_plan {
     bool queued;            /* private: the command is queued, and EXEC has not been sent */
     bool undone;            /* EXEC answered nil: set before engine_finish, with LOCK_NOT_SENT */
     uint64_t claim_fence;   /* of the claim's lease, 0 not known */
+    bool seems_held;        /* a lease of the lock is live, as far as this proxy knows */
+    bool short_record;      /* the claim's lease was given with a guard record in the short form */
     bool counted;           /* private: counted among its workload's releases */
     bool first_release;     /* private: the session's first release since its last attempt */
     bool twice;             /* private: counted as the second release in a row over its session */
@@ -327,6 +329,7 @@ struct lock_result {
     bool leased;        /* the live lease's expiry is the proxy's own (the envelope's last element) */
     bool same;          /* the live lease is of the caller's identity */
     bool elsewhere;     /* another proxy gave the live lease */
+    bool short_record;  /* LOCK_GRANTED: the guard record has the short form (text.lua) */
     bool pooled;        /* the live lease's workload is known to be pooled, here or at another proxy */
     uint8_t suspects;   /* releases of losers that were refused while the lease was live, 3 at most */
     int64_t shifted_ms; /* C3: another proxy has counted a release of the client for an older lease, and refused it: how
@@ -371,6 +374,14 @@ bool engine_compares(struct lock_engine *e, const struct lock_session *s, const 
  * the live lease (claim_token, right "release_then_acquire") and acquires in one step. C6, a release: its claim's lease
  * may have been released through another proxy. The script looks into the guard record for that (right "spent"). */
 bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lock_result *result, int64_t now_ms);
+
+/* A fence for an attempt whose lease gets its fence from the proxy: greater than each one before, and at least
+ * `now_us`, the wall clock in microseconds. engine_fence_heard: a lease has got a greater fence than the proxy had made
+ * for it. The fences after it are ahead of the clock by as much. */
+uint64_t engine_new_fence(struct lock_engine *e, uint64_t now_us);
+void engine_fence_heard(struct lock_engine *e, uint64_t fence, uint64_t now_us);
+/* Whether the claim of a command's plan is there, and its lease has not ended by this proxy's clock. */
+bool engine_claim_lasts(struct lock_engine *e, const struct lock_plan *plan, int64_t now_ms);
 
 /* Discards the plan of an attempt to acquire, or of a release that is held back, because the command is begun once
  * more later. Called in the session's thread. */

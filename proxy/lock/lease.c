@@ -51,6 +51,7 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     else if (moved_ms > inexact_ms || moved_ms < -inexact_ms || c->leased)
         c->period_ms = pttl_ms;
     c->leased = leased;
+    c->short_record = false; /* the script has rewritten it */
     c->end_ms = end_ms;
     bool wanted = c->rule->renew == LOCK_RENEW_ALWAYS || (c->rule->renew == LOCK_RENEW_AUTO && leased);
     bool left = c->reported && !claim_heritable(c) && !c->handing && !claim_one_shot(c);

@@ -277,16 +277,17 @@ struct claim {
     enum renewal_state renewal : 3;
     enum succession_state succession : 2;
     /* Facts of the lease: each is learnt by itself, and combines with the others and with every state. */
-    bool queue : 1;     /* of a list lock; its value is the node */
-    bool shown : 1;     /* list lock: the session was shown the node, and may be its owner */
-    bool valued : 1;    /* the value is known */
-    bool leased : 1;    /* the expiry is the proxy's own */
-    bool observed : 1;  /* inferred from a command that passed unchanged: Redis has no guard record */
-    bool overwrote : 1; /* observed: the command wrote over an existing lock */
-    bool contended : 1; /* other sessions of the workload lost attempts during the lease */
-    bool self_lost : 1; /* the claim's own session lost an attempt during the lease */
-    bool vouched : 1;   /* the lease was extended after a release was refused last */
-    bool told_long : 1; /* the incident held_long was reported */
+    bool queue : 1;        /* of a list lock; its value is the node */
+    bool shown : 1;        /* list lock: the session was shown the node, and may be its owner */
+    bool valued : 1;       /* the value is known */
+    bool leased : 1;       /* the expiry is the proxy's own */
+    bool short_record : 1; /* the guard record has the short form, unless another proxy has rewritten it since */
+    bool observed : 1;     /* inferred from a command that passed unchanged: Redis has no guard record */
+    bool overwrote : 1;    /* observed: the command wrote over an existing lock */
+    bool contended : 1;    /* other sessions of the workload lost attempts during the lease */
+    bool self_lost : 1;    /* the claim's own session lost an attempt during the lease */
+    bool vouched : 1;      /* the lease was extended after a release was refused last */
+    bool told_long : 1;    /* the incident held_long was reported */
     /* Not a part of `release`: a script may be in flight beside a release. */
     bool scripted : 1; /* a script of the application's that may release the lease is in flight */
     /* Not a part of `renewal`: the proxy decides to renew, and to stop, while an answer is on its way. */
@@ -380,6 +381,8 @@ struct lock_engine {
     struct lock_sink sink;
     struct hash_seed key_seed, value_seed;
     atomic_uint_fast64_t attempts;       /* token numbers given out */
+    atomic_uint_fast64_t fences;         /* the last one that engine_new_fence has given out */
+    atomic_uint_fast64_t fences_ahead;   /* so far are its fences ahead of the wall clock, in us */
     atomic_uint_fast64_t newest_session; /* greatest id opened */
     struct client_table clients;
     /* Under the clients' mutex: peers of closed sessions that member.c has still to go through, and how many steps

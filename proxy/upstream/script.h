@@ -41,6 +41,7 @@ enum script_id {
     SCRIPT_LIST_POP,
     SCRIPT_LIST_TRIM,
     SCRIPT_LIST_LEAVE,
+    SCRIPT_FREE,
     SCRIPT_TOTAL
 };
 

@@ -186,8 +186,8 @@ const char *upstream_submit_login(struct upstream *u, struct upstream_request *r
  * and EXEC. EXEC's reply is the request's. If a redirect prevents the execution, the whole batch follows it. The batch
  * is repeated like other requests, but not for TRYAGAIN; any other error that prevents the execution is the reply
  * (EXECABORT ...). If the node refuses MULTI, it runs the commands one by one. The reply is then that of the command
- * with leading / 2 commands before it, and r->multi_refused is set. The first EVALSHA of r->script, at r->script_at, is
- * sent with its source if the connection may not have sent the source yet. */
+ * with leading / 2 commands before it, and r->multi_refused is set. The first EVALSHA of r->script (NULL: there is
+ * none), at r->script_at, is sent with its source if the connection may not have sent the source yet. */
 const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r, int slot,
                                   const struct upstream_lane *lane, const char *bytes, size_t len)
     __attribute__((warn_unused_result));

@@ -110,6 +110,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "uptime_in_seconds", "%lld", (long long)(worker_now(w) - shared->started_ms) / 1000);
     r->line(r->arg, "used_memory_rss", "%lld", resident_bytes());
     r->line(r->arg, "restart_needed", "%u", atomic_load(&shared->restart_needed));
+    r->line(r->arg, "guard_records", "%s", w->config->short_records ? "short" : "hash");
     r->line(r->arg, "invariants_failed", "%llu", (unsigned long long)invariant_failures());
     r->section(r->arg, "Clients");
     metric_table_report(&client_counters, &counters, r);

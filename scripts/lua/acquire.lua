@@ -9,7 +9,8 @@
 --       SET NX with other options, and MSETNX of one key; also to release a lease first:
 --                                  4 the lease in ms, '0' none   5 shape, as in arguments.lua
 --                                  6 a claim whose lease is released first, if it is live; '' none. For a lease that
---                                    another proxy gave to the caller's identity: its fence   7... the command
+--                                    another proxy gave to the caller's identity: its fence. One character: the
+--                                    attempt was sent without a script before, and came to nothing   7... the command
 --       The first two forms may have two arguments more, if the attempt may wait when it is refused: for how many ms
 --       it has waited, and for how many ms the next session in its proxy's queue has waited, '' there is none. The one
 --       that keeps waiting is noted in the guard record (waits.lua): the attempt if refused, the next one if granted.
@@ -20,6 +21,11 @@
 --
 -- The long way: all else. That includes a repeated attempt, another kind of key, a lock without a valid guard record,
 -- and servers before 7.0, which do not know NX with GET.
+--
+-- An attempt without a script (proxy/session/locks/short_form.c) sets the guard record in its short form and the lock at
+-- once. The proxy sends this script behind it where it set only one of both, or where its fence was not above the
+-- slot's watermark. It then finishes or undoes what the attempt has set; no client was told before. The guard
+-- record gets the short form again, with a greater fence, and the watermark follows.
 --
 -- The short way is written for few steps, since each costs Redis time for every lock: globals are looked up once, the
 -- type of an answer is checked only where its value leaves it open, and only the fields that are needed are written.
@@ -43,36 +49,39 @@ if there and type(there) == 'table' then
   if not old and not string.find(there.err, 'WRONGTYPE', 1, true) then return there end
 elseif kind <= 6 and not there then
   local t, before, answer = pcall('TIME'), pcall('HGET', record, 'fence'), nil
-  if t.err then answer = t
-  elseif before and type(before) == 'table' then answer = before
-  else
-    local micros = t[2]
-    if #micros < 6 then micros = sub('00000' .. micros, -6) end
-    local fence = t[1] .. micros
-    if before and (#before > #fence or (#before == #fence and before >= fence)) then
-      fence = string.format('%.0f', before + 1)
-    end
-    local process, since = sub(mine, 1, 36), sub(fence, 1, -4)
-    if given then
-      answer = pcall('HSET', record, 'token', mine, 'fence', fence, 'value', value, 'kind', 'string',
-        'owner', argv[2], 'proxy', process, 'since', since, 'leased', fence)
+  if type(before) ~= 'table' or not string.find(before.err, 'WRONGTYPE', 1, true) then
+    if t.err then answer = t
+    elseif before and type(before) == 'table' then answer = before
     else
-      answer = pcall('HSET', record, 'token', mine, 'fence', fence, 'value', value, 'kind', 'string',
-        'owner', argv[2], 'proxy', process, 'since', since)
-    end
-    if answer == 0 or type(answer) == 'number' then
-      if argv[5] ~= '' then answer = pcall('PEXPIRE', record, argv[5]) else answer = pcall('PERSIST', record) end
-      if answer == 1 or type(answer) == 'number' then
-        if waits then fence = fence .. mark(record, process, argv[#argv]) end
-        return given and 'g' .. fence or fence
+      local micros = t[2]
+      if #micros < 6 then micros = sub('00000' .. micros, -6) end
+      local fence = t[1] .. micros
+      if before and (#before > #fence or (#before == #fence and before >= fence)) then
+        fence = string.format('%.0f', before + 1)
+      end
+      local process, since = sub(mine, 1, 36), sub(fence, 1, -4)
+      if given then
+        answer = pcall('HSET', record, 'token', mine, 'fence', fence, 'value', value, 'kind', 'string',
+          'owner', argv[2], 'proxy', process, 'since', since, 'leased', fence)
+      else
+        answer = pcall('HSET', record, 'token', mine, 'fence', fence, 'value', value, 'kind', 'string',
+          'owner', argv[2], 'proxy', process, 'since', since)
+      end
+      if answer == 0 or type(answer) == 'number' then
+        if argv[5] ~= '' then answer = pcall('PEXPIRE', record, argv[5]) else answer = pcall('PERSIST', record) end
+        if answer == 1 or type(answer) == 'number' then
+          if waits then fence = fence .. mark(record, process, argv[#argv]) end
+          return given and 'g' .. fence or fence
+        end
       end
     end
+    if type(pcall('DEL', key)) ~= 'number' then pcall('SET', key, value, 'PX', '1') end
+    if type(pcall('HSET', record, 'token', '')) == 'number' then pcall('PEXPIRE', record, 'GUARD_OUTLIVES_MS') end
+    return answer
   end
-  if type(pcall('DEL', key)) ~= 'number' then pcall('SET', key, value, 'PX', '1') end
-  if type(pcall('HSET', record, 'token', '')) == 'number' then pcall('PEXPIRE', record, 'GUARD_OUTLIVES_MS') end
-  return answer
+  pcall('DEL', key) -- the guard record of a lease that is over has the short form: the long way
 elseif kind <= 6 then
-  local g = redis.call('HMGET', record, 'token', 'value', 'fence', 'leased', 'owner', 'suspect')
+  local g = pcall('HMGET', record, 'token', 'value', 'fence', 'leased', 'owner', 'suspect')
   if g[2] == there and g[1] ~= '' and g[1] ~= mine then
     local left, n, of = redis.call('PTTL', record), 0, nil
     if g[6] then
@@ -102,7 +111,37 @@ local function command()
   return pcall('SET', key, value, 'NX')
 end
 
+-- What an attempt without a script has set, as far as its answer says: '!' the lock; '-' not the lock; '?' is not known.
+local late = kind > 6 and #argv[6] == 1 and argv[6]
+-- Whether the guard record ends when its lease does, to a few ms. A record that was not made together with the lock, or
+-- has not followed it, does not.
+local function in_step()
+  local ends, lasts = redis.call('PTTL', lock), redis.call('PTTL', guard)
+  if redis.call('TYPE', guard).ok == 'hash' and lasts >= 0 then lasts = lasts - GUARD_OUTLIVES_MS end
+  return math.abs(ends - lasts) <= 2
+end
+-- Ends a late attempt that has the lock: its guard record gets the short form, with a fence above the watermark, and the
+-- watermark moves there.
+local function keep_short(s)
+  bound()
+  local fence = int(next_fence(s))
+  local text = table.concat({'1', attempt, value, fence, argv[11] and '' or 'g', identity}, '\n')
+  redis.call('SET', guard, text, 'PXAT', int(redis.call('PEXPIRETIME', lock)))
+  redis.call('SET', watermark_key(), '', 'PXAT', fence)
+  return argv[11] and fence or 'g' .. fence
+end
+local genuine = late and in_step()
 local s = look()
+if late then
+  if s.token == attempt and (late == '!' or (late == '?' and genuine)) then return keep_short(s) end
+  if redis.pcall('HGET', guard, 'token') == attempt then -- the attempt set it, and not the lock
+    redis.call('DEL', guard)
+    s = look()
+  elseif late == '!' and s.value == value and not (s.token and genuine) then -- the record is of a lease that is over
+    redis.call('DEL', lock)
+    s.value, s.token = false, nil
+  end
+end
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
 end
@@ -122,5 +161,8 @@ local answer = command()
 if failed(answer) then return envelope(answer, 'error') end
 if s.value then return envelope(answer, s.token and 'held' or 'foreign', s) end
 if redis.call('EXISTS', lock) == 0 then return envelope(answer, 'free', nil, -2) end -- its expiry is in the past
+-- Another proxy made the lock's last release: right 'spent' asks for that, and only a hash keeps it.
+local elsewhere = (s.attempt or '') ~= '' and sub(s.attempt, 1, 36) ~= proxy
+if late and not elsewhere then return keep_short(s) end
 local own_state, pttl = take(s, value)
 return envelope(answer, 'granted', own_state, pttl)

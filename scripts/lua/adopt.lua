@@ -19,6 +19,7 @@
 -- is an argument gets no expiry, since it may be data.
 if #ARGV == 1 then
   if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+  if redis.call('TYPE', KEYS[2]).ok == 'string' then redis.call('DEL', KEYS[2]) end -- of a lease that is over
   local there = redis.call('EXISTS', KEYS[2]) == 1
   redis.call('HSET', KEYS[2], 'vacant', there and ARGV[1] or ARGV[1] .. '!')
   if not there then redis.call('PEXPIRE', KEYS[2], GUARD_VACANT_MS) end

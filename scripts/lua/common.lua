@@ -44,6 +44,9 @@
 -- leased, extra and suspect contain the fence of their lease, so a new lease need not reset them. The last digit of a
 -- token is odd if its workload is known to share connections.
 --
+-- A guard record may also have a short form, a text (text.lua). It is read as it is by a script that changes nothing.
+-- Any other script rewrites it as a hash first.
+--
 -- Every script keeps these rules: S2 (a fence only grows), S4 (a refused command changes nothing), and sending a script
 -- twice with the same attempt has the effect of sending it once. The build replaces the names in capitals that no
 -- script defines by the numbers of proxy/lock/script_constants.h.
@@ -79,24 +82,52 @@ local function look_at_list(s, g)
   end
 end
 
--- Reads the state of the lock.
+--@text
+
+-- Whether the lock, which holds `value`, is the lease of a guard record in its short form. An attempt without a script
+-- may set its guard record although another lock stands at the key, perhaps with the same value. Its own lock would end
+-- no earlier than the guard record.
+local function covers(held, value)
+  return held == value and redis.call('PTTL', lock) >= redis.call('PTTL', guard)
+end
+
+-- Rewrites a guard record in its short form as a hash. It ends after the lock, if the lock is its lease; if not, its
+-- lease is over. Returns false if Redis takes no writes.
+local function expand(value)
+  local g = text_fields(redis.call('GET', guard))
+  local left = covers(g[3], value) and redis.call('PTTL', lock) or -2
+  if redis.pcall('DEL', guard) ~= 1 then return false end
+  redis.call('HSET', guard, 'token', g[1], 'fence', g[2], 'value', g[3], 'kind', 'string', 'owner', g[4],
+    'proxy', g[5], 'leased', g[6], 'since', string.sub(g[2], 1, -4))
+  redis.call('PEXPIRE', guard, left >= 0 and int(left + GUARD_OUTLIVES_MS) or GUARD_OUTLIVES_MS - 1)
+  return true
+end
+
+-- Reads the state of the lock. `reads`: the script changes nothing.
 --   s.value   the string; false if there is no key; an error table if the key is not a string
 --   s.token   the live lease's token; nil if the lock is free or foreign
 --   s.held    what the lock is held with, according to the guard record
 -- A guard record outlives its lease. In that time, a lock at the key is not the record's lease: it was made anew,
 -- perhaps with the same constant value.
-local function examine()
+local function examine(reads)
   local s = {}
   s.value = redis.pcall('GET', lock)
   if failed(s.value) and not string.find(s.value.err, 'WRONGTYPE', 1, true) then redis.call('GET', lock) end -- raises it
-  local g = redis.call('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply',
-    'kind', 'suspect')
+  local function fields()
+    return redis.pcall('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply',
+      'kind', 'suspect')
+  end
+  local g = fields()
+  if failed(g) then
+    s.short = reads or not expand(s.value)
+    g = s.short and text_fields(redis.call('GET', guard)) or fields()
+  end
   s.last_fence = tonumber(g[2] or 0)
   s.held, s.attempt, s.reply, s.kind, s.suspect = g[3], g[7], g[8], g[9], g[10]
   s.stale_token = g[1] and g[1] ~= ''
   if s.stale_token and s.value and stands(s) then
     local left = redis.call('PTTL', guard)
-    if left == -1 or left >= GUARD_OUTLIVES_MS then
+    if s.short and covers(s.held, s.value) or not s.short and (left == -1 or left >= GUARD_OUTLIVES_MS) then
       s.stale_token = false
       s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == g[2]
     end
@@ -252,15 +283,35 @@ local function secure(s, frees)
   if ends == -1 then redis.call('PERSIST', guard) end
 end
 
+-- The key whose expiry is at least the fence of every lease in this slot that was given in the short form. Its name is
+-- that of the guard record of a lock named {TAG}.
+local function watermark_key()
+  local tag = string.match(guard, '{[^}]*}')
+  return 'lockkeeper:' .. tag .. ':' .. tag
+end
+
+-- Returns that fence; 0 if the short form is not in use.
+local function watermark()
+  local fence = redis.pcall('PEXPIRETIME', watermark_key()) -- servers before 7.0 do not know it, nor the short form
+  return type(fence) == 'number' and math.max(fence, 0) or 0
+end
+
+-- A fence above that of every earlier lease, in microseconds of the node's clock if it is the greatest. Also returns that
+-- clock in ms.
+local function next_fence(s)
+  local t = redis.call('TIME')
+  return math.max(s.last_fence + 1, t[1] * 1000000 + t[2], watermark() + 1), t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
 -- Makes `token` the live lease of the lock, which holds `value` now. `same`: a fence that several locks share because
 -- they are acquired together. Returns the lease's state and the lock's PTTL.
 local function own(s, token, value, kind, same)
   local pttl, leased = bound()
-  local t = redis.call('TIME')
-  local fence = same or math.max(s.last_fence + 1, t[1] * 1000000 + t[2])
+  local fence, since = next_fence(s)
+  fence = same or fence
   redis.call('HSET', guard, 'token', token, 'fence', int(fence), 'value', value, 'kind', kind or 'string',
     'owner', identity, 'proxy', proxy, 'leased', leased and int(fence) or '',
-    'since', int(t[1] * 1000 + math.floor(t[2] / 1000)))
+    'since', int(since))
   keep_guard(pttl)
   return {token = token, fence = fence, owner = identity, leased = leased}, pttl
 end
@@ -273,8 +324,8 @@ end
 -- was in audit: the command ran unchanged, and this proxy saw the claim succeed. While the value still stands, the
 -- claim's lease begins now. The guard record of an earlier lease of this proxy does not prevent that: the proxy numbers
 -- its tokens, and has seen that lease end.
-local function look()
-  local s = examine()
+local function look(reads)
+  local s = examine(reads)
   if right ~= 'enrol' or type(s.value) ~= 'string' or seen ~= '=' .. s.value then return s end
   local function number(token) return tonumber(string.match(token, ':(%d+)$') or 0) end
   if s.token and (s.proxy ~= proxy or number(s.token) >= number(claim)) then return s end

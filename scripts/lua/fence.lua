@@ -25,12 +25,21 @@
 --@alone
 local argv, keys, redis = ARGV, KEYS, redis
 local n, m = tonumber(argv[1]), tonumber(argv[4])
+--@text
+
+-- Returns fence, owner and token of a guard record.
+local function record_of(key)
+  local g = redis.pcall('HMGET', key, 'fence', 'owner', 'token')
+  if not g.err then return g end
+  g = text_fields(redis.call('GET', key))
+  return {g[2], g[4], g[1]}
+end
 
 -- S7: if another session has held one of the locks since, nothing is written.
 for i = 1, n do
   local mine = argv[4 + i]
-  if redis.call('HGET', keys[2 * i - 1], 'fence') ~= mine then
-    local g = redis.call('HMGET', keys[2 * i - 1], 'fence', 'owner', 'token')
+  if redis.pcall('HGET', keys[2 * i - 1], 'fence') ~= mine then
+    local g = record_of(keys[2 * i - 1])
     local now, refused = g[1] or '0', nil
     local attempts = string.find(mine, ' ', 1, true)
     if attempts then
@@ -59,6 +68,8 @@ for i = 1, m do
 end
 
 local at = 5 + n + m
+-- A look at a lock in another slot (remote_lock.c) asks for the fence alone. HGET can't read a guard record's short form.
+if argv[at] == 'HGET' and argv[at + 1] == keys[1] then return record_of(keys[1])[1] end
 if argv[2] ~= '2' then
   if string.sub(argv[2], 1, 1) == '3' then redis.setresp(3) end
   if #argv[2] > 1 then

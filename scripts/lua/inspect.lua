@@ -1,6 +1,6 @@
 -- inspect.lua: PROXY LOCK and PROXY TOKEN. Changes nothing. The reply is a list of names and values. The outcome is
 -- 'done' if the claim's lease is the live one, else 'held', 'foreign' or 'free'.
-local s = look()
+local s = look(true)
 local kind = redis.call('TYPE', lock)
 kind = kind.ok or kind
 local pairs_ = {'key', lock, 'state', s.token and 'held' or (s.value and 'foreign' or 'free'), 'type', kind}
@@ -16,13 +16,13 @@ if s.list then
   add('nodes', redis.call('LLEN', lock))
 end
 if s.token then
-  local g = redis.call('HMGET', guard, 'kind', 'since')
+  local since = s.short and int(s.fence / 1000) or redis.call('HGET', guard, 'since')
   if s.kind == 'hash' then add('field', s.held) end
-  add('kind', g[1])
+  add('kind', s.kind)
   add('owner', s.owner)
   add('proxy', s.proxy)
   add('fence', s.fence)
-  add('since', tonumber(g[2]))
+  add('since', tonumber(since))
   add('expiry', s.leased and 'lease' or (pttl == -1 and 'none' or 'application'))
 elseif s.last_fence > 0 then
   add('last-fence', s.last_fence)

@@ -41,8 +41,8 @@ end
 local held = claim ~= '' and redis.pcall('GET', key)
 if held and type(held) == 'string' then
   local g -- a repeated release finds that the token is gone, and goes the long way
-  if argv[3] then g = call('HMGET', record, 'token', 'value', 'fence')
-  else g = call('HMGET', record, 'token', 'value') end
+  if argv[3] then g = redis.pcall('HMGET', record, 'token', 'value', 'fence')
+  else g = redis.pcall('HMGET', record, 'token', 'value') end
   -- LT succeeds only if the lease is live: after its end, the record has less than GUARD_OUTLIVES_MS left. Servers
   -- before 7.0 do not know LT, and go the long way.
   if g[1] == claim and g[2] == held and redis.pcall('PEXPIRE', record, 'GUARD_OUTLIVES_MS', 'LT') == 1 then

@@ -511,9 +511,26 @@ def proxy_environment(measured=False):
     return env
 
 
+def is_watermark(key):
+    """Whether a key is the watermark of a slot (scripts/lua/text.lua), which is named as if it were a guard record."""
+    return re.fullmatch(r"lockkeeper:({[^}]*}):\1", key) is not None
+
+
+def guard_record(direct, key):
+    """The fields of a guard record, in whichever form it is."""
+    if direct("TYPE", key) != "string":
+        return dict(zip(*[iter(direct("HGETALL", key))] * 2))
+    version, token, rest = direct("GET", key).split("\n", 2)
+    value, fence, leased, owner = rest.rsplit("\n", 3)
+    assert version == "1"
+    return {"token": token, "value": value, "fence": fence, "leased": fence if leased else "", "owner": owner,
+            "kind": "string", "proxy": token[:36], "since": fence[:-3]}
+
+
 class Proxy(Process):
     """The program under test, in front of a backend (or of any upstream line). LOCKKEEPER says which program it is,
-    LOCKKEEPER_UNDER what it runs under, LOCKKEEPER_THREADS how many threads it has where a test does not."""
+    LOCKKEEPER_UNDER what it runs under, LOCKKEEPER_THREADS how many threads it has and LOCKKEEPER_RECORDS the form of
+    guard records where a test does not."""
 
     started = []  # all that were started and not removed yet
     measured = False
@@ -546,6 +563,9 @@ class Proxy(Process):
         threads = os.environ.get("LOCKKEEPER_THREADS")
         if threads and not any(line.split()[:1] == ["threads"] for line in lines):
             lines = [*lines, "threads " + threads]
+        records = os.environ.get("LOCKKEEPER_RECORDS")
+        if records and not any(line.split()[:1] == ["guard-records"] for line in lines):
+            lines = [*lines, "guard-records " + records]
         with open(self.config, "w") as f:
             f.write("bind %s\nport %d\n" % (HOST, self.port))
             f.writelines(line + "\n" for line in lines)

@@ -191,7 +191,7 @@ def test_mode_words(farm, connect):
 def test_guards_stay_hidden(client, backend, tagged):
     name = "lock:" + tagged("hidden")
     assert client("SET", name, "1", "NX", "EX", 60) == "OK"
-    assert backend.node_of(name).run("DBSIZE") == 2
+    assert backend.node_of(name).run("DBSIZE") >= 2
     client("MULTI")
     for command in (["TYPE", name], ["KEYS", "*"], ["RANDOMKEY"]):
         assert client(*command) == "QUEUED"
@@ -597,9 +597,9 @@ def test_lock_and_expiry(proxy, connect, direct, lock, protocol):
         a("HELLO", "3"), b("HELLO", "3")
     assert transact(a, ["SETNX", lock, "1"], ["EXPIRE", lock, "5"], ["GET", lock]) == [1, 1, "1"]
     assert 4000 < direct("PTTL", lock) <= 5000
-    assert transact(b, ["SETNX", lock, "1"], ["EXPIRE", lock, "100"]) == [0, 0]
+    replies = b.at_once(("MULTI",), ("SETNX", lock, "1"), ("EXPIRE", lock, "100"), ("EXEC",), ("MULTI",), ("DEL", lock), ("EXEC",))
+    assert (replies[3], replies[6]) == ([0, 0], [0])
     assert direct("PTTL", lock) <= 5000
-    assert transact(b, ["DEL", lock]) == [0]
     assert transact(a, ["DEL", lock]) == [1]
     assert transact(b, ["SETNX", lock, "1"], ["EXPIRE", lock, "100"]) == [1, 1]
     assert direct("PTTL", lock) > 5000

@@ -116,6 +116,7 @@ static void assert_defaults(const struct config *c) {
     assert_int_equal(c->maxclients, 10000);
     assert_int_equal(c->loglevel, LOG_LEVEL_NOTICE);
     assert_false(c->log_json);
+    assert_false(c->short_records);
     assert_string_equal(c->logfile, "");
     assert_null(c->pidfile);
     assert_string_equal(c->supervised, "no");
@@ -201,6 +202,7 @@ static void test_every_directive(void **state) {
                                  "loglevel nothing\n"
                                  "logfile \"a\\\"b\\x41\\n\"\n"
                                  "log-format json\n"
+                                 "guard-records short\n"
                                  "requirepass 's3cret # no comment'\n"
                                  "proto-max-bulk-len 1mb\n"
                                  "client-query-buffer-limit 2gb\n"
@@ -258,6 +260,7 @@ static void test_every_directive(void **state) {
     assert_int_equal(c->loglevel, LOG_LEVEL_NOTHING);
     assert_string_equal(c->logfile, "a\"bA\n");
     assert_true(c->log_json);
+    assert_true(c->short_records);
     assert_string_equal(c->requirepass, "s3cret # no comment");
     assert_int_equal(c->bulk_max, 1024 * 1024);
     assert_int_equal(c->query_buffer_limit, (int64_t)2 * 1024 * 1024 * 1024);
@@ -469,6 +472,7 @@ static void test_errors(void **state) {
         {"supervised upstart", "supervised 'upstart': upstart is not supported: expected no, systemd or auto"},
         {"supervised yes", "supervised 'yes': expected no, systemd or auto"},
         {"loglevel loud", "loglevel 'loud': expected debug, verbose, notice, warning or nothing"},
+        {"guard-records text", "guard-records 'text': expected hash or short"},
         {"log-format xml", "log-format 'xml': expected text or json"},
         {"logfile a b", "logfile 'a b': expected one path"},
         {"proto-max-bulk-len 1k", "proto-max-bulk-len '1k': expected a size of at least 1mb, like 512mb"},

@@ -26,6 +26,18 @@ static void outcomes_are_read_as_the_scripts_write_them(void **state) {
         assert_non_null(lock_incident_name((enum lock_incident_kind)i));
 }
 
+/* Fences that the proxy makes grow whatever the clock does, and follow a proxy whose clock is ahead. */
+static void fences_of_the_proxys_own(void **state) {
+    struct fixture *f = *state;
+    assert_int_equal(engine_new_fence(f->engine, 1000), 1000);
+    assert_int_equal(engine_new_fence(f->engine, 1000), 1001);
+    assert_int_equal(engine_new_fence(f->engine, 500), 1002);
+    engine_fence_heard(f->engine, 9000, 2000);
+    assert_int_equal(engine_new_fence(f->engine, 2100), 9100);
+    engine_fence_heard(f->engine, 5000, 2200); /* it is not ahead of the fences */
+    assert_int_equal(engine_new_fence(f->engine, 2300), 9300);
+}
+
 static void libraries_that_share_connections(void **state) {
     struct fixture *f = *state;
     static const char *const SHARE[] = {"Lettuce",     "lettuce(spring-data-redis_v3.2)",
@@ -2054,6 +2066,7 @@ static void two_threads_share_an_engine(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(outcomes_are_read_as_the_scripts_write_them),
+        TEST(fences_of_the_proxys_own),
         TEST(libraries_that_share_connections),
         TEST(tokens_are_unique_and_claims_name_them),
         TEST(an_attempt_that_is_put_off_leaves_nothing),

@@ -116,7 +116,7 @@ ROOM_LAYERS = {
         ("observing.h", "lock_events", "learnt", "hold", "one_shot_client"),
         ("call_finish.h", "call_finish", "handover"),
         ("leases.h", "lease_work", "successors", "notes"),
-        ("sending.h", "lock_call", "join", "confirm"),
+        ("sending.h", "lock_call", "short_form", "join", "confirm"),
         ("flow", "clobber", "application_script", "shown", "observed_command", "locks_room"),
     ],
 }

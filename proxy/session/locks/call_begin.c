@@ -37,7 +37,8 @@ static inline struct lock_call *lock_new(struct session *s, const char *key, siz
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
     l->next = NULL;
-    l->asks = l->clobbers = l->acquires = l->again = l->handed = false;
+    l->asks = l->clobbers = l->acquires = l->again = l->handed = l->sent_twice = false;
+    l->fence = 0;
     l->shape = SHAPE_NIL;
     l->advises = 0;
     l->protocol = s->lane.protocol;

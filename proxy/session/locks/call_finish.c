@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "parser/invariant.h"
+#include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/locks/call_finish.h"
@@ -191,6 +192,9 @@ static inline bool finish_short(struct worker *w, struct session *s, struct lock
     out->error = NULL;
     lock_note_time(w, l);
     if (r.outcome == LOCK_GRANTED) {
+        r.short_record = l->fence > 0;
+        if (l->fence > 0 && r.fence != l->fence)
+            engine_fence_heard(w->shared->engine, r.fence, (uint64_t)clock_wall_us());
         take_wait_off(l, &r);
         worker_lease_changed(w, l->plan.rule, &r);
     }

@@ -230,10 +230,16 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
     if (!l)
         l = begin(s, NULL, rule, lc, key, len, &words);
     bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
-    if (!alike || !lock_join(&request->call, l)) {
+    if (alike && lock_join(&request->call, l))
+        return DISPATCHED;
+    if (alike)
+        lock_probe(&request->call, l); /* before the call is sent, which may end it at once */
+    if (alike && lock_short_fits(s->worker, l)) {
+        lock_acquire_short(&request->call, l);
+    } else if (lc->script == SCRIPT_RELEASE && lock_free_fits(l)) {
+        lock_free(&request->call, l);
+    } else {
         build(s, NULL, l, lc, &words);
-        if (alike)
-            lock_probe(&request->call, l); /* before lock_submit, which may end the call at once */
         lock_submit(&request->call, l, lc->script);
     }
     return DISPATCHED;

@@ -96,10 +96,7 @@ static void ask_alone(struct lock_call *l) {
         lock_deliver(c, NULL, &out);
         return;
     }
-    struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
-    struct resp_arg value = {0, l->value_len};
-    struct lock_words words = {l->value, &value, 1};
-    lock_build_acquire(s->worker, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
+    lock_build_plain(s->worker, s->lock.client, l);
     lock_submit(c, l, SCRIPT_ACQUIRE);
 }
 

@@ -293,11 +293,19 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     end(w, p);
 }
 
-void lock_build_release_then_acquire(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
+void lock_build_plain(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
+    struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
+    struct resp_arg value = {0, l->value_len};
+    struct lock_words words = {l->value, &value, 1};
+    lock_build_acquire(w, NULL, client, &l->plan, l->plan.slot, &lc, &words);
+}
+
+void lock_build_again(struct worker *w, const struct lock_client *client, const struct lock_call *l,
+                      const char *first) {
     const struct lock_plan *plan = &l->plan;
     bool setnx = l->shape == SHAPE_INT, expires = l->expiry_ms > 0;
-    size_t identity_len;
-    const char *identity = lock_client_name(client, &identity_len);
+    size_t identity_len = 0;
+    const char *identity = client ? lock_client_name(client, &identity_len) : "";
     lock_build_script(w, SCRIPT_ACQUIRE, NULL, 2, 6 + (setnx ? 3 : expires ? 6 : 4));
     build_bulk(w, l->key, plan->key.len);
     lock_build_guard(w, l->key, plan->key.len);
@@ -306,7 +314,7 @@ void lock_build_release_then_acquire(struct worker *w, const struct lock_client 
     build_bulk(w, l->value, l->value_len);
     build_number(w, plan->rule->lease_ms);
     build_text(w, lock_shape_text(l->shape));
-    build_text(w, plan->claim_token);
+    build_text(w, first);
     build_text(w, setnx ? "SETNX" : "SET");
     build_bulk(w, l->key, plan->key.len);
     build_bulk(w, l->value, l->value_len);
@@ -316,6 +324,11 @@ void lock_build_release_then_acquire(struct worker *w, const struct lock_client 
         build_text(w, "PX");
         build_number(w, l->expiry_ms);
     }
+}
+
+void lock_build_free(struct worker *w, const struct lock_plan *plan) {
+    char *p = start(w, SCRIPT_FREE, NULL, &plan->key, plan->slot, 1, LOCK_TOKEN_MAX);
+    end(w, put_token(p, plan->claim_token, plan->claim_len));
 }
 
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,

@@ -24,9 +24,13 @@ void lock_build_seen(struct worker *w, const struct lock_plan *plan);
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words);
-/* Builds the call of an attempt once more, by right "release_then_acquire" (engine_again): the script first releases
- * the lease of the plan's claim. */
-void lock_build_release_then_acquire(struct worker *w, const struct lock_client *client, const struct lock_call *l);
+/* Builds the call of acquire.lua for an attempt that has no other options than an expiry. */
+void lock_build_plain(struct worker *w, const struct lock_client *client, const struct lock_call *l);
+/* Builds the call of an attempt once more, with `first` as ARGV 6 of acquire.lua: the claim of a lease that the script
+ * releases first (engine_again), or what has become of an attempt in the short form. client NULL: it has gone. */
+void lock_build_again(struct worker *w, const struct lock_client *client, const struct lock_call *l, const char *first);
+/* Builds the call of free.lua. */
+void lock_build_free(struct worker *w, const struct lock_plan *plan);
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command);
 

@@ -22,6 +22,7 @@ struct lock_call {
     enum lock_ask ask;
     bool asks, clobbers;
     bool again;            /* the script may be sent once more (engine_again) */
+    bool sent_twice;       /* a release whose script was sent twice: the first sending may have released */
     bool handed;           /* a release, and an attempt of a waiting session was sent right behind it */
     bool acquires;         /* of MSETNX: the clobbering command acquires all of its lock keys, or none */
     enum lock_shape shape; /* of the client's reply */
@@ -32,6 +33,7 @@ struct lock_call {
     size_t value_len;
     char *value, *key; /* in short_value and short_key where they fit, else allocated */
     char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
+    uint64_t fence;          /* of an attempt in the short form, as it was sent first; 0: it has another form */
     int64_t expiry_ms;       /* of an attempt to acquire, as in struct lock_command */
     struct list_node joined; /* join.c: the attempts of other sessions that get the same answer */
     struct call *call;       /* join.c: set in an attempt that has joined another one */

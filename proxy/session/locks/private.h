@@ -56,6 +56,7 @@ struct worker_locks {
     struct learnt_look learnt; /* used by the first worker alone */
     bool glancing;             /* learnt.c: a read of the newest entries is under way */
     int64_t glanced_ms;        /* learnt.c: when that read began */
+    int64_t short_from_ms;     /* short_form.c: attempts in the short form are sent again from this time on */
     struct lock_expiry expiry; /* lock_args.c: the last expiry that was encoded */
     struct lock_number
         lease; /* lock_args.c: the last lease that was encoded in a call with right, identity and lease */

@@ -9,10 +9,24 @@
 
 /* Sends what is in w->build as a script call. The call may be repeated, unless the script is SCRIPT_PASS. */
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
-/* Does the same for a caller that takes the script's answer itself in `done`, and then ends the call with
- * lock_answered. */
+/* Sends the call's next script, or one that takes the place of what was sent. The client may have gone meanwhile. */
+void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id);
+/* Does the same as lock_submit for a caller that takes the script's answer itself in `done`, and then ends the call
+ * with lock_answered. */
 void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done);
 void lock_answered(struct call *c, const struct call_end *end);
+/* Ends an attempt whose answer is known, and those that have joined it. */
+void lock_attempt_ended(struct call *c, const struct call_end *end);
+
+/* ---- short_form.c: locks whose guard records have the short form ---------------------------- */
+
+/* Whether an attempt may be sent without a script. lock_acquire_short then sends it. */
+bool lock_short_fits(struct worker *w, const struct lock_call *l);
+void lock_acquire_short(struct call *call, struct lock_call *l);
+/* Whether a release may be sent as free.lua, by its plan. lock_free then sends it. */
+bool lock_free_fits(const struct lock_call *l);
+void lock_free(struct call *call, struct lock_call *l);
+
 /* If the rule asks for replicas and the script has acquired, waits for the replicas and ends the call later
  * (confirm.c). Returns false if there is nothing to wait for. */
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);

@@ -1,6 +1,6 @@
 /*
- * Requests that consist of several commands, from MULTI to EXEC, without requests of others between them, although the
- * connection is shared:
+ * Requests that consist of several commands, from MULTI to EXEC, with a script among them or none, without requests of
+ * others between them, although the connection is shared:
  *
  *      ──> MULTI  step  EVAL ...  step  EXEC
  *      <── +OK  +QUEUED  +QUEUED  +QUEUED  *3 ...
@@ -44,10 +44,9 @@ char *request_by_source(const struct upstream_request *r, size_t at, size_t *len
 }
 
 void batch_send(struct upstream_conn *c, struct upstream_request *r) {
-    invariant(r->script && r->script_at < r->len, "no script is in the batch");
     size_t len;
-    char *bytes = c->has_script || r->eval ? NULL : request_by_source(r, r->script_at, &len);
-    c->has_script = true;
+    char *bytes = !r->script || c->has_script || r->eval ? NULL : request_by_source(r, r->script_at, &len);
+    c->has_script |= r->script != NULL;
     if (bytes) {
         r->eval = true;
         r->len = len;

@@ -1,0 +1,331 @@
+/*
+ * Plain locks whose guard records have the short form (scripts/lua/text.lua): they are acquired without a script, and
+ * released by a script of a few steps.
+ *
+ *      MULTI
+ *      PEXPIREAT watermark FENCE GT     1: no lease of the slot in the short form has had this fence or a greater one
+ *      SET guard record NX GET PX ...   nil: there was none. A text: it describes the lease that refuses the attempt
+ *      SET lock VALUE NX PX ...         OK: the lock was free
+ *      EXEC
+ *
+ * The expiry of the key `watermark` is a fence, since GT makes it only grow. The answers 1, nil and OK
+ * are an acquisition; a text and nil are a refusal. All other answers are rare: only one of lock and guard record was
+ * there, the guard record is a hash, the fence was too small, Redis refused a command. Then acquire.lua follows, which
+ * finds what the attempt has set, and finishes or undoes it. The client is told nothing until then.
+ *
+ * If the lock seems to be held, the proxy asks first: MGET of lock and guard record costs Redis a fifth of an attempt,
+ * and writes nothing. Both there is a refusal; no lock, and the attempt follows; a lock with another guard record or
+ * none, and acquire.lua follows.
+ */
+#include <string.h>
+
+#include "parser/invariant.h"
+#include "parser/slot.h"
+#include "proxy/base/clock.h"
+#include "proxy/base/log.h"
+#include "proxy/lock/rule.h"
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/lock_args.h"
+#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/sending.h"
+
+enum {
+    COMMANDS_BEFORE_EXEC = 4,
+    ROOM = 512 + 3 * LOCK_GUARD_EXTRA, /* for the fixed words and the numbers of an attempt */
+    REFUSED_MS = 10000 /* attempts use the script for so long after Redis has refused one in this form */
+};
+
+/* ---- acquiring ------------------------------------------------------------------------------------ */
+
+static int64_t expiry_of(const struct lock_call *l) {
+    return l->expiry_ms ? l->expiry_ms : l->plan.rule->lease_ms;
+}
+
+bool lock_short_fits(struct worker *w, const struct lock_call *l) {
+    const struct lock_rule *rule = l->plan.rule;
+    return w->config->short_records && l->plan.verb == LOCK_ACQUIRE && l->value && l->plan.key.len > 0 &&
+           l->expiry_ms != LOCK_EXPIRY_OTHER && expiry_of(l) > 0 && rule->wait_ms == 0 && rule->replicas == 0 &&
+           !rule->fenced && l->plan.right != RIGHT_RELEASE_THEN_ACQUIRE && worker_now(w) >= w->locks->short_from_ms;
+}
+
+#define PUT(p, text) ((char *)memcpy((p), (text), sizeof(text) - 1) + sizeof(text) - 1)
+
+static char *put_bytes(char *p, const void *data, size_t len) {
+    memcpy(p, data, len);
+    return p + len;
+}
+
+static char *put_number(char *p, uint64_t n) {
+    char digits[RESP_HEADER_MAX], *end = digits + sizeof(digits), *from = resp_digits_write(end, n);
+    return resp_bulk_write(p, from, (size_t)(end - from));
+}
+
+/* Puts SET key, up to the value. */
+static char *put_set(char *p, const char *count, const char *head, size_t head_len, const struct lock_key *key) {
+    p = put_bytes(p, count, 4);
+    p = PUT(p, "$3\r\nSET\r\n");
+    p += resp_header_write(p, '$', (int64_t)(head_len + key->len));
+    p = put_bytes(p, head, head_len);
+    p = put_bytes(p, key->name, key->len);
+    return PUT(p, "\r\n");
+}
+
+static char *put_record(char *p, const struct lock_call *l, const char *identity, size_t identity_len) {
+    char digits[RESP_HEADER_MAX], *end = digits + sizeof(digits), *fence = resp_digits_write(end, l->fence);
+    size_t fence_len = (size_t)(end - fence), given = l->expiry_ms == 0;
+    p += resp_header_write(
+        p, '$', (int64_t)(2 + l->plan.attempt_len + 1 + l->value_len + 1 + fence_len + 1 + given + 1 + identity_len));
+    p = PUT(p, "1\n");
+    p = put_bytes(p, l->plan.attempt_token, l->plan.attempt_len);
+    *p++ = '\n';
+    p = put_bytes(p, l->value, l->value_len);
+    *p++ = '\n';
+    p = put_bytes(p, fence, fence_len);
+    *p++ = '\n';
+    if (given)
+        *p++ = 'g';
+    *p++ = '\n';
+    p = put_bytes(p, identity, identity_len);
+    return PUT(p, "\r\n");
+}
+
+static void build_attempt(struct worker *w, const struct lock_call *l, const struct lock_client *client) {
+    size_t identity_len;
+    const char *identity = lock_client_name(client, &identity_len);
+    const struct lock_key *key = &l->plan.key;
+    char head[LOCK_GUARD_EXTRA + 8], tag[LOCK_GUARD_EXTRA];
+    size_t head_len = lock_guard_head_write(l->plan.slot, head), tag_len = slot_tag_len(l->plan.slot);
+    uint64_t ms = (uint64_t)expiry_of(l);
+    memcpy(tag, head + head_len - tag_len - 3, tag_len + 2); /* {TAG} */
+    w->build.len = 0;
+    char *p = text_reserve(&w->build, ROOM + 2 * (key->len + l->value_len) + identity_len + LOCK_TOKEN_MAX);
+    char *begin = p;
+    p = PUT(p, "*1\r\n$5\r\nMULTI\r\n*4\r\n$9\r\nPEXPIREAT\r\n");
+    p += resp_header_write(p, '$', (int64_t)(head_len + tag_len + 2));
+    p = put_bytes(p, head, head_len);
+    p = put_bytes(p, tag, tag_len + 2);
+    p = PUT(p, "\r\n");
+    p = put_number(p, l->fence);
+    p = PUT(p, "$2\r\nGT\r\n");
+    p = put_set(p, "*7\r\n", head, head_len, key);
+    p = put_record(p, l, identity, identity_len);
+    p = PUT(p, "$2\r\nNX\r\n$3\r\nGET\r\n$2\r\nPX\r\n");
+    p = put_number(p, ms);
+    p = put_set(p, "*6\r\n", "", 0, key);
+    p = resp_bulk_write(p, l->value, l->value_len);
+    p = PUT(p, "$2\r\nNX\r\n$2\r\nPX\r\n");
+    p = put_number(p, ms);
+    p = PUT(p, "*1\r\n$4\r\nEXEC\r\n");
+    text_commit(&w->build, (size_t)(p - begin));
+}
+
+/* What EXEC has answered to an attempt. */
+struct attempt_answer {
+    bool whole;         /* three answers, none of them an error, except perhaps the second one */
+    bool raised;        /* the fence is above the watermark */
+    bool placed;        /* the lock was set */
+    bool vacant;        /* there was no guard record, and the attempt's was set */
+    const char *record; /* the guard record that was there, in the short form; NULL: none, or a hash */
+    size_t record_len;
+};
+
+static struct attempt_answer read_answer(const char *data, size_t len) {
+    static const char WON[] = "*3\r\n:1\r\n$-1\r\n+OK\r\n", WON_3[] = "*3\r\n:1\r\n_\r\n+OK\r\n";
+    struct attempt_answer a = {.whole = true, .raised = true, .placed = true, .vacant = true};
+    if ((len == sizeof(WON) - 1 && memcmp(data, WON, len) == 0) ||
+        (len == sizeof(WON_3) - 1 && memcmp(data, WON_3, len) == 0))
+        return a;
+    a = (struct attempt_answer){.whole = false};
+    struct resp_item all, raised, record, placed;
+    const char *p = data, *end = data + len;
+    if (!resp_item_read(&p, end, &all) || all.type != '*' || all.null || all.num != 3 ||
+        !resp_item_read(&p, end, &raised) || !resp_item_read(&p, end, &record) || !resp_item_read(&p, end, &placed))
+        return a;
+    a.whole = raised.type == ':' && (placed.null || placed.type == '+');
+    a.raised = raised.type == ':' && raised.num == 1;
+    a.placed = placed.type == '+';
+    a.vacant = record.null;
+    if (!record.null && record.type == '$') {
+        a.record = record.str;
+        a.record_len = record.len;
+    }
+    return a;
+}
+
+/* Reads the guard record that has refused an attempt, and writes the short text for it (common.lua). Returns its
+ * length; 0: the lease is the attempt's own, or the record has a form that is not known. */
+static size_t refusal(const struct worker *w, const struct lock_call *l, const struct lock_client *client,
+                      const char *record, size_t len, char out[LOCK_ANSWER_MAX]) {
+    const char *end = record + len, *token = record + 2, *line[3], *p = end;
+    for (int i = 2; i >= 0; i--) { /* the last three lines: the value before them may have lines itself */
+        p = memrchr(record, '\n', (size_t)(p - record));
+        if (!p)
+            return 0;
+        line[i] = p + 1;
+    }
+    const char *token_end = memchr(token, '\n', (size_t)(end - token));
+    size_t fence_len = (size_t)(line[1] - line[0]) - 1, process_len = strlen(w->shared->process_id);
+    size_t token_len = token_end ? (size_t)(token_end - token) : 0;
+    bool known = record[0] == '1' && record[1] == '\n' && token_end < p && token_len > process_len && fence_len > 0 &&
+                 fence_len < 20;
+    if (!known || (token_len == l->plan.attempt_len && memcmp(token, l->plan.attempt_token, token_len) == 0))
+        return 0;
+    size_t name_len = 0;
+    const char *name = client ? lock_client_name(client, &name_len) : "";
+    bool leased = *line[1] == 'g', pooled = (token_end[-1] - '0') & 1;
+    bool same = client && (size_t)(end - line[2]) == name_len && memcmp(line[2], name, name_len) == 0;
+    bool elsewhere = memcmp(token, w->shared->process_id, process_len) != 0;
+    char *at = out + resp_header_write(out, '$', (int64_t)(2 + fence_len));
+    *at++ = 'h';
+    *at++ = (char)('0' + leased + 2 * pooled + 4 * same + 32 * elsewhere);
+    at = put_bytes(at, line[0], fence_len);
+    at = put_bytes(at, "\r\n", 2);
+    return (size_t)(at - out);
+}
+
+static size_t grant(const struct lock_call *l, char out[LOCK_ANSWER_MAX]) {
+    char digits[RESP_HEADER_MAX], *end = digits + sizeof(digits), *fence = resp_digits_write(end, l->fence);
+    size_t given = l->expiry_ms == 0, fence_len = (size_t)(end - fence);
+    char *p = out + resp_header_write(out, '$', (int64_t)(fence_len + given));
+    if (given)
+        *p++ = 'g';
+    p = put_bytes(p, fence, fence_len);
+    p = put_bytes(p, "\r\n", 2);
+    return (size_t)(p - out);
+}
+
+/* Sends acquire.lua behind an attempt that came to nothing. It tells the script whether the attempt has set the lock.
+ */
+static void finish_by_script(struct call *c, struct lock_call *l, const struct attempt_answer *a) {
+    struct worker *w = c->request->worker;
+    const struct session *s = c->request->session;
+    bool known = a->whole && c->up.attempts == 0;
+    lock_build_again(w, s ? s->lock.client : NULL, l, a->placed ? "!" : known ? "-" : "?");
+    lock_submit_next(c, l, SCRIPT_ACQUIRE);
+}
+
+static void attempt_answered(struct call *c, const struct call_end *end) {
+    invariant_debug(c->lock && c->lock->fence && !c->up.in_flight, "an answer belongs to no attempt");
+    struct lock_call *l = c->lock;
+    struct worker *w = c->request->worker;
+    const struct session *s = c->request->session;
+    struct attempt_answer a = {.whole = false};
+    bool refused = false;
+    char text[LOCK_ANSWER_MAX];
+    struct call_end out = {.reply = text};
+    if (!end->error)
+        a = read_answer(end->reply, end->len);
+    if (a.whole && a.raised && a.vacant && a.placed) {
+        out.len = grant(l, text);
+    } else if (a.whole && a.record && !a.placed && c->up.attempts == 0) {
+        out.len = refusal(w, l, s ? s->lock.client : NULL, a.record, a.record_len, text);
+        refused = out.len > 0;
+    }
+    if (out.len == 0 && !end->error) {
+        bool executed = end->len > 0 && end->reply[0] == '*' && !c->up.multi_refused;
+        if (!executed) {
+            log_verbose("guard records: Redis has refused an attempt in the short form: %.*s",
+                        (int)(end->len > 2 ? end->len - 2 : 0), end->reply);
+            w->locks->short_from_ms = worker_now(w) + REFUSED_MS;
+        }
+        finish_by_script(c, l, &a);
+        return;
+    }
+    if (refused)
+        l->fence = 0;
+    lock_attempt_ended(c, out.len > 0 ? &out : end);
+}
+
+static void submit_attempt(struct call *c, struct lock_call *l) {
+    struct worker *w = c->request->worker;
+    l->fence = engine_new_fence(w->shared->engine, (uint64_t)clock_wall_us());
+    build_attempt(w, l, c->request->session->lock.client);
+    c->done = attempt_answered;
+    call_submit_together(c, COMMANDS_BEFORE_EXEC, l->plan.slot, w->build.data, w->build.len);
+}
+
+/* Takes the answer to the question whether the lock is held. */
+static void question_answered(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
+    struct worker *w = c->request->worker;
+    const struct session *s = c->request->session;
+    struct resp_item all, value, record;
+    const char *p = end->reply;
+    if (end->error || !s) {
+        static const struct call_end gone = {.error = "UPSTREAM the client has gone", .why = UPSTREAM_NOT_SENT};
+        lock_attempt_ended(c, end->error ? end : &gone);
+        return;
+    }
+    const char *reply_end = end->reply + end->len;
+    bool read = resp_item_read(&p, reply_end, &all) && all.type == '*' && all.num == 2 &&
+                resp_item_read(&p, reply_end, &value) && resp_item_read(&p, reply_end, &record);
+    if (read && value.null) {
+        submit_attempt(c, l);
+        return;
+    }
+    char text[LOCK_ANSWER_MAX];
+    struct call_end out = {.reply = text};
+    if (read && !record.null)
+        out.len = refusal(w, l, s->lock.client, record.str, record.len, text);
+    if (out.len > 0) {
+        lock_attempt_ended(c, &out);
+        return;
+    }
+    lock_build_plain(w, s->lock.client, l);
+    lock_submit_next(c, l, SCRIPT_ACQUIRE);
+}
+
+static void submit_question(struct call *c, const struct lock_call *l) {
+    struct worker *w = c->request->worker;
+    build_start(w, 3);
+    build_text(w, "MGET");
+    build_bulk(w, l->plan.key.name, l->plan.key.len);
+    lock_build_guard(w, l->plan.key.name, l->plan.key.len);
+    c->done = question_answered;
+    call_submit(c, l->plan.slot, w->build.data, w->build.len);
+}
+
+void lock_acquire_short(struct call *call, struct lock_call *l) {
+    l->next = call->done;
+    call->lock = l;
+    call->up.script = NULL;
+    call->up.repeatable = true;
+    if (l->plan.seems_held)
+        submit_question(call, l);
+    else
+        submit_attempt(call, l);
+}
+
+/* ---- releasing ------------------------------------------------------------------------------------ */
+
+bool lock_free_fits(const struct lock_call *l) {
+    const struct lock_plan *plan = &l->plan;
+    return plan->short_record && plan->verb == LOCK_RELEASE && plan->right == RIGHT_CLAIM && plan->claim_fence &&
+           plan->claim_len > 0 && !plan->seen_known && !plan->data_free && l->shape == SHAPE_INT;
+}
+
+static void free_answered(struct call *c, const struct call_end *end) {
+    static const struct call_end released = {.reply = "$1\r\nr\r\n", .len = 7};
+    struct lock_call *l = c->lock;
+    struct worker *w = c->request->worker;
+    bool done = !end->error && end->len == 4 && memcmp(end->reply, ":1\r\n", 4) == 0;
+    if (done || end->error) {
+        lock_answered(c, done ? &released : end);
+        return;
+    }
+    l->sent_twice = c->up.attempts > 0;
+    const struct session *s = c->request->session;
+    lock_build_release(w, NULL, s ? s->lock.client : NULL, &l->plan, l->plan.slot, l->command);
+    lock_submit_next(c, l, SCRIPT_RELEASE);
+}
+
+void lock_free(struct call *call, struct lock_call *l) {
+    struct worker *w = call->request->worker;
+    lock_build_free(w, &l->plan);
+    l->next = call->done;
+    call->lock = l;
+    call->done = free_answered;
+    call->up.script = script_get(SCRIPT_FREE);
+    call->up.repeatable = true;
+    call_submit(call, l->plan.slot, w->build.data, w->build.len);
+}

@@ -1,0 +1,22 @@
+-- text.lua: the short form of a guard record, a string of lines. The build puts this file in the place of a script's
+-- line "--@text".
+--
+--   1        the version of the form
+--   TOKEN    of the live lease
+--   VALUE    what the lock is held with; it may have several lines itself
+--   FENCE
+--   g        if the proxy set the expiry; otherwise the line is empty
+--   OWNER    the client identity
+--
+-- It has the lock's own expiry, and ends no later than the lock. So its lease is live as long as it is there, the lock
+-- holds VALUE, and the lock does not end before it. The proxy writes it together with the lock, without a script
+-- (proxy/session/locks/short_form.c); free.lua removes it.
+
+-- Returns the fields of such a record as HMGET would return a hash's: token, fence, value, owner, proxy, leased,
+-- attempt, reply, kind, suspect.
+local function text_fields(text)
+  local token, value, fence, leased, owner = string.match(text, '^1\n([^\n]*)\n(.*)\n(%d+)\n(g?)\n([^\n]*)$')
+  if not token then error('the guard record has a form that this lockkeeper does not know') end
+  return {token, fence, value, owner, string.sub(token, 1, 36), leased == 'g' and fence or '', false, false, 'string',
+    false}
+end

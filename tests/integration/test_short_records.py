@@ -1,0 +1,281 @@
+"""Guard records in the short form: plain locks that are acquired without a script, and what is not plain."""
+
+import random
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from resp import Client, Error
+from servers import HOST, guard_record, is_watermark, until
+
+FUTURE_US = 10 ** 12  # eleven days
+
+
+@pytest.fixture
+def short(backend, start_proxy):
+    return start_proxy(backend, "guard-records short", "lock lock:waits:* wait 5s", "lock lock:short:* lease 2s", "lock lock:*")
+
+
+class Link:
+    """Stands between the proxy and Redis. Once told to, it closes a connection instead of passing on the answer to what
+    concerns locks."""
+
+    def __init__(self, to):
+        self.to, self.swallows, self.swallowed = to, False, 0
+        self.listener = socket.create_server((HOST, 0))
+        self.address = self.listener.getsockname()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self.to)
+            marked = threading.Event()
+            threading.Thread(target=self.pump, args=(near, far, marked, True), daemon=True).start()
+            threading.Thread(target=self.pump, args=(far, near, marked, False), daemon=True).start()
+
+    def pump(self, source, target, marked, requests):
+        try:
+            while data := source.recv(65536):
+                if requests and self.swallows and b"lock:x" in data:
+                    self.swallows = False
+                    marked.set()
+                elif marked.is_set() and not requests:
+                    self.swallowed += 1
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+class Lock:
+    """A lock, and what Redis has of it."""
+
+    def __init__(self, backend, direct, name):
+        self.backend, self.direct, self.name = backend, direct, name
+
+    def keys(self):
+        return [k for k in self.backend.keys() if k.startswith("lockkeeper:{")]
+
+    def record(self):
+        """The key of the guard record, or None."""
+        return next((k for k in self.keys() if k.endswith("}:" + self.name)), None)
+
+    def form(self):
+        return self.direct("TYPE", self.record()) if self.record() else "none"
+
+    def watermark(self):
+        key = next(k for k in self.keys() if is_watermark(k))
+        return key, self.direct("PEXPIRETIME", key)
+
+
+@pytest.fixture
+def lock(backend, direct, key):
+    return Lock(backend, direct, key("lock:plain"))
+
+
+@pytest.fixture
+def two(short, connect):
+    return [connect(short, commands=[("CLIENT", "SETNAME", name)]) for name in "ab"]
+
+
+@pytest.mark.parametrize("words", [("SET", "v", "NX", "PX", 60000), ("SET", "v", "NX", "EX", 60), ("SET", "v", "NX"),
+                                   ("SETNX", "v")], ids=lambda words: " ".join(map(str, words)))
+@pytest.mark.parametrize("value", ["v", "", "1\nx\n5\ng\nb", "\0\r\n\xff"], ids=["text", "empty", "lines", "bytes"])
+def test_a_plain_lock(two, lock, words, value):
+    a, b = two
+    verb, _, *options = words
+    won, lost = (1, 0) if verb == "SETNX" else ("OK", None)
+    for _ in range(3):  # the first one may find no watermark
+        assert a(verb, lock.name, value, *options) == won
+        assert lock.form() == "string"
+        record_ends, ends = lock.direct("PEXPIRETIME", lock.record()), lock.direct("PEXPIRETIME", lock.name)
+        assert 0 < record_ends <= ends and ends - record_ends < 1000
+        record = guard_record(lock.direct, lock.record())
+        assert record["owner"].startswith("127.0.0.1") and record["leased"] == ("" if options[1:] else record["fence"])
+        assert b(verb, lock.name, "other", *options) == lost
+        assert a(verb, lock.name, "other", *options) == lost
+        assert b("GET", lock.name) == value
+        facts = dict(zip(*[iter(b("PROXY", "LOCK", lock.name))] * 2))
+        assert facts["state"] == "held" and str(facts["fence"]) == record["fence"] and facts["kind"] == "string"
+        assert facts["expiry"] == ("application" if options[1:] else "lease")
+        assert lock.form() == "string", "what only reads rewrites nothing"
+        assert a("DEL", lock.name) == 1
+        assert lock.record() is None and not lock.direct("EXISTS", lock.name)
+
+
+def test_a_losers_release_is_refused(two, lock):
+    a, b = two
+    assert a("SET", lock.name, "v", "NX", "PX", 60000) == "OK"
+    assert b.at_once(("SET", lock.name, "w", "NX", "PX", 60000), ("DEL", lock.name)) == [None, 0]
+    assert lock.direct("GET", lock.name) == "v"
+    assert a("DEL", lock.name) == 1
+    assert b("SET", lock.name, "w", "NX", "PX", 60000) == "OK"
+    assert a("DEL", lock.name) == 0 and b("UNLINK", lock.name) == 1
+
+
+def test_fences_grow(two, lock, short, backend, start_proxy, connect):
+    """Over releases, over what Redis has seen of proxies whose clocks are ahead, and over both forms."""
+    hashes = connect(start_proxy(backend, "guard-records hash"))
+    last = 0
+    for n in range(40):
+        client = [*two, hashes][n % 3]
+        if n == 20:
+            last += FUTURE_US
+            lock.direct("SET", lock.watermark()[0], "", "PXAT", last)
+        assert client("SET", lock.name, "v", "NX", "PX", 60000) == "OK"
+        fence = client("PROXY", "TOKEN", lock.name)
+        if client is not hashes or n < 20:  # acquire.lua's short way does not look at the watermark: docs/limits.md
+            assert fence > last
+            last = fence
+        assert client("DEL", lock.name) == 1
+
+
+STATES = {
+    "a lock past the proxy": ([("SET", "{lock}", "outside", "PX", 60000)], False),
+    "the same value past the proxy": ([("SET", "{lock}", "v", "PX", 60000)], False),
+    "a list": ([("RPUSH", "{lock}", "x")], False),
+    "a hash": ([("HSET", "{lock}", "f", "x")], False),
+    "a record of a lease that is over": ([("HSET", "{record}", "token", "", "fence", "5")], True),
+    "a short record alone": ([("SET", "{record}", "1\ntoken\nv\n5\n\nowner", "PX", 30000)], True),
+    "no watermark": ([("DEL", "{watermark}")], True),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_the_attempt_finds(two, lock, state):
+    """Where the lock is not simply free or held, the script finishes or undoes what the attempt has set."""
+    a, b = two
+    commands, free = STATES[state]
+    for client in two:
+        assert client("SET", lock.name, "v", "NX", "PX", 60000) == "OK"
+        record, watermark = lock.record(), lock.watermark()[0]
+        assert client("DEL", lock.name) == 1
+    for command in commands:
+        lock.direct(*[str(w).format(lock=lock.name, record=record, watermark=watermark) for w in command])
+    before = lock.direct("DUMP", lock.name)
+    assert a("SET", lock.name, "v", "NX", "PX", 60000) == ("OK" if free else None)
+    if not free:
+        assert lock.direct("DUMP", lock.name) == before and lock.record() is None
+        lock.direct("DEL", lock.name)
+        assert a("SET", lock.name, "v", "NX", "PX", 60000) == "OK"
+    assert lock.form() == "string"
+    assert b("SET", lock.name, "v", "NX", "PX", 60000) is None
+    assert b("DEL", lock.name) == 0
+    assert a("DEL", lock.name) == 1
+
+
+@pytest.mark.parametrize("words", [("EXPIRE", 100), ("PEXPIRE", 100000), ("GETEX", "EX", 100), ("SET", "w", "XX", "EX", 100),
+                                   ("SET", "w", "EX", 100), ("GETSET", "w")], ids=lambda words: " ".join(map(str, words)))
+def test_a_lease_that_changes_gets_a_hash(two, lock, words):
+    a, b = two
+    assert a("SET", lock.name, "v", "NX", "PX", 60000) == "OK"
+    fence = a("PROXY", "TOKEN", lock.name)
+    assert not isinstance(a(words[0], lock.name, *words[1:]), Error)
+    assert lock.form() == "hash" and a("PROXY", "TOKEN", lock.name) == fence
+    assert lock.direct("PTTL", lock.record()) > lock.direct("PTTL", lock.name) > 0
+    assert b("SET", lock.name, "v", "NX", "PX", 60000) is None and b("DEL", lock.name) == 0
+    assert a("DEL", lock.name) == 1 and not lock.direct("EXISTS", lock.name)
+    assert b("SET", lock.name, "v", "NX", "PX", 60000) == "OK" and lock.form() == "string"
+
+
+def test_a_lease_is_renewed(short, connect, direct, backend, key):
+    name = key("lock:short:renewed")  # a lease of 2 s
+    a, b = connect(short), connect(short, commands=[("CLIENT", "SETNAME", "b")])
+    assert a("SETNX", name, "v") == 1
+    begun = time.monotonic()
+    while time.monotonic() < begun + 4:
+        assert b("SETNX", name, "v") == 0
+    assert a("DEL", name) == 1
+
+
+@pytest.mark.parametrize("name", ["lock:waits:1", "lock:plain:in-multi"])
+def test_what_is_not_plain_has_a_hash(two, backend, direct, name):
+    a, _ = two
+    if "multi" in name:
+        assert [a("MULTI"), a("SET", name, "v", "NX", "PX", 60000), a("EXEC")] == ["OK", "QUEUED", ["OK"]]
+    else:
+        assert a("SET", name, "v", "NX", "PX", 60000) == "OK"
+    assert Lock(backend, direct, name).form() == "hash"
+    assert a("DEL", name) == 1
+
+
+def test_a_user_without_multi(start_redis, start_proxy, connect):
+    """Attempts then use the script, and nothing stands in between."""
+    redis = start_redis()
+    redis.client()("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-multi")
+    proxy = start_proxy(redis, "guard-records short")
+    app = connect(proxy, commands=[("AUTH", "app", "pw")])
+    for _ in range(3):
+        assert app("SET", "lock:x", "v", "NX", "PX", 60000) == "OK"
+        assert app("SET", "lock:x", "w", "NX", "PX", 60000) is None
+        assert app("DEL", "lock:x") == 1
+
+
+@pytest.mark.parametrize("command", ["acquire", "release"])
+def test_an_answer_that_is_lost(start_redis, start_proxy, connect, command):
+    """The command is sent once more over another connection, and answers as if it had been sent once."""
+    redis = start_redis()
+    link = Link(redis.address)
+    client = connect(start_proxy("standalone %s:%d" % link.address, "guard-records short"))
+    for n in range(1, 4):
+        link.swallows = command == "acquire"
+        assert client("SET", "lock:x", "v", "NX", "PX", 60000) == "OK"
+        link.swallows = command == "release"
+        assert client("DEL", "lock:x") == 1
+        assert not redis.client()("EXISTS", "lock:x")
+        assert link.swallowed == n
+    link.listener.close()
+
+
+def test_rolling_upgrade(backend, start_proxy, connect, rng):
+    """Workers at two proxies, of which one changes the form after the other, and back: no lock has two holders, and no
+    holder's release is refused."""
+    proxies = [start_proxy(backend, "guard-records hash", "lock lock:*") for _ in range(2)]
+    names, stop = ["lock:rolling:%d" % i for i in range(3)], threading.Event()
+    inside, faults, acquired = {name: set() for name in names}, [], [0] * 8
+
+    def work(number):
+        draw = random.Random(rng.random())
+        with Client(proxies[number % 2].address, commands=[("CLIENT", "SETNAME", "worker-%d" % number)]) as client:
+            while not stop.is_set():
+                name = draw.choice(names)
+                if client("SET", name, "constant", "NX", "PX", 60000) != "OK":
+                    continue
+                inside[name].add(number)
+                if inside[name] != {number}:
+                    faults.append("two hold %s: %s" % (name, inside[name]))
+                acquired[number] += 1
+                if draw.random() < 0.2:
+                    client("EXPIRE", name, 50)
+                inside[name].discard(number)
+                if client("DEL", name) != 1:
+                    faults.append("a holder's release of %s was refused" % name)
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(len(acquired))]
+    for worker in workers:
+        worker.start()
+    try:
+        for proxy, form in [(0, "short"), (1, "short"), (0, "hash"), (1, "hash")]:
+            before = sum(acquired)
+            until(lambda: sum(acquired) > before + 300 or faults, 60, "acquisitions")
+            proxies[proxy].write_config(["upstream " + backend.upstream(), "guard-records " + form, "lock lock:*"])
+            proxies[proxy].signal(signal.SIGHUP)
+            with Client(proxies[proxy].address) as operator:
+                until(lambda: "guard_records:" + form in operator("PROXY", "INFO"), 10, "the reload")
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+    assert not faults and min(acquired) > 0
