@@ -98,10 +98,11 @@ static void note_field(struct session *s, struct lock_call *l, const struct lock
 static __attribute__((noinline)) void build_other(struct session *s, struct lock_queue *queue, struct lock_call *l,
                                                   const struct lock_command *lc, const struct lock_words *words) {
     struct worker *w = s->worker;
-    if (lc->script == SCRIPT_HASH && l->value)
+    bool field = lc->script == SCRIPT_HASH || lc->script == SCRIPT_COUNT; /* if the command has a value */
+    if (field && l->value)
         note_field(s, l, lc, words);
     if (lock_verb_is(l->plan.verb, VERB_SAYS) && l->value)
-        engine_says(w->shared->engine, &l->plan, l->value, l->value_len, lc->script == SCRIPT_HASH, worker_now(w));
+        engine_says(w->shared->engine, &l->plan, l->value, l->value_len, field, worker_now(w));
     lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
     build_bulk(w, l->key, l->plan.key.len);
     lock_build_guard(w, l->key, l->plan.key.len);
