@@ -257,6 +257,7 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
         break;
     case OPTIONS_FIELD:
         out->content_at = applies && r->argc > 3 ? 3 : 0;
+        out->expiry_ms = out->verb == LOCK_ACQUIRE ? LOCK_EXPIRY_OTHER : 0; /* HSETNX: no short call makes it again */
         break;
     }
     return true;
