@@ -140,8 +140,8 @@ enum lock_verb_flag {
     VERB(LOCK_RELEASE, "release", VERB_SPENDS | VERB_ENDS | VERB_ENROLS | VERB_RELEASES)                               \
     /* EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, PERSIST, GETEX */                                                         \
     VERB(LOCK_EXTEND, "extend", VERB_ENROLS)                                                                           \
-    /* INCR: may acquire */                                                                                            \
-    VERB(LOCK_COUNT_UP, "count up", VERB_ACQUIRES | VERB_CLAIMS | VERB_ENROLS)                                         \
+    /* INCR, HINCRBY: may acquire */                                                                                   \
+    VERB(LOCK_COUNT_UP, "count up", VERB_ACQUIRES | VERB_CLAIMS | VERB_ENROLS | VERB_SAYS)                             \
     /* DECR, INCRBY -1: may release; uses the claim up if it released, or was refused */                               \
     VERB(LOCK_COUNT_DOWN, "count down", VERB_SPENDS | VERB_ENDS | VERB_WRITES | VERB_ENROLS | VERB_RELEASES)           \
     /* GET */                                                                                                          \

@@ -145,7 +145,8 @@ void learn_loss(struct outcome *f) {
     if (f->peer->closed)
         return;
     struct contender *w = contender_get(f->sh, outcome_entry(f), f->peer);
-    uint64_t tried = f->result->value && f->plan->verb != LOCK_COUNT_UP ? outcome_value(f) : 0;
+    bool number = f->plan->verb == LOCK_COUNT_UP && !f->plan->field; /* a counter's value is no worker's */
+    uint64_t tried = f->result->value && !number ? outcome_value(f) : 0;
     if (w->recognised && w->recognised == f->result->fence && w->tried == tried)
         return;
     successor_refused(f->e, f->peer);

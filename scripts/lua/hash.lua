@@ -1,9 +1,9 @@
--- hash.lua: HSETNX (shape 'int'), HSET, HMSET, HINCRBY, HINCRBYFLOAT and HDEL on a hash lock, which is held with one
--- of its fields. Keeps S1, S4, S5.
+-- hash.lua: HSETNX (shape 'int'), HSET, HMSET, HINCRBYFLOAT and HDEL on a hash lock, which is held with one of its
+-- fields. Keeps S1, S4, S5. HINCRBY is in count.lua.
 --
 -- Free: the caller acquires the lock, with the first field that the command names. Holder: as on Redis; the command
--- releases the lock if it removes the holder's field. Other: HSETNX and HDEL answer 0, the rest LOCKED, since a 1
--- would say that the caller holds the lock.
+-- releases the lock if it removes the holder's field, or if it sets the count of a lease that HINCRBY has acquired to 0.
+-- Other: HSETNX and HDEL answer 0, the rest LOCKED, since a 1 would say that the caller holds the lock.
 local s = look()
 local name = string.lower(ARGV[11])
 local function text(reply)
@@ -41,9 +41,14 @@ if not how then
   return envelope(locked(s), why, s)
 end
 secure(s, name == 'hdel')
+local counts = s.token and string.match(redis.call('HGET', guard, 'extra') or '', '^%d+') == int(s.fence)
+local before = counts and redis.call('HGET', lock, s.held)
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
-if s.token and redis.call('HEXISTS', lock, s.held) == 0 then
+local count = counts and redis.call('HGET', lock, s.held)
+if count and count ~= before then redis.call('HSET', guard, 'extra', int(s.fence) .. ':0') end -- it is all the holder's
+if s.token and (redis.call('HEXISTS', lock, s.held) == 0 or (count and (tonumber(count) or 1) <= 0)) then
+  if counts and s.leased then redis.call('PERSIST', lock) end -- as in count.lua
   forget(s, text(reply))
   return envelope(reply, 'released', s, redis.call('PTTL', lock))
 end

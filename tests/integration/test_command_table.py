@@ -4,6 +4,7 @@ compared."""
 
 import os
 import random
+import re
 import subprocess
 
 import pytest
@@ -241,3 +242,99 @@ def test_replies_to_command_that_make_no_sense(program, redis, tmp_path):
             done = subprocess.run([program, "told", str(path)], input=encode("xread", "streams", "a", "0"),
                                   capture_output=True)
             assert done.returncode in (0, 1), (at, done)
+
+
+# ---- what may write ----------------------------------------------------------------------------------------
+
+# Commands that leave a key of a lock's type (string, hash, list) as it is, with an example. K stands for the key.
+OF_ANOTHER_TYPE = {
+    "bzmpop": "1 1 K MIN", "bzpopmax": "K 1", "bzpopmin": "K 1", "geoadd": "K 1 1 m", "pfadd": "K m", "pfcount": "K", "pfdebug": "GETREG K",
+    "sadd": "K m", "smove": "K K m", "spop": "K", "srem": "K m", "vadd": "K VALUES 1 1 m", "vrem": "K m", "vsetattr": "K m {}",
+    "xack": "K g 1-1", "xackdel": "K g KEEPREF IDS 1 1-1", "xadd": "K * f v", "xautoclaim": "K g c 0 0", "xclaim": "K g c 0 1-1", "xdel": "K 1-1",
+    "xdelex": "K KEEPREF IDS 1 1-1", "xgroup|create": "K g $", "xgroup|createconsumer": "K g c", "xgroup|delconsumer": "K g c",
+    "xgroup|destroy": "K g", "xgroup|setid": "K g $", "xreadgroup": "GROUP g c STREAMS K >", "xsetid": "K 1-1", "xtrim": "K MAXLEN 0",
+    "zadd": "K 1 m", "zincrby": "K 1 m", "zmpop": "1 K MIN", "zpopmax": "K", "zpopmin": "K", "zrem": "K m", "zremrangebylex": "K - +",
+    "zremrangebyrank": "K 0 -1", "zremrangebyscore": "K -inf +inf",
+}
+# Commands that name no key of their own: of whole databases, slots and libraries (docs/limits.md), and messages.
+OF_NO_KEY = {"flushall", "flushdb", "swapdb", "sflush", "trimslots", "cluster|setslot", "function|delete", "function|flush", "function|load",
+             "function|restore", "publish", "spublish"}
+# Commands that run in one transaction with the proxy's steps.
+SCRIPTS = {"eval", "evalsha", "fcall"}
+# Commands of newer servers that compare for themselves, and run as they are (docs/locks.md).
+COMPARE = {"delex", "delifeq"}
+
+
+def may_write(facts_of_flags):
+    return "write" in facts_of_flags or "may_replicate" in facts_of_flags
+
+
+@pytest.fixture(scope="module")
+def newer():
+    """name: (flag, first, last, step, servers), of commands_that_write.txt"""
+    rows = {}
+    with open(os.path.join(os.path.dirname(__file__), "commands_that_write.txt")) as file:
+        for line in file:
+            if not line.startswith("#"):
+                name, flag, first, last, step, servers_of = line.split()
+                rows[name] = (flag, int(first), int(last), int(step), set(servers_of.split(",")))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def writers(redis):
+    """The same of the running server: name: (flag, first, last, step)"""
+    rows = {}
+    for row in redis("COMMAND"):
+        for each in [row, *row[9]]:
+            flags = {text(flag) for flag in each[2]}
+            if may_write(flags) and not (each is row and row[9]):
+                rows[text(each[0])] = ("write" if "write" in flags else "may", *each[3:6])
+    return rows
+
+
+@pytest.fixture(scope="module")
+def lock_rows():
+    """The commands that have a row in the proxy's table of commands on locks."""
+    with open(os.path.join(servers.ROOT, "proxy", "session", "locks", "lock_command.c")) as file:
+        names = set(re.findall(r"^    ROW\((\w+),", file.read(), re.M))
+    assert {"SETNX", "DEL", "RENAME"} <= names
+    return {name.lower().replace("_", "-") if name == "RESTORE_ASKING" else name.lower() for name in names}
+
+
+def unclassified(names, lock_rows):
+    known = lock_rows | set(OF_ANOTHER_TYPE) | OF_NO_KEY | SCRIPTS | COMPARE
+    return {name for name in names if name not in known}
+
+
+def test_every_command_that_may_write_is_classified(newer, writers, lock_rows):
+    """A new command of a server makes this test fail until it has a row in lock_command.c, or a reason here."""
+    assert len(newer) > 120 and len(writers) > 100
+    assert unclassified(set(newer) | set(writers), lock_rows) == set()
+    assert unclassified({"set", "setornot"}, lock_rows) == {"setornot"}
+    assert not lock_rows & (set(OF_ANOTHER_TYPE) | OF_NO_KEY | SCRIPTS)
+
+
+def test_the_facts_of_newer_servers(newer, writers, table):
+    for name, row in newer.items():
+        ours = table.get(name)
+        if ours:
+            assert (name, "write" in ours[1], *ours[2:]) == (name, row[0] == "write", *row[1:4])
+        if name in writers:
+            assert (name, *writers[name]) == (name, *row[:4])
+    gone = {"restore-asking"} if "restore-asking" not in newer else set()
+    assert set(writers) - set(newer) <= gone, "a server has a command that its successors lack"
+
+
+@pytest.mark.parametrize("name", sorted(OF_ANOTHER_TYPE))
+def test_commands_of_another_type_leave_locks_alone(redis, writers, name):
+    if name not in writers:
+        pytest.skip("this server has no such command")
+    for make in (["SET", "K", "v"], ["HSET", "K", "f", "v"], ["RPUSH", "K", "v"]):
+        redis("DEL", "K")
+        assert not isinstance(redis(*make), Error)
+        before = redis("DUMP", "K")
+        reply = redis(*name.split("|"), *OF_ANOTHER_TYPE[name].split())
+        assert redis("DUMP", "K") == before and redis("PTTL", "K") == -1, (make, reply)
+        assert isinstance(reply, Error) and ("WRONGTYPE" in reply or "HyperLogLog" in reply), (make, reply)
+    redis("DEL", "K")

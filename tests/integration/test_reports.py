@@ -9,15 +9,15 @@ import time
 import pytest
 
 import servers
-from resp import Client
+from resp import Client, Error
 
 serial = itertools.count(1)
 
 
 @pytest.fixture
-def started(backend):
-    """A proxy of its own: what it learns of a client it learns in the test."""
-    proxy = servers.Proxy(backend)
+def started(backend, request):
+    """A proxy of its own: what it learns of a client it learns in the test. A test may give its lines as parameter."""
+    proxy = servers.Proxy(backend, *getattr(request, "param", ()))
     yield proxy
     proxy.stop()
     proxy.remove()
@@ -116,3 +116,22 @@ def test_05_takeover_behind_watch(opened):
     assert hung("DEL", key) == 0
     assert following("GET", key) == deadline
     assert following("DEL", key) == 1
+
+
+@pytest.mark.parametrize("started", [("lock lock:* kind hash",)], indirect=True)
+def test_07_a_count_in_the_hash_of_a_session(opened):
+    """Cm_RedisSession: HINCRBY of the field `lock`, where 1 says mine; losers count, too; the release writes data and a 0."""
+    a, b = opened("a"), opened("b")
+    for n in range(3):
+        key = fresh("session")
+        assert [a("HINCRBY", key, "lock", 1), b("HINCRBY", key, "lock", 1), b("HINCRBY", key, "lock", 1)] == [1, 2, 3]
+        assert a("HMSET", key, "pid", "a", "lock", 1) == "OK"
+        assert b("HINCRBY", key, "lock", 1) == 2
+        release = [("HMSET", key, "data", "x", "lock", 0), ("HSET", key, "data", "x", "lock", 0), ("HINCRBY", key, "lock", -1)][n]
+        assert a(*release) in ("OK", 1)
+        if n == 2:  # the loser has counted, too
+            assert b("HINCRBY", key, "lock", -1) == 0
+        assert b("HINCRBY", key, "lock", 1) == 1
+        assert isinstance(a("HSET", key, "lock", 0), Error), "the lock is b's"
+        assert b("HGET", key, "pid") == "a"
+        assert b("HINCRBY", key, "lock", -1) == 0

@@ -489,6 +489,141 @@ def test_nobody_elses_field(pair, key):
     assert a("HDEL", name, "owner") == 0 and b("HGET", name, "owner") == "b"
 
 
+# ---- counts in hashes ----------------------------------------------------------------------------------------
+
+
+def test_a_count_says_no(pair, key, direct):
+    """HINCRBY of one field: 1 acquires. A loser gets its number, and may take back what it has counted, and no more."""
+    a, b = pair
+    name = key("lock:kinds:count")
+    assert a("HINCRBY", name, "lock", 1) == 1 and 0 < b("PTTL", name) <= 30000
+    facts = lock_facts(a, name)
+    assert [b("HINCRBY", name, "lock", n) for n in (1, 2, -3)] == [2, 4, 1]
+    for command in (("HINCRBY", name, "lock", -1), ("HINCRBY", name, "lock", -5), ("HDEL", name, "lock")):
+        assert b(*command) == 0 and direct("HGET", name, "lock") == "1"
+    for command in (("HSET", name, "lock", 0), ("HSET", name, "data", "x"), ("HMSET", name, "data", "x", "lock", 0),
+                    ("HINCRBYFLOAT", name, "lock", 1)):
+        reply = b(*command)
+        assert isinstance(reply, Error) and reply.startswith("LOCKED"), command
+    assert direct("HGETALL", name) == ["lock", "1"]
+    assert lock_facts(a, name)["fence"] == facts["fence"]
+    assert [a("HINCRBY", name, "lock", n) for n in (1, -1)] == [2, 1], "it is held twice, and then once"
+    assert [a("HINCRBY", name, "writes", 7), b("HINCRBY", name, "wait", 1), b("HINCRBY", name, "wait", -1)] == [7, 1, 0]
+    assert [a("HINCRBY", name, "writes", -7), b("HINCRBY", name, "wait", -1)] == [0, -1], "these fields hold no lock"
+    assert isinstance(b("HSET", name, "data", "x"), Error), "the lock is held still"
+    assert a("HINCRBY", name, "lock", -1) == 0
+    assert a("HINCRBY", name, "lock", 1) == 1 and a("HSET", name, "lock", 0) == 0
+    assert [a("HINCRBY", name, "beside", 1), b("HINCRBY", name, "beside", 1)] == [1, 2], "data, behind the release"
+    assert b("HINCRBY", name, "lock", 1) == 1 and lock_facts(b, name)["fence"] > facts["fence"]
+    assert a("HINCRBY", name, "lock", -1) == 0 and direct("HGET", name, "lock") == "1"
+    assert a("HINCRBY", name, "lock", 1) == 2
+
+
+def test_what_losers_have_counted_stays(pair, key, direct):
+    a, b = pair
+    name = key("lock:kinds:count")
+    assert [a("HINCRBY", name, "lock", 1), b("HINCRBY", name, "lock", 1)] == [1, 2]
+    assert a("HINCRBY", name, "lock", -1) == 1
+    assert a("PROXY", "LOCK", name) is None or "fence" not in lock_facts(a, name) or lock_facts(a, name)["fence"] == 0
+    assert [b("HINCRBY", name, "lock", n) for n in (1, -1, -1, 1)] == [2, 1, 0, 1]
+    assert isinstance(a("HSET", name, "x", 1), Error), "the lock is b's"
+
+
+@pytest.mark.parametrize("release", ["HINCRBY lock -1", "HSET lock 0", "HMSET more y lock 0", "HSET lock -1", "HINCRBYFLOAT lock -1",
+                                     "HDEL lock"])
+@pytest.mark.parametrize("expiry", [None, 500])
+def test_a_count_that_is_taken_back_releases(pair, proxy, connect, key, direct, release, expiry):
+    """The hash stays, with the expiry that the application gave it, and without the proxy's."""
+    a, b = pair
+    third = connect(proxy)
+    name = key("lock:kinds:count")
+    command, *words = release.split()
+    for _ in range(2):
+        assert a("HINCRBY", name, "lock", 1) == 1
+        assert a("HSET", name, "data", "x") in (0, 1)
+        if expiry:
+            assert a("EXPIRE", name, expiry) == 1
+        assert isinstance(b("HSET", name, "more", "z"), Error)
+        assert not isinstance(a(command, name, *words), Error)
+        assert b("HGET", name, "data") == "x"
+        ttl = b("TTL", name)
+        assert ttl == -1 or expiry
+        assert not expiry or expiry - 5 <= ttl <= expiry
+        count = 1 if command == "HDEL" or "-1" not in release else int(float(b("HGET", name, "lock"))) + 1
+        assert third("HINCRBY", name, "lock", 1) == count
+        if count == 1:
+            assert isinstance(a("HSET", name, "more", "z"), Error), "it is the third session's lock"
+            assert third("HINCRBY", name, "lock", -1) == 0
+
+
+def test_a_zero_in_a_field_that_is_no_count(pair, key):
+    """HSETNX and HSET hold the lock by the field, whatever it contains."""
+    a, b = pair
+    for acquire in ("HSETNX", "HSET"):
+        name = key("lock:kinds:field:" + acquire)
+        assert a(acquire, name, "lock", 1) == 1
+        assert isinstance(b("HINCRBY", name, "lock", 1), Error)
+        assert a("HSET", name, "lock", 0) == 0
+        assert a("HINCRBY", name, "lock", 1) == 1 and a("HINCRBY", name, "lock", -1) == 0
+        assert isinstance(b("HINCRBY", name, "lock", 1), Error)
+        assert a("HDEL", name, "lock") == 1
+        assert b("HINCRBY", name, "lock", 1) == 1
+
+
+def test_counts_in_hashes_are_redis_own(both):
+    direct, through = both(("HINCRBY", "K", "n", -2), ("TTL", "K"), ("HINCRBY", "K", "n", 1), ("HINCRBY", "K", "n", 0), ("HINCRBY", "K", "n", 3),
+                           ("HINCRBY", "K", "n", "x"), ("HINCRBY", "K", "n"), ("HINCRBY", "K", "n", 1, 2), ("HINCRBY", "K", "m", 5), ("HGETALL", "K"),
+                           ("HSET", "K", "t", "text"), ("HINCRBY", "K", "t", 1), ("HINCRBY", "K", "n", -2), ("TTL", "K"), ("HGETALL", "K"), ("DEL", "K"),
+                           ("HINCRBY", "K", "n", "9223372036854775808"), ("EXISTS", "K"), ("SET", "K", "text"), ("HINCRBY", "K", "n", 1), ("DEL", "K"),
+                           ("RPUSH", "K", "x"), ("HINCRBY", "K", "n", 1), ("DEL", "K"), ("EXISTS", "K"))
+    assert through == direct
+
+
+def test_a_count_that_no_script_can_hold(pair, key, direct):
+    a, _ = pair
+    name = key("lock:kinds:count")
+    for there in ((), ("n", str(2 ** 60))):
+        if there:
+            direct("HSET", name, *there)
+        reply = a("HINCRBY", name, "n", str(2 ** 60))
+        assert isinstance(reply, Error) and "too large" in reply
+        assert direct("HGETALL", name) == list(there)
+
+
+def test_a_late_count_frees_nothing(pair, key):
+    a, b = pair
+    name = key("lock:kinds:count")
+    assert a("HINCRBY", name, "lock", 1) == 1 and a("PEXPIRE", name, 30) == 1
+    until(lambda: b("HINCRBY", name, "lock", 1) == 1, 15, "the end of the lease", 0.005)
+    assert a("HINCRBY", name, "lock", -1) == 0
+    assert isinstance(a("HSET", name, "lock", 0), Error)
+    assert b("HGET", name, "lock") == "1" and b("HINCRBY", name, "lock", -1) == 0
+
+
+def test_counts_in_transactions(pair, key):
+    a, b = pair
+    name = key("lock:kinds:count")
+    for client, number in ((a, 1), (b, 2)):
+        assert client("MULTI") == "OK"
+        assert [client("HINCRBY", name, "lock", 1), client("EXPIRE", name, 100)] == ["QUEUED"] * 2
+        assert client("EXEC") == [number, 1 if client is a else 0]
+    assert a("MULTI") == "OK"
+    assert [a("EXPIRE", name, 500), a("HMSET", name, "data", "x", "lock", 0), a("HINCRBY", name, "writes", 1)] == ["QUEUED"] * 3
+    assert a("EXEC") == [1, "OK", 1]
+    assert 490 < b("TTL", name) <= 500
+    assert b("HINCRBY", name, "lock", 1) == 1
+
+
+def test_a_counting_worker_that_leaves(proxy, connect, key):
+    """The lease that the proxy gave ends, and with it what losers have counted."""
+    a, b = (connect(proxy, commands=[("CLIENT", "SETNAME", n)]) for n in ("a", "b"))
+    name = key("lock:short:kinds:count")
+    assert [a("HINCRBY", name, "lock", 1), b("HINCRBY", name, "lock", 1), a("PING")] == [1, 2, "PONG"]  # no one-shot client
+    a.close()
+    until(lambda: b("EXISTS", name) == 0, 15, "the end of the lease")
+    assert b("HINCRBY", name, "lock", 1) == 1
+
+
 def test_late_hdel(pair, key):
     """A's lease ends, B acquires with the same field, A's release is refused."""
     a, b = pair

@@ -156,6 +156,53 @@ def test_noloop(proxy, client, connect, name):
     assert stale(one) == [k]
 
 
+# What a client does to locks of its own: K a string or a counter, H a hash, Q a queue; the rest are other keys of one slot.
+OWN = [
+    ("SETNX", "K", "1"), ("EXPIRE", "K", 50), ("SET", "K", "1", "XX", "EX", 40), ("GETSET", "K", "1"), ("APPEND", "K", "2"), ("PERSIST", "K"), ("DEL", "K"),
+    ("SET", "K", "v", "NX", "PX", 50000), ("GETDEL", "K"), ("SETEX", "K", 50, "w"), ("GETEX", "K", "EX", 30), ("UNLINK", "K"), ("INCR", "K"), ("INCR", "K"),
+    ("DECR", "K"), ("DEL", "K"), ("DECR", "K"), ("DEL", "K"), ("HSETNX", "H", "f", "1"), ("HSET", "H", "g", "1"), ("HDEL", "H", "f", "g"), ("HINCRBY", "H", "n", 1),
+    ("HINCRBY", "H", "n", -1), ("DEL", "H"), ("RPUSH", "Q", "n"), ("LRANGE", "Q", 0, 0), ("LSET", "Q", 0, "m"), ("RPUSH", "Q", "o"), ("LREM", "Q", 1, "m"), ("LPOP", "Q"),
+    ("MSETNX", "K", "1"), ("RENAME", "K", "L"), ("DEL", "K", "L"), ("SET", "K", "data"), ("SET", "K", "more"), ("DEL", "K"),
+]
+
+
+@pytest.mark.parametrize("options", [(), ("BCAST",), ("BCAST", "PREFIX", "lock:")], ids=lambda o: "-".join(o) or "keys")
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_noloop_on_locks(proxy, client, connect, key, options, pipelined):
+    """No message about a client's own lock commands, as from Redis, although they are scripts there; others hear of each key."""
+    one, other = tracker(proxy, connect, "NOLOOP", *options), tracker(proxy, connect, *options)
+    tag = key("noloop")
+    names = {w: "lock:kinds:{%s}%s" % (tag, w) for w in "KHQL"}
+    commands = [[names.get(w, w) for w in c] for c in OWN]
+    for some in [commands] if pipelined else [[c] for c in commands]:
+        for c in some:
+            for name in names.values():
+                other.send(encode("TYPE", name))
+        one.send(b"".join(encode(*c) for c in some))
+        for c in some:
+            reply = one.read()
+            assert not isinstance(reply, (Push, Error)), (c, reply)
+        assert silent(one), some
+    other.send(encode("ECHO", "behind"))
+    heard = set()
+    for message in iter(other.read, "behind"):
+        heard.update(message[1] if isinstance(message, Push) else [])
+    assert heard == set(names.values()) or not options
+    assert one("TYPE", names["K"]) == "none" and client("SETNX", names["K"], 1) == 1
+    assert stale(one) == [names["K"]], "what another client does is told"
+
+
+def test_noloop_tells_of_others_behind_own_commands(proxy, client, connect, key):
+    one, k = tracker(proxy, connect, "NOLOOP", "BCAST"), "lock:" + key("noloop")
+    for n in range(20):
+        assert one("SETNX", k, n) == 1 and one("DEL", k) == 1
+        assert client("SETNX", k, n) == 1
+        assert stale(one) == [k]
+        assert client("DEL", k) == 1
+        assert stale(one) == [k]
+        assert silent(one)
+
+
 def test_optin_and_optout(proxy, client, connect, name):
     optin, optout = tracker(proxy, connect, "OPTIN"), tracker(proxy, connect, "OPTOUT")
     names = [name("k%d" % i) for i in range(6)]

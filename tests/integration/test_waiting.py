@@ -12,7 +12,7 @@ import servers
 from resp import encode
 from test_takeover import ended, orphans, take_over  # noqa: F401: a fixture
 
-RULES = ["lock lock:long:* wait 60s", "lock lock:short:* wait 300ms", "lock lock:release:* wait 60s on-disconnect release",
+RULES = ["lock lock:long:hash:* kind hash wait 60s", "lock lock:short:hash:* kind hash wait 300ms", "lock lock:long:* wait 60s", "lock lock:short:* wait 300ms", "lock lock:release:* wait 60s on-disconnect release",
          "lock lock:place:* wait 1500ms", "lock lock:none:* wait 0", "lock lock:*"]
 
 
@@ -77,6 +77,7 @@ FORMS = {
     "SET NX PX": (("SET", "{key}", "{v}", "NX", "PX", "60000"), "OK", None),
     "SET NX EX": (("SET", "{key}", "{v}", "EX", "60", "NX"), "OK", None),
     "SET NX GET": (("SET", "{key}", "{v}", "NX", "GET", "PX", "60000"), None, "first"),
+    "MSETNX": (("MSETNX", "{key}", "{v}"), 1, 0),
 }
 
 
@@ -110,6 +111,63 @@ def test_time_is_over(worker, waiting, watch, key, form):
     assert watch("GET", name) == "first"
     assert second("DEL", name) == 0
     assert first("DEL", name) == 1
+
+
+@pytest.mark.parametrize("release", [("DEL",), ("HDEL", "owner"), ("UNLINK",)], ids=lambda r: r[0])
+def test_a_hash_is_handed_over(worker, waiting, watch, key, release):
+    """HSETNX waits, too, in its order, and gets the lock behind DEL and behind HDEL of the field."""
+    name = key("lock:long:hash")
+    first, second, third = worker(), worker(), worker()
+    assert first("HSETNX", name, "owner", "first") == 1
+    fence = first("PROXY", "TOKEN", name)
+    for n, client in enumerate((second, third)):
+        client.send(encode("HSETNX", name, "owner", ("second", "third")[n]))
+        waiting(n + 1)
+    assert first("HSETNX", name, "owner", "again") == 0, "its own lock"
+    holder = first
+    for client, value in ((second, "second"), (third, "third")):
+        assert holder(release[0], name, *release[1:]) == 1
+        assert client.read() == 1
+        assert watch("HGETALL", name) == ["owner", value] and 0 < watch("TTL", name) <= 30
+        assert client("PROXY", "TOKEN", name) > fence
+        assert first("DEL", name) == 0
+        holder = client
+    assert third("HDEL", name, "owner") == 1
+
+
+def test_a_hash_for_which_the_time_is_over(worker, waiting, watch, key):
+    name = key("lock:short:hash")
+    first, second = worker(), worker()
+    assert first("HSETNX", name, "owner", "first") == 1
+    begun = time.monotonic()
+    assert second("HSETNX", name, "owner", "second") == 0
+    assert time.monotonic() - begun >= 0.29
+    assert second("HDEL", name, "owner") == 0
+    assert watch("HGETALL", name) == ["owner", "first"]
+    assert first("HDEL", name, "owner") == 1
+
+
+def test_a_hash_and_a_request_that_ends_the_wait(worker, waiting, key):
+    name = key("lock:long:hash")
+    first, second = worker(), worker()
+    assert first("HSETNX", name, "owner", "first") == 1
+    second.send(encode("HSETNX", name, "owner", "second"))
+    waiting(1)
+    second.send(encode("HGET", name, "owner"))
+    assert [second.read(), second.read()] == [0, "first"]
+    assert first("HDEL", name, "owner") == 1
+
+
+def test_a_hash_for_which_a_client_waited_that_left(worker, waiting, watch, key):
+    name = key("lock:long:hash")
+    first, second = worker(), worker()
+    assert first("HSETNX", name, "owner", "first") == 1
+    second.send(encode("HSETNX", name, "owner", "second"))
+    waiting(1)
+    second.close()
+    waiting(0)
+    assert first("HDEL", name, "owner") == 1
+    assert watch("HSETNX", name, "owner", "watch") == 1 and watch("DEL", name) == 1
 
 
 def test_no_wait_by_default(worker, key):

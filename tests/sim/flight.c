@@ -456,7 +456,7 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     else
         engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, w->rule, 7, f->transaction, w->redis.now_ms,
                      &f->plan);
-    if (!f->bare && w->rule->mode != LOCK_MODE_AUDIT && lock_verb_is(verb, VERB_SAYS))
+    if (!f->bare && w->rule->mode != LOCK_MODE_AUDIT && lock_verb_is(verb, VERB_SAYS) && f->command.op != OP_INCRBY)
         engine_says(w->proxies[c->proxy].engine, &f->plan, f->command.value, strlen(f->command.value),
                     f->command.op == OP_HINCRBY, w->redis.now_ms);
     c->busy++;

@@ -222,7 +222,7 @@ enum script_id model_script_id(const struct model_args *a) {
         return SCRIPT_PASS;
     if (c->op == OP_LPOP)
         return SCRIPT_LIST_POP;
-    if (c->op == OP_HSETNX || c->op == OP_HINCRBY || c->op == OP_HDEL)
+    if (c->op == OP_HSETNX || c->op == OP_HDEL)
         return SCRIPT_HASH;
     switch (model_verb(c)) {
     case LOCK_ACQUIRE:

@@ -322,6 +322,7 @@ enum lock_verb model_verb(const struct model_command *c) {
     case OP_GETEX:
         return LOCK_EXTEND;
     case OP_INCRBY:
+    case OP_HINCRBY:
         return c->by < 0 ? LOCK_COUNT_DOWN : LOCK_COUNT_UP;
     case OP_MSET:
         return LOCK_CLOBBER;
@@ -349,8 +350,6 @@ enum lock_verb model_verb(const struct model_command *c) {
         return LOCK_SCRIPT;
     case OP_HSETNX:
         return LOCK_ACQUIRE;
-    case OP_HINCRBY:
-        return LOCK_REPLACE;
     case OP_HDEL:
         return LOCK_COUNT_DOWN;
     case OP_KINDS:
@@ -376,7 +375,6 @@ const char *model_shape(const struct model_command *c) {
     case OP_SET_NX:
     case OP_SET:
     case OP_LSET:
-    case OP_HINCRBY:
         return "ok";
     case OP_SET_NX_GET:
     case OP_SET_XX:

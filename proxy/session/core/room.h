@@ -26,7 +26,8 @@ enum session_hears {
     HEARS_REPLY = 2,   /* reply_over */
     HEARS_CALL = 4,    /* before_call */
     HEARS_TICK = 8,    /* tick */
-    HEARS_FIRST = 16   /* request_first: set when the session opens */
+    HEARS_FIRST = 16,  /* request_first: set when the session opens */
+    HEARS_WRITES = 32  /* lock_written */
 };
 
 /* Where the state that each room keeps of a session begins in session->room; it ends where the next one begins. Only
@@ -78,6 +79,8 @@ struct session_room {
     void (*reply_over)(struct session *s);
     /* Returns a call, without a request, that must be sent right before `c`, with its bytes; NULL: none. */
     struct call *(*before_call)(struct session *s, struct call *c, const char **bytes, size_t *len);
+    /* A lock command of the session has changed this key, by a script. Called while its answer is being read. */
+    void (*lock_written)(struct session *s, const char *key, size_t len);
     /* A second is over. */
     void (*tick)(struct session *s);
 };

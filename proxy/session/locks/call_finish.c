@@ -123,11 +123,44 @@ void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end)
         request_reply(c->request, end->reply, end->len, true);
 }
 
+/* Tells the rooms that the command has changed the key, if it has. An outcome of some commands leaves that open: then
+ * the rooms are not told. */
+static __attribute__((noinline)) void tell_written(struct session *s, const struct lock_call *l,
+                                                   const struct lock_result *result) {
+    enum lock_verb verb = l->plan.verb;
+    bool reads = lock_verb_is(verb, VERB_SHOWS) || verb == LOCK_QUEUE_READ || verb == LOCK_INSPECT;
+    bool written = false;
+    switch (result->outcome) {
+    case LOCK_GRANTED:
+    case LOCK_RELEASED:
+        written = verb != LOCK_SCRIPT; /* Redis, too, takes the application's script for another client */
+        break;
+    case LOCK_DONE:
+    case LOCK_ADOPTED:
+    case LOCK_OPEN:
+    case LOCK_COUNTED:
+        written = !reads && verb != LOCK_ACQUIRE;
+        break;
+    case LOCK_FREE:
+        written = lock_verb_is(verb, VERB_WRITES) || verb == LOCK_COUNT_UP;
+        break;
+    default:
+        break;
+    }
+    if (!written)
+        return;
+    for (const struct session_room *const *room = s->worker->hooks->rooms; *room; room++)
+        if ((*room)->lock_written)
+            (*room)->lock_written(s, l->plan.key.name, l->plan.key.len);
+}
+
 inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
     if (s)
         advise_script(s, &l->plan, result, l->advises);
     if (s && result->outcome == LOCK_HELD)
         lock_note_trip(s);
+    if (s && __builtin_expect(s->hears & HEARS_WRITES, 0))
+        tell_written(s, l, result);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
                   worker_now(w));
     if (__builtin_expect(l->plan.rule && l->plan.rule->wait_ms > 0, false))

@@ -85,7 +85,10 @@ static int64_t counts_by(const struct command *c, const struct resp_request *r, 
     case COUNTS_ONE:
         return 1;
     case COUNTS_ARGUMENT:
-        return number_at(r, bytes, 2, &n) && n != INT64_MIN ? (n < 0 ? -n : n) : 0;
+    case COUNTS_FIELD:
+        return number_at(r, bytes, lock_row_of(c)->counts == COUNTS_FIELD ? 3 : 2, &n) && n != INT64_MIN
+                   ? (n < 0 ? -n : n)
+                   : 0;
     case COUNTS_BYTES:
         return (int64_t)r->argv[2].len;
     case COUNTS_ARGUMENTS:
@@ -141,14 +144,16 @@ static enum lock_queue_sight queue_of(const struct command *c, const struct resp
     return queue;
 }
 
-/* What a command means if no rule applies and only PROXY ADVISE needs it. MSETNX acquires all of its keys, and HDEL
- * releases. */
+/* What a command means if no rule applies and only PROXY ADVISE needs it. MSETNX acquires all of its keys, HDEL
+ * releases, and HINCRBY writes: most hashes with counts are data. */
 static void outside_command(const struct command *c, uint32_t index, struct lock_command *lc) {
     if (c->id == COMMAND_MSETNX)
         *lc = (struct lock_command){
             .verb = LOCK_ACQUIRE, .script = SCRIPT_ACQUIRE, .value_at = index + 1, .shape = SHAPE_INT};
     else if (c->id == COMMAND_HDEL)
         *lc = lock_release_of_one;
+    else if (c->id == COMMAND_HINCRBY)
+        lc->verb = LOCK_REPLACE;
 }
 
 bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t index, unsigned kinds, int64_t now_ms,

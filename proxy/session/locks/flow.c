@@ -78,39 +78,12 @@ static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, 
     l->advises = lc->advises;
     l->expiry_ms = lc->expiry_ms;
     l->again = !queue && (lc->script == SCRIPT_RELEASE ||
-                          (lc->script == SCRIPT_ACQUIRE && (lc->expiry_ms != LOCK_EXPIRY_OTHER || rule->wait_ms > 0)));
+                          (lc->verb == LOCK_ACQUIRE && (lc->expiry_ms != LOCK_EXPIRY_OTHER || rule->wait_ms > 0)));
     if (lc->value_at) {
         const char *value = lock_word(words, lc->value_at, &len);
         lock_call_value(l, value, len);
     }
     return l;
-}
-
-/* Tells the engine which field of a hash lock the command writes, and the field's new content. */
-static void note_field(struct session *s, struct lock_call *l, const struct lock_command *lc,
-                       const struct lock_words *words) {
-    struct lock_field field = {.name = l->value, .len = l->value_len};
-    if (lc->content_at)
-        field.content = lock_word(words, lc->content_at, &field.content_len);
-    engine_writes_field(s->worker->shared->engine, &l->plan, &field);
-}
-
-static __attribute__((noinline)) void build_other(struct session *s, struct lock_queue *queue, struct lock_call *l,
-                                                  const struct lock_command *lc, const struct lock_words *words) {
-    struct worker *w = s->worker;
-    if (lc->script == SCRIPT_HASH && l->value)
-        note_field(s, l, lc, words);
-    if (lock_verb_is(l->plan.verb, VERB_SAYS) && l->value)
-        engine_says(w->shared->engine, &l->plan, l->value, l->value_len, lc->script == SCRIPT_HASH, worker_now(w));
-    lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
-    build_bulk(w, l->key, l->plan.key.len);
-    lock_build_guard(w, l->key, l->plan.key.len);
-    lock_build_header(w, s->lock.client, &l->plan, NULL, lc->value_at ? lc->value_at + 1 : 0, lc->shape);
-    for (size_t i = 0; i < words->count; i++) {
-        size_t len;
-        const char *word = lock_word(words, i, &len);
-        build_bulk(w, word, len);
-    }
 }
 
 static HOT void build(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
@@ -120,7 +93,7 @@ static HOT void build(struct session *s, struct lock_queue *queue, struct lock_c
     else if (lc->script == SCRIPT_RELEASE)
         lock_build_release(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, l->command);
     else
-        build_other(s, queue, l, lc, words);
+        lock_build_other(s, queue, l, lc, words);
 }
 
 struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
@@ -148,7 +121,7 @@ bool lock_words_of(struct lock_words *words, const struct resp_request *r, const
 static __attribute__((noinline)) bool waits_behind(struct request *request, struct lock_call *l,
                                                    const struct lock_command *lc, const struct lock_words *words) {
     invariant_debug(l->plan.rule->wait_ms > 0, "an attempt waits without a rule that says so");
-    if (lc->script != SCRIPT_ACQUIRE)
+    if (lc->verb != LOCK_ACQUIRE)
         return false;
     if (lc->expiry_ms == LOCK_EXPIRY_OTHER)
         request->worker->waits->keep(request, l, words);

@@ -351,3 +351,32 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
         p = put_about(w, p, plan, identity, identity_len);
     end(w, p);
 }
+
+/* ---- all other scripts ---- */
+
+void lock_note_field(struct session *s, struct lock_call *l, const struct lock_command *lc,
+                     const struct lock_words *words) {
+    struct lock_field field = {.name = l->value, .len = l->value_len};
+    if (lc->content_at)
+        field.content = lock_word(words, lc->content_at, &field.content_len);
+    engine_writes_field(s->worker->shared->engine, &l->plan, &field);
+}
+
+__attribute__((noinline)) void lock_build_other(struct session *s, struct lock_queue *queue, struct lock_call *l,
+                                                const struct lock_command *lc, const struct lock_words *words) {
+    struct worker *w = s->worker;
+    bool field = lc->script == SCRIPT_HASH || lc->script == SCRIPT_COUNT; /* if the command has a value */
+    if (field && l->value)
+        lock_note_field(s, l, lc, words);
+    if (lock_verb_is(l->plan.verb, VERB_SAYS) && l->value)
+        engine_says(w->shared->engine, &l->plan, l->value, l->value_len, field, worker_now(w));
+    lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
+    build_bulk(w, l->key, l->plan.key.len);
+    lock_build_guard(w, l->key, l->plan.key.len);
+    lock_build_header(w, s->lock.client, &l->plan, NULL, lc->value_at ? lc->value_at + 1 : 0, lc->shape);
+    for (size_t i = 0; i < words->count; i++) {
+        size_t len;
+        const char *word = lock_word(words, i, &len);
+        build_bulk(w, word, len);
+    }
+}

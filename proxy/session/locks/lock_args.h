@@ -31,6 +31,12 @@ void lock_build_plain(struct worker *w, const struct lock_client *client, const 
 void lock_build_again(struct worker *w, const struct lock_client *client, const struct lock_call *l, const char *first);
 /* Builds the call of free.lua. */
 void lock_build_free(struct worker *w, const struct lock_plan *plan);
+/* Tells the engine which field of a hash lock the command writes, and the field's new content. */
+void lock_note_field(struct session *s, struct lock_call *l, const struct lock_command *lc,
+                     const struct lock_words *words);
+/* Builds the call of a script that takes arguments.lua, for the command `words`. */
+void lock_build_other(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
+                      const struct lock_words *words);
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command);
 

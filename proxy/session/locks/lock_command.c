@@ -74,7 +74,7 @@ static bool set_options(const struct resp_request *r, const char *bytes, struct 
 enum lock_options {
     OPTIONS_NONE,
     OPTIONS_SET,
-    OPTIONS_SIGN,     /* a negative number counts the other way */
+    OPTIONS_SIGN,     /* a negative number counts the other way; it is the last argument */
     OPTIONS_ONE_KEY,  /* the form is for one key alone */
     OPTIONS_ONE_PAIR, /* the form is for one pair alone; the script runs the command unchanged */
     OPTIONS_COUNT,    /* with a count the reply is an array */
@@ -127,7 +127,8 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(HSETNX, HASH, FORM(ACQUIRE, HASH, 2, INT), DATA(0, INT), OPTIONS_FIELD, .advises = ADVISE_HASH | ADVISES_FIRST),
     ROW(HSET, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, INT), OPTIONS_FIELD, .advises = ADVISE_HASH),
     ROW(HMSET, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, OK), OPTIONS_FIELD, .advises = ADVISE_HASH),
-    ROW(HINCRBY, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, INT), .advises = ADVISE_HASH),
+    ROW(HINCRBY, HASH, FORM(COUNT_UP, COUNT, 2, INT), DATA(0, INT), OPTIONS_SIGN, .counts = COUNTS_FIELD,
+        .advises = ADVISE_HASH),
     ROW(HINCRBYFLOAT, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, NIL), .advises = ADVISE_HASH),
     /* HDEL may release a lock that a script has made. */
     ROW(HDEL, HASH, FORM(COUNT_DOWN, HASH, 2, INT), FORM(COUNT_DOWN, PASS, 2, INT), .advises = ADVISE_HASH),
@@ -243,7 +244,7 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
     case OPTIONS_SET:
         break;
     case OPTIONS_SIGN:
-        if (applies && *request_arg(r, bytes, 2, &len) == '-' && len > 0)
+        if (applies && *request_arg(r, bytes, r->argc - 1, &len) == '-' && len > 0)
             out->verb = out->verb == LOCK_COUNT_UP ? LOCK_COUNT_DOWN : LOCK_COUNT_UP;
         break;
     case OPTIONS_ONE_KEY:
@@ -256,6 +257,7 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
         break;
     case OPTIONS_FIELD:
         out->content_at = applies && r->argc > 3 ? 3 : 0;
+        out->expiry_ms = out->verb == LOCK_ACQUIRE ? LOCK_EXPIRY_OTHER : 0; /* HSETNX: no short call makes it again */
         break;
     }
     return true;

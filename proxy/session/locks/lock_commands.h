@@ -55,6 +55,7 @@ enum lock_row_count {
     COUNTS_NOT, /* the reply does not tell whether the client has the lock */
     COUNTS_ONE,
     COUNTS_ARGUMENT, /* by argument 2 */
+    COUNTS_FIELD,    /* by argument 3 */
     COUNTS_BYTES,    /* by the length of argument 2 */
     COUNTS_ARGUMENTS /* by the number of arguments from argument 2 on */
 };

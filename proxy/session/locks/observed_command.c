@@ -219,8 +219,8 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
     case LOCK_COUNT_UP:
     case LOCK_COUNT_DOWN:
         sight->count = item->num;
-        sight->value = item->str;
-        sight->value_len = item->len;
+        if (!sight->value) /* of a hash lock: the field */
+            sight_value(sight, item);
         if (!number || !sight->by)
             sight->effect = EFFECT_NOTHING;
         break;

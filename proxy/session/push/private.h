@@ -65,11 +65,15 @@ enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
 struct tracking {
     struct session *session; /* NULL until the nodes have agreed */
     uint32_t dedicated;
-    bool on, bcast, optin, optout;
+    bool on, bcast, optin, optout, noloop;
     bool no_touch;
     bool reopen; /* BCAST: a connection is missing */
     uint64_t epoch;
     bool caching_new; /* the current command has set session->before */
+    /* BCAST with NOLOOP: the keys that the session's lock scripts have changed in this turn of the loop, each behind
+     * its length. */
+    struct text own;
+    unsigned own_turn;
 };
 
 /* Makes a dedicated lane for a session that has none; the caller owns it until tracking_take or tracking_free. */
@@ -78,10 +82,14 @@ void tracking_free(struct worker *w, struct tracking *t);
 /* Gives the lane to the session, which must have none: its requests now use it. */
 void tracking_take(struct session *s, struct tracking *t);
 
+/* Sets which events of the session are reported, after its wish has changed. */
+void tracking_hears(struct session *s);
+
 /* The room's callbacks for sessions that track keys. */
 void tracking_tick(struct session *s);
 void tracking_request_over(struct session *s);
 void tracking_pin_lane(const struct session *s, struct upstream_lane *lane);
+void tracking_lock_written(struct session *s, const char *key, size_t len);
 struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len);
 
 #endif

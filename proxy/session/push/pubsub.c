@@ -349,5 +349,6 @@ const struct session_room push_room = {
     .request_over = tracking_request_over,
     .reply_over = pubsub_release,
     .before_call = tracking_before_call,
+    .lock_written = tracking_lock_written,
     .tick = tracking_tick,
 };

@@ -17,11 +17,61 @@
 
 enum { TRACKING_HEARS = HEARS_REQUEST | HEARS_CALL | HEARS_TICK };
 
+/* ---- the session's own writes ---------------------------------------------------------------------- */
+
+/* With NOLOOP a node sends a client no message about what the client itself has changed. With BCAST a node takes a
+ * script for another client. So the proxy leaves out the keys that the session's own lock scripts have changed. A node
+ * writes such a message right behind the script's answer, and both are read in one turn of the loop. If the message
+ * comes in a later turn, the client gets it: a message too many does no harm. */
+
+void tracking_hears(struct session *s) {
+    const struct tracking *t = push_of(s)->tracking;
+    if (t && t->bcast && t->noloop)
+        s->hears |= HEARS_WRITES;
+    else
+        s->hears &= (uint8_t)~HEARS_WRITES;
+}
+
+static void own_turn(struct tracking *t) {
+    unsigned turn = ev_iteration(t->session->worker->loop);
+    if (turn != t->own_turn)
+        t->own.len = 0;
+    t->own_turn = turn;
+}
+
+void tracking_lock_written(struct session *s, const char *key, size_t len) {
+    struct tracking *t = push_of(s)->tracking;
+    if (!t || !(s->hears & HEARS_WRITES))
+        return;
+    own_turn(t);
+    text_append(&t->own, (const char *)&len, sizeof(len));
+    text_append(&t->own, key, len);
+}
+
+/* Whether the message about the key is about the session's own write. The next message about it is not. */
+static bool own_take(struct tracking *t, const char *key, size_t len) {
+    if (t->own.len == 0)
+        return false;
+    own_turn(t);
+    size_t at = 0, size;
+    for (; at < t->own.len; at += sizeof(size) + size) {
+        memcpy(&size, t->own.data + at, sizeof(size));
+        invariant(at + sizeof(size) + size <= t->own.len, "a key of %zu bytes is cut off", size);
+        if (size != len || memcmp(t->own.data + at + sizeof(size), key, len) != 0)
+            continue;
+        size_t end = at + sizeof(size) + size;
+        memmove(t->own.data + at, t->own.data + end, t->own.len - end);
+        t->own.len -= end - at;
+        return true;
+    }
+    return false;
+}
+
 /* ---- messages ------------------------------------------------------------------------------------- */
 
 /* Appends the keys of >2 invalidate *n that clients may see, as an array; nothing if the message concerns all keys.
  * False: it has no visible keys, or is another message. */
-static bool keys_shown(const char *data, size_t len, struct text *out) {
+static bool keys_shown(struct tracking *t, const char *data, size_t len, struct text *out) {
     const char *p = data, *end = data + len;
     struct resp_item push, word, keys, key;
     int64_t shown = 0;
@@ -35,7 +85,7 @@ static bool keys_shown(const char *data, size_t len, struct text *out) {
         const char *start = p;
         if (!resp_item_read(&p, end, &key))
             break;
-        if (lock_guard_is(key.str, key.len))
+        if (lock_guard_is(key.str, key.len) || own_take(t, key.str, key.len))
             continue;
         text_append(&list, start, (size_t)(p - start));
         shown++;
@@ -62,7 +112,7 @@ static void tell(struct tracking *t, const char *keys, size_t len) {
 
 static void tracking_push(void *arg, const char *data, size_t len) {
     struct text keys = {0};
-    if (keys_shown(data, len, &keys))
+    if (keys_shown(arg, data, len, &keys))
         tell(arg, keys.data, keys.len);
     text_clear(&keys);
 }
@@ -89,6 +139,7 @@ struct tracking *tracking_new(struct session *s) {
 void tracking_free(struct worker *w, struct tracking *t) {
     invariant(t->dedicated != 0, "a lane has no number");
     upstream_dedicated_free(w->upstream, t->dedicated);
+    text_clear(&t->own);
     memory_free(t);
 }
 
@@ -100,7 +151,7 @@ void tracking_drop(struct session *s) {
     push_of(s)->tracking = NULL;
     s->lane.dedicated = 0;
     s->before = CACHING_NONE;
-    s->hears &= (uint8_t)~TRACKING_HEARS;
+    s->hears &= (uint8_t) ~(TRACKING_HEARS | HEARS_WRITES);
     counter_sub(&s->worker->counters.clients_tracking, 1);
     tracking_free(s->worker, t);
 }

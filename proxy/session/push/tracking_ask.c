@@ -13,7 +13,7 @@
 struct wish {
     struct request_owner owner; /* first */
     struct tracking *fresh;     /* the session gets it if they accept; NULL: it already has a lane */
-    bool on, bcast, optin, optout, no_touch;
+    bool on, bcast, optin, optout, noloop, no_touch;
     struct request *request;
     struct text command;
     struct text error; /* the first one */
@@ -35,6 +35,8 @@ static void wish_granted(struct session *s, struct wish *wish) {
     t->bcast = wish->bcast;
     t->optin = wish->optin;
     t->optout = wish->optout;
+    t->noloop = wish->noloop;
+    tracking_hears(s);
 }
 
 static void wish_finish(struct request *r) {
@@ -162,6 +164,8 @@ static bool words_read(const struct resp_request *r, const char *bytes, struct w
             wish->optin = true;
         else if (request_arg_is(r, bytes, i, "optout"))
             wish->optout = true;
+        else if (request_arg_is(r, bytes, i, "noloop"))
+            wish->noloop = true;
     }
     return true;
 }

@@ -80,15 +80,14 @@ static void wait_memory_free(struct request_owner *owner) {
 /* Allocates the memory with which an attempt can wait; `words` (NULL: none) as in struct parked. */
 static struct wait *wait_new(struct request *r, const struct lock_call *l, const struct lock_words *words) {
     struct wait *t = memory_zalloc(offsetof(struct wait, room) + lock_parked_size(l));
-    lock_parked_fill(&t->parked, l, words, t->room);
+    lock_parked_fill(&t->parked, r->command->id, l, words, t->room);
     t->waiter.who = t->room;
     request_own(r, &t->owner, &wait_ops);
     return t;
 }
 
 void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words) {
-    if (r->command->id == COMMAND_SET)
-        (void)wait_new(r, l, words);
+    (void)wait_new(r, l, words);
 }
 
 /* Parks the attempt: frees its request and lock call. */
@@ -378,7 +377,7 @@ static void wait_try(struct wait *t) {
     struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
-    struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
+    struct lock_command lc = {.script = SCRIPT_ACQUIRE, .value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
     struct resp_arg value = {0, l->value_len};
     struct lock_words words = {l->value, &value, 1};
     t->sent_ms = worker_steady_ms(w);
@@ -392,9 +391,14 @@ static void wait_try(struct wait *t) {
     invariant(!t->trying && t->waiter.queue && c->lock == l, "an attempt is sent twice");
     t->trying = true;
     counter_add(&w->counters.wait_tries, 1);
-    lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
+    if (t->parked.command == COMMAND_HSETNX) {
+        lc = lock_parked_field;
+        lock_build_other(s, NULL, l, &lc, &words);
+    } else {
+        lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
+    }
     w->waits->waited = LOCK_WAITED_NONE;
-    lock_submit_for(c, l, SCRIPT_ACQUIRE, wait_answered);
+    lock_submit_for(c, l, lc.script, wait_answered);
 }
 
 /* ---- the beginning ------------------------------------------------------------------------------------- */
@@ -406,9 +410,8 @@ static bool may_wait(const struct call *c, const struct lock_call *l) {
     bool alone = s && s->state == SESSION_OPEN && !session_half_closed(s) && !s->lock.overlapped && s->in_flight == 1 &&
                  !s->input && !s->stream;
     bool whole = c == &r->call && !l->next && (!r->owner || wait_of(r)) && !r->muted && !l->plan.transaction;
-    bool known = r->command->id == COMMAND_SETNX || r->command->id == COMMAND_SET;
-    return alone && whole && known && (l->plan.right == RIGHT_CLAIM || l->plan.right == RIGHT_ANY) &&
-           !r->worker->leaving && !r->worker->stopping;
+    return alone && whole && l->plan.verb == LOCK_ACQUIRE &&
+           (l->plan.right == RIGHT_CLAIM || l->plan.right == RIGHT_ANY) && !r->worker->leaving && !r->worker->stopping;
 }
 
 static struct wait *wait_begin(struct call *c, struct lock_call *l) {

@@ -38,7 +38,15 @@ size_t lock_parked_size(const struct lock_call *l) {
     return strlen(l->who) + 1 + l->value_len;
 }
 
-void lock_parked_fill(struct parked *p, const struct lock_call *l, const struct lock_words *words, char *room) {
+const struct lock_command lock_parked_field = {.verb = LOCK_ACQUIRE,
+                                               .script = SCRIPT_HASH,
+                                               .value_at = 2,
+                                               .content_at = 3,
+                                               .shape = SHAPE_INT,
+                                               .expiry_ms = LOCK_EXPIRY_OTHER};
+
+void lock_parked_fill(struct parked *p, enum command_id command, const struct lock_call *l,
+                      const struct lock_words *words, char *room) {
     invariant(!p->words && l->value_len <= UINT32_MAX, "a value of %zu bytes is parked", l->value_len);
     size_t who_len = strlen(l->who) + 1;
     memcpy(room, l->who, who_len);
@@ -48,7 +56,7 @@ void lock_parked_fill(struct parked *p, const struct lock_call *l, const struct 
         .rule = l->plan.rule,
         .value_len = (uint32_t)l->value_len,
         .expiry_ms = l->expiry_ms,
-        .setnx = l->shape == SHAPE_INT,
+        .command = (uint16_t)command,
         .shape = (uint8_t)l->shape,
         .advises = l->advises,
         .words = words ? words_copy(words) : NULL,
@@ -81,19 +89,23 @@ void lock_park(struct call *c, struct parked *p) {
 struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room) {
     invariant(p->session && (p->session->delays & DELAY_EVENT), "a session goes on that does not wait");
     struct session *s = p->session;
-    struct request *r = request_unpark(s, command_by_id(p->setnx ? COMMAND_SETNX : COMMAND_SET));
+    struct request *r = request_unpark(s, command_by_id(p->command));
     lock_busy_key(r, key->name, key->len);
     struct lock_call *l = lock_begin_anew(s, LOCK_ACQUIRE, p->rule, key->db, key->name, key->len);
     if (p->rule->set) { /* the attempt keeps the rules under which it came, also after a reload */
         lock_rules_unref(l->rules);
         l->rules = lock_rules_ref(p->rule->set);
     }
-    l->command = p->setnx ? "SETNX" : "SET";
+    l->command = lock_row_of(r->command)->name;
     l->shape = (enum lock_shape)p->shape;
     l->advises = p->advises;
     l->expiry_ms = p->expiry_ms;
     l->begun = 0; /* not timed: the time includes the wait, and says nothing about the node */
     lock_call_value(l, room + strlen(room) + 1, p->value_len);
+    if (p->command == COMMAND_HSETNX) {
+        l->plan.data_free = false;
+        lock_note_field(s, l, &lock_parked_field, &p->words->all);
+    }
     r->call.lock = l;
     return &r->call;
 }

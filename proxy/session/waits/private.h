@@ -36,7 +36,7 @@ struct parked {
         *words; /* the arguments of a command that cannot be rebuilt from its value and expiry; NULL: it can */
     int64_t expiry_ms;
     uint32_t value_len;
-    bool setnx; /* the command is SETNX; otherwise SET */
+    uint16_t command; /* its enum command_id: SETNX, SET, MSETNX of one key, HSETNX */
     uint8_t shape, advises;
 };
 struct parked_words {
@@ -48,9 +48,13 @@ struct parked_words {
 /* How many bytes a parked attempt needs besides, in the caller's memory. They begin with the name of the client, as in
  * lock_call's `who`. */
 size_t lock_parked_size(const struct lock_call *l);
-/* Fills *p from an attempt that is under way. `room` are the lock_parked_size bytes. `words` (NULL: none) are copied.
+/* Fills *p from an attempt of this command that is under way. `room` are the lock_parked_size bytes. `words` (NULL:
+ * none) are copied.
  */
-void lock_parked_fill(struct parked *p, const struct lock_call *l, const struct lock_words *words, char *room);
+void lock_parked_fill(struct parked *p, enum command_id command, const struct lock_call *l,
+                      const struct lock_words *words, char *room);
+/* What the parked HSETNX means to the lock. */
+extern const struct lock_command lock_parked_field;
 void lock_parked_clear(struct parked *p);
 /* Parks an attempt that is not under way and has no owner: frees its request and its lock call. */
 void lock_park(struct call *c, struct parked *p);

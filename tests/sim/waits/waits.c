@@ -402,6 +402,19 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     f->next_ms = w->waits->waited.next_ms;
 }
 
+/* The simulator's sessions do not wait by HSETNX. */
+void lock_note_field(struct session *s, struct lock_call *l, const struct lock_command *lc,
+                     const struct lock_words *words) {
+    (void)s, (void)l, (void)lc, (void)words;
+    abort();
+}
+
+void lock_build_other(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
+                      const struct lock_words *words) {
+    (void)queue;
+    lock_note_field(s, l, lc, words);
+}
+
 void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {
     struct waits_call *c = call_of(call->request);
     struct flight *f = c->flight;
