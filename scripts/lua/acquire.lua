@@ -9,7 +9,7 @@
 --       SET NX with other options, and MSETNX of one key; also to release a lease first:
 --                                  4 the lease in ms, '0' none   5 shape, as in arguments.lua
 --                                  6 a claim whose lease is released first, if it is live; '' none. For a lease that
---                                    another proxy gave to the caller's identity: its fence. One character: the
+--                                    another proxy gave to the caller's identity: its fence. '+', '-' or '!': the
 --                                    attempt was sent without a script before, and came to nothing   7... the command
 --       The first two forms may have two arguments more, if the attempt may wait when it is refused: for how many ms
 --       it has waited, and for how many ms the next session in its proxy's queue has waited, '' there is none. The one
@@ -24,8 +24,9 @@
 --
 -- An attempt without a script (proxy/session/locks/short_form.c) sets the guard record in its short form and the lock at
 -- once. The proxy sends this script behind it where it set only one of both, or where its fence was not above the
--- slot's watermark. It then finishes or undoes what the attempt has set; no client was told before. The guard
--- record gets the short form again, with a greater fence, and the watermark follows.
+-- slot's watermark. '!' says that the lock at the key, if it holds the value, is the attempt's own. '-' says that it is
+-- not, and that the attempt's guard record is there: it is removed. '+' says neither. The guard record gets the short
+-- form again, with a greater fence, and the watermark follows.
 --
 -- The short way is written for few steps, since each costs Redis time for every lock: globals are looked up once, the
 -- type of an answer is checked only where its value leaves it open, and only the fields that are needed are written.
@@ -53,6 +54,10 @@ elseif kind <= 6 and not there then
     if t.err then answer = t
     elseif before and type(before) == 'table' then answer = before
     else
+      if not before then -- an earlier lease may have had the short form: ask for the watermark
+        local last = pcall('PEXPIRETIME', sub(record, 1, -#key - 1) .. sub(record, 12, -#key - 2))
+        if type(last) == 'number' and last > 0 then before = string.format('%.0f', last) end
+      end
       local micros = t[2]
       if #micros < 6 then micros = sub('00000' .. micros, -6) end
       local fence = t[1] .. micros
@@ -100,6 +105,7 @@ elseif kind <= 6 then
   end
 end
 
+local SLACK_MS = 2 -- the clock of older servers goes on between the commands of a transaction
 local lock, guard, attempt, identity, proxy = key, record, mine, argv[2], sub(mine, 1, 36)
 local claim, right, seen, lease, shape = '', 'claim', '', tonumber(argv[4]) or 0, 'ok'
 if kind > 6 then shape = argv[5] elseif argv[6] == 'SETNX' then shape = 'int' end
@@ -111,36 +117,42 @@ local function command()
   return pcall('SET', key, value, 'NX')
 end
 
--- What an attempt without a script has set, as far as its answer says: '!' the lock; '-' not the lock; '?' is not known.
-local late = kind > 6 and #argv[6] == 1 and argv[6]
--- Whether the guard record ends when its lease does, to a few ms. A record that was not made together with the lock, or
--- has not followed it, does not.
-local function in_step()
-  local ends, lasts = redis.call('PTTL', lock), redis.call('PTTL', guard)
-  if redis.call('TYPE', guard).ok == 'hash' and lasts >= 0 then lasts = lasts - GUARD_OUTLIVES_MS end
-  return math.abs(ends - lasts) <= 2
+local late = kind > 6 and (argv[6] == '+' or argv[6] == '-' or argv[6] == '!')
+-- Removes a guard record that is not the lock's. The lock of an attempt and its guard record have the same expiry, unless
+-- the attempt set only one of both. If the lock is the attempt's, a guard record of another expiry is of a lease that was
+-- over before, whatever value the lock holds.
+local own_lock
+if late then
+  local text, left, ends = pcall('GET', guard), redis.call('PTTL', lock), redis.call('PTTL', guard)
+  local short, head = type(text) == 'string', '1\n' .. attempt .. '\n' .. value .. '\n'
+  local apart = left - (short and ends or ends - GUARD_OUTLIVES_MS)
+  own_lock = argv[6] == '!' and there == value and left >= 0
+  if short and sub(text, 1, #head) == head then
+    if argv[6] == '-' or there ~= value or apart < 0 or apart > SLACK_MS then redis.call('DEL', guard) end
+  elseif own_lock and ends ~= -2 and math.abs(apart) > SLACK_MS then
+    if short then redis.call('DEL', guard) else redis.call('HSET', guard, 'token', '') end
+  end
 end
--- Ends a late attempt that has the lock: its guard record gets the short form, with a fence above the watermark, and the
--- watermark moves there.
-local function keep_short(s)
+local s = look()
+if own_lock and not s.token then
+  redis.call('DEL', lock)
+  s.value = false
+end
+-- Ends an attempt that was sent without a script before, and now has the lock: its guard record gets the short form, with
+-- a fence above the watermark, and the watermark moves there.
+local function keep_short()
   bound()
   local fence = int(next_fence(s))
-  local text = table.concat({'1', attempt, value, fence, argv[11] and '' or 'g', identity}, '\n')
-  redis.call('SET', guard, text, 'PXAT', int(redis.call('PEXPIRETIME', lock)))
+  local record = table.concat({'1', attempt, value, fence, argv[11] and '' or 'g', identity}, '\n')
+  redis.call('SET', guard, record, 'PXAT', int(redis.call('PEXPIRETIME', lock))) -- PX would end after the lock
   redis.call('SET', watermark_key(), '', 'PXAT', fence)
   return argv[11] and fence or 'g' .. fence
 end
-local genuine = late and in_step()
-local s = look()
-if late then
-  if s.token == attempt and (late == '!' or (late == '?' and genuine)) then return keep_short(s) end
-  if redis.pcall('HGET', guard, 'token') == attempt then -- the attempt set it, and not the lock
-    redis.call('DEL', guard)
-    s = look()
-  elseif late == '!' and s.value == value and not (s.token and genuine) then -- the record is of a lease that is over
-    redis.call('DEL', lock)
-    s.value, s.token = false, nil
-  end
+if late and s.token == attempt then
+  if s.value == value then return keep_short() end
+  if not argv[11] then redis.call('PERSIST', lock) end -- it gets the rule's lease again
+  local mine, pttl = own(s, attempt, s.value) -- other sessions have counted on it since
+  return envelope(success(), 'granted', mine, pttl)
 end
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
@@ -163,6 +175,6 @@ if s.value then return envelope(answer, s.token and 'held' or 'foreign', s) end
 if redis.call('EXISTS', lock) == 0 then return envelope(answer, 'free', nil, -2) end -- its expiry is in the past
 -- Another proxy made the lock's last release: right 'spent' asks for that, and only a hash keeps it.
 local elsewhere = (s.attempt or '') ~= '' and sub(s.attempt, 1, 36) ~= proxy
-if late and not elsewhere then return keep_short(s) end
+if late and not elsewhere then return keep_short() end
 local own_state, pttl = take(s, value)
 return envelope(answer, 'granted', own_state, pttl)

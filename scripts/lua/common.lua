@@ -88,7 +88,7 @@ end
 -- may set its guard record although another lock stands at the key, perhaps with the same value. Its own lock would end
 -- no earlier than the guard record.
 local function covers(held, value)
-  return held == value and redis.call('PTTL', lock) >= redis.call('PTTL', guard)
+  return held == value and redis.call('PEXPIRETIME', lock) >= redis.call('PEXPIRETIME', guard)
 end
 
 -- Rewrites a guard record in its short form as a hash. It ends after the lock, if the lock is its lease; if not, its

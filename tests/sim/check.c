@@ -125,23 +125,42 @@ static bool refused(const struct flight *f) {
     }
 }
 
+/* acquire.lua has given a lease that a batch had made another fence. Nobody was told the first one. */
+static void check_raised(struct world *w, const struct flight *f, const struct model_guard *g) {
+    struct truth *t = &w->truth[f->key];
+    struct app_worker *k = t->worker >= 0 ? &w->workers[t->worker] : NULL;
+    if (g->fence <= t->max_fence)
+        world_fail(w, "S2", "fence %" PRIu64 " after %" PRIu64, g->fence, t->max_fence);
+    if (k && k->fence == t->fence)
+        k->fence = g->fence;
+    t->fence = t->max_fence = g->fence;
+    t->provisional = false;
+}
+
 /* S2, S5: the attempt is the live lease, with a fence above all before it. */
-static void check_grant(struct world *w, struct flight *f, const struct model_guard *g) {
+static void check_grant(struct world *w, struct flight *f, const struct model_guard *g, bool provisional) {
     struct truth *t = &w->truth[f->key];
     if (!g || strcmp(g->token, f->plan.attempt_token) != 0 || g->fence != f->envelope.fence) {
         world_fail(w, "S5", "told that it acquired, and the live lease is another's");
         return;
     }
-    if (same_lease(t, g))
-        return; /* repeated */
+    if (same_lease(t, g)) { /* repeated */
+        t->provisional = t->provisional && f->late == '\0';
+        return;
+    }
+    if (t->live && !t->told && strcmp(t->token, g->token) == 0) {
+        check_raised(w, f, g);
+        return;
+    }
     if (t->live)
         world_fail(w, "S2", "granted while another lease was live");
-    if (g->fence <= t->max_fence)
+    if (!provisional && g->fence <= t->max_fence)
         world_fail(w, "S2", "fence %" PRIu64 " after %" PRIu64, g->fence, t->max_fence);
     bool waits = !f->orphan && !f->ghost && f->worker >= 0;
-    uint64_t max = g->fence > t->max_fence ? g->fence : t->max_fence;
+    uint64_t max = !provisional && g->fence > t->max_fence ? g->fence : t->max_fence;
     *t = (struct truth){
         .live = true,
+        .provisional = provisional,
         .fence = g->fence,
         .max_fence = max,
         .session_id = f->session_id,
@@ -195,6 +214,45 @@ static void check_takeover(struct world *w, const struct flight *f) {
         world_fail(w, "S1", "worker %d may not swap the lease that its client has read", f->worker);
 }
 
+bool check_differs(const struct world *w, const struct model_key *before, const struct model_key *now) {
+    struct model_key expanded = *before;
+    struct model_guard *g = &expanded.guard;
+    if (g->text && now->guard.exists && !now->guard.text) { /* common.lua: expand */
+        bool live = model_string_live(&w->redis, before);
+        g->text = false;
+        g->expire_ms = !live ? w->redis.now_ms + GUARD_OUTLIVES_MS - 1 : before->expire_ms + GUARD_OUTLIVES_MS;
+    }
+    return memcmp(&expanded, now, sizeof(*now)) != 0;
+}
+
+void check_batch_left(struct world *w, struct flight *f, bool both) {
+    struct truth *t = &w->truth[f->key];
+    const struct model_guard *g = check_live(w, f->key);
+    if (w->sc.audit && !w->sc.audit_exact)
+        return;
+    if (both) { /* nobody is told its fence, which may not be above the last one */
+        check_grant(w, f, g, true);
+        return;
+    }
+    if (t->live && !stands(w, f->key)) {
+        world_fail(w, "S1", "a batch that came to nothing has ended a lease");
+        return;
+    }
+    /* The record of an older lease, whose lock is gone around the proxy, and the lock hold the same value. */
+    if (g && !t->live && (w->sc.outside || w->stirred[f->key]))
+        t->unclear = true;
+    else if (g && !t->live && !t->unclear)
+        world_fail(w, "S2", "a batch that came to nothing has made a lease");
+}
+
+/* S5: acquire.lua behind a batch acquires what was free, or what a batch has set that is not finished. */
+static void check_finished(struct world *w, const struct flight *f, const struct model_key *before) {
+    const struct truth *t = &w->truth[f->key];
+    bool its = t->live && strcmp(t->token, f->plan.attempt_token) == 0;
+    if (before->exists && !its && !f->sets && !w->unfinished[f->key])
+        world_fail(w, "S5", "told that it acquired, and another's lock was there");
+}
+
 void check_script(struct world *w, struct flight *f, const struct model_key *before) {
     if (w->sc.hash) {
         hash_check_script(w, f, before);
@@ -207,6 +265,16 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
     bool releases_own = was_live && f->releases && f->own_fence == t->fence;
     f->was_own = own || releases_own;
     check_left(w, f, before);
+    bool tracked = !w->sc.audit || w->sc.audit_exact;
+    if (f->late && f->envelope.outcome == LOCK_GRANTED && tracked)
+        check_finished(w, f, before);
+    int64_t apart_ms = before->expire_ms - before->guard.expire_ms + (before->guard.text ? 0 : GUARD_OUTLIVES_MS);
+    bool alike = apart_ms >= -MODEL_SLACK_MS && apart_ms <= MODEL_SLACK_MS;
+    bool stays = f->late == '!' && tracked && !t->live && w->unfinished[f->key] && before->expire_ms &&
+                 strcmp(before->value, f->command.value) == 0;
+    if (stays && (f->envelope.outcome == LOCK_FOREIGN || (f->envelope.outcome == LOCK_HELD && !alike)))
+        world_fail(w, "L1", "worker %d was refused, and its lock stays", f->worker);
+    w->unfinished[f->key] = w->unfinished[f->key] && now->exists && !g;
     if (w->sc.audit && !w->sc.audit_exact)
         return;
     if (t->live && t->observed && t->worker < 0) { /* its owner is gone, and it is forgotten in time */
@@ -215,7 +283,10 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
     }
     if (t->live && t->observed && g && strcmp(g->token, f->plan.claim_token) == 0)
         watched_enrolled(w, f, g);
-    if (refused(f) && memcmp(before, now, sizeof(*now)) != 0)
+    struct model_key left = *before;
+    if (f->late && left.guard.text && !g && strcmp(left.guard.token, f->plan.attempt_token) == 0)
+        memset(&left.guard, 0, sizeof(left.guard)); /* the batch's record is taken back */
+    if (refused(f) && check_differs(w, before, now) && memcmp(&left, now, sizeof(left)) != 0)
         world_fail(w, "S4", "a refused command changed something");
     if (t->live && !stands(w, f->key)) {
         if (!f->was_own)
@@ -229,7 +300,7 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
         world_fail(w, "S3", "a counter's end was moved by somebody else");
     }
     if (f->envelope.outcome == LOCK_GRANTED)
-        check_grant(w, f, g);
+        check_grant(w, f, g, false);
     else if (g && !t->live && !t->unclear)
         world_fail(w, "S2", "a lease became live that was not granted");
     check_takeover(w, f);
@@ -269,7 +340,7 @@ static bool owner_gone(const struct world *w, const struct truth *t, int proxy) 
 void check_renewed(struct world *w, const struct flight *f, const struct model_key *before,
                    const struct model_queue *queue) {
     struct truth *t = &w->truth[f->key];
-    bool changed = memcmp(before, &w->redis.keys[f->key], sizeof(*before)) != 0 ||
+    bool changed = check_differs(w, before, &w->redis.keys[f->key]) ||
                    (w->sc.queue && w->redis.queues[f->key].until_ms != queue->until_ms);
     bool moved = before->expire_ms != w->redis.keys[f->key].expire_ms;
     bool guard_alone = changed && !moved && !w->sc.queue; /* it follows what was set past the proxies */
@@ -395,6 +466,7 @@ static void check_expired(struct world *w, int key) {
 
 void check_passed(struct world *w, int key, enum cause cause) {
     struct truth *t = &w->truth[key];
+    w->unfinished[key] = w->unfinished[key] && w->redis.keys[key].exists && cause == BY_TIME;
     if (!t->live)
         return;
     if (stands(w, key))

@@ -12,9 +12,7 @@
 /* ---- what a script leaves behind ---------------------------------------------------------------- */
 
 static bool was_live(const struct world *w, const struct model_key *k) {
-    const struct model_guard *g = &k->guard;
-    return k->exists && !k->list && !k->hash && g->exists && g->token[0] && g->has_value &&
-           strcmp(g->value, k->value) == 0 && (!g->expire_ms || g->expire_ms - w->redis.now_ms >= GUARD_OUTLIVES_MS);
+    return model_string_live(&w->redis, k);
 }
 
 /* The lock had no lease: a session that has tried for it in vain, or may be late with a release, can't touch it without
@@ -23,6 +21,8 @@ static void check_foreign(struct world *w, const struct flight *f, const struct 
     const struct model_key *now = &w->redis.keys[f->key];
     enum lock_verb verb = f->plan.verb;
     bool follows_others = verb == LOCK_SCRIPT || verb == LOCK_SWAP || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN;
+    if (f->late && (f->sets || w->unfinished[f->key])) /* a batch has set it */
+        return;
     if (f->kind != FLIGHT_COMMAND || follows_others || w->sc.rule.owner == LOCK_OWNER_ANY || was_live(w, before) ||
         !before->exists || before->list)
         return;
@@ -68,7 +68,7 @@ static void check_together(struct world *w, const struct flight *f) {
     bool around = w->sc.outside || (w->sc.audit && !w->sc.audit_exact) || w->stirred[f->key];
     if (!g || around)
         return;
-    int64_t apart_ms = g->expire_ms - k->expire_ms - GUARD_OUTLIVES_MS;
+    int64_t apart_ms = g->expire_ms - k->expire_ms - (g->text ? 0 : GUARD_OUTLIVES_MS);
     bool close = apart_ms >= -MODEL_SLACK_MS && apart_ms <= MODEL_SLACK_MS;
     if (k->expire_ms ? !g->expire_ms || !close : g->expire_ms != 0)
         world_fail(w, "S3", "the lock ends at %" PRId64 ", its guard record at %" PRId64, k->expire_ms, g->expire_ms);

@@ -11,12 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parser/slot.h"
+#include "proxy/lock/rule.h"
 #include "tests/sim/interpreter.h"
 
 /* What commands are for. */
 static struct model *model;
 static int key_number;
 static const char *lock_name, *guard_name;
+static char watermark_name[LOCK_GUARD_EXTRA + SLOT_TAG_MAX + 3];
 
 /* Pushes the answer; false: it is an error. */
 typedef bool (*command_fn)(lua_State *L, int count);
@@ -55,11 +58,15 @@ static bool word_is(lua_State *L, int i, const char *name) {
 }
 
 /* Whether the command is for the guard record, and not for the lock. */
-static bool of_guard(lua_State *L) {
-    const char *name = text_at(L, 2);
+static bool guard_at(lua_State *L, int i) {
+    const char *name = text_at(L, i);
     if (name != guard_name && name != lock_name) /* Lua has each text once */
         unknown(L, "the key is not one of KEYS");
     return name == guard_name;
+}
+
+static bool of_guard(lua_State *L) {
+    return guard_at(L, 2);
 }
 
 static bool push_number(lua_State *L, int64_t n) {
@@ -132,14 +139,15 @@ static bool plain(lua_State *L, enum model_op op, int value_at) {
 
 static bool do_exists(lua_State *L, int count) {
     (void)count;
-    return push_number(L, of_guard(L) ? guard_record()->count > 0 : lock_key()->exists);
+    return push_number(L, of_guard(L) ? record_exists(guard_record()) : lock_key()->exists);
 }
 
 static bool do_type(lua_State *L, int count) {
     (void)count;
     const struct model_key *k = lock_key();
-    bool guard = of_guard(L), there = guard ? guard_record()->count > 0 : k->exists;
-    return push_table(L, "ok", !there ? "none" : guard || k->hash ? "hash" : k->list ? "list" : "string");
+    bool guard = of_guard(L), there = guard ? record_exists(guard_record()) : k->exists;
+    bool hash = guard ? !guard_record()->is_text : k->hash;
+    return push_table(L, "ok", !there ? "none" : hash ? "hash" : !guard && k->list ? "list" : "string");
 }
 
 static bool do_pttl(lua_State *L, int count) {
@@ -147,9 +155,16 @@ static bool do_pttl(lua_State *L, int count) {
     if (!of_guard(L))
         return push_number(L, model_pttl(model, key_number));
     const struct model_guard *g = &lock_key()->guard;
-    if (guard_record()->count == 0)
+    if (!record_exists(guard_record()))
         return push_number(L, -2);
     return push_number(L, g->expire_ms ? g->expire_ms - model->now_ms : -1);
+}
+
+static bool do_pexpiretime(lua_State *L, int count) {
+    (void)count;
+    bool guard = of_guard(L), there = guard ? record_exists(guard_record()) : lock_key()->exists;
+    int64_t expire_ms = guard ? lock_key()->guard.expire_ms : lock_key()->expire_ms;
+    return push_number(L, !there ? -2 : expire_ms ? expire_ms : -1);
 }
 
 static enum model_condition condition_at(lua_State *L, int i, int count) {
@@ -168,7 +183,7 @@ static bool do_pexpire(lua_State *L, int count) {
         return native(L, &c);
     struct model_guard *g = &lock_key()->guard;
     int64_t until_ms = model->now_ms + c.ms;
-    if (guard_record()->count == 0 || !model_expires(c.when, g->expire_ms, until_ms))
+    if (!record_exists(guard_record()) || !model_expires(c.when, g->expire_ms, until_ms))
         return push_number(L, 0);
     if (c.ms <= 0)
         model_guard_clear(model, key_number);
@@ -182,29 +197,27 @@ static bool do_persist(lua_State *L, int count) {
     if (!of_guard(L))
         return plain(L, OP_PERSIST, 0);
     struct model_guard *g = &lock_key()->guard;
-    bool had = guard_record()->count > 0 && g->expire_ms;
+    bool had = record_exists(guard_record()) && g->expire_ms;
     g->expire_ms = 0;
     return push_number(L, had);
 }
 
 static bool do_del(lua_State *L, int count) {
-    (void)count;
-    if (!of_guard(L))
-        return plain(L, OP_DEL, 0);
-    bool there = guard_record()->count > 0;
-    model_guard_clear(model, key_number);
-    return push_number(L, there);
-}
-
-/* The clock: a microsecond that no lease has begun in. */
-static uint64_t clock_us(void) {
-    uint64_t now_us = (uint64_t)(model->now_ms + model->clock_ms) * 1000;
-    return model->us + 1 > now_us ? model->us + 1 : now_us;
+    int64_t gone = 0;
+    for (int i = 2; i <= count; i++) {
+        if (guard_at(L, i)) {
+            gone += record_exists(guard_record());
+            model_guard_clear(model, key_number);
+        } else {
+            gone += model_native(model, key_number, &(struct model_command){.op = OP_DEL}).number;
+        }
+    }
+    return push_number(L, gone);
 }
 
 static bool do_time(lua_State *L, int count) {
     (void)count;
-    uint64_t us = clock_us(), parts[] = {us / 1000000, us % 1000000};
+    uint64_t us = model_clock_us(model), parts[] = {us / 1000000, us % 1000000};
     lua_createtable(L, 2, 0);
     for (int i = 0; i < 2; i++) {
         interpreter_push_digits(L, (int64_t)parts[i]);
@@ -217,7 +230,15 @@ static bool do_time(lua_State *L, int count) {
 
 static bool do_get(lua_State *L, int count) {
     (void)count;
-    return plain(L, OP_GET, 0);
+    if (!of_guard(L))
+        return plain(L, OP_GET, 0);
+    const struct record *r = guard_record();
+    if (!record_exists(r))
+        return push_nil(L);
+    if (!r->is_text)
+        return push_wrong_type(L);
+    lua_pushlstring(L, r->text.data, r->text.len);
+    return true;
 }
 
 static bool do_getset(lua_State *L, int count) {
@@ -248,9 +269,24 @@ static int64_t expiry_at(lua_State *L, int i) {
     return word_is(L, i, "PX") ? number_at(L, i + 1) : -1;
 }
 
+/* A guard record in its short form. */
+static bool set_guard(lua_State *L, int count) {
+    size_t len;
+    const char *text = word(L, 3, &len);
+    if (count != 5 || !word_is(L, 4, "PXAT") || number_at(L, 5) <= model->now_ms)
+        unknown(L, "other options than those of a guard record");
+    model_guard_clear(model, key_number);
+    record_make_text(guard_record(), text, len);
+    lock_key()->guard.expire_ms = number_at(L, 5);
+    model->us = model_clock_us(model);
+    return push_table(L, "ok", "OK");
+}
+
 static bool do_set(lua_State *L, int count) {
     struct model_command c = command_with(L, OP_SET, 3);
     bool nx = false, xx = false, get = false;
+    if (of_guard(L))
+        return set_guard(L, count);
     for (int i = 4; i <= count; i++) {
         if (word_is(L, i, "NX"))
             nx = true;
@@ -304,7 +340,7 @@ static void push_field(lua_State *L, bool guard, int i) {
 
 /* Whether the key is there and no hash. */
 static bool no_hash(bool guard) {
-    return !guard && lock_key()->exists && !lock_key()->hash;
+    return guard ? guard_record()->is_text : lock_key()->exists && !lock_key()->hash;
 }
 
 static bool do_hget(lua_State *L, int count) {
@@ -342,11 +378,13 @@ static bool do_hset(lua_State *L, int count) {
     int added = 0;
     if (!of_guard(L) || count % 2 != 0)
         unknown(L, "of guard records alone, fields and values");
+    if (no_hash(true))
+        return push_wrong_type(L);
     for (int i = 3; i < count; i += 2) {
         size_t name_len, len;
         const char *name = word(L, i, &name_len), *value = word(L, i + 1, &len);
         if (strcmp(name, "fence") == 0)
-            model->us = clock_us();
+            model->us = model_clock_us(model);
         added += record_set(guard_record(), name, name_len, value, len);
     }
     return push_number(L, added);
@@ -357,11 +395,13 @@ static bool do_hdel(lua_State *L, int count) {
     int gone = 0;
     if (!of_guard(L))
         return plain(L, OP_HDEL, 3);
+    if (no_hash(true))
+        return push_wrong_type(L);
     for (int i = 3; i <= count; i++) {
         const char *name = word(L, i, &len);
         gone += record_remove(guard_record(), name, len);
     }
-    if (gone && guard_record()->count == 0)
+    if (gone && !record_exists(guard_record()))
         model_guard_clear(model, key_number);
     return push_number(L, gone);
 }
@@ -375,6 +415,8 @@ static bool do_hincrby(lua_State *L, int count) {
         c.by = number_at(L, 4);
         return native(L, &c);
     }
+    if (no_hash(true))
+        return push_wrong_type(L);
     const struct record_text *old = record_get(guard_record(), name, len);
     int64_t n = (old ? strtoll(old->data, NULL, 10) : 0) + number_at(L, 4);
     char text[24];
@@ -510,6 +552,18 @@ static bool do_datum(lua_State *L, int count, struct model_datum *d) {
     return true;
 }
 
+/* ---- the watermark of the slot -------------------------------------------------------------------- */
+
+static bool do_watermark(lua_State *L, int count) {
+    int64_t *expiry = &model->watermarks[key_number];
+    if (word_is(L, 1, "PEXPIRETIME"))
+        return push_number(L, *expiry ? *expiry : -2);
+    if (!word_is(L, 1, "SET") || count != 5 || !word_is(L, 4, "PXAT"))
+        unknown(L, "it is none for watermarks of slots");
+    *expiry = number_at(L, 5);
+    return push_table(L, "ok", "OK");
+}
+
 static bool do_ping(lua_State *L, int count) {
     (void)count;
     return push_table(L, "ok", "PONG");
@@ -521,15 +575,43 @@ static const struct named_command {
     const char *name;
     command_fn run;
 } COMMANDS[] = {
-    {"EXISTS", do_exists}, {"TYPE", do_type},       {"PTTL", do_pttl},        {"PEXPIRE", do_pexpire},
-    {"DEL", do_del},       {"UNLINK", do_del},      {"PERSIST", do_persist},  {"TIME", do_time},
-    {"GET", do_get},       {"SET", do_set},         {"SETNX", do_setnx},      {"GETSET", do_getset},
-    {"MSET", do_mset},     {"GETEX", do_getex},     {"GETDEL", do_getdel},    {"INCRBY", do_incrby},
-    {"HGET", do_hget},     {"HMGET", do_hmget},     {"HEXISTS", do_hexists},  {"HINCRBY", do_hincrby},
-    {"HSET", do_hset},     {"HSETNX", do_hsetnx},   {"HDEL", do_hdel},        {"HLEN", do_hlen},
-    {"HKEYS", do_hkeys},   {"RPUSH", do_rpush},     {"LPUSH", do_lpush},      {"LINDEX", do_lindex},
-    {"LSET", do_lset},     {"LREM", do_lrem},       {"LPOP", do_lpop},        {"LLEN", do_llen},
-    {"LPOS", do_lpos},     {"PUBLISH", do_publish}, {"SPUBLISH", do_publish}, {"PING", do_ping},
+    {"EXISTS", do_exists},
+    {"TYPE", do_type},
+    {"PTTL", do_pttl},
+    {"PEXPIRE", do_pexpire},
+    {"DEL", do_del},
+    {"UNLINK", do_del},
+    {"PERSIST", do_persist},
+    {"TIME", do_time},
+    {"GET", do_get},
+    {"SET", do_set},
+    {"SETNX", do_setnx},
+    {"GETSET", do_getset},
+    {"MSET", do_mset},
+    {"GETEX", do_getex},
+    {"GETDEL", do_getdel},
+    {"INCRBY", do_incrby},
+    {"HGET", do_hget},
+    {"HMGET", do_hmget},
+    {"HEXISTS", do_hexists},
+    {"HINCRBY", do_hincrby},
+    {"HSET", do_hset},
+    {"HSETNX", do_hsetnx},
+    {"HDEL", do_hdel},
+    {"HLEN", do_hlen},
+    {"HKEYS", do_hkeys},
+    {"RPUSH", do_rpush},
+    {"LPUSH", do_lpush},
+    {"LINDEX", do_lindex},
+    {"LSET", do_lset},
+    {"LREM", do_lrem},
+    {"LPOP", do_lpop},
+    {"LLEN", do_llen},
+    {"LPOS", do_lpos},
+    {"PUBLISH", do_publish},
+    {"SPUBLISH", do_publish},
+    {"PING", do_ping},
+    {"PEXPIRETIME", do_pexpiretime},
 };
 
 /* Redis writes a number with as many digits as tell it from others, 17 at most. */
@@ -556,6 +638,10 @@ static bool call(lua_State *L) {
     lua_rawget(L, lua_upvalueindex(1));
     const struct named_command *c = lua_touserdata(L, -1);
     lua_pop(L, 1);
+    if (count > 1 && lua_type(L, 2) == LUA_TSTRING && strcmp(lua_tostring(L, 2), watermark_name) == 0) {
+        numbers_to_texts(L, count);
+        return do_watermark(L, count);
+    }
     if (!c)
         unknown(L, "there is no such command here");
     numbers_to_texts(L, count);
@@ -591,4 +677,6 @@ void commands_begin(struct model *m, int key, const char *lock, const char *guar
     key_number = key;
     lock_name = lock;
     guard_name = guard;
+    int head = (int)(strlen(guard) - strlen(lock)), tag = (int)strcspn(guard, "{");
+    snprintf(watermark_name, sizeof(watermark_name), "%.*s%.*s", head, guard, head - tag - 1, guard + tag);
 }

@@ -76,7 +76,7 @@ static void application_script(struct world *w, struct flight *f, const struct m
 
 void flight_run(struct world *w, struct flight *f) {
     struct model_key before;
-    f->ran_ms = f->ran ? f->ran_ms : w->redis.now_ms;
+    f->ran_ms = f->ran || f->sets ? f->ran_ms : w->redis.now_ms;
     model_expire(&w->redis, f->key);
     check_passed(w, f->key, BY_TIME);
     before = w->redis.keys[f->key];
@@ -123,6 +123,13 @@ void flight_run(struct world *w, struct flight *f) {
         a.seen = NULL;
         a.claim_fence = 0;
         a.data_free = false;
+    }
+    const char late[2] = {f->late};
+    if (f->late)
+        a.late = late;
+    if (f->way != WAY_SCRIPT) {
+        short_run(w, f, &before);
+        return;
     }
     if (w->waits)
         waits_args(w, f, &a);
@@ -282,12 +289,17 @@ static bool goes_again(struct world *w, struct flight *f) {
         return false;
     flight_log(w, f, "goes again: ");
     f->ran = false;
+    f->way = WAY_SCRIPT;
+    f->late = '\0';
     if (w->waits)
         waits_again(w, f);
     return true;
 }
 
 void flight_deliver(struct world *w, struct flight *f) {
+    if (short_goes_on(w, f))
+        return;
+    short_settle(w, f);
     if (!goes_again(w, f) && !(w->waits && waits_delivered(w, f)))
         flight_end(w, f);
 }
@@ -373,7 +385,7 @@ void flight_progress(struct world *w, struct flight *f) {
             flight_deliver(w, f);
         } else if (waits_in_vain(w, f))
             flight_fail(w, f, LOCK_NOT_SENT);
-        else if (w->sc.loses && !f->scripted && world_chance(w, 3))
+        else if (w->sc.loses && !f->scripted && !f->late && !f->freed_twice && world_chance(w, 3))
             flight_fail(w, f, LOCK_NOT_SENT);
         else if (w->sc.loses && world_chance(w, 3))
             flight_fail(w, f, LOCK_UNKNOWN);
@@ -381,6 +393,7 @@ void flight_progress(struct world *w, struct flight *f) {
             flight_run(w, f);
     } else if (w->sc.loses && f->kind != FLIGHT_RENEWAL && !f->observed && !f->bare && world_chance(w, 5)) {
         f->repeated = true; /* the answer got lost, the same attempt is sent again */
+        f->twice = f->twice || f->way != WAY_SCRIPT;
         flight_run(w, f);
     } else if (w->sc.loses && world_chance(w, 3)) {
         flight_fail(w, f, LOCK_UNKNOWN);
@@ -462,6 +475,7 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     c->busy++;
     /* Redis refuses few transactions; where it does, a value that is no argument tells nothing. */
     f->together = verb == LOCK_SCRIPT && (f->transaction || f->command.composed || world_chance(w, 80));
+    short_launched(w, f);
     flight_log(w, f, "sent");
     if (w->waits)
         waits_launched(w, f);

@@ -34,6 +34,7 @@ enum {
 /* What the guard record says of a lease (common.lua has its fields); read from the record after each script. */
 struct model_guard {
     bool exists, has_value, leased;
+    bool text;         /* it has the short form (text.lua) */
     bool hash;         /* kind: its value is a hash lock's field */
     int64_t expire_ms; /* 0 none */
     uint64_t fence;
@@ -63,6 +64,7 @@ struct model {
     struct model_queue queues[MODEL_KEYS];                  /* beside the keys */
     struct record records[MODEL_KEYS];                      /* the guard records themselves */
     struct model_datum data[MODEL_KEYS], marks[MODEL_KEYS]; /* under each lock */
+    int64_t watermarks[MODEL_KEYS]; /* the expiry of each slot's watermark (common.lua); 0: there is none */
     /* PUBLISH, or SPUBLISH; NULL: there is no listener. False: Redis does not know the command. */
     bool (*publish)(void *arg, const char *channel, const char *text, bool sharded);
     void *publish_arg;
@@ -143,6 +145,7 @@ struct model_args {
     bool pass;            /* the rule lacks the command's kind */
     bool waits;           /* the rule has `wait`: attempts say for how long they have, releases tell other proxies */
     bool sharded;         /* and these do it over the channels of slots */
+    const char *late;     /* acquire.lua behind a batch: '+', '-' or '!'; NULL: it is not */
     int64_t here_ms, next_ms; /* as in struct lock_waited */
     struct model_command command;
 };
@@ -153,7 +156,7 @@ struct model_envelope {
     uint64_t fence;
     int64_t pttl_ms;
     char owner[MODEL_NAME];
-    bool leased, pooled, same, elsewhere;
+    bool leased, pooled, same, elsewhere, short_record;
     unsigned suspects;
     int64_t shifted_ms; /* as in struct lock_result */
     int64_t waits_ms;   /* how long an attempt has waited at another proxy, as that proxy says; 0: none waits */
@@ -169,6 +172,9 @@ void model_free(struct model *m);
 
 /* The command as Redis runs it by itself. */
 struct model_reply model_native(struct model *m, int key, const struct model_command *c);
+/* The clock in microseconds, and later than every lease's beginning; at least this from now on. */
+uint64_t model_clock_us(const struct model *m);
+void model_clock_past(struct model *m, uint64_t us);
 /* Removes what has expired. */
 void model_expire(struct model *m, int key);
 int64_t model_pttl(struct model *m, int key);
@@ -184,6 +190,31 @@ struct model_envelope model_script(struct model *m, int key, const struct model_
 /* PROXY RELEASE is model_script with OP_DEL; renewals are these. */
 struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms,
                                   int64_t left_ms);
+
+/* An attempt without a script: the transaction that sets guard record and lock. */
+struct model_batch {
+    const char *attempt, *value, *identity;
+    uint64_t fence;
+    int64_t ms;  /* the expiry of both */
+    bool leased; /* the proxy has chosen it */
+};
+
+/* What the transaction answers. */
+struct model_batch_answer {
+    bool raised;  /* the watermark */
+    bool refused; /* there is a guard record already: a hash, or `found` */
+    bool found_text;
+    bool set; /* the lock */
+    struct model_guard found;
+};
+
+struct model_batch_answer model_run_batch(struct model *m, int key, const struct model_batch *b);
+/* free.lua. Whether it has released the lock. */
+bool model_run_free(struct model *m, int key, const char *claim);
+/* Whether a guard record, or that of the key, is not of a lease that is over: as far as time and a lock that is a
+ * string say. */
+bool model_guard_current(const struct model *m, const struct model_guard *g);
+bool model_string_live(const struct model *m, const struct model_key *k);
 
 /* The words of a command that is no script of the application's. They live as long as `c` and `out`. */
 void model_command_words(const struct model_command *c, struct model_words *out);

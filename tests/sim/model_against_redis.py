@@ -100,6 +100,8 @@ def load_scripts(redis):
         queue = f.read()
     with open(os.path.join(folder, "waits.lua"), encoding="utf-8") as f:
         waits = f.read()
+    with open(os.path.join(folder, "text.lua"), encoding="utf-8") as f:
+        short = f.read()
     with open(os.path.join(ROOT, "proxy", "lock", "script_constants.h"), encoding="utf-8") as f:
         constants = re.findall(r"^    ([A-Z_]+) = ([0-9]+)", f.read(), re.M)
     shas = {}
@@ -111,7 +113,7 @@ def load_scripts(redis):
         # as scripts/embed_lua.cmake has it
         whole = own.replace("--@common\n", common).replace("--@functions\n", functions).replace("--@alone\n", "")
         whole = common + own if whole == own else whole
-        whole = whole.replace("--@list\n", queue).replace("--@waits\n", waits)
+        whole = whole.replace("--@list\n", queue).replace("--@waits\n", waits).replace("--@text\n", short)
         for constant, value in constants:
             whole = whole.replace(constant, value)
         shas[name] = redis.call("SCRIPT", "LOAD", whole)[5:]
@@ -145,6 +147,10 @@ class Fences:
         self.real[model] = real
         return True
 
+    def above(self):
+        """A fence greater than each one so far."""
+        return max(int(time.time() * 1000000), max(self.real.values()) + 1)
+
 
 class Run:
     def __init__(self, redis, shas):
@@ -156,7 +162,10 @@ class Run:
         return "lock:" + key
 
     def guard(self, key):
-        return "guard:" + key
+        return "lockkeeper:{t%s}:lock:%s" % (key, key)
+
+    def watermark(self, key):
+        return "lockkeeper:{t%s}:{t%s}" % (key, key)
 
     def words(self, key, fields):
         return [self.lock(key) if f == "K" else plain(f) for f in fields]
@@ -165,6 +174,8 @@ class Run:
         return self.fences.setdefault(key, Fences())
 
     def compare(self, key, got, want, asked=-1, identified=True):
+        if got == "error" and want[1] == "error":  # a command that Redis refuses ends the script in both
+            return ""
         if isinstance(got, str) and got.startswith("text:"):
             got = self.in_full(got[5:], want, asked, self.fence(key).real.get(int(want[2]), 0))
         if not isinstance(got, list) or len(got) not in (6, 9):
@@ -209,6 +220,8 @@ class Run:
     @staticmethod
     def acquire_words(attempt, claim, identity, right, lease, at, shape, command):
         """acquire.lua's ARGV as the proxy makes it."""
+        if right in ("+", "-", "!"):
+            return [attempt, identity, command[int(at) - 1], lease, shape, right, *command]
         if right == "release_then_acquire":
             return [attempt, identity, command[int(at) - 1], lease, shape, claim, *command]
         value, expiry = command[int(at) - 1], [i for i, word in enumerate(command) if word == "PX"]
@@ -244,7 +257,7 @@ class Run:
         words, asked = header + command, -1
         if name == "acquire":
             words = self.acquire_words(attempt, plain(claim), identity, right, lease, at, shape, command)
-            asked = int(words[3] or -1)
+            asked = int(command[command.index("PX") + 1]) if right in ("+", "-", "!") and "PX" in command else int(words[3] or -1)
         elif name == "release":
             words = self.release_words(attempt, plain(claim), identity, right, lease, plain(seen), command)
         got = self.redis.call("EVALSHA", self.shas[name], 2, self.lock(key), self.guard(key), *words)
@@ -262,6 +275,25 @@ class Run:
         got = self.watcher.touched()
         wrong = not got if changed == "1" else got and self.refused
         return "WATCH: %s" % ("touched" if got else "not touched") if wrong else "", got
+
+    def batch(self, key, attempt, identity, value, fence, ms, leased, where, _bar, raised, record, placed):
+        fences = self.fence(key)
+        mark = number(self.redis.call("PEXPIRETIME", self.watermark(key)))
+        real = mark if where == "equal" else max(fences.above(), mark + 1)
+        form = "\n".join(["1", attempt, plain(value), str(real), "g" if leased == "1" else "", identity])
+        self.redis.call("MULTI")
+        self.redis.call("PEXPIREAT", self.watermark(key), real, "GT")
+        self.redis.call("SET", self.guard(key), form, "NX", "GET", "PX", ms)
+        self.redis.call("SET", self.lock(key), plain(value), "NX", "PX", ms)
+        got = self.redis.call("EXEC")
+        want = ["int:" + raised, record, "ok" if placed == "1" else "nil"]
+        have = [got[0], "text" if got[1].startswith("text:") else got[1], got[2]]
+        known = raised == "0" or fences.same(int(fence), real)
+        return "" if have == want and known else "answers %s, not %s" % (have, want), got
+
+    def free(self, key, claim, _bar, answer):
+        got = self.redis.call("EVALSHA", self.shas["free"], 2, self.lock(key), self.guard(key), plain(claim))
+        return "" if got == answer else "answer", got
 
     def leave(self, key, party, right, waits, lease):
         header = ["none", "", "", "", right, lease, waits, "=" + party, 0, "int"]
@@ -293,6 +325,10 @@ class Run:
     def state(self, key, exists, value, pttl, token, fence, held, owner, proxy, leased, extra, guard_pttl, nodes):
         got = self.redis.call("GET", self.lock(key))
         guard = self.redis.call("HMGET", self.guard(key), "token", "fence", "value", "owner", "proxy", "leased", "extra")
+        if guard == "error":
+            _, *lines = text(self.redis.call("GET", self.guard(key))).split("\n")
+            guard = ["text:" + line for line in (lines[0], lines[-3], "\n".join(lines[1:-3]), lines[-1], lines[0][:36],
+                                                 lines[-3] if lines[-2] else "", "")]
         ends = [number(self.redis.call("PTTL", k)) for k in (self.lock(key), self.guard(key))]
         there = number(self.redis.call("EXISTS", self.lock(key)))
         have = [there, "" if got == "error" else text(got), text(guard[0]), text(guard[2]), text(guard[3]), text(guard[4]),

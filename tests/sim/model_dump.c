@@ -10,6 +10,9 @@
  *          | REPLY OUTCOME FENCE PTTL OWNER LEASED
  *   leave KEY PARTY RIGHT WAITS LEASE                    a party has disconnected
  *   renew KEY CLAIM RIGHT LEASE LEFT | REPLY OUTCOME FENCE PTTL OWNER LEASED
+ *   batch KEY ATTEMPT IDENTITY VALUE FENCE MS LEASED above|equal | RAISED RECORD SET   an attempt without a script; its
+ *          fence is above the watermark, or is the watermark. Behind it, `script acquire` may have the right + - or !
+ *   free KEY CLAIM | ANSWER                  free.lua
  *   state KEY EXISTS VALUE PTTL TOKEN FENCE VALUE OWNER PROXY LEASED EXTRA GUARD-PTTL NODES
  *   touched KEY 0|1                          whether what was done in the line before has changed the lock
  * Time stands still in the model; expiries are long, so that it may pass in the real Redis. But a record that outlives
@@ -308,6 +311,63 @@ static void call_native(struct dump *d, int key) {
     printf("\n");
 }
 
+/* Sends acquire.lua behind a batch. */
+static void call_late(struct dump *d, int key, struct model_args *a, const char *late) {
+    a->late = late;
+    printf("script\tacquire\t%d\t%s\t=\t%s\t%s\t%s\t%" PRId64 "\t0\t=\t3\t%s\t", key, a->attempt, a->identity, a->proxy,
+           late, a->lease_ms, model_shape(&a->command));
+    print_command(&a->command);
+    struct model_envelope e = model_script(&d->m, key, a);
+    print_envelope(&e);
+}
+
+static void call_batch(struct dump *d, int key) {
+    struct model_args a;
+    draw_args(d, key, &a);
+    d->repeatable[key] = false;
+    a.command = (struct model_command){.op = chance(d, 50) ? OP_SETNX : OP_SET_NX};
+    snprintf(a.command.value, sizeof(a.command.value), "%s", some_value(d));
+    a.claim = "";
+    a.right = "claim";
+    a.seen = NULL;
+    a.data_free = a.pass = false;
+    /* Never what it was: what ends when tells whose it is. */
+    int64_t ms = LONG_MS + 100000 * (int64_t)below(d, 4) + 20 * (int64_t)++d->natives;
+    if (a.command.op == OP_SET_NX && chance(d, 70))
+        a.command.ms = ms;
+    else
+        a.lease_ms = ms;
+    uint64_t least = model_clock_us(&d->m), mark = (uint64_t)d->m.watermarks[key];
+    bool equal = mark && chance(d, 25);
+    const struct model_guard *g = &d->m.keys[key].guard;
+    least = g->fence > least ? g->fence : least;
+    struct model_batch b = {.attempt = a.attempt,
+                            .value = a.command.value,
+                            .identity = a.identity,
+                            .fence = equal ? mark : (mark > least ? mark : least) + 1,
+                            .ms = ms,
+                            .leased = !a.command.ms};
+    struct model_batch_answer r = model_run_batch(&d->m, key, &b);
+    if (!equal)
+        model_clock_past(&d->m, b.fence);
+    printf("batch\t%d\t%s\t%s\t=%s\t%" PRIu64 "\t%" PRId64 "\t%d\t%s\t|\t%d\t%s\t%d\n", key, b.attempt, b.identity,
+           b.value, b.fence, b.ms, b.leased, equal ? "equal" : "above", r.raised,
+           !r.refused     ? "nil"
+           : r.found_text ? "text"
+                          : "error",
+           r.set);
+    bool over = (r.raised && !r.refused && r.set) || (r.found_text && !r.set);
+    if (chance(d, over ? 20 : 85)) /* sent twice; or it came to nothing */
+        call_late(d, key, &a, r.set && !over ? "!" : r.refused || over ? "+" : "-");
+}
+
+static void call_free(struct dump *d, int key) {
+    const struct model_guard *g = model_live(&d->m, key);
+    char claim[MODEL_TOKEN];
+    snprintf(claim, sizeof(claim), "%s", g && chance(d, 70) ? g->token : d->recent[below(d, ATTEMPTS)]);
+    printf("free\t%d\t=%s\t|\t%s\n", key, claim, model_run_free(&d->m, key, claim) ? "text:r" : "text:n");
+}
+
 static void drop(struct dump *d, int key) {
     bool guard = chance(d, 30);
     if (guard)
@@ -356,8 +416,12 @@ int main(int argc, char **argv) {
         int key = (int)below(&d, USUAL_KEYS);
         unsigned what = below(&d, 100);
         struct content before = content_of(&d, key);
-        if (what < 70)
+        if (what < 54)
             call_script(&d, key);
+        else if (what < 65)
+            call_batch(&d, key);
+        else if (what < 70)
+            call_free(&d, key);
         else if (what < 78 && may_adopt(&d, key))
             call_adopt(&d, key);
         else if (what < 86)

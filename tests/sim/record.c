@@ -72,8 +72,19 @@ bool record_remove(struct record *r, const char *name, size_t len) {
     return true;
 }
 
+bool record_exists(const struct record *r) {
+    return r->count > 0 || r->is_text;
+}
+
+void record_make_text(struct record *r, const char *text, size_t len) {
+    record_clear(r);
+    r->is_text = true;
+    text_set(&r->text, text, len);
+}
+
 void record_clear(struct record *r) {
     r->count = 0;
+    r->is_text = false;
 }
 
 void record_free(struct record *r) {
@@ -82,5 +93,6 @@ void record_free(struct record *r) {
         memory_free(r->fields[i].value.data);
     }
     memory_free(r->fields);
+    memory_free(r->text.data);
     *r = (struct record){.count = 0};
 }

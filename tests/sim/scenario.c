@@ -407,6 +407,21 @@ static void draw_fences(struct draw *d, struct scenario *sc) {
     sc->pipelines = false;
 }
 
+/* Attempts and releases without scripts. Where some proxies do so and others don't, their clocks are Redis's:
+ * acquire.lua of the others takes Redis's clock for the fence. */
+static void draw_short_form(struct draw *d, struct scenario *sc) {
+    bool may = !sc->waits && !sc->queue && !sc->hash;
+    unsigned all = (1u << sc->proxies) - 1, which = chance(d, 80) ? all : 1 + below(d, all);
+    bool some = chance(d, 40);
+    bool skewed = which == all && chance(d, 50);
+    static const uint32_t PLAIN = BIT(IDIOM_CONST) | DISTINCT | BIT(IDIOM_COMPARE) | BIT(IDIOM_THROTTLE);
+    for (unsigned i = 0; i < PROXIES; i++)
+        sc->skews_us[i] = may && some && skewed ? (int64_t)below(d, 40000) - 20000 : 0;
+    sc->short_form = may && some ? which : 0;
+    if (sc->short_form && (sc->idioms & PLAIN) && chance(d, 50))
+        sc->idioms &= PLAIN; /* nothing rewrites most of their guard records */
+}
+
 void scenario_draw(struct scenario *sc, uint64_t seed, enum about about) {
     struct draw d = {seed};
     *sc = (struct scenario){.seed = seed};
@@ -444,6 +459,7 @@ void scenario_draw(struct scenario *sc, uint64_t seed, enum about about) {
         draw_fences(&d, sc);
     else if (!sc->queue && !sc->hash && !sc->waits)
         draw_situation(&d, sc);
+    draw_short_form(&d, sc);
 }
 
 void scenario_print(const struct scenario *sc) {
@@ -474,6 +490,9 @@ void scenario_print(const struct scenario *sc) {
                sc->threads, sc->upstreams, sc->delay_ms, sc->deaf ? " deaf" : "", sc->skewed ? " skewed" : "",
                sc->clocks ? " clocks" : "", sc->sharded ? " sharded" : "", sc->moves ? " moves" : "",
                sc->old ? " old" : "", sc->nests ? " nests" : "", sc->ring ? " ring" : "");
+    if (sc->short_form)
+        printf("  short form: proxies %s%s, clocks ahead by %" PRId64 " and %" PRId64 " us\n",
+               sc->short_form & 1 ? "0" : "", sc->short_form & 2 ? " 1" : "", sc->skews_us[0], sc->skews_us[1]);
     if (sc->fences)
         printf("  fences: %s slot%s\n", sc->elsewhere ? "another" : "one", sc->unlocked ? ", unlocked refuse" : "");
     printf("  promised:%s%s%s%s\n", sc->never_wrong ? " never-wrong" : "", sc->never_kept ? " never-kept" : "",

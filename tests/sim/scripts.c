@@ -158,10 +158,10 @@ static void pass_to_acquire(const struct model_args *a) {
     interpreter_text(a->attempt);
     interpreter_text(a->identity);
     interpreter_text(c->value);
-    if (release_then_acquire || c->op == OP_SET_NX_GET || c->ms < 0) {
+    if (release_then_acquire || c->op == OP_SET_NX_GET || c->ms < 0 || a->late) {
         interpreter_number(a->lease_ms);
         interpreter_text(model_shape(c));
-        interpreter_text(release_then_acquire ? a->claim : "");
+        interpreter_text(a->late ? a->late : release_then_acquire ? a->claim : "");
         pass_on(c);
         return;
     }
@@ -322,6 +322,7 @@ static struct model_envelope read_short(const char *text, const struct model_arg
         fence += 2;
     } else {
         e.leased = *text == 'g';
+        e.short_record = a->late;
         fence += e.leased;
     }
     char *end;
@@ -434,6 +435,19 @@ void model_before(struct model *m, int key, const char *attempt) {
     interpreter_text(attempt);
     interpreter_run(SCRIPT_ADOPT);
     model_guard_read(m, key);
+}
+
+bool model_run_free(struct model *m, int key, const char *claim) {
+    model_expire(m, key);
+    interpreter_begin(m, key);
+    interpreter_text(claim);
+    lua_State *L = interpreter_run(SCRIPT_FREE);
+    bool text = L && lua_type(L, -1) == LUA_TSTRING;
+    if (!text || !(is(lua_tostring(L, -1), "r") || is(lua_tostring(L, -1), "n")))
+        malformed("free.lua");
+    bool released = is(lua_tostring(L, -1), "r");
+    model_guard_read(m, key);
+    return released;
 }
 
 struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms,

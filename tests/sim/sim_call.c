@@ -69,6 +69,7 @@ struct lock_result call_result(enum lock_verb verb, const struct model_command *
                                 .leased = e->leased,
                                 .same = e->same,
                                 .elsewhere = e->elsewhere,
+                                .short_record = e->short_record,
                                 .waits_ms = e->waits_ms,
                                 .pooled = e->pooled,
                                 .shifted_ms = e->shifted_ms,

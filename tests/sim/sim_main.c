@@ -21,6 +21,7 @@ struct options {
 
 struct totals {
     long steps, scenarios, promised_wrong, promised_kept, apart, mistaken;
+    uint64_t short_runs[WAYS][2];
     uint64_t granted, lost, renewals, wrong, kept, circles[MODEL_KEYS + 1], waits, published;
 };
 
@@ -97,6 +98,8 @@ static void add(struct totals *t, const struct world *w) {
     t->kept += w->kept;
     t->waits += w->waited;
     t->published += w->published;
+    for (int i = 0; i < 2 * WAYS; i++)
+        t->short_runs[i / 2][i % 2] += w->short_runs[i / 2][i % 2];
     for (unsigned n = 0; n <= MODEL_KEYS; n++)
         t->circles[n] += w->circles[n];
 }
@@ -150,6 +153,11 @@ int main(int argc, char **argv) {
            " wrong, %" PRIu64 " kept; %ld of %ld clients' own connections were taken for a pool's\n",
            t.steps, t.scenarios, t.promised_wrong, t.promised_kept, t.granted, t.lost, t.renewals, t.wrong, t.kept,
            t.mistaken, t.apart);
+    if (t.short_runs[WAY_BATCH][0])
+        printf("sim: batches %" PRIu64 ", followed by acquire.lua %" PRIu64 "; free.lua %" PRIu64
+               ", followed by release.lua %" PRIu64 "\n",
+               t.short_runs[WAY_BATCH][0], t.short_runs[WAY_BATCH][1], t.short_runs[WAY_FREE][0],
+               t.short_runs[WAY_FREE][1]);
     if ((o.about == ABOUT_WAITS && !waited_enough(&t)) || (o.about == ABOUT_FENCES && !fences_enough(t.steps)))
         return 1;
     if (t.mistaken > 3 + t.apart / 20) {

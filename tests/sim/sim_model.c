@@ -3,15 +3,19 @@
  */
 #include "tests/sim/model.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { PROCESS_LEN = 36 }; /* of a token, the process's part */
 
 void model_reset(struct model *m) {
     for (int key = 0; key < MODEL_KEYS; key++) {
         model_guard_clear(m, key);
         memset(&m->keys[key], 0, sizeof(m->keys[key]));
         m->queues[key].count = 0;
+        m->watermarks[key] = 0;
     }
     m->now_ms = 0;
     m->clock_ms = 0;
@@ -60,17 +64,45 @@ static int64_t extra_of(const struct record *r, uint64_t fence) {
     return colon && *colon == ':' && of == fence ? strtoll(colon + 1, NULL, 10) : 0;
 }
 
+/* The next line of a record's text, as much of it as there is room for. */
+static const char *line_of(const char *text, char *out, size_t size) {
+    size_t len = strcspn(text, "\n");
+    memcpy(out, text, len < size ? len : size - 1);
+    return text + len + (text[len] == '\n');
+}
+
+/* The short form: 1, token, value, fence, g, owner. Values in the model have one line. */
+static void read_text(const char *text, struct model_guard *g) {
+    char version[4] = "", fence[24] = "", leased[4] = "";
+    text = line_of(text, version, sizeof(version));
+    text = line_of(text, g->token, sizeof(g->token));
+    text = line_of(text, g->value, sizeof(g->value));
+    text = line_of(text, fence, sizeof(fence));
+    text = line_of(text, leased, sizeof(leased));
+    line_of(text, g->owner, sizeof(g->owner));
+    g->text = g->has_value = true;
+    g->fence = strtoull(fence, NULL, 10);
+    g->leased = leased[0] == 'g';
+    memcpy(g->proxy, g->token, PROCESS_LEN);
+}
+
 void model_guard_read(struct model *m, int key) {
     const struct record *r = &m->records[key];
     struct model_guard *g = &m->keys[key].guard;
     int64_t expire_ms = g->expire_ms;
-    if (r->count == 0) {
+    if (!record_exists(r)) {
         model_guard_clear(m, key);
         return;
     }
     memset(g, 0, sizeof(*g));
     g->exists = true;
     g->expire_ms = expire_ms;
+    if (r->is_text) {
+        read_text(r->text.data, g);
+        m->queues[key].kind = false;
+        m->queues[key].until_ms = 0;
+        return;
+    }
     text_of(r, "token", g->token, sizeof(g->token));
     g->has_value = text_of(r, "value", g->value, sizeof(g->value));
     text_of(r, "owner", g->owner, sizeof(g->owner));
@@ -81,6 +113,18 @@ void model_guard_read(struct model *m, int key) {
     g->hash = text_is(r, "kind", "hash");
     m->queues[key].kind = text_is(r, "kind", "list");
     m->queues[key].until_ms = number_of(r, "until");
+}
+
+/* ---- the clock --------------------------------------------------------------------------------- */
+
+uint64_t model_clock_us(const struct model *m) {
+    uint64_t now_us = (uint64_t)(m->now_ms + m->clock_ms) * 1000;
+    return m->us + 1 > now_us ? m->us + 1 : now_us;
+}
+
+void model_clock_past(struct model *m, uint64_t us) {
+    if (us > m->us)
+        m->us = us;
 }
 
 /* ---- keys -------------------------------------------------------------------------------------- */
@@ -120,15 +164,24 @@ int64_t model_pttl(struct model *m, int key) {
     return !k->exists ? -2 : !k->expire_ms ? -1 : k->expire_ms - m->now_ms;
 }
 
+bool model_guard_current(const struct model *m, const struct model_guard *g) {
+    return g->exists && (g->text || !g->expire_ms || g->expire_ms - m->now_ms >= GUARD_OUTLIVES_MS);
+}
+
+bool model_string_live(const struct model *m, const struct model_key *k) {
+    const struct model_guard *g = &k->guard;
+    bool covers = !g->text || (k->expire_ms && k->expire_ms >= g->expire_ms);
+    return k->exists && !k->list && !k->hash && g->token[0] && g->has_value && strcmp(g->value, k->value) == 0 &&
+           covers && model_guard_current(m, g);
+}
+
 const struct model_guard *model_live(struct model *m, int key) {
     model_expire(m, key);
     const struct model_key *k = &m->keys[key];
     const struct model_guard *g = &k->guard;
     bool hash = k->hash && g->hash && !m->queues[key].kind && hash_has(&k->fields, g->value);
-    bool string = !k->list && !k->hash && strcmp(g->value, k->value) == 0;
-    bool live = k->exists && (hash || string) && g->exists && g->token[0] && g->has_value &&
-                (!g->expire_ms || g->expire_ms - m->now_ms >= GUARD_OUTLIVES_MS);
-    return live ? g : NULL;
+    bool live = k->exists && hash && model_guard_current(m, g) && g->token[0] && g->has_value;
+    return live || model_string_live(m, k) ? g : NULL;
 }
 
 static struct model_reply text_reply(const char *text) {
@@ -299,6 +352,38 @@ struct model_reply model_native(struct model *m, int key, const struct model_com
     if (!m->keys[key].exists || !m->keys[key].list)
         m->queues[key].count = 0;
     return r;
+}
+
+/* ---- attempts without a script ------------------------------------------------------------------ */
+
+/* PEXPIREAT ... GT. */
+static bool raise_watermark(struct model *m, int key, int64_t to) {
+    if (!m->watermarks[key] || to <= m->watermarks[key])
+        return false;
+    m->watermarks[key] = to;
+    return true;
+}
+
+struct model_batch_answer model_run_batch(struct model *m, int key, const struct model_batch *b) {
+    struct model_guard *g = &m->keys[key].guard;
+    struct model_command set = {.op = OP_SET_NX, .ms = b->ms};
+    struct model_batch_answer a = {.set = false};
+    model_expire(m, key);
+    a.raised = raise_watermark(m, key, (int64_t)b->fence);
+    a.refused = g->exists;
+    a.found_text = g->text;
+    a.found = *g;
+    if (!a.refused) {
+        char text[2 * MODEL_NAME + MODEL_TOKEN + MODEL_VALUE];
+        int len = snprintf(text, sizeof(text), "1\n%s\n%s\n%" PRIu64 "\n%s\n%s", b->attempt, b->value, b->fence,
+                           b->leased ? "g" : "", b->identity);
+        record_make_text(&m->records[key], text, (size_t)len);
+        g->expire_ms = m->now_ms + b->ms;
+        model_guard_read(m, key);
+    }
+    snprintf(set.value, sizeof(set.value), "%s", b->value);
+    a.set = model_native(m, key, &set).kind == REPLY_OK;
+    return a;
 }
 
 enum lock_verb model_verb(const struct model_command *c) {

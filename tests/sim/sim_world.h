@@ -102,16 +102,18 @@ struct scenario {
     bool reloads;     /* a reload replaces the rule by an equal rule */
     bool audit;       /* the rule begins in audit; a reload enforces it. toggles: and others audit it again */
     bool toggles;
-    bool audit_exact;  /* a lock that was acquired under audit is safe as soon as the rule is enforced */
-    bool queue;        /* list locks */
-    bool hash;         /* hash locks */
-    bool stranger;     /* STRANGER sends any command */
-    bool names;        /* each connection has a name of its own, and keeps the name when it reconnects */
-    bool renames;      /* connections change their names */
-    bool transactions; /* STRANGER also uses transactions */
-    bool discards;     /* STRANGER discards some of its transactions */
-    bool waits;        /* the rule has `wait` */
-    unsigned threads;  /* of each proxy; upstreams: the connections to Redis of each thread */
+    bool audit_exact;          /* a lock that was acquired under audit is safe as soon as the rule is enforced */
+    bool queue;                /* list locks */
+    bool hash;                 /* hash locks */
+    bool stranger;             /* STRANGER sends any command */
+    bool names;                /* each connection has a name of its own, and keeps the name when it reconnects */
+    bool renames;              /* connections change their names */
+    bool transactions;         /* STRANGER also uses transactions */
+    bool discards;             /* STRANGER discards some of its transactions */
+    int64_t skews_us[PROXIES]; /* so much their clocks are ahead of Redis's */
+    unsigned short_form;       /* a bit for each proxy that acquires and releases without scripts where it may */
+    bool waits;                /* the rule has `wait` */
+    unsigned threads;          /* of each proxy; upstreams: the connections to Redis of each thread */
     unsigned upstreams;
     unsigned delay_ms; /* at most so long to Redis, and as long back */
     bool nests;        /* workers that hold a lock try for other locks */
@@ -192,6 +194,9 @@ struct conn {
     int64_t lost_ms[MODEL_KEYS]; /* when its last attempt was refused; 0: it was not */
 };
 
+/* How a command goes to Redis next: by its script, or without it at first (short_form.c). */
+enum flight_way { WAY_SCRIPT, WAY_BATCH, WAY_FREE, WAYS };
+
 enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEASE, FLIGHT_LEAVE };
 
 struct flight {
@@ -215,6 +220,13 @@ struct flight {
     bool held;       /* the attempt waits at the proxy, and is not on its way to Redis */
     bool tells;      /* a release by the proxy, under a rule with `wait` */
     bool handed;     /* a release; the attempt of a session that waits goes right behind it */
+    enum flight_way way;
+    bool goes_on; /* what ran has come to nothing: the script follows */
+    bool twice;   /* the batch or free.lua has run more than once; freed_twice: release.lua follows it */
+    bool freed_twice;
+    char late; /* '+', '-' or '!', behind a batch */
+    bool sets; /* a batch of its own has set the lock */
+    uint64_t short_fence;
     enum flight_kind kind;
     struct waits_call *call;         /* waits.c's part of an attempt that may wait */
     unsigned lane;                   /* the connection to Redis that it uses, of its thread's */
@@ -256,6 +268,7 @@ struct flight {
 
 struct proxy {
     struct lock_engine *engine;
+    int64_t skew_us; /* so much its clock is ahead of Redis's */
     unsigned life;
     char id[40];
     struct world *world;
@@ -266,6 +279,7 @@ struct proxy {
 struct truth {
     bool live, told;
     bool observed;         /* acquired under audit, untouched by the proxy's scripts: its fence is the simulator's */
+    bool provisional;      /* a batch has made it with a fence that is not above the watermark: acquire.lua follows */
     bool unclear;          /* the simulator can't know what the engine believes about it */
     bool sighted;          /* its client was shown its value */
     bool own_expiry;       /* its proxy was told that the expiry is the application's */
@@ -311,6 +325,7 @@ struct world {
     bool pooled[IDENTITIES]; /* a proxy has reported that the identity's connections are a pool's */
     unsigned left[PROXIES][IDENTITIES]; /* how often the last connection of the name has closed */
     bool enforced;                      /* the rule has been enforced at some time */
+    bool unfinished[MODEL_KEYS];        /* a batch has set the lock, and not its guard record: nobody's lease so far */
     bool stirred[MODEL_KEYS];           /* an application's script has run, and its adopt.lua has not */
     int64_t slack_ms[MODEL_KEYS];       /* the longest that an answer took */
     int64_t storm_until_ms;             /* answers to renewals are lost until this time */
@@ -318,6 +333,7 @@ struct world {
     bool missed[MODEL_KEYS];            /* the proxy was told of the lease's end before it knew of the lease */
     uint64_t wrong, kept, granted, lost, renewals;
     uint64_t waited, published;       /* attempts that waited; messages about releases */
+    uint64_t short_runs[WAYS][2];     /* batches and free.lua; without an end, and followed by a script */
     uint64_t circles[MODEL_KEYS + 1]; /* circles that were found, by the number of sessions in them */
     long step;
     bool log, tell; /* write events down; print them */
@@ -394,6 +410,15 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome);
 void flight_progress(struct world *w, struct flight *f);
 void flight_log(struct world *w, const struct flight *f, const char *what);
 
+/* short_form.c: attempts and releases without a script. Decides which way the flight goes. */
+void short_launched(struct world *w, struct flight *f);
+/* Runs the batch or free.lua. `before` is the key before. */
+void short_run(struct world *w, struct flight *f, const struct model_key *before);
+/* Its answer has come. Whether the script is sent behind it. */
+bool short_goes_on(struct world *w, struct flight *f);
+/* The answer of release.lua behind free.lua has come: the lock may have been released by free.lua. */
+void short_settle(const struct world *w, struct flight *f);
+
 /* reading.c: notes what the session is told about its attempt. */
 void reading_attempted(struct world *w, const struct flight *f);
 /* The flight's session was shown the key's value, of the lease with this fence; 0: the lease is not known. */
@@ -453,6 +478,10 @@ void command_text(const struct model_command *c, char *out, size_t size);
 
 /* check.c: the rules, after every change of the model. `before` is the key before the change, `queue` its queue. */
 void check_script(struct world *w, struct flight *f, const struct model_key *before);
+/* Checks what a batch has left behind that is followed by a script. `both`: it has set guard record and lock. */
+void check_batch_left(struct world *w, struct flight *f, bool both);
+/* Whether a key differs, apart from the form of its guard record. */
+bool check_differs(const struct world *w, const struct model_key *before, const struct model_key *now);
 void check_renewed(struct world *w, const struct flight *f, const struct model_key *before,
                    const struct model_queue *queue);
 void check_renewal_asked(struct world *w, const struct proxy *p, const struct lock_lease *lease);

@@ -58,7 +58,7 @@ static void go_around(struct world *w) {
     snprintf(c.value, sizeof(c.value), world_chance(w, 50) ? OUTSIDE : "1");
     /* Writing the very bytes that a lease has, before its end, does not show in Redis. */
     const struct model_guard *g = &w->redis.keys[key].guard;
-    bool current = g->exists && (!g->expire_ms || g->expire_ms - w->redis.now_ms >= GUARD_OUTLIVES_MS);
+    bool current = model_guard_current(&w->redis, g);
     if (c.op != OP_DEL && c.op != OP_PEXPIRE && current && strcmp(c.value, g->value) == 0)
         return;
     world_event(w, "around the proxy: op %d on key %d", (int)c.op, key);

@@ -200,7 +200,7 @@ static void finish_by_script(struct call *c, struct lock_call *l, const struct a
     struct worker *w = c->request->worker;
     const struct session *s = c->request->session;
     bool known = a->whole && c->up.attempts == 0;
-    lock_build_again(w, s ? s->lock.client : NULL, l, a->placed ? "!" : known ? "-" : "?");
+    lock_build_again(w, s ? s->lock.client : NULL, l, a->placed ? "!" : known ? "-" : "+");
     lock_submit_next(c, l, SCRIPT_ACQUIRE);
 }
 
