@@ -7,6 +7,7 @@
 #   --@alone       nothing
 #   --@list        list.lua
 #   --@waits       waits.lua
+#   --@compare     compare.lua
 #
 # A file with none of the first three lines gets arguments.lua and common.lua in front. The names of the enum in CONSTANTS are
 # replaced by their values. The SHA1 is that of exactly the resulting bytes. The table also has the bytes of a call by SHA1 up to
@@ -24,6 +25,8 @@ file(READ ${FOLDER}/list.lua list HEX)
 string(HEX "--@list\n" list_mark)
 file(READ ${FOLDER}/waits.lua waits HEX)
 string(HEX "--@waits\n" waits_mark)
+file(READ ${FOLDER}/compare.lua compare HEX)
+string(HEX "--@compare\n" compare_mark)
 file(STRINGS ${CONSTANTS} constants REGEX "^    [A-Z_]+ = [0-9]+")
 foreach(name ${names})
   file(READ ${FOLDER}/${name}.lua own HEX)
@@ -35,6 +38,7 @@ foreach(name ${names})
   endif()
   string(REPLACE "${list_mark}" "${list}" hex "${hex}")
   string(REPLACE "${waits_mark}" "${waits}" hex "${hex}")
+  string(REPLACE "${compare_mark}" "${compare}" hex "${hex}")
   foreach(constant ${constants})
     string(REGEX MATCH "([A-Z_]+) = ([0-9]+)" row "${constant}")
     string(HEX "${CMAKE_MATCH_1}" constant_name)

@@ -243,6 +243,26 @@ static void losers_that_delete(void **state) {
     said(rig, "in vain 20");
 }
 
+/* DELIFEQ, DELEX and SET IFEQ do nothing if the key has another value. */
+static void deletes_that_compare(void **state) {
+    struct rig *rig = *state;
+    for (int i = 0; i < 15; i++) {
+        hear(rig, 1, "\"SET\" \"job:lock\" \"a\" \"NX\" \"PX\" \"30000\"");
+        hear(rig, 2, "\"SET\" \"job:lock\" \"b\" \"NX\" \"PX\" \"30000\"");
+        hear(rig, 2, "\"DELIFEQ\" \"job:lock\" \"b\"");
+        hear(rig, 2, "\"SET\" \"job:lock\" \"b\" \"NX\" \"PX\" \"30000\"");
+        hear(rig, 1, "\"SET\" \"job:lock\" \"c\" \"IFEQ\" \"a\" \"PX\" \"30000\"");
+        hear(rig, 1, "\"DELEX\" \"job:lock\" \"IFEQ\" \"a\"");
+        hear(rig, 2, "\"SET\" \"job:lock\" \"b\" \"NX\" \"PX\" \"30000\"");
+        hear(rig, 1, "\"DELEX\" \"job:lock\" \"IFEQ\" \"c\"");
+    }
+    said(rig, "acquired 15, lost 45, released 15,");
+    assert_int_equal(tap_counts(rig->overhear)->unsure, 0);
+    hear(rig, 1, "\"SET\" \"job:lock\" \"a\" \"NX\" \"PX\" \"30000\"");
+    hear(rig, 1, "\"DELEX\" \"job:lock\" \"IFNE\" \"b\""); /* the model does not say whether */
+    assert_int_equal(tap_counts(rig->overhear)->unsure, 1);
+}
+
 /* The lock has ended by its expiry when it is deleted, and another client holds it. */
 static void late_deletes(void **state) {
     struct rig *rig = *state;
@@ -387,6 +407,7 @@ int main(void) {
         TEST(locks_by_number),
         TEST(what_is_not_known_is_counted),
         TEST(losers_that_delete),
+        TEST(deletes_that_compare),
         TEST(late_deletes),
         TEST(a_dead_lock),
         TEST(a_name_that_is_newer_than_the_list),

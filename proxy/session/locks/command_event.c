@@ -172,6 +172,9 @@ bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t 
     e->queue = queue_of(c, r, bytes, &e->count);
     if (lc->value_at)
         e->value = request_arg(r, bytes, lc->value_at, &e->value_len);
+    e->compares = lc->compares;
+    if (lc->named_at)
+        e->named = request_arg(r, bytes, lc->named_at, &e->named_len);
     return true;
 }
 

@@ -58,12 +58,25 @@ inline void lock_busy_key(struct request *r, const char *key, size_t len) {
  * on acquire and release. */
 #define HOT inline __attribute__((always_inline))
 
+/* Tells the engine which value the command compares with (lock_session.named). Exception: a SET that writes the same
+ * value anew is judged by K2 alone. */
+static __attribute__((noinline)) void name_value(struct session *s, const struct lock_command *lc,
+                                                 const struct lock_words *words) {
+    size_t len;
+    const char *value = lc->value_at ? lock_word(words, lc->value_at, &len) : NULL;
+    s->lock.named = lc->named_at ? lock_word(words, lc->named_at, &s->lock.named_len) : NULL;
+    if (s->lock.named && value && len == s->lock.named_len && memcmp(value, s->lock.named, len) == 0)
+        s->lock.named = NULL;
+}
+
 static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                    const struct lock_command *lc, const char *key, size_t key_len,
                                    const struct lock_words *words) {
     counter_add(&s->worker->counters.requests_locks, 1);
-    struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len);
     size_t len;
+    if (__builtin_expect(lc->compares, false))
+        name_value(s, lc, words);
+    struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len);
     if (lc->name) {
         l->command = lc->name;
     } else {
@@ -77,7 +90,7 @@ static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, 
     l->shape = lc->shape;
     l->advises = lc->advises;
     l->expiry_ms = lc->expiry_ms;
-    l->again = !queue && (lc->script == SCRIPT_RELEASE ||
+    l->again = !queue && ((lc->script == SCRIPT_RELEASE && !lc->compares) ||
                           (lc->script == SCRIPT_ACQUIRE && (lc->expiry_ms != LOCK_EXPIRY_OTHER || rule->wait_ms > 0)));
     if (lc->value_at) {
         const char *value = lock_word(words, lc->value_at, &len);
@@ -100,8 +113,11 @@ static __attribute__((noinline)) void build_other(struct session *s, struct lock
     struct worker *w = s->worker;
     if (lc->script == SCRIPT_HASH && l->value)
         note_field(s, l, lc, words);
-    if (lock_verb_is(l->plan.verb, VERB_SAYS) && l->value)
-        engine_says(w->shared->engine, &l->plan, l->value, l->value_len, lc->script == SCRIPT_HASH, worker_now(w));
+    if (lock_verb_is(l->plan.verb, VERB_SAYS) && l->value) {
+        size_t len = l->value_len;
+        const char *says = lc->named_at ? lock_word(words, lc->named_at, &len) : l->value;
+        engine_says(w->shared->engine, &l->plan, says, len, lc->script == SCRIPT_HASH, worker_now(w));
+    }
     lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
     build_bulk(w, l->key, l->plan.key.len);
     lock_build_guard(w, l->key, l->plan.key.len);
@@ -118,7 +134,8 @@ static HOT void build(struct session *s, struct lock_queue *queue, struct lock_c
     if (lc->script == SCRIPT_ACQUIRE)
         lock_build_acquire(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, lc, words);
     else if (lc->script == SCRIPT_RELEASE)
-        lock_build_release(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, l->command);
+        lock_build_release(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, l->command,
+                           lc->compares ? words : NULL);
     else
         build_other(s, queue, l, lc, words);
 }
@@ -258,7 +275,7 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
     l->ask = what;
     l->shape = SHAPE_INT;
     if (release) {
-        lock_build_release(w, NULL, s->lock.client, &l->plan, l->plan.slot, "DEL");
+        lock_build_release(w, NULL, s->lock.client, &l->plan, l->plan.slot, "DEL", NULL);
     } else {
         lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
         build_bulk(w, key, key_len);

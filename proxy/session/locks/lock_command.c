@@ -10,7 +10,9 @@
 
 struct set_options {
     bool nx, xx, get, keeps;
-    int64_t expiry_ms; /* as in struct lock_command */
+    bool equal, differs; /* IFEQ or IFDEQ; IFNE or IFDNE */
+    uint32_t named_at;   /* argument index of IFEQ's value; 0: none */
+    int64_t expiry_ms;   /* as in struct lock_command */
 };
 
 /* Returns the milliseconds that EX (`by` is 1000) or PX gives. LOCK_EXPIRY_OTHER: the number is in doubt, and the
@@ -40,8 +42,21 @@ static inline unsigned two_letters(const struct resp_request *r, const char *byt
     return len == 2 ? TWO((unsigned char)word[0] | 0x20u, (unsigned char)word[1] | 0x20u) : 0;
 }
 
-/* Reads the options of SET. Returns false if Redis 7.0 does not accept them, or if Redis itself compares (IFEQ of newer
- * servers). The proxy then forwards the command. */
+/* Reads a condition of DELEX or SET at argument `i`, which the server compares: IFEQ, IFNE, IFDEQ, IFDNE. Returns false
+ * if the argument is none. */
+static bool condition(const struct resp_request *r, const char *bytes, size_t i, struct set_options *o) {
+    bool equal = request_arg_is(r, bytes, i, "ifeq");
+    if (equal || request_arg_is(r, bytes, i, "ifdeq"))
+        o->equal = true;
+    else if (request_arg_is(r, bytes, i, "ifne") || request_arg_is(r, bytes, i, "ifdne"))
+        o->differs = true;
+    else
+        return false;
+    o->named_at = equal && i + 1 < r->argc ? (uint32_t)i + 1 : 0;
+    return true;
+}
+
+/* Reads the options of SET. Returns false if no server accepts them. The proxy then forwards the command. */
 static bool set_options(const struct resp_request *r, const char *bytes, struct set_options *o) {
     *o = (struct set_options){.nx = false};
     for (size_t i = 3; i < r->argc; i++) {
@@ -61,11 +76,13 @@ static bool set_options(const struct resp_request *r, const char *bytes, struct 
         } else if (request_arg_is(r, bytes, i, "exat") || request_arg_is(r, bytes, i, "pxat")) {
             o->expiry_ms = LOCK_EXPIRY_OTHER;
             i++;
+        } else if (condition(r, bytes, i, o)) {
+            i++;
         } else {
             return false;
         }
     }
-    return !(o->nx && o->xx);
+    return o->equal || o->differs || !(o->nx && o->xx); /* the script asks the server about a condition with others */
 }
 
 /* ---- the table ---------------------------------------------------------------------------------- */
@@ -78,7 +95,8 @@ enum lock_options {
     OPTIONS_ONE_KEY,  /* the form is for one key alone */
     OPTIONS_ONE_PAIR, /* the form is for one pair alone; the script runs the command unchanged */
     OPTIONS_COUNT,    /* with a count the reply is an array */
-    OPTIONS_FIELD     /* the field's new content follows the field */
+    OPTIONS_FIELD,    /* the field's new content follows the field */
+    OPTIONS_COMPARES  /* DELIFEQ, DELEX: a condition, which the server compares */
 };
 
 #define FORM(verb_, script_, value_at_, shape_)                                                                        \
@@ -105,6 +123,8 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(DEL, 0, FORM(RELEASE, RELEASE, 0, INT)),
     ROW(UNLINK, 0, FORM(RELEASE, RELEASE, 0, INT)),
     ROW(GETDEL, 0, FORM(RELEASE, RELEASE, 0, NIL)),
+    ROW(DELIFEQ, 0, FORM(RELEASE, RELEASE, 0, INT), .options = OPTIONS_COMPARES),
+    ROW(DELEX, 0, FORM(RELEASE, RELEASE, 0, INT), .options = OPTIONS_COMPARES),
     ROW(EXPIRE, 0, FORM(EXTEND, EXTEND, 0, INT), .expiry = EXPIRY_SECONDS),
     ROW(PEXPIRE, 0, FORM(EXTEND, EXTEND, 0, INT), .expiry = EXPIRY_MILLISECONDS),
     ROW(EXPIREAT, 0, FORM(EXTEND, EXTEND, 0, INT), .expiry = EXPIRY_AT_SECONDS),
@@ -212,10 +232,19 @@ static bool set_command(const struct lock_row *row, const struct resp_request *r
                         struct lock_command *out) {
     static const struct lock_command nx = FORM(ACQUIRE, ACQUIRE, 2, OK), nx_get = FORM(ACQUIRE, ACQUIRE, 2, NIL),
                                      get = FORM(SWAP, SWAP, 2, NIL), xx = FORM(REWRITE, REPLACE, 2, NIL),
-                                     ex = FORM(REPLACE, REPLACE, 2, OK), data = DATA(2, OK), data_get = DATA(2, NIL);
+                                     ex = FORM(REPLACE, REPLACE, 2, OK), data = DATA(2, OK), data_get = DATA(2, NIL),
+                                     equal = FORM(REWRITE, SET_IF, 2, NIL), differs = FORM(REPLACE, SET_IF, 2, OK),
+                                     data_differs = FORM(PASS, SET_IF, 2, NIL);
     struct set_options o;
     if (!set_options(r, bytes, &o))
         return false;
+    if (o.equal || o.differs) {
+        bool acquires = strings && o.expiry_ms;
+        take_form(row, o.equal ? &equal : acquires ? &differs : &data_differs, out);
+        out->compares = true;
+        out->named_at = o.named_at;
+        return true;
+    }
     if (o.nx) {
         take_form(row, o.get ? &nx_get : &nx, out);
         /* With GET, the script has to reply with the old value. */
@@ -227,6 +256,17 @@ static bool set_command(const struct lock_row *row, const struct resp_request *r
     if (o.xx)
         return take_form(row, &xx, out);
     return take_form(row, o.expiry_ms && strings ? &ex : &data, out);
+}
+
+/* Reads the condition of DELIFEQ or DELEX. Returns false if there is none that the server knows. */
+static bool delete_command(const struct command *c, const struct resp_request *r, const char *bytes,
+                           struct lock_command *out) {
+    struct set_options o = {.named_at = c->id == COMMAND_DELIFEQ ? 2 : 0};
+    out->compares = true;
+    if (c->id == COMMAND_DELEX && r->argc > 2 && !(r->argc == 4 && condition(r, bytes, 2, &o)))
+        return false;
+    out->named_at = o.named_at;
+    return true;
 }
 
 bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
@@ -257,6 +297,8 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
     case OPTIONS_FIELD:
         out->content_at = applies && r->argc > 3 ? 3 : 0;
         break;
+    case OPTIONS_COMPARES:
+        return delete_command(c, r, bytes, out);
     }
     return true;
 }

@@ -29,6 +29,8 @@ struct lock_command {
     enum script_id script;
     uint32_t value_at;  /* argument index of the value, of SCRIPT_HASH of the field; 0: the command has none */
     uint8_t content_at; /* SCRIPT_HASH: argument index of the field's new content; 0: not known */
+    bool compares;      /* the command compares the lock's value itself: DELIFEQ, DELEX, SET IFEQ */
+    uint32_t named_at;  /* argument index of the value that the lock must have for the command to act; 0: none */
     enum lock_shape shape;
     bool known;        /* false: the command has no meaning for locks, and is forwarded */
     uint8_t advises;   /* as in struct lock_row */

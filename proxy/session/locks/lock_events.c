@@ -61,6 +61,8 @@ static inline bool may_be_lock(const struct lock_interest *in, const struct comm
     case COMMAND_DEL:
     case COMMAND_UNLINK:
     case COMMAND_GETDEL:
+    case COMMAND_DELIFEQ:
+    case COMMAND_DELEX:
     case COMMAND_GETSET:
     case COMMAND_DECR:
     case COMMAND_HDEL:
