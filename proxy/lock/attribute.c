@@ -284,10 +284,10 @@ static bool nobody_holds(const struct speaker *s, const struct lock_plan *plan) 
  * compares: if the live lease has another value, the release changes nothing. A value tells if another one is known on
  * the key, and no session but the lease's has tried to write it. */
 static bool names_its_lease(const struct speaker *s) {
-    const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    bool vary = s->key_stats && key_stats_varies(s->key_stats, s->named);
     if (!s->named)
         return false;
+    const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
+    bool vary = s->key_stats && key_stats_varies(s->key_stats, s->named);
     if (live && live->valued && live->value != s->named)
         return true;
     for (const struct contender *w = s->en ? entry_contender_list(s->en) : NULL; w; w = w->next) {
@@ -331,7 +331,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         plan->right = RIGHT_OLDER;
         plan->older_ms = claim_deadline(s->sh, c) - s->now_ms;
     }
-    if (c || strict || release_under_way(s))
+    if (c || strict || (!named && release_under_way(s)))
         return;
     /* C4: there is no claim. The release of a loser, and the second of two, is refused. Over a pooled session the
      * release is a colleague's, for a lease that another proxy gave. */
