@@ -85,7 +85,7 @@ static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, 
     }
     if (queue)
         lock_enqueue(s, queue, l);
-    if (lc->script == SCRIPT_COUNT || lc->script == SCRIPT_HASH || lc->script == SCRIPT_LIST_POP)
+    if (lc->script == SCRIPT_COUNT || lock_command_of_field(lc) || lc->script == SCRIPT_LIST_POP)
         l->plan.data_free = false; /* a value at the key is a lock of this kind */
     l->shape = lc->shape;
     l->advises = lc->advises;
@@ -111,12 +111,13 @@ static void note_field(struct session *s, struct lock_call *l, const struct lock
 static __attribute__((noinline)) void build_other(struct session *s, struct lock_queue *queue, struct lock_call *l,
                                                   const struct lock_command *lc, const struct lock_words *words) {
     struct worker *w = s->worker;
-    if (lc->script == SCRIPT_HASH && l->value)
+    bool field = lock_command_of_field(lc);
+    if (field && l->value)
         note_field(s, l, lc, words);
     if (lock_verb_is(l->plan.verb, VERB_SAYS) && l->value) {
         size_t len = l->value_len;
         const char *says = lc->named_at ? lock_word(words, lc->named_at, &len) : l->value;
-        engine_says(w->shared->engine, &l->plan, says, len, lc->script == SCRIPT_HASH, worker_now(w));
+        engine_says(w->shared->engine, &l->plan, says, len, field, worker_now(w));
     }
     lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
     build_bulk(w, l->key, l->plan.key.len);

@@ -96,7 +96,8 @@ enum lock_options {
     OPTIONS_ONE_PAIR, /* the form is for one pair alone; the script runs the command unchanged */
     OPTIONS_COUNT,    /* with a count the reply is an array */
     OPTIONS_FIELD,    /* the field's new content follows the field */
-    OPTIONS_COMPARES  /* DELIFEQ, DELEX: a condition, which the server compares */
+    OPTIONS_COMPARES, /* DELIFEQ, DELEX: a condition, which the server compares */
+    OPTIONS_FIELDS    /* the fields follow FIELDS and their number; FNX acquires */
 };
 
 #define FORM(verb_, script_, value_at_, shape_)                                                                        \
@@ -152,6 +153,13 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     /* HDEL may release a lock that a script has made. */
     ROW(HDEL, HASH, FORM(COUNT_DOWN, HASH, 2, INT), FORM(COUNT_DOWN, PASS, 2, INT), .advises = ADVISE_HASH),
 
+    ROW(HSETEX, HASH, FORM(REPLACE, FIELDS, 0, OK), NOTHING, OPTIONS_FIELDS, .replaces = REPLACES_FIRST,
+        .advises = ADVISE_HASH | ADVISES_FIRST),
+    ROW(HGETEX, HASH, FORM(EXTEND, FIELDS, 0, NIL), NOTHING, OPTIONS_FIELDS, .replaces = REPLACES_FIRST,
+        .advises = ADVISE_HASH),
+    ROW(HGETDEL, HASH, FORM(COUNT_DOWN, FIELDS, 0, NIL), NOTHING, OPTIONS_FIELDS, .replaces = REPLACES_FIRST,
+        .advises = ADVISE_HASH),
+
     ROW(RPUSH, LIST, FORM(QUEUE_PUSH, LIST_PUSH, 2, INT), NOTHING, .counts = COUNTS_ARGUMENTS),
     ROW(RPUSHX, LIST, FORM(QUEUE_PUSH, LIST_PUSH, 2, INT), NOTHING, .counts = COUNTS_ARGUMENTS),
     ROW(LPUSH, LIST, FORM(QUEUE_PUSH, LIST_PUSH, 2, INT), NOTHING, .counts = COUNTS_ARGUMENTS),
@@ -187,9 +195,6 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(ZRANGESTORE, .replaces = REPLACES_FIRST),
     ROW(GEOSEARCHSTORE, .replaces = REPLACES_FIRST),
     ROW(PFMERGE, .replaces = REPLACES_FIRST),
-    ROW(HSETEX, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
-    ROW(HGETEX, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
-    ROW(HGETDEL, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
     ROW(HEXPIRE, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
     ROW(HPEXPIRE, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
     ROW(HEXPIREAT, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
@@ -200,7 +205,7 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(GEORADIUS, .replaces = REPLACES_STORE),
     ROW(GEORADIUSBYMEMBER, .replaces = REPLACES_STORE),
     ROW(MIGRATE, .replaces = REPLACES_ALL),
-    ROW(MSETEX, .replaces = REPLACES_ALL),
+    ROW(MSETEX, .expiry = EXPIRY_SET, .replaces = REPLACES_ALL),
     /* LMOVE and the commands below it fail on a key that is no list, so they affect list locks alone. */
     ROW(LMOVE, LIST, .replaces = REPLACES_TWO),
     ROW(RPOPLPUSH, LIST, .replaces = REPLACES_TWO),
@@ -269,6 +274,39 @@ static bool delete_command(const struct command *c, const struct resp_request *r
     return true;
 }
 
+/* Reads the options of HSETEX, HGETEX and HGETDEL, which stand before and behind the fields. Returns false if no server
+ * accepts them. */
+static bool fields_command(const struct command *c, const struct resp_request *r, const char *bytes,
+                           struct lock_command *out) {
+    size_t len, each = c->id == COMMAND_HSETEX ? 2 : 1;
+    bool absent = false;
+    for (size_t i = 2; i < r->argc; i++) {
+        unsigned word = two_letters(r, bytes, i);
+        int64_t n;
+        if (word == TWO('e', 'x') || word == TWO('p', 'x') || request_arg_is(r, bytes, i, "exat") ||
+            request_arg_is(r, bytes, i, "pxat")) {
+            i++;
+        } else if (request_arg_is(r, bytes, i, "fnx")) {
+            absent = true;
+        } else if (request_arg_is(r, bytes, i, "fields") && i + 2 < r->argc && !out->value_at) {
+            const char *number = request_arg(r, bytes, i + 1, &len);
+            if (!resp_integer(number, len, &n) || n < 1 || (uint64_t)n > (r->argc - i - 2) / each)
+                return false;
+            out->value_at = (uint32_t)i + 2;
+            out->content_at = each == 2 && i + 3 < UINT8_MAX ? (uint8_t)(i + 3) : 0;
+            i += 1 + (size_t)n * each;
+        } else if (!request_arg_is(r, bytes, i, "fxx") && !request_arg_is(r, bytes, i, "keepttl") &&
+                   !request_arg_is(r, bytes, i, "persist")) {
+            return false;
+        }
+    }
+    if (absent) {
+        out->verb = LOCK_ACQUIRE;
+        out->shape = SHAPE_INT;
+    }
+    return out->value_at > 0;
+}
+
 bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
                      struct lock_command *out) {
     const struct lock_row *row = lock_row_of(c);
@@ -297,6 +335,8 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
     case OPTIONS_FIELD:
         out->content_at = applies && r->argc > 3 ? 3 : 0;
         break;
+    case OPTIONS_FIELDS:
+        return fields_command(c, r, bytes, out);
     case OPTIONS_COMPARES:
         return delete_command(c, r, bytes, out);
     }
@@ -368,7 +408,17 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
 
 bool lock_clobbers_kinds(const struct command *c, unsigned kinds) {
     const struct lock_row *row = lock_row_of(c);
-    return !row->kinds || kinds & row->kinds;
+    /* A script may have made a hash lock under a rule without the kind. */
+    return !row->kinds || kinds & row->kinds || row->options == OPTIONS_FIELDS;
+}
+
+bool lock_acquires_all(const struct command *c, const struct resp_request *r, const char *bytes) {
+    uint32_t first;
+    int pairs = c->id == COMMAND_MSETEX ? command_keys(c, bytes, r, &first, 1) : 0;
+    for (size_t i = 2 + 2 * (size_t)pairs; pairs > 0 && i < r->argc; i++)
+        if (request_arg_is(r, bytes, i, "nx"))
+            return true;
+    return c->id == COMMAND_MSETNX;
 }
 
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db) {
