@@ -60,7 +60,7 @@ if not how then
   local fields = {}
   for i = 1, tonumber(ARGV[9 + at]) do fields[i] = ARGV[10 + at + (i - 1) * (sets and 2 or 1)] end
   local reply = known(redis.pcall('HGETEX', lock, 'FIELDS', #fields, unpack(fields)), 11)
-  if failed(reply) then return envelope(reply, 'error') end
+  if failed(reply) and (gets or string.find(reply.err, '^ERR unknown')) then return envelope(reply, 'error') end
   if gets then return envelope(reply, reads and 'error' or why, s) end -- a read is no attempt to extend
   if sets then return envelope(conditional and 0 or locked(s), why, s) end
   return envelope(none(), why, s)

@@ -8,11 +8,15 @@
 local compare
 --@compare
 local gets, expires, keeps = false, false, false
-for i = 11 + at, #ARGV do
+local i = 11 + at
+while i <= #ARGV do
   local word = string.lower(ARGV[i])
   if word == 'get' then gets = true end
   if word == 'keepttl' then keeps = true end
-  if word == 'ex' or word == 'px' or word == 'exat' or word == 'pxat' then expires = true end
+  local sets_expiry = word == 'ex' or word == 'px' or word == 'exat' or word == 'pxat'
+  expires = expires or sets_expiry
+  if sets_expiry or string.find(word, '^ifd?eq$') or string.find(word, '^ifd?ne$') then i = i + 1 end -- its argument
+  i = i + 1
 end
 local function remember(s)
   local old = s.value and '=' .. s.value or '-'

@@ -313,6 +313,18 @@ def test_the_guard_record_follows(pair, options):
     pair.held_by_a(name)
 
 
+@pytest.mark.parametrize("value", ["get", "KEEPTTL", "nx", "ifeq", "ex", "", "a\r\n\x00b"])
+def test_values_that_look_like_options(pair, value):
+    name = held(pair, value)
+    with pair.unchanged(name):
+        assert pair.b("SET", name, "mine", "IFEQ", value) is None and pair.b("DELIFEQ", name, value) == 0
+        assert pair.b("DELEX", name, "IFEQ", value) == 0
+    assert pair.a("SET", name, value, "IFEQ", value, "EX", 30) == "OK"
+    assert pair.a("SET", name, "v2", "IFEQ", value, "EX", 30) == "OK"
+    assert pair.a("SET", name, value, "IFEQ", "v2", "GET") == "v2"
+    assert pair.a("DELIFEQ", name, value) == 1
+
+
 def test_an_expiry_that_is_taken_away_is_bounded(pair):
     name = held(pair, "v1", 200000)
     assert pair.a("SET", name, "v2", "IFEQ", "v1") == "OK"

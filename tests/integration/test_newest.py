@@ -151,7 +151,7 @@ def test_another_connection_of_the_client(pair):
 ])
 @pytest.mark.parametrize("before", [[], ["HSET", "K", "f", "old"], ["SET", "K", "string"]])
 def test_as_on_the_server(pair, backend, command, before):
-    """The replies of what nobody holds. What is there before has no field that the proxy gave a lease for."""
+    """The replies where no lease is live. What is there before has no field that the proxy gave a lease for."""
     name = pair.key("plain:same")
     plain, found = backend.node_of(name).client(), []
     for client in (plain, pair.a):
