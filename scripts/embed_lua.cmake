@@ -8,6 +8,7 @@
 #   --@list        list.lua
 #   --@waits       waits.lua
 #   --@text        text.lua
+#   --@compare     compare.lua
 #
 # A file with none of the first three lines gets arguments.lua and common.lua in front. The names of the enum in CONSTANTS are
 # replaced by their values. The SHA1 is that of exactly the resulting bytes. The table also has the bytes of a call by SHA1 up to
@@ -27,6 +28,8 @@ file(READ ${FOLDER}/waits.lua waits HEX)
 string(HEX "--@waits\n" waits_mark)
 file(READ ${FOLDER}/text.lua short HEX)
 string(HEX "--@text\n" short_mark)
+file(READ ${FOLDER}/compare.lua compare HEX)
+string(HEX "--@compare\n" compare_mark)
 file(STRINGS ${CONSTANTS} constants REGEX "^    [A-Z_]+ = [0-9]+")
 foreach(name ${names})
   file(READ ${FOLDER}/${name}.lua own HEX)
@@ -39,6 +42,7 @@ foreach(name ${names})
   string(REPLACE "${list_mark}" "${list}" hex "${hex}")
   string(REPLACE "${waits_mark}" "${waits}" hex "${hex}")
   string(REPLACE "${short_mark}" "${short}" hex "${hex}")
+  string(REPLACE "${compare_mark}" "${compare}" hex "${hex}")
   foreach(constant ${constants})
     string(REGEX MATCH "([A-Z_]+) = ([0-9]+)" row "${constant}")
     string(HEX "${CMAKE_MATCH_1}" constant_name)

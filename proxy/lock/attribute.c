@@ -37,6 +37,7 @@ struct speaker {
     struct contender *contender;
     bool pooled, loser, released;
     bool recognised; /* K: the claim that the session is recognised for counts as its own */
+    uint64_t named;  /* C2: of a release, the value that it names itself (lock_plan.named); 0: none */
     int64_t now_ms;
 };
 
@@ -88,7 +89,8 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
     struct offer o = {0};
     const struct claim *valued = NULL;
     for (struct claim *c = entry_claims(s->en); c; c = c->next) {
-        if (!usable(s->sh, c, s->now_ms) || !is_of(whose, c, s))
+        bool another = s->named && c->valued && c->value != s->named;
+        if (another || !usable(s->sh, c, s->now_ms) || !is_of(whose, c, s))
             continue;
         o.count++;
         if (!o.oldest)
@@ -279,16 +281,35 @@ static bool nobody_holds(const struct speaker *s, const struct lock_plan *plan) 
     return !c;
 }
 
+/* C2: whether a release by comparison (DELIFEQ) tells by the value that it names whose release it is. The server
+ * compares: if the live lease has another value, the release changes nothing. A value tells if another one is known on
+ * the key, and no session but the lease's has tried to write it. */
+static bool names_its_lease(const struct speaker *s) {
+    if (!s->named)
+        return false;
+    const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
+    bool vary = s->key_stats && key_stats_varies(s->key_stats, s->named);
+    if (live && live->valued && live->value != s->named)
+        return true;
+    for (const struct contender *w = s->en ? entry_contender_list(s->en) : NULL; w; w = w->next) {
+        if (w->tried == s->named && !(live && w->peer == live->peer))
+            return false;
+        vary = vary || (w->tried && w->tried != s->named);
+    }
+    return vary;
+}
+
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
+    bool named = names_its_lease(s);
     bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
-    if (s->key_stats && !s->pooled && !plan->queued && plan->rule && plan->rule->owner == LOCK_OWNER_AUTO)
+    if (s->key_stats && !s->pooled && !named && !plan->queued && plan->rule && plan->rule->owner == LOCK_OWNER_AUTO)
         aftermath_second(s->workload, s->key_stats, s->self, s->now_ms);
-    enum loser_release said = losers_release(s, plan, &o);
+    enum loser_release said = named ? LOSER_BELIEVED : losers_release(s, plan, &o);
     plan->held_back = said == LOSER_HELD_BACK;
     if (plan->held_back)
         return;
-    bool twice = releases_twice(s), used_up = release_counted(s, plan);
+    bool twice = !named && releases_twice(s), used_up = release_counted(s, plan) && !named;
     if (counts_down_again(s, plan) && workload_vote(s->workload, s->self, NULL))
         workload_pool(s->sh, s->workload, &plan->key, s->now_ms);
     note_release(s, plan);
@@ -311,7 +332,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         plan->right = RIGHT_OLDER;
         plan->older_ms = claim_deadline(s->sh, c) - s->now_ms;
     }
-    if (c || strict || release_under_way(s))
+    if (c || strict || (!named && release_under_way(s)))
         return;
     /* C4: there is no claim. The release of a loser, and the second of two, is refused. Over a pooled session the
      * release is a colleague's, for a lease that another proxy gave. */
@@ -433,6 +454,8 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     plan_claim(s->sh, plan, c);
     plan_recognised(s, plan, c);
     if (strict || (c && claim_is_live(c, s->now_ms)) || (c && !pooled))
+        return;
+    if (plan->named && s->loser && !s->pooled && s->contender->read_fence) /* K3: a rival, which has read the lease */
         return;
     if (plan->verb == LOCK_REWRITE) /* C5: some workers release by SET XX, others extend */
         plan->right = behind_a_loss(s, plan) && !s->pooled ? RIGHT_SUSPECT : RIGHT_BELIEVE;
@@ -565,6 +588,7 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
      * value, engine_says decides. */
     s.recognised = s.contender && s.contender->recognised && plan->verb != LOCK_SWAP;
     s.released = s.contender && s.contender->released;
+    s.named = plan->verb == LOCK_RELEASE ? plan->named : 0;
     tidy(&s);
     s.pooled = workload_pooled(s.workload, self, plan->rule);
     const struct contender *w =
@@ -618,7 +642,7 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
     if (!en || plan->verb != LOCK_RELEASE || entry_contender_list(en) || entry_key_stats(en))
         return false;
     struct claim *c = only_claim(sh, en, self, now_ms);
-    if (!c || c->observed || c->lease == LEASE_AWAITS_OWNER)
+    if (!c || c->observed || c->lease == LEASE_AWAITS_OWNER || plan->named)
         return false;
     plan_claim(sh, plan, c);
     return true;

@@ -299,6 +299,8 @@ enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_event 
                              .begun_ms = sight->begun_ms,
                              .attempt = sight->watched};
     plan.hash = ledger_hash(e, &sight->key, &plan.pattern);
+    if (sight->named)
+        plan.named = hash_bytes(&e->value_seed, sight->named, sight->named_len);
     struct lock_result result = {.pttl_ms = sight->pttl_ms, .value = sight->value, .value_len = sight->value_len};
     struct outcome f;
     outcome_start(&f, e, sight->session_id, &plan, &result, sight->command, sight->client, now_ms);

@@ -80,6 +80,13 @@ static inline uint64_t workload_of_plan(struct lock_session *s, const struct pee
     return s->last.workload;
 }
 
+/* Takes the value that the session layer has set for the next command. */
+static __attribute__((noinline)) uint64_t take_named(const struct lock_engine *e, struct lock_session *s) {
+    const char *named = s->named;
+    s->named = NULL;
+    return hash_bytes(&e->value_seed, named, s->named_len);
+}
+
 void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb verb, const struct lock_key *key,
                   const struct lock_rule *rule, uint32_t login, bool queued, int64_t now_ms, struct lock_plan *plan) {
     plan->key = *key;
@@ -91,6 +98,7 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     plan->short_record = plan->several = plan->uses = plan->counted = plan->first_release = plan->twice =
         plan->repeats = false;
     plan->patient = s->patient && !queued;
+    plan->named = __builtin_expect(s->named != NULL, false) ? take_named(e, s) : 0;
     plan->held_back = false;
     plan->queued = plan->transaction = queued;
     plan->undone = false;

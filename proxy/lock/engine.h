@@ -52,6 +52,10 @@ struct lock_session {
     uint32_t
         login;    /* opaque, set by the session layer: whose upstream connections it uses, at engine_session_identify */
     bool patient; /* set by the session layer: the next command may be held back (lock_plan.held_back) */
+    /* Set by the session layer for the next command, which engine_begin takes: the value that the lock must have for
+     * the command to act (DELIFEQ), borrowed; NULL: none. */
+    const char *named;
+    size_t named_len;
     /* Set by the session layer: the client connection's round trip, 0: under 1 ms, or not known. `trip_ms` is a mean,
      * in which a busy client's delays count. The shortest is the network's alone. */
     uint16_t trip_ms, shortest_trip_ms;
@@ -132,11 +136,11 @@ enum lock_verb_flag {
     VERB(LOCK_ACQUIRE, "acquire", VERB_ACQUIRES | VERB_CLAIMS | VERB_ATTEMPTS)                                         \
     /* SET with an expiry, SETEX, PSETEX: may acquire */                                                               \
     VERB(LOCK_REPLACE, "replace", VERB_ACQUIRES | VERB_CLAIMS | VERB_ENROLS | VERB_LOCKED | VERB_SAYS)                 \
-    /* SET XX: writes what is there, and never acquires */                                                             \
+    /* SET XX, SET IFEQ: writes what is there; acquires only by a takeover (set_if.lua) */                             \
     VERB(LOCK_REWRITE, "replace", VERB_ENROLS | VERB_SAYS)                                                             \
     /* GETSET, SET GET */                                                                                              \
     VERB(LOCK_SWAP, "swap", VERB_ACQUIRES | VERB_CLAIMS | VERB_SAYS)                                                   \
-    /* DEL, UNLINK, GETDEL */                                                                                          \
+    /* DEL, UNLINK, GETDEL, DELIFEQ, DELEX */                                                                          \
     VERB(LOCK_RELEASE, "release", VERB_SPENDS | VERB_ENDS | VERB_ENROLS | VERB_RELEASES)                               \
     /* EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT, PERSIST, GETEX */                                                         \
     VERB(LOCK_EXTEND, "extend", VERB_ENROLS)                                                                           \
@@ -247,6 +251,7 @@ struct lock_plan {
     bool first_release;     /* private: the session's first release since its last attempt */
     bool twice;             /* private: counted as the second release in a row over its session */
     bool patient;           /* private: the command may be held back */
+    uint64_t named;         /* private: hash of lock_session.named; 0: none */
     bool held_back;         /* LOCK_RELEASE: to be begun once more in some ms; see engine_put_off */
     bool repeats;           /* private: the command writes the value that its claim's lease has (K2) */
     uint64_t field;         /* private: set by engine_writes_field; 0: the command writes no field */

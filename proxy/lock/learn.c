@@ -102,7 +102,7 @@ static void learn_released(struct outcome *f) {
 }
 
 void learn(struct outcome *f) {
-    bool swapped = f->plan->verb == LOCK_SWAP;
+    bool swapped = f->plan->verb == LOCK_SWAP || f->plan->verb == LOCK_REWRITE;
     if (f->result->elsewhere)
         atomic_store(&f->e->elsewhere, true);
     switch (f->result->outcome) {

@@ -43,6 +43,9 @@ struct lock_event {
     int64_t pttl_ms;   /* the expiry that the command set; PTTL_NONE; PTTL_UNKNOWN: left as it was */
     const char *value; /* written, or shown (READ, COUNT), or the node; NULL: unknown. Borrowed */
     size_t value_len;
+    bool compares;     /* the server compares: a no does not say that there is no key */
+    const char *named; /* the value that the lock must have for the command to act; NULL: none. Borrowed */
+    size_t named_len;
     const char *old; /* SWAP: the value before; NULL: none */
     size_t old_len;
     int64_t count, by; /* COUNT_UP, COUNT_DOWN, QUEUE_PUSH: the new number, and the difference, positive */

@@ -178,6 +178,8 @@ static bool repeats(struct shard *sh, const struct entry *en, const struct lock_
     bool other = w && !read && (w->read_fence || (w->seen_known && !w->wrote));
     if (plan->verb == LOCK_SWAP && other)
         return false;
+    if (plan->named && read && w->lost && !workload_pooled(f, self, plan->rule)) /* K3: SET IFEQ of a rival */
+        return false;
     if (read && plan->verb != LOCK_SWAP && !w->lost && !field && !workload_pooled(f, self, plan->rule))
         return true;
     return tells(en, self, f, c, value, len, field ? ALIKE_FIELD : ALIKE_WHOLE);

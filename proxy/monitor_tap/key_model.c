@@ -39,7 +39,7 @@ static void gone(struct model_key *k) {
     k->end_ms = k->count = 0;
     k->counted = k->listed = true;
     k->nodes = 0;
-    k->field = 0;
+    k->field = k->value = 0;
 }
 
 static void unknown(struct model_key *k) {
@@ -241,12 +241,40 @@ static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms)
     return sure;
 }
 
+/* ---- commands that compare ---- */
+
+static uint64_t value_of(const char *value, size_t len) {
+    const struct hash_seed seed = {1, 2};
+    return value ? hash_bytes(&seed, value, len) : 0;
+}
+
+/* Whether a command that compares with one value does nothing, since the key has another value. Sets *sure to whether
+ * that is known. */
+static bool says_no(const struct model_key *k, const struct lock_event *sight, bool *sure) {
+    uint64_t named = value_of(sight->named, sight->named_len);
+    bool absent = k->state == MODEL_ABSENT;
+    *sure = sight->verb != LOCK_REPLACE && (absent || (k->state == MODEL_PRESENT && k->value && named));
+    return *sure && !absent && k->value != named;
+}
+
+/* Notes the value that the command has left. */
+static void keep_value(struct model_key *k, const struct lock_event *sight) {
+    bool keeps = sight->verb == LOCK_EXTEND || sight->verb == LOCK_READ || sight->effect == EFFECT_LOST;
+    if (!keeps)
+        k->value = k->state == MODEL_PRESENT ? value_of(sight->value, sight->value_len) : 0;
+}
+
 bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, bool hash, int64_t now_ms) {
-    bool sure = false;
+    bool sure = true;
     k->asked = k->assumed = false;
-    if (sight->queue == QUEUE_POP)
+    if (sight->compares && says_no(k, sight, &sure)) {
+        sight->effect = EFFECT_NOTHING;
+    } else if (!sure) { /* the command compares, and may have done nothing */
+        unknown(k);
+        sight->effect = EFFECT_NOTHING;
+    } else if (sight->queue == QUEUE_POP) {
         sure = queue(k, sight, now_ms);
-    else
+    } else {
         switch (sight->verb) {
         case LOCK_ACQUIRE:
             sure = acquire(k, sight, !hash, now_ms);
@@ -288,6 +316,8 @@ bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, 
         case LOCK_OPERATOR:
             return true;
         }
+        keep_value(k, sight);
+    }
     k->seen_ms = now_ms;
     return sure;
 }

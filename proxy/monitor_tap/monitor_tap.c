@@ -252,6 +252,11 @@ static void script_does(struct monitor_tap *o, const struct lock_event *sight) {
         o->script_wrote = true;
 }
 
+/* Whether the command sets a field of a hash if it is not there. */
+static bool sets_field(const struct command *c) {
+    return c->id == COMMAND_HSETNX || c->id == COMMAND_HSETEX;
+}
+
 /* Reports a command on one key. `sure`: its result is known. */
 static void tell(struct monitor_tap *o, const struct talker *t, const struct command *c, struct lock_event *sight,
                  bool sure) {
@@ -269,18 +274,29 @@ static void tell(struct monitor_tap *o, const struct talker *t, const struct com
     if (sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_RELEASE || sight->verb == LOCK_COUNT_UP ||
         sight->verb == LOCK_COUNT_DOWN)
         o->counts.unsure++;
-    if (sight->verb == LOCK_ACQUIRE && c->id != COMMAND_HSETNX)
+    if (sight->verb == LOCK_ACQUIRE && !sets_field(c))
         observer_arm(o->observer, sight->key.name, sight->key.len, o->counts.last_ms);
 }
 
-/* HSETNX and HDEL concern one field: the key is followed while the field stays the same. */
+/* The argument with the first field of HSETNX, HDEL, HSETEX or HGETDEL; 0: another command. */
+static size_t field_at(const struct monitor_tap *o, const struct command *c) {
+    if (c->id == COMMAND_HSETNX || c->id == COMMAND_HDEL)
+        return 2;
+    for (size_t i = 2; (c->id == COMMAND_HSETEX || c->id == COMMAND_HGETDEL) && i + 2 < o->request.argc; i++)
+        if (request_arg_is(&o->request, o->bytes.data, i, "fields"))
+            return i + 2;
+    return 0;
+}
+
+/* Such a command concerns one field: the key is followed while the field stays the same. */
 static void field_follow(struct monitor_tap *o, struct model_key *k, const struct command *c) {
-    size_t len;
-    if (c->id != COMMAND_HSETNX && c->id != COMMAND_HDEL)
+    size_t len, at = field_at(o, c);
+    if (!at)
         return;
-    const char *field = request_arg(&o->request, o->bytes.data, 2, &len);
+    const char *field = request_arg(&o->request, o->bytes.data, at, &len);
     uint64_t hash = hash_of(o, 0, field, len);
-    if ((k->field && k->field != hash) || (c->id == COMMAND_HDEL && o->request.argc > 3))
+    size_t one = sets_field(c) ? 2 : 1;
+    if ((k->field && k->field != hash) || o->request.argc > at + one)
         k->state = MODEL_UNKNOWN;
     k->field = hash;
 }
@@ -319,7 +335,7 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     } else if (c->id == COMMAND_RPUSHX && k->state != MODEL_PRESENT) {
         sure = false;
     } else {
-        sure = model_run(k, &sight, event_conditional(c, o->request.argc), c->id == COMMAND_HSETNX, now_ms);
+        sure = model_run(k, &sight, event_conditional(c, o->request.argc), sets_field(c), now_ms);
     }
     bool acquires = sight.verb == LOCK_ACQUIRE || sight.verb == LOCK_QUEUE_PUSH;
     if (was_unknown && acquires && !scripted)
@@ -331,11 +347,14 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
         tell(o, t, c, &sight, sure);
 }
 
-/* Whether one of MSETNX's keys exists, so that it does nothing. */
+/* Whether one of the keys of MSETNX, or of MSETEX with NX, exists, so that it does nothing. */
 static bool msetnx_lost(struct monitor_tap *o, const struct monitor_line *line, const struct command *c) {
-    for (size_t i = 1; c->id == COMMAND_MSETNX && i < o->request.argc; i += 2) {
+    uint32_t keys[EVENT_KEYS_MAX];
+    bool all = lock_acquires_all(c, &o->request, o->bytes.data);
+    int count = all ? command_keys(c, o->bytes.data, &o->request, keys, EVENT_KEYS_MAX) : 0;
+    for (int i = 0; i < count && i < EVENT_KEYS_MAX; i++) {
         size_t len;
-        const char *key = request_arg(&o->request, o->bytes.data, i, &len);
+        const char *key = request_arg(&o->request, o->bytes.data, keys[i], &len);
         const struct model_key *k = model_find(o->model, hash_of(o, line->db, key, len), line->time_ms);
         if (k && k->state == MODEL_PRESENT)
             return true;

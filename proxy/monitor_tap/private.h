@@ -46,6 +46,7 @@ struct model_key {
     uint64_t field;  /* the field of the hash that is followed; 0: none */
     uint64_t node[MODEL_NODES]; /* hashes, the head's first */
     uint64_t shown;             /* the node of the last command */
+    uint64_t value;             /* hash of the string, for commands that compare; 0: not known */
 };
 
 struct model;

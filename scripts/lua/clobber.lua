@@ -1,4 +1,4 @@
--- clobber.lua: RENAME, RENAMENX, COPY, MOVE, RESTORE, MSET, MSETNX, *STORE, ...: commands that remove or replace whole
+-- clobber.lua: RENAME, RENAMENX, COPY, MOVE, RESTORE, MSET, MSETNX, MSETEX, *STORE, ...: commands that remove or replace whole
 -- keys. n of the command's keys are lock keys. Keeps S1, S4.
 --
 -- KEYS  lock 1, its guard record, ... lock n, its guard record, then the command's other keys
@@ -6,9 +6,9 @@
 --       seen. Then the database of the locks, '' if it is the connection's; the connection's database; the command
 --
 -- The command runs if each lock is free, is data, or is held by the caller under the lock's own claim. Otherwise the
--- reply is LOCKED, and nothing is done. Exception: some commands (MSETNX, ...) say no themselves if the lock exists.
+-- reply is LOCKED, and nothing is done. Exception: some commands (MSETNX, MSETEX NX, ...) say no themselves if the lock exists.
 -- They run and say so, also if another session holds the lock. Outcomes:
---   granted   MSETNX has acquired all of the locks, with one fence
+--   granted   MSETNX, or MSETEX with NX, has acquired all of the locks, with one fence
 --   released  a lock of the caller's is gone or changed, and its lease is over
 --   done      the command left the caller's locks as they were (RENAMENX that answers 0)
 --   open      there was data alone
@@ -24,15 +24,21 @@ local at = 13 + 4 * n
 local name = string.lower(ARGV[at])
 local function run()
   if there ~= '' then redis.call('SELECT', here) end
-  local reply = redis.pcall(unpack(ARGV, at))
+  local reply = known(redis.pcall(unpack(ARGV, at)), at)
   if there ~= '' then redis.call('SELECT', there) end
   return reply
 end
 if there ~= '' then redis.call('SELECT', there) end -- for this script alone
 
+-- Whether the command acquires all of the locks, or none: MSETNX, and MSETEX with NX behind its pairs.
+local acquires = name == 'msetnx'
+for i = at + 2 + 2 * (name == 'msetex' and tonumber(ARGV[at + 1]) or #ARGV), #ARGV do
+  acquires = acquires or string.lower(ARGV[i]) == 'nx'
+end
+
 -- Whether the command changes nothing if the lock exists, and its own reply says so.
 local function says_no()
-  if name == 'msetnx' then return true end
+  if acquires then return true end
   if name == 'renamenx' then return lock == ARGV[at + 2] end
   if name ~= 'copy' and name ~= 'restore' and name ~= 'restore-asking' then return false end
   for i = at + 3, #ARGV do
@@ -54,16 +60,16 @@ for i = 1, n do
     -- S1: another session's live lease is not ended.
     local how, why = may_touch(s)
     if s.list then how, why = false, s.token and 'held' or 'foreign' end -- other sessions' nodes wait in it
-    if name == 'msetnx' and s.token == each[i].attempt then return envelope(1, 'granted', s, s.pttl) end -- a repeat
+    if acquires and s.token == each[i].attempt then return envelope(1, 'granted', s, s.pttl) end -- a repeat
     if not how then return envelope(says_no() and run() or locked(s), why, s) end
     if outcome ~= 'done' then outcome = s.token and 'done' or 'open' end
   end
   fence = math.max(fence, s.last_fence)
-  if s.token or s.stale_token or name == 'msetnx' then secure(s, frees) end
+  if s.token or s.stale_token or acquires then secure(s, frees) end
 end
 local reply = run()
 if failed(reply) then return envelope(reply, 'error') end
-if name == 'msetnx' and reply == 1 then
+if acquires and reply == 1 then
   local mine, pttl
   for i = 1, n do
     lock, guard = KEYS[2 * i - 1], KEYS[2 * i]

@@ -362,3 +362,16 @@ local function forget(s, reply)
   redis.call('HSET', guard, 'token', '', 'attempt', attempt, 'reply', reply)
   redis.call('PEXPIRE', guard, GUARD_OUTLIVES_MS)
 end
+
+-- Turns a reply into the one that the client would get, if the server does not know the command, which begins at
+-- ARGV[first]: the server has another error for scripts. Its text is the server's for clients, byte for byte.
+local function known(reply, first)
+  if not failed(reply) or not string.find(reply.err, 'Unknown %a* ?command called from') then return reply end
+  local words = ''
+  for i = first + 1, #ARGV do
+    if #words >= 128 then break end
+    words = words .. "'" .. string.match(string.sub(ARGV[i], 1, 128 - #words), '^%Z*') .. "' "
+  end
+  local name = string.match(string.sub(ARGV[first], 1, 128), '^%Z*')
+  return {err = (string.gsub("ERR unknown command '" .. name .. "', with args beginning with: " .. words, '[\r\n]', ' '))}
+end

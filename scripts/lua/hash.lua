@@ -5,6 +5,7 @@
 -- releases the lock if it removes the holder's field, or if it sets the count of a lease that HINCRBY has acquired to 0.
 -- Other: HSETNX and HDEL answer 0, the rest LOCKED, since a 1 would say that the caller holds the lock.
 local s = look()
+if s.value and redis.call('EXISTS', lock) == 0 then s.value = false end -- to look removes fields that have expired
 local name = string.lower(ARGV[11])
 local function text(reply)
   if type(reply) == 'number' then return int(reply) end

@@ -1,6 +1,7 @@
--- release.lua: DEL, UNLINK, GETDEL, and PROXY RELEASE (right 'operator'). Keeps S1, S4, L2. If the caller is the
--- holder, the lock is released. On data the command runs as on Redis. Otherwise it is refused with 0 or nil. Of a list
--- lock only the head is removed.
+-- release.lua: DEL, UNLINK, GETDEL, DELIFEQ, DELEX, and PROXY RELEASE (right 'operator'). Keeps S1, S4, L2. If the
+-- caller is the holder, the lock is released. On data the command runs as on Redis. Otherwise it is refused with 0 or
+-- nil. Of a list lock only the head is removed. DELIFEQ and DELEX compare for themselves (compare.lua): what says no of
+-- itself is no release, and leaves the claim. Exception: the claim is spent if its lease has ended.
 --
 -- KEYS  1 lock key   2 its guard record
 -- ARGV  1 attempt   2 claim
@@ -11,6 +12,8 @@
 --       Under a rule with `wait`, all arguments above, and:
 --       8 the database, '' on a cluster
 --       9 only if this proxy leaves the lock to another proxy: for how many ms its longest waiting session has waited
+--       DELIFEQ and DELEX have all arguments above, ARGV 9 '' if the proxy does not leave the lock, and:
+--       10... the command, as the client wrote it
 --
 -- Under a rule with `wait`, if the session that has waited longest is at another proxy (waits.lua), the script
 -- publishes the release. On a cluster it uses the sharded channel of the lock's slot, if the node knows sharded
@@ -26,7 +29,7 @@ if argv[8] then
 --@waits
   function tell()
     local own = string.sub(attempt, 1, 36)
-    if argv[9] then mark(record, own, argv[9]) end
+    if (argv[9] or '') ~= '' then mark(record, own, argv[9]) end
     local waits = redis.pcall('HGET', record, 'waits')
     local proxy = type(waits) == 'string' and string.match(waits, '^%d+:%d+:([^,]*)')
     if not proxy or proxy == own then return end
@@ -38,7 +41,7 @@ if argv[8] then
     redis.pcall('PUBLISH', channel, text)
   end
 end
-local held = claim ~= '' and redis.pcall('GET', key)
+local held = claim ~= '' and not argv[10] and redis.pcall('GET', key)
 if held and type(held) == 'string' then
   local g -- a repeated release finds that the token is gone, and goes the long way
   if argv[3] then g = redis.pcall('HMGET', record, 'token', 'value', 'fence')
@@ -73,10 +76,24 @@ local s = look()
 if s.attempt == attempt and s.token ~= attempt then -- a repeat; another lease may be live by now
   return envelope(shape == 'int' and 1 or s.reply, 'released', nil, -2)
 end
-local how, why = false, 'free'
+local how, why, compare, no, equal = false, 'free', nil, nil, nil
+if argv[10] then
+--@compare
+  local acts
+  acts, no, equal = compare(s, 10)
+  if not s.value or not acts then
+    local reply = known(redis.pcall(unpack(acts == nil and no or argv, acts == nil and 1 or 10)), 10)
+    if not s.value and not failed(reply) then return envelope(reply, 'free', nil, -2) end
+    local over = claim ~= '' and s.token ~= claim and not failed(reply)
+    return envelope(reply, over and (s.token and 'held' or 'foreign') or 'error', s)
+  end
+  if equal == 'eq' and type(s.value) == 'string' then seen = '=' .. s.value end -- the caller knows the value
+end
 if s.value then how, why = may_touch(s) end
 if not how then
   ask_to_write()
+  local reply = no and known(redis.pcall(unpack(no)), 10)
+  if failed(reply) then return envelope(reply, 'error') end
   if not s.value then return envelope(refusal(), 'free', nil, -2) end
   if shape == 'nil' and type(s.value) ~= 'string' then return envelope(s.value, 'error') end
   return envelope(refusal(), why, s)
@@ -98,8 +115,8 @@ if reads and redis.call('HLEN', lock) > 2 then
   forget(s, '1')
   return {1, how == 'done' and 'released' or how, fence, redis.call('PTTL', lock), s.owner or '', 0}
 end
-local reply = redis.pcall(name, lock)
-if failed(reply) then return envelope(reply, 'error') end
+local reply = no and known(redis.pcall(unpack(argv, 10)), 10) or redis.pcall(name, lock)
+if failed(reply) or reply == 0 then return envelope(reply, 'error') end
 forget(s, shape == 'nil' and s.value or '1')
 if tell then tell() end
 return envelope(reply, how == 'done' and 'released' or how, s, -2)

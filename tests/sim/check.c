@@ -125,7 +125,7 @@ static bool refused(const struct flight *f) {
     }
 }
 
-/* acquire.lua has given a lease that a batch had made another fence. Nobody was told the first one. */
+/* acquire.lua has given a lease that a batch had made another fence. No client was told of the first one. */
 static void check_raised(struct world *w, const struct flight *f, const struct model_guard *g) {
     struct truth *t = &w->truth[f->key];
     struct app_worker *k = t->worker >= 0 ? &w->workers[t->worker] : NULL;
@@ -230,7 +230,7 @@ void check_batch_left(struct world *w, struct flight *f, bool both) {
     const struct model_guard *g = check_live(w, f->key);
     if (w->sc.audit && !w->sc.audit_exact)
         return;
-    if (both) { /* nobody is told its fence, which may not be above the last one */
+    if (both) { /* no client is told its fence, which may not be above the last one */
         check_grant(w, f, g, true);
         return;
     }

@@ -194,7 +194,7 @@ struct conn {
     int64_t lost_ms[MODEL_KEYS]; /* when its last attempt was refused; 0: it was not */
 };
 
-/* How a command goes to Redis next: by its script, or without it at first (short_form.c). */
+/* How a command goes to Redis next: by its script, or without it at first (short_records.c). */
 enum flight_way { WAY_SCRIPT, WAY_BATCH, WAY_FREE, WAYS };
 
 enum flight_kind { FLIGHT_COMMAND, FLIGHT_OPERATOR, FLIGHT_RENEWAL, FLIGHT_RELEASE, FLIGHT_LEAVE };
@@ -325,7 +325,7 @@ struct world {
     bool pooled[IDENTITIES]; /* a proxy has reported that the identity's connections are a pool's */
     unsigned left[PROXIES][IDENTITIES]; /* how often the last connection of the name has closed */
     bool enforced;                      /* the rule has been enforced at some time */
-    bool unfinished[MODEL_KEYS];        /* a batch has set the lock, and not its guard record: nobody's lease so far */
+    bool unfinished[MODEL_KEYS];        /* a batch has set the lock, and not its guard record: no lease so far */
     bool stirred[MODEL_KEYS];           /* an application's script has run, and its adopt.lua has not */
     int64_t slack_ms[MODEL_KEYS];       /* the longest that an answer took */
     int64_t storm_until_ms;             /* answers to renewals are lost until this time */
@@ -410,7 +410,7 @@ void flight_fail(struct world *w, struct flight *f, enum lock_outcome outcome);
 void flight_progress(struct world *w, struct flight *f);
 void flight_log(struct world *w, const struct flight *f, const char *what);
 
-/* short_form.c: attempts and releases without a script. Decides which way the flight goes. */
+/* short_records.c: attempts and releases without a script. Decides which way the flight goes. */
 void short_launched(struct world *w, struct flight *f);
 /* Runs the batch or free.lua. `before` is the key before. */
 void short_run(struct world *w, struct flight *f, const struct model_key *before);

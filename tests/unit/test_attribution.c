@@ -730,6 +730,60 @@ static void c2_the_value_shown_last_is_meant(void **state) {
     assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first);
 }
 
+/* The value that a release by comparison names, for the next command of the session. */
+static void names(struct lock_session *s, const char *value) {
+    s->named = value;
+    s->named_len = strlen(value);
+}
+
+/* A release by comparison (DELIFEQ) is for the claim with the value that it names. */
+static void c2_a_release_names_its_lease(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    open_as(f, &a, 1, "app");
+    engine_session_overlapped(f->engine, &a);
+    uint64_t first = take_with(f, &a, "lock:x", "w1", 1000, false);
+    lapse(f, "lock:x", 1000);
+    uint64_t second = take_with(f, &a, "lock:x", "w2", 1000, false);
+    names(&a, "w2");
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), second);
+    names(&a, "w1");
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first);
+    names(&a, "w3");
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), 0);
+    assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), first); /* names nothing */
+}
+
+/* A loser's release that names another value than the lease's, or another than its own, needs no time to be judged.
+ * With one constant value it is a DEL. */
+static void c4_what_names_its_lease_is_not_held_back(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan plan;
+    struct lock_result unsent = result(LOCK_NOT_SENT, 0), lost = result(LOCK_HELD, 0);
+    open_two(f, &a, &b);
+    take_with(f, &a, "lock:x", "w1", 100000, false);
+    lost.fence = f->fence;
+    for (unsigned i = 0; i < 3; i++) {
+        static const char *const tried[] = {"w2", "w2", "w1"}, *const named[] = {"w2", "w1", "w1"};
+        lost.value = tried[i];
+        lost.value_len = 2;
+        begin(f, &b, LOCK_ACQUIRE, "lock:x", &plan);
+        finish(f, &b, &plan, &lost);
+        b.patient = true;
+        names(&b, named[i]);
+        begin(f, &b, LOCK_RELEASE, "lock:x", &plan);
+        b.patient = false;
+        assert_int_equal(plan.held_back, i == 2);
+        if (plan.held_back)
+            engine_put_off(f->engine, &plan);
+        else
+            finish(f, &b, &plan, &unsent);
+        assert_true(plan.held_back || plan.right == RIGHT_BELIEVE);
+        assert_null(b.named);
+    }
+}
+
 /* What one missed release shifts ends with the time that it would have had itself. */
 static void c3_a_missed_release_shifts_not_for_longer_than_itself(void **state) {
     struct fixture *f = *state;
@@ -2786,6 +2840,8 @@ int main(void) {
         CASE(an_extension_that_is_refused_is_no_release),
         CASE(a_lease_that_was_cut_short_needs_no_release),
         CASE(c4_so_much_evidence_decides),
+        CASE(c2_a_release_names_its_lease),
+        CASE(c4_what_names_its_lease_is_not_held_back),
         CASE(c4_a_release_is_held_back_until_losses_are_quiet),
         CASE(c4_a_second_release_for_a_lease_shows_that_losers_release),
         CASE(c4_a_second_release_says_nothing_much_later),

@@ -243,6 +243,45 @@ static void losers_that_delete(void **state) {
     said(rig, "in vain 20");
 }
 
+/* MSETEX acquires with NX, and HSETEX with FNX. */
+static void newest_ways_to_acquire(void **state) {
+    struct rig *rig = *state;
+    for (int i = 0; i < 15; i++) {
+        hear(rig, 1, "\"MSETEX\" \"2\" \"job:a\" \"1\" \"job:b\" \"1\" \"NX\" \"EX\" \"30\"");
+        hear(rig, 2, "\"MSETEX\" \"2\" \"job:b\" \"1\" \"job:c\" \"1\" \"EX\" \"30\" \"nx\"");
+        hear(rig, 2, "\"SET\" \"job:c\" \"1\" \"NX\" \"EX\" \"30\"");
+        hear(rig, 2, "\"DEL\" \"job:c\"");
+        hear(rig, 1, "\"DEL\" \"job:a\"");
+        hear(rig, 1, "\"DEL\" \"job:b\"");
+    }
+    const struct lines *l = lines_of(rig);
+    unsigned found = 0;
+    for (unsigned i = 0; i < l->count; i++)
+        found += strstr(l->text[i], "acquired 15,") != NULL;
+    assert_int_equal(found, 3);
+    assert_int_equal(tap_counts(rig->overhear)->unsure, 0);
+}
+
+/* DELIFEQ, DELEX and SET IFEQ do nothing if the key has another value. */
+static void deletes_that_compare(void **state) {
+    struct rig *rig = *state;
+    for (int i = 0; i < 15; i++) {
+        hear(rig, 1, "\"SET\" \"job:lock\" \"a\" \"NX\" \"PX\" \"30000\"");
+        hear(rig, 2, "\"SET\" \"job:lock\" \"b\" \"NX\" \"PX\" \"30000\"");
+        hear(rig, 2, "\"DELIFEQ\" \"job:lock\" \"b\"");
+        hear(rig, 2, "\"SET\" \"job:lock\" \"b\" \"NX\" \"PX\" \"30000\"");
+        hear(rig, 1, "\"SET\" \"job:lock\" \"c\" \"IFEQ\" \"a\" \"PX\" \"30000\"");
+        hear(rig, 1, "\"DELEX\" \"job:lock\" \"IFEQ\" \"a\"");
+        hear(rig, 2, "\"SET\" \"job:lock\" \"b\" \"NX\" \"PX\" \"30000\"");
+        hear(rig, 1, "\"DELEX\" \"job:lock\" \"IFEQ\" \"c\"");
+    }
+    said(rig, "acquired 15, lost 45, released 15,");
+    assert_int_equal(tap_counts(rig->overhear)->unsure, 0);
+    hear(rig, 1, "\"SET\" \"job:lock\" \"a\" \"NX\" \"PX\" \"30000\"");
+    hear(rig, 1, "\"DELEX\" \"job:lock\" \"IFNE\" \"b\""); /* the model does not say whether */
+    assert_int_equal(tap_counts(rig->overhear)->unsure, 1);
+}
+
 /* The lock has ended by its expiry when it is deleted, and another client holds it. */
 static void late_deletes(void **state) {
     struct rig *rig = *state;
@@ -387,6 +426,8 @@ int main(void) {
         TEST(locks_by_number),
         TEST(what_is_not_known_is_counted),
         TEST(losers_that_delete),
+        TEST(newest_ways_to_acquire),
+        TEST(deletes_that_compare),
         TEST(late_deletes),
         TEST(a_dead_lock),
         TEST(a_name_that_is_newer_than_the_list),

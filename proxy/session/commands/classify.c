@@ -46,7 +46,7 @@ static bool advise_watches(struct session *s, struct request_class *k) {
     size_t len;
     const struct command *c = k->command;
     const char *key = class_key(k, 0, &len);
-    if (one_key(k) || c->id == COMMAND_MSETNX)
+    if (one_key(k) || c->id == COMMAND_MSETNX || c->id == COMMAND_MSETEX)
         return advise_wants(s, c, k->request, k->bytes, key, len);
     if (c->id == COMMAND_DEL || c->id == COMMAND_UNLINK)
         return advise_wants_some(s, k);

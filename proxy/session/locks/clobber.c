@@ -36,8 +36,8 @@ static struct lock_call *begin(struct session *s, struct lock_queue *queue, cons
     struct lock_call *l = lock_begin_in(s, LOCK_CLOBBER, rule, db, key, len);
     lock_call_command(l, name, name_len);
     l->clobbers = true;
-    l->advises = lock_row_of(c)->advises;
-    l->acquires = l->advises & ADVISES_ALL;
+    l->acquires = lock_acquires_all(c, r, bytes);
+    l->advises = (uint8_t)(lock_row_of(c)->advises | (l->acquires ? ADVISES_ALL : 0));
     if (l->acquires && at + 1 < r->argc) {
         const char *value = request_arg(r, bytes, at + 1, &len);
         lock_call_value(l, value, len);

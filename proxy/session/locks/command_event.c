@@ -144,13 +144,14 @@ static enum lock_queue_sight queue_of(const struct command *c, const struct resp
     return queue;
 }
 
-/* What a command means if no rule applies and only PROXY ADVISE needs it. MSETNX acquires all of its keys, HDEL
- * releases, and HINCRBY writes: most hashes with counts are data. */
-static void outside_command(const struct command *c, uint32_t index, struct lock_command *lc) {
-    if (c->id == COMMAND_MSETNX)
+/* What a command means if no rule applies and only PROXY ADVISE needs it. MSETNX and MSETEX NX acquire all of their
+ * keys, HDEL releases, and HINCRBY writes: most hashes with counts are data. */
+static void outside_command(const struct command_sent *sent, uint32_t index, struct lock_command *lc) {
+    const struct command *c = sent->command;
+    if (lock_acquires_all(c, sent->request, sent->bytes))
         *lc = (struct lock_command){
             .verb = LOCK_ACQUIRE, .script = SCRIPT_ACQUIRE, .value_at = index + 1, .shape = SHAPE_INT};
-    else if (c->id == COMMAND_HDEL)
+    else if (c->id == COMMAND_HDEL || c->id == COMMAND_HGETDEL)
         *lc = lock_release_of_one;
     else if (c->id == COMMAND_HINCRBY)
         lc->verb = LOCK_REPLACE;
@@ -165,7 +166,7 @@ bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t 
     if (!command_on_key(sent, index, kinds ? kinds : LOCK_KIND_ANY, lc, &effect))
         return false;
     if (!kinds)
-        outside_command(c, index, lc);
+        outside_command(sent, index, lc);
     *e = (struct lock_event){.verb = lc->verb,
                              .effect = effect,
                              .advises = lock_row_of(c)->advises,
@@ -177,6 +178,9 @@ bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t 
     e->queue = queue_of(c, r, bytes, &e->count);
     if (lc->value_at)
         e->value = request_arg(r, bytes, lc->value_at, &e->value_len);
+    e->compares = lc->compares;
+    if (lc->named_at)
+        e->named = request_arg(r, bytes, lc->named_at, &e->named_len);
     return true;
 }
 

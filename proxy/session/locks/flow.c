@@ -58,12 +58,25 @@ inline void lock_busy_key(struct request *r, const char *key, size_t len) {
  * on acquire and release. */
 #define HOT inline __attribute__((always_inline))
 
+/* Tells the engine which value the command compares with (lock_session.named). Exception: a SET that writes the same
+ * value anew is judged by K2 alone. */
+static __attribute__((noinline)) void name_value(struct session *s, const struct lock_command *lc,
+                                                 const struct lock_words *words) {
+    size_t len;
+    const char *value = lc->value_at ? lock_word(words, lc->value_at, &len) : NULL;
+    s->lock.named = lc->named_at ? lock_word(words, lc->named_at, &s->lock.named_len) : NULL;
+    if (s->lock.named && value && len == s->lock.named_len && memcmp(value, s->lock.named, len) == 0)
+        s->lock.named = NULL;
+}
+
 static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                    const struct lock_command *lc, const char *key, size_t key_len,
                                    const struct lock_words *words) {
     counter_add(&s->worker->counters.requests_locks, 1);
-    struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len);
     size_t len;
+    if (__builtin_expect(lc->compares, false))
+        name_value(s, lc, words);
+    struct lock_call *l = lock_begin(s, lc->verb, rule, key, key_len);
     if (lc->name) {
         l->command = lc->name;
     } else {
@@ -72,12 +85,12 @@ static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, 
     }
     if (queue)
         lock_enqueue(s, queue, l);
-    if (lc->script == SCRIPT_COUNT || lc->script == SCRIPT_HASH || lc->script == SCRIPT_LIST_POP)
+    if (lc->script == SCRIPT_COUNT || lock_command_of_field(lc) || lc->script == SCRIPT_LIST_POP)
         l->plan.data_free = false; /* a value at the key is a lock of this kind */
     l->shape = lc->shape;
     l->advises = lc->advises;
     l->expiry_ms = lc->expiry_ms;
-    l->again = !queue && (lc->script == SCRIPT_RELEASE ||
+    l->again = !queue && ((lc->script == SCRIPT_RELEASE && !lc->compares) ||
                           (lc->verb == LOCK_ACQUIRE && (lc->expiry_ms != LOCK_EXPIRY_OTHER || rule->wait_ms > 0)));
     if (lc->value_at) {
         const char *value = lock_word(words, lc->value_at, &len);
@@ -91,7 +104,8 @@ static HOT void build(struct session *s, struct lock_queue *queue, struct lock_c
     if (lc->script == SCRIPT_ACQUIRE)
         lock_build_acquire(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, lc, words);
     else if (lc->script == SCRIPT_RELEASE)
-        lock_build_release(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, l->command);
+        lock_build_release(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, l->command,
+                           lc->compares ? words : NULL);
     else
         lock_build_other(s, queue, l, lc, words);
 }
@@ -209,7 +223,7 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
         lock_probe(&request->call, l); /* before the call is sent, which may end it at once */
     if (alike && lock_short_fits(s->worker, l)) {
         lock_acquire_short(&request->call, l);
-    } else if (lc->script == SCRIPT_RELEASE && lock_free_fits(l)) {
+    } else if (lc->script == SCRIPT_RELEASE && !lc->compares && lock_free_fits(l)) {
         lock_free(&request->call, l);
     } else {
         build(s, NULL, l, lc, &words);
@@ -237,7 +251,7 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
     l->ask = what;
     l->shape = SHAPE_INT;
     if (release) {
-        lock_build_release(w, NULL, s->lock.client, &l->plan, l->plan.slot, "DEL");
+        lock_build_release(w, NULL, s->lock.client, &l->plan, l->plan.slot, "DEL", NULL);
     } else {
         lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
         build_bulk(w, key, key_len);

@@ -119,7 +119,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
         lock_build_guard(w, work->name, work->key.len);
         lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     } else {
-        lock_build_release(w, NULL, NULL, &plan, slot_of_key(work->name, work->key.len), "DEL");
+        lock_build_release(w, NULL, NULL, &plan, slot_of_key(work->name, work->key.len), "DEL", NULL);
     }
     lease_submit(w, work, id, lease->login);
 }

@@ -239,21 +239,33 @@ static inline char *put_about(struct worker *w, char *p, const struct lock_plan 
     return put(p + seen_write(plan, p), "\r\n", 2);
 }
 
-/* Builds a release that informs sessions that wait at other proxies. */
+/* Builds a release that informs sessions that wait at other proxies, or whose command compares: `words` is the command
+ * then, else NULL. */
 static __attribute__((noinline)) void build_telling(struct worker *w, struct lock_queue *queue,
                                                     const struct lock_client *client, const struct lock_plan *plan,
-                                                    uint16_t slot, const char *command) {
+                                                    uint16_t slot, const char *command,
+                                                    const struct lock_words *words) {
     size_t identity_len = 0;
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
     size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
-    int64_t left_ms = w->waits->waited.here_ms;
-    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, left_ms < 0 ? 8 : 9, room);
+    int64_t left_ms = plan->rule->wait_ms > 0 ? w->waits->waited.here_ms : -1;
+    size_t count = words ? words->count : 0, args = words ? 9 + count : left_ms < 0 ? 8 : 9;
+    for (size_t i = 0; i < count; i++)
+        room += resp_bulk_size(words->args[i].len);
+    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, args, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_token(p, plan->claim_token, plan->claim_len);
     p = is_del(command) ? put(p, "$3\r\nDEL\r\n", 9) : put_word(p, command, strlen(command));
     p = put_about(w, p, plan, identity, identity_len);
     p = upstream_is_cluster(w->upstream) ? put(p, "$0\r\n\r\n", 6) : put_number(p, plan->key.db);
-    end(w, left_ms < 0 ? p : put_number(p, left_ms));
+    if (left_ms >= 0 || words)
+        p = put_waited(p, left_ms);
+    for (size_t i = 0; i < count; i++) {
+        size_t len;
+        const char *word = lock_word(words, i, &len);
+        p = resp_bulk_write(p, word, len);
+    }
+    end(w, p);
 }
 
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
@@ -332,10 +344,11 @@ void lock_build_free(struct worker *w, const struct lock_plan *plan) {
 }
 
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
-                        const struct lock_plan *plan, uint16_t slot, const char *command) {
+                        const struct lock_plan *plan, uint16_t slot, const char *command,
+                        const struct lock_words *words) {
     size_t identity_len = 0;
-    if (plan->rule && plan->rule->wait_ms > 0) {
-        build_telling(w, queue, client, plan, slot, command);
+    if (words || (plan->rule && plan->rule->wait_ms > 0)) {
+        build_telling(w, queue, client, plan, slot, command, words);
         return;
     }
     bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free;
@@ -365,11 +378,14 @@ void lock_note_field(struct session *s, struct lock_call *l, const struct lock_c
 __attribute__((noinline)) void lock_build_other(struct session *s, struct lock_queue *queue, struct lock_call *l,
                                                 const struct lock_command *lc, const struct lock_words *words) {
     struct worker *w = s->worker;
-    bool field = lc->script == SCRIPT_HASH || lc->script == SCRIPT_COUNT; /* if the command has a value */
+    bool field = lock_command_of_field(lc) || lc->script == SCRIPT_COUNT; /* if the command has a value */
     if (field && l->value)
         lock_note_field(s, l, lc, words);
-    if (lock_verb_is(l->plan.verb, VERB_SAYS) && l->value)
-        engine_says(w->shared->engine, &l->plan, l->value, l->value_len, field, worker_now(w));
+    if (lock_verb_is(l->plan.verb, VERB_SAYS) && l->value) {
+        size_t len = l->value_len;
+        const char *says = lc->named_at ? lock_word(words, lc->named_at, &len) : l->value;
+        engine_says(w->shared->engine, &l->plan, says, len, field, worker_now(w));
+    }
     lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
     build_bulk(w, l->key, l->plan.key.len);
     lock_build_guard(w, l->key, l->plan.key.len);

@@ -19,8 +19,9 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
 /* Adds ARGV 8, the value that the session has last seen at the key. */
 void lock_build_seen(struct worker *w, const struct lock_plan *plan);
 /* lock_build_acquire and lock_build_release build the whole call of acquire.lua and of release.lua. `slot` is the slot
- * of the key. `words` are the command's arguments, with the value at lc->value_at. `command` is DEL, UNLINK or GETDEL,
- * in capitals. client NULL: the proxy itself releases. */
+ * of the key. `words` are the command's arguments, with the value at lc->value_at; of a release NULL, unless the
+ * command compares. `command` is DEL, UNLINK, GETDEL, DELIFEQ or DELEX, in capitals. client NULL: the proxy itself
+ * releases. */
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words);
@@ -38,6 +39,7 @@ void lock_note_field(struct session *s, struct lock_call *l, const struct lock_c
 void lock_build_other(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
                       const struct lock_words *words);
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
-                        const struct lock_plan *plan, uint16_t slot, const char *command);
+                        const struct lock_plan *plan, uint16_t slot, const char *command,
+                        const struct lock_words *words);
 
 #endif

@@ -16,7 +16,7 @@ static bool release_again(struct call *c, struct lock_call *l, const struct lock
     invariant(l->again && c->lock == l, "a release is sent again that may not be");
     if (l->handed || !engine_again(w->shared->engine, &l->plan, &e->result, worker_now(w)))
         return false;
-    lock_build_release(w, NULL, c->request->session->lock.client, &l->plan, l->plan.slot, l->command);
+    lock_build_release(w, NULL, c->request->session->lock.client, &l->plan, l->plan.slot, l->command, NULL);
     lock_submit_next(c, l, SCRIPT_RELEASE);
     return true;
 }

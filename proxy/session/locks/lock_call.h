@@ -24,7 +24,7 @@ struct lock_call {
     bool again;            /* the script may be sent once more (engine_again) */
     bool sent_twice;       /* a release whose script was sent twice: the first sending may have released */
     bool handed;           /* a release, and an attempt of a waiting session was sent right behind it */
-    bool acquires;         /* of MSETNX: the clobbering command acquires all of its lock keys, or none */
+    bool acquires;         /* of MSETNX, MSETEX NX: the clobbering command acquires all of its lock keys, or none */
     enum lock_shape shape; /* of the client's reply */
     uint8_t advises;       /* as in struct lock_row */
     uint8_t protocol;      /* the client's */

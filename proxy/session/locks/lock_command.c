@@ -10,7 +10,9 @@
 
 struct set_options {
     bool nx, xx, get, keeps;
-    int64_t expiry_ms; /* as in struct lock_command */
+    bool equal, differs; /* IFEQ or IFDEQ; IFNE or IFDNE */
+    uint32_t named_at;   /* argument index of IFEQ's value; 0: none */
+    int64_t expiry_ms;   /* as in struct lock_command */
 };
 
 /* Returns the milliseconds that EX (`by` is 1000) or PX gives. LOCK_EXPIRY_OTHER: the number is in doubt, and the
@@ -40,8 +42,21 @@ static inline unsigned two_letters(const struct resp_request *r, const char *byt
     return len == 2 ? TWO((unsigned char)word[0] | 0x20u, (unsigned char)word[1] | 0x20u) : 0;
 }
 
-/* Reads the options of SET. Returns false if Redis 7.0 does not accept them, or if Redis itself compares (IFEQ of newer
- * servers). The proxy then forwards the command. */
+/* Reads a condition of DELEX or SET at argument `i`, which the server compares: IFEQ, IFNE, IFDEQ, IFDNE. Returns false
+ * if the argument is none. */
+static bool condition(const struct resp_request *r, const char *bytes, size_t i, struct set_options *o) {
+    bool equal = request_arg_is(r, bytes, i, "ifeq");
+    if (equal || request_arg_is(r, bytes, i, "ifdeq"))
+        o->equal = true;
+    else if (request_arg_is(r, bytes, i, "ifne") || request_arg_is(r, bytes, i, "ifdne"))
+        o->differs = true;
+    else
+        return false;
+    o->named_at = equal && i + 1 < r->argc ? (uint32_t)i + 1 : 0;
+    return true;
+}
+
+/* Reads the options of SET. Returns false if no server accepts them. The proxy then forwards the command. */
 static bool set_options(const struct resp_request *r, const char *bytes, struct set_options *o) {
     *o = (struct set_options){.nx = false};
     for (size_t i = 3; i < r->argc; i++) {
@@ -61,11 +76,13 @@ static bool set_options(const struct resp_request *r, const char *bytes, struct 
         } else if (request_arg_is(r, bytes, i, "exat") || request_arg_is(r, bytes, i, "pxat")) {
             o->expiry_ms = LOCK_EXPIRY_OTHER;
             i++;
+        } else if (condition(r, bytes, i, o)) {
+            i++;
         } else {
             return false;
         }
     }
-    return !(o->nx && o->xx);
+    return o->equal || o->differs || !(o->nx && o->xx); /* the script asks the server about a condition with others */
 }
 
 /* ---- the table ---------------------------------------------------------------------------------- */
@@ -78,7 +95,9 @@ enum lock_options {
     OPTIONS_ONE_KEY,  /* the form is for one key alone */
     OPTIONS_ONE_PAIR, /* the form is for one pair alone; the script runs the command unchanged */
     OPTIONS_COUNT,    /* with a count the reply is an array */
-    OPTIONS_FIELD     /* the field's new content follows the field */
+    OPTIONS_FIELD,    /* the field's new content follows the field */
+    OPTIONS_COMPARES, /* DELIFEQ, DELEX: a condition, which the server compares */
+    OPTIONS_FIELDS    /* the fields follow FIELDS and their number; FNX acquires */
 };
 
 #define FORM(verb_, script_, value_at_, shape_)                                                                        \
@@ -105,6 +124,8 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(DEL, 0, FORM(RELEASE, RELEASE, 0, INT)),
     ROW(UNLINK, 0, FORM(RELEASE, RELEASE, 0, INT)),
     ROW(GETDEL, 0, FORM(RELEASE, RELEASE, 0, NIL)),
+    ROW(DELIFEQ, 0, FORM(RELEASE, RELEASE, 0, INT), .options = OPTIONS_COMPARES),
+    ROW(DELEX, 0, FORM(RELEASE, RELEASE, 0, INT), .options = OPTIONS_COMPARES),
     ROW(EXPIRE, 0, FORM(EXTEND, EXTEND, 0, INT), .expiry = EXPIRY_SECONDS),
     ROW(PEXPIRE, 0, FORM(EXTEND, EXTEND, 0, INT), .expiry = EXPIRY_MILLISECONDS),
     ROW(EXPIREAT, 0, FORM(EXTEND, EXTEND, 0, INT), .expiry = EXPIRY_AT_SECONDS),
@@ -132,6 +153,13 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(HINCRBYFLOAT, HASH, FORM(REPLACE, HASH, 2, OK), DATA(0, NIL), .advises = ADVISE_HASH),
     /* HDEL may release a lock that a script has made. */
     ROW(HDEL, HASH, FORM(COUNT_DOWN, HASH, 2, INT), FORM(COUNT_DOWN, PASS, 2, INT), .advises = ADVISE_HASH),
+
+    ROW(HSETEX, HASH, FORM(REPLACE, FIELDS, 0, OK), NOTHING, OPTIONS_FIELDS, .replaces = REPLACES_FIRST,
+        .advises = ADVISE_HASH | ADVISES_FIRST),
+    ROW(HGETEX, HASH, FORM(EXTEND, FIELDS, 0, NIL), NOTHING, OPTIONS_FIELDS, .replaces = REPLACES_FIRST,
+        .advises = ADVISE_HASH),
+    ROW(HGETDEL, HASH, FORM(COUNT_DOWN, FIELDS, 0, NIL), NOTHING, OPTIONS_FIELDS, .replaces = REPLACES_FIRST,
+        .advises = ADVISE_HASH),
 
     ROW(RPUSH, LIST, FORM(QUEUE_PUSH, LIST_PUSH, 2, INT), NOTHING, .counts = COUNTS_ARGUMENTS),
     ROW(RPUSHX, LIST, FORM(QUEUE_PUSH, LIST_PUSH, 2, INT), NOTHING, .counts = COUNTS_ARGUMENTS),
@@ -168,9 +196,6 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(ZRANGESTORE, .replaces = REPLACES_FIRST),
     ROW(GEOSEARCHSTORE, .replaces = REPLACES_FIRST),
     ROW(PFMERGE, .replaces = REPLACES_FIRST),
-    ROW(HSETEX, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
-    ROW(HGETEX, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
-    ROW(HGETDEL, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
     ROW(HEXPIRE, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
     ROW(HPEXPIRE, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
     ROW(HEXPIREAT, .replaces = REPLACES_FIRST, .advises = ADVISE_HASH),
@@ -181,7 +206,7 @@ static const struct lock_row rows[COMMAND_COUNT] = {
     ROW(GEORADIUS, .replaces = REPLACES_STORE),
     ROW(GEORADIUSBYMEMBER, .replaces = REPLACES_STORE),
     ROW(MIGRATE, .replaces = REPLACES_ALL),
-    ROW(MSETEX, .replaces = REPLACES_ALL),
+    ROW(MSETEX, .expiry = EXPIRY_SET, .replaces = REPLACES_ALL),
     /* LMOVE and the commands below it fail on a key that is no list, so they affect list locks alone. */
     ROW(LMOVE, LIST, .replaces = REPLACES_TWO),
     ROW(RPOPLPUSH, LIST, .replaces = REPLACES_TWO),
@@ -213,10 +238,19 @@ static bool set_command(const struct lock_row *row, const struct resp_request *r
                         struct lock_command *out) {
     static const struct lock_command nx = FORM(ACQUIRE, ACQUIRE, 2, OK), nx_get = FORM(ACQUIRE, ACQUIRE, 2, NIL),
                                      get = FORM(SWAP, SWAP, 2, NIL), xx = FORM(REWRITE, REPLACE, 2, NIL),
-                                     ex = FORM(REPLACE, REPLACE, 2, OK), data = DATA(2, OK), data_get = DATA(2, NIL);
+                                     ex = FORM(REPLACE, REPLACE, 2, OK), data = DATA(2, OK), data_get = DATA(2, NIL),
+                                     equal = FORM(REWRITE, SET_IF, 2, NIL), differs = FORM(REPLACE, SET_IF, 2, OK),
+                                     data_differs = FORM(PASS, SET_IF, 2, NIL);
     struct set_options o;
     if (!set_options(r, bytes, &o))
         return false;
+    if (o.equal || o.differs) {
+        bool acquires = strings && o.expiry_ms;
+        take_form(row, o.equal ? &equal : acquires ? &differs : &data_differs, out);
+        out->compares = true;
+        out->named_at = o.named_at;
+        return true;
+    }
     if (o.nx) {
         take_form(row, o.get ? &nx_get : &nx, out);
         /* With GET, the script has to reply with the old value. */
@@ -228,6 +262,50 @@ static bool set_command(const struct lock_row *row, const struct resp_request *r
     if (o.xx)
         return take_form(row, &xx, out);
     return take_form(row, o.expiry_ms && strings ? &ex : &data, out);
+}
+
+/* Reads the condition of DELIFEQ or DELEX. Returns false if there is none that the server knows. */
+static bool delete_command(const struct command *c, const struct resp_request *r, const char *bytes,
+                           struct lock_command *out) {
+    struct set_options o = {.named_at = c->id == COMMAND_DELIFEQ ? 2 : 0};
+    out->compares = true;
+    if (c->id == COMMAND_DELEX && r->argc > 2 && !(r->argc == 4 && condition(r, bytes, 2, &o)))
+        return false;
+    out->named_at = o.named_at;
+    return true;
+}
+
+/* Reads the options of HSETEX, HGETEX and HGETDEL, which stand before and behind the fields. Returns false if no server
+ * accepts them. */
+static bool fields_command(const struct command *c, const struct resp_request *r, const char *bytes,
+                           struct lock_command *out) {
+    size_t len, each = c->id == COMMAND_HSETEX ? 2 : 1;
+    bool absent = false;
+    for (size_t i = 2; i < r->argc; i++) {
+        unsigned word = two_letters(r, bytes, i);
+        int64_t n;
+        if (word == TWO('e', 'x') || word == TWO('p', 'x') || request_arg_is(r, bytes, i, "exat") ||
+            request_arg_is(r, bytes, i, "pxat")) {
+            i++;
+        } else if (request_arg_is(r, bytes, i, "fnx")) {
+            absent = true;
+        } else if (request_arg_is(r, bytes, i, "fields") && i + 2 < r->argc && !out->value_at) {
+            const char *number = request_arg(r, bytes, i + 1, &len);
+            if (!resp_integer(number, len, &n) || n < 1 || (uint64_t)n > (r->argc - i - 2) / each)
+                return false;
+            out->value_at = (uint32_t)i + 2;
+            out->content_at = each == 2 && i + 3 < UINT8_MAX ? (uint8_t)(i + 3) : 0;
+            i += 1 + (size_t)n * each;
+        } else if (!request_arg_is(r, bytes, i, "fxx") && !request_arg_is(r, bytes, i, "keepttl") &&
+                   !request_arg_is(r, bytes, i, "persist")) {
+            return false;
+        }
+    }
+    if (absent) {
+        out->verb = LOCK_ACQUIRE;
+        out->shape = SHAPE_INT;
+    }
+    return out->value_at > 0;
 }
 
 bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
@@ -259,6 +337,10 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
         out->content_at = applies && r->argc > 3 ? 3 : 0;
         out->expiry_ms = out->verb == LOCK_ACQUIRE ? LOCK_EXPIRY_OTHER : 0; /* HSETNX: no short call makes it again */
         break;
+    case OPTIONS_FIELDS:
+        return fields_command(c, r, bytes, out);
+    case OPTIONS_COMPARES:
+        return delete_command(c, r, bytes, out);
     }
     return true;
 }
@@ -328,7 +410,17 @@ size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r
 
 bool lock_clobbers_kinds(const struct command *c, unsigned kinds) {
     const struct lock_row *row = lock_row_of(c);
-    return !row->kinds || kinds & row->kinds;
+    /* A script may have made a hash lock under a rule without the kind. */
+    return !row->kinds || kinds & row->kinds || row->options == OPTIONS_FIELDS;
+}
+
+bool lock_acquires_all(const struct command *c, const struct resp_request *r, const char *bytes) {
+    uint32_t first;
+    int pairs = c->id == COMMAND_MSETEX ? command_keys(c, bytes, r, &first, 1) : 0;
+    for (size_t i = 2 + 2 * (size_t)pairs; pairs > 0 && i < r->argc; i++)
+        if (request_arg_is(r, bytes, i, "nx"))
+            return true;
+    return c->id == COMMAND_MSETNX;
 }
 
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db) {

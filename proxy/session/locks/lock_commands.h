@@ -27,8 +27,11 @@ const char *lock_shape_text(enum lock_shape shape);
 struct lock_command {
     enum lock_verb verb;
     enum script_id script;
-    uint32_t value_at;  /* argument index of the value, of SCRIPT_HASH of the field; 0: the command has none */
-    uint8_t content_at; /* SCRIPT_HASH: argument index of the field's new content; 0: not known */
+    uint32_t value_at;  /* argument index of the value, of a hash of the field (lock_command_of_field); 0: the command
+                           has none */
+    uint8_t content_at; /* of a hash: argument index of the field's new content; 0: not known */
+    bool compares;      /* the command compares the lock's value itself: DELIFEQ, DELEX, SET IFEQ */
+    uint32_t named_at;  /* argument index of the value that the lock must have for the command to act; 0: none */
     enum lock_shape shape;
     bool known;        /* false: the command has no meaning for locks, and is forwarded */
     uint8_t advises;   /* as in struct lock_row */
@@ -37,6 +40,11 @@ struct lock_command {
     const char *name;  /* in capitals, static; NULL: use the name that the client wrote */
 };
 enum { LOCK_EXPIRY_OTHER = -1 };
+
+/* Whether the command is about a field of a hash lock. */
+static inline bool lock_command_of_field(const struct lock_command *lc) {
+    return lc->script == SCRIPT_HASH || lc->script == SCRIPT_FIELDS;
+}
 
 /* What a command does to the expiry of its key. */
 enum lock_row_expiry {
@@ -110,6 +118,8 @@ enum lock_meaning {
 enum lock_meaning lock_meaning_of(const struct request_class *k, struct lock_command *lc);
 /* Whether the request reads fields of one hash lock: HGET, HMGET, HGETALL, HEXISTS, HKEYS or HSCAN. */
 bool lock_shows_fields(const struct request_class *k);
+/* Whether a command sets all of its keys, and only if none is there: MSETNX, and MSETEX with NX. */
+bool lock_acquires_all(const struct command *c, const struct resp_request *r, const char *bytes);
 /* Whether a command is COPY with the option DB. Sets *db to the database of the destination. */
 bool lock_clobbers_database(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *db);
 

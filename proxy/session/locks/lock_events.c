@@ -50,8 +50,11 @@ static inline bool may_be_lock(const struct lock_interest *in, const struct comm
     case COMMAND_SETEX:
     case COMMAND_PSETEX:
         return in->watches || observer_knows(in->observer, key, len);
+    case COMMAND_MSETEX:
+        return lock_acquires_all(c, r, bytes) || observer_knows(in->observer, key, len);
     case COMMAND_INCR:
     case COMMAND_HSETNX:
+    case COMMAND_HSETEX:
         return count_wanted(in, key, len);
     case COMMAND_LREM:
         return true;
@@ -61,9 +64,12 @@ static inline bool may_be_lock(const struct lock_interest *in, const struct comm
     case COMMAND_DEL:
     case COMMAND_UNLINK:
     case COMMAND_GETDEL:
+    case COMMAND_DELIFEQ:
+    case COMMAND_DELEX:
     case COMMAND_GETSET:
     case COMMAND_DECR:
     case COMMAND_HDEL:
+    case COMMAND_HGETDEL:
     case COMMAND_EXPIRE:
     case COMMAND_PEXPIRE:
     case COMMAND_EXPIREAT:

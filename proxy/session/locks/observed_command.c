@@ -59,6 +59,8 @@ static void key_keep(struct session *s, struct audit_note *note, const struct lo
     text_append(&note->texts, sight->key.name, sight->key.len);
     if (sight->value)
         text_append(&note->texts, sight->value, sight->value_len);
+    if (sight->named)
+        text_append(&note->texts, sight->named, sight->named_len);
 }
 
 /* Points the sights into the texts, which no longer move. */
@@ -71,10 +73,14 @@ static void texts_place(struct audit_note *note) {
                   "the texts of key %zu are beyond their end", i);
         sight->key.name = at;
         at += sight->key.len;
-        if (!sight->value)
-            continue;
-        sight->value = at;
-        at += sight->value_len;
+        if (sight->value) {
+            sight->value = at;
+            at += sight->value_len;
+        }
+        if (sight->named) {
+            sight->named = at;
+            at += sight->named_len;
+        }
     }
 }
 
@@ -250,6 +256,9 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
     case LOCK_OPERATOR:
         break;
     }
+    bool shows = sight->compares && item->type == '$' && !item->null; /* SET GET: the reply says no or yes alike */
+    if (sight->compares && (shows || sight->effect == EFFECT_ABSENT))
+        sight->effect = EFFECT_NOTHING;
     if (sight->effect == EFFECT_DONE && sight->pttl_ms == PTTL_GONE)
         sight->effect = EFFECT_REMOVED;
 }

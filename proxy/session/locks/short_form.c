@@ -315,7 +315,7 @@ static void free_answered(struct call *c, const struct call_end *end) {
     }
     l->sent_twice = c->up.attempts > 0;
     const struct session *s = c->request->session;
-    lock_build_release(w, NULL, s ? s->lock.client : NULL, &l->plan, l->plan.slot, l->command);
+    lock_build_release(w, NULL, s ? s->lock.client : NULL, &l->plan, l->plan.slot, l->command, NULL);
     lock_submit_next(c, l, SCRIPT_RELEASE);
 }
 
