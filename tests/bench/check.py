@@ -41,7 +41,7 @@ BOUNDS = [
 LOCK_PAIR = 6800
 LOCK_PAIR_OF_REDIS = 134000
 # The same with guard records in the short form.
-SHORT_PAIR = 10500
+SHORT_PAIR = 10000
 SHORT_PAIR_OF_REDIS = 70000
 SHORT = ["--guard-records", "short"]
 MAY_WAIT = ["--lock", "lock:*", "wait", "600s"]

@@ -365,7 +365,7 @@ static void call_free(struct dump *d, int key) {
     const struct model_guard *g = model_live(&d->m, key);
     char claim[MODEL_TOKEN];
     snprintf(claim, sizeof(claim), "%s", g && chance(d, 70) ? g->token : d->recent[below(d, ATTEMPTS)]);
-    printf("free\t%d\t=%s\t|\t%s\n", key, claim, model_run_free(&d->m, key, claim) ? "text:r" : "text:n");
+    printf("free\t%d\t=%s\t|\t%s\n", key, claim, model_run_free(&d->m, key, claim) ? "1" : "0");
 }
 
 static void drop(struct dump *d, int key) {

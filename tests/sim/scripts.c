@@ -442,10 +442,9 @@ bool model_run_free(struct model *m, int key, const char *claim) {
     interpreter_begin(m, key);
     interpreter_text(claim);
     lua_State *L = interpreter_run(SCRIPT_FREE);
-    bool text = L && lua_type(L, -1) == LUA_TSTRING;
-    if (!text || !(is(lua_tostring(L, -1), "r") || is(lua_tostring(L, -1), "n")))
+    if (L && lua_type(L, -1) != LUA_TNUMBER)
         malformed("free.lua");
-    bool released = is(lua_tostring(L, -1), "r");
+    bool released = L && lua_tonumber(L, -1) == 1; /* an error, too, has done nothing */
     model_guard_read(m, key);
     return released;
 }
