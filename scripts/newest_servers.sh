@@ -8,7 +8,10 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 folder=$(realpath -m "${1:-$root/build-servers}")
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+# The mirror of this machine's packages has all suites of Debian.
+mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Identifier: Packages' |
+    awk '$3 == "main" && $2 !~ /-security|-updates|-backports/ && !n++ { print $1 }')
+[ -n "$mirror" ] || { echo "newest_servers.sh: apt's sources name no mirror with Debian's packages" >&2; exit 1; }
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 machine=$(dpkg --print-architecture)
 
