@@ -309,6 +309,7 @@ bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, 
         case LOCK_CLOBBER:
         case LOCK_QUEUE_SET:
             unknown(k);
+            sure = false;
             break;
         case LOCK_READ:
         case LOCK_SCRIPT:
