@@ -251,13 +251,13 @@ OF_ANOTHER_TYPE = {
     "bzmpop": "1 1 K MIN", "bzpopmax": "K 1", "bzpopmin": "K 1", "geoadd": "K 1 1 m", "pfadd": "K m", "pfcount": "K", "pfdebug": "GETREG K",
     "sadd": "K m", "smove": "K K m", "spop": "K", "srem": "K m", "vadd": "K VALUES 1 1 m", "vrem": "K m", "vsetattr": "K m {}",
     "xack": "K g 1-1", "xackdel": "K g KEEPREF IDS 1 1-1", "xadd": "K * f v", "xautoclaim": "K g c 0 0", "xclaim": "K g c 0 1-1", "xdel": "K 1-1",
-    "xdelex": "K KEEPREF IDS 1 1-1", "xgroup|create": "K g $", "xgroup|createconsumer": "K g c", "xgroup|delconsumer": "K g c",
-    "xgroup|destroy": "K g", "xgroup|setid": "K g $", "xreadgroup": "GROUP g c STREAMS K >", "xsetid": "K 1-1", "xtrim": "K MAXLEN 0",
+    "xcfgset": "K IDMP-DURATION 100", "xdelex": "K KEEPREF IDS 1 1-1", "xgroup|create": "K g $", "xgroup|createconsumer": "K g c", "xgroup|delconsumer": "K g c",
+    "xgroup|destroy": "K g", "xgroup|setid": "K g $", "xidmprecord": "K p 1 1-1", "xreadgroup": "GROUP g c STREAMS K >", "xsetid": "K 1-1", "xtrim": "K MAXLEN 0",
     "zadd": "K 1 m", "zincrby": "K 1 m", "zmpop": "1 K MIN", "zpopmax": "K", "zpopmin": "K", "zrem": "K m", "zremrangebylex": "K - +",
     "zremrangebyrank": "K 0 -1", "zremrangebyscore": "K -inf +inf",
 }
 # Commands that name no key of their own: of whole databases, slots and libraries (docs/limits.md), and messages.
-OF_NO_KEY = {"flushall", "flushdb", "swapdb", "sflush", "trimslots", "cluster|setslot", "function|delete", "function|flush", "function|load",
+OF_NO_KEY = {"flushall", "flushdb", "swapdb", "sflush", "trimslots", "cluster|flushslot", "cluster|setslot", "function|delete", "function|flush", "function|load",
              "function|restore", "publish", "spublish"}
 # Commands that run in one transaction with the proxy's steps.
 SCRIPTS = {"eval", "evalsha", "fcall"}
@@ -289,7 +289,7 @@ def writers(redis):
         for each in [row, *row[9]]:
             flags = {text(flag) for flag in each[2]}
             if may_write(flags) and not (each is row and row[9]):
-                rows[text(each[0])] = ("write" if "write" in flags else "may", *each[3:6])
+                rows[text(each[0]).lower()] = ("write" if "write" in flags else "may", *each[3:6])
     return rows
 
 
