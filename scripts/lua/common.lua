@@ -86,9 +86,10 @@ end
 
 -- Whether the lock, which holds `value`, is the lease of a guard record in its short form. An attempt without a script
 -- may set its guard record although another lock stands at the key, perhaps with the same value. Its own lock would end
--- no earlier than the guard record.
+-- with the guard record, or as much later as Redis took from one command to the next.
 local function covers(held, value)
-  return held == value and redis.call('PEXPIRETIME', lock) >= redis.call('PEXPIRETIME', guard)
+  local later = held == value and redis.call('PEXPIRETIME', lock) - redis.call('PEXPIRETIME', guard)
+  return later and later >= 0 and later <= SHORT_LATER_MS
 end
 
 -- Rewrites a guard record in its short form as a hash. It ends after the lock, if the lock is its lease; if not, its
