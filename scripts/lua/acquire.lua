@@ -55,7 +55,8 @@ elseif kind <= 6 and not there then
     elseif before and type(before) == 'table' then answer = before
     else
       if not before then -- an earlier lease may have had the short form: ask for the watermark
-        local last = pcall('PEXPIRETIME', sub(record, 1, -#key - 1) .. sub(record, 12, -#key - 2))
+        local watermark = sub(record, 1, -#key - 1) .. sub(record, 12, -#key - 2)
+        local last = pcall('EXISTS', watermark) == 1 and pcall('PEXPIRETIME', watermark)
         if type(last) == 'number' and last > 0 then before = string.format('%.0f', last) end
       end
       local micros = t[2]

@@ -293,7 +293,9 @@ end
 
 -- Returns that fence; 0 if the short form is not in use.
 local function watermark()
-  local fence = redis.pcall('PEXPIRETIME', watermark_key()) -- servers before 7.0 do not know it, nor the short form
+  local key = watermark_key()
+  if redis.call('EXISTS', key) == 0 then return 0 end
+  local fence = redis.pcall('PEXPIRETIME', key) -- servers before 7.0 do not know it, nor the short form
   return type(fence) == 'number' and math.max(fence, 0) or 0
 end
 

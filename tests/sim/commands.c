@@ -556,6 +556,8 @@ static bool do_datum(lua_State *L, int count, struct model_datum *d) {
 
 static bool do_watermark(lua_State *L, int count) {
     int64_t *expiry = &model->watermarks[key_number];
+    if (word_is(L, 1, "EXISTS"))
+        return push_number(L, *expiry != 0);
     if (word_is(L, 1, "PEXPIRETIME"))
         return push_number(L, *expiry ? *expiry : -2);
     if (!word_is(L, 1, "SET") || count != 5 || !word_is(L, 4, "PXAT"))
