@@ -18,8 +18,8 @@
 #   integration  the proxy with real Redis servers and a real cluster (pytest)
 #   bench        a Release build: instructions and system calls a request are within their bounds (tests/bench/check.py),
 #                and so is its memory, where a sanitizer has its own
-#   servers      the unit tests, and the integration tests before each server that this release of Debian has (redis-server;
-#                valkey-server, with guard records in the short form; or those that LOCKKEEPER_SERVERS names), without sanitizers: what scripts/other_debian.sh does
+#   servers      the unit tests, and the integration tests before each server that this release of Debian has (redis-server,
+#                valkey-server; or those that LOCKKEEPER_SERVERS names), without sanitizers: what scripts/other_debian.sh does
 #                on the other release
 #   attacks      what attackers can do to other clients, in short (scripts/attacks.sh)
 #   newcomer     what a new user does in the first ten minutes (tests/adoption/newcomer.sh), before anything is installed for other
@@ -231,18 +231,16 @@ run_counted() {
     count "$(tail -n 1 "$log")"
 }
 
-# Runs the integration tests with the build that users have, on each server; on Valkey with guard records in the short form.
+# Runs the integration tests with the build that users have, on each server.
 run_servers() {
-    local build=$root/build-servers server records
+    local build=$root/build-servers server
     need "configuring the build" 120 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTESTS=ON -DWERROR=ON
     need "the build" 1200 cmake --build "$build" -j "$jobs"
     run_ctest -E sim
     for server in ${LOCKKEEPER_SERVERS:-redis-server valkey-server}; do
         if command -v "$server" >/dev/null; then
             echo "== $("$server" --version)"
-            records=hash
-            [ "$server" = valkey-server ] && records=short
-            REDIS_SERVER=$server LOCKKEEPER_RECORDS=$records run_integration "$build/lockkeeper"
+            REDIS_SERVER=$server run_integration "$build/lockkeeper"
         elif [ -n "${LOCKKEEPER_SERVERS:-}" ]; then
             echo "test.sh: there is no $server here" >&2
             failed=$((failed + 1))
