@@ -5,7 +5,7 @@ import pytest
 
 import servers
 from newest import backends, stand_in  # noqa: F401: fixtures
-from resp import Error
+from resp import Error, encode
 from servers import until
 from test_compare import more, scripts_sent
 from test_locks import Pair, fill, is_locked
@@ -30,6 +30,20 @@ def field_expiries(backend):
     """Whether the server's fields may expire. Those of the stand-in do not."""
     with backend.nodes[0].client() as c:
         return c("COMMAND", "INFO", "hpttl")[0] is not None
+
+
+def test_hsetex_does_not_wait(backend, start_proxy, connect, direct, key):
+    """Not even behind a session that waits: nothing but the server's own command may carry it out."""
+    proxy = start_proxy(backend, "lock lock:* kind hash wait 60s")
+    holder, waiter, other = (connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in ("holder", "waiter", "other"))
+    name = key("lock:waits")
+    assert holder("HSETEX", name, "FNX", "FIELDS", "1", "owner", "v") == 1
+    waiter.send(encode("HSETNX", name, "owner", "w"))
+    until(lambda: "waiting:1" in holder("PROXY", "INFO"), 10, "the session that waits")
+    assert other("HSETEX", name, "FNX", "FIELDS", "1", "owner", "x") == 0
+    assert direct("HGET", name, "owner") == "v"
+    assert holder("DEL", name) == 1 and waiter.read() == 1
+    assert waiter("DEL", name) == 1
 
 
 # ---- MSETEX ------------------------------------------------------------------------------------------

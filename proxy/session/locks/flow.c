@@ -91,7 +91,7 @@ static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, 
     l->advises = lc->advises;
     l->expiry_ms = lc->expiry_ms;
     l->again = !queue && ((lc->script == SCRIPT_RELEASE && !lc->compares) ||
-                          (lc->verb == LOCK_ACQUIRE && (lc->expiry_ms != LOCK_EXPIRY_OTHER || rule->wait_ms > 0)));
+                          (lock_command_remakes(lc) && (lc->expiry_ms != LOCK_EXPIRY_OTHER || rule->wait_ms > 0)));
     if (lc->value_at) {
         const char *value = lock_word(words, lc->value_at, &len);
         lock_call_value(l, value, len);
@@ -135,7 +135,7 @@ bool lock_words_of(struct lock_words *words, const struct resp_request *r, const
 static __attribute__((noinline)) bool waits_behind(struct request *request, struct lock_call *l,
                                                    const struct lock_command *lc, const struct lock_words *words) {
     invariant_debug(l->plan.rule->wait_ms > 0, "an attempt waits without a rule that says so");
-    if (lc->verb != LOCK_ACQUIRE)
+    if (!lock_command_remakes(lc))
         return false;
     if (lc->expiry_ms == LOCK_EXPIRY_OTHER)
         request->worker->waits->keep(request, l, words);

@@ -46,6 +46,11 @@ static inline bool lock_command_of_field(const struct lock_command *lc) {
     return lc->script == SCRIPT_HASH || lc->script == SCRIPT_FIELDS;
 }
 
+/* Whether the command is an attempt that the proxy can make again later. HSETEX is none: its words are not kept. */
+static inline bool lock_command_remakes(const struct lock_command *lc) {
+    return lc->verb == LOCK_ACQUIRE && lc->script != SCRIPT_FIELDS;
+}
+
 /* What a command does to the expiry of its key. */
 enum lock_row_expiry {
     EXPIRY_KEPT,
