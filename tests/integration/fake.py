@@ -1,4 +1,4 @@
-"""A fake node: a TCP server whose replies the test defines, with a handler for each request."""
+"""A fake node: a TCP server whose replies the test defines, with a handler for each request. And a relay before a real one."""
 
 import socket
 import socketserver
@@ -85,6 +85,50 @@ class FakeNode:
                     connection.request.shutdown(socket.SHUT_RDWR)
                 except OSError:
                     pass
+
+
+class Relay:
+    """Stands between the proxy and a node. A subclass sees what passes in both directions of every connection."""
+
+    def __init__(self, to):
+        self.to = to
+        self.listener = socket.create_server((HOST, 0))
+        self.address = self.listener.getsockname()
+        self.port = self.address[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def connected(self):
+        """What the subclass keeps of a new connection."""
+
+    def passes(self, kept, requests, data):
+        """Whether data of this connection is passed on; if not, the connection ends. `requests`: it goes to the node."""
+        return True
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far, kept = socket.create_connection(self.to), self.connected()
+            for source, target in ((near, far), (far, near)):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self.pump, args=(source, target, kept, source is near), daemon=True).start()
+
+    def pump(self, source, target, kept, requests):
+        try:
+            while (data := source.recv(65536)) and self.passes(kept, requests, data):
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self):
+        self.listener.close()
 
 
 def split(data):

@@ -14,11 +14,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-struct ctx;
-struct string;
-struct reply;
+#include "module_api.h"
+
 struct call_command;
-typedef int command_fn(struct ctx *ctx, struct string **argv, int argc);
 
 /* ---- what Redis 7 offers ----------------------------------------------------------------------- */
 
@@ -54,59 +52,29 @@ struct info {
     void *args;
 };
 
-enum { BEGIN_INDEX = 2, FIND_KEYNUM = 3, KEY_RO = 1, KEY_ACCESS = 16, HISTORY_SIZE = 16, ARG_SIZE = 72, API = 1 };
+enum { BEGIN_INDEX = 2, FIND_KEYNUM = 3, KEY_RO = 1, KEY_ACCESS = 16, HISTORY_SIZE = 16, ARG_SIZE = 72 };
 
-static int (*get_api)(const char *name, void *to);
-static void (*set_attributes)(struct ctx *ctx, const char *name, int version, int api);
-static int (*create)(struct ctx *ctx, const char *name, command_fn *run, const char *flags, int first, int last,
-                     int step);
 static struct call_command *(*get_command)(struct ctx *ctx, const char *name);
 static int (*create_sub)(struct call_command *parent, const char *name, command_fn *run, const char *flags, int first,
                          int last, int step);
 static int (*set_info)(struct call_command *command, const struct info *info);
-static int (*reply_number)(struct ctx *ctx, long long n);
 static int (*reply_simple)(struct ctx *ctx, const char *text);
-static int (*reply_error)(struct ctx *ctx, const char *text);
-static int (*reply_call)(struct ctx *ctx, struct reply *reply);
-static struct reply *(*call)(struct ctx *ctx, const char *name, const char *format, ...);
-static long long (*reply_integer)(struct reply *reply);
-static void (*free_reply)(struct reply *reply);
-static const char *(*string_text)(const struct string *s, size_t *len);
-static int (*asks_for_keys)(struct ctx *ctx);
-static void (*key_at)(struct ctx *ctx, int at);
 static void *(*block)(struct ctx *ctx, command_fn *reply, command_fn *timeout,
                       void (*free_data)(struct ctx *ctx, void *data), long long ms);
 
-static const struct {
-    const char *name;
-    void *to;
-} FUNCTIONS[] = {
-    {"RedisModule_SetModuleAttribs", &set_attributes},
-    {"RedisModule_CreateCommand", &create},
+static const struct api_function FUNCTIONS[] = {
+    API_FUNCTIONS,
     {"RedisModule_GetCommand", &get_command},
     {"RedisModule_CreateSubcommand", &create_sub},
     {"RedisModule_SetCommandInfo", &set_info},
-    {"RedisModule_ReplyWithLongLong", &reply_number},
     {"RedisModule_ReplyWithSimpleString", &reply_simple},
-    {"RedisModule_ReplyWithError", &reply_error},
-    {"RedisModule_ReplyWithCallReply", &reply_call},
-    {"RedisModule_Call", &call},
-    {"RedisModule_CallReplyInteger", &reply_integer},
-    {"RedisModule_FreeCallReply", &free_reply},
-    {"RedisModule_StringPtrLen", &string_text},
-    {"RedisModule_IsKeysPositionRequest", &asks_for_keys},
-    {"RedisModule_KeyAtPos", &key_at},
     {"RedisModule_BlockClient", &block},
 };
 
 /* ---- the commands -------------------------------------------------------------------------------- */
 
 static int answer(struct ctx *ctx, struct reply *reply) {
-    if (!reply)
-        return reply_error(ctx, "ERR the call failed");
-    reply_call(ctx, reply);
-    free_reply(reply);
-    return 0;
+    return answer_or(ctx, reply, "ERR the call failed");
 }
 
 static int put(struct ctx *ctx, struct string **argv, int argc) {
@@ -162,11 +130,8 @@ static int masters(struct ctx *ctx, struct string **argv, int argc) {
 int RedisModule_OnLoad(struct ctx *ctx, struct string **argv, int argc);
 int RedisModule_OnLoad(struct ctx *ctx, struct string **argv, int argc) {
     static const struct info_version version = {1, HISTORY_SIZE, sizeof(struct spec), ARG_SIZE};
-    get_api = *(int (**)(const char *, void *))(void *)ctx;
-    for (size_t i = 0; i < sizeof(FUNCTIONS) / sizeof(FUNCTIONS[0]); i++)
-        if (get_api(FUNCTIONS[i].name, FUNCTIONS[i].to) != 0)
-            return 1;
-    set_attributes(ctx, "lk", 1, API);
+    if (!module_begin(ctx, "lk", FUNCTIONS, sizeof(FUNCTIONS) / sizeof(FUNCTIONS[0])))
+        return 1;
     int wrong = create(ctx, "lk.put", put, "write", 1, 1, 1) | create(ctx, "lk.get", get, "readonly", 2, 2, 1) |
                 create(ctx, "lk.many", many, "readonly", 0, 0, 0) |
                 create(ctx, "lk.late", late, "readonly getkeys-api", 0, 0, 0) |

@@ -19,58 +19,30 @@
 #include <string.h>
 #include <strings.h>
 
-struct ctx;
-struct string;
-struct reply;
+#include "module_api.h"
+
 struct filter;
 struct filter_ctx;
-typedef int command_fn(struct ctx *ctx, struct string **argv, int argc);
 
-enum { REPLY_STRING = 0, REPLY_ERROR = 1, API = 1, WORDS_MAX = 64 };
+enum { REPLY_STRING = 0, REPLY_ERROR = 1, WORDS_MAX = 64 };
 
-static int (*get_api)(const char *name, void *to);
-static void (*set_attributes)(struct ctx *ctx, const char *name, int version, int api);
-static int (*create)(struct ctx *ctx, const char *name, command_fn *run, const char *flags, int first, int last,
-                     int step);
-static int (*reply_number)(struct ctx *ctx, long long n);
 static int (*reply_null)(struct ctx *ctx);
-static int (*reply_error)(struct ctx *ctx, const char *text);
 static int (*reply_buffer)(struct ctx *ctx, const char *text, size_t len);
-static int (*reply_call)(struct ctx *ctx, struct reply *reply);
-static struct reply *(*call)(struct ctx *ctx, const char *name, const char *format, ...);
 static int (*reply_type)(struct reply *reply);
-static long long (*reply_integer)(struct reply *reply);
 static const char *(*reply_text)(struct reply *reply, size_t *len);
-static void (*free_reply)(struct reply *reply);
-static const char *(*string_text)(const struct string *s, size_t *len);
 static struct string *(*make_string)(struct ctx *ctx, const char *text, size_t len);
-static int (*asks_for_keys)(struct ctx *ctx);
-static void (*key_at)(struct ctx *ctx, int at);
 static struct filter *(*add_filter)(struct ctx *ctx, void (*run)(struct filter_ctx *f), int flags);
 static int (*filter_count)(struct filter_ctx *f);
 static struct string *(*filter_at)(struct filter_ctx *f, int at);
 static int (*filter_replace)(struct filter_ctx *f, int at, struct string *word);
 
-static const struct {
-    const char *name;
-    void *to;
-} FUNCTIONS[] = {
-    {"RedisModule_SetModuleAttribs", &set_attributes},
-    {"RedisModule_CreateCommand", &create},
-    {"RedisModule_ReplyWithLongLong", &reply_number},
+static const struct api_function FUNCTIONS[] = {
+    API_FUNCTIONS,
     {"RedisModule_ReplyWithNull", &reply_null},
-    {"RedisModule_ReplyWithError", &reply_error},
     {"RedisModule_ReplyWithStringBuffer", &reply_buffer},
-    {"RedisModule_ReplyWithCallReply", &reply_call},
-    {"RedisModule_Call", &call},
     {"RedisModule_CallReplyType", &reply_type},
-    {"RedisModule_CallReplyInteger", &reply_integer},
     {"RedisModule_CallReplyStringPtr", &reply_text},
-    {"RedisModule_FreeCallReply", &free_reply},
-    {"RedisModule_StringPtrLen", &string_text},
     {"RedisModule_CreateString", &make_string},
-    {"RedisModule_IsKeysPositionRequest", &asks_for_keys},
-    {"RedisModule_KeyAtPos", &key_at},
     {"RedisModule_RegisterCommandFilter", &add_filter},
     {"RedisModule_CommandFilterArgsCount", &filter_count},
     {"RedisModule_CommandFilterArgGet", &filter_at},
@@ -91,11 +63,7 @@ static long long number(const struct string *s) {
 }
 
 static int answer(struct ctx *ctx, struct reply *reply) {
-    if (!reply)
-        return reply_error(ctx, "ERR syntax error");
-    reply_call(ctx, reply);
-    free_reply(reply);
-    return 0;
+    return answer_or(ctx, reply, "ERR syntax error");
 }
 
 /* ---- comparing ----------------------------------------------------------------------------------- */
@@ -339,11 +307,8 @@ static int set_has_ifeq(struct ctx *ctx) {
 
 int RedisModule_OnLoad(struct ctx *ctx, struct string **argv, int argc);
 int RedisModule_OnLoad(struct ctx *ctx, struct string **argv, int argc) {
-    get_api = *(int (**)(const char *, void *))(void *)ctx;
-    for (size_t i = 0; i < sizeof(FUNCTIONS) / sizeof(FUNCTIONS[0]); i++)
-        if (get_api(FUNCTIONS[i].name, FUNCTIONS[i].to) != 0)
-            return 1;
-    set_attributes(ctx, "newest", 1, API);
+    if (!module_begin(ctx, "newest", FUNCTIONS, sizeof(FUNCTIONS) / sizeof(FUNCTIONS[0])))
+        return 1;
     /* Each fails where the server has the command, which is right. Then its SET has the conditions, too. */
     knows_ifeq = create(ctx, "delifeq", delifeq, "write fast", 1, 1, 1) != 0 || set_has_ifeq(ctx);
     create(ctx, "delex", delex, "write fast", 1, 1, 1);

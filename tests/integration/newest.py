@@ -1,31 +1,36 @@
-"""Servers with the commands of Redis 8.4 and Valkey 9: the server's own commands where it has them, and a stand-in (newest.c) for
-the rest."""
-
-import os
-import subprocess
+"""Servers with the commands of Redis 8.4 and Valkey 9, and a proxy before them: the server's own commands where it has them, and a
+stand-in (newest.c) for the rest."""
 
 import pytest
 
+import modules
 import servers
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory):
-    """The module newest.c, built here."""
-    path = str(tmp_path_factory.mktemp("newest") / "newest.so")
-    source = os.path.join(servers.ROOT, "tests", "integration", "newest.c")
-    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-shared", "-fPIC", "-w", "-o", path, source], check=True)
-    return path
+from test_locks import Pair
 
 
 def backends(*kinds):
-    """A fixture: a module's own server, or cluster."""
+    """A fixture: a server, or cluster, for the tests of one file."""
+    return modules.backends("newest.c", *kinds)
 
-    @pytest.fixture(scope="module", params=kinds)
-    def backend(request, stand_in):
-        make = servers.RedisServer if request.param == "standalone" else servers.RedisCluster
-        backend = make("--loadmodule", stand_in)
-        yield backend
-        backend.stop()
 
-    return backend
+def proxies(*lines):
+    """A fixture: the proxy of one file before its `backend`, with these lines of configuration."""
+
+    @pytest.fixture(scope="module")
+    def proxy(backend):
+        proxy = servers.Proxy(backend, *lines)
+        yield proxy
+        proxy.stop()
+        proxy.remove()
+
+    return proxy
+
+
+def pairs():
+    """A fixture: two clients of the proxy."""
+
+    @pytest.fixture
+    def pair(proxy, connect, direct, backend, key):
+        return Pair(proxy, connect, direct, backend, key)
+
+    return pair

@@ -3,13 +3,13 @@ held."""
 
 import random
 import signal
-import socket
 import threading
 
 import pytest
 
 import servers
 from fake import RECORD as LEARNT
+from fake import Relay
 from resp import Client, encode, parse
 from servers import until
 
@@ -203,40 +203,21 @@ def test_scripts_leave_the_lock_unknown(three):
 # ---- bytes ----------------------------------------------------------------------------------------------
 
 
-class Relay:
-    """Stands between the proxy and Redis and records both directions of every connection."""
+class Recorder(Relay):
+    """Records both directions of every connection."""
 
     def __init__(self, to):
-        self.to = to
         self.requests, self.replies = [], []
-        self.listener = socket.create_server((servers.HOST, 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
+        super().__init__(to)
 
-    def accept(self):
-        while True:
-            try:
-                near, _ = self.listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self.to)
-            request, reply = bytearray(), bytearray()
-            self.requests.append(request)
-            self.replies.append(reply)
-            for source, target, record in ((near, far, request), (far, near, reply)):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self.pump, args=(source, target, record), daemon=True).start()
+    def connected(self):
+        self.requests.append(bytearray())
+        self.replies.append(bytearray())
+        return self.requests[-1], self.replies[-1]
 
-    @staticmethod
-    def pump(source, target, record):
-        try:
-            while data := source.recv(65536):
-                record += data
-                target.sendall(data)
-        except OSError:
-            pass
-        for end in (source, target):
-            end.close()
+    def passes(self, records, requests, data):
+        records[0 if requests else 1].extend(data)
+        return True
 
     def without_what_is_learnt(self):
         """Of each connection the requests and the replies, but the proxy's own for its record of what it has learnt."""
@@ -252,9 +233,6 @@ class Relay:
                 at, heard = end, over
             both.append(kept)
         return both
-
-    def close(self):
-        self.listener.close()
 
 
 def lock_commands(rng, keys):
@@ -297,7 +275,7 @@ def test_not_a_byte_is_changed(farm):
     the proxy's reading of its own record."""
     redis = farm.backend("standalone")
     redis.flush()
-    relay = Relay(redis.address)
+    relay = Recorder(redis.address)
     proxy = servers.Proxy("standalone %s:%d" % (servers.HOST, relay.port), AUDIT)
     rng = random.Random(11)
     keys = ["lock:bytes:%d" % i for i in range(3)]

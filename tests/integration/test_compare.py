@@ -6,27 +6,17 @@ import time
 
 import pytest
 
+import modules
 import servers
-from newest import backends, stand_in  # noqa: F401: fixtures
+from newest import backends, pairs, proxies
 from resp import Error, encode
 from servers import until
 from test_audit import kinds as kinds_of
 from test_locks import Pair, fill, guard_of, is_locked, text_of
 
 backend = backends("standalone", "cluster")
-
-
-@pytest.fixture(scope="module")
-def proxy(backend):
-    proxy = servers.Proxy(backend, "lock lock:*")
-    yield proxy
-    proxy.stop()
-    proxy.remove()
-
-
-@pytest.fixture
-def pair(proxy, connect, direct, backend, key):
-    return Pair(proxy, connect, direct, backend, key)
+proxy = proxies("lock lock:*")
+pair = pairs()
 
 
 def more(pair):
@@ -448,8 +438,8 @@ def test_sent_twice(pair, backend, command, before):
     pair.direct("DEL", name)
 
 
-def test_errors_are_the_server_s_when_it_takes_no_writes(start_redis, stand_in, start_proxy, connect, key):  # noqa: F811
-    backend = start_redis("--loadmodule", stand_in)
+def test_errors_are_the_server_s_when_it_takes_no_writes(start_redis, tmp_path_factory, start_proxy, connect, key):
+    backend = start_redis("--loadmodule", modules.built(tmp_path_factory, "newest.c"))
     pair = Pair(start_proxy(backend, "lock lock:*"), connect, backend.direct(), backend, key)
     name = held(pair)
     pair.direct("CONFIG", "SET", "min-replicas-to-write", "1")

@@ -1,30 +1,21 @@
 """Commands that the proxy's table lacks: those of a module (module.c, built here), loaded before the proxy's start and
 after."""
 
-import os
-import subprocess
 import threading
 
 import pytest
 
+import modules
 import servers
 from resp import Error
 
 
-@pytest.fixture(scope="module")
+with_module = modules.backends("module.c", "standalone", "cluster")
+
+
+@pytest.fixture
 def module(tmp_path_factory):
-    path = str(tmp_path_factory.mktemp("module") / "lk.so")
-    source = os.path.join(servers.ROOT, "tests", "integration", "module.c")
-    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-shared", "-fPIC", "-w", "-o", path, source], check=True)
-    return path
-
-
-@pytest.fixture(scope="module", params=["standalone", "cluster"])
-def with_module(request, module):
-    make = servers.RedisServer if request.param == "standalone" else servers.RedisCluster
-    backend = make("--loadmodule", module)
-    yield backend
-    backend.stop()
+    return modules.built(tmp_path_factory, "module.c")
 
 
 NAMES = ["m:%d" % i for i in range(12)]

@@ -4,26 +4,15 @@ server."""
 import pytest
 
 import servers
-from newest import backends, stand_in  # noqa: F401: fixtures
+from newest import backends, pairs, proxies
 from resp import Error, encode
 from servers import until
 from test_compare import more, scripts_sent
 from test_locks import Pair, fill, is_locked
 
 backend = backends("standalone", "cluster")
-
-
-@pytest.fixture(scope="module")
-def proxy(backend):
-    proxy = servers.Proxy(backend, "lock lock:* kind any", "lock plain:*")
-    yield proxy
-    proxy.stop()
-    proxy.remove()
-
-
-@pytest.fixture
-def pair(proxy, connect, direct, backend, key):
-    return Pair(proxy, connect, direct, backend, key)
+proxy = proxies("lock lock:* kind any", "lock plain:*")
+pair = pairs()
 
 
 def field_expiries(backend):

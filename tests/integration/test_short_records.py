@@ -2,14 +2,14 @@
 
 import random
 import signal
-import socket
 import threading
 import time
 
 import pytest
 
+from fake import Relay
 from resp import Client, Error
-from servers import HOST, guard_record, is_watermark, until
+from servers import guard_record, is_watermark, until
 
 FUTURE_US = 10 ** 12  # eleven days
 
@@ -19,44 +19,24 @@ def short(backend, start_proxy):
     return start_proxy(backend, "guard-records short", "lock lock:waits:* wait 5s", "lock lock:short:* lease 2s", "lock lock:*")
 
 
-class Link:
-    """Stands between the proxy and Redis. Once told to, it closes a connection instead of passing on the answer to what
-    concerns locks."""
+class Link(Relay):
+    """Once told to, it closes a connection instead of passing on the answer to what concerns locks."""
 
     def __init__(self, to):
-        self.to, self.swallows, self.swallowed = to, False, 0
-        self.listener = socket.create_server((HOST, 0))
-        self.address = self.listener.getsockname()
-        threading.Thread(target=self.accept, daemon=True).start()
+        self.swallows, self.swallowed = False, 0
+        super().__init__(to)
 
-    def accept(self):
-        while True:
-            try:
-                near, _ = self.listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self.to)
-            marked = threading.Event()
-            threading.Thread(target=self.pump, args=(near, far, marked, True), daemon=True).start()
-            threading.Thread(target=self.pump, args=(far, near, marked, False), daemon=True).start()
+    def connected(self):
+        return threading.Event()  # set: the next answer is not passed on
 
-    def pump(self, source, target, marked, requests):
-        try:
-            while data := source.recv(65536):
-                if requests and self.swallows and b"lock:x" in data:
-                    self.swallows = False
-                    marked.set()
-                elif marked.is_set() and not requests:
-                    self.swallowed += 1
-                    break
-                target.sendall(data)
-        except OSError:
-            pass
-        for end in (source, target):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+    def passes(self, marked, requests, data):
+        if requests and self.swallows and b"lock:x" in data:
+            self.swallows = False
+            marked.set()
+        elif marked.is_set() and not requests:
+            self.swallowed += 1
+            return False
+        return True
 
 
 class Lock:
@@ -235,7 +215,7 @@ def test_an_answer_that_is_lost(start_redis, start_proxy, connect, command):
         assert client("DEL", "lock:x") == 1
         assert not redis.client()("EXISTS", "lock:x")
         assert link.swallowed == n
-    link.listener.close()
+    link.close()
 
 
 def test_rolling_upgrade(backend, start_proxy, connect, rng):
