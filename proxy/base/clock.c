@@ -3,10 +3,14 @@
 #include <stdatomic.h>
 #include <time.h>
 
-static int64_t read_ms(clockid_t id) {
+static int64_t read_us(clockid_t id) {
     struct timespec t;
     clock_gettime(id, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static int64_t read_ms(clockid_t id) {
+    return read_us(id) / 1000;
 }
 
 int64_t clock_wall_ms(void) {
@@ -14,9 +18,7 @@ int64_t clock_wall_ms(void) {
 }
 
 int64_t clock_wall_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+    return read_us(CLOCK_REALTIME);
 }
 
 int64_t clock_even_ms(void) {

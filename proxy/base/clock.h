@@ -8,7 +8,7 @@
 
 /* The wall clock in ms, for people and other processes. It may be set. */
 int64_t clock_wall_ms(void);
-/* The same in microseconds. */
+/* The wall clock in microseconds. */
 int64_t clock_wall_us(void);
 /* The wall clock's time at the first call, plus the ms that have passed since. Leases are judged by this clock: it
  * never goes back, and is the same for all threads. */

@@ -73,12 +73,6 @@ if s.token and redis.call('HEXISTS', lock, s.held) == 0 then
   return envelope(reply, 'released', s, redis.call('PTTL', lock))
 end
 s.keeps_lease = true
-local pttl
-if s.token then
-  pttl = follow(s, s.held)
-  remember(reply)
-else
-  pttl = redis.call('PTTL', lock)
-  disown(s)
-end
+local pttl = follow(s, s.held)
+if s.token then remember(reply) end
 return envelope(reply, how, s, pttl)

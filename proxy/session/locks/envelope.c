@@ -27,8 +27,7 @@ static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
     return true;
 }
 
-/* Returns the expiry that an attempt asked for, or that its rule gives; PTTL_NONE: none. */
-static int64_t expiry_asked(const struct lock_call *l) {
+int64_t lock_expiry_asked(const struct lock_call *l) {
     int64_t ms = l->expiry_ms ? l->expiry_ms : l->plan.rule->lease_ms;
     return ms > 0 ? ms : PTTL_NONE;
 }
@@ -79,6 +78,8 @@ static __attribute__((noinline)) bool read_granted(const char *p, const char *en
     return colon - p > r->leased && read_fence(p + r->leased, colon, &r->fence);
 }
 
+const struct call_end lock_released_end = {.reply = "$1\r\nr\r\n", .len = 7};
+
 inline bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r) {
     const char *end = data + len - 2, *p = data + 4;
     if (len < 7)
@@ -97,7 +98,7 @@ inline bool lock_read_short(const struct lock_call *l, const char *data, size_t 
         return read_held(p, end, r);
     r->leased = *p == 'g';
     r->outcome = LOCK_GRANTED;
-    r->pttl_ms = l ? expiry_asked(l) : PTTL_UNKNOWN;
+    r->pttl_ms = l ? lock_expiry_asked(l) : PTTL_UNKNOWN;
     if (end - p > r->leased && read_fence(p + r->leased, end, &r->fence))
         return true;
     return read_granted(p, end, r);

@@ -147,6 +147,13 @@ static inline char *put_again(struct lock_number *again, char *p, int64_t n) {
     return p + again->len;
 }
 
+/* Puts the key of the guard record of a lock in this slot. */
+static inline char *put_guard(char *p, uint16_t slot, const char *key, size_t len) {
+    p = put_length(p, lock_guard_len(len, slot));
+    p += lock_guard_head_write(slot, p);
+    return put(bytes_copy(p, key, len), "\r\n", 2);
+}
+
 /* Puts the beginning of a call, with the key and its guard record. Reserves `room` bytes besides. */
 static inline char *start(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
                           uint16_t slot, size_t args, size_t room) {
@@ -169,9 +176,7 @@ static inline char *start(struct worker *w, enum script_id id, struct lock_queue
         p = put(p, script->call, SCRIPT_CALL_LEN);
     }
     p = put_word(p, key->name, key->len);
-    p = put_length(p, lock_guard_len(key->len, slot));
-    p += lock_guard_head_write(slot, p);
-    return put(bytes_copy(p, key->name, key->len), "\r\n", 2);
+    return put_guard(p, slot, key->name, key->len);
 }
 
 static void end(struct worker *w, const char *p) {
@@ -336,6 +341,44 @@ void lock_build_again(struct worker *w, const struct lock_client *client, const 
         build_text(w, "PX");
         build_number(w, l->expiry_ms);
     }
+}
+
+#define PUT(p, text) put(p, text, sizeof(text) - 1)
+
+/* Puts the guard record in the short form (text.lua). */
+static char *put_record(char *p, const struct lock_call *l, const char *identity, size_t identity_len) {
+    const struct lock_plan *plan = &l->plan;
+    char digits[RESP_HEADER_MAX], *digits_end = digits + sizeof(digits);
+    const char *fence = resp_digits_write(digits_end, l->fence), *leased = l->expiry_ms ? "\n\n" : "\ng\n";
+    size_t fence_len = (size_t)(digits_end - fence), leased_len = strlen(leased);
+    p = put_length(p, sizeof("1\n\n\n") - 1 + plan->attempt_len + l->value_len + fence_len + leased_len + identity_len);
+    p = PUT(p, "1\n");
+    p = PUT(bytes_copy(p, plan->attempt_token, plan->attempt_len), "\n");
+    p = PUT(bytes_copy(p, l->value, l->value_len), "\n");
+    p = put(put(p, fence, fence_len), leased, leased_len);
+    return PUT(bytes_copy(p, identity, identity_len), "\r\n");
+}
+
+void lock_build_short(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
+    const struct lock_plan *plan = &l->plan;
+    size_t identity_len;
+    const char *identity = lock_client_name(client, &identity_len);
+    int64_t ms = lock_expiry_asked(l);
+    char tag[SLOT_TAG_MAX + 2] = "{";
+    size_t tag_len = slot_tag_len(plan->slot);
+    PUT(put(tag + 1, slot_tag(plan->slot), tag_len), "}");
+    w->build.len = 0;
+    char *p = text_reserve(&w->build, ROOM + 2 * (LOCK_GUARD_EXTRA + plan->key.len + l->value_len) + LOCK_TOKEN_MAX +
+                                          identity_len);
+    p = PUT(p, "*1\r\n$5\r\nMULTI\r\n*4\r\n$9\r\nPEXPIREAT\r\n");
+    p = put_guard(p, plan->slot, tag, tag_len + 2); /* the watermark */
+    p = PUT(put_number(p, (int64_t)l->fence), "$2\r\nGT\r\n*7\r\n$3\r\nSET\r\n");
+    p = put_guard(p, plan->slot, plan->key.name, plan->key.len);
+    p = PUT(put_record(p, l, identity, identity_len), "$2\r\nNX\r\n$3\r\nGET\r\n$2\r\nPX\r\n");
+    p = PUT(put_number(p, ms), "*6\r\n$3\r\nSET\r\n");
+    p = put_word(put_word(p, plan->key.name, plan->key.len), l->value, l->value_len);
+    p = put_number(PUT(p, "$2\r\nNX\r\n$2\r\nPX\r\n"), ms);
+    end(w, PUT(p, "*1\r\n$4\r\nEXEC\r\n"));
 }
 
 void lock_build_free(struct worker *w, const struct lock_plan *plan) {

@@ -30,6 +30,8 @@ void lock_build_plain(struct worker *w, const struct lock_client *client, const 
 /* Builds the call of an attempt once more, with `first` as ARGV 6 of acquire.lua: the claim of a lease that the script
  * releases first (engine_again), or what has become of an attempt in the short form. client NULL: it has gone. */
 void lock_build_again(struct worker *w, const struct lock_client *client, const struct lock_call *l, const char *first);
+/* Builds an attempt without a script: the commands of short_form.c. l->fence is the lease's. */
+void lock_build_short(struct worker *w, const struct lock_client *client, const struct lock_call *l);
 /* Builds the call of free.lua. */
 void lock_build_free(struct worker *w, const struct lock_plan *plan);
 /* Tells the engine which field of a hash lock the command writes, and the field's new content. */

@@ -57,10 +57,9 @@ static __attribute__((noinline)) bool released_before(const struct call *c, cons
 }
 
 static inline void end_call(struct call *c, const struct call_end *end) {
-    static const struct call_end released = {.reply = "$1\r\nr\r\n", .len = 7};
     struct lock_call *l = c->lock;
     if (__builtin_expect(l->sent_twice, false) && released_before(c, l, end))
-        end = &released;
+        end = &lock_released_end;
     if (may_be_refused(l, end) && refused_again(c, l, end))
         return;
     if (l->plan.rule && l->plan.rule->replicas > 0 && lock_confirm(c, l, end))

@@ -56,6 +56,8 @@ struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb, const 
 void lock_call_command(struct lock_call *l, const char *command, size_t len);
 /* Copies the value that the command would leave at the key. */
 void lock_call_value(struct lock_call *l, const char *value, size_t len);
+/* The expiry that an attempt asked for, or that its rule gives; PTTL_NONE: none. */
+int64_t lock_expiry_asked(const struct lock_call *l);
 /* Appends a call to the queue of its transaction. No other client's command runs between them, so the call uses the
  * lease that an earlier call of the transaction acquires (engine_looks_back). */
 void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
@@ -75,6 +77,9 @@ const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcom
 bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e);
 /* Sets the outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
 void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
+
+/* How a call ends whose script has released the lease of the plan's claim. */
+extern const struct call_end lock_released_end;
 
 /* ---- waiting ---- */
 

@@ -8,10 +8,10 @@
  *      SET lock VALUE NX PX ...         OK: the lock was free
  *      EXEC
  *
- * The expiry of the key `watermark` is a fence, since GT makes it only grow. The answers 1, nil and OK
- * are an acquisition; a text and nil are a refusal. All other answers are rare: only one of lock and guard record was
- * there, the guard record is a hash, the fence was too small, Redis refused a command. Then acquire.lua follows, which
- * finds what the attempt has set, and finishes or undoes it. The client is told nothing until then.
+ * The expiry of the key `watermark` is a fence, since GT makes it only grow. The answers 1, nil and OK are an
+ * acquisition; a text and nil are a refusal. All other answers are rare: only one of lock and guard record was there,
+ * the guard record is a hash, the fence was too small, Redis refused a command. Then acquire.lua follows, which finds
+ * what the attempt has set, and finishes or undoes it. The client is told nothing until then.
  *
  * If the lock seems to be held, the proxy asks first: MGET of lock and guard record costs Redis a fifth of an attempt,
  * and writes nothing. Both there is a refusal; no lock, and the attempt follows; a lock with another guard record or
@@ -20,10 +20,8 @@
 #include <string.h>
 
 #include "parser/invariant.h"
-#include "parser/slot.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/log.h"
-#include "proxy/lock/rule.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
@@ -31,92 +29,16 @@
 
 enum {
     COMMANDS_BEFORE_EXEC = 4,
-    ROOM = 512 + 3 * LOCK_GUARD_EXTRA, /* for the fixed words and the numbers of an attempt */
     REFUSED_MS = 10000 /* attempts use the script for so long after Redis has refused one in this form */
 };
 
 /* ---- acquiring ------------------------------------------------------------------------------------ */
 
-static int64_t expiry_of(const struct lock_call *l) {
-    return l->expiry_ms ? l->expiry_ms : l->plan.rule->lease_ms;
-}
-
 bool lock_short_fits(struct worker *w, const struct lock_call *l) {
     const struct lock_rule *rule = l->plan.rule;
     return w->config->short_records && l->plan.verb == LOCK_ACQUIRE && l->value && l->plan.key.len > 0 &&
-           l->expiry_ms != LOCK_EXPIRY_OTHER && expiry_of(l) > 0 && rule->wait_ms == 0 && rule->replicas == 0 &&
+           l->expiry_ms != LOCK_EXPIRY_OTHER && lock_expiry_asked(l) > 0 && rule->wait_ms == 0 && rule->replicas == 0 &&
            !rule->fenced && l->plan.right != RIGHT_RELEASE_THEN_ACQUIRE && worker_now(w) >= w->locks->short_from_ms;
-}
-
-#define PUT(p, text) ((char *)memcpy((p), (text), sizeof(text) - 1) + sizeof(text) - 1)
-
-static char *put_bytes(char *p, const void *data, size_t len) {
-    memcpy(p, data, len);
-    return p + len;
-}
-
-static char *put_number(char *p, uint64_t n) {
-    char digits[RESP_HEADER_MAX], *end = digits + sizeof(digits), *from = resp_digits_write(end, n);
-    return resp_bulk_write(p, from, (size_t)(end - from));
-}
-
-/* Puts SET key, up to the value. */
-static char *put_set(char *p, const char *count, const char *head, size_t head_len, const struct lock_key *key) {
-    p = put_bytes(p, count, 4);
-    p = PUT(p, "$3\r\nSET\r\n");
-    p += resp_header_write(p, '$', (int64_t)(head_len + key->len));
-    p = put_bytes(p, head, head_len);
-    p = put_bytes(p, key->name, key->len);
-    return PUT(p, "\r\n");
-}
-
-static char *put_record(char *p, const struct lock_call *l, const char *identity, size_t identity_len) {
-    char digits[RESP_HEADER_MAX], *end = digits + sizeof(digits), *fence = resp_digits_write(end, l->fence);
-    size_t fence_len = (size_t)(end - fence), given = l->expiry_ms == 0;
-    p += resp_header_write(
-        p, '$', (int64_t)(2 + l->plan.attempt_len + 1 + l->value_len + 1 + fence_len + 1 + given + 1 + identity_len));
-    p = PUT(p, "1\n");
-    p = put_bytes(p, l->plan.attempt_token, l->plan.attempt_len);
-    *p++ = '\n';
-    p = put_bytes(p, l->value, l->value_len);
-    *p++ = '\n';
-    p = put_bytes(p, fence, fence_len);
-    *p++ = '\n';
-    if (given)
-        *p++ = 'g';
-    *p++ = '\n';
-    p = put_bytes(p, identity, identity_len);
-    return PUT(p, "\r\n");
-}
-
-static void build_attempt(struct worker *w, const struct lock_call *l, const struct lock_client *client) {
-    size_t identity_len;
-    const char *identity = lock_client_name(client, &identity_len);
-    const struct lock_key *key = &l->plan.key;
-    char head[LOCK_GUARD_EXTRA + 8], tag[LOCK_GUARD_EXTRA];
-    size_t head_len = lock_guard_head_write(l->plan.slot, head), tag_len = slot_tag_len(l->plan.slot);
-    uint64_t ms = (uint64_t)expiry_of(l);
-    memcpy(tag, head + head_len - tag_len - 3, tag_len + 2); /* {TAG} */
-    w->build.len = 0;
-    char *p = text_reserve(&w->build, ROOM + 2 * (key->len + l->value_len) + identity_len + LOCK_TOKEN_MAX);
-    char *begin = p;
-    p = PUT(p, "*1\r\n$5\r\nMULTI\r\n*4\r\n$9\r\nPEXPIREAT\r\n");
-    p += resp_header_write(p, '$', (int64_t)(head_len + tag_len + 2));
-    p = put_bytes(p, head, head_len);
-    p = put_bytes(p, tag, tag_len + 2);
-    p = PUT(p, "\r\n");
-    p = put_number(p, l->fence);
-    p = PUT(p, "$2\r\nGT\r\n");
-    p = put_set(p, "*7\r\n", head, head_len, key);
-    p = put_record(p, l, identity, identity_len);
-    p = PUT(p, "$2\r\nNX\r\n$3\r\nGET\r\n$2\r\nPX\r\n");
-    p = put_number(p, ms);
-    p = put_set(p, "*6\r\n", "", 0, key);
-    p = resp_bulk_write(p, l->value, l->value_len);
-    p = PUT(p, "$2\r\nNX\r\n$2\r\nPX\r\n");
-    p = put_number(p, ms);
-    p = PUT(p, "*1\r\n$4\r\nEXEC\r\n");
-    text_commit(&w->build, (size_t)(p - begin));
 }
 
 /* What EXEC has answered to an attempt. */
@@ -175,23 +97,17 @@ static size_t refusal(const struct worker *w, const struct lock_call *l, const s
     bool leased = *line[1] == 'g', pooled = (token_end[-1] - '0') & 1;
     bool same = client && (size_t)(end - line[2]) == name_len && memcmp(line[2], name, name_len) == 0;
     bool elsewhere = memcmp(token, w->shared->process_id, process_len) != 0;
-    char *at = out + resp_header_write(out, '$', (int64_t)(2 + fence_len));
-    *at++ = 'h';
-    *at++ = (char)('0' + leased + 2 * pooled + 4 * same + 32 * elsewhere);
-    at = put_bytes(at, line[0], fence_len);
-    at = put_bytes(at, "\r\n", 2);
-    return (size_t)(at - out);
+    char text[2 + RESP_HEADER_MAX] = {'h', (char)('0' + leased + 2 * pooled + 4 * same + 32 * elsewhere)};
+    memcpy(text + 2, line[0], fence_len);
+    return (size_t)(resp_bulk_write(out, text, 2 + fence_len) - out);
 }
 
+/* Writes the short text of a grant. */
 static size_t grant(const struct lock_call *l, char out[LOCK_ANSWER_MAX]) {
-    char digits[RESP_HEADER_MAX], *end = digits + sizeof(digits), *fence = resp_digits_write(end, l->fence);
-    size_t given = l->expiry_ms == 0, fence_len = (size_t)(end - fence);
-    char *p = out + resp_header_write(out, '$', (int64_t)(fence_len + given));
-    if (given)
-        *p++ = 'g';
-    p = put_bytes(p, fence, fence_len);
-    p = put_bytes(p, "\r\n", 2);
-    return (size_t)(p - out);
+    char text[1 + RESP_HEADER_MAX], *end = text + sizeof(text), *from = resp_digits_write(end, l->fence);
+    if (l->expiry_ms == 0) /* the proxy set the expiry */
+        *--from = 'g';
+    return (size_t)(resp_bulk_write(out, from, (size_t)(end - from)) - out);
 }
 
 /* Sends acquire.lua behind an attempt that came to nothing. It tells the script whether the attempt has set the lock.
@@ -210,7 +126,6 @@ static void attempt_answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     const struct session *s = c->request->session;
     struct attempt_answer a = {.whole = false};
-    bool refused = false;
     char text[LOCK_ANSWER_MAX];
     struct call_end out = {.reply = text};
     if (!end->error)
@@ -219,7 +134,7 @@ static void attempt_answered(struct call *c, const struct call_end *end) {
         out.len = grant(l, text);
     } else if (a.whole && a.record && !a.placed && c->up.attempts == 0) {
         out.len = refusal(w, l, s ? s->lock.client : NULL, a.record, a.record_len, text);
-        refused = out.len > 0;
+        l->fence = out.len > 0 ? 0 : l->fence; /* refused: the attempt has no lease */
     }
     if (out.len == 0 && !end->error) {
         bool executed = end->len > 0 && end->reply[0] == '*' && !c->up.multi_refused;
@@ -231,15 +146,13 @@ static void attempt_answered(struct call *c, const struct call_end *end) {
         finish_by_script(c, l, &a);
         return;
     }
-    if (refused)
-        l->fence = 0;
     lock_attempt_ended(c, out.len > 0 ? &out : end);
 }
 
 static void submit_attempt(struct call *c, struct lock_call *l) {
     struct worker *w = c->request->worker;
     l->fence = engine_new_fence(w->shared->engine, (uint64_t)clock_wall_us());
-    build_attempt(w, l, c->request->session->lock.client);
+    lock_build_short(w, c->request->session->lock.client, l);
     c->done = attempt_answered;
     call_submit_together(c, COMMANDS_BEFORE_EXEC, l->plan.slot, w->build.data, w->build.len);
 }
@@ -305,12 +218,11 @@ bool lock_free_fits(const struct lock_call *l) {
 }
 
 static void free_answered(struct call *c, const struct call_end *end) {
-    static const struct call_end released = {.reply = "$1\r\nr\r\n", .len = 7};
     struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
     bool done = !end->error && end->len == 4 && memcmp(end->reply, ":1\r\n", 4) == 0;
     if (done || end->error) {
-        lock_answered(c, done ? &released : end);
+        lock_answered(c, done ? &lock_released_end : end);
         return;
     }
     l->sent_twice = c->up.attempts > 0;
@@ -320,12 +232,7 @@ static void free_answered(struct call *c, const struct call_end *end) {
 }
 
 void lock_free(struct call *call, struct lock_call *l) {
-    struct worker *w = call->request->worker;
-    lock_build_free(w, &l->plan);
-    l->next = call->done;
-    call->lock = l;
-    call->done = free_answered;
-    call->up.script = script_get(SCRIPT_FREE);
-    call->up.repeatable = true;
-    call_submit(call, l->plan.slot, w->build.data, w->build.len);
+    invariant_debug(!call->done, "a release by free.lua is a part of another command");
+    lock_build_free(call->request->worker, &l->plan);
+    lock_submit_for(call, l, SCRIPT_FREE, free_answered);
 }

@@ -377,28 +377,24 @@ static void wait_try(struct wait *t) {
     struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
-    struct lock_command lc = {.script = SCRIPT_ACQUIRE, .value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
-    struct resp_arg value = {0, l->value_len};
-    struct lock_words words = {l->value, &value, 1};
+    bool field = t->parked.command == COMMAND_HSETNX;
     t->sent_ms = worker_steady_ms(w);
     w->waits->waited = (struct lock_waited){.here_ms = t->sent_ms - t->waiter.since_ms,
                                             .next_ms = waiting_behind(w->shared->waiting, &t->waiter, t->sent_ms)};
     t->deaf = lock_release_channel_open(w, l->plan.slot);
-    if (t->parked.words) {
-        words = t->parked.words->all;
-        lc.value_at = 2;
-    }
     invariant(!t->trying && t->waiter.queue && c->lock == l, "an attempt is sent twice");
     t->trying = true;
     counter_add(&w->counters.wait_tries, 1);
-    if (t->parked.command == COMMAND_HSETNX) {
-        lc = lock_parked_field;
-        lock_build_other(s, NULL, l, &lc, &words);
+    if (field) {
+        lock_build_other(s, NULL, l, &lock_parked_field, &t->parked.words->all);
+    } else if (t->parked.words) {
+        struct lock_command lc = {.value_at = 2, .shape = l->shape, .expiry_ms = l->expiry_ms};
+        lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &t->parked.words->all);
     } else {
-        lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &words);
+        lock_build_plain(w, s->lock.client, l);
     }
     w->waits->waited = LOCK_WAITED_NONE;
-    lock_submit_for(c, l, lc.script, wait_answered);
+    lock_submit_for(c, l, field ? SCRIPT_HASH : SCRIPT_ACQUIRE, wait_answered);
 }
 
 /* ---- the beginning ------------------------------------------------------------------------------------- */
