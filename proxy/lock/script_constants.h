@@ -8,7 +8,7 @@
 enum {
     GUARD_OUTLIVES_MS = 10000,    /* a guard record outlives its lock by so long */
     GUARD_VACANT_MS = 60000,      /* a guard record that says only that there is no lock lives so long */
-    SHORT_LATER_MS = 100,         /* a lock ends so long after its guard record in the short form, at most */
+    SHORT_APART_MS = 100,         /* a lock and its guard record in the short form end so far apart, at most */
     WATERMARK_MS = 3600000,       /* a watermark lives for half of this at least after the last write */
     WAITS_MARK_MS = 300,          /* a proxy's mark that a session waits there is valid for so long: three looks */
     WAITS_PROXIES = 16,           /* marks in one guard record, at most */

@@ -56,8 +56,12 @@ elseif kind <= 6 and not there then
     else
       if not before then -- an earlier lease may have had the short form: ask for the watermark
         local watermark = sub(record, 1, -#key - 1) .. sub(record, 12, -#key - 2)
-        local last = pcall('EXISTS', watermark) == 1 and pcall('PEXPIRETIME', watermark)
-        if type(last) == 'number' and last > 0 then before = string.format('%.0f', last) end
+        local left = pcall('PTTL', watermark)
+        if type(left) == 'number' and left >= 0 then -- as the function watermark in common.lua
+          local last = pcall('PEXPIRETIME', watermark)
+          if type(last) ~= 'number' then last = t[1] * 1000 + math.floor(t[2] / 1000) + left + 1 end
+          before = string.format('%.0f', last)
+        end
       end
       local micros = t[2]
       if #micros < 6 then micros = sub('00000' .. micros, -6) end
@@ -142,10 +146,10 @@ end
 -- Ends an attempt that was sent without a script before, and now has the lock: its guard record gets the short form, with
 -- a fence above the watermark, and the watermark moves there.
 local function keep_short()
-  bound()
-  local fence = int(next_fence(s))
+  local pttl, fence = int(bound()), int(next_fence(s))
   local record = table.concat({'1', attempt, value, fence, argv[11] and '' or 'g', identity}, '\n')
-  redis.call('SET', guard, record, 'PXAT', int(redis.call('PEXPIRETIME', lock))) -- PX would end after the lock
+  redis.call('SET', guard, record, 'PX', pttl)
+  redis.call('PEXPIRE', lock, pttl) -- behind the record: the clock of older servers goes on while a script runs
   redis.call('SET', watermark_key(), '', 'PXAT', fence)
   return argv[11] and fence or 'g' .. fence
 end

@@ -86,10 +86,10 @@ end
 
 -- Whether the lock, which holds `value`, is the lease of a guard record in its short form. An attempt without a script
 -- may set its guard record although another lock stands at the key, perhaps with the same value. Its own lock would end
--- with the guard record, or as much later as Redis took from one command to the next.
+-- with the guard record, but for the time that Redis took from one command to the next, or to move the two to another
+-- node.
 local function covers(held, value)
-  local later = held == value and redis.call('PEXPIRETIME', lock) - redis.call('PEXPIRETIME', guard)
-  return later and later >= 0 and later <= SHORT_LATER_MS
+  return held == value and math.abs(redis.call('PTTL', lock) - redis.call('PTTL', guard)) <= SHORT_APART_MS
 end
 
 -- Rewrites a guard record in its short form as a hash. It ends after the lock, if the lock is its lease; if not, its
@@ -291,19 +291,20 @@ local function watermark_key()
   return 'lockkeeper:' .. tag .. ':' .. tag
 end
 
--- Returns that fence; 0 if the short form is not in use.
-local function watermark()
-  local key = watermark_key()
-  if redis.call('EXISTS', key) == 0 then return 0 end
-  local fence = redis.pcall('PEXPIRETIME', key) -- servers before 7.0 do not know it, nor the short form
-  return type(fence) == 'number' and math.max(fence, 0) or 0
+-- Returns that fence, or a little more; 0 if the short form is not in use. `now` is the node's clock in ms.
+local function watermark(now)
+  local left = redis.call('PTTL', watermark_key())
+  if left < 0 then return 0 end
+  local fence = redis.pcall('PEXPIRETIME', watermark_key()) -- the user may lack the right to it
+  return failed(fence) and now + left + 1 or fence
 end
 
 -- A fence above that of every earlier lease, in microseconds of the node's clock if it is the greatest. Also returns that
 -- clock in ms.
 local function next_fence(s)
   local t = redis.call('TIME')
-  return math.max(s.last_fence + 1, t[1] * 1000000 + t[2], watermark() + 1), t[1] * 1000 + math.floor(t[2] / 1000)
+  local now = t[1] * 1000 + math.floor(t[2] / 1000)
+  return math.max(s.last_fence + 1, t[1] * 1000000 + t[2], watermark(now) + 1), now
 end
 
 -- Makes `token` the live lease of the lock, which holds `value` now. `same`: a fence that several locks share because

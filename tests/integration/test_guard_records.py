@@ -64,6 +64,7 @@ def test_a_lock_made_past_the_proxy_with_the_same_value(pair, backend, direct, k
 
 
 @pytest.mark.parametrize("ms", [2000, 3000])
+@hashes
 def test_an_expiry_set_past_the_proxy(pair, backend, direct, key, ms):
     """A watchdog that goes to Redis directly: the lease goes on, and its holder's DEL frees it."""
     a, b = pair
@@ -82,6 +83,7 @@ def test_an_expiry_set_past_the_proxy(pair, backend, direct, key, ms):
     assert b("DEL", name) == 0 and a("DEL", name) == 1
 
 
+@hashes
 def test_a_renewal_sees_an_expiry_set_past_the_proxy(pair, backend, direct, key):
     a, b = pair
     name = key("lock:short:watched")

@@ -160,13 +160,6 @@ static bool do_pttl(lua_State *L, int count) {
     return push_number(L, g->expire_ms ? g->expire_ms - model->now_ms : -1);
 }
 
-static bool do_pexpiretime(lua_State *L, int count) {
-    (void)count;
-    bool guard = of_guard(L), there = guard ? record_exists(guard_record()) : lock_key()->exists;
-    int64_t expire_ms = guard ? lock_key()->guard.expire_ms : lock_key()->expire_ms;
-    return push_number(L, !there ? -2 : expire_ms ? expire_ms : -1);
-}
-
 static enum model_condition condition_at(lua_State *L, int i, int count) {
     static const char *const NAMES[] = {"", "NX", "XX", "GT", "LT"};
     for (int when = WHEN_NX; i <= count && when <= WHEN_LT; when++)
@@ -273,11 +266,11 @@ static int64_t expiry_at(lua_State *L, int i) {
 static bool set_guard(lua_State *L, int count) {
     size_t len;
     const char *text = word(L, 3, &len);
-    if (count != 5 || !word_is(L, 4, "PXAT") || number_at(L, 5) <= model->now_ms)
+    if (count != 5 || !word_is(L, 4, "PX") || number_at(L, 5) <= 0)
         unknown(L, "other options than those of a guard record");
     model_guard_clear(model, key_number);
     record_make_text(guard_record(), text, len);
-    lock_key()->guard.expire_ms = number_at(L, 5);
+    lock_key()->guard.expire_ms = model->now_ms + number_at(L, 5);
     model->us = model_clock_us(model);
     return push_table(L, "ok", "OK");
 }
@@ -556,8 +549,8 @@ static bool do_datum(lua_State *L, int count, struct model_datum *d) {
 
 static bool do_watermark(lua_State *L, int count) {
     int64_t *expiry = &model->watermarks[key_number];
-    if (word_is(L, 1, "EXISTS"))
-        return push_number(L, *expiry != 0);
+    if (word_is(L, 1, "PTTL"))
+        return push_number(L, *expiry ? *expiry - model->now_ms : -2);
     if (word_is(L, 1, "PEXPIRETIME"))
         return push_number(L, *expiry ? *expiry : -2);
     if (!word_is(L, 1, "SET") || count != 5 || !word_is(L, 4, "PXAT"))
@@ -577,43 +570,15 @@ static const struct named_command {
     const char *name;
     command_fn run;
 } COMMANDS[] = {
-    {"EXISTS", do_exists},
-    {"TYPE", do_type},
-    {"PTTL", do_pttl},
-    {"PEXPIRE", do_pexpire},
-    {"DEL", do_del},
-    {"UNLINK", do_del},
-    {"PERSIST", do_persist},
-    {"TIME", do_time},
-    {"GET", do_get},
-    {"SET", do_set},
-    {"SETNX", do_setnx},
-    {"GETSET", do_getset},
-    {"MSET", do_mset},
-    {"GETEX", do_getex},
-    {"GETDEL", do_getdel},
-    {"INCRBY", do_incrby},
-    {"HGET", do_hget},
-    {"HMGET", do_hmget},
-    {"HEXISTS", do_hexists},
-    {"HINCRBY", do_hincrby},
-    {"HSET", do_hset},
-    {"HSETNX", do_hsetnx},
-    {"HDEL", do_hdel},
-    {"HLEN", do_hlen},
-    {"HKEYS", do_hkeys},
-    {"RPUSH", do_rpush},
-    {"LPUSH", do_lpush},
-    {"LINDEX", do_lindex},
-    {"LSET", do_lset},
-    {"LREM", do_lrem},
-    {"LPOP", do_lpop},
-    {"LLEN", do_llen},
-    {"LPOS", do_lpos},
-    {"PUBLISH", do_publish},
-    {"SPUBLISH", do_publish},
-    {"PING", do_ping},
-    {"PEXPIRETIME", do_pexpiretime},
+    {"EXISTS", do_exists}, {"TYPE", do_type},       {"PTTL", do_pttl},        {"PEXPIRE", do_pexpire},
+    {"DEL", do_del},       {"UNLINK", do_del},      {"PERSIST", do_persist},  {"TIME", do_time},
+    {"GET", do_get},       {"SET", do_set},         {"SETNX", do_setnx},      {"GETSET", do_getset},
+    {"MSET", do_mset},     {"GETEX", do_getex},     {"GETDEL", do_getdel},    {"INCRBY", do_incrby},
+    {"HGET", do_hget},     {"HMGET", do_hmget},     {"HEXISTS", do_hexists},  {"HINCRBY", do_hincrby},
+    {"HSET", do_hset},     {"HSETNX", do_hsetnx},   {"HDEL", do_hdel},        {"HLEN", do_hlen},
+    {"HKEYS", do_hkeys},   {"RPUSH", do_rpush},     {"LPUSH", do_lpush},      {"LINDEX", do_lindex},
+    {"LSET", do_lset},     {"LREM", do_lrem},       {"LPOP", do_lpop},        {"LLEN", do_llen},
+    {"LPOS", do_lpos},     {"PUBLISH", do_publish}, {"SPUBLISH", do_publish}, {"PING", do_ping},
 };
 
 /* Redis writes a number with as many digits as tell it from others, 17 at most. */

@@ -171,7 +171,7 @@ bool model_guard_current(const struct model *m, const struct model_guard *g) {
 bool model_string_live(const struct model *m, const struct model_key *k) {
     const struct model_guard *g = &k->guard;
     int64_t later_ms = k->expire_ms - g->expire_ms;
-    bool covers = !g->text || (k->expire_ms && later_ms >= 0 && later_ms <= SHORT_LATER_MS);
+    bool covers = !g->text || (k->expire_ms && later_ms >= -SHORT_APART_MS && later_ms <= SHORT_APART_MS);
     return k->exists && !k->list && !k->hash && g->token[0] && g->has_value && strcmp(g->value, k->value) == 0 &&
            covers && model_guard_current(m, g);
 }

@@ -359,19 +359,24 @@ static char *put_record(char *p, const struct lock_call *l, const char *identity
     return PUT(bytes_copy(p, identity, identity_len), "\r\n");
 }
 
+/* Puts the key of a slot's watermark. */
+static char *put_watermark(char *p, uint16_t slot) {
+    size_t tag_len = slot_tag_len(slot);
+    p = put_length(p, lock_guard_len(tag_len + 2, slot));
+    p = PUT(p + lock_guard_head_write(slot, p), "{");
+    return PUT(bytes_copy(p, slot_tag(slot), tag_len), "}\r\n");
+}
+
 void lock_build_short(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
     const struct lock_plan *plan = &l->plan;
     size_t identity_len;
     const char *identity = lock_client_name(client, &identity_len);
     int64_t ms = lock_expiry_asked(l);
-    char tag[SLOT_TAG_MAX + 2] = "{";
-    size_t tag_len = slot_tag_len(plan->slot);
-    PUT(put(tag + 1, slot_tag(plan->slot), tag_len), "}");
     w->build.len = 0;
     char *p = text_reserve(&w->build, ROOM + 2 * (LOCK_GUARD_EXTRA + plan->key.len + l->value_len) + LOCK_TOKEN_MAX +
                                           identity_len);
     p = PUT(p, "*1\r\n$5\r\nMULTI\r\n*4\r\n$9\r\nPEXPIREAT\r\n");
-    p = put_guard(p, plan->slot, tag, tag_len + 2); /* the watermark */
+    p = put_watermark(p, plan->slot);
     p = PUT(put_number(p, (int64_t)l->fence), "$2\r\nGT\r\n*7\r\n$3\r\nSET\r\n");
     p = put_guard(p, plan->slot, plan->key.name, plan->key.len);
     p = PUT(put_record(p, l, identity, identity_len), "$2\r\nNX\r\n$3\r\nGET\r\n$2\r\nPX\r\n");

@@ -120,6 +120,19 @@ static void finish_by_script(struct call *c, struct lock_call *l, const struct a
     lock_submit_next(c, l, SCRIPT_ACQUIRE);
 }
 
+/* Sends acquire.lua in place of an attempt of which nothing was done. */
+static void use_script(struct call *c, struct lock_call *l) {
+    const struct session *s = c->request->session;
+    static const struct call_end gone = {.error = "UPSTREAM the client has gone", .why = UPSTREAM_NOT_SENT};
+    l->fence = 0;
+    if (!s) {
+        lock_attempt_ended(c, &gone);
+        return;
+    }
+    lock_build_plain(c->request->worker, s->lock.client, l);
+    lock_submit_next(c, l, SCRIPT_ACQUIRE);
+}
+
 static void attempt_answered(struct call *c, const struct call_end *end) {
     invariant_debug(c->lock && c->lock->fence && !c->up.in_flight, "an answer belongs to no attempt");
     struct lock_call *l = c->lock;
@@ -137,13 +150,16 @@ static void attempt_answered(struct call *c, const struct call_end *end) {
         l->fence = out.len > 0 ? 0 : l->fence; /* refused: the attempt has no lease */
     }
     if (out.len == 0 && !end->error) {
-        bool executed = end->len > 0 && end->reply[0] == '*' && !c->up.multi_refused;
-        if (!executed) {
+        bool executed = end->len > 0 && end->reply[0] == '*';
+        if (!executed || c->up.multi_refused) {
             log_verbose("guard records: Redis has refused an attempt in the short form: %.*s",
                         (int)(end->len > 2 ? end->len - 2 : 0), end->reply);
             w->locks->short_from_ms = worker_now(w) + REFUSED_MS;
         }
-        finish_by_script(c, l, &a);
+        if (executed || c->up.multi_refused || c->up.attempts > 0)
+            finish_by_script(c, l, &a);
+        else
+            use_script(c, l);
         return;
     }
     lock_attempt_ended(c, out.len > 0 ? &out : end);
@@ -164,28 +180,26 @@ static void question_answered(struct call *c, const struct call_end *end) {
     const struct session *s = c->request->session;
     struct resp_item all, value, record;
     const char *p = end->reply;
-    if (end->error || !s) {
-        static const struct call_end gone = {.error = "UPSTREAM the client has gone", .why = UPSTREAM_NOT_SENT};
-        lock_attempt_ended(c, end->error ? end : &gone);
+    if (end->error) {
+        lock_attempt_ended(c, end);
         return;
     }
     const char *reply_end = end->reply + end->len;
     bool read = resp_item_read(&p, reply_end, &all) && all.type == '*' && all.num == 2 &&
                 resp_item_read(&p, reply_end, &value) && resp_item_read(&p, reply_end, &record);
-    if (read && value.null) {
+    if (read && value.null && s) {
         submit_attempt(c, l);
         return;
     }
     char text[LOCK_ANSWER_MAX];
     struct call_end out = {.reply = text};
     if (read && !record.null)
-        out.len = refusal(w, l, s->lock.client, record.str, record.len, text);
+        out.len = refusal(w, l, s ? s->lock.client : NULL, record.str, record.len, text);
     if (out.len > 0) {
         lock_attempt_ended(c, &out);
         return;
     }
-    lock_build_plain(w, s->lock.client, l);
-    lock_submit_next(c, l, SCRIPT_ACQUIRE);
+    use_script(c, l);
 }
 
 static void submit_question(struct call *c, const struct lock_call *l) {

@@ -402,6 +402,10 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     f->next_ms = w->waits->waited.next_ms;
 }
 
+void lock_build_plain(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
+    lock_build_acquire(w, NULL, client, &l->plan, l->plan.slot, NULL, NULL);
+}
+
 /* The simulator's sessions do not wait by HSETNX. */
 void lock_note_field(struct session *s, struct lock_call *l, const struct lock_command *lc,
                      const struct lock_words *words) {
