@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "module_api.h"
+#include "tests/integration/module_api.h"
 
 struct call_command;
 

@@ -12,7 +12,7 @@ def built(tmp_path_factory, source):
     """The path of the module, built from a source in this folder."""
     path = str(tmp_path_factory.mktemp("module") / (source + ".so"))
     source = os.path.join(servers.ROOT, "tests", "integration", source)
-    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-shared", "-fPIC", "-w", "-o", path, source], check=True)
+    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-shared", "-fPIC", "-w", "-I", servers.ROOT, "-o", path, source], check=True)
     return path
 
 

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "module_api.h"
+#include "tests/integration/module_api.h"
 
 struct filter;
 struct filter_ctx;
