@@ -144,17 +144,19 @@ if own_lock and not s.token then
   s.value = false
 end
 -- Ends an attempt that was sent without a script before, and now has the lock: its guard record gets the short form, with
--- a fence above the watermark, and the watermark moves there.
+-- a fence above the watermark, and the watermark moves there. Returns nil, and does nothing, if the watermark is already
+-- at the node that the slot moves to.
 local function keep_short()
   local pttl, fence = int(bound()), int(next_fence(s))
+  if failed(redis.pcall('SET', watermark_key(), '', 'PXAT', fence)) then return nil end
   local record = table.concat({'1', attempt, value, fence, argv[11] and '' or 'g', identity}, '\n')
   redis.call('SET', guard, record, 'PX', pttl)
   redis.call('PEXPIRE', lock, pttl) -- behind the record: the clock of older servers goes on while a script runs
-  redis.call('SET', watermark_key(), '', 'PXAT', fence)
   return argv[11] and fence or 'g' .. fence
 end
 if late and s.token == attempt then
-  if s.value == value then return keep_short() end
+  local kept = s.value == value and keep_short()
+  if kept then return kept end
   if not argv[11] then redis.call('PERSIST', lock) end -- it gets the rule's lease again
   local mine, pttl = own(s, attempt, s.value) -- other sessions have counted on it since
   return envelope(success(), 'granted', mine, pttl)
@@ -180,6 +182,7 @@ if s.value then return envelope(answer, s.token and 'held' or 'foreign', s) end
 if redis.call('EXISTS', lock) == 0 then return envelope(answer, 'free', nil, -2) end -- its expiry is in the past
 -- Another proxy made the lock's last release: right 'spent' asks for that, and only a hash keeps it.
 local elsewhere = (s.attempt or '') ~= '' and sub(s.attempt, 1, 36) ~= proxy
-if late and not elsewhere then return keep_short() end
+local kept = late and not elsewhere and keep_short()
+if kept then return kept end
 local own_state, pttl = take(s, value)
 return envelope(answer, 'granted', own_state, pttl)

@@ -93,14 +93,26 @@ local function covers(held, value)
 end
 
 -- Rewrites a guard record in its short form as a hash. It ends after the lock, if the lock is its lease; if not, its
--- lease is over. Returns false if Redis takes no writes.
+-- lease is over. Returns false if Redis takes no writes. If the user may not write a hash, the record stays as it was. A
+-- node whose slot is moving to another node refuses to make a key: the script then ends before it has written anything,
+-- and the proxy sends it again.
 local function expand(value)
-  local g = text_fields(redis.call('GET', guard))
+  local text, ends = redis.call('GET', guard), redis.call('PTTL', guard)
+  local g = text_fields(text)
   local left = covers(g[3], value) and redis.call('PTTL', lock) or -2
+  if failed(redis.pcall('EXISTS', guard .. ':none')) then
+    error({err = 'TRYAGAIN The slot of the lock is moving to another node'})
+  end
   if redis.pcall('DEL', guard) ~= 1 then return false end
-  redis.call('HSET', guard, 'token', g[1], 'fence', g[2], 'value', g[3], 'kind', 'string', 'owner', g[4],
+  local answer = redis.pcall('HSET', guard, 'token', g[1], 'fence', g[2], 'value', g[3], 'kind', 'string', 'owner', g[4],
     'proxy', g[5], 'leased', g[6], 'since', string.sub(g[2], 1, -4))
-  redis.call('PEXPIRE', guard, left >= 0 and int(left + GUARD_OUTLIVES_MS) or GUARD_OUTLIVES_MS - 1)
+  if not failed(answer) then
+    answer = redis.pcall('PEXPIRE', guard, left >= 0 and int(left + GUARD_OUTLIVES_MS) or GUARD_OUTLIVES_MS - 1)
+  end
+  if failed(answer) then
+    redis.call('SET', guard, text, 'PX', int(math.max(ends, 1)))
+    error(answer)
+  end
   return true
 end
 
@@ -114,14 +126,14 @@ local function examine(reads)
   local s = {}
   s.value = redis.pcall('GET', lock)
   if failed(s.value) and not string.find(s.value.err, 'WRONGTYPE', 1, true) then redis.call('GET', lock) end -- raises it
-  local function fields()
-    return redis.pcall('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply',
+  local function fields(call)
+    return call('HMGET', guard, 'token', 'fence', 'value', 'owner', 'proxy', 'leased', 'attempt', 'reply',
       'kind', 'suspect')
   end
-  local g = fields()
+  local g = fields(redis.pcall)
   if failed(g) then
     s.short = reads or not expand(s.value)
-    g = s.short and text_fields(redis.call('GET', guard)) or fields()
+    g = s.short and text_fields(redis.call('GET', guard)) or fields(redis.call)
   end
   s.last_fence = tonumber(g[2] or 0)
   s.held, s.attempt, s.reply, s.kind, s.suspect = g[3], g[7], g[8], g[9], g[10]
@@ -291,10 +303,12 @@ local function watermark_key()
   return 'lockkeeper:' .. tag .. ':' .. tag
 end
 
--- Returns that fence, or a little more; 0 if the short form is not in use. `now` is the node's clock in ms.
+-- Returns that fence, or a little more; 0 if the short form is not in use. `now` is the node's clock in ms. Also 0 while
+-- the slot moves to another node, and the watermark is there already: Redis runs a script at this node only if it has
+-- both of KEYS, and the guard record contains the lock's last fence.
 local function watermark(now)
-  local left = redis.call('PTTL', watermark_key())
-  if left < 0 then return 0 end
+  local left = redis.pcall('PTTL', watermark_key())
+  if failed(left) or left < 0 then return 0 end
   local fence = redis.pcall('PEXPIRETIME', watermark_key()) -- the user may lack the right to it
   return failed(fence) and now + left + 1 or fence
 end

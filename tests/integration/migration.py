@@ -15,6 +15,12 @@ def give_slot(cluster, slot, source, target):
         node.run("CLUSTER", "SETSLOT", slot, "NODE", target_id)
 
 
+def refused(node):
+    """How many TRYAGAIN a node has answered."""
+    text = node.run("INFO", "errorstats")
+    return int(text.split("errorstat_TRYAGAIN:count=")[1].split("\r")[0]) if "TRYAGAIN" in text else 0
+
+
 class Migration(threading.Thread):
     """Moves slots with their keys to and fro between two masters until it is told to stop."""
 

@@ -511,6 +511,9 @@ def proxy_environment(measured=False):
     return env
 
 
+RECORDS = os.environ.get("LOCKKEEPER_RECORDS")  # the form of guard records where a test does not say which
+
+
 def is_watermark(key):
     """Whether a key is the watermark of a slot (scripts/lua/text.lua), which is named as if it were a guard record."""
     return re.fullmatch(r"lockkeeper:({[^}]*}):\1", key) is not None
@@ -563,9 +566,8 @@ class Proxy(Process):
         threads = os.environ.get("LOCKKEEPER_THREADS")
         if threads and not any(line.split()[:1] == ["threads"] for line in lines):
             lines = [*lines, "threads " + threads]
-        records = os.environ.get("LOCKKEEPER_RECORDS")
-        if records and not any(line.split()[:1] == ["guard-records"] for line in lines):
-            lines = [*lines, "guard-records " + records]
+        if RECORDS and not any(line.split()[:1] == ["guard-records"] for line in lines):
+            lines = [*lines, "guard-records " + RECORDS]
         with open(self.config, "w") as f:
             f.write("bind %s\nport %d\n" % (HOST, self.port))
             f.writelines(line + "\n" for line in lines)

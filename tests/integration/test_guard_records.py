@@ -1,13 +1,12 @@
 """Guard records that are lost, or that a Redis has never seen: what the proxy knows still counts."""
 
-import os
 import time
 
 import pytest
 
-from servers import until
+from servers import RECORDS, until
 
-hashes = pytest.mark.skipif(os.environ.get("LOCKKEEPER_RECORDS") == "short", reason="about guard records that are hashes")
+hashes = pytest.mark.skipif(RECORDS == "short", reason="about guard records that are hashes")
 
 FUTURE_US = 10 ** 12  # eleven days
 

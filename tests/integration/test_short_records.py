@@ -8,8 +8,9 @@ import time
 import pytest
 
 from fake import Relay
-from resp import Client, Error
-from servers import guard_record, is_watermark, until
+from migration import Migration, refused
+from resp import Client, Error, encode
+from servers import guard_record, is_watermark, slot_of, until
 
 FUTURE_US = 10 ** 12  # eleven days
 
@@ -216,6 +217,40 @@ def test_an_answer_that_is_lost(start_redis, start_proxy, connect, command):
         assert not redis.client()("EXISTS", "lock:x")
         assert link.swallowed == n
     link.close()
+
+
+@pytest.mark.parametrize("form", ["hash", "short"])
+@pytest.mark.parametrize("words", [("SET", "w", "XX", "EX", 100), ("SET", "w", "EX", 100), ("GETSET", "w"), ("DEL",)],
+                         ids=lambda words: " ".join(map(str, words)))
+def test_a_slot_that_moves(start_cluster, start_proxy, connect, form, words):
+    """The holder's commands work while its slot moves, wherever the slot's watermark is."""
+    cluster = start_cluster()
+    name, slot = "lock:{moving}", slot_of("moving")
+    a = connect(start_proxy(cluster, "guard-records " + form))
+    last = 0
+    for _ in range(3):
+        migration = Migration(cluster, [slot])
+        assert a("SET", name, "v", "NX", "PX", 60000) == "OK"
+        fence = a("PROXY", "TOKEN", name)
+        assert fence > last
+        source, target = migration.open(slot)
+        watermarks = [k for k in source.keys() if is_watermark(k)]
+        if watermarks:
+            migration.migrate(source, target, watermarks)
+        wanted, before = {"SET": "OK", "GETSET": "v", "DEL": 1}[words[0]], refused(source)
+        if form == "short" and words[0] != "DEL":  # the record gets another form, once the slot has moved
+            a.send(encode(words[0], name, *words[1:]))
+            until(lambda: refused(source) > before, 10, "the script's TRYAGAIN", 0.001)
+        else:
+            assert a(words[0], name, *words[1:]) == wanted and refused(source) == before
+        keys = source.run("CLUSTER", "GETKEYSINSLOT", slot, 10)
+        if keys:
+            migration.migrate(source, target, keys)
+        for node in (target, source, *cluster.nodes):
+            migration.must(node, "CLUSTER", "SETSLOT", slot, "NODE", migration.ids[target])
+        assert refused(source) == before or a.read() == wanted
+        last = fence if words[0] == "DEL" else a("PROXY", "TOKEN", name)
+        assert words[0] == "DEL" or a("DEL", name) == 1
 
 
 def test_rolling_upgrade(backend, start_proxy, connect, rng):

@@ -8,7 +8,7 @@ import pytest
 
 from resp import Error, encode
 from servers import slot_of, until
-from migration import Migration
+from migration import Migration, refused
 
 
 @pytest.mark.parametrize("several", [("MSET", "{moving}a", "old", "{moving}b", "old"), ("DEL", "{moving}a", "{moving}b"),
@@ -30,9 +30,9 @@ def test_a_command_that_waits_is_not_overtaken(start_cluster, start_proxy, conne
     migration.must(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", migration.ids[source])
     migration.must(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", migration.ids[target])
     migration.must(source, "MIGRATE", target.address[0], target.port, "", 0, 5000, "KEYS", "{moving}a")
-    refused = errors(source)
+    before = refused(source)
     client.send(encode(*several) + encode("SET", "{moving}b", "new"))
-    until(lambda: errors(source) > refused, 10, "the node's TRYAGAIN", 0.001)
+    until(lambda: refused(source) > before, 10, "the node's TRYAGAIN", 0.001)
     migration.move(slot, 100)
     first, second = client.read(), client.read()
     assert second == "OK"
@@ -40,12 +40,6 @@ def test_a_command_that_waits_is_not_overtaken(start_cluster, start_proxy, conne
     if isinstance(first, Error):
         assert first.startswith("TRYAGAIN ")
         assert client("GET", "{moving}a") == "before"
-
-
-def errors(node):
-    """How many TRYAGAIN a node has answered."""
-    text = node.run("INFO", "errorstats")
-    return int(text.split("errorstat_TRYAGAIN:count=")[1].split("\r")[0]) if "TRYAGAIN" in text else 0
 
 
 def test_a_command_that_waits_alone_is_tried_again(start_cluster, start_proxy, connect):
@@ -62,9 +56,9 @@ def test_a_command_that_waits_alone_is_tried_again(start_cluster, start_proxy, c
     migration.must(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", migration.ids[source])
     migration.must(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", migration.ids[target])
     migration.must(source, "MIGRATE", target.address[0], target.port, "", 0, 5000, "KEYS", "{moving}a")
-    refused = errors(source)
+    before = refused(source)
     client.send(encode("MGET", "{moving}a", "{moving}b") + encode("SET", "elsewhere", "1") + encode("ECHO", "behind"))
-    until(lambda: errors(source) > refused, 10, "the node's TRYAGAIN", 0.001)
+    until(lambda: refused(source) > before, 10, "the node's TRYAGAIN", 0.001)
     migration.move(slot, 100)
     assert client.read() == ["{moving}a", "{moving}b"]
     assert client.read() == "OK" and client.read() == "behind"

@@ -261,6 +261,8 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
         advise_passed(s, &l->plan, l->advises, e.reply, e.reply_len);
     out->end =
         (struct call_end){.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
+    if (l->fence > 0 && e.result.outcome == LOCK_ERROR) /* the lock may have been set before the script */
+        e.result.outcome = LOCK_UNKNOWN;
     if (l->clobbers) {
         clobber_learnt(w, s, l, &e.result);
     } else {
