@@ -475,6 +475,7 @@ struct lock_lease {
     uint8_t token_len;
     char token_text[LOCK_TOKEN_MAX];
     enum lock_right right; /* ARGV 5: RIGHT_CLAIM, RIGHT_ALWAYS or RIGHT_LOOK */
+    bool list;             /* of a list lock */
     int64_t lease_ms;      /* renew for so long */
     int64_t left_ms;       /* ARGV 7 of a renewal: how much of the lease is left, as far as is known; 0: no end */
 };

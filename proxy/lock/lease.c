@@ -5,8 +5,10 @@
 #include "proxy/lock/lease.h"
 
 #include "parser/invariant.h"
+#include "parser/slot.h"
 
 enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
+enum { BEATS = 64, BEAT_LEAST_MS = 1000 }; /* into so many parts a beat is divided; and how long it lasts at least */
 
 /* Whether a release of the lease is expected. A lock with the application's own expiry, whose client has never
  * released one under the rule, is a throttle: it is meant to run out. */
@@ -34,6 +36,18 @@ static void revive(struct shard *sh, struct claim *c) {
     successor_counts(sh, c);
 }
 
+/* The locks of one slot are renewed at the same time, in one call (renewals.c). For that, a renewal is made up to a
+ * sixth of the lease early, and all later ones a third of the lease after the one before. Short leases come one by one.
+ */
+static int64_t together_ms(const struct claim *c, int64_t due_ms) {
+    int64_t beat_ms = c->period_ms / 6;
+    if (!c->renewing || beat_ms < BEAT_LEAST_MS)
+        return due_ms;
+    struct lock_key key = entry_key(c->entry);
+    int64_t offset_ms = beat_ms * (slot_of_key(key.name, key.len) % BEATS) / BEATS;
+    return due_ms - (due_ms - offset_ms) % beat_ms;
+}
+
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms) {
     if (pttl_ms < PTTL_NONE)
         return;
@@ -58,7 +72,7 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     c->renewing = wanted && c->period_ms > 0 && !claim_doubtful(c) && !left && !c->observed;
     /* Renewal is due when a third of the lease is over, counted from the earliest moment at which the lease can
      * have begun. The application may have touched the lock without moving its end. */
-    c->renew_ms = since_ms + pttl_ms - c->period_ms * 2 / 3;
+    c->renew_ms = together_ms(c, since_ms + pttl_ms - c->period_ms * 2 / 3);
     if (c->renew_ms < now_ms)
         c->renew_ms = now_ms;
 }
@@ -77,6 +91,7 @@ bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, 
     claim_end_told(c);
     c->told_by = 0;
     lease_set(sh, c, pttl_ms, leased, since_ms, now_ms);
+    c->short_record = r->short_record;
     return !crossed;
 }
 
@@ -204,6 +219,7 @@ static struct lock_lease lease_of(const struct shard *sh, const struct claim *c,
         .login = c->login,
         .token = c->token,
         .right = right,
+        .list = c->queue,
         .lease_ms = c->period_ms,
     };
     l.token_len = token_write(sh->engine, c->token, l.token_text);

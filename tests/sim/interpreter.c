@@ -156,8 +156,11 @@ void interpreter_begin(struct model *m, int key) {
     open_once();
     lua_settop(L, AT_END - 1);
     lock_at = AT_NAMES + 2 * key;
-    for (int i = 0; i < 2; i++) {
-        lua_pushvalue(L, lock_at + i);
+    for (int i = 0; i < KEYS_MAX; i++) {
+        if (i < 2)
+            lua_pushvalue(L, lock_at + i);
+        else
+            lua_pushnil(L);
         lua_rawseti(L, AT_KEYS, i + 1);
     }
     commands_begin(m, key, lua_tostring(L, lock_at), lua_tostring(L, lock_at + 1));

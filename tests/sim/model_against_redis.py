@@ -265,6 +265,13 @@ class Run:
         return self.compare(key, got, want, asked, identified), got
 
     def renew(self, key, claim, right, lease, left, _bar, *want):
+        """As the proxy does it: with others at first, by itself if that does nothing."""
+        if right == "claim":
+            words = [lease, int(lease) + 10000, plain(claim)]
+            answer = self.redis.call("EVALSHA", self.shas["renew_all"], 2, self.lock(key), self.guard(key), *words)
+            if answer != "text:0":
+                got = ["int:0", "text:done", "int:0", "int:%s" % lease, "text:", "int:1"]
+                return self.compare(key, got, want, identified=False), got
         header = ["none", plain(claim), "", "", right, lease, left, "", 0, "int"]
         got = self.redis.call("EVALSHA", self.shas["renew"], 2, self.lock(key), self.guard(key), *header)
         return self.compare(key, got, want, identified=False), got

@@ -9,7 +9,8 @@
  *   script NAME KEY ATTEMPT CLAIM IDENTITY PROXY RIGHT LEASE READ SEEN AT SHAPE COMMAND...
  *          | REPLY OUTCOME FENCE PTTL OWNER LEASED
  *   leave KEY PARTY RIGHT WAITS LEASE                    a party has disconnected
- *   renew KEY CLAIM RIGHT LEASE LEFT | REPLY OUTCOME FENCE PTTL OWNER LEASED
+ *   renew KEY CLAIM RIGHT LEASE LEFT | REPLY OUTCOME FENCE PTTL OWNER LEASED    renew_all.lua, and renew.lua if
+ *          that does nothing
  *   batch KEY ATTEMPT IDENTITY VALUE FENCE MS LEASED above|equal | RAISED RECORD SET   an attempt without a script; its
  *          fence is above the watermark, or is the watermark. Behind it, `script acquire` may have the right + - or !
  *   free KEY CLAIM | ANSWER                  free.lua

@@ -449,6 +449,22 @@ bool model_run_free(struct model *m, int key, const char *claim) {
     return released;
 }
 
+/* Sends the claim to renew_all.lua, alone. Returns its digit. */
+static char renew_with_others(struct model *m, int key, const char *claim, int64_t lease_ms) {
+    interpreter_begin(m, key);
+    interpreter_number(lease_ms);
+    interpreter_number(lease_ms + GUARD_OUTLIVES_MS);
+    interpreter_text(claim);
+    lua_State *L = interpreter_run(SCRIPT_RENEW_ALL);
+    if (L && (lua_type(L, -1) != LUA_TSTRING || strlen(lua_tostring(L, -1)) != 1))
+        malformed("renew_all.lua");
+    char answer = '0';
+    if (L)
+        answer = *lua_tostring(L, -1);
+    model_guard_read(m, key);
+    return answer;
+}
+
 struct model_envelope model_renew(struct model *m, int key, const char *claim, const char *right, int64_t lease_ms,
                                   int64_t left_ms) {
     char proxy[MODEL_TOKEN];
@@ -460,6 +476,10 @@ struct model_envelope model_renew(struct model *m, int key, const char *claim, c
                            .lease_ms = lease_ms,
                            .read_fence = (uint64_t)left_ms};
     model_expire(m, key);
+    char answer = strcmp(right, "claim") == 0 ? renew_with_others(m, key, claim, lease_ms) : '0';
+    if (answer != '0')
+        return (struct model_envelope){
+            .outcome = LOCK_DONE, .pttl_ms = lease_ms, .leased = true, .short_record = answer == '2'};
     interpreter_begin(m, key);
     pass_header(&a, claim, 0, "int");
     return run(m, key, SCRIPT_RENEW, NULL);

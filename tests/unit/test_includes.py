@@ -115,7 +115,7 @@ ROOM_LAYERS = {
         ("script_call.h", "lock_args.h", "lock_call.h", "lock_args", "error", "envelope", "call_begin"),
         ("observing.h", "lock_events", "learnt", "hold", "one_shot_client"),
         ("call_finish.h", "call_finish", "handover"),
-        ("leases.h", "lease_work", "successors", "notes"),
+        ("leases.h", "lease_work", "renewals", "successors", "notes"),
         ("sending.h", "lock_call", "short_form", "join", "confirm"),
         ("flow", "clobber", "application_script", "shown", "observed_command", "locks_room"),
     ],

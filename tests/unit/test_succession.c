@@ -433,7 +433,7 @@ static void late_is_better_than_never(void **state) {
     acquire(f, 0, "lock:x");
     pass(f, 10 * STEP_MS + 500);
     leave(f, 0);
-    pass(f, 28 * STEP_MS);
+    pass(f, 24 * STEP_MS);
     come(f, 1, "app");
     pass(f, 100 * STEP_MS);
     assert_int_equal(live(f), 1);

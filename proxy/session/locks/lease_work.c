@@ -124,7 +124,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     lease_submit(w, work, id, lease->login);
 }
 
-void lock_renew(struct worker *w, const struct lock_lease *lease) {
+void lock_renew_alone(struct worker *w, const struct lock_lease *lease) {
     lease_work(w, lease, true, false);
 }
 

@@ -1,6 +1,6 @@
 /*
- * The proxy's own calls on leases: renewals, releases for owners that have left (lease_work.c), and leases whose owners
- * may come back at another proxy (successors.c).
+ * The proxy's own calls on leases: renewals (renewals.c), releases for owners that have left (lease_work.c), and leases
+ * whose owners may come back at another proxy (successors.c).
  */
 #ifndef LOCKKEEPER_SESSION_LOCKS_LEASES_H
 #define LOCKKEEPER_SESSION_LOCKS_LEASES_H
@@ -9,9 +9,10 @@
 
 /* ---- lease_work.c ------------------------------------------------------------------------------------------ */
 
-/* Renew and release a lease for the engine's sink, in the worker's thread. `waits`: other sessions may be waiting for
- * the lock. */
-void lock_renew(struct worker *w, const struct lock_lease *lease);
+/* Renews a lease by a call of its own, in the worker's thread. */
+void lock_renew_alone(struct worker *w, const struct lock_lease *lease);
+/* Releases a lease for the engine's sink, in the worker's thread. `waits`: other sessions may be waiting for the lock.
+ */
 void lock_release(struct worker *w, const struct lock_lease *lease, bool waits);
 /* Marks the queue nodes of a session that has left as dead. `waits`: they are kept for a while, in case that their
  * owner comes back. */
@@ -19,6 +20,11 @@ void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t le
 
 /* Releases the lease that an attempt has just acquired, by its token. */
 void lock_undo(struct worker *w, const struct lock_call *l);
+
+/* ---- renewals.c ---------------------------------------------------------------------------------------------- */
+
+/* Renews a lease for the engine's sink, in the worker's thread, at the end of its turn: together with others. */
+void lock_renew(struct worker *w, const struct lock_lease *lease);
 
 /* ---- successors.c: leases whose owners may come back at another proxy ---------------------------------------- */
 

@@ -9,6 +9,7 @@
 
 static void locks_open(struct worker *w) {
     w->locks = memory_zalloc(sizeof(*w->locks));
+    list_init(&w->locks->renewals);
     lock_holds_open(w);
 }
 

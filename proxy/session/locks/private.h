@@ -5,10 +5,11 @@
  *
  *      lock_commands.h            what a command means to a lock
  *      lock_args.h, lock_call.h   a call of a script: its arguments, its memory, the envelope that the script answers
- *      observing.h                what is noted besides: for the observer, for other proxies, of releases that are held
- * back call_finish.h              how a call ends leases.h                   the proxy's own calls: leases that are
- * renewed, released, taken over sending.h                  a call is sent, and its answer is taken locks.h whole
- * requests, for other rooms
+ *      observing.h                what is noted besides: for the observer, for other proxies, releases held back
+ *      call_finish.h              how a call ends
+ *      leases.h                   the proxy's own calls: leases that are renewed, released, taken over
+ *      sending.h                  a call is sent, and its answer is taken
+ *      locks.h                    whole requests, for other rooms
  */
 #ifndef LOCKKEEPER_SESSION_LOCKS_PRIVATE_H
 #define LOCKKEEPER_SESSION_LOCKS_PRIVATE_H
@@ -51,6 +52,8 @@ struct worker_locks {
     struct ev_timer look;       /* hold.c: when the sessions in held_back become runnable */
     struct list_node *free;     /* a stack of unused struct lock_call */
     size_t free_count;
+    struct list_node renewals; /* renewals.c: what the engine has asked for in this turn */
+    size_t renewals_count;
     int64_t refused_ms;        /* when the log last said that a lease could not be renewed */
     bool successors_asking;    /* successors.c is reading its list */
     struct learnt_look learnt; /* used by the first worker alone */
