@@ -2,8 +2,8 @@
 """Measures lockkeeper beside Redis itself, nutcracker and haproxy, and prints Markdown tables.
 
 bench.py --lockkeeper PROGRAM --load PROGRAM --bare PROGRAM --contend PROGRAM [--quick] [--only TABLE] ... [--json FILE]
-TABLE: speed, instructions, syscalls, memory, locks, contended, contention, fenced, latency, cores, idle,
-threads. README.md in this folder explains the method.
+TABLE: speed, instructions, syscalls, memory, locks, verbs, contended, contention, fenced, latency, cores,
+idle, threads. README.md in this folder explains the method.
 
 A peer that is missing or fails is a '-' in the tables, and a line under them says why; the others go on.
 """
@@ -22,9 +22,10 @@ import time
 
 import contended
 import scale
+import verbs
 from servers import Connection, Failed, Fleet, need, redis_benchmark, settled_memory
 
-TABLES = ["speed", "instructions", "syscalls", "memory", "locks", "contended", *scale.TABLES]
+TABLES = ["speed", "instructions", "syscalls", "memory", "locks", "verbs", "contended", *scale.TABLES]
 CONNECTIONS = 50
 IDLE_CONNECTIONS = 2000
 PEERS = ["redis", "lockkeeper", "lockkeeper cluster", "nutcracker", "haproxy"]
@@ -265,6 +266,12 @@ class Bench:
             table.setdefault(depth, {})[pair] = scale.figures(results, unit=2)
         self.count_locks(table, depths)
 
+    def verbs(self):
+        progress("verbs")
+        rows = self.attempt("verbs", verbs.measure, self, callgrind)
+        if rows:
+            self.results["verbs"] = rows
+
     def contended(self):
         progress("contended")
         rows = self.attempt("contended", contended.handing_over, self)
@@ -394,6 +401,9 @@ def print_results(results):
                    number(r.get("proxy_cpu_us") or None, 1), number(r.get("redis_cpu_us"), 1),
                    number(r.get("proxy_instructions")), number(r.get("redis_instructions"))]
                   for pair, r in ((pair, table.get(pair, {})) for pair in LOCK_PAIRS)])
+    if results.get("verbs"):
+        print("**Commands on locks** (%d connections)\n" % verbs.CONNECTIONS)
+        markdown(verbs.HEADER, verbs.rows(results["verbs"]))
     for load, by_way in (results.get("contended") or {}).items():
         print("**One lock, contended: %s**\n" % load)
         markdown(contended.HEADER, contended.rows(by_way))
