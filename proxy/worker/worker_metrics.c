@@ -287,6 +287,7 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     metric_table_measure(&request_counters, &counters, m);
     metric_table_measure(&upstream_counters, &counters, m);
     metric_table_measure(&wait_counters, &counters, m);
+    metric_table_measure(&permit_counters, &counters, m);
     measure_nodes(w, m);
     measure_locks(w, m);
     measure_rules(w, m);
