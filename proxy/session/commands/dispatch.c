@@ -277,7 +277,8 @@ static bool can_stream(struct session *s, const struct resp_request *r, const ch
     *slot = slot_for(s, key, len);
     if (!(c->flags & COMMAND_READONLY) && (key_is_guard(key, len) || lock_rules_fence_of(s->worker->rules, key, len)))
         return false;
-    return !lock_rule_for(s, key, len);
+    const struct lock_rule *rule = lock_rules_rule_of(s->worker->rules, key, len);
+    return !(rule && rule->permits) && !lock_rule_for(s, key, len);
 }
 
 static enum stream_way dispatch_stream(struct session *s, const struct resp_request *r, const char *bytes,

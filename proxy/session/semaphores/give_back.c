@@ -4,7 +4,8 @@
  *      session closes ──> a job at the end of the turn ──> permits_leave ──┐
  *      each second ──> permits_expire ─────────────────────────────────────┴──> permits_due ──> give_back.lua
  *
- * The call goes over the shared connection of its taker's login, without a session. A call that was not sent, or that
+ * The call goes over the shared connection of its taker's login, without a session, and after some tries over that of
+ * the proxy's own login. A call that was not sent, or that
  * the node refused, is made again. A call whose outcome is unknown is made again only for a member of a sorted set,
  * since the script finds out by the score whether it has run.
  */
@@ -18,7 +19,7 @@
 #include "proxy/session/semaphores/private.h"
 #include "proxy/upstream/script.h"
 
-enum { TRIES_MAX = 300, AGAIN_MS = 1000, REFUSED_LOGGED = 60 };
+enum { TRIES_MAX = 300, TRIES_OWN = 5, AGAIN_MS = 1000, REFUSED_LOGGED = 60 };
 
 /* ---- one permit ------------------------------------------------------------------------------------ */
 
@@ -56,8 +57,8 @@ static void again(struct worker *w, struct permit *p, const struct call_end *end
         log_warning("a permit could not be given back, and is tried again: %.*s",
                     end->error ? (int)strlen(end->error) : (int)(end->len > 400 ? 400 : end->len - 3),
                     end->error ? end->error : end->reply + 1);
-    if (end->error && end->why == UPSTREAM_REFUSED)
-        p->login = 0; /* the taker's login is not known any more */
+    if (p->tries >= TRIES_OWN)
+        p->login = 0; /* the taker's login may be over, as its session is */
     permits_put_back(w->shared->permits, p, worker_now(w), AGAIN_MS);
 }
 

@@ -9,7 +9,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/semaphores/private.h"
 
-enum { KEYS_MAX = 64, UNTRACKED_AGAIN_MS = 60 * 1000 };
+enum { COUNT_MAX = 1000000000, UNTRACKED_LOGGED = 1000 };
 
 /* What a command does to a semaphore. */
 enum permit_deed {
@@ -120,7 +120,7 @@ static int64_t gives_of(enum permit_deed deed, const struct command *c, const st
     switch (deed) {
     case DEED_COUNT:
         n = count_of(c, r, bytes);
-        return n < 0 ? -n : 0;
+        return n >= 0 ? 0 : -n < COUNT_MAX ? -n : COUNT_MAX;
     case DEED_PUSH:
     case DEED_REMOVE:
         return r->argc > 2 ? (int64_t)r->argc - 2 : 0;
@@ -137,11 +137,18 @@ static int64_t gives_of(enum permit_deed deed, const struct command *c, const st
 
 /* ---- noting a request ------------------------------------------------------------------------------ */
 
+static bool is_semaphore(const struct request_class *k, size_t i) {
+    const struct lock_rule *rule = class_rule(k, i);
+    return rule && rule->permits;
+}
+
 struct permit_note *permit_note(struct session *s, const struct request_class *k) {
     enum permit_deed deed = deed_of(k->command);
     if (deed == DEED_NONE)
         return NULL;
-    size_t count = k->key_count < KEYS_MAX ? k->key_count : KEYS_MAX;
+    size_t count = 0;
+    for (size_t i = 0; i < k->key_count; i++)
+        count += is_semaphore(k, i);
     struct permit_note *note = memory_zalloc(sizeof(*note) + count * sizeof(note->keys[0]));
     note->command = k->command;
     note->deed = deed;
@@ -154,13 +161,12 @@ struct permit_note *permit_note(struct session *s, const struct request_class *k
     note->bytes = memory_alloc(note->len);
     memcpy(note->bytes, k->bytes, note->len);
     int64_t gives = gives_of(deed, k->command, k->request, k->bytes);
-    for (size_t i = 0; i < k->key_count && note->count < count; i++) {
-        const struct lock_rule *rule = class_rule(k, i);
+    for (size_t i = 0; i < k->key_count; i++) {
         struct lock_key name = {.db = session_db(s)};
-        if (!rule || !rule->permits)
+        if (!is_semaphore(k, i))
             continue;
         struct noted_key *key = &note->keys[note->count++];
-        key->rule = rule;
+        key->rule = class_rule(k, i);
         key->at = k->keys[i];
         name.name = class_key(k, i, &name.len);
         permits_begin(s->worker->shared->permits, &key->op, &name, gives);
@@ -191,7 +197,7 @@ static void take(struct reading *x, const struct noted_key *key, struct permit_t
     if (permits_take(x->ledger, &key->op, take)) {
         counter_add(&w->counters.permits_taken, 1);
     } else {
-        if (counter_read(&w->counters.permits_untracked) % 1000 == 0)
+        if (counter_read(&w->counters.permits_untracked) % UNTRACKED_LOGGED == 0)
             log_warning("permits of semaphores are not tracked: there are %d, or a name is too long", PERMITS_MAX);
         counter_add(&w->counters.permits_untracked, 1);
     }
@@ -208,7 +214,9 @@ static void lost(struct reading *x, const struct noted_key *key, const char *act
 static void read_count(struct reading *x, const struct noted_key *key) {
     int64_t n = count_of(x->note->command, &x->request, x->note->bytes);
     bool done = !x->unknown && x->first.type == ':';
-    if (n > 0 && done)
+    if (n > COUNT_MAX || n < -COUNT_MAX) /* it sets the counter */
+        permits_forget(x->ledger, &key->op);
+    else if (n > 0 && done)
         take(x, key, &(struct permit_take){.shape = PERMIT_COUNT, .n = n, .value = x->first.num});
     else if (n > 0 && x->unknown)
         lost(x, key, "the node was lost: whether the permit was taken is not known, so it is not given back");
@@ -258,24 +266,28 @@ static void read_texts(struct reading *x, const struct noted_key *key) {
     }
 }
 
-/* Where the score of ZADD's first member stands. */
-static size_t first_score(const struct reading *x) {
+/* Where the score of ZADD's first member stands. *keeps: members that are there keep their scores (NX). */
+static size_t first_score(const struct reading *x, bool *keeps) {
     static const char *const options[] = {"nx", "xx", "gt", "lt", "ch", "incr", NULL};
     size_t at = 2, len;
+    *keeps = false;
     for (; at < x->request.argc; at++) {
         char word[8] = "";
         const char *text = arg(x, at, &len);
         if (len < sizeof(word))
             memcpy(word, text, len);
-        if (text_choice(word, options) < 0)
+        int option = text_choice(word, options);
+        if (option < 0)
             break;
+        *keeps = *keeps || option == 0;
     }
     return at;
 }
 
 /* Reads the reply of ZADD: which members it has added. A reply that is neither 0 nor their number does not tell. */
 static void read_zadd(struct reading *x, const struct noted_key *key) {
-    size_t at = first_score(x), pairs = (x->request.argc - at) / 2;
+    bool keeps;
+    size_t at = first_score(x, &keeps), pairs = (x->request.argc - at) / 2;
     int64_t added = x->first.type == ':' ? x->first.num : 0;
     if (!x->unknown && (x->first.type != ':' || (added > 0 && added != (int64_t)pairs)))
         return;
@@ -286,7 +298,7 @@ static void read_zadd(struct reading *x, const struct noted_key *key) {
         /* The script that gives a member back compares its score, so an unknown outcome does no harm. */
         if (added > 0 || x->unknown)
             take(x, key, &t);
-        else
+        else if (!keeps)
             permits_rescore(x->ledger, &key->op, t.text, t.len, t.score, t.score_len);
     }
 }
