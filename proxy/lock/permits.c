@@ -209,19 +209,24 @@ static void learn(struct permit_ledger *l, const struct permit *p, const struct 
         l->pooled[from->client % POOLED_MAX] = from->client;
 }
 
+/* Whether a permit of a counter was taken before the operation began. */
+static bool is_older(const struct permit *p, const struct permit_op *op) {
+    return p->shape == PERMIT_COUNT && p->seq < op->seq;
+}
+
 /* Forgets permits that the counter shows to be gone: before this operation it had `before`, which is less than what
  * sessions had taken. The key has expired, or was changed where the proxy does not see it. */
 static void settle_counter(struct permit_ledger *l, const struct permit_op *op, int64_t before) {
     int64_t excess = -(before < 0 ? 0 : before);
     LIST_FOREACH(it, &op->key->permits) {
         const struct permit *p = LIST_ENTRY(it, struct permit, of_key);
-        excess += p->seq < op->seq ? p->n : 0;
+        excess += is_older(p, op) ? p->n : 0;
     }
     LIST_FOREACH(it, &op->key->ops)
     excess -= LIST_ENTRY(it, struct permit_op, link)->gives;
     LIST_FOREACH_SAFE(it, &op->key->permits) {
         struct permit *p = LIST_ENTRY(it, struct permit, of_key);
-        if (excess <= 0 || p->seq >= op->seq)
+        if (excess <= 0 || !is_older(p, op))
             continue;
         int64_t n = p->n < excess ? p->n : excess;
         excess -= n;
@@ -334,7 +339,7 @@ static struct permit *permit_new(struct permit_ledger *l, const struct permit_op
     p->rule = take->rule;
     lock_rules_ref(take->rule->set);
     p->shape = take->shape;
-    p->n = take->n;
+    p->n = take->shape == PERMIT_COUNT ? take->n : 1;
     p->login = take->sender->login;
     p->seq = ++l->seq;
     p->taken_ms = take->now_ms;

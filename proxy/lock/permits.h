@@ -71,7 +71,7 @@ struct permit {
     enum permit_shape shape;
     enum permit_reason reason;
     bool alike;                   /* tokens of the list are known to have equal texts */
-    int64_t n;                    /* PERMIT_COUNT */
+    int64_t n;                    /* how many; of tokens and members 1 */
     uint32_t login;               /* may be set to 0 before permits_put_back */
     char score[PERMIT_SCORE_MAX]; /* PERMIT_MEMBER */
     char who[PERMIT_WHO_MAX];

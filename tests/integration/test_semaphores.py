@@ -5,7 +5,8 @@ import pytest
 import servers
 from resp import Client
 from servers import until
-from test_one_shot import incidents
+from test_one_shot import cli, incidents
+from test_takeover import ended, orphans, take_over  # noqa: F401: a fixture
 
 RULES = ["lock sem:lease:* kind semaphore lease 1s", "lock sem:audit:* kind semaphore mode audit",
          "lock sem:client:* kind semaphore owner client", "lock sem:connection:* kind semaphore owner connection",
@@ -429,6 +430,45 @@ def test_the_node_is_out_of_reach(start_proxy, start_redis):
     returned(proxy, "sem:away")
 
 
+def test_take_over(start_proxy, start_redis, orphans):  # noqa: F811
+    """The old process keeps the ledger for its clients, and gives their permits back; the new one has its own."""
+    redis = start_redis()
+    proxy = start_proxy(redis, *RULES, "reuse-port yes")
+    old = [Client(proxy.address) for _ in range(2)]
+    for c in old:
+        assert c("INCR", "sem:old") >= 1 and c("PING") == "PONG"
+    take_over(proxy, orphans)
+    new = Client(proxy.address)
+    assert new("INCR", "sem:new") == 1 and new("PING") == "PONG"
+    for c in (old[0], new):
+        c.crash()
+    until(lambda: redis.run("GET", "sem:old") == "1" and redis.run("GET", "sem:new") == "0", what="the permits")
+    assert old[1]("DECR", "sem:old") == 0
+    old[1].close()
+    ended(proxy)
+    assert redis.run("GET", "sem:old") == "0"
+
+
+def test_a_proxy_that_stops_gives_nothing_back(start_proxy, start_redis):
+    """Its workers go on, and give back over the next proxy."""
+    redis = start_redis()
+    proxy = start_proxy(redis, *RULES)
+    with Client(proxy.address) as c:
+        assert c("INCR", "sem:stop") == 1 and c("PING") == "PONG"
+        proxy.stop()
+    assert redis.run("GET", "sem:stop") == "1"
+
+
+def test_redis_cli(start_proxy, start_redis):
+    """A connection that carries one command, and closes: its job runs now, and the permit ends with the lease."""
+    redis = start_redis()
+    proxy = start_proxy(redis, *RULES)
+    assert cli(proxy, "INCR", "sem:shell") == "1" and cli(proxy, "INCR", "sem:lease:shell") == "1"
+    until(lambda: redis.run("GET", "sem:lease:shell") == "0", what="the lease")
+    assert redis.run("GET", "sem:shell") == "1"
+    assert cli(proxy, "DECR", "sem:shell") == "0"
+
+
 def test_threads(start_proxy, start_redis):
     redis = start_redis()
     proxy = start_proxy(redis, *RULES, "threads 2")
@@ -458,6 +498,6 @@ def test_metrics(proxy, direct, worker):
     a.crash()
     until(lambda: direct("GET", "sem:counted") == "0")
     after = until(lambda: (lambda i: i if int(i["permits_returned"]) > int(before["permits_returned"]) else None)(info(b)))
-    assert int(after["permits_taken"]) - int(before["permits_taken"]) == 1
+    assert int(after["permits_taken"]) - int(before["permits_taken"]) == 2
     assert int(after["permits_given"]) - int(before["permits_given"]) == 1
     assert b("PROXY", "LOCKS") == [] and not direct("EXISTS", "lockkeeper:{0}:sem:counted")

@@ -124,7 +124,7 @@ static int64_t due(struct rig *r) {
     while ((p = permits_due(r->l, r->now_ms))) {
         assert_int_equal(p->name.len, KEY.len);
         assert_memory_equal(p->name.name, KEY.name, KEY.len);
-        n += p->shape == PERMIT_COUNT ? p->n : 1;
+        n += p->n;
         permits_drop(r->l, p);
     }
     return n;

@@ -34,7 +34,7 @@ static const char *reason_text(const struct permit *p) {
 
 static void report(struct worker *w, const struct permit *p, enum lock_incident_kind kind, const char *what) {
     char action[160];
-    if (p->shape == PERMIT_COUNT && p->n > 1)
+    if (p->n > 1)
         snprintf(action, sizeof(action), "%s: %lld permits %s", reason_text(p), (long long)p->n, what);
     else
         snprintf(action, sizeof(action), "%s: %s", reason_text(p), what);
@@ -42,7 +42,7 @@ static void report(struct worker *w, const struct permit *p, enum lock_incident_
 }
 
 static void lost(struct worker *w, struct permit *p, const char *what) {
-    counter_add(&w->counters.permits_lost, 1);
+    counter_add(&w->counters.permits_lost, (uint64_t)p->n);
     report(w, p, INCIDENT_PERMIT_LOST, what);
     permits_drop(w->shared->permits, p);
 }
@@ -63,7 +63,7 @@ static void again(struct worker *w, struct permit *p, const struct call_end *end
 }
 
 static void given(struct worker *w, struct permit *p) {
-    counter_add(&w->counters.permits_returned, 1);
+    counter_add(&w->counters.permits_returned, (uint64_t)p->n);
     report(w, p, INCIDENT_PERMIT_RETURNED, "given back");
     permits_drop(w->shared->permits, p);
 }

@@ -195,7 +195,7 @@ static void take(struct reading *x, const struct noted_key *key, struct permit_t
     take->rule = key->rule;
     take->now_ms = worker_now(w);
     if (permits_take(x->ledger, &key->op, take)) {
-        counter_add(&w->counters.permits_taken, 1);
+        counter_add(&w->counters.permits_taken, take->shape == PERMIT_COUNT ? (uint64_t)take->n : 1);
     } else {
         if (counter_read(&w->counters.permits_untracked) % UNTRACKED_LOGGED == 0)
             log_warning("permits of semaphores are not tracked: there are %d, or a name is too long", PERMITS_MAX);
