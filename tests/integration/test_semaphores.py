@@ -223,6 +223,22 @@ def test_in_multi(proxy, direct, worker, shape):
     returned(proxy, sem.key)
 
 
+def test_many_in_one_multi(proxy, direct, worker):
+    """More than the proxy keeps: what came behind is not tracked, and nothing is given back twice."""
+    a = worker()
+    assert a("INCRBY", "sem:huge", 1) == 1
+    a("MULTI")
+    for _ in range(1100):
+        a("INCR", "sem:huge")
+        a("DECR", "sem:huge")
+    assert a("EXEC")[-1] == 1
+    probe = Counter(direct, "sem:probe")
+    probe.take(a)
+    a.crash()
+    until(lambda: probe.taken() == 0)
+    assert direct("GET", "sem:huge") == "1"
+
+
 def test_a_python_semaphore(proxy, direct, worker):
     """ZREMRANGEBYSCORE, ZADD and ZRANK in one MULTI, as libraries have it; a rank that is too high is given back."""
     key = "sem:python"

@@ -325,11 +325,15 @@ static void queue_audited(struct session *s, const struct request_class *k) {
 
 /* Queues a command on semaphores; EXEC's element will show what it has taken. */
 static void queue_permits(struct session *s, const struct request_class *k) {
-    struct permit_note *note = transaction_of(s)->lock_count < LOCKS_MAX ? permit_note(s, k) : NULL;
+    struct transaction *t = transaction_of(s);
+    bool fits = t->lock_count < LOCKS_MAX;
+    struct permit_note *note = fits ? permit_note(s, k) : NULL;
+    if (!fits)
+        semaphore_passes(s, k);
     if (!note)
         return;
-    transaction_of(s)->lock_count++;
-    item_add(transaction_of(s), ITEM_PERMITS, 1, k->command, 0)->permits = note;
+    t->lock_count++;
+    item_add(t, ITEM_PERMITS, 1, k->command, 0)->permits = note;
 }
 
 /* Queues a step before or after an application's script; it is in w->build. */

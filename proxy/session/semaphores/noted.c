@@ -240,16 +240,12 @@ static void read_pop(struct reading *x, const struct noted_key *key) {
         take_token(x, key, &item);
 }
 
-/* Reads the reply of BLPOP: the key, and the token. */
+/* Reads the reply of BLPOP: the key, and the token. If the node was lost, the command has most likely waited. */
 static void read_bpop(struct reading *x, const struct noted_key *key) {
     const char *p = x->reply;
     struct resp_item name, token;
     size_t len;
     const char *own = arg(x, key->at, &len);
-    if (x->unknown) {
-        lost(x, key, "the node was lost: whether a token was taken is not known, so none is given back");
-        return;
-    }
     bool pair = x->first.type == '*' && x->first.num == 2 && resp_item_read(&p, x->end, &name) &&
                 resp_item_read(&p, x->end, &token);
     if (pair && name.len == len && memcmp(name.str, own, len) == 0 && !x->took)
@@ -402,7 +398,8 @@ void semaphore_forward(struct session *s, const struct request_class *k) {
 
 void semaphore_passes(struct session *s, const struct request_class *k) {
     enum permit_deed deed = deed_of(k->command);
-    if (deed != DEED_RESET && deed != DEED_REPLACE)
+    bool resets = deed == DEED_RESET || deed == DEED_REPLACE;
+    if (!resets && gives_of(deed, k->command, k->request, k->bytes) == 0)
         return;
     struct permit_note *note = permit_note(s, k);
     for (size_t i = 0; i < note->count; i++)

@@ -20,7 +20,8 @@ struct permit_note *permit_note(struct session *s, const struct request_class *k
 void permit_note_end(struct worker *w, struct session *s, struct permit_note *note, const struct call_end *end);
 /* Forwards a request unchanged, and reads its reply. */
 void semaphore_forward(struct session *s, const struct request_class *k);
-/* Notes a request that another room handles: its semaphores are reset, if it replaces or removes whole keys. */
+/* Notes a request whose reply is not read. If it may give permits back, or may replace or remove whole keys, the
+ * permits of its keys are forgotten. */
 void semaphore_passes(struct session *s, const struct request_class *k);
 /* Notes a command that may remove all keys (FLUSHALL, FLUSHDB, SWAPDB). */
 void semaphore_flushes(struct session *s, const struct command *c);
