@@ -42,7 +42,8 @@ struct permit_ledger {
     struct list_node due, leased;
     uint64_t seq;       /* grows with each event */
     atomic_size_t uses; /* permits and operations, and permits that were taken out */
-    size_t count;
+    size_t count;       /* takes that were not given back as a whole */
+    int64_t held;       /* their permits */
     uint64_t pooled[POOLED_MAX]; /* clients of which one connection gave back what another one had taken */
 };
 
@@ -141,6 +142,7 @@ static void permit_detach(struct permit_ledger *l, struct permit *p) {
     p->session = p->client = NULL;
     p->key->count--;
     l->count--;
+    l->held -= p->n;
 }
 
 static void permit_attach(struct permit_ledger *l, struct permit *p, uint64_t session, uint64_t client) {
@@ -151,6 +153,7 @@ static void permit_attach(struct permit_ledger *l, struct permit *p, uint64_t se
     list_append(&p->client->permits, &p->of_client);
     p->key->count++;
     l->count++;
+    l->held += p->n;
 }
 
 /* Frees a permit that is in no list. */
@@ -164,6 +167,17 @@ static void permit_free(struct permit_ledger *l, struct permit *p) {
 static void permit_over(struct permit_ledger *l, struct permit *p) {
     permit_detach(l, p);
     permit_free(l, p);
+}
+
+/* Takes n off a permit of a counter. */
+static void permit_lower(struct permit_ledger *l, struct permit *p, int64_t n) {
+    invariant(n > 0 && n <= p->n, "%lld permits of %lld", (long long)n, (long long)p->n);
+    if (n == p->n) {
+        permit_over(l, p);
+        return;
+    }
+    p->n -= n;
+    l->held -= n;
 }
 
 static void permit_is_due(struct permit_ledger *l, struct permit *p, enum permit_reason reason, int64_t now_ms) {
@@ -230,9 +244,7 @@ static void settle_counter(struct permit_ledger *l, const struct permit_op *op, 
             continue;
         int64_t n = p->n < excess ? p->n : excess;
         excess -= n;
-        p->n -= n;
-        if (p->n == 0)
-            permit_over(l, p);
+        permit_lower(l, p, n);
     }
 }
 
@@ -294,11 +306,11 @@ bool permits_any(const struct permit_ledger *l) {
     return atomic_load_explicit(&l->uses, memory_order_relaxed) > 0;
 }
 
-size_t permits_count(struct permit_ledger *l) {
+int64_t permits_held(struct permit_ledger *l) {
     pthread_mutex_lock(&l->mutex);
-    size_t count = l->count;
+    int64_t held = l->held;
     pthread_mutex_unlock(&l->mutex);
-    return count;
+    return held;
 }
 
 /* ---- operations --------------------------------------------------------------------------------------- */
@@ -386,9 +398,7 @@ int64_t permits_give(struct permit_ledger *l, const struct permit_op *op, const 
         if (left == n)
             learn(l, p, from);
         left -= part;
-        p->n -= part;
-        if (p->n == 0)
-            permit_over(l, p);
+        permit_lower(l, p, part);
     }
     pthread_mutex_unlock(&l->mutex);
     return n - left;

@@ -139,6 +139,6 @@ struct permit *permits_due(struct permit_ledger *l, int64_t now_ms);
 void permits_put_back(struct permit_ledger *l, struct permit *p, int64_t now_ms, int64_t in_ms);
 void permits_drop(struct permit_ledger *l, struct permit *p);
 /* How many permits the ledger has. */
-size_t permits_count(struct permit_ledger *l);
+int64_t permits_held(struct permit_ledger *l);
 
 #endif

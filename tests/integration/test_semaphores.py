@@ -510,7 +510,7 @@ def test_metrics(proxy, direct, worker):
     a, b = worker(), worker()
     before = info(b)
     a("INCRBY", "sem:counted", 2)
-    a("DECR", "sem:counted")
+    assert a("DECR", "sem:counted") == 1 and int(info(b)["permits_held"]) == int(before["permits_held"]) + 1
     a.crash()
     until(lambda: direct("GET", "sem:counted") == "0")
     after = until(lambda: (lambda i: i if int(i["permits_returned"]) > int(before["permits_returned"]) else None)(info(b)))

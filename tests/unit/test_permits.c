@@ -149,7 +149,7 @@ static void test_a_closed_session(void **state) {
     assert_int_equal(due(r), 3);
     leave(r, 2, false);
     assert_int_equal(due(r), 0);
-    assert_int_equal(permits_count(r->l), 1);
+    assert_int_equal(permits_held(r->l), 1);
     leave(r, 1, true);
     assert_int_equal(due(r), 1);
     assert_false(permits_any(r->l));
@@ -160,6 +160,7 @@ static void test_what_was_given_back(void **state) {
     take(r, 1, 2);
     take(r, 2, 1);
     assert_int_equal(give(r, 1, 7, 1), 1);
+    assert_int_equal(permits_held(r->l), 2);
     leave(r, 1, false);
     assert_int_equal(due(r), 1);
     assert_int_equal(give(r, 2, 7, 2), 1);
@@ -288,7 +289,7 @@ static void test_a_reset(void **state) {
     assert_int_equal(due(r), 0);
     take(r, 2, 1);
     permits_forget_all(r->l, 1, false);
-    assert_int_equal(permits_count(r->l), 1);
+    assert_int_equal(permits_held(r->l), 1);
     permits_forget_all(r->l, 0, false);
     assert_false(permits_any(r->l));
     take(r, 2, 1);
@@ -342,7 +343,7 @@ static void test_replies_out_of_order(void **state) {
     assert_true(take_in(r, &second, 2, 1));
     r->value = 0;
     assert_true(take_in(r, &first, 1, 1));
-    assert_int_equal(permits_count(r->l), 2);
+    assert_int_equal(permits_held(r->l), 2);
     permits_end(r->l, &first);
     permits_end(r->l, &second);
 }
@@ -373,7 +374,7 @@ static void test_members(void **state) {
     struct permit_op op;
     take_text(r, 1, PERMIT_MEMBER, "m", "1");
     take_text(r, 2, PERMIT_MEMBER, "m", "2"); /* it was removed meanwhile */
-    assert_int_equal(permits_count(r->l), 1);
+    assert_int_equal(permits_held(r->l), 1);
     permits_begin(r->l, &op, &KEY, 0);
     assert_true(permits_rescore(r->l, &op, "m", 1, "3.5", 3));
     assert_false(permits_rescore(r->l, &op, "n", 1, "3.5", 3));
@@ -414,7 +415,7 @@ static void test_bounds(void **state) {
     r->value = 0;
     for (uint64_t s = 0; s < PERMITS_OF_KEY_MAX; s++)
         take_text(r, s % 4, PERMIT_TOKEN, "a", "");
-    assert_int_equal(permits_count(r->l), PERMITS_OF_KEY_MAX);
+    assert_int_equal(permits_held(r->l), PERMITS_OF_KEY_MAX);
     permits_begin(r->l, &op, &KEY, 0);
     assert_false(take_in(r, &op, 1, 1));
     permits_end(r->l, &op);
