@@ -40,10 +40,10 @@ struct permit_ledger {
     struct hash_seed seed;
     struct table keys, sessions, clients;
     struct list_node due, leased;
-    uint64_t seq;       /* grows with each event */
-    atomic_size_t uses; /* permits and operations, and permits that were taken out */
-    size_t count;       /* takes that were not given back as a whole */
-    int64_t held;       /* their permits */
+    uint64_t seq;                /* grows with each event */
+    atomic_size_t uses;          /* permits and operations, and permits that were taken out */
+    size_t count;                /* takes that were not given back as a whole */
+    int64_t held;                /* their permits */
     uint64_t pooled[POOLED_MAX]; /* clients of which one connection gave back what another one had taken */
 };
 

@@ -485,6 +485,19 @@ def test_redis_cli(start_proxy, start_redis):
     assert cli(proxy, "DECR", "sem:shell") == "0"
 
 
+@pytest.mark.parametrize("rights", [["+eval", "+evalsha", "+get", "+decrby"], []], ids=["granted", "none"])
+def test_the_workers_rights(start_proxy, start_redis, rights):
+    """The worker's own login gives back; if it has no right to, the proxy's own login does after some tries."""
+    redis = start_redis()
+    redis.run("ACL", "SETUSER", "app", "on", ">secret", "~sem:*", "+incr", "+ping", *rights)
+    proxy = start_proxy(redis, *RULES)
+    a = Client(proxy.address, commands=[("AUTH", "app", "secret")])
+    assert a("INCR", "sem:rights") == 1 and a("PING") == "PONG"
+    a.crash()
+    until(lambda: redis.run("GET", "sem:rights") == "0", 20, "the permit")
+    assert ("is tried again" in proxy.log()) == (not rights)
+
+
 def test_threads(start_proxy, start_redis):
     redis = start_redis()
     proxy = start_proxy(redis, *RULES, "threads 2")
