@@ -34,6 +34,7 @@
 #include "proxy/listen.h"
 #include "proxy/live.h"
 #include "proxy/lock/fence.h"
+#include "proxy/lock/permits.h"
 #include "proxy/admin_server.h"
 #include "proxy/notify.h"
 #include "proxy/secure.h"
@@ -654,11 +655,13 @@ static int serve(struct application *app, struct config_errors *errors) {
     if (app->shared.threads == 1)
         engine_alone(app->shared.engine);
     app->shared.observer = observer_new(seed);
+    app->shared.permits = permits_new(seed);
     log_notice("lockkeeper %s is starting, pid %d, upstream %s, %zu lock rules", LOCKKEEPER_VERSION, (int)getpid(),
                app->shared.upstream_text, lock_rules_count(app->config->rules));
     run(app);
     engine_free(app->shared.engine);
     observer_free(app->shared.observer);
+    permits_free(app->shared.permits);
     incidents_flush(app->incidents, clock_wall_ms());
     incidents_free(app->incidents);
     embedded_stop(app->embedded);

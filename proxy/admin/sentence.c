@@ -31,6 +31,8 @@ static const struct deed *deed_of(const char *kind) {
         {"late_write", "wrote", " without its lock", true},
         {"held_long", "has held", " for long", false},
         {"one_shot", "keeps", " as a one-shot client", false},
+        {"permit_returned", "did not give back a permit of", "", false},
+        {"permit_lost", "may have a permit of", "", false},
     };
     static const struct deed other = {"", "had an incident with", "", true};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)

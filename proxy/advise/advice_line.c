@@ -8,8 +8,9 @@
 #include "proxy/lock/thresholds.h"
 
 enum {
-    HANDED_OVER = 5, /* releases by other clients that make a lock handed over */
-    STOOD_MS = 3     /* average time free, in ms, above which handing a release on gains something */
+    HANDED_OVER = 5,   /* releases by other clients that make a lock handed over */
+    SHARED_ENOUGH = 5, /* numbers above the first that were kept for a while: the counter is a semaphore */
+    STOOD_MS = 3       /* average time free, in ms, above which handing a release on gains something */
 };
 
 /* Whether acquirers never release, and others do. Scripts are excluded: the rules do not stop a script. */
@@ -20,6 +21,10 @@ static bool handed_over(const struct evidence *r) {
 /* Whether the lock is a throttle: it has an expiry, and is never released. */
 static bool throttle(const struct evidence *r) {
     return r->sent == 0 && r->by_other == 0 && r->refused == 0 && r->endless == 0;
+}
+
+bool advise_is_semaphore(const struct evidence *r) {
+    return r->shared >= SHARED_ENOUGH && r->kinds == ADVISE_COUNTER;
 }
 
 /* Whether losers delete. A release over a connection whose last attempt was lost is a loser's if there is one more
@@ -55,6 +60,8 @@ static bool sleepers(const struct evidence *r) {
 static void add_model(struct text *l, const struct evidence *r) {
     if (r->kinds & ADVISE_LIST)
         text_printf(l, "a list lock; ");
+    if (advise_is_semaphore(r))
+        text_printf(l, "a semaphore, whose permits a crash loses; ");
     if (handed_over(r))
         text_printf(l, "released by other clients than acquired");
     else if (multiplexed(r))
@@ -99,6 +106,10 @@ static void add_count(struct text *l, const char *what, uint64_t count) {
 }
 
 static void add_counts(struct text *l, const struct evidence *r) {
+    if (advise_is_semaphore(r)) {
+        text_printf(l, "taken %llu", (unsigned long long)r->acquired + r->lost);
+        return;
+    }
     text_printf(l, "acquired %llu, lost %llu, released %llu", (unsigned long long)r->acquired,
                 (unsigned long long)r->lost, (unsigned long long)r->released);
     add_count(l, "by others", r->by_other);
@@ -132,6 +143,10 @@ static void add_pattern(struct text *l, const char *pattern) {
 static void add_rule(struct text *l, const struct evidence *r) {
     text_printf(l, "lock ");
     add_pattern(l, r->pattern);
+    if (advise_is_semaphore(r)) {
+        text_printf(l, " kind semaphore");
+        return;
+    }
     add_kind(l, r);
     add_owner(l, r);
     if (sleepers(r))
@@ -140,6 +155,8 @@ static void add_rule(struct text *l, const struct evidence *r) {
 
 /* What to say of a pattern instead of a rule; NULL: a rule can be advised. */
 static const char *no_rule_since(const struct evidence *r) {
+    if (advise_is_semaphore(r))
+        return NULL;
     if (r->acquired == 0 && r->lost >= ADVISE_ENOUGH)
         return "never seen to be acquired: held since before, or dead; look at its TTL";
     if (r->acquired < ADVISE_ENOUGH)

@@ -15,6 +15,8 @@ void advise_fence_line(const struct written_pair *pair, struct text *l);
 void advise_say(struct text *line, void (*fn)(void *arg, const char *line, size_t len), void *arg);
 /* Calls fn with the line of each pair that deserves a fence, those with most writes first. */
 void advise_each_fence(struct observer *o, void (*fn)(void *arg, const char *line, size_t len), void *arg);
+/* Whether the row is of a counter that is a semaphore: more than one session keeps a number of it. */
+bool advise_is_semaphore(const struct evidence *row);
 /* Whether the row has more releases than acquisitions because losers send some. */
 bool advise_losers_delete(const struct evidence *row);
 

@@ -61,7 +61,7 @@ void advise_each_risk(const struct evidence *row, void (*fn)(void *arg, const ch
                                                                                           one_shot_line};
     char pattern[ADVISE_PATTERN_MAX * 4 + 3];
     lock_rule_word(row->pattern, pattern, sizeof(pattern));
-    for (size_t i = 0; i < sizeof(RISKS) / sizeof(RISKS[0]); i++) {
+    for (size_t i = 0; !advise_is_semaphore(row) && i < sizeof(RISKS) / sizeof(RISKS[0]); i++) {
         struct text line = {0};
         RISKS[i](row, pattern, &line);
         advise_say(&line, fn, arg);

@@ -64,8 +64,16 @@
     COUNTER(waits_refused, "counter", "lock_waits_total", "end", "refused", NULL)                                      \
     COUNTER(waits_left, "counter", "lock_waits_total", "end", "left", NULL)                                            \
     COUNTER(wait_tries, "counter", "lock_wait_tries_total", NULL, NULL, "Scripts sent for attempts that wait.")
+#define PERMIT_COUNTERS(COUNTER)                                                                                       \
+    COUNTER(permits_taken, "counter", "permits_total", "event", "taken",                                               \
+            "Permits of semaphores (rule option kind semaphore), by what became of them.")                             \
+    COUNTER(permits_given, "counter", "permits_total", "event", "given_back", NULL)                                    \
+    COUNTER(permits_returned, "counter", "permits_total", "event", "returned", NULL)                                   \
+    COUNTER(permits_lost, "counter", "permits_total", "event", "lost", NULL)                                           \
+    COUNTER(permits_untracked, "counter", "permits_total", "event", "untracked", NULL)
 #define COUNTER_TABLE(COUNTER)                                                                                         \
-    CLIENT_COUNTERS(COUNTER) UPSTREAM_COUNTERS(COUNTER) REQUEST_COUNTERS(COUNTER) WAIT_COUNTERS(COUNTER)
+    CLIENT_COUNTERS(COUNTER)                                                                                           \
+    UPSTREAM_COUNTERS(COUNTER) REQUEST_COUNTERS(COUNTER) WAIT_COUNTERS(COUNTER) PERMIT_COUNTERS(COUNTER)
 
 struct counters {
 #define COUNTER_FIELD(name, ...) _Atomic uint64_t name;
@@ -96,7 +104,7 @@ static inline uint64_t counter_read(const _Atomic uint64_t *counter) {
 }
 
 /* The tables of the fields of struct counter_sums. */
-extern const struct metric_table client_counters, upstream_counters, request_counters, wait_counters;
+extern const struct metric_table client_counters, upstream_counters, request_counters, wait_counters, permit_counters;
 /* Adds the counters of one thread to `sums`. May be called from any thread. */
 void counters_sum(struct counter_sums *sums, const struct counters *c);
 

@@ -129,6 +129,17 @@ bool client_close(struct client_table *t, struct lock_client *c) {
     return last;
 }
 
+bool client_connected(struct client_table *t, uint64_t hash) {
+    bool open = false;
+    pthread_mutex_lock(&t->mutex);
+    for (struct table_link *it = table_chain(&t->table, hash); it; it = it->next) {
+        const struct lock_client *c = LIST_ENTRY(it, struct lock_client, link);
+        open = open || (c->hash == hash && c->open > 0);
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return open;
+}
+
 void client_put(struct client_table *t, struct lock_client *c) {
     pthread_mutex_lock(&t->mutex);
     invariant(c->refs > 0, "a client without references is given back");

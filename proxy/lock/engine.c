@@ -390,6 +390,20 @@ void engine_late_write(struct lock_engine *e, const struct lock_session *s, cons
     shard_unlock(sh);
 }
 
+void engine_permit(struct lock_engine *e, enum lock_incident_kind kind, const struct lock_key *key,
+                   const struct lock_rule *rule, const char *client, const char *command, const char *action,
+                   int64_t now_ms) {
+    struct shard *sh = ledger_shard(e, engine_key_hash(e, key));
+    struct occasion on = {.now_ms = now_ms, .key = *key, .rule = rule->pattern, .client = client, .command = command};
+    shard_lock(sh);
+    incident_report(sh, kind, &on, "%s", action);
+    shard_unlock(sh);
+}
+
+bool engine_client_connected(struct lock_engine *e, uint64_t client) {
+    return client_connected(&e->clients, client);
+}
+
 void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                      const char *action, int64_t now_ms) {
     struct shard *sh = ledger_shard(e, plan->hash);

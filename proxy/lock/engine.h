@@ -431,6 +431,8 @@ void engine_late_write(struct lock_engine *e, const struct lock_session *s, cons
 /* Reports an attempt that was refused because its session would have waited in a circle, which `action` names. */
 void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                      const char *action, int64_t now_ms);
+/* Whether a session of the client with this hash is connected. */
+bool engine_client_connected(struct lock_engine *e, uint64_t client);
 /* A key's hash, as in lock_plan.hash. */
 uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key);
 
@@ -561,6 +563,8 @@ enum lock_incident_kind {
     INCIDENT_DEADLOCK,
     INCIDENT_LATE_WRITE,
     INCIDENT_ONE_SHOT,
+    INCIDENT_PERMIT_RETURNED,
+    INCIDENT_PERMIT_LOST,
     INCIDENT_KINDS
 };
 /* The name of a kind of incident, "late_release", ...; static. */
@@ -578,6 +582,11 @@ struct lock_incident {
     const char *command; /* what the application sent; "" nothing */
     const char *action;  /* what the proxy did: "refused", "lease of 30000 ms given, renewed while connected", ... */
 };
+
+/* Reports what became of a semaphore's permit (permits.h). `client` is its taker (address and name). */
+void engine_permit(struct lock_engine *e, enum lock_incident_kind kind, const struct lock_key *key,
+                   const struct lock_rule *rule, const char *client, const char *command, const char *action,
+                   int64_t now_ms);
 
 struct lock_sink {
     void *arg;

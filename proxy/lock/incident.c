@@ -28,6 +28,8 @@ static const char *const KIND_NAMES[INCIDENT_KINDS] = {
     [INCIDENT_DEADLOCK] = "deadlock",
     [INCIDENT_LATE_WRITE] = "late_write",
     [INCIDENT_ONE_SHOT] = "one_shot",
+    [INCIDENT_PERMIT_RETURNED] = "permit_returned",
+    [INCIDENT_PERMIT_LOST] = "permit_lost",
 };
 
 const char *lock_incident_name(enum lock_incident_kind kind) {

@@ -58,7 +58,7 @@ struct rule_option {
     const char *name;
     enum option_type type;
     size_t offset; /* in struct lock_rule */
-    const char *names[5];
+    const char *names[6];
     int64_t min_ms;
     const char *fallback;
     const char *expected;
@@ -78,10 +78,10 @@ static const struct rule_option OPTIONS[] = {
     {"kind",
      OPTION_KINDS,
      RULE_AT(kinds),
-     {"string", "list", "hash", "counter"}, /* in the order of the bits */
+     {"string", "list", "hash", "counter", "semaphore"}, /* in the order of the bits */
      0,
      "string",
-     "string, list, hash, counter, several with commas between them, or any"},
+     "string, list, hash, counter, several with commas between them, any, or semaphore alone"},
     {"claim-memory", OPTION_TIME, RULE_AT(claim_memory_ms), {0}, LOCK_MEMORY_AUTO, "auto", "auto, or a time like 60s"},
     {"lease", OPTION_TIME, RULE_AT(lease_ms), {0}, 0, "30s", "a time like 30s, or 0 for none"},
     {"renew", OPTION_ENUM, RULE_AT(renew), {"auto", "always", "never"}, 0, "auto", "auto, always or never"},
@@ -137,7 +137,7 @@ static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *
         *kinds |= 1u << i;
         at += len;
         if (!*at)
-            return true;
+            return !(*kinds & LOCK_KIND_SEMAPHORE) || *kinds == LOCK_KIND_SEMAPHORE;
     }
 }
 
@@ -192,6 +192,8 @@ static void option_text(const struct rule_option *o, const struct lock_rule *rul
     }
     int i;
     memcpy(&i, at, sizeof(i));
+    if (o->offset == RULE_AT(mode) && rule->permits) /* its keys are no locks, so that its own mode is off */
+        i = rule->permits == LOCK_PERMITS_RETURNED ? LOCK_MODE_ENFORCE : LOCK_MODE_AUDIT;
     snprintf(out, size, "%s", o->names[i]);
 }
 
@@ -275,6 +277,35 @@ static void option_unknown(const char *word, char *error, size_t size) {
     }
 }
 
+/* Whether a rule of semaphores may have the option. */
+static bool option_of_semaphores(const struct rule_option *o) {
+    return o->offset == RULE_AT(mode) || o->offset == RULE_AT(kinds) || o->offset == RULE_AT(owner) ||
+           o->offset == RULE_AT(lease_ms);
+}
+
+/* Makes a rule of kind semaphore one whose keys are no locks. False: `error` says which option it can't have. */
+static bool semaphore_read(struct lock_rule *rule, const bool given[], char *error, size_t size) {
+    bool leased = false;
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        leased = leased || (given[i] && OPTIONS[i].offset == RULE_AT(lease_ms));
+        if (given[i] && !option_of_semaphores(&OPTIONS[i])) {
+            snprintf(error, size, "kind semaphore has no option '%s': expected mode, owner and lease alone",
+                     OPTIONS[i].name);
+            return false;
+        }
+    }
+    if (rule->owner == LOCK_OWNER_ANY) {
+        snprintf(error, size, "kind semaphore has no owner 'any': expected auto, connection or client");
+        return false;
+    }
+    if (!leased)
+        rule->lease_ms = 0;
+    if (rule->mode != LOCK_MODE_OFF)
+        rule->permits = rule->mode == LOCK_MODE_ENFORCE ? LOCK_PERMITS_RETURNED : LOCK_PERMITS_AUDITED;
+    rule->mode = LOCK_MODE_OFF;
+    return true;
+}
+
 /* Sets the options in `words`. False: `error` says why. */
 static bool rule_read(struct lock_rule *rule, const char *const *words, size_t count, char *error, size_t size) {
     bool given[OPTION_COUNT] = {false};
@@ -302,7 +333,7 @@ static bool rule_read(struct lock_rule *rule, const char *const *words, size_t c
             return false;
         }
     }
-    return true;
+    return rule->kinds != LOCK_KIND_SEMAPHORE || semaphore_read(rule, given, error, size);
 }
 
 /* Audit does not see list locks: `any` leaves them out, and an error refuses them if the rule names them. */
@@ -467,7 +498,7 @@ static __attribute__((noinline)) struct rule_entry *fence_or(const struct lock_r
 /* The lock rule that applies to the key. If its mode is off, or there is none, the fence that applies. */
 static inline struct rule_entry *watcher(const struct lock_rules *rules, const char *key, size_t len) {
     struct rule_entry *entry = first_of(rules->entries, rules->count, key, len);
-    if (entry && entry->rule.mode != LOCK_MODE_OFF)
+    if (entry && (entry->rule.mode != LOCK_MODE_OFF || entry->rule.permits))
         return entry;
     return rules->fence_count > 0 ? fence_or(rules, entry, key, len) : entry;
 }
@@ -542,6 +573,8 @@ size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size) {
     append_word(out, size, &len, rule->pattern);
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         char value[48];
+        if (rule->kinds == LOCK_KIND_SEMAPHORE && !option_of_semaphores(&OPTIONS[i]))
+            continue;
         option_text(&OPTIONS[i], rule, value, sizeof(value));
         append(out, size, &len, " %s %s", OPTIONS[i].name, value);
     }

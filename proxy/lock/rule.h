@@ -22,8 +22,11 @@ enum lock_kind {
     LOCK_KIND_LIST = 2,
     LOCK_KIND_HASH = 4,
     LOCK_KIND_COUNTER = 8,
-    LOCK_KIND_ANY = 15
+    LOCK_KIND_ANY = 15,
+    LOCK_KIND_SEMAPHORE = 16 /* stands alone: lock_rule.permits */
 };
+/* What becomes of permits whose taker has left: rules of kind semaphore. */
+enum lock_permits { LOCK_PERMITS_NONE, LOCK_PERMITS_AUDITED, LOCK_PERMITS_RETURNED };
 
 enum { LOCK_MEMORY_AUTO = -1 };
 
@@ -50,6 +53,7 @@ struct lock_rule {
     atomic_bool fenced; /* a fence, of this set or a later one, may name the rule's locks: lock_rules_fenced_by */
     atomic_bool fence_enforced; /* and one of those fences is enforced */
     struct lock_fence *fence;   /* not NULL: its keys are no locks (mode off) but fenced data */
+    enum lock_permits permits;  /* not NONE: its keys are no locks (mode off) but semaphores; lease_ms 0: no lease */
     atomic_uint_fast64_t hits;
 };
 
@@ -81,8 +85,8 @@ const char *lock_rules_add_fence(struct lock_rules *rules, const char *const *wo
 size_t lock_rules_fence_count(const struct lock_rules *rules);
 const struct lock_rule *lock_rules_fence(const struct lock_rules *rules, size_t i);
 
-/* Finds the lock rule as lock_rules_match does. If none matches, or its mode is off, finds the first matching fence
- * (->fence is not NULL then), unless the fence's mode is off. */
+/* Finds the lock rule as lock_rules_match does. If none matches, or its mode is off and it is no rule of semaphores,
+ * finds the first matching fence (->fence is not NULL then), unless the fence's mode is off. */
 const struct lock_rule *lock_rules_watch(const struct lock_rules *rules, const char *key, size_t len);
 
 /* The rule that lock_rules_match would find, or NULL; counts no hit. */

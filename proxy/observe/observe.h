@@ -33,6 +33,7 @@ enum seen_event {
                          there was */
     SEEN_WRITTEN,   /* SET with an expiry and no condition */
     SEEN_SWAPPED,   /* GETSET over an existing key: the traffic does not show the lock's new holder */
+    SEEN_LOWERED,   /* DECR that leaves a number above zero: of a loser, or of one of a semaphore's holders */
     /* For list locks that are not enforced; `value` is the node. */
     SEEN_PUSHED,
     SEEN_HEAD,    /* shown as the queue's head */
@@ -122,7 +123,7 @@ struct evidence_session {
     uint32_t row; /* contended leases in a row that were released over the session that had acquired, this session */
 };
 
-enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 23 };
+enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 24 };
 
 /* A row has the counts of a client's locks of one pattern. Each release is counted once, in the row of the lock's
  * acquirer. Exception: a loser's release, or one that is late or finds no lock, counts for its sender. */
@@ -155,7 +156,8 @@ struct evidence {
             uint64_t expired;             /* ended without a release */
             uint64_t stood, stood_ms; /* how often, and how long in all, a lock was free after a release although others
                                          had asked for it: they slept */
-            uint64_t row;             /* as in struct evidence_session, over all sessions */
+            uint64_t shared; /* a counter's session kept a number above the first for a while, as in a semaphore */
+            uint64_t row;    /* as in struct evidence_session, over all sessions */
         };
         uint64_t counts[EVIDENCE_COUNTS]; /* the same, to be added */
     };

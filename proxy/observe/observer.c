@@ -23,7 +23,8 @@ enum {
     SIBLINGS_MAX = 8,                       /* patterns of one stem and client before they become one */
     PARTIES = 6,                            /* sessions remembered for a key */
     POLL_MAX_MS = 1000,
-    DEAD_LOST = 3 /* attempts lost before a lock without an owner counts as dead */
+    SHARED_MS = 20, /* a loser takes its number back at once; a semaphore's holder keeps it for longer */
+    DEAD_LOST = 3   /* attempts lost before a lock without an owner counts as dead */
 };
 
 /* The state of a session for a key. LOST: its last attempt was lost. HOLDS: it has acquired, and not released since.
@@ -32,6 +33,7 @@ enum { LOST = 1, HOLDS = 2, TAKEN = 4 };
 struct key_session {
     uint32_t id; /* 0: none */
     uint8_t stands;
+    int64_t lost_ms; /* LOST: when */
 };
 
 /* A key that is held, or was held lately; or a node of a queue. */
@@ -398,6 +400,7 @@ static void note_lost(struct note *n) {
     struct key_memory *p = n->place ? n->place : place_make(n, n->hash);
     n->place = p;
     party_is(p, n->session, LOST);
+    party_get(p, n->session)->lost_ms = n->now_ms;
     if (!held_now(n))
         return;
     if (p->session == n->session)
@@ -526,6 +529,13 @@ static void note_rewritten(struct note *n) {
     }
 }
 
+/* Notes that a session takes its number of a counter back, above zero. A loser does so at once. */
+static void note_lowered(struct note *n) {
+    const struct key_session *party = n->place ? place_party(n->place, n->session) : NULL;
+    if (party && party->stands & LOST && n->now_ms - party->lost_ms >= SHARED_MS)
+        n->row->shared++;
+}
+
 /* Notes that the traffic does not show the lock's holder from now on. */
 static void note_unsure(struct note *n) {
     struct key_memory *p = n->place;
@@ -553,7 +563,8 @@ static void note_written(struct note *n) {
 static void (*const NOTES[SEEN_TAKEN + 1])(struct note *n) = {
     [SEEN_ACQUIRED] = note_acquired,   [SEEN_LOST] = note_lost,       [SEEN_RELEASED] = note_released,
     [SEEN_REFUSED] = note_released,    [SEEN_IN_VAIN] = note_in_vain, [SEEN_EXTENDED] = note_extended,
-    [SEEN_REWRITTEN] = note_rewritten, [SEEN_WRITTEN] = note_written, [SEEN_SWAPPED] = note_unsure};
+    [SEEN_REWRITTEN] = note_rewritten, [SEEN_WRITTEN] = note_written, [SEEN_SWAPPED] = note_unsure,
+    [SEEN_LOWERED] = note_lowered};
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
@@ -593,7 +604,7 @@ static bool queue_event(struct note *n, enum seen_event *event) {
  * command that deletes data under a rule. */
 static bool may_say(const struct note *n, enum seen_event event) {
     const struct lock_rule *rule = n->sight->rule;
-    bool expiry = event == SEEN_EXTENDED || event == SEEN_REWRITTEN || event == SEEN_SWAPPED ||
+    bool expiry = event == SEEN_EXTENDED || event == SEEN_REWRITTEN || event == SEEN_SWAPPED || event == SEEN_LOWERED ||
                   (event == SEEN_WRITTEN && !n->sight->behind_watch && !rule);
     bool deletes = rule && rule->mode == LOCK_MODE_AUDIT && (event == SEEN_RELEASED || event == SEEN_IN_VAIN);
     return n->place || (!expiry && !deletes);

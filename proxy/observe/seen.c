@@ -30,7 +30,7 @@ static enum seen_event done(struct lock_event *e) {
     case LOCK_QUEUE_SET:
         return e->queue == QUEUE_SET && e->count == 0 ? SEEN_RENAMED : SEEN_NOTHING;
     case LOCK_COUNT_DOWN:
-        return e->count <= 0 ? SEEN_RELEASED : SEEN_NOTHING;
+        return e->count <= 0 ? SEEN_RELEASED : SEEN_LOWERED;
     case LOCK_EXTEND:
         return e->pttl_ms != PTTL_UNKNOWN ? SEEN_EXTENDED : SEEN_NOTHING;
     case LOCK_REWRITE:

@@ -45,6 +45,7 @@ enum script_id {
     SCRIPT_LIST_TRIM,
     SCRIPT_LIST_LEAVE,
     SCRIPT_FREE,
+    SCRIPT_GIVE_BACK,
     SCRIPT_TOTAL
 };
 

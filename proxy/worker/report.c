@@ -11,6 +11,7 @@
 #include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/fence.h"
+#include "proxy/lock/permits.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/evictions.h"
@@ -88,6 +89,8 @@ static void report_locks_section(struct worker *w, const struct counter_sums *co
     r->section(r->arg, "Locks");
     metric_table_report(&lock_counters, &stats, r);
     metric_table_report(&wait_counters, counters, r);
+    metric_table_report(&permit_counters, counters, r);
+    r->line(r->arg, "permits_held", "%lld", (long long)permits_held(shared->permits));
     r->line(r->arg, "unruled_lock_patterns", "%zu", worker_unruled(w, 0));
     r->line(r->arg, "longest_wait_ms", "%lld", (long long)(since_ms ? worker_steady_ms(w) - since_ms : 0));
     for (int k = 0; k < INCIDENT_KINDS; k++) {

@@ -14,6 +14,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
 #include "proxy/lock/fence.h"
+#include "proxy/lock/permits.h"
 #include "proxy/worker/private.h"
 
 enum { RULES_MEASURED = 100 };
@@ -287,6 +288,9 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     metric_table_measure(&request_counters, &counters, m);
     metric_table_measure(&upstream_counters, &counters, m);
     metric_table_measure(&wait_counters, &counters, m);
+    metric_table_measure(&permit_counters, &counters, m);
+    single(m, "permits_held", "gauge", "Permits of semaphores that were not given back.",
+           (double)permits_held(shared->permits));
     measure_nodes(w, m);
     measure_locks(w, m);
     measure_rules(w, m);

@@ -238,7 +238,7 @@ static const char *const templates[] = {
     "PROXY RELOAD",
 };
 
-static const char *const keys[] = {"a", "b", "{t}1", "{t}2", "c", "", "lockkeeper:{aa}:lock:a", "user:1"};
+static const char *const keys[] = {"a", "b", "{t}1", "{t}2", "c", "", "lockkeeper:{aa}:lock:a", "sem:a"};
 static const char *const lock_keys[] = {"lock:a",      "lock:b",      "lock:{t}",       "lock:",       "lock:off1",
                                         "lock:audit1", "lock:leave1", "lock:replicas1", "lock:audit2", "lock:{t}leave"};
 static const char *const values[] = {"1",

@@ -14,6 +14,7 @@
 #include "proxy/admin/proxy_report.h"
 #include "proxy/admin/incident_lines.h"
 #include "proxy/base/log.h"
+#include "proxy/lock/permits.h"
 #include "proxy/session/locks/locks.h"
 #include "proxy/worker/worker.h"
 #include "tests/fuzz/fuzz.h"
@@ -138,6 +139,12 @@ static struct config *make_config(const struct world_options *o) {
                     "replicas",
                     "1",
                     "--lock",
+                    "sem:*",
+                    "kind",
+                    "semaphore",
+                    "lease",
+                    "1s",
+                    "--lock",
                     "lock:*",
                     "owner",
                     (char *)(uintptr_t)o->owner,
@@ -244,6 +251,7 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     world.incidents = incidents_new(INCIDENTS);
     world.shared.engine = engine_new(world.shared.process_id, 1, &sink);
     world.shared.observer = observer_new(1);
+    world.shared.permits = permits_new(1);
     const struct config *config = make_config(options);
     struct worker_socket socket = listen_here();
     const struct worker_opening opening = {.sockets = &socket, .socket_count = 1, .ready = on_ready};
@@ -255,6 +263,7 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     worker_free(world.worker);
     engine_free(world.shared.engine);
     observer_free(world.shared.observer);
+    permits_free(world.shared.permits);
     incidents_free(world.incidents);
     system_start_clock();
 }

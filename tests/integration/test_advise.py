@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -316,6 +317,19 @@ def test_counters_outside_of_rules(advising, connect, tmp_path):
         assert only("DEL", "cron-lock") == 1
     line = line_for(only, "cron-lock", "counter")
     assert accepted(line, tmp_path) == "lock cron-lock kind counter"
+
+
+def test_semaphores_outside_of_rules(advising, connect, tmp_path):
+    """Two sessions have the counter at a time: a lock's loser would take its number back at once."""
+    first, second = named(advising, connect, "semaphore", 2)
+    for _ in range(100):
+        assert first("INCR", "jobs-limit") == 1 and first("DECR", "jobs-limit") == 0
+    for _ in range(10):
+        assert first("INCR", "jobs-limit") == 1 and second("INCR", "jobs-limit") == 2
+        time.sleep(0.03)  # the time is what is told apart
+        assert second("DECR", "jobs-limit") == 1 and first("DECR", "jobs-limit") == 0
+    line = line_for(first, "jobs-limit", "semaphore")
+    assert accepted(line, tmp_path) == "lock jobs-limit kind semaphore"
 
 
 def test_hashes_outside_of_rules(advising, connect, tmp_path):

@@ -53,6 +53,7 @@ BAD = {
     "lock mode": ("lock a:* mode maybe", ["lock", "mode", "maybe", "enforce"]),
     "lock owner": ("lock a:* owner me", ["lock", "owner", "me", "auto"]),
     "lock lease": ("lock a:* lease long", ["lock", "lease", "long"]),
+    "lock semaphore": ("lock a:* kind semaphore wait 1s", ["lock", "semaphore", "wait", "lease"]),
     "lock option without value": ("lock a:* lease", ["lock", "lease"]),
     "lock renew": ("lock a:* renew sometimes", ["lock", "renew", "sometimes", "always"]),
     "lock on-disconnect": ("lock a:* on-disconnect explode", ["lock", "on-disconnect", "explode", "release"]),

@@ -652,6 +652,25 @@ static void kinds(void **state) {
     ADVISED(*state, "lock k kind hash,counter");
 }
 
+/* Each of three sessions counts up, and down again after a while: more than one has the counter at a time. Losers,
+ * which count down at once, are none of a semaphore's. */
+static void counters_that_are_semaphores(void **state) {
+    static const enum seen_event IN[] = {SEEN_ACQUIRED, SEEN_LOST, SEEN_LOST};
+    static const enum seen_event OUT[] = {SEEN_LOWERED, SEEN_LOWERED, SEEN_RELEASED};
+    struct lock_event sight = {
+        .key = {.name = "k", .len = 1}, .identity = "app", .identity_len = 3, .advises = ADVISE_COUNTER};
+    for (int i = 0; i < 2 * 3 * 20; i++) {
+        bool up = i / 3 % 2 == 0;
+        sight.session_id = (uint64_t)(i + (up ? 0 : 1)) % 3 + 1;
+        observer_note(*state, (up ? IN : OUT)[i % 3], &sight, now_ms);
+        now_ms += i >= 60 && i % 3 == 2 ? 20 : 1;
+        if (i == 59)
+            ADVISED(*state, "lock k kind counter");
+    }
+    ADVISED(*state, "outside of the rules; 80 events: lock k kind semaphore");
+    says_risk(*state, NULL);
+}
+
 static void jobs_in_a_list_are_no_lock(void **state) {
     char node[16];
     for (unsigned n = 0; n < 20; n++) {
@@ -1045,6 +1064,7 @@ int main(void) {
         TEST(some_keys_stand_for_all_in_turn),
         TEST(a_list_is_a_lock_where_its_head_is_looked_at),
         TEST(kinds),
+        TEST(counters_that_are_semaphores),
         TEST(jobs_in_a_list_are_no_lock),
         TEST(scripts_by_their_text),
         TEST(what_scripts_write),

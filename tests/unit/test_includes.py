@@ -20,7 +20,7 @@ LIBRARIES = {"libev": "ev.h", "hiredis": "hiredis/", "libuuid": "uuid/",
 GROUND = ("parser", "proxy/base", "proxy/net")
 UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology", "/life"))
 SESSION = tuple("proxy/session/" + room for room in
-                ("core", "locks", "waits", "fences", "transaction", "push", "blocking", "cluster", "commands"))
+                ("core", "locks", "waits", "fences", "semaphores", "transaction", "push", "blocking", "cluster", "commands"))
 EVERYTHING = (*GROUND, "proxy/lock", "proxy/observe", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/monitor_tap", "proxy/admin",
               "proxy/config", "proxy")
 # What a room of the session may include, besides the rooms of the session that it names.
@@ -46,9 +46,12 @@ LAYERS = {
     # Lock calls come to the attempts that wait through worker->waits, a table of functions.
     "proxy/session/waits": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
     "proxy/session/fences": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
-    "proxy/session/transaction": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/fences"), ("libev",)),
+    # The ledger of permits is fed by replies, wherever they come.
+    "proxy/session/semaphores": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
+    "proxy/session/transaction": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/fences",
+                                   "proxy/session/semaphores"), ("libev",)),
     "proxy/session/push": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
-    "proxy/session/blocking": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
+    "proxy/session/blocking": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/semaphores"), ("libev",)),
     "proxy/session/cluster": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/fences"), ("libev",)),
     # Dispatch sees all rooms.
     "proxy/session/commands": ((*BELOW_SESSION, *SESSION), ("libev",)),
@@ -97,6 +100,7 @@ ROOM_LAYERS = {
         ("outcome.h", "outcome", "learn", "apply", "adopt", "list_lock"),
         ("member.h", "audit.h", "engine", "member", "audit", "look", "takeover"),
         ("waiting.h", "waiting"),
+        ("permits.h", "permits"),
     ],
     # Its headers are for the whole session. A closed session ends its requests, and a request may close its session.
     "proxy/session/core": [

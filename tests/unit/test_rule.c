@@ -114,7 +114,7 @@ static void test_options(void **state) {
     lock_rules_unref(rules);
 }
 
-#define KINDS "string, list, hash, counter, several with commas between them, or any"
+#define KINDS "string, list, hash, counter, several with commas between them, any, or semaphore alone"
 #define AUDIT_LISTS                                                                                                    \
     "mode audit knows no list locks: expected mode off or enforce for kind list (what a queue looks like, PROXY "      \
     "ADVISE "                                                                                                          \
@@ -136,6 +136,11 @@ static void test_errors(void **state) {
         {"x kind ,list", "option kind ',list': expected " KINDS},
         {"x kind string,any", "option kind 'string,any': expected " KINDS},
         {"x kind listhash", "option kind 'listhash': expected " KINDS},
+        {"x kind semaphore,string", "option kind 'semaphore,string': expected " KINDS},
+        {"x kind semaphore wait 1s", "kind semaphore has no option 'wait': expected mode, owner and lease alone"},
+        {"x lease 1s renew auto kind semaphore",
+         "kind semaphore has no option 'renew': expected mode, owner and lease alone"},
+        {"x kind semaphore owner any", "kind semaphore has no owner 'any': expected auto, connection or client"},
         {"x kind", "option 'kind' without a value: expected " KINDS},
         {"x renew maybe", "option renew 'maybe': expected auto, always or never"},
         {"x on-disconnect drop", "option on-disconnect 'drop': expected keep or release"},
@@ -262,6 +267,33 @@ static void test_kinds(void **state) {
     }
 }
 
+/* Keys of a rule of semaphores are no locks: the rule's mode is off. */
+static void test_semaphores(void **state) {
+    (void)state;
+    static const struct {
+        const char *line, *text;
+        enum lock_permits permits;
+        int64_t lease_ms;
+    } vectors[] = {
+        {"x kind semaphore", "x mode enforce owner auto kind semaphore lease 0", LOCK_PERMITS_RETURNED, 0},
+        {"x mode audit kind Semaphore owner client lease 60s", "x mode audit owner client kind semaphore lease 1m",
+         LOCK_PERMITS_AUDITED, 60000},
+        {"x kind semaphore mode off", "x mode off owner auto kind semaphore lease 0", LOCK_PERMITS_NONE, 0},
+    };
+    for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++) {
+        struct lock_rules *rules = lock_rules_new();
+        char text[300];
+        assert_null(add(rules, vectors[i].line));
+        const struct lock_rule *rule = lock_rules_get(rules, 0);
+        assert_int_equal(rule->mode, LOCK_MODE_OFF);
+        assert_int_equal(rule->permits, vectors[i].permits);
+        assert_int_equal(rule->lease_ms, vectors[i].lease_ms);
+        lock_rule_text(rule, text, sizeof(text));
+        assert_string_equal(text, vectors[i].text);
+        lock_rules_unref(rules);
+    }
+}
+
 static void test_text(void **state) {
     (void)state;
     struct lock_rules *rules = lock_rules_new();
@@ -369,10 +401,10 @@ static void test_guard_is(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_options),    cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_first_match), cmocka_unit_test(test_like_glob),  cmocka_unit_test(test_text),
-        cmocka_unit_test(test_kinds),       cmocka_unit_test(test_references), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_guard),       cmocka_unit_test(test_guard_is),
+        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_options),   cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_first_match), cmocka_unit_test(test_like_glob), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_semaphores),  cmocka_unit_test(test_kinds),     cmocka_unit_test(test_references),
+        cmocka_unit_test(test_threads),     cmocka_unit_test(test_guard),     cmocka_unit_test(test_guard_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/blocking/blocking.h"
 #include "proxy/session/core/pin.h"
+#include "proxy/session/semaphores/semaphores.h"
 
 enum { HOPS_MAX = 5 };
 
@@ -24,9 +25,11 @@ struct blocked {
     struct upstream_pin *pin; /* NULL while it waits for another attempt */
     int slot;
     unsigned hops, delays;
-    unsigned unsent;         /* how often its node was out of reach */
-    bool meant;              /* named in a CLIENT UNBLOCK: its connection is not used again */
-    struct unblock *unblock; /* the client has shut down its side */
+    unsigned unsent;             /* how often its node was out of reach */
+    bool meant;                  /* named in a CLIENT UNBLOCK: its connection is not used again */
+    struct unblock *unblock;     /* the client has shut down its side, or has left */
+    struct permit_note *permits; /* on semaphores; else NULL */
+    struct upstream_lane lane;   /* the session's */
     struct ev_timer again;
     int64_t patient_ms; /* for upstream_pin_patient */
     size_t len;
@@ -37,6 +40,8 @@ struct blocked {
 
 static void blocked_done(struct call *c, const struct call_end *end);
 
+static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
+
 static void blocked_unpin(struct blocked *b, bool clean) {
     unblock_stop(b->unblock);
     b->unblock = NULL;
@@ -46,9 +51,11 @@ static void blocked_unpin(struct blocked *b, bool clean) {
 }
 
 /* Separates the blocked command from its request, which may then be answered. */
-static void blocked_end(struct blocked *b, bool clean) {
+static void blocked_end(struct blocked *b, bool clean, const struct call_end *end) {
     struct request *r = b->request;
     invariant(REQUEST_OWNER(r, struct blocked) == b, "a blocked command ends twice");
+    if (b->permits)
+        permit_note_end(r->worker, r->session, b->permits, end);
     blocked_unpin(b, clean && !b->meant);
     ev_timer_stop(r->worker->loop, &b->again);
     if (r->session)
@@ -81,7 +88,7 @@ static void blocked_start(struct blocked *b, struct upstream_node *node, bool as
     if (!b->pin && b->unsent++ < PIN_UNSENT_TWICE && pin_await_map(&r->call, node))
         return;
     if (!b->pin) {
-        blocked_end(b, false);
+        blocked_end(b, false, &not_sent);
         request_fail(r, error);
         return;
     }
@@ -140,8 +147,8 @@ static void blocked_done(struct call *c, const struct call_end *end) {
     if (r->session && !end->error && end->reply[0] == '-' && blocked_redirected(b, end))
         return;
     bool gone = b->unblock && unblock_done(end);
-    blocked_end(b, !end->error && r->session);
-    if (gone) {
+    blocked_end(b, !end->error && r->session, end);
+    if (gone && r->session) {
         session_finish(r->session);
         request_reply(r, "", 0, true);
     } else if (end->error)
@@ -150,15 +157,25 @@ static void blocked_done(struct call *c, const struct call_end *end) {
         request_reply(r, end->reply, end->len, true);
 }
 
-/* Gives up a command whose session has closed: its connection closes, so that no element is popped for it. */
+static void blocked_in_vain(void *blocked) {
+    blocked_unpin(blocked, false);
+}
+
+/* Gives up a command whose session has closed: its connection closes, so that no element is popped for it. On a
+ * semaphore the node is asked to end the command, since it may have popped a token already: the reply tells. */
 static void blocked_left(struct request *r) {
     struct blocked *b = REQUEST_OWNER(r, struct blocked);
+    if (b->pin && b->permits && !r->worker->stopping) {
+        unblock_stop(b->unblock);
+        b->unblock = unblock_gone(r->worker, &b->lane, b->pin, blocked_in_vain, b);
+        return;
+    }
     if (b->pin) { /* its call fails when the connection is closed, at the end of the turn */
         blocked_unpin(b, false);
         return;
     }
     upstream_abandon(r->worker->upstream, &r->call.up); /* it may be waiting for the map */
-    blocked_end(b, false);
+    blocked_end(b, false, &not_sent);
     request_reply(r, "", 0, true);
 }
 
@@ -195,6 +212,8 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     *b =
         (struct blocked){.request = request, .slot = slot, .patient_ms = blocking_patience(c, r, bytes), .len = r->len};
     memcpy(b->bytes, bytes, r->len);
+    b->lane = s->lane;
+    b->permits = k->semaphores ? permit_note(s, k) : NULL;
     ev_timer_init(&b->again, blocked_again, 0., 0.);
     b->again.data = b;
     request_own(request, &b->owner, &blocked_ops);

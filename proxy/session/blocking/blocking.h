@@ -30,6 +30,9 @@ struct unblock;
 typedef void (*unblock_hopeless_fn)(void *arg);
 struct unblock *unblock_start(struct session *s, struct upstream_pin *pin, const char *how,
                               unblock_hopeless_fn hopeless, void *arg);
+/* Does the same, with "ERROR", for a session that has closed; `lane` was its lane. */
+struct unblock *unblock_gone(struct worker *w, const struct upstream_lane *lane, struct upstream_pin *pin,
+                             unblock_hopeless_fn hopeless, void *arg);
 /* Does the same for a session whose client has shut down its side. The reply is then an error for which unblock_done is
  * true, unless another reply was already on its way. Closes the session if it is hopeless. */
 struct unblock *unblock_left(struct session *s, struct upstream_pin *pin);

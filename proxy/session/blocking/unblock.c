@@ -18,7 +18,8 @@ enum { FIRST_MS = 2, DOUBLINGS = 7 };
 
 struct unblock {
     struct request_owner owner; /* of `asking`; first */
-    struct session *session;
+    struct worker *worker;
+    struct upstream_lane lane;
     struct upstream_pin *pin;
     const char *how;
     unblock_hopeless_fn hopeless;
@@ -31,7 +32,7 @@ struct unblock {
 static void unblock_later(struct unblock *u) {
     unsigned doublings = u->times < DOUBLINGS ? u->times++ : DOUBLINGS;
     ev_timer_set(&u->again, (double)(FIRST_MS << doublings) / 1000., 0.);
-    ev_timer_start(u->session->worker->loop, &u->again);
+    ev_timer_start(u->worker->loop, &u->again);
 }
 
 static void unblock_answered(struct call *c, const struct call_end *end) {
@@ -51,8 +52,7 @@ static void unblock_answered(struct call *c, const struct call_end *end) {
 
 static void unblock_ask(struct unblock *u) {
     invariant(!u->asking, "an UNBLOCK is sent twice at once");
-    struct worker *w = u->session->worker;
-    struct upstream_lane lane = u->session->lane;
+    struct worker *w = u->worker;
     struct upstream_node *node = upstream_pin_node(u->pin);
     int64_t number = *upstream_pin_number(u->pin);
     if (number < 0 || !node) {
@@ -63,7 +63,6 @@ static void unblock_ask(struct unblock *u) {
         unblock_later(u);
         return;
     }
-    lane.dedicated = 0;
     u->asking = request_internal(w);
     request_own(u->asking, &u->owner, &request_owner_silent);
     u->asking->call.done = unblock_answered;
@@ -73,7 +72,7 @@ static void unblock_ask(struct unblock *u) {
     build_number(w, number);
     build_text(w, u->how);
     struct call *call = &u->asking->call;
-    const char *error = upstream_submit_to(w->upstream, &call->up, node, &lane, w->build.data, w->build.len);
+    const char *error = upstream_submit_to(w->upstream, &call->up, node, &u->lane, w->build.data, w->build.len);
     if (error)
         call->up.ops->fail(&call->up, UPSTREAM_NOT_SENT, error);
 }
@@ -82,13 +81,21 @@ static void unblock_again(struct ev_loop *loop, struct ev_timer *timer, int even
     unblock_ask(timer->data);
 }
 
-struct unblock *unblock_start(struct session *s, struct upstream_pin *pin, const char *how,
-                              unblock_hopeless_fn hopeless, void *arg) {
+struct unblock *unblock_gone(struct worker *w, const struct upstream_lane *lane, struct upstream_pin *pin,
+                             unblock_hopeless_fn hopeless, void *arg) {
     struct unblock *u = memory_zalloc(sizeof(*u));
-    *u = (struct unblock){.session = s, .pin = pin, .how = how, .hopeless = hopeless, .arg = arg};
+    *u = (struct unblock){.worker = w, .lane = *lane, .pin = pin, .how = "ERROR", .hopeless = hopeless, .arg = arg};
+    u->lane.dedicated = 0;
     ev_timer_init(&u->again, unblock_again, 0., 0.);
     u->again.data = u;
     unblock_later(u);
+    return u;
+}
+
+struct unblock *unblock_start(struct session *s, struct upstream_pin *pin, const char *how,
+                              unblock_hopeless_fn hopeless, void *arg) {
+    struct unblock *u = unblock_gone(s->worker, &s->lane, pin, hopeless, arg);
+    u->how = how;
     return u;
 }
 
@@ -107,7 +114,7 @@ void unblock_stop(struct unblock *u) {
         return;
     if (u->asking)
         request_disown(u->asking);
-    ev_timer_stop(u->session->worker->loop, &u->again);
+    ev_timer_stop(u->worker->loop, &u->again);
     memory_free(u);
 }
 

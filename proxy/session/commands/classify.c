@@ -105,6 +105,8 @@ static enum way way_of_keys(struct session *s, struct classified *to) {
         return WAY_SHOWN;
     if (k->audited)
         return WAY_AUDIT;
+    if (k->semaphores && !k->enforced)
+        return WAY_PERMITS;
     if ((!k->enforced || one_key(k)) && advise_watches(s, k))
         return WAY_ADVISE;
     return WAY_FORWARD;

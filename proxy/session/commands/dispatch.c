@@ -27,6 +27,7 @@
 #include "proxy/session/locks/locks.h"
 #include "proxy/session/waits/wait.h"
 #include "proxy/session/push/push.h"
+#include "proxy/session/semaphores/semaphores.h"
 #include "proxy/session/transaction/transaction.h"
 
 /* ---- the way of a request --------------------------------------------------------------------------- */
@@ -104,6 +105,9 @@ static enum dispatch_result dispatch_way(struct session *s, const struct classif
     case WAY_AUDIT:
         audit_forward(s, k);
         break;
+    case WAY_PERMITS:
+        semaphore_forward(s, k);
+        break;
     case WAY_SHOWN:
         shown_forward(s, k);
         break;
@@ -120,6 +124,17 @@ static enum dispatch_result dispatch_way(struct session *s, const struct classif
     return DISPATCHED;
 }
 
+/* Notes what other rooms do not look at: data of a fence under audit, and semaphores that the command resets. */
+static void dispatched(struct session *s, const struct classified *to) {
+    const struct request_class *k = &to->class;
+    if (k->fenced)
+        fence_audit(s, k);
+    if (k->semaphores && to->way != WAY_PERMITS && to->way != WAY_BLOCKING)
+        semaphore_passes(s, k);
+    if (k->key_count == 0 && k->command->flags & COMMAND_WRITE)
+        semaphore_flushes(s, k->command);
+}
+
 static __attribute__((noinline)) enum dispatch_result
 dispatch_classified(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct classified to;
@@ -127,8 +142,8 @@ dispatch_classified(struct session *s, const struct command *c, const struct res
     if (to.way != WAY_LATER)
         note_subcommand(s, c, r, bytes);
     enum dispatch_result result = dispatch_way(s, &to);
-    if (to.class.fenced && result == DISPATCHED)
-        fence_audit(s, &to.class);
+    if (result == DISPATCHED)
+        dispatched(s, &to);
     class_clear(&to.class);
     return secret_end(s, c, r, bytes, result);
 }
@@ -146,8 +161,8 @@ static __attribute__((noinline)) enum dispatch_result dispatch_one(struct sessio
     class_begin(&to.class, c, r, bytes);
     classify_key(s, &to, key_index, rule);
     enum dispatch_result result = dispatch_way(s, &to);
-    if (to.class.fenced && result == DISPATCHED)
-        fence_audit(s, &to.class);
+    if (result == DISPATCHED)
+        dispatched(s, &to);
     class_clear(&to.class);
     return result;
 }
@@ -262,7 +277,8 @@ static bool can_stream(struct session *s, const struct resp_request *r, const ch
     *slot = slot_for(s, key, len);
     if (!(c->flags & COMMAND_READONLY) && (key_is_guard(key, len) || lock_rules_fence_of(s->worker->rules, key, len)))
         return false;
-    return !lock_rule_for(s, key, len);
+    const struct lock_rule *rule = lock_rules_rule_of(s->worker->rules, key, len);
+    return !(rule && rule->permits) && !lock_rule_for(s, key, len);
 }
 
 static enum stream_way dispatch_stream(struct session *s, const struct resp_request *r, const char *bytes,
@@ -358,8 +374,8 @@ static const struct session_room commands_room = {.worker_opens = commands_open,
                                                   .closes = pause_leave};
 
 /* All rooms, in the order in which they are told that a session has ended. */
-static const struct session_room *const rooms[] = {&transaction_room, &push_room,     &blocking_room,
-                                                   &cluster_room,     &commands_room, &locks_room,
-                                                   &waits_room,       &fences_room,   NULL};
+static const struct session_room *const rooms[] = {&transaction_room, &push_room,  &blocking_room, &cluster_room,
+                                                   &commands_room,    &locks_room, &waits_room,    &fences_room,
+                                                   &semaphores_room,  NULL};
 
 const struct session_hooks commands_hooks = {.dispatch = dispatch_request, .streams = dispatch_stream, .rooms = rooms};

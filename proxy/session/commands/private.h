@@ -56,6 +56,7 @@ enum way {
     WAY_PUBSUB,
 
     WAY_AUDIT,    /* forward, and a rule looks at the reply */
+    WAY_PERMITS,  /* forward, and the ledger of permits reads the reply */
     WAY_SHOWN,    /* forward, and a hash lock's holder may be in the reply */
     WAY_ADVISE,   /* forward, and PROXY ADVISE looks at the reply */
     WAY_ASK_KEYS, /* forward to the node of its keys, which a node is asked for */

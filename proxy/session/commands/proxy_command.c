@@ -69,7 +69,9 @@ static void explain_lock(struct explanation *x, const struct lock_rule *rule) {
         verb = LOCK_CLOBBER;
         script = SCRIPT_CLOBBER;
     } else {
-        pair(x, "lock-command", "none: forwarded as it is");
+        pair(x, "lock-command",
+             rule->permits ? "none: forwarded as it is, and the permits in its reply are counted"
+                           : "none: forwarded as it is");
         return;
     }
     pair(x, "lock-command", lock_verb_text(verb));

@@ -17,6 +17,7 @@
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/pin.h"
 #include "proxy/session/locks/locks.h"
+#include "proxy/session/semaphores/semaphores.h"
 #include "proxy/session/transaction/transaction.h"
 
 enum { EARLY_MAX = 1024, EARLY_BYTES_MAX = 1024 * 1024, LOCKS_MAX = 1000 };
@@ -322,6 +323,19 @@ static void queue_audited(struct session *s, const struct request_class *k) {
     item_add(transaction_of(s), ITEM_AUDIT, 1, k->command, 0)->note = note;
 }
 
+/* Queues a command on semaphores; EXEC's element will show what it has taken. */
+static void queue_permits(struct session *s, const struct request_class *k) {
+    struct transaction *t = transaction_of(s);
+    bool fits = t->lock_count < LOCKS_MAX;
+    struct permit_note *note = fits ? permit_note(s, k) : NULL;
+    if (!fits)
+        semaphore_passes(s, k);
+    if (!note)
+        return;
+    t->lock_count++;
+    item_add(t, ITEM_PERMITS, 1, k->command, 0)->permits = note;
+}
+
 /* Queues a step before or after an application's script; it is in w->build. */
 static void queue_step(struct session *s, const struct command *c, enum item_kind kind, struct lock_call *lock) {
     struct request *request = request_new(s, c);
@@ -390,7 +404,10 @@ static void queue_keys(struct session *s, const struct request_class *k) {
         break;
     case MEANS_SHOWS:
     case MEANS_NOTHING:
-        queue_audited(s, k);
+        if (k->semaphores)
+            queue_permits(s, k);
+        else
+            queue_audited(s, k);
         queue_one(s, c, k->bytes, k->request->len, false);
         break;
     }
@@ -450,6 +467,8 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
                                          const char *bytes) {
     struct request_class k;
     class_find(&k, s, c, r, bytes);
+    if (k.semaphores && k.enforced)
+        semaphore_passes(s, &k);
     enum dispatch_result result = queue_class(s, &k);
     if (k.fenced && result == DISPATCHED)
         fence_audit(s, &k);
@@ -554,6 +573,7 @@ enum dispatch_result queue_dispatch(struct session *s, const struct command *c, 
     transaction_of(s)->runs_code = transaction_of(s)->runs_code || (c && (c->flags & COMMAND_RUNS_CODE));
     if (!c)
         return queue_unknown(s, r, bytes);
+    semaphore_flushes(s, c);
     switch (c->need) {
     case NEED_KEY:
     case NEED_BLOCKING: /* in a transaction no command blocks */

@@ -12,7 +12,7 @@ inline const struct lock_rule *lock_rule_for(struct session *s, const char *key,
 inline const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len) {
     const struct lock_rule *rule = lock_rules_watch(s->worker->rules, key, len);
     bool watched = rule && (rule->mode == LOCK_MODE_ENFORCE ||
-                            (rule->mode == LOCK_MODE_AUDIT && len <= LOCK_NAME_MAX) || rule->fence);
+                            (rule->mode == LOCK_MODE_AUDIT && len <= LOCK_NAME_MAX) || rule->fence || rule->permits);
     return watched && !lock_guard_is(key, len) ? rule : NULL;
 }
 
@@ -23,7 +23,7 @@ void class_begin(struct request_class *k, const struct command *c, const struct 
     k->key_count = 0;
     k->keys = k->list.keys = k->list.on_stack;
     k->rules = k->few_rules;
-    k->enforced = k->audited = k->fenced = k->writes_guard = false;
+    k->enforced = k->audited = k->fenced = k->semaphores = k->writes_guard = false;
     k->slot = SLOT_NONE;
 }
 
@@ -41,6 +41,7 @@ static void take_rule(struct request_class *k, size_t i, const struct lock_rule 
         k->rules[i] = rule;
     k->enforced = k->enforced || (rule && rule->mode == LOCK_MODE_ENFORCE);
     k->audited = k->audited || (rule && rule->mode == LOCK_MODE_AUDIT);
+    k->semaphores = k->semaphores || (rule && rule->permits);
 }
 
 void class_find(struct request_class *k, struct session *s, const struct command *c, const struct resp_request *r,
@@ -80,7 +81,7 @@ void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule 
     k->one_key = key;
     k->keys = &k->one_key;
     k->key_count = 1;
-    k->enforced = k->audited = k->fenced = false;
+    k->enforced = k->audited = k->fenced = k->semaphores = false;
     take_rule(k, 0, rule);
 }
 

@@ -18,8 +18,8 @@ enum { LOCK_NAME_MAX = 32 * 1024 };
 
 /* The rule in force for a key, if its mode is enforce; else NULL. */
 const struct lock_rule *lock_rule_for(struct session *s, const char *key, size_t len);
-/* The rule of a key if it is enforced or audited; else the fence that matches it, which is no lock rule (rule->fence);
- * else NULL. */
+/* The rule of a key if it is enforced or audited, or of semaphores (rule->permits); else the fence that matches it,
+ * which is no lock rule (rule->fence); else NULL. */
 const struct lock_rule *lock_rule_watched(struct session *s, const char *key, size_t len);
 
 struct request_class {
@@ -31,6 +31,7 @@ struct request_class {
     const struct lock_rule **rules; /* see class_rule */
     bool enforced, audited;         /* the rule of some key is enforced; is audited */
     bool fenced;                    /* some key is the data of a fence: locks/fenced_command.c */
+    bool semaphores;                /* some key is a semaphore, and no lock: session/semaphores/ */
     bool writes_guard;              /* some key is a guard record, and the command may write */
     int slot;                       /* the slot of all keys, 0 on a standalone; or SLOT_NONE, SLOT_SEVERAL */
 

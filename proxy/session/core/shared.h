@@ -14,6 +14,7 @@
 #include "proxy/upstream/upstream.h"
 
 struct observer;
+struct permit_ledger;
 struct lock_engine;
 struct tls_context;
 struct waiting;
@@ -54,8 +55,9 @@ struct proxy_shared {
     struct upstream_config upstream;
     struct lock_engine *engine;
     struct observer *observer;
-    struct waiting *waiting; /* for waits/lock_wait.c; NULL: no worker was made yet */
-    struct worker **workers; /* one for each thread */
+    struct permit_ledger *permits; /* what sessions have taken from semaphores */
+    struct waiting *waiting;       /* for waits/lock_wait.c; NULL: no worker was made yet */
+    struct worker **workers;       /* one for each thread */
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, to check maxclients */
     atomic_uint accepting;        /* workers whose listeners are open */

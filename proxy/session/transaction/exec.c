@@ -28,6 +28,8 @@ void transaction_items_free(struct transaction *t, struct session *s, const stru
             lock_finish(t->worker, s, item->lock, end, &out);
         if (item->note)
             audit_end(t->worker, s, item->note, end);
+        if (item->permits)
+            permit_note_end(t->worker, s, item->permits, end);
         fence_forget(item->question);
         secret_overwrite(item->bytes, item->len);
         memory_free(item);

@@ -61,6 +61,11 @@ static void item_reply(struct transaction *t, struct session *s, struct transact
         audit_end(t->worker, s, item->note, &end);
         item->note = NULL;
         break;
+    case ITEM_PERMITS:
+        text_append(out, element, len);
+        permit_note_end(t->worker, s, item->permits, &end);
+        item->permits = NULL;
+        break;
     case ITEM_MADE:
         item->element(s, item, element, len, out);
         break;

@@ -8,6 +8,7 @@
 #include "proxy/session/core/pin.h"
 #include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/locks.h"
+#include "proxy/session/semaphores/semaphores.h"
 
 /* Handles MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH in MULTI. */
 enum dispatch_result transaction_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
@@ -42,12 +43,13 @@ enum { TRANSACTION_ERROR_MAX = 512 };
 
 /* A queued command whose element of EXEC's array the client does not get unchanged. Other commands need no item. */
 enum item_kind {
-    ITEM_LOCK,  /* a lock script's envelope */
-    ITEM_FIRST, /* a step before an application's script: the client gets no element */
-    ITEM_STEP,  /* a lock script's envelope after an application's script: the client gets no element */
-    ITEM_AUDIT, /* audited, and passed on unchanged */
-    ITEM_PLAIN, /* an integer to be summed */
-    ITEM_MADE   /* `element` makes the client's element */
+    ITEM_LOCK,    /* a lock script's envelope */
+    ITEM_FIRST,   /* a step before an application's script: the client gets no element */
+    ITEM_STEP,    /* a lock script's envelope after an application's script: the client gets no element */
+    ITEM_AUDIT,   /* audited, and passed on unchanged */
+    ITEM_PERMITS, /* on semaphores, and passed on unchanged */
+    ITEM_PLAIN,   /* an integer to be summed */
+    ITEM_MADE     /* `element` makes the client's element */
 };
 
 struct transaction_item;
@@ -63,6 +65,7 @@ struct transaction_item {
                        earlier item */
     struct lock_call *lock;
     struct audit_note *note;         /* for ITEM_AUDIT */
+    struct permit_note *permits;     /* for ITEM_PERMITS */
     struct fence_question *question; /* for a write of fenced data: its lock check; else NULL */
     const struct command *command;
     size_t len;

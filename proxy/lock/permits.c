@@ -1,0 +1,557 @@
+/*
+ * The ledger of permits. permits.h says what it is for. Every public function takes the mutex; the functions above them
+ * are called with it.
+ */
+#include "proxy/lock/permits.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "parser/invariant.h"
+#include "proxy/base/memory.h"
+#include "proxy/base/table.h"
+#include "proxy/lock/hash.h"
+
+enum { POOLED_MAX = 4096 };
+
+/* A session or a client that has permits. */
+struct permit_party {
+    struct table_link link;
+    uint64_t id;
+    struct list_node permits;
+};
+
+/* A key with permits, or with operations under way. */
+struct permit_key {
+    struct table_link link;
+    uint64_t hash;
+    size_t refs;  /* permits and operations */
+    size_t count; /* permits in the list */
+    struct list_node permits, ops;
+    uint64_t reset_seq; /* what was taken by an operation that began before counts no more */
+    bool alike;
+    struct lock_key name;
+    char bytes[];
+};
+
+struct permit_ledger {
+    pthread_mutex_t mutex;
+    struct hash_seed seed;
+    struct table keys, sessions, clients;
+    struct list_node due, leased;
+    uint64_t seq;                /* grows with each event */
+    atomic_size_t uses;          /* permits and operations, and permits that were taken out */
+    size_t count;                /* takes that were not given back as a whole */
+    int64_t held;                /* their permits */
+    uint64_t pooled[POOLED_MAX]; /* clients of which one connection gave back what another one had taken */
+};
+
+static uint64_t key_hash(const struct table_link *link) {
+    return LIST_ENTRY(link, struct permit_key, link)->hash;
+}
+
+static uint64_t party_hash(const struct table_link *link) {
+    return hash_number(LIST_ENTRY(link, struct permit_party, link)->id);
+}
+
+/* ---- clients that share connections ------------------------------------------------------------- */
+
+static bool is_pooled(const struct permit_ledger *l, uint64_t client) {
+    return l->pooled[client % POOLED_MAX] == client;
+}
+
+/* Whether a permit outlives its session, until the last session of its client closes. */
+static bool is_clients(const struct permit_ledger *l, const struct permit *p) {
+    enum lock_owner owner = p->rule->owner;
+    return owner == LOCK_OWNER_CLIENT || (owner == LOCK_OWNER_AUTO && is_pooled(l, p->client->id));
+}
+
+/* ---- parties ------------------------------------------------------------------------------------ */
+
+static struct permit_party *party_find(const struct table *t, uint64_t id) {
+    for (struct table_link *it = table_chain(t, hash_number(id)); it; it = it->next) {
+        struct permit_party *party = LIST_ENTRY(it, struct permit_party, link);
+        if (party->id == id)
+            return party;
+    }
+    return NULL;
+}
+
+static struct permit_party *party_get(struct table *t, uint64_t id) {
+    struct permit_party *party = party_find(t, id);
+    if (party)
+        return party;
+    party = memory_zalloc(sizeof(*party));
+    party->id = id;
+    list_init(&party->permits);
+    table_insert(t, &party->link, hash_number(id));
+    return party;
+}
+
+static void party_leave(struct table *t, struct permit_party *party, struct list_node *node) {
+    list_remove(node);
+    if (!list_empty(&party->permits))
+        return;
+    table_remove(t, &party->link, hash_number(party->id));
+    table_trim(t);
+    memory_free(party);
+}
+
+/* ---- keys ----------------------------------------------------------------------------------------- */
+
+static uint64_t hash_of_name(const struct permit_ledger *l, const struct lock_key *name) {
+    return hash_bytes(&l->seed, name->name, name->len) ^ hash_number(name->db);
+}
+
+static struct permit_key *key_get(struct permit_ledger *l, const struct lock_key *name) {
+    uint64_t hash = hash_of_name(l, name);
+    struct permit_key *k;
+    for (struct table_link *it = table_chain(&l->keys, hash); it; it = it->next) {
+        k = LIST_ENTRY(it, struct permit_key, link);
+        if (k->hash == hash && k->name.db == name->db && k->name.len == name->len &&
+            memcmp(k->bytes, name->name, name->len) == 0)
+            return k;
+    }
+    k = memory_zalloc(sizeof(*k) + name->len);
+    k->hash = hash;
+    memcpy(k->bytes, name->name, name->len);
+    k->name = (struct lock_key){.db = name->db, .name = k->bytes, .len = name->len};
+    list_init(&k->permits);
+    list_init(&k->ops);
+    table_insert(&l->keys, &k->link, hash);
+    return k;
+}
+
+static void key_put(struct permit_ledger *l, struct permit_key *k) {
+    invariant(k->refs > 0, "a semaphore's key is given back twice");
+    if (--k->refs > 0)
+        return;
+    table_remove(&l->keys, &k->link, k->hash);
+    memory_free(k);
+}
+
+/* ---- permits -------------------------------------------------------------------------------------- */
+
+/* Takes a permit out of all lists. */
+static void permit_detach(struct permit_ledger *l, struct permit *p) {
+    list_remove(&p->of_key);
+    list_remove(&p->of_due);
+    party_leave(&l->sessions, p->session, &p->of_session);
+    party_leave(&l->clients, p->client, &p->of_client);
+    p->session = p->client = NULL;
+    p->key->count--;
+    l->count--;
+    l->held -= p->n;
+}
+
+static void permit_attach(struct permit_ledger *l, struct permit *p, uint64_t session, uint64_t client) {
+    list_append(&p->key->permits, &p->of_key);
+    p->session = party_get(&l->sessions, session);
+    list_append(&p->session->permits, &p->of_session);
+    p->client = party_get(&l->clients, client);
+    list_append(&p->client->permits, &p->of_client);
+    p->key->count++;
+    l->count++;
+    l->held += p->n;
+}
+
+/* Frees a permit that is in no list. */
+static void permit_free(struct permit_ledger *l, struct permit *p) {
+    key_put(l, p->key);
+    lock_rules_unref(p->rule->set);
+    memory_free(p);
+    atomic_fetch_sub(&l->uses, 1);
+}
+
+static void permit_over(struct permit_ledger *l, struct permit *p) {
+    permit_detach(l, p);
+    permit_free(l, p);
+}
+
+/* Takes n off a permit of a counter. */
+static void permit_lower(struct permit_ledger *l, struct permit *p, int64_t n) {
+    invariant(n > 0 && n <= p->n, "%lld permits of %lld", (long long)n, (long long)p->n);
+    if (n == p->n) {
+        permit_over(l, p);
+        return;
+    }
+    p->n -= n;
+    l->held -= n;
+}
+
+static void permit_is_due(struct permit_ledger *l, struct permit *p, enum permit_reason reason, int64_t now_ms) {
+    list_remove(&p->of_due);
+    list_append(&l->due, &p->of_due);
+    p->reason = reason;
+    p->gone_seq = ++l->seq;
+    p->due_ms = now_ms;
+}
+
+static bool text_equals(const struct permit *p, const char *text, size_t len) {
+    return p->shape != PERMIT_COUNT && p->len == len && memcmp(p->text, text, len) == 0;
+}
+
+static void score_set(struct permit *p, const char *score, size_t len) {
+    invariant(len < PERMIT_SCORE_MAX, "a score of %zu bytes", len);
+    if (len > 0)
+        memcpy(p->score, score, len);
+    p->score[len] = '\0';
+}
+
+/* The permit that a give-back is for: of the session, else of its client, else the oldest. text NULL: of a counter. */
+static struct permit *permit_given(const struct permit_key *k, const struct permit_sender *from, const char *text,
+                                   size_t len) {
+    struct permit *best = NULL;
+    int best_rank = 0;
+    LIST_FOREACH(it, &k->permits) {
+        struct permit *p = LIST_ENTRY(it, struct permit, of_key);
+        if (text ? !text_equals(p, text, len) : p->shape != PERMIT_COUNT)
+            continue;
+        int rank = p->session->id == from->session ? 3 : p->client->id == from->client ? 2 : 1;
+        if (rank > best_rank) {
+            best = p;
+            best_rank = rank;
+        }
+    }
+    return best;
+}
+
+/* Learns that a client shares its connections: one gives back what another one, which is connected, has taken. */
+static void learn(struct permit_ledger *l, const struct permit *p, const struct permit_sender *from) {
+    if (p->client->id == from->client && p->session->id != from->session)
+        l->pooled[from->client % POOLED_MAX] = from->client;
+}
+
+/* Whether a permit of a counter was taken before the operation began. */
+static bool is_older(const struct permit *p, const struct permit_op *op) {
+    return p->shape == PERMIT_COUNT && p->seq < op->seq;
+}
+
+/* Forgets permits that the counter shows to be gone: before this operation it had `before`, which is less than what
+ * sessions had taken. The key has expired, or was changed where the proxy does not see it. */
+static void settle_counter(struct permit_ledger *l, const struct permit_op *op, int64_t before) {
+    int64_t excess = -(before < 0 ? 0 : before);
+    LIST_FOREACH(it, &op->key->permits) {
+        const struct permit *p = LIST_ENTRY(it, struct permit, of_key);
+        excess += is_older(p, op) ? p->n : 0;
+    }
+    LIST_FOREACH(it, &op->key->ops)
+    excess -= LIST_ENTRY(it, struct permit_op, link)->gives;
+    LIST_FOREACH_SAFE(it, &op->key->permits) {
+        struct permit *p = LIST_ENTRY(it, struct permit, of_key);
+        if (excess <= 0 || !is_older(p, op))
+            continue;
+        int64_t n = p->n < excess ? p->n : excess;
+        excess -= n;
+        permit_lower(l, p, n);
+    }
+}
+
+/* Whether an operation is under way that began before the permit was due, and may be giving it back. */
+static bool may_be_given(const struct permit *p, int64_t now_ms) {
+    if (now_ms - p->due_ms >= PERMIT_WAITS_MS)
+        return false;
+    LIST_FOREACH(it, &p->key->ops) {
+        const struct permit_op *op = LIST_ENTRY(it, struct permit_op, link);
+        if (op->gives > 0 && op->seq < p->gone_seq)
+            return true;
+    }
+    return false;
+}
+
+static void forget_key(struct permit_ledger *l, struct permit_key *k) {
+    k->refs++;
+    k->reset_seq = ++l->seq;
+    k->alike = false;
+    LIST_FOREACH_SAFE(it, &k->permits)
+    permit_over(l, LIST_ENTRY(it, struct permit, of_key));
+    key_put(l, k);
+}
+
+/* ---- the ledger ------------------------------------------------------------------------------------- */
+
+struct permit_ledger *permits_new(uint64_t seed) {
+    struct permit_ledger *l = memory_zalloc(sizeof(*l));
+    pthread_mutex_init(&l->mutex, NULL);
+    l->seed = hash_seed_make(seed, 5);
+    table_init(&l->keys, key_hash);
+    table_init(&l->sessions, party_hash);
+    table_init(&l->clients, party_hash);
+    list_init(&l->due);
+    list_init(&l->leased);
+    atomic_init(&l->uses, 0);
+    return l;
+}
+
+void permits_free(struct permit_ledger *l) {
+    if (!l)
+        return;
+    TABLE_FOREACH(it, &l->keys) {
+        struct permit_key *k = LIST_ENTRY(it, struct permit_key, link);
+        k->refs++;
+        forget_key(l, k);
+    }
+    TABLE_FOREACH(it, &l->keys) {
+        memory_free(LIST_ENTRY(it, struct permit_key, link));
+    }
+    table_clear(&l->keys);
+    table_clear(&l->sessions);
+    table_clear(&l->clients);
+    pthread_mutex_destroy(&l->mutex);
+    memory_free(l);
+}
+
+bool permits_any(const struct permit_ledger *l) {
+    return atomic_load_explicit(&l->uses, memory_order_relaxed) > 0;
+}
+
+int64_t permits_held(struct permit_ledger *l) {
+    pthread_mutex_lock(&l->mutex);
+    int64_t held = l->held;
+    pthread_mutex_unlock(&l->mutex);
+    return held;
+}
+
+/* ---- operations --------------------------------------------------------------------------------------- */
+
+void permits_begin(struct permit_ledger *l, struct permit_op *op, const struct lock_key *key, int64_t gives) {
+    pthread_mutex_lock(&l->mutex);
+    op->key = key_get(l, key);
+    op->key->refs++;
+    op->name = op->key->name;
+    op->seq = ++l->seq;
+    op->gives = gives;
+    list_init(&op->link);
+    list_append(&op->key->ops, &op->link);
+    atomic_fetch_add(&l->uses, 1);
+    pthread_mutex_unlock(&l->mutex);
+}
+
+void permits_end(struct permit_ledger *l, struct permit_op *op) {
+    pthread_mutex_lock(&l->mutex);
+    list_remove(&op->link);
+    key_put(l, op->key);
+    table_trim(&l->keys);
+    op->key = NULL;
+    atomic_fetch_sub(&l->uses, 1);
+    pthread_mutex_unlock(&l->mutex);
+}
+
+static bool take_fits(const struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
+    return l->count < PERMITS_MAX && op->key->count < PERMITS_OF_KEY_MAX && op->key->name.len <= PERMIT_KEY_MAX &&
+           take->len <= PERMIT_TEXT_MAX && take->score_len < PERMIT_SCORE_MAX;
+}
+
+static struct permit *permit_new(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
+    struct permit *p = memory_zalloc(sizeof(*p) + take->len);
+    p->key = op->key;
+    p->key->refs++;
+    p->name = op->key->name;
+    p->rule = take->rule;
+    lock_rules_ref(take->rule->set);
+    p->shape = take->shape;
+    p->n = take->shape == PERMIT_COUNT ? take->n : 1;
+    p->login = take->sender->login;
+    p->seq = ++l->seq;
+    p->taken_ms = take->now_ms;
+    strncpy(p->who, take->sender->who, sizeof(p->who) - 1);
+    score_set(p, take->score, take->score_len);
+    p->len = take->len;
+    if (take->len > 0)
+        memcpy(p->text, take->text, take->len);
+    list_init(&p->of_key);
+    list_init(&p->of_session);
+    list_init(&p->of_client);
+    list_init(&p->of_due);
+    permit_attach(l, p, take->sender->session, take->sender->client);
+    if (p->rule->lease_ms > 0)
+        list_append(&l->leased, &p->of_due);
+    atomic_fetch_add(&l->uses, 1);
+    return p;
+}
+
+bool permits_take(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
+    pthread_mutex_lock(&l->mutex);
+    bool counts = op->seq > op->key->reset_seq;
+    if (counts && take->shape == PERMIT_COUNT)
+        settle_counter(l, op, take->value - take->n);
+    bool fits = take_fits(l, op, take);
+    struct permit *before =
+        counts && take->shape != PERMIT_COUNT ? permit_given(op->key, take->sender, take->text, take->len) : NULL;
+    if (before && take->shape == PERMIT_MEMBER) /* it was removed where the proxy does not see it */
+        permit_over(l, before);
+    else if (before)
+        op->key->alike = true;
+    if (counts && fits)
+        permit_new(l, op, take);
+    pthread_mutex_unlock(&l->mutex);
+    return fits || !counts;
+}
+
+int64_t permits_give(struct permit_ledger *l, const struct permit_op *op, const struct permit_sender *from, int64_t n) {
+    int64_t left = n;
+    pthread_mutex_lock(&l->mutex);
+    struct permit *p;
+    while (left > 0 && (p = permit_given(op->key, from, NULL, 0))) {
+        int64_t part = p->n < left ? p->n : left;
+        if (left == n)
+            learn(l, p, from);
+        left -= part;
+        permit_lower(l, p, part);
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return n - left;
+}
+
+bool permits_give_text(struct permit_ledger *l, const struct permit_op *op, const struct permit_sender *from,
+                       const char *text, size_t len) {
+    pthread_mutex_lock(&l->mutex);
+    struct permit *p = permit_given(op->key, from, text, len);
+    if (p) {
+        learn(l, p, from);
+        permit_over(l, p);
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return p != NULL;
+}
+
+bool permits_rescore(struct permit_ledger *l, const struct permit_op *op, const char *text, size_t len,
+                     const char *score, size_t score_len) {
+    bool found = false;
+    pthread_mutex_lock(&l->mutex);
+    LIST_FOREACH_SAFE(it, &op->key->permits) {
+        struct permit *p = LIST_ENTRY(it, struct permit, of_key);
+        if (!text_equals(p, text, len))
+            continue;
+        found = true;
+        if (score_len < PERMIT_SCORE_MAX)
+            score_set(p, score, score_len);
+        else
+            permit_over(l, p);
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return found;
+}
+
+/* ---- resets ------------------------------------------------------------------------------------------- */
+
+void permits_forget(struct permit_ledger *l, const struct permit_op *op) {
+    pthread_mutex_lock(&l->mutex);
+    forget_key(l, op->key);
+    pthread_mutex_unlock(&l->mutex);
+}
+
+void permits_forget_all(struct permit_ledger *l, uint32_t db, bool every) {
+    pthread_mutex_lock(&l->mutex);
+    TABLE_FOREACH(it, &l->keys) {
+        struct permit_key *k = LIST_ENTRY(it, struct permit_key, link);
+        if (!every && k->name.db != db)
+            continue;
+        forget_key(l, k);
+    }
+    pthread_mutex_unlock(&l->mutex);
+}
+
+void permits_rules(struct permit_ledger *l, const struct lock_rules *rules) {
+    pthread_mutex_lock(&l->mutex);
+    TABLE_FOREACH(it, &l->keys) {
+        struct permit_key *k = LIST_ENTRY(it, struct permit_key, link);
+        const struct lock_rule *rule = lock_rules_rule_of(rules, k->bytes, k->name.len);
+        if (!rule || !rule->permits) {
+            forget_key(l, k);
+            continue;
+        }
+        LIST_FOREACH(at, &k->permits) {
+            struct permit *p = LIST_ENTRY(at, struct permit, of_key);
+            struct lock_rules *old = p->rule->set;
+            p->rule = rule;
+            lock_rules_ref(rule->set);
+            lock_rules_unref(old);
+            if (list_empty(&p->of_due) && rule->lease_ms > 0)
+                list_append(&l->leased, &p->of_due);
+        }
+    }
+    pthread_mutex_unlock(&l->mutex);
+}
+
+/* ---- permits that are due ------------------------------------------------------------------------------- */
+
+/* Notes of each permit that its session has closed. */
+static void session_gone(struct permit_ledger *l, struct permit_party *session, uint64_t client, bool one_shot,
+                         int64_t now_ms) {
+    LIST_FOREACH(it, &session->permits) {
+        struct permit *p = LIST_ENTRY(it, struct permit, of_session);
+        if (p->client->id != client) {
+            party_leave(&l->clients, p->client, &p->of_client);
+            p->client = party_get(&l->clients, client);
+            list_append(&p->client->permits, &p->of_client);
+        }
+        bool known = p->gone, kept = one_shot && now_ms - p->taken_ms <= PERMIT_ONE_SHOT_MS;
+        p->gone = true;
+        if (!known && !kept && !is_clients(l, p))
+            permit_is_due(l, p, PERMIT_LEFT, now_ms);
+        else if (!known && kept)
+            p->gone_seq = UINT64_MAX; /* only its lease ends it */
+    }
+}
+
+void permits_leave(struct permit_ledger *l, uint64_t session, uint64_t client, bool last, bool one_shot,
+                   int64_t now_ms) {
+    pthread_mutex_lock(&l->mutex);
+    struct permit_party *party = party_find(&l->sessions, session);
+    if (party)
+        session_gone(l, party, client, one_shot, now_ms);
+    party = last ? party_find(&l->clients, client) : NULL;
+    for (struct list_node *it = party ? party->permits.next : NULL; party && it != &party->permits; it = it->next) {
+        struct permit *p = LIST_ENTRY(it, struct permit, of_client);
+        if (p->gone && p->gone_seq == 0)
+            permit_is_due(l, p, PERMIT_LEFT, now_ms);
+    }
+    pthread_mutex_unlock(&l->mutex);
+}
+
+void permits_expire(struct permit_ledger *l, int64_t now_ms) {
+    pthread_mutex_lock(&l->mutex);
+    LIST_FOREACH_SAFE(it, &l->leased) {
+        struct permit *p = LIST_ENTRY(it, struct permit, of_due);
+        if (p->rule->lease_ms > 0 && now_ms - p->taken_ms >= p->rule->lease_ms)
+            permit_is_due(l, p, PERMIT_EXPIRED, now_ms);
+    }
+    pthread_mutex_unlock(&l->mutex);
+}
+
+struct permit *permits_due(struct permit_ledger *l, int64_t now_ms) {
+    struct permit *found = NULL;
+    pthread_mutex_lock(&l->mutex);
+    for (struct list_node *it = l->due.next; it != &l->due && !found; it = it->next) {
+        struct permit *p = LIST_ENTRY(it, struct permit, of_due);
+        if (p->due_ms <= now_ms && !may_be_given(p, now_ms))
+            found = p;
+    }
+    if (found) {
+        found->alike = found->key->alike;
+        permit_detach(l, found);
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return found;
+}
+
+void permits_put_back(struct permit_ledger *l, struct permit *p, int64_t now_ms, int64_t in_ms) {
+    pthread_mutex_lock(&l->mutex);
+    if (p->seq < p->key->reset_seq) {
+        permit_free(l, p);
+    } else {
+        p->tries++;
+        permit_attach(l, p, 0, 0); /* its session and its client have no part in it any more */
+        list_append(&l->due, &p->of_due);
+        p->due_ms = now_ms + in_ms;
+    }
+    pthread_mutex_unlock(&l->mutex);
+}
+
+void permits_drop(struct permit_ledger *l, struct permit *p) {
+    pthread_mutex_lock(&l->mutex);
+    permit_free(l, p);
+    pthread_mutex_unlock(&l->mutex);
+}

@@ -1,0 +1,414 @@
+/*
+ * Requests on semaphores, and what their replies tell. The request is kept until its reply has come, and read again
+ * then. Nothing is sent here except the request itself.
+ */
+#include <string.h>
+
+#include "parser/invariant.h"
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/semaphores/private.h"
+
+enum { COUNT_MAX = 1000000000, UNTRACKED_LOGGED = 1000 };
+
+/* What a command does to a semaphore. */
+enum permit_deed {
+    DEED_NONE,
+    DEED_COUNT, /* INCR, DECR, INCRBY, DECRBY */
+    DEED_POP,   /* LPOP, RPOP: the reply names tokens */
+    DEED_BPOP,  /* BLPOP, BRPOP: the reply names a key and a token */
+    DEED_PUSH,
+    DEED_ADD, /* ZADD, ZINCRBY */
+    DEED_REMOVE,
+    DEED_RESET,  /* DEL, UNLINK, RENAME: whether the key was there or not */
+    DEED_REPLACE /* SET and similar: unless the reply is nil or 0 */
+};
+
+struct noted_key {
+    struct permit_op op;
+    const struct lock_rule *rule;
+    uint32_t at; /* the argument */
+};
+
+struct permit_note {
+    struct request_owner owner; /* must be the first field */
+    const struct command *command;
+    enum permit_deed deed;
+    struct lock_rules *rules; /* a reference that keeps the rules alive */
+    uint64_t session, client;
+    uint32_t login;
+    char who[PERMIT_WHO_MAX];
+    char *bytes; /* the request */
+    size_t len, count;
+    struct noted_key keys[];
+};
+
+/* A note whose reply is being read: the request's arguments, and the first element of the reply. */
+struct reading {
+    struct worker *w;
+    struct permit_ledger *ledger;
+    struct permit_note *note;
+    struct permit_sender sender;
+    struct resp_request request;
+    const char *reply, *end; /* behind `first` */
+    struct resp_item first;
+    bool unknown; /* the node was lost: the command may have run */
+    bool took;
+};
+
+static enum permit_deed deed_of(const struct command *c) {
+    switch (c->id) {
+    case COMMAND_INCR:
+    case COMMAND_INCRBY:
+    case COMMAND_DECR:
+    case COMMAND_DECRBY:
+        return DEED_COUNT;
+    case COMMAND_LPOP:
+    case COMMAND_RPOP:
+        return DEED_POP;
+    case COMMAND_BLPOP:
+    case COMMAND_BRPOP:
+        return DEED_BPOP;
+    case COMMAND_LPUSH:
+    case COMMAND_RPUSH:
+    case COMMAND_LPUSHX:
+    case COMMAND_RPUSHX:
+        return DEED_PUSH;
+    case COMMAND_ZADD:
+    case COMMAND_ZINCRBY:
+        return DEED_ADD;
+    case COMMAND_ZREM:
+        return DEED_REMOVE;
+    case COMMAND_DEL:
+    case COMMAND_UNLINK:
+    case COMMAND_RENAME:
+    case COMMAND_RESTORE:
+        return DEED_RESET;
+    case COMMAND_SET:
+    case COMMAND_SETEX:
+    case COMMAND_PSETEX:
+    case COMMAND_SETNX:
+    case COMMAND_GETSET:
+    case COMMAND_GETDEL:
+    case COMMAND_MSET:
+    case COMMAND_MSETNX:
+    case COMMAND_RENAMENX:
+    case COMMAND_COPY:
+    case COMMAND_MOVE:
+        return DEED_REPLACE;
+    default:
+        return DEED_NONE;
+    }
+}
+
+/* The difference that a command on a counter makes; 0: it is malformed. */
+static int64_t count_of(const struct command *c, const struct resp_request *r, const char *bytes) {
+    int64_t n = 1;
+    size_t len;
+    if (c->id == COMMAND_INCRBY || c->id == COMMAND_DECRBY) {
+        const char *text = r->argc > 2 ? request_arg(r, bytes, 2, &len) : NULL;
+        if (!text || !resp_integer(text, len, &n) || n == INT64_MIN)
+            return 0;
+    }
+    return c->id == COMMAND_DECR || c->id == COMMAND_DECRBY ? -n : n;
+}
+
+/* How many permits the request may give back at most; 0: it gives none back. */
+static int64_t gives_of(enum permit_deed deed, const struct command *c, const struct resp_request *r,
+                        const char *bytes) {
+    int64_t n;
+    switch (deed) {
+    case DEED_COUNT:
+        n = count_of(c, r, bytes);
+        return n >= 0 ? 0 : -n < COUNT_MAX ? -n : COUNT_MAX;
+    case DEED_PUSH:
+    case DEED_REMOVE:
+        return r->argc > 2 ? (int64_t)r->argc - 2 : 0;
+    case DEED_NONE:
+    case DEED_POP:
+    case DEED_BPOP:
+    case DEED_ADD:
+    case DEED_RESET:
+    case DEED_REPLACE:
+        break;
+    }
+    return 0;
+}
+
+/* ---- noting a request ------------------------------------------------------------------------------ */
+
+static bool is_semaphore(const struct request_class *k, size_t i) {
+    const struct lock_rule *rule = class_rule(k, i);
+    return rule && rule->permits;
+}
+
+struct permit_note *permit_note(struct session *s, const struct request_class *k) {
+    enum permit_deed deed = deed_of(k->command);
+    if (deed == DEED_NONE)
+        return NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < k->key_count; i++)
+        count += is_semaphore(k, i);
+    struct permit_note *note = memory_zalloc(sizeof(*note) + count * sizeof(note->keys[0]));
+    note->command = k->command;
+    note->deed = deed;
+    note->rules = lock_rules_ref(s->worker->rules);
+    note->session = s->lock.id;
+    note->client = lock_client_hash(s->lock.client);
+    note->login = s->lane.login;
+    session_who(s, note->who, sizeof(note->who));
+    note->len = k->request->len;
+    note->bytes = memory_alloc(note->len);
+    memcpy(note->bytes, k->bytes, note->len);
+    int64_t gives = gives_of(deed, k->command, k->request, k->bytes);
+    for (size_t i = 0; i < k->key_count; i++) {
+        struct lock_key name = {.db = session_db(s)};
+        if (!is_semaphore(k, i))
+            continue;
+        struct noted_key *key = &note->keys[note->count++];
+        key->rule = class_rule(k, i);
+        key->at = k->keys[i];
+        name.name = class_key(k, i, &name.len);
+        permits_begin(s->worker->shared->permits, &key->op, &name, gives);
+    }
+    return note;
+}
+
+static void note_free(struct worker *w, struct permit_note *note) {
+    for (size_t i = 0; i < note->count; i++)
+        permits_end(w->shared->permits, &note->keys[i].op);
+    lock_rules_unref(note->rules);
+    memory_free(note->bytes);
+    memory_free(note);
+}
+
+/* ---- the reply ------------------------------------------------------------------------------------- */
+
+static const char *arg(const struct reading *x, size_t i, size_t *len) {
+    return request_arg(&x->request, x->note->bytes, i, len);
+}
+
+/* Notes one permit. */
+static void take(struct reading *x, const struct noted_key *key, struct permit_take *take) {
+    struct worker *w = x->w;
+    take->sender = &x->sender;
+    take->rule = key->rule;
+    take->now_ms = worker_now(w);
+    if (permits_take(x->ledger, &key->op, take)) {
+        counter_add(&w->counters.permits_taken, take->shape == PERMIT_COUNT ? (uint64_t)take->n : 1);
+    } else {
+        if (counter_read(&w->counters.permits_untracked) % UNTRACKED_LOGGED == 0)
+            log_warning("permits of semaphores are not tracked: there are %d, or a name is too long", PERMITS_MAX);
+        counter_add(&w->counters.permits_untracked, 1);
+    }
+    x->took = true;
+}
+
+/* Reports a permit that may have been taken or given back: nothing is done about it. */
+static void lost(struct reading *x, const struct noted_key *key, const char *action) {
+    counter_add(&x->w->counters.permits_lost, 1);
+    engine_permit(x->w->shared->engine, INCIDENT_PERMIT_LOST, &key->op.name, key->rule, x->sender.who,
+                  x->note->command->name, action, worker_now(x->w));
+}
+
+static void read_count(struct reading *x, const struct noted_key *key) {
+    int64_t n = count_of(x->note->command, &x->request, x->note->bytes);
+    bool done = !x->unknown && x->first.type == ':';
+    if (n > COUNT_MAX || n < -COUNT_MAX) /* it sets the counter */
+        permits_forget(x->ledger, &key->op);
+    else if (n > 0 && done)
+        take(x, key, &(struct permit_take){.shape = PERMIT_COUNT, .n = n, .value = x->first.num});
+    else if (n > 0 && x->unknown)
+        lost(x, key, "the node was lost: whether the permit was taken is not known, so it is not given back");
+    else if (n < 0 && (done || x->unknown))
+        counter_add(&x->w->counters.permits_given, (uint64_t)permits_give(x->ledger, &key->op, &x->sender, -n));
+}
+
+static void take_token(struct reading *x, const struct noted_key *key, const struct resp_item *item) {
+    if (item->type == '$' && !item->null)
+        take(x, key, &(struct permit_take){.shape = PERMIT_TOKEN, .text = item->str, .len = item->len});
+}
+
+static void read_pop(struct reading *x, const struct noted_key *key) {
+    struct resp_item item;
+    if (x->unknown) {
+        lost(x, key, "the node was lost: whether a token was taken is not known, so none is given back");
+        return;
+    }
+    take_token(x, key, &x->first);
+    for (int64_t i = 0; x->first.type == '*' && i < x->first.num && resp_item_read(&x->reply, x->end, &item); i++)
+        take_token(x, key, &item);
+}
+
+/* Reads the reply of BLPOP: the key, and the token. If the node was lost, the command has most likely waited. */
+static void read_bpop(struct reading *x, const struct noted_key *key) {
+    const char *p = x->reply;
+    struct resp_item name, token;
+    size_t len;
+    const char *own = arg(x, key->at, &len);
+    bool pair = x->first.type == '*' && x->first.num == 2 && resp_item_read(&p, x->end, &name) &&
+                resp_item_read(&p, x->end, &token);
+    if (pair && name.len == len && memcmp(name.str, own, len) == 0 && !x->took)
+        take_token(x, key, &token);
+}
+
+static void read_texts(struct reading *x, const struct noted_key *key) {
+    bool done = x->unknown || (x->first.type == ':' && x->first.num > 0);
+    for (size_t i = 2; done && i < x->request.argc; i++) {
+        size_t len;
+        const char *text = arg(x, i, &len);
+        if (permits_give_text(x->ledger, &key->op, &x->sender, text, len))
+            counter_add(&x->w->counters.permits_given, 1);
+    }
+}
+
+/* Where the score of ZADD's first member stands. *keeps: members that are there keep their scores (NX). */
+static size_t first_score(const struct reading *x, bool *keeps) {
+    static const char *const options[] = {"nx", "xx", "gt", "lt", "ch", "incr", NULL};
+    size_t at = 2, len;
+    *keeps = false;
+    for (; at < x->request.argc; at++) {
+        char word[8] = "";
+        const char *text = arg(x, at, &len);
+        if (len < sizeof(word))
+            memcpy(word, text, len);
+        int option = text_choice(word, options);
+        if (option < 0)
+            break;
+        *keeps = *keeps || option == 0;
+    }
+    return at;
+}
+
+/* Reads the reply of ZADD: which members it has added. A reply that is neither 0 nor their number does not tell. */
+static void read_zadd(struct reading *x, const struct noted_key *key) {
+    bool keeps;
+    size_t at = first_score(x, &keeps), pairs = (x->request.argc - at) / 2;
+    int64_t added = x->first.type == ':' ? x->first.num : 0;
+    if (!x->unknown && (x->first.type != ':' || (added > 0 && added != (int64_t)pairs)))
+        return;
+    for (; at + 1 < x->request.argc; at += 2) {
+        struct permit_take t = {.shape = PERMIT_MEMBER};
+        t.score = arg(x, at, &t.score_len);
+        t.text = arg(x, at + 1, &t.len);
+        /* The script that gives a member back compares its score, so an unknown outcome does no harm. */
+        if (added > 0 || x->unknown)
+            take(x, key, &t);
+        else if (!keeps)
+            permits_rescore(x->ledger, &key->op, t.text, t.len, t.score, t.score_len);
+    }
+}
+
+/* Reads the reply of ZINCRBY, or of ZADD INCR: the new score. */
+static void read_score(struct reading *x, const struct noted_key *key) {
+    size_t len;
+    bool shows = (x->first.type == '$' || x->first.type == ',') && !x->first.null;
+    if (!shows || x->unknown || x->request.argc < 4)
+        return;
+    const char *member = arg(x, x->request.argc - 1, &len);
+    permits_rescore(x->ledger, &key->op, member, len, x->first.str, x->first.len);
+}
+
+static void read_key(struct reading *x, const struct noted_key *key) {
+    switch (x->note->deed) {
+    case DEED_COUNT:
+        read_count(x, key);
+        break;
+    case DEED_POP:
+        read_pop(x, key);
+        break;
+    case DEED_BPOP:
+        read_bpop(x, key);
+        break;
+    case DEED_PUSH:
+    case DEED_REMOVE:
+        read_texts(x, key);
+        break;
+    case DEED_ADD:
+        if (x->note->command->id == COMMAND_ZADD)
+            read_zadd(x, key);
+        read_score(x, key);
+        break;
+    case DEED_REPLACE:
+        if (x->unknown || (!x->first.null && !(x->first.type == ':' && x->first.num == 0)))
+            permits_forget(x->ledger, &key->op);
+        break;
+    case DEED_RESET:
+        permits_forget(x->ledger, &key->op);
+        break;
+    case DEED_NONE:
+        break;
+    }
+}
+
+/* Reads the reply, if the command has run, or may have. */
+static void note_read(struct reading *x, const struct call_end *end) {
+    struct permit_note *note = x->note;
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    x->unknown = end->error && end->why == UPSTREAM_UNKNOWN;
+    x->reply = end->reply;
+    x->end = end->error ? NULL : end->reply + end->len;
+    bool ran = x->unknown || (!end->error && resp_item_read(&x->reply, x->end, &x->first) && x->first.type != '-');
+    resp_request_init(&x->request);
+    if (ran && resp_request_scan(&x->request, note->bytes, note->len, &limits) == RESP_OK)
+        for (size_t i = 0; i < note->count; i++)
+            read_key(x, &note->keys[i]);
+    resp_request_clear(&x->request);
+}
+
+void permit_note_end(struct worker *w, struct session *s, struct permit_note *note, const struct call_end *end) {
+    struct permit_ledger *ledger = w->shared->permits;
+    struct permit_sender sender = {
+        .session = note->session, .client = note->client, .login = note->login, .who = note->who};
+    struct reading x = {.w = w, .ledger = ledger, .note = note, .sender = sender};
+    note_read(&x, end);
+    if (!s && x.took && !w->stopping) {
+        bool last = !engine_client_connected(w->shared->engine, note->client);
+        permits_leave(ledger, note->session, note->client, last, false, worker_now(w));
+    }
+    note_free(w, note);
+    permits_give_back(w);
+}
+
+/* ---- requests -------------------------------------------------------------------------------------- */
+
+static void semaphore_answered(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct permit_note *note = REQUEST_OWNER(r, struct permit_note);
+    request_disown(r);
+    permit_note_end(r->worker, r->session, note, end);
+    if (end->error)
+        request_fail(r, end->error);
+    else
+        request_reply(r, end->reply, end->len, true);
+}
+
+void semaphore_forward(struct session *s, const struct request_class *k) {
+    struct permit_note *note = permit_note(s, k);
+    if (!note) {
+        session_forward(s, k->command, k->request, k->bytes, k->slot);
+        return;
+    }
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, k->command);
+    request_own(request, &note->owner, &request_owner_silent);
+    request->call.done = semaphore_answered;
+    call_submit(&request->call, k->slot, k->bytes, k->request->len);
+}
+
+void semaphore_passes(struct session *s, const struct request_class *k) {
+    enum permit_deed deed = deed_of(k->command);
+    bool resets = deed == DEED_RESET || deed == DEED_REPLACE;
+    if (!resets && gives_of(deed, k->command, k->request, k->bytes) == 0)
+        return;
+    struct permit_note *note = permit_note(s, k);
+    for (size_t i = 0; i < note->count; i++)
+        permits_forget(s->worker->shared->permits, &note->keys[i].op);
+    note_free(s->worker, note);
+}
+
+void semaphore_flushes(struct session *s, const struct command *c) {
+    if (permits_any(s->worker->shared->permits) &&
+        (c->id == COMMAND_FLUSHALL || c->id == COMMAND_FLUSHDB || c->id == COMMAND_SWAPDB))
+        permits_forget_all(s->worker->shared->permits, session_db(s), c->id != COMMAND_FLUSHDB);
+}
