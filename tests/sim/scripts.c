@@ -9,7 +9,7 @@
 
 #include "tests/sim/interpreter.h"
 
-enum { NOT_ASKED = -3, ELEMENTS = 6, ELEMENTS_OF_LISTS = 9 };
+enum { NOT_ASKED = -3, ELEMENTS = 6, ELEMENTS_OF_REFUSALS = 7 /* of clobber.lua */, ELEMENTS_OF_LISTS = 9 };
 
 static bool is(const char *a, const char *b) {
     return strcmp(a, b) == 0;
@@ -386,7 +386,7 @@ static struct model_envelope read_envelope(lua_State *L) {
     struct model_envelope e = {.reply = {.kind = REPLY_NIL}};
     char outcome[16];
     size_t elements = lua_objlen(L, -1);
-    if (elements != ELEMENTS && elements != ELEMENTS_OF_LISTS)
+    if (elements != ELEMENTS && elements != ELEMENTS_OF_REFUSALS && elements != ELEMENTS_OF_LISTS)
         malformed("so many elements");
     lua_rawgeti(L, -1, 1);
     e.reply = read_reply(L);
