@@ -193,7 +193,7 @@ static void pass_to_release(const struct model_args *a) {
     interpreter_number(a->lease_ms);
     pass_seen(a);
     if (a->waits)
-        interpreter_text(a->sharded ? "" : "0"); /* the database */
+        interpreter_text(a->sharded ? "+0" : "0"); /* the database */
     if (a->waits && a->here_ms >= 0)
         interpreter_number(a->here_ms);
 }
