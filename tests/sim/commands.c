@@ -244,6 +244,11 @@ static bool do_getdel(lua_State *L, int count) {
     return plain(L, OP_GETDEL, 0);
 }
 
+static bool do_delifeq(lua_State *L, int count) {
+    (void)count;
+    return plain(L, OP_DELIFEQ, 3);
+}
+
 static bool do_setnx(lua_State *L, int count) {
     (void)count;
     return plain(L, OP_SETNX, 3);
@@ -570,15 +575,16 @@ static const struct named_command {
     const char *name;
     command_fn run;
 } COMMANDS[] = {
-    {"EXISTS", do_exists}, {"TYPE", do_type},       {"PTTL", do_pttl},        {"PEXPIRE", do_pexpire},
-    {"DEL", do_del},       {"UNLINK", do_del},      {"PERSIST", do_persist},  {"TIME", do_time},
-    {"GET", do_get},       {"SET", do_set},         {"SETNX", do_setnx},      {"GETSET", do_getset},
-    {"MSET", do_mset},     {"GETEX", do_getex},     {"GETDEL", do_getdel},    {"INCRBY", do_incrby},
-    {"HGET", do_hget},     {"HMGET", do_hmget},     {"HEXISTS", do_hexists},  {"HINCRBY", do_hincrby},
-    {"HSET", do_hset},     {"HSETNX", do_hsetnx},   {"HDEL", do_hdel},        {"HLEN", do_hlen},
-    {"HKEYS", do_hkeys},   {"RPUSH", do_rpush},     {"LPUSH", do_lpush},      {"LINDEX", do_lindex},
-    {"LSET", do_lset},     {"LREM", do_lrem},       {"LPOP", do_lpop},        {"LLEN", do_llen},
-    {"LPOS", do_lpos},     {"PUBLISH", do_publish}, {"SPUBLISH", do_publish}, {"PING", do_ping},
+    {"EXISTS", do_exists},   {"TYPE", do_type},   {"PTTL", do_pttl},       {"PEXPIRE", do_pexpire},
+    {"DEL", do_del},         {"UNLINK", do_del},  {"PERSIST", do_persist}, {"TIME", do_time},
+    {"GET", do_get},         {"SET", do_set},     {"SETNX", do_setnx},     {"GETSET", do_getset},
+    {"MSET", do_mset},       {"GETEX", do_getex}, {"GETDEL", do_getdel},   {"INCRBY", do_incrby},
+    {"DELIFEQ", do_delifeq}, {"HGET", do_hget},   {"HMGET", do_hmget},     {"HEXISTS", do_hexists},
+    {"HINCRBY", do_hincrby}, {"HSET", do_hset},   {"HSETNX", do_hsetnx},   {"HDEL", do_hdel},
+    {"HLEN", do_hlen},       {"HKEYS", do_hkeys}, {"RPUSH", do_rpush},     {"LPUSH", do_lpush},
+    {"LINDEX", do_lindex},   {"LSET", do_lset},   {"LREM", do_lrem},       {"LPOP", do_lpop},
+    {"LLEN", do_llen},       {"LPOS", do_lpos},   {"PUBLISH", do_publish}, {"SPUBLISH", do_publish},
+    {"PING", do_ping},
 };
 
 /* Redis writes a number with as many digits as tell it from others, 17 at most. */

@@ -104,6 +104,7 @@ enum model_op {
     OP_LUA_READ,
     OP_LUA_LEAVE,
     OP_LUA_RENEW,
+    OP_DELIFEQ,
     OP_KINDS
 };
 

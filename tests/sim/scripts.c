@@ -59,7 +59,7 @@ void model_command_words(const struct model_command *c, struct model_words *w) {
         [OP_INCRBY] = "INCRBY", [OP_MSET] = "MSET",       [OP_GET] = "GET",         [OP_RPUSH] = "RPUSH",
         [OP_LPUSH] = "LPUSH",   [OP_LINDEX] = "LINDEX",   [OP_EXISTS] = "EXISTS",   [OP_LREM] = "LREM",
         [OP_LSET] = "LSET",     [OP_LPOP] = "LPOP",       [OP_HSETNX] = "HSETNX",   [OP_HINCRBY] = "HINCRBY",
-        [OP_HDEL] = "HDEL",     [OP_KINDS] = NULL};
+        [OP_HDEL] = "HDEL",     [OP_DELIFEQ] = "DELIFEQ", [OP_KINDS] = NULL};
     static const char *const WHEN[] = {NULL, "NX", "XX", "GT", "LT"};
     w->count = w->number_count = 0;
     if (!NAMES[c->op]) /* a script of the application's */
@@ -107,6 +107,7 @@ void model_command_words(const struct model_command *c, struct model_words *w) {
     case OP_RPUSH:
     case OP_LPUSH:
     case OP_HDEL:
+    case OP_DELIFEQ:
         add(w, c->value);
         break;
     default:
@@ -180,22 +181,26 @@ static void pass_to_acquire(const struct model_args *a) {
 }
 
 static void pass_to_release(const struct model_args *a) {
-    bool del = a->command.op == OP_DEL;
-    bool whole = a->seen || a->data_free || a->waits || !is(a->right, "claim");
+    bool del = a->command.op == OP_DEL, compares = a->command.op == OP_DELIFEQ;
+    bool whole = a->seen || a->data_free || a->waits || compares || !is(a->right, "claim");
     interpreter_text(a->attempt);
     interpreter_text(a->claim);
     if (whole || !del || !a->claim_fence)
-        interpreter_text(del ? "DEL" : "GETDEL");
+        interpreter_text(del ? "DEL" : compares ? "DELIFEQ" : "GETDEL");
     if (!whole)
         return;
     interpreter_text(a->right);
     interpreter_text(a->identity);
     interpreter_number(a->lease_ms);
     pass_seen(a);
-    if (a->waits)
+    if (a->waits || compares)
         interpreter_text(a->sharded ? "+0" : "0"); /* the database */
     if (a->waits && a->here_ms >= 0)
         interpreter_number(a->here_ms);
+    else if (compares)
+        interpreter_text("");
+    if (compares)
+        pass_on(&a->command);
 }
 
 /* Of one lock key. */

@@ -325,6 +325,7 @@ static struct model_reply native(struct model *m, int key, const struct model_co
         return OK;
     case OP_LUA_DEL:
     case OP_LUA_PEXPIRE:
+    case OP_DELIFEQ:
         if (other)
             return WRONG;
         if (!k->exists || strcmp(k->value, c->value) != 0)
@@ -402,6 +403,7 @@ enum lock_verb model_verb(const struct model_command *c) {
         return LOCK_SWAP;
     case OP_DEL:
     case OP_GETDEL:
+    case OP_DELIFEQ:
         return LOCK_RELEASE;
     case OP_PEXPIRE:
     case OP_PERSIST:
