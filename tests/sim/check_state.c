@@ -21,7 +21,8 @@ static void check_foreign(struct world *w, const struct flight *f, const struct 
     const struct model_key *now = &w->redis.keys[f->key];
     enum lock_verb verb = f->plan.verb;
     bool follows_others = verb == LOCK_SCRIPT || verb == LOCK_SWAP || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN;
-    if (f->late && (f->sets || w->unfinished[f->key])) /* a batch has set it */
+    /* A batch has set it, and its worker has not been told yet. */
+    if (w->unfinished[f->key] || (f->late && f->sets))
         return;
     if (f->kind != FLIGHT_COMMAND || follows_others || w->sc.rule.owner == LOCK_OWNER_ANY || was_live(w, before) ||
         !before->exists || before->list)
