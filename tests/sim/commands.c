@@ -280,9 +280,18 @@ static bool set_guard(lua_State *L, int count) {
     return push_table(L, "ok", "OK");
 }
 
+/* Whether the lock has the value that is the i-th word. */
+static bool has_value(lua_State *L, int i) {
+    size_t len;
+    const char *value = word(L, i, &len);
+    const struct model_key *k = lock_key();
+    return k->exists && strlen(k->value) == len && memcmp(k->value, value, len) == 0;
+}
+
 static bool do_set(lua_State *L, int count) {
     struct model_command c = command_with(L, OP_SET, 3);
-    bool nx = false, xx = false, get = false;
+    const struct model_key *k = lock_key();
+    bool nx = false, xx = false, get = false, differs = false;
     if (of_guard(L))
         return set_guard(L, count);
     for (int i = 4; i <= count; i++) {
@@ -294,9 +303,15 @@ static bool do_set(lua_State *L, int count) {
             get = true;
         else if (word_is(L, i, "KEEPTTL"))
             c.keepttl = true;
+        else if (word_is(L, i, "IFEQ"))
+            differs = !has_value(L, ++i);
         else
             c.ms = expiry_at(L, i++);
     }
+    if (differs && k->exists && (k->list || k->hash))
+        return push_wrong_type(L);
+    if (differs)
+        return push_nil(L);
     c.op = nx ? (get ? OP_SET_NX_GET : OP_SET_NX) : xx ? OP_SET_XX : get ? OP_SET_GET : OP_SET;
     return native(L, &c);
 }

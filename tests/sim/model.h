@@ -105,6 +105,7 @@ enum model_op {
     OP_LUA_LEAVE,
     OP_LUA_RENEW,
     OP_DELIFEQ,
+    OP_SET_IFEQ, /* of the value that is there */
     OP_KINDS
 };
 

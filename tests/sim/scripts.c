@@ -47,6 +47,10 @@ static void add_set(struct model_words *w, const struct model_command *c) {
         add(w, "NX");
     if (c->op == OP_SET_XX)
         add(w, "XX");
+    if (c->op == OP_SET_IFEQ) {
+        add(w, "IFEQ");
+        add(w, c->value);
+    }
     if (c->op == OP_SET_GET || c->op == OP_SET_NX_GET)
         add(w, "GET");
 }
@@ -59,7 +63,7 @@ void model_command_words(const struct model_command *c, struct model_words *w) {
         [OP_INCRBY] = "INCRBY", [OP_MSET] = "MSET",       [OP_GET] = "GET",         [OP_RPUSH] = "RPUSH",
         [OP_LPUSH] = "LPUSH",   [OP_LINDEX] = "LINDEX",   [OP_EXISTS] = "EXISTS",   [OP_LREM] = "LREM",
         [OP_LSET] = "LSET",     [OP_LPOP] = "LPOP",       [OP_HSETNX] = "HSETNX",   [OP_HINCRBY] = "HINCRBY",
-        [OP_HDEL] = "HDEL",     [OP_DELIFEQ] = "DELIFEQ", [OP_KINDS] = NULL};
+        [OP_HDEL] = "HDEL",     [OP_DELIFEQ] = "DELIFEQ", [OP_SET_IFEQ] = "SET",    [OP_KINDS] = NULL};
     static const char *const WHEN[] = {NULL, "NX", "XX", "GT", "LT"};
     w->count = w->number_count = 0;
     if (!NAMES[c->op]) /* a script of the application's */
@@ -71,6 +75,7 @@ void model_command_words(const struct model_command *c, struct model_words *w) {
     case OP_SET_NX_GET:
     case OP_SET:
     case OP_SET_XX:
+    case OP_SET_IFEQ:
     case OP_SET_GET:
         add_set(w, c);
         break;
@@ -227,6 +232,8 @@ enum script_id model_script_id(const struct model_args *a) {
         return SCRIPT_PASS;
     if (c->op == OP_LPOP)
         return SCRIPT_LIST_POP;
+    if (c->op == OP_SET_IFEQ)
+        return SCRIPT_SET_IF;
     if (c->op == OP_HSETNX || c->op == OP_HDEL)
         return SCRIPT_HASH;
     switch (model_verb(c)) {

@@ -22,7 +22,7 @@ void command_text(const struct model_command *c, char *out, size_t size) {
         "SETNX",   "SET NX",    "SET NX GET", "SET",       "SET XX",     "GETSET",  "SET GET",     "DEL",    "GETDEL",
         "PEXPIRE", "PERSIST",   "GETEX",      "INCRBY",    "MSET",       "GET",     "RPUSH",       "LPUSH",  "LINDEX",
         "EXISTS",  "LREM",      "LSET",       "LPOP",      "Lua SET NX", "Lua DEL", "Lua PEXPIRE", "HSETNX", "HINCRBY",
-        "HDEL",    "Lua enter", "Lua read",   "Lua leave", "Lua renew",  "DELIFEQ"};
+        "HDEL",    "Lua enter", "Lua read",   "Lua leave", "Lua renew",  "DELIFEQ", "SET IFEQ"};
     snprintf(out, size, "%s %s ms=%" PRId64 " by=%" PRId64 "%s", NAMES[c->op], c->value, c->ms, c->by,
              c->keepttl ? " keepttl" : "");
 }
@@ -214,6 +214,10 @@ static bool holding(struct world *w, struct app_worker *k, int worker, struct mo
             return false;
         looks = looks && !world_chance(w, 25); /* or sets an expiry of its own */
         *c = (struct model_command){.op = looks ? OP_GETEX : OP_PEXPIRE, .ms = looks ? 0 : w->sc.expiry_ms};
+        if (k->idiom == IDIOM_EXTENDING && w->rule->mode == LOCK_MODE_ENFORCE && world_chance(w, 50)) {
+            c->op = OP_SET_IFEQ;
+            memcpy(c->value, k->value, sizeof(c->value));
+        }
         if (k->idiom == IDIOM_SCRIPT && world_chance(w, 50)) { /* its careful renewal, or the careless one */
             c->op = OP_LUA_PEXPIRE;
             c->composed = world_chance(w, 40);

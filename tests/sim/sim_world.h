@@ -41,7 +41,7 @@ enum idiom {
     IDIOM_CONST,        /* SET NX PX with a constant, DEL */
     IDIOM_UNIQUE,       /* SET NX PX with a value that each lease has for itself, DEL */
     IDIOM_COMPARE,      /* as UNIQUE, but GET, compare, DEL; or DELIFEQ */
-    IDIOM_EXTENDING,    /* as UNIQUE, and PEXPIRE now and then, also after the lease */
+    IDIOM_EXTENDING,    /* as UNIQUE, and PEXPIRE or SET IFEQ now and then, also after the lease */
     IDIOM_GETDEL,       /* SET NX GET PX, GETDEL */
     IDIOM_PLAIN_SET,    /* GET shows nothing, SET PX, DEL */
     IDIOM_SHORTEN,      /* SET NX PX, SET XX PX 1 */
