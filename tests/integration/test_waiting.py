@@ -1005,7 +1005,29 @@ def test_several_of_which_one_is_ones_own(worker, waiting, pair_of):
     first = worker()
     assert first("SETNX", b, "1") == 1
     assert first("MSETNX", a, "2", b, "2") == 0
-    assert first("DEL", b) == 1
+    other = worker()
+    assert other("SETNX", a, "1") == 1
+    first.send(encode("MSETNX", a, "2", b, "2"))
+    waiting(1)
+    assert other("DEL", a) == 1
+    assert first.read() == 0, "only its own lock is in the way now"
+    assert not any("deadlock" in str(row) for row in first("PROXY", "INCIDENTS", "100")), "a circle of one"
+    assert first("DEL", b) == 1 and other("EXISTS", a) == 0
+
+
+def test_several_in_a_pool(waits, connect, waiting, pair_of):
+    """Workers of one client wait for each other's locks, too, also when the proxy knows that they share connections."""
+    a, b = pair_of("lock:long:pool")
+    one, two = [connect(waits, commands=[("CLIENT", "SETNAME", "pool")]) for _ in range(2)]
+    for n in range(3):
+        assert one("MSETNX", a, n, b, n) == 1 and two("DEL", a, b) == 2
+    for n in range(3):
+        assert one("MSETNX", a, n, b, n) == 1
+        two.send(encode("MSETNX", b, "w", a, "w"))
+        waiting(1)
+        silent(two, 0.05)
+        assert one("DEL", a, b) == 2 and two.read() == 1
+        assert two("DEL", a, b) == 2
 
 
 def test_several_at_two_proxies(two, pair_of):

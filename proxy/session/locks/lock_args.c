@@ -4,8 +4,6 @@
  *
  * Most calls are of acquire.lua and release.lua. These calls are written in one go, into room that was reserved before.
  */
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "parser/slot.h"
@@ -141,8 +139,10 @@ static inline char *put_number(char *p, int64_t n) {
 
 /* Puts the number of a database of a cluster, as release.lua has it: with a plus before it. */
 static char *put_sharded(char *p, uint32_t db) {
-    char word[16];
-    return put_word(p, word, (size_t)snprintf(word, sizeof(word), "+%" PRIu32, db));
+    char digits[RESP_HEADER_MAX], *digits_end = digits + sizeof(digits);
+    char *from = resp_digits_write(digits_end, db);
+    *--from = '+';
+    return put_word(p, from, (size_t)(digits_end - from));
 }
 
 /* Puts a number that is usually the same as the last time. */
