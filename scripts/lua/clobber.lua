@@ -7,7 +7,8 @@
 --
 -- The command runs if each lock is free, is data, or is held by the caller under the lock's own claim. Otherwise the
 -- reply is LOCKED, and nothing is done. Exception: some commands (MSETNX, MSETEX NX, ...) say no themselves if the lock exists.
--- They run and say so, also if another session holds the lock. Outcomes:
+-- They run and say so, also if another session holds the lock. The envelope of a refusal has a seventh element: which
+-- of the n locks refuses, from 1. Outcomes:
 --   granted   MSETNX, or MSETEX with NX, has acquired all of the locks, with one fence
 --   released  a lock of the caller's is gone or changed, and its lease is over
 --   done      the command left the caller's locks as they were (RENAMENX that answers 0)
@@ -61,7 +62,11 @@ for i = 1, n do
     local how, why = may_touch(s)
     if s.list then how, why = false, s.token and 'held' or 'foreign' end -- other sessions' nodes wait in it
     if acquires and s.token == each[i].attempt then return envelope(1, 'granted', s, s.pttl) end -- a repeat
-    if not how then return envelope(says_no() and run() or locked(s), why, s) end
+    if not how then
+      local refusal = envelope(says_no() and run() or locked(s), why, s, s.pttl)
+      refusal[7] = i
+      return refusal
+    end
     if outcome ~= 'done' then outcome = s.token and 'done' or 'open' end
   end
   fence = math.max(fence, s.last_fence)

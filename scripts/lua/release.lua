@@ -10,7 +10,7 @@
 --       No more, if the right is 'claim' and `seen` is ''. Else:
 --       4 right   5 identity   6 lease; by right 'fence', read   7 seen (all as in arguments.lua)
 --       Under a rule with `wait`, all arguments above, and:
---       8 the database, '' on a cluster
+--       8 the database, on a cluster with a plus before it
 --       9 only if this proxy leaves the lock to another proxy: for how many ms its longest waiting session has waited
 --       DELIFEQ and DELEX have all arguments above, ARGV 9 '' if the proxy does not leave the lock, and:
 --       10... the command, as the client wrote it
@@ -33,8 +33,9 @@ if argv[8] then
     local waits = redis.pcall('HGET', record, 'waits')
     local proxy = type(waits) == 'string' and string.match(waits, '^%d+:%d+:([^,]*)')
     if not proxy or proxy == own then return end
-    local channel, text = 'lockkeeper-freed', proxy .. ' ' .. (argv[8] == '' and '0' or argv[8]) .. ' ' .. key
-    if argv[8] == '' then -- the record is lockkeeper:{TAG}:KEY, the channel lockkeeper-freed:{TAG}
+    local sharded, db = string.match(argv[8], '(%+?)(%d+)')
+    local channel, text = 'lockkeeper-freed', proxy .. ' ' .. db .. ' ' .. key
+    if sharded ~= '' then -- the record is lockkeeper:{TAG}:KEY, the channel lockkeeper-freed:{TAG}
       local answer = redis.pcall('SPUBLISH', channel .. string.sub(record, 11, -#key - 2), text)
       if type(answer) == 'number' or not string.find(answer.err, 'nknown', 1, true) then return end
     end

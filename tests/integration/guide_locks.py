@@ -2,6 +2,7 @@
 library_locks.py under the names that a guide uses. The others are here, as our own scripts with the libraries' commands."""
 
 import copy
+import time
 
 from crowd import send
 from library_locks import DELETE_IF_MINE, EXPIRE_IF_MINE, LIBRARIES, HandedOver, Library, Script
@@ -68,6 +69,47 @@ class Redisson(Library):
 
     def release(self, me, key, value):
         return (yield from self.give.run([key, "redisson_lock__channel:{%s}" % key], 0, 30000, value)) == 1
+
+
+class PythonRedisLock(Careful):
+    """SET NX EX with a random value; by script its release, which wakes a waiting worker through a list, and its extension."""
+
+    give = Script("""
+        if redis.call('get', KEYS[1]) ~= ARGV[1] then return 1 end
+        redis.call('del', KEYS[2])
+        redis.call('lpush', KEYS[2], 1)
+        redis.call('pexpire', KEYS[2], ARGV[2])
+        redis.call('del', KEYS[1])
+        return 0""", "EVALSHA")
+
+    def release(self, me, key, value):
+        signal = key.replace("lock:", "lock-signal:", 1)
+        return (yield from self.give.run([key, signal], value, 1000)) == 0
+
+
+class Compared(Careful):
+    """SET NX PX, and SET IFEQ to have it for longer; released by DELIFEQ."""
+
+    def extend(self, me, key, value, ms):
+        return (yield from send("SET", key, value, "IFEQ", value, "PX", ms)) == "OK"
+
+    def release(self, me, key, value):
+        return (yield from send("DELIFEQ", key, value)) == 1
+
+
+class ComparedByRedis(Compared):
+    """The same at Redis, by DELEX."""
+
+    def release(self, me, key, value):
+        return (yield from send("DELEX", key, "IFEQ", value)) == 1
+
+
+class Deadline(Bare):
+    """SETNX of a time, and DEL; a loser looks whether the time is over."""
+
+    def acquire(self, me, key, ms):
+        deadline = "%d.25" % (time.time() + 11)
+        return deadline if (yield from send("SETNX", key, deadline)) == 1 else None
 
 
 class Queued(HandedOver):
@@ -138,6 +180,13 @@ GUIDES = [
     ("node", "warlock", "*:lock", of(Careful, "invoice%d:lock")),
     ("node", "simple-redis-mutex", "@simple-redis-mutex:lock-*", of(Careful, "@simple-redis-mutex:lock-invoice%d")),
     ("node", "SET NX by hand", "lock:*", of(Bare, "lock:invoice:%d")),
+    ("python_redis_lock", "redis_lock.Lock", "lock:*", of(PythonRedisLock, "lock:{report-%d}")),
+    ("semaphores", "redis-semaphore of npm, Mutex", "mutex:*", of(Careful, "mutex:invoice%d")),
+    ("semaphores", "redis-semaphore of Ruby, stale tokens", "SEMAPHORE:*:release_locks",
+     of(Deadline, "SEMAPHORE:{mail%d}:release_locks")),
+    ("php", "phpredis by hand", "lock:*", of(Careful, "lock:invoice:%d")),
+    ("php", "phpredis, by a bare DEL", "lock:*", of(Bare, "lock:report:%d")),
+    ("php", "phpredis, sessions", "PHPREDIS_SESSION:*_LOCK", of(Careful, "PHPREDIS_SESSION:5ac%d_LOCK")),
     ("go", "redsync", "mutex:*", LIBRARIES["redsync"]),
     ("go", "bsm/redislock", "lock:*", of(Careful, "lock:invoice:%d")),
     ("go", "SetNX by hand", "*-mutex", of(Old, "invoice-%d-mutex")),
@@ -147,4 +196,12 @@ GUIDES = [
     ("hiredis", "SET NX EX", "*:lock", of(Bare, "invoice:%d:lock")),
     ("shell", "redis-cli", "lock:*", of(Bare, "lock:backup%d")),
     ("shell", "redis-cli in a crontab", "cron:*", of(Old, "cron:nightly%d")),
+]
+
+# The same for servers that compare: test_guides_compare.py.
+COMPARED = [
+    ("compare", "by hand, at Valkey", "lock:*", of(Compared, "lock:invoice:%d")),
+    ("compare", "by hand, at Redis", "lock:*", of(ComparedByRedis, "lock:invoice:%d")),
+    ("compare", "redlock's way", "locks:*", of(Compared, "locks:invoice:%d")),
+    ("compare", "Spring Integration's way", "*-locks:*", of(Compared, "payment-locks:%d")),
 ]

@@ -11,7 +11,7 @@ import pytest
 
 import servers
 from crowd import Crowd
-from guide_locks import GUIDES
+from guide_locks import COMPARED, GUIDES
 from library_locks import LIBRARIES
 from test_locks import fields
 
@@ -69,8 +69,8 @@ def test_preset_that_watches(preset, tmp_path):
     (command,) = re.findall(r"^sed .*$", page("README.md"), re.M)
     done = run("sh", "-c", command.replace("laravel", preset), cwd=ROOT)
     assert done.returncode == 0 and done.stdout.count(" mode audit\n") == len(lines_of(preset))
-    if preset == "bullmq":
-        return  # its lines have a mode
+    if any("mode" in words for words in lines_of(preset)):
+        return
     (tmp_path / "audit.conf").write_text("port 0\nunixsocket %s/s\n%s" % (tmp_path, done.stdout))
     done = run(servers.binary(), "--test-conf", tmp_path / "audit.conf")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -83,8 +83,9 @@ def test_all_presets_together(tmp_path):
 
 
 def test_every_rule_is_tried():
-    tried = {(preset, pattern) for preset, _, pattern, _ in GUIDES}
-    exempt = {("bullmq", "bull:*:lock"), ("bullmq", "{bull}:*:lock")}  # test_bullmq_is_left_alone
+    tried = {(preset, pattern) for preset, _, pattern, _ in GUIDES + COMPARED}
+    exempt = {("bullmq", "bull:*:lock"), ("bullmq", "{bull}:*:lock"),  # test_bullmq_is_left_alone
+              ("semaphores", "semaphore:*"), ("semaphores", "SEMAPHORE:*")}  # test_semaphores_are_left_alone
     same = {("spring", "*-lock:*"), ("redisson", "lock:*"), ("redisson", "*:lock"), ("java", "lock:*"), ("node", "lock:*"),
             ("dotnet", "lock:*"), ("go", "lock:*"), ("wordpress", "locks:*")}  # of other names alone
     assert {(preset, words[1]) for preset in NAMES for words in lines_of(preset)} <= tried | exempt | same
@@ -115,11 +116,20 @@ LOST_BY_SCRIPT = [LIBRARIES["Laravel add"]]
 CASES = [(kind, *guide) for kind in ("standalone", "cluster") for guide in GUIDES if kind != "cluster" or guide[3].cluster]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "%s-%s-%s" % case[:3])
-def test_under_the_preset(case, proxies, farm):
-    kind, preset, _, pattern, library = case
-    proxy, backend, crowd = proxies(kind, preset), farm.backend(kind), Crowd()
-    direct = backend.direct()
+def try_extension(crowd, direct, library, key, holder, stranger, held):
+    """The holder moves the lock's end, and another client does not."""
+    try:
+        assert not crowd.do(stranger, library.extend(stranger, key, stranger.value(), 60 * LEASE))
+    except NotImplementedError:
+        return
+    assert direct("PTTL", library.shows(key)) <= LEASE
+    assert crowd.do(holder, library.extend(holder, key, held, 2 * LEASE))
+    assert LEASE < direct("PTTL", library.shows(key)) <= 2 * LEASE
+
+
+def try_locks(proxy, backend, pattern, library):
+    """The library's locks under the rule of this pattern: acquired, refused, extended, not released by others, released."""
+    crowd, direct = Crowd(), backend.direct()
     backend.flush()
     try:
         places = [proxy.address] * (2 if library.second_place else 1)
@@ -143,6 +153,7 @@ def test_under_the_preset(case, proxies, farm):
             for stranger in [other, elsewhere] if alone else [elsewhere]:  # a late loser of one client may be believed (C4)
                 assert not crowd.do(stranger, library.release(stranger, key, stranger.value()))
                 assert not library.is_free(direct, key)
+        try_extension(crowd, direct, library, key, holder, elsewhere, held)
         assert crowd.do(holder, library.release(holder, key, held)) and library.is_free(direct, key)
         held = crowd.do(other, library.acquire(other, key, LEASE))
         assert held is not None and crowd.do(other, library.release(other, key, held)) and library.is_free(direct, key)
@@ -154,6 +165,12 @@ def test_under_the_preset(case, proxies, farm):
         direct.close()
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "%s-%s-%s" % case[:3])
+def test_under_the_preset(case, proxies, farm):
+    kind, preset, _, pattern, library = case
+    try_locks(proxies(kind, preset), farm.backend(kind), pattern, library)
+
+
 @pytest.mark.parametrize("key", ["bull:mail:17:lock", "{bull}:mail:17:lock"])
 def test_bullmq_is_left_alone(key, farm):
     """Also before rules that would take its locks."""
@@ -163,6 +180,30 @@ def test_bullmq_is_left_alone(key, farm):
         assert "mode enforce" in fields(client("PROXY", "EXPLAIN", "SETNX", "mail:17:lock", "1"))["rule"]
     proxy.stop()
     proxy.remove()
+
+
+@pytest.mark.parametrize("kind", ["standalone", "cluster"])
+def test_semaphores_are_left_alone(kind, proxies, farm):
+    """Their commands answer as at Redis, for each worker, and no incident tells of them."""
+    farm.backend(kind).flush()
+    proxy = proxies(kind, "semaphores")
+    one, two = [proxy.client(commands=[("CLIENT", "SETNAME", name)]) for name in ("one", "two")]
+    tokens, held = "SEMAPHORE:{mail}:AVAILABLE", "SEMAPHORE:{mail}:GRABBED"
+    assert one("GETSET", "SEMAPHORE:{mail}:EXISTS", "1") is None and two("GETSET", "SEMAPHORE:{mail}:EXISTS", "1") == "1"
+    assert one("RPUSH", tokens, "0", "1") == 2
+    for client, token in ((one, "0"), (two, "1")):
+        assert client("LPOP", tokens) == token and client("HSET", held, token, "1.5") == 1
+    assert one("LPOP", tokens) is None
+    assert [two("MULTI"), two("HDEL", held, "1"), two("LPUSH", tokens, "1"), two("EXEC")] == ["OK", "QUEUED", "QUEUED", [1, 1]]
+    assert one("BLPOP", tokens, "1") == [tokens, "1"]
+    for client, name in ((one, "a"), (two, "b")):
+        assert client("ZADD", "semaphore:mail", "1", name) == 1
+    assert two("ZREM", "semaphore:mail", "a") == 1 and one("ZCARD", "semaphore:mail") == 1
+    assert one("PROXY", "LOCKS", "*") == []
+    told = str(one("PROXY", "INCIDENTS", "100"))
+    assert not any(name in told for name in ("AVAILABLE", "GRABBED", "EXISTS", "semaphore:mail"))
+    one.close()
+    two.close()
 
 
 # ---- the pages -----------------------------------------------------------------------------------------------
@@ -320,15 +361,12 @@ def test_shell_lines_when_the_job_is_killed_or_late(proxies, farm, tmp_path):
 
 REAL = [("laravel", "guide_laravel.php"), ("symfony", "guide_symfony.php"), ("python", "guide_redis_py.py"), ("python", "guide_rq.py"),
         ("django", "guide_django.py"), ("node", "guide_node.js"), ("bullmq", "guide_bullmq.js"),
-        ("django", "guide_celery.py"), ("ruby", "guide_sidekiq.rb")]
+        ("django", "guide_celery.py"), ("ruby", "guide_sidekiq.rb"), ("python_redis_lock", "guide_python_redis_lock.py"),
+        ("semaphores", "guide_semaphores.js"), ("semaphores", "guide_semaphores.rb"), ("php", "guide_php.php")]
 
 
-@pytest.mark.parametrize("kind", ["standalone", "cluster"])
-@pytest.mark.parametrize("preset,program", REAL, ids=[program for _, program in REAL])
-def test_the_library(kind, preset, program, proxies, farm):
+def try_program(kind, preset, program, proxy):
     """The program prints what it saw, a line each; 'missing' where its library is not installed."""
-    farm.backend(kind).flush()
-    proxy = proxies(kind, preset)
     sys.path.insert(0, CLIENTS)
     from clients import Workshop
 
@@ -348,3 +386,10 @@ def test_the_library(kind, preset, program, proxies, farm):
             said = fields(client("PROXY", "EXPLAIN", "SETNX", key, "1"))["rule"]
             assert ("mode off" if preset == "bullmq" else "mode enforce") in said, (key, said)
             assert client("EXISTS", key) == 0, key
+
+
+@pytest.mark.parametrize("kind", ["standalone", "cluster"])
+@pytest.mark.parametrize("preset,program", REAL, ids=[program for _, program in REAL])
+def test_the_library(kind, preset, program, proxies, farm):
+    farm.backend(kind).flush()
+    try_program(kind, preset, program, proxies(kind, preset))

@@ -870,3 +870,217 @@ def test_what_operators_see(own, key):
         assert client("DEL", name) == 1
     assert figure(holder, "waits_granted") == 2
     assert figure(holder, "longest_wait_ms") == 0
+
+
+# ---- MSETNX of several keys ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair_of(key):
+    """pair_of(prefix): two names of one slot."""
+
+    def make(prefix):
+        tag = key("{pair}")
+        return "%s:%s:a" % (prefix, tag), "%s:%s:b" % (prefix, tag)
+
+    return make
+
+
+@pytest.mark.parametrize("release", ["DEL", "UNLINK", "DEL of both"])
+def test_several_are_handed_over(worker, waiting, watch, pair_of, release):
+    a, b = pair_of("lock:long:several")
+    first, second = worker(), worker()
+    assert first("MSETNX", a, "1", b, "1") == 1
+    second.send(encode("MSETNX", b, "2", a, "2"))
+    waiting(1)
+    silent(second)
+    if release == "DEL of both":
+        assert first("DEL", a, b) == 2
+    else:
+        assert first(release, b) == 1
+        silent(second)
+        assert watch("EXISTS", b) == 0, "a part of the locks is held"
+        assert watch("GET", a) == "1"
+        assert first(release, a) == 1
+    assert second.read() == 1
+    assert watch("MGET", a, b) == ["2", "2"] and 0 < watch("TTL", a) <= 30 and 0 < watch("TTL", b) <= 30
+    assert second("PROXY", "TOKEN", a) == second("PROXY", "TOKEN", b) > 0
+    assert first("DEL", a, b) == 0
+    assert second("DEL", a, b) == 2
+
+
+def test_several_of_two_holders(worker, waiting, watch, pair_of):
+    """It waits for one lock after the other, in the queue of each, and lets the next one try."""
+    a, b = pair_of("lock:long:several")
+    first, other, several, single = worker(), worker(), worker(), worker()
+    assert first("SETNX", a, "1") == 1 and other("SETNX", b, "1") == 1
+    several.send(encode("MSETNX", a, "2", b, "2", a, "3"))
+    waiting(1)
+    single.send(encode("SETNX", a, "4"))
+    waiting(2)
+    assert first("DEL", a) == 1
+    assert single.read() == 1, "the next one in the queue that the first one has left"
+    silent(several)
+    assert other("DEL", b) == 1
+    silent(several)
+    assert watch("EXISTS", b) == 0
+    assert single("DEL", a) == 1
+    assert several.read() == 1
+    assert watch("MGET", a, b) == ["3", "2"]
+    assert several("DEL", a, b) == 2
+
+
+def test_several_for_which_the_time_is_over(worker, waiting, watch, pair_of):
+    a, b = pair_of("lock:short:several")
+    first, second = worker(), worker()
+    assert first("SETNX", b, "first") == 1
+    begun = time.monotonic()
+    assert second("MSETNX", a, "x", b, "x") == 0
+    assert 0.29 <= time.monotonic() - begun < 5
+    assert watch("MGET", a, b) == [None, "first"]
+    assert second("DEL", b) == 0 and first("DEL", b) == 1
+
+
+def test_several_and_a_request_that_ends_the_wait(worker, waiting, pair_of):
+    a, b = pair_of("lock:long:several")
+    first, second = worker(), worker()
+    assert first("SETNX", b, "1") == 1
+    second.send(encode("MSETNX", a, "2", b, "2"))
+    waiting(1)
+    second.send(encode("MGET", a, b))
+    assert [second.read(), second.read()] == [0, [None, "1"]]
+    assert first("DEL", b) == 1
+
+
+def test_several_for_which_a_client_waited_that_left(worker, waiting, watch, pair_of):
+    a, b = pair_of("lock:long:several")
+    first, second = worker(), worker()
+    assert first("SETNX", b, "1") == 1
+    second.send(encode("MSETNX", a, "2", b, "2"))
+    waiting(1)
+    second.close()
+    waiting(0)
+    assert first("DEL", b) == 1
+    assert watch("MSETNX", a, "w", b, "w") == 1 and watch("DEL", a, b) == 2
+
+
+def test_several_granted_for_who_has_left(start_redis, start_proxy, connect):
+    """The grant was on its way when the client left: all of the locks are given back."""
+    redis = start_redis()
+    proxy = start_proxy(redis, "lock lock:* wait 100s")
+    holder, second, watch = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "abc"]
+    assert holder("SETNX", "lock:left:b", 1) == 1
+    second.send(encode("MSETNX", "lock:left:a", 2, "lock:left:b", 2))
+    await_waiting(watch, 1)
+    redis.pause()
+    holder.send(encode("DEL", "lock:left:b"))
+    servers.until(lambda: figure(watch, "wait_tries") > 0)
+    second.close()
+    for _ in range(10):
+        watch("PROXY", "INFO")  # turns of the loop, which sees it
+    redis.resume()
+    assert holder.read() == 1
+    direct = redis.direct()
+    servers.until(lambda: direct("EXISTS", "lock:left:a", "lock:left:b") == 0, 5)
+    assert figure(watch, "waiting") == 0
+
+
+def test_several_that_are_not_all_locks_of_one_rule(worker, key):
+    """They are answered at once."""
+    tag = key("{mixed}")
+    a, short, plain = "lock:long:" + tag, "lock:short:" + tag, "plain:" + tag
+    first, second = worker(), worker()
+    assert first("SETNX", a, "1") == 1
+    begun = time.monotonic()
+    for other in (short, plain):
+        assert second("MSETNX", other, "2", a, "2") == 0
+    assert second("MSETNX", a, "2", "lock:none:" + tag, "2") == 0
+    assert time.monotonic() - begun < 0.25
+    assert first("DEL", a) == 1
+
+
+def test_several_of_which_one_is_ones_own(worker, waiting, pair_of):
+    """A lock is not reentrant: the answer comes at once, if the own lock is what refuses."""
+    a, b = pair_of("lock:long:several")
+    first = worker()
+    assert first("SETNX", b, "1") == 1
+    assert first("MSETNX", a, "2", b, "2") == 0
+    other = worker()
+    assert other("SETNX", a, "1") == 1
+    first.send(encode("MSETNX", a, "2", b, "2"))
+    waiting(1)
+    assert other("DEL", a) == 1
+    assert first.read() == 0, "only its own lock is in the way now"
+    assert not any("deadlock" in str(row) for row in first("PROXY", "INCIDENTS", "100")), "a circle of one"
+    assert first("DEL", b) == 1 and other("EXISTS", a) == 0
+
+
+def test_several_in_a_pool(waits, connect, waiting, pair_of):
+    """Workers of one client wait for each other's locks, too, also when the proxy knows that they share connections."""
+    a, b = pair_of("lock:long:pool")
+    one, two = [connect(waits, commands=[("CLIENT", "SETNAME", "pool")]) for _ in range(2)]
+    for n in range(3):
+        assert one("MSETNX", a, n, b, n) == 1 and two("DEL", a, b) == 2
+    for n in range(3):
+        assert one("MSETNX", a, n, b, n) == 1
+        two.send(encode("MSETNX", b, "w", a, "w"))
+        waiting(1)
+        silent(two, 0.05)
+        assert one("DEL", a, b) == 2 and two.read() == 1
+        assert two("DEL", a, b) == 2
+
+
+def test_several_at_two_proxies(two, pair_of):
+    """A release at another proxy is learnt, and no wait ends with a part of the locks."""
+    here, there = two("lock lock:* wait 60s")
+    a, b = pair_of("lock:two")
+    holder, second, watch = here(), there(), there()
+    assert holder("MSETNX", a, 1, b, 1) == 1
+    second.send(encode("MSETNX", a, 2, b, 2))
+    await_waiting(watch, 1)
+    assert holder("DEL", a) == 1
+    silent(second)
+    assert watch("EXISTS", a) == 0
+    assert holder("DEL", b) == 1
+    assert second.read() == 1
+    assert watch("MGET", a, b) == ["2", "2"]
+    assert second("DEL", a, b) == 2
+
+
+def test_several_in_turn(two, pair_of):
+    """Workers at two proxies, each for both locks in its own order: each gets both, one after the other."""
+    here, there = two("lock lock:* wait 60s")
+    a, b = pair_of("lock:turn")
+    inside, failures = [], []
+
+    def work(client, names):
+        for n in range(10):
+            if client("MSETNX", names[0], n, names[1], n) != 1:
+                failures.append("refused")
+            inside.append(1)
+            if len(inside) > 1:
+                failures.append("two are inside")
+            inside.pop()
+            if client("DEL", *names) != 2:
+                failures.append("not released")
+
+    jobs = [threading.Thread(target=work, args=(make(), names)) for make in (here, there) for names in ((a, b), (b, a))]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(60)
+    assert not any(job.is_alive() for job in jobs) and not failures, failures
+
+
+def test_several_in_a_circle(own, pair_of):
+    """A session that holds one lock and waits for others may close a circle: it is refused."""
+    _, client = own("lock lock:* wait 60s")
+    a, b = pair_of("lock:circle")
+    first, second = client(), client()
+    assert first("SETNX", a, 1) == 1 and second("SETNX", b, 1) == 1
+    first.send(encode("SETNX", b, 2))
+    await_waiting(client(), 1)
+    assert second("MSETNX", a, 3, "%s:c" % a, 3) == 0
+    assert second("DEL", b) == 1
+    assert first.read() == 1
+    assert first("DEL", a, b) == 2

@@ -16,12 +16,13 @@ static bool was_live(const struct world *w, const struct model_key *k) {
 }
 
 /* The lock had no lease: a session that has tried for it in vain, or may be late with a release, can't touch it without
- * having been shown its value. For any other session it is data. */
+ * having been shown its value, or naming it (DELIFEQ, SET IFEQ). For any other session it is data. */
 static void check_foreign(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_key *now = &w->redis.keys[f->key];
     enum lock_verb verb = f->plan.verb;
     bool follows_others = verb == LOCK_SCRIPT || verb == LOCK_SWAP || verb == LOCK_COUNT_UP || verb == LOCK_COUNT_DOWN;
-    if (f->late && (f->sets || w->unfinished[f->key])) /* a batch has set it */
+    /* A batch has set it, and its worker has not been told yet. */
+    if (w->unfinished[f->key] || (f->late && f->sets))
         return;
     if (f->kind != FLIGHT_COMMAND || follows_others || w->sc.rule.owner == LOCK_OWNER_ANY || was_live(w, before) ||
         !before->exists || before->list)
@@ -30,7 +31,9 @@ static void check_foreign(struct world *w, const struct flight *f, const struct 
     if (f->plan.data_free && (writes || (!f->loser && (!f->plan.claim || f->plan.group))))
         return;
     bool touched = !now->exists || strcmp(now->value, before->value) != 0 || now->expire_ms != before->expire_ms;
-    if (!touched || (f->was_shown && strcmp(f->shown, before->value) == 0))
+    bool names = f->command.op == OP_DELIFEQ || f->command.op == OP_SET_IFEQ;
+    bool named = names && strcmp(f->command.value, before->value) == 0;
+    if (!touched || named || (f->was_shown && strcmp(f->shown, before->value) == 0))
         return;
     /* Acquired under audit by this client: it need not have been shown what it wrote. */
     if (f->plan.right == RIGHT_ENROL && strcmp(before->value, OUTSIDE) != 0)

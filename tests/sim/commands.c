@@ -244,6 +244,11 @@ static bool do_getdel(lua_State *L, int count) {
     return plain(L, OP_GETDEL, 0);
 }
 
+static bool do_delifeq(lua_State *L, int count) {
+    (void)count;
+    return plain(L, OP_DELIFEQ, 3);
+}
+
 static bool do_setnx(lua_State *L, int count) {
     (void)count;
     return plain(L, OP_SETNX, 3);
@@ -275,9 +280,18 @@ static bool set_guard(lua_State *L, int count) {
     return push_table(L, "ok", "OK");
 }
 
+/* Whether the lock has the value that is the i-th word. */
+static bool has_value(lua_State *L, int i) {
+    size_t len;
+    const char *value = word(L, i, &len);
+    const struct model_key *k = lock_key();
+    return k->exists && strlen(k->value) == len && memcmp(k->value, value, len) == 0;
+}
+
 static bool do_set(lua_State *L, int count) {
     struct model_command c = command_with(L, OP_SET, 3);
-    bool nx = false, xx = false, get = false;
+    const struct model_key *k = lock_key();
+    bool nx = false, xx = false, get = false, differs = false;
     if (of_guard(L))
         return set_guard(L, count);
     for (int i = 4; i <= count; i++) {
@@ -289,9 +303,15 @@ static bool do_set(lua_State *L, int count) {
             get = true;
         else if (word_is(L, i, "KEEPTTL"))
             c.keepttl = true;
+        else if (word_is(L, i, "IFEQ"))
+            differs = !has_value(L, ++i);
         else
             c.ms = expiry_at(L, i++);
     }
+    if (differs && k->exists && (k->list || k->hash))
+        return push_wrong_type(L);
+    if (differs)
+        return push_nil(L);
     c.op = nx ? (get ? OP_SET_NX_GET : OP_SET_NX) : xx ? OP_SET_XX : get ? OP_SET_GET : OP_SET;
     return native(L, &c);
 }
@@ -570,15 +590,16 @@ static const struct named_command {
     const char *name;
     command_fn run;
 } COMMANDS[] = {
-    {"EXISTS", do_exists}, {"TYPE", do_type},       {"PTTL", do_pttl},        {"PEXPIRE", do_pexpire},
-    {"DEL", do_del},       {"UNLINK", do_del},      {"PERSIST", do_persist},  {"TIME", do_time},
-    {"GET", do_get},       {"SET", do_set},         {"SETNX", do_setnx},      {"GETSET", do_getset},
-    {"MSET", do_mset},     {"GETEX", do_getex},     {"GETDEL", do_getdel},    {"INCRBY", do_incrby},
-    {"HGET", do_hget},     {"HMGET", do_hmget},     {"HEXISTS", do_hexists},  {"HINCRBY", do_hincrby},
-    {"HSET", do_hset},     {"HSETNX", do_hsetnx},   {"HDEL", do_hdel},        {"HLEN", do_hlen},
-    {"HKEYS", do_hkeys},   {"RPUSH", do_rpush},     {"LPUSH", do_lpush},      {"LINDEX", do_lindex},
-    {"LSET", do_lset},     {"LREM", do_lrem},       {"LPOP", do_lpop},        {"LLEN", do_llen},
-    {"LPOS", do_lpos},     {"PUBLISH", do_publish}, {"SPUBLISH", do_publish}, {"PING", do_ping},
+    {"EXISTS", do_exists},   {"TYPE", do_type},   {"PTTL", do_pttl},       {"PEXPIRE", do_pexpire},
+    {"DEL", do_del},         {"UNLINK", do_del},  {"PERSIST", do_persist}, {"TIME", do_time},
+    {"GET", do_get},         {"SET", do_set},     {"SETNX", do_setnx},     {"GETSET", do_getset},
+    {"MSET", do_mset},       {"GETEX", do_getex}, {"GETDEL", do_getdel},   {"INCRBY", do_incrby},
+    {"DELIFEQ", do_delifeq}, {"HGET", do_hget},   {"HMGET", do_hmget},     {"HEXISTS", do_hexists},
+    {"HINCRBY", do_hincrby}, {"HSET", do_hset},   {"HSETNX", do_hsetnx},   {"HDEL", do_hdel},
+    {"HLEN", do_hlen},       {"HKEYS", do_hkeys}, {"RPUSH", do_rpush},     {"LPUSH", do_lpush},
+    {"LINDEX", do_lindex},   {"LSET", do_lset},   {"LREM", do_lrem},       {"LPOP", do_lpop},
+    {"LLEN", do_llen},       {"LPOS", do_lpos},   {"PUBLISH", do_publish}, {"SPUBLISH", do_publish},
+    {"PING", do_ping},
 };
 
 /* Redis writes a number with as many digits as tell it from others, 17 at most. */

@@ -280,7 +280,8 @@ static void flight_answer(struct world *w, struct flight *f) {
 static bool goes_again(struct world *w, struct flight *f) {
     struct lock_result r;
     const struct conn *c = f->conn >= 0 ? &w->conns[f->conn] : NULL;
-    bool set = f->command.op == OP_SETNX || f->command.op == OP_SET_NX || f->plan.verb == LOCK_RELEASE;
+    bool release = f->plan.verb == LOCK_RELEASE && f->command.op != OP_DELIFEQ;
+    bool set = f->command.op == OP_SETNX || f->command.op == OP_SET_NX || release;
     bool open = c && c->open && c->id == f->session_id && f->proxy_life == w->proxies[f->proxy].life;
     if (!set || !open || f->kind != FLIGHT_COMMAND || f->observed || f->envelope.outcome != LOCK_HELD)
         return false;
@@ -466,9 +467,14 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
         f->plan.verb = LOCK_READ;
     } else if (w->rule->mode == LOCK_MODE_AUDIT)
         watched_launch(w, f, verb);
-    else
+    else {
+        if (f->command.op == OP_DELIFEQ) {
+            c->session.named = f->command.value;
+            c->session.named_len = strlen(f->command.value);
+        }
         engine_begin(w->proxies[c->proxy].engine, &c->session, verb, &name, w->rule, 7, f->transaction, w->redis.now_ms,
                      &f->plan);
+    }
     if (!f->bare && w->rule->mode != LOCK_MODE_AUDIT && lock_verb_is(verb, VERB_SAYS) && f->command.op != OP_INCRBY)
         engine_says(w->proxies[c->proxy].engine, &f->plan, f->command.value, strlen(f->command.value),
                     f->command.op == OP_HINCRBY, w->redis.now_ms);

@@ -104,6 +104,8 @@ enum model_op {
     OP_LUA_READ,
     OP_LUA_LEAVE,
     OP_LUA_RENEW,
+    OP_DELIFEQ,
+    OP_SET_IFEQ, /* of the value that is there */
     OP_KINDS
 };
 

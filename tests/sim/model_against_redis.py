@@ -178,7 +178,7 @@ class Run:
             return ""
         if isinstance(got, str) and got.startswith("text:"):
             got = self.in_full(got[5:], want, asked, self.fence(key).real.get(int(want[2]), 0))
-        if not isinstance(got, list) or len(got) not in (6, 9):
+        if not isinstance(got, list) or len(got) not in (6, 7, 9):
             return "no envelope: %r" % (got,)
         reply, outcome, fence, pttl, owner, flags = want
         problems = []

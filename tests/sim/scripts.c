@@ -9,7 +9,7 @@
 
 #include "tests/sim/interpreter.h"
 
-enum { NOT_ASKED = -3, ELEMENTS = 6, ELEMENTS_OF_LISTS = 9 };
+enum { NOT_ASKED = -3, ELEMENTS = 6, ELEMENTS_OF_REFUSALS = 7 /* of clobber.lua */, ELEMENTS_OF_LISTS = 9 };
 
 static bool is(const char *a, const char *b) {
     return strcmp(a, b) == 0;
@@ -47,6 +47,10 @@ static void add_set(struct model_words *w, const struct model_command *c) {
         add(w, "NX");
     if (c->op == OP_SET_XX)
         add(w, "XX");
+    if (c->op == OP_SET_IFEQ) {
+        add(w, "IFEQ");
+        add(w, c->value);
+    }
     if (c->op == OP_SET_GET || c->op == OP_SET_NX_GET)
         add(w, "GET");
 }
@@ -59,7 +63,7 @@ void model_command_words(const struct model_command *c, struct model_words *w) {
         [OP_INCRBY] = "INCRBY", [OP_MSET] = "MSET",       [OP_GET] = "GET",         [OP_RPUSH] = "RPUSH",
         [OP_LPUSH] = "LPUSH",   [OP_LINDEX] = "LINDEX",   [OP_EXISTS] = "EXISTS",   [OP_LREM] = "LREM",
         [OP_LSET] = "LSET",     [OP_LPOP] = "LPOP",       [OP_HSETNX] = "HSETNX",   [OP_HINCRBY] = "HINCRBY",
-        [OP_HDEL] = "HDEL",     [OP_KINDS] = NULL};
+        [OP_HDEL] = "HDEL",     [OP_DELIFEQ] = "DELIFEQ", [OP_SET_IFEQ] = "SET",    [OP_KINDS] = NULL};
     static const char *const WHEN[] = {NULL, "NX", "XX", "GT", "LT"};
     w->count = w->number_count = 0;
     if (!NAMES[c->op]) /* a script of the application's */
@@ -71,6 +75,7 @@ void model_command_words(const struct model_command *c, struct model_words *w) {
     case OP_SET_NX_GET:
     case OP_SET:
     case OP_SET_XX:
+    case OP_SET_IFEQ:
     case OP_SET_GET:
         add_set(w, c);
         break;
@@ -107,6 +112,7 @@ void model_command_words(const struct model_command *c, struct model_words *w) {
     case OP_RPUSH:
     case OP_LPUSH:
     case OP_HDEL:
+    case OP_DELIFEQ:
         add(w, c->value);
         break;
     default:
@@ -180,22 +186,26 @@ static void pass_to_acquire(const struct model_args *a) {
 }
 
 static void pass_to_release(const struct model_args *a) {
-    bool del = a->command.op == OP_DEL;
-    bool whole = a->seen || a->data_free || a->waits || !is(a->right, "claim");
+    bool del = a->command.op == OP_DEL, compares = a->command.op == OP_DELIFEQ;
+    bool whole = a->seen || a->data_free || a->waits || compares || !is(a->right, "claim");
     interpreter_text(a->attempt);
     interpreter_text(a->claim);
     if (whole || !del || !a->claim_fence)
-        interpreter_text(del ? "DEL" : "GETDEL");
+        interpreter_text(del ? "DEL" : compares ? "DELIFEQ" : "GETDEL");
     if (!whole)
         return;
     interpreter_text(a->right);
     interpreter_text(a->identity);
     interpreter_number(a->lease_ms);
     pass_seen(a);
-    if (a->waits)
-        interpreter_text(a->sharded ? "" : "0"); /* the database */
+    if (a->waits || compares)
+        interpreter_text(a->sharded ? "+0" : "0"); /* the database */
     if (a->waits && a->here_ms >= 0)
         interpreter_number(a->here_ms);
+    else if (compares)
+        interpreter_text("");
+    if (compares)
+        pass_on(&a->command);
 }
 
 /* Of one lock key. */
@@ -222,6 +232,8 @@ enum script_id model_script_id(const struct model_args *a) {
         return SCRIPT_PASS;
     if (c->op == OP_LPOP)
         return SCRIPT_LIST_POP;
+    if (c->op == OP_SET_IFEQ)
+        return SCRIPT_SET_IF;
     if (c->op == OP_HSETNX || c->op == OP_HDEL)
         return SCRIPT_HASH;
     switch (model_verb(c)) {
@@ -386,7 +398,7 @@ static struct model_envelope read_envelope(lua_State *L) {
     struct model_envelope e = {.reply = {.kind = REPLY_NIL}};
     char outcome[16];
     size_t elements = lua_objlen(L, -1);
-    if (elements != ELEMENTS && elements != ELEMENTS_OF_LISTS)
+    if (elements != ELEMENTS && elements != ELEMENTS_OF_REFUSALS && elements != ELEMENTS_OF_LISTS)
         malformed("so many elements");
     lua_rawgeti(L, -1, 1);
     e.reply = read_reply(L);

@@ -276,6 +276,13 @@ static struct model_reply native(struct model *m, int key, const struct model_co
             return NIL;
         set(m, k, c);
         return OK;
+    case OP_SET_IFEQ:
+        if (other)
+            return WRONG;
+        if (!k->exists || strcmp(k->value, c->value) != 0)
+            return NIL;
+        set(m, k, c);
+        return OK;
     case OP_GETSET:
     case OP_SET_GET:
         if (other)
@@ -325,6 +332,7 @@ static struct model_reply native(struct model *m, int key, const struct model_co
         return OK;
     case OP_LUA_DEL:
     case OP_LUA_PEXPIRE:
+    case OP_DELIFEQ:
         if (other)
             return WRONG;
         if (!k->exists || strcmp(k->value, c->value) != 0)
@@ -396,12 +404,14 @@ enum lock_verb model_verb(const struct model_command *c) {
     case OP_SET: /* without an expiry it writes data */
         return c->ms ? LOCK_REPLACE : LOCK_PASS;
     case OP_SET_XX:
+    case OP_SET_IFEQ:
         return LOCK_REWRITE;
     case OP_GETSET:
     case OP_SET_GET:
         return LOCK_SWAP;
     case OP_DEL:
     case OP_GETDEL:
+    case OP_DELIFEQ:
         return LOCK_RELEASE;
     case OP_PEXPIRE:
     case OP_PERSIST:
@@ -464,6 +474,7 @@ const char *model_shape(const struct model_command *c) {
         return "ok";
     case OP_SET_NX_GET:
     case OP_SET_XX:
+    case OP_SET_IFEQ:
     case OP_GETSET:
     case OP_SET_GET:
     case OP_GETDEL:

@@ -19,10 +19,10 @@ const char *idiom_name(enum idiom idiom) {
 
 void command_text(const struct model_command *c, char *out, size_t size) {
     static const char *const NAMES[OP_KINDS] = {
-        "SETNX",       "SET NX",  "SET NX GET", "SET",   "SET XX",    "GETSET",   "SET GET",    "DEL",
-        "GETDEL",      "PEXPIRE", "PERSIST",    "GETEX", "INCRBY",    "MSET",     "GET",        "RPUSH",
-        "LPUSH",       "LINDEX",  "EXISTS",     "LREM",  "LSET",      "LPOP",     "Lua SET NX", "Lua DEL",
-        "Lua PEXPIRE", "HSETNX",  "HINCRBY",    "HDEL",  "Lua enter", "Lua read", "Lua leave",  "Lua renew"};
+        "SETNX",   "SET NX",    "SET NX GET", "SET",       "SET XX",     "GETSET",  "SET GET",     "DEL",    "GETDEL",
+        "PEXPIRE", "PERSIST",   "GETEX",      "INCRBY",    "MSET",       "GET",     "RPUSH",       "LPUSH",  "LINDEX",
+        "EXISTS",  "LREM",      "LSET",       "LPOP",      "Lua SET NX", "Lua DEL", "Lua PEXPIRE", "HSETNX", "HINCRBY",
+        "HDEL",    "Lua enter", "Lua read",   "Lua leave", "Lua renew",  "DELIFEQ", "SET IFEQ"};
     snprintf(out, size, "%s %s ms=%" PRId64 " by=%" PRId64 "%s", NAMES[c->op], c->value, c->ms, c->by,
              c->keepttl ? " keepttl" : "");
 }
@@ -110,6 +110,7 @@ static void draw_idiom(struct world *w, struct app_worker *k) {
     k->key %= (int)w->sc.keys;
     bool looks = k->idiom == IDIOM_PLAIN_SET || (k->idiom == IDIOM_WATCH && world_chance(w, 50));
     k->phase = looks ? PHASE_LOOK : PHASE_ACQUIRE;
+    k->by_value = false;
     if (w->sc.strays && world_chance(w, 8))
         k->phase = PHASE_FINALLY;
     own_value(w, k); /* the value that a stray script compares with belongs to no worker either */
@@ -158,6 +159,9 @@ static void releasing(struct world *w, const struct app_worker *k, struct model_
     c->op = OP_DEL;
     if (k->idiom == IDIOM_GETDEL) {
         c->op = OP_GETDEL;
+    } else if (k->by_value) {
+        c->op = OP_DELIFEQ;
+        memcpy(c->value, k->value, sizeof(c->value));
     } else if (k->idiom == IDIOM_SHORTEN) {
         c->op = OP_SET_XX;
         c->ms = 1;
@@ -210,6 +214,10 @@ static bool holding(struct world *w, struct app_worker *k, int worker, struct mo
             return false;
         looks = looks && !world_chance(w, 25); /* or sets an expiry of its own */
         *c = (struct model_command){.op = looks ? OP_GETEX : OP_PEXPIRE, .ms = looks ? 0 : w->sc.expiry_ms};
+        if (k->idiom == IDIOM_EXTENDING && w->rule->mode == LOCK_MODE_ENFORCE && world_chance(w, 50)) {
+            c->op = OP_SET_IFEQ;
+            memcpy(c->value, k->value, sizeof(c->value));
+        }
         if (k->idiom == IDIOM_SCRIPT && world_chance(w, 50)) { /* its careful renewal, or the careless one */
             c->op = OP_LUA_PEXPIRE;
             c->composed = world_chance(w, 40);
@@ -225,7 +233,8 @@ static bool holding(struct world *w, struct app_worker *k, int worker, struct mo
         worker_give_up(w, worker);
         return false;
     }
-    bool compares = k->idiom == IDIOM_COMPARE || k->idiom == IDIOM_WATCH;
+    k->by_value = k->idiom == IDIOM_COMPARE && w->rule->mode == LOCK_MODE_ENFORCE && world_chance(w, 50);
+    bool compares = (k->idiom == IDIOM_COMPARE && !k->by_value) || k->idiom == IDIOM_WATCH;
     k->phase = compares ? PHASE_COMPARE : PHASE_RELEASE;
     return true;
 }

@@ -40,8 +40,8 @@ enum idiom {
     IDIOM_SETNX_EXPIRE, /* SETNX, PEXPIRE also after a lost attempt, DEL */
     IDIOM_CONST,        /* SET NX PX with a constant, DEL */
     IDIOM_UNIQUE,       /* SET NX PX with a value that each lease has for itself, DEL */
-    IDIOM_COMPARE,      /* as UNIQUE, but GET, compare, DEL */
-    IDIOM_EXTENDING,    /* as UNIQUE, and PEXPIRE now and then, also after the lease */
+    IDIOM_COMPARE,      /* as UNIQUE, but GET, compare, DEL; or DELIFEQ */
+    IDIOM_EXTENDING,    /* as UNIQUE, and PEXPIRE or SET IFEQ now and then, also after the lease */
     IDIOM_GETDEL,       /* SET NX GET PX, GETDEL */
     IDIOM_PLAIN_SET,    /* GET shows nothing, SET PX, DEL */
     IDIOM_SHORTEN,      /* SET NX PX, SET XX PX 1 */
@@ -163,6 +163,7 @@ struct app_worker {
     uint64_t seat;    /* the session over which it saw its node at the head; 0: none, or perhaps lost */
     bool lapsed;      /* in the queue it was once silent for longer than a lease */
     unsigned times;   /* so often it has entered a hash lock */
+    bool by_value;    /* its release is DELIFEQ */
     unsigned lives;
     uint64_t again; /* the session over which its release was lost; 0 none */
     struct transaction *transaction;

@@ -339,17 +339,15 @@ static void do_select(struct session *s, const struct command *c, const struct r
         session_refuse(s, c, "ERR value is not an integer or out of range");
         return;
     }
-    if (db != 0 && upstream_is_cluster(s->worker->upstream)) {
-        session_refuse(s, c, "ERR SELECT is not allowed in cluster mode");
-        return;
-    }
-    if (db < 0 || db > DATABASES_MAX) {
+    bool fits = db >= 0 && db <= DATABASES_MAX;
+    if (!fits && !upstream_is_cluster(s->worker->upstream)) {
         session_refuse(s, c, "ERR DB index is out of range");
         return;
     }
     struct change *change = change_new(s);
-    change->lane.db = (uint32_t)db;
-    change_start(s, c, change, NULL, r, bytes); /* the node knows whether this user may select */
+    change->lane.db = fits ? (uint32_t)db : s->lane.db;
+    /* The node knows whether this user may select, and whether a cluster has several databases. */
+    change_start(s, c, change, fits ? NULL : "*2\r\n$6\r\nSELECT\r\n$2\r\n-1\r\n", r, bytes);
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------ */

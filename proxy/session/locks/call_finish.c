@@ -189,6 +189,15 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
     }
 }
 
+void lock_learnt_all(struct worker *w, struct session *s, struct lock_call *first, const struct lock_result *result) {
+    if (first->clobbers) {
+        clobber_learnt(w, s, first, result);
+        return;
+    }
+    worker_lease_changed(w, first->plan.rule, result);
+    lock_learnt(w, s, first, result);
+}
+
 /* Sets the reply of a refused swap (GETSET). The reply shows the key's present value. A session that reads the value
  * which it expected takes that for a success. The script knows only what one session had read. So if any session of
  * the client that may be meant had read the present value, the reply is the error LOCKED. */
@@ -263,12 +272,7 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
         (struct call_end){.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
     if (l->fence > 0 && e.result.outcome == LOCK_ERROR) /* the lock may have been set before the script */
         e.result.outcome = LOCK_UNKNOWN;
-    if (l->clobbers) {
-        clobber_learnt(w, s, l, &e.result);
-    } else {
-        worker_lease_changed(w, l->plan.rule, &e.result);
-        lock_learnt(w, s, l, &e.result);
-    }
+    lock_learnt_all(w, s, l, &e.result);
 }
 
 inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,

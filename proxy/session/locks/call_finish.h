@@ -9,6 +9,8 @@
 
 /* Tells the engine how a call ended, and frees the call. s NULL: the session is closed. */
 void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
+/* Does the same for all calls of the command whose first call this is. */
+void lock_learnt_all(struct worker *w, struct session *s, struct lock_call *first, const struct lock_result *result);
 /* Records how long the call took, for metrics. */
 void lock_note_time(struct worker *w, const struct lock_call *l);
 /* Passes a reply or an error to `next`, or to the client if `next` is NULL. */

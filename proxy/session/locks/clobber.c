@@ -11,59 +11,72 @@
 #include "proxy/session/locks/sending.h"
 
 /* Whether an earlier one of the arguments in `found` is the same key. */
-static bool named_before(const struct resp_request *r, const char *bytes, const uint32_t *found, size_t i) {
+static bool named_before(const struct lock_words *words, const uint32_t *found, size_t i) {
     size_t len, other_len;
-    const char *key = request_arg(r, bytes, found[i], &len);
+    const char *key = lock_word(words, found[i], &len);
     for (size_t k = 0; k < i; k++) {
-        const char *other = request_arg(r, bytes, found[k], &other_len);
+        const char *other = lock_word(words, found[k], &other_len);
         if (other_len == len && memcmp(other, key, len) == 0)
             return true;
     }
     return false;
 }
 
+/* What a command says of one of its lock keys, the argument `at`: its name, and the value that it would leave. */
+static void describe(struct lock_call *l, bool acquires, const struct lock_words *words, size_t at) {
+    size_t len;
+    const char *name = lock_word(words, 0, &len);
+    lock_call_command(l, name, len);
+    l->clobbers = true;
+    l->acquires = acquires;
+    if (acquires && at + 1 < words->count) {
+        const char *value = lock_word(words, at + 1, &len);
+        lock_call_value(l, value, len);
+    }
+}
+
 /* Begins the lock call for one of the command's lock keys, the argument `at`. */
 static struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct request_class *k,
                                const struct lock_rule *rule, uint32_t at) {
-    const struct command *c = k->command;
-    const struct resp_request *r = k->request;
-    const char *bytes = k->bytes;
-    size_t len, name_len;
-    const char *key = request_arg(r, bytes, at, &len);
-    const char *name = request_arg(r, bytes, 0, &name_len);
+    const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
+    size_t len;
+    const char *key = lock_word(&words, at, &len);
     uint32_t db = session_db(s);
-    lock_clobbers_database(c, r, bytes, &db);
+    lock_clobbers_database(k->command, k->request, k->bytes, &db);
     struct lock_call *l = lock_begin_in(s, LOCK_CLOBBER, rule, db, key, len);
-    lock_call_command(l, name, name_len);
-    l->clobbers = true;
-    l->acquires = lock_acquires_all(c, r, bytes);
-    l->advises = (uint8_t)(lock_row_of(c)->advises | (l->acquires ? ADVISES_ALL : 0));
-    if (l->acquires && at + 1 < r->argc) {
-        const char *value = request_arg(r, bytes, at + 1, &len);
-        lock_call_value(l, value, len);
-    }
+    describe(l, lock_acquires_all(k->command, k->request, k->bytes), &words, at);
+    l->advises = (uint8_t)(lock_row_of(k->command)->advises | (l->acquires ? ADVISES_ALL : 0));
     if (queue)
         lock_enqueue(s, queue, l);
     return l;
 }
 
-/* Builds the call of clobber.lua. `found` has the arguments of the keys of the `locks` calls. */
-static void build(struct session *s, struct lock_queue *queue, const struct request_class *k,
-                  struct lock_call *const *calls, const uint32_t *found, size_t locks) {
+/* Puts a call at the end of the ring that begins with `first` (NULL: the ring is empty). Returns the ring's first. */
+static struct lock_call *behind(struct lock_call *first, struct lock_call *l) {
+    if (first)
+        list_append(&first->link, &l->link);
+    return first ? first : l;
+}
+
+/* Builds the call of clobber.lua for the ring of calls that begins with `first`. `keys` has the arguments of the
+ * command's keys. */
+static void build(struct session *s, struct lock_queue *queue, struct lock_call *first, const struct lock_words *words,
+                  const uint32_t *keys, size_t key_count) {
     struct worker *w = s->worker;
-    const struct resp_request *r = k->request;
-    const char *bytes = k->bytes;
-    size_t other_count = k->key_count <= LOCK_CLOBBERED_MAX ? k->key_count : 0;
+    struct lock_call *calls[LOCK_CLOBBERED_MAX] = {first};
+    size_t locks = 1;
+    for (struct lock_call *l = lock_call_next(first); l != first; l = lock_call_next(l))
+        calls[locks++] = l;
     char count[24];
     snprintf(count, sizeof(count), "%zu", locks);
-    lock_build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + other_count, LOCK_HEADER_ARGS + 4 * locks + 2 + r->argc);
+    lock_build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + key_count, LOCK_HEADER_ARGS + 4 * locks + 2 + words->count);
     for (size_t i = 0; i < locks; i++) {
-        build_bulk(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
-        lock_build_guard(w, bytes + r->argv[found[i]].off, r->argv[found[i]].len);
+        build_bulk(w, calls[i]->key, calls[i]->plan.key.len);
+        lock_build_guard(w, calls[i]->key, calls[i]->plan.key.len);
     }
-    for (size_t i = 0; i < other_count; i++)
-        build_bulk(w, bytes + r->argv[k->keys[i]].off, r->argv[k->keys[i]].len);
-    lock_build_header(w, s->lock.client, &calls[0]->plan, count, 0, SHAPE_INT);
+    for (size_t i = 0; i < key_count; i++)
+        build_bulk(w, words->bytes + words->args[keys[i]].off, words->args[keys[i]].len);
+    lock_build_header(w, s->lock.client, &first->plan, count, 0, SHAPE_INT);
     for (size_t i = 0; i < locks; i++)
         build_text(w, calls[i]->plan.claim_token);
     for (size_t i = 0; i < locks; i++)
@@ -72,33 +85,71 @@ static void build(struct session *s, struct lock_queue *queue, const struct requ
         build_text(w, calls[i]->plan.attempt_token);
     for (size_t i = 0; i < locks; i++)
         lock_build_seen(w, &calls[i]->plan);
-    bool elsewhere = calls[0]->plan.key.db != calls[0]->db;
-    snprintf(count, sizeof(count), "%u", (unsigned)calls[0]->plan.key.db);
+    bool elsewhere = first->plan.key.db != first->db;
+    snprintf(count, sizeof(count), "%u", (unsigned)first->plan.key.db);
     build_text(w, elsewhere ? count : "");
-    snprintf(count, sizeof(count), "%u", (unsigned)calls[0]->db);
+    snprintf(count, sizeof(count), "%u", (unsigned)first->db);
     build_text(w, count);
-    for (size_t i = 0; i < r->argc; i++)
-        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+    for (size_t i = 0; i < words->count; i++)
+        build_bulk(w, words->bytes + words->args[i].off, words->args[i].len);
 }
 
 struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     uint32_t found[LOCK_CLOBBERED_MAX];
-    size_t n = lock_clobbered_keys(k->command, k->request, k->bytes, found, LOCK_CLOBBERED_MAX), locks = 0;
+    size_t n = lock_clobbered_keys(k->command, k->request, k->bytes, found, LOCK_CLOBBERED_MAX);
     if (n > LOCK_CLOBBERED_MAX)
         return NULL;
-    struct lock_call *calls[LOCK_CLOBBERED_MAX] = {NULL};
+    const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
+    struct lock_call *first = NULL;
     for (size_t i = 0; i < n; i++) {
         const struct lock_rule *rule = lock_clobbered_rule(k, found[i], i);
-        if (!rule || named_before(k->request, k->bytes, found, i))
+        if (!rule || named_before(&words, found, i))
             continue;
-        calls[locks] = begin(s, queue, k, rule, found[i]);
-        if (locks > 0)
-            list_append(&calls[0]->link, &calls[locks]->link);
-        found[locks++] = found[i];
+        struct lock_call *l = begin(s, queue, k, rule, found[i]);
+        first = behind(first, l);
     }
-    build(s, queue, k, calls, found, locks);
-    return calls[0];
+    build(s, queue, first, &words, k->keys, k->key_count <= LOCK_CLOBBERED_MAX ? k->key_count : 0);
+    return first;
 }
+
+/* ---- MSETNX under a rule with `wait` ------------------------------------------------------------ */
+
+/* Whether the command, if a lock refuses it, can be made again later: MSETNX, and all of its keys are locks of one rule
+ * with `wait`. */
+static bool may_wait(const struct request_class *k) {
+    const struct lock_rule *rule = class_enforced(k, 0);
+    if (k->command->id != COMMAND_MSETNX || k->key_count > LOCK_CLOBBERED_MAX || !rule || rule->wait_ms <= 0)
+        return false;
+    for (size_t i = 0; i < k->key_count; i++)
+        if (class_enforced(k, i) != rule || lock_clobbered_rule(k, k->keys[i], i) != rule)
+            return false;
+    return true;
+}
+
+struct lock_call *lock_begin_pairs(struct session *s, const struct lock_rule *rule, uint32_t db,
+                                   const struct lock_words *words) {
+    uint32_t found[LOCK_CLOBBERED_MAX];
+    struct lock_call *first = NULL;
+    size_t n = 0, len;
+    for (uint32_t at = 1; at + 1 < words->count; at += 2) {
+        found[n] = at;
+        if (named_before(words, found, n++))
+            continue;
+        const char *key = lock_word(words, at, &len);
+        struct lock_call *l = lock_begin_anew(s, LOCK_ACQUIRE, rule, db, key, len);
+        describe(l, true, words, at);
+        l->expiry_ms = LOCK_EXPIRY_OTHER;
+        l->advises = (uint8_t)(lock_row_of(command_by_id(COMMAND_MSETNX))->advises | ADVISES_ALL);
+        first = behind(first, l);
+    }
+    return first;
+}
+
+void lock_build_pairs(struct session *s, struct lock_call *first, const struct lock_words *words) {
+    build(s, NULL, first, words, NULL, 0);
+}
+
+/* ---- sending ------------------------------------------------------------------------------------ */
 
 void lock_call_clobber(struct call *call, struct session *s, const struct request_class *k) {
     struct lock_call *l = lock_prepare_clobber(s, NULL, k);
@@ -117,5 +168,15 @@ __attribute__((noinline)) void lock_dispatch_clobber(struct session *s, const st
     struct request *request = request_new(s, k->command);
     lock_busy_all(request);
     request_barrier(request);
-    lock_call_clobber(&request->call, s, k);
+    if (!may_wait(k)) {
+        lock_call_clobber(&request->call, s, k);
+        return;
+    }
+    const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
+    session_note_overlap(s);
+    struct lock_call *l = lock_begin_pairs(s, class_enforced(k, 0), session_db(s), &words);
+    l->again = true;
+    s->worker->waits->keep(request, l, &words);
+    lock_build_pairs(s, l, &words);
+    lock_submit(&request->call, l, SCRIPT_CLOBBER);
 }

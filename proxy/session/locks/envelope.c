@@ -6,6 +6,7 @@
 
 #include "proxy/base/bytes.h"
 #include "proxy/session/locks/lock_call.h"
+#include "proxy/session/locks/lock_commands.h"
 
 /* Reads a fence; nearly all fences have 16 digits. Returns false if the bytes are no number. */
 static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
@@ -122,21 +123,22 @@ inline const char *lock_short_reply(const struct lock_call *l, enum lock_outcome
 bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e) {
     const char *p = data, *end = data + len;
     struct resp_item item, fields[8];
+    e->refuses = 0;
     if (len > 0 && data[0] == '$') {
         if (!lock_read_short(l, data, len, &e->result))
             return false;
         e->reply = lock_short_reply(l, e->result.outcome, &e->reply_len);
         return true;
     }
-    if (!resp_item_read(&p, end, &item) || item.type != '*' || (item.num != 6 && item.num != 9))
+    if (!resp_item_read(&p, end, &item) || item.type != '*' || (item.num != 6 && item.num != 7 && item.num != 9))
         return false;
     e->reply = p;
     p = resp_item_end(p, end);
     if (!p)
         return false;
     e->reply_len = (size_t)(p - e->reply);
-    bool queue = item.num == 9;
-    for (size_t i = 0; i < (queue ? 8 : 5); i++)
+    bool queue = item.num == 9, names = item.num == 7;
+    for (size_t i = 0; i < (queue ? 8 : names ? 6 : 5); i++)
         if (!resp_item_read(&p, end, &fields[i]))
             return false;
     struct lock_result *r = &e->result;
@@ -145,6 +147,8 @@ bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len,
     r->holder = fields[3].str;
     r->holder_len = fields[3].len;
     read_flags((uint64_t)fields[4].num, r);
+    if (names && fields[5].num > 0 && fields[5].num <= LOCK_CLOBBERED_MAX)
+        e->refuses = (uint32_t)(fields[5].num - 1);
     if (queue) {
         r->lost = (uint64_t)fields[5].num;
         r->lost_owner = fields[6].str;

@@ -137,6 +137,14 @@ static inline char *put_number(char *p, int64_t n) {
     return put_word(p, from, (size_t)(digits_end - from));
 }
 
+/* Puts the number of a database of a cluster, as release.lua has it: with a plus before it. */
+static char *put_sharded(char *p, uint32_t db) {
+    char digits[RESP_HEADER_MAX], *digits_end = digits + sizeof(digits);
+    char *from = resp_digits_write(digits_end, db);
+    *--from = '+';
+    return put_word(p, from, (size_t)(digits_end - from));
+}
+
 /* Puts a number that is usually the same as the last time. */
 static inline char *put_again(struct lock_number *again, char *p, int64_t n) {
     if (again->n != n || again->len == 0) {
@@ -262,7 +270,7 @@ static __attribute__((noinline)) void build_telling(struct worker *w, struct loc
     p = put_token(p, plan->claim_token, plan->claim_len);
     p = is_del(command) ? put(p, "$3\r\nDEL\r\n", 9) : put_word(p, command, strlen(command));
     p = put_about(w, p, plan, identity, identity_len);
-    p = upstream_is_cluster(w->upstream) ? put(p, "$0\r\n\r\n", 6) : put_number(p, plan->key.db);
+    p = upstream_is_cluster(w->upstream) ? put_sharded(p, plan->key.db) : put_number(p, plan->key.db);
     if (left_ms >= 0 || words)
         p = put_waited(p, left_ms);
     for (size_t i = 0; i < count; i++) {

@@ -40,6 +40,11 @@ void lock_note_field(struct session *s, struct lock_call *l, const struct lock_c
 /* Builds the call of a script that takes arguments.lua, for the command `words`. */
 void lock_build_other(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
                       const struct lock_words *words);
+/* MSETNX of these words, whose keys are all locks of one rule with `wait`. lock_begin_pairs begins a call for each key,
+ * as an attempt to acquire, and returns their ring. lock_build_pairs builds the call of clobber.lua for them. */
+struct lock_call *lock_begin_pairs(struct session *s, const struct lock_rule *rule, uint32_t db,
+                                   const struct lock_words *words);
+void lock_build_pairs(struct session *s, struct lock_call *first, const struct lock_words *words);
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const char *command,
                         const struct lock_words *words);

@@ -30,6 +30,8 @@ static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_
     invariant(l->again && c->lock == l, "a call is sent again that may not be");
     if (!s || !lock_envelope_read(l, end->reply, end->len, &e))
         return false;
+    if (l->acquires)
+        return w->waits->refused(c, l, &e);
     if (l->plan.verb != LOCK_ACQUIRE)
         return release_again(c, l, &e);
     if (l->expiry_ms == LOCK_EXPIRY_OTHER || !engine_again(w->shared->engine, &l->plan, &e.result, worker_now(w)))

@@ -12,7 +12,7 @@ enum { LOCK_SHORT_VALUE = 96, LOCK_SHORT_KEY = 96 };
 
 /* A lock call: one script call under way, with what engine_finish needs when the script answers. */
 struct lock_call {
-    struct list_node link;   /* in the list of a clobbering command's calls, or in the stack of unused calls */
+    struct list_node link;   /* in the ring of a clobbering command's calls, or in the stack of unused calls */
     struct list_node queued; /* in the lock_queue of the transaction that the call belongs to */
     struct lock_plan plan;
     struct lock_rules *rules; /* a reference, which keeps plan.rule alive */
@@ -61,6 +61,10 @@ int64_t lock_expiry_asked(const struct lock_call *l);
 /* Appends a call to the queue of its transaction. No other client's command runs between them, so the call uses the
  * lease that an earlier call of the transaction acquires (engine_looks_back). */
 void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call *l);
+/* The next call of the same command, behind the last one the first; of most commands the call itself. */
+static inline struct lock_call *lock_call_next(const struct lock_call *l) {
+    return LIST_ENTRY(l->link.next, struct lock_call, link);
+}
 /* Frees a call that the engine no longer refers to. */
 void lock_drop(struct worker *w, struct lock_call *l);
 /* Whether both calls concern the same key of the same database. */

@@ -21,11 +21,13 @@ const char *lock_queue_attempt(const struct lock_queue *queue, const struct list
 
 /* What a lock script has answered: {reply, outcome, fence, pttl, owner, flags}, or the short text that means the same
  * (common.lua). The answer of a list lock has three elements more: the fence and the owner of a lost lease, and the
- * node that a lease was granted for. All pointers point into the bytes that were read. */
+ * node that a lease was granted for. A refusal by clobber.lua has one more: which lock refuses. All pointers point into
+ * the bytes that were read. */
 struct lock_envelope {
     const char *reply; /* the client's part; static where the answer was a short text, since the outcome then determines
                           the reply */
     size_t reply_len;
+    uint32_t refuses; /* of a clobbering command: which of its calls was refused, from 0 */
     struct lock_result result;
 };
 

@@ -163,7 +163,7 @@ static void wait_refuse(struct wait *t) {
                             .suspects = t->seen_suspects};
     wait_close(t, s && !t->gone ? WAIT_OVER : WAIT_GONE);
     c->lock = NULL;
-    lock_learnt(w, s, l, &r);
+    lock_learnt_all(w, s, l, &r);
     lock_deliver(c, NULL, &out);
     wait_memory_free(&t->owner);
 }
@@ -276,7 +276,14 @@ static void on_timer(struct ev_loop *loop, struct ev_timer *timer, int events) {
 
 /* ---- trying -------------------------------------------------------------------------------------------- */
 
-/* The lock was granted, but the client has disconnected: releases the lock. */
+/* The lock call that the answer has refused: of MSETNX, the call of one of its keys. */
+static struct lock_call *refused_call(struct lock_call *l, const struct lock_envelope *e) {
+    for (uint32_t i = 0; i < e->refuses; i++)
+        l = lock_call_next(l);
+    return l;
+}
+
+/* The lock was granted, but the client has disconnected: releases the lock, or all locks of MSETNX. */
 static void give_back(struct wait *t) {
     struct call *c = t->call;
     struct lock_call *l = c->lock;
@@ -285,9 +292,12 @@ static void give_back(struct wait *t) {
     struct call_end out = refusal(t, l);
     invariant(t->gone || !c->request->session, "a lock is given back whose client is there");
     wait_close(t, WAIT_GRANTED);
-    lock_undo(w, l);
+    struct lock_call *each = l;
+    do
+        lock_undo(w, each);
+    while ((each = lock_call_next(each)) != l);
     c->lock = NULL;
-    lock_learnt(w, c->request->session, l, &r);
+    lock_learnt_all(w, c->request->session, l, &r);
     lock_deliver(c, NULL, &out);
     wait_memory_free(&t->owner);
 }
@@ -307,7 +317,7 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     t->seen_suspects = e->result.suspects;
     struct worker *w = worker_of(t);
     if (e->result.shifted_ms) /* tell the engine now, since this attempt may yet be granted */
-        engine_shifted(w->shared->engine, &t->call->lock->plan, &e->result, worker_now(w));
+        engine_shifted(w->shared->engine, &refused_call(t->call->lock, e)->plan, &e->result, worker_now(w));
     struct parked_words *words = t->parked.words;
     if (!words)
         return;
@@ -325,10 +335,55 @@ static void note_grant(const struct wait *t) {
         histogram_note(&w->durations.lock_handovers, (int64_t)((worker_steady(w) - t->called) * 1e6));
 }
 
-/* Takes what an answer says of the sessions that wait at other proxies. */
+/* Takes what an answer says of the sessions that wait at other proxies. clobber.lua says nothing of them. */
 static void note_elsewhere(struct wait *t, const struct lock_result *r) {
+    if (t->parked.clobbers)
+        return;
     waiting_elsewhere(worker_of(t)->shared->waiting, &t->waiter,
                       r->waits_ms ? t->sent_ms - r->waits_ms : WAITING_NOBODY);
+}
+
+/* Refuses an attempt that has just joined, if it completes a circle of sessions that wait for each other. `l` is the
+ * lock call that was refused. */
+static bool refuse_circle(struct wait *t, const struct lock_call *l) {
+    struct worker *w = t->call->request->worker;
+    struct text circle = {0};
+    bool is = waiting_circle(w->shared->waiting, w->shared->engine, t->waiter.session, worker_steady_ms(w), &circle);
+    if (is) {
+        engine_deadlock(w->shared->engine, &l->plan, l->command, l->who, circle.data, worker_now(w));
+        wait_end(t);
+    }
+    text_clear(&circle);
+    return is;
+}
+
+/* The attempt has joined the queue of the lock that has refused it, and is parked there. The wait may end within this
+ * call. */
+static void wait_queued(struct wait *t, const struct lock_envelope *e, enum waiting_joined joined) {
+    if (joined == JOINED_FIRST)
+        wait_try_in(t, next_look(t, e->result.pttl_ms));
+    else
+        wait_arm(t);
+    if (refuse_circle(t, refused_call(t->call->lock, e)))
+        return;
+    wait_park(t);
+    if (joined == JOINED_FREED)
+        wait_try(t);
+}
+
+/* If another one of MSETNX's locks has refused the attempt than the lock in whose queue it waits, it moves to the queue
+ * of that lock, and the next waiter here tries. Returns whether it has moved. */
+static bool wait_moves(struct wait *t, const struct lock_envelope *e) {
+    struct waiting *waiting = worker_of(t)->shared->waiting;
+    const struct lock_call *l = refused_call(t->call->lock, e);
+    const struct lock_key *here = waiting_key(&t->waiter), *there = &l->plan.key;
+    int64_t now_ms = worker_steady_ms(worker_of(t));
+    if (here->len == there->len && memcmp(here->name, there->name, here->len) == 0)
+        return false;
+    waiting_leave(waiting, &t->waiter, WAIT_GONE, 0, now_ms);
+    t->try_at = 0;
+    wait_queued(t, e, waiting_join(waiting, there, l->plan.hash, e->result.fence, &t->waiter, now_ms));
+    return true;
 }
 
 static void wait_answered(struct call *c, const struct call_end *end) {
@@ -344,6 +399,8 @@ static void wait_answered(struct call *c, const struct call_end *end) {
         keep_refusal(t, &e);
         t->called = 0;
         t->over |= worker_steady(w) >= t->until;
+        if (!t->over && !t->gone && wait_moves(t, &e))
+            return;
         bool again = waiting_refused(w->shared->waiting, &t->waiter, e.result.fence);
         int64_t look = next_look(t, e.result.pttl_ms);
         if (t->over || t->gone) {
@@ -387,6 +444,8 @@ static void wait_try(struct wait *t) {
     counter_add(&w->counters.wait_tries, 1);
     if (field) {
         lock_build_other(s, NULL, l, &lock_parked_field, &t->parked.words->all);
+    } else if (l->clobbers) {
+        lock_build_pairs(s, l, &t->parked.words->all);
     } else if (t->parked.words) {
         struct lock_command lc = {.value_at = 2, .shape = l->shape, .expiry_ms = l->expiry_ms};
         lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &t->parked.words->all);
@@ -394,7 +453,7 @@ static void wait_try(struct wait *t) {
         lock_build_plain(w, s->lock.client, l);
     }
     w->waits->waited = LOCK_WAITED_NONE;
-    lock_submit_for(c, l, field ? SCRIPT_HASH : SCRIPT_ACQUIRE, wait_answered);
+    lock_submit_for(c, l, field ? SCRIPT_HASH : l->clobbers ? SCRIPT_CLOBBER : SCRIPT_ACQUIRE, wait_answered);
 }
 
 /* ---- the beginning ------------------------------------------------------------------------------------- */
@@ -406,7 +465,7 @@ static bool may_wait(const struct call *c, const struct lock_call *l) {
     bool alone = s && s->state == SESSION_OPEN && !session_half_closed(s) && !s->lock.overlapped && s->in_flight == 1 &&
                  !s->input && !s->stream;
     bool whole = c == &r->call && !l->next && (!r->owner || wait_of(r)) && !r->muted && !l->plan.transaction;
-    return alone && whole && l->plan.verb == LOCK_ACQUIRE &&
+    return alone && whole && (l->plan.verb == LOCK_ACQUIRE || l->acquires) &&
            (l->plan.right == RIGHT_CLAIM || l->plan.right == RIGHT_ANY) && !r->worker->leaving && !r->worker->stopping;
 }
 
@@ -444,20 +503,6 @@ static void wait_started(struct wait *t) {
     c->lock->again = false;
 }
 
-/* Refuses an attempt that has just joined, if it completes a circle of sessions that wait for each other. */
-static bool refuse_circle(struct wait *t) {
-    struct worker *w = t->call->request->worker;
-    const struct lock_call *l = t->call->lock;
-    struct text circle = {0};
-    bool is = waiting_circle(w->shared->waiting, w->shared->engine, t->waiter.session, worker_steady_ms(w), &circle);
-    if (is) {
-        engine_deadlock(w->shared->engine, &l->plan, l->command, l->who, circle.data, worker_now(w));
-        wait_end(t);
-    }
-    text_clear(&circle);
-    return is;
-}
-
 bool lock_wait_behind(struct call *c, struct lock_call *l) {
     struct worker *w = c->request->worker;
     if (waiting_count(w->shared->waiting) == 0 || !may_wait(c, l) ||
@@ -468,7 +513,7 @@ bool lock_wait_behind(struct call *c, struct lock_call *l) {
         return false; /* the request keeps the struct wait */
     wait_started(t);
     wait_arm(t);
-    if (!refuse_circle(t))
+    if (!refuse_circle(t, l))
         wait_park(t);
     return true;
 }
@@ -476,24 +521,17 @@ bool lock_wait_behind(struct call *c, struct lock_call *l) {
 bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *e) {
     struct worker *w = c->request->worker;
     const struct lock_result *r = &e->result;
+    const struct lock_plan *plan = &refused_call(l, e)->plan;
     if (r->outcome != LOCK_HELD || !may_wait(c, l) ||
-        engine_own_lease(w->shared->engine, &l->plan, r->fence, worker_now(w)))
+        engine_own_lease(w->shared->engine, plan, r->fence, worker_now(w)))
         return false;
     struct wait *t = wait_begin(c, l);
     keep_refusal(t, e);
     enum waiting_joined joined =
-        waiting_join(w->shared->waiting, &l->plan.key, l->plan.hash, r->fence, &t->waiter, worker_steady_ms(w));
+        waiting_join(w->shared->waiting, &plan->key, plan->hash, r->fence, &t->waiter, worker_steady_ms(w));
     note_elsewhere(t, r);
     wait_started(t);
-    if (joined == JOINED_FIRST)
-        wait_try_in(t, next_look(t, r->pttl_ms));
-    else
-        wait_arm(t);
-    if (refuse_circle(t))
-        return true;
-    wait_park(t);
-    if (joined == JOINED_FREED)
-        wait_try(t);
+    wait_queued(t, e, joined);
     return true;
 }
 

@@ -59,6 +59,7 @@ void lock_parked_fill(struct parked *p, enum command_id command, const struct lo
         .command = (uint16_t)command,
         .shape = (uint8_t)l->shape,
         .advises = l->advises,
+        .clobbers = l->clobbers,
         .words = words ? words_copy(words) : NULL,
     };
     if (p->rule->set)
@@ -78,29 +79,52 @@ void lock_parked_clear(struct parked *p) {
 void lock_park(struct call *c, struct parked *p) {
     invariant(c->lock && c->request->session && !c->up.in_flight, "an attempt is parked under way");
     struct worker *w = c->request->worker;
-    struct lock_call *l = c->lock;
+    struct lock_call *first = c->lock;
     p->session = c->request->session;
     c->lock = NULL;
-    engine_put_off(w->shared->engine, &l->plan);
-    lock_drop(w, l);
+    for (struct lock_call *l = first, *next; l; l = next) {
+        next = lock_call_next(l) != l ? lock_call_next(l) : NULL;
+        list_remove(&l->link);
+        engine_put_off(w->shared->engine, &l->plan);
+        lock_drop(w, l);
+    }
     request_park(c->request);
+}
+
+/* Has a lock call that is begun again say what the first one said. */
+static void begun_again(const struct parked *p, struct lock_call *l) {
+    if (p->rule->set) { /* the attempt keeps the rules under which it came, also after a reload */
+        lock_rules_unref(l->rules);
+        l->rules = lock_rules_ref(p->rule->set);
+    }
+    l->begun = 0; /* not timed: the time includes the wait, and says nothing about the node */
+}
+
+/* Begins the lock calls of a parked MSETNX of several keys. */
+static struct lock_call *unpark_pairs(struct session *s, const struct parked *p, uint32_t db) {
+    struct lock_call *first = lock_begin_pairs(s, p->rule, db, &p->words->all), *l = first;
+    do
+        begun_again(p, l);
+    while ((l = lock_call_next(l)) != first);
+    return first;
 }
 
 struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room) {
     invariant(p->session && (p->session->delays & DELAY_EVENT), "a session goes on that does not wait");
     struct session *s = p->session;
     struct request *r = request_unpark(s, command_by_id(p->command));
+    if (p->clobbers) {
+        lock_busy_all(r);
+        r->call.lock = unpark_pairs(s, p, key->db);
+        return &r->call;
+    }
     lock_busy_key(r, key->name, key->len);
     struct lock_call *l = lock_begin_anew(s, LOCK_ACQUIRE, p->rule, key->db, key->name, key->len);
-    if (p->rule->set) { /* the attempt keeps the rules under which it came, also after a reload */
-        lock_rules_unref(l->rules);
-        l->rules = lock_rules_ref(p->rule->set);
-    }
+    begun_again(p, l);
     l->command = lock_row_of(r->command)->name;
     l->shape = (enum lock_shape)p->shape;
     l->advises = p->advises;
     l->expiry_ms = p->expiry_ms;
-    l->begun = 0; /* not timed: the time includes the wait, and says nothing about the node */
     lock_call_value(l, room + strlen(room) + 1, p->value_len);
     if (p->command == COMMAND_HSETNX) {
         l->plan.data_free = false;

@@ -36,8 +36,9 @@ struct parked {
         *words; /* the arguments of a command that cannot be rebuilt from its value and expiry; NULL: it can */
     int64_t expiry_ms;
     uint32_t value_len;
-    uint16_t command; /* its enum command_id: SETNX, SET, MSETNX of one key, HSETNX */
+    uint16_t command; /* its enum command_id: SETNX, SET, MSETNX, HSETNX */
     uint8_t shape, advises;
+    bool clobbers; /* MSETNX of several keys, which clobber.lua carries out */
 };
 struct parked_words {
     char *reply; /* the client's part of the last refusal, which differs from command to command; NULL: none yet */
@@ -56,9 +57,10 @@ void lock_parked_fill(struct parked *p, enum command_id command, const struct lo
 /* What the parked HSETNX means to the lock. */
 extern const struct lock_command lock_parked_field;
 void lock_parked_clear(struct parked *p);
-/* Parks an attempt that is not under way and has no owner: frees its request and its lock call. */
+/* Parks an attempt that is not under way and has no owner: frees its request and its lock calls. */
 void lock_park(struct call *c, struct parked *p);
-/* Makes the attempt again, as if its command had just come. Returns its new call, which has a lock call. */
+/* Makes the attempt again, as if its command had just come. Returns its new call, which has a lock call. `key` is the
+ * key of the queue. */
 struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room);
 
 /* ---- release_channel.c ---- */

@@ -353,6 +353,7 @@ static void attempt_new(struct world *w, struct flight *f) {
     c->request.call.request = &c->request;
     list_init(&c->request.link);
     list_append(&s->requests, &c->request.link);
+    list_init(&c->lock.link);
     c->lock.plan = f->plan;
     c->lock.shape = shape_of(&f->command);
     c->lock.expiry_ms = f->command.op == OP_SET_NX_GET || f->command.ms < 0 ? LOCK_EXPIRY_OTHER : f->command.ms;
@@ -440,6 +441,7 @@ bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len,
     const struct flight *f = LIST_ENTRY(l, struct waits_call, lock)->flight;
     (void)data, (void)len;
     e->result = call_result(f->plan.verb, &f->command, &f->envelope);
+    e->refuses = 0;
     e->reply = (const char *)&f->envelope.reply;
     e->reply_len = sizeof(f->envelope.reply);
     return true;
@@ -466,6 +468,10 @@ void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const
                                           .elsewhere = r->elsewhere,
                                           .shifted_ms = r->shifted_ms,
                                           .suspects = r->suspects};
+}
+
+void lock_learnt_all(struct worker *w, struct session *s, struct lock_call *first, const struct lock_result *r) {
+    lock_learnt(w, s, first, r);
 }
 
 void lock_deliver(struct call *c, call_done_fn next, const struct call_end *end) {
@@ -536,6 +542,23 @@ void lock_drop(struct worker *w, struct lock_call *l) {
 
 void lock_busy_key(struct request *r, const char *key, size_t len) {
     (void)r, (void)key, (void)len;
+}
+
+/* No worker here sends MSETNX of several keys. */
+void lock_busy_all(struct request *r) {
+    (void)r;
+    abort();
+}
+
+struct lock_call *lock_begin_pairs(struct session *s, const struct lock_rule *rule, uint32_t db,
+                                   const struct lock_words *words) {
+    (void)s, (void)rule, (void)db, (void)words;
+    abort();
+}
+
+void lock_build_pairs(struct session *s, struct lock_call *first, const struct lock_words *words) {
+    (void)s, (void)first, (void)words;
+    abort();
 }
 
 void lock_call_value(struct lock_call *l, const char *value, size_t len) {
