@@ -9,6 +9,7 @@
 #   --@waits       waits.lua
 #   --@text        text.lua
 #   --@compare     compare.lua
+#   --@usual       usual.lua
 #
 # A file with none of the first three lines gets arguments.lua and common.lua in front. Lines that are
 # comments are left out, and functions that the script does not use: Redis makes every function anew for each call, which was a
@@ -32,6 +33,8 @@ file(READ ${FOLDER}/text.lua short HEX)
 string(HEX "--@text\n" short_mark)
 file(READ ${FOLDER}/compare.lua compare HEX)
 string(HEX "--@compare\n" compare_mark)
+file(READ ${FOLDER}/usual.lua usual HEX)
+string(HEX "--@usual\n" usual_mark)
 
 # leave_out(NAME): leaves out of the script in the variable NAME, which is in hex, comments, and top functions whose names are nowhere
 # else.
@@ -82,6 +85,7 @@ foreach(name ${names})
   string(REPLACE "${waits_mark}" "${waits}" hex "${hex}")
   string(REPLACE "${short_mark}" "${short}" hex "${hex}")
   string(REPLACE "${compare_mark}" "${compare}" hex "${hex}")
+  string(REPLACE "${usual_mark}" "${usual}" hex "${hex}")
   foreach(constant ${constants})
     string(REGEX MATCH "([A-Z_]+) = ([0-9]+)" row "${constant}")
     string(HEX "${CMAKE_MATCH_1}" constant_name)

@@ -533,8 +533,9 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
      * not distinguish from it. */
     bool changed = outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN;
     /* It may have looked on one connection and swapped on another, or another worker has looked on this connection
-     * since; a client around the proxy writes the same value again, unless it is a deadline. An attempt in the short form
-     * may have set the value long before its lease began; until then no claim keeps the look in the proxy's memory. */
+     * since; a client around the proxy writes the same value again, unless it is a deadline. An attempt in the short
+     * form may have set the value long before its lease began; until then no claim keeps the look in the proxy's
+     * memory. */
     bool alike = sc->idioms == 1u << IDIOM_DEADLINE;
     bool looked_here = sc->connections == CONN_OWN || (sc->connections == CONN_SHARED && alike) ||
                        (sc->connections == CONN_POOL && alike && f->pooled && sc->proxies == 1);

@@ -92,28 +92,24 @@ class Watcher(Redis):
 
 def load_scripts(redis):
     folder = os.path.join(ROOT, "scripts", "lua")
-    with open(os.path.join(folder, "common.lua"), encoding="utf-8") as f:
-        functions = f.read()
-    with open(os.path.join(folder, "arguments.lua"), encoding="utf-8") as f:
-        common = f.read() + functions
-    with open(os.path.join(folder, "list.lua"), encoding="utf-8") as f:
-        queue = f.read()
-    with open(os.path.join(folder, "waits.lua"), encoding="utf-8") as f:
-        waits = f.read()
-    with open(os.path.join(folder, "text.lua"), encoding="utf-8") as f:
-        short = f.read()
+    def text_of(name):
+        with open(os.path.join(folder, name + ".lua"), encoding="utf-8") as f:
+            return f.read()
+
+    functions = text_of("common")
+    common = text_of("arguments") + functions
+    parts = {part: text_of(part) for part in ("list", "waits", "text", "compare", "usual")}
     with open(os.path.join(ROOT, "proxy", "lock", "script_constants.h"), encoding="utf-8") as f:
         constants = re.findall(r"^    ([A-Z_]+) = ([0-9]+)", f.read(), re.M)
     shas = {}
     with open(os.path.join(ROOT, "proxy", "upstream", "script.h"), encoding="utf-8") as f:
         names = [name.lower() for name in re.findall(r"^    SCRIPT_([A-Z_]+),$", f.read(), re.M)]
     for name in names:
-        with open(os.path.join(folder, name + ".lua"), encoding="utf-8") as f:
-            own = f.read()
-        # as scripts/embed_lua.cmake has it
+        own = text_of(name)  # as scripts/embed_lua.cmake has it, but with functions and comments that are not needed
         whole = own.replace("--@common\n", common).replace("--@functions\n", functions).replace("--@alone\n", "")
         whole = common + own if whole == own else whole
-        whole = whole.replace("--@list\n", queue).replace("--@waits\n", waits).replace("--@text\n", short)
+        for part, text in parts.items():
+            whole = whole.replace("--@%s\n" % part, text)
         for constant, value in constants:
             whole = whole.replace(constant, value)
         shas[name] = redis.call("SCRIPT", "LOAD", whole)[5:]
