@@ -137,6 +137,8 @@ if late then
     if argv[6] == '-' or there ~= value or apart < 0 or apart > SLACK_MS then redis.call('DEL', guard) end
   elseif own_lock and left >= 0 and ends ~= -2 and math.abs(apart) > SLACK_MS then
     if short then redis.call('DEL', guard) else redis.call('HSET', guard, 'token', '') end
+  elseif argv[6] == '-' and not short and pcall('HGET', guard, 'token') == attempt then
+    redis.call('HSET', guard, 'token', '') -- another script has rewritten the attempt's guard record as a hash
   end
 end
 local s = look()

@@ -286,6 +286,9 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
     struct model_key left = *before;
     if (f->late && left.guard.text && !g && strcmp(left.guard.token, f->plan.attempt_token) == 0)
         memset(&left.guard, 0, sizeof(left.guard)); /* the batch's record is taken back */
+    bool expanded = f->late && !left.guard.text && strcmp(left.guard.token, f->plan.attempt_token) == 0;
+    if (expanded && !g && now->guard.token[0] == '\0') /* another script has rewritten it, and it is taken back */
+        memcpy(left.guard.token, now->guard.token, sizeof(left.guard.token));
     if (refused(f) && check_differs(w, before, now) && memcmp(&left, now, sizeof(left)) != 0)
         world_fail(w, "S4", "a refused command changed something");
     if (t->live && !stands(w, f->key)) {
