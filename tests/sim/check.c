@@ -187,6 +187,8 @@ static void check_release(struct world *w, const struct flight *f) {
     bool shortened = f->command.op == OP_SET_XX && f->envelope.outcome == LOCK_DONE;
     if (!t->live || shortened)
         return;
+    if (t->observed && watched_hidden(w, f->key)) /* refused, and the lock ends by its expiry */
+        return;
     w->kept++;
     if (f->again && sc->apart && t->session_id == f->session_id && sc->rule.owner == LOCK_OWNER_CONNECTION &&
         sc->rule.claim_memory_ms >= 60000)
@@ -234,6 +236,8 @@ void check_batch_left(struct world *w, struct flight *f, bool both) {
         check_grant(w, f, g, true);
         return;
     }
+    if (t->live && t->observed && !f->sets && g && strcmp(g->token, f->plan.attempt_token) == 0)
+        memcpy(t->stray, g->token, sizeof(t->stray));
     if (t->live && !stands(w, f->key)) {
         world_fail(w, "S1", "a batch that came to nothing has ended a lease");
         return;
@@ -286,6 +290,9 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
     struct model_key left = *before;
     if (f->late && left.guard.text && !g && strcmp(left.guard.token, f->plan.attempt_token) == 0)
         memset(&left.guard, 0, sizeof(left.guard)); /* the batch's record is taken back */
+    bool expanded = f->late && !left.guard.text && strcmp(left.guard.token, f->plan.attempt_token) == 0;
+    if (expanded && !g && now->guard.token[0] == '\0') /* another script has rewritten it, and it is taken back */
+        memcpy(left.guard.token, now->guard.token, sizeof(left.guard.token));
     if (refused(f) && check_differs(w, before, now) && memcmp(&left, now, sizeof(left)) != 0)
         world_fail(w, "S4", "a refused command changed something");
     if (t->live && !stands(w, f->key)) {

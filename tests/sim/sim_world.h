@@ -295,8 +295,9 @@ struct truth {
                          * UINT64_MAX: its proxy has restarted, and knows no successor */
     long told_step, end_told_step; /* when the grant was told; when its end was last told */
     char token[LOCK_TOKEN_MAX];
-    char node[QUEUE_NODE];   /* of a list lock */
-    char value[MODEL_VALUE]; /* if observed: the value that was written */
+    char node[QUEUE_NODE];      /* of a list lock */
+    char value[MODEL_VALUE];    /* if observed: the value that was written */
+    char stray[LOCK_TOKEN_MAX]; /* if observed: the token of the last batch that set a guard record beside the lock */
 };
 
 enum cause { BY_TIME, BY_COMMAND, BY_OUTSIDE };
@@ -440,6 +441,8 @@ void watched_answer(struct world *w, struct flight *f);
 void watched_lost(struct world *w, struct flight *f, enum lock_outcome outcome);
 /* Whether the lock is still as it was acquired under audit, and no script of the proxy has touched it. */
 bool watched_stands(struct world *w, int key);
+/* Whether scripts take the attempt of a batch for the holder of an observed lease. */
+bool watched_hidden(struct world *w, int key);
 /* A script of the proxy has made the lock a lease. */
 void watched_enrolled(struct world *w, const struct flight *f, const struct model_guard *g);
 

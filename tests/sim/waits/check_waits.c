@@ -113,7 +113,10 @@ static unsigned circle_of(const struct world *w, const struct flight *f, bool *s
     for (unsigned n = 1; n <= MODEL_KEYS; n++) {
         const struct truth *t = &w->truth[at->key];
         if (!t->live || t->proxy != f->proxy || w->pooled[t->name]) {
-            *sure = t->live || now_ms - w->waits->free_ms[at->key] > 2 * trip_ms(w);
+            /* At another proxy a GETSET may have taken over a lease of the circle. This proxy hears of that at its next
+             * look. The refused client has lost all the same: its lock is held. */
+            bool elsewhere = t->live && t->proxy != f->proxy && now_ms - t->granted_ms <= LOOK_MS + 2 * trip_ms(w);
+            *sure = t->live ? !elsewhere : now_ms - w->waits->free_ms[at->key] > 2 * trip_ms(w);
             return 0;
         }
         bool outlives = t->granted_ms <= w->set_back_ms;
