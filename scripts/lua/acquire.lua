@@ -126,14 +126,15 @@ local late = kind > 6 and (argv[6] == '+' or argv[6] == '-' or argv[6] == '!')
 -- Removes a guard record that is not the lock's. The lock of an attempt and its guard record have the same expiry, unless
 -- the attempt set only one of both. If the lock is the attempt's, a guard record of another expiry is of a lease that was
 -- over before, whatever value the lock holds. A session that had read the same value may have sent PERSIST meanwhile: the
--- attempt's lock has no end then, and is removed all the same if it is of no lease.
+-- attempt's lock has no end then, and is removed all the same, unless another attempt's short record is there.
 local own_lock
 if late then
   local text, left, ends = pcall('GET', guard), redis.call('PTTL', lock), redis.call('PTTL', guard)
   local short, head = type(text) == 'string', '1\n' .. attempt .. '\n' .. value .. '\n'
   local apart = left - (short and ends or ends - GUARD_OUTLIVES_MS)
-  own_lock = argv[6] == '!' and there == value
-  if short and sub(text, 1, #head) == head then
+  local its = short and sub(text, 1, #head) == head
+  own_lock = argv[6] == '!' and there == value and (left >= 0 or its or not short)
+  if its then
     if argv[6] == '-' or there ~= value or apart < 0 or apart > SLACK_MS then redis.call('DEL', guard) end
   elseif own_lock and left >= 0 and ends ~= -2 and math.abs(apart) > SLACK_MS then
     if short then redis.call('DEL', guard) else redis.call('HSET', guard, 'token', '') end
