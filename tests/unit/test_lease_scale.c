@@ -22,7 +22,7 @@ enum {
     MILLION = 1000000,
     WORST = 1100000, /* tables and heaps have just doubled */
     SESSIONS = 2000,
-    LEASE_MS = 30000,
+    LEASE_MS = 5400, /* below 6 s each renewal is due by itself, a third of the lease after the one before */
     MEMORY_MS = 60000,
     BYTES_A_LEASE = 300,
     CHUNK = 16,             /* the C library's granularity */
@@ -245,7 +245,7 @@ static void a_million_leases_are_light(void **state) {
     assert_true(booked - before < MILLION); /* it comes back */
 }
 
-enum { FEW = 1000, MORE = 10 * FEW, STEP_MS = 1000 };
+enum { FEW = 1000, MORE = 10 * FEW, STEP_MS = 100 };
 
 struct cost {
     uint64_t nothing, few, more; /* blocks of a tick with so many due */
@@ -285,7 +285,7 @@ static void renewing_costs_what_is_due(void **state) {
 
 static void late_renewals_hurry(void **state) {
     struct fixture *f = *state;
-    enum { LATE_MS = 8000, ALL = 20000 };
+    enum { LATE_MS = 3000, ALL = 20000 };
     acquire(f, 0, ALL);
     f->now_ms += LEASE_MS / 3 + LATE_MS;
     f->renewals = 0;
