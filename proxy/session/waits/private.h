@@ -37,8 +37,9 @@ struct parked {
     int64_t expiry_ms;
     uint32_t value_len;
     uint16_t command; /* its enum command_id: SETNX, SET, MSETNX, HSETNX */
-    uint8_t shape, advises;
-    bool clobbers; /* MSETNX of several keys, which clobber.lua carries out */
+    uint8_t advises;
+    uint8_t shape : 7;
+    bool clobbers : 1; /* MSETNX of several keys, which clobber.lua carries out */
 };
 struct parked_words {
     char *reply; /* the client's part of the last refusal, which differs from command to command; NULL: none yet */
