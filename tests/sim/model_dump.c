@@ -274,6 +274,7 @@ static void call_renew(struct dump *d, int key) {
     snprintf(claim, sizeof(claim), "%s", g && chance(d, 80) ? g->token : "t0");
     const char *right = chance(d, 50) ? "claim" : chance(d, 60) ? "always" : "look";
     int lease_ms = LONG_MS + (chance(d, 50) ? 25000 : -25000);
+    lease_ms += 20 * (int)++d->natives + 7; /* never what is left: in Redis a little of that has passed */
     int left_ms = chance(d, 50) ? 0 : chance(d, 50) ? LONG_MS / 4 : 10 * LONG_MS;
     struct model_envelope e = model_renew(&d->m, key, claim, right, lease_ms, left_ms);
     printf("renew\t%d\t=%s\t%s\t%d\t%d", key, claim, right, lease_ms, left_ms);
