@@ -6,9 +6,9 @@
 --       seen. Then the database of the locks, '' if it is the connection's; the connection's database; the command
 --
 -- The command runs if each lock is free, is data, or is held by the caller under the lock's own claim. Otherwise the
--- reply is LOCKED, and nothing is done. Exception: some commands (MSETNX, MSETEX NX, ...) say no themselves if the lock exists.
--- They run and say so, also if another session holds the lock. The envelope of a refusal has a seventh element: which
--- of the n locks refuses, from 1. Outcomes:
+-- reply is LOCKED, and nothing is done. Exception: some commands (MSETNX, MSETEX NX, ...) say no themselves if the lock
+-- exists. Redis runs these commands also if another session holds the lock, and the session gets their own reply. The
+-- envelope of a refusal has a seventh element: which of the n locks refuses, from 1. Outcomes:
 --   granted   MSETNX, or MSETEX with NX, has acquired all of the locks, with one fence
 --   released  a lock of the caller's is gone or changed, and its lease is over
 --   done      the command left the caller's locks as they were (RENAMENX that answers 0)

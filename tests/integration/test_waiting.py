@@ -530,13 +530,15 @@ def test_lost_node(start_redis, start_proxy, connect):
         assert reply == 0 or reply.startswith("UPSTREAM "), reply
 
 
-def test_grant_for_who_has_left(start_redis, start_proxy, connect):
-    """It was on its way when the client left: it is given back at once."""
+@pytest.mark.parametrize("words", [("SETNX", "lock:left", 2), ("MSETNX", "lock:left:a", 2, "lock:left", 2)],
+                         ids=["one", "several"])
+def test_grant_for_who_has_left(start_redis, start_proxy, connect, words):
+    """It was on its way when the client left: it is given back at once, and of several locks each."""
     redis = start_redis()
     proxy = start_proxy(redis, "lock lock:* wait 100s")
     holder, second, watch = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "abc"]
     assert holder("SETNX", "lock:left", 1) == 1
-    second.send(encode("SETNX", "lock:left", 2))
+    second.send(encode(*words))
     await_waiting(watch, 1)
     redis.pause()
     holder.send(encode("DEL", "lock:left"))
@@ -547,7 +549,7 @@ def test_grant_for_who_has_left(start_redis, start_proxy, connect):
     redis.resume()
     assert holder.read() == 1
     direct = redis.direct()
-    servers.until(lambda: direct("EXISTS", "lock:left") == 0, 5)
+    servers.until(lambda: direct("EXISTS", *words[1::2]) == 0, 5)
     assert figure(watch, "waiting") == 0
 
 
@@ -962,27 +964,6 @@ def test_several_for_which_a_client_waited_that_left(worker, waiting, watch, pai
     waiting(0)
     assert first("DEL", b) == 1
     assert watch("MSETNX", a, "w", b, "w") == 1 and watch("DEL", a, b) == 2
-
-
-def test_several_granted_for_who_has_left(start_redis, start_proxy, connect):
-    """The grant was on its way when the client left: all of the locks are given back."""
-    redis = start_redis()
-    proxy = start_proxy(redis, "lock lock:* wait 100s")
-    holder, second, watch = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for name in "abc"]
-    assert holder("SETNX", "lock:left:b", 1) == 1
-    second.send(encode("MSETNX", "lock:left:a", 2, "lock:left:b", 2))
-    await_waiting(watch, 1)
-    redis.pause()
-    holder.send(encode("DEL", "lock:left:b"))
-    servers.until(lambda: figure(watch, "wait_tries") > 0)
-    second.close()
-    for _ in range(10):
-        watch("PROXY", "INFO")  # turns of the loop, which sees it
-    redis.resume()
-    assert holder.read() == 1
-    direct = redis.direct()
-    servers.until(lambda: direct("EXISTS", "lock:left:a", "lock:left:b") == 0, 5)
-    assert figure(watch, "waiting") == 0
 
 
 def test_several_that_are_not_all_locks_of_one_rule(worker, key):
