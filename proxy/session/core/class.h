@@ -75,4 +75,15 @@ static inline const struct lock_rule *class_enforced(const struct request_class 
 /* How many keys have a rule that is enforced. */
 size_t class_locks(const struct request_class *k);
 
+/* Forwards the request unchanged, as session_forward does. `done` takes the reply; the request owns `owner` until then.
+ */
+static inline void class_forward(struct session *s, const struct request_class *k, struct request_owner *owner,
+                                 call_done_fn done) {
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, k->command);
+    request_own(request, owner, &request_owner_silent);
+    request->call.done = done;
+    call_submit(&request->call, k->slot, k->bytes, k->request->len);
+}
+
 #endif

@@ -340,13 +340,9 @@ static void watch_forward(struct session *s, const struct request_class *k, stru
         session_forward(s, k->command, k->request, k->bytes, k->slot);
         return;
     }
-    counter_add(&s->worker->counters.requests_forwarded, 1);
-    struct request *request = request_new(s, k->command);
-    request_own(request, &note->owner, &request_owner_silent);
-    request->call.done = audited;
     invariant(locks_of(s)->audits < UINT16_MAX, "%u audited commands are in flight", locks_of(s)->audits);
     locks_of(s)->audits++;
-    call_submit(&request->call, k->slot, k->bytes, k->request->len);
+    class_forward(s, k, &note->owner, audited);
 }
 
 void audit_forward(struct session *s, const struct request_class *k) {

@@ -147,11 +147,7 @@ void shown_forward(struct session *s, const struct request_class *k) {
         session_forward(s, k->command, k->request, k->bytes, k->slot);
         return;
     }
-    counter_add(&s->worker->counters.requests_forwarded, 1);
     struct shown_note *note = note_new(s, k);
-    struct request *request = request_new(s, k->command);
-    request_own(request, &note->owner, &request_owner_silent);
-    request->call.done = shown;
     locks_of(s)->audits++; /* the session's next lock command waits for the reply: K1 may decide about it */
-    call_submit(&request->call, k->slot, k->bytes, k->request->len);
+    class_forward(s, k, &note->owner, shown);
 }

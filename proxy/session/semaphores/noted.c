@@ -389,11 +389,7 @@ void semaphore_forward(struct session *s, const struct request_class *k) {
         session_forward(s, k->command, k->request, k->bytes, k->slot);
         return;
     }
-    counter_add(&s->worker->counters.requests_forwarded, 1);
-    struct request *request = request_new(s, k->command);
-    request_own(request, &note->owner, &request_owner_silent);
-    request->call.done = semaphore_answered;
-    call_submit(&request->call, k->slot, k->bytes, k->request->len);
+    class_forward(s, k, &note->owner, semaphore_answered);
 }
 
 void semaphore_passes(struct session *s, const struct request_class *k) {
