@@ -292,7 +292,9 @@ local function secure(s, frees)
   if ends > 0 then redis.call('PEXPIRE', guard, ends) else redis.call('PERSIST', guard) end
   redis.call('HSET', guard, 'kind', s.kind or '')
   redis.call('PERSIST', guard)
-  redis.call('PEXPIRE', guard, ends == -2 and 0 or math.max(ends, 1)) -- 0 deletes it: there was no guard record
+  -- 0 deletes it: there was no guard record. Redis also deletes a key whose new expiry passes before it is set, so a record
+  -- without an end gets one that is far away.
+  redis.call('PEXPIRE', guard, ends == -2 and 0 or ends == -1 and GUARD_OUTLIVES_MS or math.max(ends, 1))
   if ends == -1 then redis.call('PERSIST', guard) end
 end
 

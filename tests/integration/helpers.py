@@ -1,6 +1,7 @@
 """Functions shared by several test modules: of faults, redirects and topology, of fences, of what is learnt."""
 
 import itertools
+import re
 
 import pytest
 
@@ -60,6 +61,22 @@ def fenced_names(kind, word=None):
     """Data and its lock: in one slot of a cluster, or in two (`far`). Nothing is known of the lock's family."""
     word = word or in_letters()
     return "%s:{%s}" % (kind, word), "lock:%s:%s" % (kind, word if kind == "far" else "{%s}" % word)
+
+
+def monitored(node, run):
+    """The commands that the node executes while `run` runs, as MONITOR shows them: (words, whether a script called it)."""
+    found, end = [], "the end of %s" % run
+    with node.client() as watch:
+        assert watch("MONITOR") == "OK"
+        run()
+        node.run("ECHO", end)
+        while True:
+            line = watch.read()
+            words = [bytes(word, "latin1").decode("unicode_escape") for word in re.findall(r'"((?:[^"\\]|\\.)*)"', line)]
+            if words == ["ECHO", end]:
+                return found
+            if words:
+                found.append((words, " lua]" in line))
 
 
 def acquire(client, lock, ms="600000"):

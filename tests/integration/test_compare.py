@@ -1,13 +1,13 @@
 """Commands that compare the lock's value themselves: DELIFEQ, DELEX, and SET with IFEQ, IFNE, IFDEQ or IFDNE. newest.py says by
 which server."""
 
-import re
 import time
 
 import pytest
 
 import modules
 import servers
+from helpers import monitored
 from newest import backends, pairs, proxies
 from resp import Error, encode
 from servers import until
@@ -402,20 +402,8 @@ def test_audit_changes_nothing_and_tells(backend, start_proxy, connect, key, dir
 
 def scripts_sent(backend, name, run):
     """The lock scripts that the proxy sends for the key while `run` runs, as arguments (EVALSHA ...)."""
-    watch, end = backend.node_of(name).client(), "the end %s" % name
-    assert watch("MONITOR") == "OK"
-    run()
-    backend.node_of(name).run("ECHO", end)
-    found = []
-    while True:
-        line = watch.read()
-        sent = [bytes(word, "latin1").decode("unicode_escape") for word in re.findall(r'"((?:[^"\\]|\\.)*)"', line)]
-        if sent[:1] == ["ECHO"] and sent[1] == end:
-            break
-        if sent and sent[0].upper() == "EVALSHA" and name in sent and " lua]" not in line:
-            found.append(sent)
-    watch.close()
-    return found
+    return [sent for sent, in_script in monitored(backend.node_of(name), run)
+            if sent[0].upper() == "EVALSHA" and name in sent and not in_script]
 
 
 @pytest.mark.parametrize("command", [["DELIFEQ", "K", "v1"], ["DELEX", "K"], ["SET", "K", "v2", "IFEQ", "v1", "EX", "20"],

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from helpers import monitored
 from servers import RECORDS, until
 
 hashes = pytest.mark.skipif(RECORDS == "short", reason="about guard records that are hashes")
@@ -91,3 +92,25 @@ def test_a_renewal_sees_an_expiry_set_past_the_proxy(pair, backend, direct, key)
     direct("PEXPIRE", name, 60000)
     until(lambda: direct("PTTL", guard) > 60000, 15, "the record that follows its lock")
     assert b("DEL", name) == 0 and a("DEL", name) == 1
+
+
+@hashes
+def test_a_record_without_an_end_gets_none_that_could_pass(pair, backend, direct, key):
+    """A lock without an expiry has a guard record without one. Redis deletes a key whose new expiry passes before it is set, so
+    that no script tries its rights with an expiry of a moment."""
+    a, _ = pair
+    name = key("lock:nolease:for:ever")
+    assert a("SETNX", name, "v") == 1
+    guard = guard_of(direct, backend, name)
+    assert direct("PTTL", guard) == -1
+
+    def change():
+        assert a("GETSET", name, "w") == "v"
+        assert a("SET", name, "v") == "OK"
+        assert a("APPEND", name, "w") == 2
+        assert a("EXPIRE", name, 60) == 1
+        assert a("PERSIST", name) == 1
+
+    expiries = [words for words, _ in monitored(backend.node_of(name), change) if words[:2] == ["PEXPIRE", guard]]
+    assert expiries and not [words for words in expiries if int(words[2]) < 1000]
+    assert direct("PTTL", guard) == -1
