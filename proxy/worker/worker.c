@@ -18,6 +18,7 @@ enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TICKS_HELD = 10 };
 static const double ENGINE_LATE = 0.1, ENGINE_PAUSE = 0.05; /* seconds */
 
 static const double TICK_SECONDS = 1.0, TICK_LATE = 0.05;
+static const double GATHER_S = 0.001; /* so long a reply waits at most for the next one of its session */
 
 /* ---- the end of a turn -------------------------------------------------------------------------------- */
 
@@ -42,6 +43,32 @@ void worker_free_closed(struct worker *w) {
 static void look_again(struct ev_loop *loop, struct ev_idle *look, int events) {
 }
 
+/* Takes up the sessions whose replies wait for the next ones. When the first of them has waited for GATHER_S, all
+ * replies are written. */
+static void gathering_resume(struct worker *w) {
+    double since = thread_of(w)->gathering_since;
+    w->gathered = w->stopping || (since > 0 && ev_now(w->loop) - since >= GATHER_S);
+    list_splice(&w->dirty, &w->gathering);
+}
+
+/* Sees to it that there is a turn in which the replies that still wait are written. */
+static void gathering_suspend(struct worker *w) {
+    struct worker_thread *t = thread_of(w);
+    if (list_empty(&w->gathering)) {
+        t->gathering_since = 0;
+        return;
+    }
+    if (t->gathering_since <= 0)
+        t->gathering_since = ev_now(w->loop);
+    if (!ev_is_active(&t->gather)) {
+        ev_timer_set(&t->gather, GATHER_S, 0.);
+        ev_timer_start(w->loop, &t->gather);
+    }
+}
+
+static void gathering_over(struct ev_loop *loop, struct ev_timer *timer, int events) {
+}
+
 /* Does all the work that this turn's callbacks have left. Sessions that may go on send more upstream, and a failing
  * upstream lets more sessions go on: so it repeats until both are quiet.
  * Writing to the nodes is held back once, while the loop checks for readable clients without waiting. If there are also
@@ -53,6 +80,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
     struct list_node *n;
     bool looked = ev_is_active(&thread_of(w)->look);
     list_splice(&w->runnable, &w->eased);
+    gathering_resume(w);
     invariant_debug(w == worker_here(), "a turn ends in another thread");
     if (worker_run_slice(w))
         ev_idle_start(w->loop, &thread_of(w)->slice);
@@ -69,6 +97,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
         while ((n = list_first(&w->dirty)))
             session_flush(LIST_ENTRY(n, struct session, dirty_link));
     } while (!list_empty(&w->runnable) || !list_empty(&w->jobs));
+    gathering_suspend(w);
     invariant(list_empty(&w->dirty) && list_empty(&w->runnable), "a session is left at the end of a turn");
     if (upstream_has_unpinned(w->upstream) || !list_empty(&w->slices) || !list_empty(&w->eased))
         ev_idle_start(w->loop, &thread_of(w)->slice);
@@ -223,6 +252,7 @@ static void worker_watchers(struct worker *w) {
     ev_prepare_start(w->loop, &thread_of(w)->prepare);
     ev_idle_init(&thread_of(w)->look, look_again);
     ev_idle_init(&thread_of(w)->slice, look_again);
+    ev_timer_init(&thread_of(w)->gather, gathering_over, GATHER_S, 0.);
     ev_async_init(&w->wake, woken);
     w->wake.data = w;
     ev_async_start(w->loop, &w->wake);
@@ -256,6 +286,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     atomic_init(&thread_of(w)->leave_ms, -1);
     list_init(&w->sessions);
     list_init(&w->dirty);
+    list_init(&w->gathering);
     list_init(&w->runnable);
     list_init(&w->eased);
     list_init(&w->closed);

@@ -2,7 +2,7 @@
 """Measures lockkeeper beside Redis itself, nutcracker and haproxy, and prints Markdown tables.
 
 bench.py --lockkeeper PROGRAM --load PROGRAM --bare PROGRAM --contend PROGRAM [--quick] [--only TABLE] ... [--json FILE]
-TABLE: speed, instructions, syscalls, memory, locks, verbs, contended, contention, fenced, latency, cores,
+TABLE: speed, instructions, syscalls, memory, locks, verbs, contended, pairs, contention, fenced, latency, cores,
 idle, threads. README.md in this folder explains the method.
 
 A peer that is missing or fails is a '-' in the tables, and a line under them says why; the others go on.
@@ -45,7 +45,6 @@ WORKLOADS = {
     "SET, 1 connection, -P 16": ("set", 16, 1),
 }
 
-COMPARE_AND_DELETE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end"
 HOLD = ["NX", "PX", "30000"]
 
 # name: (peer, the pair of commands as tests/bench/load takes it). The token is as long as a UUID.
@@ -78,7 +77,7 @@ class Bench:
         self.notes = []
         self.starters = {"lockkeeper": fleet.start_lockkeeper, "lockkeeper cluster": fleet.start_lockkeeper_cluster,
                          "nutcracker": fleet.start_nutcracker, "haproxy": fleet.start_haproxy, BARE: fleet.start_bare}
-        self.sha = Connection(fleet.redis.port).call("SCRIPT", "LOAD", COMPARE_AND_DELETE)
+        self.sha = Connection(fleet.redis.port).call("SCRIPT", "LOAD", scale.COMPARE_AND_DELETE)
 
     # Small things
 
@@ -289,7 +288,7 @@ class Bench:
 
         def of_redis(pair, depth):
             def load(redis, commands):
-                Connection(redis.port).call("SCRIPT", "LOAD", COMPARE_AND_DELETE)
+                Connection(redis.port).call("SCRIPT", "LOAD", scale.COMPARE_AND_DELETE)
                 if LOCK_PAIRS[pair][0] == "redis":
                     return self.pair_load(redis.port, pair, depth, commands)["requests"] / 2
                 proxy = self.fleet.start_lockkeeper(upstream=redis)

@@ -44,6 +44,9 @@ LOCK_PAIR_OF_REDIS = 134000
 SHORT_PAIR = 10000
 SHORT_PAIR_OF_REDIS = 70000
 SHORT = ["--guard-records", "short"]
+# System calls of 16 commands in one write of each client, a pair: the replies of one lock come one by one, and are written
+# together.
+PIPELINED_CALLS = 1.5
 MAY_WAIT = ["--lock", "lock:*", "wait", "600s"]
 TOKEN = "0123456789abcdef0123456789abcdef0123"
 FORWARDED = ["=+OK", "SET", "none:{c}", TOKEN, ";", "=:1", "DEL", "none:{c}"]
@@ -148,6 +151,19 @@ def is_above(name, cost, other, others_cost, times, bound):
     print("%-34s %14.0f, %s: %.0f; times %.2f (%.2f)%s"
           % (name, cost, other, others_cost, times, bound, "  ABOVE" if times > bound else ""), flush=True)
     return times > bound
+
+
+def check_pipelined(fleet, counter, program):
+    """Returns whether pipelined pairs of an uncontended lock take too many system calls."""
+    def a_pair():
+        few, many = (calls_of(fleet, counter, fleet.start_lockkeeper, pair_load(program, ["-P", "16", *ON_A_LOCK], n))
+                     for n in (CALLS_FEW, CALLS_MANY))
+        return (many - few) / ((CALLS_MANY - CALLS_FEW) / 2)
+
+    calls = settled(a_pair, PIPELINED_CALLS)
+    print("%-34s %22s %15.3f (%.1f)%s" % ("acquire and release, -P 16 -c 50", "", calls, PIPELINED_CALLS,
+                                          "  ABOVE" if calls > PIPELINED_CALLS else ""), flush=True)
+    return calls > PIPELINED_CALLS
 
 
 def check_pair(fleet, program):
@@ -258,8 +274,8 @@ def main():
     fleet = Fleet(folder, os.path.abspath(options.lockkeeper))
     try:
         fleet.start_upstreams()
-        above = check(fleet, build(folder, "count_calls", "-shared", "-fPIC"))
-        load = build(folder, "load")
+        counter, load = build(folder, "count_calls", "-shared", "-fPIC"), build(folder, "load")
+        above = check(fleet, counter) + check_pipelined(fleet, counter, load)
         above += check_pair(fleet, load) + check_fenced(fleet, load) + check_waiting(fleet)
     except Failed as error:
         sys.exit("check: %s" % error)

@@ -14,6 +14,7 @@ SPINNING = ["=$-1", "SET", "lock:spin", "another", "NX", "PX", "30000"]
 IDLE = 5000
 # All connections of the load are one client's: what one of them holds, each of them writes under.
 FENCE = ["--fence", "fenced:*", "by", "lock:fenced"]
+COMPARE_AND_DELETE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end"
 ONE_SET = "return redis.call('SET', KEYS[1], ARGV[1])"
 VALUE = "0123456789abcdef0123456789abcdef0123"
 
@@ -221,7 +222,45 @@ def fenced(bench):
         redis.stop()
 
 
-TABLES = {"contention": ("One held lock, spun on", contention),
+def by_connections(bench):
+    """Acquire and release of uncontended locks, by few and many connections, one pair at a time and 16 in one write: written
+    by hand without a proxy, and through the proxy with both forms of guard records."""
+    limit = ["--maxclients", "5200"]
+    redis = bench.fleet.start_redis(extra=limit)
+    started = []
+    try:
+        sha = Connection(redis.port).call("SCRIPT", "LOAD", COMPARE_AND_DELETE)
+        servers = {"by hand": redis}
+        for records in ("hash", "short"):
+            started.append(bench.fleet.start_lockkeeper(upstream=redis, extra=["--guard-records", records, *limit]))
+            servers["`guard-records %s`" % records] = started[-1]
+        acquire = ["=+OK", "SET", "lock:{c}", VALUE, "NX", "PX", "60000", ";"]
+        release = {redis: ["=:1", "EVALSHA", sha, "1", "lock:{c}", VALUE]}
+        rows, runs = {}, {}
+        for number in range(bench.rounds):
+            for connections in (1, 8, 50, 500, 5000):
+                for pairs in (1, 16):
+                    commands = (4000 if connections == 1 else 20000) * (1 if pairs == 1 else 4)
+                    for way in shuffled(servers, max(1, bench.samples // 10), number) if room_for(connections) else ():
+                        server = servers[way]
+                        name = "%s connection%s, %s: %s" % ("{:,}".format(connections), "s" * (connections > 1),
+                                                            "a pair at a time" if pairs == 1 else "16 pairs", way)
+                        result = bench.attempt(name, bench.with_cpu, server, [redis], bench.load, server.port, connections,
+                                               1 if pairs == 1 else 32, max(commands, 2 * pairs * connections),
+                                               acquire + release.get(server, ["=:1", "DEL", "lock:{c}"]))
+                        if result:
+                            runs.setdefault(name, []).append(result)
+        for name, results in runs.items():
+            rows[name] = figures(results, unit=2)
+        return rows
+    finally:
+        for server in started:
+            server.stop()
+        redis.stop()
+
+
+TABLES = {"pairs": ("Acquire and release, by connections", by_connections),
+          "contention": ("One held lock, spun on", contention),
           "fenced": ("Data behind a fence: SET, 50 connections", fenced),
           "latency": ("One connection, everything on one core: GET", one_core),
           "cores": ("50 connections, two cores, two of three programs on one of them: SET", shared_core),

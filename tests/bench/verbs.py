@@ -6,11 +6,11 @@ measure(bench, count) returns {command: {way: instructions}}; rows what bench.py
 import re
 import time
 
+from scale import COMPARE_AND_DELETE
 from servers import Connection, Failed
 
 CONNECTIONS, LEASES, TIMES = 50, 2000, 4
 TOKEN = "5b1d7c52-0d6e-4f0c-9d53-3f9f8a3f1c77"
-DELETE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end"
 EXTEND = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) else return 0 end"
 HAND, HASH, SHORT = "by hand", "hash", "short"
 ACQUIRE = ["=+OK", "SET", "lock:{c}", TOKEN, "NX", "PX", "60000"]
@@ -58,7 +58,7 @@ class Verbs:
         """Redis's instructions for one round of the commands."""
         def load(redis, rounds):
             direct = Connection(redis.port)
-            shas = {name: direct.call("SCRIPT", "LOAD", script) for name, script in (("delete", DELETE), ("extend", EXTEND))}
+            shas = {name: direct.call("SCRIPT", "LOAD", script) for name, script in (("delete", COMPARE_AND_DELETE), ("extend", EXTEND))}
             words = [re.sub(r"\{(delete|extend)\}", lambda found: shas[found.group(1)], word) for word in joined(commands)]
 
             def use(server):

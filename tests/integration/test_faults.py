@@ -106,6 +106,22 @@ def test_short_stop_is_only_slow(start_redis, start_proxy, connect):
     assert client.read() == "OK" and client.read() == "v"
 
 
+def test_a_reply_before_one_that_is_late(start_cluster, start_proxy, connect):
+    """The proxy writes the replies of pipelined lock commands together. A reply does not wait for a later command whose node
+    does not answer."""
+    cluster = start_cluster()
+    client = connect(start_proxy(cluster))
+    here, there = ("lock:{%s}" % name for name in keys_of(cluster)[:2])
+    node = cluster.node_of(there)
+    node.pause()
+    try:
+        client.send(b"".join(encode(*words) for words in (("SETNX", here, "1"), ("DEL", here), ("SETNX", there, "1"), ("DEL", there))))
+        assert [client.read() for _ in range(2)] == [1, 1]
+    finally:
+        node.resume()
+    assert [client.read() for _ in range(2)] == [1, 1]
+
+
 def test_started_before_redis(start_redis, start_proxy, connect):
     """The proxy may come first: clients get an UPSTREAM error until the node is there."""
     server = start_redis()

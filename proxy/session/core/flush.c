@@ -16,6 +16,7 @@
 #include "proxy/session/core/private.h"
 
 enum {
+    GATHERED_MAX = 4096,             /* waiting output above which a reply does not wait for the next one */
     OUTPUT_HOLD = SESSION_OWES_MAX,  /* waiting output above which the rest of a reply is left to the node */
     OUTPUT_LOW = 256 * 1024,         /* waiting output at which reading the reply continues */
     OUTPUT_STRICT = 64 * 1024 * 1024 /* a limit below this is meant to drop clients, not to delay replies */
@@ -84,12 +85,25 @@ static void session_ease(struct session *s) {
         session_mark_eased(s);
 }
 
+/* Whether the session's next reply follows at once: its input waits for a lock command in flight. A session's commands
+ * on one lock run one after another, so their replies come one by one. Redis writes the replies of a pipeline together,
+ * and so does the proxy: a write for each reply was more than half of what pipelined lock commands cost it. */
+static __attribute__((noinline)) bool gathers(const struct session *s) {
+    const struct list_node *head = list_first(&s->requests);
+    return !s->worker->gathered && head && LIST_ENTRY(head, struct request, link)->busy &&
+           s->out.unsent <= GATHERED_MAX && s->state == SESSION_OPEN;
+}
+
 void session_flush(struct session *s) {
     struct worker *w = s->worker;
     invariant_debug(s->state == SESSION_CLOSED || s->fd >= 0, "an open session has no descriptor");
     list_remove(&s->dirty_link);
     if (s->state == SESSION_CLOSED)
         return;
+    if (s->input && gathers(s)) {
+        list_append(&w->gathering, &s->dirty_link);
+        return;
+    }
     ssize_t n = s->tls ? tls_write(s->tls, &s->out) : iobuf_write(&s->out, s->fd);
     if (n < 0) {
         session_close(s, session_errno_text(s));

@@ -66,6 +66,8 @@ struct worker {
     struct counters counters;
     struct list_node sessions;       /* open sessions */
     struct list_node dirty;          /* sessions with output to write */
+    struct list_node gathering;      /* sessions whose output waits for the next replies: flush.c */
+    bool gathered;                   /* their time is over: all output is written in this turn */
     struct list_node runnable;       /* sessions that may continue with waiting requests */
     size_t over_soft;                /* how many sessions are above the soft limit of their output */
     struct list_node eased;          /* sessions that become runnable in the next turn */
