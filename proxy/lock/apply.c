@@ -203,6 +203,7 @@ void apply_done(struct outcome *f) {
     bool in_order = f->audit || (f->plan->group && c->told_by && c->told_by == group_of(f->plan));
     uint64_t began = in_order ? UINT64_MAX : f->plan->attempt;
     struct lock_result told = *f->result;
+    told.short_record |= c->short_record && f->plan->verb == LOCK_EXTEND; /* extend.lua leaves it so, as a rule */
     /* The expiry that a colleague's command found may be older than the expiry that the holder has set since. */
     if (told.outcome == LOCK_ADOPTED && began <= c->told)
         told.leased = told.leased && c->leased;

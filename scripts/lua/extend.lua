@@ -7,22 +7,32 @@
 -- While the expiry is the lease that the proxy set, the lock has no expiry in the application's view. The options NX,
 -- XX, GT and LT therefore act as on a lock without an expiry.
 --
--- The short way: EXPIRE and PEXPIRE without options, by the holder of a lock in its usual state. The guard record's expiry
--- comes first: if Redis refuses the command then, the expiry of the record goes back to where it was.
+-- The short way: EXPIRE and PEXPIRE without options on a lock in its usual state, by its holder or by a session that has no
+-- right to it. The guard record's expiry comes first: if Redis refuses the command then, the guard record becomes what it was. A guard record in the short form
+-- keeps it, and ends with the lock.
 --@usual
 local units, n = ({expire = 1000, pexpire = 1})[string.lower(ARGV[11])], tonumber(ARGV[13] or '')
 if units and #ARGV == 13 and n and n >= 1 and n < 1e12 and n % 1 == 0 then
-  local value, g, flags = usual_lease(KEYS[1], KEYS[2], ARGV[3], ARGV[4])
-  if value and g[1] == ARGV[2] and ARGV[2] ~= '' then
+  local value, g, flags, short = usual_lease(KEYS[1], KEYS[2], ARGV[3], ARGV[4])
+  if value and usual_refusal(KEYS[1], g, ARGV[2], ARGV[3], ARGV[5]) then
+    return {0, 'held', tonumber(g[2]), -3, g[4], flags}
+  end
+  if value and g[1] == ARGV[2] then
     local ms, left = n * units, redis.call('PTTL', KEYS[2])
-    redis.call('PEXPIRE', KEYS[2], string.format('%.0f', ms + GUARD_OUTLIVES_MS))
+    local leased = g[6] == g[2]
+    local function set_leased(fence)
+      if short then redis.call('SET', KEYS[2], text_of(g, fence), 'KEEPTTL')
+      else redis.call('HSET', KEYS[2], 'leased', fence) end
+    end
+    if leased then set_leased('') end
+    redis.call('PEXPIRE', KEYS[2], string.format('%.0f', short and ms or ms + GUARD_OUTLIVES_MS))
     local reply = redis.pcall(ARGV[11], KEYS[1], ARGV[13])
     if reply ~= 1 then
       if left >= 0 then redis.call('PEXPIRE', KEYS[2], left) else redis.call('PERSIST', KEYS[2]) end
+      if leased then set_leased(g[2]) end
       return {reply, 'error', 0, -3, '', 0}
     end
-    if g[6] ~= '' then redis.call('HSET', KEYS[2], 'leased', '') end
-    return {1, 'done', tonumber(g[3]), ms, g[4], flags}
+    return {1, 'done', tonumber(g[2]), ms, g[4], leased and flags - 1 or flags}
   end
 end
 --@common

@@ -2,7 +2,7 @@
 -- of the same client can count for that lease (C2).
 --@usual
 local value, g, flags = usual_lease(KEYS[1], KEYS[2], ARGV[3], ARGV[4])
-if value then return {value, 'held', tonumber(g[3]), -3, g[4], g[6] == g[3] and flags + 1 or flags} end
+if value then return {value, 'held', tonumber(g[2]), -3, g[4], flags} end
 --@common
 local s = look(true)
 local reply = command()

@@ -20,7 +20,7 @@
 -- channels.
 --
 -- The short way: the holder releases its own live lease, a string. It takes few steps and answers with a short text
--- (common.lua). The long way: all else.
+-- (common.lua). The long way: all else, but for the refusals that are told by few steps.
 local argv, redis = ARGV, redis
 local key, record, attempt, claim, call, name = KEYS[1], KEYS[2], argv[1], argv[2], redis.call, argv[3] or 'DEL'
 local tell
@@ -71,6 +71,13 @@ local lock, guard, proxy = key, record, string.sub(attempt, 1, 36)
 local right, identity, lease, seen = argv[4] or 'claim', argv[5] or '', tonumber(argv[6] or 0), argv[7] or ''
 local read = argv[6] -- by right 'fence'
 local shape = name == 'GETDEL' and 'nil' or 'int'
+--@usual
+if not argv[10] and name ~= 'GETDEL' then
+  local value, g, flags = usual_lease(key, record, identity, proxy)
+  if value and g[7] ~= attempt and usual_refusal(key, g, claim, identity, right) then
+    return {0, 'held', tonumber(g[2]), -3, g[4], flags}
+  end
+end
 --@functions
 --@list
 local s = look()

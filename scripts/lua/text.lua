@@ -20,3 +20,8 @@ local function text_fields(text)
   return {token, fence, value, owner, string.sub(token, 1, 36), leased == 'g' and fence or '', false, false, 'string',
     false}
 end
+
+-- Returns such a record of these fields; `leased` is '' unless the proxy has set the expiry.
+local function text_of(g, leased)
+  return table.concat({'1', g[1], g[3], g[2], leased == '' and '' or 'g', g[4]}, '\n')
+end

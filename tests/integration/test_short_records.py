@@ -156,7 +156,7 @@ def test_what_the_attempt_finds(two, lock, state):
     assert a("DEL", lock.name) == 1
 
 
-@pytest.mark.parametrize("words", [("EXPIRE", 100), ("PEXPIRE", 100000), ("GETEX", "EX", 100), ("SET", "w", "XX", "EX", 100),
+@pytest.mark.parametrize("words", [("EXPIRE", 100, "XX"), ("GETEX", "EX", 100), ("SET", "w", "XX", "EX", 100),
                                    ("SET", "w", "EX", 100), ("GETSET", "w")], ids=lambda words: " ".join(map(str, words)))
 def test_a_lease_that_changes_gets_a_hash(two, lock, words):
     a, b = two
@@ -168,6 +168,27 @@ def test_a_lease_that_changes_gets_a_hash(two, lock, words):
     assert b("SET", lock.name, "v", "NX", "PX", 60000) is None and b("DEL", lock.name) == 0
     assert a("DEL", lock.name) == 1 and not lock.direct("EXISTS", lock.name)
     assert b("SET", lock.name, "v", "NX", "PX", 60000) == "OK" and lock.form() == "string"
+
+
+@pytest.mark.parametrize("words", [("EXPIRE", 100), ("pexpire", 100000)], ids=lambda words: words[0])
+@pytest.mark.parametrize("value", ["v", "1\nx\n5\ng\nb"], ids=["text", "lines"])
+@pytest.mark.parametrize("leased", [False, True], ids=["own", "leased"])
+def test_an_extension_keeps_the_form(two, lock, words, value, leased):
+    """Also of a lease that the proxy had set: it is the application's from then on."""
+    a, b = two
+    assert a("SET", lock.name, value, "NX", *([] if leased else ["PX", 60000])) == "OK"
+    fence = a("PROXY", "TOKEN", lock.name)
+    assert guard_record(lock.direct, lock.record())["leased"] == (str(fence) if leased else "")
+    assert b(words[0], lock.name, words[1]) == 0
+    assert a(words[0], lock.name, words[1]) == 1
+    assert lock.form() == "string" and a("PROXY", "TOKEN", lock.name) == fence
+    assert guard_record(lock.direct, lock.record())["leased"] == ""
+    lefts = [lock.direct("PTTL", key) for key in (lock.name, lock.record())]
+    assert all(90000 < left <= 100000 for left in lefts), lefts
+    assert a("GET", lock.name) == b("GET", lock.name) == value
+    assert b("SET", lock.name, "w", "NX", "PX", 60000) is None and b("DEL", lock.name) == 0
+    assert lock.form() == "string"
+    assert a("DEL", lock.name) == 1 and lock.form() == "none"
 
 
 def test_a_lease_is_renewed(short, connect, direct, backend, key):

@@ -234,6 +234,26 @@ static bool do_get(lua_State *L, int count) {
     return true;
 }
 
+/* MGET of the lock and its guard record: both are read whatever they are, and what is no string counts as missing. */
+static bool do_mget(lua_State *L, int count) {
+    const struct record *r = guard_record();
+    const struct model_key *k = lock_key();
+    if (count != 3 || guard_at(L, 2) || !guard_at(L, 3))
+        unknown(L, "it is for the lock and its guard record alone");
+    lua_createtable(L, 2, 0);
+    if (k->exists && !k->list && !k->hash)
+        plain(L, OP_GET, 0);
+    else
+        push_nil(L);
+    lua_rawseti(L, -2, 1);
+    if (record_exists(r) && r->is_text)
+        lua_pushlstring(L, r->text.data, r->text.len);
+    else
+        push_nil(L);
+    lua_rawseti(L, -2, 2);
+    return true;
+}
+
 static bool do_getset(lua_State *L, int count) {
     (void)count;
     return plain(L, OP_GETSET, 3);
@@ -271,11 +291,13 @@ static int64_t expiry_at(lua_State *L, int i) {
 static bool set_guard(lua_State *L, int count) {
     size_t len;
     const char *text = word(L, 3, &len);
-    if (count != 5 || !word_is(L, 4, "PX") || number_at(L, 5) <= 0)
+    bool keeps = count == 4 && word_is(L, 4, "KEEPTTL");
+    if (!keeps && (count != 5 || !word_is(L, 4, "PX") || number_at(L, 5) <= 0))
         unknown(L, "other options than those of a guard record");
+    int64_t expire_ms = keeps ? lock_key()->guard.expire_ms : model->now_ms + number_at(L, 5);
     model_guard_clear(model, key_number);
     record_make_text(guard_record(), text, len);
-    lock_key()->guard.expire_ms = model->now_ms + number_at(L, 5);
+    lock_key()->guard.expire_ms = expire_ms;
     model->us = model_clock_us(model);
     return push_table(L, "ok", "OK");
 }
@@ -599,7 +621,7 @@ static const struct named_command {
     {"HLEN", do_hlen},       {"HKEYS", do_hkeys}, {"RPUSH", do_rpush},     {"LPUSH", do_lpush},
     {"LINDEX", do_lindex},   {"LSET", do_lset},   {"LREM", do_lrem},       {"LPOP", do_lpop},
     {"LLEN", do_llen},       {"LPOS", do_lpos},   {"PUBLISH", do_publish}, {"SPUBLISH", do_publish},
-    {"PING", do_ping},
+    {"MGET", do_mget},       {"PING", do_ping},
 };
 
 /* Redis writes a number with as many digits as tell it from others, 17 at most. */

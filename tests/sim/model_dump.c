@@ -83,10 +83,10 @@ static void draw_command(struct dump *d, int key, struct model_command *c) {
         c->when = chance(d, 50) ? WHEN_ALWAYS : (enum model_condition)below(d, 5);
         if (c->ms == 0)
             c->ms = LONG_MS;
-        /* Time passes in Redis: what is equal here is not there. */
-        if ((c->when == WHEN_GT || c->when == WHEN_LT) && d->m.now_ms + c->ms == d->m.keys[key].expire_ms)
-            c->ms += 50000;
     }
+    /* Time passes in Redis: what is equal here is not there. */
+    if ((c->op == OP_PEXPIRE || c->op == OP_GETEX) && c->ms > 0 && d->m.now_ms + c->ms == d->m.keys[key].expire_ms)
+        c->ms += 50000;
 }
 
 static void print_command(const struct model_command *c) {

@@ -225,6 +225,8 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
         lock_acquire_short(&request->call, l);
     } else if (lc->script == SCRIPT_RELEASE && !lc->compares && lock_free_fits(l)) {
         lock_free(&request->call, l);
+    } else if (lock_read_fits(s->worker, l, lc)) {
+        lock_read(&request->call, l);
     } else {
         build(s, NULL, l, lc, &words);
         lock_submit(&request->call, l, lc->script);

@@ -23,6 +23,9 @@ void lock_attempt_ended(struct call *c, const struct call_end *end);
 /* Whether an attempt may be sent without a script. lock_acquire_short then sends it. */
 bool lock_short_fits(struct worker *w, const struct lock_call *l);
 void lock_acquire_short(struct call *call, struct lock_call *l);
+/* Whether a GET asks for the lock and its guard record without a script. lock_read then sends it. */
+bool lock_read_fits(const struct worker *w, const struct lock_call *l, const struct lock_command *lc);
+void lock_read(struct call *call, struct lock_call *l);
 /* Whether a release may be sent as free.lua, by its plan. lock_free then sends it. */
 bool lock_free_fits(const struct lock_call *l);
 void lock_free(struct call *call, struct lock_call *l);

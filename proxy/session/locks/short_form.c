@@ -74,32 +74,57 @@ static struct attempt_answer read_answer(const char *data, size_t len) {
     return a;
 }
 
+/* A guard record in the short form. */
+struct short_record {
+    const char *token, *value, *fence, *owner;
+    size_t token_len, value_len, fence_len, owner_len;
+    char flags; /* as in an envelope (common.lua), for the client that asks */
+};
+
+/* Reads such a record; the result borrows from it. Returns false if it has a form that is not known. */
+static bool record_read(const struct worker *w, const struct lock_client *client, const char *record, size_t len,
+                        struct short_record *r) {
+    const char *end = record + len, *line[3], *p = end;
+    for (int i = 2; i >= 0; i--) { /* the last three lines: the value before them may have lines itself */
+        p = memrchr(record, '\n', (size_t)(p - record));
+        if (!p)
+            return false;
+        line[i] = p + 1;
+    }
+    r->token = record + 2;
+    const char *token_end = len > 2 ? memchr(r->token, '\n', (size_t)(end - r->token)) : NULL;
+    size_t process_len = strlen(w->shared->process_id);
+    if (record[0] != '1' || record[1] != '\n' || !token_end || token_end >= p)
+        return false;
+    r->token_len = (size_t)(token_end - r->token);
+    r->value = token_end + 1;
+    r->value_len = (size_t)(p - r->value);
+    r->fence = line[0];
+    r->fence_len = (size_t)(line[1] - line[0]) - 1;
+    r->owner = line[2];
+    r->owner_len = (size_t)(end - line[2]);
+    if (r->token_len <= process_len || r->fence_len == 0 || r->fence_len >= 20)
+        return false;
+    size_t name_len = 0;
+    const char *name = client ? lock_client_name(client, &name_len) : "";
+    bool leased = *line[1] == 'g', pooled = (token_end[-1] - '0') & 1;
+    bool same = client && r->owner_len == name_len && memcmp(r->owner, name, name_len) == 0;
+    bool elsewhere = memcmp(r->token, w->shared->process_id, process_len) != 0;
+    r->flags = (char)(leased + 2 * pooled + 4 * same + 32 * elsewhere);
+    return true;
+}
+
 /* Reads the guard record that has refused an attempt, and writes the short text for it (common.lua). Returns its
  * length; 0: the lease is the attempt's own, or the record has a form that is not known. */
 static size_t refusal(const struct worker *w, const struct lock_call *l, const struct lock_client *client,
                       const char *record, size_t len, char out[LOCK_ANSWER_MAX]) {
-    const char *end = record + len, *token = record + 2, *line[3], *p = end;
-    for (int i = 2; i >= 0; i--) { /* the last three lines: the value before them may have lines itself */
-        p = memrchr(record, '\n', (size_t)(p - record));
-        if (!p)
-            return 0;
-        line[i] = p + 1;
-    }
-    const char *token_end = memchr(token, '\n', (size_t)(end - token));
-    size_t fence_len = (size_t)(line[1] - line[0]) - 1, process_len = strlen(w->shared->process_id);
-    size_t token_len = token_end ? (size_t)(token_end - token) : 0;
-    bool known = record[0] == '1' && record[1] == '\n' && token_end < p && token_len > process_len && fence_len > 0 &&
-                 fence_len < 20;
-    if (!known || (token_len == l->plan.attempt_len && memcmp(token, l->plan.attempt_token, token_len) == 0))
+    struct short_record r;
+    if (!record_read(w, client, record, len, &r) ||
+        (r.token_len == l->plan.attempt_len && memcmp(r.token, l->plan.attempt_token, r.token_len) == 0))
         return 0;
-    size_t name_len = 0;
-    const char *name = client ? lock_client_name(client, &name_len) : "";
-    bool leased = *line[1] == 'g', pooled = (token_end[-1] - '0') & 1;
-    bool same = client && (size_t)(end - line[2]) == name_len && memcmp(line[2], name, name_len) == 0;
-    bool elsewhere = memcmp(token, w->shared->process_id, process_len) != 0;
-    char text[2 + RESP_HEADER_MAX] = {'h', (char)('0' + leased + 2 * pooled + 4 * same + 32 * elsewhere)};
-    memcpy(text + 2, line[0], fence_len);
-    return (size_t)(resp_bulk_write(out, text, 2 + fence_len) - out);
+    char text[2 + RESP_HEADER_MAX] = {'h', (char)('0' + r.flags)};
+    memcpy(text + 2, r.fence, r.fence_len);
+    return (size_t)(resp_bulk_write(out, text, 2 + r.fence_len) - out);
 }
 
 /* Writes the short text of a grant. */
@@ -173,20 +198,26 @@ static void submit_attempt(struct call *c, struct lock_call *l) {
     call_submit_together(c, COMMANDS_BEFORE_EXEC, l->plan.slot, w->build.data, w->build.len);
 }
 
+/* Reads the answer to submit_question. Returns false if it is none; items are null where a key is missing, or is no
+ * string. */
+static bool answer_read(const struct call_end *end, struct resp_item *value, struct resp_item *record) {
+    struct resp_item all;
+    const char *p = end->reply, *reply_end = p + end->len;
+    return resp_item_read(&p, reply_end, &all) && all.type == '*' && all.num == 2 &&
+           resp_item_read(&p, reply_end, value) && resp_item_read(&p, reply_end, record);
+}
+
 /* Takes the answer to the question whether the lock is held. */
 static void question_answered(struct call *c, const struct call_end *end) {
     struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
     const struct session *s = c->request->session;
-    struct resp_item all, value, record;
-    const char *p = end->reply;
+    struct resp_item value, record;
     if (end->error) {
         lock_attempt_ended(c, end);
         return;
     }
-    const char *reply_end = end->reply + end->len;
-    bool read = resp_item_read(&p, reply_end, &all) && all.type == '*' && all.num == 2 &&
-                resp_item_read(&p, reply_end, &value) && resp_item_read(&p, reply_end, &record);
+    bool read = answer_read(end, &value, &record);
     if (read && value.null && s) {
         submit_attempt(c, l);
         return;
@@ -202,13 +233,14 @@ static void question_answered(struct call *c, const struct call_end *end) {
     use_script(c, l);
 }
 
-static void submit_question(struct call *c, const struct lock_call *l) {
+/* Asks for the lock and its guard record; `done` takes the answer. */
+static void submit_question(struct call *c, const struct lock_call *l, call_done_fn done) {
     struct worker *w = c->request->worker;
     build_start(w, 3);
     build_text(w, "MGET");
     build_bulk(w, l->plan.key.name, l->plan.key.len);
     lock_build_guard(w, l->plan.key.name, l->plan.key.len);
-    c->done = question_answered;
+    c->done = done;
     call_submit(c, l->plan.slot, w->build.data, w->build.len);
 }
 
@@ -218,9 +250,64 @@ void lock_acquire_short(struct call *call, struct lock_call *l) {
     call->up.script = NULL;
     call->up.repeatable = true;
     if (l->plan.seems_held)
-        submit_question(call, l);
+        submit_question(call, l, question_answered);
     else
         submit_attempt(call, l);
+}
+
+/* ---- reading -------------------------------------------------------------------------------------- */
+
+bool lock_read_fits(const struct worker *w, const struct lock_call *l, const struct lock_command *lc) {
+    return w->config->short_records && lc->script == SCRIPT_READ && l->plan.key.len > 0;
+}
+
+/* Writes the envelope of read.lua for a lock that is held under a guard record in the short form. */
+static void build_held(struct worker *w, const struct resp_item *value, const struct short_record *r) {
+    build_start(w, 6);
+    build_bulk(w, value->str, value->len);
+    build_text(w, "held");
+    text_append(&w->build, ":", 1);
+    text_append(&w->build, r->fence, r->fence_len);
+    text_append(&w->build, "\r\n:-3\r\n", 7);
+    build_bulk(w, r->owner, r->owner_len);
+    text_commit(&w->build, resp_header_write(text_reserve(&w->build, RESP_HEADER_MAX), ':', r->flags));
+}
+
+/* Takes the answer to a GET. If it is not that of a lock under a guard record in the short form, read.lua follows. */
+static void read_answered(struct call *c, const struct call_end *end) {
+    struct lock_call *l = c->lock;
+    struct worker *w = c->request->worker;
+    const struct session *s = c->request->session;
+    const struct lock_client *client = s ? s->lock.client : NULL;
+    struct resp_item value, record;
+    struct short_record r;
+    if (end->error) {
+        lock_answered(c, end);
+        return;
+    }
+    if (answer_read(end, &value, &record) && !value.null && !record.null &&
+        record_read(w, client, record.str, record.len, &r) && r.value_len == value.len &&
+        memcmp(r.value, value.str, value.len) == 0) {
+        build_held(w, &value, &r);
+        lock_answered(c, &(struct call_end){.reply = w->build.data, .len = w->build.len});
+        return;
+    }
+    lock_build_script(w, SCRIPT_READ, NULL, 2, LOCK_HEADER_ARGS + 2);
+    build_bulk(w, l->key, l->plan.key.len);
+    lock_build_guard(w, l->key, l->plan.key.len);
+    lock_build_header(w, client, &l->plan, NULL, 0, l->shape);
+    build_text(w, "GET");
+    build_bulk(w, l->key, l->plan.key.len);
+    lock_submit_next(c, l, SCRIPT_READ);
+}
+
+void lock_read(struct call *call, struct lock_call *l) {
+    invariant_debug(l->plan.verb == LOCK_READ, "a command that is no GET is sent as one");
+    l->next = call->done;
+    call->lock = l;
+    call->up.script = NULL;
+    call->up.repeatable = true;
+    submit_question(call, l, read_answered);
 }
 
 /* ---- releasing ------------------------------------------------------------------------------------ */
@@ -228,7 +315,7 @@ void lock_acquire_short(struct call *call, struct lock_call *l) {
 bool lock_free_fits(const struct lock_call *l) {
     const struct lock_plan *plan = &l->plan;
     return plan->short_record && plan->verb == LOCK_RELEASE && plan->right == RIGHT_CLAIM && plan->claim_fence &&
-           plan->claim_len > 0 && !plan->seen_known && !plan->data_free && l->shape == SHAPE_INT;
+           plan->claim_len > 0 && l->shape == SHAPE_INT;
 }
 
 static void free_answered(struct call *c, const struct call_end *end) {
