@@ -18,8 +18,10 @@
  *   - "own, DEL twice": the engine refuses a second release in a row over one connection. The model believes it.
  *   - "two proxies", the pools that compare, and the pools whose losers DEL: the engine knows a lease of another proxy
  * only once it has met it. The model knows the lease at once.
- *   - "pool, losers try four times and DEL": the engine is as Redis alone, since these losers DEL after several
- * attempts.
+ *   - "pool, losers try four times and DEL": the engine lets as many leases be freed as Redis alone does, since these
+ * losers DEL after several attempts. It also takes most of a run to learn the pool.
+ *   - "stalls": the model has none, so that all figures are the engine's. A fifth of the commands come 50 to 800 ms
+ * late.
  */
 #include "tests/sim/traffic_cells.h"
 
@@ -31,6 +33,7 @@
 #define MULTIPLEXED .connections = APP_MULTIPLEXED
 #define FAULTS      .miss = 0.01, .late = 0.02, .gap = 0.01
 #define COMPARED    .value = VALUE_LEASE, .compare = true
+#define STALLS      .stall = 0.2, .stalled = {1, 16}
 
 /* The first minute of a pool. No worker is late or crashes, and leases last 60, 3,000 and 60,000 round trips. If a
  * release is refused there, its lock stands idle until something else ends the lease. `lost`, `most` and `idle` bound
@@ -777,37 +780,37 @@ const struct cell TRAFFIC_CELLS[] = {
      .bare = {9198, 1060}},
     {.name = "first second, pool, same value",
      .apps = {{POOL}},
-     .rules = {0, 0, 0, 0, 0, 0, 0.99, 0.7},
+     .rules = {0, 0, 0, 0, 0, 0, 0.96, 4},
      .bare = {0, 656},
      .trips = 600,
      .runs = 60},
     {.name = "first second, pool, compare",
      .apps = {{POOL, COMPARED}},
-     .rules = {0, 0, 0, 0, 0, 0, 1.00, 0.8},
+     .rules = {0, 0, 0, 0, 0, 0, 0.97, 2.7},
      .bare = {0, 622},
      .trips = 600,
      .runs = 60},
     {.name = "first second, pool, long",
      .apps = {{POOL, .lease = 600}},
-     .rules = {0, 0, 0, 0, 0, 0, 0.99, 0.7},
+     .rules = {0, 0, 0, 0, 0, 0, 0.96, 4},
      .bare = {0, 656},
      .trips = 600,
      .runs = 60},
     {.name = "first second, pool, many workers",
      .apps = {{POOL, .workers = 20, .pool = 50, .poll = {20, 60}, .rest = {50, 300}}},
-     .rules = {0, 0, 0, 0, 0, 0, 1.00, 0.1},
+     .rules = {0, 0, 0, 0, 0, 0, 0.99, 1},
      .bare = {0, 638},
      .trips = 600,
      .runs = 60},
     {.name = "first second, pool, no expiry",
      .apps = {{POOL, .endless = true}},
-     .rules = {0, 0, 0, 0, 0, 0, 0.99, 0.7},
+     .rules = {0, 0, 0, 0, 0, 0, 0.96, 4},
      .bare = {0, 656},
      .trips = 600,
      .runs = 60},
     {.name = "first second, lifo, same value",
      .apps = {{LIFO}},
-     .rules = {0, 0, 0, 0, 0, 0, 0.98, 1.5},
+     .rules = {0, 0, 0, 0, 0, 0, 0.96, 4.6},
      .bare = {0, 659},
      .trips = 600,
      .runs = 60},
@@ -819,19 +822,19 @@ const struct cell TRAFFIC_CELLS[] = {
      .runs = 60},
     {.name = "first second, lifo, long",
      .apps = {{LIFO, .lease = 600}},
-     .rules = {0, 0, 0, 0, 0, 0, 0.98, 1.5},
+     .rules = {0, 0, 0, 0, 0, 0, 0.96, 4.6},
      .bare = {0, 659},
      .trips = 600,
      .runs = 60},
     {.name = "first second, lifo, many workers",
      .apps = {{LIFO, .workers = 20, .pool = 50, .poll = {20, 60}, .rest = {50, 300}}},
-     .rules = {0, 0, 0, 0, 0, 0, 0.98, 2.7},
+     .rules = {0, 0, 0, 0, 0, 0, 0.95, 4.9},
      .bare = {0, 641},
      .trips = 600,
      .runs = 60},
     {.name = "first second, lifo, no expiry",
      .apps = {{LIFO, .endless = true}},
-     .rules = {0, 0, 0, 0, 0, 0, 0.98, 1.5},
+     .rules = {0, 0, 0, 0, 0, 0, 0.96, 4.6},
      .bare = {0, 659},
      .trips = 600,
      .runs = 60},
@@ -963,6 +966,19 @@ const struct cell TRAFFIC_CELLS[] = {
      .rules = {0, 0, 0, 0, 0, 0, 0.52, 0},
      .bare = {8266, 162},
      .trips = 20000},
+    {.name = "stalls, own, losers DEL",
+     .apps = {{OWN, STALLS, .workers = 2, .losers = true}},
+     .rules = {7.3, 0, 0, 0, 0, 0, 0.90, 0},
+     .bare = {6010, 505},
+     .trips = 600,
+     .runs = 60},
+    {.name = "stalls, own, losers try three times and DEL",
+     .apps = {{OWN, STALLS, .losers = true, .retries = 2}},
+     .rules = {3.9, 0, 0, 0, 0, 0, 0.73, 0},
+     .bare = {6072, 788},
+     .trips = 600,
+     .runs = 60},
+    {.name = "stalls, pool", .apps = {{POOL, STALLS}}, .rules = {0, 0, 0, 0, 0, 0, 0.99, 0.3}, .bare = {0, 578}},
     {.name = "own, losers try four times and DEL, quick, 60",
      .apps = {{OWN, .losers = true, .retries = 3, .lease = 60, .poll = {3, 15}}},
      .rules = {1, 0, 0, 0, 0, 0, 0.76, 0},
@@ -1010,17 +1026,17 @@ const struct cell TRAFFIC_CELLS[] = {
      .trips = 6000},
     {.name = "pool, losers try four times and DEL, 60",
      .apps = {{POOL, .losers = true, .retries = 3, .lease = 60}},
-     .rules = {5226, 600, 0, 0, 0, 97, 0.78, 20},
+     .rules = {4381, 1934, 0, 0, 0, 97, 0.55, 41.8},
      .bare = {5500, 859},
      .trips = 6000},
     {.name = "pool, losers try four times and DEL, 3000",
      .apps = {{POOL, .losers = true, .retries = 3, .lease = 3000}},
-     .rules = {5450, 57, 0, 0, 0, 13, 0.83, 16.3},
+     .rules = {5474, 104, 0, 0, 0, 13, 0.64, 35.8},
      .bare = {5500, 859},
      .trips = 6000},
     {.name = "pool, losers try four times and DEL, 60000",
      .apps = {{POOL, .losers = true, .retries = 3, .lease = 60000}},
-     .rules = {5450, 57, 0, 0, 0, 13, 0.83, 16.3},
+     .rules = {5480, 93, 0, 0, 0, 13, 0.64, 35.8},
      .bare = {5500, 859},
      .trips = 6000},
     {.name = "own, losers DEL, 3000",
