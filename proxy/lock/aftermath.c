@@ -267,7 +267,7 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     bool again = w->held_ms != 0;
     int64_t apart_ms = (again ? w->held_ms : now_ms) - w->sent_ms;
     note_quiet(f, c, now_ms);
-    if (!again)
+    if (!again && w->lost)
         note_followed(f, c, p, apart_ms <= aftermath_at_once_ms(p));
     /* C6: where this proxy knows no live lease, another proxy may have given one. */
     bool waits = patient && (live || engine_elsewhere(f->shard->engine)) && (!again || !held_long_enough(w, now_ms));

@@ -21,7 +21,8 @@
  *   - "pool, losers try four times and DEL": the engine lets as many leases be freed as Redis alone does, since these
  * losers DEL after several attempts. It also takes most of a run to learn the pool.
  *   - "stalls": the model has none, so that all figures are the engine's. A fifth of the commands come 50 to 800 ms
- * late.
+ * late. In "late" a third of them come a little later than at once, and leases last little longer than a release is
+ * held back.
  */
 #include "tests/sim/traffic_cells.h"
 
@@ -972,6 +973,13 @@ const struct cell TRAFFIC_CELLS[] = {
      .bare = {6010, 505},
      .trips = 600,
      .runs = 60},
+    {.name = "stalls, own, losers DEL, late",
+     .apps = {{OWN, .stall = 0.3, .stalled = {2.5, 5}, .workers = 2, .losers = true, .late = 0.3, .lease = 20,
+               .work = {1, 7}, .rest = {1, 3}, .poll = {1, 3}}},
+     .rules = {21, 0, 0, 0, 0, 0, 0.80, 0},
+     .bare = {4763, 878},
+     .trips = 300,
+     .runs = 120},
     {.name = "stalls, own, losers try three times and DEL",
      .apps = {{OWN, STALLS, .losers = true, .retries = 2}},
      .rules = {3.9, 0, 0, 0, 0, 0, 0.73, 0},

@@ -1425,6 +1425,38 @@ static void c4_the_release_of_a_holder_that_lost_its_lease_is_no_crossing(void *
     assert_int_equal(pooled(f), 1);
 }
 
+/* So one wrong release leads to no second one: where workers have a connection each, the holder's own release is held
+ * back, and the release of the lease's own holder shows whose it is. In a pool no such release comes. */
+static void c4_the_release_of_a_holder_that_lost_its_lease_is_held_back(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    for (unsigned pool = 0; pool <= 1; pool++) {
+        another_workload(f, pool);
+        take_with(f, &a, "lock:x", "1", 100000, false);
+        attempt(f, &b, "lock:x");
+        pass(f, AT_ONCE_MS + 1);
+        assert_true(give(f, &b, "lock:x"));
+        pass(f, 10);
+        take_with(f, &b, "lock:x", "1", 100000, false);
+        pass(f, 10);
+        assert_int_equal(ask(f, &a, "lock:x"), HELD_BACK);
+        if (pool) {
+            pass(f, 250);
+            assert_int_equal(ask(f, &a, "lock:x"), CARRIED_OUT);
+            assert_int_equal(votes(f, &a, "lock:x"), 1);
+        } else {
+            pass(f, 10);
+            assert_true(give(f, &b, "lock:x"));
+            take_with(f, &b, "lock:x", "1", 100000, false);
+            assert_int_equal(ask(f, &a, "lock:x"), REFUSED);
+            assert_true(losers_release(f, &a, "lock:x"));
+            assert_true(give(f, &b, "lock:x"));
+        }
+        pass(f, 300000);
+    }
+}
+
 /* A loser's release is decided about while no session holds the lock. It meets an acquisition that was on its way. */
 static void c4_a_losers_release_while_nobody_holds_ends_no_lease(void **state) {
     struct fixture *f = *state;
@@ -2883,6 +2915,7 @@ int main(void) {
         CASE(c4_over_a_session_that_is_one_workers_a_losers_release_is_refused),
         CASE(c4_a_losers_release_is_believed_later),
         CASE(c4_the_release_of_a_holder_that_lost_its_lease_is_no_crossing),
+        CASE(c4_the_release_of_a_holder_that_lost_its_lease_is_held_back),
         CASE(c4_a_losers_release_while_nobody_holds_ends_no_lease),
         CASE(c4_a_contended_key_is_judged_by_itself),
         CASE(c4_a_second_release_outweighs_quiet_losses),
