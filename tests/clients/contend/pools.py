@@ -54,7 +54,7 @@ AGAIN = 2  # so often disturbed families are run once more
 HELD, AT_ONCE_BEHIND = 250000, 5000  # microseconds: a loser's release is held back, and comes at once (C4 of docs/locks.md)
 BOUNDS = """of 200 families at most 2 lose a holder's release (of fewer than 200, 1); none stands for more than two seconds;
 acquisitions are at least 0.9 of those under `mode off`; workers with connections of their own: no double entry through a
-release, and no late write behind a fence."""
+release, and no late write behind a fence, in families that the machine did not disturb: at most a third are."""
 
 POOLS = [
     Contender("redis-py, LIFO", judge.POOL, python("contend/redis_py.py", "pool"), quick=True),
