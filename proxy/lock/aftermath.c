@@ -11,15 +11,15 @@
  *   in silence.
  * - Where losers release, a second release for the same lease comes soon: another loser's, or the holder's own.
  *
- * So a release that comes right behind a loss is held back for a moment, until either is seen (C4 and D3 of
- * docs/locks.md). If a refused release turns out to have been the holder's, its lease makes way (B2).
+ * So a release behind a loss is held back for a moment, until either is seen (C4 and D3 of docs/locks.md). That holds
+ * however late the release comes, since a busy machine may delay a loser's for any time. If a refused release turns out
+ * to have been the holder's, its lease makes way (B2).
  */
 #include "proxy/lock/evidence.h"
 
 enum {
-    TRIPS = 2,           /* round trips of the client's connection that the next three times have on top */
+    TRIPS = 2,           /* round trips of the client's connection that the next two times have on top */
     AT_ONCE_MS = 5,      /* a release that comes within so many ms of its session's loss comes at once */
-    SHORTLY_MS = 100,    /* a release within so many ms comes shortly: a busy machine may delay a loser's */
     SOON_MS = 1,         /* a release within so many ms comes without any work in between */
     HOLD_MS = 250,       /* a release is held back for at most so long, */
     HOLD_TRIPS = 10,     /* plus so many round trips, */
@@ -240,9 +240,9 @@ static enum loser_release hold_back(struct contender *w, struct key_stats *c, co
     return LOSER_HELD_BACK;
 }
 
-/* C4: decides about a release that came shortly behind its session's loss. */
-static enum loser_release release_shortly(struct workload *f, struct key_stats *c, struct contender *w,
-                                          const struct claim *live, bool waits, int64_t now_ms) {
+/* C4: decides about a loser's release where losers are not known to release. */
+static enum loser_release weigh(struct workload *f, struct key_stats *c, struct contender *w, const struct claim *live,
+                                bool waits, int64_t now_ms) {
     int64_t apart_ms = (w->held_ms ? w->held_ms : now_ms) - w->sent_ms;
     bool at_once = apart_ms <= aftermath_at_once_ms(w->peer);
     bool remembered = w->held_ms && c->held.session_id == w->peer->id;
@@ -267,16 +267,15 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     bool again = w->held_ms != 0;
     int64_t apart_ms = (again ? w->held_ms : now_ms) - w->sent_ms;
     note_quiet(f, c, now_ms);
-    if (!again)
+    if (!again && w->lost)
         note_followed(f, c, p, apart_ms <= aftermath_at_once_ms(p));
     /* C6: where this proxy knows no live lease, another proxy may have given one. */
     bool waits = patient && (live || engine_elsewhere(f->shard->engine)) && (!again || !held_long_enough(w, now_ms));
     enum loser_release said = LOSER_REFUSED;
-    bool shortly = apart_ms <= SHORTLY_MS + TRIPS * trip_ms(p);
     /* L7: the release may be a holder's, so it is not refused without evidence. D3: where losers are known to release,
      * the release is refused. C4: so is a release whose lease has ended meanwhile. */
     if (!lease_changed(w, live) && !workload_losers_release(f, c))
-        said = shortly ? release_shortly(f, c, w, live, waits, now_ms) : LOSER_BELIEVED;
+        said = weigh(f, c, w, live, waits, now_ms);
     if (said == LOSER_HELD_BACK)
         return said;
     w->held_ms = 0;

@@ -248,12 +248,18 @@ static bool was_shown_another(const struct speaker *s) {
            hash_bytes(&s->sh->engine->value_seed, w->seen, w->seen_len) != w->tried;
 }
 
-/* C4: decides about a release over a loser that has no claim. If the workload or the holder's session is known, that
- * knowledge decides. A dedicated connection carries no colleague's release. */
+/* C4: whether a release over the session may be a worker's that does not hold the lock: a loser's, or that of a holder
+ * whose lease was released over another session. */
+static bool is_doubtful(const struct speaker *s) {
+    return s->loser || (s->key_stats && s->contender && s->contender->release_due);
+}
+
+/* C4: decides about such a release over a session that has no claim. If the workload or the holder's session is known,
+ * that knowledge decides. A dedicated connection carries no colleague's release. */
 static enum loser_release losers_release(const struct speaker *s, const struct lock_plan *plan, const struct offer *o) {
     const struct lock_rule *rule = plan->rule;
     struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    bool unknown = rule && rule->owner == LOCK_OWNER_AUTO && s->loser && !s->pooled && s->key_stats && !o->count;
+    bool unknown = rule && rule->owner == LOCK_OWNER_AUTO && is_doubtful(s) && !s->pooled && s->key_stats && !o->count;
     if (!unknown || workload_dedicated(s->workload, live ? live->peer : s->self))
         return LOSER_REFUSED;
     if (was_shown_another(s) && !workload_losers_release(s->workload, s->key_stats))
@@ -336,7 +342,7 @@ static void plan_release(const struct speaker *s, struct lock_plan *plan) {
         return;
     /* C4: there is no claim. The release of a loser, and the second of two, is refused. Over a pooled session the
      * release is a colleague's, for a lease that another proxy gave. */
-    bool refused = twice || (s->loser && said == LOSER_REFUSED);
+    bool refused = twice || (is_doubtful(s) && said == LOSER_REFUSED);
     enum lock_right believed = nobody_holds(s, plan) ? RIGHT_ADOPT : RIGHT_BELIEVE;
     plan->right = s->pooled ? RIGHT_BELIEVE : refused ? RIGHT_SUSPECT : believed;
 }

@@ -146,7 +146,7 @@ bool recognised_no_more(const struct entry *en, const struct contender *w);
 
 /* ---- aftermath.c ------------------------------------------------------------------------------- */
 
-/* C4: the decision about a release over a loser, in a workload of which nothing is known. */
+/* C4: the decision about a release over a loser, or the like, in a workload of which nothing is known. */
 enum loser_release {
     LOSER_REFUSED,  /* the release is the loser's own, or may be */
     LOSER_BELIEVED, /* the release is the holder's: a pool carries it over the loser's connection */
@@ -171,8 +171,9 @@ void aftermath_tidy(struct workload *f, struct key_stats *c, int64_t before_ms, 
 /* Notes a release by this session. If a release of another session is held back, two releases came for one lease:
  * losers release (C4). */
 void aftermath_second(struct workload *f, struct key_stats *c, const struct peer *p, int64_t now_ms);
-/* C4: decides about a release over a loser without a claim. `w` is its contender; `live` is its client's live lease,
- * as far as this proxy knows, or NULL. `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. */
+/* C4: decides about a release over a session without a claim, a loser or the holder of a lease that was released over
+ * another session. `w` is its contender; `live` is its client's live lease, as far as this proxy knows, or NULL.
+ * `patient`: the caller can ask again later, as LOSER_HELD_BACK wants. */
 enum loser_release aftermath_release(struct workload *f, struct key_stats *c, struct contender *w,
                                      const struct claim *live, bool patient, int64_t now_ms);
 /* B2: counts a lost attempt against a suspicious lease. A lease that is not suspicious ends the row. */

@@ -3,6 +3,7 @@ on; and workers with connections of their own are never taken for a pool. tests/
 hiredis's workers and judges them; `tests/clients/run.sh pools` has all clients. Their leases last a minute, so that a release
 that is refused is an outage which nothing hides."""
 
+import itertools
 import os
 import shutil
 import sys
@@ -63,7 +64,7 @@ def test_own_connections_are_no_pool(backend_kind, rng, record_property):
     record_property("table", pools.table(families, own=True))
     whole = pools.Row(families)
     told = "\n%s\n%s" % (pools.table(families, own=True), pools.worst(families))
-    assert not [f.error for f in families if f.error], told
+    assert not pools.disturbances(whole), told
     assert whole.doubles[pools.OFF] > 10, "without attribution nothing went wrong, so this shows nothing" + told
     assert not whole.doubles[pools.PROXY], told
     assert not whole.late_writes[pools.PROXY], told
@@ -116,6 +117,44 @@ def test_families_that_are_not_begun_in_time_fail(rng):
     pools.run(contend.Bench(commands, shop), families, seconds=0.5, at_once=1, minutes=1e-6, tell=told.append)
     assert [f.error for f in families] == ["", pools.NOT_BEGUN] and len(told) == 1, (told, [f.error for f in families])
     assert "1 families were not begun in time" in pools.failures(pools.by_client(families), pools.Row(families))
+
+
+class Untold:
+    """A bench on which no program runs: each family's losers free a lock so many microseconds behind their loss, by turns."""
+
+    seed = 1
+
+    def __init__(self, *after):
+        self.after = itertools.cycle(after)
+        self.keys = []
+
+    def program(self, contender, target, words, seconds, gate=None):
+        freed = [[0, next(self.after)]] if target == pools.PROXY else []
+        self.keys += [word for word in words if word.startswith("key=lock:")]
+        return {"sections": [], "began": 0, "version": "", "freed": len(freed), "losers_freed": freed}
+
+
+LATE, IN_TIME = pools.HELD + pools.AT_ONCE_BEHIND + 1, pools.HELD + pools.AT_ONCE_BEHIND
+
+
+@pytest.mark.parametrize("after, runs, disturbed", [([IN_TIME], 3, 0), ([LATE, IN_TIME, IN_TIME], 3, 1), ([LATE] * 3 + [IN_TIME] * 3, 6, 0),
+                                                    ([LATE], 9, 3)])
+def test_disturbed_families_are_run_again(rng, after, runs, disturbed):
+    """Only where they are too many, and at most twice."""
+    families = pools.own_families(pools.OWN[:1], 3, rng)
+    bench = Untold(*after)
+    pools.run(bench, families, seconds=0.01, at_once=1)
+    whole = pools.Row(families)
+    assert (len(bench.keys), len(set(bench.keys)), whole.disturbed) == (runs, runs, disturbed)
+    assert len(whole.done) == 3 - disturbed
+    assert bool(pools.disturbances(whole)) == (disturbed == 3)
+
+
+def test_only_the_first_release_that_frees_may_be_late():
+    """What it leads to is of the same cause. A lock that is freed without waiting is the proxy's fault."""
+    assert not pools.came_late([])
+    assert pools.came_late([[900, 900 + LATE], [0, LATE]])
+    assert not pools.came_late([[0, IN_TIME], [900, 900 + LATE]])
 
 
 # ---- how time and writes are counted --------------------------------------------------------------

@@ -492,6 +492,15 @@ static const struct app_span *pause_now(const struct traffic *t, const struct ap
     return NULL;
 }
 
+/* Whether the worker's command is to go out later, which is decided once for each command. */
+static bool is_stalled(struct traffic *t, struct worker *k) {
+    const struct app_plan *p = &k->app->plan;
+    k->stalled = !k->stalled && p->stall > 0 && traffic_random(t) < p->stall;
+    if (k->stalled)
+        worker_later(t, k, t->redis.now_ms + traffic_within(t, p->stalled));
+    return k->stalled;
+}
+
 static void worker_goes(struct traffic *t, struct worker *k) {
     const struct app_span *pause = pause_now(t, k->app);
     if (k->dead)
@@ -513,6 +522,8 @@ static void worker_goes(struct traffic *t, struct worker *k) {
         worker_later(t, k, t->redis.now_ms + k->deed.wait_ms);
         return;
     }
+    if (is_stalled(t, k))
+        return;
     k->used = line_for(t, k);
     if (!k->used) {
         worker_later(t, k, pool_free_ms(k->app));

@@ -60,6 +60,7 @@ struct app_plan {
     double gap;        /* a wait of more than a lease between GET and DEL */
     double reconnect;  /* before the DEL */
     double operators;  /* DELs by an operator, a round trip */
+    double stall;      /* a command goes out later than its worker meant, as on a busy machine: its probability */
     unsigned hosts;    /* that VALUE_HOST tells apart */
     unsigned retries;  /* a loser tries so many times more before its DEL */
     unsigned all_late; /* the first sections are */
@@ -69,6 +70,7 @@ struct app_plan {
     struct app_span pauses[TRAFFIC_TIMES]; /* the process stands still */
     double lease;                          /* 60 */
     struct app_span work, rest, poll;      /* 3 to 20, 5 to 25, 3 to 15 */
+    struct app_span stalled;               /* so much later */
 };
 
 struct world_plan {
@@ -144,6 +146,7 @@ struct worker {
     struct line *dog_line;  /* its watchdog's, or NULL */
     bool dead;
     bool decided; /* `deed` is still to be done */
+    bool stalled; /* and its command goes out late */
     struct deed deed;
     struct line *used; /* what the command under way goes over */
     bool held_back;    /* its release is begun once more over that */

@@ -1226,6 +1226,37 @@ static void c4_a_second_release_for_a_lease_shows_that_losers_release(void **sta
     }
 }
 
+/* A busy machine may delay a loser's release for any time. So it is held back whenever it comes, and one release that
+ * comes late makes no crossing. */
+static void c4_a_losers_late_release_is_held_back_too(void **state) {
+    static const int64_t LATE_MS[] = {101, 400, 20000};
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    for (unsigned i = 0; i < sizeof(LATE_MS) / sizeof(LATE_MS[0]); i++) {
+        another_workload(f, 2 * i);
+        take_with(f, &a, "lock:x", "1", 100000, false);
+        attempt(f, &b, "lock:x");
+        pass(f, LATE_MS[i]);
+        assert_int_equal(ask(f, &b, "lock:x"), HELD_BACK);
+        pass(f, HELD_SEEN_MS);
+        assert_true(give(f, &a, "lock:x"));
+        assert_true(losers_release(f, &b, "lock:x"));
+        assert_int_equal(ask(f, &b, "lock:x"), REFUSED);
+        assert_int_equal(votes(f, &a, "lock:x"), 0);
+        /* No second release comes: it was the holder's. */
+        another_workload(f, 2 * i + 1);
+        take_with(f, &a, "lock:x", "1", 100000, false);
+        attempt(f, &b, "lock:x");
+        pass(f, LATE_MS[i]);
+        assert_int_equal(ask(f, &b, "lock:x"), HELD_BACK);
+        pass(f, 250);
+        assert_int_equal(ask(f, &b, "lock:x"), CARRIED_OUT);
+        assert_int_equal(votes(f, &a, "lock:x"), 1);
+        pass(f, 300000);
+    }
+}
+
 /* Not where the first one is waited for no more. */
 static void c4_a_second_release_says_nothing_much_later(void **state) {
     struct fixture *f = *state;
@@ -1392,6 +1423,38 @@ static void c4_the_release_of_a_holder_that_lost_its_lease_is_no_crossing(void *
     pass(f, DELAYED_MS);
     assert_true(give(f, &b, "lock:x"));
     assert_int_equal(pooled(f), 1);
+}
+
+/* So one wrong release leads to no second one: where workers have a connection each, the holder's own release is held
+ * back, and the release of the lease's own holder shows whose it is. In a pool no such release comes. */
+static void c4_the_release_of_a_holder_that_lost_its_lease_is_held_back(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    open_two(f, &a, &b);
+    for (unsigned pool = 0; pool <= 1; pool++) {
+        another_workload(f, pool);
+        take_with(f, &a, "lock:x", "1", 100000, false);
+        attempt(f, &b, "lock:x");
+        pass(f, AT_ONCE_MS + 1);
+        assert_true(give(f, &b, "lock:x"));
+        pass(f, 10);
+        take_with(f, &b, "lock:x", "1", 100000, false);
+        pass(f, 10);
+        assert_int_equal(ask(f, &a, "lock:x"), HELD_BACK);
+        if (pool) {
+            pass(f, 250);
+            assert_int_equal(ask(f, &a, "lock:x"), CARRIED_OUT);
+            assert_int_equal(votes(f, &a, "lock:x"), 1);
+        } else {
+            pass(f, 10);
+            assert_true(give(f, &b, "lock:x"));
+            take_with(f, &b, "lock:x", "1", 100000, false);
+            assert_int_equal(ask(f, &a, "lock:x"), REFUSED);
+            assert_true(losers_release(f, &a, "lock:x"));
+            assert_true(give(f, &b, "lock:x"));
+        }
+        pass(f, 300000);
+    }
 }
 
 /* A loser's release is decided about while no session holds the lock. It meets an acquisition that was on its way. */
@@ -2172,7 +2235,7 @@ static void a_losers_release_takes_what_another_proxy_gave_unmet(void **state) {
     assert_false(attempt(f, &a, "lock:x"));
     assert_true(give(f, &b, "lock:x"));
     take_elsewhere(f, &b, "lock:x");
-    pass(f, 101); /* later than shortly */
+    pass(f, 101); /* later than at once */
     assert_true(give(f, &a, "lock:x"));
     assert_int_equal(votes(f, &a, "lock:x"), 1);
 }
@@ -2844,6 +2907,7 @@ int main(void) {
         CASE(c4_what_names_its_lease_is_not_held_back),
         CASE(c4_a_release_is_held_back_until_losses_are_quiet),
         CASE(c4_a_second_release_for_a_lease_shows_that_losers_release),
+        CASE(c4_a_losers_late_release_is_held_back_too),
         CASE(c4_a_second_release_says_nothing_much_later),
         CASE(c4_a_release_is_held_back_for_so_long),
         CASE(c4_a_release_that_was_held_back_is_for_no_later_lease),
@@ -2851,6 +2915,7 @@ int main(void) {
         CASE(c4_over_a_session_that_is_one_workers_a_losers_release_is_refused),
         CASE(c4_a_losers_release_is_believed_later),
         CASE(c4_the_release_of_a_holder_that_lost_its_lease_is_no_crossing),
+        CASE(c4_the_release_of_a_holder_that_lost_its_lease_is_held_back),
         CASE(c4_a_losers_release_while_nobody_holds_ends_no_lease),
         CASE(c4_a_contended_key_is_judged_by_itself),
         CASE(c4_a_second_release_outweighs_quiet_losses),

@@ -24,6 +24,10 @@ struct write {
     int done;
 };
 
+struct freed {
+    long long sent, answered; /* microseconds: the lost attempt was sent, the release behind it answered */
+};
+
 struct worker {
     int number;
     int connection; /* its own; -1: any */
@@ -32,7 +36,9 @@ struct worker {
     pthread_t thread;
     long long end;
     double works, polls, forget, overrun;
-    long attempts, freed;
+    long attempts;
+    struct freed *freed; /* releases of losers that freed something */
+    size_t freed_count, freed_room;
     struct section *sections;
     size_t count, room;
     struct write *writes;
@@ -257,10 +263,17 @@ static void do_section(struct worker *w, const char *value, long long sent) {
 }
 
 /* An attempt in vain: with losers=1 its code releases all the same, after `tries` attempts in a row. */
-static void lose(struct worker *w, const char *value) {
+static void lose(struct worker *w, const char *value, long long sent) {
     w->lost++;
-    if (number("losers") != 0 && w->lost % atoi(optional("tries", "1")) == 0)
-        w->freed += release(w, value) == DELETED;
+    if (number("losers") == 0 || w->lost % atoi(optional("tries", "1")) != 0 || release(w, value) != DELETED)
+        return;
+    if (w->freed_count == w->freed_room) {
+        w->freed_room = w->freed_room ? 2 * w->freed_room : 16;
+        w->freed = realloc(w->freed, w->freed_room * sizeof(*w->freed));
+        if (!w->freed)
+            abort();
+    }
+    w->freed[w->freed_count++] = (struct freed){.sent = sent, .answered = now()};
 }
 
 static void *run(void *arg) {
@@ -274,7 +287,7 @@ static void *run(void *arg) {
             w->lost = 0;
             do_section(w, value, sent);
         } else {
-            lose(w, value);
+            lose(w, value, sent);
         }
         rest(w);
     }
@@ -301,6 +314,11 @@ static void print(const struct worker *workers, int count) {
                    s->outcome);
         }
     }
+    printf("], \"losers_freed\": [");
+    comma = "";
+    for (int n = 0; n < count; n++)
+        for (size_t i = 0; i < workers[n].freed_count; i++, comma = ", ")
+            printf("%s[%lld, %lld]", comma, workers[n].freed[i].sent, workers[n].freed[i].answered);
     printf("], \"writes\": [");
     comma = "";
     for (int n = 0; n < count; n++) {
@@ -344,7 +362,7 @@ int main(int argc, char **argv) {
     for (int n = 0; n < count; n++) {
         pthread_join(workers[n].thread, NULL);
         attempts += workers[n].attempts;
-        freed += workers[n].freed;
+        freed += (long)workers[n].freed_count;
     }
     printf("{\"version\": \"%d.%d.%d\", \"attempts\": %ld, \"freed\": %ld, \"began\": %lld, \"sections\": [",
            HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH, attempts, freed, began);
@@ -352,6 +370,7 @@ int main(int argc, char **argv) {
     for (int n = 0; n < count; n++) {
         free(workers[n].sections);
         free(workers[n].writes);
+        free(workers[n].freed);
     }
     for (int i = 0; i < connection_count; i++)
         redisFree(connections[i]);

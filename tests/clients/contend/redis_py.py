@@ -39,7 +39,8 @@ class Worker(threading.Thread):
         self.o = options
         self.begin = start
         self.sections, self.writes = [], []
-        self.freed = self.attempts = self.lost = 0
+        self.freed = []  # releases of losers that freed something: when the lost attempt was sent, and the release answered
+        self.attempts = self.lost = 0
         place = options["seed"] * options["workers"] + number
         share = (number + options["seed"] * 0.754877666 % 1) / options["workers"]
         self.works, self.polls = place * 0.754877666 % 1, place * 0.569840290 % 1
@@ -115,11 +116,11 @@ class Worker(threading.Thread):
         outcome = FORGOTTEN if self.forgets() else self.release(value)
         self.sections.append([self.number, sent, entered, left, now(), outcome])
 
-    def lose(self, value):
+    def lose(self, value, sent):
         """An attempt in vain: with losers=1 its code releases all the same, after `tries` attempts in a row."""
         self.lost += 1
-        if self.o["losers"] and self.lost % self.o.get("tries", 1) == 0:
-            self.freed += self.release(value) == DELETED
+        if self.o["losers"] and self.lost % self.o.get("tries", 1) == 0 and self.release(value) == DELETED:
+            self.freed.append([sent, now()])
 
     def run(self):
         try:
@@ -132,7 +133,7 @@ class Worker(threading.Thread):
                     self.lost = 0
                     self.section(value, sent)
                 else:
-                    self.lose(value)
+                    self.lose(value, sent)
                 self.poll()
         except Exception as error:  # said by the main thread
             self.error = error
@@ -230,7 +231,8 @@ def main(kind, words):
         if worker.error:
             raise worker.error
     print(json.dumps({"version": redis.__version__, "attempts": sum(w.attempts for w in workers),
-                      "freed": sum(w.freed for w in workers), "sections": [s for w in workers for s in w.sections],
+                      "freed": sum(len(w.freed) for w in workers), "losers_freed": [f for w in workers for f in w.freed],
+                      "sections": [s for w in workers for s in w.sections],
                       "writes": [s for w in workers for s in w.writes], "began": start}))
 
 
