@@ -40,17 +40,18 @@ class Link(Relay):
         return True
 
 
-class Slow(Relay):
+class Slow(Link):
     """Once `held` is set, it holds back what comes from Redis, until `held` is cleared."""
 
     def __init__(self, to):
-        self.held = threading.Event()
+        self.held, self.holds = threading.Event(), 0
         super().__init__(to)
 
-    def passes(self, _, requests, data):
-        if not requests:
+    def passes(self, marked, requests, data):
+        if not requests and self.held.is_set():
+            self.holds += 1
             until(lambda: not self.held.is_set(), 30, "the end of the hold", 0.001)
-        return True
+        return super().passes(marked, requests, data)
 
 
 class Lock:
@@ -253,6 +254,28 @@ def test_a_set_between_an_attempt_and_its_script(start_redis, start_proxy, conne
     winner, loser = (b, a) if rest == "record" else (a, b)
     assert (set_by_b == "OK") == (winner is b) and a.read() == (None if winner is b else "OK")
     assert loser("DEL", "lock:x") == 0 and winner("DEL", "lock:x") == 1
+    slow.close()
+
+
+def test_an_attempts_script_that_is_sent_twice(start_redis, start_proxy, connect):
+    """The attempt finds the lock held, and its script finds it free: the script's repeat finds that it has acquired."""
+    redis = start_redis()
+    slow = Slow(redis.address)
+    proxies = [start_proxy(to, "guard-records short") for to in ("standalone %s:%d" % slow.address, redis)]
+    a, b = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for proxy, name in zip(proxies, "ab")]
+    for client in (a, b):
+        assert client("SET", "lock:x", "v", "NX", "PX", 60000) == "OK" and client("EXPIRE", "lock:x", 60) == 1
+        if client is a:
+            assert client("DEL", "lock:x") == 1
+    slow.held.set()
+    a.send(encode("SET", "lock:x", "v", "NX", "PX", 60000))
+    until(lambda: slow.holds, 10, "the attempt's answer", 0.001)
+    assert b("DEL", "lock:x") == 1
+    slow.swallows = True  # the answer to the script
+    slow.held.clear()
+    assert a.read() == "OK" and slow.swallowed == 1
+    assert b("SET", "lock:x", "v", "NX", "PX", 60000) is None and b("DEL", "lock:x") == 0
+    assert a("DEL", "lock:x") == 1
     slow.close()
 
 
