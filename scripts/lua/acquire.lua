@@ -9,8 +9,9 @@
 --       SET NX with other options, and MSETNX of one key; also to release a lease first:
 --                                  4 the lease in ms, '0' none   5 shape, as in arguments.lua
 --                                  6 a claim whose lease is released first, if it is live; '' none. For a lease that
---                                    another proxy gave to the caller's identity: its fence. '+', '-' or '!': the
---                                    attempt was sent without a script before, and came to nothing   7... the command
+--                                    another proxy gave to the caller's identity: its fence. '+', '!', or '-' and the
+--                                    fence: the attempt was sent without a script before, and came to nothing
+--                                  7... the command
 --       The first two forms may have two arguments more, if the attempt may wait when it is refused: for how many ms
 --       it has waited, and for how many ms the next session in its proxy's queue has waited, '' there is none. The one
 --       that keeps waiting is noted in the guard record (waits.lua): the attempt if refused, the next one if granted.
@@ -25,8 +26,9 @@
 -- An attempt without a script (proxy/session/locks/short_form.c) sets the guard record in its short form and the lock at
 -- once. The proxy sends this script behind it where it set only one of both, or where its fence was not above the
 -- slot's watermark. '!' says that the lock at the key, if it holds the value, is the attempt's own. '-' says that it is
--- not, and that the attempt's guard record is there: it is removed. '+' says neither. The guard record gets the short
--- form again, with a greater fence, and the watermark follows.
+-- not: a guard record of the attempt that has the fence behind the '-' is removed. '+' says neither. The guard record gets
+-- the short form again, with a greater fence, and the watermark follows. So where a repeat of the script with '-' finds a
+-- guard record with another fence, the script has acquired the lock the first time.
 --
 -- The short way is written for few steps, since each costs Redis time for every lock: globals are looked up once, the
 -- type of an answer is checked only where its value leaves it open, and only the fields that are needed are written.
@@ -122,7 +124,8 @@ local function command()
   return pcall('SET', key, value, 'NX')
 end
 
-local late = kind > 6 and (argv[6] == '+' or argv[6] == '-' or argv[6] == '!')
+local late = kind > 6 and string.match(argv[6], '^[-+!]')
+local unset = late == '-' and sub(argv[6], 2) -- the fence of the attempt, which has not set the lock
 -- Removes a guard record that is not the lock's. The lock of an attempt and its guard record have the same expiry, unless
 -- the attempt set only one of both. If the lock is the attempt's, a guard record of another expiry is of a lease that was
 -- over before, whatever value the lock holds. A session that had read the same value may have sent PERSIST meanwhile: the
@@ -133,16 +136,18 @@ if late then
   local short, head = type(text) == 'string', '1\n' .. attempt .. '\n' .. value .. '\n'
   local apart = left - (short and ends or ends - GUARD_OUTLIVES_MS)
   local its = short and sub(text, 1, #head) == head
-  own_lock = argv[6] == '!' and there == value and (left >= 0 or its or not short)
+  own_lock = late == '!' and there == value and (left >= 0 or its or not short)
   if its then
-    if argv[6] == '-' or there ~= value or apart < 0 or apart > SLACK_MS then redis.call('DEL', guard) end
+    local left_over = unset and sub(text, #head + 1, #head + #unset + 1) == unset .. '\n'
+    if left_over or there ~= value or apart < 0 or apart > SLACK_MS then redis.call('DEL', guard) end
   elseif own_lock and left >= 0 and ends ~= -2 and math.abs(apart) > SLACK_MS then
     if short then redis.call('DEL', guard) else redis.call('HSET', guard, 'token', '') end
-  elseif argv[6] == '-' and not short and pcall('HGET', guard, 'token') == attempt then
+  elseif unset and not short and pcall('HGET', guard, 'token') == attempt and redis.call('HGET', guard, 'fence') == unset then
     redis.call('HSET', guard, 'token', '') -- another script has rewritten the attempt's guard record as a hash
   end
 end
 local s = look()
+if unset then s.last_fence = math.max(s.last_fence, tonumber(unset)) end
 if own_lock and not s.token then
   redis.call('DEL', lock)
   s.value = false

@@ -3,6 +3,9 @@
 --
 -- Free: the caller acquires the lock (XX: nil). Holder: value and expiry change inside the lease. Data: as on Redis.
 -- Other: LOCKED (XX: nil).
+--
+-- Exception: the caller acquires data too (not with XX) while the guard record of an earlier lease is there. The data may
+-- be the lock of an attempt in the short form, whose acquire.lua is still to come: of the two, one gets the lock.
 local s = look()
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
@@ -34,12 +37,16 @@ if not how then
   if shape == 'nil' then return envelope(false, why, s) end
   return envelope(locked(s), why, s)
 end
-if s.token or s.stale_token then secure(s) end
+if s.last_fence > 0 then secure(s) end
 local reply = command()
 if failed(reply) then return envelope(reply, 'error') end
 if redis.call('EXISTS', lock) == 0 then -- an expiry in the past
   if s.token then forget(s, '1') else disown(s) end
   return envelope(reply, s.token and 'released' or how, s, -2)
+end
+if not s.token and s.last_fence > 0 and shape ~= 'nil' then
+  local mine, pttl = take(s, ARGV[10 + at])
+  return envelope(reply, 'granted', mine, pttl)
 end
 s.keeps_lease = keeps_ttl()
 return envelope(reply, how, s, follow(s, ARGV[10 + at], true))

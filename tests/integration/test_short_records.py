@@ -40,6 +40,20 @@ class Link(Relay):
         return True
 
 
+class Slow(Link):
+    """Once `held` is set, it holds back what comes from Redis, until `held` is cleared."""
+
+    def __init__(self, to):
+        self.held, self.holds = threading.Event(), 0
+        super().__init__(to)
+
+    def passes(self, marked, requests, data):
+        if not requests and self.held.is_set():
+            self.holds += 1
+            until(lambda: not self.held.is_set(), 30, "the end of the hold", 0.001)
+        return super().passes(marked, requests, data)
+
+
 class Lock:
     """A lock, and what Redis has of it."""
 
@@ -238,6 +252,52 @@ def test_an_answer_that_is_lost(start_redis, start_proxy, connect, command):
         assert not redis.client()("EXISTS", "lock:x")
         assert link.swallowed == n
     link.close()
+
+
+@pytest.mark.parametrize("rest", ["record", "no record"])
+def test_a_set_between_an_attempt_and_its_script(start_redis, start_proxy, connect, rest):
+    """A worker finds no lock, and sets it without NX. Meanwhile an attempt has set the same value, and its script is still
+    to come: one of the two gets the lock."""
+    redis = start_redis()
+    direct, slow = redis.client(), Slow(redis.address)
+    proxies = [start_proxy(to, "guard-records short") for to in ("standalone %s:%d" % slow.address, redis)]
+    a, b = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for proxy, name in zip(proxies, "ab")]
+    for client in (a, b):
+        assert client("SET", "lock:x", "v", "NX", "PX", 60000) == "OK" and client("EXPIRE", "lock:x", 60) == 1
+        assert client("DEL", "lock:x") == 1  # its record, a hash, stays for 10 s
+    if rest == "no record":
+        direct("DEL", *[k for k in direct("KEYS", "lockkeeper:{*") if k.endswith("}:lock:x")])
+    slow.held.set()
+    a.send(encode("SET", "lock:x", "v", "NX", "PX", 60000))
+    until(lambda: direct("EXISTS", "lock:x"), 10, "the attempt", 0.001)
+    set_by_b = b("SET", "lock:x", "v", "PX", 60000)
+    slow.held.clear()
+    winner, loser = (b, a) if rest == "record" else (a, b)
+    assert (set_by_b == "OK") == (winner is b) and a.read() == (None if winner is b else "OK")
+    assert loser("DEL", "lock:x") == 0 and winner("DEL", "lock:x") == 1
+    slow.close()
+
+
+def test_an_attempts_script_that_is_sent_twice(start_redis, start_proxy, connect):
+    """The attempt finds the lock held, and its script finds it free: the script's repeat finds that it has acquired."""
+    redis = start_redis()
+    slow = Slow(redis.address)
+    proxies = [start_proxy(to, "guard-records short") for to in ("standalone %s:%d" % slow.address, redis)]
+    a, b = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for proxy, name in zip(proxies, "ab")]
+    for client in (a, b):
+        assert client("SET", "lock:x", "v", "NX", "PX", 60000) == "OK" and client("EXPIRE", "lock:x", 60) == 1
+        if client is a:
+            assert client("DEL", "lock:x") == 1
+    slow.held.set()
+    a.send(encode("SET", "lock:x", "v", "NX", "PX", 60000))
+    until(lambda: slow.holds, 10, "the attempt's answer", 0.001)
+    assert b("DEL", "lock:x") == 1
+    slow.swallows = True  # the answer to the script
+    slow.held.clear()
+    assert a.read() == "OK" and slow.swallowed == 1
+    assert b("SET", "lock:x", "v", "NX", "PX", 60000) is None and b("DEL", "lock:x") == 0
+    assert a("DEL", "lock:x") == 1
+    slow.close()
 
 
 @pytest.mark.parametrize("form", ["hash", "short"])

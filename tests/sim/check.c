@@ -266,7 +266,8 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
     struct model_key *now = &w->redis.keys[f->key];
     const struct model_guard *g = check_live(w, f->key);
     bool was_live = t->live, own = t->live && f->worker >= 0 && f->worker == t->worker;
-    bool releases_own = was_live && f->releases && f->own_fence == t->fence;
+    /* A provisional fence, of which no client is told, may be that of an older lease. */
+    bool releases_own = was_live && !t->provisional && f->releases && f->own_fence == t->fence;
     f->was_own = own || releases_own;
     check_left(w, f, before);
     bool tracked = !w->sc.audit || w->sc.audit_exact;
@@ -541,14 +542,14 @@ void check_belief(struct world *w, int worker, const struct flight *f) {
     bool changed = outcome == LOCK_DONE || outcome == LOCK_ADOPTED || outcome == LOCK_OPEN;
     /* It may have looked on one connection and swapped on another, or another worker has looked on this connection
      * since; a client around the proxy writes the same value again, unless it is a deadline. An attempt in the short
-     * form may have set the value long before its lease began; until then no claim keeps the look in the proxy's
-     * memory. */
+     * form may have set the value a first time, which ended before its script set the value again. Another worker may
+     * have found no lock on this connection in between. */
     bool alike = sc->idioms == 1u << IDIOM_DEADLINE;
     bool looked_here = sc->connections == CONN_OWN || (sc->connections == CONN_SHARED && alike) ||
                        (sc->connections == CONN_POOL && alike && f->pooled && sc->proxies == 1);
-    bool forgets = sc->short_form && sc->slow;
+    bool again = sc->short_form && k->expected_ms <= t->granted_ms;
     if (!changed && f->plan.verb == LOCK_SWAP &&
-        (!looked_here || forgets || (sc->outside && !strchr(k->expected, '.')) || sc->reconnects || sc->restarts))
+        (!looked_here || again || (sc->outside && !strchr(k->expected, '.')) || sc->reconnects || sc->restarts))
         return;
     if ((f->repeated && f->command.op == OP_INCRBY) || f->command.op == OP_LUA_SET) {
         k->fence = 0; /* it had acquired, and lost the lease before the repeat, or before it could be adopted */

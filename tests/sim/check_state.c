@@ -38,10 +38,10 @@ static void check_foreign(struct world *w, const struct flight *f, const struct 
     /* Acquired under audit by this client: it need not have been shown what it wrote. */
     if (f->plan.right == RIGHT_ENROL && strcmp(before->value, OUTSIDE) != 0)
         return;
-    /* A PERSIST that was sent under audit ran behind the acquisition. So the lock has no end, and its guard record in
-     * the short form has one. The holder's release by free.lua frees its own lock. */
+    /* A PERSIST or PEXPIRE that was sent under audit ran behind the acquisition. So the lock has another end than its
+     * guard record in the short form. The holder's release by free.lua frees its own lock. */
     bool names_it = before->guard.text && strcmp(before->guard.token, f->plan.claim_token) == 0;
-    if (f->way == WAY_FREE && w->sc.audit && names_it && !before->expire_ms && !now->exists)
+    if (f->way == WAY_FREE && w->sc.audit && names_it && !now->exists)
         return;
     world_fail(w, "S1", "worker %d has touched a lock that is nobody's lease, and that it has not read", f->worker);
 }

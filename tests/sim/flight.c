@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { FENCE_TEXT = 24 };
+
 /* ---- their places ------------------------------------------------------------------------------ */
 
 void flight_log(struct world *w, const struct flight *f, const char *what) {
@@ -124,7 +126,9 @@ void flight_run(struct world *w, struct flight *f) {
         a.claim_fence = 0;
         a.data_free = false;
     }
-    const char late[2] = {f->late};
+    char late[FENCE_TEXT] = {f->late};
+    if (f->late == '-')
+        snprintf(late, sizeof(late), "-%" PRIu64, f->short_fence);
     if (f->late)
         a.late = late;
     if (f->way != WAY_SCRIPT) {

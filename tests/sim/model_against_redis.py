@@ -150,7 +150,7 @@ class Fences:
 
 class Run:
     def __init__(self, redis, shas):
-        self.redis, self.shas, self.fences = redis, shas, {}
+        self.redis, self.shas, self.fences, self.batches = redis, shas, {}, {}
         self.watcher = Watcher(redis)
         self.refused = False  # the last script has refused its command
 
@@ -216,7 +216,7 @@ class Run:
     @staticmethod
     def acquire_words(attempt, claim, identity, right, lease, at, shape, command):
         """acquire.lua's ARGV as the proxy makes it."""
-        if right in ("+", "-", "!"):
+        if right[0] in "+-!":
             return [attempt, identity, command[int(at) - 1], lease, shape, right, *command]
         if right == "release_then_acquire":
             return [attempt, identity, command[int(at) - 1], lease, shape, claim, *command]
@@ -251,9 +251,11 @@ class Run:
             header[1] = "1"
             header += [plain(claim), right, attempt, plain(seen), "", "0"]
         words, asked = header + command, -1
+        if right == "-":
+            right += str(self.batches[key])
         if name == "acquire":
             words = self.acquire_words(attempt, plain(claim), identity, right, lease, at, shape, command)
-            asked = int(command[command.index("PX") + 1]) if right in ("+", "-", "!") and "PX" in command else int(words[3] or -1)
+            asked = int(command[command.index("PX") + 1]) if right[0] in "+-!" and "PX" in command else int(words[3] or -1)
         elif name == "release":
             words = self.release_words(attempt, plain(claim), identity, right, lease, plain(seen), command)
         got = self.redis.call("EVALSHA", self.shas[name], 2, self.lock(key), self.guard(key), *words)
@@ -283,6 +285,7 @@ class Run:
         fences = self.fence(key)
         mark = number(self.redis.call("PEXPIRETIME", self.watermark(key)))
         real = mark if where == "equal" else max(fences.above(), mark + 1)
+        self.batches[key] = real
         form = "\n".join(["1", attempt, plain(value), str(real), "g" if leased == "1" else "", identity])
         self.redis.call("MULTI")
         self.redis.call("PEXPIREAT", self.watermark(key), real, "GT")

@@ -313,9 +313,11 @@ static void call_native(struct dump *d, int key) {
     printf("\n");
 }
 
-/* Sends acquire.lua behind a batch. */
-static void call_late(struct dump *d, int key, struct model_args *a, const char *late) {
-    a->late = late;
+/* Sends acquire.lua behind a batch, which had this fence. */
+static void call_late(struct dump *d, int key, struct model_args *a, const char *late, uint64_t fence) {
+    char unset[24];
+    snprintf(unset, sizeof(unset), "-%" PRIu64, fence);
+    a->late = *late == '-' ? unset : late;
     printf("script\tacquire\t%d\t%s\t=\t%s\t%s\t%s\t%" PRId64 "\t0\t=\t3\t%s\t", key, a->attempt, a->identity, a->proxy,
            late, a->lease_ms, model_shape(&a->command));
     print_command(&a->command);
@@ -360,7 +362,7 @@ static void call_batch(struct dump *d, int key) {
            r.set);
     bool over = (r.raised && !r.refused && r.set) || (r.found_text && !r.set);
     if (chance(d, over ? 20 : 85)) /* sent twice; or it came to nothing */
-        call_late(d, key, &a, r.set && !over ? "!" : r.refused || over ? "+" : "-");
+        call_late(d, key, &a, r.set && !over ? "!" : over ? "+" : "-", b.fence);
 }
 
 static void call_free(struct dump *d, int key) {

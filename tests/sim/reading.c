@@ -8,6 +8,17 @@
 
 enum { SURELY_REMEMBERED_MS = 9000 }; /* what a session was shown is remembered for 10 s at least */
 
+/* K1: the session has been shown the value that it tried to write, and it is its client's live lease: the session may
+ * be recognised for the lease, and is no loser then. When the lease is over, the session still speaks for it. */
+static void may_be_recognised(const struct world *w, struct conn *c, int key, const char *value) {
+    const struct truth *t = &w->truth[key];
+    if (w->sc.rule.owner != LOCK_OWNER_AUTO || !t->live || t->process != c->process ||
+        strcmp(c->attempt[key].tried, value) != 0)
+        return;
+    c->attempt[key].recognised = t->fence;
+    c->lost_ms[key] = 0;
+}
+
 void reading_shown(struct world *w, const struct flight *f, uint64_t fence) {
     struct conn *c = &w->conns[f->conn];
     const struct model_reply *r = &f->envelope.reply;
@@ -17,6 +28,20 @@ void reading_shown(struct world *w, const struct flight *f, uint64_t fence) {
     *reading =
         (struct reading){.known = r->kind == REPLY_TEXT, .fence = fence, .step = w->step, .at_ms = w->redis.now_ms};
     memcpy(reading->value, r->text, sizeof(reading->value));
+    if (reading->known)
+        may_be_recognised(w, c, f->key, r->text);
+}
+
+static void note_loss(const struct world *w, struct conn *c, const struct flight *f) {
+    char *tried = c->attempt[f->key].tried;
+    const struct model_envelope *e = &f->envelope;
+    bool again = e->fence && c->attempt[f->key].recognised == e->fence && strcmp(tried, f->command.value) == 0;
+    if (again) /* the lease that it was recognised for refuses it */
+        return;
+    memcpy(tried, f->command.value, sizeof(c->attempt[f->key].tried));
+    c->lost_ms[f->key] = w->redis.now_ms;
+    if (e->reply.kind == REPLY_TEXT)
+        may_be_recognised(w, c, f->key, e->reply.text);
 }
 
 void reading_attempted(struct world *w, const struct flight *f) {
@@ -28,7 +53,11 @@ void reading_attempted(struct world *w, const struct flight *f) {
     if (outcome == LOCK_GRANTED || wrote)
         c->lost_ms[f->key] = 0;
     else if (f->plan.verb == LOCK_ACQUIRE && (outcome == LOCK_HELD || outcome == LOCK_FOREIGN))
-        c->lost_ms[f->key] = w->redis.now_ms;
+        note_loss(w, c, f);
+    else if (f->named) { /* a script has named its lease's value */
+        memcpy(c->attempt[f->key].tried, f->command.value, sizeof(f->command.value));
+        may_be_recognised(w, c, f->key, f->command.value);
+    }
 }
 
 static bool of_client(const struct conn *o, const struct conn *c) {

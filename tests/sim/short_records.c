@@ -98,12 +98,12 @@ static void run_batch(struct world *w, struct flight *f, const struct model_key 
     if (a.raised && !a.refused && a.set) {
         granted(f);
         check_script(w, f, before);
-    } else if (a.found_text && !a.set && !own) {
+    } else if (a.found_text && !a.set && !own && !f->twice) {
         held(f, &a.found);
         check_script(w, f, before);
     } else {
         f->goes_on = true;
-        f->late = a.set ? '!' : a.refused ? '+' : '-';
+        f->late = a.set ? '!' : f->twice ? '+' : '-'; /* the first time may have set the lock */
         f->envelope = (struct model_envelope){.outcome = LOCK_UNKNOWN, .fence = f->short_fence};
         w->unfinished[f->key] = w->unfinished[f->key] || (a.set && a.refused);
         check_batch_left(w, f, a.set && !a.refused);

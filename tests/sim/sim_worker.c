@@ -363,6 +363,7 @@ static void looked(struct world *w, struct app_worker *k, const struct model_rep
         k->phase = PHASE_ACQUIRE;
     } else if (k->idiom == IDIOM_DEADLINE && r->kind == REPLY_TEXT && strtoll(r->text, NULL, 10) < w->redis.now_ms) {
         memcpy(k->expected, r->text, sizeof(k->expected));
+        k->expected_ms = w->redis.now_ms;
         k->phase = PHASE_SWAP;
     } else {
         k->phase = PHASE_START;

@@ -123,6 +123,7 @@ void conn_open(struct world *w, int i) {
     c->id = ++w->session_ids;
     memset(c->read, 0, sizeof(c->read));
     memset(c->lost_ms, 0, sizeof(c->lost_ms));
+    memset(c->attempt, 0, sizeof(c->attempt));
     c->alias = w->sc.names && c->process >= 0;
     world_identity(world_name(w, i), identity);
     struct lock_engine *e = w->proxies[c->proxy].engine;
@@ -471,7 +472,9 @@ static void check_freed(struct world *w) {
         /* What a counter left behind is no lease's: GETSET and PERSIST leave it without an end as on Redis. */
         bool swapped = w->sc.rule.owner == LOCK_OWNER_ANY && (w->sc.idioms & 1u << IDIOM_DEADLINE);
         bool left_over = (w->sc.idioms & 1u << IDIOM_COUNT) && (swapped || w->sc.stranger);
-        if (pttl == -1 && (g || !(counted_down || left_over || w->sc.outside))) /* data was left there from outside */
+        /* The proxy lost the connection behind an attempt, and its lock is data: PERSIST does as on Redis. */
+        bool given_up = w->unfinished[key] && (w->sc.loses || w->sc.restarts);
+        if (pttl == -1 && (g || !(counted_down || left_over || given_up || w->sc.outside))) /* data from outside */
             world_fail(w, "L1", "key %d is left without an end", key);
         int64_t until_ms = w->redis.queues[key].until_ms;
         if (w->sc.queue && g && g->leased && until_ms > w->redis.now_ms + w->sc.rule.lease_ms)

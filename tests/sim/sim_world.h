@@ -170,6 +170,7 @@ struct app_worker {
     struct held_lock under[NESTS];
     unsigned depth; /* the number of locks in `under` */
     char value[MODEL_VALUE], expected[MODEL_VALUE];
+    int64_t expected_ms; /* when it was shown what it expects */
 };
 
 /* What a connection was last shown. */
@@ -192,7 +193,11 @@ struct conn {
     int64_t came_ms; /* when it came to its identity */
     struct lock_session session;
     struct reading read[MODEL_KEYS];
-    int64_t lost_ms[MODEL_KEYS]; /* when its last attempt was refused; 0: it was not */
+    int64_t lost_ms[MODEL_KEYS]; /* when its last attempt was refused; 0: it was not, or the session was recognised */
+    struct {
+        char tried[MODEL_VALUE]; /* the value of that attempt */
+        uint64_t recognised;     /* the lease that the session may have been recognised for, by that value */
+    } attempt[MODEL_KEYS];
 };
 
 /* How a command goes to Redis next: by its script, or without it at first (short_records.c). */

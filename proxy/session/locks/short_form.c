@@ -17,6 +17,8 @@
  * and writes nothing. Both there is a refusal; no lock, and the attempt follows; a lock with another guard record or
  * none, and acquire.lua follows.
  */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "parser/invariant.h"
@@ -135,13 +137,15 @@ static size_t grant(const struct lock_call *l, char out[LOCK_ANSWER_MAX]) {
     return (size_t)(resp_bulk_write(out, from, (size_t)(end - from)) - out);
 }
 
-/* Sends acquire.lua behind an attempt that came to nothing. It tells the script whether the attempt has set the lock.
- */
+/* Sends acquire.lua behind an attempt that came to nothing. It tells the script whether the attempt has set the lock;
+ * if not, also the attempt's fence. */
 static void finish_by_script(struct call *c, struct lock_call *l, const struct attempt_answer *a) {
     struct worker *w = c->request->worker;
     const struct session *s = c->request->session;
     bool known = a->whole && c->up.attempts == 0;
-    lock_build_again(w, s ? s->lock.client : NULL, l, a->placed ? "!" : known ? "-" : "+");
+    char unset[1 + RESP_HEADER_MAX];
+    snprintf(unset, sizeof(unset), "-%" PRIu64, l->fence);
+    lock_build_again(w, s ? s->lock.client : NULL, l, a->placed ? "!" : known ? unset : "+");
     lock_submit_next(c, l, SCRIPT_ACQUIRE);
 }
 

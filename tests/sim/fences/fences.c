@@ -249,7 +249,11 @@ static void check_unlocked(struct world *w, const struct write *x) {
 
 void fences_ran(struct world *w, struct write *x, bool refused) {
     const struct truth *t = &w->truth[x->key];
-    bool asks = x->is_look || !w->sc.elsewhere, late = x->fence && t->max_fence > x->fence;
+    /* The record of an attempt in the short form may have an early fence until acquire.lua has run. Where the proxy
+     * knows that data is written under a lock, it sends no such attempts: one may be under way when a reload tells the
+     * proxy. */
+    bool unfinished = t->live && t->provisional;
+    bool asks = x->is_look || !w->sc.elsewhere, late = x->fence && t->max_fence > x->fence && !unfinished;
     uint64_t *written = &w->fences->written[x->key];
     world_event(w, "worker %d, key %d, fence %" PRIu64 ": %s %s", x->worker, x->key, x->fence,
                 x->is_look ? "a look" : "a write", refused ? "refused" : "done");
