@@ -505,6 +505,28 @@ def test_take_over(start_proxy, start_redis, orphans):  # noqa: F811
     assert redis.run("GET", "sem:old") == "0"
 
 
+def test_a_client_that_moves_to_the_next_process(start_proxy, start_redis, orphans):  # noqa: F811
+    """It has taken a permit over the old process, closes its last connection there, and gives back over the new one: the old one
+    does not give back a second time."""
+    redis = start_redis()
+    proxy = start_proxy(redis, *RULES, "reuse-port yes")
+    stays = Client(proxy.address, commands=[("CLIENT", "SETNAME", "other")])
+    moves = Client(proxy.address, commands=[("CLIENT", "SETNAME", "moves")])
+    assert stays("INCR", "sem:client:a") == 1 and moves("INCR", "sem:client:a") == 2 and moves("PING") == "PONG"
+    take_over(proxy, orphans)
+    new = Client(proxy.address, commands=[("CLIENT", "SETNAME", "moves")])
+    assert new("PING") == "PONG"
+    before = int(info(stays)["clients_connected"])
+    moves.close()
+    until(lambda: int(info(stays)["clients_connected"]) == before - 1, what="the old process to see it leave")
+    assert new("DECR", "sem:client:a") == 1
+    stays.crash()
+    ended(proxy)
+    assert redis.run("GET", "sem:client:a") == "1", "the old process knows no other connections of the client"
+    assert new("SET", "sem:client:a", 0) == "OK"
+    new.close()
+
+
 def test_a_proxy_that_stops_gives_nothing_back(start_proxy, start_redis):
     """Its workers go on, and give back over the next proxy."""
     redis = start_redis()
