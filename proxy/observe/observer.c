@@ -124,7 +124,7 @@ static void row_merge(struct evidence *to, const struct evidence *from) {
 }
 
 /* Whether the row is for `pattern`, or the common row of its stem. */
-static bool row_is_of(const struct evidence *row, const char *pattern, size_t stem, bool ruled) {
+static inline bool row_is_of(const struct evidence *row, const char *pattern, size_t stem, bool ruled) {
     if (!row->pattern[0] || row->ruled != ruled)
         return false;
     bool all = !ruled && row->stem_len == stem && stem > 0 && strcmp(row->pattern + stem, "*") == 0 &&
