@@ -46,8 +46,8 @@ enum command_flag {
     COMMAND_NO_AUTH = 1 << 3,      /* allowed before authentication: AUTH HELLO QUIT RESET */
     COMMAND_MOVABLE_KEYS = 1 << 4, /* the row has a find function */
     COMMAND_RUNS_CODE = 1 << 5,    /* runs code of the application: EVAL EVALSHA FCALL and their _RO */
-    COMMAND_SHOWS_HEAD = 1 << 6,   /* a read that may show a list's first element: LINDEX LRANGE */
-    COMMAND_SECRET = 1 << 7        /* a password may be among its arguments: AUTH HELLO ACL CONFIG MIGRATE */
+    COMMAND_ADVISES = 1 << 6, /* a read by which PROXY ADVISE may know a lock or semaphore: LINDEX LRANGE ZCARD ZRANK */
+    COMMAND_SECRET = 1 << 7   /* a password may be among its arguments: AUTH HELLO ACL CONFIG MIGRATE */
 };
 
 /* Commands have an id each, in the order of the table: COMMAND_GET, COMMAND_SET, COMMAND_SETNX, ... A command with

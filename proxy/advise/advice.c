@@ -12,7 +12,8 @@ struct advice {
 
 static void row_add(void *arg, const struct evidence *row) {
     struct advice *advice = arg;
-    if (row->events > 0 && advice->count < OBSERVED_ROWS)
+    bool data = row->kinds == ADVISE_PERMITS && !advise_is_semaphore(row);
+    if (row->events > 0 && !data && advice->count < OBSERVED_ROWS)
         advice->rows[advice->count++] = *row;
 }
 

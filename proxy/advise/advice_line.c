@@ -9,7 +9,8 @@
 
 enum {
     HANDED_OVER = 5,   /* releases by other clients that make a lock handed over */
-    SHARED_ENOUGH = 5, /* numbers above the first that were kept for a while: the counter is a semaphore */
+    SHARED_ENOUGH = 5, /* numbers above the first, tokens or members that were kept for a while: it is a semaphore */
+    ODD_OF = 4,        /* of so many permits that are given back, one event may be odd */
     STOOD_MS = 3       /* average time free, in ms, above which handing a release on gains something */
 };
 
@@ -24,7 +25,8 @@ static bool throttle(const struct evidence *r) {
 }
 
 bool advise_is_semaphore(const struct evidence *r) {
-    return r->shared >= SHARED_ENOUGH && r->kinds == ADVISE_COUNTER;
+    bool permits = r->kinds == ADVISE_PERMITS && r->odd * ODD_OF <= r->released;
+    return r->shared >= SHARED_ENOUGH && (r->kinds == ADVISE_COUNTER || permits);
 }
 
 /* Whether losers delete. A release over a connection whose last attempt was lost is a loser's if there is one more
@@ -106,6 +108,10 @@ static void add_count(struct text *l, const char *what, uint64_t count) {
 }
 
 static void add_counts(struct text *l, const struct evidence *r) {
+    if (advise_is_semaphore(r) && r->kinds == ADVISE_PERMITS) {
+        text_printf(l, "given back %llu", (unsigned long long)r->released);
+        return;
+    }
     if (advise_is_semaphore(r)) {
         text_printf(l, "taken %llu", (unsigned long long)r->acquired + r->lost);
         return;

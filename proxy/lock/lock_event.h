@@ -27,15 +27,27 @@ enum lock_queue_sight {
     QUEUE_POP   /* LPOP, RPOP: `value` is the node; the verb is LOCK_RELEASE */
 };
 
+/* What a command does to a list or sorted set that may be a semaphore. */
+enum permit_sight {
+    PERMIT_NONE,
+    PERMIT_POPS,   /* `value` is the token; NULL: not known */
+    PERMIT_PUSHES, /* `value` is a token, or a job for others */
+    PERMIT_ADDS,   /* ZADD of one member, `value`, whose score is the time */
+    PERMIT_ASKS,   /* ZRANK, ZCARD */
+    PERMIT_REMOVES /* ZREM of one member, `value` */
+};
+
 struct lock_event {
     struct lock_key key;
     const struct lock_rule *rule; /* held by the caller; NULL: no rule matches, or its mode is off */
     enum lock_verb verb;
     enum lock_effect effect;
     enum lock_queue_sight queue;
-    uint8_t advises; /* as in struct lock_row */
-    bool overlapped; /* several workers may share the session */
-    bool scripted;   /* by an application's script: it may have held the lock already, and compared */
+    enum permit_sight permit;
+    bool permit_alone; /* for PROXY ADVISE the command says nothing of locks */
+    uint8_t advises;   /* as in struct lock_row */
+    bool overlapped;   /* several workers may share the session */
+    bool scripted;     /* by an application's script: it may have held the lock already, and compared */
     bool behind_watch;
     bool beside;  /* of a kind that the rule does not include */
     bool renewed; /* the proxy gives the lock that was acquired an expiry */

@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "proxy/base/list.h"
+#include "proxy/base/text.h"
 #include "proxy/lock/engine.h"
 #include "proxy/lock/rule.h"
 
@@ -138,6 +139,9 @@ struct permit *permits_due(struct permit_ledger *l, int64_t now_ms);
 /* Makes a permit due again in `in_ms`, since it could not be given back. */
 void permits_put_back(struct permit_ledger *l, struct permit *p, int64_t now_ms, int64_t in_ms);
 void permits_drop(struct permit_ledger *l, struct permit *p);
+/* Appends the key's first `max` permits, the oldest first, "ADDRESS NAME id=7 has 2 since 12 ms; ...": the number of
+ * its session, or `gone`; how many of a counter it is, or its token or member. Returns how many permits the key has. */
+int64_t permits_show(struct permit_ledger *l, const struct lock_key *key, size_t max, int64_t now_ms, struct text *out);
 /* How many permits the ledger has. */
 int64_t permits_held(struct permit_ledger *l);
 

@@ -206,8 +206,7 @@ void tap_clients(struct monitor_tap *o, const char *text, size_t len) {
 /* ---- events ---- */
 
 /* Tells the observer what a command did, if it did anything to a lock. */
-static void note(struct monitor_tap *o, const struct talker *t, struct lock_event *e) {
-    enum seen_event what = seen_of(e);
+static void note(struct monitor_tap *o, const struct talker *t, enum seen_event what, struct lock_event *e) {
     if (what == SEEN_NOTHING)
         return;
     e->session_id = t->id;
@@ -268,7 +267,7 @@ static void tell(struct monitor_tap *o, const struct talker *t, const struct com
     if (!event_wanted(&in, c, &o->request, o->bytes.data, key->name, key->len))
         return;
     if (sure) {
-        note(o, t, sight);
+        note(o, t, seen_of(sight), sight);
         return;
     }
     if (sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_RELEASE || sight->verb == LOCK_COUNT_UP ||
@@ -347,6 +346,24 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
         tell(o, t, c, &sight, sure);
 }
 
+/* Reports what a command does to a list or sorted set that may be a semaphore. Each pop counts as one that has found a
+ * token. */
+static void on_permit(struct monitor_tap *o, const struct talker *t, const struct monitor_line *line,
+                      const struct command *c) {
+    const struct command_sent sent = {c, &o->request, o->bytes.data};
+    const struct lock_interest in = {.observer = o->observer, .counters_seen = &o->counters_seen};
+    struct lock_event sight;
+    struct lock_command lc;
+    size_t len;
+    const char *key = request_arg(&o->request, o->bytes.data, 1, &len);
+    if (!event_permit_wanted(&in, c, key, len) || !event_read(&sight, &sent, 1, 0, line->time_ms, &lc))
+        return;
+    sight.key.db = line->db;
+    sight.effect = EFFECT_DONE;
+    sight.value = sight.permit == PERMIT_POPS ? NULL : sight.value;
+    note(o, t, seen_permit(&sight), &sight);
+}
+
 /* Whether one of the keys of MSETNX, or of MSETEX with NX, exists, so that it does nothing. */
 static bool msetnx_lost(struct monitor_tap *o, const struct monitor_line *line, const struct command *c) {
     uint32_t keys[EVENT_KEYS_MAX];
@@ -381,7 +398,7 @@ static void script_end(struct monitor_tap *o) {
         e->effect = EFFECT_NOTHING;
     if (e->effect != EFFECT_DONE)
         e->value = NULL;
-    note(o, o->last, e);
+    note(o, o->last, seen_of(e), e);
 }
 
 /* A script is called: the next lines show its commands. */
@@ -525,6 +542,8 @@ static void on_command(struct monitor_tap *o, const struct monitor_line *line, c
     t->listed = t->listed < o->lists ? o->lists : t->listed; /* its line shows that it is connected */
     if (!scripted && on_other(o, t, line, c))
         return;
+    if (!scripted && o->request.argc > 1)
+        on_permit(o, t, line, c);
     if (!lock_row_of(c)->name)
         return;
     int n = command_keys(c, o->bytes.data, &o->request, keys, KEYS_MAX);

@@ -38,11 +38,19 @@ enum seen_event {
     SEEN_PUSHED,
     SEEN_HEAD,    /* shown as the queue's head */
     SEEN_RENAMED, /* the head has a new value */
-    SEEN_TAKEN    /* removed from the queue */
+    SEEN_TAKEN,   /* removed from the queue */
+    /* For lists and sorted sets that may be semaphores; `value` is the token or member. */
+    SEEN_POPPED, /* `value` NULL: the token is not known */
+    SEEN_GIVEN,  /* pushed */
+    SEEN_ADDED,
+    SEEN_ASKED, /* for the number or rank of members */
+    SEEN_UNADDED
 };
 
 /* Kinds of locks, as bits. */
 enum { ADVISE_STRING = 1, ADVISE_LIST = 2, ADVISE_HASH = 4, ADVISE_COUNTER = 8 };
+/* Beside them in a row: lists of tokens, and sorted sets, which may be semaphores. */
+enum { ADVISE_PERMITS = 16 };
 
 /* What a command means for advice, with the kind of lock. */
 enum {
@@ -52,6 +60,8 @@ enum {
 };
 /* What a command that ran unchanged did to a lock, from its effect. Removes from *e what says nothing of a lock. */
 enum seen_event seen_of(struct lock_event *e);
+/* The same for a semaphore's list or sorted set. */
+enum seen_event seen_permit(const struct lock_event *e);
 
 struct observer *observer_new(uint64_t seed);
 void observer_free(struct observer *a);
@@ -123,7 +133,7 @@ struct evidence_session {
     uint32_t row; /* contended leases in a row that were released over the session that had acquired, this session */
 };
 
-enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 24 };
+enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 25 };
 
 /* A row has the counts of a client's locks of one pattern. Each release is counted once, in the row of the lock's
  * acquirer. Exception: a loser's release, or one that is late or finds no lock, counts for its sender. */
@@ -156,7 +166,9 @@ struct evidence {
             uint64_t expired;             /* ended without a release */
             uint64_t stood, stood_ms; /* how often, and how long in all, a lock was free after a release although others
                                          had asked for it: they slept */
-            uint64_t shared; /* a counter's session kept a number above the first for a while, as in a semaphore */
+            uint64_t shared; /* a counter's session kept a number above the first for a while, as in a semaphore; or a
+                                session gave back a token or member that it had kept for a while, beside another one */
+            uint64_t odd;    /* ADVISE_PERMITS: what no holder of a permit does. `released`: give-backs */
             uint64_t row;    /* as in struct evidence_session, over all sessions */
         };
         uint64_t counts[EVIDENCE_COUNTS]; /* the same, to be added */

@@ -23,17 +23,22 @@ enum {
     SIBLINGS_MAX = 8,                       /* patterns of one stem and client before they become one */
     PARTIES = 6,                            /* sessions remembered for a key */
     POLL_MAX_MS = 1000,
-    SHARED_MS = 20, /* a loser takes its number back at once; a semaphore's holder keeps it for longer */
-    DEAD_LOST = 3   /* attempts lost before a lock without an owner counts as dead */
+    SHARED_MS = 20,           /* a loser takes its number back at once; a semaphore's holder keeps it for longer */
+    DEAD_LOST = 3,            /* attempts lost before a lock without an owner counts as dead */
+    ODD_MAX = 16,             /* so much more that is odd than permits given back: the key is no semaphore */
+    ODD_KEY = 1 << 20,        /* what such a key counts as in its pattern's rows */
+    PERMIT_OLD_MS = 60 * 1000 /* a session that has kept a permit for so long makes room for another one */
 };
 
 /* The state of a session for a key. LOST: its last attempt was lost. HOLDS: it has acquired, and not released since.
- * TAKEN: another session has released the lock in its place, perhaps a colleague, perhaps an operator. */
-enum { LOST = 1, HOLDS = 2, TAKEN = 4 };
+ * TAKEN: another session has released the lock in its place, perhaps a colleague, perhaps an operator. For permits:
+ * KEEPS: it has taken one, and not given it back. ASKED: it has asked for the number or rank of members. */
+enum { LOST = 1, HOLDS = 2, TAKEN = 4, KEEPS = 8, ASKED = 16 };
 struct key_session {
     uint32_t id; /* 0: none */
     uint8_t stands;
-    int64_t lost_ms; /* LOST: when */
+    int64_t lost_ms; /* LOST, KEEPS: since when */
+    uint64_t permit; /* KEEPS: the token or member; 0: not known */
 };
 
 /* A key that is held, or was held lately; or a node of a queue. */
@@ -54,6 +59,7 @@ struct key_memory {
     bool shortened; /* not held any more: it was given much less time than it had left */
     bool forgot;    /* there were more sessions than places for them */
     uint32_t lost;  /* attempts lost since its owner left */
+    uint8_t odd;    /* of permits: how much was odd, less what was given back; ODD_MAX: the key is no semaphore */
     struct key_session parties[PARTIES];
 };
 
@@ -117,18 +123,21 @@ static void row_merge(struct evidence *to, const struct evidence *from) {
             to->sessions[i] = from->sessions[i];
 }
 
-/* The row for `pattern`, or the common row of its stem; NULL: there is none. */
+/* Whether the row is for `pattern`, or the common row of its stem. */
+static inline bool row_is_of(const struct evidence *row, const char *pattern, size_t stem, bool ruled) {
+    if (!row->pattern[0] || row->ruled != ruled)
+        return false;
+    bool all = !ruled && row->stem_len == stem && stem > 0 && strcmp(row->pattern + stem, "*") == 0 &&
+               memcmp(row->pattern, pattern, stem) == 0;
+    return all || strcmp(row->pattern, pattern) == 0;
+}
+
+/* The client's row; NULL: there is none. */
 static struct evidence *row_find(struct observed_shard *sh, const char *pattern, size_t stem, bool ruled,
                                  uint64_t client) {
-    for (size_t i = 0; i < ROWS; i++) {
-        struct evidence *row = &sh->rows[i];
-        if (!row->pattern[0] || row->ruled != ruled || row->client_hash != client)
-            continue;
-        bool all = !ruled && row->stem_len == stem && stem > 0 && strcmp(row->pattern + stem, "*") == 0 &&
-                   memcmp(row->pattern, pattern, stem) == 0;
-        if (all || strcmp(row->pattern, pattern) == 0)
-            return row;
-    }
+    for (size_t i = 0; i < ROWS; i++)
+        if (sh->rows[i].client_hash == client && row_is_of(&sh->rows[i], pattern, stem, ruled))
+            return &sh->rows[i];
     return NULL;
 }
 
@@ -268,13 +277,16 @@ struct note {
     struct observer *observer;
     struct observed_shard *sh;
     const struct lock_event *sight;
+    const char *pattern;
+    size_t stem;
     struct evidence *row;
     struct key_memory *place; /* NULL: the key is not known */
     uint64_t hash, client, session, value;
     unsigned epoch;
     uint8_t group;
     int64_t now_ms;
-    bool refused; /* the proxy has refused the release */
+    bool refused;        /* the proxy has refused the release */
+    bool counts, shares; /* permit_event: a permit was given back; after a while, beside another one */
 };
 
 static bool of_queue(const struct lock_event *e) {
@@ -559,12 +571,21 @@ static void note_written(struct note *n) {
         note_acquired(n);
 }
 
+/* Counts in the row what permit_event has found. */
+static void note_permit(struct note *n) {
+    n->row->kinds |= ADVISE_PERMITS;
+    n->row->events++;
+    n->row->released += n->counts;
+    n->row->shared += n->shares;
+}
+
 /* What an event means for the row and the key. A list's events become these first (queue_event). */
-static void (*const NOTES[SEEN_TAKEN + 1])(struct note *n) = {
+static void (*const NOTES[SEEN_UNADDED + 1])(struct note *n) = {
     [SEEN_ACQUIRED] = note_acquired,   [SEEN_LOST] = note_lost,       [SEEN_RELEASED] = note_released,
     [SEEN_REFUSED] = note_released,    [SEEN_IN_VAIN] = note_in_vain, [SEEN_EXTENDED] = note_extended,
     [SEEN_REWRITTEN] = note_rewritten, [SEEN_WRITTEN] = note_written, [SEEN_SWAPPED] = note_unsure,
-    [SEEN_LOWERED] = note_lowered};
+    [SEEN_LOWERED] = note_lowered,     [SEEN_POPPED] = note_permit,   [SEEN_GIVEN] = note_permit,
+    [SEEN_ADDED] = note_permit,        [SEEN_UNADDED] = note_permit};
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
@@ -597,6 +618,115 @@ static bool queue_event(struct note *n, enum seen_event *event) {
         return p->held;
     default:
         return true;
+    }
+}
+
+/* ---- permits --------------------------------------------------------------------------------- */
+
+/* A list or sorted set is a semaphore if sessions give back themselves what they took a while ago, if others take
+ * meanwhile, and if nearly nothing else happens there. What is odd: a push by a session that has taken nothing (of
+ * jobs), a member that another session removes, a second member of a session that has not removed its first one (of a
+ * rate limiter), a second pop of a session that has not pushed (of a job, or in vain). A session that asks for no rank
+ * or number adds members to something else. */
+
+static bool odd_enough(const struct key_memory *p) {
+    return p->odd >= ODD_MAX;
+}
+
+/* Counts in the rows of all clients: others than those that give back may push or remove. */
+static bool note_odd(struct note *n) {
+    n->place->odd++;
+    for (size_t i = 0; i < ROWS; i++) {
+        struct evidence *row = &n->sh->rows[i];
+        if (row->kinds & ADVISE_PERMITS && row_is_of(row, n->pattern, n->stem, false))
+            row->odd += odd_enough(n->place) ? ODD_KEY : 1;
+    }
+    return n->row != NULL;
+}
+
+/* The session's place, or a free one, or one whose permit was kept for long; NULL: the others are in use. */
+static struct key_session *permit_party(struct note *n) {
+    struct key_session *party = place_party(n->place, n->session);
+    for (size_t i = 0; !party && i < PARTIES; i++)
+        if (!n->place->parties[i].stands)
+            party = &n->place->parties[i];
+    for (size_t i = 0; !party && i < PARTIES; i++)
+        if (!(n->place->parties[i].stands & KEEPS) || n->now_ms - n->place->parties[i].lost_ms > PERMIT_OLD_MS)
+            party = &n->place->parties[i];
+    if (!party)
+        n->place->forgot = true;
+    else if (party->id != session_id(n->session))
+        *party = (struct key_session){.id = session_id(n->session)};
+    return party;
+}
+
+static bool permit_taken(struct note *n) {
+    n->place = n->place ? n->place : place_make(n, n->hash);
+    struct key_session *party = permit_party(n);
+    if (!party)
+        return n->row != NULL;
+    bool again = party->stands & KEEPS && (!n->value || party->permit != n->value);
+    party->stands |= KEEPS;
+    party->lost_ms = n->now_ms;
+    party->permit = n->value;
+    return again ? note_odd(n) : n->row != NULL;
+}
+
+/* Notes that the session has given back its own permit. The first one that tells something makes the row. */
+static bool permit_returned(struct note *n, const struct key_session *party) {
+    bool beside = false, kept = n->now_ms - party->lost_ms >= SHARED_MS;
+    for (size_t i = 0; i < PARTIES; i++)
+        beside = beside || (&n->place->parties[i] != party && n->place->parties[i].stands & KEEPS);
+    n->place->odd -= n->place->odd > 0;
+    n->counts = true;
+    n->shares = kept && beside;
+    return n->row || n->shares;
+}
+
+/* Whether the text was pushed to the list before; it was from now on. */
+static bool pushed_before(struct note *n) {
+    uint64_t hash = (hash_number(n->hash ^ ~n->value) + 1) | 1;
+    struct key_memory *p = place_find(n->sh, hash, n->epoch);
+    if (!p)
+        place_make(n, hash)->node = true;
+    n->place = place_find(n->sh, n->hash, n->epoch); /* the node may have taken its place */
+    return p != NULL;
+}
+
+static bool permit_given(struct note *n, bool member) {
+    bool before = member || pushed_before(n);
+    struct key_session *party = n->place ? place_party(n->place, n->session) : NULL;
+    if (!n->place)
+        return false;
+    if (!party || !(party->stands & KEEPS))
+        return n->place->forgot ? n->row != NULL : note_odd(n);
+    bool own = member ? party->permit == n->value : !party->permit || party->permit == n->value;
+    bool asked = !member || party->stands & ASKED;
+    if (!own)
+        return note_odd(n);
+    bool says = before && asked ? permit_returned(n, party) : n->row != NULL;
+    party->stands = (uint8_t)(party->stands & ~(KEEPS | ASKED));
+    return says;
+}
+
+/* Takes an event of a list or sorted set that may be a semaphore. Returns whether its row has to be noted. */
+static bool permit_event(struct note *n, enum seen_event event) {
+    if (n->place && odd_enough(n->place))
+        return false;
+    switch (event) {
+    case SEEN_POPPED:
+    case SEEN_ADDED:
+        return permit_taken(n);
+    case SEEN_GIVEN:
+        return n->place && permit_given(n, false);
+    case SEEN_UNADDED:
+        return n->place && permit_given(n, true);
+    case SEEN_ASKED:
+        if (n->place && permit_party(n))
+            party_is(n->place, n->session, ASKED);
+        return false;
+    default:
+        return false;
     }
 }
 
@@ -633,6 +763,8 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
     struct note n = {.observer = a,
                      .sh = sh,
                      .sight = s,
+                     .pattern = pattern,
+                     .stem = stem,
                      .hash = (hash_bytes(&a->seed, s->key.name, s->key.len) + s->key.db) | 1,
                      .client = s->identity_hash,
                      .session = s->session_id,
@@ -642,7 +774,9 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
     n.epoch = atomic_load_explicit(&a->groups[n.group].epoch, memory_order_relaxed);
     n.place = place_find(sh, n.hash, n.epoch);
     n.row = row_find(sh, pattern, stem, s->rule != NULL, n.client);
-    bool says = queue_event(&n, &event) && may_say(&n, event);
+    bool permit = event >= SEEN_POPPED;
+    bool says = permit ? permit_event(&n, event) : queue_event(&n, &event) && may_say(&n, event);
+    bool arms = permit && (event == SEEN_POPPED || event == SEEN_ADDED) && !odd_enough(n.place);
     if (says) {
         n.place = place_find(sh, n.hash, n.epoch); /* a node may have taken its place */
         n.row = n.row ? n.row : row_make(sh, pattern, stem, s);
@@ -657,7 +791,8 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
             NOTES[event](&n);
     }
     pthread_mutex_unlock(&sh->mutex);
-    if (says && (!s->rule || s->beside) && (event == SEEN_ACQUIRED || (event == SEEN_WRITTEN && s->behind_watch)))
+    bool acquires = event == SEEN_ACQUIRED || (event == SEEN_WRITTEN && s->behind_watch);
+    if (arms || (says && (!s->rule || s->beside) && acquires))
         observer_arm(a, s->key.name, s->key.len, now_ms);
 }
 

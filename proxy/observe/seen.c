@@ -53,6 +53,13 @@ static enum seen_event done(struct lock_event *e) {
     return SEEN_NOTHING;
 }
 
+enum seen_event seen_permit(const struct lock_event *e) {
+    static const enum seen_event events[] = {
+        [PERMIT_NONE] = SEEN_NOTHING, [PERMIT_POPS] = SEEN_POPPED, [PERMIT_PUSHES] = SEEN_GIVEN,
+        [PERMIT_ADDS] = SEEN_ADDED,   [PERMIT_ASKS] = SEEN_ASKED,  [PERMIT_REMOVES] = SEEN_UNADDED};
+    return e->rule || e->effect != EFFECT_DONE ? SEEN_NOTHING : events[e->permit];
+}
+
 enum seen_event seen_of(struct lock_event *e) {
     bool expires = e->verb == LOCK_EXTEND || e->verb == LOCK_REWRITE;
     switch (e->effect) {

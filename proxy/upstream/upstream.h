@@ -279,6 +279,13 @@ void upstream_await_map(struct upstream *u, struct upstream_request *r);
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
                                        const struct upstream_claim *claim, const struct upstream_pin_events *events,
                                        const char **error) __attribute__((warn_unused_result));
+/* Lends the caller, as a pin, the connection that the requests of this affinity take over a dedicated lane. None of
+ * them may be sent until the pin is given back; the connection then goes on as before, or is closed if the pin is not
+ * clean. NULL with *error as from upstream_pin_open. NULL with *error NULL: something else is in flight there. */
+struct upstream_pin *upstream_pin_borrow(struct upstream *u, struct upstream_node *node,
+                                         const struct upstream_lane *lane, uint32_t affinity,
+                                         const struct upstream_pin_events *events, const char **error)
+    __attribute__((warn_unused_result));
 /* Sends a request over a pin; replies come in the order of the requests. With `asking`, an ASKING goes before it. A
  * MOVED is delivered as the reply, and the slot map learns from it. Returns NULL, or the error if the connection is
  * gone. */

@@ -332,6 +332,39 @@ def test_semaphores_outside_of_rules(advising, connect, tmp_path):
     assert accepted(line, tmp_path) == "lock jobs-limit kind semaphore"
 
 
+@pytest.mark.parametrize("multi", [False, True])
+def test_sorted_sets_that_are_semaphores(advising, connect, tmp_path, multi):
+    workers = named(advising, connect, "members", 3)
+    for i in range(40):
+        for n, worker in enumerate(workers):
+            add = [("ZREMRANGEBYSCORE", "slots", "-inf", str(time.time() - 60)), ("ZADD", "slots", str(time.time()), "id-%d" % n),
+                   ("ZRANK", "slots", "id-%d" % n)]
+            for c in [("MULTI",), *add, ("EXEC",)] if multi else add:
+                reply = worker(*c)
+            assert (reply[1:] if multi else [1, reply]) == [1, n]
+        time.sleep(0.03 if i > 20 else 0)  # the time is what is told apart
+        for n, worker in enumerate(workers):
+            assert worker("ZREM", "slots", "id-%d" % n) == 1
+    line = line_for(workers[0], "slots", "members")
+    assert accepted(line, tmp_path) == "lock slots kind semaphore"
+
+
+def test_lists_whose_tokens_are_waited_for(advising, connect, tmp_path):
+    """A worker is blocked until another one pushes its token; what a timeout ends has taken none."""
+    first, second, third = named(advising, connect, "tokens", 3)
+    assert first("RPUSH", "tokens", "1", "2") == 2
+    assert third("BLPOP", "none", "0.01") is None
+    for i in range(70):
+        assert first("BLPOP", "tokens", "0") == ["tokens", "1"] and second("BLPOP", "tokens", "0") == ["tokens", "2"]
+        third.send(resp.encode("BLPOP", "tokens", "0"))
+        time.sleep(0.03 if i > 60 else 0)  # the time is what is told apart
+        assert second("RPUSH", "tokens", "2") == 1
+        assert third.read() == ["tokens", "2"]
+        assert first("RPUSH", "tokens", "1") == 1 and third("RPUSH", "tokens", "2") == 2
+    line = line_for(first, "tokens", "tokens")
+    assert accepted(line, tmp_path) == "lock tokens kind semaphore"
+
+
 def test_hashes_outside_of_rules(advising, connect, tmp_path):
     (only,) = named(advising, connect, "hash", 1)
     for i in range(400):

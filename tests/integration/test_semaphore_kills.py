@@ -1,5 +1,5 @@
 """Workers in redis-py, ioredis and hiredis are killed with -9 while they take, hold and give back permits. Through the proxy no
-permit is lost, and none is there twice.
+permit is lost, and none is there twice. On one Redis, and on a cluster with a semaphore on each of its masters.
 
 LOCKKEEPER_KILLS: how many workers are killed for each shape (36). LOCKKEEPER_KILLS_DIRECT: also on Redis alone, where permits must
 get lost. Both print their figures (pytest -s)."""
@@ -133,11 +133,12 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def made(request, folder):
-    """made(port, shape): makers of workers, stopped at the end."""
+    """made(port, shape, keys): makers of workers, stopped at the end."""
     started = []
 
-    def make(port, shape):
-        started.extend(makers(folder, port, shape, KEY))
+    def make(port, shape, keys):
+        for key in keys:
+            started.extend(makers(folder, port, shape, key))
         return started
 
     yield make
@@ -151,18 +152,21 @@ def rng():
 
 
 @pytest.mark.parametrize("shape", ["count", "token", "member"])
-def test_no_permit_is_lost(start_proxy, start_redis, made, rng, shape):
-    redis = start_redis()
-    proxy = start_proxy(redis, "lock sem:* kind semaphore", "threads 2")
-    direct = redis.direct()
-    fill(direct, shape, KEY)
-    workers = made(proxy.port, shape)
+def test_no_permit_is_lost(start_proxy, backend, direct, made, rng, shape):
+    nodes = {backend.node_of("sem:kills:%d" % i): "sem:kills:%d" % i for i in range(100)}
+    keys = list(nodes.values())
+    assert len(keys) == (3 if backend.kind == "cluster" else 1)
+    proxy = start_proxy(backend, "lock sem:* kind semaphore", "threads 2")
+    for key in keys:
+        fill(direct, shape, key)
+    workers = made(proxy.port, shape, keys)
     kill_workers(workers, KILLS, rng)
-    until(lambda: lost(direct, shape, KEY) == 0, 10, "the last permit")
+    for key in keys:
+        until(lambda: lost(direct, shape, key) == 0, 10, "the last permit")
     with proxy.client() as c:
         info = dict(line.split(":", 1) for line in c("PROXY", "INFO").splitlines() if ":" in line)
-    print("%s, %d clients: %d kills, %s permits given back by the proxy, 0 lost"
-          % (shape, len(workers), KILLS, info["permits_returned"]))
+    print("%s, %s, %d clients: %d kills, %s permits given back by the proxy, 0 lost"
+          % (backend.kind, shape, len(workers) // len(keys), KILLS, info["permits_returned"]))
     assert int(info["permits_returned"]) > KILLS // 4 and int(info["permits_lost"]) == 0
 
 
@@ -174,7 +178,7 @@ def test_redis_alone_loses_permits(start_redis, made, rng, shape):
     direct = redis.direct()
     total, each = 0, AT_ONCE - 1
     fill(direct, shape, KEY)
-    workers = made(redis.port, shape)
+    workers = made(redis.port, shape, [KEY])
     kills = min(KILLS, 300) // each * each
     for _ in range(kills // each):
         kill_workers(workers, each, rng)

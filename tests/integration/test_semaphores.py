@@ -186,6 +186,46 @@ def test_the_last_connection_of_a_client(proxy, direct, worker):
     returned(proxy, sem.key)
 
 
+@shapes
+@pytest.mark.parametrize("protocol", ["2", "3"])
+def test_what_operators_see(proxy, direct, worker, shape, protocol):
+    sem = shape(direct, "sem:shown:%s:%s" % (protocol, shape.__name__))
+    a, b, operator = worker("first"), worker("second"), worker()
+    operator("HELLO", protocol)
+
+    def shown():
+        reply = operator("PROXY", "LOCK", sem.key)
+        pairs = reply if protocol == "3" else dict(zip(reply[::2], reply[1::2]))
+        assert list(pairs) == ["key", "kind", "permits", "holders"] and pairs["kind"] == "semaphore" and pairs["key"] == sem.key
+        return pairs["permits"], [h for h in pairs["holders"].split("; ") if h]
+
+    assert shown() == (0, [])
+    sem.take(a)
+    sem.take(b)
+    count, holders = shown()
+    assert count == 2
+    for c, name, text in zip((a, b), ("first", "second"), holders):
+        has = "1" if shape is Counter else sem.have[id(c)][0]
+        address = "%s:%d" % c.sock.getsockname()[:2]
+        words = text.split()
+        assert words[0] == address and words[1] == name and "id=%d" % c("CLIENT", "ID") in words, text
+        assert words[-5:-2] == ["has", has, "since"] and 0 <= int(words[-2]) < 60000 and words[-1] == "ms", text
+    sem.give(a)
+    assert shown()[0] == 1 and shown()[1][0].split()[0] == holders[1].split()[0]
+    assert "no lock rule" in operator("PROXY", "RELEASE", sem.key) and sem.taken() == 1
+    sem.give(b)
+    assert shown() == (0, [])
+
+
+def test_many_are_not_shown_all(proxy, worker):
+    a = worker()
+    for n in range(40):
+        assert a("ZADD", "sem:shown:many", n, "m\n%d" % n) == 1
+    reply = a("PROXY", "LOCK", "sem:shown:many")
+    assert reply[5] == 40 and reply[7].count("; ") == 32 and reply[7].endswith("; and 8 more") and "has m.3 since" in reply[7]
+    assert a("DEL", "sem:shown:many") == 1
+
+
 def test_a_count_beyond_the_limit(proxy, direct, worker):
     sem = Counter(direct, "sem:beyond")
     a, b = worker(), worker()
@@ -463,6 +503,28 @@ def test_take_over(start_proxy, start_redis, orphans):  # noqa: F811
     old[1].close()
     ended(proxy)
     assert redis.run("GET", "sem:old") == "0"
+
+
+def test_a_client_that_moves_to_the_next_process(start_proxy, start_redis, orphans):  # noqa: F811
+    """It has taken a permit over the old process, closes its last connection there, and gives back over the new one: the old one
+    does not give back a second time."""
+    redis = start_redis()
+    proxy = start_proxy(redis, *RULES, "reuse-port yes")
+    stays = Client(proxy.address, commands=[("CLIENT", "SETNAME", "other")])
+    moves = Client(proxy.address, commands=[("CLIENT", "SETNAME", "moves")])
+    assert stays("INCR", "sem:client:a") == 1 and moves("INCR", "sem:client:a") == 2 and moves("PING") == "PONG"
+    take_over(proxy, orphans)
+    new = Client(proxy.address, commands=[("CLIENT", "SETNAME", "moves")])
+    assert new("PING") == "PONG"
+    before = int(info(stays)["clients_connected"])
+    moves.close()
+    until(lambda: int(info(stays)["clients_connected"]) == before - 1, what="the old process to see it leave")
+    assert new("DECR", "sem:client:a") == 1
+    stays.crash()
+    ended(proxy)
+    assert redis.run("GET", "sem:client:a") == "1", "the old process knows no other connections of the client"
+    assert new("SET", "sem:client:a", 0) == "OK"
+    new.close()
 
 
 def test_a_proxy_that_stops_gives_nothing_back(start_proxy, start_redis):

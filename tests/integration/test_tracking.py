@@ -192,6 +192,42 @@ def test_noloop_on_locks(proxy, client, connect, key, options, pipelined):
     assert stale(one) == [names["K"]], "what another client does is told"
 
 
+@pytest.mark.parametrize("options", [("NOLOOP",), ("NOLOOP", "BCAST"), ("NOLOOP", "BCAST", "PREFIX", "lock:")], ids="-".join)
+@pytest.mark.parametrize("watch", [False, True])
+def test_noloop_in_multi(proxy, oracle, connect, key, options, watch):
+    """A client hears what Redis tells it: of its own transaction nothing under NOLOOP, and afterwards of others' writes."""
+    tag, found = key("noloop"), []
+    names = {w: "lock:kinds:{%s}%s" % (tag, w) for w in "KHQL"}
+    data = "data:{%s}" % tag
+    commands = [[names.get(w, w) for w in c] for c in OWN] + [["SET", data, "1"], ["GET", data]]
+    for where in (oracle, proxy):
+        one, other = tracker(where, connect, *options), connect(where)
+        got = []
+        for some in [[c] for c in commands] + [[["SETNX", names["K"], 1], ["EXPIRE", names["K"], 50], ["SET", data, "1"], ["DEL", names["K"]]]]:
+            reads = [["TYPE", k] for k in names.values()] + [["GET", data]]
+            whole = [["WATCH", data]] * watch + reads + [["MULTI"], *some, *reads, ["EXEC"], ["PING"]]
+            one.send(b"".join(encode(*c) for c in whole))
+            messages, replies = set(), []
+            while len(replies) < len(whole):
+                reply = one.read()
+                if isinstance(reply, Push):
+                    messages.update(reply[1])
+                else:
+                    replies.append(reply)
+            assert not isinstance(replies[-2], Error), (some, replies)
+            got.append((some, messages))
+        assert other("SETNX", names["K"], 1) == 1 and other("SET", data, "2") == "OK"
+        heard = set()
+        while len(heard) < (1 if "PREFIX" in options else 2):
+            heard.update(stale(one))
+        got.append(heard)
+        assert other("DEL", names["K"]) == 1
+        one.close()
+        found.append(got)
+    for redis, through in zip(*found):
+        assert through == redis
+
+
 def test_noloop_tells_of_others_behind_own_commands(proxy, client, connect, key):
     one, k = tracker(proxy, connect, "NOLOOP", "BCAST"), "lock:" + key("noloop")
     for n in range(20):

@@ -671,6 +671,67 @@ static void counters_that_are_semaphores(void **state) {
     says_risk(*state, NULL);
 }
 
+static void permit(struct observer *a, enum seen_event event, uint64_t session, const char *client, const char *text) {
+    send_value(a, event, "k", session, client, text, PTTL_NONE);
+}
+
+/* Sessions give back the tokens that they have taken, beside each other. */
+static void lists_of_tokens_are_semaphores(void **state) {
+    for (int i = 0; i < 12; i++) {
+        bool replies = i % 2; /* MONITOR shows none */
+        permit(*state, SEEN_POPPED, 1, "app", replies ? "a" : NULL);
+        permit(*state, SEEN_POPPED, 2, "app", replies ? "b" : NULL);
+        now_ms += 20;
+        permit(*state, SEEN_GIVEN, 2, "app", "b");
+        permit(*state, SEEN_GIVEN, 1, "app", "a");
+        if (i < 5) /* the first push of a token proves nothing, nor does the one that is kept alone */
+            assert_int_equal(lines_of(*state)->count, 0);
+    }
+    ADVISED(*state, "given back 22; outside of the rules; 42 events: lock k kind semaphore");
+    says_risk(*state, NULL);
+    for (int i = 0; i < 16; i++) /* it is a queue of jobs, some of which are pushed back */
+        permit(*state, SEEN_GIVEN, 3, "producer", "c");
+    assert_int_equal(lines_of(*state)->count, 0);
+}
+
+/* More sessions than the observer has places for. */
+static void semaphores_of_many(void **state) {
+    char text[16];
+    for (uint64_t i = 0; i < 20 * 30; i++) {
+        snprintf(text, sizeof(text), "m%u", (unsigned)(i % 20));
+        if (i >= 20)
+            permit(*state, SEEN_UNADDED, i % 20 + 1, "app", text);
+        permit(*state, SEEN_ADDED, i % 20 + 1, "app", text);
+        permit(*state, SEEN_ASKED, i % 20 + 1, "app", NULL);
+        now_ms += 5;
+    }
+    ADVISED(*state, " events: lock k kind semaphore");
+}
+
+static void sorted_sets_that_are_no_semaphores(void **state) {
+    char text[16];
+    for (unsigned i = 0; i < 60; i++) {
+        snprintf(text, sizeof(text), "m%u", i);
+        permit(*state, SEEN_ADDED, i % 3, "limiter", text); /* the session's earlier member is still there */
+        permit(*state, SEEN_ASKED, i % 3, "limiter", NULL);
+        now_ms += 20;
+        if (i % 8 == 0)
+            permit(*state, SEEN_UNADDED, i % 3, "limiter", text);
+    }
+    assert_int_equal(lines_of(*state)->count, 0);
+}
+
+static void sorted_sets_without_a_rank(void **state) {
+    for (unsigned i = 0; i < 60; i++) {
+        permit(*state, SEEN_ADDED, 1, "app", "one");
+        permit(*state, SEEN_ADDED, 2, "app", "two");
+        now_ms += 20;
+        permit(*state, SEEN_UNADDED, 1, "app", "one");
+        permit(*state, SEEN_UNADDED, 2, "app", "two");
+    }
+    assert_int_equal(lines_of(*state)->count, 0);
+}
+
 static void jobs_in_a_list_are_no_lock(void **state) {
     char node[16];
     for (unsigned n = 0; n < 20; n++) {
@@ -1065,6 +1126,10 @@ int main(void) {
         TEST(a_list_is_a_lock_where_its_head_is_looked_at),
         TEST(kinds),
         TEST(counters_that_are_semaphores),
+        TEST(lists_of_tokens_are_semaphores),
+        TEST(semaphores_of_many),
+        TEST(sorted_sets_that_are_no_semaphores),
+        TEST(sorted_sets_without_a_rank),
         TEST(jobs_in_a_list_are_no_lock),
         TEST(scripts_by_their_text),
         TEST(what_scripts_write),

@@ -51,7 +51,7 @@ LAYERS = {
     "proxy/session/transaction": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/fences",
                                    "proxy/session/semaphores"), ("libev",)),
     "proxy/session/push": ((*BELOW_SESSION, "proxy/session/core"), ("libev",)),
-    "proxy/session/blocking": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/semaphores"), ("libev",)),
+    "proxy/session/blocking": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/semaphores"), ("libev",)),
     "proxy/session/cluster": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/fences"), ("libev",)),
     # Dispatch sees all rooms.
     "proxy/session/commands": ((*BELOW_SESSION, *SESSION), ("libev",)),

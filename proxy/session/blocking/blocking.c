@@ -15,6 +15,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/session/blocking/blocking.h"
 #include "proxy/session/core/pin.h"
+#include "proxy/session/locks/locks.h"
 #include "proxy/session/semaphores/semaphores.h"
 
 enum { HOPS_MAX = 5 };
@@ -29,6 +30,7 @@ struct blocked {
     bool meant;                  /* named in a CLIENT UNBLOCK: its connection is not used again */
     struct unblock *unblock;     /* the client has shut down its side, or has left */
     struct permit_note *permits; /* on semaphores; else NULL */
+    struct audit_note *note;     /* PROXY ADVISE wants to see the reply; else NULL */
     struct upstream_lane lane;   /* the session's */
     struct ev_timer again;
     int64_t patient_ms; /* for upstream_pin_patient */
@@ -56,6 +58,8 @@ static void blocked_end(struct blocked *b, bool clean, const struct call_end *en
     invariant(REQUEST_OWNER(r, struct blocked) == b, "a blocked command ends twice");
     if (b->permits)
         permit_note_end(r->worker, r->session, b->permits, end);
+    if (b->note)
+        audit_end(r->worker, r->session, b->note, end);
     blocked_unpin(b, clean && !b->meant);
     ev_timer_stop(r->worker->loop, &b->again);
     if (r->session)
@@ -190,6 +194,14 @@ int64_t blocking_patience(const struct command *c, const struct resp_request *r,
     return ms > 0 ? ms : PIN_PATIENT;
 }
 
+/* The note of a pop from one list outside of all rules, if PROXY ADVISE wants to see its reply; else NULL. */
+static struct audit_note *advised(struct session *s, const struct request_class *k) {
+    size_t len = 0;
+    const char *key = k->key_count == 1 && !class_rule(k, 0) ? class_key(k, 0, &len) : NULL;
+    bool wants = key && advise_wants(s, k->command, k->request, k->bytes, key, len);
+    return wants ? audit_note(s, k, true) : NULL;
+}
+
 enum dispatch_result blocking_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     const struct resp_request *r = k->request;
@@ -214,6 +226,7 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     memcpy(b->bytes, bytes, r->len);
     b->lane = s->lane;
     b->permits = k->semaphores ? permit_note(s, k) : NULL;
+    b->note = advised(s, k);
     ev_timer_init(&b->again, blocked_again, 0., 0.);
     b->again.data = b;
     request_own(request, &b->owner, &blocked_ops);

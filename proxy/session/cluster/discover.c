@@ -168,7 +168,7 @@ static void ask(struct worker *w, struct request *request, const struct session 
     memcpy(q->name, name, len);
     request_own(request, &q->owner, &request_owner_silent);
     request->call.done = question_done;
-    lane.db = 0;
+    lane.db = lane.dedicated = 0; /* the dedicated connection may be in MULTI */
     lane.protocol = 2;
     build_start(w, 3);
     build_text(w, "COMMAND");
@@ -278,6 +278,7 @@ void discover_keys(struct session *s, const struct command *c, const struct resp
     request_own(request, &held->owner, &request_owner_silent);
     request->call.done = keys_done;
     request_barrier(request);
+    lane.dedicated = 0; /* it may be in MULTI */
     lane.protocol = 2;
     build_start(w, 2 + r->argc);
     build_text(w, "COMMAND");

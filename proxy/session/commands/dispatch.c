@@ -234,7 +234,7 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule)
         return dispatch_lock_key(s, c, r, bytes, index, rule);
-    if ((c->flags & (COMMAND_READONLY | COMMAND_SHOWS_HEAD)) != COMMAND_READONLY) {
+    if ((c->flags & (COMMAND_READONLY | COMMAND_ADVISES)) != COMMAND_READONLY) {
         if (!(c->flags & COMMAND_READONLY) && key_is_guard(key, len)) {
             session_refuse(s, c, "%s", GUARD_REFUSED);
             return DISPATCHED;

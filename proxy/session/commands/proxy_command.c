@@ -9,6 +9,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/fence.h"
+#include "proxy/lock/permits.h"
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
@@ -18,6 +19,7 @@
 enum {
     RULE_TEXT_MAX = 512,
     KEYS_EXPLAINED = 64,
+    PERMITS_SHOWN = 32, /* of a semaphore */
     ADMIN_WORDS_MAX = PROXY_WORDS_MAX,
     RELOAD_WAITING_SIZE = 512,
     PATTERN_MAX = PROXY_WORD_MAX
@@ -218,10 +220,36 @@ static enum dispatch_result proxy_explain(struct session *s, const struct comman
 
 /* ---- the family ---------------------------------------------------------------------------------- */
 
+/* Answers PROXY LOCK of a semaphore: what this proxy knows of its permits. */
+static enum dispatch_result proxy_semaphore(struct session *s, const struct command *c, const char *key, size_t len) {
+    struct worker *w = s->worker;
+    const struct lock_key name = {.db = session_db(s), .name = key, .len = len};
+    struct explanation x = {.session = s};
+    struct text reply = {0}, holders = {0};
+    char number[24];
+    int64_t held = permits_show(w->shared->permits, &name, PERMITS_SHOWN, worker_now(w), &holders);
+    snprintf(number, sizeof(number), ":%lld\r\n", (long long)held);
+    pair_of(&x, "key", key, len);
+    pair(&x, "kind", "semaphore");
+    append_bulk(&x.body, "permits", sizeof("permits") - 1);
+    text_append(&x.body, number, strlen(number));
+    x.count += 2;
+    pair_of(&x, "holders", holders.len > 0 ? holders.data : "", holders.len);
+    end_map(&x, &reply);
+    session_answer(s, c, reply.data, reply.len);
+    text_clear(&holders);
+    text_clear(&reply);
+    text_clear(&x.body);
+    return DISPATCHED;
+}
+
 static enum dispatch_result proxy_lock(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes, enum lock_ask what) {
     size_t len;
     const char *key = request_arg(r, bytes, 2, &len);
+    const struct lock_rule *rule = lock_rule_watched(s, key, len);
+    if (rule && rule->permits && what == LOCK_ASK_ALL)
+        return proxy_semaphore(s, c, key, len);
     if (!lock_rule_for(s, key, len)) {
         session_refuse(s, c, "ERR the key matches no lock rule that is enforced; see PROXY RULES");
         return DISPATCHED;

@@ -38,13 +38,18 @@ static struct upstream_lane pin_lane_of(const struct session *s) {
 struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enum pin_reason why,
                               const struct upstream_pin_events *events, const char **error) {
     struct worker *w = s->worker;
+    struct upstream_pin *pin = NULL;
     invariant(s->state != SESSION_CLOSED, "a closed session takes a pin");
     struct upstream_lane lane = pin_lane_of(s);
     if (why == PIN_SUBSCRIBED || why == PIN_MONITOR)
         lane.dedicated = 0; /* it reads no keys */
     char client[SESSION_ADDRESS_MAX];
     struct upstream_claim claim = {.client = session_host(s, client, sizeof(client)), .lasting = pin_lasts(why)};
-    struct upstream_pin *pin = upstream_pin_open(w->upstream, node, &lane, &claim, events, error);
+    *error = NULL;
+    if (why == PIN_TRANSACTION && s->lane.dedicated != 0) /* to the node it is one client, as NOLOOP wants it */
+        pin = upstream_pin_borrow(w->upstream, node, &s->lane, (uint32_t)s->lock.id, events, error);
+    if (!pin && !*error)
+        pin = upstream_pin_open(w->upstream, node, &lane, &claim, events, error);
     if (!pin)
         return NULL;
     counter_add(&w->counters.pinned_connections, 1);

@@ -97,7 +97,9 @@ static void look_done(struct call *c, const struct call_end *end) {
 
 void fence_looks_add(struct fence_looks *l, struct fence_question *q) {
     struct worker *w = l->session->worker;
+    struct upstream_lane lane = l->session->lane;
     invariant(l->left > 0 && q->here <= q->count, "%zu locks of %zu are here", q->here, q->count);
+    lane.dedicated = 0; /* the dedicated connection may be in MULTI */
     for (size_t i = q->here; i < q->count; i++) {
         const struct asked *a = &q->keys[i];
         struct request *r = request_internal(w);
@@ -110,7 +112,7 @@ void fence_looks_add(struct fence_looks *l, struct fence_question *q) {
         r->call.done = look_done;
         r->call.up.script = script_get(SCRIPT_FENCE);
         fence_look_build(l->session, q, i);
-        call_submit_lane(&r->call, slot_of_key(q->names.data + a->lock, a->lock_len), &l->session->lane, w->build.data,
+        call_submit_lane(&r->call, slot_of_key(q->names.data + a->lock, a->lock_len), &lane, w->build.data,
                          w->build.len);
     }
 }

@@ -4,6 +4,7 @@
  *
  * It keeps no state, and knows no session.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "proxy/net/digest.h"
@@ -157,18 +158,68 @@ static void outside_command(const struct command_sent *sent, uint32_t index, str
         lc->verb = LOCK_REPLACE;
 }
 
+/* Whether a score is the present time, within ten seconds: in seconds, ms or microseconds since 1970. */
+static bool score_is_now(const struct resp_request *r, const char *bytes, size_t i, int64_t now_ms) {
+    enum { NEAR_MS = 10 * 1000, DIGITS_MAX = 31 };
+    char text[DIGITS_MAX + 1] = "", *end;
+    size_t len;
+    const char *arg = request_arg(r, bytes, i, &len);
+    memcpy(text, arg, len < DIGITS_MAX ? len : DIGITS_MAX);
+    double score = strtod(text, &end), now = (double)now_ms;
+    double ms = score < now / 100 ? score * 1000 : score > now * 100 ? score / 1000 : score;
+    return end != text && *end == '\0' && ms > now - NEAR_MS && ms < now + NEAR_MS;
+}
+
+/* Finds what a command does to a semaphore, and sets *value_at to its token or member. Commands on several tokens or
+ * members at once are none of a semaphore's. */
+static enum permit_sight permit_of(const struct command *c, const struct resp_request *r, const char *bytes,
+                                   int64_t now_ms, uint32_t *value_at) {
+    *value_at = 0;
+    switch ((int)c->id) {
+    case COMMAND_LPOP:
+    case COMMAND_RPOP:
+        return r->argc == 2 ? PERMIT_POPS : PERMIT_NONE;
+    case COMMAND_BLPOP:
+    case COMMAND_BRPOP:
+        return r->argc == 3 ? PERMIT_POPS : PERMIT_NONE;
+    case COMMAND_LPUSH:
+    case COMMAND_RPUSH:
+        *value_at = 2;
+        return r->argc == 3 ? PERMIT_PUSHES : PERMIT_NONE;
+    case COMMAND_ZADD:
+        *value_at = (uint32_t)r->argc - 1;
+        return r->argc >= 4 && score_is_now(r, bytes, r->argc - 2, now_ms) ? PERMIT_ADDS : PERMIT_NONE;
+    case COMMAND_ZREM:
+        *value_at = 2;
+        return r->argc == 3 ? PERMIT_REMOVES : PERMIT_NONE;
+    case COMMAND_ZRANK:
+    case COMMAND_ZCARD:
+        return PERMIT_ASKS;
+    default:
+        return PERMIT_NONE;
+    }
+}
+
 bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t index, unsigned kinds, int64_t now_ms,
                 struct lock_command *lc) {
     const struct command *c = sent->command;
     const struct resp_request *r = sent->request;
     const char *bytes = sent->bytes;
     enum lock_effect effect;
-    if (!command_on_key(sent, index, kinds ? kinds : LOCK_KIND_ANY, lc, &effect))
-        return false;
+    uint32_t value_at = 0;
+    enum permit_sight permit = kinds ? PERMIT_NONE : permit_of(c, r, bytes, now_ms, &value_at);
+    if (!command_on_key(sent, index, kinds ? kinds : LOCK_KIND_ANY, lc, &effect)) {
+        if (permit == PERMIT_NONE)
+            return false;
+        *lc = (struct lock_command){.verb = LOCK_INSPECT, .value_at = value_at};
+        effect = EFFECT_DONE;
+    }
     if (!kinds)
         outside_command(sent, index, lc);
     *e = (struct lock_event){.verb = lc->verb,
                              .effect = effect,
+                             .permit = permit,
+                             .permit_alone = permit && c->id != COMMAND_LPOP && c->id != COMMAND_RPUSH,
                              .advises = lock_row_of(c)->advises,
                              .begun_ms = now_ms,
                              .pttl_ms = expiry_of(c, r, bytes, now_ms),

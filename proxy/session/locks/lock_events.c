@@ -92,6 +92,25 @@ bool event_wanted(const struct lock_interest *in, const struct command *c, const
     return !asks_queue(c) || queue_wanted(in->observer, key, len, in->now_ms);
 }
 
+bool event_permit_wanted(const struct lock_interest *in, const struct command *c, const char *key, size_t len) {
+    switch ((int)c->id) {
+    case COMMAND_LPOP:
+    case COMMAND_RPOP:
+    case COMMAND_BLPOP:
+    case COMMAND_BRPOP:
+    case COMMAND_ZADD:
+        return count_wanted(in, key, len);
+    case COMMAND_LPUSH:
+    case COMMAND_RPUSH:
+    case COMMAND_ZREM:
+    case COMMAND_ZRANK:
+    case COMMAND_ZCARD:
+        return observer_knows(in->observer, key, len);
+    default:
+        return false;
+    }
+}
+
 /* ---- a session ------------------------------------------------------------------------------- */
 
 static inline struct lock_interest interest_of(struct session *s) {
@@ -110,7 +129,8 @@ static inline bool sampled(struct session *s, const char *key, size_t len) {
 bool advise_wants(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                   const char *key, size_t len) {
     const struct lock_interest in = interest_of(s);
-    return may_be_lock(&in, c, r, bytes, key, len) && sampled(s, key, len) &&
+    bool may = may_be_lock(&in, c, r, bytes, key, len) || event_permit_wanted(&in, c, key, len);
+    return may && sampled(s, key, len) &&
            (!asks_queue(c) || queue_wanted(in.observer, key, len, worker_now(s->worker)));
 }
 
@@ -239,8 +259,11 @@ void advise_passed(struct session *s, const struct lock_plan *plan, unsigned adv
 void advise_observed(struct session *s, const struct lock_event *seen) {
     struct lock_event e = *seen;
     const struct lock_interest in = interest_of(s);
-    enum seen_event what = seen_of(&e);
-    if (what == SEEN_NOTHING)
+    enum seen_event what = seen_permit(&e);
+    if (what != SEEN_NOTHING)
+        note_event(s, what, &e);
+    what = seen_of(&e);
+    if (what == SEEN_NOTHING || e.permit_alone)
         return;
     if (e.verb != LOCK_PASS || count_wanted(&in, e.key.name, e.key.len))
         note_event(s, what, &e);

@@ -182,6 +182,9 @@ struct lock_interest {
  * was acquired lately. */
 bool event_wanted(const struct lock_interest *in, const struct command *c, const struct resp_request *r,
                   const char *bytes, const char *key, size_t len);
+/* The same for what the command may do to a semaphore's list or sorted set: true for a sample of the commands that
+ * take, and for all of a key that may be one. */
+bool event_permit_wanted(const struct lock_interest *in, const struct command *c, const char *key, size_t len);
 
 /* ---- shown.c: reads of a hash lock ------------------------------------------------------------------------ */
 

@@ -269,6 +269,17 @@ static void note_free(struct audit_note *note) {
     memory_free(note);
 }
 
+/* Reads the token of a pop: BLPOP's stands behind the key. */
+static void sight_pop(struct lock_event *sight, const struct resp_item *first, const char *p, const char *end) {
+    struct resp_item item = *first;
+    for (int64_t i = 0; first->type == '*' && i < first->num; i++)
+        if (!resp_item_read(&p, end, &item))
+            item.null = true;
+    sight->effect = is_text(&item) ? EFFECT_DONE : EFFECT_ABSENT;
+    if (sight->effect == EFFECT_DONE)
+        sight_value(sight, &item);
+}
+
 /* Reads the reply, or the next element of MGET's reply. */
 static void sight_read(const struct audit_note *note, struct lock_event *sight, const char *p, const char *end) {
     struct resp_item item;
@@ -276,6 +287,8 @@ static void sight_read(const struct audit_note *note, struct lock_event *sight, 
         return;
     if (!resp_item_read(&p, end, &item) || item.type == '-') {
         sight->effect = EFFECT_NOTHING;
+    } else if (sight->permit == PERMIT_POPS) {
+        sight_pop(sight, &item, p, end);
     } else if (note->script.kind != ADVISE_SCRIPT_OTHER) {
         sight_script(note, sight, &item);
     } else {

@@ -193,7 +193,7 @@ static void reopened(struct call *c, const struct call_end *end) {
 void tracking_tick(struct session *s) {
     struct tracking *t = push_of(s)->tracking;
     struct upstream *u = s->worker->upstream;
-    if (!t || !t->on || !t->bcast || s->in_flight > 0 || (!t->reopen && t->epoch == upstream_epoch(u)))
+    if (!t || !t->on || !t->bcast || s->in_flight > 0 || s->queues || (!t->reopen && t->epoch == upstream_epoch(u)))
         return;
     t->reopen = false;
     t->epoch = upstream_epoch(u);

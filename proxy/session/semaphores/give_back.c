@@ -130,6 +130,10 @@ void permits_give_back(struct worker *w) {
 
 /* ---- sessions that close ------------------------------------------------------------------------------ */
 
+bool permit_client_left(struct worker *w, uint64_t client) {
+    return !w->leaving && !engine_client_connected(w->shared->engine, client);
+}
+
 /* A session has closed. At the end of the turn the engine knows whether it was the last one of its client. */
 struct leaving {
     struct worker_job job; /* must be the first field */
@@ -139,7 +143,7 @@ struct leaving {
 
 static void left(struct worker *w, struct worker_job *job) {
     const struct leaving *s = (struct leaving *)(void *)job;
-    bool last = !engine_client_connected(w->shared->engine, s->client);
+    bool last = permit_client_left(w, s->client);
     permits_leave(w->shared->permits, s->session, s->client, last, s->one_shot, worker_now(w));
     permits_give_back(w);
 }

@@ -363,7 +363,7 @@ void permit_note_end(struct worker *w, struct session *s, struct permit_note *no
     struct reading x = {.w = w, .ledger = ledger, .note = note, .sender = sender};
     note_read(&x, end);
     if (!s && x.took && !w->stopping) {
-        bool last = !engine_client_connected(w->shared->engine, note->client);
+        bool last = permit_client_left(w, note->client);
         permits_leave(ledger, note->session, note->client, last, false, worker_now(w));
     }
     note_free(w, note);

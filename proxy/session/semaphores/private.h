@@ -7,5 +7,8 @@
 
 /* Gives back what is due. */
 void permits_give_back(struct worker *w);
+/* Whether the client (lock_client_hash) has no session any more. Never in a process that leaves: the client's new
+ * connections go to another process, and may have the permits. */
+bool permit_client_left(struct worker *w, uint64_t client);
 
 #endif

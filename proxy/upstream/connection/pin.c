@@ -1,9 +1,11 @@
 /*
  * Pins: connections that only one caller uses, for requests that a shared connection can't carry.
  *
- *      upstream_pin_open ──> from the node's idle pins, or a new connection ──> owned
- *      upstream_unpin    ──> idle (clean, ready, quiet) ──> pinned anew, or closed by node_sweep
- *                       └──> u->unpinned (anything else) ──> closed and freed by upstream_flush
+ *      upstream_pin_open   ──> from the node's idle pins, or a new connection ──> owned
+ *      upstream_pin_borrow ──> a dedicated lane's connection, which stays in its pool ──> owned
+ *      upstream_unpin ──> idle (clean, ready, quiet) ──> pinned anew, or closed by node_sweep
+ *                    ├──> back to its lane (lent, clean)
+ *                    └──> u->unpinned (anything else) ──> closed and freed by upstream_flush
  *
  * A caller may give a pin back from inside a callback of its connection: the pin is closed and freed only at the end of
  * the turn. This file does not look into requests.
@@ -63,6 +65,30 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
     pin->owned = true;
     pin->hold = hold;
     pin->events = *events;
+    return pin;
+}
+
+struct upstream_pin *upstream_pin_borrow(struct upstream *u, struct upstream_node *node,
+                                         const struct upstream_lane *lane, uint32_t affinity,
+                                         const struct upstream_pin_events *events, const char **error) {
+    const struct upstream_request like = {.affinity = affinity, .lane = *lane};
+    invariant(lane->dedicated != 0, "a shared connection is lent");
+    if (!node || u->closing) {
+        *error = outcome_unsent(u, u->above->no_node(u));
+        return NULL;
+    }
+    struct upstream_conn *c = node_conn(node, &like);
+    *error = c ? NULL : outcome_unsent(u, u->error);
+    if (!c || c->pin || c->in_flight > 0)
+        return NULL;
+    struct upstream_pin *pin = memory_zalloc(sizeof(*pin));
+    pin->u = u;
+    pin->lane = *lane;
+    list_init(&pin->link);
+    pin->conn = c;
+    pin->owned = true;
+    pin->events = *events;
+    c->pin = pin;
     return pin;
 }
 
@@ -139,7 +165,14 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
     pin->patient_ms = 0;
     pin->open = pin->full = false;
     memset(&pin->events, 0, sizeof(pin->events));
-    if (clean && reusable(pin)) {
+    struct upstream_conn *lent = pin->conn && pin->conn->pool ? pin->conn : NULL;
+    if (lent && clean) { /* its lane goes on */
+        lent->pin = NULL;
+        pin->conn = NULL;
+    } else if (lent) { /* the lane's next request opens another one */
+        conn_leave_pool(lent);
+        lent->node->pins++;
+    } else if (clean && reusable(pin)) {
         struct upstream_node *n = pin->conn->node;
         pin->conn->progress_ms = clock_ms();
         invariant(n->idle_pin_count < PINS_IDLE_MAX, "%u pins are idle", n->idle_pin_count);
