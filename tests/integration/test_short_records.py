@@ -263,7 +263,7 @@ def test_a_set_between_an_attempt_and_its_script(start_redis, start_proxy, conne
     proxies = [start_proxy(to, "guard-records short") for to in ("standalone %s:%d" % slow.address, redis)]
     a, b = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for proxy, name in zip(proxies, "ab")]
     for client in (a, b):
-        assert client("SET", "lock:x", "v", "NX", "PX", 60000) == "OK" and client("EXPIRE", "lock:x", 60) == 1
+        assert client("SET", "lock:x", "v", "NX", "PX", 60000) == "OK" and client("EXPIRE", "lock:x", 60, "XX") == 1
         assert client("DEL", "lock:x") == 1  # its record, a hash, stays for 10 s
     if rest == "no record":
         direct("DEL", *[k for k in direct("KEYS", "lockkeeper:{*") if k.endswith("}:lock:x")])
@@ -285,7 +285,7 @@ def test_an_attempts_script_that_is_sent_twice(start_redis, start_proxy, connect
     proxies = [start_proxy(to, "guard-records short") for to in ("standalone %s:%d" % slow.address, redis)]
     a, b = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for proxy, name in zip(proxies, "ab")]
     for client in (a, b):
-        assert client("SET", "lock:x", "v", "NX", "PX", 60000) == "OK" and client("EXPIRE", "lock:x", 60) == 1
+        assert client("SET", "lock:x", "v", "NX", "PX", 60000) == "OK" and client("EXPIRE", "lock:x", 60, "XX") == 1
         if client is a:
             assert client("DEL", "lock:x") == 1
     slow.held.set()
