@@ -47,13 +47,26 @@ if s.list then
   keep_guard(redis.call('PTTL', lock))
   return envelope(1, 'done', s, s.ends - now)
 end
-local renewed, ends = renewable(left), redis.call('PTTL', guard)
+local ends = redis.call('PTTL', guard)
+local SLACK_MS = 2 -- the clock of older servers goes on while a script runs
+local function apart()
+  return (left == -1) ~= (ends == -1) or (left >= 0 and math.abs(left + GUARD_OUTLIVES_MS - ends) > SLACK_MS)
+end
+-- A hash lock may end with its holder's field (fields.lua). The guard record follows the field then, and nothing is renewed.
+if s.kind == 'hash' and apart() then
+  local of_field = redis.pcall('HPTTL', lock, 'FIELDS', '1', s.held)
+  of_field = not failed(of_field) and type(of_field) == 'table' and tonumber(of_field[1]) or -1
+  if of_field >= 0 and (left == -1 or of_field < left) then
+    keep_guard(of_field)
+    return envelope(0, 'done', s, of_field)
+  end
+end
+local renewed = renewable(left)
 if renewed and (left == -1 or left < lease) then -- never shorter: the holder may have set a longer expiry
   redis.call('PEXPIRE', lock, ARGV[6])
   left = lease
 end
-local SLACK_MS = 2 -- the clock of older servers goes on while a script runs
-if (left == -1) ~= (ends == -1) or (left >= 0 and math.abs(left + GUARD_OUTLIVES_MS - ends) > SLACK_MS) then
+if apart() then
   keep_guard(left)
 end
 return envelope(renewed and 1 or 0, 'done', s, left)

@@ -71,10 +71,20 @@ static void check_fields(struct world *w, const struct flight *f, const struct m
     }
 }
 
+/* Whether the end of the key or of a field is another one. */
+static bool ends_moved(const struct model_key *before, const struct model_key *now) {
+    for (unsigned i = 0; i < before->fields.count; i++) {
+        int at = hash_find(&now->fields, before->fields.at[i].name);
+        if (at >= 0 && now->fields.at[at].expire_ms != before->fields.at[i].expire_ms)
+            return true;
+    }
+    return before->expire_ms != now->expire_ms;
+}
+
 /* S3: the end of a lock that the sender is not in was moved. */
 static void check_end(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_key *now = &w->redis.keys[f->key];
-    bool moved = before->exists && now->exists && before->expire_ms != now->expire_ms;
+    bool moved = before->exists && now->exists && ends_moved(before, now);
     if (!moved || has_lease(w, f, &w->truth[f->key]) || may_be_data(w, f, before))
         return;
     for (unsigned i = 0; i < before->fields.count; i++)
@@ -167,7 +177,7 @@ void hash_check_script(struct world *w, struct flight *f, const struct model_key
 }
 
 void hash_check_belief(struct world *w, int worker, const struct flight *f) {
-    bool plain = f->command.op == OP_HSETNX;
+    bool plain = f->command.op == OP_HSETNX || f->command.op == OP_HSETEX;
     if (plain && f->envelope.outcome != LOCK_GRANTED)
         world_fail(w, "S5", "worker %d takes itself for the holder after '%s'", worker,
                    world_outcome(f->envelope.outcome));

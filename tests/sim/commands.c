@@ -464,6 +464,62 @@ static bool do_hsetnx(lua_State *L, int count) {
     return plain(L, OP_HSETNX, 3);
 }
 
+/* HSETEX with FNX, HGETDEL, HGETEX: of one field of the lock. What comes behind the expiry is FIELDS 1 and the field.
+ */
+static struct model_command field_command(lua_State *L, enum model_op op) {
+    struct model_command c = {.op = op};
+    int i = 3;
+    if (op == OP_HSETEX && !word_is(L, i++, "FNX"))
+        unknown(L, "it sets fields that are there");
+    if (op != OP_HGETDEL && !word_is(L, i, "FIELDS")) {
+        c.ms = expiry_at(L, i);
+        i += 2;
+    }
+    if (!word_is(L, i, "FIELDS") || number_at(L, i + 1) != 1)
+        unknown(L, "of one field alone");
+    snprintf(c.value, sizeof(c.value), "%s", text_at(L, i + 2));
+    return c;
+}
+
+static bool do_hsetex(lua_State *L, int count) {
+    (void)count;
+    struct model_command c = field_command(L, OP_HSETEX);
+    return native(L, &c);
+}
+
+/* The answer on top is that of one field: puts it into an array. */
+static bool in_array(lua_State *L, bool done) {
+    if (done) {
+        lua_createtable(L, 1, 0);
+        lua_insert(L, -2);
+        lua_rawseti(L, -2, 1);
+    }
+    return done;
+}
+
+static bool do_hgetdel(lua_State *L, int count) {
+    (void)count;
+    struct model_command c = field_command(L, OP_HGETDEL);
+    return in_array(L, native(L, &c));
+}
+
+static bool do_hgetex(lua_State *L, int count) {
+    (void)count;
+    struct model_command c = field_command(L, OP_HGETEX);
+    return in_array(L, native(L, &c));
+}
+
+static bool do_hpttl(lua_State *L, int count) {
+    (void)count;
+    if (of_guard(L) || !word_is(L, 3, "FIELDS") || number_at(L, 4) != 1)
+        unknown(L, "of one field of a lock alone");
+    if (no_hash(false))
+        return push_wrong_type(L);
+    int i = hash_find(&lock_key()->fields, text_at(L, 5));
+    int64_t ends_ms = i < 0 ? 0 : lock_key()->fields.at[i].expire_ms;
+    return in_array(L, push_number(L, i < 0 ? -2 : ends_ms ? ends_ms - model->now_ms : -1));
+}
+
 static bool do_hlen(lua_State *L, int count) {
     (void)count;
     if (no_hash(of_guard(L)))
@@ -621,7 +677,8 @@ static const struct named_command {
     {"HLEN", do_hlen},       {"HKEYS", do_hkeys}, {"RPUSH", do_rpush},     {"LPUSH", do_lpush},
     {"LINDEX", do_lindex},   {"LSET", do_lset},   {"LREM", do_lrem},       {"LPOP", do_lpop},
     {"LLEN", do_llen},       {"LPOS", do_lpos},   {"PUBLISH", do_publish}, {"SPUBLISH", do_publish},
-    {"MGET", do_mget},       {"PING", do_ping},
+    {"MGET", do_mget},       {"PING", do_ping},   {"HSETEX", do_hsetex},   {"HGETDEL", do_hgetdel},
+    {"HGETEX", do_hgetex},   {"HPTTL", do_hpttl},
 };
 
 /* Redis writes a number with as many digits as tell it from others, 17 at most. */

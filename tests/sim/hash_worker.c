@@ -17,6 +17,7 @@ static void start(struct world *w, struct app_worker *k, int worker) {
     k->key = (int)world_below(w, w->sc.keys);
     k->phase = PHASE_ACQUIRE;
     k->times = 0;
+    k->newest = k->idiom == IDIOM_FIELD && w->sc.newest && world_chance(w, 60);
     if (k->idiom == IDIOM_FIELD)
         snprintf(k->value, sizeof(k->value), FIELD);
     else if (k->lives == 0 || k->value[0] != 'h') /* a process's UUID and the thread, for life */
@@ -34,6 +35,13 @@ static void strange(struct world *w, struct app_worker *k, struct model_command 
     snprintf(c->value, sizeof(c->value), "%s", h->count ? h->at[world_below(w, h->count)].name : FIELD);
     if (h->count == 0 && (c->op == OP_HSETNX || c->op == OP_HINCRBY)) /* it acquires nothing */
         c->op = OP_HDEL;
+    if (w->sc.newest && world_chance(w, 50)) {
+        c->ms = c->op == OP_HSETNX && world_chance(w, 50) ? 5000 : 0;
+        c->op = c->op == OP_HDEL      ? OP_HGETDEL
+                : c->op == OP_HSETNX  ? OP_HSETEX
+                : c->op == OP_PEXPIRE ? OP_HGETEX
+                                      : c->op;
+    }
 }
 
 static bool holding(struct world *w, struct app_worker *k, int worker, struct model_command *c) {
@@ -46,9 +54,9 @@ static bool holding(struct world *w, struct app_worker *k, int worker, struct mo
         k->phase = PHASE_RELEASE;
         return true;
     }
-    if (k->idiom == IDIOM_FIELD || !world_chance(w, 30))
+    if ((k->idiom == IDIOM_FIELD && !k->newest) || !world_chance(w, 30))
         return false;
-    c->op = OP_LUA_RENEW;
+    c->op = k->idiom == IDIOM_FIELD ? OP_HGETEX : OP_LUA_RENEW;
     if (k->idiom == IDIOM_HASH && world_chance(w, 30))
         c->op = OP_LUA_ENTER; /* once more */
     return true;
@@ -68,10 +76,15 @@ bool hash_worker_command(struct world *w, int worker, struct model_command *c, b
         return false;
     if (k->phase == PHASE_ACQUIRE) {
         c->op = k->idiom == IDIOM_HASH ? OP_LUA_ENTER : k->idiom == IDIOM_READ ? OP_LUA_READ : OP_HSETNX;
+        bool ends = k->newest; /* the field; else the rule has the lease */
+        if (c->op == OP_HSETNX && w->sc.newest && (ends || world_chance(w, 40))) {
+            c->op = OP_HSETEX;
+            c->ms = ends ? w->sc.expiry_ms : 0;
+        }
         c->composed = c->op == OP_LUA_ENTER && world_chance(w, 20);
     } else if (k->phase == PHASE_RELEASE || k->phase == PHASE_FINALLY) {
         if (k->idiom == IDIOM_FIELD)
-            c->op = world_chance(w, 50) ? OP_HDEL : OP_DEL;
+            c->op = world_chance(w, 50) ? (k->newest ? OP_HGETDEL : OP_HDEL) : OP_DEL;
         *releases = k->phase == PHASE_RELEASE && k->times <= 1;
     }
     memcpy(c->value, k->value, sizeof(c->value));
@@ -118,6 +131,7 @@ void hash_worker_answer(struct world *w, int worker, const struct flight *f, boo
             worker_give_up(w, worker); /* its lock is another's by now */
         break;
     case OP_HSETNX:
+    case OP_HSETEX:
         if (r->number == 1) {
             entered(w, worker, f);
         } else {
@@ -128,6 +142,10 @@ void hash_worker_answer(struct world *w, int worker, const struct flight *f, boo
         break;
     case OP_LUA_RENEW:
         if (r->number == 0)
+            worker_give_up(w, worker);
+        break;
+    case OP_HGETEX:
+        if (r->kind == REPLY_NIL)
             worker_give_up(w, worker);
         break;
     case OP_LUA_LEAVE:

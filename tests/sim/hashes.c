@@ -4,6 +4,7 @@
  */
 #include "tests/sim/hashes.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,29 @@ static void removed(struct model_key *k, const char *name) {
         model_gone(k);
 }
 
+void model_fields_expire(const struct model *m, struct model_key *k) {
+    for (unsigned i = k->fields.count; i-- > 0;) {
+        int64_t ends_ms = k->fields.at[i].expire_ms;
+        if (ends_ms && m->now_ms >= ends_ms)
+            removed(k, k->fields.at[i].name);
+    }
+}
+
+int64_t model_lease_pttl(struct model *m, int key) {
+    int64_t pttl = model_pttl(m, key), ends_ms = 0;
+    const struct model_guard *g = model_live(m, key);
+    const struct model_fields *h = &m->keys[key].fields;
+    for (unsigned i = 0; i < h->count; i++) {
+        if (g && strcmp(h->at[i].name, g->value) != 0)
+            continue;
+        if (!h->at[i].expire_ms)
+            return pttl;
+        ends_ms = h->at[i].expire_ms > ends_ms ? h->at[i].expire_ms : ends_ms;
+    }
+    bool earlier = ends_ms && (pttl < 0 || ends_ms - m->now_ms < pttl);
+    return earlier ? ends_ms - m->now_ms : pttl;
+}
+
 static void pexpire(const struct model *m, struct model_key *k, int64_t ms) {
     k->expire_ms = m->now_ms + ms;
 }
@@ -98,6 +122,33 @@ static struct model_reply leave(struct model *m, struct model_key *k, const stru
     return number(k->exists ? 0 : 1);
 }
 
+/* The content of a field. */
+static struct model_reply content(const struct model_key *k, const char *name) {
+    int i = hash_find(&k->fields, name);
+    struct model_reply r = {.kind = i < 0 ? REPLY_NIL : REPLY_TEXT};
+    if (i >= 0 && strcmp(name, HASH_MODE) == 0)
+        snprintf(r.text, sizeof(r.text), "read");
+    else if (i >= 0)
+        snprintf(r.text, sizeof(r.text), "%" PRId64, k->fields.at[i].count);
+    return r;
+}
+
+static void expire_field(const struct model *m, struct model_key *k, const struct model_command *c) {
+    k->fields.at[hash_find(&k->fields, c->value)].expire_ms = m->now_ms + c->ms;
+}
+
+/* HSETEX with FNX, HGETDEL, HGETEX. */
+static struct model_reply one_field(struct model *m, struct model_key *k, const struct model_command *c, bool has) {
+    struct model_reply old = content(k, c->value);
+    if (c->op == OP_HSETEX && !has)
+        add(k, c->value, 1);
+    if (c->op == OP_HGETDEL && has)
+        removed(k, c->value);
+    if (c->ms > 0 && ((c->op == OP_HSETEX && !has) || (c->op == OP_HGETEX && has)))
+        expire_field(m, k, c);
+    return c->op == OP_HSETEX ? number(!has) : old;
+}
+
 struct model_reply model_hash_native(struct model *m, int key, const struct model_command *c) {
     struct model_key *k = &m->keys[key];
     bool has = k->exists && hash_has(&k->fields, c->value);
@@ -114,6 +165,10 @@ struct model_reply model_hash_native(struct model *m, int key, const struct mode
         if (has)
             removed(k, c->value);
         return number(has);
+    case OP_HSETEX:
+    case OP_HGETDEL:
+    case OP_HGETEX:
+        return one_field(m, k, c, has);
     case OP_LUA_ENTER:
         return enter(m, k, c);
     case OP_LUA_READ:

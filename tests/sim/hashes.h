@@ -14,7 +14,7 @@ enum { HASH_FIELDS = 16, HASH_FIELD = 24 };
 
 struct model_field {
     char name[HASH_FIELD];
-    int64_t count;
+    int64_t count, expire_ms; /* 0: the field ends with its key */
 };
 
 struct model_fields {

@@ -113,6 +113,16 @@ static void close_globals(void) {
         fail("globals");
 }
 
+/* cmsgpack as far as fields.lua needs it: a number, or an array of one text or nil. */
+static void open_cmsgpack(void) {
+    static const char SOURCE[] = "cmsgpack = {pack = function(v) "
+                                 "return type(v) == 'number' and 'i' .. v or v[1] and 't' .. v[1] or 'n' end,"
+                                 "unpack = function(t) local kind, rest = string.sub(t, 1, 1), string.sub(t, 2) "
+                                 "return kind == 'i' and tonumber(rest) or {kind == 't' and rest} end}";
+    if (luaL_dostring(L, SOURCE))
+        fail("cmsgpack");
+}
+
 static void compile(enum script_id id) {
     const struct script *s = script_get(id);
     char name[32];
@@ -130,6 +140,7 @@ static void open_once(void) {
     open_library(luaopen_string, LUA_STRLIBNAME);
     open_library(luaopen_table, LUA_TABLIBNAME);
     open_library(luaopen_math, LUA_MATHLIBNAME);
+    open_cmsgpack();
     commands_open(L);
     slot_tags_init();
     lua_setglobal(L, "redis");

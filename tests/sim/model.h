@@ -106,6 +106,9 @@ enum model_op {
     OP_LUA_RENEW,
     OP_DELIFEQ,
     OP_SET_IFEQ, /* of the value that is there */
+    OP_HSETEX,   /* with FNX, of one field, whose name is the value; the field may have an expiry */
+    OP_HGETDEL,
+    OP_HGETEX,
     OP_KINDS
 };
 
@@ -124,7 +127,7 @@ struct model_command {
 /* A command as it is sent; NULL stands for the key. */
 struct model_words {
     unsigned count, number_count;
-    const char *words[8];
+    const char *words[10];
     char numbers[2][24];
 };
 
@@ -180,6 +183,9 @@ void model_clock_past(struct model *m, uint64_t us);
 /* Removes what has expired. */
 void model_expire(struct model *m, int key);
 int64_t model_pttl(struct model *m, int key);
+/* As model_pttl, but a hash lock ends with its holder's field if the field ends earlier. Without a live lease, all
+ * fields count. */
+int64_t model_lease_pttl(struct model *m, int key);
 /* Sets Redis's clock so much forward, or back. */
 void model_set_clock(struct model *m, int64_t by_ms);
 /* The live lease's guard record, or NULL. */
@@ -237,7 +243,9 @@ bool model_queue_node(const struct model *m, int key, const char *node, struct q
 int64_t model_queue_homeless(const struct model *m, int key, const char *identity);
 /* Redis's commands for lists. */
 struct model_reply model_list_native(struct model *m, int key, const struct model_command *c);
-/* hashes.c: Redis's commands and the application's scripts for hashes. */
+/* hashes.c: removes the fields that have expired. */
+void model_fields_expire(const struct model *m, struct model_key *k);
+/* Redis's commands and the application's scripts for hashes. */
 struct model_reply model_hash_native(struct model *m, int key, const struct model_command *c);
 
 /* Removes all of the guard record. */
@@ -252,6 +260,8 @@ void model_gone(struct model_key *k);
 enum lock_verb model_verb(const struct model_command *c);
 /* Whether a command goes through pass.lua where its rule lacks its kind. */
 bool model_may_pass(const struct model_command *c);
+/* HSETEX, HGETDEL, HGETEX. */
+bool model_has_fields(const struct model_command *c);
 /* Whether the script gets the position of the value, and which; 0 none. */
 int model_value_at(const struct model_command *c);
 const char *model_shape(const struct model_command *c);

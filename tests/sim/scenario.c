@@ -329,6 +329,7 @@ static void draw_hash(struct draw *d, struct scenario *sc) {
                  (owner == LOCK_OWNER_AUTO && sc->proxies == 1 && !sc->library && !sc->silent && !sc->finals));
     sc->never_wrong = sc->never_kept = false;
     sc->kept_after_end_only = sc->kept_after_sight_only = false;
+    sc->newest = d->random >> 32 & 1; /* no draw of its own: all else is as it was without */
 }
 
 static void draw_situation(struct draw *d, struct scenario *sc) {
@@ -498,6 +499,8 @@ void scenario_print(const struct scenario *sc) {
     printf("  promised:%s%s%s%s\n", sc->never_wrong ? " never-wrong" : "", sc->never_kept ? " never-kept" : "",
            sc->kept_after_end_only ? " kept-only-after-an-end" : "",
            sc->kept_after_sight_only ? " kept-only-after-a-sight" : "");
+    if (sc->newest)
+        printf("  hash locks: HSETEX, HGETDEL, HGETEX\n");
     if (sc->queue)
         printf("  list locks:%s%s%s\n", sc->apart ? " workers apart" : "", sc->queue_exact ? " exact" : "",
                sc->queue_kept ? " kept" : "");

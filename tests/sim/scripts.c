@@ -55,15 +55,29 @@ static void add_set(struct model_words *w, const struct model_command *c) {
         add(w, "GET");
 }
 
+/* HSETEX, HGETDEL, HGETEX. */
+static void add_field(struct model_words *w, const struct model_command *c) {
+    if (c->op == OP_HSETEX)
+        add(w, "FNX");
+    if (c->op != OP_HGETDEL)
+        add_expiry(w, c->ms);
+    add(w, "FIELDS");
+    add(w, "1");
+    add(w, c->value);
+    if (c->op == OP_HSETEX)
+        add(w, is(c->value, HASH_MODE) ? "read" : "1");
+}
+
 void model_command_words(const struct model_command *c, struct model_words *w) {
     static const char *const NAMES[] = {
-        [OP_SETNX] = "SETNX",   [OP_SET_NX] = "SET",      [OP_SET_NX_GET] = "SET",  [OP_SET] = "SET",
-        [OP_SET_XX] = "SET",    [OP_GETSET] = "GETSET",   [OP_SET_GET] = "SET",     [OP_DEL] = "DEL",
-        [OP_GETDEL] = "GETDEL", [OP_PEXPIRE] = "PEXPIRE", [OP_PERSIST] = "PERSIST", [OP_GETEX] = "GETEX",
-        [OP_INCRBY] = "INCRBY", [OP_MSET] = "MSET",       [OP_GET] = "GET",         [OP_RPUSH] = "RPUSH",
-        [OP_LPUSH] = "LPUSH",   [OP_LINDEX] = "LINDEX",   [OP_EXISTS] = "EXISTS",   [OP_LREM] = "LREM",
-        [OP_LSET] = "LSET",     [OP_LPOP] = "LPOP",       [OP_HSETNX] = "HSETNX",   [OP_HINCRBY] = "HINCRBY",
-        [OP_HDEL] = "HDEL",     [OP_DELIFEQ] = "DELIFEQ", [OP_SET_IFEQ] = "SET",    [OP_KINDS] = NULL};
+        [OP_SETNX] = "SETNX",     [OP_SET_NX] = "SET",      [OP_SET_NX_GET] = "SET",  [OP_SET] = "SET",
+        [OP_SET_XX] = "SET",      [OP_GETSET] = "GETSET",   [OP_SET_GET] = "SET",     [OP_DEL] = "DEL",
+        [OP_GETDEL] = "GETDEL",   [OP_PEXPIRE] = "PEXPIRE", [OP_PERSIST] = "PERSIST", [OP_GETEX] = "GETEX",
+        [OP_INCRBY] = "INCRBY",   [OP_MSET] = "MSET",       [OP_GET] = "GET",         [OP_RPUSH] = "RPUSH",
+        [OP_LPUSH] = "LPUSH",     [OP_LINDEX] = "LINDEX",   [OP_EXISTS] = "EXISTS",   [OP_LREM] = "LREM",
+        [OP_LSET] = "LSET",       [OP_LPOP] = "LPOP",       [OP_HSETNX] = "HSETNX",   [OP_HINCRBY] = "HINCRBY",
+        [OP_HDEL] = "HDEL",       [OP_DELIFEQ] = "DELIFEQ", [OP_SET_IFEQ] = "SET",    [OP_HSETEX] = "HSETEX",
+        [OP_HGETDEL] = "HGETDEL", [OP_HGETEX] = "HGETEX",   [OP_KINDS] = NULL};
     static const char *const WHEN[] = {NULL, "NX", "XX", "GT", "LT"};
     w->count = w->number_count = 0;
     if (!NAMES[c->op]) /* a script of the application's */
@@ -105,6 +119,11 @@ void model_command_words(const struct model_command *c, struct model_words *w) {
     case OP_HINCRBY:
         add(w, c->value);
         add_number(w, c->by);
+        break;
+    case OP_HSETEX:
+    case OP_HGETDEL:
+    case OP_HGETEX:
+        add_field(w, c);
         break;
     case OP_SETNX:
     case OP_GETSET:
@@ -236,6 +255,8 @@ enum script_id model_script_id(const struct model_args *a) {
         return SCRIPT_SET_IF;
     if (c->op == OP_HSETNX || c->op == OP_HDEL)
         return SCRIPT_HASH;
+    if (model_has_fields(c))
+        return SCRIPT_FIELDS;
     switch (model_verb(c)) {
     case LOCK_ACQUIRE:
         return SCRIPT_ACQUIRE;
@@ -401,6 +422,10 @@ static struct model_envelope read_envelope(lua_State *L) {
     if (elements != ELEMENTS && elements != ELEMENTS_OF_REFUSALS && elements != ELEMENTS_OF_LISTS)
         malformed("so many elements");
     lua_rawgeti(L, -1, 1);
+    if (lua_istable(L, -1) && lua_objlen(L, -1) == 1) { /* an array of one content of a field */
+        lua_rawgeti(L, -1, 1);
+        lua_remove(L, -2);
+    }
     e.reply = read_reply(L);
     lua_pop(L, 1);
     text_element(L, 2, outcome, sizeof(outcome));

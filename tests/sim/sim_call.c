@@ -16,7 +16,7 @@ struct model_args call_args(const struct lock_plan *plan, const struct model_com
         .lease_ms = plan->right == RIGHT_OLDER || plan->right == RIGHT_FENCE ? lock_plan_lease_ms(plan) : lease_ms,
         .read_fence = plan->read_fence,
         .claim_fence = plan->claim_fence,
-        .data_free = plan->data_free && !model_may_pass(command),
+        .data_free = plan->data_free && !model_may_pass(command) && !model_has_fields(command),
         .command = *command,
     };
     if (plan->seen_known) {

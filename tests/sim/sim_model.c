@@ -134,6 +134,7 @@ void model_expire(struct model *m, int key) {
     if (k->exists && k->expire_ms && m->now_ms >= k->expire_ms) {
         model_gone(k);
     }
+    model_fields_expire(m, k);
     struct model_guard *g = &k->guard;
     if (g->exists && g->expire_ms && m->now_ms >= g->expire_ms)
         model_guard_clear(m, key);
@@ -152,6 +153,8 @@ void model_set_clock(struct model *m, int64_t by_ms) {
         m->us = 0;
     for (int key = 0; key < MODEL_KEYS; key++) {
         move_end(&m->keys[key].expire_ms, by_ms);
+        for (unsigned i = 0; i < m->keys[key].fields.count; i++)
+            move_end(&m->keys[key].fields.at[i].expire_ms, by_ms);
         move_end(&m->keys[key].guard.expire_ms, by_ms);
         move_end(&m->data[key].expire_ms, by_ms);
         move_end(&m->marks[key].expire_ms, by_ms);
@@ -344,6 +347,9 @@ static struct model_reply native(struct model *m, int key, const struct model_co
     case OP_HSETNX:
     case OP_HINCRBY:
     case OP_HDEL:
+    case OP_HSETEX:
+    case OP_HGETDEL:
+    case OP_HGETEX:
     case OP_LUA_ENTER:
     case OP_LUA_READ:
     case OP_LUA_LEAVE:
@@ -416,6 +422,7 @@ enum lock_verb model_verb(const struct model_command *c) {
     case OP_PEXPIRE:
     case OP_PERSIST:
     case OP_GETEX:
+    case OP_HGETEX:
         return LOCK_EXTEND;
     case OP_INCRBY:
     case OP_HINCRBY:
@@ -445,8 +452,10 @@ enum lock_verb model_verb(const struct model_command *c) {
     case OP_LUA_RENEW:
         return LOCK_SCRIPT;
     case OP_HSETNX:
+    case OP_HSETEX:
         return LOCK_ACQUIRE;
     case OP_HDEL:
+    case OP_HGETDEL:
         return LOCK_COUNT_DOWN;
     case OP_KINDS:
         break;
@@ -458,6 +467,8 @@ int model_value_at(const struct model_command *c) {
     enum lock_verb verb = model_verb(c);
     if (c->op == OP_HSETNX || c->op == OP_HINCRBY || c->op == OP_HDEL)
         return 3;
+    if (model_has_fields(c)) /* behind the options, FIELDS and 1 */
+        return 5 + (c->op == OP_HSETEX) + (c->op != OP_HGETDEL && c->ms ? 2 : 0);
     if (verb == LOCK_QUEUE_PUSH)
         return 3;
     if (verb == LOCK_QUEUE_REMOVE || verb == LOCK_QUEUE_SET)
@@ -479,6 +490,8 @@ const char *model_shape(const struct model_command *c) {
     case OP_SET_GET:
     case OP_GETDEL:
     case OP_GETEX:
+    case OP_HGETDEL:
+    case OP_HGETEX:
     case OP_GET:
     case OP_LINDEX:
     case OP_LPOP:
@@ -490,4 +503,8 @@ const char *model_shape(const struct model_command *c) {
 
 bool model_may_pass(const struct model_command *c) {
     return c->op == OP_INCRBY || c->op == OP_HSETNX || c->op == OP_HINCRBY || c->op == OP_HDEL;
+}
+
+bool model_has_fields(const struct model_command *c) {
+    return c->op == OP_HSETEX || c->op == OP_HGETDEL || c->op == OP_HGETEX;
 }

@@ -19,10 +19,11 @@ const char *idiom_name(enum idiom idiom) {
 
 void command_text(const struct model_command *c, char *out, size_t size) {
     static const char *const NAMES[OP_KINDS] = {
-        "SETNX",   "SET NX",    "SET NX GET", "SET",       "SET XX",     "GETSET",  "SET GET",     "DEL",    "GETDEL",
-        "PEXPIRE", "PERSIST",   "GETEX",      "INCRBY",    "MSET",       "GET",     "RPUSH",       "LPUSH",  "LINDEX",
-        "EXISTS",  "LREM",      "LSET",       "LPOP",      "Lua SET NX", "Lua DEL", "Lua PEXPIRE", "HSETNX", "HINCRBY",
-        "HDEL",    "Lua enter", "Lua read",   "Lua leave", "Lua renew",  "DELIFEQ", "SET IFEQ"};
+        "SETNX",       "SET NX",   "SET NX GET", "SET",     "SET XX",    "GETSET",   "SET GET",    "DEL",
+        "GETDEL",      "PEXPIRE",  "PERSIST",    "GETEX",   "INCRBY",    "MSET",     "GET",        "RPUSH",
+        "LPUSH",       "LINDEX",   "EXISTS",     "LREM",    "LSET",      "LPOP",     "Lua SET NX", "Lua DEL",
+        "Lua PEXPIRE", "HSETNX",   "HINCRBY",    "HDEL",    "Lua enter", "Lua read", "Lua leave",  "Lua renew",
+        "DELIFEQ",     "SET IFEQ", "HSETEX",     "HGETDEL", "HGETEX"};
     snprintf(out, size, "%s %s ms=%" PRId64 " by=%" PRId64 "%s", NAMES[c->op], c->value, c->ms, c->by,
              c->keepttl ? " keepttl" : "");
 }

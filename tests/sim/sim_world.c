@@ -467,7 +467,7 @@ static void check_freed(struct world *w) {
     int64_t latest = w->redis.now_ms;
     for (int key = 0; key < MODEL_KEYS; key++) {
         const struct model_guard *g = check_live(w, key);
-        int64_t pttl = model_pttl(&w->redis, key);
+        int64_t pttl = model_lease_pttl(&w->redis, key);
         bool counted_down = w->redis.keys[key].exists && strtoll(w->redis.keys[key].value, NULL, 10) <= 0;
         /* What a counter left behind is no lease's: GETSET and PERSIST leave it without an end as on Redis. */
         bool swapped = w->sc.rule.owner == LOCK_OWNER_ANY && (w->sc.idioms & 1u << IDIOM_DEADLINE);

@@ -105,6 +105,7 @@ struct scenario {
     bool audit_exact;          /* a lock that was acquired under audit is safe as soon as the rule is enforced */
     bool queue;                /* list locks */
     bool hash;                 /* hash locks */
+    bool newest;               /* with HSETEX, HGETDEL and HGETEX */
     bool stranger;             /* STRANGER sends any command */
     bool names;                /* each connection has a name of its own, and keeps the name when it reconnects */
     bool renames;              /* connections change their names */
@@ -164,6 +165,7 @@ struct app_worker {
     bool lapsed;      /* in the queue it was once silent for longer than a lease */
     unsigned times;   /* so often it has entered a hash lock */
     bool by_value;    /* its release is DELIFEQ */
+    bool newest;      /* it acquires by HSETEX, and its release is HGETDEL or DEL */
     unsigned lives;
     uint64_t again; /* the session over which its release was lost; 0 none */
     struct transaction *transaction;
