@@ -14,8 +14,9 @@ from servers import until
 ROUNDS = 15
 
 
-@pytest.fixture(scope="module", params=["standalone", "cluster"])
+@pytest.fixture(params=["standalone", "cluster"])
 def advising(farm, request):
+    """A proxy for each test: of many events in a minute, few are looked at."""
     proxy = servers.Proxy(
         farm.backend(request.param),
         "lock enforced:* kind any",
