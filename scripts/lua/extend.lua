@@ -8,8 +8,8 @@
 -- XX, GT and LT therefore act as on a lock without an expiry.
 --
 -- The short way: EXPIRE and PEXPIRE without options on a lock in its usual state, by its holder or by a session that has no
--- right to it. The guard record's expiry comes first: if Redis refuses the command then, the guard record becomes what it was. A guard record in the short form
--- keeps it, and ends with the lock.
+-- right to it. A guard record in the short form keeps it, and ends with the lock. The guard record's expiry is set first: if
+-- Redis then refuses the command, the guard record becomes what it was.
 --@usual
 local units, n = ({expire = 1000, pexpire = 1})[string.lower(ARGV[11])], tonumber(ARGV[13] or '')
 if units and #ARGV == 13 and n and n >= 1 and n < 1e12 and n % 1 == 0 then
