@@ -60,7 +60,7 @@ enum {
 };
 /* What a command that ran unchanged did to a lock, from its effect. Removes from *e what says nothing of a lock. */
 enum seen_event seen_of(struct lock_event *e);
-/* The same for a semaphore's list or sorted set. */
+/* What a command did to a list or sorted set that may be a semaphore, from e->permit. */
 enum seen_event seen_permit(const struct lock_event *e);
 
 struct observer *observer_new(uint64_t seed);

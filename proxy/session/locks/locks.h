@@ -182,8 +182,8 @@ struct lock_interest {
  * was acquired lately. */
 bool event_wanted(const struct lock_interest *in, const struct command *c, const struct resp_request *r,
                   const char *bytes, const char *key, size_t len);
-/* The same for what the command may do to a semaphore's list or sorted set: true for a sample of the commands that
- * take, and for all of a key that may be one. */
+/* Whether the observer wants to see what the command does to a list or sorted set that may be a semaphore: true for a
+ * sample of the commands that take, and for all commands on a key that was seen to be taken from. */
 bool event_permit_wanted(const struct lock_interest *in, const struct command *c, const char *key, size_t len);
 
 /* ---- shown.c: reads of a hash lock ------------------------------------------------------------------------ */
