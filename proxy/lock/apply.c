@@ -364,11 +364,10 @@ static void apply_spent_elsewhere(struct outcome *f) {
 }
 
 /* Whether the refused release may have been for the live lease. C6: the release's claim may have been released
- * through another proxy before. Then this release may be the live lease's holder's. */
+ * through another proxy before, whether or not this proxy has met that proxy. Then the release may be for the live
+ * lease. */
 static bool suspects_live(const struct outcome *f) {
-    if (f->plan->right != RIGHT_SPENT)
-        return f->plan->right == RIGHT_SUSPECT;
-    return f->claim && claim_spent_elsewhere(f->e, f->claim);
+    return f->plan->right == RIGHT_SPENT ? f->claim != NULL : f->plan->right == RIGHT_SUSPECT;
 }
 
 static void apply_suspected(struct outcome *f) {

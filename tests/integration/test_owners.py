@@ -441,6 +441,19 @@ def test_an_older_lease_made_way_with_one_of_another_proxy(at_two_proxies, key):
     assert here("DEL", name) == 1
 
 
+def test_a_release_that_was_refused_wrongly_does_not_stop_the_lock(at_two_proxies, key):
+    """A lease that another proxy has released leaves a claim here, and the holder's DEL is taken for that claim's. No session here
+    has met the other proxy. Further attempts show that the lease has no holder."""
+    (here, also_here), (there, _) = at_two_proxies
+    name = key("lock:stands")
+    assert acquire(here, name) and not acquire(here, name)  # the attempt of a colleague, over the holder's connection
+    assert there("DEL", name) == 1
+    assert acquire(also_here, name) and also_here("DEL", name) == 1
+    assert acquire(here, name)
+    if here("DEL", name) == 0:  # by chance this release cannot be told from a late one
+        assert [acquire(also_here, name) for _ in range(6)].count(True) == 1
+
+
 @pytest.mark.parametrize("idle", [queue.LifoQueue, queue.Queue], ids=["last-one-first", "by-turns"])
 def test_a_pool_over_two_proxies(backend, start_proxy, key, idle):
     """No worker is late and none crashes: both proxies learn that it is a pool, whichever of them its connections lead
