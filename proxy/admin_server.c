@@ -24,6 +24,7 @@ struct admin_server {
     struct ev_timer step;   /* for the next step of the walk */
     struct lock_walk *walk; /* gathers the leases for the status page; else NULL */
     struct text address;
+    struct text reason; /* why no lock could be had, when it was last asked for */
 };
 
 struct admin_server *admin_server_open(struct listen_set *set, const struct config *config,
@@ -56,9 +57,8 @@ static void collect(void *arg, const struct metric_sink *sink) {
 static const char *unready(void *arg, bool all) {
     struct admin_server *m = arg;
     const char *missing = m->unready(m->unready_arg);
-    if (missing || worker_upstream_serves(m->first, all))
-        return missing;
-    return all ? "a node of the upstream can't be reached" : "no node of the upstream can be reached";
+    text_clear(&m->reason);
+    return missing ? missing : worker_unready(m->first, all, &m->reason) ? m->reason.data : NULL;
 }
 
 static void serve(struct ev_loop *loop, struct admin_server *m) {
@@ -133,5 +133,6 @@ void admin_server_close(struct admin_server *m) {
         close(m->fd);
     }
     text_clear(&m->address);
+    text_clear(&m->reason);
     memory_free(m);
 }

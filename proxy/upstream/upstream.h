@@ -352,6 +352,8 @@ uint64_t upstream_map_print(struct upstream *u);
  * is known). */
 size_t upstream_master_count(const struct upstream *u);
 struct upstream_node *upstream_master(const struct upstream *u, size_t i);
+/* A slot that the master serves; SLOT_NONE: it serves none. */
+int upstream_slot_of_node(const struct upstream *u, const struct upstream_node *master);
 /* The node that serves a slot, or NULL.
  * upstream_node_address is its address as text, borrowed. */
 struct upstream_node *upstream_node_of_slot(const struct upstream *u, int slot);

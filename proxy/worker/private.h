@@ -33,10 +33,13 @@ struct listener {
     FIGURE(redirects, "redirects", "counter", "upstream_redirects_total", "MOVED and ASK from the node.")
 
 /* What a worker knows of a node. */
+enum { MASTER_WHY_MAX = 200 };
+
 struct node_figures {
     char address[256];
-    const char *state;   /* as in upstream_node_info */
-    bool master, silent; /* silent: the node did not reply to the last question */
+    const char *state; /* as in upstream_node_info */
+    bool master;
+    char why[MASTER_WHY_MAX]; /* why it gives no locks; "": it does, as far as is known */
 #define FIGURE_FIELD(field, ...) uint64_t field;
     NODE_FIGURES(FIGURE_FIELD)
 #undef FIGURE_FIELD
@@ -67,8 +70,9 @@ struct worker_thread {
     size_t listener_count;
     struct list_node guests; /* clients without a session yet: before their PROXY header, or in the TLS handshake */
     double guest_logged;     /* when a failure was last logged at notice */
-    struct lost_node *lost;  /* for lost.c */
-    size_t lost_count;
+    struct asked_master *masters; /* for masters.c */
+    size_t masters_count;
+    uint32_t masters_lane;           /* masters.c asks over it; 0: none yet */
     uint64_t leases_handed;          /* how many got a last expiry */
     struct eviction_state evictions; /* for evictions.c, in the first worker */
     int64_t evictions_ms;            /* when it last asked the nodes */
@@ -103,11 +107,12 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
 extern const struct metric_table node_figures_table;
 /* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* lost.c: asks lost masters whether they are back. To be called once a second. */
-void lost_nodes_ask(struct worker *w);
-/* Whether lost.c asked the node and got no reply. */
-bool lost_node_silent(struct worker *w, const char *address);
-void lost_nodes_clear(struct worker *w);
+/* masters.c: asks the masters whether they would give locks. To be called once a second. */
+void masters_ask(struct worker *w);
+/* Why the master gives no locks, as far as masters.c knows: the node's or the proxy's error. "": it does, or it is no
+ * master. Borrowed until the next call of masters_ask. */
+const char *master_trouble(struct worker *w, const char *address);
+void masters_clear(struct worker *w);
 /* Adds up the boards of all workers: this worker's is current, the others' are at most a second old. The caller frees
  * sum->nodes; sum->count must be 0 at first. */
 void node_board_sum(struct worker *w, struct node_board *sum);

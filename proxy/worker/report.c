@@ -52,8 +52,9 @@ static void report_upstream_nodes(struct worker *w, const struct report *r) {
         const struct node_figures *n = &sum.nodes[i];
         char name[32], line[NODE_LINE_MAX];
         snprintf(name, sizeof(name), "node%zu", i);
+        const char *role = strncmp(n->why, "READONLY ", strlen("READONLY ")) == 0 ? "replica" : "master";
         int len = snprintf(line, sizeof(line), "address=%s,state=%s,role=%s", n->address, n->state,
-                           n->master ? "master" : "other");
+                           n->master ? role : "other");
         for (size_t k = 0; k < node_figures_table.count; k++)
             len += snprintf(line + len, sizeof(line) - (size_t)len, ",%s=%llu", node_figures_table.rows[k].name,
                             (unsigned long long)metric_value(&node_figures_table.rows[k], n));
@@ -124,6 +125,10 @@ void worker_report_info(struct worker *w, const struct report *r) {
         r->line(r->arg, "embedded_restarts", "%u", atomic_load(&shared->embedded_ends));
         r->line(r->arg, "embedded_leases_lost", "%u", atomic_load(&shared->embedded_lost));
     }
+    struct text why = {0};
+    r->line(r->arg, "locks_ready", "%s", worker_unready(w, true, &why) ? "no" : "yes");
+    r->line(r->arg, "locks_not_ready", "%s", why.len ? why.data : "");
+    text_clear(&why);
     report_upstream_nodes(w, r);
     struct sentinel_lines lines = {.report = r};
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);

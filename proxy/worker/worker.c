@@ -141,8 +141,7 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         ask_around(w, ev_now(loop));
     if (w->config->admin_port != 0 || w->shared->threads > 1)
         node_board_write(w);
-    if (w->config->admin_port != 0)
-        lost_nodes_ask(w);
+    masters_ask(w);
     double now = ev_now(loop), timeout = (double)w->config->timeout_s;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
     if (timeout <= 0 && w->over_soft == 0 && !blocked && counter_read(&w->counters.clients_tracking) == 0)
@@ -355,7 +354,7 @@ void worker_free(struct worker *w) {
     memory_free(w->scratch);
     pthread_mutex_destroy(&thread_of(w)->board.mutex);
     memory_free(thread_of(w)->board.nodes);
-    lost_nodes_clear(w);
+    masters_clear(w);
     readable_clear(&w->readable);
     ev_loop_destroy(w->loop);
     memory_free(w);

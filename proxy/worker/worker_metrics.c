@@ -33,7 +33,7 @@ static struct node_figures *figures_of(struct node_board *b, const char *address
 }
 
 static bool is_down(const struct node_figures *f) {
-    return f->silent || strcmp(f->state, "down") == 0;
+    return f->why[0] || strcmp(f->state, "down") == 0;
 }
 
 /* The worse one of two threads' states of a node: the one that an operator should see. */
@@ -58,7 +58,8 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
     struct node_figures *f = figures_of(b, from->address);
     f->state = graver_state(f->state, from->state);
     f->master |= from->master;
-    f->silent |= from->silent;
+    if (!f->why[0])
+        memcpy(f->why, from->why, sizeof(f->why));
     f->slots = 0; /* each thread has its copy of the slot map */
 #define FIGURE_ADD(field, ...) f->field += from->field;
     NODE_FIGURES(FIGURE_ADD)
@@ -87,7 +88,7 @@ void node_board_write(struct worker *w) {
     b->count = 0;
     upstream_each_node(w->upstream, put_node, b);
     for (size_t i = 0; i < b->count; i++)
-        b->nodes[i].silent = lost_node_silent(w, b->nodes[i].address);
+        snprintf(b->nodes[i].why, sizeof(b->nodes[i].why), "%s", master_trouble(w, b->nodes[i].address));
     b->durations = w->durations;
     pthread_mutex_unlock(&b->mutex);
 }
@@ -104,14 +105,23 @@ void node_board_sum(struct worker *w, struct node_board *sum) {
     }
 }
 
-bool worker_upstream_serves(struct worker *w, bool all) {
+bool worker_unready(struct worker *w, bool all, struct text *why) {
     struct node_board sum = {.count = 0};
+    const struct node_figures *down = NULL;
     unsigned served = 0;
     node_board_sum(w, &sum);
-    for (size_t i = 0; i < sum.count; i++)
-        served += is_down(&sum.nodes[i]) ? 0 : sum.nodes[i].slots;
+    for (size_t i = 0; i < sum.count; i++) {
+        const struct node_figures *f = &sum.nodes[i];
+        served += is_down(f) ? 0 : f->slots;
+        down = is_down(f) && f->slots > 0 && (!down || !down->why[0]) ? f : down;
+    }
+    bool unready = all ? served < SLOT_COUNT : served == 0;
+    if (unready && down)
+        text_printf(why, "%s gives no locks: %s", down->address, down->why[0] ? down->why : "it can't be reached");
+    else if (unready)
+        text_printf(why, "%s", "no node of the upstream is known");
     memory_free(sum.nodes);
-    return all ? served >= SLOT_COUNT : served > 0;
+    return unready;
 }
 
 void worker_report_nodes(struct worker *w, const struct report *r) {
@@ -154,7 +164,7 @@ static void single(const struct metric_sink *m, const char *name, const char *ty
 static void measure_nodes(struct worker *w, const struct metric_sink *m) {
     struct node_board sum = {.count = 0};
     node_board_sum(w, &sum);
-    family(m, "upstream_up", "gauge", "1 if the node can be reached, as far as is known.");
+    family(m, "upstream_up", "gauge", "1 if the node can be reached and would give a lock, as far as is known.");
     for (size_t n = 0; n < sum.count; n++)
         sample(m, "node", sum.nodes[n].address, is_down(&sum.nodes[n]) ? 0 : 1);
     for (size_t i = 0; i < node_figures_table.count; i++) {

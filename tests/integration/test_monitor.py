@@ -280,6 +280,113 @@ def test_a_late_release_is_told_with_its_delay(start_proxy, backend, connect):
     assert re.search(r"tried to release lock:late; held by .*: refused: its own lease had ended \d+ ms before", told[0])
 
 
+def said_of_ready(monitored):
+    """What the pages, the metrics and PROXY INFO say of whether a lock could be had: ('', all well) or the reason."""
+    status, text, _ = monitored.get("/readyz")
+    assert status == (200 if text == "ok\n" else 503)
+    return "" if status == 200 else text.rstrip("\n")
+
+
+def becomes_unready(monitored, address, error, role="master"):
+    """Everything that tells an operator says so, and why."""
+    until(lambda: error in said_of_ready(monitored), 10, "/readyz to say %s, not %r" % (error, said_of_ready(monitored)))
+    node = "%s:%d" % address
+    assert said_of_ready(monitored).startswith(node + " gives no locks: " + error)
+    assert monitored.get("/readyz?all")[0] == 503 and monitored.status()["ready"] is False
+    assert monitored.metrics()['lockkeeper_upstream_up{node="%s"}' % node] == 0
+    info = monitored.status()["figures"]  # as in PROXY INFO, which needs a login that Redis takes
+    assert info["locks_ready"] == "no" and info["locks_not_ready"].startswith("%s gives no locks: %s" % (node, error))
+    assert info["node0"].startswith("address=%s,state=" % node) and ",role=%s," % role in info["node0"]
+
+
+def becomes_ready(monitored):
+    until(lambda: monitored.get("/readyz?all")[:2] == (200, "ok\n"), 10, "/readyz to recover")
+    assert not said_of_ready(monitored) and monitored.status()["ready"] is True
+    assert monitored.status()["figures"]["locks_ready"] == "yes"
+
+
+def test_not_ready_with_a_wrong_password(start_proxy, start_redis):
+    redis = start_redis("--requirepass", "right")
+    monitored = Monitored(start_proxy, redis, "upstream-password wrong")
+    becomes_unready(monitored, redis.address, "WRONGPASS ")
+
+
+def test_ready_with_a_password_that_only_clients_know(start_proxy, start_redis, connect):
+    """The proxy itself is refused, and its clients get their locks."""
+    redis = start_redis("--requirepass", "right")
+    monitored = Monitored(start_proxy, redis)
+    client = connect(monitored.proxy)
+    assert client("AUTH", "right") == "OK" and client("SETNX", "lock:a", "1") == 1
+
+    def questions():
+        with redis.client() as direct:
+            return int(re.search(r"cmdstat_set:.*rejected_calls=(\d+)|$", direct("INFO", "commandstats")).group(1) or 0)
+
+    until(lambda: questions() >= 2, 10, "two questions of the proxy's own")
+    becomes_ready(monitored)
+
+
+def test_not_ready_in_front_of_a_replica(start_proxy, start_redis):
+    master, replica = start_redis(), start_redis()
+    with replica.client() as direct:
+        direct("REPLICAOF", *master.address)
+    monitored = Monitored(start_proxy, replica)
+    becomes_unready(monitored, replica.address, "READONLY ", "replica")
+    until(lambda: "gives no locks now: READONLY" in monitored.proxy.log(), 10, "the log")
+    assert "name its master" in monitored.proxy.log()
+    with replica.client() as direct:
+        direct("REPLICAOF", "NO", "ONE")
+    becomes_ready(monitored)
+    assert "gives locks again" in monitored.proxy.log()
+
+
+@pytest.mark.parametrize("setting, bad, good, error", [("maxmemory", "1", "0", "OOM "),
+                                                       ("min-replicas-to-write", "1", "0", "NOREPLICAS ")])
+def test_not_ready_where_redis_refuses_writes(start_proxy, start_redis, setting, bad, good, error):
+    redis = start_redis()
+    monitored = Monitored(start_proxy, redis)
+    becomes_ready(monitored)
+    with redis.client() as direct:
+        direct("CONFIG", "SET", setting, bad)
+        becomes_unready(monitored, redis.address, error)
+        direct("CONFIG", "SET", setting, good)
+    becomes_ready(monitored)
+
+
+def test_a_part_of_a_cluster_gives_no_locks(start_proxy, start_cluster):
+    """/readyz is for balancers, and /readyz?all for alarms."""
+    cluster = start_cluster()
+    monitored = Monitored(start_proxy, cluster)
+    becomes_ready(monitored)
+    node = cluster.nodes[1]
+    with node.client() as direct:
+        direct("CONFIG", "SET", "maxmemory", "1")
+        until(lambda: monitored.get("/readyz?all")[0] == 503, 10, "the alarm")
+        assert monitored.get("/readyz?all")[1].startswith("%s:%d gives no locks: OOM " % node.address)
+        assert not said_of_ready(monitored)
+        direct("CONFIG", "SET", "maxmemory", "0")
+    becomes_ready(monitored)
+
+
+def test_questions_of_readiness_hold_up_no_client(start_proxy, start_redis, connect):
+    """Redis holds writes back for longer than the upstream's timeout. Reads go on, and no connection is given up."""
+    redis = start_redis()
+    monitored = Monitored(start_proxy, redis, "upstream-timeout 500ms")
+    becomes_ready(monitored)
+    client = connect(monitored.proxy)
+    assert client("SET", "k", "v") == "OK"
+    with redis.client() as direct:
+        direct("CLIENT", "PAUSE", 4000, "WRITE")
+        until_s = time.monotonic() + 3
+        while time.monotonic() < until_s:
+            assert client("GET", "k") == "v"
+            time.sleep(0.05)
+        direct("CLIENT", "UNPAUSE")
+        assert direct("DBSIZE") == 1, "the question writes nothing"
+    becomes_ready(monitored)
+    assert "was lost" not in monitored.proxy.log()
+
+
 def test_ready_only_while_redis_can_be_reached(start_proxy, start_redis, connect):
     redis = start_redis()
     monitored = Monitored(start_proxy, redis)
@@ -292,8 +399,10 @@ def test_ready_only_while_redis_can_be_reached(start_proxy, start_redis, connect
         return monitored.get("/readyz")[0] == 503
 
     until(unready, 15, "/readyz to say that the node is gone")
-    assert monitored.get("/readyz")[1] == "no node of the upstream can be reached\n"
-    assert monitored.get("/readyz?all")[:2] == (503, "a node of the upstream can't be reached\n")
+    gone = "%s:%d gives no locks: " % redis.address
+    assert monitored.get("/readyz")[1].startswith(gone)
+    status, text, _ = monitored.get("/readyz?all")
+    assert status == 503 and text.startswith(gone)
     assert monitored.get("/healthz")[0] == 200
     assert monitored.status()["ready"] is False
     redis.start()

@@ -144,6 +144,13 @@ struct upstream_node *upstream_master(const struct upstream *u, size_t i) {
     return i < u->master_count ? u->masters[i] : NULL;
 }
 
+int upstream_slot_of_node(const struct upstream *u, const struct upstream_node *n) {
+    int slot = 0;
+    while (u->slots && slot < SLOT_COUNT && u->slots[slot] != n)
+        slot++;
+    return slot < SLOT_COUNT ? slot : SLOT_NONE;
+}
+
 struct upstream_node *upstream_node_of_slot(const struct upstream *u, int slot) {
     if (!u->slots)
         return upstream_master(u, 0);
