@@ -6,6 +6,7 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/notify.h"
+#include "proxy/worker/lock_space.h"
 #include "proxy/worker/worker.h"
 
 /* Leaves. If another process has taken the sockets, it also serves the operator's pages from now on. */
@@ -84,8 +85,41 @@ static struct handed_socket *offer(const struct ending *e, size_t *count) {
     return list;
 }
 
+/* Starts the new process. `mark` is what it has to find in its Redis; NULL: nothing. */
+static void start_successor(struct ending *e, const char *mark) {
+    struct successor_orders orders = {
+        .argv = e->argv, .mark = mark, .unix_path = e->listeners->unix_path, .done = taken_over, .arg = e};
+    struct handed_socket *sockets = offer(e, &orders.count);
+    orders.sockets = sockets;
+    e->successor = successor_start(worker_loop(e->shared->workers[0]), &orders);
+    memory_free(sockets);
+    if (!e->successor)
+        notify_state("READY=1");
+}
+
+/* The mark was written to Redis, or `error` says why not. */
+static void marked(void *arg, const char *error) {
+    struct ending *e = arg;
+    e->marking = false;
+    if (e->leaving || e->stopping)
+        return;
+    if (!error || lock_space_forbidden(error)) {
+        if (error)
+            log_notice("The proxy's user may not mark its Redis (%s): whether the new process serves the same Redis is "
+                       "not known",
+                       error);
+        start_successor(e, error ? NULL : e->shared->process_id);
+        return;
+    }
+    log_warning(
+        "No take-over: Redis does not take the mark by which the new process knows it, and this process goes on: "
+        "%s",
+        error);
+    notify_state("READY=1");
+}
+
 void ending_take_over(struct ending *e, const char *signal) {
-    if (e->leaving || e->stopping || e->successor)
+    if (e->leaving || e->stopping || e->successor || e->marking)
         return;
     if (e->embedded) {
         log_warning("No take-over: the embedded Redis ends with this process, and its data is lost");
@@ -93,14 +127,8 @@ void ending_take_over(struct ending *e, const char *signal) {
     }
     log_notice("Received %s: starting %s again to take over", signal, e->argv[0]);
     notify_reloading();
-    struct successor_orders orders = {
-        .argv = e->argv, .unix_path = e->listeners->unix_path, .done = taken_over, .arg = e};
-    struct handed_socket *sockets = offer(e, &orders.count);
-    orders.sockets = sockets;
-    e->successor = successor_start(worker_loop(e->shared->workers[0]), &orders);
-    memory_free(sockets);
-    if (!e->successor)
-        notify_state("READY=1");
+    e->marking = true;
+    lock_space_mark(e->shared->workers[0], e->shared->process_id, marked, e);
 }
 
 const char *ending_reason(const struct ending *e) {

@@ -33,7 +33,8 @@ struct ending {
     /* The state. */
     struct successor *successor; /* in progress; else NULL */
     bool leaving, stopping;
-    bool handed; /* another process has the sockets */
+    bool marking; /* a take-over begins: its mark is being written to Redis */
+    bool handed;  /* another process has the sockets */
 };
 
 void ending_stop(struct ending *e, const char *signal);

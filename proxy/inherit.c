@@ -45,9 +45,10 @@ static void read_managed(struct inherited *in) {
 
 static void read_handed(struct inherited *in, const char *letters) {
     static const char known[] = HANDED_LETTERS;
-    const char *path = getenv(HANDED_PATH);
+    const char *path = getenv(HANDED_PATH), *mark = getenv(HANDED_MARK);
     size_t count = strlen(letters);
     in->path = path && path[0] ? memory_strdup(path) : NULL;
+    in->mark = mark && mark[0] ? memory_strdup(mark) : NULL;
     in->predecessor = FIRST;
     fcntl(FIRST, F_SETFD, FD_CLOEXEC);
     in->sockets = memory_zalloc((count + 1) * sizeof(*in->sockets));
@@ -139,4 +140,5 @@ void inherit_tell_ready(struct inherited *in) {
 void inherit_free(struct inherited *in) {
     memory_free(in->sockets);
     memory_free(in->path);
+    memory_free(in->mark);
 }

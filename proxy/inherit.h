@@ -5,6 +5,7 @@
  *      systemd        LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES        descriptors 3, 4, ...: they define where to listen
  *      predecessor    LOCKKEEPER_HANDED, a letter for each socket;  descriptor 3: to report that clients are accepted;
  *                     LOCKKEEPER_HANDED_PATH, the unix socket's     4, 5, ...: used if the configuration has them
+ *                     LOCKKEEPER_HANDED_MARK, for worker/lock_space.h
  */
 #ifndef LOCKKEEPER_INHERIT_H
 #define LOCKKEEPER_INHERIT_H
@@ -29,6 +30,7 @@ struct inherited {
     size_t count;
     bool managed;    /* some are systemd's: then the addresses in the configuration are not opened */
     char *path;      /* the path of the predecessor's unix socket; NULL: none */
+    char *mark;      /* what the predecessor has written to its Redis; NULL: nothing */
     int predecessor; /* descriptor of the process that waits until clients are accepted; -1: none */
 };
 

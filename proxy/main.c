@@ -323,6 +323,8 @@ static void share_facts(struct application *app) {
     shared->process_id = app->process_id;
     shared->started_ms = clock_even_ms();
     shared->threads = (unsigned)c->threads;
+    shared->space_mark = app->inherited.mark;
+    atomic_init(&shared->space_held, app->inherited.mark != NULL);
     shared->maxclients = c->maxclients;
     shared->stranger_login = c->upstream_password && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0;
     shared->tls = app->secure.clients;

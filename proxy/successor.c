@@ -53,11 +53,12 @@ static char **environment(char **own, size_t count) {
     return all;
 }
 
-static void describe(const struct successor_orders *o, struct text *letters, struct text *path) {
+static void describe(const struct successor_orders *o, struct text *letters, struct text *path, struct text *mark) {
     text_printf(letters, "%s=", HANDED_SOCKETS);
     for (size_t i = 0; i < o->count; i++)
         text_printf(letters, "%c", HANDED_LETTERS[2 * (size_t)o->sockets[i].use + (o->sockets[i].managed ? 1 : 0)]);
     text_printf(path, "%s=%s", HANDED_PATH, o->unix_path ? o->unix_path : "");
+    text_printf(mark, "%s=%s", HANDED_MARK, o->mark ? o->mark : "");
 }
 
 /* ---- starting --------------------------------------------------------------------------------------- */
@@ -149,11 +150,12 @@ struct successor *successor_start(struct ev_loop *loop, const struct successor_o
         log_warning("No take-over: %s", strerror(errno));
         return NULL;
     }
-    struct text letters, path;
+    struct text letters, path, mark;
     text_init(&letters);
     text_init(&path);
-    describe(o, &letters, &path);
-    char *own[] = {letters.data, path.data}, **env = environment(own, 2);
+    text_init(&mark);
+    describe(o, &letters, &path, &mark);
+    char *own[] = {letters.data, path.data, mark.data}, **env = environment(own, sizeof(own) / sizeof(own[0]));
     struct successor *s = memory_zalloc(sizeof(*s));
     *s = (struct successor){.loop = loop, .pipe = ends[0], .done = o->done, .arg = o->arg};
     int failed = spawn(o, ends[1], env, &s->pid);
@@ -161,6 +163,7 @@ struct successor *successor_start(struct ev_loop *loop, const struct successor_o
     memory_free(env);
     text_clear(&letters);
     text_clear(&path);
+    text_clear(&mark);
     if (!failed) {
         watch(s);
         return s;

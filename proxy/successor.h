@@ -24,6 +24,7 @@ struct successor_orders {
     char **argv; /* the command line; all are borrowed until successor_start returns */
     const struct handed_socket *sockets;
     size_t count;
+    const char *mark;      /* for worker/lock_space.h; NULL: none */
     const char *unix_path; /* path of the unix socket among them, if it is not systemd's; NULL: none */
     /* Called once, in the loop's thread: the new process `pid` accepts clients, or (pid 0) it failed, and the log has
      * the reason. The successor is freed then. */

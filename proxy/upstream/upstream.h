@@ -243,6 +243,9 @@ struct upstream_dedicated_events {
  * Each connection counts as a lasting one of `client`. If the limits permit no more, the requests for it fail. Returns
  * the number for upstream_lane. */
 uint32_t upstream_dedicated_new(struct upstream *u, const char *client, const struct upstream_dedicated_events *events);
+/* The dedicated lane of the proxy's own questions that no client's request may wait behind. It is made at the first
+ * call, and ends with the upstream. upstream_each_node leaves its connections out. */
+uint32_t upstream_dedicated_own(struct upstream *u);
 /* Adds a command (whole RESP, copied) to the commands that every connection opened from now on begins with. If a node
  * refuses the command, it refuses the lane. */
 void upstream_dedicated_begin(struct upstream *u, uint32_t dedicated, const char *command, size_t len);

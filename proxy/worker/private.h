@@ -70,14 +70,15 @@ struct worker_thread {
     size_t listener_count;
     struct list_node guests; /* clients without a session yet: before their PROXY header, or in the TLS handshake */
     double guest_logged;     /* when a failure was last logged at notice */
-    struct asked_master *masters; /* for masters.c */
+    struct asked_master *masters; /* for readiness.c */
     size_t masters_count;
-    uint32_t masters_lane;           /* masters.c asks over it; 0: none yet */
     uint64_t leases_handed;          /* how many got a last expiry */
     struct eviction_state evictions; /* for evictions.c, in the first worker */
     int64_t evictions_ms;            /* when it last asked the nodes */
     int64_t capacity_ms;             /* when capacity.c last asked */
     bool evictions_asking;
+    bool space_asking;                   /* lock_space.c has asked for the mark */
+    bool space_waits;                    /* the worker will open once the mark is found */
     double ticked;                       /* time of the last tick */
     unsigned punctual_ticks, held_ticks; /* consecutive punctual ticks; consecutive ticks without questions to Redis */
     struct ev_prepare prepare;
@@ -107,12 +108,12 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
 extern const struct metric_table node_figures_table;
 /* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* masters.c: asks the masters whether they would give locks. To be called once a second. */
-void masters_ask(struct worker *w);
-/* Why the master gives no locks, as far as masters.c knows: the node's or the proxy's error. "": it does, or it is no
- * master. Borrowed until the next call of masters_ask. */
-const char *master_trouble(struct worker *w, const char *address);
-void masters_clear(struct worker *w);
+/* readiness.c: asks the masters whether they would give locks. To be called once a second. */
+void readiness_ask(struct worker *w);
+/* Why the master gives no locks, as far as readiness.c knows: the node's or the proxy's error. "": it does, or it is no
+ * master. Borrowed until the next call of readiness_ask. */
+const char *readiness_trouble(struct worker *w, const char *address);
+void readiness_clear(struct worker *w);
 /* Adds up the boards of all workers: this worker's is current, the others' are at most a second old. The caller frees
  * sum->nodes; sum->count must be 0 at first. */
 void node_board_sum(struct worker *w, struct node_board *sum);

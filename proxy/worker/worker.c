@@ -12,6 +12,7 @@
 #include "proxy/worker/accept.h"
 #include "proxy/worker/capacity.h"
 #include "proxy/worker/evictions.h"
+#include "proxy/worker/lock_space.h"
 #include "proxy/worker/private.h"
 
 enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TICKS_HELD = 10 };
@@ -122,6 +123,8 @@ static void ask_around(struct worker *w, double now) {
     if (thread_of(w)->punctual_ticks < 2 && ++thread_of(w)->held_ticks < TICKS_HELD)
         return;
     thread_of(w)->held_ticks = 0;
+    readiness_ask(w);
+    lock_space_look(w);
     evictions_tick(w);
     capacity_tick(w);
     ROOMS_CALL(w, worker_asks, w);
@@ -141,7 +144,8 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         ask_around(w, ev_now(loop));
     if (w->config->admin_port != 0 || w->shared->threads > 1)
         node_board_write(w);
-    masters_ask(w);
+    if (w->index > 0)
+        readiness_ask(w);
     double now = ev_now(loop), timeout = (double)w->config->timeout_s;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
     if (timeout <= 0 && w->over_soft == 0 && !blocked && counter_read(&w->counters.clients_tracking) == 0)
@@ -180,10 +184,14 @@ static void engine_due(struct ev_loop *loop, struct ev_timer *timer, int events)
 
 /* ---- requests from other threads ------------------------------------------------------------------ */
 
+static void worker_open(struct worker *w, const char *error);
+
 static void woken(struct ev_loop *loop, struct ev_async *wake, int events) {
     struct worker *w = wake->data;
     take_config(w);
     broadcast_arrivals(w);
+    if (thread_of(w)->space_waits && !atomic_load(&w->shared->space_held))
+        worker_open(w, NULL);
     int64_t leave_ms = atomic_load(&thread_of(w)->leave_ms), stop_ms = atomic_load(&thread_of(w)->stop_ms);
     if (stop_ms >= 0 && !(w->stopping && !thread_of(w)->drain_careful))
         drain_stop(w, stop_ms);
@@ -212,9 +220,12 @@ void worker_set_config(struct worker *w, const struct config *config) {
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 
-/* Begins to serve clients. */
+/* Begins to serve clients. A process that takes over first has to know that it serves the same Redis. */
 static void worker_open(struct worker *w, const char *error) {
     invariant(!w->opened, "a worker opens twice");
+    thread_of(w)->space_waits = atomic_load(&w->shared->space_held);
+    if (thread_of(w)->space_waits)
+        return;
     w->opened = true;
     if (!w->stopping && !w->leaving)
         accept_start(w);
@@ -236,8 +247,10 @@ static void upstream_ready(void *arg, const char *error) {
         worker_open(w, error);
         return;
     }
-    if (w->index == 0)
+    if (w->index == 0) {
         ROOMS_CALL(w, worker_begins, w);
+        lock_space_look(w);
+    }
     worker_probe(w);
 }
 
@@ -354,7 +367,7 @@ void worker_free(struct worker *w) {
     memory_free(w->scratch);
     pthread_mutex_destroy(&thread_of(w)->board.mutex);
     memory_free(thread_of(w)->board.nodes);
-    masters_clear(w);
+    readiness_clear(w);
     readable_clear(&w->readable);
     ev_loop_destroy(w->loop);
     memory_free(w);

@@ -88,7 +88,7 @@ void node_board_write(struct worker *w) {
     b->count = 0;
     upstream_each_node(w->upstream, put_node, b);
     for (size_t i = 0; i < b->count; i++)
-        snprintf(b->nodes[i].why, sizeof(b->nodes[i].why), "%s", master_trouble(w, b->nodes[i].address));
+        snprintf(b->nodes[i].why, sizeof(b->nodes[i].why), "%s", readiness_trouble(w, b->nodes[i].address));
     b->durations = w->durations;
     pthread_mutex_unlock(&b->mutex);
 }

@@ -401,6 +401,69 @@ def test_addresses_change_on_the_way(farm, start_proxy, connect, orphans, tmp_pa
         socket.create_connection(proxy.address, 5)
 
 
+def refused_take_over(proxy, why, times=1):
+    """Asks for a take-over, which the new process or this one refuses, and awaits the end of the attempt."""
+    proxy.signal(signal.SIGUSR2)
+    until(lambda: len(re.findall("No take-over: .*, and this (?:one|process) goes on", proxy.log())) == times, 30, "the attempt's end")
+    assert why in proxy.log(), proxy.log()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_next_one_with_another_redis_is_refused(farm, start_proxy, start_redis, connect, backend, key, threads):
+    """Two processes would give out one lock: at one Redis each."""
+    proxy = start_proxy(backend, "threads %d" % threads, *RULES)
+    client, other, name = connect(proxy), start_redis(), key("lock:split")
+    assert client("SET", name, "1", "NX", "PX", "60000") == "OK"
+    change(proxy, "upstream " + backend.upstream(), "upstream " + other.upstream())
+    refused_take_over(proxy, "No take-over: the upstream is another Redis")
+    late = connect(proxy)
+    assert late("SET", name, "2", "NX", "PX", "60000") is None and client("DEL", name) == 1
+    with other.client() as direct:
+        assert direct("DBSIZE") == 0, "the refused process served no client"
+
+
+def test_a_next_one_with_the_same_redis_by_another_name(farm, start_proxy, connect, orphans):
+    redis = farm.backend("standalone")
+    proxy = start_proxy(redis, *RULES)
+    change(proxy, "upstream " + redis.upstream(), "upstream standalone localhost:%d" % redis.port)
+    take_over(proxy, orphans)
+    with Client(proxy.address) as client:
+        assert client("PING") == "PONG"
+    ended(proxy)
+
+
+def test_no_take_over_where_redis_cannot_be_asked(start_proxy, start_redis, connect, orphans):
+    redis = start_redis()
+    proxy = start_proxy(redis, "upstream-timeout 1s", *RULES)
+    client = connect(proxy)
+    with redis.client() as direct:
+        direct("CONFIG", "SET", "min-replicas-to-write", "1")
+        refused_take_over(proxy, "Redis does not take the mark by which the new process knows it")
+        assert "NOREPLICAS" in proxy.log()
+        direct("CONFIG", "SET", "min-replicas-to-write", "0")
+    redis.kill()
+    refused_take_over(proxy, "UPSTREAM", 2)
+    redis.start()
+    until(lambda: client("PING") == "PONG", 10, "the node's return")
+    with redis.client() as direct:  # the new process's user has no right to read the mark
+        direct("ACL", "SETUSER", "poor", "on", ">pw", "+@all", "~lock:*")
+    change(proxy, "lock lock:*", "upstream-user poor\nupstream-password pw\nlock lock:*")
+    refused_take_over(proxy, "whether the upstream is the same Redis can't be asked: NOPERM", 3)
+    change(proxy, "upstream-user poor\nupstream-password pw\n", "")
+    client.close()
+
+
+def test_a_take_over_without_a_right_to_mark(start_proxy, start_redis, orphans):
+    """The processes cannot be compared, and the log says so."""
+    redis = start_redis()
+    with redis.client() as direct:
+        direct("ACL", "SETUSER", "poor", "on", ">pw", "+@all", "~lock:*")
+    proxy = start_proxy(redis, "upstream-user poor", "upstream-password pw", *RULES)
+    take_over(proxy, orphans)
+    assert "whether the new process serves the same Redis is not known" in proxy.log()
+    ended(proxy)
+
+
 def test_an_embedded_redis_is_not_taken_over(start_proxy, connect):
     proxy = start_proxy("embedded")
     client = connect(proxy)

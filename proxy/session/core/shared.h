@@ -61,12 +61,14 @@ struct proxy_shared {
     atomic_uint_fast64_t next_session;
     atomic_uint_fast64_t clients; /* of all workers, to check maxclients */
     atomic_uint accepting;        /* workers whose listeners are open */
-    bool embedded;                /* the node is a private redis-server, which is started again when it ends */
-    atomic_uint embedded_ends;    /* how often it has ended */
-    atomic_uint embedded_lost;    /* how many leases it held then */
-    atomic_uint evictions;        /* for evictions.c */
-    atomic_int_fast64_t came_ms;  /* when a session last got its identity */
-    atomic_int_fast64_t paused;   /* how many requests wait for the end of a CLIENT PAUSE */
+    const char *space_mark;      /* for worker/lock_space.c: the mark of the process that leaves; NULL: there is none */
+    atomic_bool space_held;      /* no worker accepts clients, since the mark was not found yet */
+    bool embedded;               /* the node is a private redis-server, which is started again when it ends */
+    atomic_uint embedded_ends;   /* how often it has ended */
+    atomic_uint embedded_lost;   /* how many leases it held then */
+    atomic_uint evictions;       /* for evictions.c */
+    atomic_int_fast64_t came_ms; /* when a session last got its identity */
+    atomic_int_fast64_t paused;  /* how many requests wait for the end of a CLIENT PAUSE */
     /* Reloads the configuration; called from a worker's thread on an operator's request; may be NULL. False: it has
      * errors, which are in the log. True: `said` (of `size`) gets the names of changed directives that need a
      * restart. */

@@ -161,7 +161,8 @@ struct upstream {
     struct list_node unpinned; /* pins to be closed and freed */
     struct list_node dedicated;
     uint32_t last_dedicated;
-    bool dedicated_ended; /* a dedicated lane has ended; its connections may still be open */
+    uint32_t own_dedicated; /* of upstream_dedicated_own; 0: none yet */
+    bool dedicated_ended;   /* a dedicated lane has ended; its connections may still be open */
 
     struct upstream_node **slots; /* SLOT_COUNT; NULL for a standalone */
     struct upstream_node **masters;

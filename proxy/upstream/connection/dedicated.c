@@ -49,6 +49,19 @@ uint32_t upstream_dedicated_new(struct upstream *u, const char *client,
     return dedicated->number;
 }
 
+static void push_ignored(void *arg, const char *data, size_t len) {
+}
+
+static void loss_ignored(void *arg) {
+}
+
+uint32_t upstream_dedicated_own(struct upstream *u) {
+    static const struct upstream_dedicated_events silent = {.push = push_ignored, .lost = loss_ignored};
+    if (u->own_dedicated == 0)
+        u->own_dedicated = upstream_dedicated_new(u, "", &silent);
+    return u->own_dedicated;
+}
+
 void upstream_dedicated_begin(struct upstream *u, uint32_t number, const char *command, size_t len) {
     struct upstream_dedicated *dedicated = dedicated_find(u, number);
     if (!invariant(dedicated, "dedicated lane %u has ended", number))

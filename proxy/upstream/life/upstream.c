@@ -141,6 +141,7 @@ static void bury(struct upstream *u) {
 
 void upstream_free(struct upstream *u) {
     u->closing = true;
+    upstream_dedicated_free(u, u->own_dedicated);
     struct list_node *n;
     while ((n = list_first(&u->conns)))
         conn_close(LIST_ENTRY(n, struct upstream_conn, link), CONN_SHUTDOWN, "");
@@ -227,7 +228,9 @@ void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const st
                 continue;
             ready |= c->state == CONN_READY;
             opening |= c->state != CONN_READY;
-            if (c->pool && c->pool->lane.login == UPSTREAM_LOGIN_ASKED) /* no request uses this connection */
+            /* No client's request uses these connections. */
+            if (c->pool && (c->pool->lane.login == UPSTREAM_LOGIN_ASKED ||
+                            (c->pool->lane.dedicated && c->pool->lane.dedicated == u->own_dedicated)))
                 continue;
             info.connections += c->pin == NULL;
             info.pinned += c->pin != NULL;

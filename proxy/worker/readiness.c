@@ -7,9 +7,11 @@
  *                                                                  └─> no reply, or an error that a lock would get
  *
  * No key has that name, so that XX changes nothing and is not replicated. Redis refuses it as it refuses a lock. The
- * first worker asks all masters, over connections of their own: where CLIENT PAUSE holds writes, no client's read waits
- * behind the question. With an admin-port, whose pages report all threads, the other workers send a PING to the masters
- * that they have lost.
+ * first worker asks, over connections of their own: where CLIENT PAUSE holds writes, no client's read waits behind the
+ * question.
+ *
+ * A master that a worker has lost is left to the next request: it finds the master of today, while a failed question
+ * would let it fail at once. With an admin-port, whose pages report all threads, each worker sends it a PING.
  */
 #include <stdio.h>
 #include <string.h>
@@ -116,27 +118,8 @@ static bool lasts(const struct request *r) {
 
 static const struct request_owner_ops question_ops = {.may_last = lasts};
 
-static void pushed(void *arg, const char *data, size_t len) {
-}
-
-static void lane_lost(void *arg) {
-}
-
-static struct upstream_lane questions_lane(struct worker *w) {
-    static const struct upstream_dedicated_events silent = {.push = pushed, .lost = lane_lost};
-    uint32_t *number = &thread_of(w)->masters_lane;
-    if (w->index == 0 && *number == 0)
-        *number = upstream_dedicated_new(w->upstream, "lockkeeper", &silent);
-    return (struct upstream_lane){.dedicated = *number, .protocol = 2};
-}
-
-static void build_question(struct worker *w, int slot) {
+static void build_write(struct worker *w, int slot) {
     char key[NAME_MAX_BYTES];
-    if (w->index > 0) {
-        build_start(w, 1);
-        build_text(w, "PING");
-        return;
-    }
     snprintf(key, sizeof(key), "lockkeeper:{%s}", slot_tag((uint16_t)slot));
     build_start(w, 4);
     build_text(w, "SET");
@@ -146,14 +129,19 @@ static void build_question(struct worker *w, int slot) {
 }
 
 /* `answered` may be called before this function returns. */
-static void ask(struct worker *w, size_t master, const char *address, int slot) {
-    struct upstream_lane lane = questions_lane(w);
+static void ask(struct worker *w, size_t master, const char *address, int slot, bool lost) {
+    struct upstream_lane lane = {.dedicated = lost ? 0 : upstream_dedicated_own(w->upstream), .protocol = 2};
     struct question *q = memory_zalloc(sizeof(*q));
     snprintf(q->address, sizeof(q->address), "%s", address);
     struct request *r = request_internal(w);
     request_own(r, &q->owner, &question_ops);
     r->call.done = answered;
-    build_question(w, slot);
+    if (lost) {
+        build_start(w, 1);
+        build_text(w, "PING");
+    } else {
+        build_write(w, slot);
+    }
     call_submit_master_lane(&r->call, master, &lane, w->build.data, w->build.len);
 }
 
@@ -171,13 +159,8 @@ static void forget_others(struct worker *w) {
     }
 }
 
-/* Whether this worker has to ask. */
-static bool is_due(const struct worker *w, const struct upstream_node *node, const struct asked_master *m) {
-    return w->index == 0 || upstream_node_lost(node) || (m && m->why[0]);
-}
-
-void masters_ask(struct worker *w) {
-    if (w->stopping || (w->index > 0 && w->config->admin_port == 0))
+void readiness_ask(struct worker *w) {
+    if (w->stopping)
         return;
     forget_others(w);
     for (size_t i = 0; i < upstream_master_count(w->upstream); i++) {
@@ -187,19 +170,20 @@ void masters_ask(struct worker *w) {
             continue;
         const char *address = upstream_node_address(node);
         struct asked_master *m = find(w, address);
-        if ((m && m->asked) || !is_due(w, node, m))
+        bool lost = upstream_node_lost(node) || (w->index > 0 && m && m->why[0]);
+        if ((m && m->asked) || (lost ? w->config->admin_port == 0 : w->index > 0))
             continue;
         m = m ? m : add(w, address);
         m->asked = true;
-        ask(w, i, address, slot);
+        ask(w, i, address, slot, lost);
     }
 }
 
-const char *master_trouble(struct worker *w, const char *address) {
+const char *readiness_trouble(struct worker *w, const char *address) {
     const struct asked_master *m = find(w, address);
     return m ? m->why : "";
 }
 
-void masters_clear(struct worker *w) {
+void readiness_clear(struct worker *w) {
     memory_free(thread_of(w)->masters);
 }
