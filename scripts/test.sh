@@ -188,10 +188,12 @@ run_under() {
     run_integration "$folder/lockkeeper"
 }
 
-# run_integration PROGRAM: runs all integration tests. Tests that depend on real time run one after another, by themselves:
-# without a processor a worker is late, which would be a different test.
+# Tests that depend on real time run one after another, by themselves: without a processor a worker is late, which would be a
+# different test.
+timed=$root/tests/integration/test_no_harm.py
+
+# run_integration PROGRAM: runs all integration tests.
 run_integration() {
-    local timed=$root/tests/integration/test_no_harm.py
     run_pytest "$1" "$root/tests/integration" --ignore="$timed"
     at_once=0 run_pytest "$1" "$timed"
 }
@@ -231,16 +233,20 @@ run_counted() {
     count "$(tail -n 1 "$log")"
 }
 
-# Runs the integration tests with the build that users have, on each server.
+# Runs the integration tests with the build that users have, on each server. What no server decides runs once: the traffic of
+# the engine alone runs in `unit`, and the timed tests before the first server. Without a sanitizer there is time for seven tests
+# at once.
 run_servers() {
-    local build=$root/build-servers server
+    local build=$root/build-servers server first=yes
     need "configuring the build" 120 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTESTS=ON -DWERROR=ON
     need "the build" 1200 cmake --build "$build" -j "$jobs"
-    run_ctest -E sim
+    run_ctest -E "sim|traffic"
     for server in ${LOCKKEEPER_SERVERS:-redis-server valkey-server}; do
         if command -v "$server" >/dev/null; then
             echo "== $("$server" --version)"
-            REDIS_SERVER=$server run_integration "$build/lockkeeper"
+            REDIS_SERVER=$server at_once=7 run_pytest "$build/lockkeeper" "$root/tests/integration" --ignore="$timed"
+            [ -z "$first" ] || REDIS_SERVER=$server at_once=0 run_pytest "$build/lockkeeper" "$timed"
+            first=
         elif [ -n "${LOCKKEEPER_SERVERS:-}" ]; then
             echo "test.sh: there is no $server here" >&2
             failed=$((failed + 1))
