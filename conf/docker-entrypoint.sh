@@ -4,7 +4,8 @@
 # package's in /etc. LOCKKEEPER_ARGS has directives for places without a command line. Its words have blanks between them, and
 # no quotes.
 #
-# The addresses of a container are all its own: --bind opens the port to all clients that docker run -p lets in.
+# The addresses of a container are all its own: --bind opens the port to all clients that docker run -p lets in. So does
+# --protected-mode no, as in Redis's own image.
 set -eu
 case ${1-} in
 --version | -v | --help | -h) exec lockkeeper "$1" ;;
@@ -29,4 +30,4 @@ case ${1-} in
     ;;
 esac
 set -f # patterns are for lockkeeper
-exec lockkeeper $first "$file" --bind "*" "-::*" ${LOCKKEEPER_ARGS-} "$@"
+exec lockkeeper $first "$file" --bind "*" "-::*" --protected-mode no ${LOCKKEEPER_ARGS-} "$@"

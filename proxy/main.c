@@ -323,6 +323,7 @@ static void share_facts(struct application *app) {
     shared->process_id = app->process_id;
     shared->started_ms = clock_even_ms();
     shared->threads = (unsigned)c->threads;
+    shared->reachable = !config_is_local(c) || app->inherited.managed;
     shared->space_mark = app->inherited.mark;
     atomic_init(&shared->space_held, app->inherited.mark != NULL);
     shared->maxclients = c->maxclients;

@@ -20,7 +20,8 @@
 #define CLIENT_COUNTERS(COUNTER)                                                                                       \
     COUNTER(clients_connected, "gauge", "clients_connected", NULL, NULL, "Clients connected now.")                     \
     COUNTER(clients_total, "counter", "clients_accepted_total", NULL, NULL, "Clients accepted.")                       \
-    COUNTER(clients_refused, "counter", "clients_refused_total", NULL, NULL, "Clients refused because of maxclients.") \
+    COUNTER(clients_refused, "counter", "clients_refused_total", NULL, NULL,                                           \
+            "Clients refused because of maxclients, or in protected mode.")                                            \
     COUNTER(clients_tracking, "gauge", "clients_tracking", NULL, NULL,                                                 \
             "Clients with connections of their own for CLIENT TRACKING or NO-TOUCH.")                                  \
     COUNTER(client_bytes_in, "counter", "client_received_bytes_total", NULL, NULL, "Bytes read from clients.")         \

@@ -53,6 +53,7 @@ struct config {
     int64_t timeout_s;        /* 0: idle clients are not closed */
     int64_t tcp_keepalive_s;  /* 60 */
     int64_t tcp_backlog;      /* 511 */
+    bool protected_mode;      /* where Redis is in protected mode, only clients of this machine are let in */
     bool reuse_port;          /* other processes may listen on the same port */
     int64_t maxclients;       /* 10000 */
     struct networks

@@ -77,6 +77,12 @@ static void guest_leave(struct guest *g) {
 
 /* Makes a session of a guest that has passed all steps. */
 static void guest_enters(struct guest *g) {
+    struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
+    socklen_t len = sizeof(peer);
+    if (getpeername(g->fd, (struct sockaddr *)&peer, &len) == 0 && worker_denies(g->worker, &peer)) {
+        guest_leave(g);
+        return;
+    }
     struct session *s = session_new(g->worker, g->fd, g->tls, g->address);
     if (g->forwarded)
         session_is_forwarded(s,
@@ -254,14 +260,14 @@ static void accept_resume(struct ev_loop *loop, struct ev_timer *timer, int even
         listen_all(w, true);
 }
 
-/* Refuses a client beyond maxclients. It gets the error in plain text, even on a TLS port, since there was no
- * handshake. */
-static void refuse_client(struct worker *w, int fd, bool tls) {
+static const char FULL[] = "-ERR max number of clients reached\r\n";
+
+/* Refuses a client. It gets the error in plain text, but not on a TLS port, since there was no handshake. */
+static void refuse_client(struct worker *w, int fd, bool tls, const char *error) {
     invariant(atomic_load(&w->shared->clients) > 0, "no client is counted");
-    static const char full[] = "-ERR max number of clients reached\r\n";
     atomic_fetch_sub(&w->shared->clients, 1);
     counter_add(&w->counters.clients_refused, 1);
-    ssize_t ignored = tls ? 0 : write(fd, full, sizeof(full) - 1);
+    ssize_t ignored = tls ? 0 : write(fd, error, strlen(error));
     (void)ignored;
     close(fd);
 }
@@ -279,7 +285,11 @@ static void accept_client(struct ev_loop *loop, struct ev_io *io, int events) {
             return;
         }
         if ((int64_t)atomic_fetch_add(&w->shared->clients, 1) >= w->shared->maxclients) {
-            refuse_client(w, fd, l->tls);
+            refuse_client(w, fd, l->tls, FULL);
+            continue;
+        }
+        if (worker_denies(w, &peer)) {
+            refuse_client(w, fd, l->tls, WORKER_DENIED);
             continue;
         }
         char address[SESSION_ADDRESS_MAX];

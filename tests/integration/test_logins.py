@@ -10,7 +10,7 @@ import time
 import pytest
 
 from helpers import is_upstream, keys_of
-from resp import Client, Error, encode, leaves_out_refused_auth
+from resp import Client, Closed, Error, encode, leaves_out_refused_auth
 from servers import HOST, RedisSentinels, RedisServer, free_port, until
 
 WRONG = "WRONGPASS invalid username-password pair or user is disabled."
@@ -672,3 +672,56 @@ def test_with_requirepass_clients_are_the_proxy_s_user(guarded, start_proxy, con
     refusing.expected = False
     until(lambda: not refusing.running(), what="the end")
     assert "share-upstream-user no: expected no requirepass" in refusing.log()
+
+
+# ---- protected mode ------------------------------------------------------------------------------
+
+
+def own_address():
+    """An address of this machine that is not loopback. No packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no other address than loopback")
+        return s.getsockname()[0]
+
+
+def assert_closed(client):
+    with pytest.raises(Closed):
+        client.read()
+
+
+@pytest.mark.parametrize("why", ["protected", "redis says no", "proxy says no", "requirepass", "redis has a password"])
+def test_protected_mode_counts_at_the_proxy_too(start_redis, start_proxy, connect, why):
+    """A Redis that its protected mode keeps to its own machine is not open to the net through the proxy."""
+    options = {"redis says no": ["--protected-mode", "no"], "redis has a password": ["--requirepass", "pw"]}
+    lines = {"proxy says no": ["protected-mode no"], "requirepass": ["requirepass pw"]}
+    address = own_address()
+    proxy = start_proxy(start_redis(*options.get(why, [])), "bind %s 127.0.0.1" % address, *lines.get(why, []))
+    near = connect(proxy)
+    if "pass" in why:
+        assert near("AUTH", "pw") == "OK"
+    assert near("SETNX", "lock:near", "1") == 1
+    far = connect((address, proxy.port))
+    if why == "protected":
+        assert far.read().startswith("DENIED ")
+        assert_closed(far)
+        assert "is refused: Redis is in protected mode" in proxy.log()
+        assert near("PING") == "PONG"
+    elif "pass" in why:
+        assert far("PING").startswith("NOAUTH") and far("AUTH", "pw") == "OK" and far("SETNX", "lock:far", "1") == 1
+    else:
+        assert far("SETNX", "lock:far", "1") == 1
+
+
+def test_protected_mode_of_a_redis_that_comes_later(start_redis, start_proxy, connect):
+    """Clients of other machines that came before Redis could be asked are turned out."""
+    address, redis = own_address(), start_redis()
+    redis.kill()
+    proxy = start_proxy(redis, "bind %s 127.0.0.1" % address)
+    far, near = connect((address, proxy.port)), connect(proxy)
+    redis.start()
+    until(lambda: near("PING") == "PONG", 10, "the node's start")
+    assert_closed(far)
+    assert connect((address, proxy.port)).read().startswith("DENIED ")

@@ -191,6 +191,8 @@ const char *session_host(const struct session *s, char *out, size_t size);
 /* Writes a client's address: "10.0.0.5:3321", "[::1]:3321", "unix:0". */
 struct sockaddr_storage;
 void session_address_text(const struct sockaddr_storage *a, char *out, size_t size);
+/* Whether the address is one of this machine's own: loopback, or a unix socket. */
+bool session_address_is_local(const struct sockaddr_storage *a);
 
 /* Tells the rooms with HEARS_TICK that a second is over. */
 void session_tick(struct session *s);

@@ -113,6 +113,9 @@ struct worker {
     bool probing;                      /* worker_probe is in progress */
     bool word_doubted;                 /* since then the node has refused a client without login that it had served */
     bool cannot_reset;                 /* the node lacks RESET, or has renamed it */
+    bool redis_protected;              /* the node's last answer: protected-mode yes */
+    double denied_logged;              /* when the log last said that a client was refused in protected mode */
+    bool protection_hidden;            /* the node does not tell: it is not asked again */
     double probed_at;                  /* when it was last asked, by the loop's clock */
     double probe_failed_at;            /* when the last question failed; 0: it did not */
     char probe_error[PROBE_ERROR_MAX]; /* the reason: the error for sessions that waited for the answer */
@@ -154,6 +157,11 @@ void worker_add_slices(struct worker *w, struct worker_slices *work);
 bool worker_run_slice(struct worker *w);
 /* The lane for the proxy's questions about clients without login. */
 struct upstream_lane worker_unauthenticated_lane(const struct worker *w);
+/* Whether a connection from this address is refused, since Redis is in protected mode and has no password; logs it now
+ * and then. WORKER_DENIED is the error for the client. */
+struct sockaddr_storage;
+bool worker_denies(struct worker *w, const struct sockaddr_storage *peer);
+extern const char WORKER_DENIED[];
 /* Asks the node again whether it serves clients without login; w->probed gets the result. */
 void worker_probe(struct worker *w);
 /* Does the same, unless the node was asked just now. */

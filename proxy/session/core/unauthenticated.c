@@ -4,18 +4,58 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "parser/invariant.h"
+#include "proxy/base/log.h"
 #include "proxy/session/core/session.h"
 
-static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05;
+static const double ASK_SECONDS = 1.0, ASK_AGAIN_SECONDS = 0.05, DENIED_LOG_SECONDS = 10.0;
+
+const char WORKER_DENIED[] =
+    "-DENIED The Redis behind this proxy is in protected mode and has no password: it serves its own machine alone, "
+    "and "
+    "so does the proxy. To let in clients of other machines, either 1) set requirepass in the proxy's configuration, "
+    "or a password in Redis; or 2) set protected-mode no in the proxy's configuration, if only machines that you trust "
+    "reach this port; or 3) set protected-mode no in Redis.\r\n";
+
+static bool protects(const struct worker *w) {
+    return w->redis_protected && w->strangers == UNAUTHENTICATED_SERVED && w->config->protected_mode &&
+           !w->config->requirepass && !w->config->upstream_password;
+}
+
+bool worker_denies(struct worker *w, const struct sockaddr_storage *peer) {
+    if (!protects(w) || session_address_is_local(peer))
+        return false;
+    double now = ev_now(w->loop);
+    if (now - w->denied_logged >= DENIED_LOG_SECONDS) {
+        char address[SESSION_ADDRESS_MAX];
+        session_address_text(peer, address, sizeof(address));
+        log_notice("%s is refused: Redis is in protected mode and has no password, so clients of other machines need "
+                   "requirepass, or protected-mode no",
+                   address);
+        w->denied_logged = now;
+    }
+    return true;
+}
+
+/* Closes the clients of other machines that have come before Redis was asked. */
+static void turn_out(struct worker *w) {
+    LIST_FOREACH_SAFE(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
+        socklen_t len = sizeof(peer);
+        if (getpeername(s->fd, (struct sockaddr *)&peer, &len) == 0 && worker_denies(w, &peer))
+            session_close(s, "protected mode");
+    }
+}
 
 /* Takes the node's answer. It counts for the sessions that had come before the question. As on a node itself, a session
  * that was served then stays served if a password is set later. */
 static void take_word(struct worker *w, const char *reply) {
     invariant(w->probing && w->asked <= w->arrivals, "asked for %llu of %llu sessions", (unsigned long long)w->asked,
               (unsigned long long)w->arrivals);
-    bool first = w->served == 0, doubted = w->word_doubted;
+    bool first = w->served == 0, doubted = w->word_doubted, unknown = w->strangers == UNAUTHENTICATED_UNKNOWN;
     w->strangers = strncmp(reply, "-NOAUTH", 7) == 0 ? UNAUTHENTICATED_REFUSED : UNAUTHENTICATED_SERVED;
     w->word_doubted = false;
     if (w->strangers != UNAUTHENTICATED_SERVED) {
@@ -24,6 +64,8 @@ static void take_word(struct worker *w, const char *reply) {
         return;
     }
     w->served = w->asked;
+    if (unknown)
+        turn_out(w);
     for (const struct session_room *const *room = w->hooks->rooms; first && *room; room++)
         if ((*room)->worker_serves)
             (*room)->worker_serves(w);
@@ -64,6 +106,21 @@ static void forgotten(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
+/* Takes the answer to CONFIG GET protected-mode. A node that does not tell is not the user's own on this machine, or it
+ * has users and rights. */
+static void protection_told(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    const char *p = end->reply, *over = p ? p + end->len : p;
+    struct resp_item pair, name, value;
+    bool told = !end->error && resp_item_read(&p, over, &pair) && pair.type == '*' && pair.num == 2 &&
+                resp_item_read(&p, over, &name) && resp_item_read(&p, over, &value) && value.type == '$';
+    if (!end->error) {
+        w->protection_hidden = !told;
+        w->redis_protected = told && value.len == 3 && memcmp(value.str, "yes", 3) == 0;
+    }
+    request_reply(c->request, "", 0, true);
+}
+
 /* A node without RESET is asked over a new connection each time. */
 static void was_reset(struct call *c, const struct call_end *end) {
     if (!end->error)
@@ -97,6 +154,8 @@ void worker_probe(struct worker *w) {
     struct upstream_lane lane = worker_unauthenticated_lane(w);
     if (!unauthenticated_are_known(w))
         ask(w, &lane, "*1\r\n$5\r\nRESET\r\n", was_reset);
+    if (w->shared->reachable && w->config->protected_mode && !w->protection_hidden && !unauthenticated_are_known(w))
+        ask(w, &lane, "*3\r\n$6\r\nCONFIG\r\n$3\r\nGET\r\n$14\r\nprotected-mode\r\n", protection_told);
     ask(w, &lane, "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n", probed);
     if (w->cannot_reset)
         ask(w, &lane, "*1\r\n$4\r\nQUIT\r\n", forgotten);
