@@ -528,17 +528,24 @@ static int fail(struct config_errors *errors) {
     return 1;
 }
 
-/* Reports for each fence which clients it can't tell apart, in the log or (to != NULL) there. */
-static void tell_of_fences(const struct config *c, FILE *to) {
+static void warn(FILE *to, const char *text) {
+    if (to)
+        fprintf(to, "Warning: %s\n", text);
+    else
+        log_warning("%s", text);
+}
+
+/* Reports rules that the operator may not have meant, and for each fence which clients it can't tell apart, in the log
+ * or (to != NULL) there. */
+static void tell_of_rules(const struct config *c, FILE *to) {
     char text[640];
-    for (size_t i = 0; i < lock_rules_fence_count(c->rules); i++) {
-        if (lock_fence_blur(c->rules, lock_rules_fence(c->rules, i), text, sizeof(text)) == 0)
-            continue;
-        if (to)
-            fprintf(to, "Warning: %s\n", text);
-        else
-            log_warning("%s", text);
-    }
+    size_t locks = lock_rules_count(c->rules), fences = lock_rules_fence_count(c->rules);
+    for (size_t i = 0; i < locks + fences; i++)
+        if (lock_rule_doubt(c->rules, i < locks ? i : i - locks, i >= locks, text, sizeof(text)) > 0)
+            warn(to, text);
+    for (size_t i = 0; i < fences; i++)
+        if (lock_fence_blur(c->rules, lock_rules_fence(c->rules, i), text, sizeof(text)) > 0)
+            warn(to, text);
 }
 
 static bool write_pid(const char *path) {
@@ -579,7 +586,7 @@ static bool start(struct application *app, struct config_errors *errors) {
             "share-upstream-user yes makes clients without login that user");
     if (networks_are_all(c->proxy_protocol) && !config_is_local(c))
         log_warning("proxy-protocol yes: any client can claim any address; name the load balancers' addresses instead");
-    tell_of_fences(c, NULL);
+    tell_of_rules(c, NULL);
     raise_descriptor_limit(app, c->maxclients);
     bool right = listen_open(&app->listeners, c, &app->inherited, false, errors);
     if (c->admin_port != 0 && !(app->monitor = admin_server_open(&app->listeners, c, errors)))
@@ -695,7 +702,7 @@ static int print_help(void) {
 }
 
 static void configuration_right(const struct config *c) {
-    tell_of_fences(c, stdout);
+    tell_of_rules(c, stdout);
     puts("Configuration OK");
 }
 

@@ -53,6 +53,10 @@ parts=()
 builds=
 for part in "$@"; do
     case $part in
+    --help | -h)
+        sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+        exit 0
+        ;;
     all)
         parts+=("${all[@]}")
         builds=yes

@@ -94,6 +94,10 @@ const struct lock_rule *lock_rules_rule_of(const struct lock_rules *rules, const
 /* The fence that lock_rules_watch would find, or NULL; counts no hit. */
 const struct lock_rule *lock_rules_fence_of(const struct lock_rules *rules, const char *key, size_t len);
 
+/* Writes what an operator may not have meant with rule i (or fence i): no key comes to it, a bracket is open, or its
+ * times contradict each other. Returns the length of the text; 0: there is no doubt. */
+size_t lock_rule_doubt(const struct lock_rules *rules, size_t i, bool fence, char *out, size_t size);
+
 /* Writes a word for an error message, on one line, cut to `size`. */
 void lock_rule_word_show(const char *word, char *out, size_t size);
 

@@ -333,6 +333,40 @@ static void *matcher(void *arg) {
     return NULL;
 }
 
+/* The last of some rules is doubtful if the text has `part`. */
+static void test_doubts(void **state) {
+    (void)state;
+    static const struct {
+        const char *rules[3], *part;
+    } cases[] = {
+        {{"*:lock", "bull:*:lock mode off"}, "'lock *:lock' above it matches all of its keys"},
+        {{"lock:*", "lock:*:[ab]"}, "'lock lock:*' above it"},
+        {{"lock:*", "lock:* owner any"}, "'lock lock:*' above it"},
+        {{"lock:?", "lock:*"}, NULL},
+        {{"lock:[*]", "lock:[*] owner any"}, "'lock lock:[*]' above it"},
+        {{"lock:\\*", "lock:*"}, NULL},
+        {{"bull:*:lock", "*:lock"}, NULL},
+        {{"lock:*", "lock:*"}, NULL}, /* it says the same */
+        {{"lock:[ab*"}, "the bracket is not closed"},
+        {{"lock:\\[ab*"}, NULL},
+        {{"lock:[a]b*"}, NULL},
+        {{"lock:* lease 30s max-hold 5s"}, "max-hold is below lease"},
+        {{"lock:* lease 5s max-hold 30s"}, NULL},
+        {{"lock:* lease 30s max-hold 0"}, NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct lock_rules *rules = lock_rules_new();
+        for (size_t j = 0; j < 3 && cases[i].rules[j]; j++)
+            assert_null(add(rules, cases[i].rules[j]));
+        char text[400] = "";
+        size_t len = lock_rule_doubt(rules, lock_rules_count(rules) - 1, false, text, sizeof(text));
+        assert_int_equal(len, strlen(text));
+        if (cases[i].part ? !strstr(text, cases[i].part) : len > 0)
+            fail_msg("%s: '%s'", cases[i].rules[0], text);
+        lock_rules_unref(rules);
+    }
+}
+
 static void test_threads(void **state) {
     (void)state;
     struct lock_rules *rules = lock_rules_new();
@@ -404,7 +438,8 @@ int main(void) {
         cmocka_unit_test(test_defaults),    cmocka_unit_test(test_options),   cmocka_unit_test(test_errors),
         cmocka_unit_test(test_first_match), cmocka_unit_test(test_like_glob), cmocka_unit_test(test_text),
         cmocka_unit_test(test_semaphores),  cmocka_unit_test(test_kinds),     cmocka_unit_test(test_references),
-        cmocka_unit_test(test_threads),     cmocka_unit_test(test_guard),     cmocka_unit_test(test_guard_is),
+        cmocka_unit_test(test_doubts),      cmocka_unit_test(test_threads),   cmocka_unit_test(test_guard),
+        cmocka_unit_test(test_guard_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

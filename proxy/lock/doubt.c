@@ -1,0 +1,57 @@
+/* What an operator may not have meant: rules that the configuration permits, and that do nothing, or harm. */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/base/glob.h"
+#include "proxy/lock/rule.h"
+
+enum { TEXT_MAX = 1024, WORD_MAX = 160 };
+
+/* Whether the rules have one pattern and one set of options: then it does not matter which of them applies. */
+static bool are_the_same(const struct lock_rule *a, const struct lock_rule *b) {
+    char one[TEXT_MAX], other[TEXT_MAX];
+    size_t len = lock_rule_text(a, one, sizeof(one));
+    return len < sizeof(one) && lock_rule_text(b, other, sizeof(other)) == len && memcmp(one, other, len) == 0;
+}
+
+/* Whether every key that matches `narrow` is known to match `wide`. In `wide` a star takes any characters, also those
+ * that are special in `narrow`. With other special characters only equal patterns are known to match the same keys. */
+static bool covers(const struct lock_rule *wide, const struct lock_rule *narrow) {
+    if (wide->pattern_len == narrow->pattern_len && memcmp(wide->pattern, narrow->pattern, wide->pattern_len) == 0)
+        return !are_the_same(wide, narrow);
+    return strcspn(wide->pattern, "?[\\") == wide->pattern_len &&
+           glob_match(wide->pattern, wide->pattern_len, narrow->pattern, narrow->pattern_len);
+}
+
+/* Whether a bracket of the pattern is not closed. Redis then takes all that follows for one set of characters. */
+static bool is_open(const char *pattern) {
+    for (const char *p = pattern; *p; p++) {
+        if (*p == '\\' && p[1])
+            p++;
+        else if (*p == '[' && !(p = strchr(p, ']')))
+            return true;
+    }
+    return false;
+}
+
+size_t lock_rule_doubt(const struct lock_rules *rules, size_t i, bool fence, char *out, size_t size) {
+    const struct lock_rule *(*get)(const struct lock_rules *, size_t) = fence ? lock_rules_fence : lock_rules_get;
+    const struct lock_rule *rule = get(rules, i);
+    const char *kind = fence ? "fence" : "lock";
+    char word[WORD_MAX], before[WORD_MAX];
+    int len = 0;
+    lock_rule_word_show(rule->pattern, word, sizeof(word));
+    for (size_t j = 0; j < i && len == 0; j++)
+        if (covers(get(rules, j), rule)) {
+            lock_rule_word_show(get(rules, j)->pattern, before, sizeof(before));
+            len = snprintf(out, size,
+                           "%s %s: no key comes to this rule, since '%s %s' above it matches all of its keys, and the "
+                           "first match wins; write the narrower pattern first",
+                           kind, word, kind, before);
+        }
+    if (len == 0 && is_open(rule->pattern))
+        len = snprintf(out, size, "%s %s: the bracket is not closed; to match a bracket itself write \\[", kind, word);
+    if (len == 0 && !fence && rule->max_hold_ms > 0 && rule->max_hold_ms < rule->lease_ms)
+        len = snprintf(out, size, "lock %s: max-hold is below lease, so that the lease is never renewed", word);
+    return len > 0 ? (size_t)len : 0;
+}
