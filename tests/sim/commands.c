@@ -344,7 +344,7 @@ static bool has_value(lua_State *L, int i) {
     size_t len;
     const char *value = word(L, i, &len);
     const struct model_key *k = lock_key();
-    return k->exists && strlen(k->value) == len && memcmp(k->value, value, len) == 0;
+    return k->exists && !k->list && !k->hash && strlen(k->value) == len && memcmp(k->value, value, len) == 0;
 }
 
 static bool do_set(lua_State *L, int count) {

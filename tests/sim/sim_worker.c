@@ -183,7 +183,7 @@ static void releasing(struct world *w, const struct app_worker *k, struct model_
     } else if (newest(w) && world_chance(w, 50)) { /* without a condition, or with one that its own lock meets */
         static const enum model_comparison COMPARISONS[] = {IF_ANY, IF_NE, IF_DEQ};
         c->op = OP_DELEX;
-        c->compare = COMPARISONS[world_below(w, 3)];
+        c->compare = COMPARISONS[world_below(w, k->value[0] == 'v' ? 3 : 2)]; /* a constant value names any lock */
         memcpy(c->value, k->value, sizeof(c->value));
         if (c->compare == IF_NE)
             snprintf(c->value, sizeof(c->value), "none");
