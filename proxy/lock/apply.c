@@ -495,7 +495,7 @@ static void apply_change(struct outcome *f) {
         apply_granted(f);
         break;
     case LOCK_DONE:
-        if (verb == LOCK_ACQUIRE) { /* MSETNX, MSETEX: the session's own lease has refused it */
+        if (verb == LOCK_ACQUIRE && !f->result->fence) { /* MSETNX: the session's own lease has refused it */
             learn_lost_attempt(f);
             break;
         }

@@ -103,5 +103,5 @@ for i = 1, n do
     disown(s)
   end
 end
-if n == 1 and outcome == 'done' then return envelope(reply, outcome, states[1], states[1].pttl) end
+if n == 1 and outcome == 'done' and not acquires then return envelope(reply, outcome, states[1], states[1].pttl) end
 return envelope(reply, outcome)
