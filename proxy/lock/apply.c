@@ -364,15 +364,18 @@ static void apply_spent_elsewhere(struct outcome *f) {
 }
 
 /* Whether the refused release may have been for the live lease. C6: the release's claim may have been released
- * through another proxy before, whether or not this proxy has met that proxy. Then the release may be for the live
- * lease. */
-static bool suspects_live(const struct outcome *f) {
-    return f->plan->right == RIGHT_SPENT ? f->claim != NULL : f->plan->right == RIGHT_SUSPECT;
+ * through another proxy before. Then the release may be for the live lease: if the workload may be pooled and another
+ * proxy serves it, or if the session has acquired the live lease itself, whether or not this proxy has met another
+ * proxy. Otherwise the claim's lease has just ended, perhaps a little earlier than this proxy knew. */
+static bool suspects_live(const struct outcome *f, const struct claim *live) {
+    if (f->plan->right != RIGHT_SPENT)
+        return f->plan->right == RIGHT_SUSPECT;
+    return f->claim && (live->peer == f->peer || claim_spent_elsewhere(f->e, f->claim));
 }
 
 static void apply_suspected(struct outcome *f) {
-    struct claim *live = suspects_live(f) ? its_own_live(f) : NULL;
-    if (!live)
+    struct claim *live = its_own_live(f);
+    if (!live || !suspects_live(f, live))
         return;
     bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* scripts count no SET XX that extends */
     struct key_stats *key_stats = key_stats_find(f->entry, live->workload);
@@ -492,6 +495,10 @@ static void apply_change(struct outcome *f) {
         apply_granted(f);
         break;
     case LOCK_DONE:
+        if (verb == LOCK_ACQUIRE && !f->result->fence) { /* MSETNX: the session's own lease has refused it */
+            learn_lost_attempt(f);
+            break;
+        }
         apply_done(f);
         learn_repeated(f);
         break;

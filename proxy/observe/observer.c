@@ -23,10 +23,11 @@ enum {
     SIBLINGS_MAX = 8,                       /* patterns of one stem and client before they become one */
     PARTIES = 6,                            /* sessions remembered for a key */
     POLL_MAX_MS = 1000,
-    SHARED_MS = 20,           /* a loser takes its number back at once; a semaphore's holder keeps it for longer */
-    DEAD_LOST = 3,            /* attempts lost before a lock without an owner counts as dead */
-    ODD_MAX = 16,             /* so much more that is odd than permits given back: the key is no semaphore */
-    ODD_KEY = 1 << 20,        /* what such a key counts as in its pattern's rows */
+    SHARED_MS = 20,    /* a loser takes its number back at once; a semaphore's holder keeps it for longer */
+    DEAD_LOST = 3,     /* attempts lost before a lock without an owner counts as dead */
+    ODD_MAX = 16,      /* so much more that is odd than permits given back: the key is no semaphore */
+    ODD_KEY = 1 << 20, /* what such a key counts as in its pattern's rows */
+    NEW_MAX = 8,       /* so many texts that are new in a list: it is a queue, also if most of its jobs come back */
     PERMIT_OLD_MS = 60 * 1000 /* a session that has kept a permit for so long makes room for another one */
 };
 
@@ -60,6 +61,7 @@ struct key_memory {
     bool forgot;    /* there were more sessions than places for them */
     uint32_t lost;  /* attempts lost since its owner left */
     uint8_t odd;    /* of permits: how much was odd, less what was given back; ODD_MAX: the key is no semaphore */
+    uint8_t new;    /* of permits: how many texts were pushed that are new, NEW_MAX at most */
     struct key_session parties[PARTIES];
 };
 
@@ -627,7 +629,11 @@ static bool queue_event(struct note *n, enum seen_event *event) {
  * meanwhile, and if nearly nothing else happens there. What is odd: a push by a session that has taken nothing (of
  * jobs), a member that another session removes, a second member of a session that has not removed its first one (of a
  * rate limiter), a second pop of a session that has not pushed (of a job, or in vain). A session that asks for no rank
- * or number adds members to something else. */
+ * or number adds members to something else.
+ *
+ * In a queue whose jobs fail, workers push back what they have popped, as often as they fail. But its jobs are new, and
+ * go on coming; a semaphore has the same few tokens for ever. A text is new if a session pushes it that has not taken
+ * it, and if it was neither pushed nor popped before. */
 
 static bool odd_enough(const struct key_memory *p) {
     return p->odd >= ODD_MAX;
@@ -683,9 +689,15 @@ static bool permit_returned(struct note *n, const struct key_session *party) {
     return n->row || n->shares;
 }
 
-/* Whether the text was pushed to the list before; it was from now on. */
-static bool pushed_before(struct note *n) {
-    uint64_t hash = (hash_number(n->hash ^ ~n->value) + 1) | 1;
+/* The place for what was pushed to the list, or popped from it. */
+static uint64_t token_hash(const struct note *n, bool popped) {
+    uint64_t key = popped ? hash_number(n->hash) : n->hash;
+    return (hash_number(key ^ ~n->value) + 1) | 1;
+}
+
+/* Whether the text was pushed to the list before, or popped from it; it was from now on. */
+static bool token_before(struct note *n, bool popped) {
+    uint64_t hash = token_hash(n, popped);
     struct key_memory *p = place_find(n->sh, hash, n->epoch);
     if (!p)
         place_make(n, hash)->node = true;
@@ -693,17 +705,34 @@ static bool pushed_before(struct note *n) {
     return p != NULL;
 }
 
+static bool permit_popped(struct note *n) {
+    bool says = permit_taken(n);
+    if (n->value && !place_find(n->sh, token_hash(n, false), n->epoch))
+        token_before(n, true);
+    return says;
+}
+
+/* Takes the push of a session that has taken something else, or nothing. `before`: the text was pushed before. */
+static bool permit_pushed(struct note *n, bool before) {
+    if (before || place_find(n->sh, token_hash(n, true), n->epoch))
+        return note_odd(n);
+    n->place->new ++;
+    if (n->place->new == NEW_MAX)
+        n->place->odd = ODD_MAX - 1;
+    return note_odd(n);
+}
+
 static bool permit_given(struct note *n, bool member) {
-    bool before = member || pushed_before(n);
+    bool before = member || token_before(n, false);
     struct key_session *party = n->place ? place_party(n->place, n->session) : NULL;
     if (!n->place)
         return false;
     if (!party || !(party->stands & KEEPS))
-        return n->place->forgot ? n->row != NULL : note_odd(n);
+        return n->place->forgot ? n->row != NULL : member ? note_odd(n) : permit_pushed(n, before);
     bool own = member ? party->permit == n->value : !party->permit || party->permit == n->value;
     bool asked = !member || party->stands & ASKED;
     if (!own)
-        return note_odd(n);
+        return member ? note_odd(n) : permit_pushed(n, before);
     bool says = before && asked ? permit_returned(n, party) : n->row != NULL;
     party->stands = (uint8_t)(party->stands & ~(KEEPS | ASKED));
     return says;
@@ -715,6 +744,7 @@ static bool permit_event(struct note *n, enum seen_event event) {
         return false;
     switch (event) {
     case SEEN_POPPED:
+        return permit_popped(n);
     case SEEN_ADDED:
         return permit_taken(n);
     case SEEN_GIVEN:
@@ -776,7 +806,7 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
     n.row = row_find(sh, pattern, stem, s->rule != NULL, n.client);
     bool permit = event >= SEEN_POPPED;
     bool says = permit ? permit_event(&n, event) : queue_event(&n, &event) && may_say(&n, event);
-    bool arms = permit && (event == SEEN_POPPED || event == SEEN_ADDED) && !odd_enough(n.place);
+    bool arms = permit && (event == SEEN_POPPED || event == SEEN_ADDED) && n.place && !odd_enough(n.place);
     if (says) {
         n.place = place_find(sh, n.hash, n.epoch); /* a node may have taken its place */
         n.row = n.row ? n.row : row_make(sh, pattern, stem, s);

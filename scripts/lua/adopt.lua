@@ -66,7 +66,7 @@ end
 if s.token then
   local moved = (pttl == -1) ~= (ends == -1) or (pttl >= 0 and math.abs(pttl + GUARD_OUTLIVES_MS - ends) > SLACK_MS)
   if moved then
-    pttl, s.leased = bound()
+    pttl, s.leased = bound(s.kind == 'hash' and s.held)
     redis.call('HSET', guard, 'leased', s.leased and int(s.fence) or '')
     keep_guard(pttl)
   end

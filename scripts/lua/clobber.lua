@@ -11,7 +11,8 @@
 -- envelope of a refusal has a seventh element: which of the n locks refuses, from 1. Outcomes:
 --   granted   MSETNX, or MSETEX with NX, has acquired all of the locks, with one fence
 --   released  a lock of the caller's is gone or changed, and its lease is over
---   done      the command left the caller's locks as they were (RENAMENX that answers 0)
+--   done      the command left the caller's locks as they were (RENAMENX that answers 0), or moved the end of a hash
+--             lock's field. Of one lock, the envelope says how the lease stands
 --   open      there was data alone
 --   free      there was nothing at the lock keys
 -- What the command puts at a lock key otherwise belongs to no lease. It has the expiry that the command gave it.
@@ -60,7 +61,9 @@ for i = 1, n do
   if s.value then
     -- S1: another session's live lease is not ended.
     local how, why = may_touch(s)
-    if s.list then how, why = false, s.token and 'held' or 'foreign' end -- other sessions' nodes wait in it
+    -- Other sessions' nodes wait in a list lock. What acquires is refused by whatever is there. If that is the caller's
+    -- own lease, the command says no itself, and no session waits.
+    if s.list or (acquires and s.token ~= claim) then how, why = false, s.token and 'held' or 'foreign' end
     if acquires and s.token == each[i].attempt then return envelope(1, 'granted', s, s.pttl) end -- a repeat
     if not how then
       local refusal = envelope(says_no() and run() or locked(s), why, s, s.pttl)
@@ -92,9 +95,13 @@ for i = 1, n do
     if not same then
       outcome = 'released'
       forget(s, '1')
+    elseif s.kind == 'hash' then -- HPEXPIRE and the like: the lease ends with the holder's field
+      s.keeps_lease = true
+      s.pttl = follow(s, s.held)
     end
   else
     disown(s)
   end
 end
+if n == 1 and outcome == 'done' and not acquires then return envelope(reply, outcome, states[1], states[1].pttl) end
 return envelope(reply, outcome)

@@ -257,9 +257,24 @@ local function envelope(reply, outcome, s, pttl)
   return {reply, outcome, s and s.fence or 0, pttl or -3, s and s.owner or '', flags(s)}
 end
 
--- L1: gives the lock the rule's lease if it has no expiry. Returns its PTTL, and whether it got the lease.
-local function bound()
-  local pttl = redis.call('PTTL', lock)
+-- For how many ms a field of the lock still lasts; -1 if it has no end of its own, or if there is no such field or
+-- server.
+local function field_pttl(field)
+  local left = redis.pcall('HPTTL', lock, 'FIELDS', '1', field)
+  return type(left) == 'table' and not failed(left) and math.max(tonumber(left[1]), -1) or -1
+end
+
+-- The PTTL of the lock. A lease that is held with a field (nil or false: it is not) ends with the field, if that ends
+-- earlier.
+local function lease_pttl(field)
+  local pttl, left = redis.call('PTTL', lock), field and field_pttl(field) or -1
+  return left >= 0 and (pttl == -1 or left < pttl) and left or pttl
+end
+
+-- L1: gives the lock the rule's lease if neither the lock nor the holder's field has an expiry. Returns the lease's
+-- PTTL, and whether the lock got the rule's lease.
+local function bound(field)
+  local pttl = lease_pttl(field)
   local leased = pttl == -1 and lease > 0
   if leased then
     redis.call('PEXPIRE', lock, lease)
@@ -326,7 +341,7 @@ end
 -- Makes `token` the live lease of the lock, which holds `value` now. `same`: a fence that several locks share because
 -- they are acquired together. Returns the lease's state and the lock's PTTL.
 local function own(s, token, value, kind, same)
-  local pttl, leased = bound()
+  local pttl, leased = bound(kind == 'hash' and value)
   local fence, since = next_fence(s)
   fence = same or fence
   redis.call('HSET', guard, 'token', token, 'fence', int(fence), 'value', value, 'kind', kind or 'string',
@@ -363,7 +378,7 @@ end
 -- the command replaced the whole value, which is all the holder's then. A key without a lease gets no expiry.
 local function follow(s, value, anew)
   if s.token then
-    local pttl, leased = bound()
+    local pttl, leased = bound(s.kind == 'hash' and value)
     leased = leased or (s.leased and s.keeps_lease) or false
     redis.call('HSET', guard, 'value', value)
     if leased ~= s.leased then redis.call('HSET', guard, 'leased', leased and int(s.fence) or '') end

@@ -16,7 +16,8 @@ local s = look()
 local field = at > 0 and ARGV[10 + at]
 if s.attempt == attempt then -- a repeat; a float is text, as in Redis's reply
   local number = shape == 'int' and not string.find(s.reply, '[^%-%d]') and tonumber(s.reply)
-  return envelope(number or s.reply, s.token == attempt and 'granted' or 'counted', s, redis.call('PTTL', lock))
+  local pttl = lease_pttl(s.token and s.kind == 'hash' and s.held)
+  return envelope(number or s.reply, s.token == attempt and 'granted' or 'counted', s, pttl)
 end
 if right == 'release_then_acquire' and s.token == claim and (field or type(s.value) == 'string') then
   secure(s, true)

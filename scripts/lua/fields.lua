@@ -18,14 +18,6 @@ end
 
 local s = look()
 if s.value and redis.call('EXISTS', lock) == 0 then s.value = false end -- to look removes fields that have expired
-local of_key, field = bound, s.token and s.kind == 'hash' and s.held or ARGV[10 + at]
-bound = function()
-  local left = redis.pcall('HPTTL', lock, 'FIELDS', '1', field)
-  left = not failed(left) and type(left) == 'table' and tonumber(left[1]) or -1
-  if left < 0 then return of_key() end
-  local pttl = redis.call('PTTL', lock)
-  return pttl >= 0 and math.min(pttl, left) or left, false
-end
 local function remember(reply)
   redis.call('HSET', guard, 'attempt', attempt, 'reply', cmsgpack.pack(reply))
 end
@@ -40,7 +32,7 @@ end
 local live = s.token and (s.token == attempt or s.token == claim)
 if s.attempt == attempt and (live or not absent) then
   local outcome = s.token == attempt and 'granted' or (s.token and s.token == claim and 'done' or 'released')
-  return envelope(cmsgpack.unpack(s.reply), outcome, s, redis.call('PTTL', lock))
+  return envelope(cmsgpack.unpack(s.reply), outcome, s, lease_pttl(live and s.held))
 end
 if not s.value then
   if sets then secure(s) end

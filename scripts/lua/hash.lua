@@ -22,7 +22,7 @@ if s.attempt == attempt and (live or name ~= 'hsetnx') then
   local reply = s.reply
   if name == 'hmset' then reply = {ok = reply} elseif name ~= 'hincrbyfloat' then reply = tonumber(reply) end
   local outcome = s.token == attempt and 'granted' or (s.token and s.token == claim and 'done' or 'released')
-  return envelope(reply, outcome, s, redis.call('PTTL', lock))
+  return envelope(reply, outcome, s, lease_pttl(live and s.held))
 end
 if not s.value then
   secure(s, name == 'hdel')

@@ -8,7 +8,7 @@ local function add(name, value)
   pairs_[#pairs_ + 1] = name
   pairs_[#pairs_ + 1] = value
 end
-local pttl = redis.call('PTTL', lock)
+local pttl = lease_pttl(s.token and s.kind == 'hash' and s.held)
 if s.value then add('pttl', pttl) end
 if type(s.value) == 'string' then add('value', s.value) end
 if s.list then

@@ -54,8 +54,7 @@ local function apart()
 end
 -- A hash lock may end with its holder's field (fields.lua). The guard record follows the field then, and nothing is renewed.
 if s.kind == 'hash' and apart() then
-  local of_field = redis.pcall('HPTTL', lock, 'FIELDS', '1', s.held)
-  of_field = not failed(of_field) and type(of_field) == 'table' and tonumber(of_field[1]) or -1
+  local of_field = field_pttl(s.held)
   if of_field >= 0 and (left == -1 or of_field < left) then
     keep_guard(of_field)
     return envelope(0, 'done', s, of_field)

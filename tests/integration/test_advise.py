@@ -366,6 +366,26 @@ def test_lists_whose_tokens_are_waited_for(advising, connect, tmp_path):
     assert accepted(line, tmp_path) == "lock tokens kind semaphore"
 
 
+@pytest.mark.parametrize("shape", ["tokens", "jobs"])
+def test_a_queue_whose_jobs_fail_is_no_semaphore(advising, connect, tmp_path, shape):
+    """Both lists are alike, but for what is in them: the workers push back nearly all that they pop, a while later and beside each
+    other. A pool has the same tokens for ever; of the jobs, one of ten is done, and a new one comes."""
+    first, second, producer = named(advising, connect, "both", 3)
+    name = "list-of-" + shape
+    for text in ("0", "1", "2"):
+        producer("RPUSH", name, text)
+    for i in range(180):
+        popped = first("LPOP", name), second("LPOP", name)
+        time.sleep(0.03 if i % 9 == 8 else 0)  # the time is what is told apart
+        producer_pushes = shape == "jobs" and i % 5 == 4  # one of ten is done at last
+        assert second("RPUSH", name, popped[1]) == 2
+        assert producer("RPUSH", name, "job-%d" % i) if producer_pushes else first("RPUSH", name, popped[0])
+    if shape == "tokens":
+        assert accepted(line_for(first, name, "both"), tmp_path) == "lock %s kind semaphore" % name
+    else:
+        assert not any("kind semaphore" in line for line in first("PROXY", "ADVISE"))
+
+
 def test_hashes_outside_of_rules(advising, connect, tmp_path):
     (only,) = named(advising, connect, "hash", 1)
     for i in range(400):

@@ -57,6 +57,22 @@ def test_msetex_acquires(pair, options, count):
         pair.held_by_a(name)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_refused_msetex_is_a_lost_attempt(pair, count):
+    """As SETNX: no incident, and PROXY TOP counts it."""
+    tag = pair.key("tag")
+    names = ["plain:{%s}:%d" % (tag, i) for i in range(count)]
+    both, colleague = [word for name in names for word in (name, "1")], more(pair)
+    before = pair.a("PROXY", "INCIDENTS", "1000", "KIND", "overwrite")
+    assert pair.a("MSETEX", count, *both, "NX", "EX", "60") == 1
+    for _ in range(30):
+        assert colleague("MSETEX", count, *both, "NX", "EX", "60") == 0
+    assert pair.a("PROXY", "INCIDENTS", "1000", "KIND", "overwrite") == before
+    assert any(line.startswith("contended %s: 30 attempts lost " % names[0]) for line in pair.a("PROXY", "TOP", "100"))
+    for name in names:
+        assert pair.a("DEL", name) == 1
+
+
 def test_msetex_acquires_all_or_none(pair):
     tag = pair.key("tag")
     one, two = "plain:{%s}:1" % tag, "plain:{%s}:2" % tag
@@ -131,6 +147,31 @@ def test_a_lock_ends_with_its_field(pair, backend):
     assert pair.a("HDEL", other, "owner") == 0 and pair.b("HDEL", other, "owner") == 1
     assert pair.a("PROXY", "TOKEN", name) is not None
     pair.held_by_a(name)
+
+
+LEAVE_THE_FIELD = ["HSETNX K more v", "HSET K more v", "HINCRBYFLOAT K more 1", "EXPIRE K 600", "PERSIST K", "HPEXPIRE K 3000 FIELDS 1 owner",
+                   "HSETEX K FIELDS 1 more v", "EVAL redis.call('EXPIRE',KEYS[1],600) 1 K"]
+
+
+@pytest.mark.parametrize("command", LEAVE_THE_FIELD)
+@pytest.mark.parametrize("before", ["the field's own end", "HPEXPIRE"])
+def test_the_lease_ends_with_the_field(pair, backend, command, before):
+    """Whatever the holder's command does to the key: the proxy does not believe in the lease for longer, and does not renew it."""
+    if not field_expiries(backend):
+        pytest.skip("fields of this server do not expire")
+    name, words = acquired(pair, *([] if before == "HPEXPIRE" else ["PX", "3000"])), command.split(" ", 1)
+    if before == "HPEXPIRE":
+        assert pair.a("HPEXPIRE", name, 3000, "FIELDS", 1, "owner") == [1]
+    words = command.split() if words[0] != "EVAL" else ["EVAL", *words[1].rsplit(" ", 2)]
+    assert not isinstance(pair.a(*fill(words, name)), Error)
+    assert 0 < pair.direct("HPTTL", name, "FIELDS", 1, "owner")[0] <= 3000
+    lease = dict(zip(*[iter(pair.a("PROXY", "LOCKS", name)[0])] * 2))
+    assert 0 < lease["left-ms"] <= 3000
+    pttl = dict(zip(*[iter(pair.a("PROXY", "LOCK", name))] * 2))["pttl"]
+    assert 0 < pttl <= 3000
+    pair.direct("HPEXPIRE", name, 1, "FIELDS", 1, "owner")
+    until(lambda: not pair.direct("HEXISTS", name, "owner"), 2, "the field's end")
+    assert pair.a("PROXY", "TOKEN", name) is None and pair.a("HDEL", name, "owner") == 0
 
 
 def test_under_a_rule_without_the_kind(pair, backend, start_proxy, connect):

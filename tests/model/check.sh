@@ -18,6 +18,21 @@ verify() {
 
 passed=0
 failed=0
+
+# Each command of the table of lock commands is one of the model's steps.
+root=$here/../..
+lacks=
+for command in $(sed -n 's/^    ROW(\([A-Z_]*\),.*/\1/p' "$root/proxy/session/locks/lock_command.c"); do
+    sed '/^#define/,$d' "$here/lease.pml" | grep -qw -e "$command" || lacks="$lacks $command"
+done
+if [ -z "$lacks" ]; then
+    echo "ok   each lock command is a step of the model"
+    passed=$((passed + 1))
+else
+    echo "FAIL lease.pml lacks$lacks"
+    failed=$((failed + 1))
+fi
+
 expect() { # NAME RESULT FILE
     got=$(verify "$3")
     if [ "$got" = "$2" ]; then

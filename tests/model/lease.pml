@@ -4,6 +4,20 @@
  * sent by somebody who holds nothing. Requests and replies get lost, and a proxy then sends the same script again with
  * the same token. Every step of Redis is a script, so it is atomic; everything between is not.
  *
+ * Which step a command on a lock key is. check.sh compares this list with the table of locks/lock_command.c.
+ *
+ *   acquire   SETNX MSETNX MSETEX(NX) SET(NX, or IFNE and IFDNE with an expiry) SETEX PSETEX GETSET INCR INCRBY HSETNX
+ *             HSET HMSET HINCRBY HINCRBYFLOAT HSETEX RPUSH RPUSHX LPUSH LPUSHX LINSERT
+ *   release   DEL UNLINK GETDEL DELIFEQ DELEX DECR DECRBY HDEL HGETDEL LREM LPOP RPOP LMOVE RPOPLPUSH LMPOP BLPOP BRPOP
+ *             BLMOVE BRPOPLPUSH BLMPOP LTRIM, and what removes or replaces whole keys: RENAME RENAMENX COPY BITOP MOVE
+ *             RESTORE RESTORE_ASKING BITFIELD SUNIONSTORE SINTERSTORE SDIFFSTORE ZUNIONSTORE ZINTERSTORE ZDIFFSTORE
+ *             ZRANGESTORE GEOSEARCHSTORE PFMERGE MSET SORT GEORADIUS GEORADIUSBYMEMBER MIGRATE
+ *   extend    EXPIRE PEXPIRE EXPIREAT PEXPIREAT PERSIST GETEX HGETEX HEXPIRE HPEXPIRE HEXPIREAT HPEXPIREAT HPERSIST
+ *             LSET, and SET with XX, IFEQ or IFDEQ
+ *   none      GET EXISTS LRANGE LINDEX LLEN LPOS, and what writes inside a lease: APPEND SETRANGE SETBIT INCRBYFLOAT
+ *
+ * Commands that the table does not have (INCREX, GCRA) are no step: they pass as they came.
+ *
  * Checked over all interleavings: S1, S2, S4, S5, and L1 as a bound on ticks.
  *
  *      spin -run -DNOCLAIM -m200000 lease.pml
@@ -133,6 +147,8 @@ proctype worker(byte w) {
         /* DEL: by the holder, late, or by one that holds nothing; the proxy speaks for its claim, or for none. */
         if
         :: skip /* the worker forgets it, or will die with it */
+        /* DELIFEQ, DELEX: the comparison fails. The server says no, and the claim of a lease that is over is spent. */
+        :: atomic { holds[w] != 0 && live != holds[w] -> holds[w] = 0 }
         :: atomic { before = live; token = holds[w]; holds[w] = 0 };
             release(token, TOKEN(w, n), result);
             /* S1: whoever else held the lock still does, as far as this command is concerned. */

@@ -313,7 +313,7 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
         world_fail(w, "S2", "a lease became live that was not granted");
     check_takeover(w, f);
     check_foreign_swap(w, f, before);
-    if (releases_own)
+    if (releases_own && !model_says_no(&f->command, before)) /* another session has changed the value */
         check_release(w, f);
 }
 

@@ -16,7 +16,7 @@ static bool was_live(const struct world *w, const struct model_key *k) {
 }
 
 /* The lock had no lease: a session that has tried for it in vain, or may be late with a release, can't touch it without
- * having been shown its value, or naming it (DELIFEQ, SET IFEQ). For any other session it is data. */
+ * having been shown its value, or naming it (DELIFEQ, DELEX, SET IFEQ). For any other session it is data. */
 static void check_foreign(struct world *w, const struct flight *f, const struct model_key *before) {
     const struct model_key *now = &w->redis.keys[f->key];
     enum lock_verb verb = f->plan.verb;
@@ -31,7 +31,8 @@ static void check_foreign(struct world *w, const struct flight *f, const struct 
     if (f->plan.data_free && (writes || (!f->loser && (!f->plan.claim || f->plan.group))))
         return;
     bool touched = !now->exists || strcmp(now->value, before->value) != 0 || now->expire_ms != before->expire_ms;
-    bool names = f->command.op == OP_DELIFEQ || f->command.op == OP_SET_IFEQ;
+    bool compares = f->command.op == OP_DELEX && (f->command.compare == IF_EQ || f->command.compare == IF_DEQ);
+    bool names = compares || f->command.op == OP_DELIFEQ || f->command.op == OP_SET_IFEQ;
     bool named = names && strcmp(f->command.value, before->value) == 0;
     if (!touched || named || (f->was_shown && strcmp(f->shown, before->value) == 0))
         return;
@@ -150,10 +151,6 @@ static void check_belief_of(struct world *w, int key, const struct belief *b) {
      * owner is gone. */
     bool remembers = w->sc.rule.claim_memory_ms >= 60000 && open_session(w, t->session_id);
     bool known = t->live && t->told && !w->missed[key] && remembers;
-    /* HSETNX, HDEL and commands that are about the key alone tell the proxy the end of the key, also if the field ends
-     * earlier. Behind the field's end it can't be seen any more that there were two (sc.newest). */
-    int64_t key_pttl = model_pttl(&w->redis, key);
-    bool twofold = key_pttl > pttl;
     char name[MODEL_NAME] = "";
     if (known)
         world_identity(t->name, name);
@@ -168,9 +165,9 @@ static void check_belief_of(struct world *w, int key, const struct belief *b) {
         world_fail(w, "ledger", "key %d is held by %s, its proxy believes %s", key, name, b->client);
     else if (known && ((b->end_ms == 0) != (end_ms == 0) || b->end_ms < end_ms))
         world_fail(w, "ledger", "key %d ends at %" PRId64 ", its proxy believes %" PRId64, key, end_ms, b->end_ms);
-    else if (known && w->exact[key] && !twofold && b->end_ms > end_ms + slack_ms)
+    else if (known && w->exact[key] && b->end_ms > end_ms + slack_ms)
         world_fail(w, "ledger", "key %d ends at %" PRId64 ", its proxy believes %" PRId64, key, end_ms, b->end_ms);
-    else if (!t->live && b->count && w->exact[key] && !w->sc.newest && (!b->end_ms || b->end_ms > now_ms + slack_ms))
+    else if (!t->live && b->count && w->exact[key] && (!b->end_ms || b->end_ms > now_ms + slack_ms))
         world_fail(w, "ledger", "nobody holds key %d, its proxy believes that somebody does until %" PRId64, key,
                    b->end_ms);
 }

@@ -221,6 +221,13 @@ static bool do_time(lua_State *L, int count) {
 
 /* ---- strings ------------------------------------------------------------------------------------- */
 
+/* An expiry's two words; one at a time of day is in the past. */
+static int64_t expiry_at(lua_State *L, int i) {
+    if (!word_is(L, i, "PX") && !word_is(L, i, "PXAT"))
+        unknown(L, "an option that it does not have");
+    return word_is(L, i, "PX") ? number_at(L, i + 1) : -1;
+}
+
 static bool do_get(lua_State *L, int count) {
     (void)count;
     if (!of_guard(L))
@@ -269,6 +276,43 @@ static bool do_delifeq(lua_State *L, int count) {
     return plain(L, OP_DELIFEQ, 3);
 }
 
+static bool do_delex(lua_State *L, int count) {
+    struct model_command c = command_with(L, OP_DELEX, count > 2 ? 4 : 0);
+    char digest[MODEL_DIGEST];
+    if (count > 2)
+        c.compare = word_is(L, 3, "IFEQ") ? IF_EQ : word_is(L, 3, "IFNE") ? IF_NE : IF_DEQ;
+    if (c.compare == IF_DEQ && !word_is(L, 3, "IFDEQ"))
+        unknown(L, "a condition that it does not have");
+    model_digest(lock_key()->value, digest);
+    if (c.compare == IF_DEQ && strcmp(digest, c.value) == 0)
+        snprintf(c.value, sizeof(c.value), "%s", lock_key()->value);
+    return native(L, &c);
+}
+
+static bool do_digest(lua_State *L, int count) {
+    (void)count;
+    char digest[MODEL_DIGEST];
+    if (of_guard(L))
+        unknown(L, "it is none for guard records");
+    if (lock_key()->list || lock_key()->hash)
+        return push_wrong_type(L);
+    if (!lock_key()->exists)
+        return push_nil(L);
+    model_digest(lock_key()->value, digest);
+    lua_pushstring(L, digest);
+    return true;
+}
+
+static bool do_msetex(lua_State *L, int count) {
+    struct model_command c = command_with(L, OP_MSETEX, 4);
+    if (number_at(L, 2) != 1 || guard_at(L, 3) || !word_is(L, 5, "NX"))
+        unknown(L, "of one lock, with NX, alone");
+    if (count > 5)
+        c.ms = expiry_at(L, 6);
+    struct model_reply r = model_native(model, key_number, &c);
+    return push_reply(L, &r);
+}
+
 static bool do_setnx(lua_State *L, int count) {
     (void)count;
     return plain(L, OP_SETNX, 3);
@@ -278,13 +322,6 @@ static bool do_mset(lua_State *L, int count) {
     if (count != 3)
         unknown(L, "of one key alone");
     return plain(L, OP_MSET, 3);
-}
-
-/* An expiry's two words; one at a time of day is in the past. */
-static int64_t expiry_at(lua_State *L, int i) {
-    if (!word_is(L, i, "PX") && !word_is(L, i, "PXAT"))
-        unknown(L, "an option that it does not have");
-    return word_is(L, i, "PX") ? number_at(L, i + 1) : -1;
 }
 
 /* A guard record in its short form. */
@@ -307,7 +344,7 @@ static bool has_value(lua_State *L, int i) {
     size_t len;
     const char *value = word(L, i, &len);
     const struct model_key *k = lock_key();
-    return k->exists && strlen(k->value) == len && memcmp(k->value, value, len) == 0;
+    return k->exists && !k->list && !k->hash && strlen(k->value) == len && memcmp(k->value, value, len) == 0;
 }
 
 static bool do_set(lua_State *L, int count) {
@@ -678,7 +715,8 @@ static const struct named_command {
     {"LINDEX", do_lindex},   {"LSET", do_lset},   {"LREM", do_lrem},       {"LPOP", do_lpop},
     {"LLEN", do_llen},       {"LPOS", do_lpos},   {"PUBLISH", do_publish}, {"SPUBLISH", do_publish},
     {"MGET", do_mget},       {"PING", do_ping},   {"HSETEX", do_hsetex},   {"HGETDEL", do_hgetdel},
-    {"HGETEX", do_hgetex},   {"HPTTL", do_hpttl},
+    {"HGETEX", do_hgetex},   {"HPTTL", do_hpttl}, {"DELEX", do_delex},     {"DIGEST", do_digest},
+    {"MSETEX", do_msetex},
 };
 
 /* Redis writes a number with as many digits as tell it from others, 17 at most. */

@@ -284,7 +284,7 @@ static void flight_answer(struct world *w, struct flight *f) {
 static bool goes_again(struct world *w, struct flight *f) {
     struct lock_result r;
     const struct conn *c = f->conn >= 0 ? &w->conns[f->conn] : NULL;
-    bool release = f->plan.verb == LOCK_RELEASE && f->command.op != OP_DELIFEQ;
+    bool release = f->plan.verb == LOCK_RELEASE && !model_compares(&f->command);
     bool set = f->command.op == OP_SETNX || f->command.op == OP_SET_NX || release;
     bool open = c && c->open && c->id == f->session_id && f->proxy_life == w->proxies[f->proxy].life;
     if (!set || !open || f->kind != FLIGHT_COMMAND || f->observed || f->envelope.outcome != LOCK_HELD)
@@ -472,7 +472,7 @@ void flight_launch(struct world *w, struct flight *f, int conn, int key) {
     } else if (w->rule->mode == LOCK_MODE_AUDIT)
         watched_launch(w, f, verb);
     else {
-        if (f->command.op == OP_DELIFEQ) {
+        if (model_names_value(&f->command)) {
             c->session.named = f->command.value;
             c->session.named_len = strlen(f->command.value);
         }

@@ -109,18 +109,24 @@ enum model_op {
     OP_HSETEX,   /* with FNX, of one field, whose name is the value; the field may have an expiry */
     OP_HGETDEL,
     OP_HGETEX,
+    OP_DELEX,
+    OP_MSETEX, /* of one key, with NX */
     OP_KINDS
 };
+
+/* DELEX: how it compares the lock's value with its own. IF_DEQ compares digests. */
+enum model_comparison { IF_ANY, IF_EQ, IF_NE, IF_DEQ };
 
 enum model_condition { WHEN_ALWAYS, WHEN_NX, WHEN_XX, WHEN_GT, WHEN_LT };
 
 struct model_command {
     enum model_op op;
     enum model_condition when; /* PEXPIRE */
-    bool keepttl;              /* SET */
-    int64_t ms;                /* expiry: 0 none, negative in the past */
-    int64_t by;                /* INCRBY */
-    bool composed;             /* a script of the application's: the value is none of its arguments */
+    enum model_comparison compare;
+    bool keepttl;  /* SET */
+    int64_t ms;    /* expiry: 0 none, negative in the past */
+    int64_t by;    /* INCRBY */
+    bool composed; /* a script of the application's: the value is none of its arguments */
     char value[MODEL_VALUE];
 };
 
@@ -262,6 +268,14 @@ enum lock_verb model_verb(const struct model_command *c);
 bool model_may_pass(const struct model_command *c);
 /* HSETEX, HGETDEL, HGETEX. */
 bool model_has_fields(const struct model_command *c);
+/* DELIFEQ, DELEX; whether such a command names the value that the lock must have. */
+bool model_compares(const struct model_command *c);
+bool model_names_value(const struct model_command *c);
+/* Whether Redis itself would not remove the string, because the comparison fails. */
+bool model_says_no(const struct model_command *c, const struct model_key *k);
+/* Writes DIGEST's reply for the value: 16 digits, from another hash function than Redis's. */
+enum { MODEL_DIGEST = 17 };
+void model_digest(const char *value, char out[MODEL_DIGEST]);
 /* Whether the script gets the position of the value, and which; 0 none. */
 int model_value_at(const struct model_command *c);
 const char *model_shape(const struct model_command *c);

@@ -1,6 +1,9 @@
 /*
  * Random calls of the lock scripts and the model's answers, for model_against_redis.py:
- * model_dump --seed S --calls N
+ * model_dump --seed S --calls N [--newest 1]
+ *
+ * With --newest, also the commands of Redis 8.4: HSETEX, HGETDEL, HGETEX, DELEX, SET IFEQ, MSETEX. Not IFDEQ, since the
+ * model has other digests.
  *
  * One line a call, fields separated by tabs, a value with = before it so that it may be empty:
  *   native KEY COMMAND... | REPLY            a command around the proxy
@@ -31,6 +34,7 @@ enum { ATTEMPTS = 64, LONG_MS = 600000 };
 struct dump {
     struct model m;
     uint64_t random, tokens, natives;
+    bool newest;                        /* draws the commands of the newest servers, too */
     char recent[ATTEMPTS][MODEL_TOKEN]; /* attempts made, for claims and repeats */
     struct model_args last[MODEL_KEYS]; /* a call that may be repeated */
     bool repeatable[MODEL_KEYS];
@@ -56,6 +60,19 @@ static const char *some_value(struct dump *d) {
     return VALUES[below(d, sizeof(VALUES) / sizeof(VALUES[0]))];
 }
 
+/* One of the newest commands. Fields end late, or with their key. */
+static void draw_newest(struct dump *d, bool hash, struct model_command *c) {
+    static const enum model_op FIELDS[] = {OP_HSETEX, OP_HSETEX, OP_HGETDEL, OP_HGETEX};
+    static const enum model_op STRINGS[] = {OP_DELEX, OP_DELEX, OP_SET_IFEQ, OP_MSETEX};
+    c->op = (hash ? FIELDS : STRINGS)[below(d, 4)];
+    if (c->op == OP_DELEX)
+        c->compare = (enum model_comparison)below(d, IF_DEQ);
+    if (c->ms < 0 || c->op == OP_HGETDEL || c->op == OP_DELEX)
+        c->ms = 0;
+    if (c->ms && hash) /* never what it was: adopt.lua sees that an end has moved */
+        c->ms += 20 * (int64_t)++d->natives;
+}
+
 static void draw_command(struct dump *d, int key, struct model_command *c) {
     bool queue = model_is_queue(&d->m, key) || key == USUAL_KEYS - 1; /* one key is a queue most of the time */
     *c = (struct model_command){.op = (enum model_op)below(d, chance(d, 10) ? OP_LUA_SET : OP_RPUSH)};
@@ -73,6 +90,12 @@ static void draw_command(struct dump *d, int key, struct model_command *c) {
         c->op = OPS[below(d, 4)];
         if (c->op != OP_HINCRBY && d->m.keys[key].hash && chance(d, 35))
             snprintf(c->value, sizeof(c->value), HASH_MODE);
+        if (d->newest && chance(d, 50))
+            draw_newest(d, true, c);
+        return;
+    }
+    if (d->newest && !queue && chance(d, 15)) {
+        draw_newest(d, false, c);
         return;
     }
     bool sets = c->op == OP_SET || c->op == OP_SET_XX || c->op == OP_SET_GET;
@@ -173,7 +196,9 @@ static void draw_party(struct dump *d, int key, struct model_args *a) {
 static void draw_data(struct dump *d, struct model_args *a) {
     a->pass = model_may_pass(&a->command) && chance(d, 50);
     bool passes = strcmp(script_name(a), "pass") == 0;
-    bool knows = !model_may_pass(&a->command) && a->command.op < OP_RPUSH && model_verb(&a->command) != LOCK_ACQUIRE;
+    bool compares = model_compares(&a->command) || a->command.op == OP_SET_IFEQ;
+    bool knows = !model_may_pass(&a->command) && (a->command.op < OP_RPUSH || compares) &&
+                 model_verb(&a->command) != LOCK_ACQUIRE;
     a->data_free = (passes || knows) && strcmp(a->right, "enrol") != 0 && chance(d, passes ? 80 : 40);
 }
 
@@ -414,6 +439,8 @@ int main(int argc, char **argv) {
             d.random = strtoull(argv[i + 1], NULL, 10);
         else if (strcmp(argv[i], "--calls") == 0)
             calls = atol(argv[i + 1]);
+        else if (strcmp(argv[i], "--newest") == 0)
+            d.newest = true;
     }
     d.m.now_ms = 1000000;
     for (long i = 0; i < calls; i++) {

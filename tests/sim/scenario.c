@@ -329,7 +329,6 @@ static void draw_hash(struct draw *d, struct scenario *sc) {
                  (owner == LOCK_OWNER_AUTO && sc->proxies == 1 && !sc->library && !sc->silent && !sc->finals));
     sc->never_wrong = sc->never_kept = false;
     sc->kept_after_end_only = sc->kept_after_sight_only = false;
-    sc->newest = d->random >> 32 & 1; /* no draw of its own: all else is as it was without */
 }
 
 static void draw_situation(struct draw *d, struct scenario *sc) {
@@ -461,6 +460,7 @@ void scenario_draw(struct scenario *sc, uint64_t seed, enum about about) {
     else if (!sc->queue && !sc->hash && !sc->waits)
         draw_situation(&d, sc);
     draw_short_form(&d, sc);
+    sc->newest = !sc->queue && (d.random >> 32 & 1); /* no draw of its own: all else is as it was without */
 }
 
 void scenario_print(const struct scenario *sc) {
@@ -500,7 +500,7 @@ void scenario_print(const struct scenario *sc) {
            sc->kept_after_end_only ? " kept-only-after-an-end" : "",
            sc->kept_after_sight_only ? " kept-only-after-a-sight" : "");
     if (sc->newest)
-        printf("  hash locks: HSETEX, HGETDEL, HGETEX\n");
+        printf("  newest: %s\n", sc->hash ? "HSETEX, HGETDEL, HGETEX" : "DELEX, MSETEX");
     if (sc->queue)
         printf("  list locks:%s%s%s\n", sc->apart ? " workers apart" : "", sc->queue_exact ? " exact" : "",
                sc->queue_kept ? " kept" : "");

@@ -55,6 +55,17 @@ static void add_set(struct model_words *w, const struct model_command *c) {
         add(w, "GET");
 }
 
+/* DELEX's condition. */
+static void add_comparison(struct model_words *w, const struct model_command *c) {
+    static const char *const WORDS[] = {[IF_EQ] = "IFEQ", [IF_NE] = "IFNE", [IF_DEQ] = "IFDEQ"};
+    char *digest = w->numbers[w->number_count++];
+    if (c->compare == IF_ANY)
+        return;
+    add(w, WORDS[c->compare]);
+    model_digest(c->value, digest);
+    add(w, c->compare == IF_DEQ ? digest : c->value);
+}
+
 /* HSETEX, HGETDEL, HGETEX. */
 static void add_field(struct model_words *w, const struct model_command *c) {
     if (c->op == OP_HSETEX)
@@ -77,12 +88,15 @@ void model_command_words(const struct model_command *c, struct model_words *w) {
         [OP_LPUSH] = "LPUSH",     [OP_LINDEX] = "LINDEX",   [OP_EXISTS] = "EXISTS",   [OP_LREM] = "LREM",
         [OP_LSET] = "LSET",       [OP_LPOP] = "LPOP",       [OP_HSETNX] = "HSETNX",   [OP_HINCRBY] = "HINCRBY",
         [OP_HDEL] = "HDEL",       [OP_DELIFEQ] = "DELIFEQ", [OP_SET_IFEQ] = "SET",    [OP_HSETEX] = "HSETEX",
-        [OP_HGETDEL] = "HGETDEL", [OP_HGETEX] = "HGETEX",   [OP_KINDS] = NULL};
+        [OP_HGETDEL] = "HGETDEL", [OP_HGETEX] = "HGETEX",   [OP_DELEX] = "DELEX",     [OP_MSETEX] = "MSETEX",
+        [OP_KINDS] = NULL};
     static const char *const WHEN[] = {NULL, "NX", "XX", "GT", "LT"};
     w->count = w->number_count = 0;
     if (!NAMES[c->op]) /* a script of the application's */
         abort();
     add(w, NAMES[c->op]);
+    if (c->op == OP_MSETEX)
+        add(w, "1");
     add(w, NULL);
     switch (c->op) {
     case OP_SET_NX:
@@ -124,6 +138,14 @@ void model_command_words(const struct model_command *c, struct model_words *w) {
     case OP_HGETDEL:
     case OP_HGETEX:
         add_field(w, c);
+        break;
+    case OP_DELEX:
+        add_comparison(w, c);
+        break;
+    case OP_MSETEX:
+        add(w, c->value);
+        add(w, "NX");
+        add_expiry(w, c->ms);
         break;
     case OP_SETNX:
     case OP_GETSET:
@@ -205,12 +227,12 @@ static void pass_to_acquire(const struct model_args *a) {
 }
 
 static void pass_to_release(const struct model_args *a) {
-    bool del = a->command.op == OP_DEL, compares = a->command.op == OP_DELIFEQ;
+    bool del = a->command.op == OP_DEL, compares = model_compares(&a->command);
     bool whole = a->seen || a->data_free || a->waits || compares || !is(a->right, "claim");
     interpreter_text(a->attempt);
     interpreter_text(a->claim);
     if (whole || !del || !a->claim_fence)
-        interpreter_text(del ? "DEL" : compares ? "DELIFEQ" : "GETDEL");
+        interpreter_text(del ? "DEL" : !compares ? "GETDEL" : a->command.op == OP_DELEX ? "DELEX" : "DELIFEQ");
     if (!whole)
         return;
     interpreter_text(a->right);
@@ -253,6 +275,8 @@ enum script_id model_script_id(const struct model_args *a) {
         return SCRIPT_LIST_POP;
     if (c->op == OP_SET_IFEQ)
         return SCRIPT_SET_IF;
+    if (c->op == OP_MSETEX)
+        return SCRIPT_CLOBBER;
     if (c->op == OP_HSETNX || c->op == OP_HDEL)
         return SCRIPT_HASH;
     if (model_has_fields(c))

@@ -249,12 +249,38 @@ static struct model_reply incrby(struct model_key *k, const struct model_command
     return int_reply(n);
 }
 
+void model_digest(const char *value, char out[MODEL_DIGEST]) {
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (; *value; value++)
+        hash = (hash ^ (unsigned char)*value) * 0x100000001b3u;
+    snprintf(out, MODEL_DIGEST, "%016" PRIx64, hash);
+}
+
+bool model_says_no(const struct model_command *c, const struct model_key *k) {
+    bool equal = strcmp(k->value, c->value) == 0; /* the digests are as equal as the values */
+    if (c->op == OP_DELIFEQ)
+        return !equal;
+    return c->op == OP_DELEX && c->compare != IF_ANY && equal != (c->compare != IF_NE);
+}
+
+static struct model_reply delex(struct model_key *k, const struct model_command *c) {
+    if (!k->exists)
+        return int_reply(0);
+    if (c->compare != IF_ANY && (k->list || k->hash))
+        return WRONG;
+    if (model_says_no(c, k))
+        return int_reply(0);
+    model_gone(k);
+    return int_reply(1);
+}
+
 static struct model_reply native(struct model *m, int key, const struct model_command *c) {
     struct model_key *k = &m->keys[key];
     bool text = k->exists && !k->list && !k->hash, other = k->exists && !text;
     struct model_reply old = text ? text_reply(k->value) : NIL;
     switch (c->op) {
     case OP_SETNX:
+    case OP_MSETEX:
         if (k->exists)
             return int_reply(0);
         set(m, k, c);
@@ -344,6 +370,8 @@ static struct model_reply native(struct model *m, int key, const struct model_co
             return pexpire(m, k, c);
         model_gone(k);
         return int_reply(1);
+    case OP_DELEX:
+        return delex(k, c);
     case OP_HSETNX:
     case OP_HINCRBY:
     case OP_HDEL:
@@ -404,6 +432,7 @@ struct model_batch_answer model_run_batch(struct model *m, int key, const struct
 enum lock_verb model_verb(const struct model_command *c) {
     switch (c->op) {
     case OP_SETNX:
+    case OP_MSETEX:
     case OP_SET_NX:
     case OP_SET_NX_GET:
         return LOCK_ACQUIRE;
@@ -418,6 +447,7 @@ enum lock_verb model_verb(const struct model_command *c) {
     case OP_DEL:
     case OP_GETDEL:
     case OP_DELIFEQ:
+    case OP_DELEX:
         return LOCK_RELEASE;
     case OP_PEXPIRE:
     case OP_PERSIST:
@@ -507,4 +537,12 @@ bool model_may_pass(const struct model_command *c) {
 
 bool model_has_fields(const struct model_command *c) {
     return c->op == OP_HSETEX || c->op == OP_HGETDEL || c->op == OP_HGETEX;
+}
+
+bool model_compares(const struct model_command *c) {
+    return c->op == OP_DELIFEQ || c->op == OP_DELEX;
+}
+
+bool model_names_value(const struct model_command *c) {
+    return c->op == OP_DELIFEQ || (c->op == OP_DELEX && c->compare == IF_EQ);
 }

@@ -23,7 +23,7 @@ void command_text(const struct model_command *c, char *out, size_t size) {
         "GETDEL",      "PEXPIRE",  "PERSIST",    "GETEX",   "INCRBY",    "MSET",     "GET",        "RPUSH",
         "LPUSH",       "LINDEX",   "EXISTS",     "LREM",    "LSET",      "LPOP",     "Lua SET NX", "Lua DEL",
         "Lua PEXPIRE", "HSETNX",   "HINCRBY",    "HDEL",    "Lua enter", "Lua read", "Lua leave",  "Lua renew",
-        "DELIFEQ",     "SET IFEQ", "HSETEX",     "HGETDEL", "HGETEX"};
+        "DELIFEQ",     "SET IFEQ", "HSETEX",     "HGETDEL", "HGETEX",    "DELEX",    "MSETEX"};
     snprintf(out, size, "%s %s ms=%" PRId64 " by=%" PRId64 "%s", NAMES[c->op], c->value, c->ms, c->by,
              c->keepttl ? " keepttl" : "");
 }
@@ -117,6 +117,11 @@ static void draw_idiom(struct world *w, struct app_worker *k) {
     own_value(w, k); /* the value that a stray script compares with belongs to no worker either */
 }
 
+/* Whether workers use the commands of the newest servers. What these do under audit is not known here. */
+static bool newest(const struct world *w) {
+    return w->sc.newest && w->rule->mode == LOCK_MODE_ENFORCE;
+}
+
 static void acquiring(struct world *w, struct app_worker *k, struct model_command *c) {
     own_value(w, k);
     memcpy(c->value, k->value, sizeof(c->value));
@@ -151,7 +156,7 @@ static void acquiring(struct world *w, struct app_worker *k, struct model_comman
         c->op = k->transaction ? OP_SET : OP_SET_NX;
         break;
     default:
-        c->op = OP_SET_NX;
+        c->op = newest(w) && world_chance(w, 40) ? OP_MSETEX : OP_SET_NX;
         break;
     }
 }
@@ -161,7 +166,8 @@ static void releasing(struct world *w, const struct app_worker *k, struct model_
     if (k->idiom == IDIOM_GETDEL) {
         c->op = OP_GETDEL;
     } else if (k->by_value) {
-        c->op = OP_DELIFEQ;
+        c->op = newest(w) && world_chance(w, 50) ? OP_DELEX : OP_DELIFEQ;
+        c->compare = c->op == OP_DELEX ? IF_EQ : IF_ANY;
         memcpy(c->value, k->value, sizeof(c->value));
     } else if (k->idiom == IDIOM_SHORTEN) {
         c->op = OP_SET_XX;
@@ -174,6 +180,13 @@ static void releasing(struct world *w, const struct app_worker *k, struct model_
     } else if (k->idiom == IDIOM_COUNT) {
         c->op = OP_INCRBY;
         c->by = -1;
+    } else if (newest(w) && world_chance(w, 50)) { /* without a condition, or with one that its own lock meets */
+        static const enum model_comparison COMPARISONS[] = {IF_ANY, IF_NE, IF_DEQ};
+        c->op = OP_DELEX;
+        c->compare = COMPARISONS[world_below(w, k->value[0] == 'v' ? 3 : 2)]; /* a constant value names any lock */
+        memcpy(c->value, k->value, sizeof(c->value));
+        if (c->compare == IF_NE)
+            snprintf(c->value, sizeof(c->value), "none");
     }
 }
 
@@ -344,6 +357,7 @@ static void acquired(struct world *w, int worker, const struct flight *f) {
 static bool says_acquired(const struct app_worker *k, const struct model_command *c, const struct model_reply *r) {
     switch (c->op) {
     case OP_SETNX:
+    case OP_MSETEX:
     case OP_INCRBY:
         return r->kind == REPLY_INT && r->number == 1;
     case OP_SET_NX:

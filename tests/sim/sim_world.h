@@ -40,7 +40,7 @@ enum idiom {
     IDIOM_SETNX_EXPIRE, /* SETNX, PEXPIRE also after a lost attempt, DEL */
     IDIOM_CONST,        /* SET NX PX with a constant, DEL */
     IDIOM_UNIQUE,       /* SET NX PX with a value that each lease has for itself, DEL */
-    IDIOM_COMPARE,      /* as UNIQUE, but GET, compare, DEL; or DELIFEQ */
+    IDIOM_COMPARE,      /* as UNIQUE, but GET, compare, DEL; or DELIFEQ, DELEX */
     IDIOM_EXTENDING,    /* as UNIQUE, and PEXPIRE or SET IFEQ now and then, also after the lease */
     IDIOM_GETDEL,       /* SET NX GET PX, GETDEL */
     IDIOM_PLAIN_SET,    /* GET shows nothing, SET PX, DEL */
@@ -105,7 +105,7 @@ struct scenario {
     bool audit_exact;          /* a lock that was acquired under audit is safe as soon as the rule is enforced */
     bool queue;                /* list locks */
     bool hash;                 /* hash locks */
-    bool newest;               /* with HSETEX, HGETDEL and HGETEX */
+    bool newest;               /* with HSETEX, HGETDEL and HGETEX; with DELEX and MSETEX */
     bool stranger;             /* STRANGER sends any command */
     bool names;                /* each connection has a name of its own, and keeps the name when it reconnects */
     bool renames;              /* connections change their names */

@@ -43,8 +43,10 @@ static struct lock_call *begin(struct session *s, struct lock_queue *queue, cons
     const char *key = lock_word(&words, at, &len);
     uint32_t db = session_db(s);
     lock_clobbers_database(k->command, k->request, k->bytes, &db);
-    struct lock_call *l = lock_begin_in(s, LOCK_CLOBBER, rule, db, key, len);
-    describe(l, lock_acquires_all(k->command, k->request, k->bytes), &words, at);
+    bool acquires = lock_acquires_all(k->command, k->request, k->bytes);
+    struct lock_call *l = lock_begin_in(s, acquires ? LOCK_ACQUIRE : LOCK_CLOBBER, rule, db, key, len);
+    l->expiry_ms = LOCK_EXPIRY_OTHER;
+    describe(l, acquires, &words, at);
     l->advises = (uint8_t)(lock_row_of(k->command)->advises | (l->acquires ? ADVISES_ALL : 0));
     if (queue)
         lock_enqueue(s, queue, l);
