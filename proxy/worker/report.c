@@ -90,6 +90,7 @@ static void report_locks_section(struct worker *w, const struct counter_sums *co
     metric_table_report(&lock_counters, &stats, r);
     metric_table_report(&wait_counters, counters, r);
     metric_table_report(&permit_counters, counters, r);
+    metric_table_report(&quorum_counters, counters, r);
     r->line(r->arg, "permits_held", "%lld", (long long)permits_held(shared->permits));
     r->line(r->arg, "unruled_lock_patterns", "%zu", worker_unruled(w, 0));
     r->line(r->arg, "longest_wait_ms", "%lld", (long long)(since_ms ? worker_steady_ms(w) - since_ms : 0));

@@ -289,6 +289,7 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     metric_table_measure(&upstream_counters, &counters, m);
     metric_table_measure(&wait_counters, &counters, m);
     metric_table_measure(&permit_counters, &counters, m);
+    metric_table_measure(&quorum_counters, &counters, m);
     single(m, "permits_held", "gauge", "Permits of semaphores that were not given back.",
            (double)permits_held(shared->permits));
     measure_nodes(w, m);

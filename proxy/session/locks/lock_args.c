@@ -399,14 +399,10 @@ void lock_build_free(struct worker *w, const struct lock_plan *plan) {
     end(w, put_token(p, plan->claim_token, plan->claim_len));
 }
 
-void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
-                        const struct lock_plan *plan, uint16_t slot, const char *command,
-                        const struct lock_words *words) {
+/* Builds a release that no session waits for. */
+static inline void build_plain(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                               const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;
-    if (words || (plan->rule && plan->rule->wait_ms > 0)) {
-        build_telling(w, queue, client, plan, slot, command, words);
-        return;
-    }
     bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free;
     bool least = !whole && plan->claim_fence && is_del(command);
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
@@ -419,6 +415,35 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
     if (whole)
         p = put_about(w, p, plan, identity, identity_len);
     end(w, p);
+}
+
+/* Builds a release under a rule with `wait` or `quorum`, or one that compares. The guard record notes the attempt of
+ * the last release. Under `quorum` that is the token of the released lease, if it is the claim's: witnesses may then
+ * forget it (quorum.c). A lease is released once, so the attempt is no other release's. */
+static __attribute__((noinline)) void build_unusual(struct worker *w, struct lock_queue *queue,
+                                                    const struct lock_client *client, const struct lock_plan *plan,
+                                                    uint16_t slot, const char *command,
+                                                    const struct lock_words *words) {
+    struct lock_plan named = *plan;
+    bool quorum = plan->rule && plan->rule->quorum == LOCK_QUORUM_YES;
+    if (quorum && plan->right == RIGHT_CLAIM && plan->claim_len > 0) {
+        memcpy(named.attempt_token, plan->claim_token, sizeof(named.attempt_token));
+        named.attempt_len = plan->claim_len;
+    }
+    if (words || plan->rule->wait_ms > 0)
+        build_telling(w, queue, client, &named, slot, command, words);
+    else
+        build_plain(w, queue, client, &named, slot, command);
+}
+
+void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, uint16_t slot, const char *command,
+                        const struct lock_words *words) {
+    if (words || (plan->rule && plan->rule->unusual)) {
+        build_unusual(w, queue, client, plan, slot, command, words);
+        return;
+    }
+    build_plain(w, queue, client, plan, slot, command);
 }
 
 /* ---- all other scripts ---- */

@@ -6,11 +6,13 @@
 #include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
+#include "proxy/session/locks/quorum.h"
 
 static void locks_open(struct worker *w) {
     w->locks = memory_zalloc(sizeof(*w->locks));
     list_init(&w->locks->renewals);
     lock_holds_open(w);
+    quorum_open(w);
 }
 
 static void locks_close(struct worker *w) {
@@ -35,6 +37,7 @@ static void locks_tick(struct worker *w) {
 
 const struct session_room locks_room = {
     .worker_opens = locks_open,
+    .worker_ends = quorum_close,
     .worker_closes = locks_close,
     .worker_asks = successors_tick,
     .worker_begins = learnt_begin,
