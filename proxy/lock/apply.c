@@ -581,7 +581,11 @@ inline void apply(struct outcome *f) {
         learn_read(f);
         break;
     case LOCK_SCRIPT:
-        apply_script(f);
+        if (f->result->outcome == LOCK_UNCONFIRMED || f->result->outcome == LOCK_REMEMBERED ||
+            f->result->outcome == LOCK_OVERTAKEN)
+            apply_change(f); /* what the witnesses say, whatever made the lock */
+        else
+            apply_script(f);
         break;
     case LOCK_OPERATOR:
         /* The holder's claim stays, for the release that the holder will still send. */

@@ -341,6 +341,11 @@ void witness_free(struct witnesses *set, const struct witness_lease *lease) {
     question_send(q, SCRIPT_WITNESS_FREE);
 }
 
+void witness_probe(struct witnesses *set) {
+    static const struct witness_lease none = {.name = "", .token = ""};
+    witness_take(set, &none, "", 1, set->members[0].config.timeout_ms, NULL, NULL);
+}
+
 bool witness_trust(struct witnesses *set, const char *address, size_t len, void (*done)(void *arg, bool answered),
                    void *arg) {
     unsigned i = 0;
@@ -449,5 +454,6 @@ void witness_look(const struct witnesses *set, size_t i, struct witness_view *vi
         view->state = "down";
     else if (m->last == WITNESS_QUARANTINED)
         view->state = "quarantined";
+    view->votes = m->last != WITNESS_SILENT && m->last != WITNESS_QUARANTINED;
     upstream_each_node(m->upstream, note_trip, view);
 }

@@ -63,6 +63,9 @@ void witness_take(struct witnesses *set, const struct witness_lease *lease, cons
                   int64_t wait_ms, witness_done_fn done, void *arg);
 /* Tells all witnesses that a lease is over. No caller waits for the answers. */
 void witness_free(struct witnesses *set, const struct witness_lease *lease);
+/* Asks all witnesses whether they vote: for what witness_look shows, and so that a quarantine begins soon after its
+ * cause. */
+void witness_probe(struct witnesses *set);
 /* Ends a witness's quarantine. `done` hears whether it has answered. False: no witness has this address. */
 bool witness_trust(struct witnesses *set, const char *address, size_t len, void (*done)(void *arg, bool answered),
                    void *arg);
@@ -71,6 +74,7 @@ bool witness_trust(struct witnesses *set, const char *address, size_t len, void 
 struct witness_view {
     const char *address;
     const char *state;          /* "unknown", "up", "quarantined", "down" */
+    bool votes;                 /* it is not known to be down or in quarantine */
     uint64_t answers, failures; /* in this thread */
     int64_t round_trip_us;      /* of late; 0: not known */
 };

@@ -11,6 +11,11 @@ TIMEOUT = 30
 QUORUM = "lock lock:q:* quorum yes"
 
 
+ACQUIRE = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])"
+RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end"
+EXTEND = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) else return 0 end"
+
+
 def trust(proxy, *witnesses):
     with Client(proxy.address) as c:
         for w in witnesses:
@@ -208,9 +213,11 @@ def test_what_is_not_supported_is_refused(setting, connect):
     for command in (("EXPIRE", "lock:q:n", "3600"), ("SET", "lock:q:n", "1", "NX", "EX", "3600"), ("SETEX", "lock:q:n", "3600", "1")):
         reply = a(*command)
         assert isinstance(reply, Error) and "under quorum lasts" in reply, (command, reply)
-    for command in (("MSETNX", "lock:q:n", "1", "lock:q:n{lock:q:n}", "1"), ("EVAL", "return redis.call('SETNX', KEYS[1], '1')", "1", "lock:q:n")):
-        reply = a(*command)
-        assert isinstance(reply, Error) and "under quorum" in reply, (command, reply)
+    reply = a("MSETNX", "lock:q:n", "1", "lock:q:n{lock:q:n}", "1")
+    assert isinstance(reply, Error) and ("under quorum" in reply or "CROSSSLOT" in reply), reply
+    assert a("MULTI") == "OK"
+    assert isinstance(a("EVAL", RELEASE, "1", "lock:q:n", "1"), Error)
+    assert isinstance(a("EXEC"), Error)
     assert a("MULTI") == "OK"
     assert isinstance(a("SETNX", "lock:q:n", "1"), Error)
     assert isinstance(a("EXEC"), Error)
@@ -218,3 +225,91 @@ def test_what_is_not_supported_is_refused(setting, connect):
     assert a("SETNX", "lock:q:n", "1") == 1
     assert a.pipeline([("MULTI",), ("DEL", "lock:q:n"), ("EXEC",)])[-1] == b"*1\r\n:1\r\n"
     assert a("SETNX", "lock:q:n", "1") == 1
+
+
+def lose_the_link(master, replica):
+    """From here on the replica gets nothing from its master."""
+    replica.run("CONFIG", "SET", "masteruser", "nobody")
+    replica.run("CONFIG", "SET", "masterauth", "nothing")
+    with master.client() as c:
+        c("CLIENT", "KILL", "TYPE", "replica")
+
+
+def test_a_failover_that_forgets(start_redis, start_proxy, connect):
+    """The promoted replica has not got the locks. Without `quorum` two clients hold one; with it, one."""
+    found = servers.RedisSentinels(sentinels=1)
+    try:
+        s = Setting(found, start_redis, start_proxy, "witness-timeout 1s", rule="lock lock:q:* quorum yes lease 60s")
+        a, b = s.client(connect, "a"), s.client(connect, "b")
+        assert a("SETNX", "lock:before", "1") == 1 and a("WAIT", 1, 5000) == 1
+        master, replica = found.nodes
+        lose_the_link(master, replica)
+        assert a("SETNX", "lock:plain", "1") == 1
+        assert a("SETNX", "lock:q:lost", "1") == 1
+        fence = a("PROXY", "TOKEN", "lock:q:lost")
+        new = found.failover(master)
+        until(lambda: b("SET", "k", "v") == "OK" and new.run("GET", "k") == "v", TIMEOUT, "the new master")
+        assert new.run("EXISTS", "lock:q:lost") == 0 and new.run("EXISTS", "lock:before") == 1
+        assert b("SETNX", "lock:plain", "2") == 1, "two hold it"
+        for _ in range(5):
+            assert b("SETNX", "lock:q:lost", "2") == 0, "one holds it"
+            free_again(b, "lock:q:lost")
+        assert a("DEL", "lock:q:lost") == 1
+        until(lambda: b("SETNX", "lock:q:lost", "2") == 1, TIMEOUT, "the lock")
+        assert b("PROXY", "TOKEN", "lock:q:lost") > fence
+        assert a("DEL", "lock:q:lost") == 0
+    finally:
+        found.stop()
+
+
+def test_what_is_shown(setting, connect):
+    a = setting.client(connect, "a")
+    assert a("SETNX", "lock:q:s", "1") == 1
+    until(lambda: a("PROXY", "INFO").count("state=up") >= 3 + (setting.backend.kind == "standalone"), TIMEOUT, "the states")
+    lines = dict(line.split(":", 1) for line in a("PROXY", "INFO").splitlines() if ":" in line)
+    assert lines["quorum_granted"] == "1" and lines["quorum_unconfirmed"] == "0"
+    for n, w in enumerate(setting.witnesses):
+        assert lines["witness%d" % n].startswith("address=%s:%d,state=up," % w.address), lines
+    assert "quorum yes" in str(a("PROXY", "EXPLAIN", "SETNX", "lock:q:s", "1"))
+    setting.witnesses[1].kill()
+    until(lambda: "state=down" in a("PROXY", "INFO"), TIMEOUT, "the state, without a lock")
+    setting.witnesses[1].start()
+    until(lambda: "state=quarantined" in a("PROXY", "INFO"), TIMEOUT, "the state, without a lock")
+    trust(setting.proxy, setting.witnesses[1])
+    until(lambda: "quarantined" not in a("PROXY", "INFO"), TIMEOUT, "its end")
+
+
+def test_scripts_of_the_application(setting, connect):
+    """What libraries send: SET NX and two scripts, or three scripts."""
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    one = setting.witnesses[0]
+    for n, acquire in enumerate((("SET", "{}", "me", "NX", "PX", "20000"), ("EVAL", ACQUIRE, "1", "{}", "me", "20000"))):
+        key = "lock:q:s%d" % n
+        assert a(*[key if word == "{}" else word for word in acquire]) == "OK"
+        until(lambda: all(record(w, key).get("token") for w in setting.witnesses), TIMEOUT, "the records")
+        assert b("SET", key, "you", "NX", "PX", "20000") is None
+        assert b("EVAL", ACQUIRE, "1", key, "you", "20000") is None
+        assert a("EVAL", EXTEND, "1", key, "me", "60000") == 1
+        until(lambda: one.run("PTTL", "lockkeeper-witness::0:" + key) > 70000, TIMEOUT, "the extension")
+        assert b("EVAL", RELEASE, "1", key, "you") == 0
+        assert a("EVAL", RELEASE, "1", key, "me") == 1
+        until(lambda: not any(record(w, key)["token"] for w in setting.witnesses), TIMEOUT, "the release")
+        assert b("EVAL", ACQUIRE, "1", key, "you", "20000") == "OK"
+        setting.forget(key)
+        reply = a("EVAL", ACQUIRE, "1", key, "me", "20000")
+        assert isinstance(reply, Error) and reply.startswith("LOCKED"), reply
+        assert a("SET", key, "me", "NX", "PX", "20000") is None
+        free_again(a, key)
+    assert incidents(a, "remembered") == ["lock:q:s1", "lock:q:s1", "lock:q:s0", "lock:q:s0"]
+    for w in setting.witnesses[1:]:
+        w.pause()
+    reply = a("EVAL", ACQUIRE, "1", "lock:q:m", "me", "20000")
+    assert isinstance(reply, Error) and reply.startswith("UPSTREAM the lock was not confirmed by its witnesses (1 of 3"), reply
+    free_again(a, "lock:q:m")
+    client = Client(setting.proxy.address)
+    client.send(encode("EVAL", ACQUIRE, "1", "lock:q:gone", "me", "20000"))
+    until(lambda: a("EXISTS", "lock:q:gone") == 1, TIMEOUT, "the attempt", 0.01)
+    client.close()
+    free_again(a, "lock:q:gone")
+    for w in setting.witnesses[1:]:
+        w.resume()

@@ -57,7 +57,7 @@ LAYERS = {
     "proxy/session/cluster": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/fences"), ("libev",)),
     # Dispatch sees all rooms.
     "proxy/session/commands": ((*BELOW_SESSION, *SESSION), ("libev",)),
-    "proxy/worker": ((*BELOW_SESSION, "proxy/observe", "proxy/advise", "proxy/session/core", "proxy/session/commands"), ("libev",)),
+    "proxy/worker": ((*BELOW_SESSION, "proxy/witness", "proxy/observe", "proxy/advise", "proxy/session/core", "proxy/session/commands"), ("libev",)),
     "proxy/monitor_tap": ((*GROUND, "proxy/lock", "proxy/observe", "proxy/session/locks"), ()),
     "proxy/admin": (("proxy/base",), ("libmicrohttpd",)),
     # The configuration knows nothing of what its values do.

@@ -30,6 +30,11 @@ static void session_leaves(struct session *s) {
         observer_left(s->worker->shared->observer, s->lock.id, s->lock.one_shot);
 }
 
+static void locks_ask(struct worker *w) {
+    successors_tick(w);
+    quorum_look(w);
+}
+
 static void locks_tick(struct worker *w) {
     advise_tick(w);
     learnt_tick(w);
@@ -39,7 +44,7 @@ const struct session_room locks_room = {
     .worker_opens = locks_open,
     .worker_ends = quorum_close,
     .worker_closes = locks_close,
-    .worker_asks = successors_tick,
+    .worker_asks = locks_ask,
     .worker_begins = learnt_begin,
     .worker_ticks = locks_tick,
     .closes = session_leaves,

@@ -21,8 +21,6 @@ enum {
     LEARNT_ID_MAX = 44 /* the id of a stream's entry, two numbers, with its NUL */
 };
 
-struct witnesses;
-
 /* The last expiry of a lock and of its guard record, encoded as two arguments of a call. */
 struct lock_expiry {
     int64_t ms; /* 0: none yet */
@@ -54,7 +52,6 @@ struct worker_locks {
     struct ev_timer look;       /* hold.c: when the sessions in held_back become runnable */
     struct list_node *free;     /* a stack of unused struct lock_call */
     size_t free_count;
-    struct witnesses *witnesses;         /* quorum_lease.c; NULL: there are none */
     const struct config *witness_config; /* a reference, for the witnesses' texts; NULL without witnesses */
     struct list_node renewals;           /* renewals.c: what the engine has asked for in this turn */
     size_t renewals_count;

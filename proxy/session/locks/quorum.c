@@ -34,7 +34,9 @@ enum { RAISES_MAX = 3, LIMIT_PART = 4 /* witnesses are waited for during a quart
 /* A client's call whose script has acquired or extended, while the witnesses are asked. */
 struct quorum {
     struct request_owner owner; /* must be the first field */
-    struct call *call;
+    struct call *call;          /* NULL: the lock call is a part of an application's script */
+    lock_script_done_fn script_done;
+    void *script_arg;
     struct lock_call *lock;
     struct worker *worker;
     bool acquires;
@@ -66,38 +68,54 @@ static void quorum_confirmed(struct quorum *q) {
     struct call *c = q->call;
     struct lock_call *l = q->lock;
     struct worker *w = q->worker;
-    call_done_fn next = l->next;
-    struct call_end end = {.reply = q->reply, .len = q->reply_len};
-    struct lock_answer out;
     counter_add(&w->counters.quorum_granted, 1);
     l->witnessed = true;
     l->waited_ms = worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
     l->raised_fence = q->raises > 0 ? q->fence : 0;
+    if (!c) {
+        q->script_done(q->script_arg, NULL);
+        memory_free(q);
+        return;
+    }
+    call_done_fn next = l->next;
+    struct call_end end = {.reply = q->reply, .len = q->reply_len};
+    struct lock_answer out;
     c->lock = NULL;
     lock_finish(w, c->request->session, l, &end, &out);
     lock_deliver(c, next, &out.end);
     memory_free(q);
 }
 
-/* Ends a call that the witnesses have not confirmed. An acquisition is undone. `error` NULL: the reply of a lost
- * attempt. */
+#define REMEMBERED "LOCKED the lock is held, as its witnesses remember; it is released again"
+
+/* Releases what was acquired, and tells the engine. */
+static void quorum_undo(struct quorum *q, struct session *s, enum lock_outcome outcome) {
+    struct lock_result result = {.outcome = outcome, .replicas = vote_answered(&q->word.vote)};
+    result.witnesses = (uint8_t)q->word.vote.count;
+    if (q->acquires)
+        lock_undo(q->worker, q->lock);
+    lock_learnt(q->worker, s, q->lock, &result);
+}
+
+/* Ends a call that the witnesses have not confirmed. `error` NULL: the reply of a lost attempt. */
 static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const char *error) {
     struct call *c = q->call;
     struct lock_call *l = q->lock;
-    struct worker *w = q->worker;
     call_done_fn next = l->next;
     struct lock_envelope e;
+    if (!c) {
+        quorum_undo(q, NULL, outcome);
+        q->script_done(q->script_arg, error ? error : REMEMBERED);
+        memory_free(q);
+        return;
+    }
     bool read = lock_envelope_read(l, q->reply, q->reply_len, &e);
     const char *reply = read && !error ? lost_reply(l, &e, c->request->session) : NULL;
     struct call_end end = {.reply = reply, .len = reply ? strlen(reply) : 0, .why = UPSTREAM_NOT_SENT};
     if (!reply)
-        end.error = error ? error : "LOCKED the lock is held, as its witnesses remember; it is released again";
-    if (q->acquires)
-        lock_undo(w, l);
-    struct lock_result result = {.outcome = outcome, .replicas = vote_answered(&q->word.vote)};
-    result.witnesses = (uint8_t)q->word.vote.count;
+        end.error = error ? error : REMEMBERED;
     c->lock = NULL;
-    lock_learnt(w, c->request->session, l, &result);
+    quorum_undo(q, c->request->session, outcome);
     lock_deliver(c, next, &end);
     memory_free(q);
 }
@@ -231,7 +249,7 @@ static void quorum_ask(struct quorum *q) {
     const struct lock_plan *plan = &q->lock->plan;
     int64_t left_ms = q->limit_ms - (worker_now(w) - q->begun_ms);
     struct witness_lease lease = quorum_lease(&plan->key, q->acquires ? plan->attempt_token : "", q->fence);
-    witness_take(w->locks->witnesses, &lease, q->over, quorum_promise_ms(w, q->pttl_ms), left_ms > 0 ? left_ms : 1,
+    witness_take(w->witnesses, &lease, q->over, quorum_promise_ms(w, q->pttl_ms), left_ms > 0 ? left_ms : 1,
                  quorum_heard, q);
 }
 
@@ -311,7 +329,10 @@ const char *lock_quorum_lacks(const struct request_class *k, bool queued) {
                    ? "ERR a lock under quorum can't be acquired together with other keys; nothing was changed"
                    : NULL;
     case MEANS_SCRIPT:
-        return "ERR a script on a lock under quorum is not supported by lockkeeper; nothing was changed";
+        return queued || class_locks(k) > LOCK_SCRIPT_LOCKS_MAX
+                   ? "ERR a script on a lock under quorum can't run inside MULTI, nor on that many locks; nothing was "
+                     "changed"
+                   : NULL;
     default:
         return NULL;
     }
@@ -341,6 +362,34 @@ static void release_forgotten(struct call *c, struct lock_call *l) {
     lock_deliver(c, next, &out.end);
 }
 
+/* Asks about what a script has done. c NULL: `done` hears of it. */
+static void quorum_begin(struct worker *w, struct call *c, struct lock_call *l, const struct call_end *end,
+                         const struct lock_result *r, bool acquires, lock_script_done_fn done, void *arg) {
+    struct quorum *q = memory_zalloc(sizeof(*q) + end->len);
+    q->call = c;
+    q->script_done = done;
+    q->script_arg = arg;
+    q->lock = l;
+    q->worker = w;
+    q->acquires = acquires;
+    q->begun_ms = worker_now(w);
+    q->pttl_ms = r->pttl_ms;
+    q->limit_ms = w->config->witness_timeout_ms;
+    if (q->pttl_ms >= 0 && q->limit_ms > q->pttl_ms / LIMIT_PART)
+        q->limit_ms = q->pttl_ms / LIMIT_PART;
+    q->fence = r->fence;
+    if (acquires && l->plan.right == RIGHT_RELEASE_THEN_ACQUIRE)
+        snprintf(q->over, sizeof(q->over), "%s", l->plan.claim_token);
+    q->reply_len = end->len;
+    memcpy(q->reply, end->reply, end->len);
+    if (!w->witnesses)
+        quorum_unconfirmed(q);
+    else if (q->pttl_ms < 0 || q->pttl_ms > quorum_longest_ms(w))
+        quorum_too_long(q);
+    else
+        quorum_ask(q);
+}
+
 bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct lock_envelope e;
@@ -355,27 +404,20 @@ bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *
     bool acquires = e.result.outcome == LOCK_GRANTED;
     if (!acquires && !extended(l, &e.result))
         return false;
-    struct quorum *q = memory_zalloc(sizeof(*q) + end->len);
-    q->call = c;
-    q->lock = l;
-    q->worker = w;
-    q->acquires = acquires;
-    q->begun_ms = worker_now(w);
-    q->pttl_ms = e.result.pttl_ms;
-    q->limit_ms = w->config->witness_timeout_ms;
-    if (q->pttl_ms >= 0 && q->limit_ms > q->pttl_ms / LIMIT_PART)
-        q->limit_ms = q->pttl_ms / LIMIT_PART;
-    q->fence = e.result.fence;
-    if (acquires && l->plan.right == RIGHT_RELEASE_THEN_ACQUIRE)
-        snprintf(q->over, sizeof(q->over), "%s", l->plan.claim_token);
-    q->reply_len = end->len;
-    memcpy(q->reply, end->reply, end->len);
-    if (!w->locks->witnesses)
-        quorum_unconfirmed(q);
-    else if (q->pttl_ms < 0 || q->pttl_ms > quorum_longest_ms(w))
-        quorum_too_long(q);
-    else
-        quorum_ask(q);
+    quorum_begin(w, c, l, end, &e.result, acquires, NULL, NULL);
+    return true;
+}
+
+bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_script_done_fn done,
+                         void *arg) {
+    struct lock_envelope e;
+    if (!lock_envelope_read(l, end->reply, end->len, &e))
+        return false;
+    bool acquires = e.result.outcome == LOCK_GRANTED;
+    bool held = e.result.outcome == LOCK_HELD && e.result.same && e.result.fence > 0; /* it may have been extended */
+    if (!acquires && !held)
+        return false;
+    quorum_begin(w, NULL, l, end, &e.result, acquires, done, arg);
     return true;
 }
 
@@ -390,7 +432,7 @@ static void on_trusted(void *arg, bool answered) {
 }
 
 void lock_witness_trust(struct session *s, const struct command *c, const char *address, size_t len) {
-    struct witnesses *set = s->worker->locks->witnesses;
+    struct witnesses *set = s->worker->witnesses;
     struct request *r = request_new(s, c);
     request_barrier(r);
     if (!set || !witness_trust(set, address, len, on_trusted, r))

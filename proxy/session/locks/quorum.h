@@ -12,6 +12,9 @@
 void quorum_open(struct worker *w);
 void quorum_close(struct worker *w);
 
+/* Called once a second in the first worker: finds out whether the witnesses vote. */
+void quorum_look(struct worker *w);
+
 /* The lease of a lock, as witnesses know it. token "": another proxy gave it. Borrows all of it. */
 struct witness_lease quorum_lease(const struct lock_key *key, const char *token, uint64_t fence);
 /* How long witnesses are asked to remember a lease that has so many ms left. */

@@ -32,16 +32,21 @@ void quorum_open(struct worker *w) {
     if (config.count == 0)
         return;
     w->locks->witness_config = config_ref(c); /* the witnesses use its texts; another configuration needs a restart */
-    w->locks->witnesses = witnesses_new(w->loop, &w->readable, &w->chunks, &config);
-    invariant(w->locks->witnesses, "a witness's address was found wrong too late");
+    w->witnesses = witnesses_new(w->loop, &w->readable, &w->chunks, &config);
+    invariant(w->witnesses, "a witness's address was found wrong too late");
 }
 
 void quorum_close(struct worker *w) {
-    struct witnesses *set = w->locks->witnesses;
-    w->locks->witnesses = NULL;
+    struct witnesses *set = w->witnesses;
+    w->witnesses = NULL;
     witnesses_free(set);
     config_unref(w->locks->witness_config);
     w->locks->witness_config = NULL;
+}
+
+void quorum_look(struct worker *w) {
+    if (w->witnesses)
+        witness_probe(w->witnesses);
 }
 
 struct witness_lease quorum_lease(const struct lock_key *key, const char *token, uint64_t fence) {
@@ -60,8 +65,8 @@ int64_t quorum_promise_ms(const struct worker *w, int64_t pttl_ms) {
 
 void quorum_released(struct worker *w, const struct lock_key *key, const char *token, uint64_t fence) {
     struct witness_lease lease = quorum_lease(key, token, fence);
-    if (w->locks->witnesses)
-        witness_free(w->locks->witnesses, &lease);
+    if (w->witnesses)
+        witness_free(w->witnesses, &lease);
 }
 
 /* The engine hears of an extension that witnesses have not confirmed as of one that was not made: the lease ends when
@@ -86,7 +91,7 @@ static void renewed_heard(void *arg, const struct witness_word *word) {
 }
 
 void quorum_renewed(struct worker *w, const struct lock_lease *lease, const struct lock_result *result) {
-    if (!lease->quorum || result->outcome != LOCK_DONE || !w->locks->witnesses) {
+    if (!lease->quorum || result->outcome != LOCK_DONE || !w->witnesses) {
         engine_renewed(w->shared->engine, &lease->key, lease->token, result, worker_now(w));
         return;
     }
@@ -100,6 +105,6 @@ void quorum_renewed(struct worker *w, const struct lock_lease *lease, const stru
     r->key = (struct lock_key){.db = lease->key.db, .name = r->name, .len = lease->key.len};
     w->own_works++;
     struct witness_lease of = quorum_lease(&r->key, lease->token_text, lease->fence);
-    witness_take(w->locks->witnesses, &of, "", quorum_promise_ms(w, result->pttl_ms), w->config->witness_timeout_ms,
+    witness_take(w->witnesses, &of, "", quorum_promise_ms(w, result->pttl_ms), w->config->witness_timeout_ms,
                  renewed_heard, r);
 }
