@@ -13,6 +13,7 @@ enum witness_answer {
     WITNESS_DUE,         /* nothing yet */
     WITNESS_GRANTS,      /* its record is the lease's */
     WITNESS_HOLDS,       /* its record is another lease's */
+    WITNESS_EMPTY,       /* it knows no lease with this fence, by which alone it was asked */
     WITNESS_LOW,         /* it knows a fence that is not below the lease's */
     WITNESS_QUARANTINED, /* it may have forgotten what it promised, and promises nothing yet */
     WITNESS_SILENT       /* it can't be reached, or has not answered in time */

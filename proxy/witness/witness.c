@@ -171,11 +171,10 @@ static enum witness_answer take_read(struct part *p, const struct resp_item *ite
         word->fences[p->index] = (uint64_t)n;
         return WITNESS_LOW;
     }
-    if (sscanf(text, "held %63s", word->tokens[p->index]) == 1) {
-        if (strcmp(word->tokens[p->index], "-") == 0)
-            word->tokens[p->index][0] = '\0';
+    if (strcmp(text, "none") == 0)
+        return WITNESS_EMPTY;
+    if (sscanf(text, "held %63s", word->tokens[p->index]) == 1)
         return WITNESS_HOLDS;
-    }
     return WITNESS_SILENT;
 }
 

@@ -13,7 +13,7 @@
 -- have lost what it promised, even if it has read a file. So it promises nothing until all that was promised before
 -- has ended: for the time of the quarantine.
 --
--- Answers 'ok'; 'held TOKEN FENCE', the lease that the record is of; 'low FENCE', which the lease's fence must exceed; or
+-- Answers 'ok'; 'held TOKEN FENCE', the lease that the record is of; 'none', without a token where no lease is known; 'low FENCE', which the lease's fence must exceed; or
 -- 'quarantine MS', for how long.
 --@alone
 local call, record, mark = redis.call, KEYS[1], KEYS[2]
@@ -32,7 +32,7 @@ local r, ends = call('HMGET', record, 'token', 'fence'), call('PTTL', record)
 local holds = r[1] and r[1] ~= '' and ends > GUARD_OUTLIVES_MS
 local mine = holds and (r[1] == token or (token == '' and r[2] == fence))
 if not mine then
-  if token == '' then return 'held - ' .. (r[2] or '0') end
+  if token == '' and not holds then return 'none' end
   if holds and r[1] ~= over then return 'held ' .. r[1] .. ' ' .. r[2] end
   if r[2] and tonumber(r[2]) >= tonumber(fence) then return 'low ' .. r[2] end
 end

@@ -163,6 +163,21 @@ def test_a_lost_message_of_a_release(setting, connect):
     assert b("DEL", "lock:q:o") == 1
 
 
+def test_what_redis_notes_of_another_attempt_is_no_release(setting, connect):
+    """A lease that was acquired together with the release of an earlier one has noted its own token, and is live."""
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    assert a("SETNX", "lock:q:t", "1") == 1
+    token = next(r["token"] for r in (record(w, "lock:q:t") for w in setting.witnesses) if r)
+    setting.forget("lock:q:t")
+    assert b("SETNX", "lock:q:t", "2") == 0
+    free_again(b, "lock:q:t")
+    for node in [setting.backend] if setting.backend.kind == "standalone" else setting.backend.nodes:
+        for name in node.run("KEYS", "lockkeeper:*lock:q:t"):
+            node.run("HSET", name, "attempt", token)
+    assert b("SETNX", "lock:q:t", "2") == 0
+    assert a("DEL", "lock:q:t") == 1
+
+
 def test_a_witness_that_was_started_again_does_not_vote(setting, connect):
     a, b = setting.client(connect, "a"), setting.client(connect, "b")
     one, two, three = setting.witnesses

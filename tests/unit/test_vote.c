@@ -9,9 +9,9 @@
 
 #include "proxy/witness/vote.h"
 
-/* A vote from letters: g grants, h holds another lease, l low, q quarantined, s silent, . due. */
+/* A vote from letters: g grants, h holds another lease, e empty, l low, q quarantined, s silent, . due. */
 static struct vote vote_of(const char *letters) {
-    static const char order[] = ".ghlqs";
+    static const char order[] = ".ghelqs";
     struct vote v = {.count = (unsigned)strlen(letters)};
     for (unsigned i = 0; i < v.count; i++)
         v.answers[i] = (enum witness_answer)(strchr(order, letters[i]) - order);
@@ -24,12 +24,13 @@ static void test_verdicts(void **state) {
         const char *votes;
         enum verdict verdict;
     } CASES[] = {
-        {"g", VERDICT_GRANTED},   {"h", VERDICT_HELD},        {"l", VERDICT_LOW},       {"q", VERDICT_NONE},
-        {"s", VERDICT_NONE},      {".", VERDICT_OPEN},        {"gg.", VERDICT_GRANTED}, {"g..", VERDICT_OPEN},
-        {"hh.", VERDICT_OPEN},    {"gss", VERDICT_NONE},      {"gqq", VERDICT_NONE},    {"ghh", VERDICT_HELD},
-        {"ggh", VERDICT_GRANTED}, {"hqq", VERDICT_NONE},      {"hss", VERDICT_HELD},    {"hgs", VERDICT_NONE},
-        {"gls", VERDICT_LOW},     {"ggl", VERDICT_GRANTED},   {"lls", VERDICT_LOW},     {"lhh", VERDICT_HELD},
-        {"gg...", VERDICT_OPEN},  {"ggg..", VERDICT_GRANTED}, {"gghhs", VERDICT_NONE},  {"gghhh", VERDICT_HELD},
+        {"g", VERDICT_GRANTED},   {"h", VERDICT_HELD},     {"l", VERDICT_LOW},       {"q", VERDICT_NONE},
+        {"s", VERDICT_NONE},      {".", VERDICT_OPEN},     {"gg.", VERDICT_GRANTED}, {"g..", VERDICT_OPEN},
+        {"hh.", VERDICT_OPEN},    {"gss", VERDICT_NONE},   {"gqq", VERDICT_NONE},    {"ghh", VERDICT_HELD},
+        {"ggh", VERDICT_GRANTED}, {"hqq", VERDICT_NONE},   {"hss", VERDICT_HELD},    {"hgs", VERDICT_NONE},
+        {"gee", VERDICT_NONE},    {"eeh", VERDICT_NONE},   {"gls", VERDICT_LOW},     {"ggl", VERDICT_GRANTED},
+        {"lls", VERDICT_LOW},     {"lhh", VERDICT_HELD},   {"gg...", VERDICT_OPEN},  {"ggg..", VERDICT_GRANTED},
+        {"gghhs", VERDICT_NONE},  {"gghhh", VERDICT_HELD},
     };
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
         struct vote v = vote_of(CASES[i].votes);

@@ -155,14 +155,9 @@ static __attribute__((noinline)) void tell_written(struct session *s, const stru
             (*room)->lock_written(s, l->plan.key.name, l->plan.key.len);
 }
 
-/* Tells the sessions that wait for the lock, and its witnesses, what has become of it. */
-static __attribute__((noinline)) void learnt_unusual(struct worker *w, const struct lock_call *l,
+/* Tells the witnesses what has become of a lock. */
+static __attribute__((noinline)) void tell_witnesses(struct worker *w, const struct lock_call *l,
                                                      const struct lock_result *result) {
-    const struct lock_rule *rule = l->plan.rule;
-    if (rule->wait_ms > 0)
-        lock_handover_learnt(w, l, result);
-    if (rule->quorum != LOCK_QUORUM_YES)
-        return;
     bool releases = l->plan.verb == LOCK_RELEASE || l->plan.verb == LOCK_OPERATOR;
     bool freed = result->outcome == LOCK_RELEASED ||
                  (releases && (result->outcome == LOCK_ADOPTED || result->outcome == LOCK_DONE));
@@ -181,8 +176,12 @@ inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l
         tell_written(s, l, result);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
                   worker_now(w));
-    if (__builtin_expect(l->plan.rule && l->plan.rule->unusual, false))
-        learnt_unusual(w, l, result);
+    if (__builtin_expect(l->plan.rule && l->plan.rule->unusual, false)) {
+        if (l->plan.rule->wait_ms > 0)
+            lock_handover_learnt(w, l, result);
+        if (l->plan.rule->quorum == LOCK_QUORUM_YES)
+            tell_witnesses(w, l, result);
+    }
     lock_drop(w, l);
 }
 

@@ -198,10 +198,9 @@ static __attribute__((noinline)) enum dispatch_result dispatch_waits(struct sess
 
 /* Refuses what witnesses can't be asked to remember. */
 static __attribute__((noinline)) bool quorum_stops(struct session *s, const struct command *c,
-                                                   const struct resp_request *r, const char *bytes,
-                                                   const struct lock_rule *rule) {
+                                                   const struct resp_request *r, const char *bytes) {
     char error[LOCK_ANSWER_MAX];
-    if (rule->quorum != LOCK_QUORUM_YES || !lock_quorum_refuses(s, c, r, bytes, error, sizeof(error)))
+    if (!lock_quorum_refuses(s, c, r, bytes, error, sizeof(error)))
         return false;
     session_refuse(s, c, "%s", error);
     return true;
@@ -215,10 +214,12 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
         session_refuse(s, c, "ERR syntax error");
         return DISPATCHED;
     }
-    if (rule->unusual && quorum_stops(s, c, r, bytes, rule))
-        return DISPATCHED;
-    if (rule->unusual && rule->wait_ms > 0)
-        return dispatch_waits(s, c, &words, lc, key_index, rule);
+    if (rule->unusual) {
+        if (rule->quorum == LOCK_QUORUM_YES && quorum_stops(s, c, r, bytes))
+            return DISPATCHED;
+        if (rule->wait_ms > 0)
+            return dispatch_waits(s, c, &words, lc, key_index, rule);
+    }
     size_t len;
     const char *key = lock_word(&words, key_index, &len);
     bool spends = lock_verb_is(lc->verb, VERB_SPENDS);

@@ -109,7 +109,10 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     work->lease = *lease;
     work->lease.rule = NULL;
     work->lease.key.name = work->name;
-    struct lock_rule rule = {.lease_ms = lease->lease_ms, .wait_ms = waits, .unusual = waits};
+    struct lock_rule rule = {.lease_ms = lease->lease_ms,
+                             .wait_ms = waits,
+                             .unusual = waits || lease->quorum,
+                             .quorum = lease->quorum ? LOCK_QUORUM_YES : LOCK_QUORUM_NO};
     struct lock_plan plan = {
         .key = work->lease.key, .rule = &rule, .right = lease->right, .read_fence = (uint64_t)lease->left_ms};
     plan.attempt_len = plan.claim_len = lease->token_len;

@@ -4,8 +4,10 @@
  *
  * Most calls are of acquire.lua and release.lua. These calls are written in one go, into room that was reserved before.
  */
+#include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
@@ -417,18 +419,18 @@ static inline void build_plain(struct worker *w, struct lock_queue *queue, const
     end(w, p);
 }
 
-/* Builds a release under a rule with `wait` or `quorum`, or one that compares. The guard record notes the attempt of
- * the last release. Under `quorum` that is the token of the released lease, if it is the claim's: witnesses may then
- * forget it (quorum.c). A lease is released once, so the attempt is no other release's. */
-static __attribute__((noinline)) void build_unusual(struct worker *w, struct lock_queue *queue,
-                                                    const struct lock_client *client, const struct lock_plan *plan,
-                                                    uint16_t slot, const char *command,
-                                                    const struct lock_words *words) {
+/* Builds a release under a rule with `quorum yes`. The guard record notes the attempt of the last release. The attempt
+ * of a release by the claim is the claim's token and LOCK_RELEASED_MARK, so the guard record says whose lease was
+ * released: witnesses may then forget it (quorum.c). A lease is released once, so no other release has the same
+ * attempt. */
+static __attribute__((noinline)) void build_named(struct worker *w, struct lock_queue *queue,
+                                                  const struct lock_client *client, const struct lock_plan *plan,
+                                                  uint16_t slot, const char *command, const struct lock_words *words) {
     struct lock_plan named = *plan;
-    bool quorum = plan->rule && plan->rule->quorum == LOCK_QUORUM_YES;
-    if (quorum && plan->right == RIGHT_CLAIM && plan->claim_len > 0) {
-        memcpy(named.attempt_token, plan->claim_token, sizeof(named.attempt_token));
-        named.attempt_len = plan->claim_len;
+    if (plan->right == RIGHT_CLAIM && plan->claim_len > 0) {
+        named.attempt_len = (uint8_t)snprintf(named.attempt_token, sizeof(named.attempt_token), "%s" LOCK_RELEASED_MARK,
+                                              plan->claim_token);
+        invariant(named.attempt_len < sizeof(named.attempt_token), "S8: a token is too long for its release");
     }
     if (words || plan->rule->wait_ms > 0)
         build_telling(w, queue, client, &named, slot, command, words);
@@ -440,7 +442,10 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
                         const struct lock_plan *plan, uint16_t slot, const char *command,
                         const struct lock_words *words) {
     if (words || (plan->rule && plan->rule->unusual)) {
-        build_unusual(w, queue, client, plan, slot, command, words);
+        if (plan->rule && plan->rule->quorum == LOCK_QUORUM_YES)
+            build_named(w, queue, client, plan, slot, command, words);
+        else
+            build_telling(w, queue, client, plan, slot, command, words);
         return;
     }
     build_plain(w, queue, client, plan, slot, command);

@@ -3,15 +3,16 @@
  * reply.
  *
  *      script ── "granted" ──> the witnesses, all at once
- *                                  ├── a majority grants ────────> the client's reply, as the script gave it
- *                                  ├── a fence is too low ───────> raise_fence.lua at Redis; the witnesses once more
- *                                  ├── others hold it there ─────> was that lease released? Redis's guard record says
- * so: │                               the witnesses once more, with its token as `over` └── else ─────────────────────>
- * released by its token; the client has lost (0, nil), or gets an error
+ *                                  ├── a majority grants ──> the client's reply, as the script gave it
+ *                                  ├── a fence is too low ─> raise_fence.lua at Redis; the witnesses once more
+ *                                  ├── others hold it ─────> was that lease released? The guard record says so:
+ *                                  │                         the witnesses once more, with its token as `over`
+ *                                  └── else ───────────────> released by its token; the client has lost (0, nil),
+ *                                                            or gets an error
  *
  * What Redis calls lapsed may be an extension that a failover has forgotten. So a witness gives a record up to another
- * lease only if its own lease was released, or if its own time is over. The token of the last release is the field
- * `attempt` of the guard record, since a release under such a rule has its claim's token for its attempt.
+ * lease only if its own lease was released, or if its own time is over. The guard record notes the last release in its
+ * field `attempt`: a release under such a rule has its claim's token and a mark for its attempt.
  */
 #include "proxy/session/locks/quorum.h"
 
@@ -40,6 +41,7 @@ struct quorum {
     struct lock_call *lock;
     struct worker *worker;
     bool acquires;
+    bool own; /* not acquires: it has extended its claim's lease; else another session's, which only its fence names */
     bool asked_over;
     unsigned raises;
     int64_t begun_ms, limit_ms, pttl_ms;
@@ -195,9 +197,14 @@ static void on_last_release(struct call *c, const struct call_end *end) {
     struct quorum *q = REQUEST_OWNER(c->request, struct quorum);
     struct resp_item item;
     const char *p = end->reply;
-    bool read = !end->error && resp_item_read(&p, end->reply + end->len, &item) && item.type == '$' && item.len > 0 &&
-                item.len < WITNESS_TOKEN_MAX;
+    static const char mark[] = LOCK_RELEASED_MARK;
+    const size_t mark_len = sizeof(mark) - 1;
+    bool read = !end->error && resp_item_read(&p, end->reply + end->len, &item) && item.type == '$' &&
+                item.len > mark_len && item.len < WITNESS_TOKEN_MAX &&
+                memcmp(item.str + item.len - mark_len, mark, mark_len) == 0; /* other attempts may be live leases */
     bool known = false;
+    if (read)
+        item.len -= mark_len;
     for (unsigned i = 0; read && i < q->word.vote.count; i++)
         known |= strlen(q->word.tokens[i]) == item.len && memcmp(q->word.tokens[i], item.str, item.len) == 0;
     if (known)
@@ -248,7 +255,8 @@ static void quorum_ask(struct quorum *q) {
     struct worker *w = q->worker;
     const struct lock_plan *plan = &q->lock->plan;
     int64_t left_ms = q->limit_ms - (worker_now(w) - q->begun_ms);
-    struct witness_lease lease = quorum_lease(&plan->key, q->acquires ? plan->attempt_token : "", q->fence);
+    const char *token = q->acquires ? plan->attempt_token : q->own ? plan->claim_token : "";
+    struct witness_lease lease = quorum_lease(&plan->key, token, q->fence);
     witness_take(w->witnesses, &lease, q->over, quorum_promise_ms(w, q->pttl_ms), left_ms > 0 ? left_ms : 1,
                  quorum_heard, q);
 }
@@ -372,6 +380,7 @@ static void quorum_begin(struct worker *w, struct call *c, struct lock_call *l, 
     q->lock = l;
     q->worker = w;
     q->acquires = acquires;
+    q->own = r->outcome == LOCK_DONE && l->plan.right == RIGHT_CLAIM && l->plan.claim_len > 0;
     q->begun_ms = worker_now(w);
     q->pttl_ms = r->pttl_ms;
     q->limit_ms = w->config->witness_timeout_ms;
