@@ -33,7 +33,7 @@ def test_help():
 # A configuration, and what the one line about it must name.
 BAD = {
     "quorum without witnesses": ("lock a quorum yes", ["lock", "quorum", "witness"]),
-    "quorum of lists": ("witness a:1\nlock a quorum yes kind list", ["lock", "quorum", "kind string"]),
+    "quorum of lists": ("lock a quorum yes kind list\nwitness a:1", ["lock", "quorum", "kind string"]),
     "two witnesses": ("witness a:1 b:1", ["witness", "1, 3 or 5"]),
     "port out of range": ("port 70000", ["port", "70000", "65535"]),
     "port no number": ("port abc", ["port", "abc"]),
