@@ -91,6 +91,7 @@ static void report_locks_section(struct worker *w, const struct counter_sums *co
     metric_table_report(&lock_counters, &stats, r);
     metric_table_report(&wait_counters, counters, r);
     metric_table_report(&permit_counters, counters, r);
+    metric_table_report(&quorum_counters, counters, r);
     r->line(r->arg, "permits_held", "%lld", (long long)permits_held(shared->permits));
     r->line(r->arg, "unruled_lock_patterns", "%zu", worker_unruled(w, 0));
     r->line(r->arg, "longest_wait_ms", "%lld", (long long)(since_ms ? worker_steady_ms(w) - since_ms : 0));
@@ -102,7 +103,7 @@ static void report_locks_section(struct worker *w, const struct counter_sums *co
 }
 
 /* The witnesses, as this thread sees them. */
-static void report_witnesses(struct worker *w, const struct counter_sums *counters, const struct report *r) {
+static void report_witnesses(struct worker *w, const struct report *r) {
     size_t count = witness_count(w->witnesses);
     if (count == 0)
         return;
@@ -115,7 +116,6 @@ static void report_witnesses(struct worker *w, const struct counter_sums *counte
         r->line(r->arg, name, "address=%s,state=%s,answers=%llu,failures=%llu,round_trip_us=%lld", v.address, v.state,
                 (unsigned long long)v.answers, (unsigned long long)v.failures, (long long)v.round_trip_us);
     }
-    metric_table_report(&quorum_counters, counters, r);
 }
 
 void worker_report_info(struct worker *w, const struct report *r) {
@@ -148,7 +148,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     evictions_report(w, r);
     metric_table_report(&upstream_counters, &counters, r);
     report_locks_section(w, &counters, r);
-    report_witnesses(w, &counters, r);
+    report_witnesses(w, r);
     r->section(r->arg, "Commands");
     metric_table_report(&request_counters, &counters, r);
 }
