@@ -14,7 +14,7 @@
 #include "proxy/base/glob.h"
 #include "proxy/worker/worker.h"
 
-enum { PATTERN_MAX_BYTES = 256 };
+enum { PATTERN_MAX_BYTES = 256, WHY_MAX = 320 };
 
 /* Sets the metrics of a newly applied configuration. */
 static void note_loaded(struct live *l) {
@@ -76,6 +76,12 @@ bool live_reload(void *arg, char *said, size_t size) {
     bool done = secure_load(&secure, fresh, &errors) && errors.count == 0;
     if (done) {
         atomic_store(&l->shared->restart_needed, (unsigned)config_keep(fresh, l->config, &waiting));
+        char why[WHY_MAX];
+        done = config_quorum_fits(fresh, why, sizeof(why)); /* with the witnesses that are in force */
+        if (!done)
+            config_refuse(&errors, fresh, "lock", "lock %s (witnesses change at a restart)", why);
+    }
+    if (done) {
         put_in_force(l, fresh, &secure);
         log_notice("Configuration reloaded: %zu lock rules", lock_rules_count(fresh->rules));
         if (waiting.len > 0)

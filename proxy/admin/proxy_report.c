@@ -273,6 +273,7 @@ static void do_help(struct text *reply) {
         "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
         "RELEASE <key> -- releases a lock, with any holder; recorded as an incident.",
+        "WITNESS TRUST host:port -- ends the quarantine of a witness: it is new, or has kept all.",
         "RELOAD -- reads the configuration anew, as SIGHUP does; says what needs a restart.",
         "CONFIG [pattern] -- the directives that are in force, as CONFIG GET; passwords are not shown.",
     };

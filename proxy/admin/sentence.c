@@ -24,6 +24,8 @@ static const struct deed *deed_of(const char *kind) {
         {"lost_head", "lost its place in the queue of", "", false},
         {"renewal_lost", "lost the lease of", "", false},
         {"unconfirmed", "did not get", "", false},
+        {"remembered", "was refused", "", false},
+        {"overtaken", "has lost", "", false},
         {"operator_release", "released", " as an operator", true},
         {"shared", "was found to share connections for", "", false},
         {"believed", "released", " for another connection", true},

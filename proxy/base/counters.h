@@ -72,9 +72,15 @@
     COUNTER(permits_returned, "counter", "permits_total", "event", "returned", NULL)                                   \
     COUNTER(permits_lost, "counter", "permits_total", "event", "lost", NULL)                                           \
     COUNTER(permits_untracked, "counter", "permits_total", "event", "untracked", NULL)
+#define QUORUM_COUNTERS(COUNTER)                                                                                       \
+    COUNTER(quorum_granted, "counter", "quorum_votes_total", "result", "granted",                                      \
+            "Acquisitions and extensions that witnesses were asked about (rule option quorum), by their votes.")       \
+    COUNTER(quorum_remembered, "counter", "quorum_votes_total", "result", "remembered", NULL)                          \
+    COUNTER(quorum_unconfirmed, "counter", "quorum_votes_total", "result", "unconfirmed", NULL)
 #define COUNTER_TABLE(COUNTER)                                                                                         \
     CLIENT_COUNTERS(COUNTER)                                                                                           \
-    UPSTREAM_COUNTERS(COUNTER) REQUEST_COUNTERS(COUNTER) WAIT_COUNTERS(COUNTER) PERMIT_COUNTERS(COUNTER)
+    UPSTREAM_COUNTERS(COUNTER)                                                                                         \
+    REQUEST_COUNTERS(COUNTER) WAIT_COUNTERS(COUNTER) PERMIT_COUNTERS(COUNTER) QUORUM_COUNTERS(COUNTER)
 
 struct counters {
 #define COUNTER_FIELD(name, ...) _Atomic uint64_t name;
@@ -105,7 +111,8 @@ static inline uint64_t counter_read(const _Atomic uint64_t *counter) {
 }
 
 /* The tables of the fields of struct counter_sums. */
-extern const struct metric_table client_counters, upstream_counters, request_counters, wait_counters, permit_counters;
+extern const struct metric_table client_counters, upstream_counters, request_counters, wait_counters, permit_counters,
+    quorum_counters;
 /* Adds the counters of one thread to `sums`. May be called from any thread. */
 void counters_sum(struct counter_sums *sums, const struct counters *c);
 

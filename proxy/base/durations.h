@@ -18,6 +18,8 @@
              "asks them); not inside MULTI.")                                                                          \
     DURATION(lock_waits, "lock_wait_seconds", NULL, NULL,                                                              \
              "From the arrival of an attempt that had to wait (rule option wait) until it got the lock.")              \
+    DURATION(witnesses, "quorum_seconds", NULL, NULL,                                                                  \
+             "From the script's answer to the decision of the witnesses (rule option quorum).")                        \
     DURATION(lock_handovers, "lock_handover_seconds", NULL, NULL,                                                      \
              "For attempts that had to wait: from the turn in which a release was seen until the lock was theirs.")
 

@@ -375,10 +375,38 @@ static void user_has_password(const struct config *c, struct config_errors *e, c
                       password_directive);
 }
 
+bool config_quorum_fits(const struct config *c, char *why, size_t size) {
+    int64_t longest_ms = lock_promise_longest_ms(c->witness_quarantine_ms, c->witness_timeout_ms);
+    for (size_t i = 0; i < lock_rules_count(c->rules); i++) {
+        const struct lock_rule *rule = lock_rules_get(c->rules, i);
+        int64_t ms = rule->handover_ms > rule->lease_ms ? rule->handover_ms : rule->lease_ms;
+        char pattern[80];
+        lock_rule_word_show(rule->pattern, pattern, sizeof(pattern));
+        if (rule->quorum != LOCK_QUORUM_YES)
+            continue;
+        if (c->witnesses.count == 0) {
+            snprintf(why, size, "'%s' quorum yes: expected 'witness' too, with 1, 3 or 5 addresses", pattern);
+            return false;
+        }
+        if (ms > longest_ms) {
+            snprintf(why, size,
+                     "'%s' quorum yes: expected a lease and a handover of at most %lld ms, or a longer "
+                     "witness-quarantine",
+                     pattern, (long long)(longest_ms > 0 ? longest_ms : 0));
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Checks directives that depend on each other. */
 static void check_together(const struct config *c, struct config_errors *e) {
     user_has_password(c, e, "upstream-user", c->upstream_user, "upstream-password", c->upstream_password);
     user_has_password(c, e, "sentinel-user", c->sentinel_user, "sentinel-password", c->sentinel_password);
+    user_has_password(c, e, "witness-user", c->witness_user, "witness-password", c->witness_password);
+    char why[CONFIG_WHY_MAX];
+    if (!config_is_wrong(e, "witness") && !config_is_wrong(e, "lock") && !config_quorum_fits(c, why, sizeof(why)))
+        config_refuse(e, c, "lock", "lock %s", why);
     if (c->share_upstream_user == CONFIG_SHARE_NO &&
         c->requirepass) /* requirepass: an AUTH logs in to the proxy, not to Redis */
         config_refuse(e, c, "share-upstream-user",

@@ -76,6 +76,10 @@ struct config {
     char *supervised;                                                  /* no | systemd | auto */
     struct config_words admin_users;                                   /* admin-user; may be empty */
     char *requirepass;                                                 /* NULL */
+    struct config_words witnesses;                                     /* witness; may be empty */
+    char *witness_user, *witness_password;                             /* NULL */
+    char *witness_namespace;                                           /* NULL: "" */
+    int64_t witness_timeout_ms, witness_quarantine_ms;                 /* 500ms, 10m */
     bool short_records;                                                /* guard-records hash|short */
     int64_t bulk_max;                                                  /* proto-max-bulk-len 512mb */
     int64_t query_buffer_limit;                                        /* client-query-buffer-limit 1gb */
@@ -123,6 +127,10 @@ void config_unref(const struct config *config);
 bool config_is_local(const struct config *config);
 /* Whether clients that have not logged in use the proxy's own user (upstream-user). */
 bool config_shares_user(const struct config *config);
+
+/* Whether the rules with quorum yes have the witnesses that they need, and leases that witnesses can remember. False:
+ * `why` (of `size`) says what is expected. */
+bool config_quorum_fits(const struct config *config, char *why, size_t size);
 
 /* A directive's texts in the table: for --help, and for the test that compares conf/lockkeeper.conf, README.md and
  * docs/ with the table. */

@@ -81,7 +81,8 @@ directive_read config_read_number, config_read_octal, config_read_size, config_r
     config_read_words;
 /* Readers for one directive. */
 directive_read config_read_bind, config_read_supervised, config_read_output_limit, config_read_upstream,
-    config_read_lock, config_read_fence, config_read_proxy_protocol, config_read_tls_unknown, config_read_include;
+    config_read_lock, config_read_fence, config_read_witness, config_read_proxy_protocol, config_read_tls_unknown,
+    config_read_include;
 
 /* ---- config_words.c ------------------------------------------------------------------ */
 

@@ -202,6 +202,7 @@ static const struct kind {
     {config_read_lock, show_rules, FIELD(rules), &RULES},
     {config_read_fence, show_rules, 0, 0, NULL}, /* they are part of the set of lock rules */
     {config_read_bind, show_words, OWN, sizeof(struct config_words), &WORDS},
+    {config_read_witness, show_words, OWN, sizeof(struct config_words), &WORDS},
     {config_read_words, show_words, OWN, sizeof(struct config_words), &WORDS},
     {config_read_proxy_protocol, show_proxy_protocol, FIELD(proxy_protocol), &NETWORKS},
     {config_read_upstream, show_upstream, (int)offsetof(struct config, upstream), UPSTREAM_BYTES, &UPSTREAM},

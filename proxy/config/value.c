@@ -249,6 +249,22 @@ static bool address_valid(const char *text) {
     return len > 0 && len <= 253 && strspn(text, OF_HOSTS) == len;
 }
 
+/* Reads the witnesses. An even number of them would tolerate no more than one fewer. */
+bool config_read_witness(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    bool none = words->count == 1 && !*words->words[0];
+    for (size_t i = 0; i < words->count && !none; i++) {
+        if (!address_valid(words->words[i]))
+            return config_complain_word(b, words->words[i], "HOST:PORT or [IPV6]:PORT");
+        for (size_t k = 0; k < i; k++)
+            if (strcasecmp(words->words[i], words->words[k]) == 0)
+                return config_complain(
+                    b, "'%s' stands there twice: expected servers that are independent of each other", words->words[i]);
+    }
+    if (words->count % 2 == 0)
+        return config_complain_expected(b, d);
+    return config_read_words(b, d, words);
+}
+
 bool config_read_upstream(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const KINDS[] = {"embedded", "standalone", "cluster", "sentinel", NULL};
     struct config *config = b->config;

@@ -487,7 +487,7 @@ static void apply_adopted(struct outcome *f) {
 static void apply_change(struct outcome *f) {
     enum lock_verb verb = f->plan->verb;
     bool in_vain = f->result->outcome == LOCK_NOT_SENT || f->result->outcome == LOCK_ERROR ||
-                   f->result->outcome == LOCK_UNCONFIRMED;
+                   f->result->outcome == LOCK_UNCONFIRMED || f->result->outcome == LOCK_REMEMBERED;
     if (in_vain && lock_verb_is(verb, VERB_ACQUIRES))
         learn_loss(f);
     switch (f->result->outcome) {
@@ -529,8 +529,26 @@ static void apply_change(struct outcome *f) {
         if (verb == LOCK_COUNT_UP)
             learn_loss(f);
         break;
+    case LOCK_REMEMBERED:
+        f->sh->stats.lost++;
+        incident_report(
+            f->sh, INCIDENT_REMEMBERED, outcome_occasion(f),
+            "Redis gave the lock away, and the witnesses remember another holder: released again, the client "
+            "was told that it is held");
+        break;
+    case LOCK_OVERTAKEN:
+        if (f->claim)
+            lease_overtaken(f->sh, f->claim, f->now_ms);
+        break;
     case LOCK_UNCONFIRMED:
         f->sh->stats.lost++;
+        if (f->result->witnesses > 0) {
+            incident_report(
+                f->sh, INCIDENT_UNCONFIRMED, outcome_occasion(f),
+                "%llu of %u witnesses answered: released again, the client was not told that it had acquired",
+                (unsigned long long)f->result->replicas, (unsigned)f->result->witnesses);
+            break;
+        }
         incident_report(f->sh, INCIDENT_UNCONFIRMED, outcome_occasion(f),
                         "%llu of %lld replicas had it within %lld ms: released again, the client was not told that it "
                         "had acquired",
@@ -570,7 +588,11 @@ inline void apply(struct outcome *f) {
         learn_read(f);
         break;
     case LOCK_SCRIPT:
-        apply_script(f);
+        if (f->result->outcome == LOCK_UNCONFIRMED || f->result->outcome == LOCK_REMEMBERED ||
+            f->result->outcome == LOCK_OVERTAKEN)
+            apply_change(f); /* what the witnesses say, whatever made the lock */
+        else
+            apply_script(f);
         break;
     case LOCK_OPERATOR:
         /* The holder's claim stays, for the release that the holder will still send. */

@@ -300,7 +300,9 @@ enum lock_outcome {
     LOCK_FOREIGN,
     LOCK_FREE,
     LOCK_ERROR,       /* Redis refused the command */
-    LOCK_UNCONFIRMED, /* acquired, not confirmed by the rule's replicas, and being released again */
+    LOCK_UNCONFIRMED, /* acquired, not confirmed by the rule's replicas or witnesses, and being released again */
+    LOCK_REMEMBERED,  /* acquired, refused by witnesses that remember another lease, and being released again */
+    LOCK_OVERTAKEN,   /* the lease was live at Redis; witnesses know that another lease has followed it */
     LOCK_NOT_SENT,    /* the script never reached Redis */
     LOCK_UNKNOWN      /* the answer got lost: Redis may have run the script */
 };
@@ -337,10 +339,12 @@ struct lock_result {
     bool short_record;  /* LOCK_GRANTED: the guard record has the short form (text.lua) */
     bool pooled;        /* the live lease's workload is known to be pooled, here or at another proxy */
     uint8_t suspects;   /* releases of losers that were refused while the lease was live, 3 at most */
+    uint8_t witnesses;  /* how many witnesses were asked; 0: none, or another outcome than UNCONFIRMED */
     int64_t shifted_ms; /* C3: another proxy has counted a release of the client for an older lease, and refused it: how
                          * long the older lease's release is still expected, 1 at least; 0: no such release */
     union {
-        uint64_t replicas; /* LOCK_UNCONFIRMED: how many had it in time */
+        uint64_t replicas; /* LOCK_UNCONFIRMED: how many replicas had it in time; or, with `witnesses`, how many
+                            * witnesses have answered */
         int64_t waits_ms;  /* LOCK_GRANTED, LOCK_HELD: for how long a session has waited at another proxy; 0: none has,
                             * or the script was not asked */
     };
@@ -478,8 +482,10 @@ struct lock_lease {
     char token_text[LOCK_TOKEN_MAX];
     enum lock_right right; /* ARGV 5: RIGHT_CLAIM, RIGHT_ALWAYS or RIGHT_LOOK */
     bool list;             /* of a list lock */
-    int64_t lease_ms;      /* renew for so long */
-    int64_t left_ms;       /* ARGV 7 of a renewal: how much of the lease is left, as far as is known; 0: no end */
+    bool quorum;           /* witnesses know it, by its token and this fence */
+    uint64_t fence;
+    int64_t lease_ms; /* renew for so long */
+    int64_t left_ms;  /* ARGV 7 of a renewal: how much of the lease is left, as far as is known; 0: no end */
 };
 
 /* Drops claims and contenders that are over, and asks the sink for the renewals that are due. A thread serves the
@@ -565,6 +571,8 @@ enum lock_incident_kind {
     INCIDENT_ONE_SHOT,
     INCIDENT_PERMIT_RETURNED,
     INCIDENT_PERMIT_LOST,
+    INCIDENT_REMEMBERED,
+    INCIDENT_OVERTAKEN,
     INCIDENT_KINDS
 };
 /* The name of a kind of incident, "late_release", ...; static. */

@@ -131,6 +131,8 @@ void learn(struct outcome *f) {
         break;
     case LOCK_ERROR:
     case LOCK_UNCONFIRMED:
+    case LOCK_REMEMBERED:
+    case LOCK_OVERTAKEN:
     case LOCK_NOT_SENT:
     case LOCK_UNKNOWN:
         break;

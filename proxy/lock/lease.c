@@ -137,6 +137,16 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
         c->renewing = false;
 }
 
+void lease_overtaken(struct shard *sh, struct claim *c, int64_t now_ms) {
+    struct occasion on = proxys_occasion(c, now_ms);
+    if (claim_ended(c))
+        return;
+    incident_report(sh, INCIDENT_OVERTAKEN, &on,
+                    "the witnesses know a later lease, which a failover of Redis has forgotten or made way for");
+    c->renewing = false;
+    lease_end(sh, c, LEASE_GONE, now_ms);
+}
+
 /* A lock without an expiry under audit never ends by itself. After its owner has left, it is remembered for as long
  * as its lease would have lasted. */
 static void bound_memory(struct claim *c, int64_t now_ms) {
@@ -220,6 +230,8 @@ static struct lock_lease lease_of(const struct shard *sh, const struct claim *c,
         .token = c->token,
         .right = right,
         .list = c->queue,
+        .quorum = c->rule->quorum == LOCK_QUORUM_YES,
+        .fence = c->fence,
         .lease_ms = c->period_ms,
     };
     l.token_len = token_write(sh->engine, c->token, l.token_text);
@@ -487,6 +499,8 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
                 lease_told(sh, c, r, crossed ? 0 : UINT64_MAX, crossed ? now_ms : c->renew_ms, now_ms);
         } else if (outcome == LOCK_HELD && c->queue && r->fence == c->fence) {
             lease_end(sh, c, LEASE_OVER, now_ms); /* ends for this session; another session may be the holder */
+        } else if (outcome == LOCK_OVERTAKEN) {
+            lease_overtaken(sh, c, now_ms);
         } else if (outcome == LOCK_HELD || outcome == LOCK_FOREIGN || outcome == LOCK_FREE) {
             lease_end(sh, c, LEASE_GONE, now_ms);
         } else {

@@ -21,6 +21,8 @@ bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, 
                 int64_t now_ms);
 /* Ends a claim's lease. The claim stays, for its late release. lease_schedule drops a claim that waits for none. */
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms);
+/* Ends and reports a claim's lease that another lease has followed, as witnesses say. */
+void lease_overtaken(struct shard *sh, struct claim *c, int64_t now_ms);
 /* Puts the claim's next deadline into the heap. A claim that is over is dropped: false. */
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);
 /* Handles a lease whose owner has left: reports it, ends its renewal, and releases it if the rule wants that. */

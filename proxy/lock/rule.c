@@ -97,12 +97,14 @@ static const struct rule_option OPTIONS[] = {
      0,
      "0",
      "a number of replicas, like 1, and if you like a time up to 60s, like 200ms"},
+    {"quorum", OPTION_ENUM, RULE_AT(quorum), {"no", "yes"}, 0, "no", "yes or no"},
 };
 enum { OPTION_COUNT = sizeof(OPTIONS) / sizeof(OPTIONS[0]) };
 
 /* Every enumeration of a rule has the size of an int, so that a table entry can set any of them. */
 _Static_assert(sizeof(enum lock_mode) == sizeof(int) && sizeof(enum lock_owner) == sizeof(int) &&
-                   sizeof(enum lock_renew) == sizeof(int) && sizeof(enum lock_on_disconnect) == sizeof(int),
+                   sizeof(enum lock_renew) == sizeof(int) && sizeof(enum lock_on_disconnect) == sizeof(int) &&
+                   sizeof(enum lock_quorum) == sizeof(int),
                "enumerations of a rule are ints");
 
 /* Reads "N [TIME]". Returns how many of the words that takes; 0: none. No option's name begins with a digit. */
@@ -349,6 +351,27 @@ static bool kinds_audited(struct lock_rule *rule, char *error, size_t size) {
     return !named;
 }
 
+/* Refuses what `quorum yes` does not go with: an acquisition that the proxy could not undo, or whose end is not known.
+ */
+static bool quorum_fits(struct lock_rule *rule, char *error, size_t size) {
+    const char *why = NULL;
+    if (rule->quorum == LOCK_QUORUM_NO || rule->mode == LOCK_MODE_OFF)
+        rule->quorum = LOCK_QUORUM_NO;
+    else if (rule->mode == LOCK_MODE_AUDIT)
+        why = "mode audit confirms no lock: expected mode enforce";
+    else if (rule->kinds != LOCK_KIND_STRING)
+        why = "witnesses know locks that are strings: expected kind string";
+    else if (rule->lease_ms == 0)
+        why = "a lock that witnesses know has an end: expected a lease above 0";
+    else if (rule->replicas > 0)
+        why = "witnesses say more than replicas: expected replicas 0";
+    if (why)
+        snprintf(error, size, "quorum yes: %s", why);
+    rule->unusual = rule->wait_ms > 0 || rule->quorum == LOCK_QUORUM_YES;
+    rule->confirms = rule->replicas > 0 || rule->quorum == LOCK_QUORUM_YES;
+    return !why;
+}
+
 uint64_t lock_rule_hash(const char *pattern, size_t len) {
     return hash_bytes(&(struct hash_seed){0, 0}, pattern, len);
 }
@@ -407,7 +430,7 @@ const char *lock_rules_add(struct lock_rules *rules, const char *const *words, s
         return "expected a key pattern, then options and their values";
     struct rule_entry *entry = entry_new(rules, words[0]);
     if (!rule_read(&entry->rule, words + 1, count - 1, error, error_size) ||
-        !kinds_audited(&entry->rule, error, error_size)) {
+        !kinds_audited(&entry->rule, error, error_size) || !quorum_fits(&entry->rule, error, error_size)) {
         entry_free(entry);
         return error;
     }

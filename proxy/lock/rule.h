@@ -15,6 +15,7 @@ enum lock_mode { LOCK_MODE_ENFORCE, LOCK_MODE_AUDIT, LOCK_MODE_OFF };
 enum lock_owner { LOCK_OWNER_AUTO, LOCK_OWNER_CONNECTION, LOCK_OWNER_CLIENT, LOCK_OWNER_ANY };
 enum lock_renew { LOCK_RENEW_AUTO, LOCK_RENEW_ALWAYS, LOCK_RENEW_NEVER };
 enum lock_on_disconnect { LOCK_DISCONNECT_KEEP, LOCK_DISCONNECT_RELEASE };
+enum lock_quorum { LOCK_QUORUM_NO, LOCK_QUORUM_YES };
 /* What counts as a lock under a rule, as bits. A command of another kind passes unchanged, unless it would remove or
  * change another session's live lease. */
 enum lock_kind {
@@ -50,12 +51,25 @@ struct lock_rule {
     int64_t wait_ms;     /* an attempt that a live lease refuses waits for so long; 0: it does not wait */
     int64_t replicas;    /* so many must confirm an acquisition; 0: none is asked */
     int64_t replicas_ms;
-    atomic_bool fenced; /* a fence, of this set or a later one, may name the rule's locks: lock_rules_fenced_by */
+    enum lock_quorum quorum; /* yes: a majority of the witnesses confirms acquisitions and extensions */
+    bool confirms;           /* replicas or witnesses confirm acquisitions: one test for both */
+    bool unusual;            /* `wait` or `quorum`: the same */
+    atomic_bool fenced;      /* a fence, of this set or a later one, may name the rule's locks: lock_rules_fenced_by */
     atomic_bool fence_enforced; /* and one of those fences is enforced */
     struct lock_fence *fence;   /* not NULL: its keys are no locks (mode off) but fenced data */
     enum lock_permits permits;  /* not NONE: its keys are no locks (mode off) but semaphores; lease_ms 0: no lease */
     atomic_uint_fast64_t hits;
 };
+
+/* For how many ms witnesses are asked to remember a lease that has so many left: longer than Redis keeps it and its
+ * holder believes in it, although clocks differ a little in their rates, and answers take up to the timeout. */
+static inline int64_t lock_promise_ms(int64_t lease_ms, int64_t timeout_ms) {
+    return lease_ms + lease_ms / 16 + 2 * timeout_ms;
+}
+/* The longest lease whose promise fits into the quarantine; 0 or less: none. */
+static inline int64_t lock_promise_longest_ms(int64_t quarantine_ms, int64_t timeout_ms) {
+    return (quarantine_ms - 2 * timeout_ms) / 17 * 16;
+}
 
 struct lock_rules;
 

@@ -15,6 +15,7 @@
 #include "proxy/lock/waiting.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/evictions.h"
+#include "proxy/witness/witness.h"
 #include "proxy/worker/private.h"
 
 enum {
@@ -91,6 +92,7 @@ static void report_locks_section(struct worker *w, const struct counter_sums *co
     metric_table_report(&lock_counters, &stats, r);
     metric_table_report(&wait_counters, counters, r);
     metric_table_report(&permit_counters, counters, r);
+    metric_table_report(&quorum_counters, counters, r);
     r->line(r->arg, "permits_held", "%lld", (long long)permits_held(shared->permits));
     r->line(r->arg, "unruled_lock_patterns", "%zu", worker_unruled(w, 0));
     r->line(r->arg, "longest_wait_ms", "%lld", (long long)(since_ms ? worker_steady_ms(w) - since_ms : 0));
@@ -98,6 +100,22 @@ static void report_locks_section(struct worker *w, const struct counter_sums *co
         char name[48];
         snprintf(name, sizeof(name), "incidents_%s", lock_incident_name((enum lock_incident_kind)k));
         r->line(r->arg, name, "%llu", (unsigned long long)stats.incidents[k]);
+    }
+}
+
+/* The witnesses, as this thread sees them. */
+static void report_witnesses(struct worker *w, const struct report *r) {
+    size_t count = witness_count(w->witnesses);
+    if (count == 0)
+        return;
+    r->section(r->arg, "Witnesses");
+    for (size_t i = 0; i < count; i++) {
+        struct witness_view v;
+        char name[32];
+        witness_look(w->witnesses, i, &v);
+        snprintf(name, sizeof(name), "witness%zu", i);
+        r->line(r->arg, name, "address=%s,state=%s,answers=%llu,failures=%llu,round_trip_us=%lld", v.address, v.state,
+                (unsigned long long)v.answers, (unsigned long long)v.failures, (long long)v.round_trip_us);
     }
 }
 
@@ -135,6 +153,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     evictions_report(w, r);
     metric_table_report(&upstream_counters, &counters, r);
     report_locks_section(w, &counters, r);
+    report_witnesses(w, r);
     r->section(r->arg, "Commands");
     metric_table_report(&request_counters, &counters, r);
 }

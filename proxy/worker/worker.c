@@ -347,6 +347,7 @@ void worker_free(struct worker *w) {
     invariant(list_empty(&w->sessions) && list_empty(&w->closed) && w->over_soft == 0,
               "%zu sessions are over their limit", w->over_soft);
     broadcast_inbox_clear(w);
+    ROOMS_CALL(w, worker_ends, w);
     upstream_free(w->upstream); /* fails what is in flight, so that the slots go back to the free lists */
     accept_drop_guests(w);
     accept_close(w);

@@ -15,6 +15,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
+#include "proxy/witness/witness.h"
 #include "proxy/worker/private.h"
 
 enum { RULES_MEASURED = 100 };
@@ -182,6 +183,16 @@ static void measure_nodes(struct worker *w, const struct metric_sink *m) {
     memory_free(sum.nodes);
 }
 
+/* The witnesses, as the first thread sees them. */
+static void measure_witnesses(struct worker *w, const struct metric_sink *m) {
+    family(m, "witness_up", "gauge", "1 if the witness votes: it answers, and is in no quarantine.");
+    for (size_t i = 0; i < witness_count(w->witnesses); i++) {
+        struct witness_view v;
+        witness_look(w->witnesses, i, &v);
+        sample(m, "witness", v.address, v.votes);
+    }
+}
+
 static void measure_locks(struct worker *w, const struct metric_sink *m) {
     struct lock_stats stats;
     engine_stats(w->shared->engine, &stats);
@@ -299,9 +310,11 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     metric_table_measure(&upstream_counters, &counters, m);
     metric_table_measure(&wait_counters, &counters, m);
     metric_table_measure(&permit_counters, &counters, m);
+    metric_table_measure(&quorum_counters, &counters, m);
     single(m, "permits_held", "gauge", "Permits of semaphores that were not given back.",
            (double)permits_held(shared->permits));
     measure_nodes(w, m);
+    measure_witnesses(w, m);
     measure_locks(w, m);
     measure_rules(w, m);
     measure_configuration(w->shared, m);

@@ -47,7 +47,7 @@ def expressions():
 def metrics(farm, certificates):
     """{name: {label: its values}} of a proxy with TLS."""
     port = servers.free_port()
-    proxy = servers.Proxy(farm.backend("standalone"), "admin-port %d" % port, *certificates.server_lines(servers.free_port()))
+    proxy = servers.Proxy(farm.backend("standalone"), "admin-port %d" % port, "witness 127.0.0.1:1", *certificates.server_lines(servers.free_port()))
     text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10).read().decode()
     proxy.stop()
     proxy.remove()

@@ -1,5 +1,5 @@
 #!/bin/sh
-# check.sh: checks lease.pml and adopt.pml over all their interleavings, then shows that each rule in them matters: with
+# check.sh: checks lease.pml, adopt.pml and quorum.pml over all their interleavings, then shows that each rule in them matters: with
 # the rule taken out, an assertion has to fail. Needs spin and a C compiler; takes about a minute.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -48,6 +48,8 @@ expect "the protocol keeps S1, S2, S4, S5 and L1" "errors: 0" "$here/lease.pml"
 
 expect "adoption keeps S1, S3, S5, and what it adopts has an end" "errors: 0" "$here/adopt.pml"
 
+expect "a lock under quorum keeps S8, whatever Redis and one witness forget" "errors: 0" "$here/quorum.pml"
+
 # without MODEL NAME SED-EXPRESSION: the model with one rule taken out.
 without() {
     sed "$3" "$here/$1" >broken.pml
@@ -73,6 +75,12 @@ without adopt.pml "a lease for what has no expiry" 's/:: left == NEVER -> left =
 without adopt.pml "the token in a release of what was adopted" 's/LIVE \&\& (token == claim || (claim == 0/LIVE \&\& (claim != 0 || (claim == 0/'
 without adopt.pml "the token in its renewal" 's/:: LIVE \&\& token == claim ->$/:: LIVE ->/'
 without adopt.pml "the name in what another proxy releases" 's/claim == 0 \&\& identity == w \&\&/claim == 0 \&\&/'
+
+without quorum.pml "the quarantine of a witness that has forgotten" 's/^#define QUARANTINE true/#define QUARANTINE false/'
+without quorum.pml "a majority" 's/^#define MAJORITY 2/#define MAJORITY 1/'
+without quorum.pml "the difference of what was released and what has lapsed" 's/^#define LAPSE skip /#define LAPSE noted = lock /'
+without quorum.pml "the question whether a lease was released" 's/ \&\& named == noted ->/ ->/'
+without quorum.pml "an end to the time of an attempt" 's/ \&\& !late\[token\] ->/ ->/'
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

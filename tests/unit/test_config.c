@@ -117,6 +117,12 @@ static void assert_defaults(const struct config *c) {
     assert_int_equal(c->loglevel, LOG_LEVEL_NOTICE);
     assert_false(c->log_json);
     assert_false(c->short_records);
+    assert_int_equal(c->witnesses.count, 0);
+    assert_null(c->witness_user);
+    assert_null(c->witness_password);
+    assert_null(c->witness_namespace);
+    assert_int_equal(c->witness_timeout_ms, 500);
+    assert_int_equal(c->witness_quarantine_ms, 600 * 1000);
     assert_string_equal(c->logfile, "");
     assert_null(c->pidfile);
     assert_string_equal(c->supervised, "no");
@@ -203,6 +209,9 @@ static void test_every_directive(void **state) {
                                  "logfile \"a\\\"b\\x41\\n\"\n"
                                  "log-format json\n"
                                  "guard-records short\n"
+                                 "witness a:1 b:2 [::1]:3\n"
+                                 "witness-user w\nwitness-password wp\nwitness-namespace main\n"
+                                 "witness-timeout 1s\nwitness-quarantine 1h\n"
                                  "requirepass 's3cret # no comment'\n"
                                  "proto-max-bulk-len 1mb\n"
                                  "client-query-buffer-limit 2gb\n"
@@ -261,6 +270,13 @@ static void test_every_directive(void **state) {
     assert_string_equal(c->logfile, "a\"bA\n");
     assert_true(c->log_json);
     assert_true(c->short_records);
+    assert_int_equal(c->witnesses.count, 3);
+    assert_string_equal(c->witnesses.words[2], "[::1]:3");
+    assert_string_equal(c->witness_user, "w");
+    assert_string_equal(c->witness_password, "wp");
+    assert_string_equal(c->witness_namespace, "main");
+    assert_int_equal(c->witness_timeout_ms, 1000);
+    assert_int_equal(c->witness_quarantine_ms, 3600 * 1000);
     assert_string_equal(c->requirepass, "s3cret # no comment");
     assert_int_equal(c->bulk_max, 1024 * 1024);
     assert_int_equal(c->query_buffer_limit, (int64_t)2 * 1024 * 1024 * 1024);
@@ -472,6 +488,16 @@ static void test_errors(void **state) {
         {"supervised upstart", "supervised 'upstart': upstart is not supported: expected no, systemd or auto"},
         {"supervised yes", "supervised 'yes': expected no, systemd or auto"},
         {"loglevel loud", "loglevel 'loud': expected debug, verbose, notice, warning or nothing"},
+        {"witness a:1 b:2", "witness 'a:1 b:2': expected 1, 3 or 5 addresses, HOST:PORT"},
+        {"witness a:1 b:2 A:1",
+         "witness 'a:1 b:2 A:1': 'A:1' stands there twice: expected servers that are independent of each other"},
+        {"witness a", "witness 'a': 'a': expected HOST:PORT or [IPV6]:PORT"},
+        {"witness-timeout 0", "witness-timeout '0': expected a time from 1ms to 1d, like 500ms"},
+        {"witness-quarantine 2d", "witness-quarantine '2d': expected a time from 1ms to 1d, like 10m"},
+        {"witness-user w", "witness-user: expected witness-password too (any word for a user with nopass)"},
+        {"lock q quorum yes", "lock 'q' quorum yes: expected 'witness' too, with 1, 3 or 5 addresses"},
+        {"lock q quorum yes lease 10m\nwitness a:1",
+         "lock 'q' quorum yes: expected a lease and a handover of at most 563760 ms, or a longer witness-quarantine"},
         {"guard-records text", "guard-records 'text': expected hash or short"},
         {"log-format xml", "log-format 'xml': expected text or json"},
         {"logfile a b", "logfile 'a b': expected one path"},

@@ -21,7 +21,7 @@ GROUND = ("parser", "proxy/base", "proxy/net")
 UPSTREAM = tuple("proxy/upstream" + room for room in ("", "/connection", "/routing", "/topology", "/life"))
 SESSION = tuple("proxy/session/" + room for room in
                 ("core", "locks", "waits", "fences", "semaphores", "transaction", "push", "blocking", "cluster", "commands"))
-EVERYTHING = (*GROUND, "proxy/lock", "proxy/observe", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/monitor_tap", "proxy/admin",
+EVERYTHING = (*GROUND, "proxy/witness", "proxy/lock", "proxy/observe", "proxy/advise", *UPSTREAM, *SESSION, "proxy/worker", "proxy/monitor_tap", "proxy/admin",
               "proxy/config", "proxy")
 # What a room of the session may include, besides the rooms of the session that it names.
 BELOW_SESSION = (*GROUND, "proxy/lock", "proxy/config", "proxy/upstream")
@@ -40,9 +40,11 @@ LAYERS = {
     "proxy/upstream/topology": ((*GROUND, "proxy/upstream", "proxy/upstream/connection", "proxy/upstream/routing"),
                                 ("libev", "hiredis")),
     "proxy/upstream/life": ((*GROUND, *UPSTREAM), ("libev",)),
+    # Servers that remember leases: they have connections of their own.
+    "proxy/witness": ((*GROUND, "proxy/upstream"), ("libev",)),
     # The rooms of the session. Core knows none of the others: they hand it tables of functions.
     "proxy/session/core": (BELOW_SESSION, ("libev",)),
-    "proxy/session/locks": ((*BELOW_SESSION, "proxy/observe", "proxy/session/core"), ("libev",)),
+    "proxy/session/locks": ((*BELOW_SESSION, "proxy/observe", "proxy/witness", "proxy/session/core"), ("libev",)),
     # Lock calls come to the attempts that wait through worker->waits, a table of functions.
     "proxy/session/waits": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
     "proxy/session/fences": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks"), ("libev",)),
@@ -55,7 +57,7 @@ LAYERS = {
     "proxy/session/cluster": ((*BELOW_SESSION, "proxy/session/core", "proxy/session/locks", "proxy/session/fences"), ("libev",)),
     # Dispatch sees all rooms.
     "proxy/session/commands": ((*BELOW_SESSION, *SESSION), ("libev",)),
-    "proxy/worker": ((*BELOW_SESSION, "proxy/observe", "proxy/advise", "proxy/session/core", "proxy/session/commands"), ("libev",)),
+    "proxy/worker": ((*BELOW_SESSION, "proxy/witness", "proxy/observe", "proxy/advise", "proxy/session/core", "proxy/session/commands"), ("libev",)),
     "proxy/monitor_tap": ((*GROUND, "proxy/lock", "proxy/observe", "proxy/session/locks"), ()),
     "proxy/admin": (("proxy/base",), ("libmicrohttpd",)),
     # The configuration knows nothing of what its values do.
@@ -118,9 +120,10 @@ ROOM_LAYERS = {
         ("locks.h", "private.h"),  # the room's face, and a worker's part in locks
         ("script_call.h", "lock_args.h", "lock_call.h", "lock_args", "error", "envelope", "call_begin"),
         ("observing.h", "lock_events", "learnt", "hold", "one_shot_client"),
+        ("quorum.h", "quorum_lease"),
         ("call_finish.h", "call_finish", "handover"),
         ("leases.h", "lease_work", "renewals", "successors", "notes"),
-        ("sending.h", "lock_call", "short_form", "join", "confirm"),
+        ("sending.h", "lock_call", "short_form", "join", "confirm", "quorum"),
         ("flow", "clobber", "application_script", "shown", "observed_command", "locks_room"),
     ],
 }

@@ -17,8 +17,8 @@
 /* The options' names, and the defaults behind `lease`. A new option is added to both. */
 #define NAMES                                                                                                          \
     "mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "                                              \
-    "on-disconnect, one-shot, wait or replicas"
-#define AFTER_LEASE "renew auto max-hold 0 handover 1m on-disconnect keep one-shot 1d wait 0 replicas 0"
+    "on-disconnect, one-shot, wait, replicas or quorum"
+#define AFTER_LEASE "renew auto max-hold 0 handover 1m on-disconnect keep one-shot 1d wait 0 replicas 0 quorum no"
 
 static char error[400];
 
@@ -111,7 +111,31 @@ static void test_options(void **state) {
     assert_null(add(rules, "f mode audit kind any"));
     lock_rule_text(lock_rules_get(rules, 6), text, sizeof(text));
     assert_non_null(strstr(text, " kind string,hash,counter "));
+    assert_int_equal(r->quorum, LOCK_QUORUM_NO);
+    assert_false(r->unusual);
+    assert_null(add(rules, "g quorum yes lease 10s"));
+    r = lock_rules_get(rules, 7);
+    assert_int_equal(r->quorum, LOCK_QUORUM_YES);
+    assert_true(r->confirms && r->unusual);
+    assert_null(add(rules, "h quorum yes mode off kind any"));
+    assert_int_equal(lock_rules_get(rules, 8)->quorum, LOCK_QUORUM_NO);
+    assert_true(lock_rules_get(rules, 3)->confirms);
+    assert_false(lock_rules_get(rules, 3)->unusual);
+    assert_true(lock_rules_get(rules, 5)->unusual);
+    assert_false(lock_rules_get(rules, 5)->confirms);
     lock_rules_unref(rules);
+}
+
+/* A promise of witnesses is longer than the lease, and the longest lease's promise fits into the quarantine. */
+static void test_promises(void **state) {
+    (void)state;
+    for (int64_t lease = 1; lease < 1000000; lease += 997) {
+        assert_true(lock_promise_ms(lease, 500) >= lease + 1000);
+        int64_t longest = lock_promise_longest_ms(lock_promise_ms(lease, 500), 500);
+        assert_true(longest <= lease && longest > lease - 40);
+        assert_true(lock_promise_ms(longest, 500) <= lock_promise_ms(lease, 500));
+    }
+    assert_true(lock_promise_longest_ms(500, 500) <= 0);
 }
 
 #define KINDS "string, list, hash, counter, several with commas between them, any, or semaphore alone"
@@ -152,6 +176,13 @@ static void test_errors(void **state) {
         {"x claim-memory 1w", "option claim-memory '1w': expected auto, or a time like 60s"},
         {"x lease", "option 'lease' without a value: expected a time like 30s, or 0 for none"},
         {"x wait long", "option wait 'long': expected a time like 1s, or 0 for none"},
+        {"x quorum", "option 'quorum' without a value: expected yes or no"},
+        {"x quorum 3", "option quorum '3': expected yes or no"},
+        {"x quorum yes kind list", "quorum yes: witnesses know locks that are strings: expected kind string"},
+        {"x quorum yes kind any", "quorum yes: witnesses know locks that are strings: expected kind string"},
+        {"x quorum yes lease 0", "quorum yes: a lock that witnesses know has an end: expected a lease above 0"},
+        {"x quorum yes mode audit", "quorum yes: mode audit confirms no lock: expected mode enforce"},
+        {"x quorum yes replicas 1", "quorum yes: witnesses say more than replicas: expected replicas 0"},
         {"x replicas", "option 'replicas' without a value: expected " REPLICAS},
         {"x replicas one", "option replicas 'one': expected " REPLICAS},
         {"x replicas 1001", "option replicas '1001': expected " REPLICAS},
@@ -435,10 +466,11 @@ static void test_guard_is(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_options),   cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_first_match), cmocka_unit_test(test_like_glob), cmocka_unit_test(test_text),
-        cmocka_unit_test(test_semaphores),  cmocka_unit_test(test_kinds),     cmocka_unit_test(test_references),
-        cmocka_unit_test(test_doubts),      cmocka_unit_test(test_threads),   cmocka_unit_test(test_guard),
+        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_options),     cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_promises),   cmocka_unit_test(test_first_match), cmocka_unit_test(test_like_glob),
+        cmocka_unit_test(test_text),       cmocka_unit_test(test_semaphores),  cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_references), cmocka_unit_test(test_threads),     cmocka_unit_test(test_guard),
+        cmocka_unit_test(test_doubts),
         cmocka_unit_test(test_guard_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

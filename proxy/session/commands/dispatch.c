@@ -48,6 +48,14 @@ static void note_subcommand(struct session *s, const struct command *c, const st
 static enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c, const struct resp_request *r,
                                               const char *bytes, uint32_t key_index, const struct lock_rule *rule);
 
+/* Refuses what a rule with `quorum yes` does not support. */
+static bool quorum_lacks(struct session *s, const struct request_class *k) {
+    const char *error = k->enforced ? lock_quorum_lacks(k, false) : NULL;
+    if (error)
+        session_refuse(s, k->command, "%s", error);
+    return error;
+}
+
 /* Sends the request the way that it was classified for. Long, because each way has its line here and nowhere else. */
 static enum dispatch_result dispatch_way(struct session *s, const struct classified *to) {
     const struct request_class *k = &to->class;
@@ -75,15 +83,21 @@ static enum dispatch_result dispatch_way(struct session *s, const struct classif
     case WAY_LOCK:
         return dispatch_lock_key(s, c, r, bytes, k->keys[0], class_rule(k, 0));
     case WAY_CLOBBER:
+        if (quorum_lacks(s, k))
+            break;
         lock_dispatch_clobber(s, k);
         break;
     case WAY_FENCED:
         return fence_dispatch(s, k);
     case WAY_SCRIPT:
+        if (quorum_lacks(s, k))
+            break;
         script_dispatch(s, k);
         break;
 
     case WAY_SPLIT:
+        if (quorum_lacks(s, k))
+            break;
         return split_dispatch(s, k);
     case WAY_MASTERS:
         return masters_dispatch(s, c, r, bytes);

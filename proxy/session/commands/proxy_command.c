@@ -389,6 +389,12 @@ static void proxy_reload(struct session *s, const struct command *c) {
     work_begin(s, c, memory_zalloc(sizeof(struct proxy_work)), reload_step);
 }
 
+static void proxy_trust(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    size_t len;
+    const char *address = request_arg(r, bytes, 3, &len);
+    lock_witness_trust(s, c, address, len);
+}
+
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
     enum dispatch_result result;
@@ -409,6 +415,8 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, 
         return proxy_lock(s, c, r, bytes, LOCK_ASK_TOKEN);
     else if (request_arg_is(r, bytes, 1, "release") && r->argc == 3)
         return proxy_lock(s, c, r, bytes, LOCK_ASK_RELEASE);
+    else if (request_arg_is(r, bytes, 1, "witness") && r->argc == 4 && request_arg_is(r, bytes, 2, "trust"))
+        proxy_trust(s, c, r, bytes);
     else if (request_arg_is(r, bytes, 1, "explain") && r->argc >= 3)
         return proxy_explain(s, c, r, bytes);
     else if (request_arg_is(r, bytes, 1, "reload") && r->argc == 2)

@@ -455,6 +455,9 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
         return DISPATCH_WAIT;
     if (verdict == FENCE_REFUSED)
         return transaction_refuse(s, c, "%s", error);
+    const char *lacks = k->enforced ? lock_quorum_lacks(k, true) : NULL;
+    if (lacks)
+        return transaction_refuse(s, c, "%s", lacks);
     enum readiness ready = transaction_ready(s, c, slot);
     if (ready == READY && verdict == FENCE_CHECKED)
         queue_fenced(s, k);

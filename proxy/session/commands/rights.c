@@ -144,7 +144,7 @@ bool rights_wanted(struct session *s, const struct command *c, const struct resp
                    enum dispatch_result *result) {
     if (r->argc < 2 || is_for_all(r, bytes) || is_admin(s))
         return false;
-    bool changes = request_arg_is(r, bytes, 1, "reload");
+    bool changes = request_arg_is(r, bytes, 1, "reload") || request_arg_is(r, bytes, 1, "witness");
     *result = DISPATCH_WAIT;
     if (!changes && session_is_stranger(s) && !unauthenticated_take(s))
         return true;

@@ -45,6 +45,8 @@ enum room_at {
 struct session_room {
     /* A worker is being made: it has a loop, and no upstream yet. */
     void (*worker_opens)(struct worker *w);
+    /* A worker is being freed: its sessions are gone, its upstream is there yet. */
+    void (*worker_ends)(struct worker *w);
     /* A worker is being freed: its sessions and its upstream are gone. */
     void (*worker_closes)(struct worker *w);
     /* For the first worker: nodes can be asked; clients are not accepted yet. */

@@ -25,14 +25,16 @@
 
 /* Bounds. A lock's value is one of the script's first ARGS_MAX arguments, and has at most ARG_LEN_MAX bytes. A script
  * with more than LOCKS_TOGETHER_MAX locks among its keys goes without a transaction. */
-enum { ARGS_MAX = 64, ARG_LEN_MAX = 4096, LOCKS_TOGETHER_MAX = 100 };
+enum { ARGS_MAX = 64, ARG_LEN_MAX = 4096, LOCKS_TOGETHER_MAX = LOCK_SCRIPT_LOCKS_MAX };
 
 /* For how many seconds after a refused transaction a session's later requests wait for its scripts. A script may be
  * sent again, and no later request may overtake it. */
 static const double CAREFUL = 1.0;
 
+struct bundle;
 struct lock_part {
     struct lock_call *lock; /* NULL: the call has ended */
+    struct bundle *bundle;
 };
 
 /* A script under way, with its steps. */
@@ -40,9 +42,15 @@ struct bundle {
     struct request_owner owner; /* must be the first field */
     struct text command;        /* the client's command, unchanged */
     int slot;
+    bool quorum;              /* a rule with `quorum yes` is among its locks' rules */
+    struct request *request;  /* while witnesses are asked */
+    struct text whole, error; /* meanwhile: EXEC's array; why a witness has not confirmed */
+    size_t due; /* of how many locks the witnesses have not decided yet, and 1 while they are being asked */
     size_t key_count, count;
     struct lock_part parts[];
 };
+
+#define UNSURE "UPSTREAM the script has run, and its witnesses were not asked in time; the outcome is unknown"
 
 /* ---- the two steps ----------------------------------------------------------------------------- */
 
@@ -120,6 +128,8 @@ static void dispatch_apart(struct session *s, const struct request_class *k) {
 
 static void bundle_free(struct bundle *b) {
     text_clear(&b->command);
+    text_clear(&b->whole);
+    text_clear(&b->error);
     memory_free(b);
 }
 
@@ -192,31 +202,108 @@ static bool passes(const struct request *r, const char *reply, size_t len) {
     return reply[0] == '-' && len > 3 && upstream_error_passes(r->worker->upstream, reply + 1, len - 3, true);
 }
 
-/* Takes the answers of a transaction that was executed. */
-static void bundle_executed(struct request *request, struct bundle *b, const struct call_end *end) {
+/* Ends a script on locks under quorum of which nothing was executed: alone, it could not be confirmed before its reply.
+ */
+static void stay_together(struct request *request, struct bundle *b, const char *reply, size_t len) {
+    static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
+    for (size_t i = 0; i < b->count; i++)
+        part_end(request->worker, request->session, &b->parts[i], &not_sent);
+    request_reply(request, reply, len, true);
+}
+
+static void bundle_finish(struct request *request, struct bundle *b, const char **at);
+
+/* The witnesses have decided about a lock. */
+static void part_witnessed(void *arg, const char *error) {
+    struct lock_part *part = arg;
+    struct bundle *b = part->bundle;
+    if (error)
+        part->lock = NULL;
+    if (error && b->error.len == 0)
+        text_printf(&b->error, "%s", error);
+    invariant(b->due > 0, "witnesses decide twice about a script's lock");
+    if (--b->due > 0)
+        return;
+    const char *at[2 * LOCKS_TOGETHER_MAX + 2];
+    struct call_end end = {.reply = b->whole.data, .len = b->whole.len};
+    if (elements_find(b, &end, at)) /* as it was before */
+        bundle_finish(b->request, b, at);
+    bundle_free(b);
+}
+
+/* Asks the witnesses about the locks under quorum that the script has acquired or may have extended. False: none. */
+static bool ask_witnesses(struct request *request, struct bundle *b, const struct call_end *end, const char **at) {
+    struct lock_part asking = {.bundle = b};
+    b->request = request;
+    b->due = 1;
+    text_append(&b->whole, end->reply, end->len);
+    for (size_t i = 0; i < b->count; i++) {
+        struct lock_part *part = &b->parts[i];
+        const char *element = at[b->count + 1 + i];
+        struct call_end of = {.reply = element, .len = (size_t)(at[b->count + 2 + i] - element)};
+        const struct lock_rule *rule = lock_call_rule(part->lock);
+        part->bundle = b;
+        b->due++;
+        if (rule->quorum != LOCK_QUORUM_YES ||
+            !lock_witness_script(request->worker, part->lock, &of, part_witnessed, part))
+            b->due--;
+    }
+    bool asked = b->due > 1 || b->error.len > 0;
+    if (!asked)
+        return false;
+    part_witnessed(&asking, NULL);
+    return true;
+}
+
+/* Takes the answers of a transaction that was executed. Returns false if the bundle is still needed: witnesses are
+ * asked. */
+static bool bundle_executed(struct request *request, struct bundle *b, const struct call_end *end) {
     static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
     const char *at[2 * LOCKS_TOGETHER_MAX + 2];
     if (!elements_find(b, end, at)) {
         send_steps(request->worker, request->session, request->command, b, &unknown);
         request_fail(request, "UPSTREAM the node's answer to a script makes no sense; it was executed");
-        return;
+        return true;
     }
     const char *reply = at[b->count];
     size_t len = (size_t)(at[b->count + 1] - reply);
     if (passes(request, reply, len)) {
-        go_apart(request, b);
-        return;
+        if (b->quorum)
+            stay_together(request, b, reply, len);
+        else
+            go_apart(request, b);
+        return true;
     }
+    if (b->quorum && ask_witnesses(request, b, end, at))
+        return false;
+    bundle_finish(request, b, at);
+    return true;
+}
+
+/* Ends the calls with the steps' answers, and the request with the script's reply. */
+static void bundle_finish(struct request *request, struct bundle *b, const char **at) {
+    static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
+    const char *reply = at[b->count];
+    size_t len = (size_t)(at[b->count + 1] - reply);
+    bool unsure = false;
     for (size_t i = 0; i < b->count; i++) {
         const char *element = at[b->count + 1 + i];
         struct call_end part = {.reply = element, .len = (size_t)(at[b->count + 2 + i] - element)};
-        if (says(element, part.len, "-NOSCRIPT "))
+        if (!b->parts[i].lock)
+            continue;
+        if (says(element, part.len, "-NOSCRIPT ")) {
             upstream_script_unknown(request->worker->upstream);
-        else
+            unsure = b->quorum; /* the step comes behind the reply */
+        } else
             part_end(request->worker, request->session, &b->parts[i], &part);
     }
     send_steps(request->worker, request->session, request->command, b, &unknown);
-    request_reply(request, reply, len, true);
+    if (b->error.len > 0)
+        request_error(request, b->error.data);
+    else if (unsure)
+        request_error(request, UNSURE);
+    else
+        request_reply(request, reply, len, true);
 }
 
 static void bundle_done(struct call *c, const struct call_end *end) {
@@ -232,11 +319,16 @@ static void bundle_done(struct call *c, const struct call_end *end) {
         request_fail(request, end->error);
     } else if (c->up.multi_refused) { /* the user may not send MULTI: the script and its steps have run all the same */
         send_steps(request->worker, request->session, request->command, b, end);
-        request_reply(request, end->reply, end->len, true);
+        if (b->quorum)
+            request_error(request, UNSURE);
+        else
+            request_reply(request, end->reply, end->len, true);
+    } else if (end->reply[0] == '-' && b->quorum) {
+        stay_together(request, b, end->reply, end->len);
     } else if (end->reply[0] == '-') {
         go_apart(request, b);
-    } else {
-        bundle_executed(request, b, end);
+    } else if (!bundle_executed(request, b, end)) {
+        return;
     }
     bundle_free(b);
 }
@@ -248,8 +340,10 @@ static struct bundle *bundle_new(struct session *s, const struct request_class *
     b->slot = k->slot;
     b->key_count = k->key_count;
     for (size_t i = 0; i < k->key_count; i++)
-        if (class_enforced(k, i))
+        if (class_enforced(k, i)) {
+            b->quorum |= class_rule(k, i)->quorum == LOCK_QUORUM_YES;
             b->parts[b->count++].lock = script_begin(s, NULL, k, i);
+        }
     return b;
 }
 

@@ -37,13 +37,14 @@ static inline struct lock_call *lock_new(struct session *s, const char *key, siz
     l->rules = lock_rules_ref(w->rules);
     l->session_id = s->lock.id;
     l->next = NULL;
-    l->asks = l->clobbers = l->acquires = l->again = l->handed = l->sent_twice = false;
+    l->asks = l->clobbers = l->acquires = l->again = l->handed = l->sent_twice = l->witnessed = false;
     l->fence = 0;
     l->shape = SHAPE_NIL;
     l->advises = 0;
     l->protocol = s->lane.protocol;
     l->begun = ev_now(w->loop);
     l->waited_ms = 0;
+    l->raised_fence = 0;
     l->value = NULL;
     l->value_len = 0;
     l->key = keep_text(l->short_key, LOCK_SHORT_KEY, key, key_len);

@@ -11,6 +11,7 @@
 #include "proxy/lock/waiting.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/observing.h"
+#include "proxy/session/locks/quorum.h"
 
 /* Sets the values in the result that the command left at the key, or that its reply shows to the session. */
 static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
@@ -154,6 +155,18 @@ static __attribute__((noinline)) void tell_written(struct session *s, const stru
             (*room)->lock_written(s, l->plan.key.name, l->plan.key.len);
 }
 
+/* Tells the witnesses what has become of a lock. */
+static __attribute__((noinline)) void tell_witnesses(struct worker *w, const struct lock_call *l,
+                                                     const struct lock_result *result) {
+    bool releases = l->plan.verb == LOCK_RELEASE || l->plan.verb == LOCK_OPERATOR;
+    bool freed = result->outcome == LOCK_RELEASED ||
+                 (releases && (result->outcome == LOCK_ADOPTED || result->outcome == LOCK_DONE));
+    bool claims = result->outcome == LOCK_RELEASED && l->plan.verb == LOCK_RELEASE && l->plan.right == RIGHT_CLAIM;
+    invariant(result->outcome != LOCK_GRANTED || l->witnessed, "S8: a lock is acquired without its witnesses");
+    if (freed)
+        quorum_released(w, &l->plan.key, claims ? l->plan.claim_token : "", result->fence);
+}
+
 inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
     if (s)
         advise_script(s, &l->plan, result, l->advises);
@@ -163,8 +176,12 @@ inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l
         tell_written(s, l, result);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
                   worker_now(w));
-    if (__builtin_expect(l->plan.rule && l->plan.rule->wait_ms > 0, false))
-        lock_handover_learnt(w, l, result);
+    if (__builtin_expect(l->plan.rule && l->plan.rule->unusual, false)) {
+        if (l->plan.rule->wait_ms > 0)
+            lock_handover_learnt(w, l, result);
+        if (l->plan.rule->quorum == LOCK_QUORUM_YES)
+            tell_witnesses(w, l, result);
+    }
     lock_drop(w, l);
 }
 
@@ -217,10 +234,12 @@ void lock_note_time(struct worker *w, const struct lock_call *l) {
         histogram_note(&w->durations.lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
 }
 
-/* The lease has run while the call waited for replicas. */
+/* The lease has run while the call waited for replicas or witnesses. */
 static inline void take_wait_off(const struct lock_call *l, struct lock_result *r) {
     if (l->waited_ms > 0 && r->pttl_ms > 0)
         r->pttl_ms = r->pttl_ms > l->waited_ms ? r->pttl_ms - l->waited_ms : 1;
+    if (l->waited_ms > 0 && l->raised_fence > 0)
+        r->fence = l->raised_fence;
 }
 
 /* Ends a call whose script answered a short text. Returns false if the answer is another one. This path saves 4 % of

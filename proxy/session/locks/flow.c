@@ -196,6 +196,16 @@ static __attribute__((noinline)) enum dispatch_result dispatch_waits(struct sess
     return DISPATCHED;
 }
 
+/* Refuses what witnesses can't be asked to remember. */
+static __attribute__((noinline)) bool quorum_stops(struct session *s, const struct command *c,
+                                                   const struct resp_request *r, const char *bytes) {
+    char error[LOCK_ANSWER_MAX];
+    if (!lock_quorum_refuses(s, c, r, bytes, error, sizeof(error)))
+        return false;
+    session_refuse(s, c, "%s", error);
+    return true;
+}
+
 enum dispatch_result lock_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                    const char *bytes, const struct lock_command *lc, uint32_t key_index,
                                    const struct lock_rule *rule) {
@@ -204,8 +214,12 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
         session_refuse(s, c, "ERR syntax error");
         return DISPATCHED;
     }
-    if (rule->wait_ms > 0)
-        return dispatch_waits(s, c, &words, lc, key_index, rule);
+    if (rule->unusual) {
+        if (rule->quorum == LOCK_QUORUM_YES && quorum_stops(s, c, r, bytes))
+            return DISPATCHED;
+        if (rule->wait_ms > 0)
+            return dispatch_waits(s, c, &words, lc, key_index, rule);
+    }
     size_t len;
     const char *key = lock_word(&words, key_index, &len);
     bool spends = lock_verb_is(lc->verb, VERB_SPENDS);

@@ -13,6 +13,7 @@
 #include "proxy/session/locks/leases.h"
 #include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
+#include "proxy/session/locks/quorum.h"
 
 enum { REFUSED_AGAIN_MS = 10 * 1000 };
 
@@ -21,11 +22,9 @@ enum { REFUSED_AGAIN_MS = 10 * 1000 };
 struct lease_work {
     struct request_owner owner; /* must be the first field */
     bool renewal;
-    bool waits;  /* a release under a rule with `wait` */
-    bool handed; /* the attempt of a waiting session was sent right behind the release */
-    uint64_t token;
-    int64_t lease_ms;
-    struct lock_key key;
+    bool waits;              /* a release under a rule with `wait` */
+    bool handed;             /* the attempt of a waiting session was sent right behind the release */
+    struct lock_lease lease; /* its key is `name`; of a call about queue nodes: the key alone */
     char name[];
 };
 
@@ -54,12 +53,14 @@ static void lease_done(struct call *c, const struct call_end *end) {
         log_refusal(w, work, end);
     }
     if (work->renewal) {
-        worker_engine_due(w, work->lease_ms / 3);
-        engine_renewed(w->shared->engine, &work->key, work->token, &e.result, worker_now(w));
+        worker_engine_due(w, work->lease.lease_ms / 3);
+        quorum_renewed(w, &work->lease, &e.result);
+    } else if (work->lease.quorum) {
+        quorum_released(w, &work->lease.key, work->lease.token_text, 0); /* the lease is over, whatever Redis says */
     }
     if (work->waits && e.result.outcome != LOCK_HELD)
-        waiting_freed(w->shared->waiting, &work->key, engine_key_hash(w->shared->engine, &work->key), e.result.fence,
-                      work->handed);
+        waiting_freed(w->shared->waiting, &work->lease.key, engine_key_hash(w->shared->engine, &work->lease.key),
+                      e.result.fence, work->handed);
     request_disown(c->request);
     memory_free(work);
     w->own_works--;
@@ -70,7 +71,7 @@ static void lease_done(struct call *c, const struct call_end *end) {
  * sent. */
 static bool lease_pointless(const struct request *r) {
     const struct lease_work *work = REQUEST_OWNER(r, const struct lease_work);
-    return work->renewal && !engine_wants_renewal(r->worker->shared->engine, &work->key, work->token);
+    return work->renewal && !engine_wants_renewal(r->worker->shared->engine, &work->lease.key, work->lease.token);
 }
 
 static const struct request_owner_ops lease_ops = {.pointless = lease_pointless};
@@ -84,17 +85,18 @@ static void lease_submit(struct worker *w, struct lease_work *work, enum script_
     request->call.up.script = script_get(id);
     /* A repeated renewal might come after the owner has left. The engine asks for a new one instead. */
     request->call.up.repeatable = !work->renewal;
-    struct upstream_lane lane = {.login = login, .db = work->key.db, .protocol = 2};
+    struct upstream_lane lane = {.login = login, .db = work->lease.key.db, .protocol = 2};
     if (work->waits)
-        work->handed = waiting_handover(w->shared->waiting, &work->key, engine_key_hash(w->shared->engine, &work->key),
-                                        w->index, lock_handover_way(&lane), 0, NULL);
-    call_submit_lane(&request->call, slot_of_key(work->name, work->key.len), &lane, w->build.data, w->build.len);
+        work->handed =
+            waiting_handover(w->shared->waiting, &work->lease.key, engine_key_hash(w->shared->engine, &work->lease.key),
+                             w->index, lock_handover_way(&lane), 0, NULL);
+    call_submit_lane(&request->call, slot_of_key(work->name, work->lease.key.len), &lane, w->build.data, w->build.len);
 }
 
 static struct lease_work *lease_work_new(const struct lock_key *key) {
     struct lease_work *work = memory_zalloc(sizeof(*work) + key->len);
     memcpy(work->name, key->name, key->len);
-    work->key = (struct lock_key){.db = key->db, .name = work->name, .len = key->len};
+    work->lease.key = (struct lock_key){.db = key->db, .name = work->name, .len = key->len};
     return work;
 }
 
@@ -104,22 +106,26 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     struct lease_work *work = lease_work_new(&lease->key);
     work->renewal = renewal;
     work->waits = waits;
-    work->token = lease->token;
-    work->lease_ms = lease->lease_ms;
-    struct lock_rule rule = {.lease_ms = lease->lease_ms, .wait_ms = waits};
+    work->lease = *lease;
+    work->lease.rule = NULL;
+    work->lease.key.name = work->name;
+    struct lock_rule rule = {.lease_ms = lease->lease_ms,
+                             .wait_ms = waits,
+                             .unusual = waits || lease->quorum,
+                             .quorum = lease->quorum ? LOCK_QUORUM_YES : LOCK_QUORUM_NO};
     struct lock_plan plan = {
-        .key = work->key, .rule = &rule, .right = lease->right, .read_fence = (uint64_t)lease->left_ms};
+        .key = work->lease.key, .rule = &rule, .right = lease->right, .read_fence = (uint64_t)lease->left_ms};
     plan.attempt_len = plan.claim_len = lease->token_len;
     memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
     memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
     enum script_id id = renewal ? SCRIPT_RENEW : SCRIPT_RELEASE;
     if (renewal) {
         lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
-        build_bulk(w, work->name, work->key.len);
-        lock_build_guard(w, work->name, work->key.len);
+        build_bulk(w, work->name, work->lease.key.len);
+        lock_build_guard(w, work->name, work->lease.key.len);
         lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     } else {
-        lock_build_release(w, NULL, NULL, &plan, slot_of_key(work->name, work->key.len), "DEL", NULL);
+        lock_build_release(w, NULL, NULL, &plan, slot_of_key(work->name, work->lease.key.len), "DEL", NULL);
     }
     lease_submit(w, work, id, lease->login);
 }
@@ -140,6 +146,7 @@ void lock_undo(struct worker *w, const struct lock_call *l) {
                                .token = l->plan.attempt,
                                .token_len = l->plan.attempt_len,
                                .right = RIGHT_CLAIM,
+                               .quorum = rule->quorum == LOCK_QUORUM_YES,
                                .lease_ms = rule->lease_ms};
     memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
     lock_release(w, &lease, rule->wait_ms > 0);
@@ -152,8 +159,8 @@ void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t le
     plan.read_fence = waits;
     lock_plan_see(&plan, leaving->party, leaving->party_len);
     lock_build_script(w, SCRIPT_LIST_LEAVE, NULL, 2, LOCK_HEADER_ARGS);
-    build_bulk(w, work->name, work->key.len);
-    lock_build_guard(w, work->name, work->key.len);
+    build_bulk(w, work->name, work->lease.key.len);
+    lock_build_guard(w, work->name, work->lease.key.len);
     lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     memory_free(plan.seen_long);
     lease_submit(w, work, SCRIPT_LIST_LEAVE, leaving->login);

@@ -4,8 +4,10 @@
  *
  * Most calls are of acquire.lua and release.lua. These calls are written in one go, into room that was reserved before.
  */
+#include <stdio.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
@@ -399,14 +401,10 @@ void lock_build_free(struct worker *w, const struct lock_plan *plan) {
     end(w, put_token(p, plan->claim_token, plan->claim_len));
 }
 
-void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
-                        const struct lock_plan *plan, uint16_t slot, const char *command,
-                        const struct lock_words *words) {
+/* Builds a release that no session waits for. */
+static inline void build_plain(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                               const struct lock_plan *plan, uint16_t slot, const char *command) {
     size_t identity_len = 0;
-    if (words || (plan->rule && plan->rule->wait_ms > 0)) {
-        build_telling(w, queue, client, plan, slot, command, words);
-        return;
-    }
     bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free;
     bool least = !whole && plan->claim_fence && is_del(command);
     const char *identity = client ? lock_client_name(client, &identity_len) : "";
@@ -419,6 +417,38 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
     if (whole)
         p = put_about(w, p, plan, identity, identity_len);
     end(w, p);
+}
+
+/* Builds a release under a rule with `quorum yes`. The guard record notes the attempt of the last release. The attempt
+ * of a release by the claim is the claim's token and LOCK_RELEASED_MARK, so the guard record says whose lease was
+ * released: witnesses may then forget it (quorum.c). A lease is released once, so no other release has the same
+ * attempt. */
+static __attribute__((noinline)) void build_named(struct worker *w, struct lock_queue *queue,
+                                                  const struct lock_client *client, const struct lock_plan *plan,
+                                                  uint16_t slot, const char *command, const struct lock_words *words) {
+    struct lock_plan named = *plan;
+    if (plan->right == RIGHT_CLAIM && plan->claim_len > 0) {
+        named.attempt_len = (uint8_t)snprintf(named.attempt_token, sizeof(named.attempt_token), "%s" LOCK_RELEASED_MARK,
+                                              plan->claim_token);
+        invariant(named.attempt_len < sizeof(named.attempt_token), "S8: a token is too long for its release");
+    }
+    if (words || plan->rule->wait_ms > 0)
+        build_telling(w, queue, client, &named, slot, command, words);
+    else
+        build_plain(w, queue, client, &named, slot, command);
+}
+
+void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, uint16_t slot, const char *command,
+                        const struct lock_words *words) {
+    if (words || (plan->rule && plan->rule->unusual)) {
+        if (plan->rule && plan->rule->quorum == LOCK_QUORUM_YES)
+            build_named(w, queue, client, plan, slot, command, words);
+        else
+            build_telling(w, queue, client, plan, slot, command, words);
+        return;
+    }
+    build_plain(w, queue, client, plan, slot, command);
 }
 
 /* ---- all other scripts ---- */

@@ -49,4 +49,7 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
                         const struct lock_plan *plan, uint16_t slot, const char *command,
                         const struct lock_words *words);
 
+/* Behind a token, in a guard record's `attempt`: the lease of this token was released (lock_build_release). */
+#define LOCK_RELEASED_MARK ":r"
+
 #endif

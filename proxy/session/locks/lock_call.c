@@ -64,7 +64,7 @@ static inline void end_call(struct call *c, const struct call_end *end) {
         end = &lock_released_end;
     if (may_be_refused(l, end) && refused_again(c, l, end))
         return;
-    if (l->plan.rule && l->plan.rule->replicas > 0 && lock_confirm(c, l, end))
+    if (l->plan.rule && l->plan.rule->confirms && (lock_confirm(c, l, end) || lock_witnessed(c, l, end)))
         return;
     call_done_fn next = l->next;
     struct lock_answer out;

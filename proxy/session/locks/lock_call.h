@@ -23,13 +23,15 @@ struct lock_call {
     bool asks, clobbers;
     bool again;            /* the script may be sent once more (engine_again) */
     bool sent_twice;       /* a release whose script was sent twice: the first sending may have released */
+    bool witnessed;        /* witnesses have confirmed what the script has done */
     bool handed;           /* a release, and an attempt of a waiting session was sent right behind it */
     bool acquires;         /* of MSETNX, MSETEX NX: the clobbering command acquires all of its lock keys, or none */
     enum lock_shape shape; /* of the client's reply */
     uint8_t advises;       /* as in struct lock_row */
     uint8_t protocol;      /* the client's */
     double begun;          /* by the loop's clock, when the call began; 0: the call is not timed */
-    int64_t waited_ms;     /* for how long the call has waited for replicas since the script answered */
+    int64_t waited_ms;     /* for how long the call has waited for replicas or witnesses since the script answered */
+    uint64_t raised_fence; /* where waited_ms is set: the fence that the lease has got since; 0: the script's */
     size_t value_len;
     char *value, *key; /* in short_value and short_key where they fit, else allocated */
     char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];

@@ -92,6 +92,10 @@ void lock_queue_sent(struct worker *w, const struct lock_queue *queue);
 struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct request_class *k);
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                  struct lock_answer *out);
+/* Ends the quarantine of the witness with this address, and answers the request. */
+void lock_witness_trust(struct session *s, const struct command *c, const char *address, size_t len);
+/* The error for a request that a rule with `quorum yes` does not support, in MULTI if it is queued; NULL: none. */
+const char *lock_quorum_lacks(const struct request_class *k, bool queued);
 /* Whether the rule demands that replicas confirm the call's acquisition. */
 bool lock_wants_replicas(const struct lock_call *l);
 /* Ends a call as lock_finish does, with an element of EXEC's array. `replicas` is how many replicas have confirmed what

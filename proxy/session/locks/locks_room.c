@@ -6,11 +6,13 @@
 #include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
+#include "proxy/session/locks/quorum.h"
 
 static void locks_open(struct worker *w) {
     w->locks = memory_zalloc(sizeof(*w->locks));
     list_init(&w->locks->renewals);
     lock_holds_open(w);
+    quorum_open(w);
 }
 
 static void locks_close(struct worker *w) {
@@ -28,6 +30,11 @@ static void session_leaves(struct session *s) {
         observer_left(s->worker->shared->observer, s->lock.id, s->lock.one_shot);
 }
 
+static void locks_ask(struct worker *w) {
+    successors_tick(w);
+    quorum_look(w);
+}
+
 static void locks_tick(struct worker *w) {
     advise_tick(w);
     learnt_tick(w);
@@ -35,8 +42,9 @@ static void locks_tick(struct worker *w) {
 
 const struct session_room locks_room = {
     .worker_opens = locks_open,
+    .worker_ends = quorum_close,
     .worker_closes = locks_close,
-    .worker_asks = successors_tick,
+    .worker_asks = locks_ask,
     .worker_begins = learnt_begin,
     .worker_ticks = locks_tick,
     .closes = session_leaves,

@@ -52,7 +52,8 @@ struct worker_locks {
     struct ev_timer look;       /* hold.c: when the sessions in held_back become runnable */
     struct list_node *free;     /* a stack of unused struct lock_call */
     size_t free_count;
-    struct list_node renewals; /* renewals.c: what the engine has asked for in this turn */
+    const struct config *witness_config; /* a reference, for the witnesses' texts; NULL without witnesses */
+    struct list_node renewals;           /* renewals.c: what the engine has asked for in this turn */
     size_t renewals_count;
     int64_t refused_ms;        /* when the log last said that a lease could not be renewed */
     bool successors_asking;    /* successors.c is reading its list */

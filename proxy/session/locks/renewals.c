@@ -13,6 +13,7 @@
 #include "proxy/session/locks/leases.h"
 #include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
+#include "proxy/session/locks/quorum.h"
 
 enum { TOGETHER_MAX = 32 /* leases in one call: about 0.15 ms of Redis */ };
 
@@ -35,7 +36,7 @@ struct renewal_call {
 static void renewed(struct worker *w, const struct renewal *r, enum lock_outcome outcome, bool short_record) {
     struct lock_result result = {
         .outcome = outcome, .pttl_ms = r->lease.lease_ms, .leased = true, .short_record = short_record};
-    engine_renewed(w->shared->engine, &r->lease.key, r->lease.token, &result, worker_now(w));
+    quorum_renewed(w, &r->lease, &result);
 }
 
 static void renewals_done(struct call *c, const struct call_end *end) {

@@ -30,6 +30,21 @@ void lock_read(struct call *call, struct lock_call *l);
 bool lock_free_fits(const struct lock_call *l);
 void lock_free(struct call *call, struct lock_call *l);
 
+/* If the rule asks for a quorum, and the script has acquired or extended, asks the witnesses and ends the call later
+ * (quorum.c). Returns false if there is nothing to ask. */
+bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *end);
+/* Asks the witnesses about a lock under quorum, of which the step behind an application's script has answered `end`.
+ * `done` hears of it, perhaps at once. Its `error` NULL: confirmed, and the lock call is still to be finished. Else
+ * what the script has acquired is undone, and the lock call is gone. Returns false if there is nothing to ask. */
+typedef void (*lock_script_done_fn)(void *arg, const char *error);
+enum { LOCK_SCRIPT_LOCKS_MAX = 100 /* a script on more locks goes without a transaction */ };
+bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_script_done_fn done,
+                         void *arg);
+/* Whether a command would make a lock under quorum last longer than witnesses remember it. `error` (of `size`) says so.
+ */
+bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
+                         const char *bytes, char *error, size_t size);
+
 /* If the rule asks for replicas and the script has acquired, waits for the replicas and ends the call later
  * (confirm.c). Returns false if there is nothing to wait for. */
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);

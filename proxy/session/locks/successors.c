@@ -198,7 +198,8 @@ static void look_at(struct worker *w, const char *entry, size_t len) {
         return;
     const struct lock_rule *rule = lock_rules_match(w->rules, left.key.name, left.key.len);
     bool renews = rule && rule->mode == LOCK_MODE_ENFORCE && rule->renew != LOCK_RENEW_NEVER && rule->lease_ms > 0 &&
-                  rule->owner != LOCK_OWNER_CONNECTION;
+                  rule->owner != LOCK_OWNER_CONNECTION &&
+                  rule->quorum != LOCK_QUORUM_YES; /* the witnesses know the lease by its token */
     if (renews && engine_awaits(w->shared->engine, &left, rule, &login))
         take_over(w, entry, len, rule, login);
 }

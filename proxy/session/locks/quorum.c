@@ -1,0 +1,449 @@
+/*
+ * A rule's `quorum yes`: witnesses confirm what a lock script has acquired or extended, before the client gets its
+ * reply.
+ *
+ *      script ── "granted" ──> the witnesses, all at once
+ *                                  ├── a majority grants ──> the client's reply, as the script gave it
+ *                                  ├── a fence is too low ─> raise_fence.lua at Redis; the witnesses once more
+ *                                  ├── others hold it ─────> was that lease released? The guard record says so:
+ *                                  │                         the witnesses once more, with its token as `over`
+ *                                  └── else ───────────────> released by its token; the client has lost (0, nil),
+ *                                                            or gets an error
+ *
+ * What Redis calls lapsed may be an extension that a failover has forgotten. So a witness gives a record up to another
+ * lease only if its own lease was released, or if its own time is over. The guard record notes the last release in its
+ * field `attempt`: a release under such a rule has its claim's token and a mark for its attempt.
+ */
+#include "proxy/session/locks/quorum.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "parser/invariant.h"
+#include "proxy/base/clock.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/lock_args.h"
+#include "proxy/session/locks/private.h"
+#include "proxy/session/locks/sending.h"
+
+#define FAR_AWAY INT64_C(1000000000000000)
+
+enum { RAISES_MAX = 3, LIMIT_PART = 4 /* witnesses are waited for during a quarter of the lease at most */ };
+
+/* A client's call whose script has acquired or extended, while the witnesses are asked. */
+struct quorum {
+    struct request_owner owner; /* must be the first field */
+    struct call *call;          /* NULL: the lock call is a part of an application's script */
+    lock_script_done_fn script_done;
+    void *script_arg;
+    struct lock_call *lock;
+    struct worker *worker;
+    bool acquires;
+    bool own; /* not acquires: it has extended its claim's lease; else another session's, which only its fence names */
+    bool asked_over;
+    unsigned raises;
+    int64_t begun_ms, limit_ms, pttl_ms;
+    uint64_t fence;
+    char over[WITNESS_TOKEN_MAX];
+    struct witness_word word; /* the last votes */
+    size_t reply_len;
+    char reply[];
+};
+
+/* ---- the end --------------------------------------------------------------------------------------- */
+
+/* The reply for an attempt that another lease refuses. NULL: the command has no reply for that. */
+static const char *lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s) {
+    if (l->plan.verb == LOCK_EXTEND && e->reply[0] == ':')
+        return ":0\r\n";
+    if (l->plan.verb != LOCK_ACQUIRE)
+        return NULL;
+    if (e->reply[0] == ':')
+        return ":0\r\n";
+    return e->reply[0] == '+' ? (s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n") : NULL;
+}
+
+/* Ends a call that the witnesses have confirmed. */
+static void quorum_confirmed(struct quorum *q) {
+    struct call *c = q->call;
+    struct lock_call *l = q->lock;
+    struct worker *w = q->worker;
+    counter_add(&w->counters.quorum_granted, 1);
+    l->witnessed = true;
+    l->waited_ms = worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
+    l->raised_fence = q->raises > 0 ? q->fence : 0;
+    if (!c) {
+        q->script_done(q->script_arg, NULL);
+        memory_free(q);
+        return;
+    }
+    call_done_fn next = l->next;
+    struct call_end end = {.reply = q->reply, .len = q->reply_len};
+    struct lock_answer out;
+    c->lock = NULL;
+    lock_finish(w, c->request->session, l, &end, &out);
+    lock_deliver(c, next, &out.end);
+    memory_free(q);
+}
+
+#define REMEMBERED "LOCKED the lock is held, as its witnesses remember; it is released again"
+
+/* Releases what was acquired, and tells the engine. */
+static void quorum_undo(struct quorum *q, struct session *s, enum lock_outcome outcome) {
+    struct lock_result result = {.outcome = outcome, .replicas = vote_answered(&q->word.vote)};
+    result.witnesses = (uint8_t)q->word.vote.count;
+    if (q->acquires)
+        lock_undo(q->worker, q->lock);
+    lock_learnt(q->worker, s, q->lock, &result);
+}
+
+/* Ends a call that the witnesses have not confirmed. `error` NULL: the reply of a lost attempt. */
+static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const char *error) {
+    struct call *c = q->call;
+    struct lock_call *l = q->lock;
+    call_done_fn next = l->next;
+    struct lock_envelope e;
+    if (!c) {
+        quorum_undo(q, NULL, outcome);
+        q->script_done(q->script_arg, error ? error : REMEMBERED);
+        memory_free(q);
+        return;
+    }
+    bool read = lock_envelope_read(l, q->reply, q->reply_len, &e);
+    const char *reply = read && !error ? lost_reply(l, &e, c->request->session) : NULL;
+    struct call_end end = {.reply = reply, .len = reply ? strlen(reply) : 0, .why = UPSTREAM_NOT_SENT};
+    if (!reply)
+        end.error = error ? error : REMEMBERED;
+    c->lock = NULL;
+    quorum_undo(q, c->request->session, outcome);
+    lock_deliver(c, next, &end);
+    memory_free(q);
+}
+
+static void quorum_unconfirmed(struct quorum *q) {
+    char error[160];
+    counter_add(&q->worker->counters.quorum_unconfirmed, 1);
+    snprintf(error, sizeof(error), "UPSTREAM the %s was not confirmed by its witnesses (%u of %u answered)%s",
+             q->acquires ? "lock" : "extension", vote_answered(&q->word.vote), q->word.vote.count,
+             q->acquires ? "; it is released again" : "");
+    quorum_refused(q, q->acquires ? LOCK_UNCONFIRMED : LOCK_NOT_SENT, error);
+}
+
+/* An acquisition whose end witnesses can't be asked to remember. */
+static void quorum_too_long(struct quorum *q) {
+    char error[160];
+    snprintf(error, sizeof(error),
+             "ERR a lock under quorum lasts %lld ms at most (witness-quarantine says so); it is released again",
+             (long long)quorum_longest_ms(q->worker));
+    if (q->acquires)
+        quorum_refused(q, LOCK_NOT_SENT, error);
+    else
+        quorum_unconfirmed(q);
+}
+
+static void quorum_remembered(struct quorum *q) {
+    counter_add(&q->worker->counters.quorum_remembered, 1);
+    quorum_refused(q, q->acquires ? LOCK_REMEMBERED : LOCK_OVERTAKEN, NULL);
+}
+
+/* ---- Redis is asked -------------------------------------------------------------------------------- */
+
+static void quorum_ask(struct quorum *q);
+
+/* Sends what is in w->build to the lock's node, over its session's connection. */
+static void quorum_submit(struct quorum *q, call_done_fn done, const struct script *script) {
+    struct worker *w = q->worker;
+    struct request *r = request_internal(w);
+    const struct lock_plan *plan = &q->lock->plan;
+    struct upstream_lane lane = {.login = plan->login, .db = plan->key.db, .protocol = 2};
+    request_own(r, &q->owner, &request_owner_silent);
+    r->call.done = done;
+    r->call.up.script = script;
+    r->call.up.repeatable = true;
+    call_submit_lane(&r->call, plan->slot, &lane, w->build.data, w->build.len);
+}
+
+static void on_raised(struct call *c, const struct call_end *end) {
+    struct quorum *q = REQUEST_OWNER(c->request, struct quorum);
+    bool raised = !end->error && end->len == 4 && memcmp(end->reply, ":1\r\n", 4) == 0;
+    request_disown(c->request);
+    request_reply(c->request, "", 0, true);
+    if (raised)
+        quorum_ask(q);
+    else
+        quorum_unconfirmed(q);
+}
+
+/* Gives the lease a fence above all that the witnesses know. */
+static void raise_fence(struct quorum *q) {
+    struct worker *w = q->worker;
+    const struct lock_plan *plan = &q->lock->plan;
+    for (unsigned i = 0; i < q->word.vote.count; i++)
+        if (q->word.fences[i] >= q->fence)
+            q->fence = q->word.fences[i] + 1;
+    q->raises++;
+    lock_build_script(w, SCRIPT_RAISE_FENCE, NULL, 2, 2);
+    build_bulk(w, plan->key.name, plan->key.len);
+    lock_build_guard(w, plan->key.name, plan->key.len);
+    build_text(w, plan->attempt_token);
+    build_number(w, (int64_t)q->fence);
+    quorum_submit(q, on_raised, script_get(SCRIPT_RAISE_FENCE));
+}
+
+/* Takes the token of the lock's last release. If it is one that a witness has, the witnesses are asked once more. */
+static void on_last_release(struct call *c, const struct call_end *end) {
+    struct quorum *q = REQUEST_OWNER(c->request, struct quorum);
+    struct resp_item item;
+    const char *p = end->reply;
+    static const char mark[] = LOCK_RELEASED_MARK;
+    const size_t mark_len = sizeof(mark) - 1;
+    bool read = !end->error && resp_item_read(&p, end->reply + end->len, &item) && item.type == '$' &&
+                item.len > mark_len && item.len < WITNESS_TOKEN_MAX &&
+                memcmp(item.str + item.len - mark_len, mark, mark_len) == 0; /* other attempts may be live leases */
+    bool known = false;
+    if (read)
+        item.len -= mark_len;
+    for (unsigned i = 0; read && i < q->word.vote.count; i++)
+        known |= strlen(q->word.tokens[i]) == item.len && memcmp(q->word.tokens[i], item.str, item.len) == 0;
+    if (known)
+        snprintf(q->over, sizeof(q->over), "%.*s", (int)item.len, item.str);
+    request_disown(c->request);
+    request_reply(c->request, "", 0, true);
+    if (known)
+        quorum_ask(q);
+    else if (vote_verdict(&q->word.vote) == VERDICT_HELD)
+        quorum_remembered(q);
+    else
+        quorum_unconfirmed(q);
+}
+
+static void ask_last_release(struct quorum *q) {
+    struct worker *w = q->worker;
+    const struct lock_plan *plan = &q->lock->plan;
+    q->asked_over = true;
+    build_start(w, 3);
+    build_text(w, "HGET");
+    lock_build_guard(w, plan->key.name, plan->key.len);
+    build_text(w, "attempt");
+    quorum_submit(q, on_last_release, NULL);
+}
+
+/* ---- the witnesses are asked ----------------------------------------------------------------------- */
+
+static void quorum_heard(void *arg, const struct witness_word *word) {
+    struct quorum *q = arg;
+    struct worker *w = q->worker;
+    q->word = *word;
+    histogram_note(&w->durations.witnesses, (worker_now(w) - q->begun_ms) * 1000);
+    bool late = worker_now(w) - q->begun_ms > q->limit_ms;
+    enum verdict verdict = vote_verdict(&word->vote);
+    if (verdict == VERDICT_GRANTED && !late)
+        quorum_confirmed(q);
+    else if (verdict == VERDICT_LOW && q->acquires && q->raises < RAISES_MAX && !late)
+        raise_fence(q);
+    else if (q->acquires && !q->asked_over && vote_may_turn(&word->vote) && !late)
+        ask_last_release(q);
+    else if (verdict == VERDICT_HELD || (verdict == VERDICT_LOW && !q->acquires))
+        quorum_remembered(q);
+    else
+        quorum_unconfirmed(q);
+}
+
+static void quorum_ask(struct quorum *q) {
+    struct worker *w = q->worker;
+    const struct lock_plan *plan = &q->lock->plan;
+    int64_t left_ms = q->limit_ms - (worker_now(w) - q->begun_ms);
+    const char *token = q->acquires ? plan->attempt_token : q->own ? plan->claim_token : "";
+    struct witness_lease lease = quorum_lease(&plan->key, token, q->fence);
+    witness_take(w->witnesses, &lease, q->over, quorum_promise_ms(w, q->pttl_ms), left_ms > 0 ? left_ms : 1,
+                 quorum_heard, q);
+}
+
+/* ---- what is refused before it is sent ------------------------------------------------------------- */
+
+/* The time that follows EX, PX, EXAT or PXAT among a command's arguments from `at` on, in ms from now; -1: none. */
+static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t at) {
+    static const struct {
+        const char *name;
+        int64_t unit;
+        bool absolute;
+    } options[] = {{"ex", 1000, false}, {"px", 1, false}, {"exat", 1000, true}, {"pxat", 1, true}};
+    for (; at + 1 < r->argc; at++)
+        for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+            size_t len;
+            int64_t n;
+            const char *word = request_arg(r, bytes, at + 1, &len);
+            if (request_arg_is(r, bytes, at, options[i].name) && resp_integer(word, len, &n) && n < FAR_AWAY)
+                return n * options[i].unit - (options[i].absolute ? clock_wall_ms() : 0);
+        }
+    return -1;
+}
+
+/* The expiry that a command sets, in ms from now; -1: none, or the command is malformed. */
+static int64_t expiry_asked(const struct command *c, const struct resp_request *r, const char *bytes) {
+    int64_t n = -1, unit = 1000;
+    size_t len;
+    switch (c->id) {
+    case COMMAND_PEXPIRE:
+    case COMMAND_PEXPIREAT:
+    case COMMAND_PSETEX:
+        unit = 1;
+        break;
+    case COMMAND_EXPIRE:
+    case COMMAND_EXPIREAT:
+    case COMMAND_SETEX:
+        break;
+    case COMMAND_SET:
+        return option_ms(r, bytes, 3);
+    default:
+        return option_ms(r, bytes, 2);
+    }
+    const char *word = request_arg(r, bytes, 2, &len);
+    if (!resp_integer(word, len, &n) || n < 0 || n >= FAR_AWAY)
+        return n >= FAR_AWAY ? INT64_MAX : -1;
+    bool absolute = c->id == COMMAND_EXPIREAT || c->id == COMMAND_PEXPIREAT;
+    return n * unit - (absolute ? clock_wall_ms() : 0);
+}
+
+bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
+                         const char *bytes, char *error, size_t size) {
+    int64_t longest_ms = quorum_longest_ms(s->worker);
+    if (r->argc < 3 || expiry_asked(c, r, bytes) <= longest_ms)
+        return false;
+    snprintf(error, size,
+             "ERR a lock under quorum lasts %lld ms at most (witness-quarantine says so); nothing was changed",
+             (long long)longest_ms);
+    return true;
+}
+
+const char *lock_quorum_lacks(const struct request_class *k, bool queued) {
+    struct lock_command lc;
+    bool quorum = false;
+    for (size_t i = 0; i < k->key_count; i++) {
+        const struct lock_rule *rule = class_enforced(k, i);
+        quorum |= rule && rule->quorum == LOCK_QUORUM_YES;
+    }
+    if (!quorum)
+        return NULL;
+    switch (lock_meaning_of(k, &lc)) {
+    case MEANS_LOCK:
+        return queued && lc.verb != LOCK_RELEASE && lc.verb != LOCK_READ
+                   ? "ERR a lock under quorum can't be acquired or changed inside MULTI; nothing was changed"
+                   : NULL;
+    case MEANS_CLOBBERS:
+        return lock_acquires_all(k->command, k->request, k->bytes)
+                   ? "ERR a lock under quorum can't be acquired together with other keys; nothing was changed"
+                   : NULL;
+    case MEANS_SCRIPT:
+        return queued || class_locks(k) > LOCK_SCRIPT_LOCKS_MAX
+                   ? "ERR a script on a lock under quorum can't run inside MULTI, nor on that many locks; nothing was "
+                     "changed"
+                   : NULL;
+    default:
+        return NULL;
+    }
+}
+
+/* ---- the beginning --------------------------------------------------------------------------------- */
+
+/* Whether the answer says that the lease's end has moved. */
+static bool extended(const struct lock_call *l, const struct lock_result *r) {
+    bool own = r->outcome == LOCK_DONE || r->outcome == LOCK_ADOPTED;
+    bool writes = l->plan.verb == LOCK_EXTEND || l->plan.verb == LOCK_REPLACE || l->plan.verb == LOCK_REWRITE ||
+                  l->plan.verb == LOCK_SWAP || l->plan.verb == LOCK_PASS;
+    return own && writes && r->fence > 0 && (r->pttl_ms >= 0 || r->pttl_ms == PTTL_NONE);
+}
+
+/* Whether a release finds no lock, although the lease of its claim has not ended: a failover has forgotten it. */
+static bool forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
+    return l->plan.verb == LOCK_RELEASE && l->shape == SHAPE_INT && r->outcome == LOCK_FREE && l->plan.claim != 0 &&
+           engine_claim_lasts(w->shared->engine, &l->plan, worker_now(w));
+}
+
+static void release_forgotten(struct call *c, struct lock_call *l) {
+    struct lock_answer out;
+    call_done_fn next = l->next;
+    c->lock = NULL;
+    lock_finish(c->request->worker, c->request->session, l, &lock_released_end, &out); /* which tells the witnesses */
+    lock_deliver(c, next, &out.end);
+}
+
+/* Asks about what a script has done. c NULL: `done` hears of it. */
+static void quorum_begin(struct worker *w, struct call *c, struct lock_call *l, const struct call_end *end,
+                         const struct lock_result *r, bool acquires, lock_script_done_fn done, void *arg) {
+    struct quorum *q = memory_zalloc(sizeof(*q) + end->len);
+    q->call = c;
+    q->script_done = done;
+    q->script_arg = arg;
+    q->lock = l;
+    q->worker = w;
+    q->acquires = acquires;
+    q->own = r->outcome == LOCK_DONE && l->plan.right == RIGHT_CLAIM && l->plan.claim_len > 0;
+    q->begun_ms = worker_now(w);
+    q->pttl_ms = r->pttl_ms;
+    q->limit_ms = w->config->witness_timeout_ms;
+    if (q->pttl_ms >= 0 && q->limit_ms > q->pttl_ms / LIMIT_PART)
+        q->limit_ms = q->pttl_ms / LIMIT_PART;
+    q->fence = r->fence;
+    if (acquires && l->plan.right == RIGHT_RELEASE_THEN_ACQUIRE)
+        snprintf(q->over, sizeof(q->over), "%s", l->plan.claim_token);
+    q->reply_len = end->len;
+    memcpy(q->reply, end->reply, end->len);
+    if (!w->witnesses)
+        quorum_unconfirmed(q);
+    else if (q->pttl_ms < 0 || q->pttl_ms > quorum_longest_ms(w))
+        quorum_too_long(q);
+    else
+        quorum_ask(q);
+}
+
+bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct lock_envelope e;
+    if (end->error || l->clobbers || !lock_envelope_read(l, end->reply, end->len, &e))
+        return false;
+    if (l->plan.rule->quorum != LOCK_QUORUM_YES)
+        return false;
+    if (forgotten(w, l, &e.result)) {
+        release_forgotten(c, l);
+        return true;
+    }
+    bool acquires = e.result.outcome == LOCK_GRANTED;
+    if (!acquires && !extended(l, &e.result))
+        return false;
+    quorum_begin(w, c, l, end, &e.result, acquires, NULL, NULL);
+    return true;
+}
+
+bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_script_done_fn done,
+                         void *arg) {
+    struct lock_envelope e;
+    if (!lock_envelope_read(l, end->reply, end->len, &e))
+        return false;
+    bool acquires = e.result.outcome == LOCK_GRANTED;
+    bool held = e.result.outcome == LOCK_HELD && e.result.same && e.result.fence > 0; /* it may have been extended */
+    if (!acquires && !held)
+        return false;
+    quorum_begin(w, NULL, l, end, &e.result, acquires, done, arg);
+    return true;
+}
+
+/* ---- PROXY WITNESS TRUST --------------------------------------------------------------------------- */
+
+static void on_trusted(void *arg, bool answered) {
+    struct request *r = arg;
+    if (answered)
+        request_reply(r, "+OK\r\n", 5, true);
+    else
+        request_error(r, "UPSTREAM the witness does not answer; nothing was changed");
+}
+
+void lock_witness_trust(struct session *s, const struct command *c, const char *address, size_t len) {
+    struct witnesses *set = s->worker->witnesses;
+    struct request *r = request_new(s, c);
+    request_barrier(r);
+    if (!set || !witness_trust(set, address, len, on_trusted, r))
+        request_error(r, "ERR no witness has this address; PROXY CONFIG WITNESS shows them");
+}

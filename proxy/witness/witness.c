@@ -1,0 +1,458 @@
+/*
+ * A thread's connections to the witnesses, and the questions that are on their way. Each witness has an upstream of its
+ * own, which connects, logs in and finds out by itself when a witness is back.
+ */
+#include "proxy/witness/witness.h"
+
+#include <ev.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parser/invariant.h"
+#include "parser/resp.h"
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/base/text.h"
+#include "proxy/upstream/script.h"
+#include "proxy/upstream/upstream.h"
+
+enum { ANSWER_MAX = 160 };
+/* A release that a witness has not answered is told again after FREE_AGAIN_MS, FREE_TRIES times: the witness may have
+ * been stopped for a moment, with an attempt in its buffer that was undone since. So many releases may be owed at once.
+ */
+enum { FREE_AGAIN_MS = 1000, FREE_TRIES = 60, FREES_OWED_MAX = 10000 };
+#define MARK "lockkeeper-witness"
+
+struct witness {
+    struct upstream *upstream;
+    struct upstream_config config;
+    const char *address;
+    enum witness_answer last; /* WITNESS_DUE: none yet */
+    uint64_t answers, failures;
+};
+
+struct witnesses {
+    struct ev_loop *loop;
+    struct ev_prepare flush;
+    struct ev_idle again; /* a callback of the flush has sent something: there must be another turn */
+    bool flushing, closing;
+    size_t frees_owed;
+    struct list_node questions;
+    struct text build;
+    char *space;
+    int64_t quarantine_ms;
+    unsigned count;
+    struct witness members[WITNESSES_MAX];
+};
+
+struct question;
+
+/* One witness's part in a question. */
+struct part {
+    struct upstream_request up; /* first, so that the upstream's pointer is also the part's */
+    struct question *question;
+    unsigned index;
+    size_t len;
+    char answer[ANSWER_MAX];
+};
+
+enum question_kind { QUESTION_TAKE, QUESTION_FREE, QUESTION_TRUST };
+
+struct question {
+    struct list_node link;
+    struct witnesses *set;
+    enum question_kind kind;
+    struct ev_timer late;
+    witness_done_fn done; /* NULL: its caller has heard, or does not want to */
+    void (*trusted)(void *arg, bool answered);
+    void *arg;
+    bool starting; /* the parts are being sent: it must not be freed */
+    bool owed;     /* a release that waits to be told again to witnesses that were silent */
+    unsigned tries;
+    struct text bytes; /* of a release */
+    unsigned due;
+    struct witness_word word;
+    struct part parts[WITNESSES_MAX];
+};
+
+/* ---- the end of a question ------------------------------------------------------------------------- */
+
+static void question_free(struct question *q) {
+    invariant(q->due == 0 && !q->done && !q->starting, "a question is freed with %u answers due", q->due);
+    ev_timer_stop(q->set->loop, &q->late);
+    list_remove(&q->link);
+    text_clear(&q->bytes);
+    q->set->frees_owed -= q->owed;
+    memory_free(q);
+}
+
+static void question_time(struct question *q, int64_t ms) {
+    ev_timer_stop(q->set->loop, &q->late);
+    ev_timer_set(&q->late, (double)(ms > 0 ? ms : 1) / 1000, 0.);
+    ev_timer_start(q->set->loop, &q->late);
+}
+
+/* Whether a release has to be told again, and if so, when. */
+static bool free_owed(struct question *q) {
+    struct witnesses *set = q->set;
+    if (q->kind != QUESTION_FREE || set->closing || vote_count(&q->word.vote, WITNESS_SILENT) == 0 ||
+        ++q->tries > FREE_TRIES || set->frees_owed >= FREES_OWED_MAX)
+        return false;
+    q->owed = true;
+    set->frees_owed++;
+    question_time(q, FREE_AGAIN_MS);
+    return true;
+}
+
+/* Tells the caller if the votes have decided, and frees the question if no answer is due. */
+static void question_look(struct question *q) {
+    if (q->starting)
+        return;
+    if (q->done && vote_verdict(&q->word.vote) != VERDICT_OPEN) {
+        witness_done_fn done = q->done;
+        struct witness_word word = q->word;
+        void *arg = q->arg;
+        q->done = NULL;
+        q->starting = true; /* the callback may close what it likes, but not this question */
+        done(arg, &word);
+        q->starting = false;
+    }
+    if (q->due == 0 && !free_owed(q))
+        question_free(q);
+}
+
+/* Says once in the log that a witness has changed its ways. */
+static void witness_says(struct witness *m, enum witness_answer answer, int64_t quarantine_ms) {
+    bool was_quarantined = m->last == WITNESS_QUARANTINED, was_silent = m->last == WITNESS_SILENT;
+    if (answer == WITNESS_SILENT && !was_silent)
+        log_warning("Witness %s does not answer", m->address);
+    else if (answer == WITNESS_QUARANTINED && !was_quarantined)
+        log_warning("Witness %s is in quarantine for %lld s: it was started again, and may have forgotten locks",
+                    m->address, (long long)(quarantine_ms + 999) / 1000);
+    else if (answer != WITNESS_SILENT && answer != WITNESS_QUARANTINED && (was_quarantined || was_silent))
+        log_notice("Witness %s votes again", m->address);
+    m->last = answer;
+}
+
+static void part_ends(struct part *p, enum witness_answer answer) {
+    struct question *q = p->question;
+    struct witness *m = &q->set->members[p->index];
+    invariant(q->due > 0 && q->word.vote.answers[p->index] == WITNESS_DUE, "a witness answers twice");
+    q->due--;
+    q->word.vote.answers[p->index] = answer;
+    m->answers += answer != WITNESS_SILENT;
+    m->failures += answer == WITNESS_SILENT;
+    if (q->kind == QUESTION_TAKE || answer == WITNESS_SILENT)
+        witness_says(m, answer, q->word.quarantine_ms);
+    if (q->trusted) {
+        q->trusted(q->arg, answer == WITNESS_GRANTS);
+        q->trusted = NULL;
+    }
+    question_look(q);
+}
+
+/* ---- answers --------------------------------------------------------------------------------------- */
+
+/* Reads what witness_take.lua answers. */
+static enum witness_answer take_read(struct part *p, const struct resp_item *item) {
+    struct witness_word *word = &p->question->word;
+    char text[ANSWER_MAX + 1];
+    snprintf(text, sizeof(text), "%.*s", (int)item->len, item->str);
+    long long n = 0;
+    if (strcmp(text, "ok") == 0)
+        return WITNESS_GRANTS;
+    if (sscanf(text, "quarantine %lld", &n) == 1) {
+        if (n > word->quarantine_ms)
+            word->quarantine_ms = n;
+        return WITNESS_QUARANTINED;
+    }
+    if (sscanf(text, "low %lld", &n) == 1 && n > 0) {
+        word->fences[p->index] = (uint64_t)n;
+        return WITNESS_LOW;
+    }
+    if (strcmp(text, "none") == 0)
+        return WITNESS_EMPTY;
+    if (sscanf(text, "held %63s", word->tokens[p->index]) == 1)
+        return WITNESS_HOLDS;
+    return WITNESS_SILENT;
+}
+
+static void on_reply(struct upstream_request *r, const char *data, size_t len, bool last) {
+    struct part *p = (struct part *)(void *)r;
+    size_t room = sizeof(p->answer) - p->len;
+    memcpy(p->answer + p->len, data, len < room ? len : room);
+    p->len += len < room ? len : room;
+    if (!last)
+        return;
+    struct resp_item item;
+    const char *at = p->answer;
+    bool read = resp_item_read(&at, p->answer + p->len, &item) && item.type != '-';
+    if (!read)
+        log_verbose("Witness %s answers: %.*s", p->question->set->members[p->index].address, (int)p->len, p->answer);
+    if (!read)
+        part_ends(p, WITNESS_SILENT);
+    else
+        part_ends(p, p->question->kind == QUESTION_TAKE ? take_read(p, &item) : WITNESS_GRANTS);
+}
+
+static void on_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
+    struct part *p = (struct part *)(void *)r;
+    struct witnesses *set = p->question->set;
+    log_verbose("Witness %s: %s", set->members[p->index].address, error);
+    if (set->flushing && !ev_is_active(&set->again))
+        ev_idle_start(set->loop, &set->again);
+    part_ends(p, WITNESS_SILENT);
+}
+
+static void free_again(struct question *q);
+
+/* The time of a question is over: what is still due comes too late. */
+static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct question *q = timer->data;
+    if (q->owed) {
+        free_again(q);
+        return;
+    }
+    q->starting = true;
+    for (unsigned i = 0; i < q->set->count; i++)
+        if (q->parts[i].up.in_flight) {
+            upstream_abandon(q->set->members[i].upstream, &q->parts[i].up);
+            part_ends(&q->parts[i], WITNESS_SILENT);
+        }
+    q->starting = false;
+    question_look(q);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------------- */
+
+static void bulk(struct text *t, const char *data, size_t len) {
+    text_printf(t, "$%zu\r\n", len);
+    text_append(t, data, len);
+    text_append(t, "\r\n", 2);
+}
+
+static void word(struct text *t, const char *text) {
+    bulk(t, text, strlen(text));
+}
+
+static void number(struct text *t, uint64_t n) {
+    char digits[24];
+    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)n);
+    bulk(t, digits, (size_t)len);
+}
+
+/* Begins a call of a script: its name and its two keys. */
+static void build_call(struct witnesses *set, enum script_id id, const struct witness_lease *lease,
+                       unsigned arguments) {
+    struct text *t = &set->build, name = {0};
+    t->len = 0;
+    text_printf(t, "*%u\r\n", 5 + arguments);
+    text_append(t, script_get(id)->call, SCRIPT_CALL_LEN);
+    text_printf(&name, MARK "%s%s", lease ? ":" : "", lease ? set->space : "");
+    if (lease) {
+        text_printf(&name, ":%u:", (unsigned)lease->db);
+        text_append(&name, lease->name, lease->len);
+    }
+    bulk(t, name.data, name.len);
+    word(t, MARK);
+    text_clear(&name);
+}
+
+static struct question *question_new(struct witnesses *set, enum question_kind kind, int64_t wait_ms) {
+    struct question *q = memory_zalloc(sizeof(*q));
+    q->set = set;
+    q->kind = kind;
+    q->starting = true;
+    q->word.vote.count = set->count;
+    list_append(&set->questions, &q->link);
+    ev_timer_init(&q->late, on_late, 0., 0.);
+    q->late.data = q;
+    question_time(q, wait_ms);
+    return q;
+}
+
+/* Sends what is in set->build to one witness. */
+static void part_send(struct question *q, unsigned i, enum script_id id) {
+    static const struct upstream_request_ops ops = {.reply = on_reply, .fail = on_fail};
+    static const struct upstream_lane lane = {.protocol = 2};
+    struct witnesses *set = q->set;
+    struct part *p = &q->parts[i];
+    p->question = q;
+    p->index = i;
+    p->up.ops = &ops;
+    p->up.script = script_get(id);
+    q->due++;
+    const char *error = set->closing ? "the proxy stops"
+                                     : upstream_submit(set->members[i].upstream, &p->up, SLOT_NONE, &lane,
+                                                       set->build.data, set->build.len);
+    if (error)
+        part_ends(p, WITNESS_SILENT);
+}
+
+static void question_send(struct question *q, enum script_id id) {
+    for (unsigned i = 0; i < q->set->count; i++)
+        part_send(q, i, id);
+    q->starting = false;
+    question_look(q);
+}
+
+void witness_take(struct witnesses *set, const struct witness_lease *lease, const char *over, int64_t promise_ms,
+                  int64_t wait_ms, witness_done_fn done, void *arg) {
+    invariant(promise_ms > 0 && promise_ms <= set->quarantine_ms,
+              "S8: a promise of %lld ms may be forgotten by a witness that votes again", (long long)promise_ms);
+    struct question *q = question_new(set, QUESTION_TAKE, wait_ms);
+    q->done = done;
+    q->arg = arg;
+    build_call(set, SCRIPT_WITNESS_TAKE, lease, 5);
+    word(&set->build, lease->token);
+    number(&set->build, lease->fence);
+    word(&set->build, over);
+    number(&set->build, (uint64_t)promise_ms);
+    number(&set->build, (uint64_t)set->quarantine_ms);
+    question_send(q, SCRIPT_WITNESS_TAKE);
+}
+
+static void free_again(struct question *q) {
+    struct witnesses *set = q->set;
+    q->owed = false;
+    set->frees_owed--;
+    set->build.len = 0;
+    text_append(&set->build, q->bytes.data, q->bytes.len);
+    question_time(q, set->members[0].config.timeout_ms);
+    q->starting = true;
+    for (unsigned i = 0; i < set->count; i++)
+        if (q->word.vote.answers[i] == WITNESS_SILENT) {
+            q->word.vote.answers[i] = WITNESS_DUE;
+            q->parts[i] = (struct part){.len = 0};
+            part_send(q, i, SCRIPT_WITNESS_FREE);
+        }
+    q->starting = false;
+    question_look(q);
+}
+
+void witness_free(struct witnesses *set, const struct witness_lease *lease) {
+    struct question *q = question_new(set, QUESTION_FREE, set->members[0].config.timeout_ms);
+    build_call(set, SCRIPT_WITNESS_FREE, lease, 2);
+    word(&set->build, lease->token);
+    number(&set->build, lease->fence);
+    text_append(&q->bytes, set->build.data, set->build.len);
+    question_send(q, SCRIPT_WITNESS_FREE);
+}
+
+void witness_probe(struct witnesses *set) {
+    static const struct witness_lease none = {.name = "", .token = ""};
+    witness_take(set, &none, "", 1, set->members[0].config.timeout_ms, NULL, NULL);
+}
+
+bool witness_trust(struct witnesses *set, const char *address, size_t len, void (*done)(void *arg, bool answered),
+                   void *arg) {
+    unsigned i = 0;
+    while (i < set->count && !text_is(address, len, set->members[i].address))
+        i++;
+    if (i == set->count)
+        return false;
+    struct question *q = question_new(set, QUESTION_TRUST, set->members[i].config.timeout_ms);
+    q->trusted = done;
+    q->arg = arg;
+    build_call(set, SCRIPT_WITNESS_TRUST, NULL, 0);
+    part_send(q, i, SCRIPT_WITNESS_TRUST);
+    q->starting = false;
+    question_look(q);
+    return true;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------ */
+
+static void on_flush(struct ev_loop *loop, struct ev_prepare *prepare, int events) {
+    struct witnesses *set = prepare->data;
+    ev_idle_stop(loop, &set->again);
+    set->flushing = true;
+    for (unsigned i = 0; i < set->count; i++)
+        upstream_flush(set->members[i].upstream);
+    set->flushing = false;
+}
+
+static void on_again(struct ev_loop *loop, struct ev_idle *again, int events) {
+}
+
+static void on_ready(void *arg, const char *error) {
+}
+
+static bool witness_open(struct witnesses *set, struct readable *readable, struct chunk_pool *pool,
+                         const struct witness_config *config, unsigned i) {
+    static const struct upstream_events events = {.ready = on_ready};
+    struct witness *m = &set->members[i];
+    m->address = config->addresses[i];
+    m->config = (struct upstream_config){.kind = UPSTREAM_STANDALONE,
+                                         .addresses = &m->address,
+                                         .address_count = 1,
+                                         .user = config->user,
+                                         .password = config->password,
+                                         .connections = 1,
+                                         .timeout_ms = config->timeout_ms};
+    m->upstream = upstream_new(set->loop, readable, &m->config, pool, &events);
+    return m->upstream != NULL;
+}
+
+struct witnesses *witnesses_new(struct ev_loop *loop, struct readable *readable, struct chunk_pool *pool,
+                                const struct witness_config *config) {
+    invariant(config->count > 0 && config->count <= WITNESSES_MAX, "%zu witnesses", config->count);
+    struct witnesses *set = memory_zalloc(sizeof(*set));
+    set->loop = loop;
+    set->space = memory_strdup(config->space ? config->space : "");
+    set->quarantine_ms = config->quarantine_ms;
+    list_init(&set->questions);
+    ev_prepare_init(&set->flush, on_flush);
+    ev_set_priority(&set->flush, EV_MINPRI); /* behind the worker's own work of the turn, which may ask */
+    set->flush.data = set;
+    ev_prepare_start(loop, &set->flush);
+    ev_idle_init(&set->again, on_again);
+    for (unsigned i = 0; i < config->count; i++) {
+        if (!witness_open(set, readable, pool, config, i)) {
+            witnesses_free(set);
+            return NULL;
+        }
+        set->count++;
+    }
+    return set;
+}
+
+void witnesses_free(struct witnesses *set) {
+    if (!set)
+        return;
+    set->closing = true;
+    ev_prepare_stop(set->loop, &set->flush);
+    ev_idle_stop(set->loop, &set->again);
+    for (unsigned i = 0; i < set->count; i++)
+        upstream_free(set->members[i].upstream);
+    LIST_FOREACH_SAFE(it, &set->questions)
+    question_free(LIST_ENTRY(it, struct question, link)); /* releases that are owed */
+    text_clear(&set->build);
+    memory_free(set->space);
+    memory_free(set);
+}
+
+/* ---- looking in ------------------------------------------------------------------------------------ */
+
+size_t witness_count(const struct witnesses *set) {
+    return set ? set->count : 0;
+}
+
+static void note_trip(void *arg, const struct upstream_node_info *info) {
+    struct witness_view *view = arg;
+    view->round_trip_us = info->round_trip_us;
+}
+
+void witness_look(const struct witnesses *set, size_t i, struct witness_view *view) {
+    const struct witness *m = &set->members[i];
+    *view = (struct witness_view){.address = m->address, .answers = m->answers, .failures = m->failures, .state = "up"};
+    if (m->last == WITNESS_DUE)
+        view->state = "unknown";
+    else if (m->last == WITNESS_SILENT)
+        view->state = "down";
+    else if (m->last == WITNESS_QUARANTINED)
+        view->state = "quarantined";
+    view->votes = m->last != WITNESS_SILENT && m->last != WITNESS_QUARANTINED;
+    upstream_each_node(m->upstream, note_trip, view);
+}

@@ -1,0 +1,84 @@
+/*
+ * Witnesses: independent Redis servers that remember which lease a lock has, so that a failover of the Redis that keeps
+ * the locks can't forget it (docs/quorum.md). One set for each thread.
+ *
+ *      witness_take ──> the same script to each witness, at once ──> votes ──> witness_done_fn, as soon as they decide
+ *
+ * A witness that does not answer decides nothing and delays nothing: its call goes on until the time of the question is
+ * over. Knows no sessions and no rules.
+ */
+#ifndef LOCKKEEPER_WITNESS_WITNESS_H
+#define LOCKKEEPER_WITNESS_WITNESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proxy/witness/vote.h"
+
+struct ev_loop;
+struct readable;
+struct chunk_pool;
+struct witnesses;
+
+enum { WITNESS_TOKEN_MAX = 64 };
+
+struct witness_config {
+    const char *const *addresses; /* borrowed, as are all texts; they must outlive the set */
+    size_t count;
+    const char *user, *password; /* NULL: no login */
+    const char *space;           /* a part of the records' names: which Redis's locks they are */
+    int64_t timeout_ms, quarantine_ms;
+};
+
+/* A lease of a lock. A lease that another proxy gave has token "", and is known by its fence. */
+struct witness_lease {
+    uint32_t db;
+    const char *name; /* the lock's; borrowed for the call */
+    size_t len;
+    const char *token;
+    uint64_t fence;
+};
+
+/* What the witnesses have said of a lease. */
+struct witness_word {
+    struct vote vote;
+    uint64_t fences[WITNESSES_MAX]; /* of a witness that answered LOW: the fence that it knows */
+    char tokens[WITNESSES_MAX]
+               [WITNESS_TOKEN_MAX]; /* of a witness that answered HOLDS: the other lease's; "" not known */
+    int64_t quarantine_ms;          /* how long one of them is in quarantine yet, the longest */
+};
+/* Hears the votes once, perhaps inside witness_take. `word` is borrowed. */
+typedef void (*witness_done_fn)(void *arg, const struct witness_word *word);
+
+/* Makes the set of a thread, which owns loop, readable and pool. Returns NULL if an address is malformed. */
+struct witnesses *witnesses_new(struct ev_loop *loop, struct readable *readable, struct chunk_pool *pool,
+                                const struct witness_config *config);
+/* Ends all questions: their callers hear of it. Frees the set; NULL is ignored. */
+void witnesses_free(struct witnesses *set);
+
+/* Asks all witnesses to keep other leases out of a lock for `promise_ms`. over: a token that holds nothing any more, or
+ * "". The votes are counted after wait_ms at the latest. */
+void witness_take(struct witnesses *set, const struct witness_lease *lease, const char *over, int64_t promise_ms,
+                  int64_t wait_ms, witness_done_fn done, void *arg);
+/* Tells all witnesses that a lease is over. No caller waits for the answers. */
+void witness_free(struct witnesses *set, const struct witness_lease *lease);
+/* Asks all witnesses whether they vote: for what witness_look shows, and so that a quarantine begins soon after its
+ * cause. */
+void witness_probe(struct witnesses *set);
+/* Ends a witness's quarantine. `done` hears whether it has answered. False: no witness has this address. */
+bool witness_trust(struct witnesses *set, const char *address, size_t len, void (*done)(void *arg, bool answered),
+                   void *arg);
+
+/* What is known of a witness, from its last answer. */
+struct witness_view {
+    const char *address;
+    const char *state;          /* "unknown", "up", "quarantined", "down" */
+    bool votes;                 /* it is not known to be down or in quarantine */
+    uint64_t answers, failures; /* in this thread */
+    int64_t round_trip_us;      /* of late; 0: not known */
+};
+size_t witness_count(const struct witnesses *set);
+void witness_look(const struct witnesses *set, size_t i, struct witness_view *view);
+
+#endif

@@ -1,0 +1,14 @@
+-- raise_fence.lua: gives a lease that was just acquired a greater fence, since a witness knows a greater one.
+--
+-- KEYS  1 lock key   2 its guard record
+-- ARGV  1 the lease's token   2 the fence
+--
+-- Answers 1, or 0 if the lease is not live. A repeat changes nothing more.
+--@alone
+local g = redis.call('HMGET', KEYS[2], 'token', 'fence', 'leased')
+if g[1] ~= ARGV[1] or redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+if tonumber(g[2]) < tonumber(ARGV[2]) then
+  if g[3] == g[2] then redis.call('HSET', KEYS[2], 'leased', ARGV[2]) end
+  redis.call('HSET', KEYS[2], 'fence', ARGV[2])
+end
+return 1

@@ -1,0 +1,43 @@
+-- witness_take.lua: at a witness, a lock's record becomes a lease's, or its end is moved (docs/quorum.md).
+--
+-- KEYS  1 the lock's record   2 the mark of this witness
+-- ARGV  1 token; '' if the lease is known by its fence alone: only its end is moved then   2 fence
+--       3 over: a token whose lease was released, which therefore holds nothing any more; '' none
+--       4 the promise: for how many ms the record keeps other leases out   5 the quarantine in ms
+--
+-- The record is a hash: token ('' once the lease was released) and fence. It holds while it has more than
+-- GUARD_OUTLIVES_MS left, and is kept for that time behind its promise, so that fences grow. A promise is never made
+-- shorter: requests of several connections may come in another order.
+--
+-- The mark has the server's run and the time of the first question since it began. A server that was started again may
+-- have lost what it promised, even if it has read a file. So it promises nothing until all that was promised before
+-- has ended: for the time of the quarantine.
+--
+-- Answers 'ok'; 'held TOKEN FENCE', the lease that the record is of; 'none', without a token where no lease is known; 'low FENCE', which the lease's fence must exceed; or
+-- 'quarantine MS', for how long.
+--@alone
+local call, record, mark = redis.call, KEYS[1], KEYS[2]
+local token, fence, over, promise = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local t, run = call('TIME'), string.match(call('INFO', 'server'), 'run_id:(%w+)')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local known = call('HMGET', mark, 'run', 'since')
+if known[1] ~= run then
+  call('HSET', mark, 'run', run, 'since', string.format('%.0f', now))
+  known[2] = now
+end
+local left = known[2] + ARGV[5] - now
+if left > 0 then return 'quarantine ' .. string.format('%.0f', left) end
+
+local r, ends = call('HMGET', record, 'token', 'fence'), call('PTTL', record)
+local holds = r[1] and r[1] ~= '' and ends > GUARD_OUTLIVES_MS
+local mine = holds and (r[1] == token or (token == '' and r[2] == fence))
+if not mine then
+  if token == '' and not holds then return 'none' end
+  if holds and r[1] ~= over then return 'held ' .. r[1] .. ' ' .. r[2] end
+  if r[2] and tonumber(r[2]) >= tonumber(fence) then return 'low ' .. r[2] end
+end
+if token ~= '' then call('HSET', record, 'token', token, 'fence', fence) end
+if ends < promise + GUARD_OUTLIVES_MS then
+  call('PEXPIRE', record, string.format('%.0f', promise + GUARD_OUTLIVES_MS))
+end
+return 'ok'

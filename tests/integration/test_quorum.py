@@ -1,0 +1,334 @@
+"""A rule's `quorum yes`: Redis and a majority of three witnesses, real servers, confirm a lock. What Redis forgets, the witnesses
+remember; what a witness forgets, it does not vote about."""
+
+import pytest
+
+import servers
+from resp import Client, Error, encode
+from servers import until
+
+TIMEOUT = 30
+QUORUM = "lock lock:q:* quorum yes"
+
+
+ACQUIRE = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])"
+RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end"
+EXTEND = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) else return 0 end"
+
+
+def trust(proxy, *witnesses):
+    with Client(proxy.address) as c:
+        for w in witnesses:
+            assert c("PROXY", "WITNESS", "TRUST", "%s:%d" % w.address) == "OK"
+
+
+class Setting:
+    """Redis, three witnesses that are trusted, and a proxy."""
+
+    def __init__(self, backend, start_redis, start_proxy, *lines, rule=QUORUM, count=3):
+        self.backend = backend
+        self.witnesses = [start_redis() for _ in range(count)]
+        self.lines = ["witness " + " ".join("%s:%d" % w.address for w in self.witnesses), *lines, rule, "lock lock:*"]
+        self.proxy = start_proxy(backend, *self.lines)
+        trust(self.proxy, *self.witnesses)
+
+    def forget(self, key):
+        """Redis forgets the lock and its guard record, as a failover to a replica without them makes it forget."""
+        for node in [self.backend] if self.backend.kind == "standalone" else self.backend.nodes:
+            for name in node.run("KEYS", "*"):
+                if name.endswith(key):
+                    node.run("DEL", name)
+
+    def client(self, connect, name):
+        """A client of its own: it has another identity than the others."""
+        client = connect(self.proxy)
+        assert client("CLIENT", "SETNAME", name) == "OK"
+        return client
+
+
+@pytest.fixture
+def setting(backend, start_redis, start_proxy):
+    return Setting(backend, start_redis, start_proxy, "witness-timeout 1s")
+
+
+def record(witness, key):
+    flat = witness.run("HGETALL", "lockkeeper-witness::0:" + key)
+    return dict(zip(flat[0::2], flat[1::2]))
+
+
+def incidents(client, kind):
+    found = [dict(zip(i[0::2], i[1::2])) for i in client("PROXY", "INCIDENTS", 1000)]
+    return [i["key"] for i in found if i["kind"] == kind]
+
+
+def free_again(client, key):
+    until(lambda: client("EXISTS", key) == 0, TIMEOUT, "the undoing of " + key, 0.01)
+
+
+def test_a_lock_has_records_at_the_witnesses_while_it_is_held(setting, connect):
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    for n, command in enumerate((("SETNX", "1"), ("SET", "1", "NX", "PX", "20000"), ("SET", "1", "EX", "20"))):
+        key = "lock:q:a%d" % n
+        assert a(command[0], key, *command[1:]) in (1, "OK")
+        fence = str(a("PROXY", "TOKEN", key))
+        records = [record(w, key) for w in setting.witnesses]
+        assert sum(r.get("fence") == fence for r in records) >= 2, records
+        until(lambda: all(record(w, key).get("token") for w in setting.witnesses), TIMEOUT, "the third")
+        assert b("SETNX", key, "2") == 0
+        ends = setting.witnesses[0].run("PTTL", "lockkeeper-witness::0:" + key)
+        assert ends > a("PTTL", key) + 10000, "the witnesses keep it longer than Redis"
+        assert a("PEXPIRE", key, "60000") == 1
+        until(lambda: setting.witnesses[0].run("PTTL", "lockkeeper-witness::0:" + key) > 70000, TIMEOUT, "the extension")
+        assert b("DEL", key) == 0
+        assert a("DEL", key) == 1
+        until(lambda: not any(record(w, key)["token"] for w in setting.witnesses), TIMEOUT, "the release")
+        assert b("SETNX", key, "2") == 1, "it is free at once"
+        assert b("DEL", key) == 1
+
+
+def test_what_redis_forgets_the_witnesses_remember(setting, connect):
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    assert a("SETNX", "lock:plain", "1") == 1
+    setting.forget("lock:plain")
+    assert b("SETNX", "lock:plain", "2") == 1, "two hold it: that is what quorum is for"
+    assert a("SETNX", "lock:q:f", "1") == 1
+    before = a("PROXY", "TOKEN", "lock:q:f")
+    setting.forget("lock:q:f")
+    assert b("SETNX", "lock:q:f", "2") == 0
+    free_again(b, "lock:q:f")
+    assert b("SET", "lock:q:f", "2", "NX", "EX", "30") is None
+    free_again(b, "lock:q:f")
+    reply = b("SET", "lock:q:f", "2", "EX", "30")
+    assert isinstance(reply, Error) and reply.startswith("LOCKED"), reply
+    assert incidents(b, "remembered") == ["lock:q:f"] * 3
+    free_again(b, "lock:q:f")
+    assert a("DEL", "lock:q:f") == 1, "the holder releases what Redis does not know any more"
+    until(lambda: b("SETNX", "lock:q:f", "2") == 1, TIMEOUT, "the lock")
+    assert b("PROXY", "TOKEN", "lock:q:f") > before
+
+
+def test_fences_grow_across_what_was_forgotten(setting, connect):
+    a = connect(setting.proxy)
+    assert a("SETNX", "lock:q:g", "1") == 1
+    ahead = a("PROXY", "TOKEN", "lock:q:g") + 3600 * 1000 * 1000
+    assert a("DEL", "lock:q:g") == 1
+    for w in setting.witnesses:  # a lease of a master whose clock was an hour ahead
+        w.run("HSET", "lockkeeper-witness::0:lock:q:g", "token", "", "fence", ahead)
+    assert a("SETNX", "lock:q:g", "1") == 1
+    assert a("PROXY", "TOKEN", "lock:q:g") == ahead + 1
+    assert a("PEXPIRE", "lock:q:g", "20000") == 1
+    assert a("DEL", "lock:q:g") == 1
+    assert a("SETNX", "lock:q:g", "1") == 1 and a("PROXY", "TOKEN", "lock:q:g") == ahead + 2
+
+
+def test_one_witness_may_be_down(setting, connect):
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    setting.witnesses[0].stop()
+    for n in range(20):
+        assert a("SETNX", "lock:q:d%d" % n, "1") == 1
+        assert a("EXPIRE", "lock:q:d%d" % n, "20") == 1
+        assert b("SETNX", "lock:q:d%d" % n, "1") == 0
+        assert a("DEL", "lock:q:d%d" % n) == 1
+    until(lambda: "does not answer" in setting.proxy.log(), TIMEOUT, "the log")
+
+
+def test_without_a_majority_no_lock(setting, connect):
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    assert a("SETNX", "lock:q:held", "1") == 1
+    for w in setting.witnesses[:2]:
+        w.pause()
+    reply = b("SETNX", "lock:q:m", "1")
+    assert isinstance(reply, Error) and reply.startswith(
+        "UPSTREAM the lock was not confirmed by its witnesses (1 of 3 answered); it is released again"), reply
+    free_again(b, "lock:q:m")
+    reply = a("PEXPIRE", "lock:q:held", "50000")
+    assert isinstance(reply, Error) and reply.startswith("UPSTREAM the extension was not confirmed"), reply
+    assert b("SETNX", "lock:q:held", "2") == 0, "what is held is lost by no witness's silence"
+    assert incidents(b, "unconfirmed") == ["lock:q:m"]
+    for w in setting.witnesses[:2]:
+        w.resume()
+    until(lambda: b("SETNX", "lock:q:m", "1") == 1, TIMEOUT, "the lock")
+    assert a("DEL", "lock:q:held") == 1
+
+
+def test_a_lost_message_of_a_release(setting, connect):
+    """A witness that has not heard of a release gives its record up: the guard record says that the lease was released."""
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    assert a("SETNX", "lock:q:o", "1") == 1
+    until(lambda: all(record(w, "lock:q:o").get("token") for w in setting.witnesses), TIMEOUT, "the records")
+    records = [record(w, "lock:q:o") for w in setting.witnesses]
+    assert a("DEL", "lock:q:o") == 1
+    until(lambda: not any(record(w, "lock:q:o")["token"] for w in setting.witnesses), TIMEOUT, "the release")
+    for w, r in zip(setting.witnesses, records):
+        w.run("HSET", "lockkeeper-witness::0:lock:q:o", "token", r["token"])
+    assert b("SETNX", "lock:q:o", "2") == 1
+    assert b("DEL", "lock:q:o") == 1
+
+
+def test_what_redis_notes_of_another_attempt_is_no_release(setting, connect):
+    """A lease that was acquired together with the release of an earlier one has noted its own token, and is live."""
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    assert a("SETNX", "lock:q:t", "1") == 1
+    token = next(r["token"] for r in (record(w, "lock:q:t") for w in setting.witnesses) if r)
+    setting.forget("lock:q:t")
+    assert b("SETNX", "lock:q:t", "2") == 0
+    free_again(b, "lock:q:t")
+    for node in [setting.backend] if setting.backend.kind == "standalone" else setting.backend.nodes:
+        for name in node.run("KEYS", "lockkeeper:*lock:q:t"):
+            node.run("HSET", name, "attempt", token)
+    assert b("SETNX", "lock:q:t", "2") == 0
+    assert a("DEL", "lock:q:t") == 1
+
+
+def test_a_witness_that_was_started_again_does_not_vote(setting, connect):
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    one, two, three = setting.witnesses
+    assert a("SETNX", "lock:q:e", "1") == 1
+    for w in (two, three):  # empty, as they keep no file
+        w.kill()
+        w.start()
+    setting.forget("lock:q:e")
+    until(lambda: "in quarantine" in str(b("SETNX", "lock:q:x", "2")) + setting.proxy.log(), TIMEOUT, "the quarantine")
+    reply = b("SETNX", "lock:q:e", "2")
+    assert reply == 0 or str(reply).startswith("UPSTREAM"), "one remembers, two may have forgotten"
+    assert a("DEL", "lock:q:e") == 1
+    reply = b("SETNX", "lock:q:e", "2")
+    assert isinstance(reply, Error) and reply.startswith("UPSTREAM the lock was not confirmed"), reply
+    trust(setting.proxy, two)
+    until(lambda: b("SETNX", "lock:q:e", "2") == 1, TIMEOUT, "the lock")
+    assert isinstance(b("PROXY", "WITNESS", "TRUST", "127.0.0.1:1"), Error)
+
+
+def test_the_quarantine_ends(backend, start_redis, start_proxy, connect):
+    s = Setting(backend, start_redis, start_proxy, "witness-timeout 100ms", "witness-quarantine 4s",
+                rule="lock lock:q:* quorum yes lease 2s handover 2s", count=1)
+    a = connect(s.proxy)
+    assert a("SETNX", "lock:q:a", "1") == 1
+    s.witnesses[0].kill()
+    s.witnesses[0].start()
+    until(lambda: "in quarantine" in str(a("SETNX", "lock:q:b", "1")) + s.proxy.log(), TIMEOUT, "the quarantine")
+    reply = a("SETNX", "lock:q:b", "1")
+    assert str(reply).startswith("UPSTREAM"), reply
+    until(lambda: a("SETNX", "lock:q:b", "1") == 1, TIMEOUT, "its end")
+    assert a("DEL", "lock:q:b") == 1
+
+
+def test_leases_are_renewed_at_the_witnesses(backend, start_redis, start_proxy, connect):
+    s = Setting(backend, start_redis, start_proxy, "witness-timeout 200ms", rule="lock lock:q:* quorum yes lease 2s")
+    a, b = s.client(connect, "a"), s.client(connect, "b")
+    assert a("SETNX", "lock:q:r", "1") == 1
+    until(lambda: int(dict(line.split(":", 1) for line in a("PROXY", "INFO").splitlines() if ":" in line)["renewals"]) >= 6,
+          TIMEOUT, "six renewals")
+    until(lambda: all(record(w, "lock:q:r").get("token") for w in s.witnesses), TIMEOUT, "the records")
+    assert s.witnesses[0].run("PTTL", "lockkeeper-witness::0:lock:q:r") > 10000
+    s.forget("lock:q:r")
+    assert b("SETNX", "lock:q:r", "2") == 0
+
+
+def test_what_is_not_supported_is_refused(setting, connect):
+    a = connect(setting.proxy)
+    for command in (("EXPIRE", "lock:q:n", "3600"), ("SET", "lock:q:n", "1", "NX", "EX", "3600"), ("SETEX", "lock:q:n", "3600", "1")):
+        reply = a(*command)
+        assert isinstance(reply, Error) and "under quorum lasts" in reply, (command, reply)
+    reply = a("MSETNX", "lock:q:n", "1", "lock:q:n{lock:q:n}", "1")
+    assert isinstance(reply, Error) and ("under quorum" in reply or "CROSSSLOT" in reply), reply
+    assert a("MULTI") == "OK"
+    assert isinstance(a("EVAL", RELEASE, "1", "lock:q:n", "1"), Error)
+    assert isinstance(a("EXEC"), Error)
+    assert a("MULTI") == "OK"
+    assert isinstance(a("SETNX", "lock:q:n", "1"), Error)
+    assert isinstance(a("EXEC"), Error)
+    assert a("EXISTS", "lock:q:n") == 0
+    assert a("SETNX", "lock:q:n", "1") == 1
+    assert a.pipeline([("MULTI",), ("DEL", "lock:q:n"), ("EXEC",)])[-1] == b"*1\r\n:1\r\n"
+    assert a("SETNX", "lock:q:n", "1") == 1
+
+
+def lose_the_link(master, replica):
+    """From here on the replica gets nothing from its master."""
+    replica.run("CONFIG", "SET", "masteruser", "nobody")
+    replica.run("CONFIG", "SET", "masterauth", "nothing")
+    with master.client() as c:
+        c("CLIENT", "KILL", "TYPE", "replica")
+
+
+def test_a_failover_that_forgets(start_redis, start_proxy, connect):
+    """The promoted replica has not got the locks. Without `quorum` two clients hold one; with it, one."""
+    found = servers.RedisSentinels(sentinels=1)
+    try:
+        s = Setting(found, start_redis, start_proxy, "witness-timeout 1s", rule="lock lock:q:* quorum yes lease 60s")
+        a, b = s.client(connect, "a"), s.client(connect, "b")
+        assert a("SETNX", "lock:before", "1") == 1 and a("WAIT", 1, 5000) == 1
+        master, replica = found.nodes
+        lose_the_link(master, replica)
+        assert a("SETNX", "lock:plain", "1") == 1
+        assert a("SETNX", "lock:q:lost", "1") == 1
+        fence = a("PROXY", "TOKEN", "lock:q:lost")
+        new = found.failover(master)
+        until(lambda: b("SET", "k", "v") == "OK" and new.run("GET", "k") == "v", TIMEOUT, "the new master")
+        assert new.run("EXISTS", "lock:q:lost") == 0 and new.run("EXISTS", "lock:before") == 1
+        assert b("SETNX", "lock:plain", "2") == 1, "two hold it"
+        for _ in range(5):
+            assert b("SETNX", "lock:q:lost", "2") == 0, "one holds it"
+            free_again(b, "lock:q:lost")
+        assert a("DEL", "lock:q:lost") == 1
+        until(lambda: b("SETNX", "lock:q:lost", "2") == 1, TIMEOUT, "the lock")
+        assert b("PROXY", "TOKEN", "lock:q:lost") > fence
+        assert a("DEL", "lock:q:lost") == 0
+    finally:
+        found.stop()
+
+
+def test_what_is_shown(setting, connect):
+    a = setting.client(connect, "a")
+    assert a("SETNX", "lock:q:s", "1") == 1
+    until(lambda: sum(line.startswith("witness") and ",state=up," in line for line in a("PROXY", "INFO").splitlines()) == 3,
+          TIMEOUT, "the states")
+    lines = dict(line.split(":", 1) for line in a("PROXY", "INFO").splitlines() if ":" in line)
+    assert lines["quorum_granted"] == "1" and lines["quorum_unconfirmed"] == "0"
+    for n, w in enumerate(setting.witnesses):
+        assert lines["witness%d" % n].startswith("address=%s:%d,state=up," % w.address), lines
+    assert "quorum yes" in str(a("PROXY", "EXPLAIN", "SETNX", "lock:q:s", "1"))
+    setting.witnesses[1].kill()
+    until(lambda: "state=down" in a("PROXY", "INFO"), TIMEOUT, "the state, without a lock")
+    setting.witnesses[1].start()
+    until(lambda: "state=quarantined" in a("PROXY", "INFO"), TIMEOUT, "the state, without a lock")
+    trust(setting.proxy, setting.witnesses[1])
+    until(lambda: "quarantined" not in a("PROXY", "INFO"), TIMEOUT, "its end")
+
+
+def test_scripts_of_the_application(setting, connect):
+    """What libraries send: SET NX and two scripts, or three scripts."""
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    one = setting.witnesses[0]
+    for n, acquire in enumerate((("SET", "{}", "me", "NX", "PX", "20000"), ("EVAL", ACQUIRE, "1", "{}", "me", "20000"))):
+        key = "lock:q:s%d" % n
+        assert a(*[key if word == "{}" else word for word in acquire]) == "OK"
+        until(lambda: all(record(w, key).get("token") for w in setting.witnesses), TIMEOUT, "the records")
+        assert b("SET", key, "you", "NX", "PX", "20000") is None
+        assert b("EVAL", ACQUIRE, "1", key, "you", "20000") is None
+        assert a("EVAL", EXTEND, "1", key, "me", "60000") == 1
+        until(lambda: one.run("PTTL", "lockkeeper-witness::0:" + key) > 70000, TIMEOUT, "the extension")
+        assert b("EVAL", RELEASE, "1", key, "you") == 0
+        assert a("EVAL", RELEASE, "1", key, "me") == 1
+        until(lambda: not any(record(w, key)["token"] for w in setting.witnesses), TIMEOUT, "the release")
+        assert b("EVAL", ACQUIRE, "1", key, "you", "20000") == "OK"
+        setting.forget(key)
+        reply = a("EVAL", ACQUIRE, "1", key, "me", "20000")
+        assert isinstance(reply, Error) and reply.startswith("LOCKED"), reply
+        free_again(a, key)
+        assert a("SET", key, "me", "NX", "PX", "20000") is None
+        free_again(a, key)
+    assert incidents(a, "remembered") == ["lock:q:s1", "lock:q:s1", "lock:q:s0", "lock:q:s0"]
+    for w in setting.witnesses[1:]:
+        w.pause()
+    reply = a("EVAL", ACQUIRE, "1", "lock:q:m", "me", "20000")
+    assert isinstance(reply, Error) and reply.startswith("UPSTREAM the lock was not confirmed by its witnesses (1 of 3"), reply
+    free_again(a, "lock:q:m")
+    client = Client(setting.proxy.address)
+    client.send(encode("EVAL", ACQUIRE, "1", "lock:q:gone", "me", "20000"))
+    until(lambda: a("EXISTS", "lock:q:gone") == 1, TIMEOUT, "the attempt", 0.01)
+    client.close()
+    free_again(a, "lock:q:gone")
+    for w in setting.witnesses[1:]:
+        w.resume()
