@@ -470,8 +470,7 @@ int main(void) {
         cmocka_unit_test(test_promises),   cmocka_unit_test(test_first_match), cmocka_unit_test(test_like_glob),
         cmocka_unit_test(test_text),       cmocka_unit_test(test_semaphores),  cmocka_unit_test(test_kinds),
         cmocka_unit_test(test_references), cmocka_unit_test(test_threads),     cmocka_unit_test(test_guard),
-        cmocka_unit_test(test_doubts),
-        cmocka_unit_test(test_guard_is),
+        cmocka_unit_test(test_doubts),     cmocka_unit_test(test_guard_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
