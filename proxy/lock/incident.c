@@ -30,6 +30,7 @@ static const char *const KIND_NAMES[INCIDENT_KINDS] = {
     [INCIDENT_ONE_SHOT] = "one_shot",
     [INCIDENT_PERMIT_RETURNED] = "permit_returned",
     [INCIDENT_PERMIT_LOST] = "permit_lost",
+    [INCIDENT_LOST] = "lost",
 };
 
 const char *lock_incident_name(enum lock_incident_kind kind) {

@@ -88,6 +88,7 @@ static const struct rule_option OPTIONS[] = {
     {"max-hold", OPTION_TIME, RULE_AT(max_hold_ms), {0}, 0, "0", "a time like 5m, or 0 for no end"},
     {"handover", OPTION_TIME, RULE_AT(handover_ms), {0}, 0, "60s", "a time like 60s, or 0 for none"},
     {"on-disconnect", OPTION_ENUM, RULE_AT(on_disconnect), {"keep", "release"}, 0, "keep", "keep or release"},
+    {"on-loss", OPTION_ENUM, RULE_AT(on_loss), {"tell", "close", "error"}, 0, "tell", "tell, close or error"},
     {"one-shot", OPTION_TIME, RULE_AT(one_shot_ms), {0}, 0, "24h", "a time like 24h, or 0 for none"},
     {"wait", OPTION_TIME, RULE_AT(wait_ms), {0}, 0, "0", "a time like 1s, or 0 for none"},
     {"replicas",
@@ -102,7 +103,8 @@ enum { OPTION_COUNT = sizeof(OPTIONS) / sizeof(OPTIONS[0]) };
 
 /* Every enumeration of a rule has the size of an int, so that a table entry can set any of them. */
 _Static_assert(sizeof(enum lock_mode) == sizeof(int) && sizeof(enum lock_owner) == sizeof(int) &&
-                   sizeof(enum lock_renew) == sizeof(int) && sizeof(enum lock_on_disconnect) == sizeof(int),
+                   sizeof(enum lock_renew) == sizeof(int) && sizeof(enum lock_on_disconnect) == sizeof(int) &&
+                   sizeof(enum lock_on_loss) == sizeof(int),
                "enumerations of a rule are ints");
 
 /* Reads "N [TIME]". Returns how many of the words that takes; 0: none. No option's name begins with a digit. */

@@ -95,7 +95,7 @@ ROOM_LAYERS = {
         ("engine.h", "lock_event.h"),  # the engine's face: the session layer's view, and the types that all layers have in common
         ("ledger.h", "workload.h", "ledger", "client", "timers", "incident", "orphan", "claim_state"),
         ("evidence.h", "workload", "facts", "claim", "aftermath", "contention", "tenure"),
-        ("lease.h", "lease", "succession", "one_shot"),
+        ("lease.h", "lease", "alarm", "succession", "one_shot"),
         ("choose.h", "attribute", "data", "list_party", "recognise"),
         ("outcome.h", "outcome", "learn", "apply", "adopt", "list_lock"),
         ("member.h", "audit.h", "engine", "member", "audit", "look", "takeover"),
@@ -119,7 +119,7 @@ ROOM_LAYERS = {
         ("script_call.h", "lock_args.h", "lock_call.h", "lock_args", "error", "envelope", "call_begin"),
         ("observing.h", "lock_events", "learnt", "hold", "one_shot_client"),
         ("call_finish.h", "call_finish", "handover"),
-        ("leases.h", "lease_work", "renewals", "successors", "notes"),
+        ("leases.h", "lease_work", "renewals", "alarms", "successors", "notes"),
         ("sending.h", "lock_call", "short_form", "join", "confirm"),
         ("flow", "clobber", "application_script", "shown", "observed_command", "locks_room"),
     ],

@@ -17,15 +17,15 @@
 /* The options' names, and the defaults behind `lease`. A new option is added to both. */
 #define NAMES                                                                                                          \
     "mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "                                              \
-    "on-disconnect, one-shot, wait or replicas"
-#define AFTER_LEASE "renew auto max-hold 0 handover 1m on-disconnect keep one-shot 1d wait 0 replicas 0"
+    "on-disconnect, on-loss, one-shot, wait or replicas"
+#define AFTER_LEASE "renew auto max-hold 0 handover 1m on-disconnect keep on-loss tell one-shot 1d wait 0 replicas 0"
 
 static char error[400];
 
 /* Adds a rule from words between single blanks. */
 static const char *add(struct lock_rules *rules, const char *line) {
     char copy[200], *save = NULL;
-    const char *words[16];
+    const char *words[24];
     size_t count = 0;
     snprintf(copy, sizeof(copy), "%s", line);
     for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save))
@@ -67,7 +67,7 @@ static void test_options(void **state) {
     (void)state;
     struct lock_rules *rules = lock_rules_new();
     assert_null(add(rules, "a OWNER Client mode AUDIT claim-memory 0 lease 1500ms renew always max-hold 2h "
-                           "on-disconnect release"));
+                           "on-disconnect release on-loss error"));
     assert_null(add(rules, "b mode off owner any renew never lease 0 max-hold 0 handover 0"));
     assert_null(add(rules, "c owner connection lease 7"));
     const struct lock_rule *r = lock_rules_get(rules, 0);
@@ -78,6 +78,7 @@ static void test_options(void **state) {
     assert_int_equal(r->renew, LOCK_RENEW_ALWAYS);
     assert_int_equal(r->max_hold_ms, 7200000);
     assert_int_equal(r->on_disconnect, LOCK_DISCONNECT_RELEASE);
+    assert_int_equal(r->on_loss, LOCK_LOSS_ERROR);
     r = lock_rules_get(rules, 1);
     assert_int_equal(r->mode, LOCK_MODE_OFF);
     assert_int_equal(r->owner, LOCK_OWNER_ANY);
@@ -143,6 +144,7 @@ static void test_errors(void **state) {
         {"x kind semaphore owner any", "kind semaphore has no owner 'any': expected auto, connection or client"},
         {"x kind", "option 'kind' without a value: expected " KINDS},
         {"x renew maybe", "option renew 'maybe': expected auto, always or never"},
+        {"x on-loss hang", "option on-loss 'hang': expected tell, close or error"},
         {"x on-disconnect drop", "option on-disconnect 'drop': expected keep or release"},
         {"x lease soon", "option lease 'soon': expected a time like 30s, or 0 for none"},
         {"x lease -1", "option lease '-1': expected a time like 30s, or 0 for none"},

@@ -11,6 +11,7 @@ static void locks_open(struct worker *w) {
     w->locks = memory_zalloc(sizeof(*w->locks));
     list_init(&w->locks->renewals);
     lock_holds_open(w);
+    alarms_open(w);
 }
 
 static void locks_close(struct worker *w) {
@@ -18,12 +19,14 @@ static void locks_close(struct worker *w) {
     while ((n = stack_pop(&w->locks->free)))
         memory_free(LIST_ENTRY(n, struct lock_call, link));
     lock_holds_close(w);
+    alarms_close(w);
     memory_free(w->locks);
     w->locks = NULL;
 }
 
 static void session_leaves(struct session *s) {
     one_shot_closes(s);
+    alarms_leave(s);
     if (locks_of(s)->left_endless)
         observer_left(s->worker->shared->observer, s->lock.id, s->lock.one_shot);
 }
@@ -31,6 +34,7 @@ static void session_leaves(struct session *s) {
 static void locks_tick(struct worker *w) {
     advise_tick(w);
     learnt_tick(w);
+    alarms_tick(w);
 }
 
 const struct session_room locks_room = {
