@@ -21,6 +21,7 @@
 #include "proxy/lock/fence.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/hash.h"
+#include "proxy/lock/script_constants.h"
 
 /* What the pattern demands after its literal beginning. */
 enum rule_rest {
@@ -89,6 +90,7 @@ static const struct rule_option OPTIONS[] = {
     {"handover", OPTION_TIME, RULE_AT(handover_ms), {0}, 0, "60s", "a time like 60s, or 0 for none"},
     {"on-disconnect", OPTION_ENUM, RULE_AT(on_disconnect), {"keep", "release"}, 0, "keep", "keep or release"},
     {"on-loss", OPTION_ENUM, RULE_AT(on_loss), {"tell", "close", "error"}, 0, "tell", "tell, close or error"},
+    {"lock-delay", OPTION_TIME, RULE_AT(lock_delay_ms), {0}, 0, "0", "a time up to 10s, like 2s, or 0 for none"},
     {"one-shot", OPTION_TIME, RULE_AT(one_shot_ms), {0}, 0, "24h", "a time like 24h, or 0 for none"},
     {"wait", OPTION_TIME, RULE_AT(wait_ms), {0}, 0, "0", "a time like 1s, or 0 for none"},
     {"replicas",
@@ -308,6 +310,21 @@ static bool semaphore_read(struct lock_rule *rule, const bool given[], char *err
     return true;
 }
 
+/* Whether the rule's lock-delay fits its other options. The guard record, which tells of the delay, outlives its lock
+ * by GUARD_OUTLIVES_MS. */
+static bool lock_delay_fits(const struct lock_rule *rule, char *error, size_t size) {
+    const char *wrong = NULL;
+    if (rule->lock_delay_ms > GUARD_OUTLIVES_MS)
+        wrong = "expected a time up to 10s, like 2s, or 0 for none";
+    else if (rule->lock_delay_ms > 0 && rule->kinds != LOCK_KIND_STRING)
+        wrong = "expected kind string alone";
+    else if (rule->lock_delay_ms > 0 && rule->wait_ms > 0)
+        wrong = "expected a rule without wait";
+    if (wrong)
+        snprintf(error, size, "option lock-delay: %s", wrong);
+    return !wrong;
+}
+
 /* Sets the options in `words`. False: `error` says why. */
 static bool rule_read(struct lock_rule *rule, const char *const *words, size_t count, char *error, size_t size) {
     bool given[OPTION_COUNT] = {false};
@@ -335,7 +352,9 @@ static bool rule_read(struct lock_rule *rule, const char *const *words, size_t c
             return false;
         }
     }
-    return rule->kinds != LOCK_KIND_SEMAPHORE || semaphore_read(rule, given, error, size);
+    if (rule->kinds == LOCK_KIND_SEMAPHORE)
+        return semaphore_read(rule, given, error, size);
+    return lock_delay_fits(rule, error, size);
 }
 
 /* Audit does not see list locks: `any` leaves them out, and an error refuses them if the rule names them. */

@@ -48,6 +48,7 @@ struct lock_rule {
     int64_t handover_ms; /* the last expiry that a stopping proxy gives to what it renews; 0: none */
     enum lock_on_disconnect on_disconnect;
     enum lock_on_loss on_loss; /* how the holder hears that its lease is over */
+    int64_t lock_delay_ms;     /* a lease that ended without its release keeps others out for so long; 0: it does not */
     int64_t one_shot_ms;       /* a one-shot client's lock is renewed for so long; 0: it is not */
     int64_t wait_ms;           /* an attempt that a live lease refuses waits for so long; 0: it does not wait */
     int64_t replicas;          /* so many must confirm an acquisition; 0: none is asked */

@@ -26,7 +26,7 @@ end
 -- S3: a lease that is not the claim's is not renewed.
 local inherits = right == 'successor' and s.token and s.owner == identity
 if s.token ~= claim and not (inherits and s.token == attempt) and not (s.list and early()) then
-  local stands_on = right == 'look' and s.stale_token and s.value and stands(s) and redis.call('HGET', guard, 'token') == claim
+  local stands_on = right == 'look' and s.stale_token == claim and s.value and stands(s)
   return envelope(0, s.token and 'held' or stands_on and 'open' or 'foreign', s)
 end
 local left = redis.call('PTTL', lock)

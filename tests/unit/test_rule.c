@@ -17,8 +17,9 @@
 /* The options' names, and the defaults behind `lease`. A new option is added to both. */
 #define NAMES                                                                                                          \
     "mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "                                              \
-    "on-disconnect, on-loss, one-shot, wait or replicas"
-#define AFTER_LEASE "renew auto max-hold 0 handover 1m on-disconnect keep on-loss tell one-shot 1d wait 0 replicas 0"
+    "on-disconnect, on-loss, lock-delay, one-shot, wait or replicas"
+#define AFTER_LEASE                                                                                                    \
+    "renew auto max-hold 0 handover 1m on-disconnect keep on-loss tell lock-delay 0 one-shot 1d wait 0 replicas 0"
 
 static char error[400];
 
@@ -68,7 +69,7 @@ static void test_options(void **state) {
     struct lock_rules *rules = lock_rules_new();
     assert_null(add(rules, "a OWNER Client mode AUDIT claim-memory 0 lease 1500ms renew always max-hold 2h "
                            "on-disconnect release on-loss error"));
-    assert_null(add(rules, "b mode off owner any renew never lease 0 max-hold 0 handover 0"));
+    assert_null(add(rules, "b mode off owner any renew never lease 0 max-hold 0 handover 0 lock-delay 2s"));
     assert_null(add(rules, "c owner connection lease 7"));
     const struct lock_rule *r = lock_rules_get(rules, 0);
     assert_int_equal(r->mode, LOCK_MODE_AUDIT);
@@ -86,6 +87,7 @@ static void test_options(void **state) {
     assert_int_equal(r->lease_ms, 0);
     assert_int_equal(r->max_hold_ms, 0);
     assert_int_equal(r->handover_ms, 0);
+    assert_int_equal(r->lock_delay_ms, 2000);
     r = lock_rules_get(rules, 2);
     assert_int_equal(r->owner, LOCK_OWNER_CONNECTION);
     assert_int_equal(r->lease_ms, 7000); /* a bare number counts seconds */
@@ -144,6 +146,11 @@ static void test_errors(void **state) {
         {"x kind semaphore owner any", "kind semaphore has no owner 'any': expected auto, connection or client"},
         {"x kind", "option 'kind' without a value: expected " KINDS},
         {"x renew maybe", "option renew 'maybe': expected auto, always or never"},
+        {"x lock-delay 11s", "option lock-delay: expected a time up to 10s, like 2s, or 0 for none"},
+        {"x lock-delay 1s kind hash", "option lock-delay: expected kind string alone"},
+        {"x lock-delay 1s kind any", "option lock-delay: expected kind string alone"},
+        {"x lock-delay 1s wait 1s", "option lock-delay: expected a rule without wait"},
+        {"x lock-delay soon", "option lock-delay 'soon': expected a time up to 10s, like 2s, or 0 for none"},
         {"x on-loss hang", "option on-loss 'hang': expected tell, close or error"},
         {"x on-disconnect drop", "option on-disconnect 'drop': expected keep or release"},
         {"x lease soon", "option lease 'soon': expected a time like 30s, or 0 for none"},
