@@ -660,7 +660,8 @@ static int serve(struct application *app, struct config_errors *errors) {
                                    .release = lock_note_release,
                                    .leave = lock_note_leaving,
                                    .left = lock_note_left,
-                                   .learnt = lock_note_learnt};
+                                   .learnt = lock_note_learnt,
+                                   .alarm = lock_note_alarm};
     app->shared.engine = engine_new(app->process_id, seed, &app->sink);
     if (app->shared.threads == 1)
         engine_alone(app->shared.engine);

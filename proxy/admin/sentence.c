@@ -23,6 +23,7 @@ static const struct deed *deed_of(const char *kind) {
         {"abandoned", "left without releasing", "", false},
         {"lost_head", "lost its place in the queue of", "", false},
         {"renewal_lost", "lost the lease of", "", false},
+        {"lost", "lost the lease of", "", false},
         {"unconfirmed", "did not get", "", false},
         {"remembered", "was refused", "", false},
         {"overtaken", "has lost", "", false},

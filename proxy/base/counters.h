@@ -64,7 +64,11 @@
             "Attempts to acquire that have waited, by result.")                                                        \
     COUNTER(waits_refused, "counter", "lock_waits_total", "end", "refused", NULL)                                      \
     COUNTER(waits_left, "counter", "lock_waits_total", "end", "left", NULL)                                            \
-    COUNTER(wait_tries, "counter", "lock_wait_tries_total", NULL, NULL, "Scripts sent for attempts that wait.")
+    COUNTER(wait_tries, "counter", "lock_wait_tries_total", NULL, NULL, "Scripts sent for attempts that wait.")        \
+    COUNTER(losses_pushed, "counter", "losses_told_total", "how", "push",                                              \
+            "Sessions that heard that a lease of theirs was over, by how they heard it.")                              \
+    COUNTER(losses_closed, "counter", "losses_told_total", "how", "close", NULL)                                       \
+    COUNTER(losses_refused, "counter", "losses_told_total", "how", "error", NULL)
 #define PERMIT_COUNTERS(COUNTER)                                                                                       \
     COUNTER(permits_taken, "counter", "permits_total", "event", "taken",                                               \
             "Permits of semaphores (rule option kind semaphore), by what became of them.")                             \

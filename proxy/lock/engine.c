@@ -116,6 +116,8 @@ void engine_begin(struct lock_engine *e, struct lock_session *s, enum lock_verb 
     const struct workload *workload = rule ? workload_of(sh, p, plan->workload) : NULL;
     plan->attempt = ledger_number(e) - (workload && workload->pooled);
     plan->attempt_len = token_write(e, plan->attempt, plan->attempt_token);
+    if (p->alarms && alarms_end_by(verb))
+        alarms_forget(p, key, 0);
     p->in_flight++; /* the peer stays until engine_finish */
     struct entry *en = entry_find(sh, key, hash);
     plan->slot = en ? en->slot : key->len <= LOCK_KEY_KNOWN ? s->last.slot : slot_of_key(key->name, key->len);
@@ -436,6 +438,8 @@ static __attribute__((noinline)) void outcome_other(struct outcome *f) {
     enrolled(f);
     learn(f);
     apply(f);
+    if (f->peer->alarms && (alarms_end_by(f->plan->verb) || f->result->outcome == LOCK_RELEASED))
+        alarms_forget(f->peer, &f->plan->key, f->plan->attempt);
 }
 
 /* ---- the usual answers ------------------------------------------------------------------------- */

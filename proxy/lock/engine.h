@@ -77,7 +77,8 @@ struct lock_session {
     int64_t came_ms;
     uint32_t came_login;
     struct orphan *orphan, *left;
-    atomic_bool attends; /* has an orphan */
+    atomic_bool attends;  /* has an orphan */
+    atomic_bool notified; /* set by the session layer: its client wants to hear of each lost lease (PROXY NOTIFY ON) */
 };
 
 /* Opens a session under a client identity (bytes, at most LOCK_IDENTITY_MAX are used). The session takes over no
@@ -272,10 +273,13 @@ struct lock_plan {
     bool data_free; /* a value without a live lease is data that the caller may touch: '*' in ARGV 8 */
 };
 
-/* ARGV 6, in ms. Exception: for a release by RIGHT_FENCE it is the fence, since release.lua has no ARGV 7. */
+/* ARGV 6, in ms. Exceptions: PROXY RELEASE gets the rule's lock-delay; for a release by RIGHT_FENCE it is the fence,
+ * since release.lua has no ARGV 7. */
 static inline int64_t lock_plan_lease_ms(const struct lock_plan *plan) {
     if (plan->right == RIGHT_FENCE && plan->verb == LOCK_RELEASE)
         return (int64_t)plan->read_fence;
+    if (plan->verb == LOCK_OPERATOR)
+        return plan->rule->lock_delay_ms;
     return plan->right == RIGHT_OLDER ? plan->older_ms : plan->rule ? plan->rule->lease_ms : 0;
 }
 
@@ -509,6 +513,31 @@ bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uin
 void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, const struct lock_result *r,
                     int64_t now_ms);
 
+/* ---- alarms -------------------------------------------------------------------------------- */
+
+/* A lease that is over, as far as this proxy knows, while the session that acquired it is connected and has not
+ * released it. The session layer asks Redis first, and tells the session then. Pointers are borrowed. */
+struct lock_alarm {
+    struct lock_lease lease;      /* right RIGHT_LOOK */
+    struct lock_session *session; /* valid during the callback alone */
+    uint64_t session_id, fence;
+    bool own; /* the connection is its worker's own */
+};
+
+/* Whether the session is still to hear of the lease's end. It is not once it has released the lock, asked for it anew
+ * or written it. */
+bool engine_alarm_waits(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token);
+/* What Redis says of an alarm: the lease is over, it goes on after all, or it is not known. */
+enum alarm_end { ALARM_OVER, ALARM_KEPT, ALARM_UNKNOWN };
+/* Takes Redis's answer to the look, which was sent at asked_ms. If the lease goes on, its claim lives again. */
+enum alarm_end engine_alarm_looked(struct lock_engine *e, const struct lock_key *key, uint64_t session_id,
+                                   uint64_t token, const struct lock_result *r, int64_t asked_ms, int64_t now_ms);
+/* Called right before the session is told. False: it is not to be told any more. Else the alarm is done with, and
+ * becomes the incident `lost`, unless another incident has said it. `client` (address and name) and `action` are for
+ * the incident. */
+bool engine_alarm_take(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token,
+                       const char *client, const char *action, int64_t now_ms);
+
 /* ---- effects ------------------------------------------------------------------------------- */
 
 /* A party (the owner of list locks' nodes, as list.lua has it) that has disconnected. Pointers are borrowed. */
@@ -573,6 +602,7 @@ enum lock_incident_kind {
     INCIDENT_PERMIT_LOST,
     INCIDENT_REMEMBERED,
     INCIDENT_OVERTAKEN,
+    INCIDENT_LOST,
     INCIDENT_KINDS
 };
 /* The name of a kind of incident, "late_release", ...; static. */
@@ -605,6 +635,7 @@ struct lock_sink {
     void (*leave)(void *arg, const struct lock_leaving *leaving); /* from the same functions as `release` */
     void (*left)(void *arg, const struct lock_left *left); /* from the same ones, and engine_handover; may be NULL */
     void (*learnt)(void *arg, const struct lock_facts *facts); /* from engine_begin, _finish and _tick; may be NULL */
+    void (*alarm)(void *arg, const struct lock_alarm *alarm);  /* from all functions that end leases; may be NULL */
 };
 
 /* Makes an engine. `process` is this process's UUID (36 characters); `seed` keys the hash tables. */

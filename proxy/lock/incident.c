@@ -32,6 +32,7 @@ static const char *const KIND_NAMES[INCIDENT_KINDS] = {
     [INCIDENT_PERMIT_LOST] = "permit_lost",
     [INCIDENT_REMEMBERED] = "remembered",
     [INCIDENT_OVERTAKEN] = "overtaken",
+    [INCIDENT_LOST] = "lost",
 };
 
 const char *lock_incident_name(enum lock_incident_kind kind) {

@@ -98,7 +98,7 @@ static void learn_none(struct outcome *f) {
 static void learn_released(struct outcome *f) {
     if (f->result->fence)
         learn_gone(f, f->result->fence - 1, LEASE_GONE);
-    learn_gone(f, f->result->fence, LEASE_TAKEN);
+    learn_gone(f, f->result->fence, f->plan->verb == LOCK_OPERATOR ? LEASE_FORCED : LEASE_TAKEN);
 }
 
 void learn(struct outcome *f) {

@@ -10,9 +10,9 @@
 enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
 enum { BEATS = 64, BEAT_LEAST_MS = 1000 }; /* into so many parts a beat is divided; and how long it lasts at least */
 
-/* Whether a release of the lease is expected. A lock with the application's own expiry, whose client has never
- * released one under the rule, is a throttle: it is meant to run out. */
-static bool release_expected(const struct shard *sh, const struct claim *c) {
+/* A lock with the application's own expiry, whose client has never released one under the rule, is a throttle: it is
+ * meant to run out. */
+bool lease_release_expected(const struct shard *sh, const struct claim *c) {
     return c->fence && c->release == RELEASE_NONE &&
            (c->leased || (c->observed && !c->end_ms) || releaser_known(sh->engine, c->rule, c->peer->client));
 }
@@ -106,8 +106,9 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     if (claim_ended(c))
         return;
     /* A one-shot client's DEL may come through another proxy, so its lease is not reported as lost. */
-    bool report = why == LEASE_GONE && c->renewing && c->release == RELEASE_NONE && !c->scripted && !c->shown &&
-                  !claim_one_shot(c) && lease_owner_here(c);
+    bool acts = alarm_acts(sh, c, why);
+    bool report = !acts && why == LEASE_GONE && c->renewing && c->release == RELEASE_NONE && !c->scripted &&
+                  !c->shown && !claim_one_shot(c) && lease_owner_here(c);
     if (why != LEASE_OVER && c->fence) {
         struct entry *en = c->entry;
         if (c->fence > en->gone_fence)
@@ -128,13 +129,16 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     struct occasion on = proxys_occasion(c, now_ms);
     if (report)
         incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the lease was found gone; renewal ended");
-    if (by_itself && !report && !c->reported && !c->shown && lease_owner_here(c) && release_expected(sh, c))
+    bool overrun = by_itself && !acts && !report && !c->reported && !c->shown && lease_owner_here(c) &&
+                   lease_release_expected(sh, c);
+    if (overrun)
         incident_report(sh, INCIDENT_OVERRUN, &on,
                         "lease ended after %lld ms, its owner is connected; what it still sends %s be refused",
                         (long long)(c->end_ms - c->granted_ms), c->observed ? "would" : "will");
     /* The answer to a renewal in flight may still say that the renewal came in time. */
     if (why != LEASE_OVER || !claim_asked(c))
         c->renewing = false;
+    alarm_note(sh, c, why, report || overrun, now_ms);
 }
 
 void lease_overtaken(struct shard *sh, struct claim *c, int64_t now_ms) {
@@ -161,15 +165,15 @@ static int64_t grace_of(const struct claim *c) {
 }
 
 /* When the proxy reads the lock's end, shortly before the lease ends. It does so if the expiry is the application's
- * own and a release is expected. A watchdog may extend the lock directly at Redis. The guard record would then end at
- * the old time, and the holder's release would be refused. NO_DEADLINE: the proxy need not read the end, or has read
- * it. */
+ * own, and a release is expected or the session is to hear of the end. A watchdog may extend the lock directly at
+ * Redis. The guard record would then end at the old time, and the holder's release would be refused. NO_DEADLINE: the
+ * proxy need not read the end, or has read it. */
 static int64_t look_due(const struct shard *sh, const struct claim *c) {
     int64_t before = (c->end_ms - c->granted_ms) / 4;
     if (before > LOOK_BEFORE_MS)
         before = LOOK_BEFORE_MS;
     if (c->renewing || claim_asked(c) || c->looked || !c->end_ms || c->queue || c->observed || c->reported ||
-        before < LOOK_LEAST_MS || !release_expected(sh, c))
+        before < LOOK_LEAST_MS || !(lease_release_expected(sh, c) || alarm_wanted(c)))
         return NO_DEADLINE;
     return c->end_ms - before;
 }
@@ -184,7 +188,7 @@ static int64_t renewal_due(const struct claim *c, int64_t now_ms) {
 }
 
 static int64_t long_due(const struct shard *sh, const struct claim *c) {
-    if (c->told_long || !release_expected(sh, c) || !lease_owner_here(c))
+    if (c->told_long || !lease_release_expected(sh, c) || !lease_owner_here(c))
         return NO_DEADLINE;
     return c->granted_ms + HELD_LONG_MS;
 }
@@ -298,7 +302,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (!perhaps_live || c->release != RELEASE_NONE)
         return;
     struct occasion on = proxys_occasion(c, now_ms);
-    if (release || release_expected(sh, c)) {
+    if (release || lease_release_expected(sh, c)) {
         if (c->observed)
             report_observed_abandon(sh, c, &on, release, now_ms);
         else if (release)

@@ -221,10 +221,24 @@ struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
     return p;
 }
 
+void alarm_remove(struct alarm **at) {
+    struct alarm *a = *at;
+    *at = a->next;
+    if (a->rule->set)
+        lock_rules_unref(a->rule->set);
+    memory_free(a);
+}
+
+void alarms_clear(struct peer *p) {
+    while (p->alarms)
+        alarm_remove(&p->alarms);
+}
+
 static void peer_free(struct shard *sh, struct peer *p) {
     invariant(p->in_flight == 0 && list_empty(&p->claims) && list_empty(&p->contenders), "%u commands are in flight",
               p->in_flight);
     session_stats_clear(p);
+    alarms_clear(p);
     table_remove(&sh->peers, &p->link, p->id);
     successor_peer_freed(sh->engine, p);
     client_closed_peer_freed(&sh->engine->clients, p);
@@ -240,7 +254,7 @@ inline void peer_settle(struct shard *sh, struct peer *p) {
 
 void peer_forget(struct shard *sh, struct peer *p) {
     if (p->closed || p->in_flight || !list_empty(&p->claims) || !list_empty(&p->contenders) ||
-        !list_empty(&p->session_stats) || !list_empty(&p->tenures))
+        !list_empty(&p->session_stats) || !list_empty(&p->tenures) || p->alarms)
         return;
     p->session->shards &= ~(1u << (sh - sh->engine->shards));
     peer_free(sh, p);

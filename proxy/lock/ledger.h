@@ -3,7 +3,7 @@
  *
  *      ledger.h     what is remembered                      ledger, client, timers, incident, orphan, claim_state
  *      evidence.h   what it says                            workload, facts, claim, aftermath, contention, tenure
- *      lease.h      a lease in time                         lease, succession, one_shot
+ *      lease.h      a lease in time                         lease, alarm, succession, one_shot
  *      choose.h     before the script: whose claim it is    attribute, data, list_party, recognise
  *      outcome.h    after it: what its answer changes       outcome, learn, apply, adopt, list_lock
  *      engine.h     what the session layer calls            engine, member, audit, look, takeover
@@ -164,6 +164,7 @@ struct peer {
     uint32_t contender_count, session_stats_count, tenure_count;
     struct list_node claims, contenders; /* contenders: the one used last at the end */
     struct list_node tenures;            /* struct tenure, the newest at the end */
+    struct alarm *alarms;                /* leases of whose end the session is still to hear; NULL: none */
     struct list_node session_stats;      /* struct session_stats, the one used last first */
 };
 
@@ -350,6 +351,17 @@ struct tenure {
     uint64_t fence;
 };
 
+/* A lease that its session has lost, and of whose end the session is still to hear. */
+struct alarm {
+    struct alarm *next;           /* of the peer */
+    const struct lock_rule *rule; /* with a reference to its set */
+    uint64_t token;
+    int64_t ended_ms;
+    bool said; /* another incident has said it */
+    uint32_t db, len;
+    char name[];
+};
+
 /* A row of contention.c's table. */
 enum { CONTENTION_SETS = 16, CONTENTION_WAYS = 4, CONTENTION_KEY_MAX = 160 };
 struct contention {
@@ -494,6 +506,9 @@ void queue_forget(struct contender *w);
 void tenure_remove(struct tenure *t);
 /* Frees a session's statistics in one workload. */
 void session_stats_free(struct peer *p, struct session_stats *h);
+/* Frees an alarm, or all of a session's. `at` points to it in the peer's list. */
+void alarm_remove(struct alarm **at);
+void alarms_clear(struct peer *p);
 /* Frees the statistics of a session that is forgotten, in all workloads. */
 void session_stats_clear(struct peer *p);
 

@@ -141,6 +141,7 @@ static void close_peer(struct shard *sh, struct lock_session *s, unsigned *steps
     if (s->one_shot)
         one_shot_leaves(sh, p, now_ms);
     tenures_leave(sh, p);
+    alarms_clear(p);
     if (list_empty(&p->claims) && list_empty(&p->contenders))
         peer_settle(sh, p);
     else

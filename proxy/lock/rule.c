@@ -21,6 +21,7 @@
 #include "proxy/lock/fence.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/hash.h"
+#include "proxy/lock/script_constants.h"
 
 /* What the pattern demands after its literal beginning. */
 enum rule_rest {
@@ -88,6 +89,8 @@ static const struct rule_option OPTIONS[] = {
     {"max-hold", OPTION_TIME, RULE_AT(max_hold_ms), {0}, 0, "0", "a time like 5m, or 0 for no end"},
     {"handover", OPTION_TIME, RULE_AT(handover_ms), {0}, 0, "60s", "a time like 60s, or 0 for none"},
     {"on-disconnect", OPTION_ENUM, RULE_AT(on_disconnect), {"keep", "release"}, 0, "keep", "keep or release"},
+    {"on-loss", OPTION_ENUM, RULE_AT(on_loss), {"tell", "close", "error"}, 0, "tell", "tell, close or error"},
+    {"lock-delay", OPTION_TIME, RULE_AT(lock_delay_ms), {0}, 0, "0", "a time up to 10s, like 2s, or 0 for none"},
     {"one-shot", OPTION_TIME, RULE_AT(one_shot_ms), {0}, 0, "24h", "a time like 24h, or 0 for none"},
     {"wait", OPTION_TIME, RULE_AT(wait_ms), {0}, 0, "0", "a time like 1s, or 0 for none"},
     {"replicas",
@@ -104,7 +107,7 @@ enum { OPTION_COUNT = sizeof(OPTIONS) / sizeof(OPTIONS[0]) };
 /* Every enumeration of a rule has the size of an int, so that a table entry can set any of them. */
 _Static_assert(sizeof(enum lock_mode) == sizeof(int) && sizeof(enum lock_owner) == sizeof(int) &&
                    sizeof(enum lock_renew) == sizeof(int) && sizeof(enum lock_on_disconnect) == sizeof(int) &&
-                   sizeof(enum lock_quorum) == sizeof(int),
+                   sizeof(enum lock_quorum) == sizeof(int) && sizeof(enum lock_on_loss) == sizeof(int),
                "enumerations of a rule are ints");
 
 /* Reads "N [TIME]". Returns how many of the words that takes; 0: none. No option's name begins with a digit. */
@@ -308,6 +311,21 @@ static bool semaphore_read(struct lock_rule *rule, const bool given[], char *err
     return true;
 }
 
+/* Whether the rule's lock-delay fits its other options. The guard record, which tells of the delay, outlives its lock
+ * by GUARD_OUTLIVES_MS. */
+static bool lock_delay_fits(const struct lock_rule *rule, char *error, size_t size) {
+    const char *wrong = NULL;
+    if (rule->lock_delay_ms > GUARD_OUTLIVES_MS)
+        wrong = "expected a time up to 10s, like 2s, or 0 for none";
+    else if (rule->lock_delay_ms > 0 && rule->kinds != LOCK_KIND_STRING)
+        wrong = "expected kind string alone";
+    else if (rule->lock_delay_ms > 0 && rule->wait_ms > 0)
+        wrong = "expected a rule without wait";
+    if (wrong)
+        snprintf(error, size, "option lock-delay: %s", wrong);
+    return !wrong;
+}
+
 /* Sets the options in `words`. False: `error` says why. */
 static bool rule_read(struct lock_rule *rule, const char *const *words, size_t count, char *error, size_t size) {
     bool given[OPTION_COUNT] = {false};
@@ -335,7 +353,9 @@ static bool rule_read(struct lock_rule *rule, const char *const *words, size_t c
             return false;
         }
     }
-    return rule->kinds != LOCK_KIND_SEMAPHORE || semaphore_read(rule, given, error, size);
+    if (rule->kinds == LOCK_KIND_SEMAPHORE)
+        return semaphore_read(rule, given, error, size);
+    return lock_delay_fits(rule, error, size);
 }
 
 /* Audit does not see list locks: `any` leaves them out, and an error refuses them if the rule names them. */
@@ -365,6 +385,8 @@ static bool quorum_fits(struct lock_rule *rule, char *error, size_t size) {
         why = "a lock that witnesses know has an end: expected a lease above 0";
     else if (rule->replicas > 0)
         why = "witnesses say more than replicas: expected replicas 0";
+    else if (rule->lock_delay_ms > 0)
+        why = "a delay behind a lease's end is known to Redis alone: expected lock-delay 0";
     if (why)
         snprintf(error, size, "quorum yes: %s", why);
     rule->unusual = rule->wait_ms > 0 || rule->quorum == LOCK_QUORUM_YES;

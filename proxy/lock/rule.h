@@ -16,6 +16,7 @@ enum lock_owner { LOCK_OWNER_AUTO, LOCK_OWNER_CONNECTION, LOCK_OWNER_CLIENT, LOC
 enum lock_renew { LOCK_RENEW_AUTO, LOCK_RENEW_ALWAYS, LOCK_RENEW_NEVER };
 enum lock_on_disconnect { LOCK_DISCONNECT_KEEP, LOCK_DISCONNECT_RELEASE };
 enum lock_quorum { LOCK_QUORUM_NO, LOCK_QUORUM_YES };
+enum lock_on_loss { LOCK_LOSS_TELL, LOCK_LOSS_CLOSE, LOCK_LOSS_ERROR };
 /* What counts as a lock under a rule, as bits. A command of another kind passes unchanged, unless it would remove or
  * change another session's live lease. */
 enum lock_kind {
@@ -47,9 +48,11 @@ struct lock_rule {
     int64_t max_hold_ms; /* 0: renewed for as long as the owner is connected */
     int64_t handover_ms; /* the last expiry that a stopping proxy gives to what it renews; 0: none */
     enum lock_on_disconnect on_disconnect;
-    int64_t one_shot_ms; /* a one-shot client's lock is renewed for so long; 0: it is not */
-    int64_t wait_ms;     /* an attempt that a live lease refuses waits for so long; 0: it does not wait */
-    int64_t replicas;    /* so many must confirm an acquisition; 0: none is asked */
+    enum lock_on_loss on_loss; /* how the holder hears that its lease is over */
+    int64_t lock_delay_ms;     /* a lease that ended without its release keeps others out for so long; 0: it does not */
+    int64_t one_shot_ms;       /* a one-shot client's lock is renewed for so long; 0: it is not */
+    int64_t wait_ms;           /* an attempt that a live lease refuses waits for so long; 0: it does not wait */
+    int64_t replicas;          /* so many must confirm an acquisition; 0: none is asked */
     int64_t replicas_ms;
     enum lock_quorum quorum; /* yes: a majority of the witnesses confirms acquisitions and extensions */
     bool confirms;           /* replicas or witnesses confirm acquisitions: one test for both */

@@ -115,7 +115,8 @@ end
 local SLACK_MS = 2 -- the clock of older servers goes on between the commands of a transaction
 local lock, guard, attempt, identity, proxy = key, record, mine, argv[2], sub(mine, 1, 36)
 local claim, right, seen, lease, shape = '', 'claim', '', tonumber(argv[4]) or 0, 'ok'
-if kind > 6 then shape = argv[5] elseif argv[6] == 'SETNX' then shape = 'int' end
+local delay
+if kind > 6 then shape, delay = string.match(argv[5], '^(%a+):?(%d*)$') elseif argv[6] == 'SETNX' then shape = 'int' end
 --@functions
 local function command()
   if kind == 5 then return pcall('SET', key, value, 'NX', 'PX', lifetime) end
@@ -181,6 +182,8 @@ if release_then_acquire then
   forget(s, '1')
   s = look()
 end
+local left = not release_then_acquire and delayed(s)
+if left then return envelope(shape == 'nil' and s.held or refusal(), 'held', s, left) end
 if not s.value then
   redis.call('PTTL', lock)
   secure(s)

@@ -36,11 +36,14 @@
 --                    the key holds a value without a live lease, that is data for the caller, and the caller may
 --                    touch it whatever the value
 --       9 at         the index of the value in the command (1 is the command's name); 0 if it has none
---      10 shape      the reply for a success and for a refusal: 'int' 1 and 0, 'ok' OK and nil, 'nil' nil and nil
+--      10 shape      the reply for a success and for a refusal: 'int' 1 and 0, 'ok' OK and nil, 'nil' nil and nil. Behind
+--                    a ':' the rule's lock-delay in ms, if it has one
 --      11... the application's command, unchanged
 local lock, guard = KEYS[1], KEYS[2]
 local attempt, claim, identity, proxy, right = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local lease, read, seen, at, shape = tonumber(ARGV[6]), ARGV[7], ARGV[8], tonumber(ARGV[9]), ARGV[10]
+local delay
+if #shape > 3 then shape, delay = string.match(shape, '^(%a+):?(%d*)$') end
 
 local function command()
   return redis.pcall(unpack(ARGV, 11))

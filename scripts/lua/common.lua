@@ -137,7 +137,7 @@ local function examine(reads)
   end
   s.last_fence = tonumber(g[2] or 0)
   s.held, s.attempt, s.reply, s.kind, s.suspect = g[3], g[7], g[8], g[9], g[10]
-  s.stale_token = g[1] and g[1] ~= ''
+  s.stale_token = g[1] and g[1] ~= '' and g[1]
   if s.stale_token and s.value and stands(s) then
     local left = redis.call('PTTL', guard)
     if s.short and covers(s.held, s.value) or not s.short and (left == -1 or left >= GUARD_OUTLIVES_MS) then
@@ -238,6 +238,23 @@ local function locked(s)
   ask_to_write()
   local who = s.owner and s.owner ~= '' and (' by ' .. s.owner) or ''
   return {err = 'LOCKED the lock is held' .. who .. '; nothing was changed'}
+end
+
+-- The rule's lock-delay: a lease that ended without its release keeps others out for `delay` ms more. Its guard record still
+-- has its token then, and a release takes the token out. The record ends GUARD_OUTLIVES_MS after the lease, which tells
+-- how long ago that was. A lock that is gone before the record's lease ends was removed around the proxies: its lease
+-- ends now. Returns how long others are still kept out, and makes `s` the state of a lock that is held; nil: they are not.
+local function delayed(s, reads)
+  if not s.stale_token or s.value or s.short or (tonumber(delay) or 0) == 0 then return nil end
+  local left = redis.call('PTTL', guard)
+  if left == -1 or left > GUARD_OUTLIVES_MS then
+    left = GUARD_OUTLIVES_MS
+    if not reads then redis.call('PEXPIRE', guard, left) end
+  end
+  left = left - GUARD_OUTLIVES_MS + tonumber(delay)
+  if left <= 0 then return nil end
+  s.fence, s.owner = s.last_fence, redis.call('HGET', guard, 'owner')
+  return left
 end
 
 local function flags(s)
@@ -352,7 +369,9 @@ local function own(s, token, value, kind, same)
 end
 
 local function take(s, value, kind)
-  return own(s, attempt, value, kind)
+  local state, pttl = own(s, attempt, value, kind)
+  if (delay or '') ~= '' then redis.call('HSET', guard, 'delay', delay) end -- for release.lua, which is not told
+  return state, pttl
 end
 
 -- Reads the state of the lock, and carries out right 'enrol'. That right is for a lock that was acquired while its rule

@@ -1,9 +1,10 @@
 -- inspect.lua: PROXY LOCK and PROXY TOKEN. Changes nothing. The reply is a list of names and values. The outcome is
 -- 'done' if the claim's lease is the live one, else 'held', 'foreign' or 'free'.
 local s = look(true)
+local delay_left = delayed(s, true)
 local kind = redis.call('TYPE', lock)
 kind = kind.ok or kind
-local pairs_ = {'key', lock, 'state', s.token and 'held' or (s.value and 'foreign' or 'free'), 'type', kind}
+local pairs_ = {'key', lock, 'state', s.token and 'held' or (s.value and 'foreign' or delay_left and 'delayed' or 'free'), 'type', kind}
 local function add(name, value)
   pairs_[#pairs_ + 1] = name
   pairs_[#pairs_ + 1] = value
@@ -24,6 +25,10 @@ if s.token then
   add('fence', s.fence)
   add('since', tonumber(since))
   add('expiry', s.leased and 'lease' or (pttl == -1 and 'none' or 'application'))
+elseif delay_left then
+  add('delay-left', delay_left)
+  add('owner', s.owner)
+  add('fence', s.fence)
 elseif s.last_fence > 0 then
   add('last-fence', s.last_fence)
 end

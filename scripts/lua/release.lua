@@ -78,6 +78,7 @@ if not argv[10] and name ~= 'GETDEL' then
     return {0, 'held', tonumber(g[2]), -3, g[4], flags}
   end
 end
+local delay = right == 'operator' and lease -- the rule's lock-delay
 --@functions
 --@list
 local s = look()
@@ -98,6 +99,13 @@ if argv[10] then
   if equal == 'eq' and type(s.value) == 'string' then seen = '=' .. s.value end -- the caller knows the value
 end
 if s.value then how, why = may_touch(s) end
+-- The late release of a lease that ended without one ends the rule's lock-delay: its holder has finished. So does PROXY
+-- RELEASE.
+if not s.value and s.stale_token and not s.short and
+  (delayed(s) or s.stale_token == claim and redis.call('HGET', guard, 'delay')) then
+  redis.call('HSET', guard, 'token', '')
+  if right == 'operator' then return envelope(1, 'released', s, -2) end
+end
 if not how then
   ask_to_write()
   local reply = no and known(redis.pcall(unpack(no)), 10)

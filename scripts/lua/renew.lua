@@ -12,7 +12,8 @@
 -- attempt becomes its token. Exception: the lease does not move if it has more than `read` ms left. Then it was
 -- renewed after the other proxy let go of it.
 --
--- The outcome is 'done'; or 'held', 'foreign' or 'free' if the lease is gone.
+-- The outcome is 'done'; or 'held', 'foreign' or 'free' if the lease is gone. By right 'look' it is 'open' if the lease is
+-- over, and a lock with its value is still there: its expiry was moved past all proxies, most probably by its holder.
 local s = look()
 if not s.value then return envelope(0, 'free', nil, -2) end
 -- Whether the claim is of a party that was shown a list lock's head early (list.lua). Its token may still come to
@@ -25,7 +26,8 @@ end
 -- S3: a lease that is not the claim's is not renewed.
 local inherits = right == 'successor' and s.token and s.owner == identity
 if s.token ~= claim and not (inherits and s.token == attempt) and not (s.list and early()) then
-  return envelope(0, s.token and 'held' or 'foreign', s)
+  local stands_on = right == 'look' and s.stale_token == claim and s.value and stands(s)
+  return envelope(0, s.token and 'held' or stands_on and 'open' or 'foreign', s)
 end
 local left = redis.call('PTTL', lock)
 if right == 'successor' then

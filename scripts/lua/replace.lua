@@ -10,6 +10,8 @@ local s = look()
 if s.token == attempt then
   return envelope(success(), 'granted', s, redis.call('PTTL', lock))
 end
+local left = shape ~= 'nil' and delayed(s)
+if left then return envelope(locked(s), 'held', s, left) end
 if not s.value then
   if shape ~= 'nil' then secure(s) end
   local reply = command()

@@ -37,6 +37,8 @@ end
 local value = ARGV[10 + at]
 if not s.value then
   local acquires = shape == 'ok' and expires
+  local left = acquires and delayed(s)
+  if left then return envelope(gets and locked(s) or false, 'held', s, left) end
   if acquires then secure(s) end
   local reply = known(command(), 11)
   if failed(reply) then return envelope(reply, 'error') end

@@ -27,6 +27,8 @@ if s.token == attempt then -- a repeat: the old value is in the guard record
   return envelope(old, 'granted', s, redis.call('PTTL', lock))
 end
 if s.attempt == attempt .. '*' then return envelope(s.reply, 'open') end -- a repeat: it was data
+local left = delayed(s)
+if left then return envelope(locked(s), 'held', s, left) end
 if not s.value then return swap() end
 if type(s.value) ~= 'string' then return envelope(command(), is_data(s) and 'open' or 'error') end
 local shown, stale = was_shown(s)

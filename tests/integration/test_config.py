@@ -59,6 +59,8 @@ BAD = {
     "lock semaphore": ("lock a:* kind semaphore wait 1s", ["lock", "semaphore", "wait", "lease"]),
     "lock option without value": ("lock a:* lease", ["lock", "lease"]),
     "lock renew": ("lock a:* renew sometimes", ["lock", "renew", "sometimes", "always"]),
+    "lock lock-delay": ("lock a:* lock-delay 1m", ["lock", "lock-delay", "10s"]),
+    "lock on-loss": ("lock a:* on-loss hang", ["lock", "on-loss", "hang", "close"]),
     "lock on-disconnect": ("lock a:* on-disconnect explode", ["lock", "on-disconnect", "explode", "release"]),
     "lock one-shot": ("lock a:* one-shot often", ["lock", "one-shot", "often", "24h"]),
     "client identity": ("client-identity address shoe-size", ["client-identity", "shoe-size"]),

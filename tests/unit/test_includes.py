@@ -97,7 +97,7 @@ ROOM_LAYERS = {
         ("engine.h", "lock_event.h"),  # the engine's face: the session layer's view, and the types that all layers have in common
         ("ledger.h", "workload.h", "ledger", "client", "timers", "incident", "orphan", "claim_state"),
         ("evidence.h", "workload", "facts", "claim", "aftermath", "contention", "tenure"),
-        ("lease.h", "lease", "succession", "one_shot"),
+        ("lease.h", "lease", "alarm", "succession", "one_shot"),
         ("choose.h", "attribute", "data", "list_party", "recognise"),
         ("outcome.h", "outcome", "learn", "apply", "adopt", "list_lock"),
         ("member.h", "audit.h", "engine", "member", "audit", "look", "takeover"),
@@ -122,7 +122,7 @@ ROOM_LAYERS = {
         ("observing.h", "lock_events", "learnt", "hold", "one_shot_client"),
         ("quorum.h", "quorum_lease"),
         ("call_finish.h", "call_finish", "handover"),
-        ("leases.h", "lease_work", "renewals", "successors", "notes"),
+        ("leases.h", "lease_work", "renewals", "alarms", "successors", "notes"),
         ("sending.h", "lock_call", "short_form", "join", "confirm", "quorum"),
         ("flow", "clobber", "application_script", "shown", "observed_command", "locks_room"),
     ],

@@ -17,15 +17,17 @@
 /* The options' names, and the defaults behind `lease`. A new option is added to both. */
 #define NAMES                                                                                                          \
     "mode, owner, kind, claim-memory, lease, renew, max-hold, handover, "                                              \
-    "on-disconnect, one-shot, wait, replicas or quorum"
-#define AFTER_LEASE "renew auto max-hold 0 handover 1m on-disconnect keep one-shot 1d wait 0 replicas 0 quorum no"
+    "on-disconnect, on-loss, lock-delay, one-shot, wait, replicas or quorum"
+#define AFTER_LEASE                                                                                                    \
+    "renew auto max-hold 0 handover 1m on-disconnect keep on-loss tell lock-delay 0 one-shot 1d wait 0 replicas 0 "    \
+    "quorum no"
 
 static char error[400];
 
 /* Adds a rule from words between single blanks. */
 static const char *add(struct lock_rules *rules, const char *line) {
     char copy[200], *save = NULL;
-    const char *words[16];
+    const char *words[24];
     size_t count = 0;
     snprintf(copy, sizeof(copy), "%s", line);
     for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save))
@@ -67,8 +69,8 @@ static void test_options(void **state) {
     (void)state;
     struct lock_rules *rules = lock_rules_new();
     assert_null(add(rules, "a OWNER Client mode AUDIT claim-memory 0 lease 1500ms renew always max-hold 2h "
-                           "on-disconnect release"));
-    assert_null(add(rules, "b mode off owner any renew never lease 0 max-hold 0 handover 0"));
+                           "on-disconnect release on-loss error"));
+    assert_null(add(rules, "b mode off owner any renew never lease 0 max-hold 0 handover 0 lock-delay 2s"));
     assert_null(add(rules, "c owner connection lease 7"));
     const struct lock_rule *r = lock_rules_get(rules, 0);
     assert_int_equal(r->mode, LOCK_MODE_AUDIT);
@@ -78,6 +80,7 @@ static void test_options(void **state) {
     assert_int_equal(r->renew, LOCK_RENEW_ALWAYS);
     assert_int_equal(r->max_hold_ms, 7200000);
     assert_int_equal(r->on_disconnect, LOCK_DISCONNECT_RELEASE);
+    assert_int_equal(r->on_loss, LOCK_LOSS_ERROR);
     r = lock_rules_get(rules, 1);
     assert_int_equal(r->mode, LOCK_MODE_OFF);
     assert_int_equal(r->owner, LOCK_OWNER_ANY);
@@ -85,6 +88,7 @@ static void test_options(void **state) {
     assert_int_equal(r->lease_ms, 0);
     assert_int_equal(r->max_hold_ms, 0);
     assert_int_equal(r->handover_ms, 0);
+    assert_int_equal(r->lock_delay_ms, 2000);
     r = lock_rules_get(rules, 2);
     assert_int_equal(r->owner, LOCK_OWNER_CONNECTION);
     assert_int_equal(r->lease_ms, 7000); /* a bare number counts seconds */
@@ -167,6 +171,12 @@ static void test_errors(void **state) {
         {"x kind semaphore owner any", "kind semaphore has no owner 'any': expected auto, connection or client"},
         {"x kind", "option 'kind' without a value: expected " KINDS},
         {"x renew maybe", "option renew 'maybe': expected auto, always or never"},
+        {"x lock-delay 11s", "option lock-delay: expected a time up to 10s, like 2s, or 0 for none"},
+        {"x lock-delay 1s kind hash", "option lock-delay: expected kind string alone"},
+        {"x lock-delay 1s kind any", "option lock-delay: expected kind string alone"},
+        {"x lock-delay 1s wait 1s", "option lock-delay: expected a rule without wait"},
+        {"x lock-delay soon", "option lock-delay 'soon': expected a time up to 10s, like 2s, or 0 for none"},
+        {"x on-loss hang", "option on-loss 'hang': expected tell, close or error"},
         {"x on-disconnect drop", "option on-disconnect 'drop': expected keep or release"},
         {"x lease soon", "option lease 'soon': expected a time like 30s, or 0 for none"},
         {"x lease -1", "option lease '-1': expected a time like 30s, or 0 for none"},
@@ -183,6 +193,8 @@ static void test_errors(void **state) {
         {"x quorum yes lease 0", "quorum yes: a lock that witnesses know has an end: expected a lease above 0"},
         {"x quorum yes mode audit", "quorum yes: mode audit confirms no lock: expected mode enforce"},
         {"x quorum yes replicas 1", "quorum yes: witnesses say more than replicas: expected replicas 0"},
+        {"x quorum yes lock-delay 2s",
+         "quorum yes: a delay behind a lease's end is known to Redis alone: expected lock-delay 0"},
         {"x replicas", "option 'replicas' without a value: expected " REPLICAS},
         {"x replicas one", "option replicas 'one': expected " REPLICAS},
         {"x replicas 1001", "option replicas '1001': expected " REPLICAS},

@@ -18,6 +18,7 @@
 
 #include "parser/invariant.h"
 #include "parser/slot.h"
+#include "proxy/base/memory.h"
 #include "proxy/session/blocking/blocking.h"
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/commands/private.h"
@@ -275,7 +276,7 @@ void dispatch_unknown(struct session *s, const struct resp_request *r, const cha
 static bool can_stream(struct session *s, const struct resp_request *r, const char *bytes,
                        const struct command **command, int *slot) {
     if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->lane.dedicated != 0 ||
-        session_unauthenticated(s) || s->queues || (push_of(s)->pubsub && pubsub_restricts(s)))
+        session_unauthenticated(s) || s->queues || locks_of(s)->lost || (push_of(s)->pubsub && pubsub_restricts(s)))
         return false;
     const struct command *c = command_of_request(r, bytes);
     *command = c;
@@ -317,6 +318,23 @@ static enum dispatch_result dispatch_restricted(struct session *s, const struct 
     return DISPATCHED;
 }
 
+/* on-loss error: the session's lease is over, and its next command gets an error, and is not carried out. In MULTI that
+ * ends the transaction: EXEC answers the error, or fails later. */
+static enum dispatch_result dispatch_lost(struct session *s, const struct command *c) {
+    bool ends = s->queues && c && (c->id == COMMAND_EXEC || c->id == COMMAND_DISCARD);
+    if (ends && !transaction_may_end(s))
+        return DISPATCH_WAIT;
+    char *error = lock_take_lost(s);
+    if (s->queues && !ends)
+        transaction_refuse(s, c, "%s", error);
+    else
+        session_refuse(s, c, "%s", error);
+    if (ends)
+        transaction_drop(s);
+    memory_free(error);
+    return DISPATCHED;
+}
+
 /* Dispatches for a session in an unusual state, and for names that the table lacks. True: *result is the result. */
 static __attribute__((noinline)) bool dispatch_special(struct session *s, const struct command **command,
                                                        const struct resp_request *r, const char *bytes,
@@ -325,6 +343,10 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
     *result = DISPATCHED;
     if (session_unauthenticated(s) && !(c && (c->flags & COMMAND_NO_AUTH) && command_arity_ok(c, r->argc))) {
         *result = refuse_unauthenticated(s, c, r, bytes);
+        return true;
+    }
+    if (s->worker->struck > 0 && locks_of(s)->lost) {
+        *result = dispatch_lost(s, c);
         return true;
     }
     if (s->worker->looks > 0)

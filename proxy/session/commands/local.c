@@ -364,6 +364,7 @@ static void do_reset(struct session *s, const struct command *c) {
     pubsub_drop(s);
     tracking_drop(s);
     watch_drop(s);
+    atomic_store(&s->lock.notified, false);
     s->lane.db = 0;
     upstream_login_release(s->lane.login);
     s->lane.login = s->worker->shared->stranger_login;

@@ -85,6 +85,22 @@ static void explain_lock(struct explanation *x, const struct lock_rule *rule) {
     pair(x, "script-sha1", script_get(script)->sha1);
 }
 
+/* Explains how the holder hears that its lease is over, where the rule asks for more than `tell`. */
+static void explain_loss(struct explanation *x, const struct lock_rule *rule) {
+    const char *way = rule->on_loss == LOCK_LOSS_CLOSE ? "the holder's connection is closed"
+                                                       : "the holder's next command is refused with LOST";
+    char text[128];
+    if (rule->on_loss == LOCK_LOSS_TELL || rule->mode != LOCK_MODE_ENFORCE)
+        return;
+    if (rule->owner == LOCK_OWNER_CONNECTION)
+        snprintf(text, sizeof(text), "%s", way);
+    else if (rule->owner == LOCK_OWNER_AUTO)
+        snprintf(text, sizeof(text), "%s, where its connection is known to be its own; else as tell", way);
+    else
+        snprintf(text, sizeof(text), "as tell: under this owner workers share connections");
+    pair(x, "on-loss", text);
+}
+
 /* Explains the fence of a key that is no lock, and its effect if this session sends the command. */
 static void explain_fence(struct explanation *x, const char *key, size_t len) {
     const struct lock_rule *rule = lock_rules_fence_of(x->session->worker->rules, key, len);
@@ -117,8 +133,10 @@ static void explain_key(struct explanation *x, uint32_t index) {
     } else {
         pair(x, "rule", "none: forwarded as it is");
     }
-    if (rule)
+    if (rule) {
         explain_lock(x, rule);
+        explain_loss(x, rule);
+    }
     explain_fence(x, key, len);
     int slot = slot_of_key(key, len);
     struct upstream *u = w->upstream;
@@ -395,6 +413,19 @@ static void proxy_trust(struct session *s, const struct command *c, const struct
     lock_witness_trust(s, c, address, len);
 }
 
+/* PROXY NOTIFY ON|OFF: whether the client gets a push when a lease of its own is over. Only RESP3 has pushes. */
+static void proxy_notify(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    bool on = request_arg_is(r, bytes, 2, "on");
+    if (!on && !request_arg_is(r, bytes, 2, "off")) {
+        session_refuse(s, c, "ERR PROXY NOTIFY: expected ON or OFF");
+    } else if (on && s->lane.protocol != 3) {
+        session_refuse(s, c, "ERR PROXY NOTIFY ON is for RESP3, which has pushes: send HELLO 3 first");
+    } else {
+        atomic_store(&s->lock.notified, on);
+        session_answer(s, c, "+OK\r\n", 5);
+    }
+}
+
 enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
                                     const char *bytes) {
     enum dispatch_result result;
@@ -417,6 +448,8 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, 
         return proxy_lock(s, c, r, bytes, LOCK_ASK_RELEASE);
     else if (request_arg_is(r, bytes, 1, "witness") && r->argc == 4 && request_arg_is(r, bytes, 2, "trust"))
         proxy_trust(s, c, r, bytes);
+    else if (request_arg_is(r, bytes, 1, "notify") && r->argc == 3)
+        proxy_notify(s, c, r, bytes);
     else if (request_arg_is(r, bytes, 1, "explain") && r->argc >= 3)
         return proxy_explain(s, c, r, bytes);
     else if (request_arg_is(r, bytes, 1, "reload") && r->argc == 2)

@@ -19,10 +19,10 @@
 static const char LOOK[] = "*3\r\n$6\r\nCONFIG\r\n$3\r\nGET\r\n$10\r\nlockkeeper\r\n";
 static const char CHANGE[] = "*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nlockkeeper\r\n$1\r\n-\r\n";
 
-/* Whether a subcommand needs no right: HELP shows nothing of the proxy, and the others ask Redis for their key, so
- * Redis checks the right. */
+/* Whether a subcommand needs no right: HELP shows nothing of the proxy, NOTIFY tells a client of its own
+ * locks alone, and the others ask Redis for their key, so Redis checks the right. */
 static bool is_for_all(const struct resp_request *r, const char *bytes) {
-    static const char *const names[] = {"help", "lock", "token", "release"};
+    static const char *const names[] = {"help", "lock", "token", "release", "notify"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (request_arg_is(r, bytes, 1, names[i]))
             return true;

@@ -36,9 +36,9 @@ enum room_at {
     ROOM_TRANSACTION = 0,
     ROOM_PUSH = 8,
     ROOM_LOCKS = 32,
-    ROOM_COMMANDS = 48,
-    ROOM_CLUSTER = 80,
-    ROOM_END = 81
+    ROOM_COMMANDS = 56,
+    ROOM_CLUSTER = 88,
+    ROOM_END = 89
 };
 
 /* The callbacks of a room. Each may be NULL. */

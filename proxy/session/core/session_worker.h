@@ -97,8 +97,9 @@ struct worker {
     double engine_at; /* when it is due */
     union {
         struct {
-            enum pause_kind pause; /* CLIENT PAUSE, until pause_timer fires */
-            uint32_t looks;        /* how many of the next requests PROXY ADVISE examines for writes */
+            enum pause_kind pause : 2; /* CLIENT PAUSE, until pause_timer fires */
+            uint32_t struck : 30;      /* how many sessions get an error as the next answer: a lease is over */
+            uint32_t looks;            /* how many of the next requests PROXY ADVISE examines for writes */
         };
         uint64_t unusual; /* 0: neither. One word, since every request tests it */
     };

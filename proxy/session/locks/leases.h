@@ -26,6 +26,15 @@ void lock_undo(struct worker *w, const struct lock_call *l);
 /* Renews a lease for the engine's sink, in the worker's thread, at the end of its turn: together with others. */
 void lock_renew(struct worker *w, const struct lock_lease *lease);
 
+/* ---- alarms.c: sessions hear that their leases are over ------------------------------------------------------- */
+
+void alarms_open(struct worker *w);
+void alarms_close(struct worker *w);
+/* Called once a second: asks Redis again about alarms of which it did not say whether they are true. */
+void alarms_tick(struct worker *w);
+/* The session ends. */
+void alarms_leave(struct session *s);
+
 /* ---- successors.c: leases whose owners may come back at another proxy ---------------------------------------- */
 
 /* A list in Redis has the leases that their owners have left. All proxies before that Redis share the list. */

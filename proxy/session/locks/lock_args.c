@@ -17,6 +17,7 @@
 #include "proxy/session/locks/private.h"
 
 enum {
+    SHAPE_TEXT_MAX = 48,
     ROOM = 384 + LOCK_GUARD_EXTRA /* for headers, numbers and short arguments of a call, besides what is counted */
 };
 
@@ -81,6 +82,21 @@ void lock_build_seen(struct worker *w, const struct lock_plan *plan) {
     build_bulk(w, seen, seen_write(plan, seen));
 }
 
+/* Writes a shape as a script gets it, with the rule's lock-delay behind it where the rule has one. Returns the length.
+ */
+static size_t shape_write(const struct lock_plan *plan, enum lock_shape shape, char *out, size_t size) {
+    bool asks = lock_verb_is(plan->verb, VERB_ACQUIRES | VERB_SAYS) || plan->verb == LOCK_INSPECT;
+    int64_t delay_ms = asks && plan->rule ? plan->rule->lock_delay_ms : 0;
+    if (delay_ms == 0)
+        return (size_t)snprintf(out, size, "%s", lock_shape_text(shape));
+    return (size_t)snprintf(out, size, "%s:%lld", lock_shape_text(shape), (long long)delay_ms);
+}
+
+static void build_shape(struct worker *w, const struct lock_plan *plan, enum lock_shape shape) {
+    char text[SHAPE_TEXT_MAX];
+    build_bulk(w, text, shape_write(plan, shape, text, sizeof(text)));
+}
+
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, enum lock_shape shape) {
     size_t len = 0;
@@ -94,7 +110,7 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
     build_number(w, (int64_t)plan->read_fence);
     lock_build_seen(w, plan);
     build_number(w, at);
-    build_text(w, lock_shape_text(shape));
+    build_shape(w, plan, shape);
 }
 
 /* ---- acquire and release ------------------------------------------------------------------------ */
@@ -283,6 +299,34 @@ static __attribute__((noinline)) void build_telling(struct worker *w, struct loc
     end(w, p);
 }
 
+/* Builds an attempt with SETNX or SET NX under a rule with a lock-delay: only the long way of acquire.lua knows it. */
+static __attribute__((noinline)) void build_delayed(struct worker *w, struct lock_queue *queue,
+                                                    const struct lock_client *client, const struct lock_plan *plan,
+                                                    const struct lock_command *lc, const struct lock_words *words) {
+    bool setnx = lc->shape == SHAPE_INT, expires = lc->expiry_ms > 0;
+    size_t identity_len, value_len;
+    const char *identity = lock_client_name(client, &identity_len);
+    const char *value = lock_word(words, lc->value_at, &value_len);
+    lock_build_script(w, SCRIPT_ACQUIRE, queue, 2, 6 + (setnx ? 3 : expires ? 6 : 4));
+    build_bulk(w, plan->key.name, plan->key.len);
+    lock_build_guard(w, plan->key.name, plan->key.len);
+    build_text(w, plan->attempt_token);
+    build_bulk(w, identity, identity_len);
+    build_bulk(w, value, value_len);
+    build_number(w, plan->rule->lease_ms);
+    build_shape(w, plan, lc->shape);
+    build_text(w, "");
+    build_text(w, setnx ? "SETNX" : "SET");
+    build_bulk(w, plan->key.name, plan->key.len);
+    build_bulk(w, value, value_len);
+    if (!setnx)
+        build_text(w, "NX");
+    if (expires) {
+        build_text(w, "PX");
+        build_number(w, lc->expiry_ms);
+    }
+}
+
 void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
                         const struct lock_words *words) {
@@ -290,6 +334,10 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
          other = release_then_acquire || lc->expiry_ms == LOCK_EXPIRY_OTHER;
     if (plan->rule->wait_ms > 0 && !other && !queue) {
         build_waiting(w, client, plan, slot, lc, words);
+        return;
+    }
+    if (plan->rule->lock_delay_ms > 0 && !other) {
+        build_delayed(w, queue, client, plan, lc, words);
         return;
     }
     size_t identity_len, value_len, args = other ? 6 + words->count : lc->expiry_ms ? 5 : 6;
@@ -304,7 +352,8 @@ void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct
     p = put_word(p, value, value_len);
     if (other) {
         p = put_number(p, plan->rule->lease_ms);
-        p = resp_bulk_write(p, lock_shape_text(lc->shape), strlen(lock_shape_text(lc->shape)));
+        char shape[SHAPE_TEXT_MAX];
+        p = resp_bulk_write(p, shape, shape_write(plan, lc->shape, shape, sizeof(shape)));
         p = put_token(p, plan->claim_token, release_then_acquire ? plan->claim_len : 0);
         for (size_t i = 0; i < words->count; i++) {
             size_t len;
@@ -340,7 +389,7 @@ void lock_build_again(struct worker *w, const struct lock_client *client, const 
     build_bulk(w, identity, identity_len);
     build_bulk(w, l->value, l->value_len);
     build_number(w, plan->rule->lease_ms);
-    build_text(w, lock_shape_text(l->shape));
+    build_shape(w, plan, l->shape);
     build_text(w, first);
     build_text(w, setnx ? "SETNX" : "SET");
     build_bulk(w, l->key, plan->key.len);

@@ -23,6 +23,7 @@ struct lock_state {
     uint8_t sent;         /* enum sent, for one_shot_client.c */
     bool trip_known;      /* lock.trip_ms has been measured */
     bool left_endless;    /* the session has acquired a lock without an expiry */
+    char *lost;           /* the error that answers the next command: a lease is over (on-loss error); NULL: none */
 };
 _Static_assert(sizeof(struct lock_state) <= ROOM_COMMANDS - ROOM_LOCKS, "the room's state of a session fits");
 
@@ -124,6 +125,10 @@ void lock_note_release(void *arg, const struct lock_lease *lease);
 void lock_note_leaving(void *arg, const struct lock_leaving *leaving);
 void lock_note_left(void *arg, const struct lock_left *left);
 void lock_note_learnt(void *arg, const struct lock_facts *facts);
+void lock_note_alarm(void *arg, const struct lock_alarm *alarm);
+
+/* alarms.c: takes the error that answers the session's next command; the caller frees it. NULL: there is none. */
+char *lock_take_lost(struct session *s);
 
 /* The room's callbacks for workers and sessions. */
 extern const struct session_room locks_room;

@@ -13,6 +13,7 @@ static void locks_open(struct worker *w) {
     list_init(&w->locks->renewals);
     lock_holds_open(w);
     quorum_open(w);
+    alarms_open(w);
 }
 
 static void locks_close(struct worker *w) {
@@ -20,12 +21,14 @@ static void locks_close(struct worker *w) {
     while ((n = stack_pop(&w->locks->free)))
         memory_free(LIST_ENTRY(n, struct lock_call, link));
     lock_holds_close(w);
+    alarms_close(w);
     memory_free(w->locks);
     w->locks = NULL;
 }
 
 static void session_leaves(struct session *s) {
     one_shot_closes(s);
+    alarms_leave(s);
     if (locks_of(s)->left_endless)
         observer_left(s->worker->shared->observer, s->lock.id, s->lock.one_shot);
 }
@@ -38,6 +41,7 @@ static void locks_ask(struct worker *w) {
 static void locks_tick(struct worker *w) {
     advise_tick(w);
     learnt_tick(w);
+    alarms_tick(w);
 }
 
 const struct session_room locks_room = {

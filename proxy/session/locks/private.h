@@ -55,6 +55,7 @@ struct worker_locks {
     const struct config *witness_config; /* a reference, for the witnesses' texts; NULL without witnesses */
     struct list_node renewals;           /* renewals.c: what the engine has asked for in this turn */
     size_t renewals_count;
+    struct list_node unasked;  /* alarms.c: alarms about which Redis is to be asked again */
     int64_t refused_ms;        /* when the log last said that a lease could not be renewed */
     bool successors_asking;    /* successors.c is reading its list */
     struct learnt_look learnt; /* used by the first worker alone */

@@ -40,7 +40,8 @@ bool lock_short_fits(struct worker *w, const struct lock_call *l) {
     const struct lock_rule *rule = l->plan.rule;
     return w->config->short_records && l->plan.verb == LOCK_ACQUIRE && l->value && l->plan.key.len > 0 &&
            l->expiry_ms != LOCK_EXPIRY_OTHER && lock_expiry_asked(l) > 0 && rule->wait_ms == 0 && !rule->confirms &&
-           !rule->fenced && l->plan.right != RIGHT_RELEASE_THEN_ACQUIRE && worker_now(w) >= w->locks->short_from_ms;
+           rule->lock_delay_ms == 0 && !rule->fenced && l->plan.right != RIGHT_RELEASE_THEN_ACQUIRE &&
+           worker_now(w) >= w->locks->short_from_ms;
 }
 
 /* What EXEC has answered to an attempt. */

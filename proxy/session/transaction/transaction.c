@@ -455,6 +455,10 @@ enum readiness transaction_ready(struct session *s, const struct command *c, int
 
 /* ---- the commands ---------------------------------------------------------------------------------- */
 
+bool transaction_may_end(const struct session *s) {
+    return !multi_pending(transaction_of(s));
+}
+
 /* Ends the transaction without executing it, here and at its node. */
 static enum dispatch_result leave(struct session *s, const struct command *c, const char *reply) {
     struct transaction *t = transaction_of(s);

@@ -122,6 +122,8 @@ enum readiness {
 enum readiness transaction_ready(struct session *s, const struct command *c, int slot);
 /* Whether the transaction watches the key. */
 bool transaction_watches(const struct session *s, const char *key, size_t len);
+/* Whether the transaction can be ended now: false while its MULTI is under way. */
+bool transaction_may_end(const struct session *s);
 /* Refuses a request in MULTI: it is not queued, and EXEC will fail. */
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

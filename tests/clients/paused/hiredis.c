@@ -33,11 +33,25 @@ static redisContext *open_to(const char *port) {
 }
 
 static redisReply *checked(redisContext *c, redisReply *r) {
-    if (!r || (r->type == REDIS_REPLY_ERROR && strncmp(r->str, "FENCED ", 7) != 0)) {
+    if (!r ||
+        (r->type == REDIS_REPLY_ERROR && strncmp(r->str, "FENCED ", 7) != 0 && strncmp(r->str, "LOST ", 5) != 0)) {
         fprintf(stderr, "%s\n", r ? r->str : c->errstr);
         exit(1);
     }
     return r;
+}
+
+/* Whether the lease is lost, as the rule's on-loss says it. Opens a closed connection anew. Frees the reply then. */
+static int lost(redisContext **c, redisReply *r) {
+    if (r && !(r->type == REDIS_REPLY_ERROR && strncmp(r->str, "LOST ", 5) == 0))
+        return 0;
+    if (r) {
+        freeReplyObject(r);
+        return 1;
+    }
+    redisFree(*c);
+    *c = open_to("lock_port");
+    return 1;
 }
 
 /* Whether no more work is wanted. */
@@ -64,15 +78,33 @@ int main(int argc, char **argv) {
             continue;
         }
         entered++;
-        r = checked(data, redisCommand(data, "GET %s", key));
+        r = redisCommand(data, "GET %s", key);
+        if (data == locks && lost(&locks, r)) {
+            data = locks;
+            fenced++;
+            continue;
+        }
+        checked(data, r);
         long read = r->type == REDIS_REPLY_STRING ? atol(r->str) : 0;
         freeReplyObject(r);
         usleep((useconds_t)(atof(text("work")) * 1000));
-        r = checked(data, redisCommand(data, "SET %s %ld", key, read + 1));
+        r = redisCommand(data, "SET %s %ld", key, read + 1);
+        if (data == locks && lost(&locks, r)) {
+            data = locks;
+            fenced++;
+            continue;
+        }
+        checked(data, r);
         written += r->type == REDIS_REPLY_STATUS;
         fenced += r->type == REDIS_REPLY_ERROR;
         freeReplyObject(r);
-        freeReplyObject(checked(locks, redisCommand(locks, "EVAL %s 1 %s %s", RELEASE, lock, mine)));
+        r = redisCommand(locks, "EVAL %s 1 %s %s", RELEASE, lock, mine);
+        if (data == locks && lost(&locks, r)) {
+            data = locks;
+            fenced++;
+            continue;
+        }
+        freeReplyObject(checked(locks, r));
     }
     printf("{\"version\": \"%d.%d.%d\", \"entered\": %ld, \"written\": %ld, \"fenced\": %ld}\n", HIREDIS_MAJOR,
            HIREDIS_MINOR, HIREDIS_PATCH, entered, written, fenced);

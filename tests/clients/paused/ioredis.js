@@ -21,15 +21,20 @@ async function main() {
             continue;
         }
         entered++;
-        const read = Number(await data.get(o.data));
-        await sleep(Number(o.work));
         try {
-            written += await data.set(o.data, read + 1) === 'OK';
-        } catch (error) {
-            if (!error.message.startsWith('FENCED ')) throw error;
+            const read = Number(await data.get(o.data));
+            await sleep(Number(o.work));
+            try {
+                written += await data.set(o.data, read + 1) === 'OK';
+            } catch (error) {
+                if (!error.message.startsWith('FENCED ')) throw error;
+                fenced++;
+            }
+            await locks.eval(RELEASE, 1, o.lock, mine);
+        } catch (error) { // the rule's on-loss
+            if (!error.message.startsWith('LOST ')) throw error;
             fenced++;
         }
-        await locks.eval(RELEASE, 1, o.lock, mine);
     }
     locks.disconnect();
     data.disconnect();

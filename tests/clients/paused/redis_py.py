@@ -25,15 +25,22 @@ def main(words):
             time.sleep(0.001)
             continue
         entered += 1
-        read = int(data.get(o["data"]) or 0)
-        time.sleep(float(o["work"]) / 1000)
         try:
-            written += data.set(o["data"], read + 1)
-        except redis.ResponseError as error:
-            if not str(error).startswith("FENCED "):
+            read = int(data.get(o["data"]) or 0)
+            time.sleep(float(o["work"]) / 1000)
+            try:
+                written += data.set(o["data"], read + 1)
+            except redis.ResponseError as error:
+                if not str(error).startswith("FENCED "):
+                    raise
+                fenced += 1
+            locks.eval(RELEASE, 1, o["lock"], mine)
+        except redis.ConnectionError:  # on-loss close
+            fenced += 1
+        except redis.ResponseError as error:  # on-loss error
+            if not str(error).startswith("LOST "):
                 raise
             fenced += 1
-        locks.eval(RELEASE, 1, o["lock"], mine)
     print(json.dumps({"version": redis.__version__, "entered": entered, "written": written, "fenced": fenced}))
 
 

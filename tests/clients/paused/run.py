@@ -1,7 +1,7 @@
 """Workers that are stopped between reading and writing, until another worker has the lock: counts lost updates, on Redis and
 through the proxy with a fence.
 
-    run.py [--lockkeeper PROGRAM] [--pauses N] [--client NAME] [--place NAME] [--markdown] [--seed N]
+    run.py [--lockkeeper PROGRAM] [--pauses N] [--client NAME] [--place NAME] [--on-loss close|error] [--markdown] [--seed N]
 
 A cell is one client in one place: data and lock on one Redis, in one slot of a cluster, or in two slots of it on two nodes.
 Three workers each take the lock (SET NX PX), read a number, work, write the number plus one, and release by a script that
@@ -10,6 +10,9 @@ lock; every second time, when the other worker has written, too. An update is lo
 count of writes that were answered OK. On Redis that must happen; through the proxy it must not, and the late worker gets
 FENCED. With two slots it may happen, if the lock is lost between the proxy's check and the write (docs/fences.md): there it is
 counted, and must be rare.
+
+With --on-loss the rule says so in place of the fence, and the worker hears that its lease is over: by an error or by the end of its
+connection, each counted as FENCED. It is stopped for a while longer then, in which the proxy tells it.
 
 A client's program in this folder gets words NAME=VALUE: host; lock_port and data_port (of one connection where they are the
 same); lock and data, the keys; lease and work, in ms; name, with which the lock's value begins. It ends when its standard
@@ -52,6 +55,9 @@ PLACES = {
     "cluster, two slots": (True, "lock:stock:1", "stock:1"),
 }
 FENCE = "fence stock:* by lock:stock:*"
+LOSS = "lock lock:stock:* owner connection on-loss %s"
+STAYS = 0.3  # s
+REPEATS = ["ioredis"]  # on-loss error is for these
 RARE = 100  # pauses for each update that may be lost in two slots
 
 
@@ -91,6 +97,7 @@ class Run:
         self.workers = [Worker(command, env, shop.folder, host=servers.HOST, lock_port=ports[0], data_port=ports[1], lock=lock,
                                data=data, lease=LEASE, work=WORK, name="w%d" % n) for n in range(WORKERS)]
         self.pauses = 0
+        self.stays = 0  # s: how much longer a holder is stopped
 
     def holder(self):
         """The lock's value, and its owner's number; None, None: it is free."""
@@ -111,6 +118,7 @@ class Run:
             if self.dice.random() < 0.5:
                 before = self.direct("GET", self.data)
                 until(lambda: self.direct("GET", self.data) != before, 20, "its write", pause=0.0005)
+            time.sleep(self.stays)
         finally:
             worker.go_on()
         return True
@@ -138,11 +146,12 @@ class Run:
                 worker.child.communicate()
 
 
-def measure(command, shop, backend, proxy, place, pauses, seed):
+def measure(command, shop, backend, proxy, place, pauses, seed, stays):
     """One run; proxy None: on Redis itself. Returns what Run.end does."""
     _, lock, data = PLACES[place]
     ports = [proxy.port] * 2 if proxy else [backend.node_of(key).port for key in (lock, data)]
     run = Run(command, shop, ports, lock, data, backend.direct(), seed)
+    run.stays = stays
     try:
         run.run(pauses)
         return run.end()
@@ -151,15 +160,15 @@ def measure(command, shop, backend, proxy, place, pauses, seed):
         run.direct.close()
 
 
-def cell(command, shop, place, pauses, seed):
+def cell(command, shop, place, pauses, seed, on_loss=None):
     """Both runs, each on servers of its own: on Redis, and through the proxy."""
     made = []
     try:
         backends = [servers.RedisCluster() if PLACES[place][0] else servers.RedisServer() for _ in range(2)]
         made += backends
-        proxy = servers.Proxy(backends[1], FENCE)
+        proxy = servers.Proxy(backends[1], LOSS % on_loss if on_loss else FENCE)
         with concurrent.futures.ThreadPoolExecutor(2) as threads:
-            runs = [threads.submit(measure, command, shop, backend, through, place, pauses, seed)
+            runs = [threads.submit(measure, command, shop, backend, through, place, pauses, seed, STAYS if on_loss else 0)
                     for backend, through in zip(backends, (None, proxy))]
             results = [run.result() for run in runs]
         proxy.stop()
@@ -187,6 +196,7 @@ def main(words):
     parser.add_argument("--pauses", type=int, default=1000)
     parser.add_argument("--client", action="append", choices=list(PROGRAMS))
     parser.add_argument("--place", action="append", choices=list(PLACES))
+    parser.add_argument("--on-loss", choices=["close", "error"], help="the holder hears of its loss, in place of a fence")
     parser.add_argument("--markdown", action="store_true", help="for the documentation")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(words)
@@ -195,13 +205,16 @@ def main(words):
     servers.binary()
     shop, rows, failed, versions = Workshop(), [HEAD], 0, {}
     for client in options.client or PROGRAMS:
+        if options.on_loss == "close" and client in REPEATS:
+            print("not run: %s sends again over a new connection what a closed one has not answered" % client)
+            continue
         try:
             command = PROGRAMS[client](shop)
         except Missing as missing:
             print("not run: %s: %s" % (client, missing))
             continue
         for place in options.place or PLACES:
-            direct, proxy = cell(command, shop, place, options.pauses, options.seed)
+            direct, proxy = cell(command, shop, place, options.pauses, options.seed, options.on_loss)
             versions[client] = direct["version"]
             may_lose = options.pauses // RARE if place == "cluster, two slots" else 0
             failed += not 0 <= proxy["lost"] <= may_lose or direct["lost"] == 0 or proxy["fenced"] == 0

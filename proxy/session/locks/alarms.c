@@ -1,0 +1,219 @@
+/*
+ * Sessions hear that a lease of theirs is over: by a push (PROXY NOTIFY ON), by the end of their connection, or by an
+ * error in the place of their next answer (the rule's on-loss).
+ *
+ *      engine ── sink ──> renew.lua `look`, in this thread ──┬─ the lease goes on: nothing
+ *                             ^                              ├─ not known ──> once more, in a second
+ *                             └──────────────────────────────┘
+ *                                                            └─ over ──> the session's thread ──> the session
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "parser/invariant.h"
+#include "parser/slot.h"
+#include "proxy/base/memory.h"
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/leases.h"
+#include "proxy/session/locks/lock_args.h"
+#include "proxy/session/locks/private.h"
+
+enum { NAME_SHOWN = 160 };
+
+/* An alarm on its way to its session. */
+struct alarm_news {
+    struct request_owner owner; /* must be the first field */
+    struct broadcast broadcast; /* to the session's thread */
+    struct list_node link;      /* in worker_locks.unasked */
+    struct lock_lease lease;
+    uint64_t session_id, fence;
+    unsigned thread; /* the session's */
+    enum lock_on_loss way;
+    int64_t asked_ms;
+    char name[]; /* the key */
+};
+
+/* The engine calls with a shard locked: the question goes out at the end of the turn. */
+struct alarm_note {
+    struct worker_job job; /* must be the first field */
+    struct alarm_news *news;
+};
+
+/* ---- the session is told --------------------------------------------------------------------------- */
+
+static void push(struct session *s, const struct alarm_news *news) {
+    struct text out = {0};
+    text_printf(&out, ">4\r\n$10\r\nlockkeeper\r\n$4\r\nlost\r\n$%zu\r\n", news->lease.key.len);
+    text_append(&out, news->name, news->lease.key.len);
+    text_printf(&out, "\r\n:%llu\r\n", (unsigned long long)news->fence);
+    session_tell(s, out.data, out.len);
+    text_clear(&out);
+    counter_add(&s->worker->counters.losses_pushed, 1);
+}
+
+/* The next command of the session gets an error. */
+static void strike(struct session *s, const struct alarm_news *news) {
+    struct lock_state *state = locks_of(s);
+    struct text error = {0};
+    size_t len = news->lease.key.len;
+    bool cut = len > NAME_SHOWN;
+    if (state->lost)
+        return; /* one error is enough */
+    text_append(&error, "LOST the lease on ", strlen("LOST the lease on "));
+    text_append(&error, news->name, cut ? NAME_SHOWN : len);
+    text_printf(&error, "%s is over", cut ? "..." : "");
+    state->lost = memory_strndup(error.data, error.len);
+    text_clear(&error);
+    s->worker->struck++;
+    counter_add(&s->worker->counters.losses_refused, 1);
+}
+
+static void tell(struct session *s, const struct alarm_news *news) {
+    static const char *const actions[] = {[LOCK_LOSS_TELL] = "it goes on",
+                                          [LOCK_LOSS_CLOSE] = "its connection is closed",
+                                          [LOCK_LOSS_ERROR] = "its next command is refused"};
+    struct worker *w = s->worker;
+    char who[SESSION_ADDRESS_MAX + 128];
+    session_who(s, who, sizeof(who));
+    if (!engine_alarm_take(w->shared->engine, &news->lease.key, news->session_id, news->lease.token, who,
+                           actions[news->way], worker_now(w)))
+        return;
+    if (atomic_load(&s->lock.notified) && s->lane.protocol == 3)
+        push(s, news);
+    if (news->way == LOCK_LOSS_ERROR) {
+        strike(s, news);
+    } else if (news->way == LOCK_LOSS_CLOSE) {
+        counter_add(&w->counters.losses_closed, 1);
+        session_finish(s);
+    }
+}
+
+static struct alarm_news *news_of(struct broadcast *t) {
+    return LIST_ENTRY(t, struct alarm_news, broadcast);
+}
+
+static void visit(struct broadcast *t, struct worker *w) {
+    const struct alarm_news *news = news_of(t);
+    if (w->index != news->thread)
+        return;
+    LIST_FOREACH(it, &w->sessions) {
+        struct session *s = LIST_ENTRY(it, struct session, link);
+        if (s->lock.id != news->session_id)
+            continue;
+        if (s->state == SESSION_OPEN)
+            tell(s, news);
+        return;
+    }
+}
+
+static void visited(struct broadcast *t) {
+    memory_free(news_of(t));
+}
+
+char *lock_take_lost(struct session *s) {
+    char *lost = locks_of(s)->lost;
+    if (lost)
+        s->worker->struck--;
+    locks_of(s)->lost = NULL;
+    return lost;
+}
+
+void alarms_leave(struct session *s) {
+    memory_free(lock_take_lost(s));
+}
+
+/* ---- Redis is asked ----------------------------------------------------------------------------------- */
+
+static void answered(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct alarm_news *news = REQUEST_OWNER(c->request, struct alarm_news);
+    invariant(w->own_works > 0 && news, "no alarm is looked into");
+    struct lock_envelope e = {.reply = NULL};
+    if (end->error || !lock_envelope_read(NULL, end->reply, end->len, &e))
+        lock_failed_outcome(end, &e.result);
+    request_disown(c->request);
+    w->own_works--;
+    switch (engine_alarm_looked(w->shared->engine, &news->lease.key, news->session_id, news->lease.token, &e.result,
+                                news->asked_ms, worker_now(w))) {
+    case ALARM_OVER:
+        broadcast_start(&news->broadcast, w, visit, visited);
+        break;
+    case ALARM_KEPT:
+        worker_engine_due(w, e.result.pttl_ms > 0 ? e.result.pttl_ms : 1);
+        memory_free(news);
+        break;
+    case ALARM_UNKNOWN:
+        list_append(&w->locks->unasked, &news->link);
+        break;
+    }
+    request_reply(c->request, "", 0, true);
+}
+
+static void ask(struct worker *w, struct alarm_news *news) {
+    static const struct request_owner_ops ops = {0};
+    struct lock_rule rule = {.lease_ms = news->lease.lease_ms};
+    struct lock_plan plan = {.key = news->lease.key, .rule = &rule, .right = RIGHT_LOOK};
+    plan.attempt_len = plan.claim_len = news->lease.token_len;
+    memcpy(plan.attempt_token, news->lease.token_text, sizeof(plan.attempt_token));
+    memcpy(plan.claim_token, news->lease.token_text, sizeof(plan.claim_token));
+    news->asked_ms = worker_now(w);
+    lock_build_script(w, SCRIPT_RENEW, NULL, 2, LOCK_HEADER_ARGS);
+    build_bulk(w, news->name, news->lease.key.len);
+    lock_build_guard(w, news->name, news->lease.key.len);
+    lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
+    struct request *request = request_internal(w);
+    w->own_works++;
+    request_own(request, &news->owner, &ops);
+    request->call.done = answered;
+    request->call.up.script = script_get(SCRIPT_RENEW);
+    request->call.up.repeatable = true; /* it looks, and changes nothing */
+    struct upstream_lane lane = {.login = news->lease.login, .db = news->lease.key.db, .protocol = 2};
+    call_submit_lane(&request->call, slot_of_key(news->name, news->lease.key.len), &lane, w->build.data, w->build.len);
+}
+
+static void note_run(struct worker *w, struct worker_job *job) {
+    ask(w, ((struct alarm_note *)(void *)job)->news);
+}
+
+void lock_note_alarm(void *arg, const struct lock_alarm *alarm) {
+    struct alarm_news *news = memory_zalloc(sizeof(*news) + alarm->lease.key.len);
+    struct alarm_note *note = memory_zalloc(sizeof(*note));
+    list_init(&news->link);
+    news->lease = alarm->lease;
+    news->session_id = alarm->session_id;
+    news->fence = alarm->fence;
+    news->thread = LIST_ENTRY(alarm->session, struct session, lock)->worker->index;
+    news->way = alarm->own ? alarm->lease.rule->on_loss : LOCK_LOSS_TELL;
+    memcpy(news->name, alarm->lease.key.name, alarm->lease.key.len);
+    news->lease.key.name = news->name;
+    news->lease.rule = NULL;
+    note->job.run = note_run;
+    note->news = news;
+    worker_add_job(worker_here(), &note->job);
+}
+
+/* ---- a worker's part ------------------------------------------------------------------------------------ */
+
+void alarms_open(struct worker *w) {
+    list_init(&w->locks->unasked);
+}
+
+void alarms_close(struct worker *w) {
+    struct list_node *n;
+    while ((n = list_shift(&w->locks->unasked)))
+        memory_free(LIST_ENTRY(n, struct alarm_news, link));
+}
+
+void alarms_tick(struct worker *w) {
+    struct list_node all;
+    list_init(&all);
+    list_splice(&all, &w->locks->unasked);
+    for (struct list_node *n; (n = list_shift(&all));) {
+        struct alarm_news *news = LIST_ENTRY(n, struct alarm_news, link);
+        if (engine_alarm_waits(w->shared->engine, &news->lease.key, news->session_id, news->lease.token))
+            ask(w, news);
+        else
+            memory_free(news);
+    }
+}
