@@ -13,8 +13,8 @@
 -- have lost what it promised, even if it has read a file. So it promises nothing until all that was promised before
 -- has ended: for the time of the quarantine.
 --
--- Answers 'ok'; 'held TOKEN FENCE', the lease that the record is of; 'none', without a token where no lease is known; 'low FENCE', which the lease's fence must exceed; or
--- 'quarantine MS', for how long.
+-- Answers 'ok'; 'held TOKEN FENCE', the lease that the record is of; 'none', without a token where no lease is known;
+-- 'low FENCE', which the lease's fence must exceed; or 'quarantine MS', for how long.
 --@alone
 local call, record, mark = redis.call, KEYS[1], KEYS[2]
 local token, fence, over, promise = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
