@@ -193,13 +193,14 @@ run_under() {
 }
 
 # Tests that depend on real time run one after another, by themselves: without a processor a worker is late, which would be a
-# different test.
-timed=$root/tests/integration/test_no_harm.py
+# different test. They are left out of what runs side by side.
+timed=("$root/tests/integration/test_no_harm.py" "$root/tests/integration/test_contention.py")
+apart=("${timed[@]/#/--ignore=}")
 
 # run_integration PROGRAM: runs all integration tests.
 run_integration() {
-    run_pytest "$1" "$root/tests/integration" --ignore="$timed"
-    at_once=0 run_pytest "$1" "$timed"
+    run_pytest "$1" "$root/tests/integration" "${apart[@]}"
+    at_once=0 run_pytest "$1" "${timed[@]}"
 }
 
 # Runs the core of the integration tests.
@@ -215,7 +216,7 @@ run_one() {
         run_ctest -R "^$1\$"
     fi
     if has integration "$1"; then
-        [ "$1" != test_no_harm ] || local at_once=0
+        [[ " ${timed[*]} " != *"/$1.py "* ]] || local at_once=0
         run_pytest "$build/lockkeeper" "$root/tests/integration/$1.py"
     fi
 }
@@ -238,8 +239,8 @@ run_counted() {
 }
 
 # Runs the integration tests with the build that users have, on each server. What no server decides runs once: the traffic of
-# the engine alone runs in `unit`, and the timed tests before the first server. Without a sanitizer there is time for seven tests
-# at once.
+# the engine alone runs in `unit`, contention in `integration`, and the other timed tests before the first server. Without a
+# sanitizer there is time for eight tests at once.
 run_servers() {
     local build=$root/build-servers server first=yes
     need "configuring the build" 120 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTESTS=ON -DWERROR=ON
@@ -248,8 +249,8 @@ run_servers() {
     for server in ${LOCKKEEPER_SERVERS:-redis-server valkey-server}; do
         if command -v "$server" >/dev/null; then
             echo "== $("$server" --version)"
-            REDIS_SERVER=$server at_once=7 run_pytest "$build/lockkeeper" "$root/tests/integration" --ignore="$timed"
-            [ -z "$first" ] || REDIS_SERVER=$server at_once=0 run_pytest "$build/lockkeeper" "$timed"
+            REDIS_SERVER=$server at_once=8 run_pytest "$build/lockkeeper" "$root/tests/integration" "${apart[@]}"
+            [ -z "$first" ] || REDIS_SERVER=$server at_once=0 run_pytest "$build/lockkeeper" "${timed[0]}"
             first=
         elif [ -n "${LOCKKEEPER_SERVERS:-}" ]; then
             echo "test.sh: there is no $server here" >&2
