@@ -239,10 +239,9 @@ run_counted() {
 }
 
 # Runs the integration tests with the build that users have, on each server. What no server decides runs once: the traffic of
-# the engine alone runs in `unit`, contention in `integration`, and the other timed tests before the first server. Without a
-# sanitizer there is time for eight tests at once.
+# the engine alone in `unit`, and the timed tests in `integration`. Without a sanitizer there is time for eight tests at once.
 run_servers() {
-    local build=$root/build-servers server first=yes
+    local build=$root/build-servers server
     need "configuring the build" 120 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTESTS=ON -DWERROR=ON
     need "the build" 1200 cmake --build "$build" -j "$jobs"
     run_ctest -E "sim|traffic"
@@ -250,8 +249,6 @@ run_servers() {
         if command -v "$server" >/dev/null; then
             echo "== $("$server" --version)"
             REDIS_SERVER=$server at_once=8 run_pytest "$build/lockkeeper" "$root/tests/integration" "${apart[@]}"
-            [ -z "$first" ] || REDIS_SERVER=$server at_once=0 run_pytest "$build/lockkeeper" "${timed[0]}"
-            first=
         elif [ -n "${LOCKKEEPER_SERVERS:-}" ]; then
             echo "test.sh: there is no $server here" >&2
             failed=$((failed + 1))

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from redis import __version__ as redis_py
 
 import servers
 from helpers import module_proxy
@@ -404,7 +405,11 @@ def test_while_redis_stands_still(start_redis, start_proxy, connect, key):
     closed(a, 3)
 
 
-@pytest.mark.parametrize("way,clients", [("error", ["redis-py", "ioredis", "hiredis"]), ("close", ["redis-py", "hiredis"])])
+# ioredis, and redis-py from 6.0 on, send a command again over a new connection: they do not hear that theirs was closed.
+HEAR_A_CLOSE = ["hiredis"] + (["redis-py"] if int(redis_py.split(".")[0]) < 6 else [])
+
+
+@pytest.mark.parametrize("way,clients", [("error", ["redis-py", "ioredis", "hiredis"]), ("close", HEAR_A_CLOSE)])
 def test_workers_that_stand_still(way, clients):
     """Real workers are stopped (SIGSTOP) past their lease, and hear of it before they write. On Redis they do not."""
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "clients", "paused", "run.py")
