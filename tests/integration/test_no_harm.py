@@ -22,7 +22,8 @@ import standing  # noqa: E402
 
 POOLS = ["redis-py, LIFO", "redis-py, FIFO", "redis-py, random", "hiredis, random"]
 FAMILIES = 6  # of each
-LOST_RELEASES = 1  # by chance, in all families of a test
+LOST_RELEASES = 1  # by chance, in all families of a sample
+SAMPLES = 2
 SHARE = 0.85  # 0.9 on a machine that does nothing else (pools.py): here a sanitized build shares two processors with its clients
 
 
@@ -39,20 +40,24 @@ def prepared(contenders):
 
 @pytest.mark.parametrize("variant", ["", "restart", "two proxies"], ids=["start", "restart", "two_proxies"])
 def test_pools_lose_nothing(backend_kind, variant, rng, record_property):
-    """No holder's release is refused, no lock stands, and acquisitions are as many as without attribution."""
+    """No holder's release is refused, no lock stands, and acquisitions are as many as without attribution. One family of a hundred
+    may lose a release by chance, so that a second sample decides where the first has lost more than one."""
     present, commands, shop = prepared([c for c in pools.POOLS if c.name in POOLS])
-    families = pools.pool_families(present, FAMILIES, rng)
-    incidents = pools.run(contend.Bench(commands, shop, seed=rng.randrange(1000)), families, backend_kind, seconds=2.5,
-                          proxies=2 if variant == "two proxies" else 1, restart=variant == "restart", at_once=8)
-    record_property("table", pools.table(families))
-    whole = pools.Row(families)
-    told = "\n%s\n%s\n%s" % (pools.table(families), pools.worst(families), dict(incidents))
-    assert not [f.error for f in families if f.error], told
-    assert not whole.doubles[pools.PROXY], told
-    assert whole.lost_off == 0 and whole.acquired[pools.OFF] > 10 * len(families), "the workers are at fault" + told
-    assert whole.lost <= LOST_RELEASES, told
-    assert not whole.stood, told
-    assert whole.share() >= SHARE, told
+    for _ in range(SAMPLES):
+        families = pools.pool_families(present, FAMILIES, rng)
+        incidents = pools.run(contend.Bench(commands, shop, seed=rng.randrange(1000)), families, backend_kind, seconds=2.5,
+                              proxies=2 if variant == "two proxies" else 1, restart=variant == "restart", at_once=8)
+        record_property("table", pools.table(families))
+        whole = pools.Row(families)
+        told = "\n%s\n%s\n%s" % (pools.table(families), pools.worst(families), dict(incidents))
+        assert not [f.error for f in families if f.error], told
+        assert not whole.doubles[pools.PROXY], told
+        assert whole.lost_off == 0 and whole.acquired[pools.OFF] > 10 * len(families), "the workers are at fault" + told
+        assert not whole.stood, told
+        assert whole.share() >= SHARE, told
+        if whole.lost <= LOST_RELEASES:
+            return
+    pytest.fail("more than %d lost releases in each of %d samples%s" % (LOST_RELEASES, SAMPLES, told))
 
 
 def test_own_connections_are_no_pool(backend_kind, rng, record_property):
