@@ -129,9 +129,8 @@ static void answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct alarm_news *news = REQUEST_OWNER(c->request, struct alarm_news);
     invariant(w->own_works > 0 && news, "no alarm is looked into");
-    struct lock_envelope e = {.reply = NULL};
-    if (end->error || !lock_envelope_read(NULL, end->reply, end->len, &e))
-        lock_failed_outcome(end, &e.result);
+    struct lock_envelope e;
+    lock_own_answer(end, &e);
     request_disown(c->request);
     w->own_works--;
     switch (engine_alarm_looked(w->shared->engine, &news->lease.key, news->session_id, news->lease.token, &e.result,

@@ -166,3 +166,9 @@ void lock_failed_outcome(const struct call_end *end, struct lock_result *result)
     if (!end->error && end->len > 0 && end->reply[0] == '-')
         result->outcome = LOCK_ERROR;
 }
+
+void lock_own_answer(const struct call_end *end, struct lock_envelope *e) {
+    *e = (struct lock_envelope){.reply = NULL};
+    if (end->error || !lock_envelope_read(NULL, end->reply, end->len, e))
+        lock_failed_outcome(end, &e->result);
+}

@@ -45,9 +45,8 @@ static void lease_done(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct lease_work *work = REQUEST_OWNER(c->request, struct lease_work);
     invariant(w->own_works > 0 && work, "no work of the proxy's own is under way");
-    struct lock_envelope e = {.reply = NULL};
-    if (end->error || !lock_envelope_read(NULL, end->reply, end->len, &e))
-        lock_failed_outcome(end, &e.result);
+    struct lock_envelope e;
+    lock_own_answer(end, &e);
     if (e.result.outcome == LOCK_ERROR) {
         e.result.outcome = LOCK_NOT_SENT;
         log_refusal(w, work, end);

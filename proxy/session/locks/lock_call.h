@@ -83,6 +83,8 @@ const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcom
 bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e);
 /* Sets the outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
 void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
+/* Reads what a script has answered for which no client waits. The outcome is set in any case. */
+void lock_own_answer(const struct call_end *end, struct lock_envelope *e);
 
 /* How a call ends whose script has released the lease of the plan's claim. */
 extern const struct call_end lock_released_end;

@@ -139,9 +139,8 @@ static void taken_over(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct takeover *t = REQUEST_OWNER(c->request, struct takeover);
     invariant(w->own_works > 0 && t, "no work of the proxy's own is under way");
-    struct lock_envelope e = {.reply = NULL};
-    if (end->error || !lock_envelope_read(NULL, end->reply, end->len, &e))
-        lock_failed_outcome(end, &e.result);
+    struct lock_envelope e;
+    lock_own_answer(end, &e);
     bool known = e.result.outcome != LOCK_NOT_SENT && e.result.outcome != LOCK_UNKNOWN;
     if (e.result.outcome == LOCK_DONE) {
         engine_inherited(w->shared->engine, &t->left, t->rule, t->login, t->token, &e.result, worker_now(w));
