@@ -41,11 +41,11 @@ static void question_send(struct worker *w, struct request *r) {
     call_submit_lane(&r->call, MARK_SLOT, &lane, w->build.data, w->build.len);
 }
 
-/* Copies the error that the call ended with, without its line's end; "": none. */
+/* Copies the error that the call ended with; "": none. */
 static void error_of(const struct call_end *end, char out[ERROR_MAX]) {
-    bool replied = !end->error && end->len > 1 && end->reply[0] == '-';
-    const char *error = end->error ? end->error : replied ? end->reply + 1 : "";
-    snprintf(out, ERROR_MAX, "%.*s", (int)strcspn(error, "\r\n"), error);
+    size_t len;
+    const char *error = call_end_error(end, &len);
+    snprintf(out, ERROR_MAX, "%.*s", (int)len, error ? error : "");
 }
 
 /* ---- the process that leaves ------------------------------------------------------------------------ */

@@ -28,6 +28,7 @@ enum { ADDRESS_MAX = 256, NAME_MAX_BYTES = 64 };
 struct asked_master {
     char address[ADDRESS_MAX];
     bool asked;               /* a reply is due */
+    int slot;                 /* one that it serves; SLOT_NONE: not known */
     bool refuses;             /* the node answered with the error in `why` */
     char why[MASTER_WHY_MAX]; /* why it gives no lock; "": it is well, as far as is known */
 };
@@ -72,7 +73,7 @@ static struct asked_master *add(struct worker *w, const char *address) {
     struct worker_thread *t = thread_of(w);
     t->masters = memory_realloc(t->masters, (t->masters_count + 1) * sizeof(*t->masters));
     struct asked_master *m = &t->masters[t->masters_count++];
-    *m = (struct asked_master){.asked = false};
+    *m = (struct asked_master){.slot = SLOT_NONE};
     snprintf(m->address, sizeof(m->address), "%s", address);
     return m;
 }
@@ -104,10 +105,10 @@ static void answered(struct call *c, const struct call_end *end) {
     request_disown(c->request);
     memory_free(q);
     if (m) {
-        bool failed = !end->error && end->len > 1 && end->reply[0] == '-';
-        const char *error = end->error ? end->error : failed ? end->reply + 1 : NULL;
+        size_t len;
+        const char *error = call_end_error(end, &len);
         m->asked = false;
-        conclude(w, m, error, error ? strcspn(error, "\r\n") : 0, !end->error);
+        conclude(w, m, error, len, !end->error);
     }
     request_reply(c->request, "", 0, true);
 }
@@ -165,8 +166,7 @@ void readiness_ask(struct worker *w) {
     forget_others(w);
     for (size_t i = 0; i < upstream_master_count(w->upstream); i++) {
         struct upstream_node *node = upstream_master(w->upstream, i);
-        int slot = node ? upstream_slot_of_node(w->upstream, node) : SLOT_NONE;
-        if (slot == SLOT_NONE)
+        if (!node)
             continue;
         const char *address = upstream_node_address(node);
         struct asked_master *m = find(w, address);
@@ -174,8 +174,11 @@ void readiness_ask(struct worker *w) {
         if ((m && m->asked) || (lost ? w->config->admin_port == 0 : w->index > 0))
             continue;
         m = m ? m : add(w, address);
-        m->asked = true;
-        ask(w, i, address, slot, lost);
+        if (m->slot == SLOT_NONE || upstream_node_of_slot(w->upstream, m->slot) != node)
+            m->slot = upstream_slot_of_node(w->upstream, node);
+        m->asked = lost || m->slot != SLOT_NONE;
+        if (m->asked)
+            ask(w, i, address, m->slot, lost);
     }
 }
 

@@ -570,6 +570,13 @@ static inline void submit(struct call *c, int slot, const struct upstream_lane *
         call_fail(&c->up, UPSTREAM_NOT_SENT, error);
 }
 
+const char *call_end_error(const struct call_end *end, size_t *len) {
+    bool replied = !end->error && end->len > 1 && end->reply[0] == '-';
+    const char *error = end->error ? end->error : replied ? end->reply + 1 : NULL;
+    *len = error ? strcspn(error, "\r\n") : 0;
+    return error;
+}
+
 void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len) {
     submit(c, slot, lane, bytes, len);
 }

@@ -38,6 +38,10 @@ struct call_end {
     enum upstream_failure why;
 };
 
+/* The error that the call ended with, Redis's or the proxy's, of *len bytes without '-' and line end, borrowed. NULL:
+ * it ended without one. */
+const char *call_end_error(const struct call_end *end, size_t *len);
+
 typedef void (*call_done_fn)(struct call *c, const struct call_end *end);
 
 struct call {
