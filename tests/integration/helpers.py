@@ -57,6 +57,19 @@ def module_proxy(*lines):
     return proxy
 
 
+def second_proxy(*lines):
+    """A fixture: another proxy with these lines before the Redis of the module's `proxy`."""
+
+    @pytest.fixture(scope="module")
+    def second(proxy):
+        other = servers.Proxy(proxy.backend, *lines)
+        yield other
+        other.stop()
+        other.remove()
+
+    return second
+
+
 def fenced_names(kind, word=None):
     """Data and its lock: in one slot of a cluster, or in two (`far`). Nothing is known of the lock's family."""
     word = word or in_letters()

@@ -6,7 +6,7 @@ import time
 import pytest
 
 import servers
-from helpers import module_proxy
+from helpers import module_proxy, second_proxy
 from resp import Error
 from servers import until
 
@@ -20,15 +20,7 @@ CONFIG = [
 serial = itertools.count(1)
 
 proxy = module_proxy(*CONFIG)
-
-
-@pytest.fixture(scope="module")
-def second(proxy):
-    """Another proxy before the same Redis."""
-    other = servers.Proxy(proxy.backend, *CONFIG)
-    yield other
-    other.stop()
-    other.remove()
+second = second_proxy(*CONFIG)
 
 
 @pytest.fixture(params=["lock:", "lock:conn:"])

@@ -10,7 +10,7 @@ import pytest
 from redis import __version__ as redis_py
 
 import servers
-from helpers import module_proxy
+from helpers import module_proxy, second_proxy
 from resp import Closed, Error, Push, encode
 from servers import until
 
@@ -27,15 +27,7 @@ SOON = 1.5  # s: a lease's end, and a second
 
 serial = itertools.count(1)
 proxy = module_proxy(*CONFIG)
-
-
-@pytest.fixture(scope="module")
-def second(proxy):
-    """Another proxy before the same Redis."""
-    other = servers.Proxy(proxy.backend, *CONFIG)
-    yield other
-    other.stop()
-    other.remove()
+second = second_proxy(*CONFIG)
 
 
 @pytest.fixture
@@ -161,7 +153,7 @@ def test_commands_that_wait_behind_are_not_carried_out(proxy, connect, key):
     a, b = named(connect, proxy, "a"), named(connect, proxy, "b")
     assert a("SET", "lock:close:" + key, "1", "NX", "PX", "200") == "OK"
     a.send(encode("BLPOP", "queue:" + key, "2") + encode("SET", "written:" + key, "late"))
-    time.sleep(1)
+    until(lambda: "incident lost: - on lock:close:%s by" % key in proxy.log(), 5, "the loss to be told")
     assert b("RPUSH", "queue:" + key, "job") == 1
     assert a.read() == ["queue:" + key, "job"]
     closed(a)
