@@ -3,15 +3,16 @@
 # A script's text is its own file, in which some lines are replaced by other files:
 #
 #   --@common      arguments.lua and common.lua
-#   --@functions   common.lua
 #   --@alone       nothing
 #   --@list        list.lua
 #   --@waits       waits.lua
 #   --@text        text.lua
 #   --@compare     compare.lua
 #   --@usual       usual.lua
+#   --@unfinished  unfinished.lua
+#   --@tell        tell.lua
 #
-# A file with none of the first three lines gets arguments.lua and common.lua in front. Lines that are
+# A file with none of the first two lines gets arguments.lua and common.lua in front. Lines that are
 # comments are left out, and functions that the script does not use: Redis makes every function anew for each call, which was a
 # fifth of a call's time. The names of the enum in CONSTANTS are
 # replaced by their values. The SHA1 is that of exactly the resulting bytes. The table also has the bytes of a call by SHA1 up to
@@ -23,7 +24,6 @@ file(READ ${FOLDER}/arguments.lua arguments HEX)
 file(READ ${FOLDER}/common.lua functions HEX)
 set(common "${arguments}${functions}")
 string(HEX "--@common\n" mark)
-string(HEX "--@functions\n" functions_mark)
 string(HEX "--@alone\n" alone_mark)
 file(READ ${FOLDER}/list.lua list HEX)
 string(HEX "--@list\n" list_mark)
@@ -35,6 +35,10 @@ file(READ ${FOLDER}/compare.lua compare HEX)
 string(HEX "--@compare\n" compare_mark)
 file(READ ${FOLDER}/usual.lua usual HEX)
 string(HEX "--@usual\n" usual_mark)
+file(READ ${FOLDER}/unfinished.lua unfinished HEX)
+string(HEX "--@unfinished\n" unfinished_mark)
+file(READ ${FOLDER}/tell.lua tell HEX)
+string(HEX "--@tell\n" tell_mark)
 
 # leave_out(NAME): leaves out of the script in the variable NAME, which is in hex, comments, and top functions whose names are nowhere
 # else.
@@ -76,12 +80,13 @@ file(STRINGS ${CONSTANTS} constants REGEX "^    [A-Z_]+ = [0-9]+")
 foreach(name ${names})
   file(READ ${FOLDER}/${name}.lua own HEX)
   string(REPLACE "${mark}" "${common}" hex "${own}")
-  string(REPLACE "${functions_mark}" "${functions}" hex "${hex}")
   string(REPLACE "${alone_mark}" "" hex "${hex}")
   if(hex STREQUAL own)
     set(hex "${common}${own}")
   endif()
   string(REPLACE "${usual_mark}" "${usual}" hex "${hex}") # first: it has a line for text.lua
+  string(REPLACE "${tell_mark}" "${tell}" hex "${hex}") # before waits.lua, for which it has a line
+  string(REPLACE "${unfinished_mark}" "${unfinished}" hex "${hex}")
   string(REPLACE "${list_mark}" "${list}" hex "${hex}")
   string(REPLACE "${waits_mark}" "${waits}" hex "${hex}")
   string(REPLACE "${short_mark}" "${short}" hex "${hex}")

@@ -273,11 +273,8 @@ struct lock_plan {
     bool data_free; /* a value without a live lease is data that the caller may touch: '*' in ARGV 8 */
 };
 
-/* ARGV 6, in ms. Exceptions: PROXY RELEASE gets the rule's lock-delay; for a release by RIGHT_FENCE it is the fence,
- * since release.lua has no ARGV 7. */
+/* ARGV 6, in ms. Exception: PROXY RELEASE gets the rule's lock-delay. */
 static inline int64_t lock_plan_lease_ms(const struct lock_plan *plan) {
-    if (plan->right == RIGHT_FENCE && plan->verb == LOCK_RELEASE)
-        return (int64_t)plan->read_fence;
     if (plan->verb == LOCK_OPERATOR)
         return plan->rule->lock_delay_ms;
     return plan->right == RIGHT_OLDER ? plan->older_ms : plan->rule ? plan->rule->lease_ms : 0;

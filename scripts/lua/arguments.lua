@@ -1,6 +1,6 @@
 -- arguments.lua: the arguments of a lock script. The build puts this file, and common.lua after it, before each script,
--- or in the place of a line "--@common". acquire.lua and release.lua are called most often and have shorter calls of
--- their own. They define the locals below themselves, and take common.lua alone, at a line "--@functions".
+-- or in the place of a line "--@common". The scripts for the usual states, which are called most often, have shorter calls
+-- of their own: acquire_usual.lua, release_usual.lua, free.lua.
 --
 -- KEYS  1 lock key   2 its guard record (a hash in the same slot, see common.lua)
 -- ARGV  1 attempt    a new token for this attempt; becomes the lease's token if the attempt acquires the lock
@@ -24,6 +24,7 @@
 --                    'fence'     also the lease of the same identity whose fence is `read`
 --                    'enrol'     as 'claim'; and if a lock without a guard record holds the value in `seen`, it
 --                                becomes the claim's lease
+--                    'release_then_acquire' acquire.lua: the claim's lease is released first, if it is live
 --                    'any'       any lease (rules with owner any)
 --                    'operator'  any lease (PROXY RELEASE)
 --                    'successor' renew.lua: the lease of `claim`, which another proxy let go of, becomes `attempt`'s
@@ -35,7 +36,8 @@
 --       8 seen       '=' and the value that the caller last read, or '' if none is known. A '*' before it means: if
 --                    the key holds a value without a live lease, that is data for the caller, and the caller may
 --                    touch it whatever the value
---       9 at         the index of the value in the command (1 is the command's name); 0 if it has none
+--       9 at         the index of the value in the command (1 is the command's name); 0 if it has none. release.lua:
+--                    what tell() is told (tell.lua), under a rule with `wait`
 --      10 shape      the reply for a success and for a refusal: 'int' 1 and 0, 'ok' OK and nil, 'nil' nil and nil. Behind
 --                    a ':' the rule's lock-delay in ms, if it has one
 --      11... the application's command, unchanged

@@ -20,8 +20,8 @@
 --            proxy gave it. Multiples of 64: a release at another proxy counted for an older lease of the same identity;
 --            for how many ms more the older lease's release was expected, at least 1
 --
--- The usual outcomes of acquire.lua and release.lua are one short text instead, which takes fewer steps. The proxy
--- derives the reply from it, and knows the expiry and the caller already.
+-- The scripts for the usual states answer one short text instead, which takes fewer steps. The proxy derives the reply
+-- from it, and knows the expiry and the caller already. Where they answer 0, they have done nothing.
 --   FENCE           granted
 --   gFENCE          granted, and the proxy set the expiry
 --   hBYTEFENCE      held; BYTE is '0' plus the flags. For a caller that waits, ':' and how many ms the lease has left

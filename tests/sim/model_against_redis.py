@@ -96,9 +96,8 @@ def load_scripts(redis):
         with open(os.path.join(folder, name + ".lua"), encoding="utf-8") as f:
             return f.read()
 
-    functions = text_of("common")
-    common = text_of("arguments") + functions
-    parts = {part: text_of(part) for part in ("usual", "list", "waits", "text", "compare")}
+    common = text_of("arguments") + text_of("common")
+    parts = {part: text_of(part) for part in ("usual", "unfinished", "tell", "list", "waits", "text", "compare")}
     with open(os.path.join(ROOT, "proxy", "lock", "script_constants.h"), encoding="utf-8") as f:
         constants = re.findall(r"^    ([A-Z_]+) = ([0-9]+)", f.read(), re.M)
     shas = {}
@@ -106,7 +105,7 @@ def load_scripts(redis):
         names = [name.lower() for name in re.findall(r"^    SCRIPT_([A-Z_]+),$", f.read(), re.M)]
     for name in names:
         own = text_of(name)  # as scripts/embed_lua.cmake has it, but with functions and comments that are not needed
-        whole = own.replace("--@common\n", common).replace("--@functions\n", functions).replace("--@alone\n", "")
+        whole = own.replace("--@common\n", common).replace("--@alone\n", "")
         whole = common + own if whole == own else whole
         for part, text in parts.items():
             whole = whole.replace("--@%s\n" % part, text)
@@ -219,27 +218,15 @@ class Run:
         return [reply, "text:" + outcome, "int:" + fence, "int:%d" % pttl, "text:" + plain(owner), "int:" + flags]
 
     @staticmethod
-    def acquire_words(attempt, claim, identity, right, lease, at, shape, command):
-        """acquire.lua's ARGV as the proxy makes it."""
-        if right[0] in "+-!":
-            return [attempt, identity, command[int(at) - 1], lease, shape, right, *command]
-        if right == "release_then_acquire":
-            return [attempt, identity, command[int(at) - 1], lease, shape, claim, *command]
-        value, expiry = command[int(at) - 1], [i for i, word in enumerate(command) if word == "PX"]
-        if expiry and "GET" not in command:
-            ms = int(command[expiry[0] + 1])
-            return [attempt, identity, value, ms, ms + 10000]
-        if command[0] == "SETNX" or command[3:] == ["NX"]:
-            return [attempt, identity, value] + (["", ""] if lease == "0" else [lease, int(lease) + 10000]) + [command[0]]
-        return [attempt, identity, value, lease, shape, "", *command]
-
-    @staticmethod
-    def release_words(attempt, claim, identity, right, lease, seen, command):
-        if command[0] == "DELEX":
-            return [attempt, claim, command[0], right, identity, lease, seen, "0", "", *command]
-        if right == "claim" and not seen:
-            return [attempt, claim] if claim and command[0] == "DEL" else [attempt, claim, command[0]]
-        return [attempt, claim, command[0], right, identity, lease, seen]
+    def usual_words(name, attempt, claim, identity, right, lease, command):
+        """ARGV of the script for the usual states as the proxy makes it; None: the script for all states goes first."""
+        if name == "release" and command[0] == "DEL" and claim and right not in ("older", "spent"):
+            return [attempt, claim]
+        if name != "acquire" or right[0] in "+-!" or right == "release_then_acquire" or "GET" in command or "PXAT" in command:
+            return None
+        expires = "PX" in command
+        value, ms = command[2], int(command[command.index("PX") + 1] if expires else lease)
+        return [attempt, identity, value] + ([ms, ms + 10000] if ms else ["", ""]) + ([] if expires else ["g" if ms else ""])
 
     @staticmethod
     def near(model, real):
@@ -257,17 +244,16 @@ class Run:
         if name == "clobber":
             header[1] = "1"
             header += [plain(claim), right, attempt, plain(seen), "", "0"]
-        words, asked = header + command, -1
         if right == "-":
             right += str(self.batches[key])
-        if name == "acquire":
-            words = self.acquire_words(attempt, plain(claim), identity, right, lease, at, shape, command)
-            asked = int(command[command.index("PX") + 1]) if right[0] in "+-!" and "PX" in command else int(words[3] or -1)
-        elif name == "release":
-            words = self.release_words(attempt, plain(claim), identity, right, lease, plain(seen), command)
-        got = self.redis.call("EVALSHA", self.shas[name], 2, self.lock(key), self.guard(key), *words)
-        identified = name != "release" or len(words) > 3
-        return self.compare(key, got, want, asked, identified), got
+        if right[0] in "+-!":
+            header[1], header[4] = right, "claim"
+        asked = int(command[command.index("PX") + 1]) if "PX" in command else int(lease) or -1
+        usual, keys = self.usual_words(name, attempt, plain(claim), identity, right, lease, command), (self.lock(key), self.guard(key))
+        got = usual and self.redis.call("EVALSHA", self.shas[name + "_usual"], 2, *keys, *usual)
+        if not usual or got == "int:0":
+            got = self.redis.call("EVALSHA", self.shas[name], 2, *keys, *header, *command)
+        return self.compare(key, got, want, asked), got
 
     def renew(self, key, claim, right, lease, left, _bar, *want):
         """As the proxy does it: with others at first, by itself if that does nothing."""
@@ -306,7 +292,7 @@ class Run:
 
     def free(self, key, claim, _bar, answer):
         got = self.redis.call("EVALSHA", self.shas["free"], 2, self.lock(key), self.guard(key), plain(claim))
-        done = got == "int:1"  # an error, too, has done nothing
+        done = got == "text:r"  # an error, too, has done nothing
         return "" if done == (answer == "1") else "answer", got
 
     def leave(self, key, party, right, waits, lease):

@@ -1,6 +1,6 @@
 /*
  * A lock command's script in the model: which one, with which words, and what its answer says. The words are those that
- * the proxy makes (arguments.lua; acquire.lua and release.lua have words of their own).
+ * the proxy makes (arguments.lua; the scripts for the usual states have words of their own).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -199,24 +199,25 @@ static void pass_number_or_none(int64_t n) {
         interpreter_text("");
 }
 
-static void pass_to_acquire(const struct model_args *a) {
+/* Whether the script for the usual states goes first, as in lock_build_attempt and lock_build_usual_release. */
+static bool usual_first(enum script_id id, const struct model_args *a) {
     const struct model_command *c = &a->command;
-    bool release_then_acquire = is(a->right, "release_then_acquire"), setnx = c->op == OP_SETNX;
+    if (id == SCRIPT_RELEASE)
+        return c->op == OP_DEL && a->claim[0] && !is(a->right, "older") && !is(a->right, "spent");
+    return id == SCRIPT_ACQUIRE && c->op != OP_SET_NX_GET && c->ms >= 0 && !a->late &&
+           !is(a->right, "release_then_acquire");
+}
+
+static void pass_to_usual_acquire(const struct model_args *a) {
+    const struct model_command *c = &a->command;
+    int64_t ends_ms = c->ms ? c->ms : a->lease_ms;
     interpreter_text(a->attempt);
     interpreter_text(a->identity);
     interpreter_text(c->value);
-    if (release_then_acquire || c->op == OP_SET_NX_GET || c->ms < 0 || a->late) {
-        interpreter_number(a->lease_ms);
-        interpreter_text(model_shape(c));
-        interpreter_text(a->late ? a->late : release_then_acquire ? a->claim : "");
-        pass_on(c);
-        return;
-    }
-    int64_t ends_ms = c->ms ? c->ms : a->lease_ms;
     for (int i = 0; i < 2; i++)
         pass_number_or_none(ends_ms ? ends_ms + i * GUARD_OUTLIVES_MS : 0);
-    if (!c->ms)
-        interpreter_text(setnx ? "SETNX" : "SET");
+    if (!c->ms || a->waits)
+        interpreter_text(!c->ms && a->lease_ms ? "g" : "");
     if (a->waits) {
         interpreter_number(a->here_ms > 0 ? a->here_ms : 0);
         if (a->next_ms < 0)
@@ -226,27 +227,39 @@ static void pass_to_acquire(const struct model_args *a) {
     }
 }
 
-static void pass_to_release(const struct model_args *a) {
-    bool del = a->command.op == OP_DEL, compares = model_compares(&a->command);
-    bool whole = a->seen || a->data_free || a->waits || compares || !is(a->right, "claim");
+/* What tell.lua is told. */
+static void pass_told(const struct model_args *a) {
+    char told[32];
+    int len = snprintf(told, sizeof(told), a->sharded ? "+0" : "=0");
+    if (a->here_ms >= 0)
+        len += snprintf(told + len, sizeof(told) - (size_t)len, ":%" PRId64, (int64_t)a->here_ms);
+    interpreter_bytes(told, (size_t)len);
+}
+
+static void pass_to_usual_release(const struct model_args *a) {
     interpreter_text(a->attempt);
     interpreter_text(a->claim);
-    if (whole || !del || !a->claim_fence)
-        interpreter_text(del ? "DEL" : !compares ? "GETDEL" : a->command.op == OP_DELEX ? "DELEX" : "DELIFEQ");
-    if (!whole)
-        return;
-    interpreter_text(a->right);
+    if (!a->claim_fence || a->waits)
+        interpreter_text(a->claim_fence ? "" : "DEL");
+    if (a->waits)
+        pass_told(a);
+}
+
+static void pass_to_release(const struct model_args *a) {
+    interpreter_text(a->attempt);
+    interpreter_text(a->claim);
     interpreter_text(a->identity);
+    interpreter_text(a->proxy);
+    interpreter_text(a->right);
     interpreter_number(a->lease_ms);
+    interpreter_number((int64_t)a->read_fence);
     pass_seen(a);
-    if (a->waits || compares)
-        interpreter_text(a->sharded ? "+0" : "0"); /* the database */
-    if (a->waits && a->here_ms >= 0)
-        interpreter_number(a->here_ms);
-    else if (compares)
-        interpreter_text("");
-    if (compares)
-        pass_on(&a->command);
+    if (a->waits)
+        pass_told(a);
+    else
+        interpreter_number(0);
+    interpreter_text(model_shape(&a->command));
+    pass_on(&a->command);
 }
 
 /* Of one lock key. */
@@ -318,8 +331,13 @@ enum script_id model_script_id(const struct model_args *a) {
 }
 
 static void pass_words(enum script_id id, const struct model_args *a) {
-    if (id == SCRIPT_ACQUIRE) {
-        pass_to_acquire(a);
+    if (id == SCRIPT_ACQUIRE_USUAL) {
+        pass_to_usual_acquire(a);
+    } else if (id == SCRIPT_RELEASE_USUAL) {
+        pass_to_usual_release(a);
+    } else if (id == SCRIPT_ACQUIRE) {
+        pass_header(a, a->late ? a->late : a->claim, model_value_at(&a->command), model_shape(&a->command));
+        pass_on(&a->command);
     } else if (id == SCRIPT_RELEASE) {
         pass_to_release(a);
     } else if (id == SCRIPT_CLOBBER) {
@@ -467,8 +485,7 @@ static struct model_envelope read_envelope(lua_State *L) {
     return e;
 }
 
-static struct model_envelope run(struct model *m, int key, enum script_id id, const struct model_args *a) {
-    lua_State *L = interpreter_run(id);
+static struct model_envelope answer_of(lua_State *L, struct model *m, int key, const struct model_args *a) {
     struct model_envelope e = {.reply = {.kind = REPLY_ERROR}, .outcome = LOCK_ERROR, .pttl_ms = NOT_ASKED};
     if (L && lua_type(L, -1) == LUA_TSTRING && a)
         e = read_short(lua_tostring(L, -1), a);
@@ -480,11 +497,23 @@ static struct model_envelope run(struct model *m, int key, enum script_id id, co
     return e;
 }
 
+static struct model_envelope run(struct model *m, int key, enum script_id id, const struct model_args *a) {
+    return answer_of(interpreter_run(id), m, key, a);
+}
+
 /* ---- calls --------------------------------------------------------------------------------------- */
 
 struct model_envelope model_script(struct model *m, int key, const struct model_args *a) {
     enum script_id id = model_script_id(a);
     model_expire(m, key);
+    if (usual_first(id, a)) {
+        enum script_id usual = id == SCRIPT_RELEASE ? SCRIPT_RELEASE_USUAL : SCRIPT_ACQUIRE_USUAL;
+        interpreter_begin(m, key);
+        pass_words(usual, a);
+        lua_State *L = interpreter_run(usual);
+        if (!L || lua_type(L, -1) != LUA_TNUMBER) /* 0: it has done nothing */
+            return answer_of(L, m, key, a);
+    }
     interpreter_begin(m, key);
     pass_words(id, a);
     return run(m, key, id, a);
@@ -503,9 +532,9 @@ bool model_run_free(struct model *m, int key, const char *claim) {
     interpreter_begin(m, key);
     interpreter_text(claim);
     lua_State *L = interpreter_run(SCRIPT_FREE);
-    if (L && lua_type(L, -1) != LUA_TNUMBER)
+    bool released = L && lua_type(L, -1) == LUA_TSTRING; /* an error, too, has done nothing */
+    if (L && !released && lua_type(L, -1) != LUA_TNUMBER)
         malformed("free.lua");
-    bool released = L && lua_tonumber(L, -1) == 1; /* an error, too, has done nothing */
     model_guard_read(m, key);
     return released;
 }

@@ -99,15 +99,20 @@ static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, 
     return l;
 }
 
-static HOT void build(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
-                      const struct lock_words *words) {
-    if (lc->script == SCRIPT_ACQUIRE)
-        lock_build_acquire(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, lc, words);
-    else if (lc->script == SCRIPT_RELEASE)
-        lock_build_release(s->worker, queue, s->lock.client, &l->plan, l->plan.slot, l->command,
-                           lc->compares ? words : NULL);
-    else
+/* Builds the call, and returns its script. */
+static HOT enum script_id build(struct session *s, struct lock_queue *queue, struct lock_call *l,
+                                const struct lock_command *lc, const struct lock_words *words) {
+    struct worker *w = s->worker;
+    if (lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER && !queue)
+        return lock_build_attempt(w, s->lock.client, l);
+    if (lc->script != SCRIPT_RELEASE || lc->compares) {
         lock_build_other(s, queue, l, lc, words);
+        return lc->script;
+    }
+    if (!queue && lock_build_usual_release(w, l))
+        return SCRIPT_RELEASE_USUAL;
+    lock_build_release(w, queue, s->lock.client, &l->plan, l->shape, l->command);
+    return SCRIPT_RELEASE;
 }
 
 struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
@@ -120,8 +125,8 @@ struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, cons
 
 void lock_run(struct call *call, const struct lock_rule *rule, const struct lock_command *lc, const char *key,
               size_t key_len, const struct lock_words *words) {
-    struct lock_call *l = lock_prepare(call->request->session, NULL, rule, lc, key, key_len, words);
-    lock_submit(call, l, lc->script);
+    struct lock_call *l = begin(call->request->session, NULL, rule, lc, key, key_len, words);
+    lock_submit(call, l, build(call->request->session, NULL, l, lc, words));
 }
 
 bool lock_words_of(struct lock_words *words, const struct resp_request *r, const char *bytes, enum script_id script) {
@@ -188,11 +193,11 @@ static __attribute__((noinline)) enum dispatch_result dispatch_waits(struct sess
     if (lc->script == SCRIPT_RELEASE)
         lock_handover_sent(s,
                            l); /* before build: it may leave the lock to another proxy, and the script has to say so */
-    build(s, NULL, l, lc, words);
+    enum script_id id = build(s, NULL, l, lc, words);
     s->worker->waits->waited = LOCK_WAITED_NONE;
     if (alike)
         lock_probe(&request->call, l); /* before lock_submit, which may end the call at once */
-    lock_submit(&request->call, l, lc->script);
+    lock_submit(&request->call, l, id);
     return DISPATCHED;
 }
 
@@ -238,12 +243,12 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
     if (alike && lock_short_fits(s->worker, l)) {
         lock_acquire_short(&request->call, l);
     } else if (lc->script == SCRIPT_RELEASE && !lc->compares && lock_free_fits(l)) {
-        lock_free(&request->call, l);
+        lock_build_free(s->worker, &l->plan);
+        lock_submit(&request->call, l, SCRIPT_FREE);
     } else if (lock_read_fits(s->worker, l, lc)) {
         lock_read(&request->call, l);
     } else {
-        build(s, NULL, l, lc, &words);
-        lock_submit(&request->call, l, lc->script);
+        lock_submit(&request->call, l, build(s, NULL, l, lc, &words));
     }
     return DISPATCHED;
 }
@@ -267,7 +272,7 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
     l->ask = what;
     l->shape = SHAPE_INT;
     if (release) {
-        lock_build_release(w, NULL, s->lock.client, &l->plan, l->plan.slot, "DEL", NULL);
+        lock_build_release(w, NULL, s->lock.client, &l->plan, l->shape, "DEL");
     } else {
         lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
         build_bulk(w, key, key_len);

@@ -96,8 +96,7 @@ static void ask_alone(struct lock_call *l) {
         lock_deliver(c, NULL, &out);
         return;
     }
-    lock_build_plain(s->worker, s->lock.client, l);
-    lock_submit(c, l, SCRIPT_ACQUIRE);
+    lock_submit(c, l, lock_build_attempt(s->worker, s->lock.client, l));
 }
 
 void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker) {

@@ -112,8 +112,11 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
                              .wait_ms = waits,
                              .unusual = waits || lease->quorum,
                              .quorum = lease->quorum ? LOCK_QUORUM_YES : LOCK_QUORUM_NO};
-    struct lock_plan plan = {
-        .key = work->lease.key, .rule = &rule, .right = lease->right, .read_fence = (uint64_t)lease->left_ms};
+    struct lock_plan plan = {.verb = renewal ? LOCK_EXTEND : LOCK_RELEASE,
+                             .key = work->lease.key,
+                             .rule = &rule,
+                             .right = lease->right,
+                             .read_fence = (uint64_t)lease->left_ms};
     plan.attempt_len = plan.claim_len = lease->token_len;
     memcpy(plan.attempt_token, lease->token_text, sizeof(plan.attempt_token));
     memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
@@ -124,7 +127,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
         lock_build_guard(w, work->name, work->lease.key.len);
         lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     } else {
-        lock_build_release(w, NULL, NULL, &plan, slot_of_key(work->name, work->lease.key.len), "DEL", NULL);
+        lock_build_release(w, NULL, NULL, &plan, SHAPE_INT, "DEL");
     }
     lease_submit(w, work, id, lease->login);
 }

@@ -1,8 +1,9 @@
 /*
- * Builds the call of a lock script: EVALSHA sha KEYS... ARGV..., in the order of arguments.lua, acquire.lua and
- * release.lua. This file knows no commands and no outcomes.
+ * Builds the call of a lock script: EVALSHA sha KEYS... ARGV..., in the order of arguments.lua. This file knows no
+ * commands and no outcomes.
  *
- * Most calls are of acquire.lua and release.lua. These calls are written in one go, into room that was reserved before.
+ * Most calls are of the scripts for the usual states (acquire_usual.lua, release_usual.lua, free.lua), which take fewer
+ * arguments. These calls are written in one go, into room that was reserved before.
  */
 #include <stdio.h>
 #include <string.h>
@@ -60,10 +61,6 @@ void lock_build_guard(struct worker *w, const char *key, size_t len) {
         memory_free(guard);
 }
 
-static size_t seen_len(const struct lock_plan *plan) {
-    return plan->data_free + (plan->seen_known ? plan->seen_len + 1 : 0);
-}
-
 /* Writes ARGV 8, at most LOCK_SEEN_MAX + 2 bytes. Returns its length. */
 static size_t seen_write(const struct lock_plan *plan, char *out) {
     char *p = out;
@@ -97,11 +94,37 @@ static void build_shape(struct worker *w, const struct lock_plan *plan, enum loc
     build_bulk(w, text, shape_write(plan, shape, text, sizeof(text)));
 }
 
+/* Writes what a release tells sessions that wait at other proxies (tell.lua): the database, and for how long the
+ * session has waited that leaves the lock to them. */
+static size_t told_write(struct worker *w, const struct lock_plan *plan, char *out, size_t size) {
+    int64_t left_ms = w->waits->waited.here_ms;
+    int len = snprintf(out, size, "%c%u", upstream_is_cluster(w->upstream) ? '+' : '=', (unsigned)plan->key.db);
+    if (left_ms >= 0)
+        len += snprintf(out + len, size - (size_t)len, ":%lld", (long long)left_ms);
+    return (size_t)len;
+}
+
+/* Returns ARGV 1, which the guard record notes of a release. Under a rule with `quorum yes` the attempt of a release
+ * by the claim is the claim's token and LOCK_RELEASED_MARK, so the guard record says whose lease was released: witnesses
+ * may then forget it (quorum.c). A lease is released once, so no other release has the same attempt. `out` has
+ * LOCK_TOKEN_MAX bytes. */
+static const char *release_attempt(const struct lock_plan *plan, char *out) {
+    bool quorum = plan->rule && plan->rule->quorum == LOCK_QUORUM_YES;
+    if (plan->verb != LOCK_RELEASE || !quorum || plan->right != RIGHT_CLAIM || plan->claim_len == 0)
+        return plan->attempt_token;
+    int len = snprintf(out, LOCK_TOKEN_MAX, "%s" LOCK_RELEASED_MARK, plan->claim_token);
+    invariant(len < LOCK_TOKEN_MAX, "S8: a token is too long for its release");
+    return out;
+}
+
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, enum lock_shape shape) {
     size_t len = 0;
     const char *identity = client ? lock_client_name(client, &len) : "";
-    build_text(w, plan->attempt_token);
+    bool releases = plan->verb == LOCK_RELEASE || plan->verb == LOCK_OPERATOR;
+    bool tells = releases && plan->rule && plan->rule->wait_ms > 0;
+    char told[SHAPE_TEXT_MAX], token[LOCK_TOKEN_MAX];
+    build_text(w, release_attempt(plan, token));
     build_text(w, claim ? claim : plan->claim_token);
     build_bulk(w, identity, len);
     build_text(w, w->shared->process_id);
@@ -109,7 +132,10 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
     build_number(w, lock_plan_lease_ms(plan));
     build_number(w, (int64_t)plan->read_fence);
     lock_build_seen(w, plan);
-    build_number(w, at);
+    if (tells)
+        build_bulk(w, told, told_write(w, plan, told, sizeof(told)));
+    else
+        build_number(w, at);
     build_shape(w, plan, shape);
 }
 
@@ -155,24 +181,6 @@ static inline char *put_number(char *p, int64_t n) {
     return put_word(p, from, (size_t)(digits_end - from));
 }
 
-/* Puts the number of a database of a cluster, as release.lua has it: with a plus before it. */
-static char *put_sharded(char *p, uint32_t db) {
-    char digits[RESP_HEADER_MAX], *digits_end = digits + sizeof(digits);
-    char *from = resp_digits_write(digits_end, db);
-    *--from = '+';
-    return put_word(p, from, (size_t)(digits_end - from));
-}
-
-/* Puts a number that is usually the same as the last time. */
-static inline char *put_again(struct lock_number *again, char *p, int64_t n) {
-    if (again->n != n || again->len == 0) {
-        again->n = n;
-        again->len = (size_t)(put_number(again->word, n) - again->word);
-    }
-    memcpy(p, again->word, sizeof(again->word)); /* the next write overwrites the surplus bytes */
-    return p + again->len;
-}
-
 /* Puts the key of the guard record of a lock in this slot. */
 static inline char *put_guard(char *p, uint16_t slot, const char *key, size_t len) {
     p = put_length(p, lock_guard_len(len, slot));
@@ -181,26 +189,12 @@ static inline char *put_guard(char *p, uint16_t slot, const char *key, size_t le
 }
 
 /* Puts the beginning of a call, with the key and its guard record. Reserves `room` bytes besides. */
-static inline char *start(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
-                          uint16_t slot, size_t args, size_t room) {
-    const struct script *script = script_get(id);
-    bool source = by_source(queue, id);
+static inline char *start(struct worker *w, enum script_id id, const struct lock_key *key, uint16_t slot, size_t args,
+                          size_t room) {
     w->build.len = 0;
-    char *p = text_reserve(&w->build, ROOM + (source ? script->len : 0) + 2 * key->len + room);
-    if (5 + args < 100) {
-        char *behind = put_length(p, 5 + args);
-        *p = '*';
-        p = behind;
-    } else {
-        p += resp_header_write(p, '*', (int64_t)(5 + args));
-    }
-    if (source) {
-        p = resp_bulk_write(p, "EVAL", 4);
-        p = resp_bulk_write(p, script->source, script->len);
-        p = resp_bulk_write(p, "2", 1);
-    } else {
-        p = put(p, script->call, SCRIPT_CALL_LEN);
-    }
+    char *p = text_reserve(&w->build, ROOM + 2 * key->len + room), *behind = put_length(p, 5 + args);
+    *p = '*';
+    p = put(behind, script_get(id)->call, SCRIPT_CALL_LEN);
     p = put_word(p, key->name, key->len);
     return put_guard(p, slot, key->name, key->len);
 }
@@ -227,170 +221,42 @@ static inline char *put_expiry(struct worker *w, char *p, int64_t ms) {
     return p + e->len;
 }
 
-/* Puts for how long a session has waited, in ms. -1: no session waits, and the argument is empty. */
-static char *put_waited(char *p, int64_t ms) {
-    return ms < 0 ? put(p, "$0\r\n\r\n", 6) : put_number(p, ms);
-}
-
-/* Builds an attempt that may wait. It tells other proxies how long its session has waited. A function of its own, as
- * build_telling is for releases: other attempts pay only one comparison for it. */
-static __attribute__((noinline)) void build_waiting(struct worker *w, const struct lock_client *client,
-                                                    const struct lock_plan *plan, uint16_t slot,
-                                                    const struct lock_command *lc, const struct lock_words *words) {
+enum script_id lock_build_attempt(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
+    const struct lock_plan *plan = &l->plan;
     const struct lock_waited *waited = &w->waits->waited;
-    int64_t ms = lc->expiry_ms ? lc->expiry_ms : plan->rule->lease_ms;
-    size_t identity_len, value_len;
+    if (plan->rule->lock_delay_ms > 0 || plan->right == RIGHT_RELEASE_THEN_ACQUIRE) {
+        lock_build_again(w, client, l, plan->claim_token);
+        return SCRIPT_ACQUIRE;
+    }
+    bool waits = plan->rule->wait_ms > 0, given = l->expiry_ms == 0;
+    size_t identity_len;
     const char *identity = lock_client_name(client, &identity_len);
-    const char *value = lock_word(words, lc->value_at, &value_len);
-    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + value_len;
-    char *p = start(w, SCRIPT_ACQUIRE, NULL, &plan->key, slot, lc->expiry_ms ? 7 : 8, room);
+    size_t room = LOCK_TOKEN_MAX + identity_len + l->value_len;
+    char *p = start(w, SCRIPT_ACQUIRE_USUAL, &plan->key, plan->slot, waits ? 8 : given ? 6 : 5, room);
     p = put_token(p, plan->attempt_token, plan->attempt_len);
     p = put_word(p, identity, identity_len);
-    p = put_word(p, value, value_len);
-    p = put_expiry(w, p, ms);
-    if (!lc->expiry_ms)
-        p = lc->shape == SHAPE_INT ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
-    p = put_number(p, waited->here_ms > 0 ? waited->here_ms : 0);
-    end(w, put_waited(p, waited->next_ms));
-}
-
-/* Whether a release's command is DEL, which release.lua runs if no command is named. One comparison, with the NUL. */
-static inline bool is_del(const char *command) {
-    return memcmp(command, "DEL", sizeof("DEL")) == 0;
-}
-
-/* Puts the arguments of a release that needs more than its claim to be judged. */
-static inline char *put_about(struct worker *w, char *p, const struct lock_plan *plan, const char *identity,
-                              size_t identity_len) {
-    const char *right = lock_right_text(plan->right);
-    p = plan->right == RIGHT_CLAIM ? put(p, "$5\r\nclaim\r\n", 11) : put_word(p, right, strlen(right));
-    p = put_word(p, identity, identity_len);
-    p = put_again(&w->locks->lease, p, lock_plan_lease_ms(plan));
-    p = put_length(p, seen_len(plan));
-    return put(p + seen_write(plan, p), "\r\n", 2);
-}
-
-/* Builds a release that informs sessions that wait at other proxies, or whose command compares: `words` is the command
- * then, else NULL. */
-static __attribute__((noinline)) void build_telling(struct worker *w, struct lock_queue *queue,
-                                                    const struct lock_client *client, const struct lock_plan *plan,
-                                                    uint16_t slot, const char *command,
-                                                    const struct lock_words *words) {
-    size_t identity_len = 0;
-    const char *identity = client ? lock_client_name(client, &identity_len) : "";
-    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
-    int64_t left_ms = plan->rule->wait_ms > 0 ? w->waits->waited.here_ms : -1;
-    size_t count = words ? words->count : 0, args = words ? 9 + count : left_ms < 0 ? 8 : 9;
-    for (size_t i = 0; i < count; i++)
-        room += resp_bulk_size(words->args[i].len);
-    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, args, room);
-    p = put_token(p, plan->attempt_token, plan->attempt_len);
-    p = put_token(p, plan->claim_token, plan->claim_len);
-    p = is_del(command) ? put(p, "$3\r\nDEL\r\n", 9) : put_word(p, command, strlen(command));
-    p = put_about(w, p, plan, identity, identity_len);
-    p = upstream_is_cluster(w->upstream) ? put_sharded(p, plan->key.db) : put_number(p, plan->key.db);
-    if (left_ms >= 0 || words)
-        p = put_waited(p, left_ms);
-    for (size_t i = 0; i < count; i++) {
-        size_t len;
-        const char *word = lock_word(words, i, &len);
-        p = resp_bulk_write(p, word, len);
+    p = put_word(p, l->value, l->value_len);
+    p = put_expiry(w, p, given ? plan->rule->lease_ms : l->expiry_ms);
+    if (given && plan->rule->lease_ms > 0)
+        p = put(p, "$1\r\ng\r\n", 7);
+    else if (given || waits)
+        p = put(p, "$0\r\n\r\n", 6);
+    if (waits) {
+        p = put_number(p, waited->here_ms > 0 ? waited->here_ms : 0);
+        p = waited->next_ms < 0 ? put(p, "$0\r\n\r\n", 6) : put_number(p, waited->next_ms);
     }
     end(w, p);
-}
-
-/* Builds an attempt with SETNX or SET NX under a rule with a lock-delay: only the long way of acquire.lua knows it. */
-static __attribute__((noinline)) void build_delayed(struct worker *w, struct lock_queue *queue,
-                                                    const struct lock_client *client, const struct lock_plan *plan,
-                                                    const struct lock_command *lc, const struct lock_words *words) {
-    bool setnx = lc->shape == SHAPE_INT, expires = lc->expiry_ms > 0;
-    size_t identity_len, value_len;
-    const char *identity = lock_client_name(client, &identity_len);
-    const char *value = lock_word(words, lc->value_at, &value_len);
-    lock_build_script(w, SCRIPT_ACQUIRE, queue, 2, 6 + (setnx ? 3 : expires ? 6 : 4));
-    build_bulk(w, plan->key.name, plan->key.len);
-    lock_build_guard(w, plan->key.name, plan->key.len);
-    build_text(w, plan->attempt_token);
-    build_bulk(w, identity, identity_len);
-    build_bulk(w, value, value_len);
-    build_number(w, plan->rule->lease_ms);
-    build_shape(w, plan, lc->shape);
-    build_text(w, "");
-    build_text(w, setnx ? "SETNX" : "SET");
-    build_bulk(w, plan->key.name, plan->key.len);
-    build_bulk(w, value, value_len);
-    if (!setnx)
-        build_text(w, "NX");
-    if (expires) {
-        build_text(w, "PX");
-        build_number(w, lc->expiry_ms);
-    }
-}
-
-void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
-                        const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
-                        const struct lock_words *words) {
-    bool release_then_acquire = plan->right == RIGHT_RELEASE_THEN_ACQUIRE,
-         other = release_then_acquire || lc->expiry_ms == LOCK_EXPIRY_OTHER;
-    if (plan->rule->wait_ms > 0 && !other && !queue) {
-        build_waiting(w, client, plan, slot, lc, words);
-        return;
-    }
-    if (plan->rule->lock_delay_ms > 0 && !other) {
-        build_delayed(w, queue, client, plan, lc, words);
-        return;
-    }
-    size_t identity_len, value_len, args = other ? 6 + words->count : lc->expiry_ms ? 5 : 6;
-    const char *identity = lock_client_name(client, &identity_len);
-    const char *value = lock_word(words, lc->value_at, &value_len);
-    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + value_len;
-    for (size_t i = 0; other && i < words->count; i++)
-        room += resp_bulk_size(words->args[i].len);
-    char *p = start(w, SCRIPT_ACQUIRE, queue, &plan->key, slot, args, room);
-    p = put_token(p, plan->attempt_token, plan->attempt_len);
-    p = put_word(p, identity, identity_len);
-    p = put_word(p, value, value_len);
-    if (other) {
-        p = put_number(p, plan->rule->lease_ms);
-        char shape[SHAPE_TEXT_MAX];
-        p = resp_bulk_write(p, shape, shape_write(plan, lc->shape, shape, sizeof(shape)));
-        p = put_token(p, plan->claim_token, release_then_acquire ? plan->claim_len : 0);
-        for (size_t i = 0; i < words->count; i++) {
-            size_t len;
-            const char *word = lock_word(words, i, &len);
-            p = resp_bulk_write(p, word, len);
-        }
-    } else if (lc->expiry_ms) {
-        p = put_expiry(w, p, lc->expiry_ms);
-    } else {
-        p = put_expiry(w, p, plan->rule->lease_ms);
-        p = lc->shape == SHAPE_INT ? put(p, "$5\r\nSETNX\r\n", 11) : put(p, "$3\r\nSET\r\n", 9);
-    }
-    end(w, p);
-}
-
-void lock_build_plain(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
-    struct lock_command lc = {.value_at = 0, .shape = l->shape, .expiry_ms = l->expiry_ms};
-    struct resp_arg value = {0, l->value_len};
-    struct lock_words words = {l->value, &value, 1};
-    lock_build_acquire(w, NULL, client, &l->plan, l->plan.slot, &lc, &words);
+    return SCRIPT_ACQUIRE_USUAL;
 }
 
 void lock_build_again(struct worker *w, const struct lock_client *client, const struct lock_call *l,
-                      const char *first) {
+                      const char *claim) {
     const struct lock_plan *plan = &l->plan;
     bool setnx = l->shape == SHAPE_INT, expires = l->expiry_ms > 0;
-    size_t identity_len = 0;
-    const char *identity = client ? lock_client_name(client, &identity_len) : "";
-    lock_build_script(w, SCRIPT_ACQUIRE, NULL, 2, 6 + (setnx ? 3 : expires ? 6 : 4));
+    lock_build_script(w, SCRIPT_ACQUIRE, NULL, 2, LOCK_HEADER_ARGS + (setnx ? 3 : expires ? 6 : 4));
     build_bulk(w, l->key, plan->key.len);
     lock_build_guard(w, l->key, plan->key.len);
-    build_text(w, plan->attempt_token);
-    build_bulk(w, identity, identity_len);
-    build_bulk(w, l->value, l->value_len);
-    build_number(w, plan->rule->lease_ms);
-    build_shape(w, plan, l->shape);
-    build_text(w, first);
+    lock_build_header(w, client, plan, claim, 3, l->shape);
     build_text(w, setnx ? "SETNX" : "SET");
     build_bulk(w, l->key, plan->key.len);
     build_bulk(w, l->value, l->value_len);
@@ -400,6 +266,41 @@ void lock_build_again(struct worker *w, const struct lock_client *client, const 
         build_text(w, "PX");
         build_number(w, l->expiry_ms);
     }
+}
+
+bool lock_build_usual_release(struct worker *w, const struct lock_call *l) {
+    const struct lock_plan *plan = &l->plan;
+    bool waits = plan->rule->wait_ms > 0, del = memcmp(l->command, "DEL", sizeof("DEL")) == 0;
+    bool named = !del || !plan->claim_fence;
+    if (plan->claim_len == 0 || l->shape != SHAPE_INT || plan->right == RIGHT_OLDER || plan->right == RIGHT_SPENT)
+        return false;
+    char told[SHAPE_TEXT_MAX], token[LOCK_TOKEN_MAX];
+    char *p = start(w, SCRIPT_RELEASE_USUAL, &plan->key, plan->slot, waits ? 4 : named ? 3 : 2, 2 * LOCK_TOKEN_MAX);
+    if (__builtin_expect(plan->rule->unusual, false)) {
+        const char *attempt = release_attempt(plan, token);
+        p = put_word(p, attempt, strlen(attempt));
+    } else {
+        p = put_token(p, plan->attempt_token, plan->attempt_len);
+    }
+    p = put_token(p, plan->claim_token, plan->claim_len);
+    if (named)
+        p = put_word(p, l->command, strlen(l->command));
+    else if (waits)
+        p = put(p, "$0\r\n\r\n", 6);
+    if (waits)
+        p = put_word(p, told, told_write(w, plan, told, sizeof(told)));
+    end(w, p);
+    return true;
+}
+
+void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, enum lock_shape shape, const char *command) {
+    lock_build_script(w, SCRIPT_RELEASE, queue, 2, LOCK_HEADER_ARGS + 2);
+    build_bulk(w, plan->key.name, plan->key.len);
+    lock_build_guard(w, plan->key.name, plan->key.len);
+    lock_build_header(w, client, plan, NULL, 0, shape);
+    build_text(w, command);
+    build_bulk(w, plan->key.name, plan->key.len);
 }
 
 #define PUT(p, text) put(p, text, sizeof(text) - 1)
@@ -446,58 +347,8 @@ void lock_build_short(struct worker *w, const struct lock_client *client, const 
 }
 
 void lock_build_free(struct worker *w, const struct lock_plan *plan) {
-    char *p = start(w, SCRIPT_FREE, NULL, &plan->key, plan->slot, 1, LOCK_TOKEN_MAX);
+    char *p = start(w, SCRIPT_FREE, &plan->key, plan->slot, 1, LOCK_TOKEN_MAX);
     end(w, put_token(p, plan->claim_token, plan->claim_len));
-}
-
-/* Builds a release that no session waits for. */
-static inline void build_plain(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
-                               const struct lock_plan *plan, uint16_t slot, const char *command) {
-    size_t identity_len = 0;
-    bool whole = plan->seen_known || plan->right != RIGHT_CLAIM || plan->data_free;
-    bool least = !whole && plan->claim_fence && is_del(command);
-    const char *identity = client ? lock_client_name(client, &identity_len) : "";
-    size_t room = 2 * LOCK_TOKEN_MAX + identity_len + plan->seen_len;
-    char *p = start(w, SCRIPT_RELEASE, queue, &plan->key, slot, whole ? 7 : least ? 2 : 3, room);
-    p = put_token(p, plan->attempt_token, plan->attempt_len);
-    p = put_token(p, plan->claim_token, plan->claim_len);
-    if (!least)
-        p = put_word(p, command, strlen(command));
-    if (whole)
-        p = put_about(w, p, plan, identity, identity_len);
-    end(w, p);
-}
-
-/* Builds a release under a rule with `quorum yes`. The guard record notes the attempt of the last release. The attempt
- * of a release by the claim is the claim's token and LOCK_RELEASED_MARK, so the guard record says whose lease was
- * released: witnesses may then forget it (quorum.c). A lease is released once, so no other release has the same
- * attempt. */
-static __attribute__((noinline)) void build_named(struct worker *w, struct lock_queue *queue,
-                                                  const struct lock_client *client, const struct lock_plan *plan,
-                                                  uint16_t slot, const char *command, const struct lock_words *words) {
-    struct lock_plan named = *plan;
-    if (plan->right == RIGHT_CLAIM && plan->claim_len > 0) {
-        named.attempt_len = (uint8_t)snprintf(named.attempt_token, sizeof(named.attempt_token), "%s" LOCK_RELEASED_MARK,
-                                              plan->claim_token);
-        invariant(named.attempt_len < sizeof(named.attempt_token), "S8: a token is too long for its release");
-    }
-    if (words || plan->rule->wait_ms > 0)
-        build_telling(w, queue, client, &named, slot, command, words);
-    else
-        build_plain(w, queue, client, &named, slot, command);
-}
-
-void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
-                        const struct lock_plan *plan, uint16_t slot, const char *command,
-                        const struct lock_words *words) {
-    if (words || (plan->rule && plan->rule->unusual)) {
-        if (plan->rule && plan->rule->quorum == LOCK_QUORUM_YES)
-            build_named(w, queue, client, plan, slot, command, words);
-        else
-            build_telling(w, queue, client, plan, slot, command, words);
-        return;
-    }
-    build_plain(w, queue, client, plan, slot, command);
 }
 
 /* ---- all other scripts ---- */

@@ -9,7 +9,7 @@
 struct lock_call;
 
 enum {
-    LOCK_HEADER_ARGS = 10 /* the elements of ARGV that every lock script takes, except acquire.lua and release.lua */
+    LOCK_HEADER_ARGS = 10 /* the elements of ARGV that a lock script takes, except those for the usual states */
 };
 
 /* lock_build_header adds ARGV 1 to 10 to a call of a script that takes arguments.lua. If `claim` is not NULL, it stands
@@ -18,18 +18,18 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
                        const char *claim, uint32_t at, enum lock_shape shape);
 /* Adds ARGV 8, the value that the session has last seen at the key. */
 void lock_build_seen(struct worker *w, const struct lock_plan *plan);
-/* lock_build_acquire and lock_build_release build the whole call of acquire.lua and of release.lua. `slot` is the slot
- * of the key. `words` are the command's arguments, with the value at lc->value_at; of a release NULL, unless the
- * command compares. `command` is DEL, UNLINK, GETDEL, DELIFEQ or DELEX, in capitals. client NULL: the proxy itself
- * releases. */
-void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
-                        const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
-                        const struct lock_words *words);
-/* Builds the call of acquire.lua for an attempt that has no other options than an expiry. */
-void lock_build_plain(struct worker *w, const struct lock_client *client, const struct lock_call *l);
-/* Builds the call of an attempt once more, with `first` as ARGV 6 of acquire.lua: the claim of a lease that the script
- * releases first (engine_again), or what has become of an attempt in the short form. client NULL: it has gone. */
-void lock_build_again(struct worker *w, const struct lock_client *client, const struct lock_call *l, const char *first);
+/* Builds the call of an attempt that has no other options than an expiry, and returns its script: acquire_usual.lua, or
+ * acquire.lua where that must come at once. */
+enum script_id lock_build_attempt(struct worker *w, const struct lock_client *client, const struct lock_call *l);
+/* Builds the call of acquire.lua for such an attempt. `claim` stands in for the plan's claim: what has become of an
+ * attempt in the short form (unfinished.lua). client NULL: it has gone. */
+void lock_build_again(struct worker *w, const struct lock_client *client, const struct lock_call *l, const char *claim);
+/* Builds the call of release_usual.lua. Returns false, and builds nothing, if only release.lua will do. */
+bool lock_build_usual_release(struct worker *w, const struct lock_call *l);
+/* Builds the call of release.lua for `command` (DEL, UNLINK or GETDEL, in capitals) and the plan's key. client NULL: the
+ * proxy itself releases. */
+void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, enum lock_shape shape, const char *command);
 /* Builds an attempt without a script: the commands of short_form.c. l->fence is the lease's. */
 void lock_build_short(struct worker *w, const struct lock_client *client, const struct lock_call *l);
 /* Builds the call of free.lua. */
@@ -45,11 +45,8 @@ void lock_build_other(struct session *s, struct lock_queue *queue, struct lock_c
 struct lock_call *lock_begin_pairs(struct session *s, const struct lock_rule *rule, uint32_t db,
                                    const struct lock_words *words);
 void lock_build_pairs(struct session *s, struct lock_call *first, const struct lock_words *words);
-void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
-                        const struct lock_plan *plan, uint16_t slot, const char *command,
-                        const struct lock_words *words);
 
-/* Behind a token, in a guard record's `attempt`: the lease of this token was released (lock_build_release). */
+/* Behind a token, in a guard record's `attempt`: the lease of this token was released (release_attempt). */
 #define LOCK_RELEASED_MARK ":r"
 
 #endif

@@ -16,7 +16,7 @@ static bool release_again(struct call *c, struct lock_call *l, const struct lock
     invariant(l->again && c->lock == l, "a release is sent again that may not be");
     if (l->handed || !engine_again(w->shared->engine, &l->plan, &e->result, worker_now(w)))
         return false;
-    lock_build_release(w, NULL, c->request->session->lock.client, &l->plan, l->plan.slot, l->command, NULL);
+    lock_build_release(w, NULL, c->request->session->lock.client, &l->plan, l->shape, l->command);
     lock_submit_next(c, l, SCRIPT_RELEASE);
     return true;
 }
@@ -98,8 +98,36 @@ void lock_attempt_ended(struct call *c, const struct call_end *end) {
         end_call_joined(c, end);
 }
 
+static void submit_next(struct call *c, struct lock_call *l, enum script_id id, call_done_fn done) {
+    struct worker *w = c->request->worker;
+    const struct session *s = c->request->session;
+    struct upstream_lane lane = {.login = l->plan.login, .db = l->plan.key.db, .protocol = 2};
+    invariant(c->lock == l, "a call carries two scripts");
+    c->done = done;
+    c->up.script = script_get(id);
+    c->up.repeatable = true;
+    call_submit_lane(c, l->plan.slot, s ? &s->lane : &lane, w->build.data, w->build.len);
+}
+
+__attribute__((noinline)) void lock_submit_whole(struct call *c, call_done_fn done) {
+    struct lock_call *l = c->lock;
+    struct worker *w = c->request->worker;
+    const struct session *s = c->request->session;
+    const struct lock_client *client = s ? s->lock.client : NULL;
+    bool release = lock_verb_is(l->plan.verb, VERB_SPENDS);
+    l->sent_twice = c->up.script == script_get(SCRIPT_FREE) && c->up.attempts > 0;
+    if (release)
+        lock_build_release(w, NULL, client, &l->plan, l->shape, l->command);
+    else
+        lock_build_again(w, client, l, NULL);
+    submit_next(c, l, release ? SCRIPT_RELEASE : SCRIPT_ACQUIRE, done);
+}
+
 static void lock_done(struct call *c, const struct call_end *end) {
-    lock_attempt_ended(c, end);
+    if (lock_was_unusual(end))
+        lock_submit_whole(c, lock_done);
+    else
+        lock_attempt_ended(c, end);
 }
 
 /* ---- sending ------------------------------------------------------------------------------------ */
@@ -116,14 +144,7 @@ inline void lock_submit(struct call *call, struct lock_call *l, enum script_id i
 }
 
 void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id) {
-    struct worker *w = c->request->worker;
-    const struct session *s = c->request->session;
-    struct upstream_lane lane = {.login = l->plan.login, .db = l->plan.key.db, .protocol = 2};
-    invariant(c->lock == l, "a call carries two scripts");
-    c->done = lock_done;
-    c->up.script = script_get(id);
-    c->up.repeatable = true;
-    call_submit_lane(c, l->plan.slot, s ? &s->lane : &lane, w->build.data, w->build.len);
+    submit_next(c, l, id, lock_done);
 }
 
 void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {

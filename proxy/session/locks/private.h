@@ -28,13 +28,6 @@ struct lock_expiry {
     char words[64];
 };
 
-/* A number, encoded as an argument of a call. */
-struct lock_number {
-    int64_t n;
-    size_t len; /* 0: none yet */
-    char word[32];
-};
-
 /* How far learnt.c has read the record of what is learnt. */
 struct learnt_look {
     char last[LEARNT_ID_MAX]; /* the id of the last entry that was read; "": none */
@@ -63,8 +56,6 @@ struct worker_locks {
     int64_t glanced_ms;        /* learnt.c: when that read began */
     int64_t short_from_ms;     /* short_form.c: attempts in the short form are sent again from this time on */
     struct lock_expiry expiry; /* lock_args.c: the last expiry that was encoded */
-    struct lock_number
-        lease; /* lock_args.c: the last lease that was encoded in a call with right, identity and lease */
     struct call *probes[LOCK_PROBES]; /* join.c: the attempts that other attempts may join, by the hash of the key */
     uint32_t counters_seen;           /* lock_events.c: how many counting commands it has seen */
     uint32_t writes_seen;             /* lock_events.c: how many writes it has looked at in this second */

@@ -15,6 +15,12 @@ void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id);
  * with lock_answered. */
 void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done);
 void lock_answered(struct call *c, const struct call_end *end);
+/* Whether a script for the usual states has answered that it has done nothing. lock_submit_whole then sends the script
+ * for all states, whose answer `done` takes. */
+static inline bool lock_was_unusual(const struct call_end *end) {
+    return !end->error && end->len == 4 && end->reply[0] == ':';
+}
+void lock_submit_whole(struct call *c, call_done_fn done);
 /* Ends an attempt whose answer is known, and those that have joined it. */
 void lock_attempt_ended(struct call *c, const struct call_end *end);
 
@@ -26,9 +32,8 @@ void lock_acquire_short(struct call *call, struct lock_call *l);
 /* Whether a GET asks for the lock and its guard record without a script. lock_read then sends it. */
 bool lock_read_fits(const struct worker *w, const struct lock_call *l, const struct lock_command *lc);
 void lock_read(struct call *call, struct lock_call *l);
-/* Whether a release may be sent as free.lua, by its plan. lock_free then sends it. */
+/* Whether a release may be sent as free.lua, by its plan. */
 bool lock_free_fits(const struct lock_call *l);
-void lock_free(struct call *call, struct lock_call *l);
 
 /* If the rule asks for a quorum, and the script has acquired or extended, asks the witnesses and ends the call later
  * (quorum.c). Returns false if there is nothing to ask. */

@@ -150,7 +150,7 @@ static void finish_by_script(struct call *c, struct lock_call *l, const struct a
     lock_submit_next(c, l, SCRIPT_ACQUIRE);
 }
 
-/* Sends acquire.lua in place of an attempt of which nothing was done. */
+/* Sends a script in place of an attempt of which nothing was done. */
 static void use_script(struct call *c, struct lock_call *l) {
     const struct session *s = c->request->session;
     static const struct call_end gone = {.error = "UPSTREAM the client has gone", .why = UPSTREAM_NOT_SENT};
@@ -159,8 +159,7 @@ static void use_script(struct call *c, struct lock_call *l) {
         lock_attempt_ended(c, &gone);
         return;
     }
-    lock_build_plain(c->request->worker, s->lock.client, l);
-    lock_submit_next(c, l, SCRIPT_ACQUIRE);
+    lock_submit_next(c, l, lock_build_attempt(c->request->worker, s->lock.client, l));
 }
 
 static void attempt_answered(struct call *c, const struct call_end *end) {
@@ -321,24 +320,4 @@ bool lock_free_fits(const struct lock_call *l) {
     const struct lock_plan *plan = &l->plan;
     return plan->short_record && plan->verb == LOCK_RELEASE && plan->right == RIGHT_CLAIM && plan->claim_fence &&
            plan->claim_len > 0 && l->shape == SHAPE_INT;
-}
-
-static void free_answered(struct call *c, const struct call_end *end) {
-    struct lock_call *l = c->lock;
-    struct worker *w = c->request->worker;
-    bool done = !end->error && end->len == 4 && memcmp(end->reply, ":1\r\n", 4) == 0;
-    if (done || end->error) {
-        lock_answered(c, done ? &lock_released_end : end);
-        return;
-    }
-    l->sent_twice = c->up.attempts > 0;
-    const struct session *s = c->request->session;
-    lock_build_release(w, NULL, s ? s->lock.client : NULL, &l->plan, l->plan.slot, l->command, NULL);
-    lock_submit_next(c, l, SCRIPT_RELEASE);
-}
-
-void lock_free(struct call *call, struct lock_call *l) {
-    invariant_debug(!call->done, "a release by free.lua is a part of another command");
-    lock_build_free(call->request->worker, &l->plan);
-    lock_submit_for(call, l, SCRIPT_FREE, free_answered);
 }

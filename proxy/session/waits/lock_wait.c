@@ -391,6 +391,10 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     struct lock_envelope e = {.reply = NULL};
     struct worker *w = c->request->worker;
     invariant(t && t->trying && t->call == c, "an answer comes for no attempt");
+    if (lock_was_unusual(end)) {
+        lock_submit_whole(c, wait_answered);
+        return;
+    }
     bool held = is_held(t, end, &e);
     t->trying = false;
     if (!end->error)
@@ -442,18 +446,20 @@ static void wait_try(struct wait *t) {
     invariant(!t->trying && t->waiter.queue && c->lock == l, "an attempt is sent twice");
     t->trying = true;
     counter_add(&w->counters.wait_tries, 1);
+    enum script_id id = field ? SCRIPT_HASH : SCRIPT_ACQUIRE;
     if (field) {
         lock_build_other(s, NULL, l, &lock_parked_field, &t->parked.words->all);
     } else if (l->clobbers) {
+        id = SCRIPT_CLOBBER;
         lock_build_pairs(s, l, &t->parked.words->all);
     } else if (t->parked.words) {
-        struct lock_command lc = {.value_at = 2, .shape = l->shape, .expiry_ms = l->expiry_ms};
-        lock_build_acquire(w, NULL, s->lock.client, &l->plan, l->plan.slot, &lc, &t->parked.words->all);
+        struct lock_command lc = {.script = id, .value_at = 2, .shape = l->shape, .expiry_ms = l->expiry_ms};
+        lock_build_other(s, NULL, l, &lc, &t->parked.words->all);
     } else {
-        lock_build_plain(w, s->lock.client, l);
+        id = lock_build_attempt(w, s->lock.client, l);
     }
     w->waits->waited = LOCK_WAITED_NONE;
-    lock_submit_for(c, l, field ? SCRIPT_HASH : l->clobbers ? SCRIPT_CLOBBER : SCRIPT_ACQUIRE, wait_answered);
+    lock_submit_for(c, l, id, wait_answered);
 }
 
 /* ---- the beginning ------------------------------------------------------------------------------------- */

@@ -392,19 +392,18 @@ static struct session *session_of(struct world *w, int conn) {
 
 /* ---- what lock_wait.c and release_channel.c call ---------------------------------------------------------------- */
 
-void lock_build_acquire(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
-                        const struct lock_plan *plan, uint16_t slot, const struct lock_command *lc,
-                        const struct lock_words *words) {
-    const struct lock_call *l = LIST_ENTRY(plan, struct lock_call, plan);
+enum script_id lock_build_attempt(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
     struct flight *f = LIST_ENTRY(l, struct waits_call, lock)->flight;
-    (void)queue, (void)client, (void)slot, (void)lc, (void)words;
-    f->plan = *plan;
+    (void)client;
+    f->plan = l->plan;
     f->here_ms = w->waits->waited.here_ms;
     f->next_ms = w->waits->waited.next_ms;
+    return SCRIPT_ACQUIRE_USUAL;
 }
 
-void lock_build_plain(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
-    lock_build_acquire(w, NULL, client, &l->plan, l->plan.slot, NULL, NULL);
+void lock_submit_whole(struct call *c, call_done_fn done) {
+    (void)c, (void)done;
+    abort();
 }
 
 /* The simulator's sessions do not wait by HSETNX. */
