@@ -415,8 +415,10 @@ void lock_note_field(struct session *s, struct lock_call *l, const struct lock_c
 
 void lock_build_other(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
                       const struct lock_words *words) {
-    (void)queue;
-    lock_note_field(s, l, lc, words);
+    (void)queue, (void)words;
+    if (lc->script != SCRIPT_ACQUIRE)
+        abort();
+    lock_build_attempt(s->worker, NULL, l);
 }
 
 void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {
