@@ -237,12 +237,60 @@ def test_what_is_not_supported_is_refused(setting, connect):
     assert isinstance(a("EVAL", RELEASE, "1", "lock:q:n", "1"), Error)
     assert isinstance(a("EXEC"), Error)
     assert a("MULTI") == "OK"
-    assert isinstance(a("SETNX", "lock:q:n", "1"), Error)
+    reply = a("SET", "lock:q:n", "1", "NX", "EX", "3600")
+    assert isinstance(reply, Error) and "under quorum lasts" in reply, reply
     assert isinstance(a("EXEC"), Error)
     assert a("EXISTS", "lock:q:n") == 0
     assert a("SETNX", "lock:q:n", "1") == 1
     assert a.pipeline([("MULTI",), ("DEL", "lock:q:n"), ("EXEC",)])[-1] == b"*1\r\n:1\r\n"
     assert a("SETNX", "lock:q:n", "1") == 1
+
+
+def transaction(client, *commands):
+    """The elements of EXEC's array, as bytes."""
+    reply = client.pipeline([("MULTI",), *commands, ("EXEC",)])[-1]
+    head = b"*%d\r\n" % len(commands)
+    assert reply.startswith(head), reply
+    return reply[len(head):]
+
+
+def test_transactions(setting, connect):
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    one, key = setting.witnesses[0], "lock:q:tx"
+    take = (("SETNX", key, "1"), ("EXPIRE", key, "60"), ("GET", key))
+    assert transaction(a, *take) == b":1\r\n:1\r\n$1\r\n1\r\n"
+    until(lambda: one.run("PTTL", "lockkeeper-witness::0:" + key) > 70000, TIMEOUT, "the end that EXPIRE has set")
+    assert record(one, key)["fence"] == str(a("PROXY", "TOKEN", key))
+    assert transaction(b, *take) == b":0\r\n:0\r\n$1\r\n1\r\n"
+    assert transaction(a, ("PEXPIRE", key, "90000"), ("SET", "k{%s}" % key, "v")) == b":1\r\n+OK\r\n"
+    until(lambda: one.run("PTTL", "lockkeeper-witness::0:" + key) > 100000, TIMEOUT, "the extension")
+    assert transaction(a, ("DEL", key), ("SETNX", key, "1")) == b":1\r\n:1\r\n", "the lease makes way for the next one"
+    until(lambda: record(one, key)["fence"] == str(a("PROXY", "TOKEN", key)), TIMEOUT, "the next one")
+    assert transaction(a, ("DEL", key)) == b":1\r\n"
+    assert transaction(a, ("SET", key, "1", "NX"), ("DEL", key)) == b"+OK\r\n:1\r\n"
+    assert b("SETNX", key, "1") == 1 and b("DEL", key) == 1
+
+
+def test_what_redis_forgets_in_transactions(setting, connect):
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+    key = "lock:q:tf"
+    assert transaction(a, ("SET", key, "1", "NX", "PX", "60000")) == b"+OK\r\n"
+    setting.forget(key)
+    assert transaction(b, ("SETNX", key, "2"), ("EXPIRE", key, "60"), ("SET", key, "3", "XX")).startswith(b":0\r\n:0\r\n-LOCKED ")
+    free_again(b, key)
+    assert transaction(b, ("SET", key, "2", "NX", "EX", "60"), ("GET", key), ("DEL", key)) == b"$-1\r\n$1\r\n2\r\n:0\r\n"
+    free_again(b, key)
+    assert incidents(b, "remembered") == [key] * 2
+    assert transaction(a, ("DEL", key)) == b":1\r\n", "the holder releases what Redis does not know any more"
+    until(lambda: b("SETNX", key, "2") == 1, TIMEOUT, "the lock")
+    for w in setting.witnesses[1:]:
+        w.pause()
+    found = transaction(b, ("PEXPIRE", key, "50000"), ("SETNX", "lock:q:{%s}" % key, "1"))
+    assert found.count(b"-UPSTREAM the ") == 2 and b"lock was not confirmed by its witnesses (1 of 3" in found, found
+    free_again(b, "lock:q:{%s}" % key)
+    for w in setting.witnesses[1:]:
+        w.resume()
+    assert b("DEL", key) == 1
 
 
 def lose_the_link(master, replica):

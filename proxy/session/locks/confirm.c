@@ -217,6 +217,8 @@ void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l
     bool known = elsewhere && lock_envelope_read(l, end->reply, end->len, &e);
     if (s)
         l->protocol = (uint8_t)s->lane.protocol; /* HELLO in the transaction may have changed the protocol */
+    if (!elsewhere && lock_queue_ends(w, s, l, end, out))
+        return;
     finish_confirmed(w, s, l, elsewhere ? &not_sent : end, replicas, out);
     if (elsewhere)
         out->end = known ? (struct call_end){.reply = e.reply, .len = e.reply_len} : *end;
