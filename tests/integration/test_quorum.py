@@ -293,6 +293,46 @@ def test_what_redis_forgets_in_transactions(setting, connect):
     assert b("DEL", key) == 1
 
 
+@pytest.mark.parametrize("acquire, again, release", (
+    (("HSETNX", "{}", "f", "1"), ("HINCRBY", "{}", "f", "1"), ("HDEL", "{}", "f")),
+    (("HINCRBY", "{}", "f", "1"), ("HINCRBY", "{}", "f", "1"), ("HINCRBY", "{}", "f", "-1")),
+    (("INCR", "{}"), ("INCR", "{}"), ("DECR", "{}")),
+))
+def test_hashes_and_counters(backend, start_redis, start_proxy, connect, acquire, again, release):
+    s = Setting(backend, start_redis, start_proxy, "witness-timeout 1s", rule="lock lock:q:* kind string,hash,counter quorum yes lease 60s")
+    a, b = s.client(connect, "a"), s.client(connect, "b")
+    key = "lock:q:kinds"
+    acquire, again, release = (tuple(word.format(key) for word in command) for command in (acquire, again, release))
+    for holder, other in ((a, b), (b, a)):
+        assert holder(*acquire) == 1
+        until(lambda: all(record(w, key).get("token") for w in s.witnesses), TIMEOUT, "the records")
+        records = [record(w, key) for w in s.witnesses]
+        assert records[0]["fence"] == str(holder("PROXY", "TOKEN", key))
+        if acquire[0] == "HSETNX":
+            assert other(*acquire) == 0
+        assert holder("EXPIRE", key, "90") == 1
+        until(lambda: s.witnesses[0].run("PTTL", "lockkeeper-witness::0:" + key) > 100000, TIMEOUT, "the extension")
+        assert holder(*release) in (0, 1)
+        until(lambda: not any(record(w, key)["token"] for w in s.witnesses), TIMEOUT, "the release")
+        for w, r in zip(s.witnesses, records):  # the message of the release is lost
+            w.run("HSET", "lockkeeper-witness::0:" + key, "token", r["token"])
+    ahead = int(records[0]["fence"]) + 3600 * 1000 * 1000
+    for w in s.witnesses:  # a lease of a master whose clock was ahead
+        w.run("HSET", "lockkeeper-witness::0:" + key, "token", "", "fence", ahead)
+    assert a(*acquire) == 1 and a("PROXY", "TOKEN", key) == ahead + 1
+    assert a(*again) == 2 and a("EXISTS", key) == 1
+    s.forget(key)
+    reply = b(*again)
+    assert isinstance(reply, Error) and reply.startswith("LOCKED the lock is held, as its witnesses remember"), reply
+    free_again(b, key)
+    if acquire[0] == "HSETNX":
+        assert b(*acquire) == 0
+        free_again(b, key)
+    assert a("DEL", key) == 1
+    until(lambda: b(*acquire) == 1, TIMEOUT, "the lock")
+    assert transaction(b, release, acquire)[-4:] == b":1\r\n"
+
+
 def lose_the_link(master, replica):
     """From here on the replica gets nothing from its master."""
     replica.run("CONFIG", "SET", "masteruser", "nobody")

@@ -12,7 +12,8 @@
  *
  * What Redis calls lapsed may be an extension that a failover has forgotten. So a witness gives a record up to another
  * lease only if its own lease was released, or if its own time is over. The guard record notes the last release in its
- * field `attempt`: a release under such a rule has its claim's token and a mark for its attempt.
+ * field `over`. The short way of release.lua leaves that field: there the field `attempt` has the lease's token and a
+ * mark, since that is the attempt of a release under such a rule.
  */
 #include "proxy/session/locks/quorum.h"
 
@@ -198,23 +199,29 @@ static void raise_fence(struct quorum *q) {
     quorum_submit(q, on_raised, script_get(SCRIPT_RAISE_FENCE));
 }
 
-/* Takes the token of the lock's last release. If it is one that a witness has, the witnesses are asked once more. */
+/* Whether `token` (of `len` bytes) is the lease that a witness named. It is then given up. */
+static bool gives_up(struct quorum *q, const char *token, size_t len) {
+    for (unsigned i = 0; i < q->word.vote.count; i++)
+        if (len > 0 && strlen(q->word.tokens[i]) == len && memcmp(q->word.tokens[i], token, len) == 0) {
+            memcpy(q->over, q->word.tokens[i], sizeof(q->over));
+            return true;
+        }
+    return false;
+}
+
+/* Takes the fields `attempt` and `over`. If a witness has named a lease that was released, the witnesses are asked once
+ * more. */
 static void on_last_release(struct call *c, const struct call_end *end) {
     struct quorum *q = REQUEST_OWNER(c->request, struct quorum);
     struct resp_item item;
-    const char *p = end->reply;
-    static const char mark[] = LOCK_RELEASED_MARK;
-    const size_t mark_len = sizeof(mark) - 1;
-    bool read = !end->error && resp_item_read(&p, end->reply + end->len, &item) && item.type == '$' &&
-                item.len > mark_len && item.len < WITNESS_TOKEN_MAX &&
-                memcmp(item.str + item.len - mark_len, mark, mark_len) == 0; /* other attempts may be live leases */
-    bool known = false;
-    if (read)
-        item.len -= mark_len;
-    for (unsigned i = 0; read && i < q->word.vote.count; i++)
-        known |= strlen(q->word.tokens[i]) == item.len && memcmp(q->word.tokens[i], item.str, item.len) == 0;
-    if (known)
-        snprintf(q->over, sizeof(q->over), "%.*s", (int)item.len, item.str);
+    const char *p = end->reply, *stop = end->reply + end->len;
+    const size_t mark = sizeof(LOCK_RELEASED_MARK) - 1;
+    bool known = false, read = !end->error && resp_item_read(&p, stop, &item) && item.type == '*';
+    if (read && resp_item_read(&p, stop, &item) && item.type == '$' && !item.null && item.len > mark &&
+        memcmp(item.str + item.len - mark, LOCK_RELEASED_MARK, mark) == 0) /* other attempts may be live leases */
+        known = gives_up(q, item.str, item.len - mark);
+    if (read && !known && resp_item_read(&p, stop, &item) && item.type == '$' && !item.null)
+        known = gives_up(q, item.str, item.len);
     request_disown(c->request);
     request_reply(c->request, "", 0, true);
     if (known)
@@ -229,10 +236,11 @@ static void ask_last_release(struct quorum *q) {
     struct worker *w = q->worker;
     const struct lock_plan *plan = &q->lock->plan;
     q->asked_over = true;
-    build_start(w, 3);
-    build_text(w, "HGET");
+    build_start(w, 4);
+    build_text(w, "HMGET");
     lock_build_guard(w, plan->key.name, plan->key.len);
     build_text(w, "attempt");
+    build_text(w, "over");
     quorum_submit(q, on_last_release, NULL);
 }
 
@@ -276,7 +284,7 @@ static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t
         int64_t unit;
         bool absolute;
     } options[] = {{"ex", 1000, false}, {"px", 1, false}, {"exat", 1000, true}, {"pxat", 1, true}};
-    for (; at + 1 < r->argc; at++)
+    for (; at + 1 < r->argc && !request_arg_is(r, bytes, at, "fields"); at++)
         for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
             size_t len;
             int64_t n;
@@ -303,8 +311,12 @@ static int64_t expiry_asked(const struct command *c, const struct resp_request *
         break;
     case COMMAND_SET:
         return option_ms(r, bytes, 3);
-    default:
+    case COMMAND_GETEX:
+    case COMMAND_HGETEX:
+    case COMMAND_HSETEX:
         return option_ms(r, bytes, 2);
+    default:
+        return -1;
     }
     const char *word = request_arg(r, bytes, 2, &len);
     if (!resp_integer(word, len, &n) || n < 0 || n >= FAR_AWAY)
