@@ -333,6 +333,86 @@ def test_hashes_and_counters(backend, start_redis, start_proxy, connect, acquire
     assert transaction(b, release, acquire)[-4:] == b":1\r\n"
 
 
+def test_another_proxy_goes_on(backend, start_redis, start_proxy, connect):
+    """A holder that comes back at another proxy keeps its lease there, and the witnesses hear of its new token."""
+    s = Setting(backend, start_redis, start_proxy, "witness-timeout 2s", rule="lock lock:q:* quorum yes lease 5s one-shot 0")
+    other = start_proxy(backend, *s.lines)
+    a, b, key = s.client(connect, "a"), s.client(connect, "b"), "lock:q:next"
+    watch = connect(other)
+    until(lambda: "locks_evictable:no" in watch("PROXY", "INFO", "upstreams"), TIMEOUT, "the other proxy's first look around")
+    assert a("SETNX", key, "1") == 1
+    until(lambda: all(record(w, key).get("token") for w in s.witnesses), TIMEOUT, "the records")
+    first = record(s.witnesses[0], key)
+    a.close()
+    a = connect(other)
+    assert a("CLIENT", "SETNAME", "a") == "OK"
+    until(lambda: all(record(w, key).get("token", "") != first["token"] for w in s.witnesses), TIMEOUT, "the other proxy's token")
+    until(lambda: int(a("PROXY", "INFO").split("\nrenewals:")[1].split()[0]) >= 2, TIMEOUT, "renewals there")
+    assert b("SETNX", key, "2") == 0
+    now = record(s.witnesses[0], key)
+    assert now["fence"] == first["fence"] == str(a("PROXY", "TOKEN", key))
+    s.forget(key)
+    assert b("SETNX", key, "2") == 0, "the witnesses remember it"
+    free_again(b, key)
+    assert a("DEL", key) == 1
+    until(lambda: b("SETNX", key, "2") == 1, TIMEOUT, "the lock")
+
+
+def test_a_release_through_another_proxy(setting, start_proxy, connect):
+    other = start_proxy(setting.backend, *setting.lines)
+    a, b, key = setting.client(connect, "a"), setting.client(connect, "b"), "lock:q:elsewhere"
+    there = connect(other)
+    assert there("CLIENT", "SETNAME", "a") == "OK"
+    assert a("SETNX", key, "1") == 1
+    until(lambda: all(record(w, key).get("token") for w in setting.witnesses), TIMEOUT, "the records")
+    records = [record(w, key) for w in setting.witnesses]
+    assert there("DEL", key) == 1
+    until(lambda: not any(record(w, key)["token"] for w in setting.witnesses), TIMEOUT, "the release")
+    for w, r in zip(setting.witnesses, records):  # its message is lost
+        w.run("HSET", "lockkeeper-witness::0:" + key, "token", r["token"])
+    assert b("SETNX", key, "2") == 1
+
+
+def test_with_lock_delay(backend, start_redis, start_proxy, connect):
+    """The witnesses keep others out for as long as Redis does, and a late release ends both."""
+    s = Setting(backend, start_redis, start_proxy, "witness-timeout 1s", rule="lock lock:q:* quorum yes lock-delay 10s")
+    a, b, key = s.client(connect, "a"), s.client(connect, "b"), "lock:q:delay"
+    assert a("SET", key, "1", "NX", "PX", "2000") == "OK"
+    until(lambda: all(record(w, key).get("token") for w in s.witnesses), TIMEOUT, "the records")
+    assert s.witnesses[0].run("PTTL", "lockkeeper-witness::0:" + key) > 15000, "lease, delay, and 10 s for the fence"
+    until(lambda: a("EXISTS", key) == 0, TIMEOUT, "the lease's end")
+    assert b("SETNX", key, "2") == 0
+    s.forget(key)
+    assert b("SETNX", key, "2") == 0, "Redis has forgotten the delay"
+    free_again(b, key)
+    assert a("DEL", key) == 0, "too late, but its holder has finished"
+    until(lambda: b("SETNX", key, "2") == 1, TIMEOUT, "the lock")
+
+
+def test_with_replicas(start_redis, start_proxy, connect):
+    """Replicas confirm first, then the witnesses; each may refuse."""
+    found = servers.RedisSentinels(sentinels=1)
+    try:
+        s = Setting(found, start_redis, start_proxy, "witness-timeout 1s",
+                    rule="lock lock:q:* quorum yes replicas 1 500ms\nlock lock:two:* quorum yes replicas 2 100ms")
+        a, b, replica = s.client(connect, "a"), s.client(connect, "b"), found.nodes[1]
+        until(lambda: a("SETNX", "lock:q:r", "1") == 1, TIMEOUT, "a replica")
+        assert replica.run("GET", "lock:q:r") == "1" and a("WAIT", 1, 5000) == 1
+        assert sum(bool(record(w, "lock:q:r").get("token")) for w in s.witnesses) >= 2
+        assert transaction(a, ("SETNX", "lock:q:m", "1"), ("SETNX", "lock:two:m", "1")) == b":1\r\n:0\r\n"
+        assert replica.run("GET", "lock:q:m") == "1" and record(s.witnesses[0], "lock:q:m")["token"]
+        assert a("SETNX", "lock:two:s", "1") == 0
+        for w in s.witnesses[1:]:
+            w.pause()
+        reply = b("SETNX", "lock:q:u", "1")
+        assert isinstance(reply, Error) and reply.startswith("UPSTREAM the lock was not confirmed by its witnesses"), reply
+        free_again(b, "lock:q:u")
+        for w in s.witnesses[1:]:
+            w.resume()
+    finally:
+        found.stop()
+
+
 def lose_the_link(master, replica):
     """From here on the replica gets nothing from its master."""
     replica.run("CONFIG", "SET", "masteruser", "nobody")

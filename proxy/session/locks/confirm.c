@@ -106,9 +106,12 @@ static void confirm_end(struct confirm *f) {
     struct lock_answer out;
     confirm_unpin(f, true);
     l->waited_ms = worker_now(w) - f->begun_ms;
-    c->lock = NULL;
-    finish_confirmed(w, c->request->session, l, &end, f->marked ? f->replicas : 0, &out);
-    lock_deliver(c, next, &out.end);
+    int64_t replicas = f->marked ? f->replicas : 0;
+    if (replicas < l->plan.rule->replicas || !lock_witnessed(c, l, &end)) {
+        c->lock = NULL;
+        finish_confirmed(w, c->request->session, l, &end, replicas, &out);
+        lock_deliver(c, next, &out.end);
+    }
     memory_free(f);
 }
 

@@ -72,7 +72,7 @@ static void quorum_confirmed(struct quorum *q) {
     struct worker *w = q->worker;
     counter_add(&w->counters.quorum_granted, 1);
     l->witnessed = true;
-    l->waited_ms = worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
+    l->waited_ms += worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
     l->raised_fence = q->raises > 0 ? q->fence : 0;
     if (!c) {
         q->done(q->arg, NULL);
@@ -271,8 +271,8 @@ static void quorum_ask(struct quorum *q) {
     int64_t left_ms = q->limit_ms - (worker_now(w) - q->begun_ms);
     const char *token = q->acquires ? plan->attempt_token : q->own ? plan->claim_token : "";
     struct witness_lease lease = quorum_lease(&plan->key, token, q->fence);
-    witness_take(w->witnesses, &lease, q->over, quorum_promise_ms(w, q->pttl_ms), left_ms > 0 ? left_ms : 1,
-                 quorum_heard, q);
+    witness_take(w->witnesses, &lease, q->over, quorum_promise_ms(w, q->pttl_ms + plan->rule->lock_delay_ms),
+                 left_ms > 0 ? left_ms : 1, quorum_heard, q);
 }
 
 /* ---- what is refused before it is sent ------------------------------------------------------------- */
@@ -392,6 +392,8 @@ static void quorum_begin(struct worker *w, struct quorum *q, struct lock_call *l
     q->own = r->outcome == LOCK_DONE && l->plan.right == RIGHT_CLAIM && l->plan.claim_len > 0;
     q->begun_ms = worker_now(w);
     q->pttl_ms = r->pttl_ms;
+    if (q->pttl_ms >= 0) /* what is left of it since replicas were waited for */
+        q->pttl_ms = q->pttl_ms > l->waited_ms ? q->pttl_ms - l->waited_ms : 0;
     q->limit_ms = w->config->witness_timeout_ms;
     if (q->pttl_ms >= 0 && q->limit_ms > q->pttl_ms / LIMIT_PART)
         q->limit_ms = q->pttl_ms / LIMIT_PART;
