@@ -20,6 +20,7 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/sending.h"
 
@@ -218,7 +219,7 @@ static void part_witnessed(void *arg, const struct lock_refusal *why) {
     struct lock_part *part = arg;
     struct bundle *b = part->bundle;
     if (why) {
-        lock_refuse(b->request->worker, NULL, part->lock, why);
+        lock_learnt(b->request->worker, NULL, part->lock, &why->result);
         part->lock = NULL;
         if (b->error.len == 0)
             text_printf(&b->error, "%s", why->error);

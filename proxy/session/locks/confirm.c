@@ -67,7 +67,7 @@ static const char *lost_reply(const struct lock_call *l, const struct lock_envel
 
 static void undo(struct worker *w, struct session *s, struct lock_call *l, uint64_t replicas) {
     invariant(!l->clobbers && l->plan.rule, "an acquisition is undone that is none");
-    lock_undo(w, l);
+    lock_undo(w, l, NULL, NULL);
     struct lock_result result = {.outcome = LOCK_UNCONFIRMED, .replicas = replicas};
     lock_learnt(w, s, l, &result);
 }

@@ -49,6 +49,7 @@ struct quorum {
     uint64_t fence;
     char over[WITNESS_TOKEN_MAX];
     struct witness_word word; /* the last votes */
+    struct lock_refusal why;
     size_t reply_len;
     char reply[];
 };
@@ -90,12 +91,6 @@ static void quorum_confirmed(struct quorum *q) {
 
 #define REMEMBERED "LOCKED the lock is held, as its witnesses remember; it is released again"
 
-void lock_refuse(struct worker *w, struct session *s, struct lock_call *l, const struct lock_refusal *why) {
-    if (why->undo)
-        lock_undo(w, l);
-    lock_learnt(w, s, l, &why->result);
-}
-
 struct call_end lock_refused_end(const struct lock_call *l, const struct session *s, const struct lock_refusal *why,
                                  const struct call_end *end) {
     struct lock_envelope e;
@@ -106,27 +101,37 @@ struct call_end lock_refused_end(const struct lock_call *l, const struct session
     return (struct call_end){.error = why->error, .why = UPSTREAM_NOT_SENT};
 }
 
-/* Ends a call that the witnesses have not confirmed. `error` NULL: they name another lease. */
-static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const char *error) {
+/* Ends a call that was refused, and of which Redis has nothing any more. */
+static void quorum_undone(void *arg) {
+    struct quorum *q = arg;
     struct call *c = q->call;
     struct lock_call *l = q->lock;
-    struct lock_refusal why = {.undo = q->acquires, .lost = !error};
-    why.result.outcome = outcome;
-    why.result.replicas = vote_answered(&q->word.vote);
-    why.result.witnesses = (uint8_t)q->word.vote.count;
-    snprintf(why.error, sizeof(why.error), "%s", error ? error : REMEMBERED);
     if (c) {
         struct session *s = c->request->session;
         struct call_end reply = {.reply = q->reply, .len = q->reply_len};
-        struct call_end end = lock_refused_end(l, s, &why, &reply);
+        struct call_end end = lock_refused_end(l, s, &q->why, &reply);
         call_done_fn next = l->next;
         c->lock = NULL;
-        lock_refuse(q->worker, s, l, &why);
+        lock_learnt(q->worker, s, l, &q->why.result);
         lock_deliver(c, next, &end);
     } else {
-        q->done(q->arg, &why);
+        q->done(q->arg, &q->why);
     }
     memory_free(q);
+}
+
+/* The witnesses have not confirmed a call. `error` NULL: they name another lease. The client hears of it when the lock
+ * has been released again. */
+static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const char *error) {
+    q->why.lost = !error;
+    q->why.result.outcome = outcome;
+    q->why.result.replicas = vote_answered(&q->word.vote);
+    q->why.result.witnesses = (uint8_t)q->word.vote.count;
+    snprintf(q->why.error, sizeof(q->why.error), "%s", error ? error : REMEMBERED);
+    if (q->acquires)
+        lock_undo(q->worker, q->lock, quorum_undone, q);
+    else
+        quorum_undone(q);
 }
 
 static void quorum_unconfirmed(struct quorum *q) {

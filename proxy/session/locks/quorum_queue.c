@@ -5,8 +5,8 @@
  *      EXEC's array ── lock_queue_answer, for each lock call ──> lock_queue_vote ──> votes ──> the client's array
  *
  * An acquisition has one vote. The later commands of the transaction on the same lease share it: SETNX and EXPIRE are
- * asked about once, with the end that EXPIRE has set. An extension of an earlier lease has a vote of its own. What is
- * refused is undone in the order of the array, so that the engine learns everything in Redis's order.
+ * asked about once, with the end that EXPIRE has set. An extension of an earlier lease has a vote of its own. The
+ * engine learns of all calls in the order of the array.
  */
 #include <string.h>
 
@@ -130,9 +130,6 @@ bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, c
     out->end = reads ? (struct call_end){.reply = e.reply, .len = e.reply_len} : lock_refused_end(l, s, &why, end);
     if (out->end.error)
         out->end.error = out->text;
-    if (voter)
-        lock_refuse(w, s, l, &why);
-    else
-        lock_learnt(w, s, l, &not_done);
+    lock_learnt(w, s, l, voter ? &why.result : &not_done);
     return true;
 }

@@ -36,17 +36,14 @@ bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *
 /* Why the witnesses have not confirmed what a script has acquired or extended. */
 struct lock_refusal {
     struct lock_result result; /* for the engine */
-    bool undo;                 /* it was acquired, and is to be released again */
     bool lost;                 /* they name another lease; else too few have answered */
     char error[160];           /* for a client whose command has no reply for a lost attempt */
 };
-/* Undoes and ends a call that was refused. The call is gone then. s NULL: the session is closed. */
-void lock_refuse(struct worker *w, struct session *s, struct lock_call *l, const struct lock_refusal *why);
 /* The client's reply or error in place of the script's answer `end`. Borrows the error from `why`. */
 struct call_end lock_refused_end(const struct lock_call *l, const struct session *s, const struct lock_refusal *why,
                                  const struct call_end *end);
 /* Hears once, perhaps at once, what the witnesses say. why NULL: they confirm, and the call is still to be finished.
- * Else it is to be refused; `why` is borrowed. */
+ * Else what was acquired has been released again, and the engine is still to be told; `why` is borrowed. */
 typedef void (*lock_vote_fn)(void *arg, const struct lock_refusal *why);
 /* Asks the witnesses about a lock of which a script has answered `r`: it has acquired or extended. */
 void lock_vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg);

@@ -177,9 +177,8 @@ static void taken_over(struct call *c, const struct call_end *end) {
     if (done && t->rule->quorum == LOCK_QUORUM_YES && w->witnesses) {
         char before[LOCK_TOKEN_MAX + 1];
         snprintf(before, sizeof(before), "=%s", t->left.token);
-        witness_take(w->witnesses, &lease, before,
-                     quorum_promise_ms(w, t->result.pttl_ms + t->rule->lock_delay_ms), w->config->witness_timeout_ms,
-                     witnessed, t);
+        witness_take(w->witnesses, &lease, before, quorum_promise_ms(w, t->result.pttl_ms + t->rule->lock_delay_ms),
+                     w->config->witness_timeout_ms, witnessed, t);
         return;
     }
     if (done)
