@@ -485,6 +485,7 @@ struct lock_lease {
     bool list;             /* of a list lock */
     bool quorum;           /* witnesses know it, by its token and this fence */
     uint64_t fence;
+    int64_t delay_ms; /* the rule's lock-delay */
     int64_t lease_ms; /* renew for so long */
     int64_t left_ms;  /* ARGV 7 of a renewal: how much of the lease is left, as far as is known; 0: no end */
 };

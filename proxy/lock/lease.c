@@ -236,6 +236,7 @@ static struct lock_lease lease_of(const struct shard *sh, const struct claim *c,
         .list = c->queue,
         .quorum = c->rule->quorum == LOCK_QUORUM_YES,
         .fence = c->fence,
+        .delay_ms = c->rule->lock_delay_ms,
         .lease_ms = c->period_ms,
     };
     l.token_len = token_write(sh->engine, c->token, l.token_text);

@@ -379,14 +379,10 @@ static bool quorum_fits(struct lock_rule *rule, char *error, size_t size) {
         rule->quorum = LOCK_QUORUM_NO;
     else if (rule->mode == LOCK_MODE_AUDIT)
         why = "mode audit confirms no lock: expected mode enforce";
-    else if (rule->kinds != LOCK_KIND_STRING)
-        why = "witnesses know locks that are strings: expected kind string";
+    else if (rule->kinds & ~(LOCK_KIND_STRING | LOCK_KIND_HASH | LOCK_KIND_COUNTER))
+        why = "an acquisition in a list can't be undone: expected kind string, hash or counter";
     else if (rule->lease_ms == 0)
         why = "a lock that witnesses know has an end: expected a lease above 0";
-    else if (rule->replicas > 0)
-        why = "witnesses say more than replicas: expected replicas 0";
-    else if (rule->lock_delay_ms > 0)
-        why = "a delay behind a lease's end is known to Redis alone: expected lock-delay 0";
     if (why)
         snprintf(error, size, "quorum yes: %s", why);
     rule->unusual = rule->wait_ms > 0 || rule->quorum == LOCK_QUORUM_YES;

@@ -58,7 +58,8 @@ struct witnesses *witnesses_new(struct ev_loop *loop, struct readable *readable,
 void witnesses_free(struct witnesses *set);
 
 /* Asks all witnesses to keep other leases out of a lock for `promise_ms`. over: a token that holds nothing any more, or
- * "". The votes are counted after wait_ms at the latest. */
+ * '=' and the token that the lease had at another proxy; "": none. The votes are counted after wait_ms at the latest.
+ */
 void witness_take(struct witnesses *set, const struct witness_lease *lease, const char *over, int64_t promise_ms,
                   int64_t wait_ms, witness_done_fn done, void *arg);
 /* Tells all witnesses that a lease is over. No caller waits for the answers. */

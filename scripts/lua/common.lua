@@ -36,6 +36,7 @@
 --   since           when the lease began, in ms
 --   leased          the fence, while the expiry is the one that the proxy set
 --   attempt, reply  of the last attempt that released or counted: a repeat of it finds itself done
+--   over            the token of the last lease that forget() ended
 --   extra           see count.lua
 --   vacant          adopt.lua: the last attempt that found no lock before its script
 --   suspect         FENCE:COUNT:ATTEMPT, where COUNT is how many releases of losers of the holder's identity were
@@ -413,7 +414,7 @@ end
 -- Called when the lock is free. The guard record keeps the fence, and the attempt's reply for a repeat, for
 -- GUARD_OUTLIVES_MS.
 local function forget(s, reply)
-  redis.call('HSET', guard, 'token', '', 'attempt', attempt, 'reply', reply)
+  redis.call('HSET', guard, 'token', '', 'attempt', attempt, 'reply', reply, 'over', s.token or '')
   redis.call('PEXPIRE', guard, GUARD_OUTLIVES_MS)
 end
 

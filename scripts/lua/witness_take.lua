@@ -2,7 +2,8 @@
 --
 -- KEYS  1 the lock's record   2 the mark of this witness
 -- ARGV  1 token; '' if the lease is known by its fence alone: only its end is moved then   2 fence
---       3 over: a token whose lease was released, which therefore holds nothing any more; '' none
+--       3 over: a token whose lease was released, which therefore holds nothing any more; or '=' and the token that the same
+--         lease, with its fence, had at another proxy, which has let go of it; '' none
 --       4 the promise: for how many ms the record keeps other leases out   5 the quarantine in ms
 --
 -- The record is a hash: token ('' once the lease was released) and fence. It holds while it has more than
@@ -33,8 +34,9 @@ local holds = r[1] and r[1] ~= '' and ends > GUARD_OUTLIVES_MS
 local mine = holds and (r[1] == token or (token == '' and r[2] == fence))
 if not mine then
   if token == '' and not holds then return 'none' end
-  if holds and r[1] ~= over then return 'held ' .. r[1] .. ' ' .. r[2] end
-  if r[2] and tonumber(r[2]) >= tonumber(fence) then return 'low ' .. r[2] end
+  local moved = string.sub(over, 1, 1) == '=' and string.sub(over, 2)
+  if holds and r[1] ~= over and r[1] ~= moved then return 'held ' .. r[1] .. ' ' .. r[2] end
+  if r[2] and not (moved and holds and r[2] == fence) and tonumber(r[2]) >= tonumber(fence) then return 'low ' .. r[2] end
 end
 if token ~= '' then call('HSET', record, 'token', token, 'fence', fence) end
 if ends < promise + GUARD_OUTLIVES_MS then

@@ -7,11 +7,17 @@
  * record up by its own time only when the lease is over, unless more than a majority has it: an extension needs no more. The
  * last witness may lose all that it knows, once.
  *
+ * Another proxy may go on with the first worker's lease, under another token (MOVED): Redis moves the lock to that token if it is
+ * still the lease's, and a witness that has the token before it takes the other one. If a majority does not, the lease is not
+ * renewed, and the work ends.
+ *
  * The time of an attempt is limited: if a promise ends before the attempt is over, the attempt is late, and comes to nothing.
  *
  * S8: never two workers at work.
  */
 #define WORKERS 2
+#define MOVED (WORKERS + 1)
+#define LEASE(token) (token == MOVED -> 1 : token)
 #define WITNESSES 3
 #define MAJORITY 2
 #define FAILOVERS 1
@@ -23,15 +29,15 @@ byte lock, noted;               /* at Redis: the live token; the token of the la
 byte old_lock, old_noted;       /* the same at a replica, which follows late */
 byte record[WITNESSES];         /* at a witness: the token that it keeps others out for; 0 none */
 bool resting;                   /* the witness that forgets is in quarantine */
-bool works[WORKERS + 1], asks[WORKERS + 1], late[WORKERS + 1];
+bool works[MOVED + 1], asks[MOVED + 1], late[MOVED + 1];
 byte failovers, forgotten, at_work;
 
 inline count(token, n) {
-    n = (record[0] == token) + (record[1] == token) + (record[2] == token)
+    n = (LEASE(record[0]) == token) + (LEASE(record[1]) == token) + (LEASE(record[2]) == token)
 }
 
 proctype Worker(byte token) {
-    byte at, votes, over, named;
+    byte me = token, at, votes, over, named;
     bool again;
 
     atomic { /* the attempt at Redis */
@@ -46,13 +52,13 @@ ask:
         atomic {
             if
             :: at == FORGETS && resting -> skip
-            :: (at != FORGETS || !resting) && (record[at] == 0 || record[at] == token || (over != 0 && record[at] == over)) ->
-                record[at] = token;
+            :: (at != FORGETS || !resting) && (record[at] == 0 || record[at] == me || (over != 0 && record[at] == over)) ->
+                record[at] = me;
                 if
                 :: votes++
                 :: skip /* its answer is lost */
                 fi
-            :: (at != FORGETS || !resting) && record[at] != 0 && record[at] != token -> named = record[at]
+            :: (at != FORGETS || !resting) && record[at] != 0 && record[at] != me -> named = record[at]
             :: skip /* the question is lost */
             fi;
             at++
@@ -61,17 +67,19 @@ ask:
     od;
     atomic {
         if
-        :: votes >= MAJORITY && !late[token] ->
-            asks[token] = false;
-            works[token] = true;
-            at_work++;
+        :: votes >= MAJORITY && !late[me] ->
+            asks[me] = false;
+            if
+            :: me == token -> works[token] = true; at_work++
+            :: else -> skip /* it goes on */
+            fi;
             assert(at_work <= 1); /* S8 */
             at = 0;
             votes = 0;
             over = 0;
             named = 0;
             again = false
-        :: votes < MAJORITY && !again && named != 0 && named == noted -> /* Redis notes that this one was released */
+        :: votes < MAJORITY && me == token && !again && named != 0 && named == noted -> /* Redis notes that this one was released */
             over = named;
             named = 0;
             again = true;
@@ -79,14 +87,23 @@ ask:
             votes = 0;
             goto ask
         :: else ->
-            asks[token] = false;
-            late[token] = false;
+            asks[me] = false;
+            late[me] = false;
             at = 0;
             votes = 0;
             over = 0;
             named = 0;
             again = false;
-            goto give_back
+            if
+            :: me == token -> goto give_back
+            :: else -> works[token] = false; at_work--; goto over_and_out
+            fi
+        fi
+    };
+    atomic { /* another proxy goes on with it */
+        if
+        :: token == 1 && me == token && lock == token -> lock = MOVED; me = MOVED; asks[me] = true; over = token; goto ask
+        :: true -> skip
         fi
     };
     atomic { /* the end of the work: a release, or the end of the lease */
@@ -100,7 +117,7 @@ ask:
 give_back:
     atomic {
         if
-        :: lock == token -> lock = 0; noted = token
+        :: lock == me -> lock = 0; noted = me
         :: else -> skip /* forgotten: the witnesses hear of the release all the same */
         fi
     };
@@ -108,7 +125,7 @@ give_back:
     :: at < WITNESSES ->
         atomic {
             if
-            :: record[at] == token -> record[at] = 0
+            :: record[at] == me -> record[at] = 0
             :: skip /* the message is lost, or there is nothing to give back */
             fi;
             at++
@@ -133,9 +150,9 @@ end:
         :: at = 1
         :: at = 2
         fi;
-        count(record[at], n);
+        count(LEASE(record[at]), n); /* a promise is never made shorter: another token leaves its end */
         if
-        :: record[at] != 0 && (!works[record[at]] || n > MAJORITY) ->
+        :: record[at] != 0 && (!works[LEASE(record[at])] || n > MAJORITY) ->
             late[record[at]] = asks[record[at]];
             record[at] = 0
         :: else -> skip
@@ -148,7 +165,7 @@ end:
         resting && at_work == 0 ->
         at = 1;
         do
-        :: at <= WORKERS -> late[at] = asks[at]; at++
+        :: at <= MOVED -> late[at] = asks[at]; at++
         :: else -> break
         od;
         at = 0;

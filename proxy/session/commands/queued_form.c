@@ -228,8 +228,13 @@ static void compare_and_set(const struct session *s, const char *key, size_t len
 static void queue_lock(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                        struct lock_command *lc, const struct lock_rule *rule) {
     struct lock_words words;
+    char error[TRANSACTION_ERROR_MAX];
     if (!lock_words_of(&words, r, bytes, lc->script)) {
         transaction_refuse(s, c, "ERR syntax error");
+        return;
+    }
+    if (rule->quorum == LOCK_QUORUM_YES && lock_quorum_refuses(s, c, r, bytes, error, sizeof(error))) {
+        transaction_refuse(s, c, "%s", error);
         return;
     }
     size_t len;

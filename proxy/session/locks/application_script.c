@@ -20,6 +20,7 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/sending.h"
 
@@ -214,13 +215,15 @@ static void stay_together(struct request *request, struct bundle *b, const char 
 static void bundle_finish(struct request *request, struct bundle *b, const char **at);
 
 /* The witnesses have decided about a lock. */
-static void part_witnessed(void *arg, const char *error) {
+static void part_witnessed(void *arg, const struct lock_refusal *why) {
     struct lock_part *part = arg;
     struct bundle *b = part->bundle;
-    if (error)
+    if (why) {
+        lock_learnt(b->request->worker, NULL, part->lock, &why->result);
         part->lock = NULL;
-    if (error && b->error.len == 0)
-        text_printf(&b->error, "%s", error);
+        if (b->error.len == 0)
+            text_printf(&b->error, "%s", why->error);
+    }
     invariant(b->due > 0, "witnesses decide twice about a script's lock");
     if (--b->due > 0)
         return;

@@ -45,6 +45,7 @@ static inline struct lock_call *lock_new(struct session *s, const char *key, siz
     l->begun = ev_now(w->loop);
     l->waited_ms = 0;
     l->raised_fence = 0;
+    l->ballot = NULL;
     l->value = NULL;
     l->value_len = 0;
     l->key = keep_text(l->short_key, LOCK_SHORT_KEY, key, key_len);
@@ -63,6 +64,8 @@ void lock_drop(struct worker *w, struct lock_call *l) {
         memory_free(l->value);
     if (l->key != l->short_key)
         memory_free(l->key);
+    if (__builtin_expect(l->ballot != NULL, false))
+        memory_free(l->ballot);
     if (w->locks->free_count >= FREE_LOCKS_MAX) {
         memory_free(l);
         return;
@@ -129,6 +132,7 @@ void lock_enqueue(struct session *s, struct lock_queue *queue, struct lock_call 
         engine_follow(s->worker->shared->engine, &l->plan, acquirer, worker_now(s->worker));
     invariant(list_empty(&l->queued) && s->queues, "a call is queued outside of a transaction");
     list_append(&queue->calls, &l->queued);
+    queue->quorum |= l->plan.rule && l->plan.rule->quorum == LOCK_QUORUM_YES;
     l->begun = 0; /* the time until EXEC is not the node's */
 }
 

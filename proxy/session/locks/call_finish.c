@@ -161,9 +161,11 @@ static __attribute__((noinline)) void tell_witnesses(struct worker *w, const str
     bool releases = l->plan.verb == LOCK_RELEASE || l->plan.verb == LOCK_OPERATOR;
     bool freed = result->outcome == LOCK_RELEASED ||
                  (releases && (result->outcome == LOCK_ADOPTED || result->outcome == LOCK_DONE));
-    bool claims = result->outcome == LOCK_RELEASED && l->plan.verb == LOCK_RELEASE && l->plan.right == RIGHT_CLAIM;
+    bool own = lock_verb_is(l->plan.verb, VERB_SPENDS) && l->plan.right == RIGHT_CLAIM && l->plan.claim_len > 0;
+    bool late = own && l->plan.verb == LOCK_RELEASE && result->outcome == LOCK_FREE; /* the owner has finished */
+    bool claims = late || (own && result->outcome == LOCK_RELEASED);
     invariant(result->outcome != LOCK_GRANTED || l->witnessed, "S8: a lock is acquired without its witnesses");
-    if (freed)
+    if (freed || late)
         quorum_released(w, &l->plan.key, claims ? l->plan.claim_token : "", result->fence);
 }
 

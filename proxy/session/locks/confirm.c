@@ -67,7 +67,7 @@ static const char *lost_reply(const struct lock_call *l, const struct lock_envel
 
 static void undo(struct worker *w, struct session *s, struct lock_call *l, uint64_t replicas) {
     invariant(!l->clobbers && l->plan.rule, "an acquisition is undone that is none");
-    lock_undo(w, l);
+    lock_undo(w, l, NULL, NULL);
     struct lock_result result = {.outcome = LOCK_UNCONFIRMED, .replicas = replicas};
     lock_learnt(w, s, l, &result);
 }
@@ -106,9 +106,12 @@ static void confirm_end(struct confirm *f) {
     struct lock_answer out;
     confirm_unpin(f, true);
     l->waited_ms = worker_now(w) - f->begun_ms;
-    c->lock = NULL;
-    finish_confirmed(w, c->request->session, l, &end, f->marked ? f->replicas : 0, &out);
-    lock_deliver(c, next, &out.end);
+    int64_t replicas = f->marked ? f->replicas : 0;
+    if (replicas < l->plan.rule->replicas || !lock_witnessed(c, l, &end)) {
+        c->lock = NULL;
+        finish_confirmed(w, c->request->session, l, &end, replicas, &out);
+        lock_deliver(c, next, &out.end);
+    }
     memory_free(f);
 }
 
@@ -217,6 +220,8 @@ void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l
     bool known = elsewhere && lock_envelope_read(l, end->reply, end->len, &e);
     if (s)
         l->protocol = (uint8_t)s->lane.protocol; /* HELLO in the transaction may have changed the protocol */
+    if (!elsewhere && lock_queue_ends(w, s, l, end, out))
+        return;
     finish_confirmed(w, s, l, elsewhere ? &not_sent : end, replicas, out);
     if (elsewhere)
         out->end = known ? (struct call_end){.reply = e.reply, .len = e.reply_len} : *end;

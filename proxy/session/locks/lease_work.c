@@ -22,8 +22,10 @@ enum { REFUSED_AGAIN_MS = 10 * 1000 };
 struct lease_work {
     struct request_owner owner; /* must be the first field */
     bool renewal;
-    bool waits;              /* a release under a rule with `wait` */
-    bool handed;             /* the attempt of a waiting session was sent right behind the release */
+    bool waits;          /* a release under a rule with `wait` */
+    bool handed;         /* the attempt of a waiting session was sent right behind the release */
+    lock_undone_fn done; /* NULL: its caller does not wait */
+    void *arg;
     struct lock_lease lease; /* its key is `name`; of a call about queue nodes: the key alone */
     char name[];
 };
@@ -60,10 +62,14 @@ static void lease_done(struct call *c, const struct call_end *end) {
     if (work->waits && e.result.outcome != LOCK_HELD)
         waiting_freed(w->shared->waiting, &work->lease.key, engine_key_hash(w->shared->engine, &work->lease.key),
                       e.result.fence, work->handed);
+    lock_undone_fn done = work->done;
+    void *arg = work->arg;
     request_disown(c->request);
     memory_free(work);
     w->own_works--;
     request_reply(c->request, "", 0, true);
+    if (done)
+        done(arg);
 }
 
 /* Whether a renewal has become pointless: the owner has released the lease or left while the renewal waited to be
@@ -99,12 +105,15 @@ static struct lease_work *lease_work_new(const struct lock_key *key) {
     return work;
 }
 
-static void lease_work(struct worker *w, const struct lock_lease *lease, bool renewal, bool waits) {
+static void lease_work(struct worker *w, const struct lock_lease *lease, bool renewal, bool waits, lock_undone_fn done,
+                       void *arg) {
     invariant(lease->token_len > 0 && lease->token_len < LOCK_TOKEN_MAX && !(renewal && waits),
               "S3: a lease has a token of %zu bytes", (size_t)lease->token_len);
     struct lease_work *work = lease_work_new(&lease->key);
     work->renewal = renewal;
     work->waits = waits;
+    work->done = done;
+    work->arg = arg;
     work->lease = *lease;
     work->lease.rule = NULL;
     work->lease.key.name = work->name;
@@ -133,14 +142,14 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
 }
 
 void lock_renew_alone(struct worker *w, const struct lock_lease *lease) {
-    lease_work(w, lease, true, false);
+    lease_work(w, lease, true, false, NULL, NULL);
 }
 
 void lock_release(struct worker *w, const struct lock_lease *lease, bool waits) {
-    lease_work(w, lease, false, waits);
+    lease_work(w, lease, false, waits, NULL, NULL);
 }
 
-void lock_undo(struct worker *w, const struct lock_call *l) {
+void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg) {
     const struct lock_rule *rule = l->plan.rule;
     struct lock_lease lease = {.key = l->plan.key,
                                .rule = rule,
@@ -151,7 +160,7 @@ void lock_undo(struct worker *w, const struct lock_call *l) {
                                .quorum = rule->quorum == LOCK_QUORUM_YES,
                                .lease_ms = rule->lease_ms};
     memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
-    lock_release(w, &lease, rule->wait_ms > 0);
+    lease_work(w, &lease, false, rule->wait_ms > 0, done, arg);
 }
 
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits) {

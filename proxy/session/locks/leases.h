@@ -18,8 +18,10 @@ void lock_release(struct worker *w, const struct lock_lease *lease, bool waits);
  * owner comes back. */
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits);
 
-/* Releases the lease that an attempt has just acquired, by its token. */
-void lock_undo(struct worker *w, const struct lock_call *l);
+/* Releases the lease that an attempt has just acquired, by its token. `done` (NULL: none) hears when Redis has
+ * answered, or can't be asked. */
+typedef void (*lock_undone_fn)(void *arg);
+void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg);
 
 /* ---- renewals.c ---------------------------------------------------------------------------------------------- */
 

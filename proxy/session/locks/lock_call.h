@@ -35,11 +35,12 @@ struct lock_call {
     size_t value_len;
     char *value, *key; /* in short_value and short_key where they fit, else allocated */
     char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
-    uint64_t fence;          /* of an attempt in the short form, as it was sent first; 0: it has another form */
-    int64_t expiry_ms;       /* of an attempt to acquire, as in struct lock_command */
-    struct list_node joined; /* join.c: the attempts of other sessions that get the same answer */
-    struct call *call;       /* join.c: set in an attempt that has joined another one */
-    const char *command;     /* the command's name in capitals; static, or command_text */
+    uint64_t fence;             /* of an attempt in the short form, as it was sent first; 0: it has another form */
+    int64_t expiry_ms;          /* of an attempt to acquire, as in struct lock_command */
+    struct list_node joined;    /* join.c: the attempts of other sessions that get the same answer */
+    struct call *call;          /* join.c: set in an attempt that has joined another one */
+    struct lock_ballot *ballot; /* quorum_queue.c: what witnesses say of a queued call; NULL: nothing */
+    const char *command;        /* the command's name in capitals; static, or command_text */
     char command_text[LOCK_COMMAND_MAX];
     char who[SESSION_ADDRESS_MAX + 72];
 };

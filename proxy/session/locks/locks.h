@@ -73,6 +73,7 @@ struct lock_answer {
 struct lock_queue {
     struct list_node calls;
     unsigned sources; /* a bit for each script whose source was sent */
+    bool quorum;      /* a rule with `quorum yes` is among the calls' rules */
 };
 
 /* Run a lock command in two steps, for scripts that run inside a transaction.
@@ -97,6 +98,16 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
 void lock_witness_trust(struct session *s, const struct command *c, const char *address, size_t len);
 /* The error for a request that a rule with `quorum yes` does not support, in MULTI if it is queued; NULL: none. */
 const char *lock_quorum_lacks(const struct request_class *k, bool queued);
+/* Whether a command would make a lock under quorum last longer than witnesses remember it. `error` (of `size`) says so.
+ */
+bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
+                         const char *bytes, char *error, size_t size);
+/* Witnesses confirm what a transaction has acquired and extended (quorum_queue.c). lock_queue_answer notes what EXEC's
+ * array says of a queued call; the element is borrowed. lock_queue_asks says whether there is something to ask.
+ * lock_queue_vote asks, and `done` hears, perhaps at once, that lock_finish_queued may end the calls. */
+void lock_queue_answer(struct lock_call *l, const struct call_end *element);
+bool lock_queue_asks(const struct lock_queue *queue);
+void lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(void *arg), void *arg);
 /* Whether the rule demands that replicas confirm the call's acquisition. */
 bool lock_wants_replicas(const struct lock_call *l);
 /* Ends a call as lock_finish does, with an element of EXEC's array. `replicas` is how many replicas have confirmed what

@@ -12,7 +12,8 @@
  *
  * What Redis calls lapsed may be an extension that a failover has forgotten. So a witness gives a record up to another
  * lease only if its own lease was released, or if its own time is over. The guard record notes the last release in its
- * field `attempt`: a release under such a rule has its claim's token and a mark for its attempt.
+ * field `over`. The short way of release.lua leaves that field: there the field `attempt` has the lease's token and a
+ * mark, since that is the attempt of a release under such a rule.
  */
 #include "proxy/session/locks/quorum.h"
 
@@ -32,12 +33,12 @@
 
 enum { RAISES_MAX = 3, LIMIT_PART = 4 /* witnesses are waited for during a quarter of the lease at most */ };
 
-/* A client's call whose script has acquired or extended, while the witnesses are asked. */
+/* A lock call whose script has acquired or extended, while the witnesses are asked. */
 struct quorum {
     struct request_owner owner; /* must be the first field */
-    struct call *call;          /* NULL: the lock call is a part of an application's script */
-    lock_script_done_fn script_done;
-    void *script_arg;
+    struct call *call;          /* the client's; NULL: `done` hears of it */
+    lock_vote_fn done;
+    void *arg;
     struct lock_call *lock;
     struct worker *worker;
     bool acquires;
@@ -48,21 +49,21 @@ struct quorum {
     uint64_t fence;
     char over[WITNESS_TOKEN_MAX];
     struct witness_word word; /* the last votes */
+    struct lock_refusal why;
     size_t reply_len;
     char reply[];
 };
 
 /* ---- the end --------------------------------------------------------------------------------------- */
 
-/* The reply for an attempt that another lease refuses. NULL: the command has no reply for that. */
+/* The reply of a command that another lease refuses. NULL: the command has no reply for that. */
 static const char *lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s) {
-    if (l->plan.verb == LOCK_EXTEND && e->reply[0] == ':')
-        return ":0\r\n";
-    if (l->plan.verb != LOCK_ACQUIRE)
-        return NULL;
+    enum lock_verb verb = l->plan.verb;
     if (e->reply[0] == ':')
-        return ":0\r\n";
-    return e->reply[0] == '+' ? (s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n") : NULL;
+        return verb == LOCK_ACQUIRE || verb == LOCK_EXTEND || verb == LOCK_RELEASE ? ":0\r\n" : NULL;
+    if (verb != LOCK_ACQUIRE || e->reply[0] != '+')
+        return NULL;
+    return s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
 }
 
 /* Ends a call that the witnesses have confirmed. */
@@ -72,10 +73,10 @@ static void quorum_confirmed(struct quorum *q) {
     struct worker *w = q->worker;
     counter_add(&w->counters.quorum_granted, 1);
     l->witnessed = true;
-    l->waited_ms = worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
+    l->waited_ms += worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
     l->raised_fence = q->raises > 0 ? q->fence : 0;
     if (!c) {
-        q->script_done(q->script_arg, NULL);
+        q->done(q->arg, NULL);
         memory_free(q);
         return;
     }
@@ -90,36 +91,47 @@ static void quorum_confirmed(struct quorum *q) {
 
 #define REMEMBERED "LOCKED the lock is held, as its witnesses remember; it is released again"
 
-/* Releases what was acquired, and tells the engine. */
-static void quorum_undo(struct quorum *q, struct session *s, enum lock_outcome outcome) {
-    struct lock_result result = {.outcome = outcome, .replicas = vote_answered(&q->word.vote)};
-    result.witnesses = (uint8_t)q->word.vote.count;
-    if (q->acquires)
-        lock_undo(q->worker, q->lock);
-    lock_learnt(q->worker, s, q->lock, &result);
+struct call_end lock_refused_end(const struct lock_call *l, const struct session *s, const struct lock_refusal *why,
+                                 const struct call_end *end) {
+    struct lock_envelope e;
+    bool lost = why->lost && lock_envelope_read(l, end->reply, end->len, &e);
+    const char *reply = lost ? lost_reply(l, &e, s) : NULL;
+    if (reply)
+        return (struct call_end){.reply = reply, .len = strlen(reply), .why = UPSTREAM_NOT_SENT};
+    return (struct call_end){.error = why->error, .why = UPSTREAM_NOT_SENT};
 }
 
-/* Ends a call that the witnesses have not confirmed. `error` NULL: the reply of a lost attempt. */
-static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const char *error) {
+/* Ends a call that was refused, and of which Redis has nothing any more. */
+static void quorum_undone(void *arg) {
+    struct quorum *q = arg;
     struct call *c = q->call;
     struct lock_call *l = q->lock;
-    call_done_fn next = l->next;
-    struct lock_envelope e;
-    if (!c) {
-        quorum_undo(q, NULL, outcome);
-        q->script_done(q->script_arg, error ? error : REMEMBERED);
-        memory_free(q);
-        return;
+    if (c) {
+        struct session *s = c->request->session;
+        struct call_end reply = {.reply = q->reply, .len = q->reply_len};
+        struct call_end end = lock_refused_end(l, s, &q->why, &reply);
+        call_done_fn next = l->next;
+        c->lock = NULL;
+        lock_learnt(q->worker, s, l, &q->why.result);
+        lock_deliver(c, next, &end);
+    } else {
+        q->done(q->arg, &q->why);
     }
-    bool read = lock_envelope_read(l, q->reply, q->reply_len, &e);
-    const char *reply = read && !error ? lost_reply(l, &e, c->request->session) : NULL;
-    struct call_end end = {.reply = reply, .len = reply ? strlen(reply) : 0, .why = UPSTREAM_NOT_SENT};
-    if (!reply)
-        end.error = error ? error : REMEMBERED;
-    c->lock = NULL;
-    quorum_undo(q, c->request->session, outcome);
-    lock_deliver(c, next, &end);
     memory_free(q);
+}
+
+/* The witnesses have not confirmed a call. `error` NULL: they name another lease. The client hears of it when the lock
+ * has been released again. */
+static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const char *error) {
+    q->why.lost = !error;
+    q->why.result.outcome = outcome;
+    q->why.result.replicas = vote_answered(&q->word.vote);
+    q->why.result.witnesses = (uint8_t)q->word.vote.count;
+    snprintf(q->why.error, sizeof(q->why.error), "%s", error ? error : REMEMBERED);
+    if (q->acquires)
+        lock_undo(q->worker, q->lock, quorum_undone, q);
+    else
+        quorum_undone(q);
 }
 
 static void quorum_unconfirmed(struct quorum *q) {
@@ -192,23 +204,29 @@ static void raise_fence(struct quorum *q) {
     quorum_submit(q, on_raised, script_get(SCRIPT_RAISE_FENCE));
 }
 
-/* Takes the token of the lock's last release. If it is one that a witness has, the witnesses are asked once more. */
+/* Whether `token` (of `len` bytes) is the lease that a witness named. It is then given up. */
+static bool gives_up(struct quorum *q, const char *token, size_t len) {
+    for (unsigned i = 0; i < q->word.vote.count; i++)
+        if (len > 0 && strlen(q->word.tokens[i]) == len && memcmp(q->word.tokens[i], token, len) == 0) {
+            memcpy(q->over, q->word.tokens[i], sizeof(q->over));
+            return true;
+        }
+    return false;
+}
+
+/* Takes the fields `attempt` and `over`. If a witness has named a lease that was released, the witnesses are asked once
+ * more. */
 static void on_last_release(struct call *c, const struct call_end *end) {
     struct quorum *q = REQUEST_OWNER(c->request, struct quorum);
     struct resp_item item;
-    const char *p = end->reply;
-    static const char mark[] = LOCK_RELEASED_MARK;
-    const size_t mark_len = sizeof(mark) - 1;
-    bool read = !end->error && resp_item_read(&p, end->reply + end->len, &item) && item.type == '$' &&
-                item.len > mark_len && item.len < WITNESS_TOKEN_MAX &&
-                memcmp(item.str + item.len - mark_len, mark, mark_len) == 0; /* other attempts may be live leases */
-    bool known = false;
-    if (read)
-        item.len -= mark_len;
-    for (unsigned i = 0; read && i < q->word.vote.count; i++)
-        known |= strlen(q->word.tokens[i]) == item.len && memcmp(q->word.tokens[i], item.str, item.len) == 0;
-    if (known)
-        snprintf(q->over, sizeof(q->over), "%.*s", (int)item.len, item.str);
+    const char *p = end->reply, *stop = end->reply + end->len;
+    const size_t mark = sizeof(LOCK_RELEASED_MARK) - 1;
+    bool known = false, read = !end->error && resp_item_read(&p, stop, &item) && item.type == '*';
+    if (read && resp_item_read(&p, stop, &item) && item.type == '$' && !item.null && item.len > mark &&
+        memcmp(item.str + item.len - mark, LOCK_RELEASED_MARK, mark) == 0) /* other attempts may be live leases */
+        known = gives_up(q, item.str, item.len - mark);
+    if (read && !known && resp_item_read(&p, stop, &item) && item.type == '$' && !item.null)
+        known = gives_up(q, item.str, item.len);
     request_disown(c->request);
     request_reply(c->request, "", 0, true);
     if (known)
@@ -223,10 +241,11 @@ static void ask_last_release(struct quorum *q) {
     struct worker *w = q->worker;
     const struct lock_plan *plan = &q->lock->plan;
     q->asked_over = true;
-    build_start(w, 3);
-    build_text(w, "HGET");
+    build_start(w, 4);
+    build_text(w, "HMGET");
     lock_build_guard(w, plan->key.name, plan->key.len);
     build_text(w, "attempt");
+    build_text(w, "over");
     quorum_submit(q, on_last_release, NULL);
 }
 
@@ -257,8 +276,8 @@ static void quorum_ask(struct quorum *q) {
     int64_t left_ms = q->limit_ms - (worker_now(w) - q->begun_ms);
     const char *token = q->acquires ? plan->attempt_token : q->own ? plan->claim_token : "";
     struct witness_lease lease = quorum_lease(&plan->key, token, q->fence);
-    witness_take(w->witnesses, &lease, q->over, quorum_promise_ms(w, q->pttl_ms), left_ms > 0 ? left_ms : 1,
-                 quorum_heard, q);
+    witness_take(w->witnesses, &lease, q->over, quorum_promise_ms(w, q->pttl_ms + plan->rule->lock_delay_ms),
+                 left_ms > 0 ? left_ms : 1, quorum_heard, q);
 }
 
 /* ---- what is refused before it is sent ------------------------------------------------------------- */
@@ -270,7 +289,7 @@ static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t
         int64_t unit;
         bool absolute;
     } options[] = {{"ex", 1000, false}, {"px", 1, false}, {"exat", 1000, true}, {"pxat", 1, true}};
-    for (; at + 1 < r->argc; at++)
+    for (; at + 1 < r->argc && !request_arg_is(r, bytes, at, "fields"); at++)
         for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
             size_t len;
             int64_t n;
@@ -297,8 +316,12 @@ static int64_t expiry_asked(const struct command *c, const struct resp_request *
         break;
     case COMMAND_SET:
         return option_ms(r, bytes, 3);
-    default:
+    case COMMAND_GETEX:
+    case COMMAND_HGETEX:
+    case COMMAND_HSETEX:
         return option_ms(r, bytes, 2);
+    default:
+        return -1;
     }
     const char *word = request_arg(r, bytes, 2, &len);
     if (!resp_integer(word, len, &n) || n < 0 || n >= FAR_AWAY)
@@ -329,9 +352,7 @@ const char *lock_quorum_lacks(const struct request_class *k, bool queued) {
         return NULL;
     switch (lock_meaning_of(k, &lc)) {
     case MEANS_LOCK:
-        return queued && lc.verb != LOCK_RELEASE && lc.verb != LOCK_READ
-                   ? "ERR a lock under quorum can't be acquired or changed inside MULTI; nothing was changed"
-                   : NULL;
+        return NULL;
     case MEANS_CLOBBERS:
         return lock_acquires_all(k->command, k->request, k->bytes)
                    ? "ERR a lock under quorum can't be acquired together with other keys; nothing was changed"
@@ -348,16 +369,14 @@ const char *lock_quorum_lacks(const struct request_class *k, bool queued) {
 
 /* ---- the beginning --------------------------------------------------------------------------------- */
 
-/* Whether the answer says that the lease's end has moved. */
-static bool extended(const struct lock_call *l, const struct lock_result *r) {
+bool lock_extends(const struct lock_call *l, const struct lock_result *r) {
     bool own = r->outcome == LOCK_DONE || r->outcome == LOCK_ADOPTED;
     bool writes = l->plan.verb == LOCK_EXTEND || l->plan.verb == LOCK_REPLACE || l->plan.verb == LOCK_REWRITE ||
                   l->plan.verb == LOCK_SWAP || l->plan.verb == LOCK_PASS;
     return own && writes && r->fence > 0 && (r->pttl_ms >= 0 || r->pttl_ms == PTTL_NONE);
 }
 
-/* Whether a release finds no lock, although the lease of its claim has not ended: a failover has forgotten it. */
-static bool forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
+bool lock_release_forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
     return l->plan.verb == LOCK_RELEASE && l->shape == SHAPE_INT && r->outcome == LOCK_FREE && l->plan.claim != 0 &&
            engine_claim_lasts(w->shared->engine, &l->plan, worker_now(w));
 }
@@ -370,27 +389,22 @@ static void release_forgotten(struct call *c, struct lock_call *l) {
     lock_deliver(c, next, &out.end);
 }
 
-/* Asks about what a script has done. c NULL: `done` hears of it. */
-static void quorum_begin(struct worker *w, struct call *c, struct lock_call *l, const struct call_end *end,
-                         const struct lock_result *r, bool acquires, lock_script_done_fn done, void *arg) {
-    struct quorum *q = memory_zalloc(sizeof(*q) + end->len);
-    q->call = c;
-    q->script_done = done;
-    q->script_arg = arg;
+/* Asks about what a script has done to a lock, and to the client's call or to `done`, which `q` names. */
+static void quorum_begin(struct worker *w, struct quorum *q, struct lock_call *l, const struct lock_result *r) {
     q->lock = l;
     q->worker = w;
-    q->acquires = acquires;
+    q->acquires = r->outcome == LOCK_GRANTED;
     q->own = r->outcome == LOCK_DONE && l->plan.right == RIGHT_CLAIM && l->plan.claim_len > 0;
     q->begun_ms = worker_now(w);
     q->pttl_ms = r->pttl_ms;
+    if (q->pttl_ms >= 0) /* what is left of it since replicas were waited for */
+        q->pttl_ms = q->pttl_ms > l->waited_ms ? q->pttl_ms - l->waited_ms : 0;
     q->limit_ms = w->config->witness_timeout_ms;
     if (q->pttl_ms >= 0 && q->limit_ms > q->pttl_ms / LIMIT_PART)
         q->limit_ms = q->pttl_ms / LIMIT_PART;
     q->fence = r->fence;
-    if (acquires && l->plan.right == RIGHT_RELEASE_THEN_ACQUIRE)
+    if (q->acquires && l->plan.right == RIGHT_RELEASE_THEN_ACQUIRE)
         snprintf(q->over, sizeof(q->over), "%s", l->plan.claim_token);
-    q->reply_len = end->len;
-    memcpy(q->reply, end->reply, end->len);
     if (!w->witnesses)
         quorum_unconfirmed(q);
     else if (q->pttl_ms < 0 || q->pttl_ms > quorum_longest_ms(w))
@@ -406,27 +420,36 @@ bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *
         return false;
     if (l->plan.rule->quorum != LOCK_QUORUM_YES)
         return false;
-    if (forgotten(w, l, &e.result)) {
+    if (lock_release_forgotten(w, l, &e.result)) {
         release_forgotten(c, l);
         return true;
     }
-    bool acquires = e.result.outcome == LOCK_GRANTED;
-    if (!acquires && !extended(l, &e.result))
+    if (e.result.outcome != LOCK_GRANTED && !lock_extends(l, &e.result))
         return false;
-    quorum_begin(w, c, l, end, &e.result, acquires, NULL, NULL);
+    struct quorum *q = memory_zalloc(sizeof(*q) + end->len);
+    q->call = c;
+    q->reply_len = end->len;
+    memcpy(q->reply, end->reply, end->len);
+    quorum_begin(w, q, l, &e.result);
     return true;
 }
 
-bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_script_done_fn done,
+void lock_vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg) {
+    struct quorum *q = memory_zalloc(sizeof(*q));
+    q->done = done;
+    q->arg = arg;
+    quorum_begin(w, q, l, r);
+}
+
+bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_vote_fn done,
                          void *arg) {
     struct lock_envelope e;
     if (!lock_envelope_read(l, end->reply, end->len, &e))
         return false;
-    bool acquires = e.result.outcome == LOCK_GRANTED;
     bool held = e.result.outcome == LOCK_HELD && e.result.same && e.result.fence > 0; /* it may have been extended */
-    if (!acquires && !held)
+    if (e.result.outcome != LOCK_GRANTED && !held)
         return false;
-    quorum_begin(w, NULL, l, end, &e.result, acquires, done, arg);
+    lock_vote(w, l, &e.result, done, arg);
     return true;
 }
 

@@ -105,6 +105,6 @@ void quorum_renewed(struct worker *w, const struct lock_lease *lease, const stru
     r->key = (struct lock_key){.db = lease->key.db, .name = r->name, .len = lease->key.len};
     w->own_works++;
     struct witness_lease of = quorum_lease(&r->key, lease->token_text, lease->fence);
-    witness_take(w->witnesses, &of, "", quorum_promise_ms(w, result->pttl_ms), w->config->witness_timeout_ms,
-                 renewed_heard, r);
+    witness_take(w->witnesses, &of, "", quorum_promise_ms(w, result->pttl_ms + lease->delay_ms),
+                 w->config->witness_timeout_ms, renewed_heard, r);
 }

@@ -38,17 +38,34 @@ bool lock_free_fits(const struct lock_call *l);
 /* If the rule asks for a quorum, and the script has acquired or extended, asks the witnesses and ends the call later
  * (quorum.c). Returns false if there is nothing to ask. */
 bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *end);
-/* Asks the witnesses about a lock under quorum, of which the step behind an application's script has answered `end`.
- * `done` hears of it, perhaps at once. Its `error` NULL: confirmed, and the lock call is still to be finished. Else
- * what the script has acquired is undone, and the lock call is gone. Returns false if there is nothing to ask. */
-typedef void (*lock_script_done_fn)(void *arg, const char *error);
+/* Why the witnesses have not confirmed what a script has acquired or extended. */
+struct lock_refusal {
+    struct lock_result result; /* for the engine */
+    bool lost;                 /* they name another lease; else too few have answered */
+    char error[160];           /* for a client whose command has no reply for a lost attempt */
+};
+/* The client's reply or error in place of the script's answer `end`. Borrows the error from `why`. */
+struct call_end lock_refused_end(const struct lock_call *l, const struct session *s, const struct lock_refusal *why,
+                                 const struct call_end *end);
+/* Hears once, perhaps at once, what the witnesses say. why NULL: they confirm, and the call is still to be finished.
+ * Else what was acquired has been released again, and the engine is still to be told; `why` is borrowed. */
+typedef void (*lock_vote_fn)(void *arg, const struct lock_refusal *why);
+/* Asks the witnesses about a lock of which a script has answered `r`: it has acquired or extended. */
+void lock_vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg);
+/* Whether the answer says that the lease's end has moved. */
+bool lock_extends(const struct lock_call *l, const struct lock_result *r);
+/* Whether a release under `quorum yes` finds no lock, although the lease of its claim has not ended: a failover has
+ * forgotten the lock. The release then ends as lock_released_end says. */
+bool lock_release_forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r);
+/* Does the same as lock_vote with what the step behind an application's script has answered. Returns false if there is
+ * nothing to ask. */
 enum { LOCK_SCRIPT_LOCKS_MAX = 100 /* a script on more locks goes without a transaction */ };
-bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_script_done_fn done,
+bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_vote_fn done,
                          void *arg);
-/* Whether a command would make a lock under quorum last longer than witnesses remember it. `error` (of `size`) says so.
- */
-bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
-                         const char *bytes, char *error, size_t size);
+/* Ends a call of a transaction that the witnesses have refused, or that has released what a failover has forgotten
+ * (quorum_queue.c). False: it is neither. */
+bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                     struct lock_answer *out);
 
 /* If the rule asks for replicas and the script has acquired, waits for the replicas and ends the call later
  * (confirm.c). Returns false if there is nothing to wait for. */

@@ -26,6 +26,7 @@
 #include "proxy/session/locks/leases.h"
 #include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
+#include "proxy/session/locks/quorum.h"
 
 static const char LIST[] = "lockkeeper-left";
 
@@ -130,10 +131,33 @@ struct takeover {
     struct lock_left left;      /* points into `entry` */
     const struct lock_rule *rule;
     uint64_t token;
+    char token_text[LOCK_TOKEN_MAX];
     uint32_t login;
+    struct worker *worker;
+    struct lock_result result; /* what renew.lua has answered */
     size_t len;
     char entry[];
 };
+
+static void takeover_free(struct takeover *t) {
+    t->worker->own_works--;
+    lock_rules_unref(t->rule->set);
+    memory_free(t);
+}
+
+static void inherit(struct takeover *t) {
+    struct worker *w = t->worker;
+    engine_inherited(w->shared->engine, &t->left, t->rule, t->login, t->token, &t->result, worker_now(w));
+    worker_engine_due(w, t->rule->lease_ms / 3);
+}
+
+/* The witnesses have heard that the lease has another token now. If they do not confirm it, it is not renewed. */
+static void witnessed(void *arg, const struct witness_word *word) {
+    struct takeover *t = arg;
+    if (vote_verdict(&word->vote) == VERDICT_GRANTED)
+        inherit(t);
+    takeover_free(t);
+}
 
 static void taken_over(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
@@ -142,35 +166,42 @@ static void taken_over(struct call *c, const struct call_end *end) {
     struct lock_envelope e;
     lock_own_answer(end, &e);
     bool known = e.result.outcome != LOCK_NOT_SENT && e.result.outcome != LOCK_UNKNOWN;
-    if (e.result.outcome == LOCK_DONE) {
-        engine_inherited(w->shared->engine, &t->left, t->rule, t->login, t->token, &e.result, worker_now(w));
-        worker_engine_due(w, t->rule->lease_ms / 3);
-    }
     if (known && !w->stopping)
         list_remove_entry(w, t->entry, t->len);
+    t->result = e.result;
+    t->result.holder = NULL;
     request_disown(c->request);
-    lock_rules_unref(t->rule->set);
-    memory_free(t);
-    w->own_works--;
     request_reply(c->request, "", 0, true);
+    struct witness_lease lease = quorum_lease(&t->left.key, t->token_text, t->result.fence);
+    bool done = t->result.outcome == LOCK_DONE;
+    if (done && t->rule->quorum == LOCK_QUORUM_YES && w->witnesses) {
+        char before[LOCK_TOKEN_MAX + 1];
+        snprintf(before, sizeof(before), "=%s", t->left.token);
+        witness_take(w->witnesses, &lease, before, quorum_promise_ms(w, t->result.pttl_ms + t->rule->lock_delay_ms),
+                     w->config->witness_timeout_ms, witnessed, t);
+        return;
+    }
+    if (done)
+        inherit(t);
+    takeover_free(t);
 }
 
 static void take_over(struct worker *w, const char *entry, size_t len, const struct lock_rule *rule, uint32_t login) {
     invariant(rule->mode == LOCK_MODE_ENFORCE && rule->lease_ms > 0, "S3: a lease is taken over that is not renewed");
     struct takeover *t = memory_zalloc(sizeof(*t) + len);
-    char token[LOCK_TOKEN_MAX];
+    t->worker = w;
     memcpy(t->entry, entry, len);
     t->len = len;
     t->rule = rule;
     t->login = login;
     (void)entry_read(t->entry, len, &t->left); /* look_at has read the same entry, so it is well-formed */
     lock_rules_ref(rule->set);
-    t->token = engine_token(w->shared->engine, token);
+    t->token = engine_token(w->shared->engine, t->token_text);
     int64_t left_ms = t->left.until_ms - worker_now(w) + SLACK_MS;
     lock_build_script(w, SCRIPT_RENEW, NULL, 2, LOCK_HEADER_ARGS);
     build_bulk(w, t->left.key.name, t->left.key.len);
     lock_build_guard(w, t->left.key.name, t->left.key.len);
-    build_text(w, token);
+    build_text(w, t->token_text);
     build_text(w, t->left.token);
     build_bulk(w, t->left.identity, t->left.identity_len);
     build_text(w, w->shared->process_id);
@@ -197,8 +228,7 @@ static void look_at(struct worker *w, const char *entry, size_t len) {
         return;
     const struct lock_rule *rule = lock_rules_match(w->rules, left.key.name, left.key.len);
     bool renews = rule && rule->mode == LOCK_MODE_ENFORCE && rule->renew != LOCK_RENEW_NEVER && rule->lease_ms > 0 &&
-                  rule->owner != LOCK_OWNER_CONNECTION &&
-                  rule->quorum != LOCK_QUORUM_YES; /* the witnesses know the lease by its token */
+                  rule->owner != LOCK_OWNER_CONNECTION;
     if (renews && engine_awaits(w->shared->engine, &left, rule, &login))
         take_over(w, entry, len, rule, login);
 }

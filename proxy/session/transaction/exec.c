@@ -207,6 +207,44 @@ static void exec_collected(struct call *c, const struct call_end *end) {
     exec_end(r, end);
 }
 
+/* Answers EXEC with the client's array. */
+static void exec_answer(struct request *r, struct transaction *t, const struct call_end *end) {
+    struct text out = {0};
+    exec_array_make(t, r->session, end, &out);
+    transaction_free(t, r->session, true);
+    request_reply(r, out.data, out.len, true);
+    text_clear(&out);
+}
+
+/* An EXEC whose array has come, while witnesses are asked about its locks. */
+struct exec_vote {
+    struct request *exec;
+    struct transaction *transaction;
+    struct text reply;
+};
+
+static void exec_voted(void *arg) {
+    struct exec_vote *vote = arg;
+    struct call_end end = {.reply = vote->reply.data, .len = vote->reply.len};
+    exec_answer(vote->exec, vote->transaction, &end);
+    text_clear(&vote->reply);
+    memory_free(vote);
+}
+
+/* Asks the witnesses about the locks of a transaction that was executed. False: about none. */
+static bool exec_vote(struct request *r, struct transaction *t, const struct call_end *end) {
+    if (!t->locks.quorum)
+        return false;
+    exec_array_locks(t, end, lock_queue_answer);
+    if (!lock_queue_asks(&t->locks))
+        return false;
+    struct exec_vote *vote = memory_zalloc(sizeof(*vote));
+    *vote = (struct exec_vote){.exec = r, .transaction = t};
+    text_append(&vote->reply, end->reply, end->len);
+    lock_queue_vote(t->worker, &t->locks, exec_voted, vote);
+    return true;
+}
+
 static void exec_end(struct request *r, const struct call_end *end) {
     struct transaction *t = REQUEST_OWNER(r, struct transaction);
     struct session *s = r->session;
@@ -220,11 +258,8 @@ static void exec_end(struct request *r, const struct call_end *end) {
     }
     transaction_unpin(t, leaves_clean(end->reply, end->len) && (whole || !array));
     if (whole) {
-        struct text out = {0};
-        exec_array_make(t, s, end, &out);
-        transaction_free(t, s, true);
-        request_reply(r, out.data, out.len, true);
-        text_clear(&out);
+        if (!exec_vote(r, t, end))
+            exec_answer(r, t, end);
         return;
     }
     note_undone(t, end);

@@ -154,6 +154,23 @@ bool exec_array_whole(const struct transaction *t, const struct call_end *end) {
     return p != NULL;
 }
 
+void exec_array_locks(const struct transaction *t, const struct call_end *end,
+                      void (*answered)(struct lock_call *l, const struct call_end *element)) {
+    const char *p = end->reply, *stop = end->reply + end->len, *next;
+    const struct list_node *it = t->items.next;
+    struct resp_item array;
+    bool read = resp_item_read(&p, stop, &array);
+    for (uint32_t i = 0; read && i < t->count && it != &t->items; i++, p = next) {
+        const struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+        next = resp_item_end(p, stop);
+        if (item->at != i)
+            continue;
+        if (item->lock)
+            answered(item->lock, &(struct call_end){.reply = p, .len = (size_t)(next - p)});
+        it = it->next;
+    }
+}
+
 void exec_array_make(struct transaction *t, struct session *s, const struct call_end *end, struct text *out) {
     struct elements e = {.at = end->reply, .end = end->reply + end->len, .item = t->items.next};
     struct resp_item header;

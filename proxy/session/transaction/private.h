@@ -13,6 +13,9 @@ void early_free(struct early *early);
 void transaction_free(struct transaction *t, struct session *s, bool clean);
 /* Whether EXEC's reply is an array with an element for each queued command. */
 bool exec_array_whole(const struct transaction *t, const struct call_end *end);
+/* Calls `answered` with each queued lock call and its element of EXEC's array, which must be whole. */
+void exec_array_locks(const struct transaction *t, const struct call_end *end,
+                      void (*answered)(struct lock_call *l, const struct call_end *element));
 /* Appends the client's array, made from EXEC's, which must be whole; ends the queued lock calls. */
 void exec_array_make(struct transaction *t, struct session *s, const struct call_end *end, struct text *out);
 /* Sends EXEC; from here on the request owns the transaction. */

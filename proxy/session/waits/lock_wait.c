@@ -294,7 +294,7 @@ static void give_back(struct wait *t) {
     wait_close(t, WAIT_GRANTED);
     struct lock_call *each = l;
     do
-        lock_undo(w, each);
+        lock_undo(w, each, NULL, NULL);
     while ((each = lock_call_next(each)) != l);
     c->lock = NULL;
     lock_learnt_all(w, c->request->session, l, &r);

@@ -583,7 +583,7 @@ struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb, const 
     return &c->lock;
 }
 
-void lock_undo(struct worker *w, const struct lock_call *l) {
+void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg) {
     struct flight *f = LIST_ENTRY(l, struct waits_call, lock)->flight;
     struct world *world = world_of(w);
     if (world->waits->crashes)
