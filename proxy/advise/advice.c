@@ -34,43 +34,49 @@ static bool same_pattern(const struct evidence *a, const struct evidence *b) {
     return a->ruled == b->ruled && strcmp(a->pattern, b->pattern) == 0;
 }
 
-/* Adds a row to the one from `first` on of which the same is said; otherwise it gets a line of its own. */
-static void line_add(struct rows *lines, size_t first, const struct evidence *row) {
+/* Adds a row to the line from `first` on of which the same is said, as far as the first row of that line shows.
+ * Otherwise it gets a line of its own. */
+static void line_add(struct rows *lines, struct verdict *verdicts, size_t first, const struct evidence *row) {
     const struct verdict v = advise_verdict(row);
-    struct evidence *to = first < lines->count && !v.decided ? &lines->row[first] : NULL;
-    for (size_t i = first; !to && i < lines->count; i++) {
-        const struct verdict w = advise_verdict(&lines->row[i]);
-        if (v.why == w.why && v.owner == w.owner && v.kinds == w.kinds && v.risks == w.risks && v.waits == w.waits)
-            to = &lines->row[i];
+    size_t to = first;
+    for (; v.decided && to < lines->count; to++) {
+        const struct verdict *w = &verdicts[to];
+        if (v.why == w->why && v.owner == w->owner && v.kinds == w->kinds && v.risks == w->risks)
+            break;
     }
-    if (to)
-        evidence_add(to, row);
-    else
+    if (to < lines->count) {
+        evidence_add(&lines->row[to], row);
+    } else {
+        verdicts[lines->count] = v;
         lines->row[lines->count++] = *row;
+    }
 }
 
-/* Adds up the rows of each pattern. The clients of which too little was seen are added up first: 240 workers with a
- * name each are one application. Then they join the clients of which the same is said, or the first ones if it is still
- * too little. */
+/* Adds up the rows of each pattern. The clients of which too little was seen are added up first, by what is unsafe of
+ * them: 240 workers with a name each are one application. Then they join the clients of which the same is said, or the
+ * first ones if it is still too little. */
 static void add_up(struct rows *rows) {
     struct rows lines = {.row = rows->row};
+    struct verdict *verdicts = memory_alloc((rows->count + 1) * sizeof(*verdicts));
     qsort(rows->row, rows->count, sizeof(*rows->row), by_pattern);
     for (size_t i = 0; i < rows->count;) {
-        struct evidence few = {.events = 0}, row = rows->row[i];
+        struct evidence few[1 << RISKS] = {{.events = 0}}, pattern = rows->row[i];
         size_t first = lines.count;
-        do {
-            if (advise_verdict(&row).decided)
-                line_add(&lines, first, &row);
-            else if (few.pattern[0])
-                evidence_add(&few, &row);
+        for (; i < rows->count && same_pattern(&rows->row[i], &pattern); i++) {
+            const struct evidence row = rows->row[i]; /* a line may take its place */
+            const struct verdict v = advise_verdict(&row);
+            if (!v.few)
+                line_add(&lines, verdicts, first, &row);
+            else if (few[v.risks].pattern[0])
+                evidence_add(&few[v.risks], &row);
             else
-                few = row;
-            if (++i < rows->count)
-                row = rows->row[i];
-        } while (i < rows->count && same_pattern(&row, few.pattern[0] ? &few : &lines.row[first]));
-        if (few.pattern[0])
-            line_add(&lines, first, &few);
+                few[v.risks] = row;
+        }
+        for (size_t risks = 1 << RISKS; risks-- > 0;)
+            if (few[risks].pattern[0])
+                line_add(&lines, verdicts, first, &few[risks]);
     }
+    memory_free(verdicts);
     *rows = lines;
 }
 

@@ -188,12 +188,12 @@ bool advise_is_lock(const struct evidence *r) {
 
 struct verdict advise_verdict(const struct evidence *r) {
     const char *why = no_rule_since(r);
-    struct verdict v = {.why = why, .decided = why != TOO_FEW && why != NEVER};
+    struct verdict v = {.why = why, .few = why == TOO_FEW || why == NEVER};
     if (!why)
-        v = (struct verdict){.owner = owner_of(r), .kinds = r->kinds, .waits = sleepers(r), .decided = true};
+        v = (struct verdict){.owner = owner_of(r), .kinds = r->kinds};
     for (unsigned kind = 0; kind < RISKS; kind++)
         v.risks |= (unsigned)(advise_risk(r, kind) > 0) << kind;
-    v.decided |= v.risks > 0;
+    v.decided = !v.few || v.risks > 0;
     return v;
 }
 

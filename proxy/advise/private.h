@@ -11,7 +11,7 @@ bool advise_is_lock(const struct evidence *row);
 struct verdict {
     const char *why, *owner; /* no rule since; the rule's owner. Static words */
     unsigned kinds, risks;
-    bool waits;
+    bool few;     /* too little was seen for a rule */
     bool decided; /* enough was seen, or something unsafe */
 };
 struct verdict advise_verdict(const struct evidence *row);

@@ -352,6 +352,23 @@ static void workers_with_a_name_each(void **state) {
     lock_rules_unref(rules);
 }
 
+/* Each has done something unsafe itself, and too little for a rule. */
+static void a_few_workers_with_a_name_each(void **state) {
+    enum { WORKERS = 6 };
+    for (uint64_t i = 0; i < WORKERS * 5; i++) {
+        char holder[8] = "w-?", loser[8] = "w-?";
+        holder[2] = (char)('0' + i % WORKERS);
+        loser[2] = (char)('0' + (i + 1) % WORKERS);
+        tell(*state, SEEN_ACQUIRED, "k", i % WORKERS, holder);
+        tell(*state, SEEN_LOST, "k", (i + 1) % WORKERS, loser);
+        tell(*state, SEEN_RELEASED, "k", (i + 1) % WORKERS, loser);
+        now_ms += i % WORKERS < 2 ? 30 : 0; /* some have slept */
+        tell(*state, SEEN_IN_VAIN, "k", i % WORKERS, holder);
+    }
+    says_risk(*state, "UNSAFE k: 30 times a loser deleted another worker's lock. Rule that cures it: lock k");
+    SAID(*state, "k by w-*: connections not known; values constant; acquired 30, lost 30, ");
+}
+
 /* Hundreds lose one lock before the first of them sends its DEL. */
 static void a_crowd_of_losers(void **state) {
     enum { CROWD = 200, ROUNDS = 12 };
@@ -1192,6 +1209,7 @@ int main(void) {
         TEST(nested_attempts_prove_nothing),
         TEST(losers_that_delete),
         TEST(workers_with_a_name_each),
+        TEST(a_few_workers_with_a_name_each),
         TEST(a_crowd_of_losers),
         TEST(clients_that_differ),
         TEST(never_acquired_by_this_client),
