@@ -103,7 +103,7 @@ static void record_incident(void *arg, const struct lock_incident *i) {
  * an hour as long as they are in use. */
 static void tell_unruled(struct application *app, int64_t now_ms) {
     enum { AFTER_MS = 10 * 1000, AGAIN_MS = 60 * 60 * 1000 };
-    char text[UNRULED_TEXT_MAX];
+    char text[ADVISE_UNRULED_MAX];
     struct worker *first = app->shared.workers[0];
     if (app->unruled_told_ms > 0 && now_ms - app->unruled_told_ms < AGAIN_MS)
         return;
@@ -113,7 +113,7 @@ static void tell_unruled(struct application *app, int64_t now_ms) {
         app->unruled_seen_ms = now_ms;
     if (now_ms - app->unruled_seen_ms < AFTER_MS)
         return;
-    worker_unruled_text(worker_unruled(first, 0), text, sizeof(text));
+    advise_unruled_text(worker_unruled(first, 0), text, sizeof(text));
     log_warning("%s: PROXY ADVISE", text);
     app->unruled_told_ms = now_ms;
     app->unruled_seen_ms = 0;

@@ -138,8 +138,7 @@ static void sum(struct overheard *to, const struct overheard *from) {
 }
 
 static void report(struct observer *a, const struct lock_rules *rules, const struct overheard *c, uint64_t too_long) {
-    char text[UNRULED_TEXT_MAX];
-    size_t said = 0, unruled = advise_unruled(a, rules, 0);
+    size_t said = 0;
     printf("# %llu commands in %lld s", (unsigned long long)c->lines,
            (long long)(c->last_ms - c->first_ms + 999) / 1000);
     if (c->garbage > 0)
@@ -157,11 +156,7 @@ static void report(struct observer *a, const struct lock_rules *rules, const str
     if (c->nameless > 0)
         printf("# %llu commands came over unix sockets, which MONITOR shows as one connection\n",
                (unsigned long long)c->nameless);
-    if (unruled > 0) {
-        worker_unruled_text(unruled, text, sizeof(text));
-        printf("%s\n", text);
-    }
-    advise_each(a, c->last_ms, say, &said);
+    advise_each(a, rules, c->last_ms, say, &said);
     if (said == 0)
         printf("nothing was seen that looks like a lock\n");
     fflush(stdout);

@@ -271,7 +271,7 @@ static void do_help(struct text *reply) {
         "WATCH [KIND kind] [KEY pattern] -- incidents as they happen, until RESET or QUIT.",
         "NOTIFY ON|OFF -- a push 'lockkeeper lost KEY FENCE' when a lease of this connection is over; RESP3.",
         "RULES -- the lock rules and fences in force, with hit counts, and clients that share connections.",
-        "ADVISE -- what was learnt of locks from traffic, and the rules that fit, a line each.",
+        "ADVISE -- what is unsafe, what was learnt of locks from traffic, and the rules that fit, a line each.",
         "EXPLAIN <command> [<arg> ...] -- how a command would be treated; nothing is run.",
         "RELEASE <key> -- releases a lock, with any holder; recorded as an incident.",
         "WITNESS TRUST host:port -- ends the quarantine of a witness: it is new, or has kept all.",

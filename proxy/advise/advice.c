@@ -1,25 +1,83 @@
 /* What PROXY ADVISE says: the lines, in their order, and the number of patterns without a rule. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proxy/advise/private.h"
 #include "proxy/base/memory.h"
 
-struct advice {
-    struct evidence *rows;
+/* The observer's rows, or the rows of the report: of a pattern, the clients that differ. */
+struct rows {
+    struct evidence *row;
     size_t count;
 };
 
 static void row_add(void *arg, const struct evidence *row) {
-    struct advice *advice = arg;
+    struct rows *rows = arg;
     bool data = row->kinds == ADVISE_PERMITS && !advise_is_semaphore(row);
-    if (row->events > 0 && !data && advice->count < OBSERVED_ROWS)
-        advice->rows[advice->count++] = *row;
+    if (!data && rows->count < OBSERVED_ROWS)
+        rows->row[rows->count++] = *row;
 }
 
 static int most_events_first(const void *x, const void *y) {
     uint64_t a = ((const struct evidence *)x)->events, b = ((const struct evidence *)y)->events;
     return a < b ? 1 : a > b ? -1 : 0;
+}
+
+static int by_pattern(const void *x, const void *y) {
+    const struct evidence *a = x, *b = y;
+    int order = strcmp(a->pattern, b->pattern);
+    return order ? order : a->ruled != b->ruled ? a->ruled - b->ruled : most_events_first(x, y);
+}
+
+static bool same_pattern(const struct evidence *a, const struct evidence *b) {
+    return a->ruled == b->ruled && strcmp(a->pattern, b->pattern) == 0;
+}
+
+/* Adds a row to the line from `first` on of which the same is said, as far as the first row of that line shows.
+ * Otherwise it gets a line of its own. */
+static void line_add(struct rows *lines, struct verdict *verdicts, size_t first, const struct evidence *row) {
+    const struct verdict v = advise_verdict(row);
+    size_t to = first;
+    for (; v.decided && to < lines->count; to++) {
+        const struct verdict *w = &verdicts[to];
+        if (v.why == w->why && v.owner == w->owner && v.kinds == w->kinds && v.risks == w->risks)
+            break;
+    }
+    if (to < lines->count) {
+        evidence_add(&lines->row[to], row);
+    } else {
+        verdicts[lines->count] = v;
+        lines->row[lines->count++] = *row;
+    }
+}
+
+/* Adds up the rows of each pattern. The clients of which too little was seen are added up first, by what is unsafe of
+ * them: 240 workers with a name each are one application. Then they join the clients of which the same is said, or the
+ * first ones if it is still too little. */
+static void add_up(struct rows *rows) {
+    struct rows lines = {.row = rows->row};
+    struct verdict *verdicts = memory_alloc((rows->count + 1) * sizeof(*verdicts));
+    qsort(rows->row, rows->count, sizeof(*rows->row), by_pattern);
+    for (size_t i = 0; i < rows->count;) {
+        struct evidence few[1 << RISKS] = {{.events = 0}}, pattern = rows->row[i];
+        size_t first = lines.count;
+        for (; i < rows->count && same_pattern(&rows->row[i], &pattern); i++) {
+            const struct evidence row = rows->row[i]; /* a line may take its place */
+            const struct verdict v = advise_verdict(&row);
+            if (!v.few)
+                line_add(&lines, verdicts, first, &row);
+            else if (few[v.risks].pattern[0])
+                evidence_add(&few[v.risks], &row);
+            else
+                few[v.risks] = row;
+        }
+        for (size_t risks = 1 << RISKS; risks-- > 0;)
+            if (few[risks].pattern[0])
+                line_add(&lines, verdicts, first, &few[risks]);
+    }
+    memory_free(verdicts);
+    *rows = lines;
 }
 
 void advise_say(struct text *line, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
@@ -28,50 +86,95 @@ void advise_say(struct text *line, void (*fn)(void *arg, const char *line, size_
     text_clear(line);
 }
 
-void advise_each(struct observer *o, int64_t now_ms, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
-    struct advice advice = {.rows = memory_alloc(OBSERVED_ROWS * sizeof(*advice.rows))};
-    struct text line = {0};
-    observer_each(o, now_ms, row_add, &advice);
-    for (size_t i = 0; i < advice.count; i++)
-        if (advice.rows[i].dead_lost) {
-            advise_dead_line(&advice.rows[i], &line);
-            advise_say(&line, fn, arg);
-        }
-    advise_each_fence(o, fn, arg);
-    qsort(advice.rows, advice.count, sizeof(*advice.rows), most_events_first);
-    for (size_t i = 0; i < advice.count; i++) {
-        advise_line(&advice.rows[i], &line);
-        advise_say(&line, fn, arg);
-        advise_each_risk(&advice.rows[i], fn, arg);
+/* ---- unsafe use --------------------------------------------------------------------------------- */
+
+struct risk {
+    const struct evidence *row;
+    unsigned kind;
+    uint64_t count;
+};
+
+static int worst_first(const void *x, const void *y) {
+    const struct risk *a = x, *b = y;
+    return a->kind != b->kind ? (int)a->kind - (int)b->kind : a->count < b->count ? 1 : a->count > b->count ? -1 : 0;
+}
+
+static void each_unsafe(const struct rows *lines, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    struct risk *risks = memory_alloc((lines->count + 1) * RISKS * sizeof(*risks));
+    size_t count = 0;
+    for (size_t i = 0; i < lines->count * RISKS; i++) {
+        risks[count] = (struct risk){.row = &lines->row[i / RISKS], .kind = (unsigned)(i % RISKS)};
+        risks[count].count = advise_risk(risks[count].row, risks[count].kind);
+        count += risks[count].count > 0;
     }
-    memory_free(advice.rows);
+    qsort(risks, count, sizeof(*risks), worst_first);
+    for (size_t i = 0; i < count; i++) {
+        struct text line = {0};
+        size_t lines_of_it = 0;
+        for (size_t k = 0; k < lines->count; k++)
+            lines_of_it += same_pattern(&lines->row[k], risks[i].row);
+        advise_risk_line(risks[i].row, risks[i].kind, lines_of_it > 1, &line);
+        advise_say(&line, fn, arg);
+    }
+    memory_free(risks);
 }
 
 /* ---- patterns without a rule -------------------------------------------------------------------- */
 
-struct unruled {
-    int64_t since_ms;
-    char (*patterns)[ADVISE_PATTERN_MAX];
-    size_t count;
-};
-
-/* Adds the row's pattern, once: further rows are other clients'. */
-static void pattern_add(void *arg, const struct evidence *row) {
-    struct unruled *u = arg;
-    if (row->ruled || row->last_ms < u->since_ms || !advise_is_lock(row))
-        return;
-    for (size_t i = 0; i < u->count; i++)
-        if (strcmp(u->patterns[i], row->pattern) == 0)
-            return;
-    memcpy(u->patterns[u->count++], row->pattern, sizeof(u->patterns[0]));
+/* Counts the patterns, each once: further lines are other clients'. A rule may be new, or off: it matches the pattern
+ * as it is written. */
+static size_t unruled(const struct rows *lines, const struct lock_rules *rules, int64_t since_ms) {
+    const struct evidence *last = NULL;
+    size_t sum = 0;
+    for (size_t i = 0; i < lines->count; i++) {
+        const struct evidence *row = &lines->row[i];
+        if (row->ruled || row->last_ms < since_ms || !advise_is_lock(row) || (last && same_pattern(row, last)))
+            continue;
+        sum += !lock_rules_match(rules, row->pattern, strlen(row->pattern));
+        last = row;
+    }
+    return sum;
 }
 
 size_t advise_unruled(struct observer *o, const struct lock_rules *rules, int64_t since_ms) {
-    struct unruled u = {.since_ms = since_ms, .patterns = memory_alloc(OBSERVED_ROWS * sizeof(u.patterns[0]))};
-    size_t sum = 0;
-    observer_each(o, 0, pattern_add, &u);
-    for (size_t i = 0; i < u.count; i++) /* a rule may be new, or off: it matches the pattern as it is written */
-        sum += !lock_rules_match(rules, u.patterns[i], strlen(u.patterns[i]));
-    memory_free(u.patterns);
+    struct rows rows = {.row = memory_alloc(OBSERVED_ROWS * sizeof(*rows.row))};
+    observer_each(o, 0, row_add, &rows);
+    add_up(&rows);
+    size_t sum = unruled(&rows, rules, since_ms);
+    memory_free(rows.row);
     return sum;
+}
+
+void advise_unruled_text(size_t count, char *out, size_t size) {
+    snprintf(out, size, "%zu key pattern%s like %s and match%s no rule", count, count == 1 ? " looks" : "s look",
+             count == 1 ? "a lock" : "locks", count == 1 ? "es" : "");
+}
+
+void advise_each(struct observer *o, const struct lock_rules *rules, int64_t now_ms,
+                 void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    struct rows rows = {.row = memory_alloc(OBSERVED_ROWS * sizeof(*rows.row))};
+    struct text line = {0};
+    char text[ADVISE_UNRULED_MAX];
+    observer_each(o, now_ms, row_add, &rows);
+    struct rows lines = {.row = memory_alloc((rows.count + 1) * sizeof(*rows.row)), .count = rows.count};
+    memcpy(lines.row, rows.row, rows.count * sizeof(*rows.row));
+    add_up(&lines);
+    each_unsafe(&lines, fn, arg);
+    for (size_t i = 0; i < rows.count; i++)
+        if (rows.row[i].dead_lost) {
+            advise_dead_line(&rows.row[i], &line);
+            advise_say(&line, fn, arg);
+        }
+    size_t count = rules ? unruled(&lines, rules, 0) : 0;
+    advise_unruled_text(count, text, sizeof(text));
+    if (count > 0)
+        fn(arg, text, strlen(text));
+    advise_each_fence(o, fn, arg);
+    qsort(lines.row, lines.count, sizeof(*lines.row), most_events_first);
+    for (size_t i = 0; i < lines.count && lines.row[i].events > 0; i++) {
+        advise_line(&lines.row[i], &line);
+        advise_say(&line, fn, arg);
+    }
+    memory_free(rows.row);
+    memory_free(lines.row);
 }

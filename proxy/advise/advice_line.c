@@ -9,14 +9,16 @@
 
 enum {
     HANDED_OVER = 5,   /* releases by other clients that make a lock handed over */
+    OWN_OF = 10,       /* of so many releases by others, one may be by the client that acquired */
     SHARED_ENOUGH = 5, /* numbers above the first, tokens or members that were kept for a while: it is a semaphore */
     ODD_OF = 4,        /* of so many permits that are given back, one event may be odd */
     STOOD_MS = 3       /* average time free, in ms, above which handing a release on gains something */
 };
 
-/* Whether acquirers never release, and others do. Scripts are excluded: the rules do not stop a script. */
+/* Whether acquirers hardly ever release, and others do. If many clients acquire and release, each gets one of its own
+ * locks now and then. */
 static bool handed_over(const struct evidence *r) {
-    return r->by_other >= HANDED_OVER && r->sent == 0;
+    return r->by_other >= HANDED_OVER && r->by_own * OWN_OF <= r->by_other;
 }
 
 /* Whether the lock is a throttle: it has an expiry, and is never released. */
@@ -78,15 +80,16 @@ static void add_model(struct text *l, const struct evidence *r) {
         text_printf(l, " (%s)", r->library);
 }
 
-/* Adds the option `owner`. The default rule learns by itself whether it is `connection` or `client`; naming it saves
- * the learning, if nothing contradicts it. */
-static void add_owner(struct text *l, const struct evidence *r) {
-    if (handed_over(r) && r->by_other_bare >= HANDED_OVER)
-        text_printf(l, " owner any");
-    else if (advise_losers_delete(r) && own(r, WORKLOAD_ROW))
-        text_printf(l, " owner connection");
-    else if (!advise_losers_delete(r) && !handed_over(r) && (multiplexed(r) || pooled(r)))
-        text_printf(l, " owner client");
+/* The option `owner`; "": none. The default rule learns by itself whether it is `connection` or `client`; naming it
+ * saves the learning, if nothing contradicts it. */
+static const char *owner_of(const struct evidence *r) {
+    if (handed_over(r) && r->by_other_bare >= HANDED_OVER) /* the rules do not stop a script */
+        return " owner any";
+    if (advise_losers_delete(r) && own(r, WORKLOAD_ROW))
+        return " owner connection";
+    if (!advise_losers_delete(r) && !handed_over(r) && (multiplexed(r) || pooled(r)))
+        return " owner client";
+    return "";
 }
 
 static void add_kind(struct text *l, const struct evidence *r) {
@@ -146,7 +149,7 @@ static void add_pattern(struct text *l, const char *pattern) {
     text_printf(l, "%s", word);
 }
 
-static void add_rule(struct text *l, const struct evidence *r) {
+void advise_rule(struct text *l, const struct evidence *r) {
     text_printf(l, "lock ");
     add_pattern(l, r->pattern);
     if (advise_is_semaphore(r)) {
@@ -154,19 +157,22 @@ static void add_rule(struct text *l, const struct evidence *r) {
         return;
     }
     add_kind(l, r);
-    add_owner(l, r);
+    text_printf(l, "%s", owner_of(r));
     if (sleepers(r))
         text_printf(l, " wait 1s");
 }
+
+static const char TOO_FEW[] = "too few to advise",
+                  NEVER[] = "never seen to be acquired: held since before, or dead; look at its TTL";
 
 /* What to say of a pattern instead of a rule; NULL: a rule can be advised. */
 static const char *no_rule_since(const struct evidence *r) {
     if (advise_is_semaphore(r))
         return NULL;
     if (r->acquired == 0 && r->lost >= ADVISE_ENOUGH)
-        return "never seen to be acquired: held since before, or dead; look at its TTL";
+        return NEVER;
     if (r->acquired < ADVISE_ENOUGH)
-        return "too few to advise";
+        return TOO_FEW;
     if (r->kinds & ADVISE_LIST && !r->ruled && handed_over(r))
         return "a queue of jobs, taken by others than pushed them: no rule is needed";
     if (throttle(r))
@@ -180,12 +186,23 @@ bool advise_is_lock(const struct evidence *r) {
     return no_rule_since(r) == NULL;
 }
 
+struct verdict advise_verdict(const struct evidence *r) {
+    const char *why = no_rule_since(r);
+    struct verdict v = {.why = why, .few = why == TOO_FEW || why == NEVER};
+    if (!why)
+        v = (struct verdict){.owner = owner_of(r), .kinds = r->kinds};
+    for (unsigned kind = 0; kind < RISKS; kind++)
+        v.risks |= (unsigned)(advise_risk(r, kind) > 0) << kind;
+    v.decided = !v.few || v.risks > 0;
+    return v;
+}
+
 static void add_advice(struct text *l, const struct evidence *r) {
     const char *why = no_rule_since(r);
     if (why)
         text_printf(l, "%s", why);
     else
-        add_rule(l, r);
+        advise_rule(l, r);
 }
 
 void advise_line(const struct evidence *r, struct text *l) {
@@ -211,7 +228,7 @@ void advise_dead_line(const struct evidence *r, struct text *l) {
         text_printf(l, "and let the rule enforce a lease");
     } else {
         text_printf(l, "and let it end by itself from now on: ");
-        add_rule(l, r);
+        advise_rule(l, r);
     }
 }
 

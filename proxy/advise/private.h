@@ -7,6 +7,14 @@
 
 /* Whether the row looks like a lock: a rule is advised for it, or it has a rule that fits. */
 bool advise_is_lock(const struct evidence *row);
+/* What a report would say of a row, to tell clients that differ. */
+struct verdict {
+    const char *why, *owner; /* no rule since; the rule's owner. Static words */
+    unsigned kinds, risks;
+    bool few;     /* too little was seen for a rule */
+    bool decided; /* enough was seen, or something unsafe */
+};
+struct verdict advise_verdict(const struct evidence *row);
 /* Append the line of a row, of its dead lock, of a pair. */
 void advise_line(const struct evidence *row, struct text *l);
 void advise_dead_line(const struct evidence *row, struct text *l);
@@ -20,7 +28,16 @@ bool advise_is_semaphore(const struct evidence *row);
 /* Whether the row has more releases than acquisitions because losers send some. */
 bool advise_losers_delete(const struct evidence *row);
 
-/* Calls fn with a line for each pattern of use that the row shows and that is risky under any rule (risk.c). */
-void advise_each_risk(const struct evidence *row, void (*fn)(void *arg, const char *line, size_t len), void *arg);
+/* Appends the rule that fits a row, as a line of the configuration. */
+void advise_rule(struct text *l, const struct evidence *row);
+
+/* ---- risk.c: unsafe use ---- */
+
+/* The kinds, worst first. */
+enum { RISK_LOSERS, RISK_LATE, RISK_ONE_SHOT, RISKS };
+/* How often the row shows unsafe use of a kind; 0: never, or too seldom to say. */
+uint64_t advise_risk(const struct evidence *row, unsigned kind);
+/* Appends the line on it. `by`: other clients of the pattern have lines of their own, so that the client is named. */
+void advise_risk_line(const struct evidence *row, unsigned kind, bool by, struct text *l);
 
 #endif

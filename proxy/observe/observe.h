@@ -133,16 +133,18 @@ struct evidence_session {
     uint32_t row; /* contended leases in a row that were released over the session that had acquired, this session */
 };
 
-enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 25 };
+enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 27 };
 
-/* A row has the counts of a client's locks of one pattern. Each release is counted once, in the row of the lock's
- * acquirer. Exception: a loser's release, or one that is late or finds no lock, counts for its sender. */
+/* A row has the counts of a client's locks of one pattern, or of all clients' if they are many. Each release is counted
+ * once, in the row of the lock's acquirer. Exception: a loser's release, or one that is late or finds no lock, counts
+ * for its sender. */
 struct evidence {
     char pattern[ADVISE_PATTERN_MAX]; /* "": the row is empty */
     char client[ADVISE_CLIENT_MAX];
     char library[ADVISE_LIBRARY_MAX];
     uint64_t client_hash;
     size_t stem_len; /* of the pattern, up to the last separator */
+    bool all;        /* of all clients: `client` has stars where they differ */
     bool ruled;      /* the pattern matches a rule */
     bool audited;    /* the rule's mode is audit */
     bool waits;      /* the rule has `wait` */
@@ -158,7 +160,9 @@ struct evidence {
             uint64_t released; /* locks that a release has freed */
             uint64_t by_holder, crossed, by_other;
             uint64_t by_other_bare; /* the part of by_other that is not by a script, which may have compared */
+            uint64_t by_own;        /* releases, also in vain, by the client that had acquired */
             uint64_t losers;        /* releases that found a lock, by sessions that had lost */
+            uint64_t freed;         /* the part of losers that the proxy did not refuse */
             uint64_t refused;       /* refused by the proxy, without those of losers and late ones */
             uint64_t late, in_vain;
             uint64_t late_timed, late_ms; /* late releases with known lateness, and its sum */
@@ -190,6 +194,8 @@ struct written_pair {
     int64_t last_ms; /* when the last held or late write came */
 };
 
+/* Adds the counts of a row, of the same pattern, to another one. */
+void evidence_add(struct evidence *to, const struct evidence *from);
 /* Calls fn with each row, at most OBSERVED_ROWS. fn must not call this module, and copies what it needs. Before that,
  * counts the locks in their rows that have expired or are dead; now_ms 0: does not look for them. */
 void observer_each(struct observer *a, int64_t now_ms, void (*fn)(void *arg, const struct evidence *row), void *arg);

@@ -4,8 +4,9 @@
  *      key ──> pattern ──> stem (up to the last separator) ──> shard ──> row (pattern, client)
  *                                                                 └────> place of the key: its holder, its end
  *
- * If a stem has many patterns (lock:alice, lock:bob, ...), they become one: lock:*. A shard's tables are allocated when
- * its first lock is seen.
+ * If a stem has many patterns (lock:alice, lock:bob, ...), they become one: lock:*. If a shard has no row left, the
+ * pattern with most rows gets one row for all of its clients: 240 workers with a name each take no other pattern's row.
+ * A shard's tables are allocated when its first lock is seen.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@ enum {
     WAYS = 4,                               /* places in which a key may be stored */
     SIBLINGS_MAX = 8,                       /* patterns of one stem and client before they become one */
     PARTIES = 6,                            /* sessions remembered for a key */
+    LOST_SETS = 256,                        /* lost attempts in each shard: sets of WAYS */
     POLL_MAX_MS = 1000,
     SHARED_MS = 20,    /* a loser takes its number back at once; a semaphore's holder keeps it for longer */
     DEAD_LOST = 3,     /* attempts lost before a lock without an owner counts as dead */
@@ -31,15 +33,22 @@ enum {
     PERMIT_OLD_MS = 60 * 1000 /* a session that has kept a permit for so long makes room for another one */
 };
 
-/* The state of a session for a key. LOST: its last attempt was lost. HOLDS: it has acquired, and not released since.
- * TAKEN: another session has released the lock in its place, perhaps a colleague, perhaps an operator. For permits:
- * KEEPS: it has taken one, and not given it back. ASKED: it has asked for the number or rank of members. */
-enum { LOST = 1, HOLDS = 2, TAKEN = 4, KEEPS = 8, ASKED = 16 };
+/* The state of a session for a key. HOLDS: it has acquired, and not released since. TAKEN: another session has released
+ * the lock in its place, perhaps a colleague, perhaps an operator. For permits: KEEPS: it has taken one, and not given
+ * it back. ASKED: it has asked for the number or rank of members. */
+enum { HOLDS = 1, TAKEN = 2, KEEPS = 4, ASKED = 8 };
 struct key_session {
     uint32_t id; /* 0: none */
     uint8_t stands;
-    int64_t lost_ms; /* LOST, KEEPS: since when */
+    int64_t kept_ms; /* KEEPS: since when */
     uint64_t permit; /* KEEPS: the token or member; 0: not known */
+};
+
+/* A session's last attempt on a key, which was lost. A table of its own, since hundreds of sessions may lose one lock.
+ */
+struct lost_attempt {
+    uint64_t hash; /* of the session and the key; 0: none */
+    int64_t at_ms;
 };
 
 /* A key that is held, or was held lately; or a node of a queue. */
@@ -79,6 +88,7 @@ void observer_free(struct observer *a) {
         pthread_mutex_destroy(&a->shards[i].mutex);
         memory_free(a->shards[i].rows);
         memory_free(a->shards[i].places);
+        memory_free(a->shards[i].lost);
     }
     if (!a)
         return;
@@ -115,14 +125,63 @@ static bool row_has_tried(struct evidence *row, uint64_t session) {
     return row_session(row, session)->id == session_id(session);
 }
 
-static void row_merge(struct evidence *to, const struct evidence *from) {
+/* Replaces what differs between two clients' words by a star: 127.0.0.1 name=worker-*. */
+static void client_merge(char *to, const char *from) {
+    char out[ADVISE_CLIENT_MAX] = "";
+    const char *x = to, *y = from;
+    for (size_t n = 0; (*x || *y) && n < sizeof(out); n = strlen(out)) {
+        size_t x_len = strcspn(x, " "), y_len = strcspn(y, " "), same = 0;
+        while (same < x_len && same < y_len && x[same] == y[same])
+            same++;
+        bool equal = same == x_len && same == y_len;
+        snprintf(out + n, sizeof(out) - n, "%s%.*s%s", n > 0 ? " " : "", (int)same, x, equal ? "" : "*");
+        x += x_len + (x[x_len] == ' ');
+        y += y_len + (y[y_len] == ' ');
+    }
+    memcpy(to, out, sizeof(out));
+}
+
+/* Which of two rows names the clients of both: clients that acquire first, then those of which events are known. */
+static unsigned row_rank(const struct evidence *row) {
+    return row->acquired > 0 ? 2 : row->events > 0;
+}
+
+void evidence_add(struct evidence *to, const struct evidence *from) {
+    bool repeats = to->valued > 0 && from->valued > 0 && to->last_value == from->last_value;
+    if (row_rank(from) == row_rank(to))
+        client_merge(to->client, from->client);
+    else if (row_rank(from) > row_rank(to))
+        memcpy(to->client, from->client, sizeof(to->client));
     for (size_t i = 0; i < EVIDENCE_COUNTS; i++)
         to->counts[i] += from->counts[i];
+    to->repeated += repeats;
+    to->last_value = from->valued > 0 ? from->last_value : to->last_value;
+    to->last_ms = from->last_ms > to->last_ms ? from->last_ms : to->last_ms;
     to->kinds |= from->kinds;
     to->overlapped |= from->overlapped;
+    to->all |= from->all;
+    if (!to->library[0])
+        memcpy(to->library, from->library, sizeof(to->library));
+    if (!to->dead_hash) {
+        to->dead_hash = from->dead_hash;
+        memcpy(to->dead_key, from->dead_key, sizeof(to->dead_key));
+    }
     for (size_t i = 0; i < ADVISE_SESSIONS; i++)
         if (!to->sessions[i].id)
             to->sessions[i] = from->sessions[i];
+}
+
+/* Empties a row. Its keys count for the row `to` from now on; ROWS: for none. */
+static void row_empty(struct observed_shard *sh, struct evidence *row, size_t to) {
+    for (size_t i = 0; i < PLACES; i++)
+        if (sh->places[i].row == row - sh->rows)
+            sh->places[i].row = (uint8_t)to;
+    row->pattern[0] = '\0';
+}
+
+static void row_merge(struct observed_shard *sh, struct evidence *to, struct evidence *from) {
+    evidence_add(to, from);
+    row_empty(sh, from, (size_t)(to - sh->rows));
 }
 
 /* Whether the row is for `pattern`, or the common row of its stem. */
@@ -134,11 +193,11 @@ static inline bool row_is_of(const struct evidence *row, const char *pattern, si
     return all || strcmp(row->pattern, pattern) == 0;
 }
 
-/* The client's row; NULL: there is none. */
+/* The client's row, or that of all clients; NULL: there is none. */
 static struct evidence *row_find(struct observed_shard *sh, const char *pattern, size_t stem, bool ruled,
                                  uint64_t client) {
     for (size_t i = 0; i < ROWS; i++)
-        if (sh->rows[i].client_hash == client && row_is_of(&sh->rows[i], pattern, stem, ruled))
+        if ((sh->rows[i].all || sh->rows[i].client_hash == client) && row_is_of(&sh->rows[i], pattern, stem, ruled))
             return &sh->rows[i];
     return NULL;
 }
@@ -151,15 +210,14 @@ static struct evidence *row_widen(struct observed_shard *sh, char *pattern, size
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < ROWS; i++) {
             struct evidence *row = &sh->rows[i];
-            if (!row->pattern[0] || row->ruled || row->stem_len != stem || row->client_hash != client ||
+            if (!row->pattern[0] || row->ruled || row->stem_len != stem || (row->client_hash != client && !row->all) ||
                 memcmp(row->pattern, pattern, stem) != 0)
                 continue;
             if (pass == 0) {
                 first = first ? first : row;
                 count++;
             } else if (row != first) {
-                row_merge(first, row);
-                row->pattern[0] = '\0';
+                row_merge(sh, first, row);
             }
         }
         if (stem == 0 || count < SIBLINGS_MAX)
@@ -172,14 +230,50 @@ static struct evidence *row_widen(struct observed_shard *sh, char *pattern, size
     return first;
 }
 
-static struct evidence *row_oldest(struct observed_shard *sh) {
-    struct evidence *oldest = &sh->rows[0];
+/* Whether the rows have the same pattern, or with `wide` the same stem. */
+static bool rows_agree(const struct evidence *x, const struct evidence *y, bool wide) {
+    if (!x->pattern[0] || !y->pattern[0] || x->ruled != y->ruled || x->stem_len != y->stem_len)
+        return false;
+    return wide ? !x->ruled && x->stem_len > 0 && memcmp(x->pattern, y->pattern, x->stem_len) == 0
+                : strcmp(x->pattern, y->pattern) == 0;
+}
+
+/* Makes room: merges all clients' rows of the pattern, or with `wide` of the stem, that has most, if it has `least`. */
+static bool rows_merge_most(struct observed_shard *sh, size_t least, bool wide) {
+    struct evidence *to = NULL;
     for (size_t i = 0; i < ROWS; i++) {
-        if (!sh->rows[i].pattern[0])
-            return &sh->rows[i];
-        if (sh->rows[i].last_ms < oldest->last_ms)
-            oldest = &sh->rows[i];
+        size_t count = 0;
+        for (size_t k = 0; k < ROWS; k++)
+            count += rows_agree(&sh->rows[i], &sh->rows[k], wide);
+        if (count >= least) {
+            least = count + 1;
+            to = &sh->rows[i];
+        }
     }
+    for (size_t i = 0; to && i < ROWS; i++)
+        if (&sh->rows[i] != to && rows_agree(to, &sh->rows[i], wide))
+            row_merge(sh, to, &sh->rows[i]);
+    if (to && wide)
+        memcpy(to->pattern + to->stem_len, "*", 2);
+    if (to)
+        to->all = true;
+    return to != NULL;
+}
+
+/* A free row. Only if no pattern and no stem has rows to merge, the row that was seen longest ago is forgotten. */
+static struct evidence *row_free(struct observed_shard *sh) {
+    struct evidence *oldest = &sh->rows[0];
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < ROWS; i++) {
+            if (!sh->rows[i].pattern[0])
+                return &sh->rows[i];
+            if (sh->rows[i].last_ms < oldest->last_ms)
+                oldest = &sh->rows[i];
+        }
+        if (!rows_merge_most(sh, 2, false) && !rows_merge_most(sh, SIBLINGS_MAX, true))
+            break;
+    }
+    row_empty(sh, oldest, ROWS);
     return oldest;
 }
 
@@ -188,7 +282,7 @@ static struct evidence *row_make(struct observed_shard *sh, char *pattern, size_
     struct evidence *row = s->rule ? NULL : row_widen(sh, pattern, stem, s->identity_hash);
     if (row)
         return row;
-    row = row_oldest(sh);
+    row = row_free(sh);
     memset(row, 0, sizeof(*row));
     snprintf(row->pattern, sizeof(row->pattern), "%s", pattern);
     text_printable(row->client, sizeof(row->client), s->identity, s->identity_len, '.');
@@ -327,6 +421,28 @@ static void place_take(const struct note *n, struct key_memory *p) {
     p->held = true;
 }
 
+/* The entry of the session's last attempt on the key, if it was lost. NULL: it was not, or was forgotten; with `make`
+ * the oldest entry of the set makes room. */
+static struct lost_attempt *lost_attempt(const struct note *n, bool make) {
+    uint64_t hash = hash_number(n->hash ^ hash_number(n->session ^ (uint64_t)n->epoch << 32)) | 1;
+    struct lost_attempt *set = &n->sh->lost[hash / WAYS % LOST_SETS * WAYS], *oldest = set;
+    for (size_t i = 0; i < WAYS; i++) {
+        if (set[i].hash == hash)
+            return &set[i];
+        oldest = set[i].at_ms < oldest->at_ms ? &set[i] : oldest;
+    }
+    if (!make)
+        return NULL;
+    oldest->hash = hash;
+    return oldest;
+}
+
+static void lost_no_more(const struct note *n) {
+    struct lost_attempt *lost = lost_attempt(n, false);
+    if (lost)
+        *lost = (struct lost_attempt){0};
+}
+
 static void note_extended(struct note *n) {
     struct key_memory *p = n->place;
     if (!p || !p->held)
@@ -356,9 +472,9 @@ static void note_late(struct note *n, const struct key_memory *p, bool over) {
 
 /* Notes how long a lock was free although its new holder had asked for it before: the holder slept. After a long time
  * the client was not polling. */
-static void note_slept(struct note *n, struct key_memory *p) {
+static void note_slept(struct note *n, const struct key_memory *p) {
     int64_t slept_ms = n->now_ms - p->freed_ms;
-    if (!p->freed_ms || slept_ms < 0 || slept_ms > POLL_MAX_MS || !stands(p, n->session, LOST))
+    if (!p->freed_ms || slept_ms < 0 || slept_ms > POLL_MAX_MS || !lost_attempt(n, false))
         return;
     n->row->stood++;
     n->row->stood_ms += (uint64_t)slept_ms;
@@ -390,6 +506,7 @@ static void note_acquired(struct note *n) {
     count_one_shot(n->observer, p, n->row);
     place_take(n, p);
     party_get(p, n->session)->stands = HOLDS;
+    lost_no_more(n);
 }
 
 /* Notes an attempt on a lock that will never be released: it has no expiry, and its owner has left. */
@@ -413,8 +530,7 @@ static void note_lost(struct note *n) {
     row_tried(n->row, n->session);
     struct key_memory *p = n->place ? n->place : place_make(n, n->hash);
     n->place = p;
-    party_is(p, n->session, LOST);
-    party_get(p, n->session)->lost_ms = n->now_ms;
+    lost_attempt(n, true)->at_ms = n->now_ms;
     if (!held_now(n))
         return;
     if (p->session == n->session)
@@ -464,8 +580,9 @@ static void note_releaser(struct note *n, struct evidence *row, bool refused) {
     struct key_memory *p = n->place;
     if (p->session == n->session) {
         by_holder(row, n);
-    } else if (stands(p, n->session, LOST)) {
+    } else if (lost_attempt(n, false)) {
         n->row->losers++;
+        n->row->freed += !refused;
         if (!refused)
             place_taken(p);
     } else if (stands(p, n->session, HOLDS)) {
@@ -489,6 +606,7 @@ static void note_released(struct note *n) {
     row->released += !refused;
     if (!p)
         return;
+    n->row->by_own += p->client == n->client || stands(p, n->session, HOLDS);
     count_one_shot(n->observer, p, row);
     bool own = p->session == n->session, over = p->held && place_over(p, n->now_ms);
     if (p->held && (!over || (own && !refused))) { /* by our clock it ended a little earlier, but the key was there */
@@ -515,8 +633,10 @@ static void note_in_vain(struct note *n) {
     } else {
         n->row->in_vain++;
     }
-    if (p)
-        party_is_not(p, n->session, HOLDS | TAKEN);
+    if (!p)
+        return;
+    n->row->by_own += p->client == n->client;
+    party_is_not(p, n->session, HOLDS | TAKEN);
 }
 
 /* Notes a new expiry, with the same value or another one. If less than half of the remaining time is left, it counts as
@@ -534,6 +654,7 @@ static void note_rewritten(struct note *n) {
         row->released -= row->released > 0;
         row->by_holder -= row->by_holder > 0;
         n->row->sent -= n->row->sent > 0;
+        n->row->by_own -= n->row->by_own > 0;
         p->shortened = false;
         p->held = true;
         party_is(p, n->session, HOLDS);
@@ -545,8 +666,8 @@ static void note_rewritten(struct note *n) {
 
 /* Notes that a session takes its number of a counter back, above zero. A loser does so at once. */
 static void note_lowered(struct note *n) {
-    const struct key_session *party = n->place ? place_party(n->place, n->session) : NULL;
-    if (party && party->stands & LOST && n->now_ms - party->lost_ms >= SHARED_MS)
+    const struct lost_attempt *lost = n->place ? lost_attempt(n, false) : NULL;
+    if (lost && n->now_ms - lost->at_ms >= SHARED_MS)
         n->row->shared++;
 }
 
@@ -559,7 +680,7 @@ static void note_unsure(struct note *n) {
     p->end_ms = end_of(n);
     p->session = p->client = p->value = 0;
     p->endless = false;
-    party_is_not(p, n->session, LOST);
+    lost_no_more(n);
 }
 
 /* Notes a SET with an expiry. It acquires if there was no lock, in a transaction after WATCH or under a rule. */
@@ -657,7 +778,7 @@ static struct key_session *permit_party(struct note *n) {
         if (!n->place->parties[i].stands)
             party = &n->place->parties[i];
     for (size_t i = 0; !party && i < PARTIES; i++)
-        if (!(n->place->parties[i].stands & KEEPS) || n->now_ms - n->place->parties[i].lost_ms > PERMIT_OLD_MS)
+        if (!(n->place->parties[i].stands & KEEPS) || n->now_ms - n->place->parties[i].kept_ms > PERMIT_OLD_MS)
             party = &n->place->parties[i];
     if (!party)
         n->place->forgot = true;
@@ -673,14 +794,14 @@ static bool permit_taken(struct note *n) {
         return n->row != NULL;
     bool again = party->stands & KEEPS && (!n->value || party->permit != n->value);
     party->stands |= KEEPS;
-    party->lost_ms = n->now_ms;
+    party->kept_ms = n->now_ms;
     party->permit = n->value;
     return again ? note_odd(n) : n->row != NULL;
 }
 
 /* Notes that the session has given back its own permit. The first one that tells something makes the row. */
 static bool permit_returned(struct note *n, const struct key_session *party) {
-    bool beside = false, kept = n->now_ms - party->lost_ms >= SHARED_MS;
+    bool beside = false, kept = n->now_ms - party->kept_ms >= SHARED_MS;
     for (size_t i = 0; i < PARTIES; i++)
         beside = beside || (&n->place->parties[i] != party && n->place->parties[i].stands & KEEPS);
     n->place->odd -= n->place->odd > 0;
@@ -789,6 +910,7 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
     if (!sh->rows) {
         sh->rows = memory_zalloc(ROWS * sizeof(*sh->rows));
         sh->places = memory_zalloc(PLACES * sizeof(*sh->places));
+        sh->lost = memory_zalloc(LOST_SETS * WAYS * sizeof(*sh->lost));
     }
     struct note n = {.observer = a,
                      .sh = sh,

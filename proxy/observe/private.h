@@ -22,10 +22,12 @@ struct key_group {
 
 struct written_data;
 struct key_memory;
+struct lost_attempt;
 struct observed_shard {
     pthread_mutex_t mutex;
     struct evidence *rows;
     struct key_memory *places;
+    struct lost_attempt *lost;
 };
 
 struct observer {

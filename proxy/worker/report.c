@@ -364,11 +364,6 @@ size_t worker_unruled(struct worker *w, int64_t since_ms) {
     return advise_unruled(w->shared->observer, w->rules, since_ms);
 }
 
-void worker_unruled_text(size_t count, char *out, size_t size) {
-    snprintf(out, size, "%zu key pattern%s like %s and match%s no rule", count, count == 1 ? " looks" : "s look",
-             count == 1 ? "a lock" : "locks", count == 1 ? "es" : "");
-}
-
 /* Reports data that clients without names have written under a fence: the fence can't tell these clients apart. */
 static void report_fences_blurred(struct worker *w, const struct report *r) {
     enum { TEXT_MAX = 640 };
@@ -384,11 +379,6 @@ static void report_fences_blurred(struct worker *w, const struct report *r) {
 
 void worker_report_advice(struct worker *w, const struct report *r) {
     struct report copy = *r;
-    char text[UNRULED_TEXT_MAX];
-    size_t unruled = worker_unruled(w, 0);
-    worker_unruled_text(unruled, text, sizeof(text));
-    if (unruled > 0)
-        r->text(r->arg, "", text, strlen(text));
-    advise_each(w->shared->observer, worker_now(w), report_advice, &copy);
+    advise_each(w->shared->observer, w->rules, worker_now(w), report_advice, &copy);
     report_fences_blurred(w, r);
 }

@@ -81,9 +81,6 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m);
 bool worker_unready(struct worker *w, bool all, struct text *why);
 /* How many key patterns seen since then look like locks and match no rule. */
 size_t worker_unruled(struct worker *w, int64_t since_ms);
-/* Writes that number as a sentence. */
-enum { UNRULED_TEXT_MAX = 96 };
-void worker_unruled_text(size_t count, char *out, size_t size);
 /* Reports PROXY ADVISE: each line is a text without a name. */
 void worker_report_advice(struct worker *w, const struct report *r);
 /* Frees a worker, after worker_run has returned. */

@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     tap_end(o);
     const struct overheard *c = tap_counts(o);
     CHECK(c->lines + c->garbage <= lines && c->first_ms <= c->last_ms);
-    advise_each(a, c->last_ms, check_line, &said);
+    advise_each(a, NULL, c->last_ms, check_line, &said);
     tap_free(o);
     observer_free(a);
     return 0;

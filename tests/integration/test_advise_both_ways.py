@@ -308,8 +308,9 @@ def recording(application):
     return name, [step for i in range(ROUNDS) for step in application(name + ":%s:lock", i)]
 
 
-def play(address, recordings):
-    """Sends the recordings, one command at a time. Returns the clients, and the longest time that one step took: a machine that
+def play(address, recordings, own=None):
+    """Sends the recordings, one command at a time. Each worker has the recording's name, or with `own` a name or an address of its
+    own. Returns the clients, and the longest time that one step took: a machine that
     was held up for long has played something else."""
     clients, longest, last = {}, 0, time.monotonic()
     for name, steps in recordings:
@@ -320,8 +321,9 @@ def play(address, recordings):
                 continue
             number, *words = step
             if (name, number) not in clients:
-                clients[name, number] = client = resp.Client(address)
-                assert client("CLIENT", "SETNAME", name) == "OK"
+                client = resp.Client(address, source="127.0.1.%d" % (number + 1) if own == "address" else None)
+                clients[name, number] = client
+                assert own == "address" or client("CLIENT", "SETNAME", "%s-%d" % (name, number) if own else name) == "OK"
             clients[name, number](*["%.6f" % (time.time() + w) if isinstance(w, Now) else w for w in words])
     return clients, max(longest, time.monotonic() - last)
 
@@ -333,10 +335,10 @@ def comparable(lines):
     return sorted(times.sub("(a time)", line).replace(" user=default", "") for line in lines if not line.startswith("#"))
 
 
-def seen_by_the_proxy(server, recordings):
+def seen_by_the_proxy(server, recordings, own=None):
     proxy = servers.Proxy(server, "threads 1")
     try:
-        clients, longest = play(proxy.address, recordings)
+        clients, longest = play(proxy.address, recordings, own)
         with proxy.client() as client:
             lines = client("PROXY", "ADVISE")
         for client in clients.values():
@@ -347,12 +349,12 @@ def seen_by_the_proxy(server, recordings):
         proxy.remove()
 
 
-def read_from_a_capture(server, recordings, path):
+def read_from_a_capture(server, recordings, path, own=None):
     with open(path, "wb") as out:
         monitor = subprocess.Popen(["redis-cli", "-p", str(server.port), "MONITOR"], stdout=out)
     try:
         until(lambda: path.stat().st_size > 0)
-        clients, longest = play(("127.0.0.1", server.port), recordings)
+        clients, longest = play(("127.0.0.1", server.port), recordings, own)
         with server.direct() as client:
             client("ECHO", "the end")
         until(lambda: b"the end" in path.read_bytes())
@@ -398,3 +400,32 @@ def test_the_same_is_said(reports, application):
 def test_nothing_else_is_said(reports):
     live, capture = reports
     assert live == capture
+
+
+WORKERS = 240
+
+
+def workers_that_come_once(key, i):
+    yield i, "SET", key, "1", "NX", "EX", "50"
+    yield (i + 1) % WORKERS, "SET", key, "1", "NX", "EX", "50"
+    yield (i + 1) % WORKERS, "DEL", key
+    yield i, "DEL", key
+
+
+@pytest.mark.parametrize("own", ["name", "address"])
+def test_many_workers_are_one_application(start_redis, tmp_path, own):
+    """As pods are: each worker has a name or an address of its own, and hardly comes twice."""
+    steps = [step for i in range(WORKERS) for step in workers_that_come_once("report:lock", i)]
+    server = start_redis("--protected-mode", "no")  # it would refuse 127.0.1.1
+    live, _ = seen_by_the_proxy(server, [("report", steps)], own)
+    server.flush()
+    capture, _ = read_from_a_capture(server, [("report", steps)], tmp_path / "capture", own)
+    capture = [line for line in capture if not line.startswith("#")]
+    for lines, user in ((live, " user=default"), (capture, "")):
+        unsafe, unruled, line = lines
+        assert unsafe.startswith("UNSAFE report:lock: 240 times a loser deleted another worker's lock. "
+                                 "Rule that cures it: lock report:lock")
+        assert unruled == "1 key pattern looks like a lock and matches no rule"
+        client = "127.0.0.1%s name=report-*" % user if own == "name" else "127.0.1.*" + user
+        assert line.startswith("report:lock by %s: " % client), line
+        assert "acquired 240, lost 240, released 240, losers delete: 240 times, in vain 240," in line

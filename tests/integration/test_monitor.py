@@ -492,7 +492,7 @@ def test_the_page_in_a_browser(monitored, connect, tmp_path):
         assert b("SET", "mutex:<i>one</i>", "1", "NX", "PX", "60000") == "OK" and b("DEL", "mutex:<i>one</i>") == 1
     dom = browse(monitored.port, tmp_path / "then")
     assert '<span id="state" class="state warn">serving, but look here</span>' in dom
-    assert '<div id="wrong"><div>1 key pattern looks like a lock and matches no rule: PROXY ADVISE</div></div>' in dom
+    assert '<div id="wrong"><div class="warn">1 key pattern looks like a lock and matches no rule: PROXY ADVISE<small>' in dom
     assert "1 without a rule to add: PROXY ADVISE" in dom  # of lock:*
     assert dom.count("lock:&lt;i&gt;seen&lt;/i&gt;") >= 4  # held, fought over, in an incident and their sum
     assert "tried to release lock:&lt;i&gt;seen&lt;/i&gt;; held by" in dom
@@ -505,7 +505,7 @@ def test_the_page_names_what_is_wrong(start_redis, start_proxy, connect, tmp_pat
     """Amber, and the reason: a lease that ended while its worker was at work, waiting clients, rules and their hits, the oldest
     lock first."""
     port = free_port()
-    proxy = start_proxy(start_redis(), "admin-port %d" % port, "lock lock:* wait 60s")
+    proxy = start_proxy(start_redis(), "admin-port %d" % port, "lock lock:* wait 60s", "fence stock:* by lock:stock:*")
     holder, waiter = connect(proxy), connect(proxy)
     assert holder("CLIENT", "SETNAME", "nightly") == "OK"
     assert holder("SETNX", "lock:released", "1") == holder("DEL", "lock:released") == 1  # so a release is expected of it
@@ -519,6 +519,10 @@ def test_the_page_names_what_is_wrong(start_redis, start_proxy, connect, tmp_pat
     dom = browse(port, tmp_path)
     assert '<span id="state" class="state warn">serving, but look here</span>' in dom
     assert "overrun: last at" in dom and "lock:overrun by " in dom
+    body = dom.split("</style>")[1].split("<script>")[0]
+    assert "<code>fence stock:* by lock:stock:* mode enforce" in body and "undefined" not in body
+    assert '<div class="bad">overrun: last at' in body and '<span class="kind bad">overrun</span>' in body
+    assert '<span class="kind soft">no expiry</span>' in body, "by severity"
     held = dom[dom.index('id="locks"'):]
     assert held.index(">lock:older<") < held.index(">lock:newer<")
     assert "1 waits, the longest for " in dom and "%s:%d" % waiter.sock.getsockname()[:2] in dom

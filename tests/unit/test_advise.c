@@ -54,7 +54,7 @@ struct lines {
 
 static void add_line(void *arg, const char *line, size_t len) {
     struct lines *l = arg;
-    if (l->count == 64 || strncmp(line, "risk: ", 6) == 0)
+    if (l->count == 64 || strncmp(line, "UNSAFE ", 7) == 0)
         return;
     snprintf(l->text[l->count++], ADVISE_LINE_MAX, "%.*s", (int)len, line);
 }
@@ -62,7 +62,7 @@ static void add_line(void *arg, const char *line, size_t len) {
 static struct lines *lines_of(struct observer *a) {
     static struct lines l;
     l.count = 0;
-    advise_each(a, now_ms, add_line, &l);
+    advise_each(a, NULL, now_ms, add_line, &l);
     return &l;
 }
 
@@ -78,7 +78,7 @@ struct risks {
 
 static void add_risk(void *arg, const char *line, size_t len) {
     struct risks *risks = arg;
-    if (strncmp(line, "risk: ", 6) != 0)
+    if (strncmp(line, "UNSAFE ", 7) != 0)
         return;
     risks->count++;
     snprintf(risks->text, sizeof(risks->text), "%.*s", (int)len, line);
@@ -87,7 +87,7 @@ static void add_risk(void *arg, const char *line, size_t len) {
 /* The one risk that is said has this part; NULL: none is said. */
 static void says_risk(struct observer *a, const char *part) {
     struct risks risks = {0};
-    advise_each(a, now_ms, add_risk, &risks);
+    advise_each(a, NULL, now_ms, add_risk, &risks);
     if (risks.count != (part ? 1 : 0) || (part && !strstr(risks.text, part)))
         fail_msg("%u risks, the last: %s", risks.count, risks.text);
 }
@@ -179,7 +179,7 @@ static void locks_without_a_rule(void **state) {
     struct lock_rules *none = lock_rules_new(), *rules = lock_rules_new();
     assert_int_equal(advise_unruled(a, none, 0), 0);
     for (uint64_t i = 0; i < 60; i++) { /* two clients, and a throttle that is no lock */
-        if (i == 27)                    /* each has 9 */
+        if (i == 13)                    /* they have 9 together */
             assert_int_equal(advise_unruled(a, none, 0), 0);
         snprintf(key, sizeof(key), i % 3 == 2 ? "throttle:%d" : "job:%d:lock", (int)i);
         tell(a, SEEN_ACQUIRED, key, i % 3, i % 3 ? "app" : "other");
@@ -313,7 +313,115 @@ static void losers_that_delete(void **state) {
     }
     ADVISED(*state, "lock job:lock");
     SAID(*state, ", losers delete: 40 times, in vain 40, overruns 0;");
-    says_risk(*state, "40 times a client that had just lost the lock sent DEL");
+    says_risk(*state,
+              "UNSAFE job:lock: 40 times a loser deleted another worker's lock. Rule that cures it: lock job:lock");
+}
+
+/* One application: each worker has a name of its own, and comes once or twice. Its rows take no other pattern's room.
+ */
+static void workers_with_a_name_each(void **state) {
+    enum { WORKERS = 240, OTHERS = 40 };
+    char names[2][32], key[16], error[96];
+    for (int i = 0; i < OTHERS * 10; i++) {
+        snprintf(key, sizeof(key), "%c%c:other", 'a' + i % OTHERS / 10, 'a' + i % 10);
+        tell(*state, SEEN_ACQUIRED, key, 1, "other");
+        tell(*state, SEEN_RELEASED, key, 1, "other");
+    }
+    for (uint64_t i = 0; i < WORKERS; i++) {
+        uint64_t holder = i, loser = (i + 1) % WORKERS;
+        snprintf(names[0], sizeof(names[0]), "10.0.0.%u x=%u", (unsigned)holder, (unsigned)holder);
+        snprintf(names[1], sizeof(names[1]), "10.0.0.%u x=%u", (unsigned)loser, (unsigned)loser);
+        tell(*state, SEEN_ACQUIRED, "report:lock", holder, names[0]);
+        tell(*state, SEEN_LOST, "report:lock", loser, names[1]);
+        tell(*state, SEEN_RELEASED, "report:lock", loser, names[1]);
+        tell(*state, SEEN_IN_VAIN, "report:lock", holder, names[0]);
+    }
+    says_risk(*state, "UNSAFE report:lock: 240 times a loser deleted another worker's lock. Rule that cures it: lock "
+                      "report:lock");
+    struct lines *l = lines_of(*state);
+    assert_int_equal(l->count, OTHERS + 1);
+    assert_string_equal(l->text[0], "report:lock by 10.0.0.* x=*: connections not known; values constant; acquired "
+                                    "240, lost 240, released 240, losers delete: 240 times, in vain 240, overruns 0; "
+                                    "outside of the rules; 960 events: lock report:lock");
+    for (unsigned i = 1; i < l->count; i++)
+        assert_true(strstr(l->text[i], " by other: ") && strstr(l->text[i], "acquired 10, "));
+    const char *const words[] = {"other:*"};
+    struct lock_rules *rules = lock_rules_new();
+    assert_null(lock_rules_add(rules, words, 1, error, sizeof(error)));
+    assert_int_equal(advise_unruled(*state, rules, 0), OTHERS + 1);
+    lock_rules_unref(rules);
+}
+
+/* Each has done something unsafe itself, and too little for a rule. */
+static void a_few_workers_with_a_name_each(void **state) {
+    enum { WORKERS = 6 };
+    for (uint64_t i = 0; i < WORKERS * 5; i++) {
+        char holder[8] = "w-?", loser[8] = "w-?";
+        holder[2] = (char)('0' + i % WORKERS);
+        loser[2] = (char)('0' + (i + 1) % WORKERS);
+        tell(*state, SEEN_ACQUIRED, "k", i % WORKERS, holder);
+        tell(*state, SEEN_LOST, "k", (i + 1) % WORKERS, loser);
+        tell(*state, SEEN_RELEASED, "k", (i + 1) % WORKERS, loser);
+        now_ms += i % WORKERS < 2 ? 30 : 0; /* some have slept */
+        tell(*state, SEEN_IN_VAIN, "k", i % WORKERS, holder);
+    }
+    says_risk(*state, "UNSAFE k: 30 times a loser deleted another worker's lock. Rule that cures it: lock k");
+    SAID(*state, "k by w-*: connections not known; values constant; acquired 30, lost 30, ");
+}
+
+/* Hundreds lose one lock before the first of them sends its DEL. */
+static void a_crowd_of_losers(void **state) {
+    enum { CROWD = 200, ROUNDS = 12 };
+    char name[16];
+    for (int round = 0; round < ROUNDS; round++) {
+        tell(*state, SEEN_ACQUIRED, "report:lock", 0, "w-0");
+        for (uint64_t i = 1; i < CROWD; i++) {
+            snprintf(name, sizeof(name), "w-%u", (unsigned)i);
+            tell(*state, SEEN_LOST, "report:lock", i, name);
+        }
+        for (uint64_t i = 1; i < CROWD; i++) {
+            snprintf(name, sizeof(name), "w-%u", (unsigned)i);
+            tell(*state, i == 1 ? SEEN_RELEASED : SEEN_IN_VAIN, "report:lock", i, name);
+        }
+        tell(*state, SEEN_IN_VAIN, "report:lock", 0, "w-0");
+    }
+    says_risk(*state, "UNSAFE report:lock: 12 times a loser deleted another worker's lock. Rule that cures it: lock "
+                      "report:lock");
+}
+
+/* Clients of one pattern that differ have a line each, and the others are added up. */
+static void clients_that_differ(void **state) {
+    for (uint64_t i = 0; i < 48; i++) {
+        char name[16];
+        for (int twice = 0; twice < 2; twice++) {
+            tell(*state, SEEN_ACQUIRED, "report:lock", 1, "good");
+            tell(*state, SEEN_RELEASED, "report:lock", 1, "good");
+        }
+        tell(*state, SEEN_ACQUIRED, "report:lock", 2, "bad=1");
+        tell(*state, SEEN_LOST, "report:lock", 3, "bad=1");
+        tell(*state, SEEN_RELEASED, "report:lock", 3, "bad=1");
+        tell(*state, SEEN_IN_VAIN, "report:lock", 2, "bad=1");
+        snprintf(name, sizeof(name), "good-%u", (unsigned)(i % 12));
+        tell(*state, SEEN_ACQUIRED, "report:lock", 100 + i % 12, name);
+        tell(*state, SEEN_RELEASED, "report:lock", 100 + i % 12, name);
+    }
+    says_risk(*state, "UNSAFE report:lock by bad=1: 48 times a loser deleted");
+    struct lines *l = lines_of(*state);
+    assert_int_equal(l->count, 2);
+    assert_non_null(strstr(l->text[0], "report:lock by good*: "));
+    assert_non_null(strstr(l->text[0], "acquired 144, lost 0, released 144, overruns 0;"));
+    assert_non_null(strstr(l->text[1], "report:lock by bad=1: "));
+}
+
+/* A client that only loses has not seen the lock acquired, but others have acquired it. */
+static void never_acquired_by_this_client(void **state) {
+    for (int i = 0; i < 20; i++) {
+        tell(*state, SEEN_ACQUIRED, "k", 1, "app");
+        tell(*state, SEEN_LOST, "k", 2, "poller");
+        tell(*state, SEEN_RELEASED, "k", 1, "app");
+    }
+    ADVISED(*state, "lock k");
+    SAID(*state, "k by app: a connection for each worker; values constant; acquired 20, lost 20, released 20, ");
 }
 
 /* Losers that a rule refuses: then a holder's own release says that each worker has its connection. */
@@ -542,7 +650,7 @@ static void memory_is_bounded(void **state) {
         tell(*state, SEEN_ACQUIRED, key, (uint64_t)i, client);
     }
     unsigned lines = 0;
-    advise_each(*state, now_ms, count_line, &lines);
+    advise_each(*state, NULL, now_ms, count_line, &lines);
     assert_in_range(lines, 100, 512);
 }
 
@@ -1100,6 +1208,11 @@ int main(void) {
         TEST(a_multiplexed_connection),
         TEST(nested_attempts_prove_nothing),
         TEST(losers_that_delete),
+        TEST(workers_with_a_name_each),
+        TEST(a_few_workers_with_a_name_each),
+        TEST(a_crowd_of_losers),
+        TEST(clients_that_differ),
+        TEST(never_acquired_by_this_client),
         TEST(losers_that_are_refused),
         TEST(a_pool_that_contends),
         TEST(queued_jobs),
