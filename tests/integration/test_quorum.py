@@ -107,6 +107,25 @@ def test_what_redis_forgets_the_witnesses_remember(setting, connect):
     assert b("PROXY", "TOKEN", "lock:q:f") > before
 
 
+def test_the_holder_releases_while_others_try(setting, connect):
+    """Redis has forgotten the lock, and shows another client's attempt while its witnesses are asked. That is no evidence
+    that the lease is over: its holder's release answers 1, and reaches the witnesses."""
+    a, b, c = (setting.client(connect, name) for name in "abc")
+    assert a("SETNX", "lock:q:h", "1") == 1
+    setting.forget("lock:q:h")
+    for w in setting.witnesses[:2]:
+        w.pause()
+    b.send(encode("SETNX", "lock:q:h", "2"))
+    until(lambda: c("EXISTS", "lock:q:h") == 1, TIMEOUT, "the attempt", 0.01)
+    assert c("SETNX", "lock:q:h", "3") == 0
+    assert a("DEL", "lock:q:h") == 1
+    for w in setting.witnesses[:2]:
+        w.resume()
+    b.read()
+    until(lambda: c("SETNX", "lock:q:h", "3") == 1, TIMEOUT, "the lock")
+    assert a("DEL", "lock:q:h") == 0
+
+
 def test_fences_grow_across_what_was_forgotten(setting, connect):
     a = connect(setting.proxy)
     assert a("SETNX", "lock:q:g", "1") == 1

@@ -356,9 +356,11 @@ static bool extended(const struct lock_call *l, const struct lock_result *r) {
     return own && writes && r->fence > 0 && (r->pttl_ms >= 0 || r->pttl_ms == PTTL_NONE);
 }
 
-/* Whether a release finds no lock, although the lease of its claim has not ended: a failover has forgotten it. */
+/* Whether a release does not find its lock, although the lease of its claim has not ended: a failover has forgotten it.
+ * Redis then has no lock, or one of an attempt that the witnesses have not answered yet, and will refuse. */
 static bool forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
-    return l->plan.verb == LOCK_RELEASE && l->shape == SHAPE_INT && r->outcome == LOCK_FREE && l->plan.claim != 0 &&
+    return l->plan.verb == LOCK_RELEASE && l->shape == SHAPE_INT &&
+           (r->outcome == LOCK_FREE || r->outcome == LOCK_HELD) && l->plan.claim != 0 &&
            engine_claim_lasts(w->shared->engine, &l->plan, worker_now(w));
 }
 
