@@ -164,9 +164,11 @@ def test_without_a_majority_no_lock(setting, connect):
     assert isinstance(reply, Error) and reply.startswith("UPSTREAM the extension was not confirmed"), reply
     assert b("SETNX", "lock:q:held", "2") == 0, "what is held is lost by no witness's silence"
     assert incidents(b, "unconfirmed") == ["lock:q:m"]
+    until(lambda: "locks_not_ready:locks under quorum can't be acquired: 1 of 3 witnesses vote" in a("PROXY", "INFO"), TIMEOUT, "the truth")
     for w in setting.witnesses[:2]:
         w.resume()
     until(lambda: b("SETNX", "lock:q:m", "1") == 1, TIMEOUT, "the lock")
+    until(lambda: "locks_ready:yes" in a("PROXY", "INFO"), TIMEOUT, "the truth")
     assert a("DEL", "lock:q:held") == 1
 
 
