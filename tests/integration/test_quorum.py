@@ -1,6 +1,10 @@
 """A rule's `quorum yes`: Redis and a majority of three witnesses, real servers, confirm a lock. What Redis forgets, the witnesses
 remember; what a witness forgets, it does not vote about."""
 
+import os
+import re
+import signal
+
 import pytest
 
 import servers
@@ -299,6 +303,25 @@ def test_a_failover_that_forgets(start_redis, start_proxy, connect):
         assert a("DEL", "lock:q:lost") == 0
     finally:
         found.stop()
+
+
+def test_embedded_witnesses(start_proxy, connect):
+    """They are trusted at the start, and end with the proxy. One that ends by itself is started again, in quarantine."""
+    proxy = start_proxy("embedded", "witness embedded", QUORUM)
+    a = connect(proxy)
+    assert a("SETNX", "lock:q:a", "1") == 1
+    assert a("DEL", "lock:q:a") == 1
+    assert a("PROXY", "RELOAD") == "OK"
+    pids = [int(pid) for pid in re.findall(r"An embedded witness: .* pid (\d+)", proxy.log())]
+    assert len(pids) == 3
+    os.kill(pids[0], signal.SIGKILL)
+    until(lambda: "state=quarantined" in a("PROXY", "INFO"), TIMEOUT, "the witness, again")
+    assert a("SETNX", "lock:q:a", "1") == 1
+    os.kill(pids[1], signal.SIGKILL)
+    until(lambda: a("PROXY", "INFO").count("state=quarantined") == 2, TIMEOUT, "two in quarantine")
+    assert a("SETNX", "lock:q:b", "1").startswith("UPSTREAM the lock was not confirmed")
+    proxy.signal(signal.SIGTERM)
+    until(lambda: not os.path.exists("/proc/%d" % pids[2]), TIMEOUT, "the end of the witnesses")
 
 
 def test_what_is_shown(setting, connect):
