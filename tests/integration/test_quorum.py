@@ -4,6 +4,8 @@ remember; what a witness forgets, it does not vote about."""
 import os
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -303,6 +305,16 @@ def test_a_failover_that_forgets(start_redis, start_proxy, connect):
         assert a("DEL", "lock:q:lost") == 0
     finally:
         found.stop()
+
+
+@pytest.mark.parametrize("kind", ["single", "cluster"])
+def test_real_failovers(kind):
+    """Rounds of tests/soak/two_holders.py: workers of two proxies count how often two of them were inside."""
+    run = subprocess.run([sys.executable, os.path.join(servers.ROOT, "tests/soak/two_holders.py"), "--backend", kind, "--rounds",
+                          "2"], env={**os.environ, "LOCKKEEPER": servers.binary()}, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
+    plain, quorum = re.search(r"without quorum (\d+) double entries of \d+, with quorum (\d+) of", run.stdout).groups()
+    assert int(plain) > 0 and quorum == "0", run.stdout
 
 
 def test_embedded_witnesses(start_proxy, connect):
