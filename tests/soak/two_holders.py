@@ -164,6 +164,8 @@ class Worker(threading.Thread):
                 time.sleep(PAUSE)
             self.room.leave(self)
             self.ask("DEL", self.room.key)
+        elif isinstance(reply, Error) and "unknown" in reply:
+            self.ask("DEL", self.room.key)  # it may have been acquired
         self.answers += not isinstance(reply, Error)
         time.sleep(PAUSE)
 
