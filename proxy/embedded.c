@@ -1,5 +1,5 @@
 /*
- * Starts and stops the private redis-server of `upstream embedded`, and starts it again if it ends by itself:
+ * Starts and stops private redis-servers, and starts them again if they end by themselves:
  *
  *      runs ── its pidfd is readable ──> reap, report ── pause ──> start ──> runs
  *
@@ -29,6 +29,8 @@ enum { PATH_SIZE = 64, START_TRIES = 500, TRY_NS = 10 * 1000 * 1000, NOT_FOUND =
 static const double PAUSE_LEAST = 0.1, PAUSE_MOST = 10.0, STAYS_SECONDS = 60.0;
 
 struct embedded {
+    const struct embedded_role *role;
+    struct embedded *next;
     pid_t pid;
     char folder[PATH_SIZE];
     char socket[PATH_SIZE + 16];
@@ -38,7 +40,6 @@ struct embedded {
     struct ev_timer again;
     int pidfd;
     double started, pause; /* seconds */
-    void (*ended)(void *arg, const char *how);
     void *arg;
 };
 
@@ -78,11 +79,13 @@ static void remove_folder(const struct embedded *e) {
     rmdir(e->folder);
 }
 
-struct embedded *embedded_start(char *error, size_t error_size) {
+struct embedded *embedded_start(const struct embedded_role *role, struct embedded *others, char *error,
+                                size_t error_size) {
     struct embedded *e = memory_zalloc(sizeof(*e));
+    e->role = role;
     snprintf(e->folder, sizeof(e->folder), "/tmp/lockkeeper-redis-XXXXXX");
     if (!mkdtemp(e->folder)) {
-        snprintf(error, error_size, "upstream embedded: no temporary folder in /tmp: %s", strerror(errno));
+        snprintf(error, error_size, "%s embedded: no temporary folder in /tmp: %s", role->directive, strerror(errno));
         memory_free(e);
         return NULL;
     }
@@ -95,19 +98,21 @@ struct embedded *embedded_start(char *error, size_t error_size) {
         run_server(e, parent);
     for (int i = 0; e->pid > 0 && i < START_TRIES; i++) {
         int status;
-        if (answers(e->socket))
+        if (answers(e->socket)) {
+            e->next = others;
             return e;
+        }
         if (waitpid(e->pid, &status, WNOHANG) == e->pid) {
             e->pid = 0;
             bool missing = WIFEXITED(status) && WEXITSTATUS(status) == NOT_FOUND;
-            snprintf(error, error_size, "upstream embedded: redis-server %s",
+            snprintf(error, error_size, "%s embedded: redis-server %s", role->directive,
                      missing ? "was not found; install it (Debian: apt-get install redis-server) or name an upstream, "
                                "for example --upstream standalone 127.0.0.1:6379"
                              : "did not start");
             break;
         }
         nanosleep(&(struct timespec){.tv_nsec = TRY_NS}, NULL);
-        snprintf(error, error_size, "upstream embedded: redis-server does not answer");
+        snprintf(error, error_size, "%s embedded: redis-server does not answer", role->directive);
     }
     embedded_stop(e);
     return NULL;
@@ -117,13 +122,17 @@ const char *embedded_address(const struct embedded *e) {
     return e->address;
 }
 
+int embedded_pid(const struct embedded *e) {
+    return (int)e->pid;
+}
+
 /* ---- watching ---------------------------------------------------------------------------------------- */
 
 static void watch(struct embedded *e) {
     e->started = ev_now(e->loop);
     e->pidfd = (int)syscall(SYS_pidfd_open, e->pid, 0);
     if (e->pidfd < 0) {
-        log_warning("The embedded Redis is not watched: %s", strerror(errno));
+        log_warning("%s is not watched: %s", e->role->name, strerror(errno));
         return;
     }
     fcntl(e->pidfd, F_SETFD, FD_CLOEXEC);
@@ -162,7 +171,7 @@ static void on_end(struct ev_loop *loop, struct ev_io *io, int events) {
         snprintf(how, sizeof(how), "it exited with status %d", WEXITSTATUS(status));
     unwatch(e);
     start_later(e);
-    e->ended(e->arg, how);
+    e->role->ended(e->arg, how);
 }
 
 static void on_again(struct ev_loop *loop, struct ev_timer *timer, int events) {
@@ -173,38 +182,41 @@ static void on_again(struct ev_loop *loop, struct ev_timer *timer, int events) {
         run_server(e, parent);
     if (e->pid < 0) {
         e->pid = 0;
-        log_warning("The embedded Redis is not started again: %s", strerror(errno));
+        log_warning("%s is not started again: %s", e->role->name, strerror(errno));
         start_later(e);
         return;
     }
-    log_notice("The embedded Redis is started again, pid %d", (int)e->pid);
+    log_notice("%s is started again, pid %d", e->role->name, (int)e->pid);
     watch(e);
 }
 
-void embedded_watch(struct embedded *e, struct ev_loop *loop, void (*ended)(void *arg, const char *how), void *arg) {
-    e->loop = loop;
-    e->ended = ended;
-    e->arg = arg;
-    ev_init(&e->end, on_end);
-    ev_init(&e->again, on_again);
-    e->end.data = e->again.data = e;
-    watch(e);
+void embedded_watch(struct embedded *e, struct ev_loop *loop, void *arg) {
+    for (; e; e = e->next) {
+        e->loop = loop;
+        e->arg = arg;
+        ev_init(&e->end, on_end);
+        ev_init(&e->again, on_again);
+        e->end.data = e->again.data = e;
+        watch(e);
+    }
 }
 
 void embedded_unwatch(struct embedded *e) {
-    if (!e || !e->loop)
-        return;
-    unwatch(e);
-    e->loop = NULL;
+    for (; e && e->loop; e = e->next) {
+        unwatch(e);
+        e->loop = NULL;
+    }
 }
 
 void embedded_stop(struct embedded *e) {
-    if (!e)
-        return;
-    if (e->pid > 0) {
-        kill(e->pid, SIGKILL); /* at once: it keeps no data, by intention */
-        waitpid(e->pid, NULL, 0);
+    while (e) {
+        struct embedded *next = e->next;
+        if (e->pid > 0) {
+            kill(e->pid, SIGKILL); /* at once: it keeps no data, by intention */
+            waitpid(e->pid, NULL, 0);
+        }
+        remove_folder(e);
+        memory_free(e);
+        e = next;
     }
-    remove_folder(e);
-    memory_free(e);
 }

@@ -122,7 +122,7 @@ void ending_take_over(struct ending *e, const char *signal) {
     if (e->leaving || e->stopping || e->successor || e->marking)
         return;
     if (e->embedded) {
-        log_warning("No take-over: the embedded Redis ends with this process, and its data is lost");
+        log_warning("No take-over: the embedded servers end with this process, and their data is lost");
         return;
     }
     log_notice("Received %s: starting %s again to take over", signal, e->argv[0]);

@@ -366,11 +366,25 @@ static void embedded_ended(void *arg, const char *how) {
                 lost);
 }
 
+static void witness_ended(void *arg, const char *how) {
+    const struct application *app = arg;
+    log_warning("An embedded witness has ended (%s), and what it remembered is gone. It is started again, and confirms "
+                "nothing for %lld s",
+                how, (long long)app->config->witness_quarantine_ms / 1000);
+}
+
+static bool start_embedded(struct application *app, const struct embedded_role *role, char *error, size_t size) {
+    struct embedded *e = embedded_start(role, app->embedded, error, size);
+    if (e)
+        app->embedded = e;
+    return e;
+}
+
 static bool start_upstream(struct application *app, char *error, size_t size) {
+    static const struct embedded_role role = {"upstream", "The embedded Redis", embedded_ended};
     if (app->config->upstream != CONFIG_EMBEDDED)
         return true;
-    app->embedded = embedded_start(error, size);
-    if (!app->embedded)
+    if (!start_embedded(app, &role, error, size))
         return false;
     app->shared.embedded = true;
     app->embedded_addresses[0] = embedded_address(app->embedded);
@@ -379,6 +393,25 @@ static bool start_upstream(struct application *app, char *error, size_t size) {
     log_warning("No upstream is configured: using an embedded redis-server at %s. Nothing is kept when lockkeeper "
                 "stops; name your own with --upstream standalone HOST:PORT or --upstream cluster HOST:PORT ...",
                 app->embedded_addresses[0]);
+    return true;
+}
+
+/* Starts the witnesses of `witness embedded`. Their addresses take the place of the word. */
+static bool start_witnesses(struct application *app, char *error, size_t size) {
+    static const struct embedded_role role = {"witness", "An embedded witness", witness_ended};
+    enum { WITNESSES_EMBEDDED = 3 };
+    const char *addresses[WITNESSES_EMBEDDED];
+    if (!config_witness_embedded(app->config))
+        return true;
+    for (int i = 0; i < WITNESSES_EMBEDDED; i++) {
+        if (!start_embedded(app, &role, error, size))
+            return false;
+        addresses[i] = embedded_address(app->embedded);
+        log_warning("An embedded witness: a redis-server at %s, pid %d", addresses[i], embedded_pid(app->embedded));
+    }
+    config_set_witnesses(app->config, addresses, WITNESSES_EMBEDDED);
+    log_warning("Embedded witnesses are for trials: they end with lockkeeper, and one machine's failure is the end of "
+                "all; name your own with --witness HOST:PORT HOST:PORT HOST:PORT");
     return true;
 }
 
@@ -477,8 +510,7 @@ static void run(struct application *app) {
                                   .monitor = &app->monitor,
                                   .embedded = app->embedded,
                                   .argv = app->argv};
-    if (app->embedded)
-        embedded_watch(app->embedded, worker_loop(app->shared.workers[0]), embedded_ended, app);
+    embedded_watch(app->embedded, worker_loop(app->shared.workers[0]), app);
     watch_signal(app, &app->on_term, SIGTERM, on_stop);
     watch_signal(app, &app->on_int, SIGINT, on_stop);
     watch_signal(app, &app->on_quit, SIGQUIT, on_leave);
@@ -598,6 +630,8 @@ static bool start(struct application *app, struct config_errors *errors) {
     char error[ERROR_SIZE];
     if (!start_upstream(app, error, sizeof(error)))
         return config_refuse(errors, c, "upstream", "%s", error);
+    if (!start_witnesses(app, error, sizeof(error)))
+        return config_refuse(errors, c, "witness", "%s", error);
     if (c->pidfile && c->pidfile[0] && !write_pid(c->pidfile))
         return config_refuse(errors, c, "pidfile", "pidfile '%s': expected a file that can be written: %s", c->pidfile,
                              strerror(errno));

@@ -80,6 +80,10 @@ bool start_check(const struct config *config, bool ports, struct config_errors *
     check_certificates(config, errors);
     if (ports)
         check_ports(config, errors);
+    if (config_witness_embedded(config) && config->upstream != CONFIG_EMBEDDED && !on_path("redis-server"))
+        config_refuse(errors, config, "witness",
+                      "witness embedded: redis-server was not found; install it (Debian: apt-get install "
+                      "redis-server) or name witnesses, HOST:PORT");
     if (config->upstream == CONFIG_EMBEDDED && !config_is_wrong(errors, "upstream") && !on_path("redis-server"))
         config_refuse(errors, config, "upstream",
                       "upstream embedded: redis-server was not found; install it (Debian: apt-get install "

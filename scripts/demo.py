@@ -2,7 +2,8 @@
 """Runs legacy lock code directly on Redis and through the proxy, and prints a table of the results.
 
 demo.py PROGRAM starts two redis-servers and PROGRAM in front of the second one, and lets the same worker processes, each with
-one connection of its own, run five lock idioms on both. The workers themselves count the failures, not Redis or the proxy.
+one connection of its own, run five lock idioms on both. The workers themselves count the failures, not Redis or the proxy. A
+last run has a Redis that forgets locks, as a failover does, without and with `quorum yes`.
 Exit status: 0, or 1 if something went wrong through the proxy.
 
 What is counted:
@@ -15,6 +16,7 @@ double holder   A worker that entered while its own lease was live and another w
                 too. A lease's end is reckoned from before the acquiring command was sent, less MARGIN, so a slow
                 machine makes us count less, never more. A worker inside with an ended lease is not counted: no lock
                 service can stop the clock.
+two holders     A lock that a second worker got while the first one was at work, with a minute's lease.
 """
 import contextlib
 import multiprocessing
@@ -295,6 +297,57 @@ def pause(port):
     return [("%d of %d updates" % (lost, written.get()), lost)]
 
 
+# A failover: Redis is killed and comes back empty, like a replica that has not got the last acquisitions.
+
+FAILOVER_PX = 60000
+
+
+def first_reply(port, *words):
+    """The reply, once Redis is back."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return Connection(port)(*words)
+        except (OSError, RedisError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def failover(port, restart):
+    """Owners of locks are at work while their Redis forgets them. Counts the locks that a second worker gets."""
+    keys = ["lock:failover:%d" % i for i in range(10)]
+    owners = [Connection(port) for _ in keys]
+    for owner, key in zip(owners, keys):
+        if owner("SET", key, "1", "NX", "PX", FAILOVER_PX) != "OK":
+            raise RedisError("the lock was not free")
+    restart()
+    doubles = sum(first_reply(port, "SET", key, "1", "NX", "PX", FAILOVER_PX) == "OK" for key in keys)
+    return "%d of %d locks" % (doubles, len(keys)), doubles
+
+
+def run_failover(program, folder):
+    """The same on a Redis of its own, directly and through a proxy with three witnesses: the table's row, and the count
+    through the proxy."""
+    with contextlib.ExitStack() as stack:
+        port, proxy = free_port(), free_port()
+        command = redis_command(port, folder)
+        running = [stack.enter_context(server("redis-failover", port, command, folder))]
+
+        def restart():
+            running[-1].kill()
+            running[-1].wait()
+            running.append(stack.enter_context(server("redis-failover", port, command, folder)))
+
+        directly, _ = failover(port, restart)
+        restart()
+        stack.enter_context(server("lockkeeper-quorum", proxy, [
+            program, "--port", str(proxy), "--bind", "127.0.0.1", "--upstream", "standalone", "127.0.0.1:%d" % port,
+            "--witness", "embedded", "--lock", "lock:*", "quorum", "yes"], folder))
+        behind, doubles = failover(proxy, restart)
+    return ["SET k 1 NX PX 60000, [a failover forgets k]", "two holders", directly, behind + ", quorum yes"], doubles
+
+
 IDIOMS = [
     ("SETNX k 1, [killed], EXPIRE k 1 ... DEL k", crash, ["dead locks"]),
     ("SETNX k 1, EXPIRE k 1 whether won or lost", refresh, ["dead locks"]),
@@ -409,6 +462,9 @@ def main():
                     rows.append([idiom if i == 0 else "", fault] +
                                 [result[i][0] if result else "failed" for result in (on_redis, on_proxy)])
                     wrong_through_proxy += on_proxy[i][1] if on_proxy else 1
+            row, doubles = run_failover(program, folder)
+            rows.append(row)
+            wrong_through_proxy += doubles
             print_table(rows)
             print_incidents(proxy)
     finally:

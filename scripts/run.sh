@@ -4,6 +4,7 @@
 # an upstream is named, no Redis is needed on this machine.
 #
 #   ./scripts/run.sh                                              a private Redis of its own, for trying things out
+#   ./scripts/run.sh --quorum                                     the same with three private witnesses, and locks under quorum
 #   ./scripts/run.sh --upstream standalone 127.0.0.1:6379
 #   ./scripts/run.sh --upstream cluster 127.0.0.1:7000 127.0.0.1:7001 127.0.0.1:7002
 #   ./scripts/run.sh conf/standalone.conf
@@ -41,6 +42,10 @@ is_taken() {
     cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -Eq "^ *[0-9]+: ($addresses):$hex [0-9A-F:]+ 0A "
 }
 
+if [ "${1-}" = --quorum ]; then
+    shift
+    set -- --witness embedded --lock 'lock:*' quorum yes "$@"
+fi
 file=
 case ${1-} in
 "" | --*) ;;

@@ -76,7 +76,7 @@ struct config {
     char *supervised;                                                  /* no | systemd | auto */
     struct config_words admin_users;                                   /* admin-user; may be empty */
     char *requirepass;                                                 /* NULL */
-    struct config_words witnesses;                                     /* witness; may be empty */
+    struct config_words witnesses;                                     /* witness; may be empty, or embedded */
     char *witness_user, *witness_password;                             /* NULL */
     char *witness_namespace;                                           /* NULL: "" */
     int64_t witness_timeout_ms, witness_quarantine_ms;                 /* 500ms, 10m */
@@ -131,6 +131,11 @@ bool config_shares_user(const struct config *config);
 /* Whether the rules with quorum yes have the witnesses that they need, and leases that witnesses can remember. False:
  * `why` (of `size`) says what is expected. */
 bool config_quorum_fits(const struct config *config, char *why, size_t size);
+
+/* Whether the proxy starts the witnesses itself. */
+bool config_witness_embedded(const struct config *config);
+/* Sets the addresses of the witnesses that the proxy has started. */
+void config_set_witnesses(struct config *config, const char *const *addresses, size_t count);
 
 /* A directive's texts in the table: for --help, and for the test that compares conf/lockkeeper.conf, README.md and
  * docs/ with the table. */

@@ -248,7 +248,7 @@ static const struct directive TABLE[] = {
       "data that is written under a lock: a client that has lost the lock can't write it"},
      LIST(config_read_fence, "PATTERN by LOCK, then options and their values"),
      .flags = DIRECTIVE_LIVE},
-    {{"witness", "HOST:PORT ...", "\"\"",
+    {{"witness", "HOST:PORT ... | embedded", "\"\"",
       "Redis servers that remember the holders of locks under quorum yes: 1, 3 or 5, without replicas"},
      .read = config_read_witness,
      .offset = AT(witnesses),

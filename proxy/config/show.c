@@ -237,6 +237,9 @@ void config_show(const struct config *config, size_t i, struct text *out) {
 
 static bool differs(const struct config *a, const struct config *b, const struct directive *d) {
     struct text x = {0}, y = {0};
+    if (d->read == config_read_witness && config_witness_embedded(b) && a->witnesses.count > 0 &&
+        strncmp(a->witnesses.words[0], "unix:", 5) == 0)
+        return false; /* the proxy has put the addresses of the embedded witnesses there */
     kind_of(d)->show(a, d, &x);
     kind_of(d)->show(b, d, &y);
     bool different = x.len != y.len || (x.len > 0 && memcmp(x.data, y.data, x.len) != 0);

@@ -249,10 +249,22 @@ static bool address_valid(const char *text) {
     return len > 0 && len <= 253 && strspn(text, OF_HOSTS) == len;
 }
 
+#define EMBEDDED "embedded"
+
+bool config_witness_embedded(const struct config *config) {
+    return config->witnesses.count == 1 && strcmp(config->witnesses.words[0], EMBEDDED) == 0;
+}
+
+void config_set_witnesses(struct config *config, const char *const *addresses, size_t count) {
+    words_clear(&config->witnesses);
+    for (size_t i = 0; i < count; i++)
+        words_add(&config->witnesses, addresses[i], strlen(addresses[i]));
+}
+
 /* Reads the witnesses. An even number of them would tolerate no more than one fewer. */
 bool config_read_witness(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    bool none = words->count == 1 && !*words->words[0];
-    for (size_t i = 0; i < words->count && !none; i++) {
+    bool word = words->count == 1 && (!*words->words[0] || strcmp(words->words[0], EMBEDDED) == 0);
+    for (size_t i = 0; i < words->count && !word; i++) {
         if (!address_valid(words->words[i]))
             return config_complain_word(b, words->words[i], "HOST:PORT or [IPV6]:PORT");
         for (size_t k = 0; k < i; k++)

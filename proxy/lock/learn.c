@@ -48,13 +48,15 @@ void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
         en->live_fence = 0;
 }
 
-/* Whether a refusal says nothing about the live lock, because the lock was acquired under audit. Redis has no guard
- * record of that lock, or an earlier lease's. */
+/* Whether an answer says nothing about the live lock. Of a lock that was acquired under audit, Redis has no guard
+ * record, or an earlier lease's. A failover may forget a lock under quorum, and Redis may then have no lock, or show an
+ * attempt that the witnesses will not confirm. */
 static bool says_nothing(const struct outcome *f) {
-    if (f->audit || !outcome_refused(f))
+    bool refused = outcome_refused(f);
+    if (f->audit || !(refused || f->result->outcome == LOCK_FREE || f->result->outcome == LOCK_OPEN))
         return false;
     for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->observed && claim_is_live(c, f->now_ms))
+        if ((c->rule->quorum == LOCK_QUORUM_YES || (c->observed && refused)) && claim_is_live(c, f->now_ms))
             return true;
     return false;
 }

@@ -75,8 +75,8 @@ void worker_report_shared(struct worker *w, const struct report *r);
 void worker_report_contention(struct worker *w, const struct report *r);
 void worker_report_nodes(struct worker *w, const struct report *r);
 /* worker_report_metrics reports for /metrics, over all threads. worker_unready: whether, as far as is known, no lock
- * could be had now, or with `all` the locks of some slots could not; appends the reason to `why`. In the
- * thread of the worker; worker_report_metrics in the first one's. */
+ * could be had now, or with `all` the locks of some slots, or those under quorum, could not; appends the reason to
+ * `why`. In the thread of the worker; worker_report_metrics in the first one's. */
 void worker_report_metrics(struct worker *w, const struct metric_sink *m);
 bool worker_unready(struct worker *w, bool all, struct text *why);
 /* How many key patterns seen since then look like locks and match no rule. */

@@ -1,6 +1,12 @@
 """A rule's `quorum yes`: Redis and a majority of three witnesses, real servers, confirm a lock. What Redis forgets, the witnesses
 remember; what a witness forgets, it does not vote about."""
 
+import os
+import re
+import signal
+import subprocess
+import sys
+
 import pytest
 
 import servers
@@ -109,6 +115,25 @@ def test_what_redis_forgets_the_witnesses_remember(setting, connect):
     assert b("PROXY", "TOKEN", "lock:q:f") > before
 
 
+def test_the_holder_releases_while_others_try(setting, connect):
+    """Redis has forgotten the lock, and shows another client's attempt while its witnesses are asked. That is no evidence
+    that the lease is over: its holder's release answers 1, and reaches the witnesses."""
+    a, b, c = (setting.client(connect, name) for name in "abc")
+    assert a("SETNX", "lock:q:h", "1") == 1
+    setting.forget("lock:q:h")
+    for w in setting.witnesses[:2]:
+        w.pause()
+    b.send(encode("SETNX", "lock:q:h", "2"))
+    until(lambda: c("EXISTS", "lock:q:h") == 1, TIMEOUT, "the attempt", 0.01)
+    assert c("SETNX", "lock:q:h", "3") == 0
+    assert a("DEL", "lock:q:h") == 1
+    for w in setting.witnesses[:2]:
+        w.resume()
+    b.read()
+    until(lambda: c("SETNX", "lock:q:h", "3") == 1, TIMEOUT, "the lock")
+    assert a("DEL", "lock:q:h") == 0
+
+
 def test_fences_grow_across_what_was_forgotten(setting, connect):
     a = connect(setting.proxy)
     assert a("SETNX", "lock:q:g", "1") == 1
@@ -147,9 +172,11 @@ def test_without_a_majority_no_lock(setting, connect):
     assert isinstance(reply, Error) and reply.startswith("UPSTREAM the extension was not confirmed"), reply
     assert b("SETNX", "lock:q:held", "2") == 0, "what is held is lost by no witness's silence"
     assert incidents(b, "unconfirmed") == ["lock:q:m"]
+    until(lambda: "locks_not_ready:locks under quorum can't be acquired: 1 of 3 witnesses vote" in a("PROXY", "INFO"), TIMEOUT, "the truth")
     for w in setting.witnesses[:2]:
         w.resume()
     until(lambda: b("SETNX", "lock:q:m", "1") == 1, TIMEOUT, "the lock")
+    until(lambda: "locks_ready:yes" in a("PROXY", "INFO"), TIMEOUT, "the truth")
     assert a("DEL", "lock:q:held") == 1
 
 
@@ -462,6 +489,35 @@ def test_a_failover_that_forgets(start_redis, start_proxy, connect):
         assert a("DEL", "lock:q:lost") == 0
     finally:
         found.stop()
+
+
+@pytest.mark.parametrize("kind", ["single", "cluster"])
+def test_real_failovers(kind):
+    """Rounds of tests/soak/two_holders.py: workers of two proxies count how often two of them were inside."""
+    run = subprocess.run([sys.executable, os.path.join(servers.ROOT, "tests/soak/two_holders.py"), "--backend", kind, "--rounds",
+                          "2"], env={**os.environ, "LOCKKEEPER": servers.binary()}, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
+    plain, quorum = re.search(r"without quorum (\d+) double entries of \d+, with quorum (\d+) of", run.stdout).groups()
+    assert int(plain) > 0 and quorum == "0", run.stdout
+
+
+def test_embedded_witnesses(start_proxy, connect):
+    """They are trusted at the start, and end with the proxy. One that ends by itself is started again, in quarantine."""
+    proxy = start_proxy("embedded", "witness embedded", QUORUM)
+    a = connect(proxy)
+    assert a("SETNX", "lock:q:a", "1") == 1
+    assert a("DEL", "lock:q:a") == 1
+    assert a("PROXY", "RELOAD") == "OK"
+    pids = [int(pid) for pid in re.findall(r"An embedded witness: .* pid (\d+)", proxy.log())]
+    assert len(pids) == 3
+    os.kill(pids[0], signal.SIGKILL)
+    until(lambda: "state=quarantined" in a("PROXY", "INFO"), TIMEOUT, "the witness, again")
+    assert a("SETNX", "lock:q:a", "1") == 1
+    os.kill(pids[1], signal.SIGKILL)
+    until(lambda: a("PROXY", "INFO").count("state=quarantined") == 2, TIMEOUT, "two in quarantine")
+    assert a("SETNX", "lock:q:b", "1").startswith("UPSTREAM the lock was not confirmed")
+    proxy.signal(signal.SIGTERM)
+    until(lambda: not os.path.exists("/proc/%d" % pids[2]), TIMEOUT, "the end of the witnesses")
 
 
 def test_what_is_shown(setting, connect):

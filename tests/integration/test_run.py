@@ -71,6 +71,12 @@ def test_it_says_what_it_does(checkout):
     assert lines[2:] and all(line.startswith("lockkeeper: building ... ") for line in lines[2:]), lines
 
 
+def test_quorum_is_a_set_of_directives(checkout):
+    port = str(servers.free_port())
+    done = checkout.run("--quorum", "--port", port)
+    assert done.stdout == "runs: --witness embedded --lock lock:* quorum yes --port %s\n" % port, done.stderr
+
+
 def test_the_second_time_it_is_silent(checkout):
     checkout.run("--port", servers.free_port())
     before = checkout.called()

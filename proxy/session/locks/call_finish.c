@@ -155,7 +155,8 @@ static __attribute__((noinline)) void tell_written(struct session *s, const stru
             (*room)->lock_written(s, l->plan.key.name, l->plan.key.len);
 }
 
-/* Tells the witnesses what has become of a lock. */
+/* Tells the witnesses what has become of a lock. If Redis has forgotten the lock of a claim, the release of the claim
+ * may have removed a later attempt of its client's: then both are over. */
 static __attribute__((noinline)) void tell_witnesses(struct worker *w, const struct lock_call *l,
                                                      const struct lock_result *result) {
     bool releases = l->plan.verb == LOCK_RELEASE || l->plan.verb == LOCK_OPERATOR;
@@ -163,7 +164,7 @@ static __attribute__((noinline)) void tell_witnesses(struct worker *w, const str
                  (releases && (result->outcome == LOCK_ADOPTED || result->outcome == LOCK_DONE));
     bool own = lock_verb_is(l->plan.verb, VERB_SPENDS) && l->plan.right == RIGHT_CLAIM && l->plan.claim_len > 0;
     bool late = own && l->plan.verb == LOCK_RELEASE && result->outcome == LOCK_FREE; /* the owner has finished */
-    bool claims = late || (own && result->outcome == LOCK_RELEASED);
+    bool claims = late || (own && freed);
     invariant(result->outcome != LOCK_GRANTED || l->witnessed, "S8: a lock is acquired without its witnesses");
     if (freed || late)
         quorum_released(w, &l->plan.key, claims ? l->plan.claim_token : "", result->fence);

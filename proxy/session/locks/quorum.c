@@ -377,7 +377,8 @@ bool lock_extends(const struct lock_call *l, const struct lock_result *r) {
 }
 
 bool lock_release_forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
-    return l->plan.verb == LOCK_RELEASE && l->shape == SHAPE_INT && r->outcome == LOCK_FREE && l->plan.claim != 0 &&
+    return l->plan.verb == LOCK_RELEASE && l->shape == SHAPE_INT &&
+           (r->outcome == LOCK_FREE || r->outcome == LOCK_HELD) && l->plan.claim != 0 &&
            engine_claim_lasts(w->shared->engine, &l->plan, worker_now(w));
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "parser/invariant.h"
+#include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/private.h"
 
@@ -19,6 +20,20 @@ struct renewed {
     struct lock_key key;
     char name[];
 };
+
+static void on_embedded_trusted(void *arg, bool answered) {
+    if (!answered)
+        log_warning("An embedded witness does not answer, and is in quarantine");
+}
+
+/* Embedded witnesses begin with the proxy, and have promised nothing before. */
+static void trust_embedded(struct worker *w) {
+    for (size_t i = 0; i < w->config->witnesses.count && w->index == 0; i++) {
+        const char *address = w->config->witnesses.words[i];
+        if (strncmp(address, "unix:", 5) == 0)
+            (void)witness_trust(w->witnesses, address, strlen(address), on_embedded_trusted, NULL);
+    }
+}
 
 void quorum_open(struct worker *w) {
     const struct config *c = w->config;
@@ -34,6 +49,7 @@ void quorum_open(struct worker *w) {
     w->locks->witness_config = config_ref(c); /* the witnesses use its texts; another configuration needs a restart */
     w->witnesses = witnesses_new(w->loop, &w->readable, &w->chunks, &config);
     invariant(w->witnesses, "a witness's address was found wrong too late");
+    trust_embedded(w);
 }
 
 void quorum_close(struct worker *w) {
