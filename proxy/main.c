@@ -37,6 +37,7 @@
 #include "proxy/lock/permits.h"
 #include "proxy/admin_server.h"
 #include "proxy/notify.h"
+#include "proxy/own_password.h"
 #include "proxy/secure.h"
 #include "proxy/session/locks/locks.h"
 #include "proxy/start.h"
@@ -327,7 +328,7 @@ static void share_facts(struct application *app) {
     shared->space_mark = app->inherited.mark;
     atomic_init(&shared->space_held, app->inherited.mark != NULL);
     shared->maxclients = c->maxclients;
-    shared->stranger_login = c->upstream_password && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0;
+    shared->stranger_login = config_logs_in(c) && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0;
     shared->tls = app->secure.clients;
     static const char *const kinds[] = {"embedded", "standalone", "cluster", "sentinel"};
     text_printf(&app->upstream_text, "%s", kinds[c->upstream]);
@@ -342,8 +343,6 @@ static void share_facts(struct application *app) {
                                                  : UPSTREAM_STANDALONE,
         .addresses = (const char **)c->upstream_addresses.words,
         .address_count = c->upstream_addresses.count,
-        .user = c->upstream_user,
-        .password = c->upstream_password,
         .sentinel_name = c->sentinel_name,
         .sentinel_user = c->sentinel_user,
         .sentinel_password = c->sentinel_password,
@@ -498,12 +497,14 @@ static void run(struct application *app) {
             log_warning("threads %u: the system gives no more threads", threads);
             _exit(1);
         }
+    own_password_watch(app->config);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
     unwatch_signals(app);
     embedded_unwatch(app->embedded);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);
+    own_password_end();
     admin_server_close(app->monitor);
     for (unsigned i = 0; i < threads; i++)
         worker_free(app->shared.workers[i]);
@@ -628,7 +629,7 @@ static int advise(struct application *app, const char *what, bool file, struct c
                         "127.0.0.1:6379\n");
         return 1;
     }
-    if (!secure_load(&app->secure, app->config, errors))
+    if (!secure_load(&app->secure, app->config, errors) || !own_password_ask(app->config, errors))
         return fail(errors);
     log_set_level(LOG_LEVEL_NOTHING); /* the report goes to standard output, and contains the errors */
     share_facts(app);

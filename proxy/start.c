@@ -11,6 +11,7 @@
 
 #include "proxy/base/memory.h"
 #include "proxy/listen.h"
+#include "proxy/own_password.h"
 #include "proxy/secure.h"
 
 /* Whether a file can be written, without creating it; errno has the reason. */
@@ -85,5 +86,7 @@ bool start_check(const struct config *config, bool ports, struct config_errors *
                       "upstream embedded: redis-server was not found; install it (Debian: apt-get install "
                       "redis-server) or name an upstream, for example --upstream standalone 127.0.0.1:6379");
     check_file(config, "pidfile", config->pidfile, errors);
+    if (errors->count == 0)
+        (void)own_password_ask(config, errors);
     return errors->count == 0;
 }
