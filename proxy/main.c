@@ -529,24 +529,24 @@ static int fail(struct config_errors *errors) {
     return 1;
 }
 
-static void warn(FILE *to, const char *text) {
-    if (to)
-        fprintf(to, "Warning: %s\n", text);
-    else
-        log_warning("%s", text);
+static void warn(const char *text) {
+    printf("Warning: %s\n", text);
 }
 
-/* Reports rules that the operator may not have meant, and for each fence which clients it can't tell apart, in the log
- * or (to != NULL) there. */
-static void tell_of_rules(const struct config *c, FILE *to) {
+static void warn_log(const char *text) {
+    log_warning("%s", text);
+}
+
+/* Reports rules that the operator may not have meant, and for each fence which clients it can't tell apart. */
+static void tell_of_rules(const struct config *c, void (*tell)(const char *text)) {
     char text[640];
     size_t locks = lock_rules_count(c->rules), fences = lock_rules_fence_count(c->rules);
     for (size_t i = 0; i < locks + fences; i++)
         if (lock_rule_doubt(c->rules, i < locks ? i : i - locks, i >= locks, text, sizeof(text)) > 0)
-            warn(to, text);
+            tell(text);
     for (size_t i = 0; i < fences; i++)
         if (lock_fence_blur(c->rules, lock_rules_fence(c->rules, i), text, sizeof(text)) > 0)
-            warn(to, text);
+            tell(text);
 }
 
 static bool write_pid(const char *path) {
@@ -587,7 +587,7 @@ static bool start(struct application *app, struct config_errors *errors) {
             "share-upstream-user yes makes clients without login that user");
     if (networks_are_all(c->proxy_protocol) && !config_is_local(c))
         log_warning("proxy-protocol yes: any client can claim any address; name the load balancers' addresses instead");
-    tell_of_rules(c, NULL);
+    tell_of_rules(c, warn_log);
     raise_descriptor_limit(app, c->maxclients);
     bool right = listen_open(&app->listeners, c, &app->inherited, false, errors);
     if (c->admin_port != 0 && !(app->monitor = admin_server_open(&app->listeners, c, errors)))
@@ -703,8 +703,21 @@ static int print_help(void) {
     return 0;
 }
 
+/* Takes the first such word out of the command line. Returns whether there was one. */
+static bool take_word(int *argc, char **argv, const char *word) {
+    int at = 1;
+    while (at < *argc && strcmp(argv[at], word) != 0)
+        at++;
+    if (at >= *argc)
+        return false;
+    memmove(argv + at, argv + at + 1, (size_t)(*argc - at) * sizeof(*argv)); /* with the NULL behind the words */
+    --*argc;
+    return true;
+}
+
 static void configuration_right(const struct config *c) {
-    tell_of_rules(c, stdout);
+    tell_of_rules(c, warn);
+    start_look_up(c, warn);
     puts("Configuration OK");
 }
 
@@ -715,7 +728,7 @@ static void tell_of_invariant(const char *text) {
 int main(int argc, char **argv) {
     static struct application app;
     struct config_errors errors = {0};
-    bool test = argc > 1 && strcmp(argv[1], "--test-conf") == 0;
+    bool test = take_word(&argc, argv, "--test-conf");
     bool file = argc > 1 && strcmp(argv[1], "--advise-from") == 0;
     bool advises = file || (argc > 1 && strcmp(argv[1], "--advise") == 0);
     const char *advised = advises && argc > 2 ? argv[2] : "";
@@ -734,7 +747,7 @@ int main(int argc, char **argv) {
 #endif
     command_table_init();
     slot_tags_init();
-    int words = test ? 1 : advises ? (argc > 2 ? 2 : 1) : 0; /* the configuration file comes after them */
+    int words = advises ? (argc > 2 ? 2 : 1) : 0; /* the configuration file comes after them */
     argv[words] = argv[0];
     argv += words;
     argc -= words;
