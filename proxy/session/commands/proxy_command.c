@@ -57,8 +57,8 @@ static bool clobbers(const struct explanation *x) {
     return found;
 }
 
-/* Says which client holds the lock, and whether that refuses the command: an attempt, or the release of a loser. A pool's
- * release may be held back, and any other command is decided by Redis. */
+/* Says which client holds the lock, and whether that refuses the command: an attempt, or the release of a loser. A
+ * pool's release may be held back, and any other command is decided by Redis. */
 static void explain_now(struct explanation *x, enum lock_verb verb, const char *name, size_t len) {
     struct session *s = x->session;
     const struct lock_key key = {s->lane.db, name, len};
