@@ -20,8 +20,8 @@ static void leave(struct ending *e, bool handed, bool succeeded) {
     }
     if (!handed)
         notify_stopping(bound_ms);
-    log_notice("%llu clients are served until they leave, for %lld s at most",
-               (unsigned long long)atomic_load(&e->shared->clients), (long long)bound_ms / 1000);
+    log_notice("Clients are served until they leave, for %lld s at most; connected are %llu",
+               (long long)bound_ms / 1000, (unsigned long long)atomic_load(&e->shared->clients));
     for (unsigned i = 0; i < e->shared->threads; i++)
         worker_leave(e->shared->workers[i], bound_ms, handed);
 }

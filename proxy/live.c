@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "proxy/base/glob.h"
+#include "proxy/own_password.h"
 #include "proxy/worker/worker.h"
 
 enum { PATTERN_MAX_BYTES = 256, WHY_MAX = 320 };
@@ -61,6 +62,7 @@ static void put_in_force(struct live *l, const struct config *fresh, struct secu
     log_set_json(fresh->log_json);
     lock_rules_fenced_by(before->rules, fresh->rules);
     engine_fences_came(l->shared->engine, fresh->rules);
+    own_password_use(fresh);
     for (unsigned i = 0; i < l->shared->threads; i++)
         worker_set_config(l->shared->workers[i], fresh);
     config_unref(before);
@@ -81,6 +83,7 @@ bool live_reload(void *arg, char *said, size_t size) {
         if (!done)
             config_refuse(&errors, fresh, "lock", "lock %s (witnesses change at a restart)", why);
     }
+    done = done && own_password_reload(fresh, &errors);
     if (done) {
         put_in_force(l, fresh, &secure);
         log_notice("Configuration reloaded: %zu lock rules", lock_rules_count(fresh->rules));

@@ -37,6 +37,7 @@
 #include "proxy/lock/permits.h"
 #include "proxy/admin_server.h"
 #include "proxy/notify.h"
+#include "proxy/own_password.h"
 #include "proxy/secure.h"
 #include "proxy/session/locks/locks.h"
 #include "proxy/start.h"
@@ -327,7 +328,7 @@ static void share_facts(struct application *app) {
     shared->space_mark = app->inherited.mark;
     atomic_init(&shared->space_held, app->inherited.mark != NULL);
     shared->maxclients = c->maxclients;
-    shared->stranger_login = c->upstream_password && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0;
+    shared->stranger_login = config_logs_in(c) && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0;
     shared->tls = app->secure.clients;
     static const char *const kinds[] = {"embedded", "standalone", "cluster", "sentinel"};
     text_printf(&app->upstream_text, "%s", kinds[c->upstream]);
@@ -342,8 +343,6 @@ static void share_facts(struct application *app) {
                                                  : UPSTREAM_STANDALONE,
         .addresses = (const char **)c->upstream_addresses.words,
         .address_count = c->upstream_addresses.count,
-        .user = c->upstream_user,
-        .password = c->upstream_password,
         .sentinel_name = c->sentinel_name,
         .sentinel_user = c->sentinel_user,
         .sentinel_password = c->sentinel_password,
@@ -530,12 +529,14 @@ static void run(struct application *app) {
             log_warning("threads %u: the system gives no more threads", threads);
             _exit(1);
         }
+    own_password_watch(app->config);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
     unwatch_signals(app);
     embedded_unwatch(app->embedded);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);
+    own_password_end();
     admin_server_close(app->monitor);
     for (unsigned i = 0; i < threads; i++)
         worker_free(app->shared.workers[i]);
@@ -560,24 +561,24 @@ static int fail(struct config_errors *errors) {
     return 1;
 }
 
-static void warn(FILE *to, const char *text) {
-    if (to)
-        fprintf(to, "Warning: %s\n", text);
-    else
-        log_warning("%s", text);
+static void warn(const char *text) {
+    printf("Warning: %s\n", text);
 }
 
-/* Reports rules that the operator may not have meant, and for each fence which clients it can't tell apart, in the log
- * or (to != NULL) there. */
-static void tell_of_rules(const struct config *c, FILE *to) {
+static void warn_log(const char *text) {
+    log_warning("%s", text);
+}
+
+/* Reports rules that the operator may not have meant, and for each fence which clients it can't tell apart. */
+static void tell_of_rules(const struct config *c, void (*tell)(const char *text)) {
     char text[640];
     size_t locks = lock_rules_count(c->rules), fences = lock_rules_fence_count(c->rules);
     for (size_t i = 0; i < locks + fences; i++)
         if (lock_rule_doubt(c->rules, i < locks ? i : i - locks, i >= locks, text, sizeof(text)) > 0)
-            warn(to, text);
+            tell(text);
     for (size_t i = 0; i < fences; i++)
         if (lock_fence_blur(c->rules, lock_rules_fence(c->rules, i), text, sizeof(text)) > 0)
-            warn(to, text);
+            tell(text);
 }
 
 static bool write_pid(const char *path) {
@@ -618,7 +619,7 @@ static bool start(struct application *app, struct config_errors *errors) {
             "share-upstream-user yes makes clients without login that user");
     if (networks_are_all(c->proxy_protocol) && !config_is_local(c))
         log_warning("proxy-protocol yes: any client can claim any address; name the load balancers' addresses instead");
-    tell_of_rules(c, NULL);
+    tell_of_rules(c, warn_log);
     raise_descriptor_limit(app, c->maxclients);
     bool right = listen_open(&app->listeners, c, &app->inherited, false, errors);
     if (c->admin_port != 0 && !(app->monitor = admin_server_open(&app->listeners, c, errors)))
@@ -662,7 +663,7 @@ static int advise(struct application *app, const char *what, bool file, struct c
                         "127.0.0.1:6379\n");
         return 1;
     }
-    if (!secure_load(&app->secure, app->config, errors))
+    if (!secure_load(&app->secure, app->config, errors) || !own_password_ask(app->config, errors))
         return fail(errors);
     log_set_level(LOG_LEVEL_NOTHING); /* the report goes to standard output, and contains the errors */
     share_facts(app);
@@ -736,8 +737,21 @@ static int print_help(void) {
     return 0;
 }
 
+/* Takes the first such word out of the command line. Returns whether there was one. */
+static bool take_word(int *argc, char **argv, const char *word) {
+    int at = 1;
+    while (at < *argc && strcmp(argv[at], word) != 0)
+        at++;
+    if (at >= *argc)
+        return false;
+    memmove(argv + at, argv + at + 1, (size_t)(*argc - at) * sizeof(*argv)); /* with the NULL behind the words */
+    --*argc;
+    return true;
+}
+
 static void configuration_right(const struct config *c) {
-    tell_of_rules(c, stdout);
+    tell_of_rules(c, warn);
+    start_look_up(c, warn);
     puts("Configuration OK");
 }
 
@@ -748,7 +762,7 @@ static void tell_of_invariant(const char *text) {
 int main(int argc, char **argv) {
     static struct application app;
     struct config_errors errors = {0};
-    bool test = argc > 1 && strcmp(argv[1], "--test-conf") == 0;
+    bool test = take_word(&argc, argv, "--test-conf");
     bool file = argc > 1 && strcmp(argv[1], "--advise-from") == 0;
     bool advises = file || (argc > 1 && strcmp(argv[1], "--advise") == 0);
     const char *advised = advises && argc > 2 ? argv[2] : "";
@@ -767,7 +781,7 @@ int main(int argc, char **argv) {
 #endif
     command_table_init();
     slot_tags_init();
-    int words = test ? 1 : advises ? (argc > 2 ? 2 : 1) : 0; /* the configuration file comes after them */
+    int words = advises ? (argc > 2 ? 2 : 1) : 0; /* the configuration file comes after them */
     argv[words] = argv[0];
     argv += words;
     argc -= words;

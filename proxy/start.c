@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <libgen.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,9 @@
 
 #include "proxy/base/memory.h"
 #include "proxy/listen.h"
+#include "proxy/own_password.h"
 #include "proxy/secure.h"
+#include "proxy/upstream/connection/connection.h"
 
 /* Whether a file can be written, without creating it; errno has the reason. */
 static bool writable(const char *path) {
@@ -89,5 +92,30 @@ bool start_check(const struct config *config, bool ports, struct config_errors *
                       "upstream embedded: redis-server was not found; install it (Debian: apt-get install "
                       "redis-server) or name an upstream, for example --upstream standalone 127.0.0.1:6379");
     check_file(config, "pidfile", config->pidfile, errors);
+    if (errors->count == 0)
+        (void)own_password_ask(config, errors);
     return errors->count == 0;
+}
+
+static void look_up(const char *directive, const struct config_words *addresses, void (*tell)(const char *text)) {
+    for (size_t i = 0; i < addresses->count; i++) {
+        const char *text = addresses->words[i];
+        struct address at;
+        struct addrinfo *found = NULL;
+        char said[512];
+        if (!address_parse(text, strlen(text), &at) || at.port == 0 || resolve_is_number(at.host))
+            continue;
+        int error = getaddrinfo(at.host, NULL, NULL, &found);
+        snprintf(said, sizeof(said), "%s %s: the name does not resolve on this machine: %s", directive, text,
+                 error ? gai_strerror(error) : "");
+        if (error)
+            tell(said);
+        else
+            freeaddrinfo(found);
+    }
+}
+
+void start_look_up(const struct config *c, void (*tell)(const char *text)) {
+    look_up("upstream", &c->upstream_addresses, tell);
+    look_up("witness", &c->witnesses, tell);
 }

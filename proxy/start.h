@@ -15,4 +15,7 @@
  * were passed to the process. True if there is no error at all. */
 bool start_check(const struct config *config, bool ports, struct config_errors *errors);
 
+/* Reports each host name of upstream and witness that does not resolve here and now. */
+void start_look_up(const struct config *config, void (*tell)(const char *text));
+
 #endif

@@ -125,7 +125,8 @@ static void on_word(struct ev_loop *loop, struct ev_io *io, int events) {
     }
     end_process(s->pid);
     log_warning(
-        "No take-over: the new process did not start, and this one goes on. The reason is in the new one's log");
+        "No take-over: the new process did not start, and this one goes on. The new process has written why not to "
+        "standard error, or to its logfile once that was open");
     finish(s, 0);
 }
 

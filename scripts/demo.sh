@@ -1,6 +1,6 @@
 #!/bin/sh
 # demo.sh: runs legacy lock code directly on Redis and through the proxy, and prints the measured results (demo.py
-# describes the runs). Takes about ten seconds after the build. LOCKKEEPER=PROGRAM uses that program and builds nothing.
+# describes the runs). Takes about fifteen seconds after the build. LOCKKEEPER=PROGRAM uses that program and builds nothing.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 program=${LOCKKEEPER:-}

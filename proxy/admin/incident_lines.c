@@ -43,7 +43,7 @@ static void put_missed(struct lines *lines) {
     uint64_t *missed = &lines->watch->place.missed;
     if (*missed == 0)
         return;
-    text_printf(&line, "(%llu incidents before what follows came faster than they could be shown)",
+    text_printf(&line, "(incidents before what follows that came faster than they could be shown: %llu)",
                 (unsigned long long)*missed);
     *missed = 0;
     lines->fn(lines->arg, line.data, line.len);

@@ -117,8 +117,8 @@ static void client_line(void *arg, const struct incident_client *c) {
     char ago[AGO_SIZE];
     text_printf(&line, "client ");
     text_append_visible(&line, c->identity, strlen(c->identity));
-    text_printf(&line, ": %llu incidents since the start, %llu of them %s; the last %s ago on ",
-                (unsigned long long)c->count, (unsigned long long)c->kind_count, c->kind,
+    text_printf(&line, ": incidents since the start: %llu, of them %s: %llu; the last %s ago on ",
+                (unsigned long long)c->count, c->kind, (unsigned long long)c->kind_count,
                 span(top->now_ms - c->last_ms, ago));
     put_visible(&line, c->key, c->key_len);
     top->fn(top->arg, line.data, line.len);

@@ -351,6 +351,10 @@ static bool is_loopback(const char *address) {
     return strcmp(address, "::1") == 0 || strcasecmp(address, "localhost") == 0;
 }
 
+bool config_logs_in(const struct config *config) {
+    return config->upstream_password || config->upstream_password_file || config->upstream_password_command;
+}
+
 bool config_is_local(const struct config *config) {
     bool local = true;
     for (size_t i = 0; i < config->bind.count; i++)
@@ -401,7 +405,18 @@ bool config_quorum_fits(const struct config *c, char *why, size_t size) {
 
 /* Checks directives that depend on each other. */
 static void check_together(const struct config *c, struct config_errors *e) {
-    user_has_password(c, e, "upstream-user", c->upstream_user, "upstream-password", c->upstream_password);
+    const char *password = c->upstream_password        ? c->upstream_password
+                           : c->upstream_password_file ? c->upstream_password_file
+                                                       : c->upstream_password_command;
+    user_has_password(c, e, "upstream-user", c->upstream_user, "upstream-password", password);
+    if (c->upstream_password_file && (c->upstream_password || c->upstream_password_command))
+        config_refuse(e, c, "upstream-password-file",
+                      "upstream-password-file: expected it alone, without "
+                      "upstream-password and upstream-password-command");
+    if (c->upstream_password_command && c->upstream_password)
+        config_refuse(e, c, "upstream-password-command",
+                      "upstream-password-command: expected it alone, without "
+                      "upstream-password");
     user_has_password(c, e, "sentinel-user", c->sentinel_user, "sentinel-password", c->sentinel_password);
     user_has_password(c, e, "witness-user", c->witness_user, "witness-password", c->witness_password);
     char why[CONFIG_WHY_MAX];

@@ -91,10 +91,12 @@ struct config {
     enum config_upstream upstream;
     struct config_words upstream_addresses; /* HOST:PORT ..., unix:PATH */
     char *sentinel_name;
-    char *sentinel_user, *sentinel_password; /* NULL */
-    char *upstream_user, *upstream_password; /* NULL */
-    enum config_share share_upstream_user;   /* auto */
-    int64_t upstream_connections;            /* 1 to 64 */
+    char *sentinel_user, *sentinel_password;                  /* NULL */
+    char *upstream_user, *upstream_password;                  /* NULL */
+    char *upstream_password_file, *upstream_password_command; /* NULL; at most one of the three is given */
+    int64_t upstream_password_refresh_ms;                     /* 5m */
+    enum config_share share_upstream_user;                    /* auto */
+    int64_t upstream_connections;                             /* 1 to 64 */
     int64_t pinned_node, pinned_client; /* max-pinned-connections[-per-client]; 0: derived from the node's maxclients */
     int64_t upstream_timeout_ms;        /* 5s */
     bool upstream_tls_on;               /* upstream-tls no */
@@ -123,6 +125,8 @@ struct config *config_load(int argc, char *const *argv, struct config_errors *er
 const struct config *config_ref(const struct config *config);
 /* Gives a reference back; NULL is ignored. Passwords are overwritten with the last one. Thread-safe. */
 void config_unref(const struct config *config);
+/* Whether the proxy has a login of its own. */
+bool config_logs_in(const struct config *config);
 /* Whether only clients on this machine can connect. */
 bool config_is_local(const struct config *config);
 /* Whether clients that have not logged in use the proxy's own user (upstream-user). */

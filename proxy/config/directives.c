@@ -184,7 +184,16 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_SECRET},
     {{"upstream-password", "PASSWORD", "\"\"", "the password with which the proxy itself logs in"},
      TEXT(upstream_password, "one password"),
-     .flags = DIRECTIVE_SECRET},
+     .flags = DIRECTIVE_SECRET | DIRECTIVE_LIVE_LOGIN},
+    {{"upstream-password-file", "FILE", "\"\"", "a file with that password"},
+     TEXT(upstream_password_file, A_FILE),
+     .flags = DIRECTIVE_LIVE_LOGIN},
+    {{"upstream-password-command", "COMMAND", "\"\"", "a command of sh that prints that password"},
+     TEXT(upstream_password_command, "one command, in quotes"),
+     .flags = DIRECTIVE_SECRET | DIRECTIVE_LIVE_LOGIN},
+    {{"upstream-password-refresh", "TIME", "5m", "how often that file is read, or that command run, again"},
+     TIME(upstream_password_refresh_ms, "a time from 1ms to 1d, like 5m"),
+     .flags = DIRECTIVE_LIVE},
     {{"share-upstream-user", "yes|no|auto", "auto",
       "clients that have not logged in run as upstream-user; auto: if all clients are local, or with requirepass"},
      CHOICE(config_read_choice, share_upstream_user, NO_YES_AUTO, "yes, no or auto")},
@@ -303,7 +312,7 @@ struct config_directive config_directive_get(size_t i) {
 }
 
 bool config_directive_live(size_t i) {
-    return TABLE[i].flags & (DIRECTIVE_LIVE | DIRECTIVE_LIVE_SET);
+    return TABLE[i].flags & (DIRECTIVE_LIVE | DIRECTIVE_LIVE_SET | DIRECTIVE_LIVE_LOGIN);
 }
 
 const struct directive *directive_find(const char *name) {

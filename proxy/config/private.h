@@ -22,11 +22,12 @@ struct directive;
 typedef bool directive_read(struct config_build *b, const struct directive *d, const struct config_words *words);
 
 enum {
-    DIRECTIVE_SECRET = 1,    /* its values never appear in an error */
-    DIRECTIVE_LIST = 2,      /* a single quoted value is split into several, as Redis does for lists */
-    DIRECTIVE_EMPTY = 4,     /* "" is a value; for other directives it means none */
-    DIRECTIVE_LIVE = 8,      /* a reload applies it; all others need a restart */
-    DIRECTIVE_LIVE_SET = 16, /* the same, but only from one text to another, not between NULL and a text */
+    DIRECTIVE_SECRET = 1,      /* its values never appear in an error */
+    DIRECTIVE_LIST = 2,        /* a single quoted value is split into several, as Redis does for lists */
+    DIRECTIVE_EMPTY = 4,       /* "" is a value; for other directives it means none */
+    DIRECTIVE_LIVE = 8,        /* a reload applies it; all others need a restart */
+    DIRECTIVE_LIVE_SET = 16,   /* the same, but only from one text to another, not between NULL and a text */
+    DIRECTIVE_LIVE_LOGIN = 32, /* the same, but not between no login of the proxy's own and one */
 };
 
 struct directive {

@@ -255,11 +255,13 @@ static bool differs(const struct config *a, const struct config *b, const struct
 /* Whether a reload may apply a value. */
 static bool is_live(const struct config *a, const struct config *b, const struct directive *d) {
     if (d->read == config_read_proxy_protocol &&
-        a->upstream_password) { /* a reload must not change which user clients without login have */
+        config_logs_in(a)) { /* a reload must not change which user clients without login have */
         struct config changed = *a;
         changed.proxy_protocol = b->proxy_protocol;
         return config_shares_user(a) == config_shares_user(&changed);
     }
+    if (d->flags & DIRECTIVE_LIVE_LOGIN) /* a login changes which user clients without login have */
+        return config_logs_in(a) && config_logs_in(b);
     if (!(d->flags & DIRECTIVE_LIVE_SET))
         return d->flags & DIRECTIVE_LIVE;
     const char *x, *y;

@@ -5,7 +5,7 @@
 #include "proxy/base/glob.h"
 #include "proxy/lock/rule.h"
 
-enum { TEXT_MAX = 1024, WORD_MAX = 160 };
+enum { TEXT_MAX = 1024, WORD_MAX = 160, WAIT_USUAL_MS = 2000 };
 
 /* Whether the rules have one pattern and one set of options: then it does not matter which of them applies. */
 static bool are_the_same(const struct lock_rule *a, const struct lock_rule *b) {
@@ -53,5 +53,10 @@ size_t lock_rule_doubt(const struct lock_rules *rules, size_t i, bool fence, cha
         len = snprintf(out, size, "%s %s: the bracket is not closed; to match a bracket itself write \\[", kind, word);
     if (len == 0 && !fence && rule->max_hold_ms > 0 && rule->max_hold_ms < rule->lease_ms)
         len = snprintf(out, size, "lock %s: max-hold is below lease, so that the lease is never renewed", word);
+    if (len == 0 && !fence && rule->wait_ms > WAIT_USUAL_MS)
+        len = snprintf(out, size,
+                       "lock %s: clients may give up before wait is over: by default Jedis waits 2 s for a reply, "
+                       "go-redis 3 s, StackExchange.Redis 5 s",
+                       word);
     return len > 0 ? (size_t)len : 0;
 }

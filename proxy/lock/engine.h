@@ -710,6 +710,17 @@ struct lock_view {
     int64_t one_shot_ms;      /* when the renewal of a one-shot client's lock ends; 0: it is no such lock */
     uint64_t renewals;
 };
+/* How a session stands to a lock, as far as this proxy knows. */
+struct lock_standing {
+    int64_t since_ms; /* when the live lease was acquired; 0: none is known */
+    bool own;         /* the session has acquired it */
+    bool pooled;      /* its connections are a pool's: whose release a command is follows from more than the session */
+    bool lost;        /* the session's last attempt was refused */
+    char client[LOCK_IDENTITY_MAX + 1]; /* the holder's identity */
+};
+void engine_standing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms,
+                     struct lock_standing *out);
+
 /* What has been learnt of a workload: a client identity's keys of one pattern under one rule. */
 enum { LOCK_WORKLOAD_NAME_MAX = 96 };
 struct lock_workload {

@@ -3,6 +3,7 @@
  */
 #include "proxy/lock/lease.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "proxy/base/memory.h"
@@ -229,4 +230,25 @@ void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
         ;
     engine_walk_each(walk, fn, arg);
     engine_walk_free(walk);
+}
+
+void engine_standing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms,
+                     struct lock_standing *out) {
+    uint64_t hash = ledger_hash(e, key, NULL);
+    struct shard *sh = ledger_shard(e, hash);
+    *out = (struct lock_standing){.since_ms = 0};
+    shard_lock(sh);
+    const struct entry *en = entry_find(sh, key, hash);
+    const struct claim *c = entry_claims(en);
+    while (c && (!c->fence || !claim_is_live(c, now_ms)))
+        c = c->next;
+    const struct contender *loser = contender_of(sh, en, s);
+    out->lost = loser && loser->lost;
+    if (c) {
+        out->since_ms = c->granted_ms;
+        out->own = c->peer->id == s->id && !c->peer->remote;
+        out->pooled = claim_pooled(c);
+        snprintf(out->client, sizeof(out->client), "%.*s", (int)c->peer->client->len, c->peer->client->name);
+    }
+    shard_unlock(sh);
 }

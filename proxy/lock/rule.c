@@ -110,13 +110,18 @@ _Static_assert(sizeof(enum lock_mode) == sizeof(int) && sizeof(enum lock_owner) 
                    sizeof(enum lock_quorum) == sizeof(int) && sizeof(enum lock_on_loss) == sizeof(int),
                "enumerations of a rule are ints");
 
-/* Reads "N [TIME]". Returns how many of the words that takes; 0: none. No option's name begins with a digit. */
+/* Whether a second word of `replicas N TIME` is there: no option's name begins with a digit. */
+static bool replicas_timed(const char *const *words, size_t count) {
+    return count > 1 && words[1][0] >= '0' && words[1][0] <= '9';
+}
+
+/* Reads "N [TIME]". Returns how many of the words that takes; 0: none. */
 static size_t replicas_set(struct lock_rule *rule, const char *const *words, size_t count) {
     int64_t n = 0, ms = REPLICAS_MS;
     const char *p = words[0];
     for (; *p >= '0' && *p <= '9' && n <= REPLICAS_MAX; p++)
         n = n * 10 + (*p - '0');
-    bool timed = count > 1 && words[1][0] >= '0' && words[1][0] <= '9';
+    bool timed = replicas_timed(words, count);
     if (p == words[0] || *p || n > REPLICAS_MAX)
         return 0;
     if (timed && (!units_time(words[1], 1000, &ms) || ms < 1 || ms > REPLICAS_LONGEST_MS))
@@ -349,6 +354,11 @@ static bool rule_read(struct lock_rule *rule, const char *const *words, size_t c
         used = option_set(o, rule, words + i + 1, count - i - 1);
         if (used == 0) {
             lock_rule_word_show(words[i + 1], shown, sizeof(shown));
+            size_t len = strlen(shown);
+            if (o->type == OPTION_REPLICAS && replicas_timed(words + i + 1, count - i - 1)) {
+                shown[len++] = ' ';
+                lock_rule_word_show(words[i + 2], shown + len, sizeof(shown) - len);
+            }
             snprintf(error, size, "option %s '%s': expected %s", o->name, shown, o->expected);
             return false;
         }

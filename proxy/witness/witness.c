@@ -42,6 +42,7 @@ struct witnesses {
     struct text build;
     char *space;
     int64_t quarantine_ms;
+    uint32_t login; /* login 0 is the proxy's own at the nodes, which witnesses must not see */
     unsigned count;
     struct witness members[WITNESSES_MAX];
 };
@@ -275,8 +276,8 @@ static struct question *question_new(struct witnesses *set, enum question_kind k
 /* Sends what is in set->build to one witness. */
 static void part_send(struct question *q, unsigned i, enum script_id id) {
     static const struct upstream_request_ops ops = {.reply = on_reply, .fail = on_fail};
-    static const struct upstream_lane lane = {.protocol = 2};
     struct witnesses *set = q->set;
+    const struct upstream_lane lane = {.login = set->login, .protocol = 2};
     struct part *p = &q->parts[i];
     p->question = q;
     p->index = i;
@@ -387,8 +388,6 @@ static bool witness_open(struct witnesses *set, struct readable *readable, struc
     m->config = (struct upstream_config){.kind = UPSTREAM_STANDALONE,
                                          .addresses = &m->address,
                                          .address_count = 1,
-                                         .user = config->user,
-                                         .password = config->password,
                                          .connections = 1,
                                          .timeout_ms = config->timeout_ms};
     m->upstream = upstream_new(set->loop, readable, &m->config, pool, &events);
@@ -402,6 +401,10 @@ struct witnesses *witnesses_new(struct ev_loop *loop, struct readable *readable,
     set->loop = loop;
     set->space = memory_strdup(config->space ? config->space : "");
     set->quarantine_ms = config->quarantine_ms;
+    set->login = UPSTREAM_LOGIN_STRANGER;
+    if (config->password)
+        set->login = upstream_login_intern(config->user, config->user ? strlen(config->user) : 0, config->password,
+                                           strlen(config->password));
     list_init(&set->questions);
     ev_prepare_init(&set->flush, on_flush);
     ev_set_priority(&set->flush, EV_MINPRI); /* behind the worker's own work of the turn, which may ask */
@@ -428,6 +431,7 @@ void witnesses_free(struct witnesses *set) {
         upstream_free(set->members[i].upstream);
     LIST_FOREACH_SAFE(it, &set->questions)
     question_free(LIST_ENTRY(it, struct question, link)); /* releases that are owed */
+    upstream_login_release(set->login);
     text_clear(&set->build);
     memory_free(set->space);
     memory_free(set);

@@ -8,7 +8,7 @@
  *        0.3 s    the listeners close (TLS handshakes go on): new connections and the repeated SYNs go to another
  *                 process. Sockets that both have (struct worker_socket) close at once: the other accepts what waits.
  *        then     no client is left in any thread: stop
- *        bound    one second before it ends: stop; a session is closed between two requests, at the end in any case
+ *        bound    stop; a session is closed between two requests, a second later in any case
  *
  *   stop     no new clients; each session is closed once all its replies are written, all within a bound
  *
@@ -97,7 +97,7 @@ void drain_turn(struct worker *w) {
     if (!left || (now < thread_of(w)->drain_until && (!handed || w->own_works > 0)))
         return;
     if (thread_of(w)->leases_handed > 0)
-        log_notice("%llu leases got a last expiry, for the proxy that their owners connect to next",
+        log_notice("Leases that got a last expiry, for the proxy that their owners connect to next: %llu",
                    (unsigned long long)thread_of(w)->leases_handed);
     ev_break(w->loop, EVBREAK_ALL);
 }
@@ -125,12 +125,13 @@ static void leave_on(struct worker *w, double now) {
     struct worker_thread *t = thread_of(w);
     if (t->accepting && now >= t->drain_from + HANDSHAKES_SECONDS)
         accept_close(w);
-    bool late = now >= t->drain_until - LAST_SECONDS;
+    bool late = now >= t->drain_until;
     if (!late && (atomic_load(&w->shared->accepting) > 0 || atomic_load(&w->shared->clients) > 0))
         return; /* a thread has not closed its listeners, or a client is connected */
     if (late && w->index == 0)
-        log_notice("%llu clients are still connected after shutdown-timeout: each is closed between two requests",
+        log_notice("Clients that are still connected after shutdown-timeout: %llu. Each is closed between two requests",
                    (unsigned long long)atomic_load(&w->shared->clients));
+    t->drain_until += LAST_SECONDS;
     stop_begin(w, true);
 }
 

@@ -43,7 +43,7 @@ struct question {
 static const struct {
     const char *word, *hint;
 } REFUSALS[] = {{"READONLY", "it is a replica: name its master as upstream, or use Sentinel"},
-                {"WRONGPASS", "correct upstream-user and upstream-password, and start anew"},
+                {"WRONGPASS", "correct upstream-password, and reload; a new upstream-user needs a restart"},
                 {"MISCONF", "Redis cannot save its data: look at its log and its disk"},
                 {"OOM", "its memory is full: raise its maxmemory"},
                 {"NOREPLICAS", "it wants more replicas: see its min-replicas-to-write"},

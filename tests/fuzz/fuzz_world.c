@@ -183,10 +183,10 @@ static void set_facts(const struct world_options *o) {
     s->upstream = (struct upstream_config){.kind = kinds[o->upstream],
                                            .addresses = o->upstream == WORLD_STANDALONE ? node : seeds,
                                            .address_count = o->upstream == WORLD_STANDALONE ? 1 : 2,
-                                           .password = o->password ? "secret" : NULL,
                                            .sentinel_name = "mymaster",
                                            .connections = 1,
                                            .timeout_ms = 5000};
+    upstream_own_login(NULL, o->password ? "secret" : NULL);
     s->workers = &world.worker;
     s->admin = run_admin;
     s->watch = &watch;

@@ -161,7 +161,7 @@ def test_top_has_the_worst_first(start_proxy, backend, connect):
         assert "by 127.0.0.1 user=default name=holder id=" in found["held"][0][1] and "9 min left" in found["held"][0][1]
         (first, said), (second, _) = found["client"]
         assert first == "127.0.0.1 user=default name=worse" and second == "127.0.0.1 user=default name=bad"
-        assert said.startswith("6 incidents since the start, 5 of them foreign_release; the last ")
+        assert said.startswith("incidents since the start: 6, of them foreign_release: 5; the last ")
         assert said.endswith(" ago on " + keys[7])
         operator("HELLO", "3")
     assert [len(rows) for rows in top(operator, 1).values()] == [1, 1, 1]
@@ -334,7 +334,7 @@ def test_who_does_not_read_costs_nothing(start_redis, start_proxy, connect, thre
     def take(client, count):
         while shown[client] + missed[client] < count:
             line = client.read()
-            found = re.fullmatch(r"\((\d+) incidents before what follows came faster than they could be shown\)", line)
+            found = re.fullmatch(r"\(incidents before what follows that came faster than they could be shown: (\d+)\)", line)
             missed[client] += int(found[1]) if found else 0
             shown[client] += 0 if found else 1
             assert found or "lock:held" in line

@@ -108,8 +108,19 @@ def test_test_conf(tmp_path):
     path = tmp_path / "good.conf"
     path.write_text("port 7777\nupstream standalone 127.0.0.1:6379\nlock lock:* owner connection lease 10s\n"
                     "upstream-timeout 500ms\nproto-max-bulk-len 64mb\nloglevel notice\n")
+    for words in (["--test-conf", str(path)], [str(path), "--test-conf"], [str(path), "--port", "7778", "--test-conf"]):
+        done = run(*words)
+        assert (done.returncode, done.stdout) == (0, "Configuration OK\n")
+
+
+def test_test_conf_warns(tmp_path):
+    path = tmp_path / "doubtful.conf"
+    path.write_text("upstream cluster 127.0.0.1:1 no-such-host.invalid:6379\nlock lock:* wait 10s\n")
     done = run("--test-conf", str(path))
     assert done.returncode == 0, done.stdout
+    assert "Warning: lock lock:*: clients may give up before wait is over" in done.stdout
+    assert "Warning: upstream no-such-host.invalid:6379: the name does not resolve" in done.stdout
+    assert done.stdout.count("Warning") == 2
 
 
 def refusal(*args):

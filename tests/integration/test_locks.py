@@ -1256,6 +1256,12 @@ def test_proxy_explain(pair):
     plain = text_of(pair.a("PROXY", "EXPLAIN", "GET", "plain"))
     assert str(pair.backend.node_of("plain").port) in plain
     assert "release" in text_of(pair.a("PROXY", "EXPLAIN", "DEL", name)).lower()
+    assert "no lease is known to this proxy" in reply
+    assert pair.a("SETNX", name, "1") == 1 and pair.b("SETNX", name, "2") == 0
+    assert "held by this connection for 0" in text_of(pair.a("PROXY", "EXPLAIN", "DEL", name))
+    for command in (["DEL", name], ["SETNX", name, "1"]):
+        said = text_of(pair.b("PROXY", "EXPLAIN", *command))
+        assert "would be refused: held for 0" in said and "and this connection has lost its last attempt" in said
     for command in (["NOSUCH"], ["GET"]):
         pair.a("PROXY", "EXPLAIN", *command)
         assert pair.a("PING") == "PONG"

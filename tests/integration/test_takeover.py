@@ -19,7 +19,7 @@ import pytest
 import redis
 
 import servers
-from resp import Client
+from resp import Client, Closed
 from servers import HOST, free_port, tail, until
 
 LEASE = 2
@@ -264,11 +264,15 @@ def test_the_bound_of_a_leave(farm, start_proxy, connect):
     idle = connect(proxy)
     assert idle("PING") == "PONG"
     proxy.expected = False
+    told = time.monotonic()
     proxy.signal(signal.SIGQUIT)
     until(lambda: "no new clients" in proxy.log(), 10, "the signal's work")
     assert idle("PING") == "PONG"
+    with pytest.raises(Closed):
+        idle.read()
+    assert time.monotonic() - told >= 2, "clients are served for the whole of shutdown-timeout"
     ended(proxy, 10)
-    assert "1 clients are still connected after shutdown-timeout" in proxy.log()
+    assert "still connected after shutdown-timeout: 1." in proxy.log()
 
 
 def test_signals_upon_a_leave(farm, start_proxy, connect):
@@ -283,7 +287,7 @@ def test_signals_upon_a_leave(farm, start_proxy, connect):
     assert idle("SETNX", "lock:leaving", "1") == 1
     proxy.signal(signal.SIGTERM)
     ended(proxy)
-    assert "1 leases got a last expiry" in proxy.log()
+    assert "Leases that got a last expiry, for the proxy that their owners connect to next: 1" in proxy.log()
 
 
 def test_the_second_of_two_signals_to_stop(farm, start_proxy, connect):
@@ -294,7 +298,7 @@ def test_the_second_of_two_signals_to_stop(farm, start_proxy, connect):
     try:
         before.expected = False
         before.signal(signal.SIGTERM)
-        until(lambda: "clients are served until they leave" in before.log(), 10, "the signal's work")
+        until(lambda: "Clients are served until they leave" in before.log(), 10, "the signal's work")
         assert idle("PING") == "PONG"
         before.signal(signal.SIGTERM)
         ended(before)

@@ -153,6 +153,10 @@ static void assert_defaults(const struct config *c) {
     assert_null(c->sentinel_name);
     assert_null(c->upstream_user);
     assert_null(c->upstream_password);
+    assert_null(c->upstream_password_file);
+    assert_null(c->upstream_password_command);
+    assert_int_equal(c->upstream_password_refresh_ms, 5 * 60 * 1000);
+    assert_false(config_logs_in(c));
     assert_int_equal(c->upstream_connections, 1);
     assert_int_equal(c->upstream_timeout_ms, 5000);
     assert_int_equal(c->client_identity, IDENTITY_ADDRESS | IDENTITY_USER | IDENTITY_NAME);
@@ -220,6 +224,7 @@ static void test_every_directive(void **state) {
                                  "upstream standalone unix:/run/redis.sock\n"
                                  "upstream-user app\n"
                                  "upstream-password pw\n"
+                                 "upstream-password-refresh 1h\n"
                                  "upstream-connections 4\n"
                                  "upstream-timeout 1500ms\n"
                                  "lock a:* owner client\n"
@@ -287,6 +292,8 @@ static void test_every_directive(void **state) {
     assert_words(&c->upstream_addresses, "unix:/run/redis.sock");
     assert_string_equal(c->upstream_user, "app");
     assert_string_equal(c->upstream_password, "pw");
+    assert_int_equal(c->upstream_password_refresh_ms, 60 * 60 * 1000);
+    assert_true(config_logs_in(c));
     assert_int_equal(c->upstream_connections, 4);
     assert_int_equal(c->upstream_timeout_ms, 1500);
     assert_int_equal(lock_rules_count(c->rules), 2);
@@ -608,6 +615,13 @@ static void test_errors(void **state) {
         {"requirepass s3cret s3cret", "requirepass: expected one password"},
         {"requirepass", "requirepass without a value: expected one password"},
         {"upstream-password s3 cret", "upstream-password: expected one password"},
+        {"upstream-password-file a b", "upstream-password-file 'a b': expected one file name"},
+        {"upstream-password-command cat x", "upstream-password-command: expected one command, in quotes"},
+        {"upstream-password-refresh 0", "upstream-password-refresh '0': expected a time from 1ms to 1d, like 5m"},
+        {"upstream-password-file f\nupstream-password-command c", "upstream-password-file: expected it alone, without "
+                                                                  "upstream-password and upstream-password-command"},
+        {"upstream-password-command c\nupstream-password p",
+         "upstream-password-command: expected it alone, without upstream-password"},
         {"upstream-user bob s3cret", "upstream-user: expected one user name"},
     };
     for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
@@ -815,8 +829,8 @@ static void test_take_over(void **state) {
         load_text("port 7001\ntimeout 2\nrequirepass second\nlock b\nlock c\nbind 127.0.0.1\nupstream-password y\n"
                   "loglevel debug\nclient-output-buffer-limit normal 3mb 2mb 1\ntls-protocols TLSv1.3\n");
     struct text waiting = {0};
-    assert_int_equal(config_keep(fresh, c, &waiting), 2);
-    assert_string_equal(waiting.data, "port upstream-password");
+    assert_int_equal(config_keep(fresh, c, &waiting), 1);
+    assert_string_equal(waiting.data, "port");
     assert_int_equal(c->timeout_s, 1); /* threads may still point to the old one */
     assert_string_equal(c->requirepass, "first");
     assert_int_equal(lock_rules_count(c->rules), 1);
@@ -825,16 +839,30 @@ static void test_take_over(void **state) {
     assert_int_equal(c->port, 7000);
     assert_int_equal(c->timeout_s, 2);
     assert_string_equal(c->requirepass, "second");
-    assert_string_equal(c->upstream_password, "x");
+    assert_string_equal(c->upstream_password, "y");
     assert_int_equal(lock_rules_count(c->rules), 2);
     assert_int_equal(c->loglevel, LOG_LEVEL_DEBUG);
     assert_int_equal(c->output_limit_hard, 3 << 20);
     assert_int_equal(c->output_limit_soft_s, 1);
     shows(c, "tls-protocols", "TLSv1.3");
-    fresh = load_text("port 7000\nbind 127.0.0.1\nupstream-password x\n");
+    fresh = load_text("port 7000\nbind 127.0.0.1\nupstream-password-file f\n");
     waiting.len = 0;
     assert_int_equal(config_keep(fresh, c, &waiting), 1);
     assert_string_equal(waiting.data, "requirepass");
+    assert_null(fresh->upstream_password);
+    config_unref(c);
+    c = fresh;
+    fresh = load_text("port 7000\nbind 127.0.0.1\nrequirepass x\n"); /* the login of the proxy's own stays */
+    waiting.len = 0;
+    assert_int_equal(config_keep(fresh, c, &waiting), 1);
+    assert_string_equal(waiting.data, "upstream-password-file");
+    assert_string_equal(fresh->upstream_password_file, "f");
+    config_unref(c);
+    c = fresh;
+    assert_string_equal(c->requirepass, "x");
+    fresh = load_text("port 7000\nbind 127.0.0.1\nrequirepass second\nupstream-password-file f\n");
+    waiting.len = 0;
+    assert_int_equal(config_keep(fresh, c, &waiting), 0);
     config_unref(c);
     c = fresh;
     assert_string_equal(c->requirepass, "second");

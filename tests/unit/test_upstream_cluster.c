@@ -93,11 +93,12 @@ static void test_not_a_cluster(void **state) {
 
     REDIS_OK_REPLY(&plain, "CONFIG SET requirepass hush");
     rig_open(&rig, UPSTREAM_CLUSTER, plain.address);
-    rig.config.password = "wrong";
+    upstream_own_login(NULL, "wrong");
     rig_start(&rig);
     AWAIT(&rig, rig.ready);
     assert_non_null(strstr(rig.ready_error, "WRONGPASS"));
     rig_close(&rig);
+    upstream_own_login(NULL, NULL);
     redis_stop(&plain);
 }
 

@@ -8,6 +8,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/units.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
 #include "proxy/session/cluster/cluster.h"
@@ -56,8 +57,32 @@ static bool clobbers(const struct explanation *x) {
     return found;
 }
 
+/* Says which client holds the lock, and whether that refuses the command: an attempt, or the release of a loser. A
+ * pool's release may be held back, and any other command is decided by Redis. */
+static void explain_now(struct explanation *x, enum lock_verb verb, const char *name, size_t len) {
+    struct session *s = x->session;
+    const struct lock_key key = {s->lane.db, name, len};
+    struct lock_standing at;
+    char text[LOCK_IDENTITY_MAX + 160], since[32];
+    int64_t now_ms = worker_now(s->worker);
+    engine_standing(s->worker->shared->engine, &s->lock, &key, now_ms, &at);
+    if (at.since_ms == 0) {
+        pair(x, "now", "no lease is known to this proxy");
+        return;
+    }
+    units_time_text((now_ms - at.since_ms) / 1000 * 1000, since, sizeof(since));
+    bool loser = at.lost && !at.own;
+    bool refused = !at.own && (verb == LOCK_ACQUIRE || (verb == LOCK_RELEASE && loser && !at.pooled));
+    snprintf(text, sizeof(text), "%s%s %s%s%s", refused ? "would be refused: " : "",
+             at.own ? "held by this connection for" : "held for", since, at.own ? "" : " by ", at.own ? "" : at.client);
+    size_t n = strlen(text);
+    if (loser)
+        snprintf(text + n, sizeof(text) - n, "%s this connection has lost its last attempt", refused ? ", and" : ";");
+    pair(x, "now", text);
+}
+
 /* Explains the effect of the rule on the command; under audit, the effect that enforcing would have. */
-static void explain_lock(struct explanation *x, const struct lock_rule *rule) {
+static void explain_lock(struct explanation *x, const struct lock_rule *rule, const char *key, size_t len) {
     struct lock_command lc;
     enum lock_verb verb;
     enum script_id script;
@@ -77,6 +102,7 @@ static void explain_lock(struct explanation *x, const struct lock_rule *rule) {
         return;
     }
     pair(x, "lock-command", lock_verb_text(verb));
+    explain_now(x, verb, key, len);
     if (rule->mode == LOCK_MODE_AUDIT) {
         pair(x, "script", "none under audit: forwarded as it is");
         return;
@@ -134,7 +160,7 @@ static void explain_key(struct explanation *x, uint32_t index) {
         pair(x, "rule", "none: forwarded as it is");
     }
     if (rule) {
-        explain_lock(x, rule);
+        explain_lock(x, rule, key, len);
         explain_loss(x, rule);
     }
     explain_fence(x, key, len);

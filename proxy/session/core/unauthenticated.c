@@ -21,7 +21,7 @@ const char WORKER_DENIED[] =
 
 static bool protects(const struct worker *w) {
     return w->redis_protected && w->strangers == UNAUTHENTICATED_SERVED && w->config->protected_mode &&
-           !w->config->requirepass && !w->config->upstream_password;
+           !w->config->requirepass && !config_logs_in(w->config);
 }
 
 bool worker_denies(struct worker *w, const struct sockaddr_storage *peer) {
@@ -136,7 +136,7 @@ static void ask(struct worker *w, const struct upstream_lane *lane, const char *
 
 /* Whether clients without login use the proxy's own user, which logs in. */
 static bool unauthenticated_are_known(const struct worker *w) {
-    return w->shared->upstream.password && w->shared->stranger_login == 0;
+    return config_logs_in(w->config) && w->shared->stranger_login == 0;
 }
 
 struct upstream_lane worker_unauthenticated_lane(const struct worker *w) {

@@ -86,8 +86,15 @@ void address_text(const struct address *a, char *out, size_t size);
 /* Whether a node refused the login in the last second. Until then no other connection is opened for it, however many
  * requests its clients send. Never for login 0. */
 bool login_just_refused(uint32_t login);
-/* The AUTH of a login as RESP; the caller overwrites and frees it. NULL: no such login. */
-char *login_text(uint32_t login, size_t *len) __attribute__((warn_unused_result));
+/* The AUTH of a login as RESP; the caller overwrites and frees it. NULL: no such login. `before` counts for login 0
+ * alone: the password before the one in use, if there was one. */
+char *login_text(uint32_t login, bool before, size_t *len) __attribute__((warn_unused_result));
+/* How often login 0 has changed. Thread-safe, as the next two functions are. */
+unsigned login_own_version(void);
+/* Whether there was another login 0 before. */
+bool login_own_has_before(void);
+/* Notes that a node has refused login 0. */
+void login_own_refused(void);
 
 /* ---- the upstream ---- */
 
@@ -363,6 +370,8 @@ struct upstream_conn {
     struct iobuf handshake; /* AUTH, HELLO, SELECT */
     unsigned handshake_left;
     bool prelude;             /* the prelude is under way */
+    bool before;              /* the node has refused login 0 as it is now: it gets the one before */
+    unsigned own_version;     /* of login 0, when the connection logged in, or was last told to */
     bool unverified;          /* the handshake is over, but verify.c waits for the Sentinels' answer */
     struct list_node pending; /* requests, oldest first */
     size_t in_flight;
@@ -425,6 +434,8 @@ static inline void conn_send(struct upstream_conn *c, struct upstream_request *r
     if (c->in_flight++ == 0)
         conn_busy(c);
 }
+/* Logs a connection in again, if login 0 has changed: for the tick (handshake.c). */
+void conn_login_again(struct upstream_conn *c);
 /* Stops reading a connection, or resumes. */
 void conn_pause(struct upstream_conn *c, bool pause);
 /* Takes a connection out of its pool, if it is in one: it closes once its requests have ended. */

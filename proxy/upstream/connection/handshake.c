@@ -11,10 +11,15 @@
  * the node's default user. If the node refuses that, SELECT is sent after the login, as the user. Whether the session
  * may use this database is not decided here: the node has answered the session's own SELECT
  * (proxy/session/commands/local.c).
+ *
+ * The proxy's own password (login 0) may change. A node that does not know the new password gets the one before: its
+ * refusal ends a prelude. Connections that are open log in again between two requests, and stay as they are if the node
+ * refuses that.
  */
 #include <stdio.h>
 
 #include "parser/invariant.h"
+#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 static void append_select(struct upstream_conn *c, uint32_t db) {
@@ -32,7 +37,7 @@ static bool no_login(struct upstream_conn *c) {
 
 /* Appends what follows the prelude; without a prelude, all of the handshake. */
 static bool append_login(struct upstream_conn *c, const struct upstream_lane *lane, bool select) {
-    int replies = login_append(lane->login, c->u->config, &c->handshake);
+    int replies = login_append(lane->login, c->before, &c->handshake);
     if (replies < 0)
         return no_login(c);
     c->handshake_left += (unsigned)replies;
@@ -51,6 +56,7 @@ bool handshake_append(struct upstream_conn *c) {
     invariant(c->handshake.unsent == 0 && c->in_flight == 0, "a connection logs in twice");
     const struct upstream_lane *lane = conn_lane(c);
     c->handshake_left = 0;
+    c->own_version = login_own_version();
     if (lane->login != 0 && login_just_refused(lane->login)) {
         snprintf(c->u->error, sizeof(c->u->error), "WRONGPASS invalid username-password pair or user is disabled.");
         return false;
@@ -60,7 +66,7 @@ bool handshake_append(struct upstream_conn *c) {
         return append_login(c, lane, lane->db != 0);
     if (!login_known(lane->login))
         return no_login(c);
-    c->handshake_left = (unsigned)login_append(0, c->u->config, &c->handshake);
+    c->handshake_left = (unsigned)login_append(0, false, &c->handshake);
     append_select(c, lane->db);
     return true;
 }
@@ -74,7 +80,8 @@ bool handshake_taken(struct upstream_conn *c, bool ok) {
         return true;
     }
     c->prelude = false;
-    if (!append_login(c, conn_lane(c), !ok)) {
+    const struct upstream_lane *lane = conn_lane(c);
+    if (!append_login(c, lane, c->before ? lane->db != 0 : !ok)) {
         char reason[REASON_MAX];
         snprintf(reason, sizeof(reason), "%.200s", c->u->error);
         conn_close(c, CONN_REFUSED, reason);
@@ -82,4 +89,68 @@ bool handshake_taken(struct upstream_conn *c, bool ok) {
     }
     conn_want_write(c, true);
     return true;
+}
+
+/* ---- login 0 has changed ---- */
+
+bool handshake_refused(struct upstream_conn *c, const char *error) {
+    const struct upstream_lane *lane = conn_lane(c);
+    if (!lane || strncmp(error, "WRONGPASS", 9) != 0)
+        return false;
+    upstream_login_refuse(lane->login);
+    if (lane->login != 0)
+        return false;
+    login_own_refused();
+    if (c->before || !login_own_has_before())
+        return false;
+    c->before = c->prelude = true; /* what else was sent with the login is refused, too */
+    return true;
+}
+
+bool conn_login_is_old(const struct upstream_conn *c) {
+    const struct upstream_lane *lane = conn_lane(c);
+    return lane && lane->login == 0 && c->own_version != login_own_version();
+}
+
+static void renewed(struct upstream_request *r, const char *data, size_t len, bool last) {
+    struct upstream_node *n = r->node;
+    if (len > 3 && data[0] == '-') {
+        char text[REASON_MAX];
+        snprintf(text, sizeof(text), "it refuses the new password, and the connection keeps its login: %.*s",
+                 (int)(len - 3 < 100 ? len - 3 : 100), data + 1);
+        node_log(n, "password", text);
+        login_own_refused();
+    }
+    if (last)
+        memory_free(r);
+}
+
+static void not_renewed(struct upstream_request *r, enum upstream_failure why, const char *error) {
+    memory_free(r);
+}
+
+/* Sends AUTH with the new password behind the requests under way. A pin in use may be in a transaction: it keeps its
+ * login, and is closed when it is given back. */
+void conn_login_again(struct upstream_conn *c) {
+    static const struct upstream_request_ops ops = {.reply = renewed, .fail = not_renewed};
+    size_t len;
+    if (c->state != CONN_READY || !conn_login_is_old(c) || (c->pin && !c->pin->idle))
+        return;
+    if (c->pin) {
+        conn_close(c, CONN_IDLE, "its password has changed");
+        return;
+    }
+    c->own_version = login_own_version();
+    char *text = login_text(0, false, &len);
+    if (!text)
+        return;
+    struct upstream_request *r = memory_zalloc(sizeof(*r));
+    list_init(&r->link);
+    request_begin(r, SLOT_NONE, c->node, conn_lane(c), text, len);
+    r->ops = &ops;
+    r->pinned = r->in_flight = true;
+    conn_send(c, r);
+    upstream_secret(r);
+    explicit_bzero(text, len);
+    memory_free(text);
 }

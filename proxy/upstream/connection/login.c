@@ -7,6 +7,7 @@
  * connection, and no password is kept for that.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -41,6 +42,12 @@ static struct remembered remembered[REMEMBERED]; /* the one at `remembered_next`
 static size_t remembered_next;
 static unsigned char digest_key[32];
 static bool digest_key_made;
+
+/* The proxy's own logins: the one in use, and the one before it, which some nodes may still want. NULL: none. */
+static struct login *own, *own_before;
+static atomic_uint own_version;
+static void (*own_refused_fn)(void *arg);
+static void *own_refused_arg;
 
 static bool login_digest(const struct login *l, unsigned char out[DIGEST_KEYED]) {
     struct {
@@ -116,20 +123,31 @@ static uint32_t number_new(void) {
     return last_id;
 }
 
+static struct login *login_new(const char *user, size_t user_len, const char *password, size_t password_len) {
+    struct login *l = memory_zalloc(sizeof(*l) + user_len + password_len);
+    l->has_user = user != NULL;
+    l->user_len = user_len;
+    l->password_len = password_len;
+    if (user_len > 0)
+        memcpy(l->bytes, user, user_len);
+    if (password_len > 0)
+        memcpy(l->bytes + user_len, password, password_len);
+    return l;
+}
+
+static void login_free(struct login *l) {
+    if (l)
+        explicit_bzero(l->bytes, l->user_len + l->password_len);
+    memory_free(l);
+}
+
 uint32_t upstream_login_intern(const char *user, size_t user_len, const char *password, size_t password_len) {
     if (!user)
         user_len = 0;
     pthread_mutex_lock(&mutex);
     struct login *l = login_find(user, user_len, password, password_len);
     if (!l) {
-        l = memory_zalloc(sizeof(*l) + user_len + password_len);
-        l->has_user = user != NULL;
-        l->user_len = user_len;
-        l->password_len = password_len;
-        if (user_len > 0)
-            memcpy(l->bytes, user, user_len);
-        if (password_len > 0)
-            memcpy(l->bytes + user_len, password, password_len);
+        l = login_new(user, user_len, password, password_len);
         if (!login_recall(l))
             l->id = number_new();
         l->next = buckets[l->id % LOGIN_BUCKETS];
@@ -155,8 +173,7 @@ void upstream_login_release(uint32_t login) {
         *at = l->next;
         if (l->proven)
             login_remember(l);
-        explicit_bzero(l->bytes, l->user_len + l->password_len);
-        memory_free(l);
+        login_free(l);
     }
     pthread_mutex_unlock(&mutex);
 }
@@ -191,6 +208,43 @@ bool login_just_refused(uint32_t login) {
     return refused;
 }
 
+/* ---- the proxy's own login ---- */
+
+bool upstream_own_login(const char *user, const char *password) {
+    size_t user_len = user ? strlen(user) : 0, password_len = password ? strlen(password) : 0;
+    pthread_mutex_lock(&mutex);
+    bool same = own && password ? login_is(own, user, user_len, password, password_len) : !own && !password;
+    if (!same) {
+        login_free(own_before);
+        own_before = own;
+        own = password ? login_new(user, user_len, password, password_len) : NULL;
+        atomic_fetch_add(&own_version, 1);
+    }
+    pthread_mutex_unlock(&mutex);
+    return !same;
+}
+
+void upstream_own_login_hear(void (*refused)(void *arg), void *arg) {
+    own_refused_arg = arg;
+    own_refused_fn = refused;
+}
+
+unsigned login_own_version(void) {
+    return atomic_load_explicit(&own_version, memory_order_relaxed);
+}
+
+void login_own_refused(void) {
+    if (own_refused_fn)
+        own_refused_fn(own_refused_arg);
+}
+
+bool login_own_has_before(void) {
+    pthread_mutex_lock(&mutex);
+    bool has = own_before != NULL;
+    pthread_mutex_unlock(&mutex);
+    return has;
+}
+
 static size_t auth_size(size_t user_len, size_t password_len) {
     return 32 + resp_bulk_size(4) + resp_bulk_size(user_len) + resp_bulk_size(password_len);
 }
@@ -205,17 +259,9 @@ static size_t auth_write(char *start, const char *user, size_t user_len, const c
     return (size_t)(p - start);
 }
 
-static void append_auth(struct iobuf *out, const char *user, size_t user_len, const char *password,
-                        size_t password_len) {
-    invariant(password || password_len == 0, "a login has no password");
-    char *start = iobuf_reserve(out, auth_size(user_len, password_len));
-    iobuf_commit(out, auth_write(start, user, user_len, password, password_len));
-    iobuf_secret(out);
-}
-
-char *login_text(uint32_t login, size_t *len) {
+char *login_text(uint32_t login, bool before, size_t *len) {
     pthread_mutex_lock(&mutex);
-    const struct login *l = login_get(login);
+    const struct login *l = login != 0 ? login_get(login) : before && own_before ? own_before : own;
     char *text = l ? memory_alloc(auth_size(l->user_len, l->password_len)) : NULL;
     if (l)
         *len = auth_write(text, l->has_user ? l->bytes : NULL, l->user_len, l->bytes + l->user_len, l->password_len);
@@ -239,20 +285,15 @@ bool login_is_over(uint32_t login) {
     return over;
 }
 
-int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out) {
-    if (login_is_nobody(login))
-        return 0;
-    if (login == 0) {
-        if (!config->password)
-            return 0;
-        append_auth(out, config->user, config->user ? strlen(config->user) : 0, config->password,
-                    strlen(config->password));
-        return 1;
-    }
-    pthread_mutex_lock(&mutex);
-    const struct login *l = login_get(login);
-    if (l)
-        append_auth(out, l->has_user ? l->bytes : NULL, l->user_len, l->bytes + l->user_len, l->password_len);
-    pthread_mutex_unlock(&mutex);
-    return l ? 1 : -1;
+int login_append(uint32_t login, bool before, struct iobuf *out) {
+    size_t len = 0;
+    char *text = login_is_nobody(login) ? NULL : login_text(login, before, &len);
+    if (!text)
+        return login == 0 || login_is_nobody(login) ? 0 : -1;
+    memcpy(iobuf_reserve(out, len), text, len);
+    iobuf_commit(out, len);
+    iobuf_secret(out);
+    explicit_bzero(text, len);
+    memory_free(text);
+    return 1;
 }

@@ -154,7 +154,7 @@ struct upstream_node *upstream_pin_node(const struct upstream_pin *pin) {
 static bool reusable(const struct upstream_pin *pin) {
     const struct upstream_conn *c = pin->conn;
     return c && c->state == CONN_READY && c->in_flight == 0 && c->out.unsent == 0 && !pin->stream &&
-           c->node->idle_pin_count < PINS_IDLE_MAX;
+           !conn_login_is_old(c) && c->node->idle_pin_count < PINS_IDLE_MAX;
 }
 
 void upstream_unpin(struct upstream_pin *pin, bool clean) {

@@ -17,8 +17,9 @@
 
 /* ---- login.c ---- */
 
-/* Appends the AUTH of a login. Returns how many replies will come (0: no login needed), or -1: no such login. */
-int login_append(uint32_t login, const struct upstream_config *config, struct iobuf *out);
+/* Appends the AUTH of a login, as login_text has it. Returns how many replies will come (0: no login needed), or -1: no
+ * such login. */
+int login_append(uint32_t login, bool before, struct iobuf *out);
 /* Whether the login exists; false for login 0. */
 bool login_known(uint32_t login);
 /* Whether the login was released and forgotten: no session can use it again. */
@@ -91,6 +92,10 @@ bool handshake_append(struct upstream_conn *c);
 /* Takes a reply to the handshake. `ok` false: the reply was an error, which is accepted only in the prelude. Returns
  * false if the connection was closed. */
 bool handshake_taken(struct upstream_conn *c, bool ok);
+/* Takes the node's refusal of the login. Returns whether the connection logs in with the password before. */
+bool handshake_refused(struct upstream_conn *c, const char *error);
+/* Whether the connection is logged in with a login 0 that has changed. */
+bool conn_login_is_old(const struct upstream_conn *c);
 
 /* ---- close.c ---- */
 

@@ -85,10 +85,10 @@ static bool take_handshake(struct upstream_conn *c, const char *data, size_t len
     if (error && !c->prelude) {
         char text[REASON_MAX];
         quote(text, sizeof(text), c->held + 1, c->held_len - 1);
-        if (strncmp(text, "WRONGPASS", 9) == 0 && conn_lane(c))
-            upstream_login_refuse(conn_lane(c)->login);
-        conn_close(c, CONN_REFUSED, text);
-        return false;
+        if (!handshake_refused(c, text)) {
+            conn_close(c, CONN_REFUSED, text);
+            return false;
+        }
     }
     held_clear(c);
     return handshake_taken(c, !error);

@@ -19,6 +19,7 @@ struct check {
 
 static void check(struct upstream_conn *c, void *arg) {
     struct check *all = arg;
+    conn_login_again(c);
     all->busy |= conn_check(c, all->now);
 }
 

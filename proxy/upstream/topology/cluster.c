@@ -135,8 +135,7 @@ static void on_slots(redisAsyncContext *ctx, void *data, void *arg) {
 }
 
 static bool cluster_ask(struct topology *t) {
-    const struct upstream_config *config = t->u->config;
-    if (!topology_connect(t, config->user, config->password))
+    if (!topology_connect(t, false))
         return false;
     redisAsyncCommand(t->ctx, on_slots, t, "CLUSTER SLOTS");
     return true;

@@ -62,6 +62,7 @@ struct topology {
     int64_t asked_ms;                          /* when the last finished round was started */
     struct address *candidates;                /* of this round */
     size_t candidate_count, candidate_at;
+    bool before;  /* a node has refused the login in use: nodes get the one before it */
     bool refused; /* the node being asked did not accept the login; the reason is its error */
     char reason[ADDRESS_MAX + REASON_MAX];
 };
@@ -78,9 +79,9 @@ void topology_rotate(struct topology *t, size_t from);
 
 /* Sets t->asked and puts the question to it, after a lookup of its name if needed. False: it failed at once. */
 bool topology_find(struct topology *t, const struct address *at, topology_ask_fn ask);
-/* For ask functions: opens t->ctx, with a time limit, and logs in (password NULL: does not log in). False with
- * t->reason. */
-bool topology_connect(struct topology *t, const char *user, const char *password);
+/* For ask functions: opens t->ctx, with a time limit, and logs in: with the proxy's own login, or with that for
+ * Sentinels. False with t->reason. */
+bool topology_connect(struct topology *t, bool to_sentinel);
 /* Drops the connection to the node being asked, in any state. */
 void topology_drop(struct topology *t);
 /* Called first in each callback. False if the reply does not belong to the current round, or the connection was lost
@@ -93,8 +94,8 @@ void topology_next(struct topology *t);
 /* Ends a round that has an answer. */
 void topology_done(struct topology *t, bool changed);
 
-/* Sends the login over a new connection; nothing if password is NULL. user NULL: AUTH with one argument. */
-void topology_login(redisAsyncContext *ctx, const char *user, const char *password, redisCallbackFn *done, void *arg);
+/* Sends the login for Sentinels over a new connection, if there is one. */
+void topology_login_sentinel(const struct upstream *u, redisAsyncContext *ctx, redisCallbackFn *done, void *arg);
 
 /* ---- sentinel.c (which node is the master) and watch.c (subscriptions to Sentinels) ---- */
 

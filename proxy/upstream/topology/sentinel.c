@@ -162,7 +162,7 @@ static void on_others(redisAsyncContext *ctx, void *data, void *arg) {
 static bool sentinel_ask(struct topology *t) {
     const struct upstream_config *config = t->u->config;
     sentinel_of(t)->named_epoch = 0;
-    if (!topology_connect(t, config->sentinel_user, config->sentinel_password))
+    if (!topology_connect(t, true))
         return false;
     redisAsyncCommand(t->ctx, on_address, t, "SENTINEL get-master-addr-by-name %s", config->sentinel_name);
     redisAsyncCommand(t->ctx, on_state, t, "SENTINEL MASTER %s", config->sentinel_name);
@@ -222,8 +222,7 @@ static void on_role(redisAsyncContext *ctx, void *data, void *arg) {
 }
 
 static bool ask_role(struct topology *t) {
-    const struct upstream_config *config = t->u->config;
-    if (!topology_connect(t, config->user, config->password))
+    if (!topology_connect(t, false))
         return false;
     redisAsyncCommand(t->ctx, on_role, t, "ROLE");
     return true;

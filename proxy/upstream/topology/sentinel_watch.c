@@ -79,7 +79,6 @@ static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
 static void watch_next(struct sentinel_watch *w, const char *reason) {
     invariant(!w->ctx && !w->lookup, "a Sentinel has two connections");
     struct upstream *u = w->sentinel->topology.u;
-    const struct upstream_config *config = u->config;
     const char *number;
     char why[REASON_MAX];
     snprintf(why, sizeof(why), "%s", reason);
@@ -87,7 +86,7 @@ static void watch_next(struct sentinel_watch *w, const char *reason) {
         w->ctx = control_connect(u, &w->at, number, why, sizeof(why));
         if (!w->ctx)
             continue;
-        topology_login(w->ctx, config->sentinel_user, config->sentinel_password, NULL, NULL);
+        topology_login_sentinel(u, w->ctx, NULL, NULL);
         set_timer(w, u->connect_ms);
         redisAsyncCommand(w->ctx, on_message, w, "SUBSCRIBE " CONTROL_CHANNEL);
         return;

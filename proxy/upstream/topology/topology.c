@@ -177,10 +177,31 @@ static void on_auth(redisAsyncContext *ctx, void *data, void *arg) {
     note_failure(t, reply->str);
 }
 
-void topology_login(redisAsyncContext *ctx, const char *user, const char *password, redisCallbackFn *done, void *arg) {
+static void on_own_auth(redisAsyncContext *ctx, void *data, void *arg) {
+    struct topology *t = arg;
+    const redisReply *reply = data;
+    on_auth(ctx, data, arg);
+    if (t->ctx != ctx || !reply || reply->type != REDIS_REPLY_ERROR || strncmp(reply->str, "WRONGPASS", 9) != 0)
+        return;
+    login_own_refused();
+    t->before = !t->before && login_own_has_before();
+}
+
+void topology_login_sentinel(const struct upstream *u, redisAsyncContext *ctx, redisCallbackFn *done, void *arg) {
+    const char *user = u->config->sentinel_user, *password = u->config->sentinel_password;
     const char *argv[] = {"AUTH", user ? user : password, password};
     if (password)
         redisAsyncCommandArgv(ctx, done, arg, user ? 3 : 2, argv, NULL);
+}
+
+static void login_own(struct topology *t) {
+    size_t len;
+    char *text = login_text(0, t->before, &len);
+    if (!text)
+        return;
+    redisAsyncFormattedCommand(t->ctx, on_own_auth, t, text, len);
+    explicit_bzero(text, len);
+    memory_free(text);
 }
 
 static void limit_time(struct topology *t) {
@@ -190,7 +211,7 @@ static void limit_time(struct topology *t) {
     ev_timer_start(u->loop, &t->timeout);
 }
 
-bool topology_connect(struct topology *t, const char *user, const char *password) {
+bool topology_connect(struct topology *t, bool to_sentinel) {
     invariant(!t->ctx && t->number, "two nodes are asked at once");
     char why[REASON_MAX];
     t->refused = false;
@@ -199,7 +220,10 @@ bool topology_connect(struct topology *t, const char *user, const char *password
         note_failure(t, why);
         return false;
     }
-    topology_login(t->ctx, user, password, on_auth, t);
+    if (to_sentinel)
+        topology_login_sentinel(t->u, t->ctx, on_auth, t);
+    else
+        login_own(t);
     limit_time(t);
     return true;
 }
