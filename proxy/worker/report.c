@@ -13,6 +13,7 @@
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
 #include "proxy/lock/waiting.h"
+#include "proxy/session/commands/commands.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/evictions.h"
 #include "proxy/witness/witness.h"
@@ -137,6 +138,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->section(r->arg, "Clients");
     metric_table_report(&client_counters, &counters, r);
     r->line(r->arg, "maxclients", "%lld", (long long)atomic_load(&shared->maxclients));
+    r->line(r->arg, "pause_left_ms", "%lld", (long long)pause_left_ms(w));
     r->section(r->arg, "Upstreams");
     r->line(r->arg, "upstream", "%s", shared->upstream_text);
     if (shared->embedded) {

@@ -189,5 +189,8 @@ void build_start(struct worker *w, size_t argc);
 void build_bulk(struct worker *w, const void *data, size_t len);
 void build_text(struct worker *w, const char *text);
 void build_number(struct worker *w, int64_t n);
+/* Encodes SET lockkeeper:{TAG} "" XX, which asks a master of the slot whether it would give a lock (SLOT_NONE: of slot
+ * 0). No key has that name, so it changes nothing. Redis refuses it as it refuses a lock. */
+void build_lock_question(struct worker *w, int slot);
 
 #endif

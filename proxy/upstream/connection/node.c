@@ -122,6 +122,11 @@ bool node_backing_off(const struct upstream_node *n) {
     return n->failures > 0 && clock_ms() < n->retry_at_ms;
 }
 
+void upstream_try_now(struct upstream *u) {
+    LIST_FOREACH(it, &u->nodes)
+    LIST_ENTRY(it, struct upstream_node, link)->retry_at_ms = 0;
+}
+
 void node_log(struct upstream_node *n, const char *what, const char *reason) {
     char line[REASON_MAX];
     snprintf(line, sizeof(line), "%s: %.180s", what, reason);
