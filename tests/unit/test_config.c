@@ -798,7 +798,7 @@ static void test_take_over_proxy_protocol(void **state) {
         struct config *c = load_text(CASES[i].before), *fresh = load_text(CASES[i].after);
         bool shares = config_shares_user(c);
         struct text waiting = {0};
-        assert_int_equal(config_keep(fresh, c, &waiting), CASES[i].waiting);
+        assert_int_equal(config_keep(fresh, c, NULL, &waiting), CASES[i].waiting);
         assert_true(!c->upstream_password || config_shares_user(fresh) == shares);
         text_clear(&waiting);
         config_unref(fresh);
@@ -815,7 +815,7 @@ static void test_take_over(void **state) {
         load_text("port 7001\ntimeout 2\nrequirepass second\nlock b\nlock c\nbind 127.0.0.1\nupstream-password y\n"
                   "loglevel debug\nclient-output-buffer-limit normal 3mb 2mb 1\ntls-protocols TLSv1.3\n");
     struct text waiting = {0};
-    assert_int_equal(config_keep(fresh, c, &waiting), 2);
+    assert_int_equal(config_keep(fresh, c, NULL, &waiting), 2);
     assert_string_equal(waiting.data, "port upstream-password");
     assert_int_equal(c->timeout_s, 1); /* threads may still point to the old one */
     assert_string_equal(c->requirepass, "first");
@@ -833,7 +833,7 @@ static void test_take_over(void **state) {
     shows(c, "tls-protocols", "TLSv1.3");
     fresh = load_text("port 7000\nbind 127.0.0.1\nupstream-password x\n");
     waiting.len = 0;
-    assert_int_equal(config_keep(fresh, c, &waiting), 1);
+    assert_int_equal(config_keep(fresh, c, NULL, &waiting), 1);
     assert_string_equal(waiting.data, "requirepass");
     config_unref(c);
     c = fresh;
@@ -855,9 +855,9 @@ static void test_keep_all(void **state) {
                                  "cluster-announce-ip h\nupstream-tls yes\nproxy-protocol 10.0.0.0/8\n");
     struct config *fresh = load_text("bind 0.0.0.0\nshare-upstream-user auto\n");
     struct text waiting = {0};
-    assert_true(config_keep(fresh, c, &waiting) > 15);
+    assert_true(config_keep(fresh, c, NULL, &waiting) > 15);
     text_clear(&waiting);
-    assert_int_equal(config_keep(fresh, c, &waiting), 0); /* nothing differs any more */
+    assert_int_equal(config_keep(fresh, c, NULL, &waiting), 0); /* nothing differs any more */
     config_unref(c);
     c = fresh;
     assert_int_equal(c->port, 7000);

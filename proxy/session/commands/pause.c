@@ -78,8 +78,10 @@ bool pause_holds(struct session *s, const struct command *c, const struct resp_r
 
 void pause_end(struct worker *w) {
     ev_timer_stop(w->loop, &w->pause_timer);
-    if (w->pause == PAUSE_PROXY)
+    if (w->pause == PAUSE_PROXY) {
+        atomic_store(&w->shared->pause_mark, 0); /* clients write behind it from now on */
         upstream_try_now(w->upstream);
+    }
     w->pause = PAUSE_NONE;
     LIST_FOREACH(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);

@@ -193,8 +193,9 @@ bool pause_replicates(const struct command *c, const struct resp_request *r, con
 
 /* ---- proxy_pause.c ----------------------------------------------------------------------------------- */
 
-/* Run PROXY PAUSE [time] and PROXY RESUME. */
+/* Run PROXY PAUSE [time], PROXY RESUME and PROXY SWITCH. */
 void proxy_pause(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 void proxy_resume(struct session *s, const struct command *c);
+void proxy_switch(struct session *s, const struct command *c);
 
 #endif

@@ -75,9 +75,13 @@ static void looked(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
+/* If no node answers, the login that has paused the proxy may end the pause. */
 static void change_judged(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
-    if (s)
+    const struct worker *w = c->request->worker;
+    if (s && is_away(end) && w->pause == PAUSE_PROXY && s->lane.login == atomic_load(&w->shared->pause_login))
+        commands_of(s)->rights = RIGHTS_GRANTED;
+    else if (s)
         commands_of(s)->rights = end->error ? RIGHTS_NOT_KNOWN_NOW : granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
     request_reply(c->request, "", 0, true);
 }
@@ -146,7 +150,7 @@ bool rights_wanted(struct session *s, const struct command *c, const struct resp
                    enum dispatch_result *result) {
     if (r->argc < 2 || is_for_all(r, bytes) || is_admin(s))
         return false;
-    static const char *const changing[] = {"reload", "witness", "pause", "resume"};
+    static const char *const changing[] = {"reload", "witness", "pause", "resume", "switch"};
     bool changes = false;
     for (size_t i = 0; i < sizeof(changing) / sizeof(changing[0]); i++)
         changes |= request_arg_is(r, bytes, 1, changing[i]);

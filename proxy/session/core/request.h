@@ -76,6 +76,10 @@ void call_submit_master(struct call *c, size_t master, const char *bytes, size_t
 void call_submit_master_lane(struct call *c, size_t master, const struct upstream_lane *lane, const char *bytes,
                              size_t len);
 
+/* Submits to this node, which need not serve anything. */
+void call_submit_node(struct call *c, struct upstream_node *node, const struct upstream_lane *lane, const char *bytes,
+                      size_t len);
+
 /* ---- requests ---------------------------------------------------------------------------------- */
 
 /* A request's owner is the structure that it belongs to besides its session: a blocking command, a transaction, a

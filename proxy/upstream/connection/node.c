@@ -66,6 +66,12 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at) {
     return n;
 }
 
+struct upstream_node *upstream_node_named(struct upstream *u, const char *address) {
+    struct address at;
+    bool ok = address_parse(address, strlen(address), &at) && at.host[0] != '\0';
+    return ok ? node_get(u, &at) : NULL;
+}
+
 void node_forget(struct upstream_node *n) {
     invariant(list_empty(&n->pools) && n->pins == 0 && n->idle_pin_count == 0, "the node has %u pins", n->pins);
     invariant(n->u->node_count > 0, "no node is counted");
