@@ -1,6 +1,7 @@
 """PROXY PAUSE and PROXY RESUME: Redis is restarted with its data, and the proxy's clients only wait."""
 
 import re
+import signal
 import threading
 import time
 
@@ -103,6 +104,10 @@ def test_the_pause_ends_by_itself(paused, connect):
     since = time.monotonic()
     assert client("SETNX", "lock:a", "1") == 1 and time.monotonic() > since + 0.7
     assert operator("PROXY", "RESUME") == "ERR PROXY RESUME: there is no PROXY PAUSE"
+    assert operator("PROXY", "PAUSE", "60s") == "OK"
+    proxy.signal(signal.SIGUSR2)
+    until(lambda: "No take-over during PROXY PAUSE" in proxy.log(), what="the refusal of a take-over")
+    assert operator("PROXY", "RESUME") == "OK"
     for wrong in ("1ms", "2h", "x", "-1"):
         assert operator("PROXY", "PAUSE", wrong) == "ERR PROXY PAUSE: expected a time of 100ms to 1h, such as 30s"
     assert "time of PROXY PAUSE is over" in proxy.log()
@@ -239,6 +244,7 @@ def test_a_redis_that_is_another_one(pair, start_redis, start_proxy, connect):
     assert client("SETNX", "lock:a", "1") == 1
     assert operator("PROXY", "PAUSE", "60s") == "OK"
     client.send(encode("DEL", "lock:a"))
+    assert operator("PROXY", "SWITCH") == "ERR PROXY SWITCH: the configuration names the upstream in force"
     name_upstream(proxy, other)
     assert "it has other data" in operator("PROXY", "SWITCH")
     until(lambda: replica.run("KEYS", "*lockkeeper-pause*"), what="the mark at the replica")

@@ -326,7 +326,8 @@ static void all_are_switched(struct broadcast *t) {
     struct stoppage *p = LIST_ENTRY(t, struct stoppage, broadcast);
     struct proxy_shared *shared = home_of(p)->shared;
     log_notice("PROXY SWITCH: the upstream is standalone %s now", p->address);
-    shared->switched(shared->reload_arg, p->address);
+    if (!home_of(p)->over) /* else other workers may be gone */
+        shared->switched(shared->reload_arg, p->address);
     end(p, "+OK\r\n");
 }
 
@@ -421,6 +422,9 @@ void proxy_switch(struct session *s, const struct command *c) {
     const char *error = can_switch(s->worker) && shared->next_upstream
                             ? shared->next_upstream(shared->reload_arg, address, sizeof(address))
                             : "ERR PROXY SWITCH is for upstream standalone: clusters and Sentinels tell where Redis is";
+    struct upstream *u = s->worker->upstream;
+    if (!error && upstream_node_named(u, address) == upstream_master(u, 0))
+        error = "ERR PROXY SWITCH: the configuration names the upstream in force";
     if (!error && (s->worker->pause != PAUSE_PROXY || mark == 0))
         error = "ERR PROXY SWITCH: send PROXY PAUSE first, at a time when no transaction lasts and Redis takes writes";
     if (error) {
