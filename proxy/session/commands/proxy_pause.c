@@ -47,7 +47,7 @@ struct stoppage {
     size_t master;         /* RESUME: the master that is asked */
     enum step step;        /* SWITCH: the question that is asked; the address of the other node; the mark */
     char address[NODE_MAX];
-    int64_t mark;
+    int64_t mark, asked; /* `asked`: what this SWITCH writes to the old node, in a key of its own */
 };
 
 static struct worker *home_of(const struct stoppage *p) {
@@ -174,10 +174,13 @@ static void renew_more(struct ev_loop *loop, struct ev_timer *timer, int events)
     struct stoppage *p = timer->data;
     struct worker *w = p->at;
     unsigned asked = engine_outlast(w->shared->engine, p->ms, RENEWALS_AT_ONCE, worker_now(w));
-    if ((asked > 0 || w->own_works > 1) && !is_late(p, w))
+    if ((asked > 0 || w->own_works > 1) && !is_late(p, w)) {
         again(p, w, LOOK_SECONDS, renew_more);
-    else
-        all_are_renewed(p);
+        return;
+    }
+    if (asked > 0)
+        log_warning("PROXY PAUSE: some leases could not be renewed for its time, and may end in it");
+    all_are_renewed(p);
 }
 
 static void all_are_quiet(struct broadcast *t) {
@@ -344,13 +347,13 @@ static void step_again(struct ev_loop *loop, struct ev_timer *timer, int events)
     ask_step(timer->data);
 }
 
-/* Whether the reply is the mark. */
-static bool is_mark(const struct stoppage *p, const struct call_end *end_) {
+/* Whether the reply is the number. */
+static bool is_number(int64_t expected, const struct call_end *end_) {
     struct resp_item found;
     const char *at = end_->reply;
     int64_t number;
     return !end_->error && resp_item_read(&at, end_->reply + end_->len, &found) && found.type == '$' && found.str &&
-           resp_integer(found.str, found.len, &number) && number == p->mark;
+           resp_integer(found.str, found.len, &number) && number == expected;
 }
 
 /* Why the step's answer does not let the switch go on. NULL: it does. */
@@ -362,13 +365,16 @@ static const char *objection(const struct stoppage *p, const struct call_end *en
     case STEP_MARKED:
         if (error)
             return why;
-        return is_mark(p, end_) ? NULL : "the other Redis lacks what this proxy has written last: it has other data";
+        return is_number(p->mark, end_) ? NULL
+                                        : "the other Redis lacks what this proxy has written last: it has other data";
     case STEP_TAKES_WRITES:
         return error ? why : NULL;
     case STEP_OLD: /* STEP_SAME follows if it has taken the write */
-        return !error || end_->error || is_beginning(error, len) ? NULL : "the old Redis still answers";
+        return !error || (end_->error && end_->why != UPSTREAM_REFUSED) || strncmp(error, "READONLY ", 9) == 0
+                   ? NULL
+                   : "the old Redis still answers: stop it, or make it a replica";
     case STEP_SAME:
-        return is_mark(p, end_) ? NULL : "the old Redis still takes writes: stop it, or make it a replica";
+        return is_number(p->asked, end_) ? NULL : "the old Redis still takes writes: stop it, or make it a replica";
     }
     return NULL;
 }
@@ -404,7 +410,7 @@ static void ask_step(struct stoppage *p) {
     else if (p->step == STEP_TAKES_WRITES)
         build_mark_set(w, "", p->mark);
     else if (p->step == STEP_OLD)
-        build_mark_set(w, OLD, p->mark);
+        build_mark_set(w, OLD, p->asked);
     else
         build_mark(w, "GET", 2, OLD);
     ask_node(p, p->step == STEP_OLD ? upstream_master(w->upstream, 0) : node, step_answered);
@@ -434,6 +440,7 @@ void proxy_switch(struct session *s, const struct command *c) {
     struct stoppage *p = begin(s, c, INT64_MAX);
     p->ms = 4 * s->worker->config->upstream_timeout_ms;
     p->mark = mark;
+    p->asked = worker_steady_ms(s->worker);
     memcpy(p->address, address, sizeof(p->address));
     broadcast_start(&p->broadcast, s->worker, pause_visit, switch_begin);
 }
