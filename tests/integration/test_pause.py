@@ -210,6 +210,7 @@ def test_move_to_another_redis(pair, start_proxy, connect, threads, ends):
         assert operator("PROXY", "SWITCH").startswith("ERR PROXY SWITCH: send PROXY PAUSE first")
         assert operator("PROXY", "PAUSE", "60s") == "OK"
         rounds = [worker.rounds for worker in work]
+        until(lambda: replica.run("KEYS", "*lockkeeper-pause*"), timeout=60, what="the mark at the replica")
         if ends == "replica":
             promote(replica, redis)
         else:
