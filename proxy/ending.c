@@ -6,6 +6,7 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/notify.h"
+#include "proxy/session/commands/commands.h"
 #include "proxy/worker/lock_space.h"
 #include "proxy/worker/worker.h"
 
@@ -123,6 +124,10 @@ void ending_take_over(struct ending *e, const char *signal) {
         return;
     if (e->embedded) {
         log_warning("No take-over: the embedded servers end with this process, and their data is lost");
+        return;
+    }
+    if (pause_left_ms(e->shared->workers[0]) > 0) {
+        log_warning("No take-over during PROXY PAUSE: the new process would not pause");
         return;
     }
     log_notice("Received %s: starting %s again to take over", signal, e->argv[0]);

@@ -12,6 +12,8 @@
 #include <time.h>
 
 #include "proxy/base/glob.h"
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
 #include "proxy/own_password.h"
 #include "proxy/worker/worker.h"
 
@@ -34,6 +36,7 @@ void live_init(struct live *l, int argc, char **argv, const struct config *confi
 
 void live_clear(struct live *l) {
     config_unref(l->config);
+    memory_free(l->switched);
     pthread_mutex_destroy(&l->mutex);
 }
 
@@ -77,7 +80,7 @@ bool live_reload(void *arg, char *said, size_t size) {
     struct config *fresh = config_load(l->argc, l->argv, &errors);
     bool done = secure_load(&secure, fresh, &errors) && errors.count == 0;
     if (done) {
-        atomic_store(&l->shared->restart_needed, (unsigned)config_keep(fresh, l->config, &waiting));
+        atomic_store(&l->shared->restart_needed, (unsigned)config_keep(fresh, l->config, l->switched, &waiting));
         char why[WHY_MAX];
         done = config_quorum_fits(fresh, why, sizeof(why)); /* with the witnesses that are in force */
         if (!done)
@@ -100,6 +103,35 @@ bool live_reload(void *arg, char *said, size_t size) {
     config_errors_clear(&errors);
     pthread_mutex_unlock(&l->mutex);
     return done;
+}
+
+const char *live_next_upstream(void *arg, char *address, size_t size) {
+    struct live *l = arg;
+    struct config_errors errors = {0};
+    const char *error = NULL;
+    pthread_mutex_lock(&l->mutex);
+    struct config *next = config_load(l->argc, l->argv, &errors);
+    log_errors(&errors);
+    if (errors.count > 0)
+        error = "ERR the configuration is wrong: the proxy's log says where; nothing was changed";
+    else if (l->config->upstream != CONFIG_STANDALONE || next->upstream != CONFIG_STANDALONE)
+        error = "ERR PROXY SWITCH is for upstream standalone, in force and in the configuration";
+    else
+        snprintf(address, size, "%s", next->upstream_addresses.words[0]);
+    config_unref(next);
+    config_errors_clear(&errors);
+    pthread_mutex_unlock(&l->mutex);
+    return error;
+}
+
+void live_switched(void *arg, const char *address) {
+    struct live *l = arg;
+    char said[WHY_MAX];
+    pthread_mutex_lock(&l->mutex);
+    memory_free(l->switched);
+    l->switched = memory_strdup(address);
+    pthread_mutex_unlock(&l->mutex);
+    (void)live_reload(l, said, sizeof(said));
 }
 
 void live_show(void *arg, const char *pattern, size_t len, const struct report *report) {

@@ -19,6 +19,7 @@ struct live {
     int argc;
     char **argv;
     const struct config *config; /* in force; a reload replaces it */
+    char *switched;              /* the upstream's address since PROXY SWITCH; NULL: there was none */
     struct secure *secure;
     struct proxy_shared *shared;
     /* Raises the limit of descriptors for maxclients. Called for each new value; may lower
@@ -35,6 +36,11 @@ void live_clear(struct live *l);
  * gets the names of the changed directives that need a restart, separated by blanks, as many as fit. Any thread may
  * call it; shared->reload is this function, with the struct live as its argument. */
 bool live_reload(void *l, char *said, size_t size);
+/* PROXY SWITCH: reads the configuration anew, and writes the address of its `upstream standalone` (`size` bytes). NULL,
+ * or the error, static. live_switched notes that the address is the upstream now, and reloads. Any thread may call
+ * them; `l` is the struct live. */
+const char *live_next_upstream(void *l, char *address, size_t size);
+void live_switched(void *l, const char *address);
 /* Reports the directives whose names match (pattern NULL: all), with their values in force; passwords as "(set)". Any
  * thread may call it, with the struct live as its argument. */
 void live_show(void *l, const char *pattern, size_t len, const struct report *report);

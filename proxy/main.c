@@ -684,6 +684,8 @@ static int serve(struct application *app, struct config_errors *errors) {
     app->live.raise_limit = raise_descriptor_limit;
     app->live.arg = app;
     app->shared.reload = live_reload;
+    app->shared.next_upstream = live_next_upstream;
+    app->shared.switched = live_switched;
     app->shared.reload_arg = &app->live;
     app->shared.admin = run_admin;
     app->shared.admin_arg = app;

@@ -276,6 +276,9 @@ static void do_help(struct text *reply) {
         "RELEASE <key> -- releases a lock, with any holder; recorded as an incident.",
         "WITNESS TRUST host:port -- ends the quarantine of a witness: it is new, or has kept all.",
         "RELOAD -- reads the configuration anew, as SIGHUP does; says what needs a restart.",
+        "PAUSE [time] -- requests wait until RESUME, or for the time (30s), while Redis is restarted.",
+        "RESUME -- waits until Redis answers, and ends the pause.",
+        "SWITCH -- ends the pause at the upstream that the configuration names now, if it has all data.",
         "CONFIG [pattern] -- the directives that are in force, as CONFIG GET; passwords are not shown.",
     };
     size_t n = sizeof(lines) / sizeof(lines[0]);

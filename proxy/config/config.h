@@ -160,8 +160,8 @@ bool config_shown(size_t i);
  * "(set)". */
 void config_show(const struct config *config, size_t i, struct text *out);
 /* Prepares a reload: `fresh`, to which only the caller points, gets the values of the configuration in force that need
- * a restart to change. Appends the names of the directives that differ to `waiting`, separated by blanks; returns how
- * many there are. */
-size_t config_keep(struct config *fresh, const struct config *in_force, struct text *waiting);
+ * a restart to change; but `upstream standalone` of the address `switched` (NULL: none) is as if in force. Appends the
+ * names of the directives that differ to `waiting`, separated by blanks; returns how many there are. */
+size_t config_keep(struct config *fresh, const struct config *in_force, const char *switched, struct text *waiting);
 
 #endif

@@ -275,11 +275,17 @@ static void *value_of(struct config *c, const struct directive *d) {
     return (char *)c + (kind->offset == OWN ? d->offset : (size_t)kind->offset);
 }
 
-size_t config_keep(struct config *fresh, const struct config *in_force, struct text *waiting) {
+/* Whether the directive is the upstream, at the address that PROXY SWITCH has changed to. */
+static bool was_switched(const struct config *fresh, const struct directive *d, const char *switched) {
+    return switched && strcmp(d->shown.name, "upstream") == 0 && fresh->upstream == CONFIG_STANDALONE &&
+           strcmp(fresh->upstream_addresses.words[0], switched) == 0;
+}
+
+size_t config_keep(struct config *fresh, const struct config *in_force, const char *switched, struct text *waiting) {
     size_t count = 0;
     for (size_t i = 0; i < config_directive_count(); i++) {
         const struct directive *d = directive_get(i);
-        if (is_live(in_force, fresh, d))
+        if (is_live(in_force, fresh, d) || was_switched(fresh, d, switched))
             continue;
         if (differs(in_force, fresh, d))
             text_printf(waiting, "%s%s", count++ > 0 ? " " : "", d->shown.name);

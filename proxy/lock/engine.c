@@ -551,3 +551,14 @@ unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, u
     }
     return asked;
 }
+
+unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms) {
+    unsigned asked = 0;
+    for (unsigned i = 0; i < SHARDS && asked < max; i++) {
+        struct shard *sh = &e->shards[i];
+        shard_lock(sh);
+        asked += lease_outlast(sh, ms, max - asked, now_ms);
+        shard_unlock(sh);
+    }
+    return asked;
+}

@@ -503,6 +503,10 @@ unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms);
  * renews. Handles a thread's part of the shards. Returns how many it asked for, at most `max`; less: all are asked for.
  * To be called again after a while, since a renewal may fail, or its end come near. */
 unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, unsigned max, int64_t now_ms);
+/* Asks the sink for a renewal of the leases that the proxy renews and that would end in the next `ms`, so that they
+ * last for as long as Redis can't be reached: for `ms` beside their usual time. Of all shards, from one thread. Returns
+ * how many it asked for, at most `max`; to be called again until it is none, since a renewal may be under way. */
+unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms);
 /* Whether a renewal that has not been sent yet is still wanted: its owner has neither released nor left. */
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token);
 /* Tells the engine what became of a renewal, once for each that the sink was asked for. DONE: pttl_ms and leased say

@@ -396,6 +396,20 @@ unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms) {
     return asked;
 }
 
+unsigned lease_outlast(struct shard *sh, int64_t ms, unsigned max, int64_t now_ms) {
+    unsigned asked = 0;
+    TABLE_FOREACH(it, &sh->entries)
+    for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c && asked < max; c = c->next) {
+        bool renewed = c->renewing && !claim_releasing(c) && c->end_ms && claim_is_live(c, now_ms);
+        if (!renewed || claim_asked(c) || !lease_owner_here(c) || c->end_ms >= now_ms + ms + c->period_ms / 3)
+            continue;
+        ask_renewal(sh, c, c->period_ms + ms, now_ms);
+        timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
+        asked++;
+    }
+    return asked;
+}
+
 /* Ends a lease whose Redis has lost it. Returns whether this proxy gave the lease. */
 static bool lose(struct shard *sh, struct claim *c, bool report, int64_t now_ms) {
     if (claim_ended(c) || claim_releasing(c) || !claim_is_live(c, now_ms))

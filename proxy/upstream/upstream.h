@@ -369,6 +369,14 @@ struct upstream_node *upstream_node_of_slot(const struct upstream *u, int slot);
 /* A master for requests without keys: the same one for the same affinity while the node is well. NULL if none is
  * known. */
 struct upstream_node *upstream_any_node(struct upstream *u, uint32_t affinity);
+/* Lets the next request to each node try to connect, however short a time ago that failed. */
+void upstream_try_now(struct upstream *u);
+/* The node at this address, for upstream_submit_to; it need not serve anything, and is forgotten some time after its
+ * last reply. NULL: the address is malformed. */
+struct upstream_node *upstream_node_named(struct upstream *u, const char *address);
+/* Makes the node the one that a standalone upstream consists of. What is under way at the node before it ends as when a
+ * node is lost. */
+void upstream_switch(struct upstream *u, struct upstream_node *node);
 /* Whether connections to the node were lost, and no request has opened another one since. The proxy's own questions can
  * wait until a request has shown that the node is back. No, for NULL. */
 bool upstream_node_lost(const struct upstream_node *node);

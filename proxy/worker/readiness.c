@@ -11,7 +11,8 @@
  * question.
  *
  * A master that a worker has lost is left to the next request: it finds the master of today, while a failed question
- * would let it fail at once. With an admin-port, whose pages report all threads, each worker sends it a PING.
+ * would let it fail at once. With an admin-port, whose pages report all threads, each worker sends it a PING, and
+ * during a PROXY PAUSE, in which no request comes.
  */
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +24,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/worker/private.h"
 
-enum { ADDRESS_MAX = 256, NAME_MAX_BYTES = 64 };
+enum { ADDRESS_MAX = 256 };
 
 struct asked_master {
     char address[ADDRESS_MAX];
@@ -119,16 +120,6 @@ static bool lasts(const struct request *r) {
 
 static const struct request_owner_ops question_ops = {.may_last = lasts};
 
-static void build_write(struct worker *w, int slot) {
-    char key[NAME_MAX_BYTES];
-    snprintf(key, sizeof(key), "lockkeeper:{%s}", slot_tag((uint16_t)slot));
-    build_start(w, 4);
-    build_text(w, "SET");
-    build_text(w, key);
-    build_text(w, "");
-    build_text(w, "XX");
-}
-
 /* `answered` may be called before this function returns. */
 static void ask(struct worker *w, size_t master, const char *address, int slot, bool lost) {
     struct upstream_lane lane = {.dedicated = lost ? 0 : upstream_dedicated_own(w->upstream), .protocol = 2};
@@ -141,7 +132,7 @@ static void ask(struct worker *w, size_t master, const char *address, int slot, 
         build_start(w, 1);
         build_text(w, "PING");
     } else {
-        build_write(w, slot);
+        build_lock_question(w, slot);
     }
     call_submit_master_lane(&r->call, master, &lane, w->build.data, w->build.len);
 }
@@ -171,7 +162,7 @@ void readiness_ask(struct worker *w) {
         const char *address = upstream_node_address(node);
         struct asked_master *m = find(w, address);
         bool lost = upstream_node_lost(node) || (w->index > 0 && m && m->why[0]);
-        if ((m && m->asked) || (lost ? w->config->admin_port == 0 : w->index > 0))
+        if ((m && m->asked) || (lost ? w->config->admin_port == 0 && w->pause != PAUSE_PROXY : w->index > 0))
             continue;
         m = m ? m : add(w, address);
         if (m->slot == SLOT_NONE || upstream_node_of_slot(w->upstream, m->slot) != node)

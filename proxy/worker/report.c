@@ -13,6 +13,7 @@
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
 #include "proxy/lock/waiting.h"
+#include "proxy/session/commands/commands.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/evictions.h"
 #include "proxy/witness/witness.h"
@@ -137,8 +138,12 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->section(r->arg, "Clients");
     metric_table_report(&client_counters, &counters, r);
     r->line(r->arg, "maxclients", "%lld", (long long)atomic_load(&shared->maxclients));
+    r->line(r->arg, "pause_left_ms", "%lld", (long long)pause_left_ms(w));
     r->section(r->arg, "Upstreams");
-    r->line(r->arg, "upstream", "%s", shared->upstream_text);
+    if (upstream_has_topology(w->upstream) || shared->embedded)
+        r->line(r->arg, "upstream", "%s", shared->upstream_text);
+    else
+        r->line(r->arg, "upstream", "standalone %s", upstream_node_address(upstream_master(w->upstream, 0)));
     if (shared->embedded) {
         r->line(r->arg, "embedded_restarts", "%u", atomic_load(&shared->embedded_ends));
         r->line(r->arg, "embedded_leases_lost", "%u", atomic_load(&shared->embedded_lost));

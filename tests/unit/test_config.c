@@ -812,7 +812,7 @@ static void test_take_over_proxy_protocol(void **state) {
         struct config *c = load_text(CASES[i].before), *fresh = load_text(CASES[i].after);
         bool shares = config_shares_user(c);
         struct text waiting = {0};
-        assert_int_equal(config_keep(fresh, c, &waiting), CASES[i].waiting);
+        assert_int_equal(config_keep(fresh, c, NULL, &waiting), CASES[i].waiting);
         assert_true(!c->upstream_password || config_shares_user(fresh) == shares);
         text_clear(&waiting);
         config_unref(fresh);
@@ -829,7 +829,7 @@ static void test_take_over(void **state) {
         load_text("port 7001\ntimeout 2\nrequirepass second\nlock b\nlock c\nbind 127.0.0.1\nupstream-password y\n"
                   "loglevel debug\nclient-output-buffer-limit normal 3mb 2mb 1\ntls-protocols TLSv1.3\n");
     struct text waiting = {0};
-    assert_int_equal(config_keep(fresh, c, &waiting), 1);
+    assert_int_equal(config_keep(fresh, c, NULL, &waiting), 1);
     assert_string_equal(waiting.data, "port");
     assert_int_equal(c->timeout_s, 1); /* threads may still point to the old one */
     assert_string_equal(c->requirepass, "first");
@@ -847,14 +847,14 @@ static void test_take_over(void **state) {
     shows(c, "tls-protocols", "TLSv1.3");
     fresh = load_text("port 7000\nbind 127.0.0.1\nupstream-password-file f\n");
     waiting.len = 0;
-    assert_int_equal(config_keep(fresh, c, &waiting), 1);
+    assert_int_equal(config_keep(fresh, c, NULL, &waiting), 1);
     assert_string_equal(waiting.data, "requirepass");
     assert_null(fresh->upstream_password);
     config_unref(c);
     c = fresh;
     fresh = load_text("port 7000\nbind 127.0.0.1\nrequirepass x\n"); /* the login of the proxy's own stays */
     waiting.len = 0;
-    assert_int_equal(config_keep(fresh, c, &waiting), 1);
+    assert_int_equal(config_keep(fresh, c, NULL, &waiting), 1);
     assert_string_equal(waiting.data, "upstream-password-file");
     assert_string_equal(fresh->upstream_password_file, "f");
     config_unref(c);
@@ -862,7 +862,7 @@ static void test_take_over(void **state) {
     assert_string_equal(c->requirepass, "x");
     fresh = load_text("port 7000\nbind 127.0.0.1\nrequirepass second\nupstream-password-file f\n");
     waiting.len = 0;
-    assert_int_equal(config_keep(fresh, c, &waiting), 0);
+    assert_int_equal(config_keep(fresh, c, NULL, &waiting), 0);
     config_unref(c);
     c = fresh;
     assert_string_equal(c->requirepass, "second");
@@ -883,9 +883,9 @@ static void test_keep_all(void **state) {
                                  "cluster-announce-ip h\nupstream-tls yes\nproxy-protocol 10.0.0.0/8\n");
     struct config *fresh = load_text("bind 0.0.0.0\nshare-upstream-user auto\n");
     struct text waiting = {0};
-    assert_true(config_keep(fresh, c, &waiting) > 15);
+    assert_true(config_keep(fresh, c, NULL, &waiting) > 15);
     text_clear(&waiting);
-    assert_int_equal(config_keep(fresh, c, &waiting), 0); /* nothing differs any more */
+    assert_int_equal(config_keep(fresh, c, NULL, &waiting), 0); /* nothing differs any more */
     config_unref(c);
     c = fresh;
     assert_int_equal(c->port, 7000);

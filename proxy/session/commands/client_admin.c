@@ -267,8 +267,8 @@ static void admin_visit(struct broadcast *t, struct worker *w) {
     struct admin *a = LIST_ENTRY(t, struct admin, broadcast);
     if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE) {
         if (a->verb == ADMIN_PAUSE)
-            pause_start(w, a->all, a->ms);
-        else
+            pause_start(w, a->all ? PAUSE_ALL : PAUSE_WRITES, a->ms);
+        else if (w->pause != PAUSE_PROXY)
             pause_end(w);
         return;
     }

@@ -5,9 +5,14 @@
 #ifndef LOCKKEEPER_SESSION_COMMANDS_COMMANDS_H
 #define LOCKKEEPER_SESSION_COMMANDS_COMMANDS_H
 
+#include <stdint.h>
+
 #include "proxy/session/core/room.h"
 
 /* The hooks by which the core calls dispatch and all rooms. */
 extern const struct session_hooks commands_hooks;
+
+/* How long PROXY PAUSE goes on in this worker, in ms; 0: it is not paused. */
+int64_t pause_left_ms(struct worker *w);
 
 #endif

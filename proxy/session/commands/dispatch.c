@@ -340,6 +340,9 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
                                                        const struct resp_request *r, const char *bytes,
                                                        enum dispatch_result *result) {
     const struct command *c = *command;
+    *result = DISPATCH_WAIT;
+    if (s->worker->pause == PAUSE_PROXY && pause_holds(s, c, r, bytes)) /* no node is asked for a login, either */
+        return true;
     *result = DISPATCHED;
     if (session_unauthenticated(s) && !(c && (c->flags & COMMAND_NO_AUTH) && command_arity_ok(c, r->argc))) {
         *result = refuse_unauthenticated(s, c, r, bytes);
@@ -406,6 +409,7 @@ static void commands_open(struct worker *w) {
 
 static const struct session_room commands_room = {.worker_opens = commands_open,
                                                   .worker_closes = wrong_close,
+                                                  .worker_ticks = pause_tick,
                                                   .worker_serves = rights_ask_unauthenticated,
                                                   .closes = pause_leave};
 

@@ -1,14 +1,18 @@
 /*
- * CLIENT PAUSE: requests that come meanwhile wait in their sessions' input.
+ * CLIENT PAUSE and PROXY PAUSE: requests that come meanwhile wait in their sessions' input.
  *
  * Only clients are held. The proxy's own work (renewals, releases) goes on, and so do requests that were sent to a node
  * before. PROXY is always answered, and so is a request with a wrong number of arguments. A pause of writes holds every
  * script and function that is not called read-only (EVAL_RO and similar): what a script does, only its node knows.
  * Nodes do not know of the waiting clients, so the proxy adds their number to INFO.
+ *
+ * PROXY PAUSE holds what a node has to answer, errors too, since the node may be away. A transaction goes on to its
+ * end, and clients may log in while the nodes are there: an operator has to, before PROXY RESUME.
  */
 #include <string.h>
 
 #include "parser/invariant.h"
+#include "proxy/base/log.h"
 #include "proxy/session/commands/private.h"
 #include "proxy/session/transaction/transaction.h"
 
@@ -31,17 +35,26 @@ bool pause_replicates(const struct command *c, const struct resp_request *r, con
     }
 }
 
-bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    /* A request that is still arriving lacks some of its arguments. */
+static bool a_master_is_lost(const struct upstream *u) {
+    for (size_t i = 0; i < upstream_master_count(u); i++)
+        if (upstream_node_lost(upstream_master(u, i)))
+            return true;
+    return false;
+}
+
+/* Whether PROXY PAUSE lets the request pass. */
+static bool passes_proxy_pause(const struct session *s, const struct command *c) {
+    return transaction_of(s) || (c && (c->need == NEED_PROXY || c->need == NEED_CLOSE ||
+                                       (c->need == NEED_SESSION && !a_master_is_lost(s->worker->upstream))));
+}
+
+/* Whether CLIENT PAUSE lets the request pass. A request that is still arriving lacks some of its arguments. */
+static bool passes_client_pause(const struct session *s, const struct command *c, const struct resp_request *r,
+                                const char *bytes) {
     if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc + r->args_left)))
-        return false;
-    if (s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
-        !(c->id == COMMAND_EXEC && transaction_of(s) && transaction_writes(s)))
-        return false;
-    if (!(s->delays & DELAY_PAUSED))
-        atomic_fetch_add(&s->worker->shared->paused, 1);
-    session_delay(s, DELAY_PAUSED, true);
-    return true;
+        return true;
+    return s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
+           !(c->id == COMMAND_EXEC && transaction_of(s) && transaction_writes(s));
 }
 
 void pause_leave(struct session *s) {
@@ -52,8 +65,23 @@ void pause_leave(struct session *s) {
     session_delay(s, DELAY_PAUSED, false);
 }
 
+bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+    if (s->worker->pause == PAUSE_PROXY ? passes_proxy_pause(s, c) : passes_client_pause(s, c, r, bytes)) {
+        pause_leave(s); /* it was held while a node was lost */
+        return false;
+    }
+    if (!(s->delays & DELAY_PAUSED))
+        atomic_fetch_add(&s->worker->shared->paused, 1);
+    session_delay(s, DELAY_PAUSED, true);
+    return true;
+}
+
 void pause_end(struct worker *w) {
     ev_timer_stop(w->loop, &w->pause_timer);
+    if (w->pause == PAUSE_PROXY) {
+        atomic_store(&w->shared->pause_mark, 0); /* clients write behind it from now on */
+        upstream_try_now(w->upstream);
+    }
     w->pause = PAUSE_NONE;
     LIST_FOREACH(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
@@ -64,7 +92,19 @@ void pause_end(struct worker *w) {
 }
 
 static void pause_over(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    pause_end(timer->data);
+    struct worker *w = timer->data;
+    if (w->pause == PAUSE_PROXY && w->index == 0)
+        log_warning("The time of PROXY PAUSE is over: clients go on");
+    pause_end(w);
+}
+
+void pause_tick(struct worker *w) {
+    if (w->pause == PAUSE_PROXY && atomic_load(&w->shared->paused) > 0)
+        worker_wake_waiting(w);
+}
+
+int64_t pause_left_ms(struct worker *w) {
+    return w->pause == PAUSE_PROXY ? (int64_t)(ev_timer_remaining(w->loop, &w->pause_timer) * 1000.) : 0;
 }
 
 void pause_init(struct worker *w) {
@@ -72,14 +112,14 @@ void pause_init(struct worker *w) {
     w->pause_timer.data = w;
 }
 
-void pause_start(struct worker *w, bool all, int64_t ms) {
-    invariant(ms >= 0, "a pause of %lld ms", (long long)ms);
+void pause_start(struct worker *w, enum pause_kind kind, int64_t ms) {
+    invariant(ms >= 0 && kind != PAUSE_NONE, "a pause of %lld ms", (long long)ms);
     double wait = (double)ms / 1000.;
     if (w->pause != PAUSE_NONE) {
         double left = ev_timer_remaining(w->loop, &w->pause_timer);
         wait = left > wait ? left : wait;
     }
-    w->pause = all || w->pause == PAUSE_ALL ? PAUSE_ALL : PAUSE_WRITES;
+    w->pause = kind > w->pause ? kind : w->pause;
     ev_timer_stop(w->loop, &w->pause_timer);
     ev_timer_set(&w->pause_timer, wait, 0.);
     ev_timer_start(w->loop, &w->pause_timer);

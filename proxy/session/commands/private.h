@@ -177,16 +177,25 @@ void client_local_address(const struct session *s, char *out);
 
 /* ---- pause.c ----------------------------------------------------------------------------------------- */
 
-/* Whether CLIENT PAUSE holds this request; called during a pause. If so, the session counts as paused. */
+/* Whether the pause holds this request; called during a pause. If so, the session counts as paused. */
 bool pause_holds(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 
 /* Ends the hold of a session: the pause is over, or the session has ended. */
 void pause_leave(struct session *s);
 void pause_init(struct worker *w);
+/* To be called once a second: during PROXY PAUSE, sessions may pass that a lost node had held. */
+void pause_tick(struct worker *w);
 /* Pauses this worker's clients for so many ms. A longer or stricter pause stays in force. */
-void pause_start(struct worker *w, bool all, int64_t ms);
+void pause_start(struct worker *w, enum pause_kind kind, int64_t ms);
 void pause_end(struct worker *w);
 /* Whether Redis takes a request for a write, or for something that replicas must see: a pause of writes holds these. */
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes);
+
+/* ---- proxy_pause.c ----------------------------------------------------------------------------------- */
+
+/* Run PROXY PAUSE [time], PROXY RESUME and PROXY SWITCH. */
+void proxy_pause(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+void proxy_resume(struct session *s, const struct command *c);
+void proxy_switch(struct session *s, const struct command *c);
 
 #endif

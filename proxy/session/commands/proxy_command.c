@@ -480,6 +480,12 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, 
         return proxy_explain(s, c, r, bytes);
     else if (request_arg_is(r, bytes, 1, "reload") && r->argc == 2)
         proxy_reload(s, c);
+    else if (request_arg_is(r, bytes, 1, "pause") && r->argc <= 3)
+        proxy_pause(s, c, r, bytes);
+    else if (request_arg_is(r, bytes, 1, "resume") && r->argc == 2)
+        proxy_resume(s, c);
+    else if (request_arg_is(r, bytes, 1, "switch") && r->argc == 2)
+        proxy_switch(s, c);
     else if (s->worker->shared->admin && request_arg_is(r, bytes, at, "locks") && r->argc <= at + 2)
         proxy_locks(s, c, r, bytes);
     else if (s->worker->shared->admin && request_arg_is(r, bytes, 1, "top") && r->argc <= 3)

@@ -1,7 +1,7 @@
 /*
  * The rights to PROXY (INFO, LOCKS, ..., RELOAD): a user has them if Redis grants the corresponding CONFIG commands.
  *
- *      INFO, LOCKS, ... ──> CONFIG GET of no parameter      RELOAD ──> CONFIG SET of an unknown one
+ *      INFO, LOCKS, ... ──> CONFIG GET of no parameter      RELOAD, PAUSE ──> CONFIG SET of an unknown one
  *                           │ over the client's own lane, each time: rights come and go
  *                           └─> -NOPERM, or there is no CONFIG at all: refused
  *
@@ -75,9 +75,13 @@ static void looked(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
+/* If no node answers, the login that has paused the proxy may end the pause. */
 static void change_judged(struct call *c, const struct call_end *end) {
     struct session *s = c->request->session;
-    if (s)
+    const struct worker *w = c->request->worker;
+    if (s && is_away(end) && w->pause == PAUSE_PROXY && s->lane.login == atomic_load(&w->shared->pause_login))
+        commands_of(s)->rights = RIGHTS_GRANTED;
+    else if (s)
         commands_of(s)->rights = end->error ? RIGHTS_NOT_KNOWN_NOW : granted(end) ? RIGHTS_GRANTED : RIGHTS_REFUSED;
     request_reply(c->request, "", 0, true);
 }
@@ -113,6 +117,8 @@ static enum rights rights_take(struct session *s) {
 static void rights_ask(struct session *s, bool changes) {
     struct upstream_lane lane = s->lane;
     lane.protocol = 2;
+    if (s->worker->pause == PAUSE_PROXY)
+        upstream_try_now(s->worker->upstream);
     struct request *request = request_new(s, NULL); /* without a reply; holds later requests back */
     request->call.done = changes ? change_judged : looked;
     request_barrier(request);
@@ -144,7 +150,10 @@ bool rights_wanted(struct session *s, const struct command *c, const struct resp
                    enum dispatch_result *result) {
     if (r->argc < 2 || is_for_all(r, bytes) || is_admin(s))
         return false;
-    bool changes = request_arg_is(r, bytes, 1, "reload") || request_arg_is(r, bytes, 1, "witness");
+    static const char *const changing[] = {"reload", "witness", "pause", "resume", "switch"};
+    bool changes = false;
+    for (size_t i = 0; i < sizeof(changing) / sizeof(changing[0]); i++)
+        changes |= request_arg_is(r, bytes, 1, changing[i]);
     *result = DISPATCH_WAIT;
     if (!changes && session_is_stranger(s) && !unauthenticated_take(s))
         return true;

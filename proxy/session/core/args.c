@@ -1,6 +1,7 @@
 /*
  * The arguments of requests: reads them, as keys or for messages, and encodes them, for the proxy's own requests.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "parser/invariant.h"
@@ -29,6 +30,16 @@ void build_text(struct worker *w, const char *text) {
 void build_number(struct worker *w, int64_t n) {
     char line[RESP_HEADER_MAX]; /* the header's type and CR LF around the digits are not copied */
     build_bulk(w, line + 1, resp_header_write(line, ':', n) - 3);
+}
+
+void build_lock_question(struct worker *w, int slot) {
+    char key[64];
+    snprintf(key, sizeof(key), "lockkeeper:{%s}", slot_tag((uint16_t)(slot == SLOT_NONE ? 0 : slot)));
+    build_start(w, 4);
+    build_text(w, "SET");
+    build_text(w, key);
+    build_text(w, "");
+    build_text(w, "XX");
 }
 
 const char *request_arg_text(const struct resp_request *r, const char *bytes, size_t i, char *out, size_t size) {

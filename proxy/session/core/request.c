@@ -610,12 +610,16 @@ void call_submit_master(struct call *c, size_t master, const char *bytes, size_t
 
 void call_submit_master_lane(struct call *c, size_t master, const struct upstream_lane *lane, const char *bytes,
                              size_t len) {
-    struct upstream *u = c->request->worker->upstream;
+    call_submit_node(c, upstream_master(c->request->worker->upstream, master), lane, bytes, len);
+}
+
+void call_submit_node(struct call *c, struct upstream_node *node, const struct upstream_lane *lane, const char *bytes,
+                      size_t len) {
     const char *error = "UPSTREAM no master is known; the request was not sent";
     if (c->request->session)
         c->request->session->used_slots = UINT64_MAX;
-    if (master < upstream_master_count(u))
-        error = upstream_submit_to(u, &c->up, upstream_master(u, master), lane, bytes, len);
+    if (node)
+        error = upstream_submit_to(c->request->worker->upstream, &c->up, node, lane, bytes, len);
     if (error)
         call_fail(&c->up, UPSTREAM_NOT_SENT, error);
 }

@@ -76,6 +76,10 @@ void call_submit_master(struct call *c, size_t master, const char *bytes, size_t
 void call_submit_master_lane(struct call *c, size_t master, const struct upstream_lane *lane, const char *bytes,
                              size_t len);
 
+/* Submits to this node, which need not serve anything. */
+void call_submit_node(struct call *c, struct upstream_node *node, const struct upstream_lane *lane, const char *bytes,
+                      size_t len);
+
 /* ---- requests ---------------------------------------------------------------------------------- */
 
 /* A request's owner is the structure that it belongs to besides its session: a blocking command, a transaction, a
@@ -189,5 +193,8 @@ void build_start(struct worker *w, size_t argc);
 void build_bulk(struct worker *w, const void *data, size_t len);
 void build_text(struct worker *w, const char *text);
 void build_number(struct worker *w, int64_t n);
+/* Encodes SET lockkeeper:{TAG} "" XX, which asks a master of the slot whether it would give a lock (SLOT_NONE: of slot
+ * 0). No key has that name, so it changes nothing. Redis refuses it as it refuses a lock. */
+void build_lock_question(struct worker *w, int slot);
 
 #endif

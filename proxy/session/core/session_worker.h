@@ -39,7 +39,8 @@ enum { WORKER_BYTES_FULL = 128 * 1024 * 1024, PROBE_ERROR_MAX = 256 };
  * unauthenticated. */
 enum strangers { UNAUTHENTICATED_UNKNOWN, UNAUTHENTICATED_REFUSED, UNAUTHENTICATED_SERVED };
 
-enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL };
+/* CLIENT PAUSE of writes or of all, PROXY PAUSE; the later one is the stricter. */
+enum pause_kind { PAUSE_NONE, PAUSE_WRITES, PAUSE_ALL, PAUSE_PROXY };
 
 /* A job for the end of the turn, in the worker's thread. First member of its memory, which the worker frees after the
  * job has run. */
@@ -97,7 +98,7 @@ struct worker {
     double engine_at; /* when it is due */
     union {
         struct {
-            enum pause_kind pause : 2; /* CLIENT PAUSE, until pause_timer fires */
+            enum pause_kind pause : 2; /* until pause_timer fires */
             uint32_t struck : 30;      /* how many sessions get an error as the next answer: a lease is over */
             uint32_t looks;            /* how many of the next requests PROXY ADVISE examines for writes */
         };

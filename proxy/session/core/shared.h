@@ -45,7 +45,7 @@ struct proxy_shared {
     const char *unix_path;        /* the unix socket's final path; it was bound under a temporary name. NULL: none */
     uint32_t stranger_login;      /* the login of clients without login: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
     struct tls_context *tls;      /* borrowed; NULL: no TLS socket */
-    const char *upstream_text;    /* "cluster 127.0.0.1:7000 ...", for PROXY INFO */
+    const char *upstream_text;    /* "cluster 127.0.0.1:7000 ...", as the process has started */
     _Atomic int64_t maxclients;   /* for the whole process; less than configured if descriptors are short */
     atomic_uint restart_needed;   /* how many directives have changed at a reload and need a restart */
     atomic_bool reload_failed;    /* the last reload failed; nothing was changed */
@@ -69,11 +69,17 @@ struct proxy_shared {
     atomic_uint embedded_lost;   /* how many leases it held then */
     atomic_uint evictions;       /* for evictions.c */
     atomic_int_fast64_t came_ms; /* when a session last got its identity */
-    atomic_int_fast64_t paused;  /* how many requests wait for the end of a CLIENT PAUSE */
+    atomic_int_fast64_t paused;  /* how many requests wait for the end of a pause */
+    atomic_uint pause_login;     /* the login of the session that sent PROXY PAUSE */
+    atomic_int_fast64_t pause_mark; /* what PROXY PAUSE has written to Redis last of all; 0: nothing */
     /* Reloads the configuration; called from a worker's thread on an operator's request; may be NULL. False: it has
      * errors, which are in the log. True: `said` (of `size`) gets the names of changed directives that need a
      * restart. */
     bool (*reload)(void *arg, char *said, size_t size);
+    /* For PROXY SWITCH: reads the address of the upstream in the configuration (NULL, or the error, static), and notes
+     * that it is the upstream now. As reload. */
+    const char *(*next_upstream)(void *reload_arg, char *address, size_t size);
+    void (*switched)(void *reload_arg, const char *address);
     void *reload_arg;
     /* Runs the PROXY subcommands that only report: appends the reply to words[0] words[1] ... as RESP. False if it does
      * not know the subcommand. Called in the worker's thread. */

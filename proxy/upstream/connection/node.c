@@ -66,6 +66,12 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at) {
     return n;
 }
 
+struct upstream_node *upstream_node_named(struct upstream *u, const char *address) {
+    struct address at;
+    bool ok = address_parse(address, strlen(address), &at) && at.host[0] != '\0';
+    return ok ? node_get(u, &at) : NULL;
+}
+
 void node_forget(struct upstream_node *n) {
     invariant(list_empty(&n->pools) && n->pins == 0 && n->idle_pin_count == 0, "the node has %u pins", n->pins);
     invariant(n->u->node_count > 0, "no node is counted");
@@ -120,6 +126,11 @@ void pool_release(struct upstream_pool *p) {
 
 bool node_backing_off(const struct upstream_node *n) {
     return n->failures > 0 && clock_ms() < n->retry_at_ms;
+}
+
+void upstream_try_now(struct upstream *u) {
+    LIST_FOREACH(it, &u->nodes)
+    LIST_ENTRY(it, struct upstream_node, link)->retry_at_ms = 0;
 }
 
 void node_log(struct upstream_node *n, const char *what, const char *reason) {

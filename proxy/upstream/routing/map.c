@@ -102,6 +102,11 @@ bool map_replace_master(struct upstream *u, struct upstream_node *n) {
     return true;
 }
 
+void upstream_switch(struct upstream *u, struct upstream_node *n) {
+    invariant(!u->topology, "a node is chosen beside Sentinels");
+    (void)map_replace_master(u, n);
+}
+
 bool upstream_is_cluster(const struct upstream *u) {
     return u->slots != NULL;
 }
