@@ -27,10 +27,10 @@ async function answer(words) {
         if (words[0] === 'REDUNLOCK') return await lock.unlock().then(() => ':1', () => ':0');
         return text(await nodes[0].call(...words));
     } catch (error) {
-        return (error.name === 'ReplyError' ? '-' : '!') + error.message.split('\n')[0];
+        return (error.name === 'ReplyError' ? '-' : '!') + error.message;
     }
 }
 
 readline.createInterface({ input: process.stdin }).on('line', async (line) => {
-    process.stdout.write(await answer(line.split('\t')) + '\n');
+    process.stdout.write((await answer(line.split('\t'))).replace(/\r?\n/g, ' ') + '\n');
 }).on('close', () => process.exit(0));

@@ -29,7 +29,7 @@ class Operation:
     def __init__(self, time, worker, kind, name, detail=None, stays=""):
         self.sent, self.worker, self.kind, self.name, self.detail, self.stays = time, worker, kind, name, detail, stays
         self.answered, self.result, self.based, self.holding = NEVER, "unknown", None, None
-        self.stopped = False
+        self.stopped, self.dead = False, NEVER
         self.again = False  # a release whose answer was unknown, and which is sent once more
 
 
@@ -87,8 +87,11 @@ def read(events):
                 holding.over = time
             elif op.kind == "read":
                 based[worker, op.name] = op.result
-        elif what == "dead" and holding:
-            holding.left, holding.over = min(holding.left, time), min(holding.over, time)
+        elif what == "dead":
+            if op:
+                op.dead = time
+            if holding:
+                holding.left, holding.over = min(holding.left, time), min(holding.over, time)
         elif what == "stopped" and op and op.answered == NEVER:
             op.stopped = True
     return operations, holdings
@@ -114,13 +117,14 @@ def double_holders(holdings):
 
 
 def foreign_releases(operations, holdings):
-    """Releases that were answered yes, while another worker held the lock all the time, or when the own lease was over."""
+    """Releases that were answered yes, while another worker held the lock from the call to the answer."""
     found, locks = [], by_name(holdings, "lock")
     for op in operations:
         if op.kind != "release" or op.result != "yes" or op.holding and op.holding.sure > op.answered and not op.again:
             continue
-        others = [h for h in locks[op.name] if h.worker != op.worker and h.entered < op.sent and h.end() > op.answered + MARGIN]
-        if others or not op.holding or op.holding.latest + MARGIN < op.sent:
+        others = [h for h in locks[op.name] if h.worker != op.worker and h.entered < op.sent and h.left > op.answered
+                  and h.sure > op.answered + MARGIN]
+        if others:
             found.append((op, others))
     return found
 
@@ -131,18 +135,26 @@ def refused_releases(operations):
             and op.holding.sure > op.answered + MARGIN]
 
 
+def late(op):
+    """Whether a write may have been done when its worker's lease was over."""
+    return not op.holding or op.answered > op.holding.sure - MARGIN
+
+
 def lost_updates(operations):
     """Pairs of writes that were done and replaced the same value: the second has overwritten the first. A write whose answer is
-    unknown was done if its value was read. Result: pairs under leases that were live, and pairs of which a lease was overrun."""
+    unknown was done if its value was read. A client that sends a write again may also bring back a value that was replaced: then the
+    write of that value is the late one. Result: pairs of writes under live leases, and pairs with a lease that was overrun."""
     seen = {(op.name, op.result) for op in operations if op.kind == "read"}
+    writes = {(op.name, op.detail): op for op in operations if op.kind == "write"}
     first, inside, overrun = {}, [], []
     for op in operations:
         if op.kind != "write" or op.result != "yes" and (op.name, op.detail) not in seen:
             continue
         other = first.setdefault((op.name, op.based), op)
         if other is not op:
-            late = [o for o in (op, other) if not o.holding or min(o.answered, o.holding.left) > o.holding.sure - MARGIN]
-            (overrun if late else inside).append((op, other))
+            origin = writes.get((op.name, op.based))
+            again = origin and origin.answered > min(op.sent, other.sent)  # its command was still under way
+            (overrun if late(op) or late(other) or again and late(origin) else inside).append((op, other))
     return inside, overrun
 
 
@@ -154,17 +166,18 @@ def refused_but_done(operations):
 
 def stood_free(operations, holdings):
     """The longest time from the moment at which no worker had a lock any more to a refused attempt at it, in microseconds, and
-    that attempt."""
+    that attempt. A worker that hears no answer may have the lock until it knows that it hears none."""
     most, worst, locks = 0, None, by_name(holdings, "lock")
     for name, attempts in by_name((op for op in operations if op.kind == "acquire"), "name").items():
-        begins = min(op.sent for op in attempts)
-        waiting = sorted(locks[name], key=lambda h: h.sent)
-        free, alive = begins, []
+        users = [(h.sent, h.free()) for h in locks[name]]
+        users += [(op.sent, min(op.answered, op.dead)) for op in attempts if op.result == "unknown"]
+        users.sort()
+        free, alive = min(op.sent for op in attempts), []
         for op in sorted((op for op in attempts if op.result == "no"), key=lambda op: op.answered):
-            while waiting and waiting[0].sent < op.answered:
-                alive.append(waiting.pop(0))
-            free = max([free, *(h.free() for h in alive if h.free() <= op.sent)])
-            alive = [h for h in alive if h.free() > op.sent]
+            while users and users[0][0] < op.answered:
+                alive.append(users.pop(0)[1])
+            free = max([free, *(end for end in alive if end <= op.sent)])
+            alive = [end for end in alive if end > op.sent]
             if not alive and op.sent - free > most:
                 most, worst = op.sent - free, op
     return most, worst

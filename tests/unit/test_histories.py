@@ -119,12 +119,6 @@ def a_late_release_frees_another_worker_s_lock(h):
     return {"foreign releases": 1}
 
 
-def a_release_of_a_lease_that_is_over(h):
-    h.acquire("a", 0, 1)
-    h.release("a", 500, 501)
-    return {"foreign releases": 1}
-
-
 def a_repeated_release_frees_another_worker_s_lock(h):
     h.acquire("a", 0, 1)
     h.release("a", 50, 51, "unknown")
@@ -157,6 +151,17 @@ def a_late_holder_is_refused(h):
     h.acquire("a", 0, 1)
     h.release("a", 500, 501, "no")
     return {}
+
+
+def a_value_comes_back(h):
+    """A client sends a write again, and the first answer was lost."""
+    h.acquire("a", 0, 1)
+    h.call("a", 2, 3, "0", "read", DATA)
+    h.event(5, "a", "call", "write", DATA, "a1")
+    turn(h, "b", 410, "a1", "b1")
+    h.event(430, "a", "answer", "yes")
+    turn(h, "c", 440, "a1", "c1")
+    return {"lost updates": 1}
 
 
 def two_writes_replace_one_value(h):
@@ -196,9 +201,9 @@ def a_refused_write_was_done(h):
 
 BY_HAND = [two_holders, a_holder_whose_lease_is_over, a_holder_that_was_killed, a_holder_without_a_lease_goes_on, an_extended_lease,
            a_refused_extension_says_that_the_lease_is_over, an_attempt_without_an_answer_is_no_holder,
-           a_late_release_frees_another_worker_s_lock, a_release_of_a_lease_that_is_over, a_repeated_release,
+           a_late_release_frees_another_worker_s_lock, a_repeated_release,
            a_repeated_release_frees_another_worker_s_lock, a_loser_releases, a_holder_is_refused, a_late_holder_is_refused,
-           two_writes_replace_one_value, a_write_without_an_answer_was_read, a_late_write_is_refused, a_refused_write_was_done]
+           a_value_comes_back, two_writes_replace_one_value, a_write_without_an_answer_was_read, a_late_write_is_refused, a_refused_write_was_done]
 
 
 def test_by_hand():
@@ -211,6 +216,10 @@ def test_by_hand():
 def test_whether_a_lost_update_was_under_a_live_lease():
     history = History()
     two_writes_replace_one_value(history)
+    inside, overrun = checker.lost_updates(checker.read(history.events)[0])
+    assert (len(inside), len(overrun)) == (0, 1)
+    history = History()
+    a_value_comes_back(history)
     inside, overrun = checker.lost_updates(checker.read(history.events)[0])
     assert (len(inside), len(overrun)) == (0, 1)
     history = History()
@@ -282,6 +291,15 @@ def test_how_long_a_free_lock_stood():
     history.event(950, "b", "dead")
     history.acquire("a", 2000, 2001, "no", None)
     assert checker.judge(history.events)["stood free"] == (2000 - 950) * MS
+
+
+def test_an_attempt_without_an_answer_may_have_the_lock():
+    history = History()
+    turn(history, "a", 0, "0", "a1")
+    history.acquire("b", 1000, 1100, "unknown")
+    history.acquire("a", 1050, 1051, "no")
+    history.acquire("a", 1300, 1301, "no")
+    assert checker.judge(history.events)["stood free"] == 200 * MS
 
 
 def test_a_lock_that_is_held_does_not_stand_free():
