@@ -2824,7 +2824,7 @@ static void k1_another_proxys_lease_is_named_by_its_fence(void **state) {
     struct lock_result r = result(LOCK_NOT_SENT, 0);
     begin(f, &b, LOCK_RELEASE, "lock:x", &plan);
     assert_string_equal(lock_right_text(plan.right), "fence");
-    assert_int_equal(lock_plan_lease_ms(&plan), lease_of("lock:x")->fence);
+    assert_int_equal(plan.read_fence, lease_of("lock:x")->fence);
     finish(f, &b, &plan, &r);
     assert_string_equal(would_right(f, &b, LOCK_EXTEND, "lock:x"), "fence");
 }

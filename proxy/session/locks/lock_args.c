@@ -105,9 +105,9 @@ static size_t told_write(struct worker *w, const struct lock_plan *plan, char *o
 }
 
 /* Returns ARGV 1, which the guard record notes of a release. Under a rule with `quorum yes` the attempt of a release
- * by the claim is the claim's token and LOCK_RELEASED_MARK, so the guard record says whose lease was released: witnesses
- * may then forget it (quorum.c). A lease is released once, so no other release has the same attempt. `out` has
- * LOCK_TOKEN_MAX bytes. */
+ * by the claim is the claim's token and LOCK_RELEASED_MARK, so the guard record says whose lease was released:
+ * witnesses may then forget it (quorum.c). A lease is released once, so no other release has the same attempt. `out`
+ * has LOCK_TOKEN_MAX bytes. */
 static const char *release_attempt(const struct lock_plan *plan, char *out) {
     bool quorum = plan->rule && plan->rule->quorum == LOCK_QUORUM_YES;
     if (plan->verb != LOCK_RELEASE || !quorum || plan->right != RIGHT_CLAIM || plan->claim_len == 0)

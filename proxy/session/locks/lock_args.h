@@ -26,8 +26,8 @@ enum script_id lock_build_attempt(struct worker *w, const struct lock_client *cl
 void lock_build_again(struct worker *w, const struct lock_client *client, const struct lock_call *l, const char *claim);
 /* Builds the call of release_usual.lua. Returns false, and builds nothing, if only release.lua will do. */
 bool lock_build_usual_release(struct worker *w, const struct lock_call *l);
-/* Builds the call of release.lua for `command` (DEL, UNLINK or GETDEL, in capitals) and the plan's key. client NULL: the
- * proxy itself releases. */
+/* Builds the call of release.lua for `command` (DEL, UNLINK or GETDEL, in capitals) and the plan's key. client NULL:
+ * the proxy itself releases. */
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, enum lock_shape shape, const char *command);
 /* Builds an attempt without a script: the commands of short_form.c. l->fence is the lease's. */

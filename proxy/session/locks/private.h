@@ -48,14 +48,14 @@ struct worker_locks {
     const struct config *witness_config; /* a reference, for the witnesses' texts; NULL without witnesses */
     struct list_node renewals;           /* renewals.c: what the engine has asked for in this turn */
     size_t renewals_count;
-    struct list_node unasked;  /* alarms.c: alarms about which Redis is to be asked again */
-    int64_t refused_ms;        /* when the log last said that a lease could not be renewed */
-    bool successors_asking;    /* successors.c is reading its list */
-    struct learnt_look learnt; /* used by the first worker alone */
-    bool glancing;             /* learnt.c: a read of the newest entries is under way */
-    int64_t glanced_ms;        /* learnt.c: when that read began */
-    int64_t short_from_ms;     /* short_form.c: attempts in the short form are sent again from this time on */
-    struct lock_expiry expiry; /* lock_args.c: the last expiry that was encoded */
+    struct list_node unasked;         /* alarms.c: alarms about which Redis is to be asked again */
+    int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
+    bool successors_asking;           /* successors.c is reading its list */
+    struct learnt_look learnt;        /* used by the first worker alone */
+    bool glancing;                    /* learnt.c: a read of the newest entries is under way */
+    int64_t glanced_ms;               /* learnt.c: when that read began */
+    int64_t short_from_ms;            /* short_form.c: attempts in the short form are sent again from this time on */
+    struct lock_expiry expiry;        /* lock_args.c: the last expiry that was encoded */
     struct call *probes[LOCK_PROBES]; /* join.c: the attempts that other attempts may join, by the hash of the key */
     uint32_t counters_seen;           /* lock_events.c: how many counting commands it has seen */
     uint32_t writes_seen;             /* lock_events.c: how many writes it has looked at in this second */
