@@ -473,7 +473,7 @@ def test_an_embedded_redis_is_not_taken_over(start_proxy, connect):
     client = connect(proxy)
     assert client("SET", "k", "v") == "OK"
     proxy.signal(signal.SIGUSR2)
-    until(lambda: "No take-over: the embedded Redis" in proxy.log(), 10, "the refusal")
+    until(lambda: "No take-over: the embedded servers end" in proxy.log(), 10, "the refusal")
     assert client("GET", "k") == "v"
 
 
