@@ -12,7 +12,7 @@
  *
  * What Redis calls lapsed may be an extension that a failover has forgotten. So a witness gives a record up to another
  * lease only if its own lease was released, or if its own time is over. The guard record notes the last release in its
- * field `over`. The short way of release.lua leaves that field: there the field `attempt` has the lease's token and a
+ * field `over`. release_usual.lua leaves that field: there the field `attempt` has the lease's token and a
  * mark, since that is the attempt of a release under such a rule.
  */
 #include "proxy/session/locks/quorum.h"

@@ -1,6 +1,6 @@
 /*
  * Messages about releases at other proxies. If a session waits, its attempts leave a mark in the guard record
- * (acquire.lua). A release at another proxy that finds the mark publishes a message (release.lua):
+ * (waits.lua). A release at another proxy that finds the mark publishes a message (tell.lua):
  *
  *      SPUBLISH lockkeeper-freed:{TAG} "PROCESS DB KEY" ──> proxies that listen ──┬─ PROCESS: its first waiter tries
  *      PUBLISH lockkeeper-freed ...                                               └─ others: nothing
