@@ -1,5 +1,5 @@
 #!/bin/sh
-# bench.sh [--quick] [--only speed|instructions|syscalls|memory|locks|verbs|contended|pairs|contention|fenced|latency|cores|idle|threads]
+# bench.sh [--quick] [--only speed|instructions|syscalls|memory|locks|verbs|contended|pairs|quorum|contention|fenced|latency|cores|idle|threads]
 # ... [--json FILE]: compares lockkeeper with Redis itself, nutcracker and haproxy, as Markdown tables (tests/bench/README.md
 # describes the measurements). It takes about a quarter of an hour; --quick takes three minutes. LOCKKEEPER=PROGRAM measures
 # that program and builds nothing.

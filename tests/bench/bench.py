@@ -2,8 +2,8 @@
 """Measures lockkeeper beside Redis itself, nutcracker and haproxy, and prints Markdown tables.
 
 bench.py --lockkeeper PROGRAM --load PROGRAM --bare PROGRAM --contend PROGRAM [--quick] [--only TABLE] ... [--json FILE]
-TABLE: speed, instructions, syscalls, memory, locks, verbs, contended, pairs, contention, fenced, latency, cores,
-idle, threads. README.md in this folder explains the method.
+TABLE: speed, instructions, syscalls, memory, locks, verbs, contended, pairs, quorum, contention, fenced, latency,
+cores, idle, threads. README.md in this folder explains the method.
 
 A peer that is missing or fails is a '-' in the tables, and a line under them says why; the others go on.
 """
@@ -410,11 +410,13 @@ def print_results(results):
         if results.get(name):
             print("**%s**\n" % title)
             shares = any("smaller_share" in row for row in results[name].values())
+            witnesses = any("witness_cpu_us" in row for row in results[name].values())
             markdown(["", "a second", "p50 / p99, ms", "proxy CPU, µs", "Redis CPU, µs"] +
-                     ["the less busy thread"] * shares,
+                     ["the less busy thread"] * shares + ["a witness's CPU, µs"] * witnesses,
                      [[row, number(r["rps"]), "%.3f / %.3f" % (r["p50_ms"], r["p99_ms"]),
                        number(r["proxy_cpu_us"] or None, 2), number(r["redis_cpu_us"], 2)] +
-                      (["%.0f %%" % (100 * r["smaller_share"]) if "smaller_share" in r else ""] if shares else [])
+                      (["%.0f %%" % (100 * r["smaller_share"]) if "smaller_share" in r else ""] if shares else []) +
+                      ([number(r["witness_cpu_us"], 2)] if witnesses else [])
                       for row, r in results[name].items()])
 
 

@@ -7,6 +7,7 @@ import random
 import resource
 import statistics
 import subprocess
+import time
 
 from servers import Connection, Failed, median, redis_benchmark, thread_seconds
 
@@ -259,7 +260,51 @@ def by_connections(bench):
         redis.stop()
 
 
+def trust(proxy, witnesses):
+    """Ends the witnesses' quarantine: they are new."""
+    connection, deadline = Connection(proxy.port), time.monotonic() + 10
+    for witness in witnesses:
+        while connection.call("PROXY", "WITNESS", "TRUST", "127.0.0.1:%d" % witness.port) != "OK":
+            if time.monotonic() > deadline:
+                raise Failed("a witness is not there")
+            time.sleep(0.05)
+    connection.close()
+
+
+def by_witnesses(bench):
+    """Acquire and release of uncontended locks under `quorum yes`."""
+    redis, rows, runs = bench.fleet.start_redis(), {}, {}
+    witnesses = [bench.fleet.start_redis(name="witness") for _ in range(5)]
+    proxies = {}
+    try:
+        for count in (0, 1, 3, 5):
+            named = witnesses[:count]
+            extra = ["--witness", *("127.0.0.1:%d" % w.port for w in named), "--lock", "lock:*", "quorum", "yes"]
+            proxy = proxies[count] = bench.fleet.start_lockkeeper(upstream=redis, extra=extra if count else [])
+            trust(proxy, named)
+        pair = ["=+OK", "SET", "lock:{c}", VALUE, "NX", "PX", "60000", ";", "=:1", "DEL", "lock:{c}"]
+        for number in range(bench.rounds):
+            for connections in (1, 50):
+                for count in shuffled(proxies, max(1, bench.samples // 5), number):
+                    name = "%d connection%s, %s" % (connections, "s" * (connections > 1),
+                                                    "witnesses: %d" % count if count else "without quorum")
+                    before = witnesses[0].cpu_seconds()
+                    result = bench.attempt(name, bench.with_cpu, proxies[count], [redis], bench.load, proxies[count].port,
+                                           connections, 1, 4000 if connections == 1 else 20000, pair)
+                    if result:
+                        result["witness_cpu"] = witnesses[0].cpu_seconds() - before
+                        runs.setdefault(name, []).append(result)
+        for name, results in runs.items():
+            rows[name] = figures(results, unit=2)
+            rows[name]["witness_cpu_us"] = middle(r["witness_cpu"] / r["requests"] * 2e6 for r in results)
+        return rows
+    finally:
+        for server in (*proxies.values(), *witnesses, redis):
+            server.stop()
+
+
 TABLES = {"pairs": ("Acquire and release, by connections", by_connections),
+          "quorum": ("Acquire and release under `quorum yes`, by witnesses", by_witnesses),
           "contention": ("One held lock, spun on", contention),
           "fenced": ("Data behind a fence: SET, 50 connections", fenced),
           "latency": ("One connection, everything on one core: GET", one_core),

@@ -19,7 +19,7 @@ from servers import until
 yaml = pytest.importorskip("yaml")
 
 CONF = os.path.join(servers.ROOT, "conf")
-COMPOSE = ["standalone.yml", "cluster.yml"]
+COMPOSE = ["standalone.yml", "cluster.yml", "quorum.yml"]
 KUBERNETES = ["lockkeeper.yaml", "servicemonitor.yaml", "sidecar.yaml"]
 
 
@@ -218,6 +218,26 @@ def test_pods(tmp_path, image):
         mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
         assert mounted <= {volume["name"] for _, spec, c in pods() if c == container for volume in spec.get("volumes", ())}
     assert found == 2
+
+
+def test_witnesses(tmp_path, image):
+    """What the file tells to add to the proxies' configuration names its pods, and fits the proxies."""
+    (witnesses,) = of_kind("witnesses.yaml", "StatefulSet")
+    (service,) = of_kind("witnesses.yaml", "Service")
+    (budget,) = of_kind("witnesses.yaml", "PodDisruptionBudget")
+    labels = witnesses["spec"]["template"]["metadata"]["labels"]
+    for chosen in (witnesses["spec"]["selector"]["matchLabels"], service["spec"]["selector"], budget["spec"]["selector"]["matchLabels"]):
+        assert chosen.items() <= labels.items()
+    assert witnesses["spec"]["serviceName"] == service["metadata"]["name"]
+    lines = re.findall(r"^#   ((?:witness|lock) .*)$", read("kubernetes", "witnesses.yaml"), re.M)
+    port = service["spec"]["ports"][0]["port"]
+    pods_ = ["%s-%d.%s:%d" % (witnesses["metadata"]["name"], n, service["metadata"]["name"], port)
+             for n in range(witnesses["spec"]["replicas"])]
+    assert lines[0].split() == ["witness", *pods_]
+    file = tmp_path / "lockkeeper.conf"
+    file.write_text("\n".join(["port %d" % servers.free_port(), *lines]))
+    status, text = says(image, "--test-conf", str(file))
+    assert status == 0 and text.endswith("Configuration OK\n"), text
 
 
 def test_probes_are_answered(start_proxy, start_redis):
