@@ -65,9 +65,10 @@ def start(image, *args):
 
 
 def says(image, *args):
+    """Exit status and output, without the warnings of names that only the containers' network knows."""
     child = start(image, *args)
     text, _ = child.communicate(timeout=60)
-    return child.returncode, text
+    return child.returncode, re.sub(r"^Warning: .*: the name does not resolve on this machine: .*\n", "", text, flags=re.M)
 
 
 # ---- the image -----------------------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ def test_witnesses(tmp_path, image):
     file = tmp_path / "lockkeeper.conf"
     file.write_text("\n".join(["port %d" % servers.free_port(), *lines]))
     status, text = says(image, "--test-conf", str(file))
-    assert status == 0 and text.endswith("Configuration OK\n"), text
+    assert (status, text) == (0, "Configuration OK\n")
 
 
 def test_probes_are_answered(start_proxy, start_redis):

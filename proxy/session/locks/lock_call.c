@@ -124,7 +124,7 @@ __attribute__((noinline)) void lock_submit_whole(struct call *c, call_done_fn do
 }
 
 static void lock_done(struct call *c, const struct call_end *end) {
-    if (lock_was_unusual(end))
+    if (lock_was_unusual(c, end))
         lock_submit_whole(c, lock_done);
     else
         lock_attempt_ended(c, end);

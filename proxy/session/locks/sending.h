@@ -17,8 +17,11 @@ void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, 
 void lock_answered(struct call *c, const struct call_end *end);
 /* Whether a script for the usual states has answered that it has done nothing. lock_submit_whole then sends the script
  * for all states, whose answer `done` takes. */
-static inline bool lock_was_unusual(const struct call_end *end) {
-    return !end->error && end->len == 4 && end->reply[0] == ':';
+static inline bool lock_was_unusual(const struct call *c, const struct call_end *end) {
+    const struct script *s = c->up.script;
+    return !end->error && end->len == 4 && end->reply[0] == ':' &&
+           (s == script_get(SCRIPT_ACQUIRE_USUAL) || s == script_get(SCRIPT_RELEASE_USUAL) ||
+            s == script_get(SCRIPT_FREE));
 }
 void lock_submit_whole(struct call *c, call_done_fn done);
 /* Ends an attempt whose answer is known, and those that have joined it. */

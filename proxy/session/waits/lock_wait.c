@@ -391,7 +391,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
     struct lock_envelope e = {.reply = NULL};
     struct worker *w = c->request->worker;
     invariant(t && t->trying && t->call == c, "an answer comes for no attempt");
-    if (lock_was_unusual(end)) {
+    if (lock_was_unusual(c, end)) {
         lock_submit_whole(c, wait_answered);
         return;
     }
