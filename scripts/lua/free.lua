@@ -4,12 +4,12 @@
 -- KEYS  1 lock key   2 its guard record
 -- ARGV  1 claim
 --
--- Answers 'r' if it has released the lock (common.lua). If it answers 0, it has done nothing, and the proxy sends
--- release.lua. If this script is sent twice, the second answer may be 0 although the first one released the lock.
+-- Answers 'r' if it has released the lock (common.lua). If it answers 0 or an error, it has done nothing, and the
+-- proxy sends release.lua. If this script is sent twice, the second answer may be 0 although the first one released the lock.
 --@alone
-local call, pcall, key, record = redis.call, redis.pcall, KEYS[1], KEYS[2]
-local held, text = pcall('GET', key), pcall('GET', record)
-if type(held) == 'string' and type(text) == 'string' and string.find(text, '1\n' .. ARGV[1] .. '\n' .. held .. '\n', 1, true) == 1 then
+local call, key, record = redis.call, KEYS[1], KEYS[2]
+local held, text = call('GET', key), call('GET', record)
+if held and text and string.find(text, '1\n' .. ARGV[1] .. '\n' .. held .. '\n', 1, true) == 1 then
   call('DEL', key, record)
   return 'r'
 end

@@ -94,14 +94,21 @@ static void build_shape(struct worker *w, const struct lock_plan *plan, enum loc
     build_bulk(w, text, shape_write(plan, shape, text, sizeof(text)));
 }
 
+enum { TOLD_MAX = 2 + 2 * RESP_HEADER_MAX };
+
 /* Writes what a release tells sessions that wait at other proxies (tell.lua): the database, and for how long the
- * session has waited that leaves the lock to them. */
-static size_t told_write(struct worker *w, const struct lock_plan *plan, char *out, size_t size) {
+ * session has waited that leaves the lock to them. Returns the length. */
+static size_t told_write(struct worker *w, const struct lock_plan *plan, char out[TOLD_MAX]) {
     int64_t left_ms = w->waits->waited.here_ms;
-    int len = snprintf(out, size, "%c%u", upstream_is_cluster(w->upstream) ? '+' : '=', (unsigned)plan->key.db);
-    if (left_ms >= 0)
-        len += snprintf(out + len, size - (size_t)len, ":%lld", (long long)left_ms);
-    return (size_t)len;
+    char *end = out + TOLD_MAX, *p = end;
+    if (left_ms >= 0) {
+        p = resp_digits_write(p, (uint64_t)left_ms);
+        *--p = ':';
+    }
+    p = resp_digits_write(p, plan->key.db);
+    *--p = upstream_is_cluster(w->upstream) ? '+' : '=';
+    memmove(out, p, (size_t)(end - p));
+    return (size_t)(end - p);
 }
 
 /* Returns ARGV 1, which the guard record notes of a release. Under a rule with `quorum yes` the attempt of a release
@@ -123,7 +130,7 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
     const char *identity = client ? lock_client_name(client, &len) : "";
     bool releases = plan->verb == LOCK_RELEASE || plan->verb == LOCK_OPERATOR;
     bool tells = releases && plan->rule && plan->rule->wait_ms > 0;
-    char told[SHAPE_TEXT_MAX], token[LOCK_TOKEN_MAX];
+    char told[TOLD_MAX], token[LOCK_TOKEN_MAX];
     build_text(w, release_attempt(plan, token));
     build_text(w, claim ? claim : plan->claim_token);
     build_bulk(w, identity, len);
@@ -133,7 +140,7 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
     build_number(w, (int64_t)plan->read_fence);
     lock_build_seen(w, plan);
     if (tells)
-        build_bulk(w, told, told_write(w, plan, told, sizeof(told)));
+        build_bulk(w, told, told_write(w, plan, told));
     else
         build_number(w, at);
     build_shape(w, plan, shape);
@@ -274,7 +281,7 @@ bool lock_build_usual_release(struct worker *w, const struct lock_call *l) {
     bool named = !del || !plan->claim_fence;
     if (plan->claim_len == 0 || l->shape != SHAPE_INT || plan->right == RIGHT_OLDER || plan->right == RIGHT_SPENT)
         return false;
-    char told[SHAPE_TEXT_MAX], token[LOCK_TOKEN_MAX];
+    char told[TOLD_MAX], token[LOCK_TOKEN_MAX];
     char *p = start(w, SCRIPT_RELEASE_USUAL, &plan->key, plan->slot, waits ? 4 : named ? 3 : 2, 2 * LOCK_TOKEN_MAX);
     if (__builtin_expect(plan->rule->unusual, false)) {
         const char *attempt = release_attempt(plan, token);
@@ -288,7 +295,7 @@ bool lock_build_usual_release(struct worker *w, const struct lock_call *l) {
     else if (waits)
         p = put(p, "$0\r\n\r\n", 6);
     if (waits)
-        p = put_word(p, told, told_write(w, plan, told, sizeof(told)));
+        p = put_word(p, told, told_write(w, plan, told));
     end(w, p);
     return true;
 }

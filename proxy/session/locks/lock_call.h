@@ -17,6 +17,7 @@ struct lock_call {
     struct lock_plan plan;
     struct lock_rules *rules; /* a reference, which keeps plan.rule alive */
     uint32_t db; /* the database in which the command runs; the lock of COPY ... DB may be in another one */
+    enum lock_shape shape; /* of the client's reply */
     uint64_t session_id;
     call_done_fn next; /* gets the reply, as call->done was before; NULL: the reply goes straight to the client */
     enum lock_ask ask;
@@ -26,7 +27,6 @@ struct lock_call {
     bool witnessed;        /* witnesses have confirmed what the script has done */
     bool handed;           /* a release, and an attempt of a waiting session was sent right behind it */
     bool acquires;         /* of MSETNX, MSETEX NX: the clobbering command acquires all of its lock keys, or none */
-    enum lock_shape shape; /* of the client's reply */
     uint8_t advises;       /* as in struct lock_row */
     uint8_t protocol;      /* the client's */
     double begun;          /* by the loop's clock, when the call began; 0: the call is not timed */

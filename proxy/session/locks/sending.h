@@ -19,9 +19,11 @@ void lock_answered(struct call *c, const struct call_end *end);
  * for all states, whose answer `done` takes. */
 static inline bool lock_was_unusual(const struct call *c, const struct call_end *end) {
     const struct script *s = c->up.script;
-    return !end->error && end->len == 4 && end->reply[0] == ':' &&
-           (s == script_get(SCRIPT_ACQUIRE_USUAL) || s == script_get(SCRIPT_RELEASE_USUAL) ||
-            s == script_get(SCRIPT_FREE));
+    if (end->error || (end->reply[0] != ':' && end->reply[0] != '-'))
+        return false;
+    bool zero = end->reply[0] == ':'; /* free.lua may end with an error of a command that reads */
+    return s == script_get(SCRIPT_FREE) ||
+           (zero && (s == script_get(SCRIPT_ACQUIRE_USUAL) || s == script_get(SCRIPT_RELEASE_USUAL)));
 }
 void lock_submit_whole(struct call *c, call_done_fn done);
 /* Ends an attempt whose answer is known, and those that have joined it. */
