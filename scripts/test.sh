@@ -239,7 +239,7 @@ run_counted() {
 }
 
 # Runs the integration tests with the build that users have, on each server. What no server decides runs once: the traffic of
-# the engine alone in `unit`, and the timed tests in `integration`. Without a sanitizer there is time for eight tests at once.
+# the engine alone in `unit`, and the timed tests in `integration`. Without a sanitizer there is time for ten tests at once.
 run_servers() {
     local build=$root/build-servers server
     need "configuring the build" 120 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTESTS=ON -DWERROR=ON
@@ -248,7 +248,7 @@ run_servers() {
     for server in ${LOCKKEEPER_SERVERS:-redis-server valkey-server}; do
         if command -v "$server" >/dev/null; then
             echo "== $("$server" --version)"
-            REDIS_SERVER=$server at_once=8 run_pytest "$build/lockkeeper" "$root/tests/integration" "${apart[@]}"
+            REDIS_SERVER=$server at_once=10 run_pytest "$build/lockkeeper" "$root/tests/integration" "${apart[@]}"
         elif [ -n "${LOCKKEEPER_SERVERS:-}" ]; then
             echo "test.sh: there is no $server here" >&2
             failed=$((failed + 1))

@@ -55,7 +55,6 @@ ON_A_LOCK = ["=+OK", "SET", "lock:{c}", TOKEN, "NX", "PX", "30000", ";", "=:1", 
 # The same under a rule with `wait`, by instructions of the pair without it.
 WAITING_PAIR = 1.12
 
-
 # Bytes of a session that waits, beside an idle connection. So many sessions that what the allocator keeps free, up to 128 kB,
 # counts for little.
 WAITING, WAITERS = 400, 8000
