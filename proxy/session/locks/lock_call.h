@@ -16,7 +16,7 @@ struct lock_call {
     struct list_node queued; /* in the lock_queue of the transaction that the call belongs to */
     struct lock_plan plan;
     struct lock_rules *rules; /* a reference, which keeps plan.rule alive */
-    uint32_t db; /* the database in which the command runs; the lock of COPY ... DB may be in another one */
+    uint32_t db;           /* the database in which the command runs; the lock of COPY ... DB may be in another one */
     enum lock_shape shape; /* of the client's reply */
     uint64_t session_id;
     call_done_fn next; /* gets the reply, as call->done was before; NULL: the reply goes straight to the client */
