@@ -16,7 +16,8 @@
 
 /* Asks for the password, and sets the proxy's own login. A command gets 30 s. False: `errors` says why not. */
 bool own_password_ask(const struct config *config, struct config_errors *errors);
-/* The same for a reload: file and directive are read at once, a command is run by the thread. */
+/* Asks for the password at a reload, and sets the proxy's own login: a file or directive is read at once, and a command
+ * is run by the thread later. False: `errors` says why not. */
 bool own_password_reload(const struct config *config, struct config_errors *errors);
 
 /* Starts the thread, if the proxy has a login. Signals must be blocked meanwhile. The configuration gets a reference

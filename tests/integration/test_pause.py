@@ -1,5 +1,6 @@
 """PROXY PAUSE and PROXY RESUME: Redis is restarted with its data, and the proxy's clients only wait."""
 
+import contextlib
 import re
 import signal
 import threading
@@ -42,6 +43,35 @@ class Work(threading.Thread):
                 self.wrong.append(got)
 
 
+@contextlib.contextmanager
+def working(proxy):
+    """Eight clients at work. None gets a wrong answer."""
+    stop = threading.Event()
+    work = [Work(proxy.address, "work%d" % i, stop) for i in range(8)]
+    for worker in work:
+        worker.start()
+    try:
+        until(lambda: all(worker.rounds > 5 for worker in work), timeout=60, what="work")
+        yield work
+    finally:
+        stop.set()
+        for worker in work:
+            worker.join()
+            worker.client.close()
+    assert [worker.wrong for worker in work] == [[]] * 8
+
+
+def go_on(work, rounds):
+    until(lambda: all(w.rounds > n + 5 or w.wrong for w, n in zip(work, rounds)), timeout=60, what="work after the pause")
+
+
+def holding(client):
+    """The client, which now holds many locks."""
+    client.send(b"".join(encode("SETNX", "lock:held:%d" % i, "v%d" % i) for i in range(LEASES)))
+    assert [client.read() for _ in range(LEASES)] == [1] * LEASES
+    return client
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", ["standalone", "cluster"])
 def test_redis_is_restarted_with_its_data(start_redis, start_cluster, start_proxy, connect, kind, threads):
@@ -49,14 +79,8 @@ def test_redis_is_restarted_with_its_data(start_redis, start_cluster, start_prox
     pause."""
     upstream = start_redis() if kind == "standalone" else start_cluster()
     proxy = start_proxy(upstream, "threads %d" % threads, "upstream-timeout 60s")
-    holder, operator, stop = connect(proxy), connect(proxy), threading.Event()
-    holder.send(b"".join(encode("SETNX", "lock:held:%d" % i, "v%d" % i) for i in range(LEASES)))
-    assert [holder.read() for _ in range(LEASES)] == [1] * LEASES
-    work = [Work(proxy.address, "work%d" % i, stop) for i in range(8)]
-    for worker in work:
-        worker.start()
-    try:
-        until(lambda: all(worker.rounds > 5 for worker in work), timeout=60, what="work")
+    holder, operator = holding(connect(proxy)), connect(proxy)
+    with working(proxy) as work:
         assert operator("PROXY", "PAUSE", "60s") == "OK"
         rounds = [worker.rounds for worker in work]
         assert 0 < info(operator, "pause_left_ms") <= 60000
@@ -72,14 +96,8 @@ def test_redis_is_restarted_with_its_data(start_redis, start_cluster, start_prox
             node.start()
         assert operator("PROXY", "RESUME") == "OK"
         assert info(operator, "pause_left_ms") == 0
-        until(lambda: all(w.rounds > n + 5 or w.wrong for w, n in zip(work, rounds)), timeout=60, what="work after the pause")
+        go_on(work, rounds)
         assert late.read() is None
-    finally:
-        stop.set()
-        for worker in work:
-            worker.join()
-            worker.client.close()
-    assert [worker.wrong for worker in work] == [[]] * 8
     holder.send(b"".join(encode("DEL", "lock:held:%d" % i) for i in range(LEASES)))
     assert [holder.read() for _ in range(LEASES)] == [1] * LEASES
     assert {dict(zip(row[::2], row[1::2]))["kind"] for row in operator("PROXY", "INCIDENTS", "SUMMARY")} == {"no_expiry"}
@@ -197,15 +215,9 @@ def test_move_to_another_redis(pair, start_proxy, connect, threads, ends):
     """8 clients work and 1,000 leases are live. The replica takes over; no client sees an error, and no lease is lost."""
     redis, replica = pair
     proxy = start_proxy(redis, "threads %d" % threads, "upstream-timeout 60s")
-    holder, operator, stop = connect(proxy), connect(proxy), threading.Event()
-    holder.send(b"".join(encode("SETNX", "lock:held:%d" % i, "v%d" % i) for i in range(LEASES)))
-    assert [holder.read() for _ in range(LEASES)] == [1] * LEASES
+    holder, operator = holding(connect(proxy)), connect(proxy)
     fence = holder("PROXY", "TOKEN", "lock:held:0")
-    work = [Work(proxy.address, "work%d" % i, stop) for i in range(8)]
-    for worker in work:
-        worker.start()
-    try:
-        until(lambda: all(worker.rounds > 5 for worker in work), timeout=60, what="work")
+    with working(proxy) as work:
         name_upstream(proxy, replica)
         assert operator("PROXY", "SWITCH").startswith("ERR PROXY SWITCH: send PROXY PAUSE first")
         assert operator("PROXY", "PAUSE", "60s") == "OK"
@@ -217,13 +229,7 @@ def test_move_to_another_redis(pair, start_proxy, connect, threads, ends):
             redis.kill()
             replica.run("REPLICAOF", "NO", "ONE")
         assert operator("PROXY", "SWITCH") == "OK"
-        until(lambda: all(w.rounds > n + 5 or w.wrong for w, n in zip(work, rounds)), timeout=60, what="work after the pause")
-    finally:
-        stop.set()
-        for worker in work:
-            worker.join()
-            worker.client.close()
-    assert [worker.wrong for worker in work] == [[]] * 8
+        go_on(work, rounds)
     assert "upstream:" + replica.upstream() in operator("PROXY", "INFO")
     assert operator("PROXY", "CONFIG", "upstream") == ["upstream", replica.upstream()]
     assert operator("PROXY", "RELOAD") == "OK" and info(operator, "restart_needed") == 0
