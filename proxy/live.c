@@ -89,7 +89,7 @@ bool live_reload(void *arg, char *said, size_t size) {
     done = done && own_password_reload(fresh, &errors);
     if (done) {
         put_in_force(l, fresh, &secure);
-        log_notice("Configuration reloaded: %zu lock rules", lock_rules_count(fresh->rules));
+        log_notice("Configuration reloaded, lock rules: %zu", lock_rules_count(fresh->rules));
         if (waiting.len > 0)
             log_warning("These directives have changed and need a restart: %s", waiting.data);
     } else {

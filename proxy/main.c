@@ -704,7 +704,7 @@ static int serve(struct application *app, struct config_errors *errors) {
         engine_alone(app->shared.engine);
     app->shared.observer = observer_new(seed);
     app->shared.permits = permits_new(seed);
-    log_notice("lockkeeper %s is starting, pid %d, upstream %s, %zu lock rules", LOCKKEEPER_VERSION, (int)getpid(),
+    log_notice("lockkeeper %s is starting, pid %d, upstream %s, lock rules: %zu", LOCKKEEPER_VERSION, (int)getpid(),
                app->shared.upstream_text, lock_rules_count(app->config->rules));
     run(app);
     engine_free(app->shared.engine);

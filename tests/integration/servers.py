@@ -450,7 +450,7 @@ class RedisSentinels:
             except (OSError, Closed):
                 return None
 
-        return until(switched, 40, "the failover", 0.05)
+        return until(switched, 120, "the failover", 0.05)
 
     def stop(self):
         for server in [*self.sentinels, *self.nodes]:

@@ -177,7 +177,7 @@ def late_delete(s, form, b, c, a):
 def holder_first(s, form):
     """The holder's DEL comes before the late one. If the two workers share connections and nothing was read, the bytes do
     not show which lease it means. The lock then stays held until the late DEL or the end of the lease, and there is an
-    incident."""
+    incident; or the machine was so slow that A's claim was given up, and B's DEL was its own."""
     a, b = s.workers(2)
     (c,) = s.rivals(1)
     assert acquire(s, a, form, 1, T)
@@ -195,7 +195,8 @@ for _title, _form in FORMS.items():
     row(_title + ", late DEL of a rival", redis=(1, True, 1, True), proxy=(0, False, 1, True), prefix=_prefix)(
         lambda s, form=_form: late_delete(s, form, *s.rivals(3)))
     row(_title + ", late DEL behind the holder's", redis=(1, False, 1, False), prefix=_prefix,
-        proxy={"D": (1, False, 0, False), "PM": (0, False, 1, True)})(lambda s, form=_form: holder_first(s, form))
+        proxy={"D": (1, False, 0, False), "PM": {(0, False, 1, True), (1, False, 0, False)}})(
+            lambda s, form=_form: holder_first(s, form))
 
 PICKLED = pickle.dumps({"a": [1, 2.5, b"\0\r\n"], "b": None})
 GOOD_17 = ("OK", None, PICKLED, 1, True)
@@ -571,7 +572,7 @@ def runs(farm):
 
 
 def by_model(expected, config):
-    """`expected` is by configuration, or by the letters of models."""
+    """`expected` is by configuration, or by the letters of models; a set has each result that is right."""
     if not isinstance(expected, dict):
         return expected
     return next(value for which, value in expected.items() if config == which or ("-" not in which and config[0] in which))
@@ -591,7 +592,8 @@ def test_idiom(request, runs, backend_kind, title, config):
     for how, expected in ((config[0], wanted.redis), (config, wanted.proxy)):
         result = results[title, how]
         assert not isinstance(result, Error), "%s: %s" % (how, result)
-        assert result == by_model(expected, config), how
+        right = by_model(expected, config)
+        assert result in right if isinstance(right, set) else result == right, how
 
 
 # ---- all at once ----

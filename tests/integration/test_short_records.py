@@ -238,13 +238,18 @@ def test_a_user_without_multi(start_redis, start_proxy, connect):
         assert app("DEL", "lock:x") == 1
 
 
+@pytest.mark.parametrize("connection", ["used", "new"])
 @pytest.mark.parametrize("command", ["acquire", "release"])
-def test_an_answer_that_is_lost(start_redis, start_proxy, connect, command):
-    """The command is sent once more over another connection, and answers as if it had been sent once."""
+def test_an_answer_that_is_lost(start_redis, start_proxy, connect, command, connection):
+    """The command is sent once more over another connection, and answers as if it had been sent once; also if the answer
+    would have been the first one over its connection."""
     redis = start_redis()
     link = Link(redis.address)
     client = connect(start_proxy("standalone %s:%d" % link.address, "guard-records short"))
     for n in range(1, 4):
+        if connection == "new":
+            redis.client()("CLIENT", "KILL", "TYPE", "normal")
+            until(lambda: ",connections=0," in client("PROXY", "INFO"), 10, "the end of all connections")
         link.swallows = command == "acquire"
         assert client("SET", "lock:x", "v", "NX", "PX", 60000) == "OK"
         link.swallows = command == "release"

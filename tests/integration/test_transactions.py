@@ -450,8 +450,15 @@ def test_keys_on_two_nodes(farm, connect):
     assert [backend.node_of(n).run("EXISTS", n) for n in (one, two)] == [0, 0]
 
 
+def epoch(node):
+    """The newest epoch that the node knows of."""
+    return re.search(r"cluster_current_epoch:(\d+)", node.run("CLUSTER", "INFO")).group(1)
+
+
 def move_slot(cluster, slot, source, target):
-    """An empty slot moves to another node; all nodes accept that, since the target has the newest epoch."""
+    """An empty slot moves to another node; all nodes accept that, since the target has the newest epoch: it knows of all
+    others when it makes its own."""
+    until(lambda: len({epoch(node) for node in cluster.nodes}) == 1, 60, "one epoch")
     target.run("CLUSTER", "BUMPEPOCH")
     target_id = target.run("CLUSTER", "MYID")
     for node in (target, source, *[n for n in cluster.nodes if n not in (source, target)]):

@@ -54,6 +54,14 @@ void conn_lost_text(char *out, size_t size, const char *address, enum conn_end e
 
 /* ---- the end ---- */
 
+/* Whether a connection that was lost before its first reply shows that the node is out of reach. The first such loss may
+ * be of this connection alone: its requests get another one, as those of a connection that has given replies do. */
+static bool shows_failure(struct upstream_node *n, enum conn_end end) {
+    bool first = end == CONN_LOST && n->failures == 0 && !n->doubted;
+    n->doubted = true;
+    return !first;
+}
+
 /* What an ended connection means for its node. */
 static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *reason) {
     struct upstream_node *n = c->node;
@@ -66,7 +74,7 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
         break;
     case CONN_LOST:
     case CONN_TIMEOUT:
-        if (!c->proven && !c->pin) /* a pin may have waited for its first reply for hours */
+        if (!c->proven && !c->pin && shows_failure(n, end)) /* a pin may have waited for its first reply for hours */
             node_failed(n, reason);
         else if (c->in_flight > 0)
             node_log(n, end == CONN_LOST ? "was lost" : "does not answer", reason);

@@ -273,6 +273,7 @@ struct upstream_node {
     int64_t looked_ms;              /* when the last lookup began */
 
     unsigned failures; /* in a row; 0: the node is well */
+    bool doubted;      /* it is well, but the last connection was lost before its first reply */
     int64_t failed_ms; /* when the first failure of the row happened */
     int64_t lost_ms;   /* when a connection was last lost, or last could not be opened; 0: never */
     int64_t retry_at_ms;

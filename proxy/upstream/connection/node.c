@@ -177,6 +177,7 @@ void node_works(struct upstream_node *n) {
     if (n->failures > 0)
         log_notice("Node %s answers again", n->address);
     n->failures = 0;
+    n->doubted = false;
     n->retry_at_ms = 0;
     n->logged[0] = '\0';
 }

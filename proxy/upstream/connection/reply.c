@@ -40,6 +40,7 @@ static void conn_broken(struct upstream_conn *c, const char *what, const char *d
     } else {
         snprintf(reason, sizeof(reason), "%s", what);
     }
+    c->node->doubted = true; /* what answers so is no Redis, and would be none over another connection */
     conn_close(c, CONN_LOST, reason);
 }
 
