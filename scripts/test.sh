@@ -39,6 +39,8 @@ patience=1500
 python=/usr/bin/python3
 passed=0
 failed=0
+unsteady=()
+unsteady_most=3
 all=(unit sim model check fuzz integration bench)
 short=()
 log=$(mktemp "${TMPDIR:-/tmp}/lockkeeper-test.XXXXXX")
@@ -82,6 +84,7 @@ if [ ${#parts[@]} -eq 0 ]; then
 fi
 
 finish() {
+    [ ${#unsteady[@]} -eq 0 ] || printf 'unsteady, passed by itself alone: %s\n' "${unsteady[@]}"
     echo "$passed passed, $failed failed"
     [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
     exit
@@ -153,15 +156,28 @@ run_ctest() {
     failed=$((failed + bad))
 }
 
-# run_pytest PROGRAM ARGUMENT ...: integration tests of that program, in $patience seconds.
+# pytest_on PROGRAM ARGUMENT ...: runs pytest, in $patience seconds.
+pytest_on() {
+    local program=$1
+    shift
+    LOCKKEEPER="$program" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 "$patience" \
+        "$python" -m pytest -q -p no:cacheprovider --tb=short "$@"
+}
+
+# alone PROGRAM TEST ...: whether tests that failed beside others pass by themselves, three times of three.
+alone() {
+    echo "test.sh: what failed beside other tests runs three times by itself"
+    pytest_on "$@" && pytest_on "$@" && pytest_on "$@"
+}
+
+# run_pytest PROGRAM ARGUMENT ...: integration tests of that program. Beside others, a test may be without a processor for so
+# long that it is a different test. So up to $unsteady_most failures of a run that has tests side by side get a second hearing, but not histories of clients.
 run_pytest() {
-    local status counts good bad several=() program=$1
+    local status counts good bad tests several=() program=$1
     shift
     # Most tests spend their time waiting for servers: six at once keep two processors busy.
     ! "$python" -c 'import xdist' 2>/dev/null || several=(-n "${at_once:-6}")
-    LOCKKEEPER="$program" PYTHONDONTWRITEBYTECODE=1 timeout -k 20 "$patience" \
-        "$python" -m pytest -q ${several[@]+"${several[@]}"} -p no:cacheprovider --tb=short --durations=5 \
-        --junitxml="$log.xml" "$@"
+    pytest_on "$program" ${several[@]+"${several[@]}"} --durations=5 --junitxml="$log.xml" "$@"
     status=$?
     counts=$("$python" - "$log.xml" <<'PYTHON'
 import sys, xml.etree.ElementTree as tree
@@ -169,6 +185,9 @@ suites = list(tree.parse(sys.argv[1]).getroot().iter("testsuite"))
 total, bad, skipped = (sum(int(s.get(name)) for s in suites for name in names)
                        for names in (["tests"], ["failures", "errors"], ["skipped"]))
 print(max(total - bad - skipped, 0), bad)
+for case in (case for suite in suites for case in suite.iter("testcase")):
+    if case.find("failure") is not None or case.find("error") is not None:
+        print("%s.py::%s" % (case.get("classname").rpartition(".")[2], case.get("name")))
 PYTHON
     )
     if [ -z "$counts" ] || [ "$status" -gt 1 ]; then
@@ -177,6 +196,12 @@ PYTHON
         [ -n "$counts" ] || return
     fi
     read -r good bad <<<"$counts"
+    mapfile -t tests < <(tail -n +2 <<<"$counts" | sort -u)
+    if [ "$bad" -gt 0 ] && [ "$bad" -le "$unsteady_most" ] && [ "${at_once:-6}" -gt 0 ] &&
+        [[ "${tests[*]}" != *test_history* ]] && alone "$program" "${tests[@]/#/$root/tests/integration/}"; then
+        unsteady+=("${tests[@]}")
+        good=$((good + ${#tests[@]})) bad=0 status=0
+    fi
     passed=$((passed + good))
     failed=$((failed + bad))
     # Status 1 without a failed test: an error at the very end, for instance a proxy that did not stop cleanly.
@@ -216,6 +241,7 @@ run_one() {
         run_ctest -R "^$1\$"
     fi
     if has integration "$1"; then
+        local unsteady_most=0
         [[ " ${timed[*]} " != *"/$1.py "* ]] || local at_once=0
         run_pytest "$build/lockkeeper" "$root/tests/integration/$1.py"
     fi

@@ -15,8 +15,8 @@ from servers import until
 
 SIDE_BY_SIDE = 8
 WORKERS = 3  # of each of two processes
-SECONDS = 60  # ms: longer than any worker works
-LEASE = 3000  # ms: a lease that ends while its worker is still at work
+SECONDS = 60
+LEASE = 3000  # ms: longer than any worker works
 SHORT = 150  # ms: a lease that ends while its worker is still at it
 
 
@@ -62,7 +62,7 @@ def contend(library, crowd, workers, keys, goal, rng):
                 me.process.local.discard(key)
             yield rng.uniform(0.0005, 0.004)
 
-    crowd.run([(worker, work(worker)) for worker in workers])
+    crowd.run([(worker, work(worker)) for worker in workers], timeout=2 * SECONDS)
     figures.cut += sum(worker.cut for worker in workers)
     figures.seconds = time.monotonic() - began
     return figures

@@ -1,5 +1,6 @@
 """lockkeeper --advise and --advise-from: PROXY ADVISE's report for servers without a proxy."""
 
+import re
 import signal
 import subprocess
 import threading
@@ -197,7 +198,8 @@ def test_redis_is_asked_for_locks_from_before():
         lines, status, _ = listener.interrupt()
         assert status == 0
         line = line_of(lines, "app:dead by 127.0.0.1: ")
-        assert " acquired 1, lost " in line and int(line.split(", lost ")[1].split(",")[0]) >= 30, line
+        acquired, lost = map(int, re.search(r" acquired (\d+), lost (\d+)", line).groups())
+        assert acquired <= 3 and lost >= 28, line  # an attempt may come before the answer to PTTL
     finally:
         server.stop()
 

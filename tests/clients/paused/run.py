@@ -56,7 +56,7 @@ PLACES = {
 }
 FENCE = "fence stock:* by lock:stock:*"
 LOSS = "lock lock:stock:* owner connection on-loss %s"
-STAYS = 0.3  # s
+STAYS = 1.5  # s: the proxy tells a holder of its loss within a second
 REPEATS = ["ioredis"]  # on-loss error is for these
 RARE = 100  # pauses for each update that may be lost in two slots
 
