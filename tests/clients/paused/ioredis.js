@@ -16,12 +16,12 @@ async function main() {
     let [entered, written, fenced] = [0, 0, 0];
     while (!done) {
         const mine = `${o.name}:${entered}`;
-        if (!await locks.set(o.lock, mine, 'PX', o.lease, 'NX')) {
-            await sleep(1);
-            continue;
-        }
-        entered++;
         try {
+            if (!await locks.set(o.lock, mine, 'PX', o.lease, 'NX')) {
+                await sleep(1);
+                continue;
+            }
+            entered++;
             const read = Number(await data.get(o.data));
             await sleep(Number(o.work));
             try {

@@ -21,11 +21,11 @@ def main(words):
     entered = written = fenced = 0
     while not done.is_set():
         mine = "%s:%d" % (o["name"], entered)
-        if not locks.set(o["lock"], mine, nx=True, px=int(o["lease"])):
-            time.sleep(0.001)
-            continue
-        entered += 1
         try:
+            if not locks.set(o["lock"], mine, nx=True, px=int(o["lease"])):
+                time.sleep(0.001)
+                continue
+            entered += 1
             read = int(data.get(o["data"]) or 0)
             time.sleep(float(o["work"]) / 1000)
             try:

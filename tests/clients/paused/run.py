@@ -40,7 +40,7 @@ from clients import Missing, Workshop, node, python  # noqa: E402
 from servers import until  # noqa: E402
 
 WORKERS = 3
-LEASE, WORK = 40, 4  # ms
+LEASE, LONGER, WORK = 40, 400, 4  # ms; the longer one with --on-loss: a holder that is slow for less hears of nothing
 
 PROGRAMS = {
     "redis-py": python("paused/redis_py.py"),
@@ -90,14 +90,14 @@ class Run:
     """Workers of one client at one lock, through `ports` (the lock's and the data's); `direct` shows the lock's value and
     the data's."""
 
-    def __init__(self, command, shop, ports, lock, data, direct, seed):
+    def __init__(self, command, shop, ports, lock, data, direct, seed, stays):
         self.lock, self.data, self.direct = lock, data, direct
         self.dice = random.Random(seed)
         env = dict(os.environ, NODE_PATH=shop.path(os.path.join("npm", "node_modules")))
         self.workers = [Worker(command, env, shop.folder, host=servers.HOST, lock_port=ports[0], data_port=ports[1], lock=lock,
-                               data=data, lease=LEASE, work=WORK, name="w%d" % n) for n in range(WORKERS)]
+                               data=data, lease=LONGER if stays else LEASE, work=WORK, name="w%d" % n) for n in range(WORKERS)]
         self.pauses = 0
-        self.stays = 0  # s: how much longer a holder is stopped
+        self.stays = stays  # s: how much longer a holder is stopped
 
     def holder(self):
         """The lock's value, and its owner's number; None, None: it is free."""
@@ -150,8 +150,7 @@ def measure(command, shop, backend, proxy, place, pauses, seed, stays):
     """One run; proxy None: on Redis itself. Returns what Run.end does."""
     _, lock, data = PLACES[place]
     ports = [proxy.port] * 2 if proxy else [backend.node_of(key).port for key in (lock, data)]
-    run = Run(command, shop, ports, lock, data, backend.direct(), seed)
-    run.stays = stays
+    run = Run(command, shop, ports, lock, data, backend.direct(), seed, stays)
     try:
         run.run(pauses)
         return run.end()
