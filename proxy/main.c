@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -671,9 +672,18 @@ static int advise(struct application *app, const char *what, bool file, struct c
     return monitor_feed(&app->shared.upstream, app->config->rules, for_ms, random_seed());
 }
 
+/* npx hands a signal on to its shell, which ends, and does not hand it on. */
+static void follow_npx(void) {
+    const char *event = getenv("npm_lifecycle_event");
+    if (event && strcmp(event, "npx") == 0)
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
+
 static int serve(struct application *app, struct config_errors *errors) {
     uint64_t seed;
     inherit_read(&app->inherited);
+    if (app->inherited.count == 0) /* the parent is no predecessor */
+        follow_npx();
     if (!start(app, errors)) {
         embedded_stop(app->embedded);
         return fail(errors);

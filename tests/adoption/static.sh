@@ -76,12 +76,17 @@ inside() { tar -tzf "$package" | sort | tr '\n' ' ' | grep -qx \
 check "the npm package has other files" inside
 port=$(free_port)
 cd "$work/project" || finish
-setsid npx --offline lockkeeper --port "$port" --upstream standalone "127.0.0.1:$redis" >"$work/npx.log" 2>&1 &
-npx=$!
-check "npx lockkeeper does not serve" answers "$port"
-check "no lock by npx lockkeeper" locks "$port" npm
-kill -INT -- "-$npx" # as Ctrl-C does: npx hands no signal on
-wait "$npx" 2>/dev/null
 stopped() { for _ in $(seq 300); do grep -q Stopped "$work/npx.log" && return; sleep 0.1; done; return 1; }
-check "npx lockkeeper does not stop by Ctrl-C" stopped
+# npx_ends SIGNAL -: npx lockkeeper, in a process group of its own, serves until the signal; with "-", it goes to the group.
+npx_ends() {
+    setsid npx --offline lockkeeper --port "$port" --upstream standalone "127.0.0.1:$redis" >"$work/npx.log" 2>&1 &
+    npx=$!
+    check "npx lockkeeper does not serve" answers "$port"
+    check "no lock by npx lockkeeper" locks "$port" "npm-$1"
+    kill "-$1" -- "$2$npx"
+    wait "$npx" 2>/dev/null
+    check "npx lockkeeper does not stop by SIG$1" stopped
+}
+npx_ends INT - # as Ctrl-C does
+npx_ends TERM ""
 finish
