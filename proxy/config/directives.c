@@ -213,6 +213,9 @@ static const struct directive TABLE[] = {
     {{"upstream-timeout", "TIME", "5s", "a connection that owes a reply and is silent for so long is dropped"},
      TIME(upstream_timeout_ms, "a time from 1ms to 1d, like 5s"),
      .flags = DIRECTIVE_LIVE},
+    {{"dns-refresh", "TIME", "5s", "how often the host name of a standalone upstream is looked up"},
+     TIME(dns_refresh_ms, "a time from 1ms to 1d, like 5s"),
+     .flags = DIRECTIVE_LIVE},
 
     {{"upstream-tls", "yes|no", "no", "connections to nodes (and Sentinels) use TLS; never over a unix socket"},
      YES_NO(upstream_tls_on)},

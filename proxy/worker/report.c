@@ -16,6 +16,7 @@
 #include "proxy/session/commands/commands.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/evictions.h"
+#include "proxy/worker/host_watch.h"
 #include "proxy/witness/witness.h"
 #include "proxy/worker/private.h"
 
@@ -152,6 +153,9 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "locks_ready", "%s", worker_unready(w, true, &why) ? "no" : "yes");
     r->line(r->arg, "locks_not_ready", "%s", why.len ? why.data : "");
     text_clear(&why);
+    char moved[HOST_TROUBLE_MAX];
+    host_watch_trouble(w, moved, sizeof(moved));
+    r->line(r->arg, "upstream_moved", "%s", moved);
     report_upstream_nodes(w, r);
     struct sentinel_lines lines = {.report = r};
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);

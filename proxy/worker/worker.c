@@ -12,6 +12,7 @@
 #include "proxy/worker/accept.h"
 #include "proxy/worker/capacity.h"
 #include "proxy/worker/evictions.h"
+#include "proxy/worker/host_watch.h"
 #include "proxy/worker/lock_space.h"
 #include "proxy/worker/private.h"
 
@@ -32,6 +33,7 @@ static void take_config(struct worker *w) {
     w->config = config;
     w->rules = config->rules;
     upstream_set_timeout(w->upstream, config->upstream_timeout_ms);
+    host_watch_now(w);
     ROOMS_CALL(w, worker_rules, w);
 }
 
@@ -140,8 +142,10 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         memory_trim();
     ROOMS_CALL(w, worker_ticks, w);
     worker_arrivals_look(w);
-    if (w->index == 0)
+    if (w->index == 0) {
+        host_watch_tick(w);
         ask_around(w, ev_now(loop));
+    }
     if (w->config->admin_port != 0 || w->shared->threads > 1)
         node_board_write(w);
     if (w->index > 0)
@@ -258,6 +262,10 @@ static void upstream_noauth(void *arg) {
     worker_doubt_word(arg);
 }
 
+static void upstream_doubt(void *arg, bool readonly) {
+    host_watch_doubt(arg, readonly);
+}
+
 static void worker_watchers(struct worker *w) {
     ev_prepare_init(&thread_of(w)->prepare, turn_end);
     thread_of(w)->prepare.data = w;
@@ -313,7 +321,8 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     pthread_mutex_init(&thread_of(w)->board.mutex, NULL);
     worker_watchers(w);
     ROOMS_CALL(w, worker_opens, w);
-    struct upstream_events events = {.arg = w, .ready = upstream_ready, .noauth = upstream_noauth};
+    struct upstream_events events = {
+        .arg = w, .ready = upstream_ready, .noauth = upstream_noauth, .doubt = upstream_doubt};
     w->upstream = upstream_new(w->loop, &w->readable, &shared->upstream, &w->chunks, &events);
     return w;
 }
@@ -369,6 +378,7 @@ void worker_free(struct worker *w) {
     pthread_mutex_destroy(&thread_of(w)->board.mutex);
     memory_free(thread_of(w)->board.nodes);
     readiness_clear(w);
+    host_watch_clear(w);
     readable_clear(&w->readable);
     ev_loop_destroy(w->loop);
     memory_free(w);

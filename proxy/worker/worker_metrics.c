@@ -17,6 +17,7 @@
 #include "proxy/lock/permits.h"
 #include "proxy/lock/rule.h"
 #include "proxy/witness/witness.h"
+#include "proxy/worker/host_watch.h"
 #include "proxy/worker/private.h"
 
 enum { RULES_MEASURED = 100 };
@@ -324,6 +325,10 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
            (double)invariant_failures());
     single(m, "clients_max", "gauge", "Clients that may be connected at once (maxclients).",
            (double)atomic_load(&shared->maxclients));
+    char moved[HOST_TROUBLE_MAX];
+    host_watch_trouble(w, moved, sizeof(moved));
+    single(m, "upstream_moved", "gauge",
+           "1 if the upstream's host name leads to a Redis that the proxy does not go to.", moved[0] ? 1 : 0);
     metric_table_measure(&client_counters, &counters, m);
     metric_table_measure(&request_counters, &counters, m);
     metric_table_measure(&upstream_counters, &counters, m);
