@@ -3,8 +3,10 @@
 
 #include <unistd.h>
 
+#include "proxy/base/handed_board.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/engine.h"
 #include "proxy/notify.h"
 #include "proxy/session/commands/commands.h"
 #include "proxy/worker/lock_space.h"
@@ -88,8 +90,15 @@ static struct handed_socket *offer(const struct ending *e, size_t *count) {
 
 /* Starts the new process. `mark` is what it has to find in its Redis; NULL: nothing. */
 static void start_successor(struct ending *e, const char *mark) {
-    struct successor_orders orders = {
-        .argv = e->argv, .mark = mark, .unix_path = e->listeners->unix_path, .done = taken_over, .arg = e};
+    if (!e->board)
+        e->board = handed_board_new(&e->board_file);
+    ending_tell(e);
+    struct successor_orders orders = {.argv = e->argv,
+                                      .mark = mark,
+                                      .board = e->board ? e->board_file : -1,
+                                      .unix_path = e->listeners->unix_path,
+                                      .done = taken_over,
+                                      .arg = e};
     struct handed_socket *sockets = offer(e, &orders.count);
     orders.sockets = sockets;
     e->successor = successor_start(worker_loop(e->shared->workers[0]), &orders);
@@ -134,6 +143,18 @@ void ending_take_over(struct ending *e, const char *signal) {
     notify_reloading();
     e->marking = true;
     lock_space_mark(e->shared->workers[0], e->shared->process_id, marked, e);
+}
+
+void ending_tell(const struct ending *e) {
+    if (!e->board)
+        return;
+    struct lock_stats stats;
+    struct handed_counts before = handed_board_read(e->shared->before);
+    engine_stats(e->shared->engine, &stats);
+    struct handed_counts now = {.pid = getpid(),
+                                .clients = (int64_t)atomic_load(&e->shared->clients) + before.clients,
+                                .leases = (int64_t)stats.leases + before.leases};
+    handed_board_write(e->board, &now);
 }
 
 const char *ending_reason(const struct ending *e) {

@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
 #include "proxy/handed.h"
 
@@ -45,10 +46,12 @@ static void read_managed(struct inherited *in) {
 
 static void read_handed(struct inherited *in, const char *letters) {
     static const char known[] = HANDED_LETTERS;
-    const char *path = getenv(HANDED_PATH), *mark = getenv(HANDED_MARK);
+    const char *path = getenv(HANDED_PATH), *mark = getenv(HANDED_MARK), *board = getenv(HANDED_BOARD);
     size_t count = strlen(letters);
     in->path = path && path[0] ? memory_strdup(path) : NULL;
     in->mark = mark && mark[0] ? memory_strdup(mark) : NULL;
+    in->board =
+        board && strtol(board, NULL, 10) == FIRST + 1 + (long)count ? handed_board_open(FIRST + 1 + (int)count) : NULL;
     in->predecessor = FIRST;
     fcntl(FIRST, F_SETFD, FD_CLOEXEC);
     in->sockets = memory_zalloc((count + 1) * sizeof(*in->sockets));

@@ -20,6 +20,7 @@
 #include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/base/clock.h"
+#include "proxy/base/handed_board.h"
 #include "proxy/admin/proxy_report.h"
 #include "proxy/admin/incident_lines.h"
 #include "proxy/base/log.h"
@@ -124,6 +125,7 @@ static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) 
     struct application *app = timer->data;
     incidents_tick(app->incidents, clock_wall_ms());
     tell_unruled(app, clock_even_ms());
+    ending_tell(&app->ending);
 }
 
 /* ---- PROXY's pages ----------------------------------------------------------------------------------- */
@@ -326,6 +328,7 @@ static void share_facts(struct application *app) {
     shared->threads = (unsigned)c->threads;
     shared->reachable = !config_is_local(c) || app->inherited.managed;
     shared->space_mark = app->inherited.mark;
+    shared->before = app->inherited.board;
     atomic_init(&shared->space_held, app->inherited.mark != NULL);
     shared->maxclients = c->maxclients;
     shared->stranger_login = config_logs_in(c) && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0;
@@ -533,6 +536,8 @@ static void run(struct application *app) {
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
     unwatch_signals(app);
+    if (app->ending.board)
+        handed_board_write(app->ending.board, &(struct handed_counts){0});
     embedded_unwatch(app->embedded);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);

@@ -11,6 +11,7 @@
 
 #include "parser/invariant.h"
 #include "parser/slot.h"
+#include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
 #include "proxy/lock/fence.h"
@@ -329,6 +330,11 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     host_watch_trouble(w, moved, sizeof(moved));
     single(m, "upstream_moved", "gauge",
            "1 if the upstream's host name leads to a Redis that the proxy does not go to.", moved[0] ? 1 : 0);
+    struct handed_counts before = handed_board_read(shared->before);
+    single(m, "predecessor_clients", "gauge", "Clients of the process that leaves, after a take-over.",
+           (double)before.clients);
+    single(m, "predecessor_leases", "gauge", "Leases of the process that leaves, after a take-over.",
+           (double)before.leases);
     metric_table_measure(&client_counters, &counters, m);
     metric_table_measure(&request_counters, &counters, m);
     metric_table_measure(&upstream_counters, &counters, m);

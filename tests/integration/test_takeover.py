@@ -5,6 +5,7 @@ Three ways: two processes with reuse-port, one that starts the next itself (SIGU
 
 import contextlib
 import ctypes
+import json
 import os
 import re
 import signal
@@ -475,6 +476,42 @@ def test_an_embedded_redis_is_not_taken_over(start_proxy, connect):
     proxy.signal(signal.SIGUSR2)
     until(lambda: "No take-over: the embedded servers end" in proxy.log(), 10, "the refusal")
     assert client("GET", "k") == "v"
+
+
+def test_the_next_process_says_what_the_other_one_has(farm, start_proxy, connect, orphans, key):
+    """Two clients with three leases stay at the process that leaves. Each page of the next process says so until they leave."""
+    admin = free_port()
+    proxy = start_proxy(farm.backend("standalone"), "threads 2", "admin-port %d" % admin, *RULES)
+    stay = [connect(proxy, commands=[("CLIENT", "SETNAME", "stay%d" % n)]) for n in range(2)]
+    locks = [key("lock:%d" % n) for n in range(3)]
+    for n, lock in enumerate(locks):
+        assert stay[n % 2]("SETNX", lock, "1") == 1
+    after = take_over(proxy, orphans)
+    with Client(proxy.address) as client:
+        def has(clients, leases):
+            page = client("PROXY", "INFO")
+            return "predecessor_clients:%d\r" % clients in page and "predecessor_leases:%d\r" % leases in page
+
+        assert "process_id:%d\r" % after.pid in client("PROXY", "INFO", "proxy")
+        until(lambda: has(2, 3), 20, "the numbers")
+        assert "predecessor_pid:%d\r" % proxy.process.pid in client("PROXY", "INFO")
+        mine, told = client("CLIENT", "LIST").splitlines()
+        assert told == "id=0 addr=process-%d:0 name=clients-of-the-process-that-leaves clients=2 leases=3" % proxy.process.pid
+        assert client("CLIENT", "LIST", "TYPE", "normal").splitlines()[1:] == []
+        row, = client("PROXY", "LOCKS")
+        facts = dict(zip(row[::2], row[1::2]))
+        assert facts["key"] == "" and "has 3 more leases and 2 clients" in facts["owner"]
+        assert b"lockkeeper_predecessor_leases 3" in fetch(admin, "/metrics")
+        assert json.loads(fetch(admin, "/status.json"))["figures"]["predecessor_clients"] == "2"
+        stay[0].close()
+        until(lambda: has(1, 1), 20, "the numbers without a client and its leases")
+        assert client("SETNX", key("lock:new"), "1") == 1 and len(client("PROXY", "LOCKS")) == 2
+        assert stay[1]("DEL", locks[1]) == 1
+        until(lambda: has(1, 0), 20, "the numbers without a lease")
+        stay[1].close()
+        ended(proxy, 20)
+        until(lambda: has(0, 0), 20, "no numbers")
+        assert client("CLIENT", "LIST").count("\n") == 1 and len(client("PROXY", "LOCKS")) == 1
 
 
 def test_who_comes_back_at_the_next_process(farm, start_proxy, connect, orphans, key):

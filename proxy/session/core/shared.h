@@ -16,6 +16,7 @@
 struct observer;
 struct permit_ledger;
 struct lock_engine;
+struct handed_board;
 struct tls_context;
 struct waiting;
 struct worker;
@@ -63,6 +64,7 @@ struct proxy_shared {
     atomic_uint accepting;        /* workers whose listeners are open */
     bool reachable;               /* clients may come from other machines, as far as the listening sockets say */
     const char *space_mark;      /* for worker/lock_space.c: the mark of the process that leaves; NULL: there is none */
+    struct handed_board *before; /* of the process that leaves; NULL: there was none */
     atomic_int host_doubt;       /* for worker/host_watch.c */
     atomic_bool space_held;      /* no worker accepts clients, since the mark was not found yet */
     bool embedded;               /* the node is a private redis-server, which is started again when it ends */
