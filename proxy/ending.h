@@ -44,6 +44,8 @@ void ending_leave(struct ending *e, const char *signal);
 void ending_take_over(struct ending *e, const char *signal);
 /* Tells the next process how many clients and leases this one still has. To be called once a second. */
 void ending_tell(const struct ending *e);
+/* Tells it that this process has no clients any more. */
+void ending_tell_last(const struct ending *e);
 /* Why the process must get no more clients; NULL: it may. */
 const char *ending_reason(const struct ending *e);
 

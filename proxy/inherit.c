@@ -131,13 +131,21 @@ void inherit_close_rest(struct inherited *in) {
             close(in->sockets[i].fd);
 }
 
-void inherit_tell_ready(struct inherited *in) {
+static void tell(struct inherited *in, char word) {
     if (in->predecessor < 0)
         return;
-    ssize_t ignored = write(in->predecessor, "", 1);
+    ssize_t ignored = write(in->predecessor, &word, 1);
     (void)ignored;
     close(in->predecessor);
     in->predecessor = -1;
+}
+
+void inherit_tell_ready(struct inherited *in) {
+    tell(in, HANDED_READY);
+}
+
+void inherit_tell_let_go(struct inherited *in) {
+    tell(in, HANDED_LET_GO);
 }
 
 void inherit_free(struct inherited *in) {

@@ -46,6 +46,8 @@ int inherit_take_unix(struct inherited *in, const char *path);
 void inherit_close_rest(struct inherited *in);
 /* Tells the predecessor that clients are accepted, so that it leaves. From any thread; at most once. */
 void inherit_tell_ready(struct inherited *in);
+/* Tells the predecessor to let its clients go, since the upstream is another Redis. */
+void inherit_tell_let_go(struct inherited *in);
 /* Frees the set, but not the sockets that were taken. */
 void inherit_free(struct inherited *in);
 

@@ -20,7 +20,6 @@
 #include "proxy/advise/advise.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/base/clock.h"
-#include "proxy/base/handed_board.h"
 #include "proxy/admin/proxy_report.h"
 #include "proxy/admin/incident_lines.h"
 #include "proxy/base/log.h"
@@ -310,6 +309,10 @@ static void worker_ready(void *arg, const char *error) {
     inherit_tell_ready(&app->inherited);
 }
 
+static void tell_let_go(void *arg) {
+    inherit_tell_let_go(&((struct application *)arg)->inherited);
+}
+
 /* Whether clients without login use upstream-user. With systemd's sockets, `bind` does not tell where clients may come
  * from. */
 static bool shares_user(const struct application *app) {
@@ -329,6 +332,8 @@ static void share_facts(struct application *app) {
     shared->reachable = !config_is_local(c) || app->inherited.managed;
     shared->space_mark = app->inherited.mark;
     shared->before = app->inherited.board;
+    shared->let_go = tell_let_go;
+    shared->let_go_arg = app;
     atomic_init(&shared->space_held, app->inherited.mark != NULL);
     shared->maxclients = c->maxclients;
     shared->stranger_login = config_logs_in(c) && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0;
@@ -536,8 +541,7 @@ static void run(struct application *app) {
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
     unwatch_signals(app);
-    if (app->ending.board)
-        handed_board_write(app->ending.board, &(struct handed_counts){0});
+    ending_tell_last(&app->ending);
     embedded_unwatch(app->embedded);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);

@@ -25,6 +25,7 @@ struct successor {
     struct ev_io io;
     struct ev_timer limit;
     void (*done)(void *arg, pid_t pid);
+    bool (*let_go)(void *arg, pid_t pid);
     void *arg;
 };
 
@@ -123,6 +124,15 @@ static void on_word(struct ev_loop *loop, struct ev_io *io, int events) {
     ssize_t n = read(s->pipe, &byte, 1);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
+    if (n == 1 && byte == HANDED_LET_GO) {
+        if (s->let_go(s->arg, s->pid)) {
+            forget(s);
+            return;
+        }
+        end_process(s->pid);
+        finish(s, 0);
+        return;
+    }
     if (n == 1) {
         finish(s, s->pid);
         return;
@@ -164,7 +174,7 @@ struct successor *successor_start(struct ev_loop *loop, const struct successor_o
     char *own[] = {letters.data, path.data, mark.data, board.data},
          **env = environment(own, sizeof(own) / sizeof(own[0]));
     struct successor *s = memory_zalloc(sizeof(*s));
-    *s = (struct successor){.loop = loop, .pipe = ends[0], .done = o->done, .arg = o->arg};
+    *s = (struct successor){.loop = loop, .pipe = ends[0], .done = o->done, .let_go = o->let_go, .arg = o->arg};
     int failed = spawn(o, ends[1], env, &s->pid);
     close(ends[1]);
     memory_free(env);

@@ -9,7 +9,7 @@
 enum { STALE_MS = 5000 };
 
 struct handed_board {
-    atomic_int_fast64_t at_ms, pid, clients, leases;
+    atomic_int_fast64_t at_ms, pid, clients, leases, end_ms;
 };
 
 /* The clock that both processes have. */
@@ -45,6 +45,7 @@ void handed_board_write(struct handed_board *b, const struct handed_counts *coun
     atomic_store(&b->pid, counts->pid);
     atomic_store(&b->clients, counts->clients);
     atomic_store(&b->leases, counts->leases);
+    atomic_store(&b->end_ms, now_ms() + counts->longest_ms);
     atomic_store(&b->at_ms, now_ms());
 }
 
@@ -53,4 +54,10 @@ struct handed_counts handed_board_read(struct handed_board *b) {
         return (struct handed_counts){0};
     return (struct handed_counts){
         .pid = atomic_load(&b->pid), .clients = atomic_load(&b->clients), .leases = atomic_load(&b->leases)};
+}
+
+bool handed_board_gone(struct handed_board *b, int64_t *left_ms) {
+    int64_t now = now_ms(), end = atomic_load(&b->end_ms);
+    *left_ms = end > now ? end - now : 0;
+    return atomic_load(&b->pid) == 0 || now - atomic_load(&b->at_ms) > STALE_MS;
 }

@@ -85,6 +85,7 @@ struct config {
     int64_t query_buffer_limit;                                        /* client-query-buffer-limit 1gb */
     int64_t output_limit_hard, output_limit_soft, output_limit_soft_s; /* client-output-buffer-limit normal H S SEC */
     int64_t output_pubsub_hard, output_pubsub_soft, output_pubsub_soft_s; /* the same for pubsub */
+    bool take_over_switch;                                                /* no */
     int64_t shutdown_timeout_s;                                           /* 600 */
     int64_t finish_timeout_s;                                             /* 5 */
     int64_t threads;                                                      /* 1 to 64 */

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "parser/invariant.h"
+#include "proxy/base/handed_board.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/commands/commands.h"
@@ -231,6 +232,9 @@ static void worker_open(struct worker *w, const char *error) {
     if (thread_of(w)->space_waits)
         return;
     w->opened = true;
+    int64_t left_ms = 0;
+    if (atomic_load(&w->shared->space_switches) && handed_board_gone(w->shared->before, &left_ms) && left_ms > 0)
+        pause_start(w, PAUSE_WRITES, left_ms);
     if (!w->stopping && !w->leaving)
         accept_start(w);
     thread_of(w)->ready(thread_of(w)->ready_arg, error);

@@ -20,7 +20,7 @@ import pytest
 import redis
 
 import servers
-from resp import Client, Closed
+from resp import Client, Closed, encode
 from servers import HOST, free_port, tail, until
 
 LEASE = 2
@@ -71,6 +71,14 @@ class Successor:
             self.signal(signal.SIGTERM)
             until(self.over, 30, "the successor's end")
         assert self.status == 0, self.log()[-4000:]
+
+
+class Heir(Successor):
+    """The second process in the log, whose predecessor has ended."""
+
+    def __init__(self, before):
+        self.log, self.status = before.log, None
+        self.pid = int(re.findall(r"is starting, pid (\d+)", before.log())[1])
 
 
 def take_over(before, orphans, number=1):
@@ -425,6 +433,54 @@ def test_a_next_one_with_another_redis_is_refused(farm, start_proxy, start_redis
     assert late("SET", name, "2", "NX", "PX", "60000") is None and client("DEL", name) == 1
     with other.client() as direct:
         assert direct("DBSIZE") == 0, "the refused process served no client"
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_next_one_switches_to_another_redis(farm, start_proxy, start_redis, connect, orphans, key, threads):
+    """Told to, the process lets its clients go, and the next one gives out a lock once the longest lease is over."""
+    old, other, name = start_redis(), start_redis(), key("lock:split")
+    proxy = start_proxy(old, "threads %d" % threads, *RULES)
+    holder = connect(proxy)
+    assert holder("SET", name, "1", "NX", "PX", "9000") == "OK"
+    change(proxy, "upstream " + old.upstream(), "take-over switch\nupstream " + other.upstream())
+    proxy.signal(signal.SIGUSR2)
+    until(lambda: "takes over at another Redis" in proxy.log(), 30, "the take-over")
+    with pytest.raises((Closed, OSError)):
+        holder.read()
+    ended(proxy, 20)
+    orphans.append(Heir(proxy))
+    late, rival = connect(proxy, timeout=30), connect(proxy, timeout=30)
+    assert late("GET", "k") is None, "reads are served"
+    late.send(encode("SET", name, "2", "NX", "PX", "60000"))
+    rival.send(encode("DEL", name + "other"))
+    assert late.read() == "OK" and rival.read() == 0
+    assert old.run("EXISTS", name) == 0, "the lease was over before the next one"
+    assert other.run("GET", name) == "2"
+
+
+def test_no_switch_while_a_lease_has_no_end(start_proxy, start_redis, connect, key):
+    old, other, name = start_redis(), start_redis(), key("lock:endless")
+    proxy = start_proxy(old, "lock lock:* lease 0")
+    holder = connect(proxy)
+    assert holder("SETNX", name, "1") == 1
+    change(proxy, "upstream " + old.upstream(), "take-over switch\nupstream " + other.upstream())
+    refused_take_over(proxy, "a lease here has no end")
+    assert holder("DEL", name) == 1
+
+
+def test_no_switch_while_an_earlier_process_is_there(start_proxy, start_redis, connect, orphans, key):
+    """Its clients still hold locks of the old Redis."""
+    old, other, name = start_redis(), start_redis(), key("lock:early")
+    proxy = start_proxy(old, *RULES)
+    holder = connect(proxy)
+    assert holder("SETNX", name, "1") == 1
+    after = take_over(proxy, orphans)
+    change(proxy, "upstream " + old.upstream(), "take-over switch\nupstream " + other.upstream())
+    after.signal(signal.SIGUSR2)
+    until(lambda: "an earlier process has not ended yet, and this process goes on" in proxy.log(), 30, "the refusal")
+    assert holder("DEL", name) == 1
+    holder.close()
+    ended(proxy)
 
 
 def test_a_next_one_with_the_same_redis_by_another_name(farm, start_proxy, connect, orphans):
