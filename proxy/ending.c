@@ -3,8 +3,11 @@
 
 #include <unistd.h>
 
+#include "proxy/base/clock.h"
+#include "proxy/base/handed_board.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/engine.h"
 #include "proxy/notify.h"
 #include "proxy/session/commands/commands.h"
 #include "proxy/worker/lock_space.h"
@@ -60,16 +63,51 @@ void ending_leave(struct ending *e, const char *signal) {
 /* ---- take-over -------------------------------------------------------------------------------------- */
 
 /* Tells systemd the pid of its new main process, or (pid 0) that nothing has changed. */
-static void taken_over(void *arg, pid_t pid) {
-    struct ending *e = arg;
+static void tell_manager(pid_t pid) {
     struct text state;
-    e->successor = NULL;
     text_init(&state);
     if (pid > 0)
         text_printf(&state, "MAINPID=%d\n", (int)pid);
     text_printf(&state, "READY=1");
     notify_state(state.data);
     text_clear(&state);
+}
+
+/* How long another Redis must give out no lock: the longest lease here, and a little for what is under way. */
+static int64_t longest_ms(const struct ending *e) {
+    enum { SLACK_MS = 1000 };
+    int64_t ms = engine_longest_ms(e->shared->engine, clock_even_ms());
+    return ms > 0 && ms < INT64_MAX ? ms + SLACK_MS : ms;
+}
+
+static bool let_go(void *arg, pid_t pid) {
+    struct ending *e = arg;
+    const char *why = !e->board                                  ? "it could not be told when this process has ended"
+                      : handed_board_read(e->shared->before).pid ? "an earlier process has not ended yet"
+                      : longest_ms(e) == INT64_MAX               ? "a lease here has no end"
+                                                                 : NULL;
+    if (why) {
+        log_warning("No take-over: the upstream of the new process is another Redis, and %s, and this process goes on",
+                    why);
+        return false;
+    }
+    log_warning("Process %d takes over at another Redis (take-over switch): all clients are let go", (int)pid);
+    e->successor = NULL;
+    e->leaving = e->stopping = e->handed = true;
+    atomic_store(&e->shared->lets_go, true);
+    ending_tell(e);
+    tell_manager(pid);
+    admin_server_close(*e->monitor);
+    *e->monitor = NULL;
+    for (unsigned i = 0; i < e->shared->threads; i++)
+        worker_stop(e->shared->workers[i], live_finish_ms(e->live));
+    return true;
+}
+
+static void taken_over(void *arg, pid_t pid) {
+    struct ending *e = arg;
+    e->successor = NULL;
+    tell_manager(pid);
     if (pid == 0)
         return;
     log_notice("Process %d has taken over", (int)pid);
@@ -88,8 +126,16 @@ static struct handed_socket *offer(const struct ending *e, size_t *count) {
 
 /* Starts the new process. `mark` is what it has to find in its Redis; NULL: nothing. */
 static void start_successor(struct ending *e, const char *mark) {
-    struct successor_orders orders = {
-        .argv = e->argv, .mark = mark, .unix_path = e->listeners->unix_path, .done = taken_over, .arg = e};
+    if (!e->board)
+        e->board = handed_board_new(&e->board_file);
+    ending_tell(e);
+    struct successor_orders orders = {.argv = e->argv,
+                                      .mark = mark,
+                                      .board = e->board ? e->board_file : -1,
+                                      .unix_path = e->listeners->unix_path,
+                                      .done = taken_over,
+                                      .let_go = let_go,
+                                      .arg = e};
     struct handed_socket *sockets = offer(e, &orders.count);
     orders.sockets = sockets;
     e->successor = successor_start(worker_loop(e->shared->workers[0]), &orders);
@@ -134,6 +180,28 @@ void ending_take_over(struct ending *e, const char *signal) {
     notify_reloading();
     e->marking = true;
     lock_space_mark(e->shared->workers[0], e->shared->process_id, marked, e);
+}
+
+void ending_tell(const struct ending *e) {
+    if (!e->board)
+        return;
+    struct lock_stats stats;
+    struct handed_counts before = handed_board_read(e->shared->before);
+    engine_stats(e->shared->engine, &stats);
+    bool goes = atomic_load(&e->shared->lets_go);
+    struct handed_counts now = {.pid = getpid(),
+                                .longest_ms = goes ? longest_ms(e) : 0,
+                                .clients = (int64_t)atomic_load(&e->shared->clients) + before.clients,
+                                .leases = (int64_t)stats.leases + before.leases};
+    handed_board_write(e->board, &now);
+}
+
+void ending_tell_last(const struct ending *e) {
+    struct handed_counts none = {0};
+    if (e->board && atomic_load(&e->shared->lets_go))
+        none.longest_ms = longest_ms(e);
+    if (e->board)
+        handed_board_write(e->board, &none);
 }
 
 const char *ending_reason(const struct ending *e) {

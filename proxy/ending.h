@@ -33,13 +33,19 @@ struct ending {
     /* The state. */
     struct successor *successor; /* in progress; else NULL */
     bool leaving, stopping;
-    bool marking; /* a take-over begins: its mark is being written to Redis */
-    bool handed;  /* another process has the sockets */
+    bool marking;               /* a take-over begins: its mark is being written to Redis */
+    bool handed;                /* another process has the sockets */
+    struct handed_board *board; /* what this process tells the next one; NULL: nothing yet */
+    int board_file;
 };
 
 void ending_stop(struct ending *e, const char *signal);
 void ending_leave(struct ending *e, const char *signal);
 void ending_take_over(struct ending *e, const char *signal);
+/* Tells the next process how many clients and leases this one still has. To be called once a second. */
+void ending_tell(const struct ending *e);
+/* Tells it that this process has no clients any more. */
+void ending_tell_last(const struct ending *e);
 /* Why the process must get no more clients; NULL: it may. */
 const char *ending_reason(const struct ending *e);
 

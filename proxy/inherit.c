@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
 #include "proxy/handed.h"
 
@@ -45,10 +46,12 @@ static void read_managed(struct inherited *in) {
 
 static void read_handed(struct inherited *in, const char *letters) {
     static const char known[] = HANDED_LETTERS;
-    const char *path = getenv(HANDED_PATH), *mark = getenv(HANDED_MARK);
+    const char *path = getenv(HANDED_PATH), *mark = getenv(HANDED_MARK), *board = getenv(HANDED_BOARD);
     size_t count = strlen(letters);
     in->path = path && path[0] ? memory_strdup(path) : NULL;
     in->mark = mark && mark[0] ? memory_strdup(mark) : NULL;
+    in->board =
+        board && strtol(board, NULL, 10) == FIRST + 1 + (long)count ? handed_board_open(FIRST + 1 + (int)count) : NULL;
     in->predecessor = FIRST;
     fcntl(FIRST, F_SETFD, FD_CLOEXEC);
     in->sockets = memory_zalloc((count + 1) * sizeof(*in->sockets));
@@ -128,13 +131,21 @@ void inherit_close_rest(struct inherited *in) {
             close(in->sockets[i].fd);
 }
 
-void inherit_tell_ready(struct inherited *in) {
+static void tell(struct inherited *in, char word) {
     if (in->predecessor < 0)
         return;
-    ssize_t ignored = write(in->predecessor, "", 1);
+    ssize_t ignored = write(in->predecessor, &word, 1);
     (void)ignored;
     close(in->predecessor);
     in->predecessor = -1;
+}
+
+void inherit_tell_ready(struct inherited *in) {
+    tell(in, HANDED_READY);
+}
+
+void inherit_tell_let_go(struct inherited *in) {
+    tell(in, HANDED_LET_GO);
 }
 
 void inherit_free(struct inherited *in) {

@@ -6,6 +6,7 @@
  *      predecessor    LOCKKEEPER_HANDED, a letter for each socket;  descriptor 3: to report that clients are accepted;
  *                     LOCKKEEPER_HANDED_PATH, the unix socket's     4, 5, ...: used if the configuration has them
  *                     LOCKKEEPER_HANDED_MARK, for worker/lock_space.h
+ *                     LOCKKEEPER_HANDED_BOARD, for base/handed_board.h
  */
 #ifndef LOCKKEEPER_INHERIT_H
 #define LOCKKEEPER_INHERIT_H
@@ -28,10 +29,11 @@ struct handed_socket {
 struct inherited {
     struct handed_socket *sockets;
     size_t count;
-    bool managed;    /* some are systemd's: then the addresses in the configuration are not opened */
-    char *path;      /* the path of the predecessor's unix socket; NULL: none */
-    char *mark;      /* what the predecessor has written to its Redis; NULL: nothing */
-    int predecessor; /* descriptor of the process that waits until clients are accepted; -1: none */
+    bool managed;               /* some are systemd's: then the addresses in the configuration are not opened */
+    char *path;                 /* the path of the predecessor's unix socket; NULL: none */
+    char *mark;                 /* what the predecessor has written to its Redis; NULL: nothing */
+    struct handed_board *board; /* the numbers of the process that leaves; NULL: there are none */
+    int predecessor;            /* descriptor of the process that waits until clients are accepted; -1: none */
 };
 
 /* Reads the variables and removes them from the environment, so that programs started from here get no sockets. */
@@ -44,6 +46,8 @@ int inherit_take_unix(struct inherited *in, const char *path);
 void inherit_close_rest(struct inherited *in);
 /* Tells the predecessor that clients are accepted, so that it leaves. From any thread; at most once. */
 void inherit_tell_ready(struct inherited *in);
+/* Tells the predecessor to let its clients go, since the upstream is another Redis. */
+void inherit_tell_let_go(struct inherited *in);
 /* Frees the set, but not the sockets that were taken. */
 void inherit_free(struct inherited *in);
 

@@ -125,6 +125,7 @@ static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) 
     struct application *app = timer->data;
     incidents_tick(app->incidents, clock_wall_ms());
     tell_unruled(app, clock_even_ms());
+    ending_tell(&app->ending);
 }
 
 /* ---- PROXY's pages ----------------------------------------------------------------------------------- */
@@ -309,6 +310,10 @@ static void worker_ready(void *arg, const char *error) {
     inherit_tell_ready(&app->inherited);
 }
 
+static void tell_let_go(void *arg) {
+    inherit_tell_let_go(&((struct application *)arg)->inherited);
+}
+
 /* Whether clients without login use upstream-user. With systemd's sockets, `bind` does not tell where clients may come
  * from. */
 static bool shares_user(const struct application *app) {
@@ -327,6 +332,9 @@ static void share_facts(struct application *app) {
     shared->threads = (unsigned)c->threads;
     shared->reachable = !config_is_local(c) || app->inherited.managed;
     shared->space_mark = app->inherited.mark;
+    shared->before = app->inherited.board;
+    shared->let_go = tell_let_go;
+    shared->let_go_arg = app;
     atomic_init(&shared->space_held, app->inherited.mark != NULL);
     shared->maxclients = c->maxclients;
     shared->stranger_login = config_logs_in(c) && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0;
@@ -534,6 +542,7 @@ static void run(struct application *app) {
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
     unwatch_signals(app);
+    ending_tell_last(&app->ending);
     embedded_unwatch(app->embedded);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);

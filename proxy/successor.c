@@ -25,6 +25,7 @@ struct successor {
     struct ev_io io;
     struct ev_timer limit;
     void (*done)(void *arg, pid_t pid);
+    bool (*let_go)(void *arg, pid_t pid);
     void *arg;
 };
 
@@ -53,18 +54,20 @@ static char **environment(char **own, size_t count) {
     return all;
 }
 
-static void describe(const struct successor_orders *o, struct text *letters, struct text *path, struct text *mark) {
+static void describe(const struct successor_orders *o, struct text *letters, struct text *path, struct text *mark,
+                     struct text *board) {
     text_printf(letters, "%s=", HANDED_SOCKETS);
     for (size_t i = 0; i < o->count; i++)
         text_printf(letters, "%c", HANDED_LETTERS[2 * (size_t)o->sockets[i].use + (o->sockets[i].managed ? 1 : 0)]);
     text_printf(path, "%s=%s", HANDED_PATH, o->unix_path ? o->unix_path : "");
     text_printf(mark, "%s=%s", HANDED_MARK, o->mark ? o->mark : "");
+    text_printf(board, "%s=%d", HANDED_BOARD, o->board >= 0 ? FIRST + 1 + (int)o->count : 0);
 }
 
 /* ---- starting --------------------------------------------------------------------------------------- */
 
-/* Starts the process with the pipe as descriptor 3 and the sockets after it. The sockets are first copied to higher
- * numbers, since they may have one of these numbers. Returns an errno. */
+/* Starts the process with the pipe as descriptor 3, and the sockets and the board after it. They are first copied to
+ * higher numbers, since they may have one of these numbers. Returns an errno. */
 static int spawn(const struct successor_orders *o, int pipe, char **env, pid_t *pid) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -74,9 +77,11 @@ static int spawn(const struct successor_orders *o, int pipe, char **env, pid_t *
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-    int *copies = memory_zalloc((o->count + 1) * sizeof(*copies)), beyond = FIRST + 1 + (int)o->count, failed = 0;
-    for (size_t i = 0; i <= o->count; i++) {
-        copies[i] = fcntl(i == 0 ? pipe : o->sockets[i - 1].fd, F_DUPFD_CLOEXEC, beyond);
+    size_t count = o->count + 1 + (o->board >= 0);
+    int *copies = memory_zalloc(count * sizeof(*copies)), beyond = FIRST + (int)count, failed = 0;
+    for (size_t i = 0; i < count; i++) {
+        int fd = i == 0 ? pipe : i <= o->count ? o->sockets[i - 1].fd : o->board;
+        copies[i] = fcntl(fd, F_DUPFD_CLOEXEC, beyond);
         if (copies[i] < 0)
             failed = errno;
         else
@@ -85,7 +90,7 @@ static int spawn(const struct successor_orders *o, int pipe, char **env, pid_t *
     posix_spawn_file_actions_addclosefrom_np(&actions, beyond); /* libraries may open descriptors without O_CLOEXEC */
     if (!failed)
         failed = posix_spawnp(pid, o->argv[0], &actions, &attributes, o->argv, env);
-    for (size_t i = 0; i <= o->count; i++)
+    for (size_t i = 0; i < count; i++)
         if (copies[i] >= 0)
             close(copies[i]);
     memory_free(copies);
@@ -119,6 +124,15 @@ static void on_word(struct ev_loop *loop, struct ev_io *io, int events) {
     ssize_t n = read(s->pipe, &byte, 1);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
+    if (n == 1 && byte == HANDED_LET_GO) {
+        if (s->let_go(s->arg, s->pid)) {
+            forget(s);
+            return;
+        }
+        end_process(s->pid);
+        finish(s, 0);
+        return;
+    }
     if (n == 1) {
         finish(s, s->pid);
         return;
@@ -151,20 +165,23 @@ struct successor *successor_start(struct ev_loop *loop, const struct successor_o
         log_warning("No take-over: %s", strerror(errno));
         return NULL;
     }
-    struct text letters, path, mark;
+    struct text letters, path, mark, board;
     text_init(&letters);
     text_init(&path);
     text_init(&mark);
-    describe(o, &letters, &path, &mark);
-    char *own[] = {letters.data, path.data, mark.data}, **env = environment(own, sizeof(own) / sizeof(own[0]));
+    text_init(&board);
+    describe(o, &letters, &path, &mark, &board);
+    char *own[] = {letters.data, path.data, mark.data, board.data},
+         **env = environment(own, sizeof(own) / sizeof(own[0]));
     struct successor *s = memory_zalloc(sizeof(*s));
-    *s = (struct successor){.loop = loop, .pipe = ends[0], .done = o->done, .arg = o->arg};
+    *s = (struct successor){.loop = loop, .pipe = ends[0], .done = o->done, .let_go = o->let_go, .arg = o->arg};
     int failed = spawn(o, ends[1], env, &s->pid);
     close(ends[1]);
     memory_free(env);
     text_clear(&letters);
     text_clear(&path);
     text_clear(&mark);
+    text_clear(&board);
     if (!failed) {
         watch(s);
         return s;

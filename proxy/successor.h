@@ -25,10 +25,14 @@ struct successor_orders {
     const struct handed_socket *sockets;
     size_t count;
     const char *mark;      /* for worker/lock_space.h; NULL: none */
+    int board;             /* the file of a base/handed_board.h; -1: none */
     const char *unix_path; /* path of the unix socket among them, if it is not systemd's; NULL: none */
     /* Called once, in the loop's thread: the new process `pid` accepts clients, or (pid 0) it failed, and the log has
      * the reason. The successor is freed then. */
     void (*done)(void *arg, pid_t pid);
+    /* Called in place of `done`: the new process serves another Redis, and accepts clients once this process has ended.
+     * False: that may not be; the new process is ended, and `done` is called. */
+    bool (*let_go)(void *arg, pid_t pid);
     void *arg;
 };
 

@@ -85,6 +85,7 @@ struct config {
     int64_t query_buffer_limit;                                        /* client-query-buffer-limit 1gb */
     int64_t output_limit_hard, output_limit_soft, output_limit_soft_s; /* client-output-buffer-limit normal H S SEC */
     int64_t output_pubsub_hard, output_pubsub_soft, output_pubsub_soft_s; /* the same for pubsub */
+    bool take_over_switch;                                                /* no */
     int64_t shutdown_timeout_s;                                           /* 600 */
     int64_t finish_timeout_s;                                             /* 5 */
     int64_t threads;                                                      /* 1 to 64 */
@@ -99,6 +100,7 @@ struct config {
     int64_t upstream_connections;                             /* 1 to 64 */
     int64_t pinned_node, pinned_client; /* max-pinned-connections[-per-client]; 0: derived from the node's maxclients */
     int64_t upstream_timeout_ms;        /* 5s */
+    int64_t dns_refresh_ms;             /* 5s */
     bool upstream_tls_on;               /* upstream-tls no */
     struct config_tls upstream_tls;
     enum config_verify upstream_tls_verify; /* yes */

@@ -18,6 +18,7 @@ enum {
 
 /* The names of values, in the order of the enums and bits that they stand for. */
 static const char *const NO_YES[] = {"no", "yes", NULL};
+static const char *const TAKE_OVERS[] = {"same", "switch", NULL};
 static const char *const NO_YES_AUTO[] = {"no", "yes", "auto", NULL};
 static const char *const OPTIONAL[] = {"no", "optional", "yes", NULL};
 static const char *const VERIFIES[] = {"no", "ca", "yes", NULL};
@@ -141,6 +142,8 @@ static const struct directive TABLE[] = {
     {{"shutdown-timeout", "SECONDS", "600", "how long clients are served on when another process takes over"},
      NUMBER(shutdown_timeout_s, 0, 86400),
      .flags = DIRECTIVE_LIVE},
+    {{"take-over", "same|switch", "same", "whether a new process may take over (SIGUSR2) at another Redis"},
+     CHOICE(config_read_flag, take_over_switch, TAKE_OVERS, "same or switch")},
     {{"finish-timeout", "SECONDS", "5", "how long a stop may wait for what is in flight; shutdown-timeout at most"},
      NUMBER(finish_timeout_s, 0, 86400),
      .flags = DIRECTIVE_LIVE},
@@ -212,6 +215,9 @@ static const struct directive TABLE[] = {
      NUMBER(pinned_client, 0, INT_MAX)},
     {{"upstream-timeout", "TIME", "5s", "a connection that owes a reply and is silent for so long is dropped"},
      TIME(upstream_timeout_ms, "a time from 1ms to 1d, like 5s"),
+     .flags = DIRECTIVE_LIVE},
+    {{"dns-refresh", "TIME", "5s", "how often the host name of a standalone upstream is looked up"},
+     TIME(dns_refresh_ms, "a time from 1ms to 1d, like 5s"),
      .flags = DIRECTIVE_LIVE},
 
     {{"upstream-tls", "yes|no", "no", "connections to nodes (and Sentinels) use TLS; never over a unix socket"},

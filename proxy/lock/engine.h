@@ -702,6 +702,9 @@ struct lock_stats {
 /* The table, for a struct lock_stats; its incidents and waits are no rows of it. */
 extern const struct metric_table lock_counters;
 void engine_stats(struct lock_engine *e, struct lock_stats *stats);
+/* How long the longest live lease lasts that this proxy knows of, another proxy's too, in ms; 0: there is none.
+ * INT64_MAX: one has no end. */
+int64_t engine_longest_ms(struct lock_engine *e, int64_t now_ms);
 
 struct lock_view {
     struct lock_key key;

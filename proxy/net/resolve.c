@@ -110,7 +110,31 @@ bool resolve_is_number(const char *host) {
     return inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
 }
 
-void resolve_number(const struct addrinfo *found, char *out) {
-    if (getnameinfo(found->ai_addr, found->ai_addrlen, out, RESOLVE_NUMBER_MAX, NULL, 0, NI_NUMERICHOST) != 0)
+void resolve_number(const struct sockaddr *at, socklen_t len, char *out) {
+    if (getnameinfo(at, len, out, RESOLVE_NUMBER_MAX, NULL, 0, NI_NUMERICHOST) != 0)
         out[0] = '\0';
+}
+
+void host_take(struct host_addresses *h, const struct addrinfo *found) {
+    for (h->count = 0; found && h->count < HOST_ADDRESSES; found = found->ai_next) {
+        memcpy(&h->at[h->count], found->ai_addr, found->ai_addrlen);
+        h->lens[h->count++] = found->ai_addrlen;
+    }
+}
+
+static bool same_machine(const struct sockaddr_storage *a, const struct sockaddr_storage *b) {
+    if (a->ss_family != b->ss_family)
+        return false;
+    if (b->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
+    return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+                  &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
+}
+
+bool host_has(const struct host_addresses *h, const struct sockaddr_storage *at) {
+    for (unsigned i = 0; i < h->count; i++)
+        if (same_machine(&h->at[i], at))
+            return true;
+    return false;
 }

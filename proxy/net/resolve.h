@@ -13,8 +13,16 @@
 #include <netdb.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/socket.h>
 
-enum { RESOLVE_NUMBER_MAX = 64 }; /* an address as text, with a scope and its NUL */
+enum { RESOLVE_NUMBER_MAX = 64 /* an address as text, with a scope and its NUL */, HOST_ADDRESSES = 4 };
+
+/* The addresses of one host. */
+struct host_addresses {
+    struct sockaddr_storage at[HOST_ADDRESSES];
+    socklen_t lens[HOST_ADDRESSES];
+    unsigned count;
+};
 
 struct resolve;
 
@@ -31,7 +39,12 @@ void resolve_cancel(struct resolve *r);
 
 /* Whether a host is a numeric IPv4 or IPv6 address, which needs no lookup. */
 bool resolve_is_number(const char *host);
-/* Writes an address from `found` as text; `out` has RESOLVE_NUMBER_MAX bytes. */
-void resolve_number(const struct addrinfo *found, char *out);
+/* Writes an address as text; `out` has RESOLVE_NUMBER_MAX bytes. */
+void resolve_number(const struct sockaddr *at, socklen_t len, char *out);
+
+/* Copies the first addresses of `found`, which may be NULL. */
+void host_take(struct host_addresses *h, const struct addrinfo *found);
+/* Whether the machine at this address is among the host's, whatever the port. */
+bool host_has(const struct host_addresses *h, const struct sockaddr_storage *at);
 
 #endif

@@ -28,6 +28,7 @@ struct readable;
 struct upstream;
 struct upstream_node;
 struct upstream_conn;
+struct host_addresses;
 struct script;
 struct tls_context;
 struct histogram;
@@ -168,6 +169,9 @@ struct upstream_events {
     void (*ready)(void *arg, const char *error);
     /* May be NULL. A node has answered a client's request with NOAUTH: the connection is not logged in. */
     void (*noauth)(void *arg);
+    /* May be NULL. The host name of a standalone may lead elsewhere by now: its node failed, or answered with an error
+     * as after a failover; `readonly`: with READONLY. */
+    void (*doubt)(void *arg, bool readonly);
 };
 
 /* Makes an upstream. `config` is borrowed and must outlive it; `readable` and `pool` belong to the same thread. NULL if
@@ -377,6 +381,16 @@ struct upstream_node *upstream_node_named(struct upstream *u, const char *addres
 /* Makes the node the one that a standalone upstream consists of. What is under way at the node before it ends as when a
  * node is lost. */
 void upstream_switch(struct upstream *u, struct upstream_node *node);
+/* The host name of a standalone, which has been reached; NULL: there is none. Where it leads is for the caller to find
+ * out: the node keeps the addresses that worked. */
+const char *upstream_host_name(const struct upstream *u, int *port);
+/* The addresses in use, the one that worked last first; count 0: none. */
+void upstream_host_now(const struct upstream *u, struct host_addresses *out);
+/* Connects to the first address of `to` from now on. If that is another machine, no new request uses the connections
+ * that are open, and what is under way on them ends as usual. */
+void upstream_host_move(struct upstream *u, const struct host_addresses *to);
+/* A node under the same name at these addresses, as from upstream_node_named. */
+struct upstream_node *upstream_host_node(struct upstream *u, const struct host_addresses *host);
 /* Whether connections to the node were lost, and no request has opened another one since. The proxy's own questions can
  * wait until a request has shown that the node is back. No, for NULL. */
 bool upstream_node_lost(const struct upstream_node *node);

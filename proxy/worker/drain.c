@@ -77,6 +77,8 @@ static void drain_sessions(struct worker *w, double now) {
 /* Hands one part of the leases over. With parts 1 hands over all: another thread may have ended before this thread's
  * sessions did. Returns whether nothing is left. */
 static bool hand_leases_over(struct worker *w, unsigned part, unsigned parts) {
+    if (atomic_load(&w->shared->lets_go))
+        return true;
     if (w->own_works >= HANDOVERS_AT_ONCE)
         return false;
     unsigned max = (unsigned)(HANDOVERS_AT_ONCE - w->own_works);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "parser/slot.h"
+#include "proxy/base/handed_board.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
@@ -81,9 +82,18 @@ bool lock_space_forbidden(const char *error) {
 
 static void __attribute__((noreturn)) end_here(const char *why) {
     log_warning("No take-over: %s. Two processes would give out the same locks. To move to another Redis, stop the old "
-                "process and start a new one",
+                "process and start a new one, or set take-over switch",
                 why);
     _exit(1);
+}
+
+/* The process that leaves lets its clients go. This one waits for its end. */
+static void begin_switch(struct worker *w) {
+    log_warning(
+        "The upstream is another Redis than that of the process that leaves, which lets its clients go (take-over "
+        "switch)");
+    atomic_store(&w->shared->space_switches, true);
+    w->shared->let_go(w->shared->let_go_arg);
 }
 
 static void open_all(struct worker *w) {
@@ -104,6 +114,8 @@ static void looked(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
     if (same) {
         open_all(w);
+    } else if (!error[0] && w->config->take_over_switch && w->shared->before) {
+        begin_switch(w);
     } else if (!error[0]) {
         end_here("the upstream is another Redis than that of the process that leaves");
     } else if (!end->error) {
@@ -115,6 +127,17 @@ static void looked(struct call *c, const struct call_end *end) {
 void lock_space_look(struct worker *w) {
     if (thread_of(w)->space_asking || w->stopping || !atomic_load(&w->shared->space_held))
         return;
+    if (atomic_load(&w->shared->space_switches)) {
+        int64_t left_ms;
+        if (!handed_board_gone(w->shared->before, &left_ms))
+            return;
+        log_notice(
+            "The process before has ended. Writes wait for %lld ms: so long the longest lease lasts at the Redis "
+            "before",
+            (long long)left_ms);
+        open_all(w);
+        return;
+    }
     thread_of(w)->space_asking = true;
     build_call(w, "GET", 2);
     question_send(w, question_new(w, looked));

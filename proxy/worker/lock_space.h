@@ -8,6 +8,9 @@
  *      the mark, in the environment ────────────────> GET mark ──┬─> the same: all workers open
  *                                                                └─> another, or none: it ends, and nothing has changed
  *
+ * With `take-over switch` it does not end: the process that leaves closes its clients and ends, and the new one holds
+ * all writes until the longest lease is over that the process before knew of.
+ *
  * Run ids and replication ids change with a failover, and addresses differ for one server. The mark is data, as locks
  * are: where the mark is, the locks are.
  */

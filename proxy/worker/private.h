@@ -33,7 +33,7 @@ struct listener {
     FIGURE(redirects, "redirects", "counter", "upstream_redirects_total", "MOVED and ASK from the node.")
 
 /* What a worker knows of a node. */
-enum { MASTER_WHY_MAX = 200 };
+enum { MASTER_WHY_MAX = 200, HOST_TROUBLE_MAX = 480 };
 
 struct node_figures {
     char address[256];
@@ -61,6 +61,7 @@ struct node_board {
     struct node_figures *nodes;
     size_t count;
     struct durations durations;
+    char host_trouble[HOST_TROUBLE_MAX]; /* for host_watch.c, in the first worker */
 };
 
 /* A worker with the state that only this folder needs. */
@@ -68,8 +69,9 @@ struct worker_thread {
     struct worker worker; /* first */
     struct listener *listeners;
     size_t listener_count;
-    struct list_node guests; /* clients without a session yet: before their PROXY header, or in the TLS handshake */
-    double guest_logged;     /* when a failure was last logged at notice */
+    struct list_node guests;  /* clients without a session yet: before their PROXY header, or in the TLS handshake */
+    double guest_logged;      /* when a failure was last logged at notice */
+    struct host_watch *hosts; /* for host_watch.c; NULL: the upstream has no name */
     struct asked_master *masters; /* for readiness.c */
     size_t masters_count;
     uint64_t leases_handed;          /* how many got a last expiry */

@@ -9,6 +9,7 @@
 #include "parser/invariant.h"
 #include "proxy/advise/advise.h"
 #include "proxy/base/glob.h"
+#include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
@@ -16,6 +17,7 @@
 #include "proxy/session/commands/commands.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/evictions.h"
+#include "proxy/worker/host_watch.h"
 #include "proxy/witness/witness.h"
 #include "proxy/worker/private.h"
 
@@ -137,6 +139,10 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "invariants_failed", "%llu", (unsigned long long)invariant_failures());
     r->section(r->arg, "Clients");
     metric_table_report(&client_counters, &counters, r);
+    struct handed_counts before = handed_board_read(shared->before);
+    r->line(r->arg, "predecessor_pid", "%lld", (long long)before.pid);
+    r->line(r->arg, "predecessor_clients", "%lld", (long long)before.clients);
+    r->line(r->arg, "predecessor_leases", "%lld", (long long)before.leases);
     r->line(r->arg, "maxclients", "%lld", (long long)atomic_load(&shared->maxclients));
     r->line(r->arg, "pause_left_ms", "%lld", (long long)pause_left_ms(w));
     r->section(r->arg, "Upstreams");
@@ -152,6 +158,9 @@ void worker_report_info(struct worker *w, const struct report *r) {
     r->line(r->arg, "locks_ready", "%s", worker_unready(w, true, &why) ? "no" : "yes");
     r->line(r->arg, "locks_not_ready", "%s", why.len ? why.data : "");
     text_clear(&why);
+    char moved[HOST_TROUBLE_MAX];
+    host_watch_trouble(w, moved, sizeof(moved));
+    r->line(r->arg, "upstream_moved", "%s", moved);
     report_upstream_nodes(w, r);
     struct sentinel_lines lines = {.report = r};
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);
@@ -223,6 +232,23 @@ void worker_walk_show(struct worker *w, struct lock_walk *walk) {
     w->walk = walk;
 }
 
+/* A row without a key for the leases of the process that leaves. */
+static void report_predecessor(const struct worker *w, const struct report *r) {
+    static const char *const numbers[] = {"db", "age-ms", "left-ms", "fence", "renewals", "waiting", "longest-wait-ms"};
+    struct handed_counts before = handed_board_read(w->shared->before);
+    char text[160];
+    if (before.leases == 0)
+        return;
+    int n = snprintf(text, sizeof(text), "process %lld, which leaves, has %lld more leases and %lld clients",
+                     (long long)before.pid, (long long)before.leases, (long long)before.clients);
+    r->row(r->arg);
+    r->text(r->arg, "key", "", 0);
+    r->text(r->arg, "owner", text, (size_t)n);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        r->number(r->arg, numbers[i], 0);
+    r->text(r->arg, "waiters", "", 0);
+}
+
 bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r) {
     struct lock_rows rows = {.report = r,
                              .worker = w,
@@ -235,6 +261,7 @@ bool worker_report_locks(struct worker *w, const char *pattern, size_t len, cons
         engine_walk_each(w->walk, report_lease, &rows);
     else
         engine_each_lease(w->shared->engine, worker_now(w), LOCKS_SHOWN_MAX, report_lease, &rows);
+    report_predecessor(w, r);
     return rows.steps > 0;
 }
 

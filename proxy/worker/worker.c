@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "parser/invariant.h"
+#include "proxy/base/handed_board.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/commands/commands.h"
@@ -12,6 +13,7 @@
 #include "proxy/worker/accept.h"
 #include "proxy/worker/capacity.h"
 #include "proxy/worker/evictions.h"
+#include "proxy/worker/host_watch.h"
 #include "proxy/worker/lock_space.h"
 #include "proxy/worker/private.h"
 
@@ -32,6 +34,7 @@ static void take_config(struct worker *w) {
     w->config = config;
     w->rules = config->rules;
     upstream_set_timeout(w->upstream, config->upstream_timeout_ms);
+    host_watch_now(w);
     ROOMS_CALL(w, worker_rules, w);
 }
 
@@ -140,8 +143,10 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         memory_trim();
     ROOMS_CALL(w, worker_ticks, w);
     worker_arrivals_look(w);
-    if (w->index == 0)
+    if (w->index == 0) {
+        host_watch_tick(w);
         ask_around(w, ev_now(loop));
+    }
     if (w->config->admin_port != 0 || w->shared->threads > 1)
         node_board_write(w);
     if (w->index > 0)
@@ -227,6 +232,9 @@ static void worker_open(struct worker *w, const char *error) {
     if (thread_of(w)->space_waits)
         return;
     w->opened = true;
+    int64_t left_ms = 0;
+    if (atomic_load(&w->shared->space_switches) && handed_board_gone(w->shared->before, &left_ms) && left_ms > 0)
+        pause_start(w, PAUSE_WRITES, left_ms);
     if (!w->stopping && !w->leaving)
         accept_start(w);
     thread_of(w)->ready(thread_of(w)->ready_arg, error);
@@ -256,6 +264,10 @@ static void upstream_ready(void *arg, const char *error) {
 
 static void upstream_noauth(void *arg) {
     worker_doubt_word(arg);
+}
+
+static void upstream_doubt(void *arg, bool readonly) {
+    host_watch_doubt(arg, readonly);
 }
 
 static void worker_watchers(struct worker *w) {
@@ -313,7 +325,8 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     pthread_mutex_init(&thread_of(w)->board.mutex, NULL);
     worker_watchers(w);
     ROOMS_CALL(w, worker_opens, w);
-    struct upstream_events events = {.arg = w, .ready = upstream_ready, .noauth = upstream_noauth};
+    struct upstream_events events = {
+        .arg = w, .ready = upstream_ready, .noauth = upstream_noauth, .doubt = upstream_doubt};
     w->upstream = upstream_new(w->loop, &w->readable, &shared->upstream, &w->chunks, &events);
     return w;
 }
@@ -369,6 +382,7 @@ void worker_free(struct worker *w) {
     pthread_mutex_destroy(&thread_of(w)->board.mutex);
     memory_free(thread_of(w)->board.nodes);
     readiness_clear(w);
+    host_watch_clear(w);
     readable_clear(&w->readable);
     ev_loop_destroy(w->loop);
     memory_free(w);

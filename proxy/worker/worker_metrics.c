@@ -11,12 +11,14 @@
 
 #include "parser/invariant.h"
 #include "parser/slot.h"
+#include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
 #include "proxy/lock/rule.h"
 #include "proxy/witness/witness.h"
+#include "proxy/worker/host_watch.h"
 #include "proxy/worker/private.h"
 
 enum { RULES_MEASURED = 100 };
@@ -324,6 +326,15 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
            (double)invariant_failures());
     single(m, "clients_max", "gauge", "Clients that may be connected at once (maxclients).",
            (double)atomic_load(&shared->maxclients));
+    char moved[HOST_TROUBLE_MAX];
+    host_watch_trouble(w, moved, sizeof(moved));
+    single(m, "upstream_moved", "gauge",
+           "1 if the upstream's host name leads to a Redis that the proxy does not go to.", moved[0] ? 1 : 0);
+    struct handed_counts before = handed_board_read(shared->before);
+    single(m, "predecessor_clients", "gauge", "Clients of the process that leaves, after a take-over.",
+           (double)before.clients);
+    single(m, "predecessor_leases", "gauge", "Leases of the process that leaves, after a take-over.",
+           (double)before.leases);
     metric_table_measure(&client_counters, &counters, m);
     metric_table_measure(&request_counters, &counters, m);
     metric_table_measure(&upstream_counters, &counters, m);

@@ -1,6 +1,8 @@
 """Upstreams by name: a name server that is slow, silent, or changes its answers only affects clients of the node with that
 name."""
 
+import re
+
 import pytest
 
 from helpers import is_upstream, keys_of, works_again
@@ -195,3 +197,139 @@ def test_a_sentinel_s_name_of_several_machines(names, redis, start_proxy, connec
         assert "No subscription to Sentinel" not in proxy.log()
     finally:
         sentinel.stop()
+
+
+# ---- a look each dns-refresh -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere():
+    """Starts a Redis at the other address, on the same port."""
+    servers = []
+
+    def start(like):
+        servers.append(RedisElsewhere("--repl-diskless-sync-delay", "0", port=like.port))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def moved(client):
+    """Why the proxy is not where the name leads."""
+    return re.search(r"^upstream_moved:(.*?)\r?$", client("PROXY", "INFO", "upstreams"), re.M)[1]
+
+
+def await_trouble(client, what):
+    until(lambda: what in moved(client), TIMEOUT, what)
+
+
+def await_move(proxy):
+    until(lambda: "the proxy goes there" in proxy.log(), TIMEOUT, "the move")
+
+
+def copy_of(master, elsewhere):
+    """A replica at the other address, which has the proxy's mark."""
+    replica = elsewhere(master)
+    replica.run("REPLICAOF", *master.address)
+    until(lambda: "master_link_status:up" in replica.run("INFO", "replication"), TIMEOUT, "the replica's link")
+    until(lambda: replica.run("KEYS", "*lockkeeper-host*"), TIMEOUT, "the mark at the replica")
+    return replica
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_name_that_leads_to_another_redis(names, start_redis, elsewhere, start_proxy, connect, threads):
+    """The proxy stays where the locks are, over new connections too, and says so."""
+    old = start_redis()
+    other = elsewhere(old)
+    names.known["redis.test"] = [HOST]
+    proxy = start_proxy("standalone redis.test:%d" % old.port, "threads %d" % threads, "dns-refresh 200ms", before=names.before)
+    clients = [connect(proxy, timeout=TIMEOUT) for _ in range(6)]
+    assert clients[0]("SETNX", "lock:a", "1") == 1
+    names.known["redis.test"] = ["127.0.0.77"]
+    await_trouble(clients[0], "that Redis has other data, and the one before it still answers")
+    asked = len(names.asked)
+    for _ in range(3):
+        old.run("CLIENT", "KILL", "TYPE", "normal")
+        for client in clients[1:]:
+            works_again(client, ("SET", "k", "v"))
+            assert client("SETNX", "lock:a", "2") == 0
+    until(lambda: len(names.asked) > asked + 8, TIMEOUT, "more looks at the name")
+    assert clients[0]("DEL", "lock:a") == 1
+    assert other.run("EXISTS", "k", "lock:a") == 0
+    assert proxy.log().count("leads to 127.0.0.77 now") == 1
+    names.known["redis.test"] = [HOST]
+    until(lambda: not moved(clients[0]), TIMEOUT, "peace")
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("asked", ["in time", "by a reload"])
+def test_the_same_redis_at_another_address(names, start_redis, start_proxy, connect, threads, asked):
+    """All threads go there. No client sees an error."""
+    redis = start_redis()
+    redis.run("CONFIG", "SET", "bind", HOST + " 127.0.0.77")
+    names.known["redis.test"] = [HOST]
+    proxy = start_proxy("standalone redis.test:%d" % redis.port, "threads %d" % threads,
+                        "dns-refresh " + ("200ms" if asked == "in time" else "1d"), before=names.before)
+    clients = [connect(proxy, timeout=TIMEOUT) for _ in range(6)]
+    assert clients[0]("SETNX", "lock:a", "1") == 1
+    listener, transaction = connect(proxy, timeout=TIMEOUT), connect(proxy, timeout=TIMEOUT)
+    assert listener("SUBSCRIBE", "news") == ["subscribe", "news", 1]
+    assert transaction("MULTI") == "OK" and transaction("INCR", "m") == "QUEUED"
+    until(lambda: redis.run("KEYS", "*lockkeeper-host*"), TIMEOUT, "the first look at the name")
+    names.known["redis.test"] = ["127.0.0.77"]
+    if asked == "by a reload":
+        assert clients[1]("PROXY", "RELOAD") == "OK"
+
+    def are_there():
+        for client in clients[1:]:
+            assert isinstance(client("INCR", "n"), int) and client("SETNX", "lock:a", "2") == 0
+        left = [c for c in redis.run("CLIENT", "LIST").splitlines() if "laddr=%s:" % HOST in c and "multi=-1" in c]
+        return "the proxy goes there" in proxy.log() and not [c for c in left if "cmd=evalsha" in c or "cmd=incr" in c]
+
+    until(are_there, TIMEOUT, "the move")
+    assert redis.run("PUBLISH", "news", "x") == 1 and listener.read() == ["message", "news", "x"]
+    assert transaction("EXEC") == [1]
+    assert clients[0]("DEL", "lock:a") == 1 and moved(clients[0]) == ""
+
+
+@pytest.mark.parametrize("ends", ["replica", "gone"])
+def test_a_replica_that_was_promoted(names, start_redis, elsewhere, start_proxy, connect, ends):
+    """While both take writes the proxy stays; when the old master is a replica, or gone, it goes. The lock is there."""
+    old = start_redis()
+    names.known["redis.test"] = [HOST]
+    proxy = start_proxy("standalone redis.test:%d" % old.port, "threads 2", "dns-refresh 200ms", before=names.before)
+    client = connect(proxy, timeout=TIMEOUT)
+    assert client("SETNX", "lock:a", "1") == 1
+    new = copy_of(old, elsewhere)
+    names.known["redis.test"] = ["127.0.0.77"]
+    await_trouble(client, "that Redis says: READONLY")
+    new.run("REPLICAOF", "NO", "ONE")
+    await_trouble(client, "that Redis takes writes, and the one before it still does too")
+    assert client("SET", "k", "there") == "OK" and old.run("GET", "k") == "there"
+    if ends == "replica":
+        old.run("REPLICAOF", *new.address)
+    else:
+        old.kill()
+    await_move(proxy)
+    works_again(client, ("SET", "k", "here"))
+    assert new.run("GET", "k") == "here" and client("DEL", "lock:a") == 1
+    assert "leases are lost" not in proxy.log() and moved(client) == ""
+
+
+def test_a_name_whose_redis_is_gone_for_another_one(names, start_redis, elsewhere, start_proxy, connect):
+    """It goes there, and says that the data is another."""
+    old = start_redis()
+    names.known["redis.test"] = [HOST]
+    proxy = start_proxy("standalone redis.test:%d" % old.port, "threads 2", "dns-refresh 200ms", before=names.before)
+    client = connect(proxy, timeout=TIMEOUT)
+    assert client("SET", "k", "there") == "OK"
+    other = elsewhere(old)
+    names.known["redis.test"] = ["127.0.0.77"]
+    await_trouble(client, "that Redis has other data")
+    old.kill()
+    await_move(proxy)
+    assert "has other data: leases are lost" in proxy.log()
+    works_again(client, ("SET", "k", "here"))
+    assert other.run("GET", "k") == "here"

@@ -5,6 +5,7 @@ Three ways: two processes with reuse-port, one that starts the next itself (SIGU
 
 import contextlib
 import ctypes
+import json
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ import pytest
 import redis
 
 import servers
-from resp import Client, Closed
+from resp import Client, Closed, encode
 from servers import HOST, free_port, tail, until
 
 LEASE = 2
@@ -70,6 +71,14 @@ class Successor:
             self.signal(signal.SIGTERM)
             until(self.over, 30, "the successor's end")
         assert self.status == 0, self.log()[-4000:]
+
+
+class Heir(Successor):
+    """The second process in the log, whose predecessor has ended."""
+
+    def __init__(self, before):
+        self.log, self.status = before.log, None
+        self.pid = int(re.findall(r"is starting, pid (\d+)", before.log())[1])
 
 
 def take_over(before, orphans, number=1):
@@ -426,6 +435,54 @@ def test_a_next_one_with_another_redis_is_refused(farm, start_proxy, start_redis
         assert direct("DBSIZE") == 0, "the refused process served no client"
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_next_one_switches_to_another_redis(farm, start_proxy, start_redis, connect, orphans, key, threads):
+    """Told to, the process lets its clients go, and the next one gives out a lock once the longest lease is over."""
+    old, other, name = start_redis(), start_redis(), key("lock:split")
+    proxy = start_proxy(old, "threads %d" % threads, *RULES)
+    holder = connect(proxy)
+    assert holder("SET", name, "1", "NX", "PX", "9000") == "OK"
+    change(proxy, "upstream " + old.upstream(), "take-over switch\nupstream " + other.upstream())
+    proxy.signal(signal.SIGUSR2)
+    until(lambda: "takes over at another Redis" in proxy.log(), 30, "the take-over")
+    with pytest.raises((Closed, OSError)):
+        holder.read()
+    ended(proxy, 20)
+    orphans.append(Heir(proxy))
+    late, rival = connect(proxy, timeout=30), connect(proxy, timeout=30)
+    assert late("GET", "k") is None, "reads are served"
+    late.send(encode("SET", name, "2", "NX", "PX", "60000"))
+    rival.send(encode("DEL", name + "other"))
+    assert late.read() == "OK" and rival.read() == 0
+    assert old.run("EXISTS", name) == 0, "the lease was over before the next one"
+    assert other.run("GET", name) == "2"
+
+
+def test_no_switch_while_a_lease_has_no_end(start_proxy, start_redis, connect, key):
+    old, other, name = start_redis(), start_redis(), key("lock:endless")
+    proxy = start_proxy(old, "lock lock:* lease 0")
+    holder = connect(proxy)
+    assert holder("SETNX", name, "1") == 1
+    change(proxy, "upstream " + old.upstream(), "take-over switch\nupstream " + other.upstream())
+    refused_take_over(proxy, "a lease here has no end")
+    assert holder("DEL", name) == 1
+
+
+def test_no_switch_while_an_earlier_process_is_there(start_proxy, start_redis, connect, orphans, key):
+    """Its clients still hold locks of the old Redis."""
+    old, other, name = start_redis(), start_redis(), key("lock:early")
+    proxy = start_proxy(old, *RULES)
+    holder = connect(proxy)
+    assert holder("SETNX", name, "1") == 1
+    after = take_over(proxy, orphans)
+    change(proxy, "upstream " + old.upstream(), "take-over switch\nupstream " + other.upstream())
+    after.signal(signal.SIGUSR2)
+    until(lambda: "an earlier process has not ended yet, and this process goes on" in proxy.log(), 30, "the refusal")
+    assert holder("DEL", name) == 1
+    holder.close()
+    ended(proxy)
+
+
 def test_a_next_one_with_the_same_redis_by_another_name(farm, start_proxy, connect, orphans):
     redis = farm.backend("standalone")
     proxy = start_proxy(redis, *RULES)
@@ -475,6 +532,42 @@ def test_an_embedded_redis_is_not_taken_over(start_proxy, connect):
     proxy.signal(signal.SIGUSR2)
     until(lambda: "No take-over: the embedded servers end" in proxy.log(), 10, "the refusal")
     assert client("GET", "k") == "v"
+
+
+def test_the_next_process_says_what_the_other_one_has(farm, start_proxy, connect, orphans, key):
+    """Two clients with three leases stay at the process that leaves. Each page of the next process says so until they leave."""
+    admin = free_port()
+    proxy = start_proxy(farm.backend("standalone"), "threads 2", "admin-port %d" % admin, *RULES)
+    stay = [connect(proxy, commands=[("CLIENT", "SETNAME", "stay%d" % n)]) for n in range(2)]
+    locks = [key("lock:%d" % n) for n in range(3)]
+    for n, lock in enumerate(locks):
+        assert stay[n % 2]("SETNX", lock, "1") == 1
+    after = take_over(proxy, orphans)
+    with Client(proxy.address) as client:
+        def has(clients, leases):
+            page = client("PROXY", "INFO")
+            return "predecessor_clients:%d\r" % clients in page and "predecessor_leases:%d\r" % leases in page
+
+        assert "process_id:%d\r" % after.pid in client("PROXY", "INFO", "proxy")
+        until(lambda: has(2, 3), 20, "the numbers")
+        assert "predecessor_pid:%d\r" % proxy.process.pid in client("PROXY", "INFO")
+        mine, told = client("CLIENT", "LIST").splitlines()
+        assert told == "id=0 addr=process-%d:0 name=clients-of-the-process-that-leaves clients=2 leases=3" % proxy.process.pid
+        assert client("CLIENT", "LIST", "TYPE", "normal").splitlines()[1:] == []
+        row, = client("PROXY", "LOCKS")
+        facts = dict(zip(row[::2], row[1::2]))
+        assert facts["key"] == "" and "has 3 more leases and 2 clients" in facts["owner"]
+        assert b"lockkeeper_predecessor_leases 3" in fetch(admin, "/metrics")
+        assert json.loads(fetch(admin, "/status.json"))["figures"]["predecessor_clients"] == "2"
+        stay[0].close()
+        until(lambda: has(1, 1), 20, "the numbers without a client and its leases")
+        assert client("SETNX", key("lock:new"), "1") == 1 and len(client("PROXY", "LOCKS")) == 2
+        assert stay[1]("DEL", locks[1]) == 1
+        until(lambda: has(1, 0), 20, "the numbers without a lease")
+        stay[1].close()
+        ended(proxy, 20)
+        until(lambda: has(0, 0), 20, "no numbers")
+        assert client("CLIENT", "LIST").count("\n") == 1 and len(client("PROXY", "LOCKS")) == 1
 
 
 def test_who_comes_back_at_the_next_process(farm, start_proxy, connect, orphans, key):

@@ -159,6 +159,8 @@ static void assert_defaults(const struct config *c) {
     assert_false(config_logs_in(c));
     assert_int_equal(c->upstream_connections, 1);
     assert_int_equal(c->upstream_timeout_ms, 5000);
+    assert_int_equal(c->dns_refresh_ms, 5000);
+    assert_false(c->take_over_switch);
     assert_int_equal(c->client_identity, IDENTITY_ADDRESS | IDENTITY_USER | IDENTITY_NAME);
     assert_int_equal(c->admin_port, 0);
     assert_string_equal(c->admin_bind, "127.0.0.1");

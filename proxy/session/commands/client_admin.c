@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/blocking/blocking.h"
 #include "proxy/session/commands/private.h"
@@ -293,6 +294,11 @@ static void reply_list(struct admin *a, struct request *r) {
         qsort(a->shown, a->shown_count, sizeof(*a->shown), by_id);
     for (size_t i = 0; i < a->shown_count && a->id_count == 0; i++)
         text_append(&lines, a->shown[i].line, strlen(a->shown[i].line));
+    struct handed_counts before = handed_board_read(r->worker->shared->before);
+    if (before.clients > 0 && a->id_count == 0 && a->kind == CLIENT_KIND_UNKNOWN)
+        text_printf(&lines,
+                    "id=0 addr=process-%lld:0 name=clients-of-the-process-that-leaves clients=%lld leases=%lld\n",
+                    (long long)before.pid, (long long)before.clients, (long long)before.leases);
     for (size_t i = 0; i < a->id_count; i++) {
         struct shown wanted = {.id = (uint64_t)a->ids[i]}, *found = NULL;
         if (a->shown_count > 0)

@@ -185,8 +185,6 @@ void pause_leave(struct session *s);
 void pause_init(struct worker *w);
 /* To be called once a second: during PROXY PAUSE, sessions may pass that a lost node had held. */
 void pause_tick(struct worker *w);
-/* Pauses this worker's clients for so many ms. A longer or stricter pause stays in force. */
-void pause_start(struct worker *w, enum pause_kind kind, int64_t ms);
 void pause_end(struct worker *w);
 /* Whether Redis takes a request for a write, or for something that replicas must see: a pause of writes holds these. */
 bool pause_replicates(const struct command *c, const struct resp_request *r, const char *bytes);

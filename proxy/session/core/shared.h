@@ -16,6 +16,7 @@
 struct observer;
 struct permit_ledger;
 struct lock_engine;
+struct handed_board;
 struct tls_context;
 struct waiting;
 struct worker;
@@ -63,14 +64,20 @@ struct proxy_shared {
     atomic_uint accepting;        /* workers whose listeners are open */
     bool reachable;               /* clients may come from other machines, as far as the listening sockets say */
     const char *space_mark;      /* for worker/lock_space.c: the mark of the process that leaves; NULL: there is none */
-    atomic_bool space_held;      /* no worker accepts clients, since the mark was not found yet */
-    bool embedded;               /* the node is a private redis-server, which is started again when it ends */
-    atomic_uint embedded_ends;   /* how often it has ended */
-    atomic_uint embedded_lost;   /* how many leases it held then */
-    atomic_uint evictions;       /* for evictions.c */
-    atomic_int_fast64_t came_ms; /* when a session last got its identity */
-    atomic_int_fast64_t paused;  /* how many requests wait for the end of a pause */
-    atomic_uint pause_login;     /* the login of the session that sent PROXY PAUSE */
+    struct handed_board *before; /* of the process that leaves; NULL: there was none */
+    void (*let_go)(void *let_go_arg); /* tells the process that leaves to let its clients go */
+    void *let_go_arg;
+    atomic_bool lets_go;            /* this process lets its clients go: its leases get no last expiry */
+    atomic_bool space_switches;     /* take-over switch: this process waits for the end of the process that leaves */
+    atomic_int host_doubt;          /* for worker/host_watch.c */
+    atomic_bool space_held;         /* no worker accepts clients, since the mark was not found yet */
+    bool embedded;                  /* the node is a private redis-server, which is started again when it ends */
+    atomic_uint embedded_ends;      /* how often it has ended */
+    atomic_uint embedded_lost;      /* how many leases it held then */
+    atomic_uint evictions;          /* for evictions.c */
+    atomic_int_fast64_t came_ms;    /* when a session last got its identity */
+    atomic_int_fast64_t paused;     /* how many requests wait for the end of a pause */
+    atomic_uint pause_login;        /* the login of the session that sent PROXY PAUSE */
     atomic_int_fast64_t pause_mark; /* what PROXY PAUSE has written to Redis last of all; 0: nothing */
     /* Reloads the configuration; called from a worker's thread on an operator's request; may be NULL. False: it has
      * errors, which are in the log. True: `said` (of `size`) gets the names of changed directives that need a

@@ -69,7 +69,8 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
         n->lost_ms = clock_ms();
     switch (end) {
     case CONN_UNREACHABLE:
-        node_failed(n, reason);
+        if (conn_lane(c)) /* else it may be where the node's name led before */
+            node_failed(n, reason);
         upstream_want_map(c->u);
         break;
     case CONN_LOST:

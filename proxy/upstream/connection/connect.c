@@ -19,7 +19,7 @@
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
-enum { KEEPALIVE_IDLE_S = 20, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3, LOOK_AGAIN_MS = 1000 };
+enum { KEEPALIVE_IDLE_S = 20, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3 };
 
 /* ---- connecting, from the last step to the first ---- */
 
@@ -69,7 +69,10 @@ static void conn_connected(struct upstream_conn *c) {
     if (error == 0 && connected_to_itself(c->fd))
         error = ECONNREFUSED;
     if (error == 0) {
-        c->node->addr_good = c->addr;
+        if (conn_lane(c)) { /* else it may be where the name led before */
+            c->node->addr_good = c->addr;
+            c->node->reached = true;
+        }
         if (node_is_plain(c->node)) {
             conn_begin(c);
             return;
@@ -117,9 +120,9 @@ static void on_readable(struct ev_loop *loop, ev_io *w, int revents) {
 /* Starts to connect to the next address of the node; returns 0 or errno. */
 static int conn_try(struct upstream_conn *c) {
     struct upstream_node *n = c->node;
-    invariant(c->fd < 0 && c->tried < n->addr_count, "address %u of %u", c->tried, n->addr_count);
-    c->addr = (n->addr_good + c->tried++) % n->addr_count;
-    const struct sockaddr *addr = (const struct sockaddr *)(const void *)&n->addrs[c->addr];
+    invariant(c->fd < 0 && c->tried < n->host.count, "address %u of %u", c->tried, n->host.count);
+    c->addr = (n->addr_good + c->tried++) % n->host.count;
+    const struct sockaddr *addr = (const struct sockaddr *)(const void *)&n->host.at[c->addr];
     c->fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (c->fd < 0)
         return errno;
@@ -132,7 +135,7 @@ static int conn_try(struct upstream_conn *c) {
         setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
         setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
     }
-    if (connect(c->fd, addr, n->addr_lens[c->addr]) == 0 || errno == EINPROGRESS)
+    if (connect(c->fd, addr, n->host.lens[c->addr]) == 0 || errno == EINPROGRESS)
         return 0;
     int error = errno;
     close(c->fd);
@@ -142,7 +145,7 @@ static int conn_try(struct upstream_conn *c) {
 
 /* Tries the remaining addresses. False with the last error if all fail. */
 static bool conn_start(struct upstream_conn *c, int *error) {
-    while (c->tried < c->node->addr_count) {
+    while (c->tried < c->node->host.count) {
         *error = conn_try(c);
         if (*error == 0) {
             ev_io_init(&c->readable, on_readable, c->fd, EV_READ);
@@ -170,54 +173,19 @@ static void resolved(struct upstream_conn *c, void *arg) {
     conn_close(c, CONN_UNREACHABLE, r->error ? r->error : strerror(why));
 }
 
-static bool same_machine(const struct sockaddr_storage *a, const struct sockaddr *b) {
-    if (a->ss_family != b->sa_family)
-        return false;
-    if (b->sa_family == AF_INET)
-        return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
-               ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
-    return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
-                  &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
-}
-
-/* Whether the name still leads to the same machine. True, too, if the lookup gave no result. */
-static bool has_not_moved(const struct upstream_node *n, const struct addrinfo *found) {
-    for (const struct addrinfo *a = found; a; a = a->ai_next)
-        if (same_machine(&n->addrs[n->addr_good], a->ai_addr))
-            return true;
-    return !found;
-}
-
 static void on_found(void *arg, const struct addrinfo *found, const char *error) {
     struct upstream_node *n = arg;
     invariant(n->lookup && !n->numeric, "a lookup answers that was not asked");
-    bool rechecked = n->addr_count > 0;
     n->lookup = NULL;
-    if (rechecked && has_not_moved(n, found))
-        return;
-    n->addr_count = n->addr_good = 0;
-    for (const struct addrinfo *a = found; a && n->addr_count < NODE_ADDRESSES; a = a->ai_next) {
-        memcpy(&n->addrs[n->addr_count], a->ai_addr, a->ai_addrlen);
-        n->addr_lens[n->addr_count++] = a->ai_addrlen;
-    }
-    if (rechecked) {
-        log_notice("Node %s: the name leads to another machine now", n->address);
-        conn_retire_all(n);
-        return;
-    }
+    n->addr_good = 0;
+    host_take(&n->host, found);
     struct resolved r = {.node = n, .error = error};
     conn_each(n->u, resolved, &r);
 }
 
 static void look_up(struct upstream_node *n) {
     invariant(!n->lookup && !n->numeric, "a name is looked up twice at once");
-    n->looked_ms = clock_ms();
     n->lookup = resolve_start(n->u->loop, n->at.host, n->at.port, on_found, n);
-}
-
-void node_recheck_name(struct upstream_node *n) {
-    if (!n->numeric && !n->lookup && clock_ms() - n->looked_ms >= LOOK_AGAIN_MS)
-        look_up(n);
 }
 
 /* ---- opening ---- */
@@ -258,7 +226,7 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
         return NULL;
     }
     int error = 0;
-    if (n->addr_count == 0) {
+    if (n->host.count == 0) {
         conn_set_state(c, CONN_RESOLVING);
         if (!n->lookup)
             look_up(n);

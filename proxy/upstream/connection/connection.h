@@ -59,7 +59,6 @@ enum {
     PIN_UNSENT_MAX = 512 * 1024, /* of a request that comes in pieces: above this its owner waits */
     PIN_UNSENT_LOW = 128 * 1024, /* below this its owner is told to go on */
     NODES_MAX = 4096,            /* a node's MOVED can't create more nodes than that */
-    NODE_ADDRESSES = 4,          /* of one host name */
     ADDRESS_MAX = 300,
     REASON_MAX = 256
 };
@@ -266,11 +265,10 @@ struct upstream_node {
     struct quota *quota;   /* shared by all nodes with this address */
     uint64_t pins_refused; /* refused by the quota, in this thread */
 
-    struct sockaddr_storage addrs[NODE_ADDRESSES];
-    socklen_t addr_lens[NODE_ADDRESSES];
-    unsigned addr_count, addr_good; /* how many there are; the one that worked last */
-    struct resolve *lookup;         /* of the node's name; NULL: none is under way */
-    int64_t looked_ms;              /* when the last lookup began */
+    struct host_addresses host;
+    unsigned addr_good;     /* the address that worked last */
+    bool reached;           /* one of them has worked */
+    struct resolve *lookup; /* of the node's name; NULL: none is under way */
 
     unsigned failures; /* in a row; 0: the node is well */
     bool doubted;      /* it is well, but the last connection was lost before its first reply */
@@ -330,9 +328,6 @@ static inline bool node_is_plain(const struct upstream_node *n) {
 }
 /* Whether new connections are not tried for now. */
 bool node_backing_off(const struct upstream_node *n);
-/* Looks up the name of a node that serves no writes, at most once a second. The name may lead to another machine by
- * now; new requests then go there. */
-void node_recheck_name(struct upstream_node *n);
 /* Notes that the node gave a reply. */
 void node_works(struct upstream_node *n);
 

@@ -21,12 +21,12 @@ enum { LOG_AGAIN_MS = 10 * 1000 };
 /* Takes an address that needs no lookup, a unix path or a numeric one; false for others. */
 static bool resolve_numeric(struct upstream_node *n) {
     if (n->at.port == 0) {
-        struct sockaddr_un *sun = (struct sockaddr_un *)(void *)&n->addrs[0];
+        struct sockaddr_un *sun = (struct sockaddr_un *)(void *)&n->host.at[0];
         sun->sun_family = AF_UNIX;
         memcpy(sun->sun_path, n->at.host,
                strnlen(n->at.host, sizeof(sun->sun_path) - 1)); /* address_parse has checked that it fits */
-        n->addr_lens[0] = sizeof(*sun);
-        n->addr_count = 1;
+        n->host.lens[0] = sizeof(*sun);
+        n->host.count = 1;
         return true;
     }
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM}, *list;
@@ -34,16 +34,14 @@ static bool resolve_numeric(struct upstream_node *n) {
     snprintf(port, sizeof(port), "%d", n->at.port);
     if (getaddrinfo(n->at.host, port, &hints, &list) != 0)
         return false;
-    memcpy(&n->addrs[0], list->ai_addr, list->ai_addrlen);
-    n->addr_lens[0] = list->ai_addrlen;
-    n->addr_count = 1;
+    host_take(&n->host, list);
     freeaddrinfo(list);
     return true;
 }
 
-struct upstream_node *node_get(struct upstream *u, const struct address *at) {
-    char text[ADDRESS_MAX + 16];
-    address_text(at, text, sizeof(text));
+/* The node of this name; made if needed. `host` NULL: its addresses follow from `at`. */
+static struct upstream_node *node_of(struct upstream *u, const char *text, const struct address *at,
+                                     const struct host_addresses *host) {
     uint32_t hash = text_hash(text, strlen(text));
     LIST_FOREACH(it, &u->nodes) {
         struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
@@ -60,10 +58,18 @@ struct upstream_node *node_get(struct upstream *u, const struct address *at) {
     n->quota = quota_get(text);
     list_init(&n->pools);
     list_init(&n->idle_pins);
-    n->numeric = resolve_numeric(n);
+    if (host)
+        n->host = *host;
+    n->numeric = host || resolve_numeric(n);
     list_append(&u->nodes, &n->link);
     u->node_count++;
     return n;
+}
+
+struct upstream_node *node_get(struct upstream *u, const struct address *at) {
+    char text[ADDRESS_MAX + 16];
+    address_text(at, text, sizeof(text));
+    return node_of(u, text, at, NULL);
 }
 
 struct upstream_node *upstream_node_named(struct upstream *u, const char *address) {
@@ -86,6 +92,55 @@ void node_forget(struct upstream_node *n) {
 
 const char *upstream_node_address(const struct upstream_node *n) {
     return n->address;
+}
+
+/* ---- the host name of a standalone ---- */
+
+/* The standalone's node, if it has a host name. */
+static struct upstream_node *named(const struct upstream *u) {
+    struct upstream_node *n = u->topology ? NULL : upstream_master(u, 0);
+    return n && !n->numeric ? n : NULL;
+}
+
+const char *upstream_host_name(const struct upstream *u, int *port) {
+    const struct upstream_node *n = named(u);
+    if (!n || !n->reached)
+        return NULL;
+    *port = n->at.port;
+    return n->at.host;
+}
+
+void upstream_host_now(const struct upstream *u, struct host_addresses *out) {
+    const struct upstream_node *n = named(u);
+    out->count = n ? n->host.count : 0;
+    for (unsigned i = 0; i < out->count; i++) {
+        out->at[i] = n->host.at[(n->addr_good + i) % out->count];
+        out->lens[i] = n->host.lens[(n->addr_good + i) % out->count];
+    }
+}
+
+void upstream_host_move(struct upstream *u, const struct host_addresses *to) {
+    struct upstream_node *n = named(u);
+    struct host_addresses now = {.count = 0}, first = {.at = {to->at[0]}, .count = 1};
+    if (!n || to->count == 0)
+        return;
+    upstream_host_now(u, &now);
+    if (now.count > 0 && host_has(&first, &now.at[0]))
+        return;
+    n->host = *to;
+    n->addr_good = 0;
+    n->retry_at_ms = 0;
+    conn_retire_all(n);
+}
+
+struct upstream_node *upstream_host_node(struct upstream *u, const struct host_addresses *host) {
+    const struct upstream_node *n = named(u);
+    char text[ADDRESS_MAX + RESOLVE_NUMBER_MAX + 32], number[RESOLVE_NUMBER_MAX];
+    if (!n || host->count == 0)
+        return NULL;
+    resolve_number((const struct sockaddr *)(const void *)&host->at[0], host->lens[0], number);
+    snprintf(text, sizeof(text), "%s at %s", n->address, number);
+    return node_of(u, text, &n->at, host);
 }
 
 /* ---- lanes ---- */
@@ -168,8 +223,10 @@ void node_failed(struct upstream_node *n, const char *reason) {
         n->failed_ms = clock_ms();
     n->retry_at_ms = clock_ms() + upstream_jitter(n->u, wait);
     snprintf(n->reason, sizeof(n->reason), "%s", reason);
-    if (!n->numeric)
-        n->addr_count = 0; /* by now the name may lead to another machine */
+    if (!n->numeric && n->reached && !n->u->topology && n->u->events.doubt)
+        n->u->events.doubt(n->u->events.arg, false);
+    else if (!n->numeric)
+        n->host.count = 0; /* by now the name may lead to another machine */
     node_log(n, "can't be reached", reason);
 }
 

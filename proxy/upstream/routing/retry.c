@@ -52,12 +52,12 @@ bool upstream_error_passes(const struct upstream *u, const char *text, size_t le
     return passes(u, passing_find(text, len), keyed);
 }
 
-/* Starts a lookup of the topology, or of the node's name, since there may have been a failover. */
-static void suspect_failover(struct upstream *u, struct upstream_node *n) {
+/* Has the topology looked up, or the node's name, since there may have been a failover. */
+static void suspect_failover(struct upstream *u, const struct upstream_node *n, const char *text, size_t len) {
     if (u->topology)
         upstream_want_map(u);
-    else
-        node_recheck_name(n);
+    else if (n == upstream_master(u, 0) && u->events.doubt)
+        u->events.doubt(u->events.arg, word_is(text, len, "READONLY"));
 }
 
 /* ---- redirects ---- */
@@ -151,7 +151,7 @@ static void pinned_error(struct upstream *u, struct upstream_node *from, const c
     unsigned slot;
     const struct passing *p = passing_find(text, len);
     if (p && p->failover)
-        suspect_failover(u, from);
+        suspect_failover(u, from, text, len);
     if (!u->slots || !word_is(text, len, "MOVED"))
         return;
     struct upstream_node *to = redirect_target(from, text, len, &slot);
@@ -181,7 +181,7 @@ bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstr
         text = plain;
     const struct passing *p = passing_find(text, len);
     if (p && p->failover)
-        suspect_failover(u, from);
+        suspect_failover(u, from, text, len);
     if (!u->topology || r->node)
         return false;
     r->sent_before = false; /* it was answered, so it was not executed */

@@ -36,7 +36,7 @@ struct topology_kind {
 
 /* The addresses of a name, as texts, and how many of them have been tried. */
 struct found {
-    char at[NODE_ADDRESSES][RESOLVE_NUMBER_MAX];
+    char at[HOST_ADDRESSES][RESOLVE_NUMBER_MAX];
     unsigned count, tried;
 };
 

@@ -89,8 +89,8 @@ void topology_done(struct topology *t, bool changed) {
 
 void found_take(struct found *f, const struct addrinfo *list) {
     f->count = f->tried = 0;
-    for (; list && f->count < NODE_ADDRESSES; list = list->ai_next)
-        resolve_number(list, f->at[f->count++]);
+    for (; list && f->count < HOST_ADDRESSES; list = list->ai_next)
+        resolve_number(list->ai_addr, list->ai_addrlen, f->at[f->count++]);
 }
 
 void found_number(struct found *f, const char *number) {
@@ -100,7 +100,7 @@ void found_number(struct found *f, const char *number) {
 }
 
 const char *found_next(struct found *f) {
-    invariant(f->tried <= f->count && f->count <= NODE_ADDRESSES, "address %u of %u", f->tried, f->count);
+    invariant(f->tried <= f->count && f->count <= HOST_ADDRESSES, "address %u of %u", f->tried, f->count);
     return f->tried < f->count ? f->at[f->tried++] : NULL;
 }
 

@@ -1,0 +1,316 @@
+#include "proxy/worker/host_watch.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "parser/invariant.h"
+#include "parser/slot.h"
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/net/resolve.h"
+#include "proxy/session/core/broadcast.h"
+#include "proxy/session/core/session.h"
+#include "proxy/worker/lock_space.h"
+#include "proxy/worker/private.h"
+
+enum { MARK_SLOT = 0, MARK_MS = 2 * 60 * 60 * 1000, NEW_MS = 2 * 60 * 1000, AWAY_LEAST = 3, ERROR_MAX = 200 };
+
+enum doubt { DOUBT_NONE, DOUBT_ASKED, DOUBT_FAILED, DOUBT_READONLY };
+
+enum step { STEP_MARK, STEP_WRITE, STEP_SAME, STEP_OLD };
+
+struct host_watch {
+    struct worker *w;
+    struct broadcast broadcast; /* all threads go to `to` */
+    struct resolve *lookup;
+    bool busy;         /* a round is under way: a lookup, questions, or the broadcast */
+    int64_t looked_ms; /* when the last round began */
+    int64_t marked_ms; /* when the mark was last written; 0: not yet */
+    enum doubt doubt;  /* what the round began with */
+    struct host_addresses to;
+    char at[RESOLVE_NUMBER_MAX]; /* the first of them */
+    enum step step;
+    int64_t number;    /* what the round writes to the other Redis */
+    bool same, silent; /* the other Redis has the mark; its user may not ask for it */
+    unsigned away;     /* how many rounds in a row found the old Redis out of reach */
+};
+
+static struct host_watch *watch_of(struct worker *w) {
+    return thread_of(w)->hosts;
+}
+
+/* ---- from other threads ------------------------------------------------------------------------------- */
+
+static void doubt_more(struct worker *w, enum doubt doubt) {
+    atomic_int *now = &w->shared->host_doubt;
+    int was = atomic_load(now);
+    while (was < (int)doubt && !atomic_compare_exchange_weak(now, &was, (int)doubt))
+        ;
+}
+
+void host_watch_doubt(struct worker *w, bool readonly) {
+    doubt_more(w, readonly ? DOUBT_READONLY : DOUBT_FAILED);
+}
+
+void host_watch_now(struct worker *w) {
+    doubt_more(w, DOUBT_ASKED);
+}
+
+void host_watch_trouble(struct worker *w, char *out, size_t size) {
+    struct worker_thread *first = thread_of(w->shared->workers[0]);
+    pthread_mutex_lock(&first->board.mutex);
+    snprintf(out, size, "%s", first->board.host_trouble);
+    pthread_mutex_unlock(&first->board.mutex);
+}
+
+/* ---- the end of a round ------------------------------------------------------------------------------- */
+
+/* Notes why the upstream is not where its name leads, and logs it if it is new. "": it is there. */
+static void tell(struct host_watch *h, const char *why) {
+    struct node_board *board = &thread_of(h->w)->board;
+    pthread_mutex_lock(&board->mutex);
+    bool known = strcmp(board->host_trouble, why) == 0;
+    if (!known)
+        snprintf(board->host_trouble, sizeof(board->host_trouble), "%s", why);
+    pthread_mutex_unlock(&board->mutex);
+    if (!known && why[0])
+        log_warning("The upstream's %s", why);
+}
+
+static void stay(struct host_watch *h, const char *why) {
+    char text[HOST_TROUBLE_MAX];
+    int port;
+    const char *name = upstream_host_name(h->w->upstream, &port);
+    snprintf(text, sizeof(text), "name %.100s leads to %s now, and the proxy stays where it is: %s", name ? name : "",
+             h->at, why);
+    tell(h, text);
+    h->busy = false;
+}
+
+static void go_visit(struct broadcast *t, struct worker *w) {
+    upstream_host_move(w->upstream, &LIST_ENTRY(t, struct host_watch, broadcast)->to);
+}
+
+static void all_are_there(struct broadcast *t) {
+    LIST_ENTRY(t, struct host_watch, broadcast)->busy = false;
+}
+
+static void go(struct host_watch *h) {
+    broadcast_start(&h->broadcast, h->w, go_visit, all_are_there);
+}
+
+static void move(struct host_watch *h, const char *why) {
+    log_notice("The upstream's name leads to %s now, and the proxy goes there: %s", h->at, why);
+    tell(h, "");
+    h->away = 0;
+    h->marked_ms = 0;
+    go(h);
+}
+
+/* The old Redis cannot be reached. */
+static void old_is_away(struct host_watch *h) {
+    if (h->same)
+        move(h, "the Redis before it is out of reach");
+    else if (++h->away < AWAY_LEAST)
+        stay(h, "that Redis has other data, and the one before it may come back");
+    else {
+        log_warning("The upstream's Redis is out of reach, and the one at %s has other data: leases are lost", h->at);
+        move(h, "the Redis before it is out of reach");
+    }
+}
+
+/* ---- questions ---------------------------------------------------------------------------------------- */
+
+/* Begins a command on a key of this process, named like a guard record, so that no client is shown it. */
+static void build_own(struct worker *w, const char *command, size_t argc, const char *suffix) {
+    char key[128];
+    snprintf(key, sizeof(key), "lockkeeper:{%s}:lockkeeper-host-%s%s", slot_tag(MARK_SLOT), w->shared->process_id,
+             suffix);
+    build_start(w, argc);
+    build_text(w, command);
+    build_text(w, key);
+}
+
+static void question_send(struct worker *w, struct upstream_node *node,
+                          void (*done)(struct call *c, const struct call_end *e)) {
+    struct upstream_lane lane = {.protocol = 2};
+    struct request *r = request_internal(w);
+    r->call.done = done;
+    call_submit_node(&r->call, node, &lane, w->build.data, w->build.len);
+}
+
+static void written(struct call *c, const struct call_end *end) {
+    size_t len;
+    if (!call_end_error(end, &len))
+        watch_of(c->request->worker)->marked_ms = worker_steady_ms(c->request->worker);
+    request_reply(c->request, "", 0, true);
+}
+
+static void write_mark(struct host_watch *h) {
+    struct worker *w = h->w;
+    if (h->marked_ms > 0 && worker_steady_ms(w) - h->marked_ms < MARK_MS / 2)
+        return;
+    build_own(w, "SET", 5, "");
+    build_text(w, w->shared->process_id);
+    build_text(w, "PX");
+    build_number(w, MARK_MS);
+    question_send(w, upstream_master(w->upstream, 0), written);
+}
+
+static void ask(struct host_watch *h);
+
+static bool is_text(const struct call_end *end, const char *text) {
+    struct resp_item found;
+    const char *at = end->reply;
+    return !end->error && resp_item_read(&at, end->reply + end->len, &found) && found.type == '$' && found.str &&
+           found.len == strlen(text) && memcmp(found.str, text, found.len) == 0;
+}
+
+static void next(struct host_watch *h, enum step step) {
+    h->step = step;
+    ask(h);
+}
+
+/* Takes the answer of the other Redis to the first two questions. */
+static void other_answered(struct host_watch *h, const struct call_end *end, const char *error) {
+    char why[ERROR_MAX + 32];
+    snprintf(why, sizeof(why), "that Redis says: %s", error);
+    h->silent |= lock_space_forbidden(error);
+    if (error[0] && !h->silent) {
+        stay(h, why);
+    } else if (h->step == STEP_MARK) {
+        h->same = is_text(end, h->w->shared->process_id);
+        next(h, STEP_WRITE);
+    } else if (h->doubt == DOUBT_READONLY && !error[0]) {
+        move(h, "the Redis before it is a replica");
+    } else {
+        next(h, h->silent ? STEP_OLD : STEP_SAME);
+    }
+}
+
+static void answered(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct host_watch *h = watch_of(w);
+    char error[ERROR_MAX], number[24];
+    size_t len;
+    const char *said = call_end_error(end, &len);
+    snprintf(error, sizeof(error), "%.*s", said ? (int)len : 0, said ? said : "");
+    snprintf(number, sizeof(number), "%" PRId64, h->number);
+    bool away = end->error && end->why != UPSTREAM_REFUSED, same = h->step == STEP_SAME && is_text(end, number);
+    request_reply(c->request, "", 0, true);
+    if (w->over || w->stopping) {
+        h->busy = false;
+    } else if (h->step < STEP_SAME) {
+        other_answered(h, end, error);
+    } else if (away) {
+        old_is_away(h);
+    } else if (same) {
+        move(h, "it is the same Redis, or its master");
+    } else if (h->step == STEP_SAME) {
+        next(h, STEP_OLD);
+    } else if (strncmp(error, "READONLY ", strlen("READONLY ")) == 0) {
+        move(h, "the Redis before it is a replica");
+    } else {
+        h->away = 0;
+        stay(h, h->silent ? "whether that is the same Redis cannot be asked, and the one before it still answers"
+                : h->same ? "that Redis takes writes, and the one before it still does too"
+                          : "that Redis has other data, and the one before it still answers");
+    }
+}
+
+static void ask(struct host_watch *h) {
+    struct worker *w = h->w;
+    struct upstream_node *old = upstream_master(w->upstream, 0), *other = upstream_host_node(w->upstream, &h->to);
+    upstream_try_now(w->upstream);
+    switch (h->step) {
+    case STEP_MARK:
+        build_own(w, "GET", 2, "");
+        break;
+    case STEP_WRITE:
+        build_own(w, "SET", 5, "-new");
+        build_number(w, h->number);
+        build_text(w, "PX");
+        build_number(w, NEW_MS);
+        break;
+    case STEP_SAME:
+        build_own(w, "GET", 2, "-new");
+        break;
+    case STEP_OLD:
+        build_lock_question(w, MARK_SLOT);
+        break;
+    }
+    question_send(w, h->step < STEP_SAME ? other : old, answered);
+}
+
+/* ---- looking ------------------------------------------------------------------------------------------ */
+
+/* Sets the addresses that have come to the name. False: the address in use is still among the name's. After a failure
+ * others that are new count too. */
+static bool leads_elsewhere(struct host_watch *h, const struct host_addresses *now,
+                            const struct host_addresses *found) {
+    bool there = host_has(found, &now->at[0]);
+    h->to = *found;
+    if (!there || h->doubt < DOUBT_FAILED)
+        return !there;
+    h->to.count = 0;
+    for (unsigned i = 0; i < found->count; i++) {
+        if (!host_has(now, &found->at[i])) {
+            h->to.at[h->to.count] = found->at[i];
+            h->to.lens[h->to.count++] = found->lens[i];
+        }
+    }
+    return h->to.count > 0;
+}
+
+static void on_found(void *arg, const struct addrinfo *list, const char *error) {
+    struct host_watch *h = arg;
+    struct worker *w = h->w;
+    struct host_addresses now, found;
+    int port;
+    h->lookup = NULL;
+    host_take(&found, list);
+    upstream_host_now(w->upstream, &now);
+    h->busy = !w->stopping && list && now.count > 0 && upstream_host_name(w->upstream, &port);
+    if (!h->busy)
+        return;
+    if (!leads_elsewhere(h, &now, &found)) {
+        tell(h, "");
+        h->away = 0;
+        h->to = now;
+        write_mark(h);
+        go(h); /* threads that began at another address */
+        return;
+    }
+    resolve_number((const struct sockaddr *)(const void *)&h->to.at[0], h->to.lens[0], h->at);
+    h->number = worker_steady_ms(w);
+    h->same = h->silent = false;
+    next(h, STEP_MARK);
+}
+
+void host_watch_tick(struct worker *w) {
+    int port;
+    const char *name = w->stopping ? NULL : upstream_host_name(w->upstream, &port);
+    if (!name)
+        return;
+    if (!watch_of(w)) {
+        thread_of(w)->hosts = memory_zalloc(sizeof(struct host_watch));
+        watch_of(w)->w = w;
+    }
+    struct host_watch *h = watch_of(w);
+    int64_t now_ms = worker_steady_ms(w);
+    bool due = h->looked_ms == 0 || now_ms - h->looked_ms >= w->config->dns_refresh_ms;
+    if (h->busy || (!due && atomic_load(&w->shared->host_doubt) == DOUBT_NONE))
+        return;
+    h->doubt = (enum doubt)atomic_exchange(&w->shared->host_doubt, DOUBT_NONE);
+    h->busy = true;
+    h->looked_ms = now_ms;
+    h->lookup = resolve_start(w->loop, name, port, on_found, h);
+}
+
+void host_watch_clear(struct worker *w) {
+    struct host_watch *h = watch_of(w);
+    if (h)
+        resolve_cancel(h->lookup);
+    memory_free(h);
+}
