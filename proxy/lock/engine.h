@@ -372,7 +372,8 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
 
 /* K2: tells the engine, behind engine_begin and before the script is built, which value a command writes
  * (VERB_SAYS). If the client's live lease has the same value, and the client's values tell its workers apart, the
- * command uses that lease's claim. `field`: the lock is a hash, and the value the name of a field. */
+ * command uses that lease's claim. K4: a late SET XX uses the claim whose value it writes. `field`: the lock is a hash,
+ * and the value the name of a field. */
 void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *value, size_t len, bool field,
                  int64_t now_ms);
 /* K3: whether GET has shown the session the value of the live lease, as far as this proxy knows, and the session

@@ -283,6 +283,7 @@ struct claim {
     bool queue : 1;        /* of a list lock; its value is the node */
     bool shown : 1;        /* list lock: the session was shown the node, and may be its owner */
     bool valued : 1;       /* the value is known */
+    bool rewritten : 1;    /* the value was changed during the lease */
     bool leased : 1;       /* the expiry is the proxy's own */
     bool short_record : 1; /* the guard record has the short form, unless another proxy has rewritten it since */
     bool observed : 1;     /* inferred from a command that passed unchanged: Redis has no guard record */

@@ -128,6 +128,7 @@ void tenure_released(struct outcome *f) {
 static void claim_holds_value(struct claim *c, uint64_t value) {
     if (c->extra && c->valued && c->value != value)
         c->extra->sighted = 0;
+    c->rewritten |= c->valued && c->value != value;
     c->valued = true;
     c->value = value;
 }

@@ -3,6 +3,7 @@
  *
  *      K1  refused, and then shown the value that it tried to write  ──┐
  *      K2  writes the value that the lease has anew                  ──┴──> recognised, if values tell workers apart
+ *      K4  SET XX writes the value of a lease that is over           ─────> late
  *
  * A reply gets lost, a connection is cut, a pool hands out another connection, or a library sends a command again. The
  * worker that holds the lock then speaks over a connection that did not acquire it. It knows its lock by the value. A
@@ -185,19 +186,38 @@ static bool repeats(struct shard *sh, const struct entry *en, const struct lock_
     return tells(en, self, f, c, value, len, field ? ALIKE_FIELD : ALIKE_WHOLE);
 }
 
+/* K4: the client's claim whose lease is over and whose value a SET XX writes, while the live lease has another value:
+ * the command is that claim's, late. If a holder has changed its value within one of the two leases, the value may be
+ * the live lease's next one. NULL: the command is not late. */
+static struct claim *claim_of_late(const struct entry *en, const struct lock_plan *plan, const struct claim *live,
+                                   uint64_t value) {
+    if (plan->verb != LOCK_REWRITE || plan->named || !live->valued || live->rewritten || live->value == value)
+        return NULL;
+    struct claim *c = entry_claims(en);
+    while (c && !(claim_ended(c) && c->peer->client == live->peer->client && c->valued && !c->rewritten &&
+                  c->value == value))
+        c = c->next;
+    return c;
+}
+
 void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *value, size_t len, bool field,
                  int64_t now_ms) {
-    if (plan->rule->owner != LOCK_OWNER_AUTO || plan->rule->mode != LOCK_MODE_ENFORCE)
+    enum lock_owner owner = plan->rule->owner;
+    if ((owner != LOCK_OWNER_AUTO && owner != LOCK_OWNER_CLIENT) || plan->rule->mode != LOCK_MODE_ENFORCE)
         return;
     struct shard *sh = ledger_shard(e, plan->hash);
     shard_lock(sh);
     struct entry *en = entry_find(sh, &plan->key, plan->hash);
     const struct claim *chosen = claim_find(en, plan->claim);
     struct claim *c = claim_live(en, plan->peer->client, now_ms);
+    uint64_t says = hash_bytes(&e->value_seed, value, len);
+    struct claim *late = c ? claim_of_late(en, plan, c, says) : NULL;
     bool settled = plan->claim && (!chosen || chosen == c); /* if !chosen, an earlier command may acquire */
-    if (c && !settled && c->valued && c->peer != plan->peer && !c->queue && !c->observed &&
-        is_alike(field ? ALIKE_FIELD : ALIKE_WHOLE, c->value, hash_bytes(&e->value_seed, value, len)) &&
-        repeats(sh, en, plan, c, value, len, field)) {
+    if (late) {
+        attribute_to(sh, en, plan, late, now_ms);
+    } else if (c && owner == LOCK_OWNER_AUTO && !settled && c->valued && c->peer != plan->peer && !c->queue &&
+               !c->observed && is_alike(field ? ALIKE_FIELD : ALIKE_WHOLE, c->value, says) &&
+               repeats(sh, en, plan, c, value, len, field)) {
         attribute_to(sh, en, plan, c, now_ms);
         plan->repeats = true;
         plan->data_free = false;

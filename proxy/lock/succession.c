@@ -16,6 +16,8 @@
  * - A session that was connected long before is no successor.
  * - A session that is refused any lock is no successor, and the orphan goes to the session that came next. Workers that
  * were started anew are refused: each of them would keep the lock that the next worker asks for.
+ * - A session that has acquired several other locks of the workload and has let go of them, and has not shown that it
+ * knows the orphan's lock, is no successor: it does a new worker's work.
  * - A successor that leaves before a lease was renewed for it may have been any worker. After a few successors of this
  * kind, the orphan gets no successor any more.
  *
@@ -38,7 +40,8 @@
 enum {
     LOOK_MIN_MS = 50,
     LOOK_MAX_MS = 1000, /* a lease that waits for a successor looks for one at these intervals */
-    ASKED_LEASES = 10
+    ASKED_LEASES = 10,
+    OTHERS = 3 /* locks of the workload that a worker takes and lets go of, before it counts as started anew */
 };
 
 void successor_may_come(struct shard *sh, struct claim *c) {
@@ -105,6 +108,17 @@ static bool lost_to(const struct contender *w, const struct claim *c) {
     return w && w->lost && w->lost_fence == c->fence;
 }
 
+/* Whether the successor does the work of a worker that was started anew: it has let go of other locks of the lease's
+ * workload. The locks that it still has may be a part of the work under the lease. */
+static bool works_elsewhere(struct shard *sh, const struct peer *p, const struct claim *c) {
+    uint64_t pattern;
+    struct lock_key key = entry_key(c->entry);
+    (void)ledger_hash(sh->engine, &key, &pattern);
+    const struct session_stats *h = session_stats_find(p, workload_find(sh, p, c->rule, pattern));
+    const struct contender *w = contender_find(c->entry, p);
+    return h && h->attempts >= p->claim_count + OTHERS && !(w && recognised_for(w, c));
+}
+
 /* Whether a session of the client has lost an attempt against this lease. */
 static bool asked_for(const struct claim *c) {
     for (const struct contender *w = entry_contender_list(c->entry); w; w = w->next)
@@ -127,8 +141,8 @@ static bool keeps_common(struct lock_engine *e, struct claim *c, int64_t now_ms)
     return true;
 }
 
-/* Returns the id of the orphan's successor; 0: it has none. If the successor is `refused`, a session that this lease
- * has refused, it does not hold the lock, and the next successor takes its place. */
+/* Returns the id of the orphan's successor; 0: it has none. If the successor is `refused`, a session that does not hold
+ * the lock, the next successor takes its place. */
 static uint64_t successor_of(struct lock_engine *e, struct orphan *st, uint64_t refused) {
     pthread_mutex_lock(&e->clients.mutex);
     if (st->successor && st->successor->id == refused) {
@@ -147,7 +161,7 @@ bool successor_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
     uint64_t id = successor_of(sh->engine, st, 0);
     while (id) {
         const struct peer *p = peer_find(sh, id);
-        if (!p || !lost_to(contender_find(c->entry, p), c))
+        if (!p || !(lost_to(contender_find(c->entry, p), c) || works_elsewhere(sh, p, c)))
             break;
         id = successor_of(sh->engine, st, id);
     }

@@ -162,6 +162,7 @@ struct workload *workload_join(struct shard *sh, struct peer *p, const struct lo
         list_cut(&h->of_peer);
         list_prepend(&p->session_stats, &h->of_peer);
     }
+    h->attempts++;
     h->workload->used_ms = now_ms;
     h->workload->audited = rule->mode == LOCK_MODE_AUDIT;
     return h->workload;

@@ -96,7 +96,8 @@ struct fact {
 struct session_stats {
     struct list_node of_peer; /* the one used last first */
     struct workload *workload;
-    uint8_t row; /* contended releases in a row over this session of leases that it had acquired */
+    uint8_t row;       /* contended releases in a row over this session of leases that it had acquired */
+    uint32_t attempts; /* over this session, to acquire */
 };
 
 /* What followed a lost attempt: it is not known yet; no release came at once; a release came. */

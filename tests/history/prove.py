@@ -16,6 +16,7 @@ import random
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -47,13 +48,30 @@ PROXY = {**FAULTS, "proxy slow": 2, "proxy killed": 2, "take-over": 2, "reload":
 
 
 class Setting:
-    """`lines`: of the configuration; None: no proxy. `also`: what each rule says besides."""
+    """`lines`: of the configuration; None: no proxy. `also`: what each rule says besides. `make`: makes what serves."""
 
     def __init__(self, text, lines=(), also="", faults=PROXY, cluster=False, proxies=1, named=True, idioms=None, promises=True,
-                 options=KEPT, witnesses=False, wait=0):
+                 options=KEPT, witnesses=False, wait=0, make=servers.RedisServer, forgets=False):
         self.text, self.lines, self.also, self.faults, self.cluster, self.proxies = text, lines, also, faults, cluster, proxies
         self.named, self.promises, self.options, self.witnesses, self.wait = named, promises, options, witnesses, wait
+        self.make, self.forgets = make, forgets
         self.idioms = idioms or LEGACY + SAFE
+
+
+class Clocked(servers.RedisServer):
+    """A Redis whose time of day can be set (time_of_day.c)."""
+
+    def start(self):
+        library, self.file = (os.path.join(self.folder, name) for name in ("clock.so", "clock"))
+        source = os.path.join(HERE, "time_of_day.c")
+        subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", library, source], check=True)
+        self.before = ("env", "LD_PRELOAD=" + library, "CLOCK=" + self.file)
+        self.set_clock(0)
+        super().start()
+
+    def set_clock(self, seconds):
+        with open(self.file, "r+b" if os.path.exists(self.file) else "wb") as f:
+            f.write(struct.pack("q", int(seconds * 1e6)))
 
 
 FENCE = ["fence stock:* by lock:* unlocked refuse"]  # a proxy that was started since does not know a late session
@@ -66,6 +84,10 @@ SETTINGS = {
     "cluster-fence": Setting("`fence`, a cluster", FENCE, faults={**PROXY, "slot": 4}, cluster=True),
     "two": Setting("the default rule, two proxies", proxies=2),
     "unnamed": Setting("the default rule, workers without names", named=False, promises=False),
+    "failover": Setting("`quorum`, failovers", also="quorum yes", witnesses=True, idioms=CONFIRMED, make=servers.RedisSentinels,
+                        faults={**PROXY, "failover": 4}, forgets=True),
+    "clock": Setting("`quorum`, Redis's clock is set", also="quorum yes", witnesses=True, idioms=CONFIRMED, make=Clocked,
+                     faults={**PROXY, "clock": 8}),
     "wait": Setting("`wait 500ms`", also="wait 500ms", wait=500, idioms=["setnx", "constant", "unique", "token"]),
     "redlock": Setting("npm's redlock, five nodes", None, faults=FAULTS, idioms=["redlock"], promises=False),
 }
@@ -142,8 +164,8 @@ class Run:
             self.backend = servers.RedisCluster(*s.options)
             self.nodes = self.backend.nodes
         else:
-            self.nodes = [servers.RedisServer(*s.options) for _ in range(5 if self.name == "redlock" else 1)]
-            self.backend = self.nodes[0]
+            backends = [s.make(*s.options) for _ in range(5 if self.name == "redlock" else 1)]
+            self.backend, self.nodes = backends[0], [node for backend in backends for node in backend.nodes]
         if s.lines is not None:
             if s.witnesses:
                 self.witnesses = [servers.RedisServer() for _ in range(3)]
@@ -277,6 +299,15 @@ class Run:
         proxy.signal(signal.SIGHUP)
         return "port %d" % proxy.port
 
+    def failover(self):
+        self.quiet()
+        return "port %d" % self.backend.failover(self.backend.master).port
+
+    def clock(self):
+        seconds = self.dice.uniform(-5, 5)
+        self.backend.set_clock(seconds)
+        return "%+.3f s" % seconds
+
     def slot(self):
         self.quiet()
         until(self.backend.agreed, 20, "the cluster's agreement", 0.05)
@@ -329,7 +360,7 @@ class Run:
             self.crew.abandon()
             for relay in self.relays:
                 relay.stop()
-            for server in [*self.proxies, *self.nodes, *self.witnesses]:
+            for server in [*self.proxies, *getattr(self.backend, "sentinels", ()), *self.nodes, *self.witnesses]:
                 server.kill()
                 server.remove()
 
@@ -357,7 +388,9 @@ COLUMNS = ["acquisitions", "double holders", "lost updates", "in a live lease", 
 def broken_promises(row):
     """What the proxy promises, and a row shows otherwise. With a fence no update is lost at all. A write that was refused and is done all
     the same is a client's that has sent it twice, over two connections (ioredis)."""
-    promised = ["double holders", "foreign releases", "in a live lease", "invariants"]
+    promised = ["double holders", "foreign releases", "invariants"]
+    if not SETTINGS[row["setting"]].forgets:  # a failover may forget values, too
+        promised.append("in a live lease")
     if "fence" in row["setting"]:
         promised.append("lost updates")
     return ["%s: %d" % (name, row[name]) for name in promised if row[name]] if SETTINGS[row["setting"]].promises else []

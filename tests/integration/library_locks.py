@@ -320,11 +320,11 @@ class SpringUnlink(Spring):
 
 class ShedLock(Library):
     """ShedLock over Jedis, without safeUpdate: extended by SET XX, released by a bare DEL where the job took long enough. An
-    extension may be lost beside its lease's release."""
+    extension may be lost beside its lease's release. The value says whose a late one is."""
 
     keys, rule = "job-lock:default:import_%d", "lock job-lock:*"
     connections, options, careful = "pool", ("", " owner client"), False
-    late_is_taken, pool_loses = ("extension",), 4
+    pool_loses = 4
 
     def acquire(self, me, key, ms):
         value = "ADDED:2024-05-06T07:08:09.123Z@host:" + me.value()
@@ -341,7 +341,7 @@ class ShedLockKept(ShedLock):
     """The same where the job was done too soon: the lock is left for a while, by SET XX, in older versions with a new value."""
 
     keys, rule, kept = "job-lock:prod:mail_%d", "lock job-lock:prod:*", 5
-    late_is_taken = ("extension", "release")
+    late_is_taken = ("release",)
 
     def release(self, me, key, value):
         return (yield from send("SET", key, "ADDED:2024-05-06T07:08:10.456Z@host:" + me.value(), "XX", "PX", self.kept)) == "OK"
@@ -351,7 +351,7 @@ class ShedLockOwn(ShedLock):
     """A connection a worker: a late SET XX is none of the holder's."""
 
     keys, rule = "job-lock:own:import_%d", "lock job-lock:own:*"
-    connections, late_is_taken = "own", ()
+    connections = "own"
 
 
 class ShedLockKeptOwn(ShedLockKept):
@@ -363,7 +363,7 @@ class ShedLockSafe(ShedLock):
     """ShedLock with safeUpdate, over Lettuce: by scripts."""
 
     keys, rule = "job-lock:safe:report_%d", "lock job-lock:safe:*"
-    connections, careful, late_is_taken = "multiplexed", True, ()
+    connections, careful = "multiplexed", True
     update, delete = Script(EXPIRE_IF_MINE), Script(DELETE_IF_MINE)
 
     def extend(self, me, key, value, ms):

@@ -200,6 +200,33 @@ def test_says_it_again_over_any_connection(opened, key):
     assert owner("DEL", key) == 1
 
 
+@pytest.mark.parametrize("ms", [1, 50000])
+def test_a_late_set_xx_is_known_by_its_value(opened, key, ms):
+    """K4: one connection carries several workers' commands. A worker whose lease is over releases or extends by SET XX."""
+    c, late, mine = opened(), value_of("late"), value_of("mine")
+    assert c("CLIENT", "SETINFO", "lib-name", "ioredis") == "OK"
+    assert c("SET", key, late, "NX", "PX", 50) == "OK"
+    until(lambda: c("SET", key, mine, "NX", "EX", 60) == "OK", 10)
+    assert c("SET", key, late, "XX", "PX", ms) is None
+    assert c("GET", key) == mine and c("TTL", key) > 50
+    assert c("SET", key, mine, "XX", "EX", 90) == "OK"
+    assert c("SET", key, mine + "-next", "XX", "EX", 100) == "OK", "the holder changes its value"
+    assert c("TTL", key) > 90 and c("GET", key) == mine + "-next"
+    assert c("DEL", key) == 1
+
+
+def test_holders_that_change_their_values_are_not_late(opened, key):
+    c = opened()
+    assert c("CLIENT", "SETINFO", "lib-name", "ioredis") == "OK"
+    assert c("SET", key, "begins", "NX", "PX", 5000) == "OK"
+    assert c("SET", key, "works", "XX", "PX", 50) == "OK"
+    until(lambda: c("SET", key, "begins", "NX", "EX", 60) == "OK", 10)
+    assert c("SET", key, "works", "XX", "EX", 60) == "OK"
+    assert c("SET", key, "begins", "XX", "EX", 60) == "OK"
+    assert c("SET", key, "works", "XX", "EX", 60) == "OK"
+    assert c("DEL", key) == 1
+
+
 # ---- a hash lock: the holder's field and its value -----------------------------------------------------
 
 # What the client sends to see which worker holds the lock, and what shows it to be the worker's own.

@@ -2,6 +2,7 @@
 that stop and others that take over. And the warning if Redis may evict locks.
 """
 
+import itertools
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ from resp import Client, Closed
 from servers import tail, until
 
 LEASE = 2.0
-RULES = ["lock lock:brief:* lease 3s handover 6s", "lock lock:pool:* owner client lease 2s", "lock lock:connection:* owner connection lease 2s",
+RULES = ["lock lock:brief:* lease 3s handover 6s", "lock lock:counter:* kind any lease 2s", "lock lock:pool:* owner client lease 2s", "lock lock:connection:* owner connection lease 2s",
          "lock lock:* lease 2s handover 30s"]
 GONE = (Closed, ConnectionResetError, BrokenPipeError)
 
@@ -128,6 +129,39 @@ def test_a_crashed_workers_lock_is_free(proxy, named, direct, key):
     a.crash()
     a = named(proxy, "a")
     until(lambda: a("SETNX", name, "1") == 1, 10, "the lock, for who has to wait for it")
+
+
+@pytest.mark.parametrize("acquire", [("SETNX", "1"), ("INCR",)], ids=["setnx", "counter"])
+def test_a_worker_started_anew_takes_other_locks(proxy, named, direct, key, acquire):
+    """It is never refused, and its colleagues of other names wait for the lock that it had when it crashed."""
+    lock, rival, a = key("lock:counter:anew") + ":%d", named(proxy, "b"), named(proxy, "a")
+    assert a(acquire[0], lock % 1, *acquire[1:]) == 1
+    a.crash()
+    a, count = named(proxy, "a"), itertools.count(2)
+
+    def works():
+        other = lock % next(count)
+        assert a(acquire[0], other, *acquire[1:]) == 1
+        assert a("DEL", other) == 1
+        return rival("SETNX", lock % 1, "1") == 1
+
+    until(works, 5 * LEASE, "the lock, while the new worker works", 0.1)
+
+
+def test_a_worker_that_came_back_takes_other_locks(proxy, named, direct, key):
+    """It holds them all, or has looked at the lock that it holds."""
+    lock, other, a = key("lock:brief:several") + ":%d", named(proxy, "b"), named(proxy, "a")
+    assert a("SETNX", lock % 1, "a") == 1
+    a.close()
+    a = named(proxy, "a")
+    for n in range(2, 9):
+        assert a("SETNX", lock % n, "a") == 1
+    held(direct, other, lock % 1, 2 * LEASE, "a")
+    assert a("SET", lock % 1, "a", "NX", "GET") == "a"
+    for n in range(2, 9):
+        assert a("DEL", lock % n) == 1
+    held(direct, other, lock % 1, 2 * LEASE, "a")
+    assert a("DEL", lock % 1) == 1
 
 
 def test_a_connections_own_lock_is_not_kept_for_another(proxy, named, direct, key):

@@ -74,8 +74,9 @@ LAYERS = {
     "tests/fuzz": (EVERYTHING, ("libev",)),
     "tests/unit": (EVERYTHING, tuple(LIBRARIES)),
     "tests/bench": (EVERYTHING, tuple(LIBRARIES)),
-    # A Redis module, which knows nothing of the proxy.
+    # Parts of a Redis, which know nothing of the proxy.
     "tests/integration": ((), ()),
+    "tests/history": ((), ()),
     # Programs of applications: they know nothing of the proxy.
     "tests/clients": ((), ("hiredis",)),
 }

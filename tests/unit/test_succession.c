@@ -500,6 +500,32 @@ static void who_asks_for_another_came_anew(void **state) {
     assert_int_equal(live(f), 0);
 }
 
+static void work(struct fixture *f, int s, const char *name) {
+    struct lock_result r = {.outcome = LOCK_RELEASED, .pttl_ms = -2};
+    acquire(f, s, name);
+    r.fence = f->fence;
+    run(f, s, LOCK_RELEASE, name, &r, NULL);
+}
+
+/* A worker that was started anew, and is never refused. */
+static void who_works_elsewhere_came_anew(void **state) {
+    struct fixture *f = *state;
+    come(f, 0, "app");
+    acquire(f, 0, "lock:1");
+    pass(f, 15 * STEP_MS);
+    leave(f, 0);
+    come(f, 1, "app");
+    acquire(f, 1, "lock:2");
+    work(f, 1, "lock:3");
+    work(f, 1, "lock:4");
+    work(f, 1, "mine:5"); /* of another workload */
+    pass(f, 60 * STEP_MS);
+    assert_int_equal(live(f), 2);
+    work(f, 1, "lock:6");
+    pass(f, LEASE_MS + 2 * STEP_MS);
+    assert_int_equal(live(f), 1);
+}
+
 static void one_goes_on_for_one(void **state) {
     struct fixture *f = *state;
     come(f, 0, "app");
@@ -868,6 +894,7 @@ int main(void) {
         TEST(a_crashed_workers_lock_is_free),
         TEST(who_asks_for_it_does_not_hold_it),
         TEST(who_asks_for_another_came_anew),
+        TEST(who_works_elsewhere_came_anew),
         TEST(one_goes_on_for_one),
         TEST(it_is_cut_again),
         TEST(those_who_come_and_go_keep_nothing),
