@@ -58,8 +58,10 @@ void quorum_close(struct worker *w) {
 
 void quorum_change(struct worker *w) {
     const struct config_words *to = &w->config->witnesses;
-    if (w->witnesses)
-        witnesses_change(w->witnesses, (const char *const *)to->words, to->count);
+    if (!w->witnesses)
+        return;
+    witnesses_change(w->witnesses, (const char *const *)to->words, to->count);
+    witness_probe(w->witnesses); /* so that each thread shows a newcomer's quarantine */
 }
 
 void quorum_look(struct worker *w) {
