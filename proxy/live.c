@@ -25,8 +25,9 @@ enum { PATTERN_MAX_BYTES = 256, WHY_MAX = 320 };
 /* Sets the metrics of a newly applied configuration. */
 static void note_loaded(struct live *l) {
     const struct secure *s = l->secure;
+    struct tls_context *nodes = s->nodes ? s->nodes : s->witnesses; /* they show the same certificate */
     atomic_store(&l->shared->client_certificate_s, s->clients ? tls_context_end(s->clients) : 0);
-    atomic_store(&l->shared->node_certificate_s, s->nodes ? tls_context_end(s->nodes) : 0);
+    atomic_store(&l->shared->node_certificate_s, nodes ? tls_context_end(nodes) : 0);
     atomic_store(&l->shared->loaded_s, (int64_t)time(NULL));
 }
 

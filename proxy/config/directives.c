@@ -271,6 +271,8 @@ static const struct directive TABLE[] = {
     {{"witness-password", "PASSWORD", "\"\"", "the password with which the proxy logs in to witnesses"},
      TEXT(witness_password, "one password"),
      .flags = DIRECTIVE_SECRET},
+    {{"witness-tls", "yes|no", "no", "connections to witnesses use TLS, with the files of upstream-tls-*"},
+     YES_NO(witness_tls)},
     {{"witness-timeout", "TIME", "500ms", "how long witnesses are waited for; at most a quarter of the lease"},
      TIME(witness_timeout_ms, "a time from 1ms to 1d, like 500ms")},
     {{"witness-namespace", "NAME", "\"\"", "one for each Redis whose locks the same witnesses remember"},

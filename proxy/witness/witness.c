@@ -50,6 +50,7 @@ struct witnesses {
     uint32_t login; /* login 0 is the proxy's own at the nodes, which witnesses must not see */
     struct readable *readable;
     struct chunk_pool *pool;
+    struct tls_context *tls;
     int64_t timeout_ms;
     unsigned count;
     struct witness *members[WITNESSES_MAX];
@@ -438,7 +439,8 @@ static struct witness *witness_open(struct witnesses *set, const char *address) 
                                          .addresses = &m->address,
                                          .address_count = 1,
                                          .connections = 1,
-                                         .timeout_ms = set->timeout_ms};
+                                         .timeout_ms = set->timeout_ms,
+                                         .tls = set->tls};
     m->upstream = upstream_new(set->loop, set->readable, &m->config, set->pool, &events);
     invariant(m->upstream, "a witness's address was found wrong too late");
     return m;
@@ -471,6 +473,7 @@ struct witnesses *witnesses_new(struct ev_loop *loop, struct readable *readable,
     set->loop = loop;
     set->readable = readable;
     set->pool = pool;
+    set->tls = config->tls;
     set->timeout_ms = config->timeout_ms;
     set->space = memory_strdup(config->space ? config->space : "");
     set->quarantine_ms = config->quarantine_ms;

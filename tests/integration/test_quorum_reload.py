@@ -218,3 +218,24 @@ def test_a_take_over_after_a_reload(start_redis, start_proxy, connect, orphans):
         client.close()
     until(lambda: not proxy.running(), TIMEOUT, "the predecessor's end")
     proxy.expected = False
+
+
+def test_witnesses_over_tls(start_redis, start_proxy, connect, certificates):
+    """Redis is plain, the witnesses are not. A reload adds one, which is reached over TLS too."""
+    witnesses, plain = [start_redis(tls=certificates) for _ in range(4)], [start_redis() for _ in range(3)]
+    names = ["127.0.0.1:%d" % w.tls_port for w in witnesses]
+    files = certificates.upstream_lines()[1:]
+    proxy = start_proxy(start_redis(), "witness " + " ".join(names[:3]), "witness-tls yes", *files, *LONG)
+    a = connect(proxy)
+    for name in names[:3]:
+        assert a("PROXY", "WITNESS", "TRUST", name) == "OK"
+    assert a("SETNX", "lock:q:tls", "1") == 1
+    until(lambda: all(record(w, "lock:q:tls").get("token") for w in witnesses[:3]), TIMEOUT, "the records")
+    assert reloaded(proxy, "witness " + " ".join(names), client=a) == "OK"
+    until(lambda: states(a).get(names[3]) == "quarantined", TIMEOUT, "the newcomer's answer")
+    assert a("EXPIRE", "lock:q:tls", "50") == 1 and a("DEL", "lock:q:tls") == 1
+    for lines, where in ((files, addresses(plain)),  # they do not speak it
+                         (["upstream-tls-ca-cert-file " + certificates.path("other-ca.crt")], " ".join(names[:3]))):
+        c = connect(start_proxy(start_redis(), "witness " + where, "witness-tls yes", *lines, *LONG))
+        reply = c("SETNX", "lock:q:tls", "1")
+        assert isinstance(reply, Error) and "(0 of 3 answered)" in reply, reply

@@ -121,6 +121,7 @@ static void assert_defaults(const struct config *c) {
     assert_null(c->witness_user);
     assert_null(c->witness_password);
     assert_null(c->witness_namespace);
+    assert_false(c->witness_tls);
     assert_int_equal(c->witness_timeout_ms, 500);
     assert_int_equal(c->witness_quarantine_ms, 600 * 1000);
     assert_string_equal(c->logfile, "");
@@ -215,7 +216,7 @@ static void test_every_directive(void **state) {
                                  "guard-records short\n"
                                  "witness a:1 b:2 [::1]:3\n"
                                  "witness-user w\nwitness-password wp\nwitness-namespace main\n"
-                                 "witness-timeout 1s\nwitness-quarantine 1h\n"
+                                 "witness-tls yes\nwitness-timeout 1s\nwitness-quarantine 1h\n"
                                  "requirepass 's3cret # no comment'\n"
                                  "proto-max-bulk-len 1mb\n"
                                  "client-query-buffer-limit 2gb\n"
@@ -280,6 +281,7 @@ static void test_every_directive(void **state) {
     assert_string_equal(c->witness_user, "w");
     assert_string_equal(c->witness_password, "wp");
     assert_string_equal(c->witness_namespace, "main");
+    assert_true(c->witness_tls);
     assert_int_equal(c->witness_timeout_ms, 1000);
     assert_int_equal(c->witness_quarantine_ms, 3600 * 1000);
     assert_string_equal(c->requirepass, "s3cret # no comment");

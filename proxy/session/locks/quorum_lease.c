@@ -42,6 +42,7 @@ void quorum_open(struct worker *w) {
                                     .user = c->witness_user,
                                     .password = c->witness_password,
                                     .space = c->witness_namespace,
+                                    .tls = w->shared->witness_tls,
                                     .timeout_ms = c->witness_timeout_ms,
                                     .quarantine_ms = c->witness_quarantine_ms};
     if (config.count == 0)
