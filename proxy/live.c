@@ -9,12 +9,15 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
+#include "proxy/base/clock.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/own_password.h"
+#include "proxy/witness/vote.h"
 #include "proxy/worker/worker.h"
 
 enum { PATTERN_MAX_BYTES = 256, WHY_MAX = 320 };
@@ -22,8 +25,9 @@ enum { PATTERN_MAX_BYTES = 256, WHY_MAX = 320 };
 /* Sets the metrics of a newly applied configuration. */
 static void note_loaded(struct live *l) {
     const struct secure *s = l->secure;
+    struct tls_context *nodes = s->nodes ? s->nodes : s->witnesses; /* they show the same certificate */
     atomic_store(&l->shared->client_certificate_s, s->clients ? tls_context_end(s->clients) : 0);
-    atomic_store(&l->shared->node_certificate_s, s->nodes ? tls_context_end(s->nodes) : 0);
+    atomic_store(&l->shared->node_certificate_s, nodes ? tls_context_end(nodes) : 0);
     atomic_store(&l->shared->loaded_s, (int64_t)time(NULL));
 }
 
@@ -36,6 +40,7 @@ void live_init(struct live *l, int argc, char **argv, const struct config *confi
 
 void live_clear(struct live *l) {
     config_unref(l->config);
+    config_unref(l->witnesses_before);
     memory_free(l->switched);
     pthread_mutex_destroy(&l->mutex);
 }
@@ -48,6 +53,51 @@ static void log_errors(const struct config_errors *errors) {
                     end ? (int)(end - line) : (int)strlen(line), line);
         line = end ? end + 1 : NULL;
     }
+}
+
+/* How many witnesses of one configuration another one has not got. */
+static unsigned witnesses_lack(const struct config *from, const struct config *in) {
+    unsigned count = 0;
+    for (size_t i = 0; i < from->witnesses.count; i++) {
+        size_t k = 0;
+        while (k < in->witnesses.count && strcasecmp(from->witnesses.words[i], in->witnesses.words[k]) != 0)
+            k++;
+        count += k == in->witnesses.count;
+    }
+    return count;
+}
+
+static bool witnesses_differ(const struct config *a, const struct config *b) {
+    return a && (witnesses_lack(a, b) > 0 || witnesses_lack(b, a) > 0);
+}
+
+/* Whether a reload may change the witnesses so: one of them, when the leases from before the last change are over
+ * (witness_change_ms), or back to the witnesses from before it. */
+static bool witnesses_may_change(const struct live *l, const struct config *fresh, struct config_errors *errors) {
+    int64_t left_ms = l->witnesses_again_ms - clock_even_ms();
+    if (witnesses_lack(l->config, fresh) > 1 || witnesses_lack(fresh, l->config) > 1)
+        return config_refuse(errors, fresh, "witness",
+                             "witness: expected one address added, taken away or replaced at a time (docs/quorum.md)");
+    if (left_ms > 0 && witnesses_differ(l->config, fresh) && witnesses_differ(l->witnesses_before, fresh))
+        return config_refuse(
+            errors, fresh, "witness",
+            "witness: expected the next change in %lld s, when the time of the last one is over (twice "
+            "witness-quarantine), or the addresses from before it",
+            (long long)(left_ms + 999) / 1000);
+    return true;
+}
+
+static void note_witnesses(struct live *l, const struct config *before) {
+    if (!witnesses_differ(before, l->config))
+        return;
+    config_unref(l->witnesses_before);
+    l->witnesses_before = config_ref(before);
+    l->witnesses_again_ms = clock_even_ms() + witness_change_ms(before->witness_quarantine_ms);
+    log_warning(
+        "The witnesses have changed: change them at all proxies within %lld s, and restart none until %lld s are "
+        "over (docs/quorum.md)",
+        (long long)before->witness_quarantine_ms / 1000,
+        (long long)witness_change_ms(before->witness_quarantine_ms) / 1000);
 }
 
 /* Puts a new configuration in force. A session may be acquiring under the rules from before: a fence that is new counts
@@ -66,6 +116,7 @@ static void put_in_force(struct live *l, const struct config *fresh, struct secu
     lock_rules_fenced_by(before->rules, fresh->rules);
     engine_fences_came(l->shared->engine, fresh->rules);
     own_password_use(fresh);
+    note_witnesses(l, before);
     for (unsigned i = 0; i < l->shared->threads; i++)
         worker_set_config(l->shared->workers[i], fresh);
     config_unref(before);
@@ -84,9 +135,9 @@ bool live_reload(void *arg, char *said, size_t size) {
         char why[WHY_MAX];
         done = config_quorum_fits(fresh, why, sizeof(why)); /* with the witnesses that are in force */
         if (!done)
-            config_refuse(&errors, fresh, "lock", "lock %s (witnesses change at a restart)", why);
+            config_refuse(&errors, fresh, "lock", "lock %s (the first witnesses need a restart)", why);
     }
-    done = done && own_password_reload(fresh, &errors);
+    done = done && witnesses_may_change(l, fresh, &errors) && own_password_reload(fresh, &errors);
     if (done) {
         put_in_force(l, fresh, &secure);
         log_notice("Configuration reloaded, lock rules: %zu", lock_rules_count(fresh->rules));

@@ -18,8 +18,10 @@ struct live {
     pthread_mutex_t mutex; /* guards the following fields */
     int argc;
     char **argv;
-    const struct config *config; /* in force; a reload replaces it */
-    char *switched;              /* the upstream's address since PROXY SWITCH; NULL: there was none */
+    const struct config *config;           /* in force; a reload replaces it */
+    char *switched;                        /* the upstream's address since PROXY SWITCH; NULL: there was none */
+    const struct config *witnesses_before; /* has the witnesses before their last change; NULL: there was none */
+    int64_t witnesses_again_ms;            /* when there may be another change */
     struct secure *secure;
     struct proxy_shared *shared;
     /* Raises the limit of descriptors for maxclients. Called for each new value; may lower

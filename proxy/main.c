@@ -339,6 +339,7 @@ static void share_facts(struct application *app) {
     shared->maxclients = c->maxclients;
     shared->stranger_login = config_logs_in(c) && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0;
     shared->tls = app->secure.clients;
+    shared->witness_tls = app->secure.witnesses;
     static const char *const kinds[] = {"embedded", "standalone", "cluster", "sentinel"};
     text_printf(&app->upstream_text, "%s", kinds[c->upstream]);
     if (c->sentinel_name)

@@ -41,12 +41,13 @@ static struct tls_context *load_clients(const struct config *c, struct sorting *
     return tls_context_new(&o, note_refusal, sorting);
 }
 
-static struct tls_context *load_nodes(const struct config *c, struct sorting *sorting) {
+/* name: the one in their certificates; NULL: the host of each address. */
+static struct tls_context *load_servers(const struct config *c, const char *name, struct sorting *sorting) {
     static const enum tls_verify verify[] = {[CONFIG_VERIFY_NO] = TLS_VERIFY_NO,
                                              [CONFIG_VERIFY_SOME] = TLS_VERIFY_CA,
                                              [CONFIG_VERIFY_YES] = TLS_VERIFY_NAME};
     struct tls_options o = side_options(c, &c->upstream_tls, verify[c->upstream_tls_verify]);
-    o.server_name = c->upstream_tls_server_name;
+    o.server_name = name;
     return tls_context_new(&o, note_refusal, sorting);
 }
 
@@ -59,7 +60,8 @@ bool secure_load(struct secure *s, struct config *c, struct config_errors *error
     *s = (struct secure){0};
     struct sorting sorting = {.config = c, .errors = errors};
     bool right = c->tls_port == 0 || (s->clients = load_clients(c, &sorting));
-    right = (!c->upstream_tls_on || (s->nodes = load_nodes(c, &sorting))) && right;
+    right = (!c->upstream_tls_on || (s->nodes = load_servers(c, c->upstream_tls_server_name, &sorting))) && right;
+    right = (!c->witness_tls || (s->witnesses = load_servers(c, NULL, &sorting))) && right;
     forget(c->tls.key_file_pass);
     forget(c->upstream_tls.key_file_pass);
     if (!right)
@@ -77,11 +79,13 @@ static void replace(struct tls_context *context, struct tls_context *fresh) {
 void secure_replace(struct secure *s, struct secure *fresh) {
     replace(s->clients, fresh->clients);
     replace(s->nodes, fresh->nodes);
+    replace(s->witnesses, fresh->witnesses);
     *fresh = (struct secure){0};
 }
 
 void secure_clear(struct secure *s) {
     tls_context_free(s->clients);
     tls_context_free(s->nodes);
+    tls_context_free(s->witnesses);
     *s = (struct secure){0};
 }

@@ -1,5 +1,5 @@
 /*
- * The TLS contexts of the configuration: one for clients, one for nodes.
+ * The TLS contexts of the configuration: one each for clients, nodes and witnesses.
  */
 #ifndef LOCKKEEPER_SECURE_H
 #define LOCKKEEPER_SECURE_H
@@ -11,7 +11,7 @@
 #include "proxy/net/tls.h"
 
 struct secure {
-    struct tls_context *clients, *nodes; /* NULL: plain */
+    struct tls_context *clients, *nodes, *witnesses; /* NULL: plain */
 };
 
 /* Loads the files that the configuration names, and then overwrites its passphrases. False: all errors were added to

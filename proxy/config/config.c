@@ -389,7 +389,7 @@ bool config_quorum_fits(const struct config *c, char *why, size_t size) {
         if (rule->quorum != LOCK_QUORUM_YES)
             continue;
         if (c->witnesses.count == 0) {
-            snprintf(why, size, "'%s' quorum yes: expected 'witness' too, with 1, 3 or 5 addresses", pattern);
+            snprintf(why, size, "'%s' quorum yes: expected 'witness' too, best with 3 addresses", pattern);
             return false;
         }
         if (ms > longest_ms) {

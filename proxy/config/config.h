@@ -79,6 +79,7 @@ struct config {
     struct config_words witnesses;                                     /* witness; may be empty, or embedded */
     char *witness_user, *witness_password;                             /* NULL */
     char *witness_namespace;                                           /* NULL: "" */
+    bool witness_tls;                                                  /* no */
     int64_t witness_timeout_ms, witness_quarantine_ms;                 /* 500ms, 10m */
     bool short_records;                                                /* guard-records hash|short */
     int64_t bulk_max;                                                  /* proto-max-bulk-len 512mb */

@@ -235,11 +235,15 @@ void config_show(const struct config *config, size_t i, struct text *out) {
         text_printf(out, "(set)");
 }
 
+/* Whether the addresses are those of witnesses that the proxy has started. */
+static bool started_here(const struct config_words *witnesses) {
+    return witnesses->count > 0 && strncmp(witnesses->words[0], "unix:", 5) == 0;
+}
+
 static bool differs(const struct config *a, const struct config *b, const struct directive *d) {
     struct text x = {0}, y = {0};
-    if (d->read == config_read_witness && config_witness_embedded(b) && a->witnesses.count > 0 &&
-        strncmp(a->witnesses.words[0], "unix:", 5) == 0)
-        return false; /* the proxy has put the addresses of the embedded witnesses there */
+    if (d->read == config_read_witness && config_witness_embedded(b) && started_here(&a->witnesses))
+        return false;
     kind_of(d)->show(a, d, &x);
     kind_of(d)->show(b, d, &y);
     bool different = x.len != y.len || (x.len > 0 && memcmp(x.data, y.data, x.len) != 0);
@@ -260,6 +264,9 @@ static bool is_live(const struct config *a, const struct config *b, const struct
         changed.proxy_protocol = b->proxy_protocol;
         return config_shares_user(a) == config_shares_user(&changed);
     }
+    if (d->read == config_read_witness) /* witnesses may change, not come or go as a whole */
+        return a->witnesses.count > 0 && b->witnesses.count > 0 && !started_here(&a->witnesses) &&
+               !config_witness_embedded(b);
     if (d->flags & DIRECTIVE_LIVE_LOGIN) /* a login changes which user clients without login have */
         return config_logs_in(a) && config_logs_in(b);
     if (!(d->flags & DIRECTIVE_LIVE_SET))

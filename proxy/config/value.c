@@ -261,7 +261,7 @@ void config_set_witnesses(struct config *config, const char *const *addresses, s
         words_add(&config->witnesses, addresses[i], strlen(addresses[i]));
 }
 
-/* Reads the witnesses. An even number of them would tolerate no more than one fewer. */
+/* Reads the witnesses. An even number of them tolerates no more than one fewer, and is a step between two changes. */
 bool config_read_witness(struct config_build *b, const struct directive *d, const struct config_words *words) {
     bool word = words->count == 1 && (!*words->words[0] || strcmp(words->words[0], EMBEDDED) == 0);
     for (size_t i = 0; i < words->count && !word; i++) {
@@ -272,8 +272,6 @@ bool config_read_witness(struct config_build *b, const struct directive *d, cons
                 return config_complain(
                     b, "'%s' stands there twice: expected servers that are independent of each other", words->words[i]);
     }
-    if (words->count % 2 == 0)
-        return config_complain_expected(b, d);
     return config_read_words(b, d, words);
 }
 

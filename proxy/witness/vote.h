@@ -5,6 +5,7 @@
 #define LOCKKEEPER_WITNESS_VOTE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 enum { WITNESSES_MAX = 5 };
 
@@ -32,6 +33,13 @@ enum verdict {
     VERDICT_HELD,    /* most of the answers name another lease */
     VERDICT_NONE     /* too few grant it */
 };
+
+/* How long the time of a change of the set is: all proxies change within one quarantine, and the leases that the last
+ * of them was given before that end within another one. Until then, a newcomer does not vote, and no further change is
+ * made: so each majority of the set before and of the set behind a change have a witness in common. */
+static inline int64_t witness_change_ms(int64_t quarantine_ms) {
+    return 2 * quarantine_ms;
+}
 
 /* How many witnesses are a majority. */
 unsigned vote_majority(unsigned count);

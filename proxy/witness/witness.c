@@ -8,9 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "parser/invariant.h"
 #include "parser/resp.h"
+#include "proxy/base/clock.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
@@ -25,9 +27,12 @@ enum { FREE_AGAIN_MS = 1000, FREE_TRIES = 60, FREES_OWED_MAX = 10000 };
 #define MARK "lockkeeper-witness"
 
 struct witness {
+    struct list_node link; /* in set->left, once it is no witness any more */
     struct upstream *upstream;
     struct upstream_config config;
-    const char *address;
+    const char *address;      /* its own copy */
+    unsigned used;            /* how many questions may ask it */
+    int64_t votes_from_ms;    /* it came with a change of the set, and does not vote before; 0: it votes */
     enum witness_answer last; /* WITNESS_DUE: none yet */
     uint64_t answers, failures;
 };
@@ -43,8 +48,13 @@ struct witnesses {
     char *space;
     int64_t quarantine_ms;
     uint32_t login; /* login 0 is the proxy's own at the nodes, which witnesses must not see */
+    struct readable *readable;
+    struct chunk_pool *pool;
+    struct tls_context *tls;
+    int64_t timeout_ms;
     unsigned count;
-    struct witness members[WITNESSES_MAX];
+    struct witness *members[WITNESSES_MAX];
+    struct list_node left; /* they were taken away, and are freed when no question uses them */
 };
 
 struct question;
@@ -53,6 +63,7 @@ struct question;
 struct part {
     struct upstream_request up; /* first, so that the upstream's pointer is also the part's */
     struct question *question;
+    struct witness *to; /* a member of the set when the question began */
     unsigned index;
     size_t len;
     char answer[ANSWER_MAX];
@@ -84,6 +95,8 @@ static void question_free(struct question *q) {
     ev_timer_stop(q->set->loop, &q->late);
     list_remove(&q->link);
     text_clear(&q->bytes);
+    for (unsigned i = 0; i < q->word.vote.count; i++)
+        q->parts[i].to->used--;
     q->set->frees_owed -= q->owed;
     memory_free(q);
 }
@@ -128,6 +141,9 @@ static void witness_says(struct witness *m, enum witness_answer answer, int64_t 
     bool was_quarantined = m->last == WITNESS_QUARANTINED, was_silent = m->last == WITNESS_SILENT;
     if (answer == WITNESS_SILENT && !was_silent)
         log_warning("Witness %s does not answer", m->address);
+    else if (answer == WITNESS_QUARANTINED && !was_quarantined && m->votes_from_ms > 0)
+        log_warning("Witness %s has come with a change of 'witness', and votes in %lld s", m->address,
+                    (long long)(quarantine_ms + 999) / 1000);
     else if (answer == WITNESS_QUARANTINED && !was_quarantined)
         log_warning("Witness %s is in quarantine for %lld s: it was started again, and may have forgotten locks",
                     m->address, (long long)(quarantine_ms + 999) / 1000);
@@ -136,9 +152,23 @@ static void witness_says(struct witness *m, enum witness_answer answer, int64_t 
     m->last = answer;
 }
 
+/* What a witness's answer counts. While leases may be live that were confirmed without a newcomer, it does not vote. */
+static enum witness_answer counted(struct witness *m, struct witness_word *word, enum witness_answer answer) {
+    int64_t left_ms = m->votes_from_ms - clock_even_ms();
+    if (left_ms <= 0)
+        m->votes_from_ms = 0;
+    if (left_ms <= 0 || answer == WITNESS_SILENT)
+        return answer;
+    if (left_ms > word->quarantine_ms)
+        word->quarantine_ms = left_ms;
+    return WITNESS_QUARANTINED;
+}
+
 static void part_ends(struct part *p, enum witness_answer answer) {
     struct question *q = p->question;
-    struct witness *m = &q->set->members[p->index];
+    struct witness *m = p->to;
+    if (q->kind == QUESTION_TAKE && m->votes_from_ms > 0)
+        answer = counted(m, &q->word, answer);
     invariant(q->due > 0 && q->word.vote.answers[p->index] == WITNESS_DUE, "a witness answers twice");
     q->due--;
     q->word.vote.answers[p->index] = answer;
@@ -190,7 +220,7 @@ static void on_reply(struct upstream_request *r, const char *data, size_t len, b
     const char *at = p->answer;
     bool read = resp_item_read(&at, p->answer + p->len, &item) && item.type != '-';
     if (!read)
-        log_verbose("Witness %s answers: %.*s", p->question->set->members[p->index].address, (int)p->len, p->answer);
+        log_verbose("Witness %s answers: %.*s", p->to->address, (int)p->len, p->answer);
     if (!read)
         part_ends(p, WITNESS_SILENT);
     else
@@ -200,7 +230,7 @@ static void on_reply(struct upstream_request *r, const char *data, size_t len, b
 static void on_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
     struct part *p = (struct part *)(void *)r;
     struct witnesses *set = p->question->set;
-    log_verbose("Witness %s: %s", set->members[p->index].address, error);
+    log_verbose("Witness %s: %s", p->to->address, error);
     if (set->flushing && !ev_is_active(&set->again))
         ev_idle_start(set->loop, &set->again);
     part_ends(p, WITNESS_SILENT);
@@ -216,9 +246,9 @@ static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
         return;
     }
     q->starting = true;
-    for (unsigned i = 0; i < q->set->count; i++)
+    for (unsigned i = 0; i < q->word.vote.count; i++)
         if (q->parts[i].up.in_flight) {
-            upstream_abandon(q->set->members[i].upstream, &q->parts[i].up);
+            upstream_abandon(q->parts[i].to->upstream, &q->parts[i].up);
             part_ends(&q->parts[i], WITNESS_SILENT);
         }
     q->starting = false;
@@ -266,6 +296,10 @@ static struct question *question_new(struct witnesses *set, enum question_kind k
     q->kind = kind;
     q->starting = true;
     q->word.vote.count = set->count;
+    for (unsigned i = 0; i < set->count; i++) {
+        q->parts[i].to = set->members[i];
+        set->members[i]->used++;
+    }
     list_append(&set->questions, &q->link);
     ev_timer_init(&q->late, on_late, 0., 0.);
     q->late.data = q;
@@ -284,15 +318,15 @@ static void part_send(struct question *q, unsigned i, enum script_id id) {
     p->up.ops = &ops;
     p->up.script = script_get(id);
     q->due++;
-    const char *error = set->closing ? "the proxy stops"
-                                     : upstream_submit(set->members[i].upstream, &p->up, SLOT_NONE, &lane,
-                                                       set->build.data, set->build.len);
+    const char *error =
+        set->closing ? "the proxy stops"
+                     : upstream_submit(p->to->upstream, &p->up, SLOT_NONE, &lane, set->build.data, set->build.len);
     if (error)
         part_ends(p, WITNESS_SILENT);
 }
 
 static void question_send(struct question *q, enum script_id id) {
-    for (unsigned i = 0; i < q->set->count; i++)
+    for (unsigned i = 0; i < q->word.vote.count; i++)
         part_send(q, i, id);
     q->starting = false;
     question_look(q);
@@ -320,12 +354,12 @@ static void free_again(struct question *q) {
     set->frees_owed--;
     set->build.len = 0;
     text_append(&set->build, q->bytes.data, q->bytes.len);
-    question_time(q, set->members[0].config.timeout_ms);
+    question_time(q, set->timeout_ms);
     q->starting = true;
-    for (unsigned i = 0; i < set->count; i++)
+    for (unsigned i = 0; i < q->word.vote.count; i++)
         if (q->word.vote.answers[i] == WITNESS_SILENT) {
             q->word.vote.answers[i] = WITNESS_DUE;
-            q->parts[i] = (struct part){.len = 0};
+            q->parts[i] = (struct part){.to = q->parts[i].to};
             part_send(q, i, SCRIPT_WITNESS_FREE);
         }
     q->starting = false;
@@ -333,7 +367,7 @@ static void free_again(struct question *q) {
 }
 
 void witness_free(struct witnesses *set, const struct witness_lease *lease) {
-    struct question *q = question_new(set, QUESTION_FREE, set->members[0].config.timeout_ms);
+    struct question *q = question_new(set, QUESTION_FREE, set->timeout_ms);
     build_call(set, SCRIPT_WITNESS_FREE, lease, 2);
     word(&set->build, lease->token);
     number(&set->build, lease->fence);
@@ -343,35 +377,51 @@ void witness_free(struct witnesses *set, const struct witness_lease *lease) {
 
 void witness_probe(struct witnesses *set) {
     static const struct witness_lease none = {.name = "", .token = ""};
-    witness_take(set, &none, "", 1, set->members[0].config.timeout_ms, NULL, NULL);
+    witness_take(set, &none, "", 1, set->timeout_ms, NULL, NULL);
 }
 
-bool witness_trust(struct witnesses *set, const char *address, size_t len, void (*done)(void *arg, bool answered),
-                   void *arg) {
+const char *witness_trust(struct witnesses *set, const char *address, size_t len,
+                          void (*done)(void *arg, bool answered), void *arg) {
     unsigned i = 0;
-    while (i < set->count && !text_is(address, len, set->members[i].address))
+    while (i < set->count && !text_is(address, len, set->members[i]->address))
         i++;
     if (i == set->count)
-        return false;
-    struct question *q = question_new(set, QUESTION_TRUST, set->members[i].config.timeout_ms);
+        return "ERR no witness has this address; PROXY CONFIG WITNESS shows them";
+    if (set->members[i]->votes_from_ms > clock_even_ms())
+        return "ERR the witness has come with a reload: leases may be live that it does not know, and it votes when "
+               "they are over (docs/quorum.md)";
+    struct question *q = question_new(set, QUESTION_TRUST, set->timeout_ms);
     q->trusted = done;
     q->arg = arg;
     build_call(set, SCRIPT_WITNESS_TRUST, NULL, 0);
     part_send(q, i, SCRIPT_WITNESS_TRUST);
     q->starting = false;
     question_look(q);
-    return true;
+    return NULL;
 }
 
 /* ---- life ------------------------------------------------------------------------------------------ */
+
+static void witness_close(struct witness *m) {
+    list_remove(&m->link);
+    if (m->upstream)
+        upstream_free(m->upstream);
+    memory_free((char *)(uintptr_t)m->address);
+    memory_free(m);
+}
 
 static void on_flush(struct ev_loop *loop, struct ev_prepare *prepare, int events) {
     struct witnesses *set = prepare->data;
     ev_idle_stop(loop, &set->again);
     set->flushing = true;
     for (unsigned i = 0; i < set->count; i++)
-        upstream_flush(set->members[i].upstream);
+        upstream_flush(set->members[i]->upstream);
+    LIST_FOREACH(it, &set->left)
+    upstream_flush(LIST_ENTRY(it, struct witness, link)->upstream);
     set->flushing = false;
+    LIST_FOREACH_SAFE(it, &set->left)
+    if (LIST_ENTRY(it, struct witness, link)->used == 0)
+        witness_close(LIST_ENTRY(it, struct witness, link));
 }
 
 static void on_again(struct ev_loop *loop, struct ev_idle *again, int events) {
@@ -380,25 +430,51 @@ static void on_again(struct ev_loop *loop, struct ev_idle *again, int events) {
 static void on_ready(void *arg, const char *error) {
 }
 
-static bool witness_open(struct witnesses *set, struct readable *readable, struct chunk_pool *pool,
-                         const struct witness_config *config, unsigned i) {
+static struct witness *witness_open(struct witnesses *set, const char *address) {
     static const struct upstream_events events = {.ready = on_ready};
-    struct witness *m = &set->members[i];
-    m->address = config->addresses[i];
+    struct witness *m = memory_zalloc(sizeof(*m));
+    list_init(&m->link);
+    m->address = memory_strdup(address);
     m->config = (struct upstream_config){.kind = UPSTREAM_STANDALONE,
                                          .addresses = &m->address,
                                          .address_count = 1,
                                          .connections = 1,
-                                         .timeout_ms = config->timeout_ms};
-    m->upstream = upstream_new(set->loop, readable, &m->config, pool, &events);
-    return m->upstream != NULL;
+                                         .timeout_ms = set->timeout_ms,
+                                         .tls = set->tls};
+    m->upstream = upstream_new(set->loop, set->readable, &m->config, set->pool, &events);
+    invariant(m->upstream, "a witness's address was found wrong too late");
+    return m;
+}
+
+void witnesses_change(struct witnesses *set, const char *const *addresses, size_t count) {
+    struct witness *before[WITNESSES_MAX];
+    unsigned n = set->count;
+    memcpy(before, set->members, sizeof(before));
+    invariant(count > 0 && count <= WITNESSES_MAX, "%zu witnesses", count);
+    set->count = (unsigned)count;
+    for (size_t i = 0; i < count; i++) {
+        unsigned k = 0;
+        while (k < n && (!before[k] || strcasecmp(before[k]->address, addresses[i]) != 0))
+            k++;
+        set->members[i] = k < n ? before[k] : witness_open(set, addresses[i]);
+        if (k < n)
+            before[k] = NULL;
+        else if (n > 0)
+            set->members[i]->votes_from_ms = clock_even_ms() + witness_change_ms(set->quarantine_ms);
+    }
+    for (unsigned k = 0; k < n; k++)
+        if (before[k])
+            list_append(&set->left, &before[k]->link);
 }
 
 struct witnesses *witnesses_new(struct ev_loop *loop, struct readable *readable, struct chunk_pool *pool,
                                 const struct witness_config *config) {
-    invariant(config->count > 0 && config->count <= WITNESSES_MAX, "%zu witnesses", config->count);
     struct witnesses *set = memory_zalloc(sizeof(*set));
     set->loop = loop;
+    set->readable = readable;
+    set->pool = pool;
+    set->tls = config->tls;
+    set->timeout_ms = config->timeout_ms;
     set->space = memory_strdup(config->space ? config->space : "");
     set->quarantine_ms = config->quarantine_ms;
     set->login = UPSTREAM_LOGIN_STRANGER;
@@ -406,18 +482,13 @@ struct witnesses *witnesses_new(struct ev_loop *loop, struct readable *readable,
         set->login = upstream_login_intern(config->user, config->user ? strlen(config->user) : 0, config->password,
                                            strlen(config->password));
     list_init(&set->questions);
+    list_init(&set->left);
     ev_prepare_init(&set->flush, on_flush);
     ev_set_priority(&set->flush, EV_MINPRI); /* behind the worker's own work of the turn, which may ask */
     set->flush.data = set;
     ev_prepare_start(loop, &set->flush);
     ev_idle_init(&set->again, on_again);
-    for (unsigned i = 0; i < config->count; i++) {
-        if (!witness_open(set, readable, pool, config, i)) {
-            witnesses_free(set);
-            return NULL;
-        }
-        set->count++;
-    }
+    witnesses_change(set, config->addresses, config->count);
     return set;
 }
 
@@ -428,9 +499,15 @@ void witnesses_free(struct witnesses *set) {
     ev_prepare_stop(set->loop, &set->flush);
     ev_idle_stop(set->loop, &set->again);
     for (unsigned i = 0; i < set->count; i++)
-        upstream_free(set->members[i].upstream);
+        list_append(&set->left, &set->members[i]->link);
+    LIST_FOREACH_SAFE(it, &set->left) {
+        upstream_free(LIST_ENTRY(it, struct witness, link)->upstream);
+        LIST_ENTRY(it, struct witness, link)->upstream = NULL;
+    }
     LIST_FOREACH_SAFE(it, &set->questions)
     question_free(LIST_ENTRY(it, struct question, link)); /* releases that are owed */
+    LIST_FOREACH_SAFE(it, &set->left)
+    witness_close(LIST_ENTRY(it, struct witness, link));
     upstream_login_release(set->login);
     text_clear(&set->build);
     memory_free(set->space);
@@ -449,7 +526,7 @@ static void note_trip(void *arg, const struct upstream_node_info *info) {
 }
 
 void witness_look(const struct witnesses *set, size_t i, struct witness_view *view) {
-    const struct witness *m = &set->members[i];
+    const struct witness *m = set->members[i];
     *view = (struct witness_view){.address = m->address, .answers = m->answers, .failures = m->failures, .state = "up"};
     if (m->last == WITNESS_DUE)
         view->state = "unknown";

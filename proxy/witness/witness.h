@@ -19,14 +19,16 @@
 struct ev_loop;
 struct readable;
 struct chunk_pool;
+struct tls_context;
 struct witnesses;
 
 enum { WITNESS_TOKEN_MAX = 64 };
 
 struct witness_config {
-    const char *const *addresses; /* borrowed, as are all texts; they must outlive the set */
+    const char *const *addresses; /* copied, as are all texts */
     size_t count;
     const char *user, *password; /* NULL: no login */
+    struct tls_context *tls;     /* borrowed; NULL: plain */
     const char *space;           /* a part of the records' names: which Redis's locks they are */
     int64_t timeout_ms, quarantine_ms;
 };
@@ -51,9 +53,13 @@ struct witness_word {
 /* Hears the votes once, perhaps inside witness_take. `word` is borrowed. */
 typedef void (*witness_done_fn)(void *arg, const struct witness_word *word);
 
-/* Makes the set of a thread, which owns loop, readable and pool. Returns NULL if an address is malformed. */
+/* Makes the set of a thread, which owns loop, readable and pool. */
 struct witnesses *witnesses_new(struct ev_loop *loop, struct readable *readable, struct chunk_pool *pool,
                                 const struct witness_config *config);
+/* Gives the set other witnesses: one name added, taken away or replaced (vote.h). Questions that have begun
+ * end with the witnesses that they began with. A witness that was not in the set does not vote for witness_change_ms.
+ */
+void witnesses_change(struct witnesses *set, const char *const *addresses, size_t count);
 /* Ends all questions: their callers hear of it. Frees the set; NULL is ignored. */
 void witnesses_free(struct witnesses *set);
 
@@ -67,9 +73,9 @@ void witness_free(struct witnesses *set, const struct witness_lease *lease);
 /* Asks all witnesses whether they vote: for what witness_look shows, and so that a quarantine begins soon after its
  * cause. */
 void witness_probe(struct witnesses *set);
-/* Ends a witness's quarantine. `done` hears whether it has answered. False: no witness has this address. */
-bool witness_trust(struct witnesses *set, const char *address, size_t len, void (*done)(void *arg, bool answered),
-                   void *arg);
+/* Ends a witness's quarantine. `done` hears whether it has answered. Returns NULL, or the error, static. */
+const char *witness_trust(struct witnesses *set, const char *address, size_t len,
+                          void (*done)(void *arg, bool answered), void *arg);
 
 /* What is known of a witness, from its last answer. */
 struct witness_view {

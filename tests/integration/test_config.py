@@ -34,7 +34,7 @@ def test_help():
 BAD = {
     "quorum without witnesses": ("lock a quorum yes", ["lock", "quorum", "witness"]),
     "quorum of lists": ("lock a quorum yes kind list\nwitness a:1", ["lock", "quorum", "kind string"]),
-    "two witnesses": ("witness a:1 b:1", ["witness", "1, 3 or 5"]),
+    "six witnesses": ("witness a:1 b:1 c:1 d:1 e:1 f:1", ["witness", "1 to 5"]),
     "port out of range": ("port 70000", ["port", "70000", "65535"]),
     "port no number": ("port abc", ["port", "abc"]),
     "port negative": ("port -1", ["port", "-1"]),

@@ -13,32 +13,47 @@
  *
  * The time of an attempt is limited: if a promise ends before the attempt is over, the attempt is late, and comes to nothing.
  *
+ * CHANGE: a reload puts the newcomer in the place of the last witness, at one proxy and later at the other one; the first proxy
+ * serves the first worker. A question ends with the witnesses that it began with. The newcomer may note a lease, but does not
+ * vote until both proxies have changed and all leases from before are over. To take a witness away, or to add one, is less.
+ *
+ * Redis gives the lock away at any moment, so a failover adds little then: check.sh leaves both out: it, and the witness that forgets.
+ *
  * S8: never two workers at work.
  */
 #define WORKERS 2
 #define MOVED (WORKERS + 1)
 #define LEASE(token) (token == MOVED -> 1 : token)
 #define WITNESSES 3
+#define NEWCOMER 3 /* the one behind them */
 #define MAJORITY 2
 #define FAILOVERS 1
+#define AMNESIAS 1
 #define QUARANTINE true
+#define CHANGE false
+#define SETTLED (changed[0] && changed[1] && at_work == 0)
 #define LAPSE skip            /* what Redis notes of a lock that lapses: nothing */
-#define FORGETS (WITNESSES - 1) /* this witness */
+#define FORGETS 2             /* this witness */
+#define PROXY(token) (token == 1 -> 0 : 1)
+#define IT (new && at == FORGETS -> NEWCOMER : at) /* the witness at this place, as the proxy names them */
 
 byte lock, noted;               /* at Redis: the live token; the token of the last release, in the guard record */
 byte old_lock, old_noted;       /* the same at a replica, which follows late */
-byte record[WITNESSES];         /* at a witness: the token that it keeps others out for; 0 none */
+byte record[WITNESSES + 1];     /* at a witness: the token that it keeps others out for; 0 none */
 bool resting;                   /* the witness that forgets is in quarantine */
+bool changed[2], votes_now;     /* proxies that were reloaded; the newcomer votes */
+bool under[MOVED + 1];          /* the lease was last confirmed by the witnesses behind the change */
 bool works[MOVED + 1], asks[MOVED + 1], late[MOVED + 1];
 byte failovers, forgotten, at_work;
 
-inline count(token, n) {
-    n = (LEASE(record[0]) == token) + (LEASE(record[1]) == token) + (LEASE(record[2]) == token)
+inline count(token, n) { /* the votes that the lease rests on */
+    n = (LEASE(record[0]) == token) + (LEASE(record[1]) == token) +
+        (under[token] -> votes_now && LEASE(record[NEWCOMER]) == token : LEASE(record[FORGETS]) == token)
 }
 
 proctype Worker(byte token) {
     byte me = token, at, votes, over, named;
-    bool again;
+    bool again, new;
 
     atomic { /* the attempt at Redis */
         if
@@ -47,18 +62,19 @@ proctype Worker(byte token) {
         fi
     }
 ask:
+    new = changed[PROXY(me)];
     do
     :: at < WITNESSES ->
         atomic {
             if
-            :: at == FORGETS && resting -> skip
-            :: (at != FORGETS || !resting) && (record[at] == 0 || record[at] == me || (over != 0 && record[at] == over)) ->
-                record[at] = me;
+            :: IT == FORGETS && resting -> skip
+            :: (IT != FORGETS || !resting) && (record[IT] == 0 || record[IT] == me || (over != 0 && record[IT] == over)) ->
+                record[IT] = me;
                 if
-                :: votes++
+                :: IT != NEWCOMER || votes_now -> votes++
                 :: skip /* its answer is lost */
                 fi
-            :: (at != FORGETS || !resting) && record[at] != 0 && record[at] != me -> named = record[at]
+            :: (IT != FORGETS || !resting) && record[IT] != 0 && record[IT] != me -> named = record[IT]
             :: skip /* the question is lost */
             fi;
             at++
@@ -69,6 +85,8 @@ ask:
         if
         :: votes >= MAJORITY && !late[me] ->
             asks[me] = false;
+            under[token] = new;
+            new = false;
             if
             :: me == token -> works[token] = true; at_work++
             :: else -> skip /* it goes on */
@@ -89,6 +107,7 @@ ask:
         :: else ->
             asks[me] = false;
             late[me] = false;
+            new = false;
             at = 0;
             votes = 0;
             over = 0;
@@ -96,7 +115,7 @@ ask:
             again = false;
             if
             :: me == token -> goto give_back
-            :: else -> works[token] = false; at_work--; goto over_and_out
+            :: else -> works[token] = false; under[token] = false; at_work--; goto over_and_out
             fi
         fi
     };
@@ -108,6 +127,7 @@ ask:
     };
     atomic { /* the end of the work: a release, or the end of the lease */
         works[token] = false;
+        under[token] = false;
         at_work--;
         if
         :: true -> skip
@@ -116,6 +136,7 @@ ask:
     };
 give_back:
     atomic {
+        new = changed[PROXY(me)];
         if
         :: lock == me -> lock = 0; noted = me
         :: else -> skip /* forgotten: the witnesses hear of the release all the same */
@@ -125,7 +146,7 @@ give_back:
     :: at < WITNESSES ->
         atomic {
             if
-            :: record[at] == me -> record[at] = 0
+            :: record[IT] == me -> record[IT] = 0
             :: skip /* the message is lost, or there is nothing to give back */
             fi;
             at++
@@ -133,6 +154,7 @@ give_back:
     :: else -> break
     od;
     at = 0;
+    new = false;
 over_and_out:
     skip
 }
@@ -141,7 +163,7 @@ active proctype World() {
     byte at, n;
 end:
     do
-    :: atomic { old_lock != lock || old_noted != noted -> old_lock = lock; old_noted = noted }
+    :: atomic { failovers < FAILOVERS && (old_lock != lock || old_noted != noted) -> old_lock = lock; old_noted = noted }
     :: atomic { failovers < FAILOVERS -> failovers++; lock = old_lock; noted = old_noted }
     :: atomic { lock != 0 -> LAPSE; lock = 0 }
     :: atomic { /* a witness's promise ends */
@@ -149,10 +171,11 @@ end:
         :: at = 0
         :: at = 1
         :: at = 2
+        :: CHANGE -> at = NEWCOMER
         fi;
         count(LEASE(record[at]), n); /* a promise is never made shorter: another token leaves its end */
         if
-        :: record[at] != 0 && (!works[LEASE(record[at])] || n > MAJORITY) ->
+        :: record[at] != 0 && (!works[LEASE(record[at])] || n > MAJORITY || at == (under[LEASE(record[at])] -> FORGETS : NEWCOMER)) ->
             late[record[at]] = asks[record[at]];
             record[at] = 0
         :: else -> skip
@@ -160,7 +183,7 @@ end:
         at = 0;
         n = 0
        }
-    :: atomic { forgotten == 0 -> forgotten++; record[FORGETS] = 0; resting = QUARANTINE }
+    :: atomic { forgotten < AMNESIAS -> forgotten++; record[FORGETS] = 0; resting = QUARANTINE }
     :: atomic { /* all that was promised before is over */
         resting && at_work == 0 ->
         at = 1;
@@ -170,6 +193,18 @@ end:
         od;
         at = 0;
         resting = false
+       }
+    :: atomic { CHANGE && !changed[0] -> changed[0] = true }
+    :: atomic { CHANGE && !changed[1] -> changed[1] = true }
+    :: atomic { /* all that was promised before the change is over */
+        CHANGE && !votes_now && SETTLED ->
+        at = 1;
+        do
+        :: at <= MOVED -> late[at] = asks[at]; at++
+        :: else -> break
+        od;
+        at = 0;
+        votes_now = true
        }
     od
 }

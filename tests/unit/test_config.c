@@ -121,6 +121,7 @@ static void assert_defaults(const struct config *c) {
     assert_null(c->witness_user);
     assert_null(c->witness_password);
     assert_null(c->witness_namespace);
+    assert_false(c->witness_tls);
     assert_int_equal(c->witness_timeout_ms, 500);
     assert_int_equal(c->witness_quarantine_ms, 600 * 1000);
     assert_string_equal(c->logfile, "");
@@ -217,7 +218,7 @@ static void test_every_directive(void **state) {
                                  "guard-records short\n"
                                  "witness a:1 b:2 [::1]:3\n"
                                  "witness-user w\nwitness-password wp\nwitness-namespace main\n"
-                                 "witness-timeout 1s\nwitness-quarantine 1h\n"
+                                 "witness-tls yes\nwitness-timeout 1s\nwitness-quarantine 1h\n"
                                  "requirepass 's3cret # no comment'\n"
                                  "proto-max-bulk-len 1mb\n"
                                  "client-query-buffer-limit 2gb\n"
@@ -282,6 +283,7 @@ static void test_every_directive(void **state) {
     assert_string_equal(c->witness_user, "w");
     assert_string_equal(c->witness_password, "wp");
     assert_string_equal(c->witness_namespace, "main");
+    assert_true(c->witness_tls);
     assert_int_equal(c->witness_timeout_ms, 1000);
     assert_int_equal(c->witness_quarantine_ms, 3600 * 1000);
     assert_string_equal(c->requirepass, "s3cret # no comment");
@@ -497,14 +499,14 @@ static void test_errors(void **state) {
         {"supervised upstart", "supervised 'upstart': upstart is not supported: expected no, systemd or auto"},
         {"supervised yes", "supervised 'yes': expected no, systemd or auto"},
         {"loglevel loud", "loglevel 'loud': expected debug, verbose, notice, warning or nothing"},
-        {"witness a:1 b:2", "witness 'a:1 b:2': expected 1, 3 or 5 addresses, HOST:PORT"},
+        {"witness a:1 b:2 c:3 d:4 e:5 f:6", "witness 'a:1 b:2 c:3 d:4 e:5 f:6': expected 1 to 5 addresses, HOST:PORT"},
         {"witness a:1 b:2 A:1",
          "witness 'a:1 b:2 A:1': 'A:1' stands there twice: expected servers that are independent of each other"},
         {"witness a", "witness 'a': 'a': expected HOST:PORT or [IPV6]:PORT"},
         {"witness-timeout 0", "witness-timeout '0': expected a time from 1ms to 1d, like 500ms"},
         {"witness-quarantine 2d", "witness-quarantine '2d': expected a time from 1ms to 1d, like 10m"},
         {"witness-user w", "witness-user: expected witness-password too (any word for a user with nopass)"},
-        {"lock q quorum yes", "lock 'q' quorum yes: expected 'witness' too, with 1, 3 or 5 addresses"},
+        {"lock q quorum yes", "lock 'q' quorum yes: expected 'witness' too, best with 3 addresses"},
         {"lock q quorum yes lease 10m\nwitness a:1",
          "lock 'q' quorum yes: expected a lease and a handover of at most 563760 ms, or a longer witness-quarantine"},
         {"guard-records text", "guard-records 'text': expected hash or short"},

@@ -43,14 +43,15 @@ struct proxy_shared {
     const char *process_id; /* this process's UUID */
     int64_t started_ms;     /* wall clock */
     unsigned threads;
-    const char *unix_path;        /* the unix socket's final path; it was bound under a temporary name. NULL: none */
-    uint32_t stranger_login;      /* the login of clients without login: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
-    struct tls_context *tls;      /* borrowed; NULL: no TLS socket */
-    const char *upstream_text;    /* "cluster 127.0.0.1:7000 ...", as the process has started */
-    _Atomic int64_t maxclients;   /* for the whole process; less than configured if descriptors are short */
-    atomic_uint restart_needed;   /* how many directives have changed at a reload and need a restart */
-    atomic_bool reload_failed;    /* the last reload failed; nothing was changed */
-    atomic_int_fast64_t loaded_s; /* when the configuration in force was read, since 1970 */
+    const char *unix_path;   /* the unix socket's final path; it was bound under a temporary name. NULL: none */
+    uint32_t stranger_login; /* the login of clients without login: the proxy's, 0, or UPSTREAM_LOGIN_STRANGER */
+    struct tls_context *tls; /* borrowed; NULL: no TLS socket */
+    struct tls_context *witness_tls; /* borrowed; NULL: plain */
+    const char *upstream_text;       /* "cluster 127.0.0.1:7000 ...", as the process has started */
+    _Atomic int64_t maxclients;      /* for the whole process; less than configured if descriptors are short */
+    atomic_uint restart_needed;      /* how many directives have changed at a reload and need a restart */
+    atomic_bool reload_failed;       /* the last reload failed; nothing was changed */
+    atomic_int_fast64_t loaded_s;    /* when the configuration in force was read, since 1970 */
     atomic_int_fast64_t client_certificate_s,
         node_certificate_s; /* when the certificates expire, since 1970; 0: there is none */
     struct upstream_config upstream;

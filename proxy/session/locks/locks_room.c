@@ -50,6 +50,7 @@ const struct session_room locks_room = {
     .worker_closes = locks_close,
     .worker_asks = locks_ask,
     .worker_begins = learnt_begin,
+    .worker_rules = quorum_change,
     .worker_ticks = locks_tick,
     .closes = session_leaves,
     .request_first = one_shot_sends,

@@ -468,6 +468,8 @@ void lock_witness_trust(struct session *s, const struct command *c, const char *
     struct witnesses *set = s->worker->witnesses;
     struct request *r = request_new(s, c);
     request_barrier(r);
-    if (!set || !witness_trust(set, address, len, on_trusted, r))
-        request_error(r, "ERR no witness has this address; PROXY CONFIG WITNESS shows them");
+    const char *error =
+        set ? witness_trust(set, address, len, on_trusted, r) : "ERR the proxy has no witnesses (directive witness)";
+    if (error)
+        request_error(r, error);
 }

@@ -11,6 +11,8 @@
 /* Make and free a worker's witnesses, if its configuration has any. */
 void quorum_open(struct worker *w);
 void quorum_close(struct worker *w);
+/* Takes the witnesses of the worker's configuration, which a reload may have changed. */
+void quorum_change(struct worker *w);
 
 /* Called once a second in the first worker: finds out whether the witnesses vote. */
 void quorum_look(struct worker *w);

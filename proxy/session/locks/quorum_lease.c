@@ -42,13 +42,12 @@ void quorum_open(struct worker *w) {
                                     .user = c->witness_user,
                                     .password = c->witness_password,
                                     .space = c->witness_namespace,
+                                    .tls = w->shared->witness_tls,
                                     .timeout_ms = c->witness_timeout_ms,
                                     .quarantine_ms = c->witness_quarantine_ms};
     if (config.count == 0)
         return;
-    w->locks->witness_config = config_ref(c); /* the witnesses use its texts; another configuration needs a restart */
     w->witnesses = witnesses_new(w->loop, &w->readable, &w->chunks, &config);
-    invariant(w->witnesses, "a witness's address was found wrong too late");
     trust_embedded(w);
 }
 
@@ -56,8 +55,14 @@ void quorum_close(struct worker *w) {
     struct witnesses *set = w->witnesses;
     w->witnesses = NULL;
     witnesses_free(set);
-    config_unref(w->locks->witness_config);
-    w->locks->witness_config = NULL;
+}
+
+void quorum_change(struct worker *w) {
+    const struct config_words *to = &w->config->witnesses;
+    if (!w->witnesses)
+        return;
+    witnesses_change(w->witnesses, (const char *const *)to->words, to->count);
+    witness_probe(w->witnesses); /* so that each thread shows a newcomer's quarantine */
 }
 
 void quorum_look(struct worker *w) {
