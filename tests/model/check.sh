@@ -1,6 +1,6 @@
 #!/bin/sh
-# check.sh: checks lease.pml, adopt.pml and quorum.pml over all their interleavings, then shows that each rule in them matters: with
-# the rule taken out, an assertion has to fail. Needs spin and a C compiler; takes some 50 s on two processors, of which each has a
+# check.sh: checks the models beside it over all their interleavings, then shows that each rule in them matters: with
+# the rule taken out, an assertion has to fail. Needs spin and a C compiler; takes about a minute on two processors, of which each has a
 # model at a time. check.sh --one FOLDER checks the model in that folder alone.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -54,6 +54,8 @@ expect "adoption keeps S1, S3, S5, and what it adopts has an end" "errors: 0" "$
 
 expect "a lock under quorum keeps S8, whatever Redis and one witness forget" "errors: 0" "$here/quorum.pml"
 
+expect "attempts that wait keep their order, and take a lock that is free" "errors: 0" "$here/waits.pml"
+
 # without MODEL NAME SED-EXPRESSION: the model with one rule taken out.
 without() {
     sed "$3" "$here/$1" >"$folder/broken.pml"
@@ -86,6 +88,12 @@ without quorum.pml "the difference of what was released and what has lapsed" 's/
 without quorum.pml "the question whether a lease was released" 's/ \&\& named == noted ->/ ->/'
 without quorum.pml "an end to the time of an attempt" 's/ \&\& !late\[me\] ->/ ->/'
 without quorum.pml "a promise that another token of the lease leaves as long as it was" 's/^#define LEASE(token) .*/#define LEASE(token) token/'
+
+without waits.pml "a look each 100 ms" 's/-> NEVER : LOOK)/-> NEVER : NEVER)/'
+without waits.pml "a look that the next session keeps" 's/-> NEVER : look\[p\])/-> NEVER : NEVER)/'
+without waits.pml "the pause for a longer wait elsewhere" 's/^#define YIELDS(p) .*/#define YIELDS(p) false/'
+without waits.pml "the proxy's name in a message" 's/ turn\[oldest\] = true$/&; message[0] = !stopped[0]; message[1] = !stopped[1]/'
+without waits.pml "the token in what is given back" 's/:: lock == s + 1 ->$/:: lock != 0 ->/'
 
 printf '%s\n' "$folder"/[0-9]* | xargs -n 1 -P "$(nproc)" sh "$here/check.sh" --one
 for one in "$folder"/[0-9]*; do

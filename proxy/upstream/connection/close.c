@@ -54,8 +54,8 @@ void conn_lost_text(char *out, size_t size, const char *address, enum conn_end e
 
 /* ---- the end ---- */
 
-/* Whether a connection that was lost before its first reply shows that the node is out of reach. The first such loss may
- * be of this connection alone: its requests get another one, as those of a connection that has given replies do. */
+/* Whether a connection that was lost before its first reply shows that the node is out of reach. The first such loss
+ * may be of this connection alone: its requests get another one, as those of a connection that has given replies do. */
 static bool shows_failure(struct upstream_node *n, enum conn_end end) {
     bool first = end == CONN_LOST && n->failures == 0 && !n->doubted;
     n->doubted = true;
