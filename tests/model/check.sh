@@ -56,6 +56,8 @@ expect "a lock under quorum keeps S8, whatever Redis and one witness forget" "er
 
 expect "attempts that wait keep their order, and take a lock that is free" "errors: 0" "$here/waits.pml"
 
+expect "fences grow, and no earlier lease writes after a later one" "errors: 0" "$here/fences.pml"
+
 # without MODEL NAME SED-EXPRESSION: the model with one rule taken out.
 without() {
     sed "$3" "$here/$1" >"$folder/broken.pml"
@@ -94,6 +96,13 @@ without waits.pml "a look that the next session keeps" 's/-> NEVER : look\[p\])/
 without waits.pml "the pause for a longer wait elsewhere" 's/^#define YIELDS(p) .*/#define YIELDS(p) false/'
 without waits.pml "the proxy's name in a message" 's/ turn\[oldest\] = true$/&; message[0] = !stopped[0]; message[1] = !stopped[1]/'
 without waits.pml "the token in what is given back" 's/:: lock == s + 1 ->$/:: lock != 0 ->/'
+
+without fences.pml "the watermark above what proxies' clocks say" 's/clock > watermark);/true);/'
+without fences.pml "the watermark in a script's fence" 's/^        above(watermark);$//'
+without fences.pml "a watermark for a fence that is ahead of the node's clock" 's/^        watermark = (next > now .*//'
+without fences.pml "the question behind a hash that had the short form" 's/record == HASH \&\& now > fence/record != NONE \&\& now > fence/'
+without fences.pml "a bound on how far a proxy's clock is behind" 's/clock > behind ->/true ->/'
+without fences.pml "the mark beside the data" 's/ \&\& mark <= mine\[a\] ->/ ->/'
 
 printf '%s\n' "$folder"/[0-9]* | xargs -n 1 -P "$(nproc)" sh "$here/check.sh" --one
 for one in "$folder"/[0-9]*; do
