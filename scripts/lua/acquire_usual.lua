@@ -9,7 +9,8 @@
 --
 -- Answers a short text (common.lua), or Redis's error. If it answers 0, it has done nothing, and the proxy sends
 -- acquire.lua: the attempt is repeated, the key is of another kind, its guard record is missing, not valid, or has the
--- short form, or the server is older than 7.0 and does not know NX with GET.
+-- short form or had it (`since` is missing then), its fence has to be ahead of the node's clock, or the server is older
+-- than 7.0 and does not know NX with GET.
 --
 -- One SET ... NX GET both asks and acquires. If Redis then refuses a write to the guard record, the script deletes the key
 -- again, so that no lock stands without its guard record. Each step costs Redis time for every lock: globals are looked
@@ -26,6 +27,7 @@ if lifetime ~= '' then there = pcall('SET', key, value, 'PX', lifetime, 'NX', 'G
 else there = pcall('SET', key, value, 'NX', 'GET') end
 if not there then
   local t, before, answer = pcall('TIME'), pcall('HGET', record, 'fence'), nil
+  local known = before
   if type(before) == 'table' and string.find(before.err, 'WRONGTYPE', 1, true) then -- the short form
     pcall('DEL', key)
     return 0
@@ -46,7 +48,8 @@ if not there then
     if #micros < 6 then micros = sub('00000' .. micros, -6) end
     local fence = t[1] .. micros
     if before and (#before > #fence or (#before == #fence and before >= fence)) then
-      fence = string.format('%.0f', before + 1)
+      pcall('DEL', key)
+      return 0
     end
     if given then
       answer = pcall('HSET', record, 'token', mine, 'fence', fence, 'value', value, 'kind', 'string',
@@ -54,6 +57,11 @@ if not there then
     else
       answer = pcall('HSET', record, 'token', mine, 'fence', fence, 'value', value, 'kind', 'string',
         'owner', argv[2], 'proxy', process, 'since', sub(fence, 1, -4))
+    end
+    if known and type(answer) == 'number' and answer > 0 then -- a field was missing
+      pcall('HSET', record, 'token', '')
+      pcall('DEL', key)
+      return 0
     end
     if answer == 0 or type(answer) == 'number' then
       if lifetime ~= '' then answer = pcall('PEXPIRE', record, argv[5]) else answer = pcall('PERSIST', record) end

@@ -72,7 +72,7 @@ for i = 1, n do
     end
     if outcome ~= 'done' then outcome = s.token and 'done' or 'open' end
   end
-  fence = math.max(fence, s.last_fence)
+  fence = math.max(fence, s.last_fence, acquires and watermark(now_ms()) or 0)
   if s.token or s.stale_token or acquires then secure(s, frees) end
 end
 local reply = run()

@@ -106,7 +106,7 @@ local function expand(value)
   end
   if redis.pcall('DEL', guard) ~= 1 then return false end
   local answer = redis.pcall('HSET', guard, 'token', g[1], 'fence', g[2], 'value', g[3], 'kind', 'string', 'owner', g[4],
-    'proxy', g[5], 'leased', g[6], 'since', string.sub(g[2], 1, -4))
+    'proxy', g[5], 'leased', g[6]) -- without `since`: the lease may be an unfinished attempt's (acquire_usual.lua)
   if not failed(answer) then
     answer = redis.pcall('PEXPIRE', guard, left >= 0 and int(left + GUARD_OUTLIVES_MS) or GUARD_OUTLIVES_MS - 1)
   end
@@ -362,6 +362,8 @@ local function own(s, token, value, kind, same)
   local pttl, leased = bound(kind == 'hash' and value)
   local fence, since = next_fence(s)
   fence = same or fence
+  -- S2: a fence that is ahead of the node's clock has to outlive the guard record.
+  if fence >= (since + 1) * 1000 then redis.pcall('SET', watermark_key(), '', 'PXAT', int(fence)) end
   redis.call('HSET', guard, 'token', token, 'fence', int(fence), 'value', value, 'kind', kind or 'string',
     'owner', identity, 'proxy', proxy, 'leased', leased and int(fence) or '',
     'since', int(since))

@@ -17,7 +17,7 @@ if s.list then
   add('nodes', redis.call('LLEN', lock))
 end
 if s.token then
-  local since = s.short and int(s.fence / 1000) or redis.call('HGET', guard, 'since')
+  local since = not s.short and redis.call('HGET', guard, 'since') or int(s.fence / 1000)
   if s.kind == 'hash' then add('field', s.held) end
   add('kind', s.kind)
   add('owner', s.owner)

@@ -136,6 +136,50 @@ def test_fences_grow(two, lock, short, backend, start_proxy, connect):
         assert client("DEL", lock.name) == 1
 
 
+def test_fences_grow_beyond_a_record(two, lock, backend, start_proxy, connect):
+    """Behind a proxy whose clock was ahead, locks with hashes have greater fences, too, whatever record is gone."""
+    hashes = connect(start_proxy(backend, "guard-records hash"))
+    assert two[0]("SET", lock.name, "v", "NX", "PX", 60000) == "OK" and two[0]("DEL", lock.name) == 1
+    last = lock.watermark()[1] + FUTURE_US
+    lock.direct("SET", lock.watermark()[0], "", "PXAT", last)
+    for n in range(6):
+        assert hashes("SET", lock.name, "v", "NX", "PX", 60000) == "OK"
+        fence = hashes("PROXY", "TOKEN", lock.name)
+        assert fence > last
+        last = fence
+        assert hashes("DEL", lock.name) == 1
+        if n % 2:
+            lock.direct("DEL", lock.record())  # as it is in 10 s
+
+
+def test_fences_grow_behind_an_unfinished_attempt(two, lock, backend, start_proxy, connect):
+    """Its proxy, whose clock is behind, has stopped, and another script has rewritten its guard record as a hash."""
+    hashes = connect(start_proxy(backend, "guard-records hash"))
+    assert two[0]("SET", lock.name, "v", "NX", "PX", 60000) == "OK"
+    record = lock.record()
+    assert two[0]("DEL", lock.name) == 1
+    last = lock.watermark()[1] + FUTURE_US
+    lock.direct("SET", lock.watermark()[0], "", "PXAT", last)
+    lock.direct("SET", record, "1\ntoken\nv\n5\n\nowner", "PX", 60000)
+    lock.direct("SET", lock.name, "v", "PX", 60000)
+    assert hashes("SET", lock.name, "v", "NX", "PX", 60000) is None and lock.form() == "hash"
+    lock.direct("DEL", lock.name)
+    assert hashes("SET", lock.name, "v", "NX", "PX", 60000) == "OK"
+    assert hashes("PROXY", "TOKEN", lock.name) > last
+
+
+def test_fences_grow_for_locks_of_several_slots(two, lock, key, backend_kind):
+    """MSETNX gives its locks one fence, which has to be above the watermark of each slot."""
+    if backend_kind == "cluster":
+        pytest.skip("on a cluster the locks of an MSETNX share a slot")
+    other = key("lock:plain")
+    assert two[0]("SET", other, "v", "NX", "PX", 60000) == "OK" and two[0]("DEL", other) == 1
+    last = lock.watermark()[1] + FUTURE_US
+    lock.direct("SET", lock.watermark()[0], "", "PXAT", last)
+    assert two[0]("MSETNX", lock.name, "v", other, "v") == 1
+    assert two[0]("PROXY", "TOKEN", other) > last
+
+
 STATES = {
     "a lock past the proxy": ([("SET", "{lock}", "outside", "PX", 60000)], False),
     "the same value past the proxy": ([("SET", "{lock}", "v", "PX", 60000)], False),

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check.sh: checks lease.pml, adopt.pml and quorum.pml over all their interleavings, then shows that each rule in them matters: with
-# the rule taken out, an assertion has to fail. Needs spin and a C compiler; takes some 60 s on two processors, of which each has a
+# check.sh: checks the models beside it over all their interleavings, then shows that each rule in them matters: with
+# the rule taken out, an assertion has to fail. Needs spin and a C compiler; takes about a minute on two processors, of which each has a
 # model at a time. check.sh --one FOLDER checks the model in that folder alone.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -59,6 +59,10 @@ changing='s/^#define CHANGE false/#define CHANGE true/; s/^#define AMNESIAS 1/#d
 sed "$changing" "$here/quorum.pml" >"$folder/changing.pml"
 expect "a lock under quorum keeps S8 while a witness is replaced at one proxy after the other" "errors: 0" "$folder/changing.pml"
 
+expect "attempts that wait keep their order, and take a lock that is free" "errors: 0" "$here/waits.pml"
+
+expect "fences grow, and no earlier lease writes after a later one" "errors: 0" "$here/fences.pml"
+
 # without MODEL NAME SED-EXPRESSION: the model with one rule taken out.
 without() {
     sed "$3" "$here/$1" >"$folder/broken.pml"
@@ -95,6 +99,19 @@ without quorum.pml "a promise that another token of the lease leaves as long as 
 without quorum.pml "a time in which a newcomer does not vote" "$changing; s/IT != NEWCOMER || votes_now -> votes++/votes++/"
 without quorum.pml "an end of the leases from before, behind the last proxy's change" \
     "$changing; s/^#define SETTLED .*/#define SETTLED (changed[0] \&\& changed[1])/"
+
+without waits.pml "a look each 100 ms" 's/-> NEVER : LOOK)/-> NEVER : NEVER)/'
+without waits.pml "a look that the next session keeps" 's/-> NEVER : look\[p\])/-> NEVER : NEVER)/'
+without waits.pml "the pause for a longer wait elsewhere" 's/^#define YIELDS(p) .*/#define YIELDS(p) false/'
+without waits.pml "the proxy's name in a message" 's/ turn\[oldest\] = true$/&; message[0] = !stopped[0]; message[1] = !stopped[1]/'
+without waits.pml "the token in what is given back" 's/:: lock == s + 1 ->$/:: lock != 0 ->/'
+
+without fences.pml "the watermark above what proxies' clocks say" 's/clock > watermark);/true);/'
+without fences.pml "the watermark in a script's fence" 's/^        above(watermark);$//'
+without fences.pml "a watermark for a fence that is ahead of the node's clock" 's/^        watermark = (next > now .*//'
+without fences.pml "the question behind a hash that had the short form" 's/record == HASH \&\& now > fence/record != NONE \&\& now > fence/'
+without fences.pml "a bound on how far a proxy's clock is behind" 's/clock > behind ->/true ->/'
+without fences.pml "the mark beside the data" 's/ \&\& mark <= mine\[a\] ->/ ->/'
 
 printf '%s\n' "$folder"/[0-9]* | xargs -n 1 -P "$(nproc)" sh "$here/check.sh" --one
 for one in "$folder"/[0-9]*; do
