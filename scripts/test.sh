@@ -12,7 +12,7 @@
 #
 #   unit         the parts of the program, each linked with nothing but what it may use (cmocka)
 #   sim          the lock engine through millions of interleavings on virtual time, from seeds
-#   model        the lease protocol over all its interleavings (spin)
+#   model        the protocols of leases, quorum, waiting and fences over all their interleavings (spin)
 #   check        layout and other rules of the source (scripts/check.sh)
 #   fuzz         a short run of the fuzzers over the kept corpus (scripts/fuzz.sh)
 #   integration  the proxy with real Redis servers and a real cluster (pytest)

@@ -191,7 +191,7 @@ static bool repeats(struct shard *sh, const struct entry *en, const struct lock_
  * the live lease's next one. NULL: the command is not late. */
 static struct claim *claim_of_late(const struct entry *en, const struct lock_plan *plan, const struct claim *live,
                                    uint64_t value) {
-    if (plan->verb != LOCK_REWRITE || plan->named || !live->valued || live->rewritten || live->value == value)
+    if (plan->named || !live->valued || live->rewritten || live->value == value)
         return NULL;
     struct claim *c = entry_claims(en);
     while (c && !(claim_ended(c) && c->peer->client == live->peer->client && c->valued && !c->rewritten &&
@@ -210,13 +210,14 @@ void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *valu
     struct entry *en = entry_find(sh, &plan->key, plan->hash);
     const struct claim *chosen = claim_find(en, plan->claim);
     struct claim *c = claim_live(en, plan->peer->client, now_ms);
-    uint64_t says = hash_bytes(&e->value_seed, value, len);
-    struct claim *late = c ? claim_of_late(en, plan, c, says) : NULL;
+    struct claim *late =
+        c && plan->verb == LOCK_REWRITE ? claim_of_late(en, plan, c, hash_bytes(&e->value_seed, value, len)) : NULL;
     bool settled = plan->claim && (!chosen || chosen == c); /* if !chosen, an earlier command may acquire */
     if (late) {
         attribute_to(sh, en, plan, late, now_ms);
     } else if (c && owner == LOCK_OWNER_AUTO && !settled && c->valued && c->peer != plan->peer && !c->queue &&
-               !c->observed && is_alike(field ? ALIKE_FIELD : ALIKE_WHOLE, c->value, says) &&
+               !c->observed &&
+               is_alike(field ? ALIKE_FIELD : ALIKE_WHOLE, c->value, hash_bytes(&e->value_seed, value, len)) &&
                repeats(sh, en, plan, c, value, len, field)) {
         attribute_to(sh, en, plan, c, now_ms);
         plan->repeats = true;

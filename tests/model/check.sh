@@ -1,7 +1,7 @@
 #!/bin/sh
 # check.sh: checks the models beside it over all their interleavings, then shows that each rule in them matters: with
-# the rule taken out, an assertion has to fail. Needs spin and a C compiler; takes about a minute on two processors, of which each has a
-# model at a time. check.sh --one FOLDER checks the model in that folder alone.
+# the rule taken out, an assertion has to fail. Needs spin and a C compiler; takes a minute and a half on two processors, of
+# which each has a model at a time. check.sh --one FOLDER checks the model in that folder alone.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
