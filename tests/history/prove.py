@@ -48,13 +48,14 @@ PROXY = {**FAULTS, "proxy slow": 2, "proxy killed": 2, "take-over": 2, "reload":
 
 
 class Setting:
-    """`lines`: of the configuration; None: no proxy. `also`: what each rule says besides. `make`: makes what serves."""
+    """`lines`: of the configuration; None: no proxy. `also`: what each rule says besides. `make`: makes what serves. `counted`:
+    columns that are no promise here."""
 
     def __init__(self, text, lines=(), also="", faults=PROXY, cluster=False, proxies=1, named=True, idioms=None, promises=True,
-                 options=KEPT, witnesses=False, wait=0, make=servers.RedisServer, forgets=False):
+                 options=KEPT, witnesses=False, wait=0, make=servers.RedisServer, counted=()):
         self.text, self.lines, self.also, self.faults, self.cluster, self.proxies = text, lines, also, faults, cluster, proxies
         self.named, self.promises, self.options, self.witnesses, self.wait = named, promises, options, witnesses, wait
-        self.make, self.forgets = make, forgets
+        self.make, self.counted = make, counted
         self.idioms = idioms or LEGACY + SAFE
 
 
@@ -85,9 +86,9 @@ SETTINGS = {
     "two": Setting("the default rule, two proxies", proxies=2),
     "unnamed": Setting("the default rule, workers without names", named=False, promises=False),
     "failover": Setting("`quorum`, failovers", also="quorum yes", witnesses=True, idioms=CONFIRMED, make=servers.RedisSentinels,
-                        faults={**PROXY, "failover": 4}, forgets=True),
+                        faults={**PROXY, "failover": 4}, counted=["in a live lease"]),  # it may forget values, too
     "clock": Setting("`quorum`, Redis's clock is set", also="quorum yes", witnesses=True, idioms=CONFIRMED, make=Clocked,
-                     faults={**PROXY, "clock": 8}),
+                     faults={**PROXY, "clock": 8}, counted=["foreign releases"]),  # docs/safety.md
     "wait": Setting("`wait 500ms`", also="wait 500ms", wait=500, idioms=["setnx", "constant", "unique", "token"]),
     "redlock": Setting("npm's redlock, five nodes", None, faults=FAULTS, idioms=["redlock"], promises=False),
 }
@@ -388,12 +389,11 @@ COLUMNS = ["acquisitions", "double holders", "lost updates", "in a live lease", 
 def broken_promises(row):
     """What the proxy promises, and a row shows otherwise. With a fence no update is lost at all. A write that was refused and is done all
     the same is a client's that has sent it twice, over two connections (ioredis)."""
-    promised = ["double holders", "foreign releases", "invariants"]
-    if not SETTINGS[row["setting"]].forgets:  # a failover may forget values, too
-        promised.append("in a live lease")
+    promised = ["double holders", "foreign releases", "in a live lease", "invariants"]
     if "fence" in row["setting"]:
         promised.append("lost updates")
-    return ["%s: %d" % (name, row[name]) for name in promised if row[name]] if SETTINGS[row["setting"]].promises else []
+    setting = SETTINGS[row["setting"]]
+    return ["%s: %d" % (name, row[name]) for name in promised if row[name] and name not in setting.counted] if setting.promises else []
 
 
 def table(rows):
