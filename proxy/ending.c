@@ -13,15 +13,24 @@
 #include "proxy/worker/lock_space.h"
 #include "proxy/worker/worker.h"
 
+static void close_admin(struct ending *e) {
+    admin_server_close(*e->monitor);
+    *e->monitor = NULL;
+}
+
+/* Has all threads close their clients, within finish-timeout. */
+static void stop_workers(struct ending *e) {
+    for (unsigned i = 0; i < e->shared->threads; i++)
+        worker_stop(e->shared->workers[i], live_finish_ms(e->live));
+}
+
 /* Leaves. If another process has taken the sockets, it also serves the operator's pages from now on. */
 static void leave(struct ending *e, bool handed, bool succeeded) {
     int64_t bound_ms = live_shutdown_ms(e->live);
     e->leaving = true;
     e->handed = handed;
-    if (succeeded) {
-        admin_server_close(*e->monitor);
-        *e->monitor = NULL;
-    }
+    if (succeeded)
+        close_admin(e);
     if (!handed)
         notify_stopping(bound_ms);
     log_notice("Clients are served until they leave, for %lld s at most; connected are %llu",
@@ -47,8 +56,7 @@ void ending_stop(struct ending *e, const char *signal) {
     log_notice("Received %s: finishing what is in flight", signal);
     if (!e->handed)
         notify_stopping(live_finish_ms(e->live));
-    for (unsigned i = 0; i < e->shared->threads; i++)
-        worker_stop(e->shared->workers[i], live_finish_ms(e->live));
+    stop_workers(e);
 }
 
 void ending_leave(struct ending *e, const char *signal) {
@@ -97,10 +105,8 @@ static bool let_go(void *arg, pid_t pid) {
     atomic_store(&e->shared->lets_go, true);
     ending_tell(e);
     tell_manager(pid);
-    admin_server_close(*e->monitor);
-    *e->monitor = NULL;
-    for (unsigned i = 0; i < e->shared->threads; i++)
-        worker_stop(e->shared->workers[i], live_finish_ms(e->live));
+    close_admin(e);
+    stop_workers(e);
     return true;
 }
 

@@ -7,8 +7,9 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "proxy/base/clock.h"
 
 void notify_state(const char *state) {
     const char *path = getenv("NOTIFY_SOCKET");
@@ -36,10 +37,7 @@ void notify_stopping(int64_t ms) {
 }
 
 void notify_reloading(void) {
-    struct timespec now;
     char state[80];
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%lld",
-             (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
+    snprintf(state, sizeof(state), "RELOADING=1\nMONOTONIC_USEC=%lld", (long long)clock_us());
     notify_state(state);
 }

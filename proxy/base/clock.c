@@ -3,27 +3,19 @@
 #include <stdatomic.h>
 #include <time.h>
 
-static int64_t read_us(clockid_t id) {
+int64_t clock_wall_us(void) {
     struct timespec t;
-    clock_gettime(id, &t);
+    clock_gettime(CLOCK_REALTIME, &t);
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-static int64_t read_ms(clockid_t id) {
-    return read_us(id) / 1000;
-}
-
 int64_t clock_wall_ms(void) {
-    return read_ms(CLOCK_REALTIME);
-}
-
-int64_t clock_wall_us(void) {
-    return read_us(CLOCK_REALTIME);
+    return clock_wall_us() / 1000;
 }
 
 int64_t clock_even_ms(void) {
     static atomic_int_least64_t begun_ms; /* the wall clock's time when the monotonic clock began; 0: not read yet */
-    int64_t passed_ms = read_ms(CLOCK_MONOTONIC), begun = atomic_load_explicit(&begun_ms, memory_order_relaxed);
+    int64_t passed_ms = clock_ms(), begun = atomic_load_explicit(&begun_ms, memory_order_relaxed);
     if (begun == 0) {
         int64_t now = clock_wall_ms() - passed_ms;
         if (atomic_compare_exchange_strong(&begun_ms, &begun, now))

@@ -1,10 +1,22 @@
 /*
- * The time of day, and a clock that follows it but is never set.
+ * The time of day, a clock that follows it but is never set, and the monotonic clock.
  */
 #ifndef LOCKKEEPER_BASE_CLOCK_H
 #define LOCKKEEPER_BASE_CLOCK_H
 
 #include <stdint.h>
+#include <time.h>
+
+/* The monotonic clock in microseconds, and in ms: all processes of one machine have it, and it is never set. */
+static inline int64_t clock_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static inline int64_t clock_ms(void) {
+    return clock_us() / 1000;
+}
 
 /* The wall clock in ms, for people and other processes. It may be set. */
 int64_t clock_wall_ms(void);

@@ -264,7 +264,7 @@ static const struct directive TABLE[] = {
      LIST(config_read_fence, "PATTERN by LOCK, then options and their values"),
      .flags = DIRECTIVE_LIVE},
     {{"witness", "HOST:PORT ... | embedded", "\"\"",
-      "Redis servers that remember the holders of locks under quorum yes: 1, 3 or 5, without replicas"},
+      "Redis servers that remember the holders of locks under quorum yes: 1 to 5, without replicas"},
      .read = config_read_witness,
      .offset = AT(witnesses),
      .words_min = 1,

@@ -24,11 +24,11 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include "parser/invariant.h"
 #include "parser/resp.h"
 #include "parser/slot.h"
+#include "proxy/base/clock.h"
 #include "proxy/base/histogram.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
@@ -186,17 +186,7 @@ struct upstream {
     char error[512]; /* the error of the last call that returned one */
 };
 
-/* ---- time.c ---- */
-
-static inline int64_t clock_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
-static inline int64_t clock_ms(void) {
-    return clock_us() / 1000;
-}
+/* ---- the tick ---- */
 
 /* The interval of the tick that checks timeouts, in seconds: fast while requests are in flight, slow to close idle
  * connections. */
