@@ -88,7 +88,6 @@ struct worker_thread {
     struct ev_idle slice; /* active: a long task is in progress, so no turn waits */
     struct ev_timer tick, accept_pause;
     struct ev_timer gather; /* active: sessions may be in worker.gathering */
-    double gathering_since; /* since when, by the loop's clock; 0: there is none */
     bool engine_waits;      /* the engine's tick came late, and was put off once */
     void (*ready)(void *arg, const char *error);
     void *ready_arg;

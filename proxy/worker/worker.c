@@ -21,7 +21,6 @@ enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TICKS_HELD = 10 };
 static const double ENGINE_LATE = 0.1, ENGINE_PAUSE = 0.05; /* seconds */
 
 static const double TICK_SECONDS = 1.0, TICK_LATE = 0.05;
-static const double GATHER_S = 0.001; /* so long a reply waits at most for the next one of its session */
 
 /* ---- the end of a turn -------------------------------------------------------------------------------- */
 
@@ -47,27 +46,13 @@ void worker_free_closed(struct worker *w) {
 static void look_again(struct ev_loop *loop, struct ev_idle *look, int events) {
 }
 
-/* Takes up the sessions whose replies wait for the next ones. When the first of them has waited for GATHER_S, all
- * replies are written. */
-static void gathering_resume(struct worker *w) {
-    double since = thread_of(w)->gathering_since;
-    w->gathered = w->stopping || (since > 0 && ev_now(w->loop) - since >= GATHER_S);
-    list_splice(&w->dirty, &w->gathering);
-}
-
 /* Sees to it that there is a turn in which the replies that still wait are written. */
 static void gathering_suspend(struct worker *w) {
-    struct worker_thread *t = thread_of(w);
-    if (list_empty(&w->gathering)) {
-        t->gathering_since = 0;
+    struct ev_timer *timer = &thread_of(w)->gather;
+    if (list_empty(&w->gathering) || ev_is_active(timer))
         return;
-    }
-    if (t->gathering_since <= 0)
-        t->gathering_since = ev_now(w->loop);
-    if (!ev_is_active(&t->gather)) {
-        ev_timer_set(&t->gather, GATHER_S, 0.);
-        ev_timer_start(w->loop, &t->gather);
-    }
+    ev_timer_set(timer, GATHER_MS / 1000., 0.);
+    ev_timer_start(w->loop, timer);
 }
 
 static void gathering_over(struct ev_loop *loop, struct ev_timer *timer, int events) {
@@ -78,13 +63,15 @@ static void gathering_over(struct ev_loop *loop, struct ev_timer *timer, int eve
  * Writing to the nodes is held back once, while the loop checks for readable clients without waiting. If there are also
  * replies to write, clients get these first, and their next requests join the same write to the nodes. Otherwise
  * clients form small groups that take turns, each with its own read and write at the node. Where clients and Redis
- * share a core, a node then got only 2.7 requests at a time. */
+ * share a core, a node then got only 2.7 requests at a time. Requests of sessions that went on are not held back: they
+ * were there before, and the node has nothing else to do. */
 static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int events) {
     struct worker *w = prepare->data;
     struct list_node *n;
     bool looked = ev_is_active(&thread_of(w)->look);
     list_splice(&w->runnable, &w->eased);
-    gathering_resume(w);
+    bool resumes = !list_empty(&w->runnable);
+    list_splice(&w->dirty, &w->gathering);
     invariant_debug(w == worker_here(), "a turn ends in another thread");
     if (worker_run_slice(w))
         ev_idle_start(w->loop, &thread_of(w)->slice);
@@ -94,7 +81,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
         while ((n = list_first(&w->runnable)))
             session_resume(LIST_ENTRY(n, struct session, runnable_link));
         worker_run_jobs(w);
-        if (!looked && !w->stopping && !list_empty(&w->dirty) && upstream_waits(w->upstream))
+        if (!looked && !resumes && !w->stopping && !list_empty(&w->dirty) && upstream_waits(w->upstream))
             ev_idle_start(w->loop, &thread_of(w)->look);
         else
             upstream_flush(w->upstream);
@@ -276,7 +263,7 @@ static void worker_watchers(struct worker *w) {
     ev_prepare_start(w->loop, &thread_of(w)->prepare);
     ev_idle_init(&thread_of(w)->look, look_again);
     ev_idle_init(&thread_of(w)->slice, look_again);
-    ev_timer_init(&thread_of(w)->gather, gathering_over, GATHER_S, 0.);
+    ev_timer_init(&thread_of(w)->gather, gathering_over, 0., 0.);
     ev_async_init(&w->wake, woken);
     w->wake.data = w;
     ev_async_start(w->loop, &w->wake);

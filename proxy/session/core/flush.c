@@ -85,13 +85,23 @@ static void session_ease(struct session *s) {
         session_mark_eased(s);
 }
 
-/* Whether the session's next reply follows at once: its input waits for a lock command in flight. A session's commands
- * on one lock run one after another, so their replies come one by one. Redis writes the replies of a pipeline together,
- * and so does the proxy: a write for each reply was more than half of what pipelined lock commands cost it. */
-static __attribute__((noinline)) bool gathers(const struct session *s) {
+/* Whether the output waits for the session's next reply: its input waits for a lock command in flight. A session's
+ * commands on one lock run one after another, so their replies come one by one. Redis writes the replies of a pipeline
+ * together, and so does the proxy: a write for each reply was more than half of what pipelined lock commands cost it.
+ * A reply waits for three times as long as its own request has taken since the client's last bytes came, but for
+ * GATHER_MS at least and GATHER_MOST_MS at most. So the busier the machine is, the fewer writes there are. */
+static __attribute__((noinline)) bool gathers(struct session *s) {
     const struct list_node *head = list_first(&s->requests);
-    return !s->worker->gathered && head && LIST_ENTRY(head, struct request, link)->busy &&
-           s->out.unsent <= GATHERED_MAX && s->state == SESSION_OPEN;
+    double now = ev_now(s->worker->loop), *since = &s->input->gathers_since;
+    if (*since <= 0)
+        *since = now;
+    double most_ms = 3000 * (*since - s->last_active);
+    most_ms = most_ms < GATHER_MS ? GATHER_MS : most_ms > GATHER_MOST_MS ? GATHER_MOST_MS : most_ms;
+    if (head && LIST_ENTRY(head, struct request, link)->busy && s->out.unsent <= GATHERED_MAX &&
+        s->state == SESSION_OPEN && !s->worker->stopping && (now - *since) * 1000 < most_ms)
+        return true;
+    *since = 0;
+    return false;
 }
 
 void session_flush(struct session *s) {

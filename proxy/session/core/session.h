@@ -58,6 +58,8 @@ struct session_input {
     size_t start, end, cap;
     size_t later; /* how many bytes from start on came before those that were read while the session's window was full;
                      0: none */
+    double
+        gathers_since; /* since when output waits for the next replies (flush.c), by the loop's clock; 0: none does */
     struct resp_request scanner;
 };
 

@@ -56,6 +56,8 @@ struct worker_slices {
     bool (*step)(struct worker *w, struct worker_slices *work); /* returns whether there is more */
 };
 
+enum { GATHER_MS = 1, GATHER_MOST_MS = 50 }; /* so long a reply may wait for the next one of its session: flush.c */
+
 struct worker {
     struct proxy_shared *shared;
     const struct session_hooks *hooks;
@@ -69,7 +71,6 @@ struct worker {
     struct list_node sessions;       /* open sessions */
     struct list_node dirty;          /* sessions with output to write */
     struct list_node gathering;      /* sessions whose output waits for the next replies: flush.c */
-    bool gathered;                   /* their time is over: all output is written in this turn */
     struct list_node runnable;       /* sessions that may continue with waiting requests */
     size_t over_soft;                /* how many sessions are above the soft limit of their output */
     struct list_node eased;          /* sessions that become runnable in the next turn */
