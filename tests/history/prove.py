@@ -51,9 +51,9 @@ class Setting:
     """`lines`: of the configuration; None: no proxy. `also`: what each rule says besides. `make`: makes what serves. `counted`:
     columns that are no promise here."""
 
-    def __init__(self, text, lines=(), also="", faults=PROXY, cluster=False, proxies=1, named=True, idioms=None, promises=True,
+    def __init__(self, text, lines=(), also="", faults=PROXY, proxies=1, named=True, idioms=None, promises=True,
                  options=KEPT, witnesses=False, wait=0, make=servers.RedisServer, counted=()):
-        self.text, self.lines, self.also, self.faults, self.cluster, self.proxies = text, lines, also, faults, cluster, proxies
+        self.text, self.lines, self.also, self.faults, self.proxies = text, lines, also, faults, proxies
         self.named, self.promises, self.options, self.witnesses, self.wait = named, promises, options, witnesses, wait
         self.make, self.counted = make, counted
         self.idioms = idioms or LEGACY + SAFE
@@ -75,18 +75,37 @@ class Clocked(servers.RedisServer):
             f.write(struct.pack("q", int(seconds * 1e6)))
 
 
+class Promoting(servers.RedisCluster):
+    """A cluster whose first master has a replica, which can be promoted without the master's consent: what the replica has not got
+    yet is forgotten."""
+
+    def __init__(self, *options):
+        super().__init__(*options, replica=True)
+        self.master = self.nodes[0]
+
+    def failover(self, old):
+        new, self.replica = self.replica, old
+        until(lambda: "master_link_status:up" in new.run("INFO", "replication"), 60, "the replica's link", 0.05)
+        new.run("CLUSTER", "FAILOVER", "TAKEOVER")
+        until(old.is_replica, 60, "the place of the old master", 0.05)
+        self.master, self.nodes[0] = new, new
+        return new
+
+
 FENCE = ["fence stock:* by lock:* unlocked refuse"]  # a proxy that was started since does not know a late session
 SETTINGS = {
     "redis": Setting("Redis alone", None, faults=FAULTS, promises=False),
     "default": Setting("the default rule"),
     "fence": Setting("`fence`", FENCE),
     "quorum": Setting("`quorum`", also="quorum yes", witnesses=True, idioms=CONFIRMED),
-    "cluster": Setting("the default rule, a cluster", faults={**PROXY, "slot": 4}, cluster=True),
-    "cluster-fence": Setting("`fence`, a cluster", FENCE, faults={**PROXY, "slot": 4}, cluster=True),
+    "cluster": Setting("the default rule, a cluster", faults={**PROXY, "slot": 4}, make=servers.RedisCluster),
+    "cluster-fence": Setting("`fence`, a cluster", FENCE, faults={**PROXY, "slot": 4}, make=servers.RedisCluster),
     "two": Setting("the default rule, two proxies", proxies=2),
     "unnamed": Setting("the default rule, workers without names", named=False, promises=False),
     "failover": Setting("`quorum`, failovers", also="quorum yes", witnesses=True, idioms=CONFIRMED, make=servers.RedisSentinels,
                         faults={**PROXY, "failover": 4}, counted=["in a live lease"]),  # it may forget values, too
+    "cluster-failover": Setting("`quorum`, failovers of a cluster", also="quorum yes", witnesses=True, idioms=CONFIRMED,
+                                make=Promoting, faults={**PROXY, "failover": 4}, counted=["in a live lease"]),
     "clock": Setting("`quorum`, Redis's clock is set", also="quorum yes", witnesses=True, idioms=CONFIRMED, make=Clocked,
                      faults={**PROXY, "clock": 8}, counted=["foreign releases"]),  # docs/safety.md
     "wait": Setting("`wait 500ms`", also="wait 500ms", wait=500, idioms=["setnx", "constant", "unique", "token"]),
@@ -161,12 +180,8 @@ class Run:
 
     def serve(self):
         s = self.setting
-        if s.cluster:
-            self.backend = servers.RedisCluster(*s.options)
-            self.nodes = self.backend.nodes
-        else:
-            backends = [s.make(*s.options) for _ in range(5 if self.name == "redlock" else 1)]
-            self.backend, self.nodes = backends[0], [node for backend in backends for node in backend.nodes]
+        backends = [s.make(*s.options) for _ in range(5 if self.name == "redlock" else 1)]
+        self.backend, self.nodes = backends[0], [node for backend in backends for node in backend.nodes]
         if s.lines is not None:
             if s.witnesses:
                 self.witnesses = [servers.RedisServer() for _ in range(3)]
@@ -175,7 +190,7 @@ class Run:
                 with proxy.client() as c:
                     for w in self.witnesses:
                         assert c("PROXY", "WITNESS", "TRUST", "%s:%d" % w.address) == "OK"
-        if s.cluster:
+        if "slot" in s.faults:
             self.move = Migration(self.backend, sorted({servers.slot_of("{%s-%d}" % (idiom, n)) for idiom in self.idioms
                                                         for n in range(worker.LOCKS)}))
         self.relays = [Relay(server.port, self.seed) for server in (self.proxies or self.nodes)]
@@ -361,7 +376,8 @@ class Run:
             self.crew.abandon()
             for relay in self.relays:
                 relay.stop()
-            for server in [*self.proxies, *getattr(self.backend, "sentinels", ()), *self.nodes, *self.witnesses]:
+            also = [*getattr(self.backend, "sentinels", ()), *filter(None, [getattr(self.backend, "replica", None)])]
+            for server in {*self.proxies, *also, *self.nodes, *self.witnesses}:
                 server.kill()
                 server.remove()
 

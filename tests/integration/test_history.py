@@ -12,7 +12,7 @@ from servers import ROOT, binary
 IDIOMS = ["setnx", "constant", "compared", "queue", "token"]
 
 
-@pytest.mark.parametrize("setting", ["default", "cluster", "failover", "clock"])
+@pytest.mark.parametrize("setting", ["default", "cluster", "failover", "cluster-failover", "clock"])
 def test_history(rng, setting):
     words = ["--setting", setting, "--minutes", "0.1", "--seed", str(rng.randrange(10 ** 6)), "--offline"]
     for idiom in IDIOMS:
