@@ -42,7 +42,8 @@ static bool may_be_pooled(const struct claim *c) {
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c) {
     if (claim_pooled(c))
         return true;
-    return atomic_load(&e->elsewhere) && c->rule->owner == LOCK_OWNER_AUTO && may_be_pooled(c);
+    return atomic_load(&e->elsewhere) && c->granted_ms > atomic_load(&e->may_forget_ms) &&
+           c->rule->owner == LOCK_OWNER_AUTO && may_be_pooled(c);
 }
 
 static int64_t within(int64_t n, int64_t least, int64_t most) {

@@ -659,6 +659,9 @@ void engine_learnt(struct lock_engine *e, const struct lock_facts *facts, int64_
 uint64_t engine_begun(struct lock_engine *e);
 /* Whether other proxies are known to give out locks before the same Redis. */
 bool engine_elsewhere(const struct lock_engine *e);
+/* Notes that Redis may have forgotten leases that it granted before now: a node was lost, or slots are at other nodes.
+ * From any thread. */
+void engine_may_forget(struct lock_engine *e, int64_t now_ms);
 
 /* ---- what sessions of other proxies have left -------------------------------------------------- */
 

@@ -126,7 +126,8 @@ bool claim_suspicious(const struct claim *c, uint32_t suspects);
 /* The client's claim whose lease is live, as far as this proxy knows; NULL: none. */
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms);
 /* C6: whether the lease may have been released through another proxy, over another connection of a pool. The caller
- * knows that the lease has ended before its time. A dedicated session's lease has not. */
+ * knows that the lease has ended before its time. A dedicated session's lease has not, nor has a lease that Redis may
+ * have forgotten (engine_may_forget). */
 bool claim_spent_elsewhere(const struct lock_engine *e, const struct claim *c);
 /* C6: a release by this claim did not find the claim's lease. Returns whether the lease may have been released
  * through another proxy, so that the release is meant for a later lease. A lease that is about to end may have expired.

@@ -158,6 +158,10 @@ bool engine_elsewhere(const struct lock_engine *e) {
     return atomic_load_explicit(&e->elsewhere, memory_order_relaxed);
 }
 
+void engine_may_forget(struct lock_engine *e, int64_t now_ms) {
+    atomic_store_explicit(&e->may_forget_ms, now_ms, memory_order_relaxed);
+}
+
 uint64_t engine_begun(struct lock_engine *e) {
     return atomic_load_explicit(&e->attempts, memory_order_relaxed);
 }

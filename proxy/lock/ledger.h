@@ -409,6 +409,7 @@ struct lock_engine {
     atomic_uint_fast64_t releasers[RELEASERS]; /* hashes of (rule, identity) that released once */
     atomic_bool leaving;                       /* this process stops */
     atomic_bool elsewhere;                     /* another proxy has given a lease to a client of this proxy */
+    atomic_int_fast64_t may_forget_ms;         /* Redis may have forgotten leases that it granted before */
     struct shard shards[SHARDS];
 };
 

@@ -172,6 +172,9 @@ struct upstream_events {
     /* May be NULL. The host name of a standalone may lead elsewhere by now: its node failed, or answered with an error
      * as after a failover; `readonly`: with READONLY. */
     void (*doubt)(void *arg, bool readonly);
+    /* May be NULL. A connection that had worked was lost, or slots are at other nodes now: a failover or a restart may
+     * have forgotten what nodes answered before. */
+    void (*may_forget)(void *arg);
 };
 
 /* Makes an upstream. `config` is borrowed and must outlive it; `readable` and `pool` belong to the same thread. NULL if

@@ -257,6 +257,11 @@ static void upstream_doubt(void *arg, bool readonly) {
     host_watch_doubt(arg, readonly);
 }
 
+static void upstream_may_have_forgotten(void *arg) {
+    struct worker *w = arg;
+    engine_may_forget(w->shared->engine, worker_now(w));
+}
+
 static void worker_watchers(struct worker *w) {
     ev_prepare_init(&thread_of(w)->prepare, turn_end);
     thread_of(w)->prepare.data = w;
@@ -312,8 +317,11 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     pthread_mutex_init(&thread_of(w)->board.mutex, NULL);
     worker_watchers(w);
     ROOMS_CALL(w, worker_opens, w);
-    struct upstream_events events = {
-        .arg = w, .ready = upstream_ready, .noauth = upstream_noauth, .doubt = upstream_doubt};
+    struct upstream_events events = {.arg = w,
+                                     .ready = upstream_ready,
+                                     .noauth = upstream_noauth,
+                                     .doubt = upstream_doubt,
+                                     .may_forget = upstream_may_have_forgotten};
     w->upstream = upstream_new(w->loop, &w->readable, &shared->upstream, &w->chunks, &events);
     return w;
 }

@@ -14,7 +14,7 @@ import time
 import pytest
 
 import servers
-from resp import Client, encode
+from resp import Client, Error, encode
 from servers import until
 
 THREADS = 3
@@ -349,6 +349,34 @@ def test_what_a_missed_release_shifts_ends_at_the_other_proxy_too(proxies, peopl
         here[1].send(attempt)
     assert here[1].read() == "OK"
     assert here[1]("DEL", name) == 1
+
+
+def test_a_lock_that_redis_has_forgotten_was_not_released_elsewhere(start_redis, start_proxy):
+    """Two proxies before a Redis that comes back empty, twice. A worker with one connection loses its lease, and another worker
+    acquires at the other proxy. That is no release through the other proxy, so it does not show that the worker has a pool."""
+    redis = start_redis()
+    here, there = (start_proxy(redis, "lock lock:*") for _ in range(2))
+    worker, onlooker, other = (Client(p.address, commands=[("CLIENT", "SETNAME", name)])
+                               for p, name in ((here, "worker"), (here, "onlooker"), (there, "other")))
+
+    def comes_back():
+        redis.kill()
+        redis.start()
+        for client in (worker, onlooker, other):
+            until(lambda c=client: not isinstance(c("GET", "any"), Error), 30, "Redis behind the proxy")
+
+    with worker, onlooker, other:
+        for _ in range(2):
+            assert acquire(other, "lock:a") and not acquire(worker, "lock:a") and other("DEL", "lock:a") == 1
+            assert acquire(worker, "lock:a") and not acquire(other, "lock:a") and worker("DEL", "lock:a") == 1
+        for _ in range(2):
+            assert acquire(worker, "lock:a")
+            comes_back()
+            assert acquire(other, "lock:a") and not acquire(onlooker, "lock:a")
+            assert worker("DEL", "lock:a") == 0
+            assert other("DEL", "lock:a") == 1
+        found = [dict(zip(i[::2], i[1::2]))["kind"] for i in worker("PROXY", "INCIDENTS", 100)]
+        assert "shared" not in found, found
 
 
 def test_connections_over_two_proxies_stay_apart(proxies, people, key):

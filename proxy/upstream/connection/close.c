@@ -67,6 +67,8 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
     struct upstream_node *n = c->node;
     if (end == CONN_UNREACHABLE || end == CONN_LOST || end == CONN_TIMEOUT)
         n->lost_ms = clock_ms();
+    if (c->proven && (end == CONN_LOST || end == CONN_TIMEOUT))
+        upstream_may_forget(c->u);
     switch (end) {
     case CONN_UNREACHABLE:
         if (conn_lane(c)) /* else it may be where the node's name led before */

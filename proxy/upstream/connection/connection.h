@@ -198,6 +198,11 @@ int64_t upstream_jitter(struct upstream *u, int64_t ms);
 uint32_t upstream_random(struct upstream *u, uint32_t below);
 /* Says, once, that the upstream can serve, or why it can't. */
 void upstream_announce(struct upstream *u, const char *error);
+/* Says that nodes may have forgotten what they answered. */
+static inline void upstream_may_forget(struct upstream *u) {
+    if (u->events.may_forget)
+        u->events.may_forget(u->events.arg);
+}
 /* Asks for a new map soon, if there is a topology. */
 static inline void upstream_want_map(struct upstream *u) {
     if (u->topology)

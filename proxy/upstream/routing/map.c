@@ -42,6 +42,7 @@ int64_t map_changed_ms(void) {
 static void map_changed(struct upstream *u) {
     u->epoch++;
     atomic_store_explicit(&changed_ms, clock_ms(), memory_order_relaxed);
+    upstream_may_forget(u);
 }
 
 void map_move(struct upstream *u, unsigned slot, struct upstream_node *to) {
