@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # other_debian.sh: builds and tests on the other supported release of Debian: 13 (trixie, with Redis 8 and Valkey 8), or, if
 # this machine is a 13, 12 (bookworm, with Redis 7.0). It runs 'scripts/test.sh newcomer servers' in a second root,
-# build-debian/. debootstrap makes the root anew each time, from the mirror that this machine's apt uses.
+# build-debian/. debootstrap makes the root anew each time, from the mirror that this machine's apt uses. With --prepare it
+# makes the root alone, for the next run: beside other work, since it mostly waits for packages.
 #
 # Needs root, and a machine that permits chroot and mounting /proc; otherwise it prints what is missing, and fails. The last
 # line is 'N passed, N failed'; the exit status is 0 if nothing failed.
@@ -99,21 +100,31 @@ bootstrap() {
     ${more[@]+"${more[@]}"} timeout 900 debootstrap --variant=minbase --include=ca-certificates "$other" "$second" "$mirror" >"$log" 2>&1
 }
 
+prepare() {
+    if ! bootstrap; then
+        # An update of the old release contains the keys of the new one.
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -q debian-archive-keyring >/dev/null 2>&1 </dev/null
+        bootstrap || {
+            tail -n 30 "$log" "$second/debootstrap/debootstrap.log" >&2 2>/dev/null
+            die "debootstrap failed"
+        }
+    fi
+    # The second root uses this machine's network settings for apt.
+    apt-config dump | grep -E '^Acquire::(http|https|Retries|ForceIPv4)' >"$second/etc/apt/apt.conf.d/90network" || true
+    [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$second/etc/ssl/certs/"
+    printf '#!/bin/sh\nexit 101\n' >"$second/usr/sbin/policy-rc.d" # no service starts there
+    chmod 755 "$second/usr/sbin/policy-rc.d"
+    touch "$second/prepared"
+}
+
 SECONDS=0
 echo "== $other in $second"
-if ! bootstrap; then
-    # An update of the old release contains the keys of the new one.
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -q debian-archive-keyring >/dev/null 2>&1 </dev/null
-    bootstrap || {
-        tail -n 30 "$log" "$second/debootstrap/debootstrap.log" >&2 2>/dev/null
-        die "debootstrap failed"
-    }
+if [ "${1:-}" = --prepare ]; then
+    prepare
+    exit
 fi
-# The second root uses this machine's network settings for apt.
-apt-config dump | grep -E '^Acquire::(http|https|Retries|ForceIPv4)' >"$second/etc/apt/apt.conf.d/90network" || true
-[ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$second/etc/ssl/certs/"
-printf '#!/bin/sh\nexit 101\n' >"$second/usr/sbin/policy-rc.d" # no service starts there
-chmod 755 "$second/usr/sbin/policy-rc.d"
+[ -e "$second/prepared" ] || prepare
+rm -f "$second/prepared"
 mkdir "$second/src"
 tar -C "$root" --exclude='./build*' --exclude=./.git --exclude='*/node_modules' -cf - . | tar -C "$second/src" --no-same-owner -xf - ||
     die "the sources can't be copied"
