@@ -24,6 +24,7 @@
 #include "proxy/base/log.h"
 #include "proxy/session/core/session.h"
 #include "proxy/worker/accept.h"
+#include "proxy/worker/presence.h"
 #include "proxy/worker/private.h"
 
 static const double HANDSHAKES_SECONDS = 0.3;
@@ -110,6 +111,7 @@ static void stop_begin(struct worker *w, bool careful) {
     engine_leave(w->shared->engine);
     w->stopping = true;
     ROOMS_CALL(w, worker_stops, w);
+    presence_end(w);
     thread_of(w)->drain_careful = careful;
     ev_timer_stop(w->loop, &thread_of(w)->tick);
     accept_close(w);

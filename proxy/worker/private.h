@@ -78,7 +78,8 @@ struct worker_thread {
     struct eviction_state evictions; /* for evictions.c, in the first worker */
     int64_t evictions_ms;            /* when it last asked the nodes */
     int64_t capacity_ms;             /* when capacity.c last asked */
-    bool evictions_asking;
+    int64_t presence_ms;             /* when presence.c last asked */
+    bool evictions_asking, presence_asking;
     bool space_asking;                   /* lock_space.c has asked for the mark */
     bool space_waits;                    /* the worker will open once the mark is found */
     double ticked;                       /* time of the last tick */

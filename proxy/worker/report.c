@@ -19,6 +19,7 @@
 #include "proxy/worker/evictions.h"
 #include "proxy/worker/host_watch.h"
 #include "proxy/witness/witness.h"
+#include "proxy/worker/presence.h"
 #include "proxy/worker/private.h"
 
 enum {
@@ -161,6 +162,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     char moved[HOST_TROUBLE_MAX];
     host_watch_trouble(w, moved, sizeof(moved));
     r->line(r->arg, "upstream_moved", "%s", moved);
+    r->line(r->arg, "proxies_away", "%u", presence_away(w));
     report_upstream_nodes(w, r);
     struct sentinel_lines lines = {.report = r};
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);

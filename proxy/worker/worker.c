@@ -15,6 +15,7 @@
 #include "proxy/worker/evictions.h"
 #include "proxy/worker/host_watch.h"
 #include "proxy/worker/lock_space.h"
+#include "proxy/worker/presence.h"
 #include "proxy/worker/private.h"
 
 enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TICKS_HELD = 10 };
@@ -116,6 +117,7 @@ static void ask_around(struct worker *w, double now) {
     readiness_ask(w);
     lock_space_look(w);
     evictions_tick(w);
+    presence_tick(w);
     capacity_tick(w);
     ROOMS_CALL(w, worker_asks, w);
 }
