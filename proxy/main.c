@@ -360,6 +360,9 @@ static void share_facts(struct application *app) {
         .pins_node = (unsigned)c->pinned_node,
         .pins_client = (unsigned)c->pinned_client,
         .timeout_ms = c->upstream_timeout_ms,
+        .read_from = c->read_from == CONFIG_READ_REPLICAS  ? UPSTREAM_READ_REPLICAS
+                     : c->read_from == CONFIG_READ_NEAREST ? UPSTREAM_READ_NEAREST
+                                                           : UPSTREAM_READ_MASTERS,
         .tls = app->secure.nodes,
     };
 }

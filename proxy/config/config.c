@@ -422,6 +422,12 @@ static void check_together(const struct config *c, struct config_errors *e) {
     char why[CONFIG_WHY_MAX];
     if (!config_is_wrong(e, "witness") && !config_is_wrong(e, "lock") && !config_quorum_fits(c, why, sizeof(why)))
         config_refuse(e, c, "lock", "lock %s", why);
+    if (c->read_from != CONFIG_READ_MASTERS && c->upstream != CONFIG_CLUSTER && c->upstream != CONFIG_SENTINEL &&
+        !config_is_wrong(e, "upstream"))
+        config_refuse(
+            e, c, "read-from",
+            "read-from: expected masters, or upstream cluster or sentinel, which tell the proxy which replicas "
+            "there are");
     if (c->share_upstream_user == CONFIG_SHARE_NO &&
         c->requirepass) /* requirepass: an AUTH logs in to the proxy, not to Redis */
         config_refuse(e, c, "share-upstream-user",

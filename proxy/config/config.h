@@ -27,6 +27,9 @@ enum { IDENTITY_ADDRESS = 1, IDENTITY_USER = 2, IDENTITY_NAME = 4, IDENTITY_PORT
  * all. */
 enum config_verify { CONFIG_VERIFY_NO, CONFIG_VERIFY_SOME, CONFIG_VERIFY_YES };
 
+/* read-from. */
+enum config_read_from { CONFIG_READ_MASTERS, CONFIG_READ_REPLICAS, CONFIG_READ_NEAREST };
+
 /* share-upstream-user. */
 enum config_share { CONFIG_SHARE_NO, CONFIG_SHARE_YES, CONFIG_SHARE_AUTO };
 
@@ -102,6 +105,8 @@ struct config {
     int64_t pinned_node, pinned_client; /* max-pinned-connections[-per-client]; 0: derived from the node's maxclients */
     int64_t upstream_timeout_ms;        /* 5s */
     int64_t dns_refresh_ms;             /* 5s */
+    enum config_read_from read_from;    /* masters */
+    int64_t read_after_write_ms;        /* 1s */
     bool upstream_tls_on;               /* upstream-tls no */
     struct config_tls upstream_tls;
     enum config_verify upstream_tls_verify; /* yes */

@@ -26,6 +26,7 @@ static const char *const LEVELS[] = {"debug", "verbose", "notice", "warning", "n
 static const char *const FORMATS[] = {"text", "json", NULL};
 static const char *const RECORDS[] = {"hash", "short", NULL};
 static const char *const TLS_VERSIONS[] = {"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", NULL};
+static const char *const READS[] = {"masters", "replicas", "nearest", NULL};
 static const char *const IDENTITIES[] = {"address", "user", "name", "port", NULL};
 
 /* ---- the table ----------------------------------------------------------------------------- */
@@ -218,6 +219,13 @@ static const struct directive TABLE[] = {
      .flags = DIRECTIVE_LIVE},
     {{"dns-refresh", "TIME", "5s", "how often the host name of a standalone upstream is looked up"},
      TIME(dns_refresh_ms, "a time from 1ms to 1d, like 5s"),
+     .flags = DIRECTIVE_LIVE},
+
+    {{"read-from", "masters|replicas|nearest", "masters",
+      "which nodes of a cluster or behind Sentinels answer reads of keys under no rule"},
+     CHOICE(config_read_choice, read_from, READS, "masters, replicas or nearest")},
+    {{"read-after-write", "TIME", "1s", "for so long after a client's write the master answers its reads of the slot"},
+     TIME(read_after_write_ms, "a time from 1ms to 1d, like 1s"),
      .flags = DIRECTIVE_LIVE},
 
     {{"upstream-tls", "yes|no", "no", "connections to nodes (and Sentinels) use TLS; never over a unix socket"},

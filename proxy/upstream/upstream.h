@@ -35,6 +35,9 @@ struct histogram;
 
 enum upstream_kind { UPSTREAM_STANDALONE, UPSTREAM_CLUSTER, UPSTREAM_SENTINEL };
 
+/* Which nodes upstream_submit_read may choose: the master alone; a replica; the node with the shortest round trip. */
+enum upstream_read_from { UPSTREAM_READ_MASTERS, UPSTREAM_READ_REPLICAS, UPSTREAM_READ_NEAREST };
+
 /* An address: "HOST:PORT", "[IPV6]:PORT" or "unix:PATH". */
 struct upstream_config {
     enum upstream_kind kind;
@@ -43,12 +46,13 @@ struct upstream_config {
     const char *sentinel_name;                     /* the master's, for UPSTREAM_SENTINEL */
     const char *sentinel_user, *sentinel_password; /* how the proxy logs in to Sentinels; NULL: it doesn't */
     unsigned connections;                          /* shared connections to a node, for each pool */
-    unsigned pins_node;      /* connections to a node that single clients use alone, at most; 0: derived from the node's
-                                maxclients */
-    unsigned pins_client;    /* how many of them one client may have; 0: half */
-    unsigned pins_total;     /* the same for the whole process, to all nodes; 0: no limit */
-    int64_t timeout_ms;      /* upstream-timeout */
-    struct tls_context *tls; /* for all nodes except those behind unix sockets; borrowed; NULL: plain */
+    unsigned pins_node;   /* connections to a node that single clients use alone, at most; 0: derived from the node's
+                             maxclients */
+    unsigned pins_client; /* how many of them one client may have; 0: half */
+    unsigned pins_total;  /* the same for the whole process, to all nodes; 0: no limit */
+    int64_t timeout_ms;   /* upstream-timeout */
+    enum upstream_read_from read_from; /* not MASTERS: only with a cluster or Sentinels */
+    struct tls_context *tls;           /* for all nodes except those behind unix sockets; borrowed; NULL: plain */
 };
 
 /* The number of a login: the user that a connection is logged in as, with its password. The number is valid until it is
@@ -83,7 +87,8 @@ struct upstream_lane {
     uint32_t login;
     uint32_t db;
     uint32_t dedicated; /* from upstream_dedicated_new; 0: shared by all sessions */
-    uint32_t protocol;  /* 2 or 3 */
+    uint16_t protocol;  /* 2 or 3 */
+    uint16_t replica;   /* 1: reads that a replica answers (upstream_submit_read); on a cluster after READONLY */
 };
 _Static_assert(sizeof(struct upstream_lane) == 16, "no bytes between the fields: lanes are compared as a whole");
 
@@ -206,6 +211,13 @@ const char *upstream_submit_batch(struct upstream *u, struct upstream_request *r
     __attribute__((warn_unused_result));
 /* Notes that a node did not know a batch's script: the next batch on each connection sends the script's source. */
 void upstream_script_unknown(struct upstream *u);
+/* Sends a request that only reads, as upstream_submit does, to the node that read-from chooses. If a replica does not
+ * give a reply, or its reply is an error, the master answers. Returns through *replica whether it went to one. */
+const char *upstream_submit_read(struct upstream *u, struct upstream_request *r, int slot,
+                                 const struct upstream_lane *lane, const char *bytes, size_t len, bool *replica)
+    __attribute__((warn_unused_result));
+/* The replica that upstream_submit_read would choose for requests of this affinity; NULL: the master answers. */
+struct upstream_node *upstream_replica(const struct upstream *u, int slot, uint32_t affinity);
 /* Sends a request as upstream_submit does, but to this node. Redirects are not followed: the error is the reply. */
 const char *upstream_submit_to(struct upstream *u, struct upstream_request *r, struct upstream_node *node,
                                const struct upstream_lane *lane, const char *bytes, size_t len)
@@ -406,11 +418,12 @@ void upstream_note_maxclients(struct upstream_node *node, uint32_t maxclients);
 struct upstream_node_info {
     const char *address;
     const char *state; /* "up", "connecting", "down", "idle" */
-    bool master;
+    bool master, replica;
     unsigned slots, connections, pinned; /* shared connections; pins, in use or kept */
     unsigned pinned_max;                 /* how many pins all threads together may use */
     size_t in_flight, unsent_bytes;
     uint64_t requests, reconnects, redirects;
+    uint64_t replica_reads;              /* reads that went to it as a replica */
     uint64_t pins_refused;               /* refused because of the limits */
     const struct histogram *round_trips; /* of a sample of requests, from writing to reply */
     int64_t round_trip_us;               /* of late, smoothed; 0: not known */

@@ -30,7 +30,9 @@ struct listener {
     FIGURE(requests, "requests", "counter", "upstream_requests_total", "Requests sent to the node.")                   \
     FIGURE(reconnects, "reconnects", "counter", "upstream_reconnects_total",                                           \
            "Connections to the node that replaced another.")                                                           \
-    FIGURE(redirects, "redirects", "counter", "upstream_redirects_total", "MOVED and ASK from the node.")
+    FIGURE(redirects, "redirects", "counter", "upstream_redirects_total", "MOVED and ASK from the node.")              \
+    FIGURE(replica_reads, "replica_reads", "counter", "replica_reads_total",                                           \
+           "Reads that went to the node as a replica (read-from).")
 
 /* What a worker knows of a node. */
 enum { MASTER_WHY_MAX = 200, HOST_TROUBLE_MAX = 480 };
@@ -38,7 +40,7 @@ enum { MASTER_WHY_MAX = 200, HOST_TROUBLE_MAX = 480 };
 struct node_figures {
     char address[256];
     const char *state; /* as in upstream_node_info */
-    bool master;
+    bool master, replica;
     char why[MASTER_WHY_MAX]; /* why it gives no locks; "": it does, as far as is known */
 #define FIGURE_FIELD(field, ...) uint64_t field;
     NODE_FIGURES(FIGURE_FIELD)

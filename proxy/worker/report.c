@@ -59,7 +59,9 @@ static void report_upstream_nodes(struct worker *w, const struct report *r) {
         snprintf(name, sizeof(name), "node%zu", i);
         const char *role = strncmp(n->why, "READONLY ", strlen("READONLY ")) == 0 ? "replica" : "master";
         int len = snprintf(line, sizeof(line), "address=%s,state=%s,role=%s", n->address, n->state,
-                           n->master ? role : "other");
+                           n->master    ? role
+                           : n->replica ? "replica"
+                                        : "other");
         for (size_t k = 0; k < node_figures_table.count; k++)
             len += snprintf(line + len, sizeof(line) - (size_t)len, ",%s=%llu", node_figures_table.rows[k].name,
                             (unsigned long long)metric_value(&node_figures_table.rows[k], n));

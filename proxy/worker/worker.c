@@ -292,6 +292,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
     w->hooks = &commands_hooks;
     w->probed = probed;
     w->index = index;
+    w->reads = shared->upstream.read_from != UPSTREAM_READ_MASTERS;
     if (config->requirepass) /* a client that has given requirepass is authenticated */
         w->strangers = UNAUTHENTICATED_SERVED;
     w->loop = ev_loop_new(EVFLAG_AUTO);

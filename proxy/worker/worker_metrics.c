@@ -63,6 +63,7 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
     struct node_figures *f = figures_of(b, from->address);
     f->state = graver_state(f->state, from->state);
     f->master |= from->master;
+    f->replica |= from->replica;
     if (!f->why[0])
         memcpy(f->why, from->why, sizeof(f->why));
     f->slots = 0; /* each thread has its copy of the slot map */
@@ -77,6 +78,7 @@ static void add_figures(struct node_board *b, const struct node_figures *from) {
 static void put_node(void *arg, const struct upstream_node_info *node) {
     struct node_figures f = {.state = node->state,
                              .master = node->master,
+                             .replica = node->replica,
 #define FIGURE_OF(field, ...) .field = node->field,
                              NODE_FIGURES(FIGURE_OF)
 #undef FIGURE_OF
@@ -164,6 +166,7 @@ void worker_report_nodes(struct worker *w, const struct report *r) {
         r->number(r->arg, "requests", (int64_t)f->requests);
         r->number(r->arg, "reconnects", (int64_t)f->reconnects);
         r->number(r->arg, "redirects", (int64_t)f->redirects);
+        r->number(r->arg, "replica-reads", (int64_t)f->replica_reads);
         r->number(r->arg, "round-trip-us", f->round_trip_us);
     }
     memory_free(sum.nodes);

@@ -298,6 +298,10 @@ static void split_part(struct request *request, const struct request_class *whol
     for (size_t i = 0; split->kind == SPLIT_MSET && i < count; i++)
         locks = locks || items[i].rule;
     build_args(s->worker, whole, items, count);
+    if (whole->replicas) {
+        (void)call_submit_read(call, items->slot, s->worker->build.data, s->worker->build.len);
+        return;
+    }
     if (!locks) {
         call_submit(call, items->slot, s->worker->build.data, s->worker->build.len);
         return;

@@ -202,7 +202,7 @@ static bool meant(const struct admin *a, const struct session *s) {
 
 static void visit_list(struct admin *a, struct session *s) {
     struct text line = {0};
-    commands_of(s)->reading = s->lock.id == a->asker ? a->asked : 0;
+    commands_of(s)->reading = s->lock.id == a->asker ? (uint32_t)a->asked : 0;
     client_show(s, &line);
     commands_of(s)->reading = 0;
     if (a->shown_count == a->shown_cap) {

@@ -92,7 +92,7 @@ static bool client_id(struct session *s, const struct command *c, const struct r
 
 static bool client_info(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct text line = {0}, reply = {0};
-    commands_of(s)->reading = r->len;
+    commands_of(s)->reading = r->len < UINT32_MAX ? (uint32_t)r->len : UINT32_MAX;
     client_show(s, &line);
     commands_of(s)->reading = 0;
     if (s->lane.protocol == 3)

@@ -302,6 +302,8 @@ static enum stream_way dispatch_stream(struct session *s, const struct resp_requ
         return STREAM_NOT;
     if (s->in_flight > 0 || (s->worker->pause != PAUSE_NONE && pause_holds(s, *command, r, bytes)))
         return STREAM_LATER;
+    if (s->worker->reads)
+        read_from_streams(s, *command, r, bytes);
     return STREAM_NOW;
 }
 
@@ -359,6 +361,8 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
         return true;
     if (s->worker->pause != PAUSE_NONE && pause_holds(s, c, r, bytes))
         return true;
+    if (s->worker->reads && read_from_takes(s, c, r, bytes, result))
+        return true;
     if (s->queues) {
         *result = queue_dispatch(s, c, r, bytes);
         return true;
@@ -407,11 +411,17 @@ static void commands_open(struct worker *w) {
     wrong_open(w);
 }
 
+static void commands_close(struct session *s) {
+    pause_leave(s);
+    read_from_closes(s);
+}
+
 static const struct session_room commands_room = {.worker_opens = commands_open,
                                                   .worker_closes = wrong_close,
                                                   .worker_ticks = pause_tick,
                                                   .worker_serves = rights_ask_unauthenticated,
-                                                  .closes = pause_leave};
+                                                  .reply_over = read_from_reply_over,
+                                                  .closes = commands_close};
 
 /* All rooms, in the order in which they are told that a session has ended. */
 static const struct session_room *const rooms[] = {&transaction_room, &push_room,  &blocking_room, &cluster_room,

@@ -16,11 +16,13 @@
 enum rights { RIGHTS_UNKNOWN, RIGHTS_GRANTED, RIGHTS_REFUSED, RIGHTS_NOT_KNOWN_NOW };
 
 struct command_state {
-    size_t reading;     /* length of the current request, while CLIENT shows this client */
-    char last_word[16]; /* the subcommand of session->last; "": none */
-    uint8_t rights;     /* enum rights */
-    bool looked_in;     /* the user had the right to use PROXY when it was last asked */
-    bool no_evict;      /* CLIENT NO-EVICT: is only shown */
+    struct writes_under_way *writes; /* for read_from.c; NULL: none */
+    uint32_t reading;                /* length of the current request, while CLIENT shows this client */
+    char last_word[16];              /* the subcommand of session->last; "": none */
+    uint8_t rights;                  /* enum rights */
+    bool looked_in;                  /* the user had the right to use PROXY when it was last asked */
+    bool no_evict;                   /* CLIENT NO-EVICT: is only shown */
+    bool reads_away;                 /* replicas may still owe answers to reads, if requests are in flight */
 };
 _Static_assert(sizeof(struct command_state) <= ROOM_CLUSTER - ROOM_COMMANDS, "the room's state of a session fits");
 
@@ -80,6 +82,21 @@ void classify_key(struct session *s, struct classified *to, uint32_t key, const 
 
 /* Dispatches a command that is not in the table. */
 void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes);
+
+/* ---- read_from.c ------------------------------------------------------------------------------------- */
+
+/* Sends a read the way of read-from, or notes a write; c NULL: not in the table. True: *result is the result. False:
+ * the request goes to its master, as it would without read-from. To be called for each request while worker->reads. */
+bool read_from_takes(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                     enum dispatch_result *result);
+/* Notes a write that is forwarded while it arrives. */
+void read_from_streams(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+/* Which node would answer the command now, for PROXY EXPLAIN: "the master", or a replica and its address. */
+void read_from_words(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
+                     char *out, size_t size);
+/* Callbacks of the room: a request of the session has ended; the session has. */
+void read_from_reply_over(struct session *s);
+void read_from_closes(struct session *s);
 
 /* ---- refuse.c ---------------------------------------------------------------------------------------- */
 

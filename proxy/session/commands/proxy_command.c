@@ -172,6 +172,10 @@ static void explain_key(struct explanation *x, uint32_t index) {
     }
     struct upstream_node *node = upstream_node_of_slot(u, slot);
     pair(x, "node", node ? upstream_node_address(node) : "none serves this slot now");
+    if (w->reads && x->command->flags & COMMAND_READONLY) {
+        read_from_words(x->session, x->command, x->request, x->bytes, text, sizeof(text));
+        pair(x, "read-from", text);
+    }
 }
 
 /* The node of a command without keys; NULL if the command alone does not determine it. */

@@ -23,7 +23,7 @@ void class_begin(struct request_class *k, const struct command *c, const struct 
     k->key_count = 0;
     k->keys = k->list.keys = k->list.on_stack;
     k->rules = k->few_rules;
-    k->enforced = k->audited = k->fenced = k->semaphores = k->writes_guard = false;
+    k->enforced = k->audited = k->fenced = k->semaphores = k->writes_guard = k->replicas = false;
     k->slot = SLOT_NONE;
 }
 

@@ -33,6 +33,7 @@ struct request_class {
     bool fenced;                    /* some key is the data of a fence: locks/fenced_command.c */
     bool semaphores;                /* some key is a semaphore, and no lock: session/semaphores/ */
     bool writes_guard;              /* some key is a guard record, and the command may write */
+    bool replicas;                  /* a read that replicas may answer: commands/read_from.c */
     int slot;                       /* the slot of all keys, 0 on a standalone; or SLOT_NONE, SLOT_SEVERAL */
 
     /* Private: the storage of keys and rules, if there are few. */

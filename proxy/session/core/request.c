@@ -249,7 +249,7 @@ static inline bool head_ends(struct session *s, struct request *r) {
                     s->in_flight_bytes, r->bytes);
     s->in_flight--;
     s->in_flight_bytes -= r->bytes;
-    uintptr_t special = (uintptr_t)s->input | (uintptr_t)s->held | (s->hears & HEARS_REPLY);
+    uintptr_t special = (uintptr_t)s->input | (uintptr_t)s->held | (s->hears & (HEARS_REPLY | HEARS_WRITTEN));
     if (special | r->redirected | r->ends_barrier | r->close_after)
         return head_ends_specially(s, r);
     request_free(r);
@@ -589,6 +589,18 @@ void call_submit_login(struct call *c, uint32_t login) {
 
 inline void call_submit(struct call *c, int slot, const char *bytes, size_t len) {
     submit(c, slot, &c->request->session->lane, bytes, len);
+}
+
+bool call_submit_read(struct call *c, int slot, const char *bytes, size_t len) {
+    invariant_debug(!c->up.in_flight, "a call is submitted twice");
+    bool replica;
+    const struct request *r = c->request;
+    note_submit(c, slot, &r->session->lane, len);
+    const char *error =
+        upstream_submit_read(r->worker->upstream, &c->up, slot, &r->session->lane, bytes, len, &replica);
+    if (error)
+        call_fail(&c->up, UPSTREAM_NOT_SENT, error);
+    return replica;
 }
 
 void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes, size_t len, bool asking) {

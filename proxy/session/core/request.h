@@ -64,6 +64,8 @@ struct call *call_new(struct request *r, call_done_fn done);
 void call_release(struct worker *w, struct call *c);
 /* Submits to the node of `slot`. If it can't be queued, it ends at once, through `done` or with the request's reply. */
 void call_submit(struct call *c, int slot, const char *bytes, size_t len);
+/* Submits a read to the node that read-from chooses. Returns whether a replica got it. */
+bool call_submit_read(struct call *c, int slot, const char *bytes, size_t len);
 void call_submit_lane(struct call *c, int slot, const struct upstream_lane *lane, const char *bytes, size_t len);
 /* Submits several commands as a batch, without requests of others between them: upstream_submit_batch. */
 void call_submit_together(struct call *c, uint8_t leading, int slot, const char *bytes, size_t len);

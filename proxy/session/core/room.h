@@ -27,7 +27,8 @@ enum session_hears {
     HEARS_CALL = 4,    /* before_call */
     HEARS_TICK = 8,    /* tick */
     HEARS_FIRST = 16,  /* request_first: set when the session opens */
-    HEARS_WRITES = 32  /* lock_written */
+    HEARS_WRITES = 32, /* lock_written */
+    HEARS_WRITTEN = 64 /* reply_over, as HEARS_REPLY: a write of the session has ended */
 };
 
 /* Where the state that each room keeps of a session begins in session->room; it ends where the next one begins. Only

@@ -100,10 +100,11 @@ struct worker {
     union {
         struct {
             enum pause_kind pause : 2; /* until pause_timer fires */
-            uint32_t struck : 30;      /* how many sessions get an error as the next answer: a lease is over */
+            bool reads : 1;            /* replicas may answer reads: read-from */
+            uint32_t struck : 29;      /* how many sessions get an error as the next answer: a lease is over */
             uint32_t looks;            /* how many of the next requests PROXY ADVISE examines for writes */
         };
-        uint64_t unusual; /* 0: neither. One word, since every request tests it */
+        uint64_t unusual; /* 0: none. One word, since every request tests it */
     };
     struct ev_timer pause_timer;
     struct broadcast_inbox broadcasts;

@@ -178,7 +178,7 @@ struct upstream {
     uint64_t print, print_epoch; /* upstream_map_print's result, and 1 + the epoch that it belongs to */
     struct topology *topology;   /* NULL for a standalone */
 
-    ev_timer tick, retry, start;
+    ev_timer tick, retry, start, watch; /* watch: for replicas.c */
     int64_t swept_ms;
     bool tick_fast;
     uint64_t random;
@@ -253,6 +253,10 @@ struct upstream_node {
     bool numeric;  /* the host is a numeric address, so it is never resolved */
     bool served;   /* it has served slots, perhaps none at present */
     unsigned slots;
+    struct upstream_node *master; /* the node that it is a replica of; NULL: it is none, or read-from is masters */
+    struct list_node replicas;    /* its own, in the order of their addresses: by `replica` */
+    struct list_node replica;
+    struct replica_watch *watch; /* for replicas.c; NULL: none was needed yet */
     struct list_node pools;
     struct list_node idle_pins; /* latest first */
     unsigned idle_pin_count;
@@ -275,7 +279,7 @@ struct upstream_node {
     int64_t logged_ms;
     int64_t refusal_logged_ms; /* 0: never */
     unsigned refusals;         /* refusals since then that no line has reported */
-    uint64_t requests, connects, redirects;
+    uint64_t requests, connects, redirects, replica_reads;
     struct histogram
         round_trips; /* round trips of sampled requests: the newest of a flush, one at a time per shared connection */
     int64_t round_trip_us;    /* smoothed over the sampled requests; 0: none yet */
@@ -291,6 +295,8 @@ struct upstream_pool {
 
 /* The node of an address, created if needed; NULL if there are too many nodes. */
 struct upstream_node *node_get(struct upstream *u, const struct address *at);
+/* Notes that the node is a replica of `master`, or (NULL) of none. */
+void node_is_replica(struct upstream_node *n, struct upstream_node *master);
 /* Frees a node that has no pools. */
 void node_forget(struct upstream_node *n);
 /* The lane's connection at this index, opened if needed; NULL: u->error says why. Moves the lane's pool to the front of

@@ -1,7 +1,7 @@
 /*
  * The first commands on a connection: the login, the database, the protocol, and the commands of a dedicated lane.
  *
- *      AUTH ─> SELECT ─> HELLO 3 ─> dedicated.c's               in one packet, each only where it is needed
+ *      AUTH ─> SELECT ─> HELLO 3 ─> READONLY ─> dedicated.c's     in one packet, each only where it is needed
  *
  *      ( AUTH as the proxy ─> SELECT ) ─> AUTH ─> ...     for a client's user in another database than 0
  *        the prelude
@@ -46,6 +46,11 @@ static bool append_login(struct upstream_conn *c, const struct upstream_lane *la
     if (lane->protocol == 3) {
         static const char hello[] = "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n";
         iobuf_append(&c->handshake, hello, sizeof(hello) - 1);
+        c->handshake_left++;
+    }
+    if (lane->replica && c->u->slots) {
+        static const char readonly[] = "*1\r\n$8\r\nREADONLY\r\n";
+        iobuf_append(&c->handshake, readonly, sizeof(readonly) - 1);
         c->handshake_left++;
     }
     c->handshake_left += dedicated_handshake(c->u, lane->dedicated, &c->handshake);
@@ -96,6 +101,8 @@ bool handshake_taken(struct upstream_conn *c, bool ok) {
 bool handshake_refused(struct upstream_conn *c, const char *error) {
     const struct upstream_lane *lane = conn_lane(c);
     if (!lane || strncmp(error, "WRONGPASS", 9) != 0)
+        return false;
+    if (lane->replica && lane->login != 0) /* a replica may lack the user; the master's word counts */
         return false;
     upstream_login_refuse(lane->login);
     if (lane->login != 0)

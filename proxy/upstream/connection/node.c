@@ -58,6 +58,8 @@ static struct upstream_node *node_of(struct upstream *u, const char *text, const
     n->quota = quota_get(text);
     list_init(&n->pools);
     list_init(&n->idle_pins);
+    list_init(&n->replicas);
+    list_init(&n->replica);
     if (host)
         n->host = *host;
     n->numeric = host || resolve_numeric(n);
@@ -78,13 +80,29 @@ struct upstream_node *upstream_node_named(struct upstream *u, const char *addres
     return ok ? node_get(u, &at) : NULL;
 }
 
+void node_is_replica(struct upstream_node *n, struct upstream_node *master) {
+    list_remove(&n->replica);
+    n->master = master;
+    if (!master)
+        return;
+    struct list_node *at = &master->replicas; /* the order is the same in every round: a session keeps its replica */
+    LIST_FOREACH(it, &master->replicas)
+    if (strcmp(LIST_ENTRY(it, struct upstream_node, replica)->address, n->address) < 0)
+        at = it;
+    list_prepend(at, &n->replica);
+}
+
 void node_forget(struct upstream_node *n) {
     invariant(list_empty(&n->pools) && n->pins == 0 && n->idle_pin_count == 0, "the node has %u pins", n->pins);
     invariant(n->u->node_count > 0, "no node is counted");
     list_remove(&n->link);
     n->u->node_count--;
+    node_is_replica(n, NULL);
+    LIST_FOREACH_SAFE(it, &n->replicas)
+    node_is_replica(LIST_ENTRY(it, struct upstream_node, replica), NULL);
     resolve_cancel(n->lookup);
     memory_free(n->probe);
+    memory_free(n->watch);
     quota_put(n->quota);
     memory_free(n->address);
     memory_free(n);

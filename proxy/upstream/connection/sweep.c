@@ -6,7 +6,7 @@
 
 static void close_unused(struct upstream_conn *c, void *arg) {
     const int64_t *now = arg;
-    bool unused = c->node->slots == 0;
+    bool unused = c->node->slots == 0 && !c->node->master;
     int64_t idle_ms = c->pin ? PIN_IDLE_MS : IDLE_MS;
     if ((c->pin && c->pin->owned) || (!unused && !c->pin && dedicated_lives(c->u, c->dedicated)))
         return; /* the owner needs it, or the node keeps state for it */
@@ -21,7 +21,7 @@ void node_sweep(struct upstream *u) {
     conn_each(u, close_unused, &now);
     LIST_FOREACH_SAFE(it, &u->nodes) {
         struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
-        if (n->slots == 0 && list_empty(&n->pools) && n->pins == 0)
+        if (n->slots == 0 && !n->master && list_empty(&n->pools) && n->pins == 0)
             node_forget(n);
     }
 }

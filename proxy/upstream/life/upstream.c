@@ -44,6 +44,10 @@ static void on_retry(struct ev_loop *loop, ev_timer *w, int revents) {
     wait_over(w->data);
 }
 
+static void on_watch(struct ev_loop *loop, ev_timer *w, int revents) {
+    replicas_watch(w->data);
+}
+
 static void on_start(struct ev_loop *loop, ev_timer *w, int revents) {
     upstream_announce(w->data, NULL);
 }
@@ -120,7 +124,8 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     ev_timer_init(&u->tick, on_tick, 0., 0.);
     ev_timer_init(&u->retry, on_retry, 0., 0.);
     ev_timer_init(&u->start, on_start, 0., 0.);
-    u->tick.data = u->retry.data = u->start.data = u;
+    ev_timer_init(&u->watch, on_watch, REPLICAS_WATCH_S, REPLICAS_WATCH_S);
+    u->tick.data = u->retry.data = u->start.data = u->watch.data = u;
     /* Lowest priority: bytes that came during a long loop turn are read before a reply counts as late. */
     ev_set_priority(&u->tick, EV_MINPRI);
     if (config->kind == UPSTREAM_CLUSTER) {
@@ -131,6 +136,8 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     } else {
         start_standalone(u);
     }
+    if (config->read_from != UPSTREAM_READ_MASTERS)
+        ev_timer_start(u->loop, &u->watch);
     return u;
 }
 
@@ -161,6 +168,7 @@ void upstream_free(struct upstream *u) {
     invariant(list_empty(&u->retrying) && list_empty(&u->unpinned), "requests wait in a freed upstream");
     ev_timer_stop(u->loop, &u->retry);
     ev_timer_stop(u->loop, &u->start);
+    ev_timer_stop(u->loop, &u->watch);
     memory_free(u->slots);
     memory_free(u->masters);
     memory_free(u->scratch);
@@ -215,10 +223,12 @@ void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const st
         bool ready = false, opening = false;
         struct upstream_node_info info = {.address = n->address,
                                           .master = n->slots > 0,
+                                          .replica = n->master != NULL,
                                           .slots = n->slots,
                                           .requests = n->requests,
                                           .reconnects = n->connects > 0 ? n->connects - 1 : 0,
                                           .redirects = n->redirects,
+                                          .replica_reads = n->replica_reads,
                                           .pinned_max = quota_limit(n),
                                           .pins_refused = n->pins_refused,
                                           .round_trips = &n->round_trips,

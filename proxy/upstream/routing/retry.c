@@ -166,8 +166,26 @@ static bool is_question(const struct upstream_request *r) {
     return !r->pinned && (r->lane.login == UPSTREAM_LOGIN_ASKED || r->lane.login == UPSTREAM_LOGIN_TRIED);
 }
 
+/* Has the master answer in place of a replica. The replica may not have the slot any more, or may load its data, or
+ * lack the client's user: so no error of a replica is an answer. */
+static bool ask_master(struct upstream *u, struct upstream_node *replica, struct upstream_request *r, const char *text,
+                       size_t len) {
+    const struct passing *p = passing_find(text, len);
+    if (word_is(text, len, "MOVED") || (p && p->failover)) {
+        replicas_doubt(replica);
+        upstream_want_map(u);
+    }
+    r->lane.replica = 0;
+    r->sent_before = false;
+    r->conn = NULL;
+    router_place_again(u, r, NULL);
+    return true;
+}
+
 bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                     size_t len) {
+    if (r->lane.replica)
+        return ask_master(u, from, r, text, len);
     if (word_is(text, len, "NOAUTH") && u->events.noauth && !is_question(r))
         u->events.noauth(u->events.arg);
     if (r->pinned) {

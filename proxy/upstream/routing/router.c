@@ -161,6 +161,21 @@ const char *upstream_submit(struct upstream *u, struct upstream_request *r, int 
     return submit(u, r);
 }
 
+const char *upstream_submit_read(struct upstream *u, struct upstream_request *r, int slot,
+                                 const struct upstream_lane *lane, const char *bytes, size_t len, bool *replica) {
+    struct upstream_node *n = upstream_replica(u, slot, r->affinity);
+    request_begin(r, slot, NULL, lane, bytes, len);
+    r->repeatable = true;
+    r->lane.replica = 1;
+    r->in_flight = *replica = n && !place(u, r, n);
+    if (!*replica) {
+        r->lane.replica = 0;
+        return submit(u, r);
+    }
+    n->replica_reads++;
+    return NULL;
+}
+
 const char *upstream_submit_login(struct upstream *u, struct upstream_request *r, uint32_t login) {
     static const struct upstream_lane lane = {.login = UPSTREAM_LOGIN_TRIED, .protocol = 2};
     size_t len;
@@ -280,6 +295,8 @@ static bool may_repeat(struct upstream *u, const struct upstream_request *r, con
                        enum conn_end end) {
     if (r->pinned || r->placeholder || r->streaming || r->attempts >= ATTEMPTS_MAX)
         return false;
+    if (r->lane.replica) /* the master may answer, whatever has happened to the replica */
+        return !u->closing;
     if (end == CONN_REFUSED || (end != CONN_LOST && !served_elsewhere(u, r, who)))
         return false; /* the same node would give the same result */
     return !was_sent(r) || r->repeatable;
@@ -314,6 +331,9 @@ void router_lost(struct upstream *u, struct list_node *requests, struct upstream
         invariant(r->in_flight && r->attempts < ATTEMPTS_MAX, "a request was lost %u times", r->attempts);
         r->attempts++;
         r->sent_before = was_sent(r);
+        if (r->lane.replica)
+            replicas_doubt(who);
+        r->lane.replica = 0;
         router_place_again(u, r, r->asking ? who : NULL);
     }
     while ((n = list_shift(&doomed))) {

@@ -49,6 +49,19 @@ void wait_over(struct upstream *u);
 /* Fails all waiting requests. */
 void wait_stop(struct upstream *u);
 
+/* ---- replicas.c ---- */
+
+/* How often each replica is asked for its state, in seconds. */
+#define REPLICAS_WATCH_S 1.
+/* Forgets which nodes are replicas: a round has found out, and replicas_add follows. */
+void replicas_clear(struct upstream *u);
+/* Notes that the node at this address is a replica of `master`. */
+void replicas_add(struct upstream_node *master, const struct address *at);
+/* Asks all replicas, and the masters that compete with them, for their state. */
+void replicas_watch(struct upstream *u);
+/* Sends no more reads to the replica until it has answered again that it is in sync. */
+void replicas_doubt(struct upstream_node *replica);
+
 /* ---- map.c ---- */
 
 /* Moves one slot, as a MOVED says. */

@@ -11,7 +11,7 @@
 #include "proxy/upstream/routing/routing.h"
 #include "proxy/upstream/topology/private.h"
 
-enum { CALM_MS = 60 * 1000, REPLICAS_MAX = 64 };
+enum { CALM_MS = 60 * 1000, CALM_READS_MS = 10 * 1000 /* a replica that is back is named */ };
 
 struct cluster {
     struct topology topology;
@@ -103,6 +103,23 @@ static unsigned read_slots(struct cluster *c, const redisReply *reply, struct up
     return covered;
 }
 
+/* Notes the replicas of each range's master, which may serve reads. */
+static void link_replicas(const struct cluster *c, const redisReply *reply, struct upstream_node *const *slots) {
+    struct upstream *u = c->topology.u;
+    replicas_clear(u);
+    for (size_t i = 0; i < reply->elements; i++) {
+        const redisReply *range = reply->element[i];
+        struct address at;
+        if (range->type != REDIS_REPLY_ARRAY || range->elements < 3 || range->element[0]->type != REDIS_REPLY_INTEGER)
+            continue;
+        long long first = range->element[0]->integer;
+        struct upstream_node *master = first >= 0 && first < SLOT_COUNT ? slots[first] : NULL;
+        for (size_t n = 3; master && n < range->elements; n++)
+            if (read_address(c, range->element[n], &at))
+                replicas_add(master, &at);
+    }
+}
+
 static void take_map(struct topology *t, struct upstream_node **slots, unsigned covered) {
     invariant(covered > 0 && covered <= SLOT_COUNT && !t->ctx, "%u slots are served", covered);
     struct upstream *u = t->u;
@@ -122,6 +139,8 @@ static void on_slots(redisAsyncContext *ctx, void *data, void *arg) {
         struct upstream_node **slots = memory_zalloc(SLOT_COUNT * sizeof(struct upstream_node *));
         unsigned covered = read_slots(cluster_of(t), reply, slots);
         if (covered > 0) {
+            if (t->u->config->read_from != UPSTREAM_READ_MASTERS)
+                link_replicas(cluster_of(t), reply, slots);
             topology_drop(t);
             take_map(t, slots, covered);
         } else {
@@ -158,5 +177,7 @@ struct topology *cluster_new(struct upstream *u) {
                                               .free = cluster_free};
     struct cluster *c = memory_zalloc(sizeof(*c));
     topology_init(&c->topology, u, &kind);
+    if (u->config->read_from != UPSTREAM_READ_MASTERS)
+        c->topology.calm_ms = CALM_READS_MS;
     return &c->topology;
 }

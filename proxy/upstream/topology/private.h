@@ -21,7 +21,7 @@ struct topology;
 typedef bool (*topology_ask_fn)(struct topology *t);
 
 struct topology_kind {
-    int64_t calm_ms; /* between rounds while all slots are served */
+    int64_t calm_ms; /* between rounds while all slots are served, as in struct topology */
     /* Adds the round's candidates, the best first, by topology_add. */
     void (*collect)(struct topology *t);
     /* Opens a connection (topology_connect) and sends the questions. False: it failed at once. */
@@ -50,6 +50,7 @@ const char *found_next(struct found *f);
 struct topology {
     struct upstream *u;
     const struct topology_kind *kind;
+    int64_t calm_ms;
     redisAsyncContext *ctx; /* to the node being asked; NULL: none */
     struct address asked;
     topology_ask_fn ask;    /* the question to put to `asked`, at one address after the other until one answers */
@@ -99,7 +100,7 @@ void topology_login_sentinel(const struct upstream *u, redisAsyncContext *ctx, r
 
 /* ---- sentinel.c (which node is the master) and watch.c (subscriptions to Sentinels) ---- */
 
-enum { SENTINELS_MAX = 32 };
+enum { SENTINELS_MAX = 32, REPLICAS_MAX = 64 };
 
 /* A subscription to a Sentinel; when it is lost, it is opened again. */
 struct sentinel_watch {
@@ -120,6 +121,8 @@ struct sentinel {
     size_t watch_count;
     struct address first; /* the Sentinel to ask first, with has_first */
     bool has_first;
+    struct address replicas[REPLICAS_MAX]; /* as named by it, too */
+    size_t replica_count;
     struct address named; /* the master, as named by the Sentinel being asked */
     uint64_t named_epoch; /* its configuration epoch; 0: not known */
     uint64_t epoch;       /* the epoch of the master in use */

@@ -127,6 +127,21 @@ static void on_state(redisAsyncContext *ctx, void *data, void *arg) {
     s->named_epoch = epoch && is_text(epoch) ? strtoull(epoch->str, NULL, 10) : 0;
 }
 
+/* Takes the replicas' addresses. Which of them are in sync is for replicas.c to find out. */
+static void on_replicas(redisAsyncContext *ctx, void *data, void *arg) {
+    struct topology *t = arg;
+    struct sentinel *s = arg;
+    const redisReply *reply = data;
+    if (!topology_answered(t, ctx, reply))
+        return;
+    s->replica_count = 0;
+    for (size_t i = 0; reply->type == REDIS_REPLY_ARRAY && i < reply->elements && i < REPLICAS_MAX; i++) {
+        const redisReply *host = field(reply->element[i], "ip"), *port = field(reply->element[i], "port");
+        if (host && port && read_address(host, port, &s->replicas[s->replica_count]))
+            s->replica_count++;
+    }
+}
+
 static bool ask_role(struct topology *t);
 
 /* Takes the last answer of a Sentinel, which names the other Sentinels. */
@@ -166,6 +181,8 @@ static bool sentinel_ask(struct topology *t) {
         return false;
     redisAsyncCommand(t->ctx, on_address, t, "SENTINEL get-master-addr-by-name %s", config->sentinel_name);
     redisAsyncCommand(t->ctx, on_state, t, "SENTINEL MASTER %s", config->sentinel_name);
+    if (t->u->config->read_from != UPSTREAM_READ_MASTERS)
+        redisAsyncCommand(t->ctx, on_replicas, t, "SENTINEL REPLICAS %s", config->sentinel_name);
     redisAsyncCommand(t->ctx, on_others, t, "SENTINEL SENTINELS %s", config->sentinel_name);
     return true;
 }
@@ -189,6 +206,9 @@ static void take_master(struct sentinel *s) {
     if (n->failures > 0)
         node_works(n);
     bool changed = map_replace_master(u, n);
+    replicas_clear(u);
+    for (size_t i = 0; i < s->replica_count; i++)
+        replicas_add(n, &s->replicas[i]);
     if (changed)
         log_notice("Sentinel: %s is the master '%s'", n->address, u->config->sentinel_name);
     node_sweep(u);

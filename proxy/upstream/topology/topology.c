@@ -72,7 +72,7 @@ static void end_round(struct topology *t, bool changed) {
     t->interval_ms = changed ? INTERVAL_FIRST_MS : t->interval_ms * 2;
     if (t->interval_ms > INTERVAL_LONGEST_MS)
         t->interval_ms = INTERVAL_LONGEST_MS;
-    schedule(t, upstream_jitter(u, u->covered == SLOT_COUNT ? t->kind->calm_ms : t->interval_ms));
+    schedule(t, upstream_jitter(u, u->covered == SLOT_COUNT ? t->calm_ms : t->interval_ms));
     if (t->again)
         topology_want(t);
     t->again = false;
@@ -307,6 +307,7 @@ static void on_next(struct ev_loop *loop, ev_timer *w, int revents) {
 void topology_init(struct topology *t, struct upstream *u, const struct topology_kind *kind) {
     t->u = u;
     t->kind = kind;
+    t->calm_ms = kind->calm_ms;
     t->interval_ms = INTERVAL_FIRST_MS;
     snprintf(t->reason, sizeof(t->reason), "no node was asked so far");
     ev_timer_init(&t->next, on_next, 0., 0.);

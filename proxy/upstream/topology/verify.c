@@ -14,7 +14,7 @@
 /* Whether the node has to be verified: a connection to it was lost since the last round, or a round is overdue (if no
  * connection was open, none could be lost). */
 static bool must_verify(const struct upstream_node *n, const struct topology *t) {
-    return n->lost_ms > t->asked_ms || clock_ms() - t->asked_ms > 2 * t->kind->calm_ms;
+    return n->lost_ms > t->asked_ms || clock_ms() - t->asked_ms > 2 * t->calm_ms;
 }
 
 bool verify_waits(struct upstream_conn *c) {
