@@ -7,6 +7,7 @@
 
 #include "parser/slot.h"
 #include "proxy/base/log.h"
+#include "proxy/base/memory.h"
 #include "proxy/base/text.h"
 #include "proxy/session/core/session.h"
 #include "proxy/upstream/script.h"
@@ -41,13 +42,23 @@ static void answered(struct call *c, const struct call_end *end) {
     text_clear(&places);
     thread_of(w)->presence_asking = false;
     w->own_works--;
+    memory_free(c->request->owner);
+    request_disown(c->request);
     request_reply(c->request, "", 0, true);
 }
 
+static bool lasts(const struct request *r) {
+    return true;
+}
+
+/* CLIENT PAUSE WRITE in Redis holds the word up: it has a connection of its own, and may take any time. */
+static const struct request_owner_ops word_ops = {.may_last = lasts};
+
 static void presence_send(struct worker *w, const char *place) {
     const struct script *script = script_get(SCRIPT_PRESENCE);
-    struct upstream_lane lane = {.protocol = 2};
+    struct upstream_lane lane = {.dedicated = upstream_dedicated_own(w->upstream), .protocol = 2};
     struct request *r = request_internal(w);
+    request_own(r, memory_zalloc(sizeof(struct request_owner)), &word_ops);
     char key[64];
     snprintf(key, sizeof(key), "lockkeeper:{%s}:lockkeeper-proxies", slot_tag(0));
     build_start(w, 7);
@@ -70,7 +81,7 @@ void presence_tick(struct worker *w) {
     int64_t now = worker_now(w);
     char host[PLACE_MAX / 2] = "", place[PLACE_MAX];
     if (thread_of(w)->presence_asking || w->stopping || upstream_is_cluster(w->upstream) ||
-        now - thread_of(w)->presence_ms < AGAIN_MS)
+        !engine_elsewhere(w->shared->engine) || now - thread_of(w)->presence_ms < AGAIN_MS)
         return;
     thread_of(w)->presence_ms = now;
     gethostname(host, sizeof(host) - 1);

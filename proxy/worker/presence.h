@@ -4,8 +4,9 @@
  * process writes every 10 s to one hash in Redis that it is there (presence.lua), and the answer names the processes
  * that were there when the data got a new replication id, and have not followed.
  *
- * Only a standalone and Sentinel's master are asked: a cluster's nodes agree on each slot's master. Two Redis servers
- * that never had the same data have nothing by which proxies could know of each other.
+ * A proxy writes once it has met another proxy's lease: before, there is nothing that could split, and no key of ours
+ * is in Redis. Only a standalone and Sentinel's master are asked: a cluster's nodes agree on each slot's master. Two
+ * Redis servers that never had the same data have nothing by which proxies could know of each other.
  */
 #ifndef LOCKKEEPER_WORKER_PRESENCE_H
 #define LOCKKEEPER_WORKER_PRESENCE_H

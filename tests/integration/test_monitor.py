@@ -125,7 +125,7 @@ def test_every_counter_is_in_info_json_and_metrics(monitored, connect):
     node = dict(pair.split("=") for pair in info["node0"].split(","))
     in_json = {"pinned_refused": "pinned-refused", "in_flight": "in-flight", "unsent": "unsent-bytes"}
     figures = rows_of("FIGURE", "field info type family")
-    assert len(figures) == 9
+    assert len(figures) == 10
     for row in figures:
         assert row["info"] in node and in_json.get(row["info"], row["info"]) in status["nodes"][0], row
         assert 'lockkeeper_%s{node="%s"}' % (row["family"], node["address"]) in metrics, row
