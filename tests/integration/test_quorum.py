@@ -402,6 +402,18 @@ def test_a_release_through_another_proxy(setting, start_proxy, connect):
     assert b("SETNX", key, "2") == 1
 
 
+def test_an_operator_ends_a_lock_delay(backend, start_redis, start_proxy, connect):
+    """At Redis and at the witnesses: another client acquires at once."""
+    s = Setting(backend, start_redis, start_proxy, "witness-timeout 1s", rule="lock lock:q:* quorum yes lock-delay 10s")
+    a, b, key = s.client(connect, "a"), s.client(connect, "b"), "lock:q:delay"
+    assert a("SET", key, "1", "NX", "PX", "300") == "OK"
+    until(lambda: a("EXISTS", key) == 0, TIMEOUT, "the lease's end")
+    assert b("SETNX", key, "2") == 0
+    assert b("PROXY", "RELEASE", key) == 1
+    s.forget(key)
+    until(lambda: b("SETNX", key, "2") == 1, 8, "the lock, before the delay would be over")
+
+
 def test_with_lock_delay(backend, start_redis, start_proxy, connect):
     """The witnesses keep others out for as long as Redis does, and a late release ends both."""
     s = Setting(backend, start_redis, start_proxy, "witness-timeout 1s", rule="lock lock:q:* quorum yes lock-delay 10s")
