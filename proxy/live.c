@@ -115,7 +115,7 @@ static void put_in_force(struct live *l, const struct config *fresh, struct secu
     log_set_json(fresh->log_json);
     lock_rules_fenced_by(before->rules, fresh->rules);
     engine_fences_came(l->shared->engine, fresh->rules);
-    own_password_use(fresh);
+    own_password_watch(fresh, true);
     note_witnesses(l, before);
     for (unsigned i = 0; i < l->shared->threads; i++)
         worker_set_config(l->shared->workers[i], fresh);

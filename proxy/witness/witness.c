@@ -47,7 +47,6 @@ struct witnesses {
     struct text build;
     char *space;
     int64_t quarantine_ms;
-    uint32_t login; /* login 0 is the proxy's own at the nodes, which witnesses must not see */
     struct readable *readable;
     struct chunk_pool *pool;
     struct tls_context *tls;
@@ -311,7 +310,7 @@ static struct question *question_new(struct witnesses *set, enum question_kind k
 static void part_send(struct question *q, unsigned i, enum script_id id) {
     static const struct upstream_request_ops ops = {.reply = on_reply, .fail = on_fail};
     struct witnesses *set = q->set;
-    const struct upstream_lane lane = {.login = set->login, .protocol = 2};
+    const struct upstream_lane lane = {.login = 0, .protocol = 2};
     struct part *p = &q->parts[i];
     p->question = q;
     p->index = i;
@@ -436,6 +435,7 @@ static struct witness *witness_open(struct witnesses *set, const char *address) 
     list_init(&m->link);
     m->address = memory_strdup(address);
     m->config = (struct upstream_config){.kind = UPSTREAM_STANDALONE,
+                                         .own = UPSTREAM_OWN_WITNESSES,
                                          .addresses = &m->address,
                                          .address_count = 1,
                                          .connections = 1,
@@ -477,10 +477,6 @@ struct witnesses *witnesses_new(struct ev_loop *loop, struct readable *readable,
     set->timeout_ms = config->timeout_ms;
     set->space = memory_strdup(config->space ? config->space : "");
     set->quarantine_ms = config->quarantine_ms;
-    set->login = UPSTREAM_LOGIN_STRANGER;
-    if (config->password)
-        set->login = upstream_login_intern(config->user, config->user ? strlen(config->user) : 0, config->password,
-                                           strlen(config->password));
     list_init(&set->questions);
     list_init(&set->left);
     ev_prepare_init(&set->flush, on_flush);
@@ -508,7 +504,6 @@ void witnesses_free(struct witnesses *set) {
     question_free(LIST_ENTRY(it, struct question, link)); /* releases that are owed */
     LIST_FOREACH_SAFE(it, &set->left)
     witness_close(LIST_ENTRY(it, struct witness, link));
-    upstream_login_release(set->login);
     text_clear(&set->build);
     memory_free(set->space);
     memory_free(set);
