@@ -437,6 +437,9 @@ void engine_late_write(struct lock_engine *e, const struct lock_session *s, cons
 /* Reports an attempt that was refused because its session would have waited in a circle, which `action` names. */
 void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                      const char *action, int64_t now_ms);
+/* Reports an attempt that goes on waiting, because the witnesses name another lease. */
+void engine_remembered(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
+                       int64_t now_ms);
 /* Whether a session of the client with this hash is connected. */
 bool engine_client_connected(struct lock_engine *e, uint64_t client);
 /* A key's hash, as in lock_plan.hash. */

@@ -3,9 +3,11 @@ remember; what a witness forgets, it does not vote about."""
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -400,6 +402,58 @@ def test_a_release_through_another_proxy(setting, start_proxy, connect):
     for w, r in zip(setting.witnesses, records):  # its message is lost
         w.run("HSET", "lockkeeper-witness::0:" + key, "token", r["token"])
     assert b("SETNX", key, "2") == 1
+
+
+ATTEMPTS = {"SETNX": (("SETNX", "K", "2"), 1, 0), "SET NX": (("SET", "K", "2", "NX", "PX", "60000"), "OK", None),
+            "SET NX PXAT": (("SET", "K", "2", "NX", "PXAT", "%d" % (1000 * time.time() + 120000)), "OK", None),
+            "MSETNX": (("MSETNX", "K", "2"), 1, 0)}
+
+
+@pytest.mark.parametrize("form", ATTEMPTS)
+def test_a_session_waits_on_where_the_witnesses_refuse(backend, start_redis, start_proxy, connect, form):
+    """Redis has forgotten the lock and grants it, and its witnesses name the holder: the session waits for the holder's release, or
+    gets the refusal when its time is over."""
+    s = Setting(backend, start_redis, start_proxy, "witness-timeout 5s", "lock lock:q:short:* quorum yes wait 1s",
+                rule="lock lock:q:* quorum yes wait 1m")
+    a, b, c = (s.client(connect, name) for name in "abc")
+    words, granted, refused = ATTEMPTS[form]
+
+    def attempt(key):
+        return encode(*(key if w == "K" else w for w in words))
+
+    key, short = "lock:q:waits", "lock:q:short:k"
+    assert [a("SET", k, "1", "NX", "PX", "60000") for k in (key, short)] == ["OK", "OK"]
+    for k in (key, short):
+        s.forget(k)
+    b.send(attempt(short))
+    assert b.read() == refused
+    assert a("EXISTS", short) == 0
+    b.send(attempt(key))
+    until(lambda: key in incidents(a, "remembered"), TIMEOUT, "the refusal by the witnesses")
+    c.send(attempt(key))
+    until(lambda: waiting(a) == 2, TIMEOUT, "both wait")
+    assert incidents(a, "remembered").count(key) <= 2 and short in incidents(a, "remembered"), "one for each wait"
+    assert a("DEL", key) == 1
+    first = select.select([b.sock, c.sock], [], [], TIMEOUT)[0][0]
+    for x in [b, c] if first is b.sock else [c, b]:  # the second may ask while the first one's witnesses are asked
+        assert x.read() == granted
+        assert x("DEL", key) == 1
+
+
+def waiting(client):
+    return int(re.search(r"^waiting:(\d+)", client("PROXY", "INFO", "locks"), re.M)[1])
+
+
+def test_a_wait_ends_with_the_record_of_a_lease_that_is_lost(backend, start_redis, start_proxy, connect):
+    """The holder has gone, and Redis has forgotten it. Others get the lock when the witnesses' record is over."""
+    s = Setting(backend, start_redis, start_proxy, "witness-timeout 2s", rule="lock lock:q:* quorum yes wait 1m")
+    a, b, key = s.client(connect, "a"), s.client(connect, "b"), "lock:q:lost"
+    until(lambda: a("SET", key, "1", "NX", "PX", "4000") == "OK", TIMEOUT, "the lock")
+    a.crash()
+    b.sock.settimeout(TIMEOUT)
+    s.forget(key)
+    assert b("SETNX", key, "2") == 1
+    assert b("DEL", key) == 1
 
 
 def test_an_operator_ends_a_lock_delay(backend, start_redis, start_proxy, connect):

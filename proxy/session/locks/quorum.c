@@ -101,11 +101,33 @@ struct call_end lock_refused_end(const struct lock_call *l, const struct session
     return (struct call_end){.error = why->error, .why = UPSTREAM_NOT_SENT};
 }
 
+/* Has a session wait on under a rule with `wait`, where its reply can say that it has lost. */
+static bool waits_on(const struct quorum *q) {
+    struct lock_call *l = q->lock;
+    struct call *c = q->call;
+    struct lock_envelope e;
+    const struct session *s = c->request->session;
+    if (!s || q->why.result.outcome != LOCK_REMEMBERED || l->plan.rule->wait_ms == 0 || !c->request->worker->waits ||
+        !lock_envelope_read(l, q->reply, q->reply_len, &e))
+        return false;
+    const char *lost = lost_reply(l, &e, s);
+    if (!lost || l->plan.verb != LOCK_ACQUIRE)
+        return false;
+    struct lock_envelope refusal = {.reply = lost,
+                                    .reply_len = strlen(lost),
+                                    .result = {.outcome = LOCK_REMEMBERED, .pttl_ms = PTTL_UNKNOWN}};
+    return q->worker->waits->refused(c, l, &refusal);
+}
+
 /* Ends a call that was refused, and of which Redis has nothing any more. */
 static void quorum_undone(void *arg) {
     struct quorum *q = arg;
     struct call *c = q->call;
     struct lock_call *l = q->lock;
+    if (c && waits_on(q)) {
+        memory_free(q);
+        return;
+    }
     if (c) {
         struct session *s = c->request->session;
         struct call_end reply = {.reply = q->reply, .len = q->reply_len};
