@@ -209,8 +209,8 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
         each.value = l->value;
         each.value_len = l->value_len;
         take_wait_off(l, &each);
-        bool refused = each.outcome == LOCK_HELD || each.outcome == LOCK_FOREIGN ||
-                       each.outcome == LOCK_REMEMBERED || each.outcome == LOCK_UNCONFIRMED;
+        bool refused = each.outcome == LOCK_HELD || each.outcome == LOCK_FOREIGN || each.outcome == LOCK_REMEMBERED ||
+                       each.outcome == LOCK_UNCONFIRMED;
         if (refused && l != first)
             each.outcome = LOCK_NOT_SENT; /* one command makes one incident */
         if (each.outcome == LOCK_GRANTED)

@@ -116,16 +116,6 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
 
 /* ---- MSETNX under a rule with `wait` ------------------------------------------------------------ */
 
-bool lock_clobbers_one_rule(const struct request_class *k) {
-    const struct lock_rule *rule = class_enforced(k, 0);
-    if (k->key_count > LOCK_CLOBBERED_MAX || !rule)
-        return false;
-    for (size_t i = 0; i < k->key_count; i++)
-        if (class_enforced(k, i) != rule || lock_clobbered_rule(k, k->keys[i], i) != rule)
-            return false;
-    return true;
-}
-
 /* Whether the command, if a lock refuses it, can be made again later. */
 static bool may_wait(const struct request_class *k) {
     return k->command->id == COMMAND_MSETNX && lock_clobbers_one_rule(k) && class_enforced(k, 0)->wait_ms > 0;

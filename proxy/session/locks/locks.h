@@ -92,8 +92,6 @@ void lock_queue_sent(struct worker *w, const struct lock_queue *queue);
 /* Prepares the call of a command that removes or replaces lock keys, as lock_prepare does. NULL: the error is
  * LOCK_TOO_MANY_KEYS. */
 struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct request_class *k);
-/* Whether all of a command's keys are locks of one rule, which the command would replace. */
-bool lock_clobbers_one_rule(const struct request_class *k);
 void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                  struct lock_answer *out);
 /* Ends the quarantine of the witness with this address, and answers the request. */

@@ -410,9 +410,8 @@ static bool waits_on(struct call *c, struct lock_call *l, const struct lock_refu
     struct call_end lost = lock_refused_end(l, s, why, end);
     if (!waits || lost.error || l->plan.verb != LOCK_ACQUIRE)
         return false;
-    struct lock_envelope refusal = {.reply = lost.reply,
-                                    .reply_len = lost.len,
-                                    .result = {.outcome = LOCK_REMEMBERED, .pttl_ms = PTTL_UNKNOWN}};
+    struct lock_envelope refusal = {
+        .reply = lost.reply, .reply_len = lost.len, .result = {.outcome = LOCK_REMEMBERED, .pttl_ms = PTTL_UNKNOWN}};
     for (struct lock_call *at = l; at != why->by; at = lock_call_next(at))
         refusal.refuses++;
     return w->waits->refused(c, l, &refusal);

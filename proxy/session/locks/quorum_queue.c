@@ -59,8 +59,7 @@ static struct lock_call *acquirer(const struct lock_queue *queue, const struct l
     for (const struct list_node *it = l->queued.prev; it != &queue->calls; it = it->prev) {
         struct lock_call *before = QUEUED(it);
         const struct lock_ballot *b = before->ballot;
-        if (b && b->result.outcome == LOCK_GRANTED && b->result.fence == l->ballot->result.fence &&
-            on_key(before, l))
+        if (b && b->result.outcome == LOCK_GRANTED && b->result.fence == l->ballot->result.fence && on_key(before, l))
             return before;
     }
     return NULL;
