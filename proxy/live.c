@@ -93,11 +93,8 @@ static void note_witnesses(struct live *l, const struct config *before) {
     config_unref(l->witnesses_before);
     l->witnesses_before = config_ref(before);
     l->witnesses_again_ms = clock_even_ms() + witness_change_ms(before->witness_quarantine_ms);
-    log_warning(
-        "The witnesses have changed: change them at all proxies within %lld s, and restart none until %lld s are "
-        "over (docs/quorum.md)",
-        (long long)before->witness_quarantine_ms / 1000,
-        (long long)witness_change_ms(before->witness_quarantine_ms) / 1000);
+    log_warning("The witnesses have changed: change them at all proxies within %lld s (docs/quorum.md)",
+                (long long)before->witness_quarantine_ms / 1000);
 }
 
 /* Puts a new configuration in force. A session may be acquiring under the rules from before: a fence that is new counts
@@ -115,7 +112,7 @@ static void put_in_force(struct live *l, const struct config *fresh, struct secu
     log_set_json(fresh->log_json);
     lock_rules_fenced_by(before->rules, fresh->rules);
     engine_fences_came(l->shared->engine, fresh->rules);
-    own_password_use(fresh);
+    own_password_watch(fresh, true);
     note_witnesses(l, before);
     for (unsigned i = 0; i < l->shared->threads; i++)
         worker_set_config(l->shared->workers[i], fresh);

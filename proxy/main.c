@@ -354,8 +354,6 @@ static void share_facts(struct application *app) {
         .addresses = (const char **)c->upstream_addresses.words,
         .address_count = c->upstream_addresses.count,
         .sentinel_name = c->sentinel_name,
-        .sentinel_user = c->sentinel_user,
-        .sentinel_password = c->sentinel_password,
         .connections = (unsigned)c->upstream_connections,
         .pins_node = (unsigned)c->pinned_node,
         .pins_client = (unsigned)c->pinned_client,
@@ -542,7 +540,7 @@ static void run(struct application *app) {
             log_warning("threads %u: the system gives no more threads", threads);
             _exit(1);
         }
-    own_password_watch(app->config);
+    own_password_watch(app->config, false);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
     unwatch_signals(app);

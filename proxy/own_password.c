@@ -24,6 +24,9 @@ enum {
     REFUSED_PAUSE_MS = 2000 /* a node's refusals make the proxy ask no more often */
 };
 
+/* The logins of config_own_login, in words. */
+static const char *const SERVERS[CONFIG_LOGINS] = {"Redis", "Sentinels", "witnesses"};
+
 static struct {
     pthread_t thread;
     pthread_mutex_t mutex; /* guards the rest */
@@ -131,30 +134,6 @@ static bool read_command(const char *command, char *bytes, char *why, size_t siz
     return false;
 }
 
-bool own_password_ask(const struct config *c, struct config_errors *errors) {
-    char bytes[PASSWORD_MAX + 1], why[160];
-    const char *file = c->upstream_password_file, *command = c->upstream_password_command;
-    if (!file && !command) {
-        upstream_own_login(c->upstream_user, c->upstream_password);
-        return true;
-    }
-    bool read = file ? read_file(file, bytes, why, sizeof(why)) : read_command(command, bytes, why, sizeof(why));
-    if (read && upstream_own_login(c->upstream_user, bytes))
-        log_notice("The proxy's password for Redis was read from %s", file ? file : "upstream-password-command");
-    explicit_bzero(bytes, sizeof(bytes));
-    if (!read && file)
-        config_refuse(errors, c, "upstream-password-file", "upstream-password-file '%s': %s", file, why);
-    else if (!read)
-        config_refuse(errors, c, "upstream-password-command", "upstream-password-command: %s", why);
-    return read;
-}
-
-bool own_password_reload(const struct config *config, struct config_errors *errors) {
-    return config->upstream_password_command || own_password_ask(config, errors);
-}
-
-/* ---- the thread ---- */
-
 /* A node has refused the login: the file or the command may have a newer password. */
 static void refused(void *arg) {
     pthread_mutex_lock(&watch.mutex);
@@ -166,6 +145,46 @@ static void refused(void *arg) {
     pthread_mutex_unlock(&watch.mutex);
 }
 
+/* Asks for one of the passwords, and sets the login. */
+static bool ask(const struct config *c, size_t i, struct config_errors *errors) {
+    static const enum upstream_own AT[CONFIG_LOGINS] = {UPSTREAM_OWN_NODES, UPSTREAM_OWN_SENTINELS,
+                                                        UPSTREAM_OWN_WITNESSES};
+    struct config_own_login own = config_own_login(c, i);
+    const char *file = own.login->password_file, *command = own.login->password_command;
+    char bytes[PASSWORD_MAX + 1], why[160], directive[40];
+    if (!file && !command) {
+        upstream_own_login(AT[i], own.login->user, own.login->password);
+        return true;
+    }
+    snprintf(directive, sizeof(directive), "%s-password-%s", own.name, file ? "file" : "command");
+    bool read = file ? read_file(file, bytes, why, sizeof(why)) : read_command(command, bytes, why, sizeof(why));
+    if (read && upstream_own_login(AT[i], own.login->user, bytes))
+        log_notice("The proxy's password for %s was read from %s", SERVERS[i], file ? file : directive);
+    explicit_bzero(bytes, sizeof(bytes));
+    if (!read && file)
+        config_refuse(errors, c, directive, "%s '%s': %s", directive, file, why);
+    else if (!read)
+        config_refuse(errors, c, directive, "%s: %s", directive, why);
+    return read;
+}
+
+bool own_password_ask(const struct config *c, struct config_errors *errors) {
+    upstream_own_login_hear(refused, NULL);
+    bool read = true;
+    for (size_t i = 0; i < CONFIG_LOGINS; i++)
+        read = ask(c, i, errors) && read;
+    return read;
+}
+
+bool own_password_reload(const struct config *config, struct config_errors *errors) {
+    bool read = true;
+    for (size_t i = 0; i < CONFIG_LOGINS; i++)
+        read = (config_own_login(config, i).login->password_command || ask(config, i, errors)) && read;
+    return read;
+}
+
+/* ---- the thread ---- */
+
 static void wait_until(int64_t even_ms) {
     int64_t left_ms = even_ms - clock_even_ms();
     struct timespec until;
@@ -176,11 +195,15 @@ static void wait_until(int64_t even_ms) {
     pthread_cond_timedwait(&watch.change, &watch.mutex, &until);
 }
 
+/* Asks for the passwords that files and commands have. */
 static void ask_again(const struct config *c) {
-    struct config_errors errors = {0};
-    if (!own_password_ask(c, &errors) && !stopping())
-        log_warning("The proxy's password for Redis stays as it is: %s", errors.lines.data);
-    config_errors_clear(&errors);
+    for (size_t i = 0; i < CONFIG_LOGINS; i++) {
+        const struct config_login *l = config_own_login(c, i).login;
+        struct config_errors errors = {0};
+        if ((l->password_file || l->password_command) && !ask(c, i, &errors) && !stopping())
+            log_warning("The proxy's password for %s stays as it is: %s", SERVERS[i], errors.lines.data);
+        config_errors_clear(&errors);
+    }
 }
 
 static void *run(void *arg) {
@@ -194,8 +217,7 @@ static void *run(void *arg) {
         watch.asked_ms = clock_even_ms();
         watch.due_ms = watch.asked_ms + c->upstream_password_refresh_ms;
         pthread_mutex_unlock(&watch.mutex);
-        if (c->upstream_password_file || c->upstream_password_command)
-            ask_again(c);
+        ask_again(c);
         config_unref(c);
         pthread_mutex_lock(&watch.mutex);
     }
@@ -203,24 +225,38 @@ static void *run(void *arg) {
     return NULL;
 }
 
-void own_password_watch(const struct config *config) {
-    if (!config_logs_in(config))
-        return;
-    watch.config = config_ref(config);
-    watch.asked_ms = clock_even_ms();
-    watch.due_ms = watch.asked_ms + config->upstream_password_refresh_ms;
-    upstream_own_login_hear(refused, NULL);
-    watch.runs = pthread_create(&watch.thread, NULL, run, NULL) == 0;
-    if (!watch.runs)
-        log_warning("The proxy's password for Redis is not read again: the system gives no more threads");
+/* Whether a file or a command is asked again, or a reload may name one. */
+static bool is_wanted(const struct config *c) {
+    bool wanted = config_logs_in(c);
+    for (size_t i = 0; i < CONFIG_LOGINS; i++) {
+        const struct config_login *l = config_own_login(c, i).login;
+        wanted = wanted || l->password_file || l->password_command;
+    }
+    return wanted;
 }
 
-void own_password_use(const struct config *config) {
+static void start(void) {
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    watch.runs = pthread_create(&watch.thread, NULL, run, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!watch.runs)
+        log_warning("The proxy's passwords are not read again: the system gives no more threads");
+}
+
+void own_password_watch(const struct config *config, bool reloaded) {
+    bool commands = false;
+    for (size_t i = 0; i < CONFIG_LOGINS; i++)
+        commands = commands || config_own_login(config, i).login->password_command;
     pthread_mutex_lock(&watch.mutex);
-    if (watch.runs) {
+    if (watch.runs || is_wanted(config)) {
         config_unref(watch.config);
         watch.config = config_ref(config);
-        watch.due_ms = config->upstream_password_command ? 0 : clock_even_ms() + config->upstream_password_refresh_ms;
+        watch.due_ms = reloaded && commands ? 0 : clock_even_ms() + config->upstream_password_refresh_ms;
+        watch.asked_ms = reloaded ? watch.asked_ms : clock_even_ms();
+        if (!watch.runs)
+            start();
         pthread_cond_signal(&watch.change);
     }
     pthread_mutex_unlock(&watch.mutex);

@@ -1,6 +1,7 @@
 /*
- * The password of the proxy's own user at Redis: upstream-password, the content of upstream-password-file, or the
- * output of upstream-password-command. File and command are asked again in a thread of their own:
+ * The passwords of the proxy's own users at Redis, Sentinels and witnesses: upstream-password, the content of
+ * upstream-password-file, or the output of upstream-password-command, and the same for sentinel- and witness-. Files
+ * and commands are asked again in a thread of their own:
  *
  *      upstream-password-refresh, a reload, a node's WRONGPASS ──> ask ──> upstream_own_login
  *
@@ -14,16 +15,15 @@
 
 #include "proxy/config/config.h"
 
-/* Asks for the password, and sets the proxy's own login. A command gets 30 s. False: `errors` says why not. */
+/* Asks for the passwords, and sets the proxy's own logins. A command gets 30 s. False: `errors` says why not. */
 bool own_password_ask(const struct config *config, struct config_errors *errors);
-/* Asks for the password at a reload, and sets the proxy's own login: a file or directive is read at once, and a command
- * is run by the thread later. False: `errors` says why not. */
+/* The same at a reload: a file or directive is read at once, and a command is run by the thread later. False: `errors`
+ * says why not. */
 bool own_password_reload(const struct config *config, struct config_errors *errors);
 
-/* Starts the thread, if the proxy has a login. Signals must be blocked meanwhile. The configuration gets a reference
- * here and in own_password_use, which names the next one. */
-void own_password_watch(const struct config *config);
-void own_password_use(const struct config *config);
+/* Has the thread ask by this configuration, at the start or behind a reload, and starts it if there is a login. The
+ * configuration gets a reference. */
+void own_password_watch(const struct config *config, bool reloaded);
 /* Ends the thread; a command that runs is killed. */
 void own_password_end(void);
 

@@ -352,7 +352,17 @@ static bool is_loopback(const char *address) {
 }
 
 bool config_logs_in(const struct config *config) {
-    return config->upstream_password || config->upstream_password_file || config->upstream_password_command;
+    const struct config_login *l = &config->upstream_login;
+    return l->password || l->password_file || l->password_command;
+}
+
+struct config_own_login config_own_login(const struct config *config, size_t i) {
+    const struct config_own_login logins[CONFIG_LOGINS] = {
+        {"upstream", &config->upstream_login},
+        {"sentinel", &config->sentinel_login},
+        {"witness", &config->witness_login},
+    };
+    return logins[i];
 }
 
 bool config_is_local(const struct config *config) {
@@ -371,12 +381,22 @@ bool config_shares_user(const struct config *config) {
     return near || config->requirepass;
 }
 
-/* Refuses a user without a password. Redis silently ignores masteruser then; here it is an error. */
-static void user_has_password(const struct config *c, struct config_errors *e, const char *user_directive,
-                              const char *user, const char *password_directive, const char *password) {
-    if (user && !password && !config_is_wrong(e, password_directive))
-        config_refuse(e, c, user_directive, "%s: expected %s too (any word for a user with nopass)", user_directive,
-                      password_directive);
+/* Refuses a user without a password. Redis silently ignores masteruser then; here it is an error. Refuses two ways to
+ * the password. */
+static void check_login(const struct config *c, struct config_errors *e, struct config_own_login own) {
+    char user[40], password[40], file[40], command[40];
+    const struct config_login *l = own.login;
+    snprintf(user, sizeof(user), "%s-user", own.name);
+    snprintf(password, sizeof(password), "%s-password", own.name);
+    snprintf(file, sizeof(file), "%s-password-file", own.name);
+    snprintf(command, sizeof(command), "%s-password-command", own.name);
+    bool has = l->password || l->password_file || l->password_command;
+    if (l->user && !has && !config_is_wrong(e, password))
+        config_refuse(e, c, user, "%s: expected %s too (any word for a user with nopass)", user, password);
+    if (l->password_file && (l->password || l->password_command))
+        config_refuse(e, c, file, "%s: expected it alone, without %s and %s", file, password, command);
+    if (l->password_command && l->password)
+        config_refuse(e, c, command, "%s: expected it alone, without %s", command, password);
 }
 
 bool config_quorum_fits(const struct config *c, char *why, size_t size) {
@@ -405,20 +425,8 @@ bool config_quorum_fits(const struct config *c, char *why, size_t size) {
 
 /* Checks directives that depend on each other. */
 static void check_together(const struct config *c, struct config_errors *e) {
-    const char *password = c->upstream_password        ? c->upstream_password
-                           : c->upstream_password_file ? c->upstream_password_file
-                                                       : c->upstream_password_command;
-    user_has_password(c, e, "upstream-user", c->upstream_user, "upstream-password", password);
-    if (c->upstream_password_file && (c->upstream_password || c->upstream_password_command))
-        config_refuse(e, c, "upstream-password-file",
-                      "upstream-password-file: expected it alone, without "
-                      "upstream-password and upstream-password-command");
-    if (c->upstream_password_command && c->upstream_password)
-        config_refuse(e, c, "upstream-password-command",
-                      "upstream-password-command: expected it alone, without "
-                      "upstream-password");
-    user_has_password(c, e, "sentinel-user", c->sentinel_user, "sentinel-password", c->sentinel_password);
-    user_has_password(c, e, "witness-user", c->witness_user, "witness-password", c->witness_password);
+    for (size_t i = 0; i < CONFIG_LOGINS; i++)
+        check_login(c, e, config_own_login(c, i));
     char why[CONFIG_WHY_MAX];
     if (!config_is_wrong(e, "witness") && !config_is_wrong(e, "lock") && !config_quorum_fits(c, why, sizeof(why)))
         config_refuse(e, c, "lock", "lock %s", why);

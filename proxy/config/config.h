@@ -47,6 +47,11 @@ struct config_words {
     size_t count;
 };
 
+/* A login of the proxy's own. Each text may be NULL; at most one of the last three is given. */
+struct config_login {
+    char *user, *password, *password_file, *password_command;
+};
+
 struct config {
     atomic_uint refs;
     struct config_words bind; /* default: 127.0.0.1 -::1, as redis.conf has it */
@@ -73,14 +78,14 @@ struct config {
     int64_t tls_session_cache_timeout_s;  /* 300 */
     int64_t tls_handshake_ms;             /* 10s */
     enum log_level loglevel;
-    bool log_json;                                                     /* log-format text|json */
-    char *logfile;                                                     /* "": standard output */
-    char *pidfile;                                                     /* NULL */
-    char *supervised;                                                  /* no | systemd | auto */
-    struct config_words admin_users;                                   /* admin-user; may be empty */
-    char *requirepass;                                                 /* NULL */
-    struct config_words witnesses;                                     /* witness; may be empty, or embedded */
-    char *witness_user, *witness_password;                             /* NULL */
+    bool log_json;                   /* log-format text|json */
+    char *logfile;                   /* "": standard output */
+    char *pidfile;                   /* NULL */
+    char *supervised;                /* no | systemd | auto */
+    struct config_words admin_users; /* admin-user; may be empty */
+    char *requirepass;               /* NULL */
+    struct config_words witnesses;   /* witness; may be empty, or embedded */
+    struct config_login witness_login;
     char *witness_namespace;                                           /* NULL: "" */
     bool witness_tls;                                                  /* no */
     int64_t witness_timeout_ms, witness_quarantine_ms;                 /* 500ms, 10m */
@@ -96,12 +101,10 @@ struct config {
     enum config_upstream upstream;
     struct config_words upstream_addresses; /* HOST:PORT ..., unix:PATH */
     char *sentinel_name;
-    char *sentinel_user, *sentinel_password;                  /* NULL */
-    char *upstream_user, *upstream_password;                  /* NULL */
-    char *upstream_password_file, *upstream_password_command; /* NULL; at most one of the three is given */
-    int64_t upstream_password_refresh_ms;                     /* 5m */
-    enum config_share share_upstream_user;                    /* auto */
-    int64_t upstream_connections;                             /* 1 to 64 */
+    struct config_login sentinel_login, upstream_login;
+    int64_t upstream_password_refresh_ms;  /* 5m */
+    enum config_share share_upstream_user; /* auto */
+    int64_t upstream_connections;          /* 1 to 64 */
     int64_t pinned_node, pinned_client; /* max-pinned-connections[-per-client]; 0: derived from the node's maxclients */
     int64_t upstream_timeout_ms;        /* 5s */
     int64_t dns_refresh_ms;             /* 5s */
@@ -135,6 +138,13 @@ const struct config *config_ref(const struct config *config);
 void config_unref(const struct config *config);
 /* Whether the proxy has a login of its own. */
 bool config_logs_in(const struct config *config);
+/* The directives of the proxy's own logins begin with `name` and '-'. */
+enum { CONFIG_LOGINS = 3 };
+struct config_own_login {
+    const char *name;
+    const struct config_login *login;
+};
+struct config_own_login config_own_login(const struct config *config, size_t i);
 /* Whether only clients on this machine can connect. */
 bool config_is_local(const struct config *config);
 /* Whether clients that have not logged in use the proxy's own user (upstream-user). */

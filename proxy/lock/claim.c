@@ -76,7 +76,7 @@ int64_t claim_deadline(const struct shard *sh, const struct claim *c) {
 
 bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms) {
     bool ended = claim_ended(c) || (c->end_ms && now_ms >= c->end_ms);
-    if (!ended || c->uses || claim_asked(c))
+    if (!ended || c->uses || claim_asked(c) || claim_is_delayed(c, now_ms)) /* PROXY LOCKS shows the delay */
         return false;
     /* The claim's session has closed, and no other session needs the claim. Under `owner connection` no other
      * session may use it. Under `owner any` a release needs no claim. */
@@ -86,6 +86,10 @@ bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms
 
 inline bool claim_is_live(const struct claim *c, int64_t now_ms) {
     return !claim_ended(c) && c->fence == c->entry->live_fence && (!c->end_ms || now_ms < c->end_ms);
+}
+
+inline bool claim_is_delayed(const struct claim *c, int64_t now_ms) {
+    return c->delays && claim_ended(c) && now_ms < c->end_ms + c->rule->lock_delay_ms;
 }
 
 struct claim *claim_live(const struct entry *en, const struct lock_client *client, int64_t now_ms) {

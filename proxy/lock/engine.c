@@ -415,6 +415,22 @@ void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const 
     shard_unlock(sh);
 }
 
+void engine_remembered(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
+                       int64_t now_ms) {
+    struct shard *sh = ledger_shard(e, plan->hash);
+    struct occasion on = {.now_ms = now_ms,
+                          .key = plan->key,
+                          .rule = plan->rule->pattern,
+                          .identity = plan->peer->client->name,
+                          .client = client,
+                          .command = command};
+    shard_lock(sh);
+    incident_report(sh, INCIDENT_REMEMBERED, &on,
+                    "Redis gave the lock away, and the witnesses remember another holder: released again, the client "
+                    "waits on");
+    shard_unlock(sh);
+}
+
 uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key) {
     return ledger_hash(e, key, NULL);
 }

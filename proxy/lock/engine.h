@@ -437,6 +437,9 @@ void engine_late_write(struct lock_engine *e, const struct lock_session *s, cons
 /* Reports an attempt that was refused because its session would have waited in a circle, which `action` names. */
 void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                      const char *action, int64_t now_ms);
+/* Reports an attempt that goes on waiting, because the witnesses name another lease. */
+void engine_remembered(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
+                       int64_t now_ms);
 /* Whether a session of the client with this hash is connected. */
 bool engine_client_connected(struct lock_engine *e, uint64_t client);
 /* A key's hash, as in lock_plan.hash. */
@@ -718,7 +721,8 @@ struct lock_view {
     bool connected;
     uint64_t fence;
     int64_t since_ms, end_ms; /* end 0: none */
-    int64_t one_shot_ms;      /* when the renewal of a one-shot client's lock ends; 0: it is no such lock */
+    int64_t delayed_ms;  /* until when the rule's lock-delay keeps others out behind the end; 0: the lease is live */
+    int64_t one_shot_ms; /* when the renewal of a one-shot client's lock ends; 0: it is no such lock */
     uint64_t renewals;
 };
 /* How a session stands to a lock, as far as this proxy knows. */
@@ -766,18 +770,19 @@ struct lock_fight {
 /* Finds the locks with the most lost attempts, at most max, in descending order. Returns how many. */
 size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_fight *out, size_t max);
 
-/* Finds in steps the newest leases believed live, at most max, and fewer if names are very long. engine_walk_step
+/* Finds in steps the newest leases believed live, or delayed, at most max, and fewer if names are very long.
+ * engine_walk_step
  * looks at a part of the keys, and returns whether there are more keys. engine_walk_each then calls fn for each lease,
  * newest first. */
 struct lock_walk;
 struct lock_walk *engine_walk_new(size_t max);
-/* The same for the oldest leases; oldest first. */
+/* The same for the oldest leases that are live; oldest first. */
 struct lock_walk *engine_walk_new_oldest(size_t max);
 void engine_walk_free(struct lock_walk *walk);
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms);
 void engine_walk_each(const struct lock_walk *walk, void (*fn)(void *arg, const struct lock_view *v), void *arg);
 
-/* Calls fn for leases believed live, newest first, at most max. fn must not call the engine. */
+/* Calls fn for leases believed live, or delayed, newest first, at most max. fn must not call the engine. */
 void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
                        void (*fn)(void *arg, const struct lock_view *v), void *arg);
 

@@ -114,6 +114,8 @@ int64_t claim_deadline(const struct shard *sh, const struct claim *c);
 /* Whether the claim can be dropped: its lease has ended, and no release of it is expected any more. */
 bool claim_is_over(const struct shard *sh, const struct claim *c, int64_t now_ms);
 bool claim_is_live(const struct claim *c, int64_t now_ms);
+/* Whether the rule's lock-delay keeps others out, behind the end of the claim's lease. */
+bool claim_is_delayed(const struct claim *c, int64_t now_ms);
 /* Notes that at least so many releases of losers were refused during the lease. Returns whether the claim had
  * counted fewer. */
 bool claim_suspect(struct claim *c, uint32_t suspects);

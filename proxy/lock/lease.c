@@ -103,6 +103,7 @@ static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
 
 void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t now_ms) {
     enum { INEXACT_MS = 50 };
+    c->delays &= why == LEASE_OVER || why == LEASE_GONE;
     if (claim_ended(c))
         return;
     /* A one-shot client's DEL may come through another proxy, so its lease is not reported as lost. */
@@ -119,6 +120,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     /* The lease may have ended by itself. A session that asks again and again may learn that before this proxy
      * notices it. */
     bool by_itself = why == LEASE_OVER || (why == LEASE_GONE && c->end_ms && c->end_ms <= now_ms + INEXACT_MS);
+    c->delays = by_itself && c->rule->lock_delay_ms > 0 && c->fence && !c->observed;
     invariant(c->peer->remote || sh->live > 0, "S1: a lease ends where none is live");
     bool early = !c->end_ms || c->end_ms > now_ms || claim_asked(c);
     claim_lease_enter(c, early ? LEASE_CUT_SHORT : LEASE_ENDED);

@@ -292,6 +292,7 @@ struct claim {
     bool self_lost : 1;    /* the claim's own session lost an attempt during the lease */
     bool vouched : 1;      /* the lease was extended after a release was refused last */
     bool told_long : 1;    /* the incident held_long was reported */
+    bool delays : 1;       /* the lease ended without its release: the rule's lock-delay counts from end_ms on */
     /* Not a part of `release`: a script may be in flight beside a release. */
     bool scripted : 1; /* a script of the application's that may release the lease is in flight */
     /* Not a part of `renewal`: the proxy decides to renew, and to stop, while an answer is on its way. */

@@ -152,16 +152,34 @@ static bool counted(const struct entry *en, const struct claim *c, int64_t now_m
     return false;
 }
 
+struct lock_walk {
+    struct chosen chosen;
+    size_t shard, cap; /* the shard that is looked at now; how many views there is room for */
+    bool only_live;
+    struct table_walk at;
+};
+
 struct offering {
-    struct chosen *to;
+    struct lock_walk *walk;
     int64_t now_ms;
 };
+
+/* Makes room for one view more. */
+static void walk_room(struct lock_walk *walk) {
+    size_t most = walk->chosen.max + 1; /* offer needs one more */
+    if (walk->chosen.count < walk->cap)
+        return;
+    walk->cap = 2 * walk->cap + 16 < most ? 2 * walk->cap + 16 : most;
+    walk->chosen.views = memory_realloc(walk->chosen.views, walk->cap * sizeof(*walk->chosen.views));
+}
 
 static void offer_entry(void *arg, struct table_link *link) {
     struct offering *o = arg;
     struct entry *en = LIST_ENTRY(link, struct entry, link);
     for (struct claim *c = en->claims; c; c = c->next) {
-        if (!c->fence || c->peer->remote || !claim_is_live(c, o->now_ms) || counted(en, c, o->now_ms))
+        bool delayed = !o->walk->only_live && claim_is_delayed(c, o->now_ms);
+        bool live = claim_is_live(c, o->now_ms) && !counted(en, c, o->now_ms);
+        if (!c->fence || c->peer->remote || !(live || delayed))
             continue;
         struct lock_view v = {
             .key = entry_key(en),
@@ -173,9 +191,11 @@ static void offer_entry(void *arg, struct table_link *link) {
             .fence = c->fence,
             .since_ms = c->granted_ms,
             .end_ms = c->end_ms,
+            .delayed_ms = live ? 0 : c->end_ms + c->rule->lock_delay_ms,
             .renewals = c->renewals,
         };
-        offer(o->to, &v);
+        walk_room(o->walk);
+        offer(&o->walk->chosen, &v);
     }
 }
 
@@ -187,12 +207,6 @@ static int oldest_first(const void *a, const void *b) {
     return newest_first(b, a);
 }
 
-struct lock_walk {
-    struct chosen chosen;
-    size_t shard, cap; /* the shard that is looked at now; how many views there is room for */
-    struct table_walk at;
-};
-
 struct lock_walk *engine_walk_new(size_t max) {
     struct lock_walk *walk = memory_zalloc(sizeof(*walk));
     walk->chosen.max = max;
@@ -203,6 +217,7 @@ struct lock_walk *engine_walk_new(size_t max) {
 struct lock_walk *engine_walk_new_oldest(size_t max) {
     struct lock_walk *walk = engine_walk_new(max);
     walk->chosen.less = newer;
+    walk->only_live = true;
     return walk;
 }
 
@@ -213,25 +228,12 @@ void engine_walk_free(struct lock_walk *walk) {
     memory_free(walk);
 }
 
-/* Makes room for the leases that a shard may offer. */
-static void walk_room(struct lock_walk *walk, size_t more) {
-    size_t need = walk->chosen.count + more;
-    if (need > walk->chosen.max)
-        need = walk->chosen.max;
-    need++; /* offer needs one more */
-    if (need <= walk->cap)
-        return;
-    walk->cap = need;
-    walk->chosen.views = memory_realloc(walk->chosen.views, need * sizeof(*walk->chosen.views));
-}
-
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms) {
     if (walk->shard == SHARDS || walk->chosen.max == 0)
         return false;
     struct shard *sh = &e->shards[walk->shard];
-    struct offering offering = {.to = &walk->chosen, .now_ms = now_ms};
+    struct offering offering = {.walk = walk, .now_ms = now_ms};
     shard_lock(sh);
-    walk_room(walk, sh->live);
     bool more = table_walk_step(&sh->entries, &walk->at, WALK_STEP, offer_entry, &offering);
     shard_unlock(sh);
     if (more)

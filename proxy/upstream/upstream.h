@@ -33,6 +33,9 @@ struct script;
 struct tls_context;
 struct histogram;
 
+/* The servers at which the proxy has a login of its own. */
+enum upstream_own { UPSTREAM_OWN_NODES, UPSTREAM_OWN_SENTINELS, UPSTREAM_OWN_WITNESSES, UPSTREAM_OWNS };
+
 enum upstream_kind { UPSTREAM_STANDALONE, UPSTREAM_CLUSTER, UPSTREAM_SENTINEL };
 
 /* Which nodes upstream_submit_read may choose: the master alone; a replica; the node with the shortest round trip. */
@@ -41,11 +44,11 @@ enum upstream_read_from { UPSTREAM_READ_MASTERS, UPSTREAM_READ_REPLICAS, UPSTREA
 /* An address: "HOST:PORT", "[IPV6]:PORT" or "unix:PATH". */
 struct upstream_config {
     enum upstream_kind kind;
+    enum upstream_own own;  /* which of the proxy's own logins is login 0 */
     const char **addresses; /* seeds, Sentinels, or the one node; borrowed */
     size_t address_count;
-    const char *sentinel_name;                     /* the master's, for UPSTREAM_SENTINEL */
-    const char *sentinel_user, *sentinel_password; /* how the proxy logs in to Sentinels; NULL: it doesn't */
-    unsigned connections;                          /* shared connections to a node, for each pool */
+    const char *sentinel_name; /* the master's, for UPSTREAM_SENTINEL */
+    unsigned connections;      /* shared connections to a node, for each pool */
     unsigned pins_node;   /* connections to a node that single clients use alone, at most; 0: derived from the node's
                              maxclients */
     unsigned pins_client; /* how many of them one client may have; 0: half */
@@ -56,8 +59,8 @@ struct upstream_config {
 };
 
 /* The number of a login: the user that a connection is logged in as, with its password. The number is valid until it is
- * released, or for the life of the process. 0 is the proxy's own login (upstream_own_login). Thread-safe. user may be
- * NULL (AUTH with one argument). */
+ * released, or for the life of the process. 0 is the proxy's own login at the upstream's servers (upstream_own_login).
+ * Thread-safe. user may be NULL (AUTH with one argument). */
 uint32_t upstream_login_intern(const char *user, size_t user_len, const char *password, size_t password_len);
 /* Gives back a login taken by one upstream_login_intern; clients may try passwords for ever, so logins must not pile
  * up. After the last release the login is forgotten. Exception: the last logins that a node accepted get the same
@@ -68,11 +71,11 @@ void upstream_login_release(uint32_t login);
  * a node refused it: for one second no connection is opened for it. Thread-safe. */
 bool upstream_login_prove(uint32_t login);
 void upstream_login_refuse(uint32_t login);
-/* Sets the proxy's own login, for all upstreams of the process; password NULL: none. Both are copied. Connections that
- * are open log in again at their upstream's next tick; a new connection to a node that refuses the login tries the
- * login before. Returns whether it has changed. Thread-safe. */
-bool upstream_own_login(const char *user, const char *password);
-/* Sets what to call when a node refuses the proxy's own login. Any thread may call it, so set it before upstreams are
+/* Sets the proxy's own login at some servers, for all upstreams of the process; password NULL: none. Both are copied.
+ * Connections that are open log in again at their upstream's next tick; a new connection to a node that refuses the
+ * login tries the login before. Returns whether it has changed. Thread-safe. */
+bool upstream_own_login(enum upstream_own at, const char *user, const char *password);
+/* Sets what to call when a server refuses the proxy's own login. Any thread may call it, so set it before upstreams are
  * made. */
 void upstream_own_login_hear(void (*refused)(void *arg), void *arg);
 /* Lanes without AUTH: their connections send none, so the node treats them as its default user. TRIED: clients' logins

@@ -33,6 +33,8 @@ struct witness {
     const char *address;      /* its own copy */
     unsigned used;            /* how many questions may ask it */
     int64_t votes_from_ms;    /* it came with a change of the set, and does not vote before; 0: it votes */
+    bool voted;               /* it votes here, whatever it says of other proxies' changes */
+    bool told;                /* it remembers that it came */
     enum witness_answer last; /* WITNESS_DUE: none yet */
     uint64_t answers, failures;
 };
@@ -47,7 +49,6 @@ struct witnesses {
     struct text build;
     char *space;
     int64_t quarantine_ms;
-    uint32_t login; /* login 0 is the proxy's own at the nodes, which witnesses must not see */
     struct readable *readable;
     struct chunk_pool *pool;
     struct tls_context *tls;
@@ -69,7 +70,7 @@ struct part {
     char answer[ANSWER_MAX];
 };
 
-enum question_kind { QUESTION_TAKE, QUESTION_FREE, QUESTION_TRUST };
+enum question_kind { QUESTION_TAKE, QUESTION_FREE, QUESTION_TRUST, QUESTION_JOIN };
 
 struct question {
     struct list_node link;
@@ -176,6 +177,7 @@ static void part_ends(struct part *p, enum witness_answer answer) {
     m->failures += answer == WITNESS_SILENT;
     if (q->kind == QUESTION_TAKE || answer == WITNESS_SILENT)
         witness_says(m, answer, q->word.quarantine_ms);
+    m->told |= q->kind == QUESTION_JOIN && answer == WITNESS_GRANTS;
     if (q->trusted) {
         q->trusted(q->arg, answer == WITNESS_GRANTS);
         q->trusted = NULL;
@@ -185,11 +187,26 @@ static void part_ends(struct part *p, enum witness_answer answer) {
 
 /* ---- answers --------------------------------------------------------------------------------------- */
 
+/* Takes off an answer that the witness has come with a change of the set, which another process has made. A witness
+ * that has voted here before goes on. */
+static void joins_read(struct witness *m, char *text) {
+    char *joins = strstr(text, " joins ");
+    long long n = 0;
+    if (!joins) {
+        m->voted |= m->votes_from_ms == 0 && strncmp(text, "quarantine", strlen("quarantine")) != 0;
+        return;
+    }
+    if (sscanf(joins, " joins %lld", &n) == 1 && !m->voted && clock_even_ms() + n > m->votes_from_ms)
+        m->votes_from_ms = clock_even_ms() + n;
+    *joins = '\0';
+}
+
 /* Reads what witness_take.lua answers. */
 static enum witness_answer take_read(struct part *p, const struct resp_item *item) {
     struct witness_word *word = &p->question->word;
     char text[ANSWER_MAX + 1];
     snprintf(text, sizeof(text), "%.*s", (int)item->len, item->str);
+    joins_read(p->to, text);
     long long n = 0;
     if (strcmp(text, "ok") == 0)
         return WITNESS_GRANTS;
@@ -311,7 +328,7 @@ static struct question *question_new(struct witnesses *set, enum question_kind k
 static void part_send(struct question *q, unsigned i, enum script_id id) {
     static const struct upstream_request_ops ops = {.reply = on_reply, .fail = on_fail};
     struct witnesses *set = q->set;
-    const struct upstream_lane lane = {.login = set->login, .protocol = 2};
+    const struct upstream_lane lane = {.login = 0, .protocol = 2};
     struct part *p = &q->parts[i];
     p->question = q;
     p->index = i;
@@ -339,12 +356,13 @@ void witness_take(struct witnesses *set, const struct witness_lease *lease, cons
     struct question *q = question_new(set, QUESTION_TAKE, wait_ms);
     q->done = done;
     q->arg = arg;
-    build_call(set, SCRIPT_WITNESS_TAKE, lease, 5);
+    build_call(set, SCRIPT_WITNESS_TAKE, lease, 6);
     word(&set->build, lease->token);
     number(&set->build, lease->fence);
     word(&set->build, over);
     number(&set->build, (uint64_t)promise_ms);
     number(&set->build, (uint64_t)set->quarantine_ms);
+    word(&set->build, set->space);
     question_send(q, SCRIPT_WITNESS_TAKE);
 }
 
@@ -375,8 +393,26 @@ void witness_free(struct witnesses *set, const struct witness_lease *lease) {
     question_send(q, SCRIPT_WITNESS_FREE);
 }
 
+/* Has newcomers remember that they are: processes that are started meanwhile hear it from them. */
+static void tell_newcomers(struct witnesses *set) {
+    for (unsigned i = 0; i < set->count; i++) {
+        const struct witness *m = set->members[i];
+        int64_t left_ms = m->votes_from_ms - clock_even_ms();
+        if (m->told || left_ms <= 0)
+            continue;
+        struct question *q = question_new(set, QUESTION_JOIN, set->timeout_ms);
+        build_call(set, SCRIPT_WITNESS_JOIN, NULL, 2);
+        number(&set->build, (uint64_t)left_ms);
+        word(&set->build, set->space);
+        part_send(q, i, SCRIPT_WITNESS_JOIN);
+        q->starting = false;
+        question_look(q);
+    }
+}
+
 void witness_probe(struct witnesses *set) {
     static const struct witness_lease none = {.name = "", .token = ""};
+    tell_newcomers(set);
     witness_take(set, &none, "", 1, set->timeout_ms, NULL, NULL);
 }
 
@@ -436,6 +472,7 @@ static struct witness *witness_open(struct witnesses *set, const char *address) 
     list_init(&m->link);
     m->address = memory_strdup(address);
     m->config = (struct upstream_config){.kind = UPSTREAM_STANDALONE,
+                                         .own = UPSTREAM_OWN_WITNESSES,
                                          .addresses = &m->address,
                                          .address_count = 1,
                                          .connections = 1,
@@ -477,10 +514,6 @@ struct witnesses *witnesses_new(struct ev_loop *loop, struct readable *readable,
     set->timeout_ms = config->timeout_ms;
     set->space = memory_strdup(config->space ? config->space : "");
     set->quarantine_ms = config->quarantine_ms;
-    set->login = UPSTREAM_LOGIN_STRANGER;
-    if (config->password)
-        set->login = upstream_login_intern(config->user, config->user ? strlen(config->user) : 0, config->password,
-                                           strlen(config->password));
     list_init(&set->questions);
     list_init(&set->left);
     ev_prepare_init(&set->flush, on_flush);
@@ -508,7 +541,6 @@ void witnesses_free(struct witnesses *set) {
     question_free(LIST_ENTRY(it, struct question, link)); /* releases that are owed */
     LIST_FOREACH_SAFE(it, &set->left)
     witness_close(LIST_ENTRY(it, struct witness, link));
-    upstream_login_release(set->login);
     text_clear(&set->build);
     memory_free(set->space);
     memory_free(set);

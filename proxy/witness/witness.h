@@ -27,9 +27,8 @@ enum { WITNESS_TOKEN_MAX = 64 };
 struct witness_config {
     const char *const *addresses; /* copied, as are all texts */
     size_t count;
-    const char *user, *password; /* NULL: no login */
-    struct tls_context *tls;     /* borrowed; NULL: plain */
-    const char *space;           /* a part of the records' names: which Redis's locks they are */
+    struct tls_context *tls; /* borrowed; NULL: plain */
+    const char *space;       /* a part of the records' names: which Redis's locks they are */
     int64_t timeout_ms, quarantine_ms;
 };
 

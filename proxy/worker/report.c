@@ -210,6 +210,8 @@ static void report_lease(void *arg, const struct lock_view *v) {
     r->number(r->arg, "left-ms", v->end_ms == 0 ? -1 : v->end_ms > rows->now_ms ? v->end_ms - rows->now_ms : 0);
     r->number(r->arg, "fence", (int64_t)v->fence);
     r->number(r->arg, "renewals", (int64_t)v->renewals);
+    if (v->delayed_ms)
+        r->number(r->arg, "delay-left-ms", v->delayed_ms > rows->now_ms ? v->delayed_ms - rows->now_ms : 0);
     if (v->one_shot_ms)
         r->number(r->arg, "one-shot-left-ms", v->one_shot_ms > rows->now_ms ? v->one_shot_ms - rows->now_ms : 0);
     const struct proxy_shared *shared = rows->worker->shared;

@@ -186,7 +186,7 @@ static void set_facts(const struct world_options *o) {
                                            .sentinel_name = "mymaster",
                                            .connections = 1,
                                            .timeout_ms = 5000};
-    upstream_own_login(NULL, o->password ? "secret" : NULL);
+    upstream_own_login(UPSTREAM_OWN_NODES, NULL, o->password ? "secret" : NULL);
     s->workers = &world.worker;
     s->admin = run_admin;
     s->watch = &watch;

@@ -13,6 +13,7 @@ from servers import until
 DELAY = 1.5  # s
 CONFIG = [
     "guard-records short",  # is not for these rules
+    "lock lock:slow:* lock-delay 6s lease 2s",
     "lock lock:conn:* owner connection lock-delay 1500ms lease 2s",
     "lock lock:any:* owner any lock-delay 1500ms",
     "lock lock:* lock-delay 1500ms lease 2s",
@@ -46,6 +47,10 @@ ACQUIRES = {
     "GETSET": (("GETSET", "K", "2"), None, "LOCKED"),
     "MULTI": (("SETNX", "K", "2"), 1, 0),
 }
+
+
+def locks(client):
+    return {row["key"]: row for row in (dict(zip(r[::2], r[1::2])) for r in client("PROXY", "LOCKS", "lock:*"))}
 
 
 def sends(client, form, key):
@@ -128,21 +133,43 @@ def test_the_former_holder_waits_too(pair, direct, key):
     assert a("DEL", key) == 1
 
 
-def test_operators_see_it_and_end_it(pair, direct, key):
-    a, b = pair
+@pytest.fixture
+def slow():
+    return "lock:slow:k%d" % next(serial)
+
+
+def test_operators_see_it_and_end_it(pair, direct, slow):
+    (a, b), key = pair, slow
     assert a("SET", key, "1", "NX", "PX", "200") == "OK"
     fence = int(a("PROXY", "TOKEN", key))
     until(lambda: direct("EXISTS", key) == 0, 5, "the lease's end")
     words = b("PROXY", "LOCK", key)
     seen = dict(zip(words[::2], words[1::2]))
-    assert seen["state"] == "delayed" and 0 < int(seen["delay-left"]) <= 1500 and int(seen["fence"]) == fence
+    assert seen["state"] == "delayed" and 0 < int(seen["delay-left"]) <= 6000 and int(seen["fence"]) == fence
     assert "user=default" in seen["owner"]
-    assert b("PROXY", "RELEASE", key) == 1
+    row = lambda: locks(a).get(key)
+    until(row, 5, "its proxy's row")
+    assert row()["left-ms"] == 0 and 0 < row()["delay-left-ms"] <= 6000 and row()["fence"] == fence
+    assert a("PROXY", "RELEASE", key) == 1
+    assert row() is None
     words = b("PROXY", "LOCK", key)
     assert dict(zip(words[::2], words[1::2]))["state"] == "free"
     assert b("SETNX", key, "2") == 1
     assert b("PROXY", "RELEASE", key) == 1
     assert b("PROXY", "RELEASE", key) == 0
+
+
+def test_the_list_shows_it_until_it_is_over(proxy, pair, connect, slow):
+    """The holder has crashed: its lease is over, and the lock is not free yet. TOP lists the leases that are held."""
+    (a, b), key, watch = pair, slow, connect(proxy)
+    assert a("SET", key, "1", "NX", "PX", "200") == "OK"
+    a.crash()
+    until(lambda: "delay-left-ms" in locks(watch).get(key, {}), 5, "the delay", pause=0.01)
+    assert locks(watch)[key]["owner"].endswith("(disconnected)")
+    assert key not in str(watch("PROXY", "TOP"))
+    until(lambda: b("SETNX", key, "2") == 1, 10, "the lock", pause=0.02)
+    until(lambda: key not in locks(watch), 2, "the end of the row")
+    assert b("DEL", key) == 1
 
 
 def test_deleted_around_the_proxy(pair, direct, key):

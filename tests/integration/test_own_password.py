@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from servers import until
+from test_reload import reloaded
 
 USER = ("on", "~*", "&*", "+@all")
 
@@ -17,8 +18,8 @@ def auths(server):
     return int(found[1]) if found else 0
 
 
-def connections(server):
-    return {line.split()[0] for line in server.run("CLIENT", "LIST").splitlines() if " user=app " in line}
+def connections(server, user="app"):
+    return {line.split()[0] for line in server.run("CLIENT", "LIST").splitlines() if " user=%s " % user in line}
 
 
 def drop_connections(server):
@@ -31,10 +32,10 @@ class Secret:
     def __init__(self, way, path):
         self.way, self.path = way, pathlib.Path(str(path))
 
-    def line(self, word):
+    def line(self, word, servers="upstream"):
         self.path.write_text(word + "\n")
-        return {"directive": "upstream-password " + word, "file": "upstream-password-file " + str(self.path),
-                "command": 'upstream-password-command "cat %s"' % self.path}[self.way]
+        return {"directive": "%s-password %s" % (servers, word), "file": "%s-password-file %s" % (servers, self.path),
+                "command": '%s-password-command "cat %s"' % (servers, self.path)}[self.way]
 
 
 def reload(proxy, client, line):
@@ -121,6 +122,60 @@ def test_a_node_that_knows_only_the_password_before(start_cluster, start_proxy, 
     for key in keys.values():
         until(lambda: client("GET", key) == "v", what="each node")
     assert client("SETNX", "lock:k", "1") == 1 and client("DEL", "lock:k") == 1
+
+
+def test_the_user_changes(start_redis, start_proxy, connect):
+    """Open connections log in as the new user, and the old one may go."""
+    server = start_redis()
+    server.run("ACL", "SETUSER", "app", *USER, ">first")
+    proxy = start_proxy(server, "upstream-user app", "upstream-password first")
+    client, holder = connect(proxy), connect(proxy)
+    assert holder("SETNX", "lock:k", "1") == 1 and client("GET", "k") is None
+    before = connections(server)
+    server.run("ACL", "SETUSER", "next", *USER, ">second")
+    assert reloaded(proxy, "upstream-user next", "upstream-password second", client=client) == "OK"
+    until(lambda: before <= connections(server, "next"), what="the new login over the same connections")
+    server.run("ACL", "DELUSER", "app")
+    assert client("SET", "k", "v") == "OK" and holder("DEL", "lock:k") == 1
+    assert client("ACL", "WHOAMI") == "next" == connect(proxy)("ACL", "WHOAMI")
+
+
+@pytest.mark.parametrize("way", ["directive", "file", "command"])
+def test_at_witnesses(start_redis, start_proxy, connect, tmp_path, way):
+    """The password changes, and then the user: locks under quorum go on meanwhile."""
+    server, witnesses = start_redis(), [start_redis() for _ in range(3)]
+    for w in witnesses:
+        w.run("ACL", "SETUSER", "app", *USER, ">first-s3cret")
+    secret = Secret(way, tmp_path / "password")
+    proxy = start_proxy(server, "witness " + " ".join("%s:%d" % w.address for w in witnesses), "witness-user app",
+                        secret.line("first-s3cret", "witness"), "witness-timeout 5s", "lock lock:* quorum yes")
+    client = connect(proxy)
+    for w in witnesses:
+        assert client("PROXY", "WITNESS", "TRUST", "%s:%d" % w.address) == "OK"
+
+    def goes_on():
+        return [client("SETNX", "lock:k", "1"), client("DEL", "lock:k")] == [1, 1]
+
+    assert goes_on()
+    before = [(w, connections(w), auths(w)) for w in witnesses]
+    for w in witnesses:
+        w.run("ACL", "SETUSER", "app", ">second-s3cret")
+    assert reloaded(proxy, secret.line("second-s3cret", "witness"), client=client) == "OK"
+    until(lambda: all(auths(w) > asked for w, _, asked in before), what="the new login")
+    for w, known, _ in before:
+        w.run("ACL", "SETUSER", "app", "<first-s3cret")
+        assert known <= connections(w), "no connection was closed for it"
+    assert goes_on()
+    for w in witnesses:
+        drop_connections(w)
+        w.run("ACL", "SETUSER", "next", *USER, ">second-s3cret")
+    until(goes_on, what="new connections, with the new password")
+    assert reloaded(proxy, "witness-user next", client=client) == "OK"
+    until(lambda: all(connections(w, "next") for w in witnesses), what="the new user")
+    for w in witnesses:
+        w.run("ACL", "DELUSER", "app")
+    assert goes_on()
+    assert "s3cret" not in proxy.log() and "s3cret" not in repr(client("PROXY", "CONFIG", "*"))
 
 
 def test_what_can_not_be_read(start_redis, start_proxy, connect, tmp_path):

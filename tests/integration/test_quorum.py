@@ -3,9 +3,11 @@ remember; what a witness forgets, it does not vote about."""
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -260,11 +262,9 @@ def test_what_is_not_supported_is_refused(setting, connect):
     for command in (("EXPIRE", "lock:q:n", "3600"), ("SET", "lock:q:n", "1", "NX", "EX", "3600"), ("SETEX", "lock:q:n", "3600", "1")):
         reply = a(*command)
         assert isinstance(reply, Error) and "under quorum lasts" in reply, (command, reply)
-    reply = a("MSETNX", "lock:q:n", "1", "lock:q:n{lock:q:n}", "1")
-    assert isinstance(reply, Error) and ("under quorum" in reply or "CROSSSLOT" in reply), reply
-    assert a("MULTI") == "OK"
-    assert isinstance(a("EVAL", RELEASE, "1", "lock:q:n", "1"), Error)
-    assert isinstance(a("EXEC"), Error)
+    for other in ("data:{lock:q:n}", "lock:plain:{lock:q:n}"):  # data can't be given back, and other locks are not confirmed
+        reply = a("MSETNX", "lock:q:n", "1", other, "1")
+        assert isinstance(reply, Error) and "under quorum" in reply and a("EXISTS", other) == 0, reply
     assert a("MULTI") == "OK"
     reply = a("SET", "lock:q:n", "1", "NX", "EX", "3600")
     assert isinstance(reply, Error) and "under quorum lasts" in reply, reply
@@ -273,6 +273,74 @@ def test_what_is_not_supported_is_refused(setting, connect):
     assert a("SETNX", "lock:q:n", "1") == 1
     assert a.pipeline([("MULTI",), ("DEL", "lock:q:n"), ("EXEC",)])[-1] == b"*1\r\n:1\r\n"
     assert a("SETNX", "lock:q:n", "1") == 1
+
+
+def pair_of(n):
+    return "lock:q:{m}a%d" % n, "lock:q:{m}b%d" % n
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "MULTI"])
+def test_several_locks_or_none(setting, connect, inside):
+    """MSETNX of several keys: the witnesses confirm all of them, or all are released again."""
+    a, b = setting.client(connect, "a"), setting.client(connect, "b")
+
+    def msetnx(client, keys):
+        words = ["MSETNX"] + [word for key in keys for word in (key, client("CLIENT", "GETNAME"))]
+        if not inside:
+            return client(*words)
+        assert client("MULTI") == "OK" and client(*words) == "QUEUED"
+        return client("EXEC")[0]
+
+    keys = pair_of(0)
+    until(lambda: msetnx(a, keys) == 1, TIMEOUT, "both locks")
+    for key in keys:
+        until(lambda: all(record(w, key).get("token") for w in setting.witnesses), TIMEOUT, "the records")
+        assert b("SETNX", key, "b") == 0
+    assert msetnx(b, keys) == 0
+    for key in keys:
+        setting.forget(key)
+    assert a("DEL", keys[0]) == 1, "its holder releases what Redis has forgotten"
+    assert msetnx(b, keys) == 0
+    assert [b("EXISTS", key) for key in keys] == [0, 0], "nothing is left of the attempt"
+    assert incidents(b, "remembered") == [keys[1]]
+    assert a("DEL", keys[1]) == 1
+    until(lambda: msetnx(b, keys) == 1, TIMEOUT, "both locks")
+    assert [b("DEL", key) for key in keys] == [1, 1]
+    for w in setting.witnesses[1:]:
+        w.pause()
+    keys = pair_of(1)
+    reply = msetnx(a, keys)
+    assert isinstance(reply, Error) and reply.startswith("UPSTREAM the lock was not confirmed"), reply
+    assert [a("EXISTS", key) for key in keys] == [0, 0]
+    for w in setting.witnesses[1:]:
+        w.resume()
+
+
+def test_scripts_inside_multi(setting, connect):
+    """What a script has acquired or extended is confirmed behind EXEC. Where it is not, the script's element is an error."""
+    a, b, key = setting.client(connect, "a"), setting.client(connect, "b"), "lock:q:{s}"
+
+    def multi(client, *commands):
+        assert client("MULTI") == "OK"
+        assert [client(*c) for c in commands] == ["QUEUED"] * len(commands)
+        return client("EXEC")
+
+    acquire = ("EVAL", ACQUIRE, "1", key, "me", "20000")
+    until(lambda: multi(a, acquire, ("GET", key)) == ["OK", "me"], TIMEOUT, "the lock")
+    until(lambda: all(record(w, key).get("token") for w in setting.witnesses), TIMEOUT, "the records")
+    assert multi(b, acquire, ("GET", key)) == [None, "me"]
+    assert multi(a, ("EVAL", EXTEND, "1", key, "me", "60000")) == [1]
+    one = setting.witnesses[0]
+    until(lambda: one.run("PTTL", "lockkeeper-witness::0:" + key) > 70000, TIMEOUT, "the extension")
+    setting.forget(key)
+    replies = multi(b, acquire, ("ECHO", "b"))
+    assert isinstance(replies[0], Error) and replies[0].startswith("LOCKED") and replies[1] == "b", replies
+    free_again(b, key)
+    assert incidents(b, "remembered") == [key]
+    assert a("DEL", key) == 1
+    until(lambda: multi(b, acquire, ("PEXPIRE", key, "50000")) == ["OK", 1], TIMEOUT, "the lock")
+    assert multi(b, ("EVAL", RELEASE, "1", key, "me")) == [1]
+    until(lambda: not any(record(w, key)["token"] for w in setting.witnesses), TIMEOUT, "the release")
 
 
 def transaction(client, *commands):
@@ -400,6 +468,70 @@ def test_a_release_through_another_proxy(setting, start_proxy, connect):
     for w, r in zip(setting.witnesses, records):  # its message is lost
         w.run("HSET", "lockkeeper-witness::0:" + key, "token", r["token"])
     assert b("SETNX", key, "2") == 1
+
+
+ATTEMPTS = {"SETNX": (("SETNX", "K", "2"), 1, 0), "SET NX": (("SET", "K", "2", "NX", "PX", "60000"), "OK", None),
+            "SET NX PXAT": (("SET", "K", "2", "NX", "PXAT", "%d" % (1000 * time.time() + 120000)), "OK", None),
+            "MSETNX": (("MSETNX", "K", "2"), 1, 0)}
+
+
+@pytest.mark.parametrize("form", ATTEMPTS)
+def test_a_session_waits_on_where_the_witnesses_refuse(backend, start_redis, start_proxy, connect, form):
+    """Redis has forgotten the lock and grants it, and its witnesses name the holder: the session waits for the holder's release, or
+    gets the refusal when its time is over."""
+    s = Setting(backend, start_redis, start_proxy, "witness-timeout 5s", "lock lock:q:short:* quorum yes wait 1s",
+                rule="lock lock:q:* quorum yes wait 1m")
+    a, b, c = (s.client(connect, name) for name in "abc")
+    words, granted, refused = ATTEMPTS[form]
+
+    def attempt(key):
+        return encode(*(key if w == "K" else w for w in words))
+
+    key, short = "lock:q:waits", "lock:q:short:k"
+    assert [a("SET", k, "1", "NX", "PX", "60000") for k in (key, short)] == ["OK", "OK"]
+    for k in (key, short):
+        s.forget(k)
+    b.send(attempt(short))
+    assert b.read() == refused
+    assert a("EXISTS", short) == 0
+    b.send(attempt(key))
+    until(lambda: key in incidents(a, "remembered"), TIMEOUT, "the refusal by the witnesses")
+    c.send(attempt(key))
+    until(lambda: waiting(a) == 2, TIMEOUT, "both wait")
+    assert incidents(a, "remembered").count(key) <= 2 and short in incidents(a, "remembered"), "one for each wait"
+    assert a("DEL", key) == 1
+    first = select.select([b.sock, c.sock], [], [], TIMEOUT)[0][0]
+    for x in [b, c] if first is b.sock else [c, b]:  # the second may ask while the first one's witnesses are asked
+        assert x.read() == granted
+        assert x("DEL", key) == 1
+
+
+def waiting(client):
+    return int(re.search(r"^waiting:(\d+)", client("PROXY", "INFO", "locks"), re.M)[1])
+
+
+def test_a_wait_ends_with_the_record_of_a_lease_that_is_lost(backend, start_redis, start_proxy, connect):
+    """The holder has gone, and Redis has forgotten it. Others get the lock when the witnesses' record is over."""
+    s = Setting(backend, start_redis, start_proxy, "witness-timeout 2s", rule="lock lock:q:* quorum yes wait 1m")
+    a, b, key = s.client(connect, "a"), s.client(connect, "b"), "lock:q:lost"
+    until(lambda: a("SET", key, "1", "NX", "PX", "4000") == "OK", TIMEOUT, "the lock")
+    a.crash()
+    b.sock.settimeout(TIMEOUT)
+    s.forget(key)
+    assert b("SETNX", key, "2") == 1
+    assert b("DEL", key) == 1
+
+
+def test_an_operator_ends_a_lock_delay(backend, start_redis, start_proxy, connect):
+    """At Redis and at the witnesses: another client acquires at once."""
+    s = Setting(backend, start_redis, start_proxy, "witness-timeout 1s", rule="lock lock:q:* quorum yes lock-delay 10s")
+    a, b, key = s.client(connect, "a"), s.client(connect, "b"), "lock:q:delay"
+    assert a("SET", key, "1", "NX", "PX", "300") == "OK"
+    until(lambda: a("EXISTS", key) == 0, TIMEOUT, "the lease's end")
+    assert b("SETNX", key, "2") == 0
+    assert b("PROXY", "RELEASE", key) == 1
+    s.forget(key)
+    until(lambda: b("SETNX", key, "2") == 1, 8, "the lock, before the delay would be over")
 
 
 def test_with_lock_delay(backend, start_redis, start_proxy, connect):

@@ -153,6 +153,42 @@ def test_a_newcomer_does_not_vote_while_older_leases_live(start_redis, start_pro
     until(lambda: b("SETNX", key, "2") == 1, TIMEOUT, "the lock")
 
 
+def test_a_process_that_starts_after_a_change_hears_of_it(start_redis, start_proxy, connect):
+    """From the newcomer, which does not vote there either."""
+    pair = Pair(start_redis, start_proxy, LONG, 4, 3)
+    a, b = (named(proxy, connect, name) for proxy, name in zip(pair.proxies, "ab"))
+    key, new = "lock:q:older", addresses(pair.witnesses[3:])
+    until(lambda: a("SET", key, "1", "NX", "PX", "60000") == "OK", TIMEOUT, "the lock")
+    until(lambda: all(record(w, key).get("token") for w in pair.witnesses[:3]), TIMEOUT, "the records")
+    pair.witnesses[1].run("DEL", "lockkeeper-witness::0:" + key)  # as if the message to it had been lost
+    assert pair.change(b, 0, 1, 3) == "OK"
+    until(lambda: pair.witnesses[3].run("HGET", "lockkeeper-witness", "joins:"), TIMEOUT, "what the newcomer remembers")
+    pair.witnesses[3].run("HSET", "lockkeeper-witness", "since", "0")  # it is out of its own quarantine
+    pair.lines[0] = "witness " + addresses(pair.witnesses[n] for n in (0, 1, 3))
+    c = named(start_proxy(pair.redis, *pair.lines), connect, "c")
+    until(lambda: states(c)[new] == "quarantined", TIMEOUT, "its quarantine")
+    reply = c("PROXY", "WITNESS", "TRUST", new)
+    assert isinstance(reply, Error) and "has come with a reload" in reply, reply
+    pair.forget(key)
+    reply = c("SETNX", key, "2")
+    assert reply == 0 or str(reply).startswith("UPSTREAM the lock was not confirmed"), reply
+    assert a("DEL", key) == 1
+    until(lambda: c("SETNX", key, "2") == 1, TIMEOUT, "the lock")
+
+
+def test_a_witness_that_comes_back_votes_where_it_has_stayed(start_redis, start_proxy, connect):
+    pair = Pair(start_redis, start_proxy, LONG, 4, 3)
+    a, b = (named(proxy, connect, name) for proxy, name in zip(pair.proxies, "ab"))
+    back = addresses(pair.witnesses[2:3])
+    until(lambda: set(states(a).values()) == {"up"}, TIMEOUT, "all votes")
+    assert pair.change(b, 0, 1, 3) == "OK" and pair.change(b, 0, 1, 2) == "OK"
+    until(lambda: pair.witnesses[2].run("HGET", "lockkeeper-witness", "joins:"), TIMEOUT, "what it remembers")
+    until(lambda: states(b)[back] == "quarantined", TIMEOUT, "its quarantine there")
+    pair.witnesses[1].stop()
+    until(lambda: a("SETNX", "lock:q:k", "1") == 1, TIMEOUT, "a majority with it")
+    assert states(a)[back] == "up"
+
+
 def test_a_newcomer_votes_when_older_leases_are_over(start_redis, start_proxy, connect):
     pair = Pair(start_redis, start_proxy, SHORT, 4, 3)
     b, new = connect(pair.proxies[1]), addresses(pair.witnesses[3:])

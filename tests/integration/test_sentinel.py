@@ -12,6 +12,7 @@ import pytest
 from helpers import works_again
 from resp import Client, Error, encode
 from servers import HOST, RedisSentinels, free_port, until
+from test_reload import reloaded
 
 TIMEOUT = 30
 
@@ -255,6 +256,11 @@ def test_logins(start_proxy, connect):
         assert client("SET", "k", "v") == "OK"
         old = found.master
         serves(client, found.failover(old))
+        found.sentinels[0].run("ACL", "SETUSER", "next", "on", ">again", "&+switch-master", "+sentinel|get-master-addr-by-name",
+                               "+subscribe")
+        assert reloaded(proxy, "sentinel-user next", "sentinel-password again", client=client) == "OK"
+        found.sentinels[0].run("ACL", "DELUSER", "proxy")  # which closes the subscription
+        serves(client, found.failover(found.master))
         assert "sesame" not in proxy.log() and "sesame" not in str(info(client))
         refused = start_proxy(found, "upstream-password pw", "sentinel-user proxy", "sentinel-password open")
         reply = connect(refused)("GET", "k")

@@ -118,8 +118,8 @@ static void assert_defaults(const struct config *c) {
     assert_false(c->log_json);
     assert_false(c->short_records);
     assert_int_equal(c->witnesses.count, 0);
-    assert_null(c->witness_user);
-    assert_null(c->witness_password);
+    assert_null(c->witness_login.user);
+    assert_null(c->witness_login.password);
     assert_null(c->witness_namespace);
     assert_false(c->witness_tls);
     assert_int_equal(c->witness_timeout_ms, 500);
@@ -152,10 +152,10 @@ static void assert_defaults(const struct config *c) {
     assert_int_equal(c->upstream, CONFIG_EMBEDDED);
     assert_int_equal(c->upstream_addresses.count, 0);
     assert_null(c->sentinel_name);
-    assert_null(c->upstream_user);
-    assert_null(c->upstream_password);
-    assert_null(c->upstream_password_file);
-    assert_null(c->upstream_password_command);
+    assert_null(c->upstream_login.user);
+    assert_null(c->upstream_login.password);
+    assert_null(c->upstream_login.password_file);
+    assert_null(c->upstream_login.password_command);
     assert_int_equal(c->upstream_password_refresh_ms, 5 * 60 * 1000);
     assert_false(config_logs_in(c));
     assert_int_equal(c->upstream_connections, 1);
@@ -280,8 +280,8 @@ static void test_every_directive(void **state) {
     assert_true(c->short_records);
     assert_int_equal(c->witnesses.count, 3);
     assert_string_equal(c->witnesses.words[2], "[::1]:3");
-    assert_string_equal(c->witness_user, "w");
-    assert_string_equal(c->witness_password, "wp");
+    assert_string_equal(c->witness_login.user, "w");
+    assert_string_equal(c->witness_login.password, "wp");
     assert_string_equal(c->witness_namespace, "main");
     assert_true(c->witness_tls);
     assert_int_equal(c->witness_timeout_ms, 1000);
@@ -294,8 +294,8 @@ static void test_every_directive(void **state) {
     assert_int_equal(c->output_limit_soft_s, 30);
     assert_int_equal(c->upstream, CONFIG_STANDALONE);
     assert_words(&c->upstream_addresses, "unix:/run/redis.sock");
-    assert_string_equal(c->upstream_user, "app");
-    assert_string_equal(c->upstream_password, "pw");
+    assert_string_equal(c->upstream_login.user, "app");
+    assert_string_equal(c->upstream_login.password, "pw");
     assert_int_equal(c->upstream_password_refresh_ms, 60 * 60 * 1000);
     assert_true(config_logs_in(c));
     assert_int_equal(c->upstream_connections, 4);
@@ -817,7 +817,7 @@ static void test_take_over_proxy_protocol(void **state) {
         bool shares = config_shares_user(c);
         struct text waiting = {0};
         assert_int_equal(config_keep(fresh, c, NULL, &waiting), CASES[i].waiting);
-        assert_true(!c->upstream_password || config_shares_user(fresh) == shares);
+        assert_true(!c->upstream_login.password || config_shares_user(fresh) == shares);
         text_clear(&waiting);
         config_unref(fresh);
         config_unref(c);
@@ -843,7 +843,7 @@ static void test_take_over(void **state) {
     assert_int_equal(c->port, 7000);
     assert_int_equal(c->timeout_s, 2);
     assert_string_equal(c->requirepass, "second");
-    assert_string_equal(c->upstream_password, "y");
+    assert_string_equal(c->upstream_login.password, "y");
     assert_int_equal(lock_rules_count(c->rules), 2);
     assert_int_equal(c->loglevel, LOG_LEVEL_DEBUG);
     assert_int_equal(c->output_limit_hard, 3 << 20);
@@ -853,14 +853,14 @@ static void test_take_over(void **state) {
     waiting.len = 0;
     assert_int_equal(config_keep(fresh, c, NULL, &waiting), 1);
     assert_string_equal(waiting.data, "requirepass");
-    assert_null(fresh->upstream_password);
+    assert_null(fresh->upstream_login.password);
     config_unref(c);
     c = fresh;
     fresh = load_text("port 7000\nbind 127.0.0.1\nrequirepass x\n"); /* the login of the proxy's own stays */
     waiting.len = 0;
     assert_int_equal(config_keep(fresh, c, NULL, &waiting), 1);
     assert_string_equal(waiting.data, "upstream-password-file");
-    assert_string_equal(fresh->upstream_password_file, "f");
+    assert_string_equal(fresh->upstream_login.password_file, "f");
     config_unref(c);
     c = fresh;
     assert_string_equal(c->requirepass, "x");
@@ -895,7 +895,7 @@ static void test_keep_all(void **state) {
     assert_int_equal(c->port, 7000);
     assert_string_equal(c->upstream_addresses.words[1], "b:2");
     assert_string_equal(c->sentinel_name, "m");
-    assert_string_equal(c->upstream_password, "s3cret");
+    assert_string_equal(c->upstream_login.password, "s3cret");
     assert_string_equal(c->admin_hosts.words[1], "y");
     assert_string_equal(c->bind.words[1], "::1");
     config_unref(c);

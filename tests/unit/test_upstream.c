@@ -199,11 +199,11 @@ static void test_configured_password(void **state) {
     rig_close(&rig);
 
     rig_open(&rig, UPSTREAM_STANDALONE, server.address);
-    upstream_own_login(NULL, "hush");
+    upstream_own_login(UPSTREAM_OWN_NODES, NULL, "hush");
     rig_start(&rig);
     EXPECT(&rig, -1, "+PONG\r\n", "PING");
     rig_close(&rig);
-    upstream_own_login(NULL, NULL);
+    upstream_own_login(UPSTREAM_OWN_NODES, NULL, NULL);
     REDIS_OK_REPLY(&server, "CONFIG SET requirepass %s", "");
 }
 

@@ -93,12 +93,12 @@ static void test_not_a_cluster(void **state) {
 
     REDIS_OK_REPLY(&plain, "CONFIG SET requirepass hush");
     rig_open(&rig, UPSTREAM_CLUSTER, plain.address);
-    upstream_own_login(NULL, "wrong");
+    upstream_own_login(UPSTREAM_OWN_NODES, NULL, "wrong");
     rig_start(&rig);
     AWAIT(&rig, rig.ready);
     assert_non_null(strstr(rig.ready_error, "WRONGPASS"));
     rig_close(&rig);
-    upstream_own_login(NULL, NULL);
+    upstream_own_login(UPSTREAM_OWN_NODES, NULL, NULL);
     redis_stop(&plain);
 }
 

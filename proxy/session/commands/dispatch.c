@@ -51,7 +51,7 @@ static enum dispatch_result dispatch_lock_key(struct session *s, const struct co
 
 /* Refuses what a rule with `quorum yes` does not support. */
 static bool quorum_lacks(struct session *s, const struct request_class *k) {
-    const char *error = k->enforced ? lock_quorum_lacks(k, false) : NULL;
+    const char *error = k->enforced ? lock_quorum_lacks(k) : NULL;
     if (error)
         session_refuse(s, k->command, "%s", error);
     return error;

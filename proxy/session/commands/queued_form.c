@@ -315,17 +315,18 @@ static struct audit_note *note_outside(struct session *s, const struct request_c
     return note;
 }
 
-/* Queues a command with audited keys; EXEC's element will show its effect. */
-static void queue_audited(struct session *s, const struct request_class *k) {
+/* Notes a queued command with audited keys; EXEC's element will show its effect. False: there is nothing to note. */
+static bool queue_audited(struct session *s, const struct request_class *k) {
     if (transaction_of(s)->lock_count >= LOCKS_MAX)
-        return;
+        return false;
     struct audit_note *note = audit_note(s, k, false);
     if (!note)
         note = note_outside(s, k);
     if (!note)
-        return;
+        return false;
     transaction_of(s)->lock_count++;
     item_add(transaction_of(s), ITEM_AUDIT, 1, k->command, 0)->note = note;
+    return true;
 }
 
 /* Queues a command on semaphores; EXEC's element will show what it has taken. */
@@ -364,7 +365,8 @@ static void queue_application(struct session *s, const struct request_class *k) 
         script_build_before(s, queue, calls[i]);
         queue_step(s, c, ITEM_FIRST, NULL);
     }
-    queue_audited(s, k);
+    if (!queue_audited(s, k) && queue->quorum)
+        item_add(transaction_of(s), ITEM_AUDIT, 1, c, 0);
     queue_one(s, c, k->bytes, k->request->len, false);
     for (size_t i = 0; i < n; i++) {
         script_build_behind(s, queue, calls[i], &words, k->key_count, true);
@@ -460,7 +462,7 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
         return DISPATCH_WAIT;
     if (verdict == FENCE_REFUSED)
         return transaction_refuse(s, c, "%s", error);
-    const char *lacks = k->enforced ? lock_quorum_lacks(k, true) : NULL;
+    const char *lacks = k->enforced ? lock_quorum_lacks(k) : NULL;
     if (lacks)
         return transaction_refuse(s, c, "%s", lacks);
     enum readiness ready = transaction_ready(s, c, slot);

@@ -188,6 +188,14 @@ inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l
     lock_drop(w, l);
 }
 
+/* The lease has run while the call waited for replicas or witnesses. */
+static inline void take_wait_off(const struct lock_call *l, struct lock_result *r) {
+    if (l->waited_ms > 0 && r->pttl_ms > 0)
+        r->pttl_ms = r->pttl_ms > l->waited_ms ? r->pttl_ms - l->waited_ms : 1;
+    if (l->waited_ms > 0 && l->raised_fence > 0)
+        r->fence = l->raised_fence;
+}
+
 /* Tells the engine the result for each lock key of a clobbering command. The calls form a ring that begins with
  * `first`. */
 static void clobber_learnt(struct worker *w, struct session *s, struct lock_call *first,
@@ -200,7 +208,9 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
         struct lock_result each = *result;
         each.value = l->value;
         each.value_len = l->value_len;
-        bool refused = each.outcome == LOCK_HELD || each.outcome == LOCK_FOREIGN;
+        take_wait_off(l, &each);
+        bool refused = each.outcome == LOCK_HELD || each.outcome == LOCK_FOREIGN || each.outcome == LOCK_REMEMBERED ||
+                       each.outcome == LOCK_UNCONFIRMED;
         if (refused && l != first)
             each.outcome = LOCK_NOT_SENT; /* one command makes one incident */
         if (each.outcome == LOCK_GRANTED)
@@ -235,14 +245,6 @@ static void answer_swap(struct worker *w, const struct lock_call *l, struct lock
 void lock_note_time(struct worker *w, const struct lock_call *l) {
     if (l->begun > 0)
         histogram_note(&w->durations.lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
-}
-
-/* The lease has run while the call waited for replicas or witnesses. */
-static inline void take_wait_off(const struct lock_call *l, struct lock_result *r) {
-    if (l->waited_ms > 0 && r->pttl_ms > 0)
-        r->pttl_ms = r->pttl_ms > l->waited_ms ? r->pttl_ms - l->waited_ms : 1;
-    if (l->waited_ms > 0 && l->raised_fence > 0)
-        r->fence = l->raised_fence;
 }
 
 /* Ends a call whose script answered a short text. Returns false if the answer is another one. This path saves 4 % of
@@ -281,7 +283,8 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
         answer_swap(w, l, &e);
         answer_array(l, &e);
         answer_number(l, &e, out->text);
-        take_wait_off(l, &e.result);
+        if (!l->clobbers)
+            take_wait_off(l, &e.result);
     } else {
         e = (struct lock_envelope){.reply = end->reply, .reply_len = end->len};
         lock_failed_outcome(end, &e.result);

@@ -116,16 +116,9 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
 
 /* ---- MSETNX under a rule with `wait` ------------------------------------------------------------ */
 
-/* Whether the command, if a lock refuses it, can be made again later: MSETNX, and all of its keys are locks of one rule
- * with `wait`. */
+/* Whether the command, if a lock refuses it, can be made again later. */
 static bool may_wait(const struct request_class *k) {
-    const struct lock_rule *rule = class_enforced(k, 0);
-    if (k->command->id != COMMAND_MSETNX || k->key_count > LOCK_CLOBBERED_MAX || !rule || rule->wait_ms <= 0)
-        return false;
-    for (size_t i = 0; i < k->key_count; i++)
-        if (class_enforced(k, i) != rule || lock_clobbered_rule(k, k->keys[i], i) != rule)
-            return false;
-    return true;
+    return k->command->id == COMMAND_MSETNX && lock_clobbers_one_rule(k) && class_enforced(k, 0)->wait_ms > 0;
 }
 
 struct lock_call *lock_begin_pairs(struct session *s, const struct lock_rule *rule, uint32_t db,

@@ -160,7 +160,7 @@ void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done,
                                .quorum = rule->quorum == LOCK_QUORUM_YES,
                                .lease_ms = rule->lease_ms};
     memcpy(lease.token_text, l->plan.attempt_token, sizeof(lease.token_text));
-    lease_work(w, &lease, false, rule->wait_ms > 0, done, arg);
+    lease_work(w, &lease, false, rule->wait_ms > 0 && !done, done, arg);
 }
 
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits) {

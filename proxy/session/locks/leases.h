@@ -18,8 +18,9 @@ void lock_release(struct worker *w, const struct lock_lease *lease, bool waits);
  * owner comes back. */
 void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits);
 
-/* Releases the lease that an attempt has just acquired, by its token. `done` (NULL: none) hears when Redis has
- * answered, or can't be asked. */
+/* Releases the lease that an attempt has just acquired, by its token. `done` hears when Redis has answered, or can't be
+ * asked: for attempts that witnesses have refused. So the lock may be another lease's, and no waiting session is told
+ * that it is free. `done` NULL: waiting sessions are told. */
 typedef void (*lock_undone_fn)(void *arg);
 void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg);
 

@@ -108,7 +108,8 @@ struct lock_waits {
     void (*keep)(struct request *r, const struct lock_call *l, const struct lock_words *words);
     /* Holds an attempt that was not sent yet, if other sessions are waiting before it. */
     bool (*behind)(struct call *c, struct lock_call *l);
-    /* Holds an attempt that the script has answered with `e`. Like `behind`, false if the attempt does not wait. */
+    /* Holds an attempt that the script has answered with `e`, or that was undone because its witnesses name another
+     * lease. Like `behind`, false if the attempt does not wait. */
     bool (*refused)(struct call *c, struct lock_call *l, const struct lock_envelope *e);
     struct lock_waited
         waited; /* the waiting times that the script being built reports; LOCK_WAITED_NONE if it reports none */

@@ -461,6 +461,16 @@ bool lock_clobbers(const struct request_class *k) {
     return false;
 }
 
+bool lock_clobbers_one_rule(const struct request_class *k) {
+    const struct lock_rule *rule = class_enforced(k, 0);
+    if (k->key_count > LOCK_CLOBBERED_MAX || !rule)
+        return false;
+    for (size_t i = 0; i < k->key_count; i++)
+        if (class_enforced(k, i) != rule || lock_clobbered_rule(k, k->keys[i], i) != rule)
+            return false;
+    return true;
+}
+
 bool script_is(const struct command *c) {
     return c->id == COMMAND_EVAL || c->id == COMMAND_EVALSHA || c->id == COMMAND_FCALL;
 }

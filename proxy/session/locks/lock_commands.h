@@ -134,6 +134,8 @@ extern const struct lock_command lock_release_of_one;
 enum { LOCK_CLOBBERED_MAX = 256 }; /* the most keys of one clobbering command */
 /* Whether the command would remove or replace a lock key. */
 bool lock_clobbers(const struct request_class *k);
+/* Whether all of its keys are locks of one rule. */
+bool lock_clobbers_one_rule(const struct request_class *k);
 /* Returns the rule of the key at argument `at`, which the command removes or replaces. NULL: the command does not
  * affect the rule's kinds of lock. `nth` is the key's place among the removed keys. Most commands remove all of their
  * keys, so the search begins there. */

@@ -97,7 +97,7 @@ void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const
 /* Ends the quarantine of the witness with this address, and answers the request. */
 void lock_witness_trust(struct session *s, const struct command *c, const char *address, size_t len);
 /* The error for a request that a rule with `quorum yes` does not support, in MULTI if it is queued; NULL: none. */
-const char *lock_quorum_lacks(const struct request_class *k, bool queued);
+const char *lock_quorum_lacks(const struct request_class *k);
 /* Whether a command would make a lock under quorum last longer than witnesses remember it. `error` (of `size`) says so.
  */
 bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
@@ -108,6 +108,8 @@ bool lock_quorum_refuses(const struct session *s, const struct command *c, const
 void lock_queue_answer(struct lock_call *l, const struct call_end *element);
 bool lock_queue_asks(const struct lock_queue *queue);
 void lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(void *arg), void *arg);
+/* The error of a queued call that the witnesses have refused; NULL: they have not. */
+const char *lock_queue_refusal(const struct lock_call *l);
 /* Whether the rule demands that replicas confirm the call's acquisition. */
 bool lock_wants_replicas(const struct lock_call *l);
 /* Ends a call as lock_finish does, with an element of EXEC's array. `replicas` is how many replicas have confirmed what

@@ -36,7 +36,6 @@ enum { RAISES_MAX = 3, LIMIT_PART = 4 /* witnesses are waited for during a quart
 /* A lock call whose script has acquired or extended, while the witnesses are asked. */
 struct quorum {
     struct request_owner owner; /* must be the first field */
-    struct call *call;          /* the client's; NULL: `done` hears of it */
     lock_vote_fn done;
     void *arg;
     struct lock_call *lock;
@@ -50,8 +49,6 @@ struct quorum {
     char over[WITNESS_TOKEN_MAX];
     struct witness_word word; /* the last votes */
     struct lock_refusal why;
-    size_t reply_len;
-    char reply[];
 };
 
 /* ---- the end --------------------------------------------------------------------------------------- */
@@ -66,26 +63,14 @@ static const char *lost_reply(const struct lock_call *l, const struct lock_envel
     return s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
 }
 
-/* Ends a call that the witnesses have confirmed. */
 static void quorum_confirmed(struct quorum *q) {
-    struct call *c = q->call;
     struct lock_call *l = q->lock;
     struct worker *w = q->worker;
     counter_add(&w->counters.quorum_granted, 1);
     l->witnessed = true;
     l->waited_ms += worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
     l->raised_fence = q->raises > 0 ? q->fence : 0;
-    if (!c) {
-        q->done(q->arg, NULL);
-        memory_free(q);
-        return;
-    }
-    call_done_fn next = l->next;
-    struct call_end end = {.reply = q->reply, .len = q->reply_len};
-    struct lock_answer out;
-    c->lock = NULL;
-    lock_finish(w, c->request->session, l, &end, &out);
-    lock_deliver(c, next, &out.end);
+    q->done(q->arg, NULL);
     memory_free(q);
 }
 
@@ -101,28 +86,17 @@ struct call_end lock_refused_end(const struct lock_call *l, const struct session
     return (struct call_end){.error = why->error, .why = UPSTREAM_NOT_SENT};
 }
 
-/* Ends a call that was refused, and of which Redis has nothing any more. */
+/* Redis has nothing any more of what was refused. */
 static void quorum_undone(void *arg) {
     struct quorum *q = arg;
-    struct call *c = q->call;
-    struct lock_call *l = q->lock;
-    if (c) {
-        struct session *s = c->request->session;
-        struct call_end reply = {.reply = q->reply, .len = q->reply_len};
-        struct call_end end = lock_refused_end(l, s, &q->why, &reply);
-        call_done_fn next = l->next;
-        c->lock = NULL;
-        lock_learnt(q->worker, s, l, &q->why.result);
-        lock_deliver(c, next, &end);
-    } else {
-        q->done(q->arg, &q->why);
-    }
+    q->done(q->arg, &q->why);
     memory_free(q);
 }
 
 /* The witnesses have not confirmed a call. `error` NULL: they name another lease. The client hears of it when the lock
  * has been released again. */
 static void quorum_refused(struct quorum *q, enum lock_outcome outcome, const char *error) {
+    q->why.by = q->lock;
     q->why.lost = !error;
     q->why.result.outcome = outcome;
     q->why.result.replicas = vote_answered(&q->word.vote);
@@ -341,7 +315,7 @@ bool lock_quorum_refuses(const struct session *s, const struct command *c, const
     return true;
 }
 
-const char *lock_quorum_lacks(const struct request_class *k, bool queued) {
+const char *lock_quorum_lacks(const struct request_class *k) {
     struct lock_command lc;
     bool quorum = false;
     for (size_t i = 0; i < k->key_count; i++) {
@@ -354,13 +328,13 @@ const char *lock_quorum_lacks(const struct request_class *k, bool queued) {
     case MEANS_LOCK:
         return NULL;
     case MEANS_CLOBBERS:
-        return lock_acquires_all(k->command, k->request, k->bytes)
-                   ? "ERR a lock under quorum can't be acquired together with other keys; nothing was changed"
+        return lock_acquires_all(k->command, k->request, k->bytes) && !lock_clobbers_one_rule(k)
+                   ? "ERR a lock under quorum can't be acquired together with keys that are no locks of its rule; "
+                     "nothing was changed"
                    : NULL;
     case MEANS_SCRIPT:
-        return queued || class_locks(k) > LOCK_SCRIPT_LOCKS_MAX
-                   ? "ERR a script on a lock under quorum can't run inside MULTI, nor on that many locks; nothing was "
-                     "changed"
+        return class_locks(k) > LOCK_SCRIPT_LOCKS_MAX
+                   ? "ERR a script can't run on that many locks under quorum; nothing was changed"
                    : NULL;
     default:
         return NULL;
@@ -370,6 +344,8 @@ const char *lock_quorum_lacks(const struct request_class *k, bool queued) {
 /* ---- the beginning --------------------------------------------------------------------------------- */
 
 bool lock_extends(const struct lock_call *l, const struct lock_result *r) {
+    if (l->plan.verb == LOCK_SCRIPT) /* it may have extended the lease */
+        return r->outcome == LOCK_HELD && r->same && r->fence > 0;
     bool own = r->outcome == LOCK_DONE || r->outcome == LOCK_ADOPTED;
     bool writes = l->plan.verb == LOCK_EXTEND || l->plan.verb == LOCK_REPLACE || l->plan.verb == LOCK_REWRITE ||
                   l->plan.verb == LOCK_SWAP || l->plan.verb == LOCK_PASS;
@@ -390,8 +366,10 @@ static void release_forgotten(struct call *c, struct lock_call *l) {
     lock_deliver(c, next, &out.end);
 }
 
-/* Asks about what a script has done to a lock, and to the client's call or to `done`, which `q` names. */
-static void quorum_begin(struct worker *w, struct quorum *q, struct lock_call *l, const struct lock_result *r) {
+void lock_vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg) {
+    struct quorum *q = memory_zalloc(sizeof(*q));
+    q->done = done;
+    q->arg = arg;
     q->lock = l;
     q->worker = w;
     q->acquires = r->outcome == LOCK_GRANTED;
@@ -414,12 +392,61 @@ static void quorum_begin(struct worker *w, struct quorum *q, struct lock_call *l
         quorum_ask(q);
 }
 
+/* ---- a client's call ------------------------------------------------------------------------------- */
+
+/* A client's call while the witnesses are asked. */
+struct witnessed {
+    struct call *call;
+    struct lock_call *lock;
+    size_t reply_len;
+    char reply[];
+};
+
+/* Has a session wait on under a rule with `wait`, where its reply can say that it has lost. */
+static bool waits_on(struct call *c, struct lock_call *l, const struct lock_refusal *why, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct session *s = c->request->session;
+    bool waits = s && why->result.outcome == LOCK_REMEMBERED && l->plan.rule->wait_ms > 0 && w->waits;
+    struct call_end lost = lock_refused_end(l, s, why, end);
+    if (!waits || lost.error || l->plan.verb != LOCK_ACQUIRE)
+        return false;
+    struct lock_envelope refusal = {
+        .reply = lost.reply, .reply_len = lost.len, .result = {.outcome = LOCK_REMEMBERED, .pttl_ms = PTTL_UNKNOWN}};
+    for (struct lock_call *at = l; at != why->by; at = lock_call_next(at))
+        refusal.refuses++;
+    return w->waits->refused(c, l, &refusal);
+}
+
+/* Ends the call that the witnesses have confirmed, or refused. */
+static void witnessed_heard(void *arg, const struct lock_refusal *why) {
+    struct witnessed *of = arg;
+    struct call *c = of->call;
+    struct lock_call *l = of->lock;
+    struct worker *w = c->request->worker;
+    struct session *s = c->request->session;
+    call_done_fn next = l->next;
+    struct call_end end = {.reply = of->reply, .len = of->reply_len};
+    struct lock_answer out;
+    if (why && waits_on(c, l, why, &end)) {
+        memory_free(of);
+        return;
+    }
+    c->lock = NULL;
+    if (why) {
+        out.end = lock_refused_end(l, s, why, &end);
+        lock_learnt_all(w, s, why->by, &why->result);
+    } else {
+        lock_finish(w, s, l, &end, &out);
+    }
+    lock_deliver(c, next, &out.end);
+    memory_free(of);
+}
+
 bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct lock_envelope e;
-    if (end->error || l->clobbers || !lock_envelope_read(l, end->reply, end->len, &e))
-        return false;
-    if (l->plan.rule->quorum != LOCK_QUORUM_YES)
+    if (end->error || l->plan.rule->quorum != LOCK_QUORUM_YES || (l->clobbers && !l->acquires) ||
+        !lock_envelope_read(l, end->reply, end->len, &e))
         return false;
     if (lock_release_forgotten(w, l, &e.result)) {
         release_forgotten(c, l);
@@ -427,19 +454,13 @@ bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *
     }
     if (e.result.outcome != LOCK_GRANTED && !lock_extends(l, &e.result))
         return false;
-    struct quorum *q = memory_zalloc(sizeof(*q) + end->len);
-    q->call = c;
-    q->reply_len = end->len;
-    memcpy(q->reply, end->reply, end->len);
-    quorum_begin(w, q, l, &e.result);
+    struct witnessed *of = memory_zalloc(sizeof(*of) + end->len);
+    of->call = c;
+    of->lock = l;
+    of->reply_len = end->len;
+    memcpy(of->reply, end->reply, end->len);
+    lock_vote_all(w, l, &e.result, witnessed_heard, of);
     return true;
-}
-
-void lock_vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg) {
-    struct quorum *q = memory_zalloc(sizeof(*q));
-    q->done = done;
-    q->arg = arg;
-    quorum_begin(w, q, l, r);
 }
 
 bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_vote_fn done,
@@ -447,8 +468,7 @@ bool lock_witness_script(struct worker *w, struct lock_call *l, const struct cal
     struct lock_envelope e;
     if (!lock_envelope_read(l, end->reply, end->len, &e))
         return false;
-    bool held = e.result.outcome == LOCK_HELD && e.result.same && e.result.fence > 0; /* it may have been extended */
-    if (e.result.outcome != LOCK_GRANTED && !held)
+    if (e.result.outcome != LOCK_GRANTED && !lock_extends(l, &e.result))
         return false;
     lock_vote(w, l, &e.result, done, arg);
     return true;

@@ -39,8 +39,6 @@ void quorum_open(struct worker *w) {
     const struct config *c = w->config;
     struct witness_config config = {.addresses = (const char *const *)c->witnesses.words,
                                     .count = c->witnesses.count,
-                                    .user = c->witness_user,
-                                    .password = c->witness_password,
                                     .space = c->witness_namespace,
                                     .tls = w->shared->witness_tls,
                                     .timeout_ms = c->witness_timeout_ms,

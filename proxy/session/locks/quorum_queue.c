@@ -36,7 +36,7 @@ struct queue_vote {
 
 void lock_queue_answer(struct lock_call *l, const struct call_end *element) {
     struct lock_envelope e;
-    if (!l->plan.rule || l->plan.rule->quorum != LOCK_QUORUM_YES || l->clobbers ||
+    if (!l->plan.rule || l->plan.rule->quorum != LOCK_QUORUM_YES || (l->clobbers && !l->acquires) ||
         !lock_envelope_read(l, element->reply, element->len, &e))
         return;
     invariant(!l->ballot, "a queued call is answered twice");
@@ -44,13 +44,22 @@ void lock_queue_answer(struct lock_call *l, const struct call_end *element) {
     l->ballot->result = e.result;
 }
 
+/* The call of the ring that begins with `first` which is on the key of `l`; NULL: none. */
+static const struct lock_call *on_key(const struct lock_call *first, const struct lock_call *l) {
+    const struct lock_call *at = first;
+    do
+        if (lock_same_key(at, l))
+            return at;
+    while ((at = lock_call_next(at)) != first);
+    return NULL;
+}
+
 /* Finds the call before `l` in its transaction that has acquired the lease of which `l` has heard; NULL: none. */
 static struct lock_call *acquirer(const struct lock_queue *queue, const struct lock_call *l) {
     for (const struct list_node *it = l->queued.prev; it != &queue->calls; it = it->prev) {
         struct lock_call *before = QUEUED(it);
         const struct lock_ballot *b = before->ballot;
-        if (b && b->result.outcome == LOCK_GRANTED && b->result.fence == l->ballot->result.fence &&
-            lock_same_key(before, l))
+        if (b && b->result.outcome == LOCK_GRANTED && b->result.fence == l->ballot->result.fence && on_key(before, l))
             return before;
     }
     return NULL;
@@ -64,8 +73,9 @@ bool lock_queue_asks(const struct lock_queue *queue) {
             continue;
         bool granted = l->ballot->result.outcome == LOCK_GRANTED, extends = lock_extends(l, &l->ballot->result);
         struct lock_call *voter = granted ? l : acquirer(queue, l);
-        if (voter && extends)
-            voter->ballot->result.pttl_ms = l->ballot->result.pttl_ms;
+        int64_t pttl_ms = l->ballot->result.pttl_ms;
+        if (voter && extends && (!voter->clobbers || pttl_ms > voter->ballot->result.pttl_ms))
+            voter->ballot->result.pttl_ms = pttl_ms;
         l->ballot->voter = !voter && extends ? l : voter;
         asks |= l->ballot->voter == l;
     }
@@ -84,8 +94,9 @@ static void decided(struct queue_vote *v) {
             continue;
         l->ballot->refused = voter->ballot->refused;
         l->ballot->why = voter->ballot->why;
-        l->waited_ms = voter->waited_ms;
-        l->raised_fence = voter->raised_fence;
+        const struct lock_call *acquired = on_key(voter, l);
+        l->waited_ms = acquired->waited_ms;
+        l->raised_fence = acquired->raised_fence;
     }
     v->done(v->arg);
     memory_free(v);
@@ -108,7 +119,7 @@ void lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(vo
             continue;
         l->ballot->all = v;
         v->due++;
-        lock_vote(w, l, &l->ballot->result, heard, l->ballot);
+        lock_vote_all(w, l, &l->ballot->result, heard, l->ballot);
     }
     decided(v);
 }
@@ -130,6 +141,10 @@ bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, c
     out->end = reads ? (struct call_end){.reply = e.reply, .len = e.reply_len} : lock_refused_end(l, s, &why, end);
     if (out->end.error)
         out->end.error = out->text;
-    lock_learnt(w, s, l, voter ? &why.result : &not_done);
+    lock_learnt_all(w, s, voter ? why.by : l, voter ? &why.result : &not_done);
     return true;
+}
+
+const char *lock_queue_refusal(const struct lock_call *l) {
+    return l && l->ballot && l->ballot->refused ? l->ballot->why.error : NULL;
 }

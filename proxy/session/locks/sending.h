@@ -45,6 +45,7 @@ bool lock_free_fits(const struct lock_call *l);
 bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *end);
 /* Why the witnesses have not confirmed what a script has acquired or extended. */
 struct lock_refusal {
+    struct lock_call *by;      /* whose lock they have refused */
     struct lock_result result; /* for the engine */
     bool lost;                 /* they name another lease; else too few have answered */
     char error[160];           /* for a client whose command has no reply for a lost attempt */
@@ -57,7 +58,11 @@ struct call_end lock_refused_end(const struct lock_call *l, const struct session
 typedef void (*lock_vote_fn)(void *arg, const struct lock_refusal *why);
 /* Asks the witnesses about a lock of which a script has answered `r`: it has acquired or extended. */
 void lock_vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg);
-/* Whether the answer says that the lease's end has moved. */
+/* The same about all locks that MSETNX has acquired, in the ring of calls that begins with `first`: if the witnesses
+ * refuse one, all are released again. Of a single call, as lock_vote. */
+void lock_vote_all(struct worker *w, struct lock_call *first, const struct lock_result *r, lock_vote_fn done,
+                   void *arg);
+/* Whether the answer says that the lease's end has moved, or may have. */
 bool lock_extends(const struct lock_call *l, const struct lock_result *r);
 /* Whether a release under `quorum yes` finds no lock, although the lease of its claim has not ended: a failover has
  * forgotten the lock. The release then ends as lock_released_end says. */

@@ -48,17 +48,34 @@ static void item_lock(struct transaction *t, struct session *s, struct transacti
         text_append(out, part.end.reply, part.end.len);
 }
 
+/* The error of a script whose lock the witnesses have refused; NULL: they have not. The script's steps follow it. */
+static const char *script_refusal(const struct transaction *t, const struct transaction_item *item) {
+    const char *error = NULL;
+    for (const struct list_node *it = item->link.next; it != &t->items && !error; it = it->next) {
+        const struct transaction_item *step = LIST_ENTRY(it, struct transaction_item, link);
+        if (step->kind != ITEM_STEP)
+            break;
+        error = lock_queue_refusal(step->lock);
+    }
+    return error;
+}
+
 /* Appends the client's part of an element. */
 static void item_reply(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
                        size_t len, struct text *out) {
     struct call_end end = {.reply = element, .len = len};
+    const char *refusal = item->kind == ITEM_AUDIT ? script_refusal(t, item) : NULL;
     switch (item->kind) {
     case ITEM_PLAIN:
         text_append(out, element, len);
         break;
     case ITEM_AUDIT:
-        text_append(out, element, len);
-        audit_end(t->worker, s, item->note, &end);
+        if (refusal)
+            text_printf(out, "-%s\r\n", refusal);
+        else
+            text_append(out, element, len);
+        if (item->note)
+            audit_end(t->worker, s, item->note, &end);
         item->note = NULL;
         break;
     case ITEM_PERMITS:

@@ -46,7 +46,7 @@ enum item_kind {
     ITEM_LOCK,    /* a lock script's envelope */
     ITEM_FIRST,   /* a step before an application's script: the client gets no element */
     ITEM_STEP,    /* a lock script's envelope after an application's script: the client gets no element */
-    ITEM_AUDIT,   /* audited, and passed on unchanged */
+    ITEM_AUDIT,   /* audited, or an application's script; passed on unchanged, unless witnesses refuse its lock */
     ITEM_PERMITS, /* on semaphores, and passed on unchanged */
     ITEM_PLAIN,   /* an integer to be summed */
     ITEM_MADE     /* `element` makes the client's element */
@@ -64,7 +64,7 @@ struct transaction_item {
     uint32_t group; /* how many elements from here on become one, their sum; 0: it belongs to the group of an
                        earlier item */
     struct lock_call *lock;
-    struct audit_note *note;         /* for ITEM_AUDIT */
+    struct audit_note *note;         /* for ITEM_AUDIT; NULL: none */
     struct permit_note *permits;     /* for ITEM_PERMITS */
     struct fence_question *question; /* for a write of fenced data: its lock check; else NULL */
     const struct command *command;

@@ -427,7 +427,10 @@ static void wait_answered(struct call *c, const struct call_end *end) {
         note_grant(t);
     t->waiter.fence = e.result.fence;
     wait_close(t, granted ? WAIT_GRANTED : WAIT_GONE);
-    wait_memory_free(&t->owner);
+    if (granted && t->parked.rule->quorum == LOCK_QUORUM_YES)
+        request_own(c->request, &t->owner, &wait_ops); /* if its witnesses refuse it, it waits on */
+    else
+        wait_memory_free(&t->owner);
     lock_answered(c, end);
 }
 
@@ -485,12 +488,15 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
         t = wait_new(r, l, NULL);
     t->call = c;
     c->lock = l;
-    t->until = worker_steady(w) + (double)l->plan.rule->wait_ms / 1000.;
+    t->sent_ms = worker_steady_ms(w);
+    if (t->until <= 0) { /* else it has waited before */
+        t->until = worker_steady(w) + (double)l->plan.rule->wait_ms / 1000.;
+        t->waiter.since_ms = t->sent_ms;
+        t->waiter.place = l->plan.attempt;
+    }
     t->waiter.session = s->lock.id;
-    t->waiter.place = l->plan.attempt;
     t->waiter.way = lock_handover_way(&s->lane);
     t->waiter.thread = w->index;
-    t->sent_ms = t->waiter.since_ms = worker_steady_ms(w);
     t->deaf = lock_release_channel_open(w, l->plan.slot);
     ev_timer_init(&t->timer, on_timer, 0., 0.);
     t->timer.data = t;
@@ -528,9 +534,12 @@ bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *
     struct worker *w = c->request->worker;
     const struct lock_result *r = &e->result;
     const struct lock_plan *plan = &refused_call(l, e)->plan;
-    if (r->outcome != LOCK_HELD || !may_wait(c, l) ||
+    bool remembered = r->outcome == LOCK_REMEMBERED;
+    if (!(r->outcome == LOCK_HELD || remembered) || !may_wait(c, l) ||
         engine_own_lease(w->shared->engine, plan, r->fence, worker_now(w)))
         return false;
+    if (remembered && (!wait_of(c->request) || wait_of(c->request)->until <= 0))
+        engine_remembered(w->shared->engine, plan, l->command, l->who, worker_now(w));
     struct wait *t = wait_begin(c, l);
     keep_refusal(t, e);
     enum waiting_joined joined =

@@ -85,13 +85,13 @@ void address_text(const struct address *a, char *out, size_t size);
 /* Whether a node refused the login in the last second. Until then no other connection is opened for it, however many
  * requests its clients send. Never for login 0. */
 bool login_just_refused(uint32_t login);
-/* The AUTH of a login as RESP; the caller overwrites and frees it. NULL: no such login. `before` counts for login 0
- * alone: the password before the one in use, if there was one. */
-char *login_text(uint32_t login, bool before, size_t *len) __attribute__((warn_unused_result));
+/* The AUTH of a login as RESP; the caller overwrites and frees it. NULL: no such login. `at` and `before` count for
+ * login 0 alone: the servers, and the password before the one in use, if there was one. */
+char *login_text(enum upstream_own at, uint32_t login, bool before, size_t *len) __attribute__((warn_unused_result));
 /* How often login 0 has changed. Thread-safe, as the next two functions are. */
-unsigned login_own_version(void);
+unsigned login_own_version(enum upstream_own at);
 /* Whether there was another login 0 before. */
-bool login_own_has_before(void);
+bool login_own_has_before(enum upstream_own at);
 /* Notes that a node has refused login 0. */
 void login_own_refused(void);
 

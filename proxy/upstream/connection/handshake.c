@@ -37,7 +37,7 @@ static bool no_login(struct upstream_conn *c) {
 
 /* Appends what follows the prelude; without a prelude, all of the handshake. */
 static bool append_login(struct upstream_conn *c, const struct upstream_lane *lane, bool select) {
-    int replies = login_append(lane->login, c->before, &c->handshake);
+    int replies = login_append(c->u->config->own, lane->login, c->before, &c->handshake);
     if (replies < 0)
         return no_login(c);
     c->handshake_left += (unsigned)replies;
@@ -61,7 +61,7 @@ bool handshake_append(struct upstream_conn *c) {
     invariant(c->handshake.unsent == 0 && c->in_flight == 0, "a connection logs in twice");
     const struct upstream_lane *lane = conn_lane(c);
     c->handshake_left = 0;
-    c->own_version = login_own_version();
+    c->own_version = login_own_version(c->u->config->own);
     if (lane->login != 0 && login_just_refused(lane->login)) {
         snprintf(c->u->error, sizeof(c->u->error), "WRONGPASS invalid username-password pair or user is disabled.");
         return false;
@@ -71,7 +71,7 @@ bool handshake_append(struct upstream_conn *c) {
         return append_login(c, lane, lane->db != 0);
     if (!login_known(lane->login))
         return no_login(c);
-    c->handshake_left = (unsigned)login_append(0, false, &c->handshake);
+    c->handshake_left = (unsigned)login_append(c->u->config->own, 0, false, &c->handshake);
     append_select(c, lane->db);
     return true;
 }
@@ -108,7 +108,7 @@ bool handshake_refused(struct upstream_conn *c, const char *error) {
     if (lane->login != 0)
         return false;
     login_own_refused();
-    if (c->before || !login_own_has_before())
+    if (c->before || !login_own_has_before(c->u->config->own))
         return false;
     c->before = c->prelude = true; /* what else was sent with the login is refused, too */
     return true;
@@ -116,7 +116,7 @@ bool handshake_refused(struct upstream_conn *c, const char *error) {
 
 bool conn_login_is_old(const struct upstream_conn *c) {
     const struct upstream_lane *lane = conn_lane(c);
-    return lane && lane->login == 0 && c->own_version != login_own_version();
+    return lane && lane->login == 0 && c->own_version != login_own_version(c->u->config->own);
 }
 
 static void renewed(struct upstream_request *r, const char *data, size_t len, bool last) {
@@ -147,8 +147,8 @@ void conn_login_again(struct upstream_conn *c) {
         conn_close(c, CONN_IDLE, "its password has changed");
         return;
     }
-    c->own_version = login_own_version();
-    char *text = login_text(0, false, &len);
+    c->own_version = login_own_version(c->u->config->own);
+    char *text = login_text(c->u->config->own, 0, false, &len);
     if (!text)
         return;
     struct upstream_request *r = memory_zalloc(sizeof(*r));

@@ -44,8 +44,10 @@ static unsigned char digest_key[32];
 static bool digest_key_made;
 
 /* The proxy's own logins: the one in use, and the one before it, which some nodes may still want. NULL: none. */
-static struct login *own, *own_before;
-static atomic_uint own_version;
+static struct own {
+    struct login *now, *before;
+    atomic_uint version;
+} own[UPSTREAM_OWNS];
 static void (*own_refused_fn)(void *arg);
 static void *own_refused_arg;
 
@@ -210,15 +212,16 @@ bool login_just_refused(uint32_t login) {
 
 /* ---- the proxy's own login ---- */
 
-bool upstream_own_login(const char *user, const char *password) {
+bool upstream_own_login(enum upstream_own at, const char *user, const char *password) {
+    struct own *o = &own[at];
     size_t user_len = user ? strlen(user) : 0, password_len = password ? strlen(password) : 0;
     pthread_mutex_lock(&mutex);
-    bool same = own && password ? login_is(own, user, user_len, password, password_len) : !own && !password;
+    bool same = o->now && password ? login_is(o->now, user, user_len, password, password_len) : !o->now && !password;
     if (!same) {
-        login_free(own_before);
-        own_before = own;
-        own = password ? login_new(user, user_len, password, password_len) : NULL;
-        atomic_fetch_add(&own_version, 1);
+        login_free(o->before);
+        o->before = o->now;
+        o->now = password ? login_new(user, user_len, password, password_len) : NULL;
+        atomic_fetch_add(&o->version, 1);
     }
     pthread_mutex_unlock(&mutex);
     return !same;
@@ -229,8 +232,8 @@ void upstream_own_login_hear(void (*refused)(void *arg), void *arg) {
     own_refused_fn = refused;
 }
 
-unsigned login_own_version(void) {
-    return atomic_load_explicit(&own_version, memory_order_relaxed);
+unsigned login_own_version(enum upstream_own at) {
+    return atomic_load_explicit(&own[at].version, memory_order_relaxed);
 }
 
 void login_own_refused(void) {
@@ -238,9 +241,9 @@ void login_own_refused(void) {
         own_refused_fn(own_refused_arg);
 }
 
-bool login_own_has_before(void) {
+bool login_own_has_before(enum upstream_own at) {
     pthread_mutex_lock(&mutex);
-    bool has = own_before != NULL;
+    bool has = own[at].before != NULL;
     pthread_mutex_unlock(&mutex);
     return has;
 }
@@ -259,9 +262,10 @@ static size_t auth_write(char *start, const char *user, size_t user_len, const c
     return (size_t)(p - start);
 }
 
-char *login_text(uint32_t login, bool before, size_t *len) {
+char *login_text(enum upstream_own at, uint32_t login, bool before, size_t *len) {
     pthread_mutex_lock(&mutex);
-    const struct login *l = login != 0 ? login_get(login) : before && own_before ? own_before : own;
+    const struct own *o = &own[at];
+    const struct login *l = login != 0 ? login_get(login) : before && o->before ? o->before : o->now;
     char *text = l ? memory_alloc(auth_size(l->user_len, l->password_len)) : NULL;
     if (l)
         *len = auth_write(text, l->has_user ? l->bytes : NULL, l->user_len, l->bytes + l->user_len, l->password_len);
@@ -285,9 +289,9 @@ bool login_is_over(uint32_t login) {
     return over;
 }
 
-int login_append(uint32_t login, bool before, struct iobuf *out) {
+int login_append(enum upstream_own at, uint32_t login, bool before, struct iobuf *out) {
     size_t len = 0;
-    char *text = login_is_nobody(login) ? NULL : login_text(login, before, &len);
+    char *text = login_is_nobody(login) ? NULL : login_text(at, login, before, &len);
     if (!text)
         return login == 0 || login_is_nobody(login) ? 0 : -1;
     memcpy(iobuf_reserve(out, len), text, len);

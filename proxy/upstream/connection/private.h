@@ -19,7 +19,7 @@
 
 /* Appends the AUTH of a login, as login_text has it. Returns how many replies will come (0: no login needed), or -1: no
  * such login. */
-int login_append(uint32_t login, bool before, struct iobuf *out);
+int login_append(enum upstream_own at, uint32_t login, bool before, struct iobuf *out);
 /* Whether the login exists; false for login 0. */
 bool login_known(uint32_t login);
 /* Whether the login was released and forgotten: no session can use it again. */

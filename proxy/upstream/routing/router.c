@@ -179,7 +179,7 @@ const char *upstream_submit_read(struct upstream *u, struct upstream_request *r,
 const char *upstream_submit_login(struct upstream *u, struct upstream_request *r, uint32_t login) {
     static const struct upstream_lane lane = {.login = UPSTREAM_LOGIN_TRIED, .protocol = 2};
     size_t len;
-    char *bytes = login_text(login, false, &len);
+    char *bytes = login_text(u->config->own, login, false, &len);
     if (!bytes)
         return "UPSTREAM the client's login is not known any more; the request was not sent";
     r->affinity = 0; /* one connection for all sessions */

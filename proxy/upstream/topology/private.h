@@ -63,8 +63,8 @@ struct topology {
     int64_t asked_ms;                          /* when the last finished round was started */
     struct address *candidates;                /* of this round */
     size_t candidate_count, candidate_at;
-    bool before;  /* a node has refused the login in use: nodes get the one before it */
-    bool refused; /* the node being asked did not accept the login; the reason is its error */
+    bool before[UPSTREAM_OWNS]; /* a server has refused the login in use: it gets the one before it */
+    bool refused;               /* the node being asked did not accept the login; the reason is its error */
     char reason[ADDRESS_MAX + REASON_MAX];
 };
 
@@ -95,8 +95,8 @@ void topology_next(struct topology *t);
 /* Ends a round that has an answer. */
 void topology_done(struct topology *t, bool changed);
 
-/* Sends the login for Sentinels over a new connection, if there is one. */
-void topology_login_sentinel(const struct upstream *u, redisAsyncContext *ctx, redisCallbackFn *done, void *arg);
+/* Sends the proxy's own login over a new connection, if there is one. `heard`: a refusal ends the round's question. */
+void topology_login(struct topology *t, redisAsyncContext *ctx, enum upstream_own at, bool heard);
 
 /* ---- sentinel.c (which node is the master) and watch.c (subscriptions to Sentinels) ---- */
 

@@ -86,7 +86,7 @@ static void watch_next(struct sentinel_watch *w, const char *reason) {
         w->ctx = control_connect(u, &w->at, number, why, sizeof(why));
         if (!w->ctx)
             continue;
-        topology_login_sentinel(u, w->ctx, NULL, NULL);
+        topology_login(&w->sentinel->topology, w->ctx, UPSTREAM_OWN_SENTINELS, false);
         set_timer(w, u->connect_ms);
         redisAsyncCommand(w->ctx, on_message, w, "SUBSCRIBE " CONTROL_CHANNEL);
         return;

@@ -168,38 +168,32 @@ bool topology_answered(struct topology *t, redisAsyncContext *ctx, const redisRe
     return false;
 }
 
-static void on_auth(redisAsyncContext *ctx, void *data, void *arg) {
-    struct topology *t = arg;
-    const redisReply *reply = data;
+static void on_auth(struct topology *t, enum upstream_own at, const redisAsyncContext *ctx, const redisReply *reply) {
     if (t->ctx != ctx || !reply || reply->type != REDIS_REPLY_ERROR)
         return;
     t->refused = true;
     note_failure(t, reply->str);
-}
-
-static void on_own_auth(redisAsyncContext *ctx, void *data, void *arg) {
-    struct topology *t = arg;
-    const redisReply *reply = data;
-    on_auth(ctx, data, arg);
-    if (t->ctx != ctx || !reply || reply->type != REDIS_REPLY_ERROR || strncmp(reply->str, "WRONGPASS", 9) != 0)
+    if (t->ctx != ctx || strncmp(reply->str, "WRONGPASS", 9) != 0)
         return;
     login_own_refused();
-    t->before = !t->before && login_own_has_before();
+    t->before[at] = !t->before[at] && login_own_has_before(at);
 }
 
-void topology_login_sentinel(const struct upstream *u, redisAsyncContext *ctx, redisCallbackFn *done, void *arg) {
-    const char *user = u->config->sentinel_user, *password = u->config->sentinel_password;
-    const char *argv[] = {"AUTH", user ? user : password, password};
-    if (password)
-        redisAsyncCommandArgv(ctx, done, arg, user ? 3 : 2, argv, NULL);
+static void on_node_auth(redisAsyncContext *ctx, void *data, void *arg) {
+    on_auth(arg, UPSTREAM_OWN_NODES, ctx, data);
 }
 
-static void login_own(struct topology *t) {
+static void on_sentinel_auth(redisAsyncContext *ctx, void *data, void *arg) {
+    on_auth(arg, UPSTREAM_OWN_SENTINELS, ctx, data);
+}
+
+void topology_login(struct topology *t, redisAsyncContext *ctx, enum upstream_own at, bool heard) {
+    redisCallbackFn *done = at == UPSTREAM_OWN_SENTINELS ? on_sentinel_auth : on_node_auth;
     size_t len;
-    char *text = login_text(0, t->before, &len);
+    char *text = login_text(at, 0, t->before[at], &len);
     if (!text)
         return;
-    redisAsyncFormattedCommand(t->ctx, on_own_auth, t, text, len);
+    redisAsyncFormattedCommand(ctx, heard ? done : NULL, t, text, len);
     explicit_bzero(text, len);
     memory_free(text);
 }
@@ -220,10 +214,7 @@ bool topology_connect(struct topology *t, bool to_sentinel) {
         note_failure(t, why);
         return false;
     }
-    if (to_sentinel)
-        topology_login_sentinel(t->u, t->ctx, on_auth, t);
-    else
-        login_own(t);
+    topology_login(t, t->ctx, to_sentinel ? UPSTREAM_OWN_SENTINELS : UPSTREAM_OWN_NODES, true);
     limit_time(t);
     return true;
 }
