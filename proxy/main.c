@@ -158,6 +158,10 @@ static void admin_contention(void *worker, const struct report *report) {
     worker_report_contention(worker, report);
 }
 
+static bool admin_times(void *worker, const char *pattern, size_t len, const struct report *report) {
+    return worker_report_times(worker, pattern, len, report);
+}
+
 static void admin_shared(void *worker, const struct report *report) {
     worker_report_shared(worker, report);
 }
@@ -179,6 +183,7 @@ static struct admin_source admin_source_of(struct application *app, struct worke
                                  .rules = admin_rules,
                                  .advice = admin_advice,
                                  .contention = admin_contention,
+                                 .times = admin_times,
                                  .shared = admin_shared,
                                  .nodes = admin_nodes,
                                  .config = live_show,

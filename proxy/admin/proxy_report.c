@@ -1,4 +1,4 @@
-/* PROXY HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
+/* PROXY HELP, INFO, LOCKS, TOP, CONTENTION, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
 #include "proxy/admin/proxy_report.h"
 
 #include <stdarg.h>
@@ -241,6 +241,46 @@ static void do_top(const struct admin_source *source, const char *arg, size_t le
     rows_finish(&rows, true, reply);
 }
 
+/* ---- CONTENTION FOLDED ------------------------------------------------------------------------------- */
+
+/* Rows as folded stacks, which flame graphs are made of: "pattern;client us". */
+struct folded {
+    struct rows rows;
+    struct text stack;
+    const char *wanted; /* the field with the times */
+};
+
+static void folded_row(void *arg) {
+    ((struct folded *)arg)->stack.len = 0;
+}
+
+static void folded_text(void *arg, const char *name, const char *value, size_t len) {
+    struct folded *f = arg;
+    (void)name;
+    text_append(&f->stack, ";", f->stack.len > 0);
+    for (size_t i = 0; i < len; i++)
+        text_append_visible(&f->stack, value[i] == ';' ? ":" : value + i, 1);
+}
+
+static void folded_number(void *arg, const char *name, int64_t ms) {
+    struct folded *f = arg;
+    if (ms == 0 || strcmp(name, f->wanted) != 0)
+        return;
+    text_printf(&f->stack, " %lld", (long long)ms * 1000);
+    add_line(&f->rows, name, f->stack.data, f->stack.len);
+}
+
+static bool do_folded(const struct admin_source *source, const char *what, size_t len, struct text *reply) {
+    struct folded f = {.wanted = text_is(what, len, "held") ? "held-ms" : "waited-ms"};
+    struct report report = {.arg = &f, .row = folded_row, .text = folded_text, .number = folded_number};
+    if (!text_is(what, len, "held") && !text_is(what, len, "waited"))
+        return false;
+    (void)source->times(source->arg, NULL, 0, &report);
+    rows_finish(&f.rows, true, reply);
+    text_clear(&f.stack);
+    return true;
+}
+
 /* ---- CONFIG ------------------------------------------------------------------------------------------ */
 
 /* Answers as CONFIG GET does: names and values, a map in RESP3. */
@@ -263,11 +303,13 @@ static void do_help(struct text *reply) {
         "INFO [section] -- the proxy's own INFO: proxy, clients, upstreams, locks, commands.",
         "LOCKS [pattern] -- the live leases known to this proxy, newest first.",
         "TOP [count] -- the locks fought over most, those held for longest, the worst clients.",
+        "CONTENTION [pattern] -- how long locks were held and waited for, by their pattern and by client.",
+        "CONTENTION FOLDED HELD|WAITED -- the same in us as lines 'pattern;client us', for flamegraph.pl.",
         "LOCK <key> -- everything known of one lock, read from Redis.",
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
         "INCIDENTS [count] [KIND kind] [KEY pattern] [SINCE time] -- the last incidents, newest first.",
         "INCIDENTS SUMMARY [count] [KIND kind] [SINCE time] -- all incidents, counted by kind, rule and client.",
-        "LINES LOCKS|INCIDENTS|RULES [<arg> ...] -- the same, each as a line of NAME=VALUE.",
+        "LINES LOCKS|CONTENTION|INCIDENTS|RULES [<arg> ...] -- the same, each as a line of NAME=VALUE.",
         "WATCH [KIND kind] [KEY pattern] -- incidents as they happen, until RESET or QUIT.",
         "NOTIFY ON|OFF -- a push 'lockkeeper lost KEY FENCE' when a lease of this connection is over; RESP3.",
         "RULES -- the lock rules and fences in force, with hit counts, and clients that share connections.",
@@ -289,7 +331,7 @@ static void do_help(struct text *reply) {
 
 /* ---- the subcommands -------------------------------------------------------------------------------- */
 
-/* Runs LOCKS, INCIDENTS and RULES, which show rows. */
+/* Runs LOCKS, CONTENTION, INCIDENTS and RULES, which show rows. */
 static bool show_rows(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                       enum shape shape, struct text *reply) {
     struct rows rows = {.shape = shape};
@@ -301,6 +343,8 @@ static bool show_rows(const struct admin_source *source, const char *const *word
     }
     if ((count == 1 || count == 2) && text_is(words[0], lens[0], "locks"))
         matched = source->locks(source->arg, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
+    else if ((count == 1 || count == 2) && text_is(words[0], lens[0], "contention"))
+        matched = source->times(source->arg, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
     else if (count == 1 && text_is(words[0], lens[0], "rules"))
         source->rules(source->arg, &report);
     else
@@ -315,6 +359,8 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
         return show_rows(source, words + 1, lens + 1, count - 1, SHAPE_LINES, reply);
     if (show_rows(source, words, lens, count, resp3 ? SHAPE_RESP3 : SHAPE_RESP2, reply))
         return true;
+    if (count == 3 && text_is(words[0], lens[0], "contention") && text_is(words[1], lens[1], "folded"))
+        return do_folded(source, words[2], lens[2], reply);
     if (count == 0 || count > 2)
         return false;
     const char *arg = count == 2 ? words[1] : NULL;

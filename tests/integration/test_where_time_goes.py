@@ -1,0 +1,124 @@
+"""Where the time goes: how long locks were held and waited for, which requests were slow, and the latency of commands."""
+
+import json
+import urllib.request
+
+import pytest
+
+from resp import Error, encode
+from servers import free_port, until
+from test_by_hand import rows_of
+
+LOCK = "lock:{orders}:1"
+PATTERN = "lock:{orders}:*"
+
+
+def named(connect, proxy, name):
+    client = connect(proxy)
+    client("CLIENT", "SETNAME", name)
+    return client
+
+
+def times(client, *words):
+    """{(pattern, client's name): row}"""
+    reply = client("PROXY", "CONTENTION", *words)
+    assert not isinstance(reply, Error), reply
+    return {(row["pattern"], row["client"].rpartition("name=")[2]): row for row in rows_of(reply)}
+
+
+def hold(client, ms):
+    """Keeps the lock for so long by Redis's clock, or a little longer."""
+    assert client("SET", "{orders}elapses", "1", "PX", ms) == "OK"
+    until(lambda: client("EXISTS", "{orders}elapses") == 0, what="%d ms" % ms)
+
+
+# ---- PROXY CONTENTION ------------------------------------------------------------------------------------------
+
+
+def test_contention_by_pattern_and_client(start_proxy, backend, connect):
+    """A holder, a client that polls until it gets the lock, and a client that polls in vain."""
+    proxy = start_proxy(backend, "lock lock:* owner connection")
+    holder, polls, in_vain, operator = (named(connect, proxy, name) for name in ("holder", "polls", "vain", "operator"))
+    assert times(operator) == {}
+    assert holder("SET", LOCK, "1", "NX", "PX", 600000) == "OK"
+    assert polls("SETNX", LOCK, "2") == in_vain("SETNX", LOCK, "3") == 0
+    hold(holder, 200)
+    assert in_vain("SETNX", LOCK, "3") == 0
+    assert holder("DEL", LOCK) == 1
+    assert polls("SET", LOCK, "2", "NX", "PX", 600000) == "OK"
+    assert polls("DEL", LOCK) == 1
+    for words in ((), (PATTERN.replace("*", r"\*"),), ("lock:*",)):
+        found = times(operator, *words)
+        assert sorted(name for _, name in found) == ["holder", "polls", "vain"] and {p for p, _ in found} == {PATTERN}
+        held, waited, vain = (found[PATTERN, name] for name in ("holder", "polls", "vain"))
+        assert held["holds"] == 1 and held["waits"] == held["waited-ms"] == held["longest-wait-ms"] == 0
+        assert 180 <= held["held-ms"] == held["longest-hold-ms"] < 100000
+        assert waited["holds"] == waited["waits"] == 1 and 180 <= waited["waited-ms"] == waited["longest-wait-ms"] < 100000
+        assert vain["holds"] == 0 and vain["waits"] == 1 and 180 <= vain["waited-ms"] <= waited["waited-ms"]
+    assert times(operator, "other:*") == {}
+    lines = operator("PROXY", "LINES", "CONTENTION")
+    assert len(lines) == 3 and lines[0].startswith('pattern=%s client="127.0.0.1 ' % PATTERN), "the most waited for first"
+    folded = dict(line.rsplit(" ", 1) for line in operator("PROXY", "CONTENTION", "FOLDED", "waited"))
+    assert {stack.rpartition("name=")[2]: int(us) for stack, us in folded.items()} == {
+        "polls": waited["waited-ms"] * 1000, "vain": vain["waited-ms"] * 1000}
+    assert all(stack.startswith(PATTERN + ";127.0.0.1 user=default name=") for stack in folded)
+    assert len(operator("PROXY", "CONTENTION", "folded", "HELD")) in (1, 2), "polls may have held it for less than 1 ms"
+    assert isinstance(operator("PROXY", "CONTENTION", "FOLDED", "other"), Error)
+
+
+def test_contention_of_clients_that_wait_at_the_proxy(start_proxy, backend, connect):
+    proxy = start_proxy(backend, "lock lock:* owner connection wait 1s")
+    holder, waits, refused, operator = (named(connect, proxy, name) for name in ("holder", "waits", "refused", "operator"))
+    assert holder("SET", LOCK, "1", "NX", "PX", 600000) == "OK"
+    assert refused("SETNX", LOCK, "3") == 0
+    waits.send(encode("SETNX", LOCK, "2"))
+    until(lambda: "\nwaiting:1\r\n" in operator("PROXY", "INFO", "locks"), what="the client that waits")
+    hold(holder, 100)
+    assert holder("DEL", LOCK) == 1
+    if waits.read() == 0:  # on a very busy machine
+        pytest.skip("the wait was over before the release")
+    found = times(operator)
+    assert found[PATTERN, "waits"]["waits"] == found[PATTERN, "refused"]["waits"] == 1
+    assert 80 <= found[PATTERN, "waits"]["waited-ms"] == found[PATTERN, "waits"]["longest-wait-ms"] <= 1500
+    assert 900 <= found[PATTERN, "refused"]["waited-ms"] == found[PATTERN, "refused"]["longest-wait-ms"]
+    assert found[PATTERN, "holder"]["longest-hold-ms"] >= 1000
+
+
+def test_contention_counts_leases_that_end_by_themselves(start_proxy, backend, connect):
+    proxy = start_proxy(backend, "lock lock:* owner connection")
+    holder, operator = named(connect, proxy, "holder"), connect(proxy)
+    assert holder("SET", LOCK, "1", "NX", "PX", 150) == "OK"
+    until(lambda: times(operator), what="the end of the lease")
+    row = times(operator)[PATTERN, "holder"]
+    assert row["holds"] == 1 and 100 <= row["held-ms"] <= 160
+    assert holder("SET", LOCK, "1", "NX", "PX", 600000) == "OK"
+    assert holder("DEL", LOCK) == 1
+    row = times(operator)[PATTERN, "holder"]
+    assert row["holds"] == 2 and row["longest-hold-ms"] <= row["held-ms"]
+
+
+def test_what_is_forgotten_is_in_one_row(start_proxy, backend, connect):
+    """Workloads beyond the table's bound: none of their holds is lost."""
+    clients, each = 8, 3000
+    proxy = start_proxy(backend, "lock lock:* owner connection")
+    operator = connect(proxy)
+    for number in range(clients):
+        client = named(connect, proxy, "client%d" % number)
+        for first in range(0, each, 100):
+            letters = ["".join(chr(97 + int(c)) for c in "%05d" % n) for n in range(first, first + 100)]
+            assert client.at_once(*[("SET", "lock:" + word, "1", "NX", "PX", 600000) for word in letters]) == ["OK"] * 100
+            assert client.at_once(*[("DEL", "lock:" + word) for word in letters]) == [1] * 100
+        client.close()
+    found = times(operator)
+    assert len(found) == 1001 and ("(others)", "(others)") in found
+    assert sum(row["holds"] for row in found.values()) == clients * each
+
+
+def test_the_page_has_the_times(start_proxy, backend, connect):
+    port = free_port()
+    proxy = start_proxy(backend, "lock lock:*", "admin-port %d" % port)
+    client = connect(proxy)
+    assert client("SET", LOCK, "1", "NX", "PX", 600000) == "OK" and client("DEL", LOCK) == 1
+    with urllib.request.urlopen("http://127.0.0.1:%d/status.json" % port) as answer:
+        page = json.load(answer)
+    assert [(row["pattern"], row["holds"]) for row in page["times"]] == [(PATTERN, 1)]
