@@ -25,6 +25,7 @@
 #include "proxy/admin/incident_lines.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/slowlog.h"
 #include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/config/config.h"
@@ -189,6 +190,7 @@ static struct admin_source admin_source_of(struct application *app, struct worke
                                  .config = live_show,
                                  .config_arg = &app->live,
                                  .incidents = app->incidents,
+                                 .slowlog = app->shared.slowlog,
                                  .incident_kind = admin_incident_kind};
 }
 
@@ -729,12 +731,14 @@ static int serve(struct application *app, struct config_errors *errors) {
         engine_alone(app->shared.engine);
     app->shared.observer = observer_new(seed);
     app->shared.permits = permits_new(seed);
+    app->shared.slowlog = slowlog_new();
     log_notice("lockkeeper %s is starting, pid %d, upstream %s, lock rules: %zu", LOCKKEEPER_VERSION, (int)getpid(),
                app->shared.upstream_text, lock_rules_count(app->config->rules));
     run(app);
     engine_free(app->shared.engine);
     observer_free(app->shared.observer);
     permits_free(app->shared.permits);
+    slowlog_free(app->shared.slowlog);
     incidents_flush(app->incidents, clock_wall_ms());
     incidents_free(app->incidents);
     embedded_stop(app->embedded);

@@ -1,4 +1,4 @@
-/* PROXY HELP, INFO, LOCKS, TOP, CONTENTION, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
+/* PROXY HELP, INFO, LOCKS, TOP, CONTENTION, SLOWLOG, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
 #include "proxy/admin/proxy_report.h"
 
 #include <stdarg.h>
@@ -10,9 +10,10 @@
 #include "proxy/admin/sentence.h"
 #include "proxy/admin/top.h"
 #include "proxy/base/clock.h"
+#include "proxy/base/slowlog.h"
 #include "proxy/base/text.h"
 
-enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, TOP_DEFAULT = 5, LINE_MAX = 512 };
+enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, TOP_DEFAULT = 5, SLOW_DEFAULT = 10, LINE_MAX = 512 };
 
 /* ---- RESP ---------------------------------------------------------------------------------------- */
 
@@ -225,20 +226,71 @@ static void add_top_line(void *arg, const char *line, size_t len) {
     add_line(arg, "", line, len);
 }
 
+/* Reads a count; one that is very large is cut. False: it is no number. */
+static bool read_count(const char *word, size_t len, size_t *count) {
+    enum { CUT = 1000000 };
+    *count = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (word[i] < '0' || word[i] > '9')
+            return false;
+        *count = *count < CUT ? *count * 10 + (size_t)(word[i] - '0') : *count;
+    }
+    return len > 0;
+}
+
 static void do_top(const struct admin_source *source, const char *arg, size_t len, struct text *reply) {
     struct rows rows = {.row_count = 0};
-    size_t max = arg ? 0 : TOP_DEFAULT;
-    bool number = !arg || len > 0;
-    for (size_t i = 0; arg && i < len; i++) {
-        number = number && arg[i] >= '0' && arg[i] <= '9';
-        max = number && max <= TOP_MAX ? max * 10 + (size_t)(arg[i] - '0') : max;
-    }
-    if (!number) {
+    size_t max = TOP_DEFAULT;
+    if (arg && !read_count(arg, len, &max)) {
         text_printf(reply, "-ERR the count is not an integer or out of range\r\n");
         return;
     }
     top_lines(source, max < TOP_MAX ? max : TOP_MAX, clock_wall_ms(), add_top_line, &rows);
     rows_finish(&rows, true, reply);
+}
+
+/* ---- SLOWLOG ----------------------------------------------------------------------------------------- */
+
+static void add_slow(void *arg, const struct slow_request *r) {
+    rows_row(arg);
+    rows_number(arg, "id", (int64_t)r->id);
+    rows_number(arg, "time", r->time_s);
+    rows_number(arg, "us", r->took_us);
+    rows_number(arg, "before-us", r->before_us);
+    rows_number(arg, "node-us", r->took_us - r->before_us - r->after_us);
+    rows_number(arg, "way-us", r->way_us);
+    rows_number(arg, "after-us", r->after_us);
+    rows_text(arg, "command", r->command, strlen(r->command));
+    rows_text(arg, "client", r->client, strlen(r->client));
+    rows_text(arg, "name", r->name, strlen(r->name));
+    rows_text(arg, "node", r->node, strlen(r->node));
+}
+
+/* `words` are the arguments after SLOWLOG. -1 shows all entries, as in Redis. */
+static bool do_slowlog(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                       enum shape shape, struct text *reply) {
+    struct rows rows = {.shape = shape};
+    size_t max = SLOW_DEFAULT;
+    if (count == 1 && text_is(words[0], lens[0], "len")) {
+        text_printf(reply, ":%zu\r\n", slowlog_len(source->slowlog));
+        return true;
+    }
+    if (count == 1 && text_is(words[0], lens[0], "reset")) {
+        slowlog_reset(source->slowlog);
+        text_printf(reply, "+OK\r\n");
+        return true;
+    }
+    if (count == 0 || count > 2 || !text_is(words[0], lens[0], "get"))
+        return false;
+    if (count == 2 && text_is(words[1], lens[1], "-1")) {
+        max = SIZE_MAX;
+    } else if (count == 2 && !read_count(words[1], lens[1], &max)) {
+        text_printf(reply, "-ERR count should be greater than or equal to -1\r\n");
+        return true;
+    }
+    slowlog_each(source->slowlog, max, add_slow, &rows);
+    rows_finish(&rows, true, reply);
+    return true;
 }
 
 /* ---- CONTENTION FOLDED ------------------------------------------------------------------------------- */
@@ -305,11 +357,12 @@ static void do_help(struct text *reply) {
         "TOP [count] -- the locks fought over most, those held for longest, the worst clients.",
         "CONTENTION [pattern] -- how long locks were held and waited for, by their pattern and by client.",
         "CONTENTION FOLDED HELD|WAITED -- the same in us as lines 'pattern;client us', for flamegraph.pl.",
+        "SLOWLOG GET [count] | LEN | RESET -- requests that took long: in the proxy, on the way, at the node.",
         "LOCK <key> -- everything known of one lock, read from Redis.",
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
         "INCIDENTS [count] [KIND kind] [KEY pattern] [SINCE time] -- the last incidents, newest first.",
         "INCIDENTS SUMMARY [count] [KIND kind] [SINCE time] -- all incidents, counted by kind, rule and client.",
-        "LINES LOCKS|CONTENTION|INCIDENTS|RULES [<arg> ...] -- the same, each as a line of NAME=VALUE.",
+        "LINES LOCKS|CONTENTION|SLOWLOG|INCIDENTS|RULES [<arg> ...] -- the same, each as a line of NAME=VALUE.",
         "WATCH [KIND kind] [KEY pattern] -- incidents as they happen, until RESET or QUIT.",
         "NOTIFY ON|OFF -- a push 'lockkeeper lost KEY FENCE' when a lease of this connection is over; RESP3.",
         "RULES -- the lock rules and fences in force, with hit counts, and clients that share connections.",
@@ -331,7 +384,7 @@ static void do_help(struct text *reply) {
 
 /* ---- the subcommands -------------------------------------------------------------------------------- */
 
-/* Runs LOCKS, CONTENTION, INCIDENTS and RULES, which show rows. */
+/* Runs LOCKS, CONTENTION, SLOWLOG, INCIDENTS and RULES, which show rows. */
 static bool show_rows(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                       enum shape shape, struct text *reply) {
     struct rows rows = {.shape = shape};
@@ -341,6 +394,8 @@ static bool show_rows(const struct admin_source *source, const char *const *word
         do_incidents(source, words + 1, lens + 1, count - 1, shape, reply);
         return true;
     }
+    if (count > 0 && text_is(words[0], lens[0], "slowlog"))
+        return do_slowlog(source, words + 1, lens + 1, count - 1, shape, reply);
     if ((count == 1 || count == 2) && text_is(words[0], lens[0], "locks"))
         matched = source->locks(source->arg, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
     else if ((count == 1 || count == 2) && text_is(words[0], lens[0], "contention"))

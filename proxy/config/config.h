@@ -102,6 +102,8 @@ struct config {
     int64_t pinned_node, pinned_client; /* max-pinned-connections[-per-client]; 0: derived from the node's maxclients */
     int64_t upstream_timeout_ms;        /* 5s */
     int64_t dns_refresh_ms;             /* 5s */
+    int64_t slowlog_slower_us;          /* slowlog-log-slower-than 10000; -1: nothing is slow */
+    int64_t slowlog_max;                /* slowlog-max-len 128 */
     bool upstream_tls_on;               /* upstream-tls no */
     struct config_tls upstream_tls;
     enum config_verify upstream_tls_verify; /* yes */

@@ -219,6 +219,12 @@ static const struct directive TABLE[] = {
     {{"dns-refresh", "TIME", "5s", "how often the host name of a standalone upstream is looked up"},
      TIME(dns_refresh_ms, "a time from 1ms to 1d, like 5s"),
      .flags = DIRECTIVE_LIVE},
+    {{"slowlog-log-slower-than", "MICROSECONDS", "10000", "requests that take so long are in PROXY SLOWLOG; -1: none"},
+     NUMBER(slowlog_slower_us, -1, INT64_MAX / 2),
+     .flags = DIRECTIVE_LIVE},
+    {{"slowlog-max-len", "N", "128", "how many slow requests PROXY SLOWLOG keeps"},
+     NUMBER(slowlog_max, 0, 1000000),
+     .flags = DIRECTIVE_LIVE},
 
     {{"upstream-tls", "yes|no", "no", "connections to nodes (and Sentinels) use TLS; never over a unix socket"},
      YES_NO(upstream_tls_on)},

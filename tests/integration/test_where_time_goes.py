@@ -122,3 +122,110 @@ def test_the_page_has_the_times(start_proxy, backend, connect):
     with urllib.request.urlopen("http://127.0.0.1:%d/status.json" % port) as answer:
         page = json.load(answer)
     assert [(row["pattern"], row["holds"]) for row in page["times"]] == [(PATTERN, 1)]
+
+
+# ---- PROXY SLOWLOG ---------------------------------------------------------------------------------------------
+
+
+def slow(client, *words):
+    reply = client("PROXY", "SLOWLOG", "GET", *words)
+    assert not isinstance(reply, Error), reply
+    return rows_of(reply)
+
+
+def slowly(backend, operator, client, *command):
+    """Sends a command to a real node that answers no client for a moment, as a long script has it. Returns the entry. It is sent
+    again if a busy machine has let the moment pass."""
+    def sent():
+        node = backend.node_of("{orders}k").client()
+        assert node("CLIENT", "PAUSE", 200, "ALL") == "OK"
+        client(*command)
+        entry = slow(operator, 1)
+        return entry and entry[0]["command"].startswith("%s %s" % command[:2]) and entry[0]
+
+    return until(sent, what="a slow " + command[0])
+
+
+def test_a_slow_request_is_in_the_slowlog(start_proxy, backend, connect):
+    proxy = start_proxy(backend, "lock lock:* owner connection", "slowlog-log-slower-than 50000", "slowlog-max-len 3")
+    client, operator = named(connect, proxy, "slow-one"), connect(proxy)
+    assert client("SET", "{orders}k", "v") == "OK"
+    node = backend.node_of("{orders}k")
+    entry = slowly(backend, operator, client, "GET", "{orders}k")
+    assert entry["command"] == "GET {orders}k" and entry["name"] == "slow-one" and entry["client"].startswith("127.0.0.1:")
+    assert entry["node"] == "127.0.0.1:%d" % node.port
+    assert entry["us"] >= 50000 and entry["us"] == entry["before-us"] + entry["node-us"] + entry["after-us"]
+    assert 0 <= entry["way-us"] < entry["node-us"] > entry["before-us"] + entry["after-us"]
+    assert abs(entry["time"] - int(node.client()("TIME")[0])) < 60
+    entry = slowly(backend, operator, client, "SET", LOCK, "a value", "NX", "PX", 600000)
+    assert entry["command"] == "SET %s ..." % LOCK, "the value says whose the lock is"
+    entry = slowly(backend, operator, client, "MSET", "{orders}a", "two words", "{orders}b", "x" * 200)
+    assert entry["command"] == 'MSET {orders}a "two words" {orders}b "%s... (72 more bytes)"' % ("x" * 128)
+    entry = slowly(backend, operator, client, "DEL", *["{orders}%d" % n for n in range(40)])
+    assert entry["command"].endswith(" {orders}29 ... (10 more arguments)")
+    found = slow(operator)
+    assert [row["id"] for row in found] == [found[0]["id"] - n for n in range(3)], "slowlog-max-len"
+    assert operator("PROXY", "SLOWLOG", "LEN") == 3 and len(slow(operator, 2)) == 2 and slow(operator, -1) == found
+    assert operator("PROXY", "LINES", "SLOWLOG", "GET", 1)[0].startswith("id=%d time=" % found[0]["id"])
+    assert operator("PROXY", "SLOWLOG", "RESET") == "OK" and operator("PROXY", "SLOWLOG", "LEN") == 0
+    assert isinstance(operator("PROXY", "SLOWLOG", "GET", "x"), Error) and isinstance(operator("PROXY", "SLOWLOG"), Error)
+
+
+def test_passwords_are_not_in_the_slowlog(start_proxy, backend, connect):
+    proxy = start_proxy(backend, "slowlog-log-slower-than 0")
+    client, operator = connect(proxy), connect(proxy)
+    client("AUTH", "nobody", "secret")
+    client("ACL", "SETUSER", "nobody", ">secret")
+    client("CONFIG", "SET", "masterauth", "secret")
+    client("CONFIG", "SET", "masterauth", "")
+    client("MIGRATE", "127.0.0.1", "1", "{orders}none", "0", "10", "AUTH", "secret")
+    client("ACL", "DELUSER", "nobody")
+    commands = [row["command"] for row in slow(operator, -1)]
+    assert "acl ..." in commands and "config ..." in commands and not any("secret" in command for command in commands)
+
+
+def test_what_waits_is_not_slow(start_proxy, backend, connect):
+    """Blocking commands, a rule's `wait`, pauses, and a transaction whose client thinks."""
+    proxy = start_proxy(backend, "lock lock:* owner connection wait 10s", "slowlog-log-slower-than 1000000")
+    client, other, operator = connect(proxy), connect(proxy), connect(proxy)
+    assert operator("PROXY", "SLOWLOG", "RESET") == "OK"
+    client.send(encode("BLPOP", "{orders}list", 2))
+    assert client.read() is None
+    assert other("SETNX", LOCK, "1") == 1
+    client.send(encode("SETNX", LOCK, "2"))
+    until(lambda: "\nwaiting:1\r\n" in operator("PROXY", "INFO", "locks"), what="the client that waits")
+    hold(other, 1200)
+    assert other("DEL", LOCK) == 1 and client.read() == 1
+    assert client("MULTI") == "OK" and client("SET", "{orders}k", "1") == "QUEUED"
+    hold(other, 1200)
+    assert client("EXEC") == ["OK"]
+    assert operator("CLIENT", "PAUSE", 1300, "ALL") == "OK"
+    assert client("GET", "{orders}k") == "1"
+    assert client("DEL", LOCK) == 1
+    assert [row["command"] for row in slow(operator, -1) if "elapses" not in row["command"]] == []
+
+
+def test_the_time_before_a_request_was_sent(start_redis, start_proxy, connect):
+    """A node that does not accept connections for a while: the request waits in the proxy."""
+    redis = start_redis()
+    proxy = start_proxy(redis, "slowlog-log-slower-than 50000", "upstream-timeout 20s")
+    client, operator = connect(proxy), connect(proxy)
+    assert client("SET", "k", "v") == "OK"
+    redis.pause()
+    client.send(encode("GET", "k"))
+    hold(connect(start_proxy(start_redis())), 150)
+    redis.resume()
+    assert client.read() == "v"
+    entry = slow(operator, 1)[0]
+    assert entry["command"] == "GET k" and entry["us"] >= 100000 and entry["node"].endswith(":%d" % redis.port)
+
+
+def test_a_reload_changes_what_is_slow(start_redis, start_proxy, connect):
+    redis = start_redis()
+    proxy = start_proxy(redis, "slowlog-log-slower-than -1")
+    client, operator = connect(proxy), connect(proxy)
+    assert client("SET", "k", "v") == "OK" and operator("PROXY", "SLOWLOG", "LEN") == 0
+    proxy.write_config(["upstream " + redis.upstream(), "slowlog-log-slower-than 0", "slowlog-max-len 1"])
+    assert operator("PROXY", "RELOAD") == "OK"
+    assert client("GET", "k") == "v" and client("GET", "k") == "v"
+    assert operator("PROXY", "SLOWLOG", "LEN") == 1 and slow(operator)[0]["command"] == "GET k"

@@ -108,7 +108,7 @@ struct session {
     _Alignas(8) char room[ROOM_END]; /* the rooms' own state: enum room_at */
     const struct command *last;      /* the last command; NULL: not in the table */
     struct stream *stream;           /* NULL, or the request that is forwarded while it arrives */
-    double last_active;
+    int64_t active_us;      /* by clock_us, when its client last sent something, or what it had sent before went on */
     double over_soft_since; /* since when the output is above the soft limit; 0: it is not */
     uint64_t arrival;       /* without login: its number from worker_arrival */
     int64_t opened_ms;

@@ -147,6 +147,7 @@ void conn_ready(struct upstream_conn *c) {
     if (c->rebuild)
         conn_rebuild(c);
     conn_set_state(c, CONN_READY);
+    c->taken_us = clock_us();
     log_verbose("Connected to node %s", c->node->address);
 }
 
@@ -177,6 +178,8 @@ void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last
         r->bytes = iobuf_append_held(&c->out, bytes, len, &r->chunk);
         r->len = len;
         r->open = false;
+        if (r->begun_us != INT64_MAX) /* the time until its client had sent it does not count */
+            r->begun_us = clock_us();
     } else {
         iobuf_append(&c->out, bytes, len);
     }
@@ -191,6 +194,8 @@ void conn_pause(struct upstream_conn *c, bool pause) {
     c->paused = pause;
     if (pause) {
         c->timed_from_us = 0;
+        if (!list_empty(&c->pending)) /* its client is slow, not the node */
+            LIST_ENTRY(c->pending.next, struct upstream_request, link)->begun_us = INT64_MAX;
         ev_io_stop(c->u->loop, &c->readable);
     } else {
         ev_io_start(c->u->loop, &c->readable);
@@ -265,6 +270,9 @@ void conn_flush(struct upstream_conn *c) {
         c->progress_ms = clock_ms();
     if (n > 0)
         conn_time(c);
+    if (c->stuck && c->out.unsent == 0)
+        c->taken_us = clock_us();
+    c->stuck = c->out.unsent > 0;
     conn_want_write(c, c->out.unsent > 0);
     if (c->pin)
         pin_written(c->pin);
