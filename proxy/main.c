@@ -23,6 +23,7 @@
 #include "proxy/base/clock.h"
 #include "proxy/admin/proxy_report.h"
 #include "proxy/admin/incident_lines.h"
+#include "proxy/base/latency.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/slowlog.h"
@@ -191,6 +192,7 @@ static struct admin_source admin_source_of(struct application *app, struct worke
                                  .config_arg = &app->live,
                                  .incidents = app->incidents,
                                  .slowlog = app->shared.slowlog,
+                                 .latency = app->shared.latency,
                                  .incident_kind = admin_incident_kind};
 }
 
@@ -732,6 +734,7 @@ static int serve(struct application *app, struct config_errors *errors) {
     app->shared.observer = observer_new(seed);
     app->shared.permits = permits_new(seed);
     app->shared.slowlog = slowlog_new();
+    app->shared.latency = latency_new();
     log_notice("lockkeeper %s is starting, pid %d, upstream %s, lock rules: %zu", LOCKKEEPER_VERSION, (int)getpid(),
                app->shared.upstream_text, lock_rules_count(app->config->rules));
     run(app);
@@ -739,6 +742,7 @@ static int serve(struct application *app, struct config_errors *errors) {
     observer_free(app->shared.observer);
     permits_free(app->shared.permits);
     slowlog_free(app->shared.slowlog);
+    latency_free(app->shared.latency);
     incidents_flush(app->incidents, clock_wall_ms());
     incidents_free(app->incidents);
     embedded_stop(app->embedded);

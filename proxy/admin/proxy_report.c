@@ -1,4 +1,4 @@
-/* PROXY HELP, INFO, LOCKS, TOP, CONTENTION, SLOWLOG, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
+/* PROXY HELP, INFO, LOCKS, TOP, CONTENTION, SLOWLOG, LATENCY, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
 #include "proxy/admin/proxy_report.h"
 
 #include <stdarg.h>
@@ -10,6 +10,7 @@
 #include "proxy/admin/sentence.h"
 #include "proxy/admin/top.h"
 #include "proxy/base/clock.h"
+#include "proxy/base/latency.h"
 #include "proxy/base/slowlog.h"
 #include "proxy/base/text.h"
 
@@ -293,6 +294,64 @@ static bool do_slowlog(const struct admin_source *source, const char *const *wor
     return true;
 }
 
+/* ---- LATENCY ----------------------------------------------------------------------------------------- */
+
+struct latencies {
+    struct rows rows;
+    const char *wanted; /* the name; NULL: all */
+    size_t wanted_len;
+};
+
+/* Adds a histogram in the form of Redis's LATENCY HISTOGRAM: counts up to each bound, where they grow. */
+static void add_latency(void *arg, const char *name, const struct histogram *h) {
+    struct latencies *l = arg;
+    struct text *out = &l->rows.done;
+    bool resp3 = l->rows.shape == SHAPE_RESP3;
+    struct text pairs = {0};
+    uint64_t calls = 0;
+    size_t bounds = 0;
+    if (l->wanted && !text_is(l->wanted, l->wanted_len, name))
+        return;
+    for (size_t i = 0; i <= HISTOGRAM_BOUNDS; i++) {
+        calls += h->counts[i];
+        if (h->counts[i] == 0)
+            continue;
+        text_printf(&pairs, ":%lld\r\n:%llu\r\n", (long long)(i < HISTOGRAM_BOUNDS ? histogram_bounds[i] : INT64_MAX),
+                    (unsigned long long)calls);
+        bounds++;
+    }
+    put_bulk(out, name, strlen(name));
+    text_printf(out, "%s$5\r\ncalls\r\n:%llu\r\n$14\r\nhistogram_usec\r\n", resp3 ? "%2\r\n" : "*4\r\n",
+                (unsigned long long)calls);
+    text_printf(out, "%c%zu\r\n", resp3 ? '%' : '*', resp3 ? bounds : 2 * bounds);
+    text_append(out, pairs.data, pairs.len);
+    text_clear(&pairs);
+    l->rows.row_count++;
+}
+
+/* `words` are the arguments after LATENCY. */
+static bool do_latency(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                       bool resp3, struct text *reply) {
+    struct latencies l = {.rows.shape = resp3 ? SHAPE_RESP3 : SHAPE_RESP2};
+    bool clients = count > 0 && text_is(words[0], lens[0], "clients");
+    if (count == 1 && text_is(words[0], lens[0], "reset")) {
+        latency_reset(source->latency);
+        text_printf(reply, "+OK\r\n");
+        return true;
+    }
+    if (count > 1u + clients)
+        return false;
+    if (count > (size_t)clients) {
+        l.wanted = words[clients];
+        l.wanted_len = lens[clients];
+    }
+    latency_each(source->latency, clients ? LATENCY_CLIENTS : LATENCY_COMMANDS, add_latency, &l);
+    text_printf(reply, "%c%zu\r\n", resp3 ? '%' : '*', (resp3 ? 1 : 2) * l.rows.row_count);
+    text_append(reply, l.rows.done.data, l.rows.done.len);
+    text_clear(&l.rows.done);
+    return true;
+}
+
 /* ---- CONTENTION FOLDED ------------------------------------------------------------------------------- */
 
 /* Rows as folded stacks, which flame graphs are made of: "pattern;client us". */
@@ -358,6 +417,7 @@ static void do_help(struct text *reply) {
         "CONTENTION [pattern] -- how long locks were held and waited for, by their pattern and by client.",
         "CONTENTION FOLDED HELD|WAITED -- the same in us as lines 'pattern;client us', for flamegraph.pl.",
         "SLOWLOG GET [count] | LEN | RESET -- requests that took long: in the proxy, on the way, at the node.",
+        "LATENCY [command] | CLIENTS [name] | RESET -- how long requests take, as LATENCY HISTOGRAM has it.",
         "LOCK <key> -- everything known of one lock, read from Redis.",
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
         "INCIDENTS [count] [KIND kind] [KEY pattern] [SINCE time] -- the last incidents, newest first.",
@@ -414,6 +474,8 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
         return show_rows(source, words + 1, lens + 1, count - 1, SHAPE_LINES, reply);
     if (show_rows(source, words, lens, count, resp3 ? SHAPE_RESP3 : SHAPE_RESP2, reply))
         return true;
+    if (count > 0 && text_is(words[0], lens[0], "latency"))
+        return do_latency(source, words + 1, lens + 1, count - 1, resp3, reply);
     if (count == 3 && text_is(words[0], lens[0], "contention") && text_is(words[1], lens[1], "folded"))
         return do_folded(source, words[2], lens[2], reply);
     if (count == 0 || count > 2)

@@ -1,6 +1,6 @@
 /*
- * The PROXY subcommands that only report: HELP, INFO, LOCKS, TOP, CONTENTION, SLOWLOG, INCIDENTS, RULES, LINES, ADVISE,
- * CONFIG. The facts come through struct admin_source; this folder knows neither sessions nor locks.
+ * The PROXY subcommands that only report: HELP, INFO, LOCKS, TOP, CONTENTION, SLOWLOG, LATENCY, INCIDENTS, RULES,
+ * LINES, ADVISE, CONFIG. The facts come through struct admin_source; this folder knows neither sessions nor locks.
  */
 #ifndef LOCKKEEPER_ADMIN_PROXY_COMMAND_H
 #define LOCKKEEPER_ADMIN_PROXY_COMMAND_H
@@ -35,6 +35,7 @@ struct admin_source {
     void *config_arg;
     struct incidents *incidents;
     struct slowlog *slowlog;
+    struct latency *latency;
     const char *(*incident_kind)(size_t i); /* the names of the kinds of incidents, from 0 on; NULL after the last */
 };
 

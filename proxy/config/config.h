@@ -104,6 +104,7 @@ struct config {
     int64_t dns_refresh_ms;             /* 5s */
     int64_t slowlog_slower_us;          /* slowlog-log-slower-than 10000; -1: nothing is slow */
     int64_t slowlog_max;                /* slowlog-max-len 128 */
+    bool latency_tracking;              /* no */
     bool upstream_tls_on;               /* upstream-tls no */
     struct config_tls upstream_tls;
     enum config_verify upstream_tls_verify; /* yes */

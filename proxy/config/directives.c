@@ -225,6 +225,9 @@ static const struct directive TABLE[] = {
     {{"slowlog-max-len", "N", "128", "how many slow requests PROXY SLOWLOG keeps"},
      NUMBER(slowlog_max, 0, 1000000),
      .flags = DIRECTIVE_LIVE},
+    {{"latency-tracking", "yes|no", "no", "counts how long requests take by command and by client: PROXY LATENCY"},
+     YES_NO(latency_tracking),
+     .flags = DIRECTIVE_LIVE},
 
     {{"upstream-tls", "yes|no", "no", "connections to nodes (and Sentinels) use TLS; never over a unix socket"},
      YES_NO(upstream_tls_on)},

@@ -229,3 +229,59 @@ def test_a_reload_changes_what_is_slow(start_redis, start_proxy, connect):
     assert operator("PROXY", "RELOAD") == "OK"
     assert client("GET", "k") == "v" and client("GET", "k") == "v"
     assert operator("PROXY", "SLOWLOG", "LEN") == 1 and slow(operator)[0]["command"] == "GET k"
+
+
+# ---- PROXY LATENCY ---------------------------------------------------------------------------------------------
+
+
+def latencies(client, *words):
+    """{name: (calls, [(bound, count up to it), ...])}"""
+    reply = client("PROXY", "LATENCY", *words)
+    assert not isinstance(reply, Error), reply
+    found = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2]))
+    rows = {name: row if isinstance(row, dict) else dict(zip(row[::2], row[1::2])) for name, row in found.items()}
+    assert all(set(row) == {"calls", "histogram_usec"} for row in rows.values()), "as LATENCY HISTOGRAM has it"
+    return {name: (row["calls"], sorted(row["histogram_usec"].items()) if isinstance(row["histogram_usec"], dict)
+                   else list(zip(row["histogram_usec"][::2], row["histogram_usec"][1::2]))) for name, row in rows.items()}
+
+
+def test_latency_by_command_and_client(start_proxy, backend, connect):
+    port = free_port()
+    proxy = start_proxy(backend, "lock lock:* owner connection", "latency-tracking yes", "threads 2", "admin-port %d" % port)
+    clients, operator = [named(connect, proxy, name) for name in ("a", "b", "a")], connect(proxy)
+    assert operator("PROXY", "LATENCY", "RESET") == "OK"
+    for client in clients:
+        for n in range(10):
+            assert client("SET", "{orders}k", n) == "OK" and client("GET", "{orders}k") == str(n)
+    assert clients[0]("SET", LOCK, "1", "NX", "PX", 600000) == "OK" and clients[0]("DEL", LOCK) == 1
+    for _ in range(2):
+        found = latencies(operator)
+        assert found["get"][0] == 30 and found["set"][0] == 31 and found["del"][0] == 1
+        for calls, histogram in found.values():
+            bounds, counts = zip(*histogram)
+            assert list(bounds) == sorted(set(bounds)) and list(counts) == sorted(set(counts)) and counts[-1] == calls
+        assert set(latencies(operator, "GET")) == {"get"} and latencies(operator, "none") == {}
+        by_client = latencies(operator, "CLIENTS")
+        assert by_client["a"][0] == 42 and by_client["b"][0] == 20 and set(latencies(operator, "CLIENTS", "b")) == {"b"}
+        operator("HELLO", 3)
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port) as answer:
+        page = answer.read().decode()
+    assert 'lockkeeper_command_seconds_count{command="get"} 30\n' in page
+    assert 'lockkeeper_client_seconds_count{client="b"} 20\n' in page
+    assert operator("PROXY", "LATENCY", "RESET") == "OK" and latencies(operator, "CLIENTS", "b") == {}
+
+
+def test_latency_of_many_clients(start_redis, start_proxy, connect):
+    proxy = start_proxy(start_redis(), "latency-tracking yes")
+    client, operator = connect(proxy), connect(proxy)
+    assert operator("PROXY", "LATENCY", "RESET") == "OK"
+    for n in range(100):
+        assert client.at_once(("CLIENT", "SETNAME", "client%d" % n), ("GET", "k")) == ["OK", None]
+    found = latencies(operator, "CLIENTS")
+    assert len(found) <= 65 and found["client0"][0] == 1 and found["(others)"][0] >= 30
+    assert sum(calls for name, (calls, _) in found.items() if name != "(no name)") == 100
+
+
+def test_latency_is_off_by_default(start_redis, start_proxy, connect):
+    client = connect(start_proxy(start_redis()))
+    assert client("SET", "k", "v") == "OK" and latencies(client) == {}

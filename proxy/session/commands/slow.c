@@ -1,7 +1,9 @@
 /*
- * Requests that took long: PROXY SLOWLOG. A call that is answered late comes here with its times, while the bytes that
- * were sent for it are still there. What may wait by its nature does not count: blocking commands, WAIT.
+ * Requests that took long (PROXY SLOWLOG), and how long all take (PROXY LATENCY, if latency-tracking is on). A call
+ * that is answered late comes here with its times, while the bytes that were sent for it are still there; with
+ * latency-tracking every call is late. What may wait by its nature does not count: blocking commands, WAIT.
  */
+#include "proxy/base/latency.h"
 #include "proxy/base/slowlog.h"
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
@@ -11,7 +13,7 @@ enum { ARGUMENTS_SHOWN = 32, ARGUMENT_SHOWN = 128 }; /* as in Redis's SLOWLOG */
 
 void slow_config(struct worker *w) {
     int64_t from_us = w->config->slowlog_slower_us;
-    upstream_set_late(w->upstream, from_us < 0 ? INT64_MAX : from_us);
+    upstream_set_late(w->upstream, w->config->latency_tracking ? -1 : from_us < 0 ? INT64_MAX : from_us);
 }
 
 /* Appends an argument: in quotes if it is not one word. */
@@ -83,4 +85,9 @@ void slow_note(const struct call *c, const struct upstream_late *late) {
         slowlog_add(w->shared->slowlog, &r, (size_t)w->config->slowlog_max);
     }
     text_clear(&command);
+    if (!counts || !w->config->latency_tracking)
+        return;
+    const struct command *row = c->request->command;
+    latency_note(w->shared->latency, LATENCY_COMMANDS, row ? row->name : "(unknown)", r.took_us);
+    latency_note(w->shared->latency, LATENCY_CLIENTS, *r.name ? r.name : "(no name)", r.took_us);
 }

@@ -235,13 +235,15 @@ ssize_t conn_write(struct upstream_conn *c, struct iobuf *from) {
     return c->tls ? tls_write(c->tls, from) : iobuf_write(from, c->fd);
 }
 
-/* Times the newest request, if no other request is being timed. Requests on pins may wait for something, so they are
- * not timed. */
-static void conn_time(struct upstream_conn *c) {
+/* Times the newest request, if no other request is being timed: from before it is written, since its answer may be
+ * there when the write returns. Requests on pins may wait for something, so they are not timed. Returns whether it
+ * began. */
+static bool conn_time(struct upstream_conn *c) {
     if (c->timed_from_us != 0 || c->pin || c->in_flight == 0)
-        return;
+        return false;
     c->timed_from_us = clock_us();
     c->timed_reply = c->replies + c->in_flight;
+    return true;
 }
 
 /* Tells the pin's owner, if it waits, that some of what it queued has been written. */
@@ -257,8 +259,10 @@ static void pin_written(struct upstream_pin *pin) {
 void conn_flush(struct upstream_conn *c) {
     if (c->state != CONN_READY)
         return;
-    bool due_later = oldest_unsent(c);
+    bool due_later = oldest_unsent(c), timed = conn_time(c);
     ssize_t n = conn_write(c, &c->out);
+    if (timed && n <= 0)
+        c->timed_from_us = 0;
     if (n < 0) {
         /* Writing failed: reading, in the next loop turn, will find the end. What the node has sent before the end is
          * read first. */
@@ -268,8 +272,6 @@ void conn_flush(struct upstream_conn *c) {
     }
     if (n > 0 && due_later)
         c->progress_ms = clock_ms();
-    if (n > 0)
-        conn_time(c);
     if (c->stuck && c->out.unsent == 0)
         c->taken_us = clock_us();
     c->stuck = c->out.unsent > 0;
