@@ -23,8 +23,10 @@
 #include "proxy/base/clock.h"
 #include "proxy/admin/proxy_report.h"
 #include "proxy/admin/incident_lines.h"
+#include "proxy/base/latency.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/slowlog.h"
 #include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/config/config.h"
@@ -158,6 +160,10 @@ static void admin_contention(void *worker, const struct report *report) {
     worker_report_contention(worker, report);
 }
 
+static bool admin_times(void *worker, const char *pattern, size_t len, const struct report *report) {
+    return worker_report_times(worker, pattern, len, report);
+}
+
 static void admin_shared(void *worker, const struct report *report) {
     worker_report_shared(worker, report);
 }
@@ -179,11 +185,14 @@ static struct admin_source admin_source_of(struct application *app, struct worke
                                  .rules = admin_rules,
                                  .advice = admin_advice,
                                  .contention = admin_contention,
+                                 .times = admin_times,
                                  .shared = admin_shared,
                                  .nodes = admin_nodes,
                                  .config = live_show,
                                  .config_arg = &app->live,
                                  .incidents = app->incidents,
+                                 .slowlog = app->shared.slowlog,
+                                 .latency = app->shared.latency,
                                  .incident_kind = admin_incident_kind};
 }
 
@@ -725,12 +734,16 @@ static int serve(struct application *app, struct config_errors *errors) {
         engine_alone(app->shared.engine);
     app->shared.observer = observer_new(seed);
     app->shared.permits = permits_new(seed);
+    app->shared.slowlog = slowlog_new();
+    app->shared.latency = latency_new();
     log_notice("lockkeeper %s is starting, pid %d, upstream %s, lock rules: %zu", LOCKKEEPER_VERSION, (int)getpid(),
                app->shared.upstream_text, lock_rules_count(app->config->rules));
     run(app);
     engine_free(app->shared.engine);
     observer_free(app->shared.observer);
     permits_free(app->shared.permits);
+    slowlog_free(app->shared.slowlog);
+    latency_free(app->shared.latency);
     incidents_flush(app->incidents, clock_wall_ms());
     incidents_free(app->incidents);
     embedded_stop(app->embedded);

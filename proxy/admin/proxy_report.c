@@ -1,4 +1,4 @@
-/* PROXY HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
+/* PROXY HELP, INFO, LOCKS, TOP, CONTENTION, SLOWLOG, LATENCY, INCIDENTS, RULES, ADVISE, CONFIG as RESP. */
 #include "proxy/admin/proxy_report.h"
 
 #include <stdarg.h>
@@ -10,9 +10,11 @@
 #include "proxy/admin/sentence.h"
 #include "proxy/admin/top.h"
 #include "proxy/base/clock.h"
+#include "proxy/base/latency.h"
+#include "proxy/base/slowlog.h"
 #include "proxy/base/text.h"
 
-enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, TOP_DEFAULT = 5, LINE_MAX = 512 };
+enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, TOP_DEFAULT = 5, SLOW_DEFAULT = 10, LINE_MAX = 512 };
 
 /* ---- RESP ---------------------------------------------------------------------------------------- */
 
@@ -225,20 +227,169 @@ static void add_top_line(void *arg, const char *line, size_t len) {
     add_line(arg, "", line, len);
 }
 
+/* Reads a count; one that is very large is cut. False: it is no number. */
+static bool read_count(const char *word, size_t len, size_t *count) {
+    enum { CUT = 1000000 };
+    *count = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (word[i] < '0' || word[i] > '9')
+            return false;
+        *count = *count < CUT ? *count * 10 + (size_t)(word[i] - '0') : *count;
+    }
+    return len > 0;
+}
+
 static void do_top(const struct admin_source *source, const char *arg, size_t len, struct text *reply) {
     struct rows rows = {.row_count = 0};
-    size_t max = arg ? 0 : TOP_DEFAULT;
-    bool number = !arg || len > 0;
-    for (size_t i = 0; arg && i < len; i++) {
-        number = number && arg[i] >= '0' && arg[i] <= '9';
-        max = number && max <= TOP_MAX ? max * 10 + (size_t)(arg[i] - '0') : max;
-    }
-    if (!number) {
+    size_t max = TOP_DEFAULT;
+    if (arg && !read_count(arg, len, &max)) {
         text_printf(reply, "-ERR the count is not an integer or out of range\r\n");
         return;
     }
     top_lines(source, max < TOP_MAX ? max : TOP_MAX, clock_wall_ms(), add_top_line, &rows);
     rows_finish(&rows, true, reply);
+}
+
+/* ---- SLOWLOG ----------------------------------------------------------------------------------------- */
+
+static void add_slow(void *arg, const struct slow_request *r) {
+    rows_row(arg);
+    rows_number(arg, "id", (int64_t)r->id);
+    rows_number(arg, "time", r->time_s);
+    rows_number(arg, "us", r->took_us);
+    rows_number(arg, "before-us", r->before_us);
+    rows_number(arg, "node-us", r->took_us - r->before_us - r->after_us);
+    rows_number(arg, "way-us", r->way_us);
+    rows_number(arg, "after-us", r->after_us);
+    rows_text(arg, "command", r->command, strlen(r->command));
+    rows_text(arg, "client", r->client, strlen(r->client));
+    rows_text(arg, "name", r->name, strlen(r->name));
+    rows_text(arg, "node", r->node, strlen(r->node));
+}
+
+/* `words` are the arguments after SLOWLOG. -1 shows all entries, as in Redis. */
+static bool do_slowlog(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                       enum shape shape, struct text *reply) {
+    struct rows rows = {.shape = shape};
+    size_t max = SLOW_DEFAULT;
+    if (count == 1 && text_is(words[0], lens[0], "len")) {
+        text_printf(reply, ":%zu\r\n", slowlog_len(source->slowlog));
+        return true;
+    }
+    if (count == 1 && text_is(words[0], lens[0], "reset")) {
+        slowlog_reset(source->slowlog);
+        text_printf(reply, "+OK\r\n");
+        return true;
+    }
+    if (count == 0 || count > 2 || !text_is(words[0], lens[0], "get"))
+        return false;
+    if (count == 2 && text_is(words[1], lens[1], "-1")) {
+        max = SIZE_MAX;
+    } else if (count == 2 && !read_count(words[1], lens[1], &max)) {
+        text_printf(reply, "-ERR count should be greater than or equal to -1\r\n");
+        return true;
+    }
+    slowlog_each(source->slowlog, max, add_slow, &rows);
+    rows_finish(&rows, true, reply);
+    return true;
+}
+
+/* ---- LATENCY ----------------------------------------------------------------------------------------- */
+
+struct latencies {
+    struct rows rows;
+    const char *wanted; /* the name; NULL: all */
+    size_t wanted_len;
+};
+
+/* Adds a histogram in the form of Redis's LATENCY HISTOGRAM: counts up to each bound, where they grow. */
+static void add_latency(void *arg, const char *name, const struct histogram *h) {
+    struct latencies *l = arg;
+    struct text *out = &l->rows.done;
+    bool resp3 = l->rows.shape == SHAPE_RESP3;
+    struct text pairs = {0};
+    uint64_t calls = 0;
+    size_t bounds = 0;
+    if (l->wanted && !text_is(l->wanted, l->wanted_len, name))
+        return;
+    for (size_t i = 0; i <= HISTOGRAM_BOUNDS; i++) {
+        calls += h->counts[i];
+        if (h->counts[i] == 0)
+            continue;
+        text_printf(&pairs, ":%lld\r\n:%llu\r\n", (long long)(i < HISTOGRAM_BOUNDS ? histogram_bounds[i] : INT64_MAX),
+                    (unsigned long long)calls);
+        bounds++;
+    }
+    put_bulk(out, name, strlen(name));
+    text_printf(out, "%s$5\r\ncalls\r\n:%llu\r\n$14\r\nhistogram_usec\r\n", resp3 ? "%2\r\n" : "*4\r\n",
+                (unsigned long long)calls);
+    text_printf(out, "%c%zu\r\n", resp3 ? '%' : '*', resp3 ? bounds : 2 * bounds);
+    text_append(out, pairs.data, pairs.len);
+    text_clear(&pairs);
+    l->rows.row_count++;
+}
+
+/* `words` are the arguments after LATENCY. */
+static bool do_latency(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
+                       bool resp3, struct text *reply) {
+    struct latencies l = {.rows.shape = resp3 ? SHAPE_RESP3 : SHAPE_RESP2};
+    bool clients = count > 0 && text_is(words[0], lens[0], "clients");
+    if (count == 1 && text_is(words[0], lens[0], "reset")) {
+        latency_reset(source->latency);
+        text_printf(reply, "+OK\r\n");
+        return true;
+    }
+    if (count > 1u + clients)
+        return false;
+    if (count > (size_t)clients) {
+        l.wanted = words[clients];
+        l.wanted_len = lens[clients];
+    }
+    latency_each(source->latency, clients ? LATENCY_CLIENTS : LATENCY_COMMANDS, add_latency, &l);
+    text_printf(reply, "%c%zu\r\n", resp3 ? '%' : '*', (resp3 ? 1 : 2) * l.rows.row_count);
+    text_append(reply, l.rows.done.data, l.rows.done.len);
+    text_clear(&l.rows.done);
+    return true;
+}
+
+/* ---- CONTENTION FOLDED ------------------------------------------------------------------------------- */
+
+/* Rows as folded stacks, which flame graphs are made of: "pattern;client us". */
+struct folded {
+    struct rows rows;
+    struct text stack;
+    const char *wanted; /* the field with the times */
+};
+
+static void folded_row(void *arg) {
+    ((struct folded *)arg)->stack.len = 0;
+}
+
+static void folded_text(void *arg, const char *name, const char *value, size_t len) {
+    struct folded *f = arg;
+    (void)name;
+    text_append(&f->stack, ";", f->stack.len > 0);
+    for (size_t i = 0; i < len; i++)
+        text_append_visible(&f->stack, value[i] == ';' ? ":" : value + i, 1);
+}
+
+static void folded_number(void *arg, const char *name, int64_t ms) {
+    struct folded *f = arg;
+    if (ms == 0 || strcmp(name, f->wanted) != 0)
+        return;
+    text_printf(&f->stack, " %lld", (long long)ms * 1000);
+    add_line(&f->rows, name, f->stack.data, f->stack.len);
+}
+
+static bool do_folded(const struct admin_source *source, const char *what, size_t len, struct text *reply) {
+    struct folded f = {.wanted = text_is(what, len, "held") ? "held-ms" : "waited-ms"};
+    struct report report = {.arg = &f, .row = folded_row, .text = folded_text, .number = folded_number};
+    if (!text_is(what, len, "held") && !text_is(what, len, "waited"))
+        return false;
+    (void)source->times(source->arg, NULL, 0, &report);
+    rows_finish(&f.rows, true, reply);
+    text_clear(&f.stack);
+    return true;
 }
 
 /* ---- CONFIG ------------------------------------------------------------------------------------------ */
@@ -263,11 +414,15 @@ static void do_help(struct text *reply) {
         "INFO [section] -- the proxy's own INFO: proxy, clients, upstreams, locks, commands.",
         "LOCKS [pattern] -- the live leases known to this proxy, newest first.",
         "TOP [count] -- the locks fought over most, those held for longest, the worst clients.",
+        "CONTENTION [pattern] -- how long locks were held and waited for, by their pattern and by client.",
+        "CONTENTION FOLDED HELD|WAITED -- the same in us as lines 'pattern;client us', for flamegraph.pl.",
+        "SLOWLOG GET [count] | LEN | RESET -- requests that took long: in the proxy, on the way, at the node.",
+        "LATENCY [command] | CLIENTS [name] | RESET -- how long requests take, as LATENCY HISTOGRAM has it.",
         "LOCK <key> -- everything known of one lock, read from Redis.",
         "TOKEN <key> -- the fence of the lease that this client holds on key, or nil.",
         "INCIDENTS [count] [KIND kind] [KEY pattern] [SINCE time] -- the last incidents, newest first.",
         "INCIDENTS SUMMARY [count] [KIND kind] [SINCE time] -- all incidents, counted by kind, rule and client.",
-        "LINES LOCKS|INCIDENTS|RULES [<arg> ...] -- the same, each as a line of NAME=VALUE.",
+        "LINES LOCKS|CONTENTION|SLOWLOG|INCIDENTS|RULES [<arg> ...] -- the same, each as a line of NAME=VALUE.",
         "WATCH [KIND kind] [KEY pattern] -- incidents as they happen, until RESET or QUIT.",
         "NOTIFY ON|OFF -- a push 'lockkeeper lost KEY FENCE' when a lease of this connection is over; RESP3.",
         "RULES -- the lock rules and fences in force, with hit counts, and clients that share connections.",
@@ -289,7 +444,7 @@ static void do_help(struct text *reply) {
 
 /* ---- the subcommands -------------------------------------------------------------------------------- */
 
-/* Runs LOCKS, INCIDENTS and RULES, which show rows. */
+/* Runs LOCKS, CONTENTION, SLOWLOG, INCIDENTS and RULES, which show rows. */
 static bool show_rows(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                       enum shape shape, struct text *reply) {
     struct rows rows = {.shape = shape};
@@ -299,8 +454,12 @@ static bool show_rows(const struct admin_source *source, const char *const *word
         do_incidents(source, words + 1, lens + 1, count - 1, shape, reply);
         return true;
     }
+    if (count > 0 && text_is(words[0], lens[0], "slowlog"))
+        return do_slowlog(source, words + 1, lens + 1, count - 1, shape, reply);
     if ((count == 1 || count == 2) && text_is(words[0], lens[0], "locks"))
         matched = source->locks(source->arg, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
+    else if ((count == 1 || count == 2) && text_is(words[0], lens[0], "contention"))
+        matched = source->times(source->arg, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
     else if (count == 1 && text_is(words[0], lens[0], "rules"))
         source->rules(source->arg, &report);
     else
@@ -315,6 +474,10 @@ bool admin_command(const struct admin_source *source, const char *const *words, 
         return show_rows(source, words + 1, lens + 1, count - 1, SHAPE_LINES, reply);
     if (show_rows(source, words, lens, count, resp3 ? SHAPE_RESP3 : SHAPE_RESP2, reply))
         return true;
+    if (count > 0 && text_is(words[0], lens[0], "latency"))
+        return do_latency(source, words + 1, lens + 1, count - 1, resp3, reply);
+    if (count == 3 && text_is(words[0], lens[0], "contention") && text_is(words[1], lens[1], "folded"))
+        return do_folded(source, words[2], lens[2], reply);
     if (count == 0 || count > 2)
         return false;
     const char *arg = count == 2 ? words[1] : NULL;

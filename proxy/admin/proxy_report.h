@@ -1,6 +1,6 @@
 /*
- * The PROXY subcommands that only report: HELP, INFO, LOCKS, TOP, INCIDENTS, RULES, LINES, ADVISE, CONFIG. The facts
- * come through struct admin_source; this folder knows neither sessions nor locks.
+ * The PROXY subcommands that only report: HELP, INFO, LOCKS, TOP, CONTENTION, SLOWLOG, LATENCY, INCIDENTS, RULES,
+ * LINES, ADVISE, CONFIG. The facts come through struct admin_source; this folder knows neither sessions nor locks.
  */
 #ifndef LOCKKEEPER_ADMIN_PROXY_COMMAND_H
 #define LOCKKEEPER_ADMIN_PROXY_COMMAND_H
@@ -25,13 +25,17 @@ struct admin_source {
     void (*longest)(void *arg, size_t max, const struct report *report);
     void (*rules)(void *arg, const struct report *report);
     void (*contention)(void *arg, const struct report *report); /* rows, for the status page */
-    void (*shared)(void *arg, const struct report *report);     /* the same */
-    void (*nodes)(void *arg, const struct report *report);      /* the same */
-    void (*advice)(void *arg, const struct report *report);     /* only texts, one for each line */
+    /* Rows for PROXY CONTENTION; pattern and result as with `locks`. */
+    bool (*times)(void *arg, const char *pattern, size_t len, const struct report *report);
+    void (*shared)(void *arg, const struct report *report); /* the same */
+    void (*nodes)(void *arg, const struct report *report);  /* the same */
+    void (*advice)(void *arg, const struct report *report); /* only texts, one for each line */
     /* Texts of the directives whose names match the pattern (NULL: all). */
     void (*config)(void *config_arg, const char *pattern, size_t len, const struct report *report);
     void *config_arg;
     struct incidents *incidents;
+    struct slowlog *slowlog;
+    struct latency *latency;
     const char *(*incident_kind)(size_t i); /* the names of the kinds of incidents, from 0 on; NULL after the last */
 };
 

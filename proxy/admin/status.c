@@ -148,6 +148,11 @@ static void put_incidents(const struct admin_source *source, struct text *out) {
     text_printf(out, "%s]", j.rows > 0 ? "}" : "");
 }
 
+static void all_times(void *arg, const struct report *r) {
+    const struct admin_source *source = arg;
+    (void)source->times(source->arg, NULL, 0, r);
+}
+
 static void all_locks(void *arg, const struct report *r) {
     const struct admin_source *source = arg;
     (void)source->locks(source->arg, NULL, 0, r);
@@ -162,6 +167,7 @@ void status_json(const struct admin_source *source, bool ready, struct text *out
     put_rows(out, "nodes", source->nodes, source->arg);
     put_rows(out, "locks", all_locks, (void *)source);
     put_rows(out, "contention", source->contention, source->arg);
+    put_rows(out, "times", all_times, (void *)source);
     put_rows(out, "shared", source->shared, source->arg);
     put_rules(source, out);
     put_incidents(source, out);

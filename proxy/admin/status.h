@@ -8,7 +8,8 @@
 
 #include "proxy/admin/proxy_report.h"
 
-/* Appends one object: version, ready, figures (PROXY INFO's lines), nodes, locks, contention, shared, incidents. */
+/* Appends one object: version, ready, figures (PROXY INFO's lines), nodes, locks, contention, times, shared, incidents.
+ */
 void status_json(const struct admin_source *source, bool ready, struct text *out);
 
 #endif

@@ -110,6 +110,9 @@ struct config {
     int64_t dns_refresh_ms;             /* 5s */
     enum config_read_from read_from;    /* masters */
     int64_t read_after_write_ms;        /* 1s */
+    int64_t slowlog_slower_us;          /* slowlog-log-slower-than 10000; -1: nothing is slow */
+    int64_t slowlog_max;                /* slowlog-max-len 128 */
+    bool latency_tracking;              /* no */
     bool upstream_tls_on;               /* upstream-tls no */
     struct config_tls upstream_tls;
     enum config_verify upstream_tls_verify; /* yes */

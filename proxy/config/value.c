@@ -87,8 +87,9 @@ static bool take_number(struct config_build *b, const struct directive *d, bool 
 
 bool config_read_number(struct config_build *b, const struct directive *d, const struct config_words *words) {
     int64_t n = 0;
-    bool right = parse_digits(words->words[0], 10, &n);
-    return take_number(b, d, right, n);
+    bool negative = words->words[0][0] == '-';
+    bool right = parse_digits(words->words[0] + negative, 10, &n);
+    return take_number(b, d, right, negative ? -n : n);
 }
 
 bool config_read_choice(struct config_build *b, const struct directive *d, const struct config_words *words) {

@@ -108,6 +108,8 @@ void apply_granted(struct outcome *f) {
     struct entry *en = outcome_entry(f);
     struct contender *w = contender_find(en, f->peer);
     histogram_note(&f->sh->stats.waits, w && w->lost ? (f->now_ms - w->lost_ms) * 1000 : 0);
+    if (w && w->lost)
+        contention_waited(f->sh, w, f->plan, f->now_ms);
     if (w) {
         w->lost = w->released = w->release_due = false;
         w->lost_fence = w->recognised = 0;

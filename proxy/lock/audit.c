@@ -218,6 +218,7 @@ static enum lock_outcome scripted(struct audit *a) {
         if (c == a->f->claim)
             a->f->claim = NULL;
         struct peer *p = c->peer;
+        claim_held(a->f->sh, c, a->f->now_ms);
         claim_remove(a->f->sh, c);
         if (p != a->f->peer)
             peer_settle(a->f->sh, p);

@@ -1,7 +1,10 @@
 /*
- * Which locks are contended: lost attempts by key and minute, for operators. Each shard has a small table of sets of
- * four. If a key finds its set full, it replaces the least contended key of the set, so that contended keys stay.
- * Decides nothing.
+ * Which locks are contended, for operators: lost attempts by key and minute, and by workload the times for which locks
+ * were held and waited for. Decides nothing.
+ *
+ * For the keys each shard has a small table of sets of four. If a key finds its set full, it replaces the least
+ * contended key of the set, so that contended keys stay. A workload's times are a part of it; what a forgotten workload
+ * had goes to the shard's `others`.
  */
 #include "proxy/lock/evidence.h"
 
@@ -83,6 +86,80 @@ void engine_each_contention(struct lock_engine *e, int64_t now_ms,
         shard_unlock(sh);
     }
 }
+
+/* ---- times ------------------------------------------------------------------------------------- */
+
+void lock_times_add(struct lock_times *to, const struct lock_times *from) {
+    to->held_ms += from->held_ms;
+    to->holds += from->holds;
+    to->waited_ms += from->waited_ms;
+    to->waits += from->waits;
+    if (from->longest_hold_ms > to->longest_hold_ms)
+        to->longest_hold_ms = from->longest_hold_ms;
+    if (from->longest_wait_ms > to->longest_wait_ms)
+        to->longest_wait_ms = from->longest_wait_ms;
+}
+
+static struct lock_times *times_of(struct shard *sh, const struct claim *c) {
+    return c->workload ? &c->workload->times : &sh->others;
+}
+
+void claim_held(struct shard *sh, const struct claim *c, int64_t now_ms) {
+    bool counts = !claim_ended(c) && c->fence && !c->peer->remote;
+    int64_t end_ms = c->end_ms && c->end_ms < now_ms ? c->end_ms : now_ms;
+    if (counts)
+        lock_times_held(times_of(sh, c), end_ms > c->granted_ms ? end_ms - c->granted_ms : 0);
+}
+
+void claim_held_on(struct shard *sh, const struct claim *c) {
+    struct lock_times *t = times_of(sh, c);
+    if (c->peer->remote || c->end_ms < c->granted_ms)
+        return;
+    t->held_ms -= c->end_ms - c->granted_ms;
+    t->holds--;
+}
+
+static void waited(struct lock_times *t, int64_t ms, int64_t in_all_ms) {
+    t->waited_ms += ms;
+    if (in_all_ms > t->longest_wait_ms)
+        t->longest_wait_ms = in_all_ms;
+}
+
+void contention_waited(struct shard *sh, struct contender *w, const struct lock_plan *plan, int64_t now_ms) {
+    if (!w->lost)
+        w->lost_ms = w->counted_ms = now_ms;
+    if (plan->rule) {
+        struct workload *f = workload_get(sh, w->peer, plan->rule, plan->workload, &plan->key, now_ms);
+        waited(&f->times, now_ms - w->counted_ms, now_ms - w->lost_ms);
+        f->times.waits += !w->lost;
+    }
+    w->counted_ms = now_ms;
+}
+
+void engine_waited(struct lock_engine *e, const struct lock_plan *plan, int64_t ms, bool granted, int64_t now_ms) {
+    struct shard *sh = ledger_shard(e, plan->hash);
+    shard_lock(sh);
+    const struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    const struct contender *w = en ? contender_find(en, plan->peer) : NULL;
+    if (!w || !w->lost) { /* otherwise the wait is a part of the row of attempts, which counts as one */
+        struct workload *f = workload_get(sh, plan->peer, plan->rule, plan->workload, &plan->key, now_ms);
+        waited(&f->times, ms, ms);
+        f->times.waits += granted; /* a refusal counts as a lost attempt */
+    }
+    shard_unlock(sh);
+}
+
+struct lock_times engine_other_times(struct lock_engine *e) {
+    struct lock_times sum = {0};
+    for (size_t i = 0; i < SHARDS; i++) {
+        shard_lock(&e->shards[i]);
+        lock_times_add(&sum, &e->shards[i].others);
+        shard_unlock(&e->shards[i]);
+    }
+    return sum;
+}
+
+/* ---- lost attempts ----------------------------------------------------------------------------- */
 
 struct ranking {
     struct lock_fight *out;

@@ -226,6 +226,7 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
         else
             plan->claim_len = token_write(e, c->token, plan->claim_token);
         plan->right = RIGHT_RELEASE_THEN_ACQUIRE;
+        claim_held(sh, c, now_ms);
         claim_remove(sh, c);
         peer_settle(sh, owner);
     }
@@ -478,6 +479,8 @@ static inline void outcome_released(struct outcome *f) {
     releaser_note(f->e, f->plan->rule, f->peer->client);
     if (f->entry->contenders)
         tenure_spent(f, f->claim);
+    if (f->claim->workload)
+        lock_times_held(&f->claim->workload->times, f->now_ms - f->claim->granted_ms);
     claim_remove(f->sh, f->claim);
     f->claim = NULL;
 }

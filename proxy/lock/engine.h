@@ -736,15 +736,28 @@ struct lock_standing {
 void engine_standing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms,
                      struct lock_standing *out);
 
+/* How long locks were held, and how long sessions waited for them, since the start. A hold counts when its lease ends,
+ * a wait with each attempt that is lost, and when the lock is acquired. */
+struct lock_times {
+    int64_t held_ms, holds, longest_hold_ms;
+    int64_t waited_ms, waits, longest_wait_ms;
+};
+
 /* What has been learnt of a workload: a client identity's keys of one pattern under one rule. */
 enum { LOCK_WORKLOAD_NAME_MAX = 96 };
 struct lock_workload {
     const char *client, *rule,
         *pattern; /* identity, the rule's pattern, the keys'; cut to LOCK_WORKLOAD_NAME_MAX - 1 */
     bool pooled;
+    const struct lock_times *times;
 };
-/* Calls fn for the pooled workloads, in no order; fn must not call the engine. */
-void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struct lock_workload *f), void *arg);
+/* Calls fn for all workloads, in no order; fn must not call the engine. */
+void engine_each_workload(struct lock_engine *e, void (*fn)(void *arg, const struct lock_workload *f), void *arg);
+/* The times of workloads that are forgotten, and of leases whose workload is not known. */
+struct lock_times engine_other_times(struct lock_engine *e);
+void lock_times_add(struct lock_times *to, const struct lock_times *from);
+/* Notes the end of a wait under the rule option `wait`, before engine_finish hears of the attempt. */
+void engine_waited(struct lock_engine *e, const struct lock_plan *plan, int64_t ms, bool granted, int64_t now_ms);
 
 /* How a lock was fought over: attempts to acquire it that were lost. */
 enum { CONTENTION_MINUTES = 5 };

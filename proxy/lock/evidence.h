@@ -14,6 +14,9 @@ uint64_t workload_number_of(uint64_t client, uint64_t rule, uint64_t pattern);
 struct workload *workload_of_key(const struct shard *sh, uint64_t key);
 /* Finds the workload with this number for one of its sessions; NULL: there is none. */
 struct workload *workload_of(struct shard *sh, const struct peer *p, uint64_t number);
+/* Finds the workload with this number, or makes it. */
+struct workload *workload_get(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t number,
+                              const struct lock_key *key, int64_t now_ms);
 /* Finds the workload of a session's client, a rule and a pattern; NULL: there is none, or the rule is NULL. */
 struct workload *workload_find(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t pattern);
 /* Returns the workload of a session that has tried to acquire this key, made if there is none. The session has its
@@ -210,5 +213,13 @@ bool tenure_writes_for_others(const struct tenure *t);
 
 /* Counts an attempt to acquire the lock that was lost; `hash` is the key's. */
 void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash, int64_t now_ms);
+/* Counts the time since the session's last attempt: this attempt was lost too, or has acquired the lock. The first lost
+ * attempt of a row begins a wait. */
+void contention_waited(struct shard *sh, struct contender *w, const struct lock_plan *plan, int64_t now_ms);
+/* Counts the time for which a lease was held that ends now, or ended at its time. A lease of another proxy, or one that
+ * has ended before, does not count. */
+void claim_held(struct shard *sh, const struct claim *c, int64_t now_ms);
+/* Takes that back: the lease has not ended. */
+void claim_held_on(struct shard *sh, const struct claim *c);
 
 #endif

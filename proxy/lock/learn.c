@@ -154,8 +154,7 @@ void learn_loss(struct outcome *f) {
     if (w->recognised && w->recognised == f->result->fence && w->tried == tried)
         return;
     successor_refused(f->e, f->peer);
-    if (!w->lost)
-        w->lost_ms = f->now_ms;
+    contention_waited(f->sh, w, f->plan, f->now_ms);
     w->lost = true;
     w->released = w->release_due = false;
     w->sent_ms = f->now_ms;

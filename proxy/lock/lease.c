@@ -31,6 +31,7 @@ bool lease_owner_here(const struct claim *c) {
 static void revive(struct shard *sh, struct claim *c) {
     if (!claim_ended(c) || c->fence < c->entry->live_fence || c->fence <= c->entry->gone_fence)
         return;
+    claim_held_on(sh, c);
     claim_lease_enter(c, LEASE_GRANTED);
     sh->live += !c->peer->remote;
     successor_counts(sh, c);
@@ -123,6 +124,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     c->delays = by_itself && c->rule->lock_delay_ms > 0 && c->fence && !c->observed;
     invariant(c->peer->remote || sh->live > 0, "S1: a lease ends where none is live");
     bool early = !c->end_ms || c->end_ms > now_ms || claim_asked(c);
+    claim_held(sh, c, now_ms);
     claim_lease_enter(c, early ? LEASE_CUT_SHORT : LEASE_ENDED);
     successor_over(sh, c);
     sh->live -= !c->peer->remote;

@@ -319,6 +319,7 @@ struct contender {
     uint64_t tried;      /* keyed hash of the value that the session tried to write last; 0: none is known */
     uint64_t recognised; /* K: fence of a lease of another session that this session may use too; 0: none */
     int64_t lost_ms;     /* when the first attempt of the present row was lost */
+    int64_t counted_ms;  /* up to when the time since lost_ms is in the workload's times */
     uint64_t read_at;    /* the token counter when the value was shown last */
     int64_t touched_ms;
     int64_t memory_ms;      /* kept so long after touched_ms */
@@ -390,6 +391,7 @@ struct shard {
     uint32_t free_claim_count, free_entry_count;
     struct lock_stats stats;       /* its counters; the gauges are not used */
     struct contention *contention; /* NULL until an attempt is lost */
+    struct lock_times others;      /* engine_other_times */
 };
 
 struct lock_engine {

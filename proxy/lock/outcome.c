@@ -164,6 +164,7 @@ void outcome_spend(struct outcome *f, struct claim *c) {
         f->claim = NULL;
     struct peer *p = c->peer;
     tenure_spent(f, c);
+    claim_held(f->sh, c, f->now_ms);
     claim_remove(f->sh, c);
     if (p != f->peer)
         peer_settle(f->sh, p);

@@ -50,6 +50,7 @@ struct workload *workload_of_key(const struct shard *sh, uint64_t key) {
 }
 
 static void workload_remove(struct shard *sh, struct workload *f) {
+    lock_times_add(&sh->others, &f->times);
     table_remove(&sh->workloads, &f->link, f->key);
     list_cut(&f->idle);
     memory_free(f);
@@ -144,15 +145,24 @@ struct workload *workload_find(struct shard *sh, const struct peer *p, const str
     return rule ? workload_of(sh, p, workload_number(p, rule, pattern)) : NULL;
 }
 
+struct workload *workload_get(struct shard *sh, const struct peer *p, const struct lock_rule *rule, uint64_t number,
+                              const struct lock_key *key, int64_t now_ms) {
+    struct workload *f = workload_of(sh, p, number);
+    if (!f)
+        f = workload_new(sh, number, p, rule, key, now_ms);
+    f->used_ms = now_ms;
+    f->audited = rule->mode == LOCK_MODE_AUDIT;
+    return f;
+}
+
 struct workload *workload_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t number,
                                const struct lock_key *key, int64_t now_ms) {
     struct session_stats *h = session_stats_of(p, number);
     if (!h) {
         if (p->session_stats_count >= SESSION_STATS_A_PEER)
             session_stats_free(p, LIST_ENTRY(p->session_stats.prev, struct session_stats, of_peer));
-        struct workload *f = workload_of_key(sh, number);
         h = memory_zalloc(sizeof(*h));
-        h->workload = f ? f : workload_new(sh, number, p, rule, key, now_ms);
+        h->workload = workload_get(sh, p, rule, number, key, now_ms);
         h->workload->refs++;
         list_cut(&h->workload->idle);
         list_append(&sh->idle_workloads, &h->workload->idle);
@@ -225,16 +235,15 @@ void workload_uncrossed(struct workload *f, struct peer *p) {
         h->row++;
 }
 
-void engine_each_pooled(struct lock_engine *e, void (*fn)(void *arg, const struct lock_workload *f), void *arg) {
+void engine_each_workload(struct lock_engine *e, void (*fn)(void *arg, const struct lock_workload *f), void *arg) {
     for (size_t i = 0; i < SHARDS; i++) {
         struct shard *sh = &e->shards[i];
         shard_lock(sh);
         LIST_FOREACH(it, &sh->idle_workloads) {
             const struct workload *f = LIST_ENTRY(it, struct workload, idle);
             struct lock_workload view = {
-                .client = f->client, .rule = f->rule, .pattern = f->pattern, .pooled = f->pooled};
-            if (f->pooled)
-                fn(arg, &view);
+                .client = f->client, .rule = f->rule, .pattern = f->pattern, .pooled = f->pooled, .times = &f->times};
+            fn(arg, &view);
         }
         shard_unlock(sh);
     }

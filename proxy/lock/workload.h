@@ -73,6 +73,7 @@ struct workload {
     uint8_t follow_count; /* of `followed` */
     uint16_t followed;    /* F2: a bit for each of the last losses: 1 if the loser's EXPIRE came right behind it */
     struct tally n;
+    struct lock_times times;
     int64_t used_ms;
     int64_t told_ms; /* when Redis was told last, by this proxy or another one */
     struct shard *shard;
@@ -144,6 +145,13 @@ struct key_stats {
     int64_t asked_own_ms; /* since when the lease's own session asks for the lock in vain; 0: it does not */
     int64_t suspected_ms; /* since when the lease is known to be suspicious; 0: it is not */
 };
+
+static inline void lock_times_held(struct lock_times *t, int64_t ms) {
+    t->held_ms += ms;
+    t->holds++;
+    if (ms > t->longest_hold_ms)
+        t->longest_hold_ms = ms;
+}
 
 /* Gives a reference to a workload back; NULL is allowed. */
 static inline void workload_put(struct workload *f) {

@@ -108,6 +108,13 @@ enum upstream_apart { UPSTREAM_TOGETHER, UPSTREAM_SCRIPTS, UPSTREAM_LONG, UPSTRE
 
 struct upstream_request;
 
+/* How long a request took, in us: in all; until its connection took it; since its reply was read. */
+struct upstream_late {
+    const char *node; /* its address; "": not known */
+    int64_t took_us, before_us, after_us;
+    int64_t way_us; /* the shortest round trip to the node of late; 0: not known */
+};
+
 struct upstream_request_ops {
     /* Delivers the next bytes of the reply. `data` is borrowed for the call. `last` is set with its final bytes; most
      * replies come in one call. With `last`, the owner owns the request again: it may free it or submit it anew inside
@@ -130,6 +137,9 @@ struct upstream_request_ops {
     /* May be NULL: no. Whether the result is not needed any more. Asked before a request is sent that has waited for a
      * connection or a new map. If so, the request fails as not sent. */
     bool (*pointless)(const struct upstream_request *r);
+    /* May be NULL. The request ends now, and has taken as long as upstream_set_late says; or it fails. Its bytes are
+     * still there, if r->chunk is set. */
+    void (*late)(const struct upstream_request *r, const struct upstream_late *late);
 };
 
 /* A request in flight. Embedded in the caller's structure. The caller sets the fields of the first group before
@@ -142,6 +152,7 @@ struct upstream_request {
     uint32_t affinity; /* requests with equal affinity (a session's id; 0: the proxy itself) use the same connection of
                           a lane */
     uint8_t apart;     /* enum upstream_apart */
+    int64_t begun_us;  /* by clock_us, when its client sent it; INT64_MAX: it is never late */
     bool was_redirected; /* set by the upstream */
     bool in_flight;      /* set by the upstream: true from submit until the request ends */
     bool multi_refused;  /* set by the upstream: upstream_submit_batch's MULTI was refused */
@@ -191,6 +202,8 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
                               struct chunk_pool *pool, const struct upstream_events *events);
 /* Changes the time after which a silent connection that owes a reply is dropped, also for requests in flight. */
 void upstream_set_timeout(struct upstream *u, int64_t timeout_ms);
+/* From which time on ops->late is called, in us; INT64_MAX: never. */
+void upstream_set_late(struct upstream *u, int64_t us);
 /* Closes all connections and frees the upstream; requests in flight fail. */
 void upstream_free(struct upstream *u);
 

@@ -3,6 +3,7 @@
  * facts, not their format.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -316,7 +317,7 @@ struct shared_workloads {
 static void add_shared(void *arg, const struct lock_workload *f) {
     struct shared_workloads *all = arg;
     size_t len = strlen(f->rule); /* the workload's copy of the pattern may be cut */
-    if (strncmp(f->rule, all->rule->pattern, len) != 0 ||
+    if (!f->pooled || strncmp(f->rule, all->rule->pattern, len) != 0 ||
         (len != all->rule->pattern_len && len != LOCK_WORKLOAD_NAME_MAX - 1))
         return;
     if (!all->report) {
@@ -338,7 +339,7 @@ static void add_shared(void *arg, const struct lock_workload *f) {
  * apply. */
 static void each_shared(struct worker *w, struct shared_workloads *all) {
     if (all->rule->mode == LOCK_MODE_ENFORCE && all->rule->owner == LOCK_OWNER_AUTO)
-        engine_each_pooled(w->shared->engine, add_shared, all);
+        engine_each_workload(w->shared->engine, add_shared, all);
 }
 
 void worker_report_shared(struct worker *w, const struct report *r) {
@@ -391,6 +392,78 @@ static void report_fight(void *arg, const struct lock_contention *c) {
 
 void worker_report_contention(struct worker *w, const struct report *r) {
     engine_each_contention(w->shared->engine, worker_now(w), report_fight, (void *)r);
+}
+
+/* ---- PROXY CONTENTION ------------------------------------------------------------------------------ */
+
+enum { TIMES_SHOWN = 1000 };
+
+struct times_row {
+    char pattern[LOCK_WORKLOAD_NAME_MAX], client[LOCK_WORKLOAD_NAME_MAX];
+    struct lock_times times;
+};
+
+struct times_rows {
+    const char *pattern;
+    size_t pattern_len, steps, count, cap;
+    struct times_row *rows;
+};
+
+static void add_times(void *arg, const struct lock_workload *f) {
+    struct times_rows *all = arg;
+    if ((f->times->holds == 0 && f->times->waits == 0) ||
+        (all->pattern && (all->steps == 0 || !glob_match_within(all->pattern, all->pattern_len, f->pattern,
+                                                                strlen(f->pattern), &all->steps))))
+        return;
+    if (all->count == all->cap) {
+        all->cap = all->cap ? 2 * all->cap : 64;
+        all->rows = memory_realloc(all->rows, all->cap * sizeof(*all->rows));
+    }
+    struct times_row *row = &all->rows[all->count++];
+    *row = (struct times_row){.times = *f->times};
+    snprintf(row->pattern, sizeof(row->pattern), "%s", f->pattern);
+    snprintf(row->client, sizeof(row->client), "%s", f->client);
+}
+
+/* The most waited for first, and then the longest held. */
+static int compare_times(const void *a, const void *b) {
+    const struct lock_times *x = &((const struct times_row *)a)->times, *y = &((const struct times_row *)b)->times;
+    if (x->waited_ms != y->waited_ms)
+        return x->waited_ms < y->waited_ms ? 1 : -1;
+    return x->held_ms != y->held_ms ? (x->held_ms < y->held_ms ? 1 : -1) : 0;
+}
+
+static void report_times(const struct report *r, const struct times_row *row) {
+    const struct lock_times *t = &row->times;
+    r->row(r->arg);
+    r->text(r->arg, "pattern", row->pattern, strlen(row->pattern));
+    r->text(r->arg, "client", row->client, strlen(row->client));
+    r->number(r->arg, "held-ms", t->held_ms);
+    r->number(r->arg, "holds", t->holds);
+    r->number(r->arg, "longest-hold-ms", t->longest_hold_ms);
+    r->number(r->arg, "waited-ms", t->waited_ms);
+    r->number(r->arg, "waits", t->waits);
+    r->number(r->arg, "longest-wait-ms", t->longest_wait_ms);
+}
+
+bool worker_report_times(struct worker *w, const char *pattern, size_t len, const struct report *r) {
+    struct times_rows all = {.pattern = pattern, .pattern_len = len, .steps = GLOB_STEPS};
+    struct times_row others = {.pattern = "(others)", .client = "(others)"};
+    if (!pattern)
+        others.times = engine_other_times(w->shared->engine);
+    engine_each_workload(w->shared->engine, add_times, &all);
+    if (all.count > 0)
+        qsort(all.rows, all.count, sizeof(*all.rows), compare_times);
+    for (size_t i = 0; i < all.count; i++) {
+        if (i < TIMES_SHOWN)
+            report_times(r, &all.rows[i]);
+        else
+            lock_times_add(&others.times, &all.rows[i].times);
+    }
+    if (others.times.holds > 0 || others.times.waits > 0)
+        report_times(r, &others);
+    memory_free(all.rows);
+    return all.steps > 0;
 }
 
 static void report_advice(void *arg, const char *line, size_t len) {

@@ -34,6 +34,7 @@ static void take_config(struct worker *w) {
     w->config = config;
     w->rules = config->rules;
     upstream_set_timeout(w->upstream, config->upstream_timeout_ms);
+    slow_config(w);
     host_watch_now(w);
     ROOMS_CALL(w, worker_rules, w);
 }
@@ -52,7 +53,7 @@ static void gathering_suspend(struct worker *w) {
     struct ev_timer *timer = &thread_of(w)->gather;
     if (list_empty(&w->gathering) || ev_is_active(timer))
         return;
-    ev_timer_set(timer, GATHER_MS / 1000., 0.);
+    ev_timer_set(timer, GATHER_US / 1e6, 0.);
     ev_timer_start(w->loop, timer);
 }
 
@@ -99,7 +100,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
         worker_free_closed(w);
     if (w->stopping)
         drain_turn(w);
-    w->now_ms = 0;
+    w->now_ms = w->turn_us = 0;
 }
 
 /* ---- time ---------------------------------------------------------------------------------------- */
@@ -140,7 +141,7 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         node_board_write(w);
     if (w->index > 0)
         readiness_ask(w);
-    double now = ev_now(loop), timeout = (double)w->config->timeout_s;
+    int64_t now_us = worker_turn_us(w), timeout = w->config->timeout_s;
     bool blocked = counter_read(&w->counters.pinned_blocking) > 0;
     if (timeout <= 0 && w->over_soft == 0 && !blocked && counter_read(&w->counters.clients_tracking) == 0)
         return; /* there is no work that depends on time */
@@ -149,7 +150,7 @@ static void tick(struct ev_loop *loop, struct ev_timer *timer, int events) {
         if ((s->delays & DELAY_BLOCKED) && !session_half_closed(s) && session_left(s))
             session_close(s, "the client left while it was blocked");
         else if (timeout > 0 && (list_empty(&s->requests) || s->stream) && !(s->delays & DELAY_EVENT) &&
-                 !(s->hears & HEARS_REPLY) && w->pause == PAUSE_NONE && now - s->last_active > timeout)
+                 !(s->hears & HEARS_REPLY) && w->pause == PAUSE_NONE && now_us - s->active_us > timeout * 1000000)
             session_close(s, "idle");
         else if (s->over_soft_since > 0)
             session_mark_dirty(s);
@@ -326,6 +327,7 @@ struct worker *worker_new(struct proxy_shared *shared, unsigned index, const str
                                      .doubt = upstream_doubt,
                                      .may_forget = upstream_may_have_forgotten};
     w->upstream = upstream_new(w->loop, &w->readable, &shared->upstream, &w->chunks, &events);
+    slow_config(w);
     return w;
 }
 

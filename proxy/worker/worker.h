@@ -73,6 +73,9 @@ void worker_report_rules(struct worker *w, const struct report *r);
 /* Report for the status page: workloads whose workers share connections, contended locks, nodes; one row each. */
 void worker_report_shared(struct worker *w, const struct report *r);
 void worker_report_contention(struct worker *w, const struct report *r);
+/* Rows for PROXY CONTENTION: by pattern and client, the longest waits in all first. pattern NULL: all. False if the
+ * pattern takes too long to match. */
+bool worker_report_times(struct worker *w, const char *pattern, size_t len, const struct report *r);
 void worker_report_nodes(struct worker *w, const struct report *r);
 /* worker_report_metrics reports for /metrics, over all threads. worker_unready: whether, as far as is known, no lock
  * could be had now, or with `all` the locks of some slots, or those under quorum, could not; appends the reason to

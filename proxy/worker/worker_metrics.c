@@ -12,6 +12,7 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/handed_board.h"
+#include "proxy/base/latency.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
 #include "proxy/lock/fence.h"
@@ -208,6 +209,26 @@ static void measure_nodes(struct worker *w, const struct metric_sink *m) {
     memory_free(sum.nodes);
 }
 
+struct latency_samples {
+    const struct metric_sink *metrics;
+    const char *label;
+};
+
+static void put_latency(void *arg, const char *name, const struct histogram *h) {
+    const struct latency_samples *to = arg;
+    to->metrics->histogram(to->metrics->arg, to->label, name, h);
+}
+
+static void measure_latency(struct worker *w, const struct metric_sink *m) {
+    if (!w->config->latency_tracking)
+        return;
+    struct latency_samples commands = {m, "command"}, clients = {m, "client"};
+    family(m, "command_seconds", "histogram", "From a request's arrival to its node's answer, by command.");
+    latency_each(w->shared->latency, LATENCY_COMMANDS, put_latency, &commands);
+    family(m, "client_seconds", "histogram", "From a request's arrival to its node's answer, by the client's name.");
+    latency_each(w->shared->latency, LATENCY_CLIENTS, put_latency, &clients);
+}
+
 /* The witnesses, as the first thread sees them. */
 static void measure_witnesses(struct worker *w, const struct metric_sink *m) {
     family(m, "witness_up", "gauge", "1 if the witness votes: it answers, and is in no quarantine.");
@@ -352,6 +373,7 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
            (double)permits_held(shared->permits));
     measure_nodes(w, m);
     measure_witnesses(w, m);
+    measure_latency(w, m);
     measure_locks(w, m);
     measure_rules(w, m);
     measure_configuration(w->shared, m);

@@ -95,7 +95,7 @@ void client_show(struct session *s, struct text *out) {
     size_t output = s->out.unsent + s->held_bytes; /* including replies that wait for earlier replies */
     const char *sub =
         s->last && s->last->need != NEED_KEY && command_has_subcommands(s->last) ? commands_of(s)->last_word : "";
-    double idle = ev_now(s->worker->loop) - s->last_active;
+    int64_t idle = (worker_turn_us(s->worker) - s->active_us) / 1000000;
     text_printf(out,
                 "id=%llu addr=%s laddr=%s fd=%d name=%s age=%lld idle=%lld flags=%s db=%u sub=%lld psub=%lld ssub=%lld "
                 "multi=%lld qbuf=%zu qbuf-free=%zu argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=%zu "

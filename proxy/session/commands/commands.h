@@ -17,5 +17,7 @@ extern const struct session_hooks commands_hooks;
 int64_t pause_left_ms(struct worker *w);
 /* Pauses this worker's clients for so many ms. A longer or stricter pause stays in force. */
 void pause_start(struct worker *w, enum pause_kind kind, int64_t ms);
+/* Brings the worker's slowlog-log-slower-than into force. */
+void slow_config(struct worker *w);
 
 #endif

@@ -428,4 +428,5 @@ static const struct session_room *const rooms[] = {&transaction_room, &push_room
                                                    &commands_room,    &locks_room, &waits_room,    &fences_room,
                                                    &semaphores_room,  NULL};
 
-const struct session_hooks commands_hooks = {.dispatch = dispatch_request, .streams = dispatch_stream, .rooms = rooms};
+const struct session_hooks commands_hooks = {
+    .dispatch = dispatch_request, .streams = dispatch_stream, .late = slow_note, .rooms = rooms};

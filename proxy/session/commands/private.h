@@ -213,4 +213,9 @@ void proxy_pause(struct session *s, const struct command *c, const struct resp_r
 void proxy_resume(struct session *s, const struct command *c);
 void proxy_switch(struct session *s, const struct command *c);
 
+/* ---- slow.c ---- */
+
+/* Notes a call that has taken long. */
+void slow_note(const struct call *c, const struct upstream_late *late);
+
 #endif

@@ -89,18 +89,18 @@ static void session_ease(struct session *s) {
  * commands on one lock run one after another, so their replies come one by one. Redis writes the replies of a pipeline
  * together, and so does the proxy: a write for each reply was more than half of what pipelined lock commands cost it.
  * A reply waits for three times as long as its own request has taken since the client's last bytes came, but for
- * GATHER_MS at least and GATHER_MOST_MS at most. So the busier the machine is, the fewer writes there are. */
+ * GATHER_US at least and GATHER_MOST_US at most. So the busier the machine is, the fewer writes there are. */
 static __attribute__((noinline)) bool gathers(struct session *s) {
     const struct list_node *head = list_first(&s->requests);
-    double now = ev_now(s->worker->loop), *since = &s->input->gathers_since;
-    if (*since <= 0)
-        *since = now;
-    double most_ms = 3000 * (*since - s->last_active);
-    most_ms = most_ms < GATHER_MS ? GATHER_MS : most_ms > GATHER_MOST_MS ? GATHER_MOST_MS : most_ms;
+    int64_t now_us = worker_turn_us(s->worker), *since_us = &s->input->gathers_us;
+    if (*since_us == 0)
+        *since_us = now_us;
+    int64_t most_us = 3 * (*since_us - s->input->came_us);
+    most_us = most_us < GATHER_US ? GATHER_US : most_us > GATHER_MOST_US ? GATHER_MOST_US : most_us;
     if (head && LIST_ENTRY(head, struct request, link)->busy && s->out.unsent <= GATHERED_MAX &&
-        s->state == SESSION_OPEN && !s->worker->stopping && (now - *since) * 1000 < most_ms)
+        s->state == SESSION_OPEN && !s->worker->stopping && now_us - *since_us < most_us)
         return true;
-    *since = 0;
+    *since_us = 0;
     return false;
 }
 

@@ -365,6 +365,7 @@ void session_resume(struct session *s) {
     list_remove(&s->runnable_link);
     if (s->state != SESSION_OPEN)
         return;
+    s->active_us = worker_turn_us(s->worker); /* what its requests have waited for until now was not for a node */
     if (s->input)
         session_scan_input(s);
     else
@@ -381,6 +382,7 @@ static void session_keep(struct session *s, const char *data, size_t len) {
     memcpy(in->data, data, len);
     secret_overwrite(data, len);
     in->end = len;
+    in->came_us = worker_turn_us(w);
     resp_request_move(&in->scanner, &w->scanner);
 }
 
@@ -442,7 +444,7 @@ static void session_read(struct session *s) {
             session_half_closed_end(s);
         return;
     }
-    s->last_active = ev_now(w->loop);
+    s->active_us = worker_turn_us(w);
     invariant_debug((size_t)n <= room, "%zd bytes were read into %zu", n, room);
     counter_add(&w->counters.client_bytes_in, (uint64_t)n);
     if (!in && !s->stream && !s->reads_on) /* these bytes are not the rest of an earlier write */
@@ -457,6 +459,7 @@ static void session_read(struct session *s) {
         return;
     }
     in->end += (size_t)n;
+    in->came_us = s->active_us;
     if (input_len(in) > (size_t)w->config->query_buffer_limit) {
         session_over_query_limit(s);
         return;

@@ -468,6 +468,12 @@ static bool call_pointless(const struct upstream_request *up) {
     return r->owner && r->owner->ops->pointless && r->owner->ops->pointless(r);
 }
 
+void call_late(const struct upstream_request *up, const struct upstream_late *late) {
+    const struct call *c = (const struct call *)(const void *)up;
+    if (c->request->session)
+        c->request->worker->hooks->late(c, late);
+}
+
 static const struct upstream_request_ops call_ops = {
     .reply = call_reply,
     .fail = call_fail,
@@ -475,12 +481,14 @@ static const struct upstream_request_ops call_ops = {
     .may_wait = call_may_wait,
     .may_last = call_may_last,
     .pointless = call_pointless,
+    .late = call_late,
 };
 
 void call_init(struct call *c, struct request *r, call_done_fn done) {
     c->up.ops = &call_ops; /* EXEC has others */
     c->up.script = NULL;
     c->up.slot = 0;
+    c->up.begun_us = INT64_MAX;
     c->up.repeatable = c->up.in_flight = false;
     c->up.affinity = r->session ? (uint32_t)r->session->lock.id : 0;
     c->up.apart = r->session ? r->session->apart : UPSTREAM_TOGETHER;
@@ -546,6 +554,7 @@ static inline void note_submit(struct call *c, int slot, const struct upstream_l
     if (r->session) {
         r->bytes += len;
         r->session->in_flight_bytes += len;
+        c->up.begun_us = r->session->active_us;
         session_uses(r->session, slot);
     }
     if (lane->dedicated)
@@ -610,6 +619,7 @@ void call_submit_pin(struct call *c, struct upstream_pin *pin, const char *bytes
     struct call *before = call_before(s, c, &words, &words_len);
     if (before && upstream_pin_submit(pin, &before->up, words, words_len, false))
         request_reply(before->request, "", 0, true);
+    c->up.begun_us = s ? s->active_us : INT64_MAX;
     const char *error = upstream_pin_submit(pin, &c->up, bytes, len, asking);
     if (error)
         c->up.ops->fail(&c->up, UPSTREAM_NOT_SENT, error);
@@ -628,8 +638,10 @@ void call_submit_master_lane(struct call *c, size_t master, const struct upstrea
 void call_submit_node(struct call *c, struct upstream_node *node, const struct upstream_lane *lane, const char *bytes,
                       size_t len) {
     const char *error = "UPSTREAM no master is known; the request was not sent";
-    if (c->request->session)
+    if (c->request->session) {
         c->request->session->used_slots = UINT64_MAX;
+        c->up.begun_us = c->request->session->active_us;
+    }
     if (node)
         error = upstream_submit_to(c->request->worker->upstream, &c->up, node, lane, bytes, len);
     if (error)

@@ -57,6 +57,8 @@ struct call {
     char held[CALL_INLINE];
 };
 
+/* ops->late of a call's request. */
+void call_late(const struct upstream_request *up, const struct upstream_late *late);
 /* Prepares a call of a request; `done` as in struct call. */
 void call_init(struct call *c, struct request *r, call_done_fn done);
 /* Takes another call for a split request from the pool, linked into r->parts. */

@@ -107,6 +107,8 @@ struct session_hooks {
      * session_forward. */
     enum stream_way (*streams)(struct session *s, const struct resp_request *r, const char *bytes,
                                const struct command **command, int *slot);
+    /* The call has taken long, or has failed: upstream_request_ops.late. */
+    void (*late)(const struct call *c, const struct upstream_late *late);
     const struct session_room *const *rooms; /* ends with NULL */
 };
 

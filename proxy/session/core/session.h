@@ -58,8 +58,8 @@ struct session_input {
     size_t start, end, cap;
     size_t later; /* how many bytes from start on came before those that were read while the session's window was full;
                      0: none */
-    double
-        gathers_since; /* since when output waits for the next replies (flush.c), by the loop's clock; 0: none does */
+    int64_t came_us;    /* by clock_us, when the last bytes came */
+    int64_t gathers_us; /* since when output waits for the next replies (flush.c); 0: none does */
     struct resp_request scanner;
 };
 
@@ -110,7 +110,7 @@ struct session {
     _Alignas(8) char room[ROOM_END]; /* the rooms' own state: enum room_at */
     const struct command *last;      /* the last command; NULL: not in the table */
     struct stream *stream;           /* NULL, or the request that is forwarded while it arrives */
-    double last_active;
+    int64_t active_us;      /* by clock_us, when its client last sent something, or what it had sent before went on */
     double over_soft_since; /* since when the output is above the soft limit; 0: it is not */
     uint64_t arrival;       /* without login: its number from worker_arrival */
     int64_t opened_ms;

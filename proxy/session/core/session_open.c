@@ -23,7 +23,7 @@ struct session *session_new(struct worker *w, int fd, struct tls *tls, const cha
     s->hears = HEARS_FIRST;
     s->epoch = upstream_epoch(w->upstream);
     s->opened_ms = worker_now(w);
-    s->last_active = ev_now(w->loop);
+    s->active_us = worker_turn_us(w);
     snprintf(s->address, sizeof(s->address), "%s", address);
     list_init(&s->link);
     list_init(&s->dirty_link);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "parser/resp.h"
+#include "proxy/base/clock.h"
 #include "proxy/base/counters.h"
 #include "proxy/base/durations.h"
 #include "proxy/base/iobuf.h"
@@ -56,7 +57,10 @@ struct worker_slices {
     bool (*step)(struct worker *w, struct worker_slices *work); /* returns whether there is more */
 };
 
-enum { GATHER_MS = 1, GATHER_MOST_MS = 50 }; /* so long a reply may wait for the next one of its session: flush.c */
+enum {
+    GATHER_US = 1000,
+    GATHER_MOST_US = 50000
+}; /* so long a reply may wait for the next one of its session: flush.c */
 
 struct worker {
     struct proxy_shared *shared;
@@ -94,6 +98,7 @@ struct worker {
     struct text build;                 /* a request being encoded */
     bool secret;                       /* a request contained a password: secret.h */
     int64_t now_ms;                    /* the result of worker_now; 0: not read in this turn */
+    int64_t turn_us;                   /* the result of worker_turn_us; 0: not read in this turn */
     struct ev_async wake;
     struct ev_timer engine_tick;
     double engine_at; /* when it is due */
@@ -142,6 +147,12 @@ double worker_steady(struct worker *w);
 /* The same clock in ms. */
 static inline int64_t worker_steady_ms(struct worker *w) {
     return (int64_t)(worker_steady(w) * 1000. + 0.5);
+}
+/* The same in us, read when it is first needed in a turn. */
+static inline int64_t worker_turn_us(struct worker *w) {
+    if (w->turn_us == 0)
+        w->turn_us = clock_us();
+    return w->turn_us;
 }
 /* Calls the engine in so many ms at the latest, since leases may be due then. */
 void worker_engine_due(struct worker *w, int64_t in_ms);

@@ -15,6 +15,8 @@
 
 struct observer;
 struct permit_ledger;
+struct slowlog;
+struct latency;
 struct lock_engine;
 struct handed_board;
 struct tls_context;
@@ -57,6 +59,8 @@ struct proxy_shared {
     struct upstream_config upstream;
     struct lock_engine *engine;
     struct observer *observer;
+    struct slowlog *slowlog;
+    struct latency *latency;
     struct permit_ledger *permits; /* what sessions have taken from semaphores */
     struct waiting *waiting;       /* for waits/lock_wait.c; NULL: no worker was made yet */
     struct worker **workers;       /* one for each thread */

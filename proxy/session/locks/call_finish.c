@@ -247,6 +247,18 @@ void lock_note_time(struct worker *w, const struct lock_call *l) {
         histogram_note(&w->durations.lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
 }
 
+bool lock_call_times(const struct worker *w, const struct lock_call *l, int64_t *took_us, struct text *command) {
+    int64_t begun_us = (int64_t)((ev_now(w->loop) - l->begun) * 1e6);
+    if (l->begun <= 0)
+        return false;
+    if (begun_us < *took_us && l->plan.rule && l->plan.rule->wait_ms > 0)
+        *took_us = begun_us > 0 ? begun_us : 0;
+    text_printf(command, "%s ", l->command);
+    text_append_visible(command, l->key, l->plan.key.len);
+    text_printf(command, " ...");
+    return true;
+}
+
 /* Ends a call whose script answered a short text. Returns false if the answer is another one. This path saves 4 % of
  * the bound on acquire and release. */
 static inline bool finish_short(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,

@@ -121,6 +121,9 @@ void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l
 /* EXEC has answered nil: the call ends as one that was not sent. */
 void lock_undone(struct lock_call *l);
 const struct lock_rule *lock_call_rule(const struct lock_call *l);
+/* For PROXY SLOWLOG: writes the call's command and key, and shortens its time by the time for which it had waited for
+ * the lock. The value says whose the lock is, and is shown nowhere. False: the call is not timed. */
+bool lock_call_times(const struct worker *w, const struct lock_call *l, int64_t *took_us, struct text *command);
 #define LOCK_TOO_MANY_KEYS "ERR too many keys for one command that replaces lock keys; send several"
 
 /* Deals with a whole request on one lock key. */

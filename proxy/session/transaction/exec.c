@@ -284,7 +284,7 @@ static bool exec_may_last(const struct upstream_request *up) {
 
 static void exec_send(struct transaction *t, struct request *request) {
     static const struct upstream_request_ops stream = {
-        .reply = exec_streamed, .fail = exec_stream_failed, .may_last = exec_may_last};
+        .reply = exec_streamed, .fail = exec_stream_failed, .may_last = exec_may_last, .late = call_late};
     static const char exec[] = "*1\r\n$4\r\nEXEC\r\n";
     request_own(request, &t->owner, &exec_ops);
     t->ops = request->call.up.ops;

@@ -142,6 +142,13 @@ static struct call_end refusal(const struct wait *t, const struct lock_call *l) 
     return out;
 }
 
+/* Tells the engine how long the attempt has waited. */
+static void note_waited(const struct wait *t, bool granted) {
+    struct worker *w = worker_of(t);
+    engine_waited(w->shared->engine, &t->call->lock->plan, worker_steady_ms(w) - t->waiter.since_ms, granted,
+                  worker_now(w));
+}
+
 /* Ends a wait with the refusal. */
 static void wait_refuse(struct wait *t) {
     wait_unpark(t);
@@ -161,6 +168,7 @@ static void wait_refuse(struct wait *t) {
                             .same = t->seen_same,
                             .elsewhere = t->seen_elsewhere,
                             .suspects = t->seen_suspects};
+    note_waited(t, false);
     wait_close(t, s && !t->gone ? WAIT_OVER : WAIT_GONE);
     c->lock = NULL;
     lock_learnt_all(w, s, l, &r);
@@ -328,6 +336,7 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
 
 /* Records how long a successful wait took, and the handover. */
 static void note_grant(const struct wait *t) {
+    note_waited(t, true);
     invariant(t->call && worker_of(t) == t->call->request->worker, "a wait changes its thread");
     struct worker *w = t->call->request->worker;
     histogram_note(&w->durations.lock_waits, (worker_steady_ms(w) - t->waiter.since_ms) * 1000);

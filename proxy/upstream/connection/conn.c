@@ -147,6 +147,7 @@ void conn_ready(struct upstream_conn *c) {
     if (c->rebuild)
         conn_rebuild(c);
     conn_set_state(c, CONN_READY);
+    c->taken_us = clock_us();
     log_verbose("Connected to node %s", c->node->address);
 }
 
@@ -177,6 +178,8 @@ void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last
         r->bytes = iobuf_append_held(&c->out, bytes, len, &r->chunk);
         r->len = len;
         r->open = false;
+        if (r->begun_us != INT64_MAX) /* the time until its client had sent it does not count */
+            r->begun_us = clock_us();
     } else {
         iobuf_append(&c->out, bytes, len);
     }
@@ -191,6 +194,8 @@ void conn_pause(struct upstream_conn *c, bool pause) {
     c->paused = pause;
     if (pause) {
         c->timed_from_us = 0;
+        if (!list_empty(&c->pending)) /* its client is slow, not the node */
+            LIST_ENTRY(c->pending.next, struct upstream_request, link)->begun_us = INT64_MAX;
         ev_io_stop(c->u->loop, &c->readable);
     } else {
         ev_io_start(c->u->loop, &c->readable);
@@ -230,13 +235,15 @@ ssize_t conn_write(struct upstream_conn *c, struct iobuf *from) {
     return c->tls ? tls_write(c->tls, from) : iobuf_write(from, c->fd);
 }
 
-/* Times the newest request, if no other request is being timed. Requests on pins may wait for something, so they are
- * not timed. */
-static void conn_time(struct upstream_conn *c) {
+/* Times the newest request, if no other request is being timed: from before it is written, since its answer may be
+ * there when the write returns. Requests on pins may wait for something, so they are not timed. Returns whether it
+ * began. */
+static bool conn_time(struct upstream_conn *c) {
     if (c->timed_from_us != 0 || c->pin || c->in_flight == 0)
-        return;
+        return false;
     c->timed_from_us = clock_us();
     c->timed_reply = c->replies + c->in_flight;
+    return true;
 }
 
 /* Tells the pin's owner, if it waits, that some of what it queued has been written. */
@@ -252,8 +259,10 @@ static void pin_written(struct upstream_pin *pin) {
 void conn_flush(struct upstream_conn *c) {
     if (c->state != CONN_READY)
         return;
-    bool due_later = oldest_unsent(c);
+    bool due_later = oldest_unsent(c), timed = conn_time(c);
     ssize_t n = conn_write(c, &c->out);
+    if (timed && n <= 0)
+        c->timed_from_us = 0;
     if (n < 0) {
         /* Writing failed: reading, in the next loop turn, will find the end. What the node has sent before the end is
          * read first. */
@@ -263,8 +272,9 @@ void conn_flush(struct upstream_conn *c) {
     }
     if (n > 0 && due_later)
         c->progress_ms = clock_ms();
-    if (n > 0)
-        conn_time(c);
+    if (c->stuck && c->out.unsent == 0)
+        c->taken_us = clock_us();
+    c->stuck = c->out.unsent > 0;
     conn_want_write(c, c->out.unsent > 0);
     if (c->pin)
         pin_written(c->pin);

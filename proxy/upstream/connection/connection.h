@@ -156,6 +156,8 @@ struct upstream {
     bool announced, closing;
     unsigned connections;
     int64_t timeout_ms, connect_ms;
+    int64_t late_after_us;    /* upstream_set_late */
+    int64_t read_us, late_us; /* when a node was read last; requests that began by then are late */
 
     struct list_node nodes; /* in the order in which they became known */
     size_t node_count;
@@ -282,7 +284,9 @@ struct upstream_node {
     uint64_t requests, connects, redirects, replica_reads;
     struct histogram
         round_trips; /* round trips of sampled requests: the newest of a flush, one at a time per shared connection */
-    int64_t round_trip_us;    /* smoothed over the sampled requests; 0: none yet */
+    int64_t round_trip_us; /* smoothed over the sampled requests; 0: none yet */
+    /* The shortest since least_since_us, and in the period before; 0: none. */
+    int64_t least_us, least_before_us, least_since_us;
     struct node_probe *probe; /* NULL: none was needed yet */
 };
 
@@ -380,6 +384,8 @@ struct upstream_conn {
     } sourced[SCRIPT_TOTAL];
     uint64_t timed_reply;  /* the value of `replies` when the timed request will be answered */
     int64_t timed_from_us; /* when it was written; 0: none is timed */
+    int64_t taken_us;      /* when it became ready, or was last rid of bytes that the node had not taken at once */
+    bool stuck;            /* it has such bytes */
     bool rebuild;          /* an abandoned request must be removed from `out` before it is sent */
     bool proven;           /* it has given a reply */
 

@@ -102,6 +102,23 @@ static struct upstream_request *oldest(struct upstream_conn *c) {
     return n ? LIST_ENTRY(n, struct upstream_request, link) : NULL;
 }
 
+/* Tells a late request's owner, while the request has its bytes. */
+static __attribute__((noinline)) void tell_late(const struct upstream_conn *c, const struct upstream_request *r) {
+    int64_t now_us = clock_us(), least_us = c->node->least_us, before_us = c->node->least_before_us;
+    struct upstream_late late = {.node = c->node->address,
+                                 .took_us = now_us - r->begun_us,
+                                 .before_us = c->taken_us > r->begun_us ? c->taken_us - r->begun_us : 0,
+                                 .after_us = now_us - c->u->read_us,
+                                 .way_us = before_us && before_us < least_us ? before_us : least_us};
+    if (r->ops->late)
+        r->ops->late(r, &late);
+}
+
+static inline void look_late(const struct upstream_conn *c, const struct upstream_request *r) {
+    if (__builtin_expect(r->begun_us <= c->u->late_us, false))
+        tell_late(c, r);
+}
+
 /* Lets routing look at a complete error reply. True: routing has taken the request. */
 static __attribute__((noinline)) bool error_handled(struct upstream_conn *c, struct upstream_request *r,
                                                     const char *data, size_t len) {
@@ -121,6 +138,7 @@ static __attribute__((noinline)) void deliver_batch(struct upstream_conn *c, str
     const char *why = refusal.len > 3 ? refusal.data + 1 : data + 1;
     size_t why_len = (refusal.len > 3 ? refusal.len : len) - 3;
     if (multi_refused || !error || len < 3 || !c->u->above->error(c->u, c->node, r, why, why_len)) {
+        look_late(c, r);
         request_end(r);
         r->ops->reply(r, data, multi_refused ? 0 : len, true);
     }
@@ -141,6 +159,7 @@ static inline void deliver_last(struct upstream_conn *c, struct upstream_request
     if (c->scan.type == '-' && !c->passing && error_handled(c, r, data, len))
         return;
     c->passing = false;
+    look_late(c, r);
     request_end(r);
     r->ops->reply(r, data, len, true);
 }
@@ -273,6 +292,7 @@ static inline size_t conn_take_usual(struct upstream_conn *c, const char *data, 
     invariant_debug(c->in_flight > 0 && r->conn == c, "%zu requests are in flight", c->in_flight);
     c->in_flight--;
     c->replies++;
+    look_late(c, r);
     request_end(r);
     r->ops->reply(r, data, used, true);
     return used;
@@ -303,7 +323,16 @@ static void conn_feed(struct upstream_conn *c, const char *data, size_t len) {
 /* Notes how long the timed request took, since its reply has come. */
 static __attribute__((noinline)) void conn_timed(struct upstream_conn *c, int64_t us) {
     invariant(us >= 0 && c->timed_reply <= c->replies, "%lld us for a round trip", (long long)us);
+    enum { LATELY_US = 10 * 1000 * 1000 };
     struct upstream_node *n = c->node;
+    int64_t now_us = c->timed_from_us + us;
+    if (now_us - n->least_since_us > LATELY_US) {
+        n->least_before_us = n->least_us;
+        n->least_us = us;
+        n->least_since_us = now_us;
+    } else if (us < n->least_us) {
+        n->least_us = us;
+    }
     c->timed_from_us = 0;
     histogram_note(&n->round_trips, us);
     n->round_trip_us += n->round_trip_us == 0 ? us : (us - n->round_trip_us) / 8;
@@ -323,6 +352,8 @@ void conn_read(struct upstream_conn *c) {
         }
         int64_t now_us = clock_us();
         c->progress_ms = now_us / 1000;
+        c->u->read_us = now_us;
+        c->u->late_us = now_us - c->u->late_after_us;
         conn_feed(c, c->u->scratch, (size_t)n);
         if (c->state == CONN_CLOSED)
             return;

@@ -97,6 +97,10 @@ void upstream_set_timeout(struct upstream *u, int64_t timeout_ms) {
     u->connect_ms = timeout_ms < CONNECT_LONGEST_MS ? timeout_ms : CONNECT_LONGEST_MS;
 }
 
+void upstream_set_late(struct upstream *u, int64_t us) {
+    u->late_after_us = us;
+}
+
 struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
                               struct chunk_pool *pool, const struct upstream_events *events) {
     if (!addresses_ok(config))
@@ -110,6 +114,7 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     u->events = *events;
     u->connections = config->connections > 0 ? config->connections : 1;
     upstream_set_timeout(u, config->timeout_ms);
+    upstream_set_late(u, INT64_MAX);
     list_init(&u->nodes);
     list_init(&u->conns);
     list_init(&u->dirty);

@@ -26,6 +26,10 @@ void router_fail(struct upstream_request *r, bool sent, const char *base) {
     char text[512];
     outcome_text(text, sizeof(text), base, sent);
     list_remove(&r->link);
+    if (r->ops->late && r->begun_us != INT64_MAX) {
+        struct upstream_late late = {.node = "", .took_us = clock_us() - r->begun_us};
+        r->ops->late(r, &late);
+    }
     request_end(r);
     r->ops->fail(r, sent ? UPSTREAM_UNKNOWN : UPSTREAM_NOT_SENT, text);
 }

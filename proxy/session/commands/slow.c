@@ -1,0 +1,93 @@
+/*
+ * Requests that took long (PROXY SLOWLOG), and how long all take (PROXY LATENCY, if latency-tracking is on). A call
+ * that is answered late comes here with its times, while the bytes that were sent for it are still there; with
+ * latency-tracking every call is late. What may wait by its nature does not count: blocking commands, WAIT.
+ */
+#include "proxy/base/latency.h"
+#include "proxy/base/slowlog.h"
+#include "proxy/session/commands/private.h"
+#include "proxy/session/core/session.h"
+#include "proxy/session/locks/locks.h"
+
+enum { ARGUMENTS_SHOWN = 32, ARGUMENT_SHOWN = 128 }; /* as in Redis's SLOWLOG */
+
+void slow_config(struct worker *w) {
+    int64_t from_us = w->config->slowlog_slower_us;
+    upstream_set_late(w->upstream, w->config->latency_tracking ? -1 : from_us < 0 ? INT64_MAX : from_us);
+}
+
+/* Appends an argument: in quotes if it is not one word. */
+static void append_argument(struct text *out, const char *arg, size_t len) {
+    size_t shown = len > ARGUMENT_SHOWN ? ARGUMENT_SHOWN : len;
+    bool quoted = len == 0 || shown < len || memchr(arg, ' ', shown) || memchr(arg, '"', shown);
+    text_append(out, " ", out->len > 0);
+    text_append(out, "\"", quoted);
+    for (size_t i = 0; i < shown; i++) {
+        text_append(out, "\\", quoted && arg[i] == '"');
+        text_append_visible(out, arg + i, 1);
+    }
+    if (shown < len)
+        text_printf(out, "... (%zu more bytes)", len - shown);
+    text_append(out, "\"", quoted);
+}
+
+/* Appends a command as it was sent. Returns false if the bytes are not one whole command. */
+static bool append_sent(struct text *out, const char *bytes, size_t len) {
+    struct resp_request r;
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    resp_request_init(&r);
+    bool whole = len > 0 && bytes[0] == '*' && resp_request_scan(&r, bytes, len, &limits) == RESP_OK && r.len == len;
+    size_t shown = r.argc > ARGUMENTS_SHOWN ? ARGUMENTS_SHOWN - 1 : r.argc;
+    for (size_t i = 0; whole && i < shown; i++)
+        append_argument(out, bytes + r.argv[i].off, r.argv[i].len);
+    if (whole && shown < r.argc)
+        text_printf(out, " ... (%zu more arguments)", (size_t)r.argc - shown);
+    resp_request_clear(&r);
+    return whole;
+}
+
+/* Writes what the client sent, as far as it is known and may be shown: a command that may contain a password, or for
+ * which the proxy has sent others, is shown by its name. */
+static void write_command(struct text *out, const struct call *c) {
+    const struct command *command = c->request->command;
+    bool hidden = command && (command->flags & COMMAND_SECRET);
+    if (!hidden && !c->up.script && c->up.chunk && append_sent(out, c->up.bytes, c->up.len))
+        return;
+    text_printf(out, "%s ...", command ? command->name : "?");
+}
+
+/* Whether the command waits by its nature. Scripts may last, too, and count. */
+static bool waits(const struct request *r) {
+    bool runs_code = r->command && (r->command->flags & COMMAND_RUNS_CODE);
+    return r->owner && r->owner->ops->may_last && !runs_code && r->owner->ops->may_last(r);
+}
+
+void slow_note(const struct call *c, const struct upstream_late *late) {
+    struct worker *w = c->request->worker;
+    const struct session *s = c->request->session;
+    struct slow_request r = {.time_s = clock_wall_ms() / 1000,
+                             .took_us = late->took_us,
+                             .before_us = late->before_us,
+                             .after_us = late->after_us,
+                             .client = s->address,
+                             .name = s->name ? s->name : "",
+                             .node = late->node};
+    struct text command = {0};
+    bool counts = c->lock ? lock_call_times(w, c->lock, &r.took_us, &command) : !waits(c->request);
+    if (r.before_us > r.took_us - r.after_us) /* the command on a lock was tried again after it had waited */
+        r.before_us = r.took_us > r.after_us ? r.took_us - r.after_us : 0;
+    int64_t at_node_us = r.took_us - r.before_us - r.after_us;
+    r.way_us = late->way_us < at_node_us ? late->way_us : at_node_us;
+    if (counts && w->config->slowlog_slower_us >= 0 && r.took_us >= w->config->slowlog_slower_us) {
+        if (!c->lock)
+            write_command(&command, c);
+        r.command = command.data;
+        slowlog_add(w->shared->slowlog, &r, (size_t)w->config->slowlog_max);
+    }
+    text_clear(&command);
+    if (!counts || !w->config->latency_tracking)
+        return;
+    const struct command *row = c->request->command;
+    latency_note(w->shared->latency, LATENCY_COMMANDS, row ? row->name : "(unknown)", r.took_us);
+    latency_note(w->shared->latency, LATENCY_CLIENTS, *r.name ? r.name : "(no name)", r.took_us);
+}
