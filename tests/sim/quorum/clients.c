@@ -1,7 +1,7 @@
 /*
  * Clients: each has a connection to a proxy, and one worker, which acquires, works, extends and releases. It takes its
  * lock for its own for as long as its clock says, from the moment before it asked; or, if the proxy renews the lease,
- * for as long as it is connected, and the proxy knows of no end.
+ * from the moment before the proxy sent a renewal that Redis and the witnesses have confirmed.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,24 +28,31 @@ static int64_t client_now(const struct world *w, const struct q_client *c) {
 }
 
 static struct lock_key lock_of(unsigned key) {
-    static const char *const names[Q_KEYS] = {"lock:0", "lock:1"};
+    static const char *const names[Q_KEYS] = {"lock:0", "lock:1", "lock:2"};
     return (struct lock_key){.name = names[key], .len = 6};
 }
 
 /* ---- S8 ------------------------------------------------------------------------------------------------- */
 
 /* Whether the client takes the lock for its own. */
-static bool holds(struct world *w, const struct q_client *c) {
-    if (c->doing != Q_HOLDS && c->doing != Q_EXTENDS)
-        return false;
-    if (client_now(w, c) < c->end_ms)
-        return true;
-    if (!c->renewed || !c->session)
-        return false;
-    struct worker *v = worker_of(w, c);
-    struct lock_key key = lock_of(c->key);
-    uint64_t hash = engine_key_hash(v->shared->engine, &key);
-    return engine_holder(v->shared->engine, &key, hash, worker_now(v)) == c->session->lock.id;
+static bool holds(const struct world *w, const struct q_client *c) {
+    return (c->doing == Q_HOLDS || c->doing == Q_EXTENDS) && client_now(w, c) < c->end_ms;
+}
+
+void clients_renewed(struct q_proxy *p, unsigned key, int64_t lease_ms) {
+    struct world *w = p->world;
+    struct lock_key lock = lock_of(key);
+    int64_t now_ms = worker_now(&p->worker);
+    for (unsigned i = 0; i < Q_CLIENTS; i++) {
+        struct q_client *c = &w->clients[i];
+        if (!c->session || &w->proxies[c->proxy] != p || c->key != key || !c->renewed || c->doing != Q_HOLDS ||
+            engine_writing(p->shared.engine, &c->session->lock, &lock, now_ms).how != WRITER_HOLDS)
+            continue;
+        int64_t end_ms = q_clock_at(&c->clock, p->renews_ms[key]) + lease_ms;
+        if (end_ms > c->end_ms)
+            c->end_ms = end_ms;
+        w->totals.renewals++;
+    }
 }
 
 void clients_check(struct world *w) {
@@ -143,7 +150,7 @@ static void client_send(struct world *w, struct q_client *c) {
 static void rest(struct world *w, struct q_client *c) {
     c->doing = Q_IDLE;
     c->end_ms = 0;
-    c->act_ms = w->now_ms + world_below(w, world_calm(w) ? 100 : 400);
+    c->act_ms = w->now_ms + world_below(w, world_chance(w, 80) ? 1500 : 100);
 }
 
 static void acquired(struct world *w, struct q_client *c) {
@@ -157,7 +164,7 @@ static void acquired(struct world *w, struct q_client *c) {
     w->totals.acquired++;
     c->doing = Q_HOLDS;
     c->end_ms = c->asked_ms;
-    c->until_ms = w->now_ms + world_below(w, world_chance(w, 60) ? 300 : (unsigned)(3 * w->lease_ms));
+    c->until_ms = w->now_ms + world_below(w, world_chance(w, 70) ? 200 : (unsigned)(3 * w->lease_ms));
     c->act_ms = w->now_ms + world_below(w, 200);
     if (c->lent)
         c->act_ms = w->now_ms;
@@ -174,6 +181,8 @@ static void client_hears(struct world *w, struct q_client *c, const char *reply)
             acquired(w, c);
         else
             rest(w, c);
+        if (error)
+            c->doing = Q_RELEASES; /* it may have the lock */
     } else if (c->doing == Q_EXTENDS) {
         w->totals.extended += yes;
         w->totals.not_extended += !yes;
@@ -186,6 +195,8 @@ static void client_hears(struct world *w, struct q_client *c, const char *reply)
     } else {
         w->totals.released += yes;
         rest(w, c);
+        if (error)
+            c->doing = Q_RELEASES;
     }
 }
 
@@ -225,8 +236,8 @@ void client_leave(struct world *w, struct q_client *c, bool dies) {
     world_event(w, "client %u's connection is lost%s", number_of(w, c), dies ? ", and its worker dies" : "");
     c->session = NULL;
     c->act_ms = w->now_ms + world_below(w, 1000);
-    if (dies || (c->sent && c->doing != Q_EXTENDS))
-        rest(w, c); /* it does not know what has come of it */
+    if (dies || w->releases || (c->sent && c->doing != Q_EXTENDS))
+        rest(w, c); /* its lock goes with its connection; or it does not know what has come of its command */
     else if (c->doing == Q_EXTENDS)
         c->doing = Q_HOLDS;
     c->sent = false;
@@ -237,13 +248,17 @@ void client_leave(struct world *w, struct q_client *c, bool dies) {
     turn_end(w);
 }
 
+static int64_t some_expiry(struct world *w) {
+    return 300 + world_below(w, world_chance(w, 60) ? 1000 : (unsigned)w->longest_ms - 300);
+}
+
 static void begin(struct world *w, struct q_client *c) {
     c->doing = Q_ACQUIRES;
     c->key = world_below(w, Q_KEYS);
     c->number++;
     c->renewed = world_chance(w, 40);
     c->lent = !c->renewed && world_chance(w, 30);
-    c->ms = c->renewed ? 0 : 500 + world_below(w, (unsigned)w->longest_ms - 500);
+    c->ms = c->renewed ? 0 : some_expiry(w);
 }
 
 /* A worker that holds its lock: it extends its lease now and then, and releases at the end. */
@@ -255,7 +270,7 @@ static bool work(struct world *w, struct q_client *c) {
         return true;
     }
     if (w->now_ms >= c->until_ms) {
-        bool silent = world_chance(w, 5);
+        bool silent = !c->renewed && world_chance(w, 5); /* else its proxy would renew it for ever */
         c->doing = Q_RELEASES;
         if (silent)
             rest(w, c);
@@ -264,7 +279,7 @@ static bool work(struct world *w, struct q_client *c) {
     c->act_ms = w->now_ms + 1 + world_below(w, 500);
     if (c->renewed || !world_chance(w, 40))
         return false;
-    c->ms = 500 + world_below(w, (unsigned)w->longest_ms - 500);
+    c->ms = some_expiry(w);
     c->doing = Q_EXTENDS;
     return true;
 }

@@ -21,13 +21,6 @@ enum { SECOND_MS = 1000, HANDOVERS = 100, ENDS_WITHIN_MS = 2000, BACK_WITHIN_MS 
 
 static struct world *the_world; /* for the clocks, which know no proxy */
 
-int64_t q_clock_when(const struct q_clock *c, int64_t says_ms) {
-    int64_t at_ms = (says_ms - c->base_ms) * Q_RATE / (Q_RATE + c->fast);
-    while (q_clock_at(c, at_ms) < says_ms)
-        at_ms++;
-    return at_ms;
-}
-
 static int64_t proxy_now(const struct q_proxy *p) {
     return q_clock_at(&p->clock, p->world->now_ms);
 }
@@ -191,6 +184,29 @@ static void on_incident(void *arg, const struct lock_incident *incident) {
     world_event(w, "incident %s: %s", lock_incident_name(incident->kind), incident->action);
 }
 
+static unsigned number_of(const struct lock_key *key) {
+    return (unsigned)(key->name[key->len - 1] - '0');
+}
+
+static void on_renewal(void *arg, const struct lock_lease *lease) {
+    struct q_proxy *p = arg;
+    p->renews_ms[number_of(&lease->key)] = p->world->now_ms;
+    lock_note_renewal(arg, lease);
+}
+
+/* The linker puts this in the place of engine_renewed. */
+void __real_engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token,
+                           const struct lock_result *r, int64_t now_ms);
+void __wrap_engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token,
+                           const struct lock_result *r, int64_t now_ms);
+void __wrap_engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token,
+                           const struct lock_result *r, int64_t now_ms) {
+    struct q_proxy *p = the_world->here;
+    __real_engine_renewed(e, key, token, r, now_ms);
+    if (r->outcome == LOCK_DONE && r->leased)
+        clients_renewed(p, number_of(key), r->pttl_ms);
+}
+
 static void worker_make(struct q_proxy *p) {
     static const struct session_room *const rooms[] = {&locks_room, NULL};
     static const struct session_hooks hooks = {.rooms = rooms};
@@ -227,12 +243,12 @@ void proxy_start(struct world *w, unsigned i) {
     unsigned life = p->life + 1;
     the_world = w;
     *p = (struct q_proxy){.world = w, .index = i, .life = life, .runs = true};
-    p->clock = (struct q_clock){(int64_t)world_below(w, 600) - 300, world_below(w, Q_FASTEST + 1)};
+    p->clock = q_clock_new(w);
     snprintf(p->id, sizeof(p->id), "%08x-0000-4000-8000-%012x", i, life);
     p->redis = (struct upstream){.proxy = p, .server = w->master};
     struct lock_sink sink = {.arg = p,
                              .incident = on_incident,
-                             .renew = lock_note_renewal,
+                             .renew = on_renewal,
                              .release = lock_note_release,
                              .leave = lock_note_leaving,
                              .left = lock_note_left};

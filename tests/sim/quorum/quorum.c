@@ -64,6 +64,27 @@ void world_fail(struct world *w, const char *rule, const char *format, ...) {
     va_end(args);
 }
 
+/* ---- clocks --------------------------------------------------------------------------------------------- */
+
+struct q_clock q_clock_new(struct world *w) {
+    return (struct q_clock){.base_ms = (int64_t)world_below(w, 600) - 300,
+                            .since_ms = world_below(w, 2 * Q_TURN_MS),
+                            .off = world_below(w, Q_RATE_OFF + 1)};
+}
+
+int64_t q_clock_at(const struct q_clock *c, int64_t now_ms) {
+    int64_t into_ms = (now_ms + c->since_ms) % (2 * Q_TURN_MS);
+    int64_t fast_ms = into_ms < Q_TURN_MS ? into_ms : 2 * Q_TURN_MS - into_ms;
+    return c->base_ms + now_ms + fast_ms * c->off / Q_RATE;
+}
+
+int64_t q_clock_when(const struct q_clock *c, int64_t says_ms) {
+    int64_t at_ms = says_ms - c->base_ms - Q_TURN_MS / 16, missing_ms;
+    while ((missing_ms = says_ms - q_clock_at(c, at_ms)) > 0)
+        at_ms += missing_ms - missing_ms / 16; /* no clock is so fast */
+    return at_ms;
+}
+
 /* ---- what goes wrong ------------------------------------------------------------------------------------ */
 
 static void cut(struct world *w, struct q_proxy *p) {
@@ -90,20 +111,24 @@ static void trouble(struct world *w) {
     struct q_proxy *p = &w->proxies[world_below(w, Q_PROXIES)];
     unsigned what = world_below(w, 100);
     bool runs = p->runs && !p->ends;
-    if (what < 35 && runs)
+    if (what < 30 && runs) {
         cut(w, p);
-    else if (what < 45)
+    } else if (what < 36) {
         server_fail_over(w, world_chance(w, 20));
-    else if (what < 55)
+    } else if (what < 42) {
         (void)witness_restart(w, world_below(w, Q_WITNESSES), world_chance(w, 70));
-    else if (what < 60)
-        w->servers[world_below(w, Q_SERVERS)].stopped_until_ms = w->now_ms + world_below(w, 3000);
-    else if (what < 65 && runs)
+    } else if (what < 52) { /* both forget at once */
+        if (witness_restart(w, world_below(w, Q_WITNESSES), true))
+            server_fail_over(w, world_chance(w, 50));
+    } else if (what < 64) {
+        w->servers[world_below(w, Q_SERVERS)].stopped_until_ms = w->now_ms + world_below(w, 4000);
+    } else if (what < 70 && runs) {
         proxy_trouble(w, p);
-    else if (what < 90)
+    } else if (what < 90) {
         client_leave(w, &w->clients[world_below(w, Q_CLIENTS)], world_chance(w, 40));
-    else
+    } else {
         w->slow_until_ms = w->now_ms + world_below(w, 2000);
+    }
 }
 
 /* ---- liveness ------------------------------------------------------------------------------------------- */
@@ -190,7 +215,7 @@ static void step(struct world *w) {
         calm_look(w);
     else if (w->step % CALM_EACH == 0)
         calm_begin(w);
-    else if (world_below(w, 1000) < 12)
+    else if (world_below(w, 1000) < 5)
         trouble(w);
     clients_check(w);
 }
@@ -198,10 +223,11 @@ static void step(struct world *w) {
 /* ---- a scenario ----------------------------------------------------------------------------------------- */
 
 static void rules_make(struct world *w) {
-    char lease[24], delay[24], error[200];
+    char lease[24], delay[24], hold[24], error[200];
     snprintf(lease, sizeof(lease), "%" PRId64 "ms", w->lease_ms);
     snprintf(delay, sizeof(delay), "%" PRId64 "ms", w->delay_ms);
-    const char *words[] = {"lock:*", "quorum", "yes",   "lease",      lease, "on-disconnect", world_chance(w, 30) ? "release" : "keep",
+    snprintf(hold, sizeof(hold), "%" PRId64 "ms", 5 * w->lease_ms); /* a client that comes back may have forgotten its lock */
+    const char *words[] = {"lock:*", "max-hold", hold, "quorum", "yes",   "lease",      lease, "on-disconnect", w->releases ? "release" : "keep",
                            "handover", lease, "lock-delay", delay};
     w->rules = lock_rules_new();
     const char *wrong = lock_rules_add(w->rules, words, sizeof(words) / sizeof(words[0]), error, sizeof(error));
@@ -218,12 +244,13 @@ static void world_open(struct world *w, uint64_t seed, enum q_broken broken, boo
     w->tell = tell;
     w->now_ms = BEGIN_MS;
     list_init(&w->messages);
-    w->lease_ms = 1000 + world_below(w, 4000);
+    w->lease_ms = 1000 + world_below(w, 2000);
     w->timeout_ms = 50 + world_below(w, 250);
     w->longest_ms = 2 * w->lease_ms;
     w->delay_ms = world_chance(w, 25) ? world_below(w, 1000) : 0;
     int64_t promise_ms = lock_promise_ms(w->longest_ms + w->delay_ms, w->timeout_ms);
     w->quarantine_ms = promise_ms + 20 + world_below(w, 3000);
+    w->releases = world_chance(w, 20);
     w->waits.waited = LOCK_WAITED_NONE;
     rules_make(w);
     servers_open(w);
@@ -231,7 +258,7 @@ static void world_open(struct world *w, uint64_t seed, enum q_broken broken, boo
         proxy_start(w, i);
     for (unsigned i = 0; i < Q_CLIENTS; i++) {
         struct q_client *c = &w->clients[i];
-        c->clock = (struct q_clock){0, world_below(w, Q_FASTEST + 1)};
+        c->clock = q_clock_new(w);
         c->proxy = world_below(w, Q_PROXIES);
         c->number = (uint64_t)i << 32;
         c->act_ms = w->now_ms + world_below(w, 100);
@@ -268,7 +295,7 @@ static void add(struct q_totals *sum, const struct q_totals *t) {
 static bool enough(const struct q_totals *t, long steps, long scenarios) {
     static const char *const names[] = {Q_TOTALS(Q_TOTAL_NAME)};
     const uint64_t *counts = (const uint64_t *)(const void *)t;
-    bool all = t->acquired * 100 > (uint64_t)steps;
+    bool all = t->acquired * 200 > (uint64_t)steps;
     printf("sim_quorum: %ld steps in %ld scenarios", steps, scenarios);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         printf(", %" PRIu64 " %s", counts[i], names[i]);

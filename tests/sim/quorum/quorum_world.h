@@ -28,20 +28,22 @@ enum {
     Q_SERVERS = Q_REDISES + Q_WITNESSES,
     Q_REPLICAS = 2,
     Q_CLIENTS = 8,
-    Q_KEYS = 2,
+    Q_KEYS = 3,
     Q_TIMERS = 1024,
     Q_LEFT = 32,        /* entries of the list of leases that were left */
     Q_LEFT_BYTES = 320, /* of an entry, at most */
     Q_RATE = 1024,
-    Q_FASTEST = Q_RATE / 16 /* how much faster than the slowest clock a clock is, in 1024ths, at most */
+    Q_RATE_OFF = 31, /* a clock is so many 1024ths fast or slow at most: two of them differ by 1/16 at most */
+    Q_TURN_MS = 25000
 };
 
 /* What is taken away, to show that S8 then breaks. */
 enum q_broken { Q_WHOLE, Q_NO_QUARANTINE, Q_ONE_WITNESS, Q_LAPSED_IS_RELEASED };
 
+/* Goes too fast and too slow in turns, so that it stays near to the others: a Redis's clock makes fences. */
 struct q_clock {
-    int64_t base_ms;
-    unsigned fast; /* by so many 1024ths */
+    int64_t base_ms, since_ms;
+    unsigned off;
 };
 
 /* What a Redis keeps, and may forget. */
@@ -96,6 +98,7 @@ struct q_proxy {
     unsigned witness_count;
     struct ev_prepare *prepare;
     int64_t engine_ms, second_ms; /* when the engine is due, and the work of each second */
+    int64_t renews_ms[Q_KEYS];    /* when it sent the last renewal of a lock's lease */
     int64_t back_ms;              /* when it is started again; or, while it ends, when it is gone */
 };
 
@@ -152,6 +155,7 @@ struct world {
     int64_t now_ms;
     int64_t lease_ms, timeout_ms, quarantine_ms, longest_ms, delay_ms;
     long step;
+    bool releases; /* the rule has on-disconnect release */
     struct lock_rules *rules;
     struct lock_waits waits;
     struct q_server servers[Q_SERVERS];
@@ -181,9 +185,8 @@ void world_event(struct world *w, const char *format, ...) __attribute__((format
 static inline bool world_calm(const struct world *w) {
     return w->calm_until_ms != 0;
 }
-static inline int64_t q_clock_at(const struct q_clock *c, int64_t now_ms) {
-    return c->base_ms + now_ms + now_ms * c->fast / Q_RATE;
-}
+struct q_clock q_clock_new(struct world *w);
+int64_t q_clock_at(const struct q_clock *c, int64_t now_ms);
 /* When the clock will say that. */
 int64_t q_clock_when(const struct q_clock *c, int64_t says_ms);
 
@@ -232,6 +235,8 @@ void client_act(struct world *w, struct q_client *c);
 void clients_read(struct world *w);
 /* The client's connection is lost, and its worker with it if it `dies`. */
 void client_leave(struct world *w, struct q_client *c, bool dies);
+/* The proxy's engine hears that a lease is renewed. */
+void clients_renewed(struct q_proxy *p, unsigned key, int64_t lease_ms);
 /* S8. */
 void clients_check(struct world *w);
 

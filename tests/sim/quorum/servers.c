@@ -105,8 +105,7 @@ static int key_at(const struct resp_request *r, const char *bytes, size_t i) {
 }
 
 /* renew_all.lua on several locks: as on each of them, one after another. */
-static void renew_all(struct world *w, struct model *m, const struct resp_request *r, const char *bytes,
-                      struct text *out) {
+static void renew_all(struct model *m, const struct resp_request *r, const char *bytes, struct text *out) {
     int64_t keys = number_at(r, bytes, 2);
     char digits[Q_KEYS + 1] = "";
     for (int64_t i = 0; i < keys / 2; i++) {
@@ -119,7 +118,6 @@ static void renew_all(struct world *w, struct model *m, const struct resp_reques
         interpreter_bytes(token, len);
         lua_State *L = interpreter_run(SCRIPT_RENEW_ALL);
         digits[i] = L ? *lua_tostring(L, -1) : '0';
-        w->totals.renewals += digits[i] != '0';
         model_guard_read(m, key);
     }
     bulk(out, digits, (size_t)keys / 2);
@@ -185,13 +183,15 @@ static void redis_run(struct world *w, struct q_data *d, const struct resp_reque
     if (word_is(r, bytes, 0, "EVALSHA")) {
         enum script_id id = script_of(r, bytes);
         if (id == SCRIPT_RENEW_ALL)
-            renew_all(w, m, r, bytes, out);
+            renew_all(m, r, bytes, out);
         else
             answer_with(run_script(w, m, id, key_at(r, bytes, 3), r, bytes), out);
     } else if (word_is(r, bytes, 0, "HMGET")) {
         read_fields(m, r, bytes, out);
     } else if (word_is(r, bytes, 0, "PEXPIRE")) {
         text_printf(out, ":1\r\n"); /* of the list of leases that were left, which is kept */
+    } else if (word_is(r, bytes, 0, "XREVRANGE")) {
+        text_printf(out, "*0\r\n"); /* no proxy tells the others what it has learnt of its clients */
     } else if (!run_list(d, r, bytes, out)) {
         fprintf(stderr, "Redis is sent what it does not know: %.60s\n", bytes);
         abort();
@@ -229,6 +229,26 @@ static void witness_run(struct world *w, struct model *m, const struct resp_requ
     w->totals.quarantined += takes && memmem(out->data + before, out->len - before, "quarantine", 10) != NULL;
 }
 
+/* Notes a script and its answer in the trace. */
+static void tell(struct world *w, unsigned server, const struct resp_request *r, const char *bytes,
+                 const struct text *answer) {
+    enum { SHOWN = 400 };
+    char words[SHOWN] = "", said[SHOWN];
+    size_t at = 0;
+    if (!w->tell || script_of(r, bytes) == SCRIPT_TOTAL)
+        return;
+    for (size_t i = 3; i < r->argc && at < SHOWN - 100; i++) {
+        size_t len;
+        const char *word = request_arg(r, bytes, i, &len);
+        if (i != 4)
+            at += (size_t)snprintf(words + at, SHOWN - at, " %.*s", (int)(len < 60 ? len : 60), word);
+    }
+    snprintf(said, sizeof(said), "%.*s", (int)answer->len, answer->data);
+    for (char *c = said; *c; c++)
+        *c = *c == '\r' || *c == '\n' ? ' ' : *c;
+    world_event(w, "server %u: %s%s -> %s", server, script_get(script_of(r, bytes))->name, words, said);
+}
+
 /* ---- all servers ----------------------------------------------------------------------------------- */
 
 void server_run(struct world *w, unsigned server, const struct text *request, struct text *answer) {
@@ -245,6 +265,7 @@ void server_run(struct world *w, unsigned server, const struct text *request, st
         redis_run(w, &s->data, &r, request->data, answer);
     else
         witness_run(w, &s->data.model, &r, request->data, answer);
+    tell(w, server, &r, request->data, answer);
     resp_request_clear(&r);
 }
 
@@ -335,7 +356,7 @@ static void trust(struct q_server *s) {
 void servers_open(struct world *w) {
     for (unsigned i = 0; i < Q_SERVERS; i++) {
         struct q_server *s = &w->servers[i];
-        s->clock = (struct q_clock){(int64_t)world_below(w, 600) - 300, world_below(w, Q_FASTEST + 1)};
+        s->clock = q_clock_new(w);
         if (i >= Q_REDISES)
             trust(s);
     }
