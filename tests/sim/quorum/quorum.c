@@ -55,7 +55,7 @@ void world_event(struct world *w, const char *format, ...) {
 }
 
 void world_fail(struct world *w, const char *rule, const char *format, ...) {
-    if (w->failure)
+    if (w->failure || (w->broken != Q_WHOLE && strcmp(rule, "S8") != 0))
         return;
     w->failure = rule;
     va_list args;

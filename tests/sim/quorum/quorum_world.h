@@ -195,6 +195,8 @@ void servers_open(struct world *w);
 void servers_close(struct world *w);
 /* Runs a request, and appends its answer. */
 void server_run(struct world *w, unsigned server, const struct text *request, struct text *answer);
+/* Whether the request is a release that names the lease by its client's name, and not by its token. */
+bool server_released_by_name(const struct text *request);
 /* The replica has what the master has. */
 void server_follow(struct world *w, unsigned replica);
 /* A replica becomes the master, or the master comes back empty. */

@@ -229,6 +229,23 @@ static void witness_run(struct world *w, struct model *m, const struct resp_requ
     w->totals.quarantined += takes && memmem(out->data + before, out->len - before, "quarantine", 10) != NULL;
 }
 
+static void request_read(struct resp_request *r, const struct text *bytes) {
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    resp_request_init(r);
+    if (resp_request_scan(r, bytes->data, bytes->len, &limits) != RESP_OK)
+        abort();
+}
+
+bool server_released_by_name(const struct text *request) {
+    enum { RIGHT_AT = 9 };
+    struct resp_request r;
+    request_read(&r, request);
+    bool by_name = r.argc > RIGHT_AT && script_of(&r, request->data) == SCRIPT_RELEASE &&
+                   !word_is(&r, request->data, RIGHT_AT, lock_right_text(RIGHT_CLAIM));
+    resp_request_clear(&r);
+    return by_name;
+}
+
 /* Notes a script and its answer in the trace. */
 static void tell(struct world *w, unsigned server, const struct resp_request *r, const char *bytes,
                  const struct text *answer) {
@@ -253,11 +270,8 @@ static void tell(struct world *w, unsigned server, const struct resp_request *r,
 
 void server_run(struct world *w, unsigned server, const struct text *request, struct text *answer) {
     struct q_server *s = &w->servers[server];
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
     struct resp_request r;
-    resp_request_init(&r);
-    if (resp_request_scan(&r, request->data, request->len, &limits) != RESP_OK)
-        abort();
+    request_read(&r, request);
     s->data.model.now_ms = q_clock_at(&s->clock, w->now_ms);
     for (int key = 0; key < Q_KEYS; key++)
         model_expire(&s->data.model, key);

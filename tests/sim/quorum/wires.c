@@ -110,7 +110,8 @@ void wires_reset(struct upstream *u, bool for_good) {
             request_lost(u, r, &m->bytes, for_good);
         m->request = NULL;
         m->upstream = NULL;
-        if (m->ran || world_chance(w, 50)) {
+        /* A release by name that comes so late would end its client's next lease: that is no matter of quorum. */
+        if (m->ran || world_chance(w, 50) || server_released_by_name(&m->bytes)) {
             message_free(m);
             continue;
         }
