@@ -29,7 +29,7 @@ enum {
     MODEL_TOKEN = LOCK_TOKEN_MAX,
     MODEL_NAME = 40,
     MODEL_MARK = MODEL_KEYS - 1, /* at a witness: the key whose guard record is the mark */
-    MODEL_SLACK_MS = 2 /* renew.lua and adopt.lua: a guard record so much off is not moved */
+    MODEL_SLACK_MS = 2           /* renew.lua and adopt.lua: a guard record so much off is not moved */
 };
 
 /* What the guard record says of a lease (common.lua has its fields); read from the record after each script. */

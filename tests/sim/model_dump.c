@@ -473,8 +473,8 @@ static void witness_restart(struct dump *d, int key) {
 /* Tokens are few, so that the record's own is often among them. */
 static void call_witness(struct dump *d, int key) {
     static const char *const TOKENS[] = {"", "a:1", "a:2", "b:3"}, *const OVERS[] = {"", "a:1", "=a:1", "a:2", "=b:3"},
-                             *const FENCES[] = {"1000", "1001", "1002", "999"}, *const PROMISES[] = {"600000", "900000"},
-                             *const QUARANTINES[] = {"0", "0", "600000"};
+                             *const FENCES[] = {"1000", "1001", "1002", "999"},
+                             *const PROMISES[] = {"600000", "900000"}, *const QUARANTINES[] = {"0", "0", "600000"};
     unsigned what = below(d, 100);
     const char *words[] = {TOKENS[below(d, 4)], FENCES[below(d, 4)], OVERS[below(d, 5)], PROMISES[below(d, 2)],
                            QUARANTINES[below(d, 3)]};

@@ -221,8 +221,8 @@ static void worker_make(struct q_proxy *p) {
     v->waits = &p->world->waits;
     v->opened = true;
     v->probed_at = INFINITY; /* Redis is not asked whether clients have to log in */
-    struct list_node *lists[] = {&v->sessions, &v->dirty,  &v->gathering,  &v->runnable, &v->eased,
-                                 &v->closed,   &v->jobs, &v->free_calls, &v->slices};
+    struct list_node *lists[] = {&v->sessions, &v->dirty, &v->gathering,  &v->runnable, &v->eased,
+                                 &v->closed,   &v->jobs,  &v->free_calls, &v->slices};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
         list_init(lists[i]);
     chunk_pool_init(&v->chunks, 4);

@@ -72,7 +72,7 @@ struct upstream {
 struct q_message {
     struct list_node link;
     struct upstream *upstream;        /* NULL: its connection is gone, and it may come all the same */
-    struct upstream_request *request; /* NULL: nobody waits for the answer */
+    struct upstream_request *request; /* NULL: the answer is dropped */
     unsigned server;
     bool ran;
     int64_t sent_ms, due_ms;
@@ -110,13 +110,13 @@ struct q_client {
     struct session *session; /* NULL: not connected */
     enum q_doing doing;
     unsigned key;
-    bool sent;                     /* its command is under way */
-    bool renewed;                  /* it has set no expiry: the proxy renews its lease */
-    bool lent;                     /* it has set no expiry yet, and sets one next */
-    int64_t ms;                    /* the expiry that it asks for; 0: the rule's */
-    int64_t end_ms, asked_ms;      /* by its clock: when its lease ends; and if the command succeeds */
-    int64_t act_ms, until_ms;      /* when it does something next; when its work ends */
-    uint64_t number;               /* of its values */
+    bool sent;                /* its command is under way */
+    bool renewed;             /* it has set no expiry: the proxy renews its lease */
+    bool lent;                /* it has set no expiry yet, and sets one next */
+    int64_t ms;               /* the expiry that it asks for; 0: the rule's */
+    int64_t end_ms, asked_ms; /* by its clock: when its lease ends; and if the command succeeds */
+    int64_t act_ms, until_ms; /* when it does something next; when its work ends */
+    uint64_t number;          /* of its values */
 };
 
 /* What is counted, and its name for people. */

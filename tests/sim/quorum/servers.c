@@ -81,8 +81,8 @@ static void lapse(struct model *m, int key) {
 }
 
 /* Runs a script on one lock. Its further arguments are `at` to the end, but only the first `args` of them. */
-static lua_State *run_script(struct world *w, struct model *m, enum script_id id, int key,
-                             const struct resp_request *r, const char *bytes) {
+static lua_State *run_script(struct world *w, struct model *m, enum script_id id, int key, const struct resp_request *r,
+                             const char *bytes) {
     bool acquires = id == SCRIPT_ACQUIRE || id == SCRIPT_ACQUIRE_USUAL;
     if (acquires && w->broken == Q_LAPSED_IS_RELEASED)
         lapse(m, key);

@@ -273,8 +273,7 @@ NEVER(struct upstream_pin *upstream_pin_open, struct upstream *u, struct upstrea
       const struct upstream_lane *lane, const struct upstream_claim *claim, const struct upstream_pin_events *events,
       const char **error)
 NEVER(struct upstream_pin *upstream_pin_borrow, struct upstream *u, struct upstream_node *node,
-      const struct upstream_lane *lane, uint32_t affinity, const struct upstream_pin_events *events,
-      const char **error)
+      const struct upstream_lane *lane, uint32_t affinity, const struct upstream_pin_events *events, const char **error)
 NEVER(const char *upstream_pin_submit, struct upstream_pin *pin, struct upstream_request *r, const char *bytes,
       size_t len, bool asking)
 NEVER(const char *upstream_pin_begin, struct upstream_pin *pin, struct upstream_request *r, bool asking)

@@ -1,9 +1,9 @@
 /*
  * The simulator of quorum locks: sim_quorum [--steps N] [--seed S] [--length L] [--broken WHAT] [--alone] [--verbose]
  *
- * Runs scenario after scenario, each drawn from the seed, until N steps were made, and checks S8 after each step. A step
- * is a message that arrives, a timer that rings, or what a client or a proxy does. --broken takes a rule away; the run
- * then has to find two holders.
+ * Runs scenario after scenario, each drawn from the seed, until N steps were made, and checks S8 after each step. A
+ * step is a message that arrives, a timer that rings, or what a client or a proxy does. --broken takes a rule away; the
+ * run then has to find two holders.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -226,9 +226,13 @@ static void rules_make(struct world *w) {
     char lease[24], delay[24], hold[24], error[200];
     snprintf(lease, sizeof(lease), "%" PRId64 "ms", w->lease_ms);
     snprintf(delay, sizeof(delay), "%" PRId64 "ms", w->delay_ms);
-    snprintf(hold, sizeof(hold), "%" PRId64 "ms", 5 * w->lease_ms); /* a client that comes back may have forgotten its lock */
-    const char *words[] = {"lock:*", "max-hold", hold, "quorum", "yes",   "lease",      lease, "on-disconnect", w->releases ? "release" : "keep",
-                           "handover", lease, "lock-delay", delay};
+    snprintf(hold, sizeof(hold), "%" PRId64 "ms",
+             5 * w->lease_ms); /* a client that comes back may have forgotten its lock */
+    const char *words[] = {"lock:*",   "max-hold",      hold,
+                           "quorum",   "yes",           "lease",
+                           lease,      "on-disconnect", w->releases ? "release" : "keep",
+                           "handover", lease,           "lock-delay",
+                           delay};
     w->rules = lock_rules_new();
     const char *wrong = lock_rules_add(w->rules, words, sizeof(words) / sizeof(words[0]), error, sizeof(error));
     if (wrong) {
@@ -357,7 +361,8 @@ int main(int argc, char **argv) {
     for (; steps < (o.alone ? 1 : o.steps); scenarios++) {
         uint64_t seed = o.alone ? o.seed : mix(o.seed, (uint64_t)scenarios);
         if (!run(&w, seed, &o, o.alone && o.verbose)) {
-            printf("FAILED at step %ld: %s: %s\nreplay: sim_quorum --alone --seed %" PRIu64 " --length %ld%s%s --verbose\n",
+            printf("FAILED at step %ld: %s: %s\nreplay: sim_quorum --alone --seed %" PRIu64
+                   " --length %ld%s%s --verbose\n",
                    w.step, w.failure, w.failure_text, seed, o.length, o.broken ? " --broken " : "", BROKEN[o.broken]);
             return 1;
         }
