@@ -1,6 +1,6 @@
 #!/bin/sh
 # check.sh: checks the models beside it over all their interleavings, then shows that each rule in them matters: with
-# the rule taken out, an assertion has to fail. Needs spin and a C compiler, and up to 1.5 GB; takes most of a minute on two
+# the rule taken out, an assertion has to fail. Needs spin and a C compiler, and up to 1.2 GB; takes a minute at most on two
 # processors, of which each has a model at a time. check.sh --one FOLDER checks the model in that folder alone.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

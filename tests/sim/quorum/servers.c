@@ -80,7 +80,7 @@ static void lapse(struct model *m, int key) {
         record_set(&m->records[key], "over", 4, token->data, token->len);
 }
 
-/* Runs a script on one lock. Its further arguments are `at` to the end, but only the first `args` of them. */
+/* Runs a script on one lock. */
 static lua_State *run_script(struct world *w, struct model *m, enum script_id id, int key, const struct resp_request *r,
                              const char *bytes) {
     bool acquires = id == SCRIPT_ACQUIRE || id == SCRIPT_ACQUIRE_USUAL;

@@ -361,9 +361,10 @@ int main(int argc, char **argv) {
     for (; steps < (o.alone ? 1 : o.steps); scenarios++) {
         uint64_t seed = o.alone ? o.seed : mix(o.seed, (uint64_t)scenarios);
         if (!run(&w, seed, &o, o.alone && o.verbose)) {
-            printf("FAILED at step %ld: %s: %s\nreplay: sim_quorum --alone --seed %" PRIu64
+            printf("FAILED at step %ld of scenario %ld: %s: %s\nreplay: sim_quorum --alone --seed %" PRIu64
                    " --length %ld%s%s --verbose\n",
-                   w.step, w.failure, w.failure_text, seed, o.length, o.broken ? " --broken " : "", BROKEN[o.broken]);
+                   w.step, scenarios + 1, w.failure, w.failure_text, seed, o.length, o.broken ? " --broken " : "",
+                   BROKEN[o.broken]);
             return 1;
         }
         steps += w.step;
