@@ -164,7 +164,7 @@ static void acquired(struct world *w, struct q_client *c) {
     w->totals.acquired++;
     c->doing = Q_HOLDS;
     c->end_ms = c->asked_ms;
-    c->until_ms = w->now_ms + world_below(w, world_chance(w, 70) ? 200 : (unsigned)(3 * w->lease_ms));
+    c->until_ms = w->now_ms + world_below(w, world_chance(w, c->renewed ? 50 : 70) ? 200 : (unsigned)(3 * w->lease_ms));
     c->act_ms = w->now_ms + world_below(w, 200);
     if (c->lent)
         c->act_ms = w->now_ms;
@@ -223,7 +223,7 @@ static bool connect_to(struct world *w, struct q_client *c) {
     struct q_proxy *p = &w->proxies[proxy];
     if (!p->runs || p->ends)
         return false;
-    snprintf(address, sizeof(address), "10.0.0.%u:%u", number_of(w, c), 1000 + world_below(w, 60000));
+    snprintf(address, sizeof(address), "10.0.%u.%u:%u", c->moved % 256, number_of(w, c), 1000 + world_below(w, 60000));
     c->proxy = proxy;
     turn_begin(p);
     c->session = session_new(&p->worker, NO_SOCKET, NULL, address);
@@ -236,6 +236,7 @@ void client_leave(struct world *w, struct q_client *c, bool dies) {
     world_event(w, "client %u's connection is lost%s", number_of(w, c), dies ? ", and its worker dies" : "");
     c->session = NULL;
     c->act_ms = w->now_ms + world_below(w, 1000);
+    c->moved += c->sent && c->doing == Q_RELEASES; /* else its late release could end its own next lease */
     if (dies || w->releases || (c->sent && c->doing != Q_EXTENDS))
         rest(w, c); /* its lock goes with its connection; or it does not know what has come of its command */
     else if (c->doing == Q_EXTENDS)
@@ -256,7 +257,7 @@ static void begin(struct world *w, struct q_client *c) {
     c->doing = Q_ACQUIRES;
     c->key = world_below(w, Q_KEYS);
     c->number++;
-    c->renewed = world_chance(w, 40);
+    c->renewed = world_chance(w, 50);
     c->lent = !c->renewed && world_chance(w, 30);
     c->ms = c->renewed ? 0 : some_expiry(w);
 }
@@ -286,7 +287,7 @@ static bool work(struct world *w, struct q_client *c) {
 
 void client_act(struct world *w, struct q_client *c) {
     c->act_ms = w->now_ms + AGAIN_MS;
-    if (c->sent)
+    if (c->sent || w->now_ms < w->proxies[c->proxy].stopped_until_ms)
         return;
     if (!c->session && !connect_to(w, c))
         return;

@@ -316,11 +316,30 @@ void proxy_end(struct world *w, unsigned i) {
     clients_leave(p);
 }
 
+static int64_t later(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+void proxy_stop(struct world *w, unsigned i, int64_t ms) {
+    struct q_proxy *p = &w->proxies[i];
+    int64_t until_ms = p->stopped_until_ms = w->now_ms + ms;
+    world_event(w, "proxy %u is stopped for %" PRId64 " ms", i, ms);
+    w->totals.stops++;
+    for (unsigned k = 0; k < w->timer_count; k++)
+        if (w->timers[k].timer && w->timers[k].proxy == p)
+            w->timers[k].due_ms = later(w->timers[k].due_ms, until_ms);
+    LIST_FOREACH(it, &w->messages) {
+        struct q_message *m = LIST_ENTRY(it, struct q_message, link);
+        if (m->ran && m->upstream && m->upstream->proxy == p)
+            m->due_ms = later(m->due_ms, until_ms);
+    }
+}
+
 int64_t proxy_due(const struct q_proxy *p) {
     int64_t due_ms = p->engine_ms < p->second_ms ? p->engine_ms : p->second_ms;
     if (!p->runs || (p->ends && p->back_ms < due_ms))
         return p->back_ms;
-    return due_ms;
+    return later(due_ms, p->stopped_until_ms);
 }
 
 /* A proxy that ends gives its leases a last expiry, and waits for the answers. */

@@ -99,6 +99,7 @@ struct q_proxy {
     struct ev_prepare *prepare;
     int64_t engine_ms, second_ms; /* when the engine is due, and the work of each second */
     int64_t renews_ms[Q_KEYS];    /* when it sent the last renewal of a lock's lease */
+    int64_t stopped_until_ms;     /* the process is stopped, and does nothing */
     int64_t back_ms;              /* when it is started again; or, while it ends, when it is gone */
 };
 
@@ -110,6 +111,7 @@ struct q_client {
     struct session *session; /* NULL: not connected */
     enum q_doing doing;
     unsigned key;
+    unsigned moved;           /* how often it has come back from another address, as another client */
     bool sent;                /* its command is under way */
     bool renewed;             /* it has set no expiry: the proxy renews its lease */
     bool lent;                /* it has set no expiry yet, and sets one next */
@@ -140,6 +142,7 @@ struct q_client {
     TOTAL(restarts, "with their data")                                                                                 \
     TOTAL(crashes, "proxies crashed")                                                                                  \
     TOTAL(handovers, "ended")                                                                                          \
+    TOTAL(stops, "stopped for a while")                                                                                \
     TOTAL(calms, "calms")
 
 #define Q_TOTAL_FIELD(name, text) uint64_t name;
@@ -199,8 +202,9 @@ void server_run(struct world *w, unsigned server, const struct text *request, st
 bool server_released_by_name(const struct text *request);
 /* The replica has what the master has. */
 void server_follow(struct world *w, unsigned replica);
-/* A replica becomes the master, or the master comes back empty. */
-void server_fail_over(struct world *w, bool empty);
+/* A replica becomes the master, or the master comes back empty. `left` (NULL: chance decides) is the proxy that goes on
+ * with the old master. */
+void server_fail_over(struct world *w, bool empty, const struct q_proxy *left);
 /* A witness is started again; `forgets`: it has lost all. False: another witness may not vote yet. */
 bool witness_restart(struct world *w, unsigned witness, bool forgets);
 /* Whether the witness votes. */
@@ -223,6 +227,8 @@ void proxy_start(struct world *w, unsigned i);
 void proxy_kill(struct world *w, unsigned i);
 /* The proxy begins to end: its clients are let go, and its leases are left to the other proxies. */
 void proxy_end(struct world *w, unsigned i);
+/* The process is stopped for so long, and then goes on. */
+void proxy_stop(struct world *w, unsigned i, int64_t ms);
 /* The time at which something of the proxy is due, and what is due then. */
 int64_t proxy_due(const struct q_proxy *p);
 void proxy_work(struct q_proxy *p);

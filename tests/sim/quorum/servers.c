@@ -308,7 +308,7 @@ void server_follow(struct world *w, unsigned replica) {
     data_copy(&w->replicas[replica], &w->servers[w->master].data);
 }
 
-void server_fail_over(struct world *w, bool empty) {
+void server_fail_over(struct world *w, bool empty, const struct q_proxy *left) {
     w->totals.failovers++;
     if (empty) {
         world_event(w, "Redis comes back empty");
@@ -316,13 +316,13 @@ void server_fail_over(struct world *w, bool empty) {
         return;
     }
     unsigned replica = world_below(w, Q_REPLICAS), next = 1 - w->master;
-    bool split = world_chance(w, 40);
+    bool split = left || world_chance(w, 40);
     world_event(w, "Redis fails over%s", split ? ", and not all proxies see it yet" : "");
     data_copy(&w->servers[next].data, &w->replicas[replica]);
     w->master = next;
     w->totals.splits += split;
     for (unsigned i = 0; i < Q_PROXIES; i++)
-        if (w->proxies[i].runs && !(split && world_chance(w, 60)))
+        if (w->proxies[i].runs && (left ? &w->proxies[i] != left : !(split && world_chance(w, 60))))
             wires_reset(&w->proxies[i].redis, false);
     for (unsigned i = 0; i < Q_REPLICAS; i++)
         if (!split || world_chance(w, 50))

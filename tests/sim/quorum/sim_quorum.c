@@ -87,13 +87,23 @@ int64_t q_clock_when(const struct q_clock *c, int64_t says_ms) {
 
 /* ---- what goes wrong ------------------------------------------------------------------------------------ */
 
-static void cut(struct world *w, struct q_proxy *p) {
-    struct upstream *u = world_chance(w, 20) ? &p->redis : &p->witnesses[world_below(w, p->witness_count)];
-    u->cut_until_ms = w->now_ms + world_below(w, world_chance(w, 80) ? 1000 : 6000);
-    world_event(w, "proxy %u is cut off from server %u until %" PRId64, p->index, u->server,
-                u->cut_until_ms - BEGIN_MS);
+static void cut_one(struct world *w, struct upstream *u, int64_t ms) {
+    u->cut_until_ms = w->now_ms + ms;
+    world_event(w, "proxy %u is cut off from server %u for %" PRId64 " ms", u->proxy->index, u->server, ms);
     if (world_chance(w, 50))
         wires_reset(u, false);
+}
+
+/* Cuts a proxy off from one server, or from all witnesses; perhaps it is left alone with the old master. */
+static void cut(struct world *w, struct q_proxy *p) {
+    int64_t ms = world_below(w, world_chance(w, 60) ? 1000 : 6000);
+    bool all = world_chance(w, 30);
+    for (unsigned i = 0; all && i < p->witness_count; i++)
+        cut_one(w, &p->witnesses[i], ms);
+    if (all && world_chance(w, 60))
+        server_fail_over(w, false, p);
+    if (!all)
+        cut_one(w, world_chance(w, 20) ? &p->redis : &p->witnesses[world_below(w, p->witness_count)], ms);
 }
 
 static void proxy_trouble(struct world *w, struct q_proxy *p) {
@@ -114,16 +124,18 @@ static void trouble(struct world *w) {
     if (what < 30 && runs) {
         cut(w, p);
     } else if (what < 36) {
-        server_fail_over(w, world_chance(w, 20));
+        server_fail_over(w, world_chance(w, 20), NULL);
     } else if (what < 42) {
         (void)witness_restart(w, world_below(w, Q_WITNESSES), world_chance(w, 70));
     } else if (what < 52) { /* both forget at once */
         if (witness_restart(w, world_below(w, Q_WITNESSES), true))
-            server_fail_over(w, world_chance(w, 50));
+            server_fail_over(w, world_chance(w, 50), NULL);
     } else if (what < 64) {
         w->servers[world_below(w, Q_SERVERS)].stopped_until_ms = w->now_ms + world_below(w, 4000);
     } else if (what < 70 && runs) {
         proxy_trouble(w, p);
+    } else if (what < 76 && runs) {
+        proxy_stop(w, p->index, world_below(w, 4000));
     } else if (what < 90) {
         client_leave(w, &w->clients[world_below(w, Q_CLIENTS)], world_chance(w, 40));
     } else {

@@ -33,6 +33,8 @@ static int64_t due_ms(struct upstream *u, int64_t *last) {
         due = u->cut_until_ms;
     if (due < w->servers[u->server].stopped_until_ms)
         due = w->servers[u->server].stopped_until_ms;
+    if (last == &u->back_ms && due < u->proxy->stopped_until_ms)
+        due = u->proxy->stopped_until_ms;
     *last = due;
     return due;
 }
