@@ -694,6 +694,25 @@ static bool do_watermark(lua_State *L, int count) {
     return push_table(L, "ok", "OK");
 }
 
+/* ---- a witness ------------------------------------------------------------------------------------ */
+
+static bool do_info(lua_State *L, int count) {
+    (void)count;
+    lua_pushfstring(L, "# Server\r\nrun_id:%d\r\n", (int)model->run);
+    return true;
+}
+
+/* A command on the mark. */
+static bool on_mark(lua_State *L, int count, command_fn run) {
+    int key = key_number;
+    key_number = MODEL_MARK;
+    lua_pushstring(L, guard_name);
+    lua_replace(L, 2);
+    bool done = run(L, count);
+    key_number = key;
+    return done;
+}
+
 static bool do_ping(lua_State *L, int count) {
     (void)count;
     return push_table(L, "ok", "PONG");
@@ -716,7 +735,7 @@ static const struct named_command {
     {"LLEN", do_llen},       {"LPOS", do_lpos},   {"PUBLISH", do_publish}, {"SPUBLISH", do_publish},
     {"MGET", do_mget},       {"PING", do_ping},   {"HSETEX", do_hsetex},   {"HGETDEL", do_hgetdel},
     {"HGETEX", do_hgetex},   {"HPTTL", do_hpttl}, {"DELEX", do_delex},     {"DIGEST", do_digest},
-    {"MSETEX", do_msetex},
+    {"MSETEX", do_msetex},   {"INFO", do_info},
 };
 
 /* Redis writes a number with as many digits as tell it from others, 17 at most. */
@@ -761,6 +780,8 @@ static bool call(lua_State *L) {
     numbers_to_texts(L, count);
     if (asks_for_room(L, count))
         return push_number(L, 0);
+    if (count > 1 && word_is(L, 2, WITNESS_MARK))
+        return on_mark(L, count, c->run);
     struct model_datum *d = datum_at(L, count);
     return d ? do_datum(L, count, d) : c->run(L, count);
 }

@@ -178,6 +178,14 @@ void interpreter_begin(struct model *m, int key) {
     words = 0;
 }
 
+void interpreter_begin_witness(struct model *m, int key) {
+    interpreter_begin(m, key);
+    lua_pushvalue(L, lock_at + 1);
+    lua_rawseti(L, AT_KEYS, 1);
+    lua_pushliteral(L, WITNESS_MARK);
+    lua_rawseti(L, AT_KEYS, 2);
+}
+
 static void add_word(void) {
     lua_rawseti(L, AT_ARGV, ++words);
 }

@@ -15,6 +15,10 @@
 
 /* A call on the key begins: KEYS are it and its guard record, ARGV is empty. */
 void interpreter_begin(struct model *m, int key);
+/* The same for a witness's script: KEYS are the record of the lock, which is the key's guard record, and the mark of
+ * the witness. */
+#define WITNESS_MARK "lockkeeper-witness"
+void interpreter_begin_witness(struct model *m, int key);
 /* The next of ARGV: a text, copied; a number in digits; the lock key's name. */
 void interpreter_text(const char *text);
 void interpreter_bytes(const char *text, size_t len);

@@ -28,7 +28,8 @@ enum {
     MODEL_VALUE = 40,
     MODEL_TOKEN = LOCK_TOKEN_MAX,
     MODEL_NAME = 40,
-    MODEL_SLACK_MS = 2 /* renew.lua and adopt.lua: a guard record so much off is not moved */
+    MODEL_MARK = MODEL_KEYS - 1, /* at a witness: the key whose guard record is the mark */
+    MODEL_SLACK_MS = 2           /* renew.lua and adopt.lua: a guard record so much off is not moved */
 };
 
 /* What the guard record says of a lease (common.lua has its fields); read from the record after each script. */
@@ -69,6 +70,7 @@ struct model {
     bool (*publish)(void *arg, const char *channel, const char *text, bool sharded);
     void *publish_arg;
     int64_t clock_ms; /* so much its clock is ahead of now_ms: setting it also moves all ends (model_set_clock) */
+    unsigned run;     /* how often the server was started again, for INFO's run_id */
 };
 
 enum model_op {

@@ -310,6 +310,32 @@ class Run:
         got = self.single(self.redis.call(*self.words(key, rest[:split])))
         return "" if got == rest[split + 1] else "reply", got
 
+    MARK = "lockkeeper-witness"
+
+    def record(self, key):
+        """The record of a lock at a witness; the mark has a number as well."""
+        return self.MARK if key == "4" else "%s::0:%s" % (self.MARK, self.lock(key))
+
+    def restart(self, key, forgets):
+        if forgets == "1":
+            return "", self.redis.call("DEL", self.MARK, *(self.record(str(k)) for k in range(4)))
+        there = self.redis.call("EXISTS", self.MARK) == "int:1"
+        return "", there and self.redis.call("HSET", self.MARK, "run", "an earlier one")
+
+    def lapse(self, key):
+        return "", self.redis.call("PEXPIRE", self.record(key), 9000)
+
+    def witness(self, key, name, *rest):
+        split = rest.index("|")
+        want = [plain(field) for field in rest[split + 1:]]
+        got = self.redis.call("EVALSHA", self.shas[name], 2, self.record(key), self.MARK, *map(plain, rest[:split]))
+        have = [got, *(text(field) for field in self.redis.call("HMGET", self.record(key), "token", "fence"))]
+        quarantined = [answer.rpartition(" ") for answer in (want[0], got)]
+        if quarantined[0][0] == quarantined[1][0] == "text:quarantine" and self.near(*(int(q[2]) for q in quarantined)):
+            have[0] = want[0]
+        lasts = self.near(int(want[3]), number(self.redis.call("PTTL", self.record(key))))
+        return "" if have == want[:3] and lasts else "answers %s, not %s" % (have, want), got
+
     def list(self, key):
         self.redis.call("DEL", self.lock(key))
         return "", self.redis.call("RPUSH", self.lock(key), "x")
@@ -363,7 +389,7 @@ def play(redis, shas, dump, seed, calls, newest):
                            universal_newlines=True).stdout.splitlines()
     for i, line in enumerate(lines):
         what, *fields = line.split("\t")
-        if what not in ("state", "touched"):
+        if what not in ("state", "touched", "witness", "restart", "lapse"):
             run.watcher.watch(run.lock(fields[1] if what == "script" else fields[0]))
             run.refused = False
         problem, got = getattr(run, what)(*fields)

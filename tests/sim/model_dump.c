@@ -19,6 +19,9 @@
  *   free KEY CLAIM | ANSWER                  free.lua
  *   state KEY EXISTS VALUE PTTL TOKEN FENCE VALUE OWNER PROXY LEASED EXTRA GUARD-PTTL NODES
  *   touched KEY 0|1                          whether what was done in the line before has changed the lock
+ *   restart KEY FORGETS                      a witness is started again; a script finds another run
+ *   lapse KEY                                its promise about the lock is over
+ *   witness KEY NAME ARGUMENTS... | ANSWER TOKEN FENCE PTTL     a script at the witness; what its record is then
  * Time stands still in the model; expiries are long, so that it may pass in the real Redis. But a record that outlives
  * its lock says something for its first millisecond: one passes behind `leave`, which may leave such a record.
  */
@@ -27,12 +30,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/interpreter.h"
 #include "tests/sim/model.h"
 
 enum { ATTEMPTS = 64, LONG_MS = 600000 };
 
 struct dump {
-    struct model m;
+    struct model m, witness;
     uint64_t random, tokens, natives;
     bool newest;                        /* draws the commands of the newest servers, too */
     char recent[ATTEMPTS][MODEL_TOKEN]; /* attempts made, for claims and repeats */
@@ -431,6 +435,64 @@ static struct content content_of(const struct dump *d, int key) {
     return c;
 }
 
+/* ---- a witness ----------------------------------------------------------------------------------- */
+
+static void field_print(struct dump *d, int key, const char *name) {
+    const struct record_text *t = record_get(&d->witness.records[key], name, strlen(name));
+    printf("\t=%s", t ? t->data : "");
+}
+
+static void witness_script(struct dump *d, int key, enum script_id id, const char *const *words, size_t count) {
+    struct model *m = &d->witness;
+    printf("witness\t%d\t%s", key, script_get(id)->name);
+    interpreter_begin_witness(m, key);
+    for (size_t i = 0; i < count; i++) {
+        interpreter_text(words[i]);
+        printf("\t=%s", words[i]);
+    }
+    lua_State *L = interpreter_run(id);
+    if (lua_type(L, -1) == LUA_TNUMBER)
+        printf("\t|\tint:%d", (int)lua_tonumber(L, -1));
+    else
+        printf("\t|\ttext:%s", lua_tostring(L, -1));
+    model_guard_read(m, key);
+    field_print(d, key, "token");
+    field_print(d, key, "fence");
+    const struct model_guard *g = &m->keys[key].guard;
+    printf("\t%" PRId64 "\n", !g->exists ? -2 : !g->expire_ms ? -1 : g->expire_ms - m->now_ms);
+}
+
+static void witness_restart(struct dump *d, int key) {
+    bool forgets = chance(d, 50);
+    printf("restart\t%d\t%d\n", key, forgets);
+    for (int i = 0; forgets && i < MODEL_KEYS; i++)
+        model_guard_clear(&d->witness, i);
+    d->witness.run++;
+}
+
+/* Tokens are few, so that the record's own is often among them. */
+static void call_witness(struct dump *d, int key) {
+    static const char *const TOKENS[] = {"", "a:1", "a:2", "b:3"}, *const OVERS[] = {"", "a:1", "=a:1", "a:2", "=b:3"},
+                             *const FENCES[] = {"1000", "1001", "1002", "999"},
+                             *const PROMISES[] = {"600000", "900000"}, *const QUARANTINES[] = {"0", "0", "600000"};
+    unsigned what = below(d, 100);
+    const char *words[] = {TOKENS[below(d, 4)], FENCES[below(d, 4)], OVERS[below(d, 5)], PROMISES[below(d, 2)],
+                           QUARANTINES[below(d, 3)]};
+    struct model_guard *g = &d->witness.keys[key].guard;
+    if (what < 5) {
+        witness_restart(d, key);
+    } else if (what < 15 && g->exists) {
+        g->expire_ms = d->witness.now_ms + GUARD_OUTLIVES_MS - 1000;
+        printf("lapse\t%d\n", key);
+    } else if (what < 25) {
+        witness_script(d, key, SCRIPT_WITNESS_FREE, words, 2);
+    } else if (what < 30) {
+        witness_script(d, MODEL_MARK, SCRIPT_WITNESS_TRUST, NULL, 0);
+    } else {
+        witness_script(d, key, SCRIPT_WITNESS_TAKE, words, 5);
+    }
+}
+
 int main(int argc, char **argv) {
     static struct dump d;
     long calls = 2000;
@@ -442,10 +504,14 @@ int main(int argc, char **argv) {
         else if (strcmp(argv[i], "--newest") == 0)
             d.newest = true;
     }
-    d.m.now_ms = 1000000;
+    d.m.now_ms = d.witness.now_ms = 1000000;
     for (long i = 0; i < calls; i++) {
         int key = (int)below(&d, USUAL_KEYS);
         unsigned what = below(&d, 100);
+        if (chance(&d, 15)) {
+            call_witness(&d, key);
+            continue;
+        }
         struct content before = content_of(&d, key);
         if (what < 54)
             call_script(&d, key);

@@ -68,6 +68,9 @@ LAYERS = {
     # The part for waiting attempts uses the proxy's own wait.c.
     "tests/sim/waits": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
                          "proxy/session/locks", "proxy/session/waits", "tests/sim"), ()),
+    # The part for quorum has the proxy's own code from the session to the witnesses, in place of libev and the upstream.
+    "tests/sim/quorum": (("parser", "proxy/base", "proxy/lock", "proxy/observe", "proxy/upstream", "proxy/session/core",
+                          "proxy/session/locks", "tests/sim"), ("libev",)),
     # The part for data under locks uses the proxy's own fence.c; the time is passed in the same way.
     "tests/sim/fences": (("parser", "proxy/base", "proxy/lock", "proxy/upstream", "proxy/session/core",
                           "proxy/session/locks", "proxy/session/waits", "proxy/session/fences", "tests/sim", "tests/sim/waits"), ()),
