@@ -214,7 +214,7 @@ struct claim_extra {
     int64_t one_shot_ms; /* when the renewal of a one-shot client's lock ends (one_shot.c); 0: it is no such lock */
 };
 
-enum { RENEWAL_BITS = 19 };
+enum { RENEWAL_BITS = 18 };
 
 /* Whether the lease is known to have ended, and how. An answer may show a later end than was known: the lease is live
  * again then. */

@@ -13,7 +13,9 @@
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_report.h"
 #include "proxy/admin/incident_lines.h"
+#include "proxy/base/latency.h"
 #include "proxy/base/log.h"
+#include "proxy/base/slowlog.h"
 #include "proxy/lock/permits.h"
 #include "proxy/session/locks/locks.h"
 #include "proxy/worker/worker.h"
@@ -252,6 +254,8 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     world.shared.engine = engine_new(world.shared.process_id, 1, &sink);
     world.shared.observer = observer_new(1);
     world.shared.permits = permits_new(1);
+    world.shared.slowlog = slowlog_new();
+    world.shared.latency = latency_new();
     const struct config *config = make_config(options);
     struct worker_socket socket = listen_here();
     const struct worker_opening opening = {.sockets = &socket, .socket_count = 1, .ready = on_ready};
@@ -264,6 +268,8 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     engine_free(world.shared.engine);
     observer_free(world.shared.observer);
     permits_free(world.shared.permits);
+    slowlog_free(world.shared.slowlog);
+    latency_free(world.shared.latency);
     incidents_free(world.incidents);
     system_start_clock();
 }

@@ -123,7 +123,7 @@ def test_every_counter_is_in_info_json_and_metrics(monitored, connect):
     for name in incidents:
         assert 'lockkeeper_incidents_total{kind="%s"}' % name[len("incidents_"):] in metrics
     node = dict(pair.split("=") for pair in info["node0"].split(","))
-    in_json = {"pinned_refused": "pinned-refused", "in_flight": "in-flight", "unsent": "unsent-bytes"}
+    in_json = {"pinned_refused": "pinned-refused", "replica_reads": "replica-reads", "in_flight": "in-flight", "unsent": "unsent-bytes"}
     figures = rows_of("FIGURE", "field info type family")
     assert len(figures) == 10
     for row in figures:

@@ -476,8 +476,8 @@ static void call_witness(struct dump *d, int key) {
                              *const FENCES[] = {"1000", "1001", "1002", "999"},
                              *const PROMISES[] = {"600000", "900000"}, *const QUARANTINES[] = {"0", "0", "600000"};
     unsigned what = below(d, 100);
-    const char *words[] = {TOKENS[below(d, 4)], FENCES[below(d, 4)], OVERS[below(d, 5)], PROMISES[below(d, 2)],
-                           QUARANTINES[below(d, 3)]};
+    const char *words[] = {TOKENS[below(d, 4)],   FENCES[below(d, 4)],      OVERS[below(d, 5)],
+                           PROMISES[below(d, 2)], QUARANTINES[below(d, 3)], "a-namespace"};
     struct model_guard *g = &d->witness.keys[key].guard;
     if (what < 5) {
         witness_restart(d, key);
@@ -489,7 +489,7 @@ static void call_witness(struct dump *d, int key) {
     } else if (what < 30) {
         witness_script(d, MODEL_MARK, SCRIPT_WITNESS_TRUST, NULL, 0);
     } else {
-        witness_script(d, key, SCRIPT_WITNESS_TAKE, words, 5);
+        witness_script(d, key, SCRIPT_WITNESS_TAKE, words, 6);
     }
 }
 

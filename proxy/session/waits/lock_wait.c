@@ -498,7 +498,8 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     t->call = c;
     c->lock = l;
     t->sent_ms = worker_steady_ms(w);
-    if (t->until <= 0) { /* else it has waited before */
+    if (t->until <= 0 ||
+        l->plan.rule->quorum != LOCK_QUORUM_YES) { /* else it waits on: its witnesses have refused it */
         t->until = worker_steady(w) + (double)l->plan.rule->wait_ms / 1000.;
         t->waiter.since_ms = t->sent_ms;
         t->waiter.place = l->plan.attempt;

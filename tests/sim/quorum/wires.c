@@ -269,6 +269,8 @@ NEVER(void upstream_script_unknown, struct upstream *u)
 NEVER(const char *upstream_submit_login, struct upstream *u, struct upstream_request *r, uint32_t login)
 NEVER(const char *upstream_submit_batch, struct upstream *u, struct upstream_request *r, int slot,
       const struct upstream_lane *lane, const char *bytes, size_t len)
+NEVER(const char *upstream_submit_read, struct upstream *u, struct upstream_request *r, int slot,
+      const struct upstream_lane *lane, const char *bytes, size_t len, bool *replica)
 NEVER(const char *upstream_submit_to, struct upstream *u, struct upstream_request *r, struct upstream_node *node,
       const struct upstream_lane *lane, const char *bytes, size_t len)
 NEVER(struct upstream_pin *upstream_pin_open, struct upstream *u, struct upstream_node *node,
