@@ -175,8 +175,8 @@ alone() {
 run_pytest() {
     local status counts good bad tests several=() program=$1
     shift
-    # Most tests spend their time waiting for servers: eight at once keep two processors busy.
-    ! "$python" -c 'import xdist' 2>/dev/null || several=(-n "${at_once:-8}")
+    # Most tests spend their time waiting for servers: six at once keep two processors busy.
+    ! "$python" -c 'import xdist' 2>/dev/null || several=(-n "${at_once:-6}")
     pytest_on "$program" ${several[@]+"${several[@]}"} --durations=5 --junitxml="$log.xml" "$@"
     status=$?
     counts=$("$python" - "$log.xml" <<'PYTHON'
@@ -197,7 +197,7 @@ PYTHON
     fi
     read -r good bad <<<"$counts"
     mapfile -t tests < <(tail -n +2 <<<"$counts" | sort -u)
-    if [ "$bad" -gt 0 ] && [ "$bad" -le "$unsteady_most" ] && [ "${at_once:-8}" -gt 0 ] &&
+    if [ "$bad" -gt 0 ] && [ "$bad" -le "$unsteady_most" ] && [ "${at_once:-6}" -gt 0 ] &&
         [[ "${tests[*]}" != *test_history* ]] && alone "$program" "${tests[@]/#/$root/tests/integration/}"; then
         unsteady+=("${tests[@]}")
         good=$((good + ${#tests[@]})) bad=0 status=0
@@ -265,7 +265,7 @@ run_counted() {
 }
 
 # Runs the integration tests with the build that users have, on each server. What no server decides runs once: the traffic of
-# the engine alone in `unit`, and the timed tests in `integration`. Without a sanitizer there is time for twelve tests at once.
+# the engine alone in `unit`, and the timed tests in `integration`. Without a sanitizer there is time for ten tests at once.
 run_servers() {
     local build=$root/build-servers server
     need "configuring the build" 120 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTESTS=ON -DWERROR=ON
@@ -274,7 +274,7 @@ run_servers() {
     for server in ${LOCKKEEPER_SERVERS:-redis-server valkey-server}; do
         if command -v "$server" >/dev/null; then
             echo "== $("$server" --version)"
-            REDIS_SERVER=$server at_once=12 run_pytest "$build/lockkeeper" "$root/tests/integration" "${apart[@]}"
+            REDIS_SERVER=$server at_once=10 run_pytest "$build/lockkeeper" "$root/tests/integration" "${apart[@]}"
         elif [ -n "${LOCKKEEPER_SERVERS:-}" ]; then
             echo "test.sh: there is no $server here" >&2
             failed=$((failed + 1))

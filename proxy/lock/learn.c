@@ -251,10 +251,11 @@ static void learn_key_stats(struct outcome *f) {
     /* C3: through another proxy, a release was counted for an older lease. It may have been this lease's. */
     if (f->result->shifted_ms)
         claim_expect_until(live, f->now_ms + f->result->shifted_ms);
-    if (live->peer == f->peer)
-        live->self_lost = true;
-    else
+    bool delayed = rule->lock_delay_ms > 0 && !f->result->same; /* Redis says that the lease is over */
+    if (live->peer != f->peer)
         live->contended = true;
+    else if (!delayed)
+        live->self_lost = true;
     forgotten(f, workload, key_stats, live);
     outcome_schedule(f, live);
 }

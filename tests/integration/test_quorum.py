@@ -471,7 +471,7 @@ def test_a_release_through_another_proxy(setting, start_proxy, connect):
 
 
 ATTEMPTS = {"SETNX": (("SETNX", "K", "2"), 1, 0), "SET NX": (("SET", "K", "2", "NX", "PX", "60000"), "OK", None),
-            "SET NX PXAT": (("SET", "K", "2", "NX", "PXAT", "%d" % (1000 * time.time() + 120000)), "OK", None),
+            "SET NX PXAT": (("SET", "K", "2", "NX", "PXAT", "SOON"), "OK", None),
             "MSETNX": (("MSETNX", "K", "2"), 1, 0)}
 
 
@@ -485,7 +485,8 @@ def test_a_session_waits_on_where_the_witnesses_refuse(backend, start_redis, sta
     words, granted, refused = ATTEMPTS[form]
 
     def attempt(key):
-        return encode(*(key if w == "K" else w for w in words))
+        soon = "%d" % (1000 * time.time() + 120000)
+        return encode(*(key if w == "K" else soon if w == "SOON" else w for w in words))
 
     key, short = "lock:q:waits", "lock:q:short:k"
     assert [a("SET", k, "1", "NX", "PX", "60000") for k in (key, short)] == ["OK", "OK"]
