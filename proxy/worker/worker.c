@@ -18,7 +18,7 @@
 #include "proxy/worker/presence.h"
 #include "proxy/worker/private.h"
 
-enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TICKS_HELD = 10 };
+enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TICKS_HELD = 10, RESUMED_AT_ONCE = 12 };
 static const double ENGINE_LATE = 0.1, ENGINE_PAUSE = 0.05; /* seconds */
 
 static const double TICK_SECONDS = 1.0, TICK_LATE = 0.05;
@@ -43,6 +43,17 @@ void worker_free_closed(struct worker *w) {
     struct list_node *n;
     while ((n = list_first(&w->closed)))
         session_free(LIST_ENTRY(n, struct session, link));
+}
+
+/* Takes up the sessions that may go on. Of many, the node gets the first requests while the others' are being made:
+ * else it has nothing to do meanwhile, and the proxy nothing while it answers. */
+static void resume_all(struct worker *w) {
+    struct list_node *n;
+    for (unsigned resumed = 1; (n = list_first(&w->runnable)); resumed++) {
+        session_resume(LIST_ENTRY(n, struct session, runnable_link));
+        if (resumed % RESUMED_AT_ONCE == 0)
+            upstream_flush(w->upstream);
+    }
 }
 
 static void look_again(struct ev_loop *loop, struct ev_idle *look, int events) {
@@ -80,8 +91,7 @@ static void turn_end(struct ev_loop *loop, struct ev_prepare *prepare, int event
     else
         ev_idle_stop(w->loop, &thread_of(w)->slice);
     do {
-        while ((n = list_first(&w->runnable)))
-            session_resume(LIST_ENTRY(n, struct session, runnable_link));
+        resume_all(w);
         worker_run_jobs(w);
         if (!looked && !resumes && !w->stopping && !list_empty(&w->dirty) && upstream_waits(w->upstream))
             ev_idle_start(w->loop, &thread_of(w)->look);
