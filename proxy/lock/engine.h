@@ -784,12 +784,11 @@ struct lock_fight {
 size_t engine_most_contended(struct lock_engine *e, int64_t now_ms, struct lock_fight *out, size_t max);
 
 /* Finds in steps the newest leases believed live, or delayed, at most max, and fewer if names are very long.
- * engine_walk_step
- * looks at a part of the keys, and returns whether there are more keys. engine_walk_each then calls fn for each lease,
- * newest first. */
+ * engine_walk_step looks at a part of the keys, and returns whether there are more keys. engine_walk_each then calls fn
+ * for each lease, newest first. */
 struct lock_walk;
 struct lock_walk *engine_walk_new(size_t max);
-/* The same for the oldest leases that are live; oldest first. */
+/* Finds in steps the oldest leases believed live, oldest first, with engine_walk_step and engine_walk_each. */
 struct lock_walk *engine_walk_new_oldest(size_t max);
 void engine_walk_free(struct lock_walk *walk);
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms);

@@ -16,7 +16,7 @@ enum {
     SUSPECTS_SHIFTED = 4,         /* added to that count if a release at another proxy counted for an older lease */
     QUEUE_LOOKS_WITHIN_MS = 5000, /* the owner of a list lock's head looks at it within so many ms, or it is dead */
     QUEUE_EARLY_MS = 2000,        /* a new connection may come so long before the old one is seen to close */
-    QUEUE_PRUNED_AT_ONCE = 100,   /* dead heads that one script removes at most */
+    QUEUE_PRUNED_AT_ONCE = 100,   /* one script removes so many dead heads at most */
     PRESENCE_FORK_S = 30,         /* a process that was there so long before the data's new id was there when it came */
     PRESENCE_AWAY_S = 60,         /* a process that has said nothing for so long is not there */
     PRESENCE_KEPT_S = 86400       /* so long its last word is kept */

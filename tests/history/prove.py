@@ -124,9 +124,8 @@ class Proxy(servers.Proxy):
     def signal(self, number):
         os.kill(self.now, number)
 
-    def take_over(self):
-        """Whether it came to it: it does not while Redis does not answer."""
-        ends = r"Process (\d+) has taken over|No take-over"
+    def take_over(self, ends=r"Process (\d+) has taken over|No take-over"):
+        """Whether it came to it: it does not while Redis does not answer. `ends`: what the log says at its end."""
         count = len(re.findall(ends, self.log()))
         self.signal(signal.SIGUSR2)
         pid = until(lambda: re.findall(ends, self.log())[count:], 60, "a take-over")[0]

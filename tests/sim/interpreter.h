@@ -15,8 +15,8 @@
 
 /* A call on the key begins: KEYS are it and its guard record, ARGV is empty. */
 void interpreter_begin(struct model *m, int key);
-/* The same for a witness's script: KEYS are the record of the lock, which is the key's guard record, and the mark of
- * the witness. */
+/* A call of a witness's script on the key begins, and ARGV is empty: KEYS are the record of the lock, which is the
+ * key's guard record, and the mark of the witness. */
 #define WITNESS_MARK "lockkeeper-witness"
 void interpreter_begin_witness(struct model *m, int key);
 /* The next of ARGV: a text, copied; a number in digits; the lock key's name. */

@@ -30,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/chance.h"
 #include "tests/sim/interpreter.h"
 #include "tests/sim/model.h"
 
@@ -48,11 +49,7 @@ struct dump {
 };
 
 static unsigned below(struct dump *d, unsigned n) {
-    d->random += 0x9e3779b97f4a7c15u;
-    uint64_t z = d->random;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (unsigned)((z ^ (z >> 31)) % n);
+    return (unsigned)(chance_next(&d->random) % n);
 }
 
 static bool chance(struct dump *d, unsigned percent) {

@@ -1,6 +1,7 @@
 /*
  * What a run is like: drawn from its seed, with what the lock semantics promise for it.
  */
+#include "tests/sim/chance.h"
 #include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
@@ -23,11 +24,7 @@ struct draw {
 };
 
 static unsigned below(struct draw *d, unsigned n) {
-    d->random += 0x9e3779b97f4a7c15u;
-    uint64_t z = d->random;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (unsigned)((z ^ (z >> 31)) % n);
+    return (unsigned)(chance_next(&d->random) % n);
 }
 
 static bool chance(struct draw *d, unsigned percent) {

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "tests/sim/chance.h"
 #include "tests/sim/sim_world.h"
 
 struct options {
@@ -47,12 +48,6 @@ static void show(struct world *w, const struct options *o) {
            : o->about == ABOUT_WAITS  ? " --waits"
            : o->about == ABOUT_FENCES ? " --fences"
                                       : "");
-}
-
-static uint64_t mix(uint64_t seed, uint64_t i) {
-    uint64_t z = seed * 0x9e3779b97f4a7c15u + i * 0xd1342543de82ef95u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    return (z ^ (z >> 27)) & 0xffffffffffffu;
 }
 
 static bool options_read(struct options *o, int argc, char **argv) {
@@ -135,7 +130,7 @@ int main(int argc, char **argv) {
     static struct world w;
     struct totals t = {0};
     while (t.steps < o.steps) {
-        uint64_t seed = o.alone ? o.seed : mix(o.seed, (uint64_t)t.scenarios);
+        uint64_t seed = o.alone ? o.seed : chance_seed(o.seed, (uint64_t)t.scenarios);
         if (!run(&w, seed, &o, false, false)) {
             run(&w, seed, &o, true, o.alone && o.verbose);
             show(&w, &o);

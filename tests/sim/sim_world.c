@@ -1,6 +1,7 @@
 /*
  * The world's beginning, its steps and its end: chance, connections, proxies, time.
  */
+#include "tests/sim/chance.h"
 #include "tests/sim/sim_world.h"
 
 #include <inttypes.h>
@@ -14,11 +15,7 @@
 /* ---- chance, and what is written down ---------------------------------------------------------- */
 
 uint64_t world_random(struct world *w) {
-    w->random += 0x9e3779b97f4a7c15u;
-    uint64_t z = w->random;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return chance_next(&w->random);
 }
 
 unsigned world_below(struct world *w, unsigned n) {

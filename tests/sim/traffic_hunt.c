@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/chance.h"
 #include "tests/sim/traffic_engine.h"
 
 enum { TRIP_MS = 50, LEASE_MS = 3000, WORKERS_MAX = 3, LINES_MAX = 3, DEPTH_MAX = 64, CHOICES_MAX = 3 * DEPTH_MAX };
@@ -84,13 +85,8 @@ struct history {
 /* ---- choices ----------------------------------------------------------------------------------- */
 
 static unsigned choose(struct chooser *c, unsigned n) {
-    if (c->random) {
-        c->state += 0x9e3779b97f4a7c15u;
-        uint64_t z = c->state;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        return (unsigned)((z ^ (z >> 31)) % n);
-    }
+    if (c->random)
+        return (unsigned)(chance_next(&c->state) % n);
     if (c->used == CHOICES_MAX)
         abort();
     if (c->used == c->depth)

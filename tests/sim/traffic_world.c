@@ -2,6 +2,7 @@
  * The world of the traffic simulator: its clock and its events, connections, commands under way, and the truth about
  * every lease. What workers want is traffic_worker.c's, what becomes of a command traffic_engine.c's.
  */
+#include "tests/sim/chance.h"
 #include "tests/sim/traffic_world.h"
 
 #include <inttypes.h>
@@ -56,11 +57,7 @@ static void *make(size_t size) {
 /* ---- chance and time ----------------------------------------------------------------------------- */
 
 static uint64_t random_number(struct traffic *t) {
-    t->random += 0x9e3779b97f4a7c15u;
-    uint64_t z = t->random;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return chance_next(&t->random);
 }
 
 double traffic_random(struct traffic *t) {

@@ -14,8 +14,6 @@ Prints a line. Exit status 1 if there was a double entry, or a round in which a 
 import argparse
 import ctypes
 import os
-import re
-import signal
 import sys
 import time
 
@@ -30,6 +28,7 @@ import two_holders
 from servers import until
 
 two_holders.LEASE_MS = 8000
+ENDS = r"Process (\d+) takes over at another Redis|No take-over: the new process"
 INSIDE = 5  # s that a worker stays inside: longer than a take-over takes
 WORKERS = 4
 
@@ -54,15 +53,6 @@ class Rig:
         with open(self.proxy.config, "w") as f:
             f.write("\n".join(["upstream " + upstream.upstream(), *lines, *kept]) + "\n")
 
-    def take_over(self):
-        """Whether another process took over."""
-        ends = r"Process (\d+) takes over at another Redis|No take-over: the new process"
-        count = len(re.findall(ends, self.proxy.log()))
-        self.proxy.signal(signal.SIGUSR2)
-        pid = until(lambda: re.findall(ends, self.proxy.log())[count:], 60, "a take-over")[0]
-        self.proxy.now = int(pid or self.proxy.now)
-        return bool(pid)
-
     def acquired_anew(self):
         before = self.room.entries
         until(lambda: self.room.entries > before, 60, "an acquisition")
@@ -70,10 +60,10 @@ class Rig:
     def round(self, n):
         there = self.redis[(n + 1) % 2]
         self.configure(there)
-        assert not self.take_over(), "a process took over at another Redis"
+        assert not self.proxy.take_over(ENDS), "a process took over at another Redis"
         self.acquired_anew()
         self.configure(there, "take-over switch")
-        assert self.take_over(), "no process took over"
+        assert self.proxy.take_over(ENDS), "no process took over"
         self.acquired_anew()
         until(lambda: there.run("EXISTS", "lock:split"), 60, "a lock at the other Redis", 0.01)
 

@@ -148,7 +148,7 @@ double worker_steady(struct worker *w);
 static inline int64_t worker_steady_ms(struct worker *w) {
     return (int64_t)(worker_steady(w) * 1000. + 0.5);
 }
-/* The same in us, read when it is first needed in a turn. */
+/* The time of this turn of the loop in us, from a monotonic clock, which is read when it is first needed. */
 static inline int64_t worker_turn_us(struct worker *w) {
     if (w->turn_us == 0)
         w->turn_us = clock_us();

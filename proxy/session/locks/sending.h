@@ -58,8 +58,8 @@ struct call_end lock_refused_end(const struct lock_call *l, const struct session
 typedef void (*lock_vote_fn)(void *arg, const struct lock_refusal *why);
 /* Asks the witnesses about a lock of which a script has answered `r`: it has acquired or extended. */
 void lock_vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg);
-/* The same about all locks that MSETNX has acquired, in the ring of calls that begins with `first`: if the witnesses
- * refuse one, all are released again. Of a single call, as lock_vote. */
+/* Asks the witnesses about all locks that MSETNX has acquired, in the ring of calls that begins with `first`: if they
+ * refuse one, all are released again. A ring of one call is asked about as in lock_vote. */
 void lock_vote_all(struct worker *w, struct lock_call *first, const struct lock_result *r, lock_vote_fn done,
                    void *arg);
 /* Whether the answer says that the lease's end has moved, or may have. */

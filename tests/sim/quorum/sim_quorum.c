@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "proxy/base/log.h"
+#include "tests/sim/chance.h"
 #include "tests/sim/quorum/quorum_world.h"
 
 enum { BEGIN_MS = 1000000, CALM_EACH = 4000, ENOUGH_STEPS = 500000 };
@@ -28,11 +29,7 @@ struct options {
 /* ---- chance, and what is said -------------------------------------------------------------------------- */
 
 uint64_t world_random(struct world *w) {
-    w->random += 0x9e3779b97f4a7c15u;
-    uint64_t z = w->random;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return chance_next(&w->random);
 }
 
 unsigned world_below(struct world *w, unsigned n) {
@@ -325,12 +322,6 @@ static bool enough(const struct q_totals *t, long steps, long scenarios) {
 
 /* ---- the program ---------------------------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t seed, uint64_t i) {
-    uint64_t z = seed * 0x9e3779b97f4a7c15u + i * 0xd1342543de82ef95u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    return (z ^ (z >> 27)) & 0xffffffffffffu;
-}
-
 static bool broken_read(struct options *o, const char *name) {
     for (unsigned i = 0; i < sizeof(BROKEN) / sizeof(BROKEN[0]); i++)
         if (strcmp(BROKEN[i], name) == 0)
@@ -371,7 +362,7 @@ int main(int argc, char **argv) {
     struct q_totals totals = {0};
     long steps = 0, scenarios = 0;
     for (; steps < (o.alone ? 1 : o.steps); scenarios++) {
-        uint64_t seed = o.alone ? o.seed : mix(o.seed, (uint64_t)scenarios);
+        uint64_t seed = o.alone ? o.seed : chance_seed(o.seed, (uint64_t)scenarios);
         if (!run(&w, seed, &o, o.alone && o.verbose)) {
             printf("FAILED at step %ld of scenario %ld: %s: %s\nreplay: sim_quorum --alone --seed %" PRIu64
                    " --length %ld%s%s --verbose\n",
