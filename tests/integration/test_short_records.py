@@ -423,3 +423,124 @@ def test_rolling_upgrade(backend, start_proxy, connect, rng):
         for worker in workers:
             worker.join()
     assert not faults and min(acquired) > 0
+
+
+# Releases that the proxy reads in one turn of its loop.
+
+def released_at_once(proxy, clients, *requests):
+    """The requests are there before the proxy reads any. Returns the clients' next answers."""
+    proxy.signal(signal.SIGSTOP)
+    for client, request in zip(clients, requests):
+        client.send(request)
+    proxy.signal(signal.SIGCONT)
+    return [client.read() for client in clients]
+
+
+def script_calls(redis):
+    stats = redis.client()("INFO", "commandstats")
+    return int(next((line.split("calls=")[1].split(",")[0] for line in stats.splitlines() if "cmdstat_evalsha:" in line), 0))
+
+
+def locked(connect, proxy, names):
+    clients = [connect(proxy) for _ in names]
+    for client, name in zip(clients, names):
+        assert client("SET", name, "v", "NX", "PX", 60000) == "OK"
+    return clients
+
+
+def test_releases_go_together(short, backend, direct, connect, key):
+    """Also what another client has changed: each answer is that of a release by itself."""
+    names = [key("lock:together:%d" % n) for n in range(20)]
+    clients = locked(connect, short, names)
+    changes = {3: [("SET", "another")], 5: [("DEL",)], 7: [("DEL",), ("RPUSH", "x")], 11: [("DEL",), ("SET", "v", "PX", 60000)]}
+    alone = {}
+    for n, commands in changes.items():
+        name = key("lock:alone:%d" % n)
+        client, = locked(connect, short, [name])
+        for verb, *rest in commands:
+            for changed in (name, names[n]):
+                direct(verb, changed, *rest)
+        alone[n] = client("DEL", name), direct("TYPE", name)
+    assert released_at_once(short, clients, *[encode("DEL", name) for name in names]) == [
+        alone[n][0] if n in alone else 1 for n in range(20)]
+    for n, name in enumerate(names):
+        assert direct("TYPE", name) == (alone[n][1] if n in alone else "none"), n
+
+
+def test_releases_share_calls(start_redis, start_proxy, connect):
+    redis = start_redis()
+    proxy = start_proxy(redis, "guard-records short")
+    names = ["lock:%d" % n for n in range(24)]
+    clients = locked(connect, proxy, names)
+    before = script_calls(redis)
+    assert released_at_once(proxy, clients, *[encode("DEL", name) for name in names]) == [1] * 24
+    assert script_calls(redis) - before <= 12
+    assert redis.client()("EXISTS", *names) == 0
+
+
+def test_one_lock_is_released_once(short, connect, key):
+    """Two sessions of one client, which shares its leases, release one lock in one turn."""
+    name = key("lock:shared")
+    a, b = [connect(short, commands=[("CLIENT", "SETNAME", "pool")]) for _ in range(2)]
+    for _ in range(3):
+        assert a("SET", name, "v", "NX", "PX", 60000) == "OK"
+        answers = released_at_once(short, [a, b], encode("DEL", name), encode("DEL", name))
+        assert sorted(answers) == [0, 1]
+
+
+def test_later_requests_do_not_overtake(start_redis, start_proxy, connect):
+    """What a session sends behind its release runs behind it, also if another session's release goes with it."""
+    redis = start_redis()
+    proxy = start_proxy(redis, "guard-records short", "upstream-connections 4")
+    names = ["lock:%d" % n for n in range(8)]
+    client, = locked(connect, proxy, names[:1])
+    assert client("DEL", names[0]) == 1  # Redis knows the script now
+    clients = locked(connect, proxy, names)
+    monitor = redis.client()
+    assert monitor("MONITOR") == "OK"
+    answers = released_at_once(proxy, clients, *[
+        encode("DEL", name) + (encode("SET", "data:" + name, "1") if n % 2 else b"") for n, name in enumerate(names)])
+    assert answers == [1] * 8 and [client.read() for client in clients[1::2]] == ["OK"] * 4
+    assert redis.client()("PING", "the end") == "the end"
+    lines = []
+    while not lines or "the end" not in lines[-1]:
+        lines.append(monitor.read())
+    for name in names[1::2]:
+        gone = next(i for i, line in enumerate(lines) if 'lua] "DEL"' in line and '"%s"' % name in line)
+        assert gone < next(i for i, line in enumerate(lines) if '"data:%s"' % name in line), name
+
+
+def test_a_release_of_a_client_that_leaves(short, connect, direct, key):
+    names = [key("lock:left:%d" % n) for n in range(6)]
+    clients = locked(connect, short, names)
+    short.signal(signal.SIGSTOP)
+    for client, name in zip(clients, names):
+        client.send(encode("DEL", name))
+    for client in clients[::2]:
+        client.close()
+    short.signal(signal.SIGCONT)
+    assert [client.read() for client in clients[1::2]] == [1] * 3
+    until(lambda: not any(direct("EXISTS", name) for name in names), 5, "the releases")
+
+
+def test_the_answer_to_many_releases_is_lost(start_redis, start_proxy, connect):
+    """The call is sent again, and finds no lock: each release has released the first time."""
+    redis = start_redis()
+    link = Link(redis.address)
+    proxy = start_proxy("standalone %s:%d" % link.address, "guard-records short")
+    names = ["lock:x%d" % n for n in range(6)]
+    clients = locked(connect, proxy, names)
+    link.swallows = True
+    assert released_at_once(proxy, clients, *[encode("DEL", name) for name in names]) == [1] * 6
+    assert link.swallowed >= 1 and redis.client()("EXISTS", *names) == 0
+    link.close()
+
+
+def test_releases_together_are_in_the_slowlog(start_redis, start_proxy, connect):
+    redis = start_redis()
+    proxy = start_proxy(redis, "guard-records short", "slowlog-log-slower-than 0")
+    names = ["lock:%d" % n for n in range(8)]
+    clients, operator = locked(connect, proxy, names), connect(proxy)
+    assert released_at_once(proxy, clients, *[encode("DEL", name) for name in names]) == [1] * 8
+    slow = [dict(zip(row[::2], row[1::2]))["command"] for row in operator("PROXY", "SLOWLOG", "GET", -1)]
+    assert sorted(c for c in slow if c.startswith("DEL")) == ["DEL %s ..." % name for name in names]

@@ -225,7 +225,7 @@ struct model_batch_answer {
 };
 
 struct model_batch_answer model_run_batch(struct model *m, int key, const struct model_batch *b);
-/* free.lua. Whether it has released the lock. */
+/* free.lua, or free_all.lua with one lock. Whether it has released the lock. */
 bool model_run_free(struct model *m, int key, const char *claim);
 /* Whether a guard record, or that of the key, is not of a lease that is over: as far as time and a lock that is a
  * string say. */

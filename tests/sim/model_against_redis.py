@@ -291,7 +291,8 @@ class Run:
         return "" if have == want and known else "answers %s, not %s" % (have, want), got
 
     def free(self, key, claim, _bar, answer):
-        got = self.redis.call("EVALSHA", self.shas["free"], 2, self.lock(key), self.guard(key), plain(claim))
+        name = "free_all" if plain(claim)[-2:] and ord(plain(claim)[-2]) % 2 else "free"  # as model_run_free
+        got = self.redis.call("EVALSHA", self.shas[name], 2, self.lock(key), self.guard(key), plain(claim))
         done = got == "text:r"  # an error, too, has done nothing
         return "" if done == (answer == "1") else "answer", got
 

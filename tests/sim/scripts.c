@@ -528,12 +528,14 @@ void model_before(struct model *m, int key, const char *attempt) {
 }
 
 bool model_run_free(struct model *m, int key, const char *claim) {
+    bool with_others = claim[0] && claim[strlen(claim) - 2] % 2; /* any half of the claims */
     model_expire(m, key);
     interpreter_begin(m, key);
     interpreter_text(claim);
-    lua_State *L = interpreter_run(SCRIPT_FREE);
-    bool released = L && lua_type(L, -1) == LUA_TSTRING; /* an error, too, has done nothing */
-    if (L && !released && lua_type(L, -1) != LUA_TNUMBER)
+    lua_State *L = interpreter_run(with_others ? SCRIPT_FREE_ALL : SCRIPT_FREE);
+    const char *answer = L ? lua_tostring(L, -1) : "0"; /* an error, too, has done nothing */
+    bool released = answer && *answer == 'r';
+    if (!released && (!answer || strcmp(answer, "0") != 0))
         malformed("free.lua");
     model_guard_read(m, key);
     return released;

@@ -127,7 +127,7 @@ ROOM_LAYERS = {
         ("quorum.h", "quorum_lease"),
         ("call_finish.h", "call_finish", "handover"),
         ("leases.h", "lease_work", "renewals", "alarms", "successors", "notes"),
-        ("sending.h", "lock_call", "short_form", "join", "confirm", "quorum", "quorum_several", "quorum_queue"),
+        ("sending.h", "lock_call", "short_form", "free", "join", "confirm", "quorum", "quorum_several", "quorum_queue"),
         ("flow", "clobber", "application_script", "shown", "observed_command", "locks_room"),
     ],
 }

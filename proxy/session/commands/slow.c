@@ -62,7 +62,7 @@ static bool waits(const struct request *r) {
     return r->owner && r->owner->ops->may_last && !runs_code && r->owner->ops->may_last(r);
 }
 
-void slow_note(const struct call *c, const struct upstream_late *late) {
+static void note(const struct call *c, const struct upstream_late *late) {
     struct worker *w = c->request->worker;
     const struct session *s = c->request->session;
     struct slow_request r = {.time_s = clock_wall_ms() / 1000,
@@ -90,4 +90,12 @@ void slow_note(const struct call *c, const struct upstream_late *late) {
     const struct command *row = c->request->command;
     latency_note(w->shared->latency, LATENCY_COMMANDS, row ? row->name : "(unknown)", r.took_us);
     latency_note(w->shared->latency, LATENCY_CLIENTS, *r.name ? r.name : "(no name)", r.took_us);
+}
+
+void slow_note(const struct call *c, const struct upstream_late *late) {
+    if (c->request->session)
+        note(c, late);
+    for (const struct call *joined = NULL; c->lock && (joined = lock_call_joined(c->lock, joined));)
+        if (joined->request->session)
+            note(joined, late);
 }

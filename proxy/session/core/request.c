@@ -115,6 +115,10 @@ static __attribute__((noinline)) void session_note_long(struct session *s, const
         upstream_set_apart(&LIST_ENTRY(s->requests.next, struct request, link)->call.up);
 }
 
+static __attribute__((noinline)) void session_tell_next(struct session *s) {
+    ROOMS_CALL(s->worker, request_next, s);
+}
+
 /* A script may run for any time, so it has a connection of its own, and other sessions don't wait behind it: the node
  * answers them with BUSY, and receives SCRIPT KILL. The session's requests after the script stay behind it. A session
  * that tracks keys already has its own connection, and the node must see its reads and writes on the same one. */
@@ -125,6 +129,8 @@ inline struct request *request_new(struct session *s, const struct command *comm
         s->burst = 0;
         if (s->long_replies)
             session_choose_long(s);
+    } else if (s->hears & HEARS_NEXT) {
+        session_tell_next(s);
     }
     struct request *r = request_take(s->worker, s, command);
     invariant_debug(s->state != SESSION_CLOSED, "a closed session sends a request");
@@ -470,8 +476,7 @@ static bool call_pointless(const struct upstream_request *up) {
 
 void call_late(const struct upstream_request *up, const struct upstream_late *late) {
     const struct call *c = (const struct call *)(const void *)up;
-    if (c->request->session)
-        c->request->worker->hooks->late(c, late);
+    c->request->worker->hooks->late(c, late);
 }
 
 static const struct upstream_request_ops call_ops = {

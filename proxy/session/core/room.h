@@ -22,13 +22,14 @@ struct worker;
 /* Events of a session that are only reported if a room has set the bit in session->hears. Most sessions have no bit
  * set. */
 enum session_hears {
-    HEARS_REQUEST = 1, /* request_over */
-    HEARS_REPLY = 2,   /* reply_over */
-    HEARS_CALL = 4,    /* before_call */
-    HEARS_TICK = 8,    /* tick */
-    HEARS_FIRST = 16,  /* request_first: set when the session opens */
-    HEARS_WRITES = 32, /* lock_written */
-    HEARS_WRITTEN = 64 /* reply_over, as HEARS_REPLY: a write of the session has ended */
+    HEARS_REQUEST = 1,  /* request_over */
+    HEARS_REPLY = 2,    /* reply_over */
+    HEARS_CALL = 4,     /* before_call */
+    HEARS_TICK = 8,     /* tick */
+    HEARS_FIRST = 16,   /* request_first: set when the session opens */
+    HEARS_WRITES = 32,  /* lock_written */
+    HEARS_WRITTEN = 64, /* reply_over, as HEARS_REPLY: a write of the session has ended */
+    HEARS_NEXT = 128    /* request_next */
 };
 
 /* Where the state that each room keeps of a session begins in session->room; it ends where the next one begins. Only
@@ -78,6 +79,8 @@ struct session_room {
     void (*request_over)(struct session *s);
     /* One of the session's first requests has come; called until a room clears HEARS_FIRST. */
     void (*request_first)(struct session *s);
+    /* The session begins another request while earlier ones have not ended. */
+    void (*request_next)(struct session *s);
     /* A request has ended: perhaps no reply is being written now. */
     void (*reply_over)(struct session *s);
     /* Returns a call, without a request, that must be sent right before `c`, with its bytes; NULL: none. */
@@ -107,7 +110,7 @@ struct session_hooks {
      * session_forward. */
     enum stream_way (*streams)(struct session *s, const struct resp_request *r, const char *bytes,
                                const struct command **command, int *slot);
-    /* The call has taken long, or has failed: upstream_request_ops.late. */
+    /* The call, whose session may be gone, has taken long, or has failed: upstream_request_ops.late. */
     void (*late)(const struct call *c, const struct upstream_late *late);
     const struct session_room *const *rooms; /* ends with NULL */
 };

@@ -74,6 +74,11 @@ void lock_drop(struct worker *w, struct lock_call *l) {
     stack_push(&w->locks->free, &l->link);
 }
 
+const struct call *lock_call_joined(const struct lock_call *l, const struct call *joined) {
+    const struct list_node *n = joined ? joined->lock->link.next : l->joined.next;
+    return n == &l->joined ? NULL : LIST_ENTRY(n, const struct lock_call, link)->call;
+}
+
 const struct lock_rule *lock_call_rule(const struct lock_call *l) {
     return l->plan.rule;
 }

@@ -243,8 +243,7 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
     if (alike && lock_short_fits(s->worker, l)) {
         lock_acquire_short(&request->call, l);
     } else if (lc->script == SCRIPT_RELEASE && !lc->compares && lock_free_fits(l)) {
-        lock_build_free(s->worker, &l->plan);
-        lock_submit(&request->call, l, SCRIPT_FREE);
+        lock_free(&request->call, l);
     } else if (lock_read_fits(s->worker, l, lc)) {
         lock_read(&request->call, l);
     } else {

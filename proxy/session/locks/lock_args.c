@@ -353,7 +353,31 @@ void lock_build_short(struct worker *w, const struct lock_client *client, const 
     end(w, PUT(p, "*1\r\n$4\r\nEXEC\r\n"));
 }
 
-void lock_build_free(struct worker *w, const struct lock_plan *plan) {
+static void build_lock(struct worker *w, const struct lock_call *l) {
+    build_bulk(w, l->key, l->plan.key.len);
+    lock_build_guard(w, l->key, l->plan.key.len);
+}
+
+static __attribute__((noinline)) void build_free_all(struct worker *w, const struct lock_call *l) {
+    size_t count = 1;
+    LIST_FOREACH(it, &l->joined)
+    count++;
+    lock_build_script(w, SCRIPT_FREE_ALL, NULL, 2 * count, count);
+    build_lock(w, l);
+    LIST_FOREACH(it, &l->joined)
+    build_lock(w, LIST_ENTRY(it, struct lock_call, link));
+    build_bulk(w, l->plan.claim_token, l->plan.claim_len);
+    LIST_FOREACH(it, &l->joined)
+    build_bulk(w, LIST_ENTRY(it, struct lock_call, link)->plan.claim_token,
+               LIST_ENTRY(it, struct lock_call, link)->plan.claim_len);
+}
+
+void lock_build_free(struct worker *w, const struct lock_call *l) {
+    const struct lock_plan *plan = &l->plan;
+    if (!list_empty(&l->joined)) {
+        build_free_all(w, l);
+        return;
+    }
     char *p = start(w, SCRIPT_FREE, &plan->key, plan->slot, 1, LOCK_TOKEN_MAX);
     end(w, put_token(p, plan->claim_token, plan->claim_len));
 }

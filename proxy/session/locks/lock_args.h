@@ -32,8 +32,8 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
                         const struct lock_plan *plan, enum lock_shape shape, const char *command);
 /* Builds an attempt without a script: the commands of short_form.c. l->fence is the lease's. */
 void lock_build_short(struct worker *w, const struct lock_client *client, const struct lock_call *l);
-/* Builds the call of free.lua. */
-void lock_build_free(struct worker *w, const struct lock_plan *plan);
+/* Builds the call of free.lua; or of free_all.lua, if other releases have joined it. */
+void lock_build_free(struct worker *w, const struct lock_call *l);
 /* Tells the engine which field of a hash lock the command writes, and the field's new content. */
 void lock_note_field(struct session *s, struct lock_call *l, const struct lock_command *lc,
                      const struct lock_words *words);

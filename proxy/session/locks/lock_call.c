@@ -98,7 +98,7 @@ void lock_attempt_ended(struct call *c, const struct call_end *end) {
         end_call_joined(c, end);
 }
 
-static void submit_next(struct call *c, struct lock_call *l, enum script_id id, call_done_fn done) {
+void lock_submit_next_for(struct call *c, struct lock_call *l, enum script_id id, call_done_fn done) {
     struct worker *w = c->request->worker;
     const struct session *s = c->request->session;
     struct upstream_lane lane = {.login = l->plan.login, .db = l->plan.key.db, .protocol = 2};
@@ -115,12 +115,11 @@ __attribute__((noinline)) void lock_submit_whole(struct call *c, call_done_fn do
     const struct session *s = c->request->session;
     const struct lock_client *client = s ? s->lock.client : NULL;
     bool release = lock_verb_is(l->plan.verb, VERB_SPENDS);
-    l->sent_twice = c->up.script == script_get(SCRIPT_FREE) && c->up.attempts > 0;
     if (release)
         lock_build_release(w, NULL, client, &l->plan, l->shape, l->command);
     else
         lock_build_again(w, client, l, NULL);
-    submit_next(c, l, release ? SCRIPT_RELEASE : SCRIPT_ACQUIRE, done);
+    lock_submit_next_for(c, l, release ? SCRIPT_RELEASE : SCRIPT_ACQUIRE, done);
 }
 
 static void lock_done(struct call *c, const struct call_end *end) {
@@ -144,7 +143,7 @@ inline void lock_submit(struct call *call, struct lock_call *l, enum script_id i
 }
 
 void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id) {
-    submit_next(c, l, id, lock_done);
+    lock_submit_next_for(c, l, id, lock_done);
 }
 
 void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {

@@ -124,6 +124,8 @@ const struct lock_rule *lock_call_rule(const struct lock_call *l);
 /* For PROXY SLOWLOG: writes the call's command and key, and shortens its time by the time for which it had waited for
  * the lock. The value says whose the lock is, and is shown nowhere. False: the call is not timed. */
 bool lock_call_times(const struct worker *w, const struct lock_call *l, int64_t *took_us, struct text *command);
+/* The next call of another session behind `joined` (NULL: the first one) that ends with this call; NULL: no other. */
+const struct call *lock_call_joined(const struct lock_call *l, const struct call *joined);
 #define LOCK_TOO_MANY_KEYS "ERR too many keys for one command that replaces lock keys; send several"
 
 /* Deals with a whole request on one lock key. */

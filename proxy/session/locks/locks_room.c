@@ -7,9 +7,11 @@
 #include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/quorum.h"
+#include "proxy/session/locks/sending.h"
 
 static void locks_open(struct worker *w) {
     w->locks = memory_zalloc(sizeof(*w->locks));
+    list_init(&w->locks->frees);
     list_init(&w->locks->renewals);
     lock_holds_open(w);
     quorum_open(w);
@@ -54,4 +56,5 @@ const struct session_room locks_room = {
     .worker_ticks = locks_tick,
     .closes = session_leaves,
     .request_first = one_shot_sends,
+    .request_next = lock_free_now,
 };

@@ -45,6 +45,7 @@ struct worker_locks {
     struct ev_timer look;       /* hold.c: when the sessions in held_back become runnable */
     struct list_node *free;     /* a stack of unused struct lock_call */
     size_t free_count;
+    struct list_node frees;    /* free.c: releases that are sent at the end of this turn */
     struct list_node renewals; /* renewals.c: what the engine has asked for in this turn */
     size_t renewals_count;
     struct list_node unasked;         /* alarms.c: alarms about which Redis is to be asked again */

@@ -11,6 +11,7 @@
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
 /* Sends the call's next script, or one that takes the place of what was sent. The client may have gone meanwhile. */
 void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id);
+void lock_submit_next_for(struct call *c, struct lock_call *l, enum script_id id, call_done_fn done);
 /* Does the same as lock_submit for a caller that takes the script's answer itself in `done`, and then ends the call
  * with lock_answered. */
 void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done);
@@ -19,11 +20,8 @@ void lock_answered(struct call *c, const struct call_end *end);
  * for all states, whose answer `done` takes. */
 static inline bool lock_was_unusual(const struct call *c, const struct call_end *end) {
     const struct script *s = c->up.script;
-    if (end->error || (end->reply[0] != ':' && end->reply[0] != '-'))
-        return false;
-    bool zero = end->reply[0] == ':'; /* free.lua may end with an error of a command that reads */
-    return s == script_get(SCRIPT_FREE) ||
-           (zero && (s == script_get(SCRIPT_ACQUIRE_USUAL) || s == script_get(SCRIPT_RELEASE_USUAL)));
+    return !end->error && end->reply[0] == ':' &&
+           (s == script_get(SCRIPT_ACQUIRE_USUAL) || s == script_get(SCRIPT_RELEASE_USUAL));
 }
 void lock_submit_whole(struct call *c, call_done_fn done);
 /* Ends an attempt whose answer is known, and those that have joined it. */
@@ -37,8 +35,14 @@ void lock_acquire_short(struct call *call, struct lock_call *l);
 /* Whether a GET asks for the lock and its guard record without a script. lock_read then sends it. */
 bool lock_read_fits(const struct worker *w, const struct lock_call *l, const struct lock_command *lc);
 void lock_read(struct call *call, struct lock_call *l);
-/* Whether a release may be sent as free.lua, by its plan. */
+/* ---- free.c: their releases ------------------------------------------------------------------ */
+
+/* Whether a release may be sent as free.lua, by its plan. lock_free then sends it at the end of the turn, with others.
+ */
 bool lock_free_fits(const struct lock_call *l);
+void lock_free(struct call *call, struct lock_call *l);
+/* Sends the session's release now, if lock_free keeps it: another request of the session begins. */
+void lock_free_now(struct session *s);
 
 /* If the rule asks for a quorum, and the script has acquired or extended, asks the witnesses and ends the call later
  * (quorum.c). Returns false if there is nothing to ask. */

@@ -1,6 +1,6 @@
 /*
- * Plain locks whose guard records have the short form (scripts/lua/text.lua): they are acquired without a script, and
- * released by a script of a few steps.
+ * Plain locks whose guard records have the short form (scripts/lua/text.lua): they are acquired without a script.
+ * free.c releases them.
  *
  *      MULTI
  *      PEXPIREAT watermark FENCE GT     1: no lease of the slot in the short form has had this fence or a greater one
@@ -312,12 +312,4 @@ void lock_read(struct call *call, struct lock_call *l) {
     call->up.script = NULL;
     call->up.repeatable = true;
     submit_question(call, l, read_answered);
-}
-
-/* ---- releasing ------------------------------------------------------------------------------------ */
-
-bool lock_free_fits(const struct lock_call *l) {
-    const struct lock_plan *plan = &l->plan;
-    return plan->short_record && plan->verb == LOCK_RELEASE && plan->right == RIGHT_CLAIM && plan->claim_fence &&
-           plan->claim_len > 0 && l->shape == SHAPE_INT;
 }
