@@ -194,14 +194,6 @@ int64_t blocking_patience(const struct command *c, const struct resp_request *r,
     return ms > 0 ? ms : PIN_PATIENT;
 }
 
-/* The note of a pop from one list outside of all rules, if PROXY ADVISE wants to see its reply; else NULL. */
-static struct audit_note *advised(struct session *s, const struct request_class *k) {
-    size_t len = 0;
-    const char *key = k->key_count == 1 && !class_rule(k, 0) ? class_key(k, 0, &len) : NULL;
-    bool wants = key && advise_wants(s, k->command, k->request, k->bytes, key, len);
-    return wants ? audit_note(s, k, true) : NULL;
-}
-
 enum dispatch_result blocking_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     const struct resp_request *r = k->request;
@@ -226,7 +218,10 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     memcpy(b->bytes, bytes, r->len);
     b->lane = s->lane;
     b->permits = k->semaphores ? permit_note(s, k) : NULL;
-    b->note = advised(s, k);
+    size_t len = 0;
+    const char *key = k->key_count == 1 && !class_rule(k, 0) ? class_key(k, 0, &len) : NULL;
+    if (key && advise_wants(s, c, r, bytes, key, len))
+        b->note = audit_note(s, k, true);
     ev_timer_init(&b->again, blocked_again, 0., 0.);
     b->again.data = b;
     request_own(request, &b->owner, &blocked_ops);

@@ -118,13 +118,6 @@ static void step_submit(struct session *s, const struct command *c, struct lock_
     lock_submit(&request->call, l, SCRIPT_ADOPT);
 }
 
-static void dispatch_apart(struct session *s, const struct request_class *k) {
-    session_forward(s, k->command, k->request, k->bytes, k->slot);
-    for (size_t i = 0; i < k->key_count; i++)
-        if (class_enforced(k, i))
-            step_submit(s, k->command, script_begin(s, NULL, k, i), k->request, k->bytes, k->key_count);
-}
-
 /* ---- the end ----------------------------------------------------------------------------------- */
 
 static void bundle_free(struct bundle *b) {
@@ -161,7 +154,6 @@ static void send_steps(struct worker *w, struct session *s, const struct command
 
 /* Sends the script alone, after a transaction of which nothing was executed. */
 static void go_apart(struct request *request, struct bundle *b) {
-    static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
     struct session *s = request->session;
     struct worker *w = request->worker;
     const struct command *c = request->command;
@@ -172,7 +164,7 @@ static void go_apart(struct request *request, struct bundle *b) {
     } else {
         request_reply(request, "", 0, true);
     }
-    send_steps(w, s, c, b, &not_sent);
+    send_steps(w, s, c, b, &lock_not_sent_end);
 }
 
 /* Finds the elements of EXEC's array: each part's step before the script, the script's reply, each part's step behind
@@ -192,23 +184,11 @@ static bool elements_find(const struct bundle *b, const struct call_end *end, co
     return p != NULL;
 }
 
-static bool says(const char *reply, size_t len, const char *word) {
-    size_t n = strlen(word);
-    return len > n && memcmp(reply, word, n) == 0;
-}
-
-/* Whether the error is a node's refusal of writes that passes soon. Nothing was executed, and this node or another one
- * takes the script soon. */
-static bool passes(const struct request *r, const char *reply, size_t len) {
-    return reply[0] == '-' && len > 3 && upstream_error_passes(r->worker->upstream, reply + 1, len - 3, true);
-}
-
 /* Ends a script on locks under quorum of which nothing was executed: alone, it could not be confirmed before its reply.
  */
 static void stay_together(struct request *request, struct bundle *b, const char *reply, size_t len) {
-    static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
     for (size_t i = 0; i < b->count; i++)
-        part_end(request->worker, request->session, &b->parts[i], &not_sent);
+        part_end(request->worker, request->session, &b->parts[i], &lock_not_sent_end);
     request_reply(request, reply, len, true);
 }
 
@@ -261,16 +241,17 @@ static bool ask_witnesses(struct request *request, struct bundle *b, const struc
 /* Takes the answers of a transaction that was executed. Returns false if the bundle is still needed: witnesses are
  * asked. */
 static bool bundle_executed(struct request *request, struct bundle *b, const struct call_end *end) {
-    static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
     const char *at[2 * LOCKS_TOGETHER_MAX + 2];
     if (!elements_find(b, end, at)) {
-        send_steps(request->worker, request->session, request->command, b, &unknown);
+        send_steps(request->worker, request->session, request->command, b, &lock_unknown_end);
         request_fail(request, "UPSTREAM the node's answer to a script makes no sense; it was executed");
         return true;
     }
     const char *reply = at[b->count];
     size_t len = (size_t)(at[b->count + 1] - reply);
-    if (passes(request, reply, len)) {
+    /* A node's refusal of writes that passes soon: nothing was executed, and this node or another one takes the script
+     * soon. */
+    if (reply[0] == '-' && len > 3 && upstream_error_passes(request->worker->upstream, reply + 1, len - 3, true)) {
         if (b->quorum)
             stay_together(request, b, reply, len);
         else
@@ -285,7 +266,7 @@ static bool bundle_executed(struct request *request, struct bundle *b, const str
 
 /* Ends the calls with the steps' answers, and the request with the script's reply. */
 static void bundle_finish(struct request *request, struct bundle *b, const char **at) {
-    static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
+    static const char NOSCRIPT[] = "-NOSCRIPT ";
     const char *reply = at[b->count];
     size_t len = (size_t)(at[b->count + 1] - reply);
     bool unsure = false;
@@ -294,13 +275,13 @@ static void bundle_finish(struct request *request, struct bundle *b, const char 
         struct call_end part = {.reply = element, .len = (size_t)(at[b->count + 2 + i] - element)};
         if (!b->parts[i].lock)
             continue;
-        if (says(element, part.len, "-NOSCRIPT ")) {
+        if (part.len >= sizeof(NOSCRIPT) && memcmp(element, NOSCRIPT, sizeof(NOSCRIPT) - 1) == 0) {
             upstream_script_unknown(request->worker->upstream);
             unsure = b->quorum; /* the step comes behind the reply */
         } else
             part_end(request->worker, request->session, &b->parts[i], &part);
     }
-    send_steps(request->worker, request->session, request->command, b, &unknown);
+    send_steps(request->worker, request->session, request->command, b, &lock_unknown_end);
     if (b->error.len > 0)
         request_error(request, b->error.data);
     else if (unsure)
@@ -399,8 +380,12 @@ static void dispatch_together(struct session *s, const struct request_class *k, 
 
 void script_dispatch(struct session *s, const struct request_class *k) {
     size_t locks = class_locks(k);
-    if (locks > 0 && locks <= LOCKS_TOGETHER_MAX)
+    if (locks > 0 && locks <= LOCKS_TOGETHER_MAX) {
         dispatch_together(s, k, locks);
-    else
-        dispatch_apart(s, k);
+        return;
+    }
+    session_forward(s, k->command, k->request, k->bytes, k->slot);
+    for (size_t i = 0; i < k->key_count; i++)
+        if (class_enforced(k, i))
+            step_submit(s, k->command, script_begin(s, NULL, k, i), k->request, k->bytes, k->key_count);
 }

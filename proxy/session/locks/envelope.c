@@ -80,6 +80,8 @@ static __attribute__((noinline)) bool read_granted(const char *p, const char *en
 }
 
 const struct call_end lock_released_end = {.reply = "$1\r\nr\r\n", .len = 7};
+const struct call_end lock_not_sent_end = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
+const struct call_end lock_unknown_end = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
 
 inline bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r) {
     const char *end = data + len - 2, *p = data + 4;

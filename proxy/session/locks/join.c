@@ -21,7 +21,6 @@
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 
@@ -84,21 +83,6 @@ static bool wait(struct lock_call *l, const struct lock_result *seen) {
     return l->call->request->worker->waits->refused(l->call, l, &e);
 }
 
-static void ask_alone(struct lock_call *l) {
-    invariant(l->call && l->call->lock == l, "a joined attempt belongs to another call");
-    struct call *c = l->call;
-    struct session *s = c->request->session;
-    if (!s) {
-        struct lock_result r = {.outcome = LOCK_NOT_SENT};
-        struct call_end out = {.why = UPSTREAM_NOT_SENT, .error = "UPSTREAM the client has gone"};
-        c->lock = NULL;
-        lock_learnt(c->request->worker, NULL, l, &r);
-        lock_deliver(c, NULL, &out);
-        return;
-    }
-    lock_submit(c, l, lock_build_attempt(s->worker, s->lock.client, l));
-}
-
 void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker) {
     struct lock_result seen = {.outcome = LOCK_UNKNOWN};
     bool held = !end->error && lock_read_short(NULL, end->reply, end->len, &seen) && seen.outcome != LOCK_RELEASED;
@@ -110,6 +94,6 @@ void lock_joined_end(struct list_node *joined, const struct call_end *end, const
         if (held)
             refuse(l, &seen, asker);
         else
-            ask_alone(l);
+            lock_attempt_anew(l->call, l);
     }
 }

@@ -203,12 +203,6 @@ static bool fields_read(const char **p, const char *over, int64_t count, struct 
     return f->identity && f->rule && f->pattern && f->identity_len <= LOCK_IDENTITY_MAX && (f->facts || f->over);
 }
 
-/* How long ago an entry was added, in ms. Its id begins with the ms of the node's clock. */
-static int64_t age_of(const char *id) {
-    int64_t age_ms = clock_wall_ms() - (int64_t)strtoll(id, NULL, 10);
-    return age_ms > 0 ? age_ms : 0;
-}
-
 /* Reads one entry from *p on. Copies its id to `last`, which has LEARNT_ID_MAX bytes. If `last` has this id already,
  * the entry is not taken again. Returns false if the bytes are no entry of a stream. */
 static bool entry_read(struct worker *w, const char **p, const char *over, char *last) {
@@ -221,7 +215,8 @@ static bool entry_read(struct worker *w, const char **p, const char *over, char 
     bool seen = is_text(&id, last);
     memcpy(last, id.str, id.len);
     last[id.len] = '\0';
-    struct lock_facts facts = {.age_ms = age_of(last)};
+    int64_t age_ms = clock_wall_ms() - (int64_t)strtoll(last, NULL, 10); /* the id begins with the node's time */
+    struct lock_facts facts = {.age_ms = age_ms > 0 ? age_ms : 0};
     if (!seen && fields_read(&at, *p, fields.num, &facts))
         engine_learnt(w->shared->engine, &facts, worker_now(w));
     return true;

@@ -22,28 +22,13 @@ enum {
     ROOM = 384 + LOCK_GUARD_EXTRA /* for headers, numbers and short arguments of a call, besides what is counted */
 };
 
-const char *lock_shape_text(enum lock_shape shape) {
-    static const char *const texts[] = {
-        [SHAPE_NIL] = "nil",           [SHAPE_OK] = "ok", [SHAPE_INT] = "int", [SHAPE_ARRAY] = "array",
-        [SHAPE_TOGETHER] = "together",
-    };
-    return texts[shape];
-}
-
 /* ---- scripts that take arguments.lua ------------------------------------------------------------ */
-
-/* Whether the script has to be sent by its source: it is its first call in the transaction. */
-static bool by_source(struct lock_queue *queue, enum script_id id) {
-    bool source = queue && !(queue->sources & 1u << id);
-    if (source)
-        queue->sources |= 1u << id;
-    return source;
-}
 
 void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args) {
     const struct script *script = script_get(id);
     build_start(w, 3 + keys + args);
-    if (by_source(queue, id)) {
+    if (queue && !(queue->sources & 1u << id)) {
+        queue->sources |= 1u << id;
         build_bulk(w, "EVAL", 4);
         build_bulk(w, script->source, script->len);
     } else {
@@ -79,19 +64,17 @@ void lock_build_seen(struct worker *w, const struct lock_plan *plan) {
     build_bulk(w, seen, seen_write(plan, seen));
 }
 
-/* Writes a shape as a script gets it, with the rule's lock-delay behind it where the rule has one. Returns the length.
- */
-static size_t shape_write(const struct lock_plan *plan, enum lock_shape shape, char *out, size_t size) {
+/* Adds ARGV 10: a shape, with the rule's lock-delay behind it where the rule has one. */
+static void build_shape(struct worker *w, const struct lock_plan *plan, enum lock_shape shape) {
+    static const char *const texts[] = {
+        [SHAPE_NIL] = "nil",           [SHAPE_OK] = "ok", [SHAPE_INT] = "int", [SHAPE_ARRAY] = "array",
+        [SHAPE_TOGETHER] = "together",
+    };
     bool asks = lock_verb_is(plan->verb, VERB_ACQUIRES | VERB_SAYS) || plan->verb == LOCK_INSPECT;
     int64_t delay_ms = asks && plan->rule ? plan->rule->lock_delay_ms : 0;
-    if (delay_ms == 0)
-        return (size_t)snprintf(out, size, "%s", lock_shape_text(shape));
-    return (size_t)snprintf(out, size, "%s:%lld", lock_shape_text(shape), (long long)delay_ms);
-}
-
-static void build_shape(struct worker *w, const struct lock_plan *plan, enum lock_shape shape) {
     char text[SHAPE_TEXT_MAX];
-    build_bulk(w, text, shape_write(plan, shape, text, sizeof(text)));
+    snprintf(text, sizeof(text), delay_ms ? "%s:%lld" : "%s", texts[shape], (long long)delay_ms);
+    build_text(w, text);
 }
 
 enum { TOLD_MAX = 72 }; /* two numbers of 20 digits; compilers see that bytes_copy may copy more than 64 bytes */

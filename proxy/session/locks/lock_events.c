@@ -287,11 +287,6 @@ static enum lock_writer writer_of(void *arg, const struct lock_key *lock) {
     return engine_writer(s->worker->shared->engine, &s->lock, lock, worker_now(s->worker));
 }
 
-static bool is_data(const struct lock_rules *rules, const char *key, size_t len) {
-    const struct lock_rule *rule = lock_rules_rule_of(rules, key, len);
-    return rule ? rule->mode == LOCK_MODE_OFF : !lock_guard_is(key, len);
-}
-
 void advise_looks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct worker *w = s->worker;
     w->looks--;
@@ -303,7 +298,8 @@ void advise_looks(struct session *s, const struct command *c, const struct resp_
     for (int i = 0; i < keys.count && i < KEYS_LOOKED; i++) {
         size_t len;
         const char *key = request_arg(r, bytes, keys.keys[i], &len);
-        if (!is_data(w->rules, key, len))
+        const struct lock_rule *rule = lock_rules_rule_of(w->rules, key, len);
+        if (rule ? rule->mode != LOCK_MODE_OFF : lock_guard_is(key, len)) /* no data */
             continue;
         struct observed_write write = {.key = {session_db(s), key, len},
                                        .client = lock_client_hash(s->lock.client),

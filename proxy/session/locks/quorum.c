@@ -53,16 +53,6 @@ struct quorum {
 
 /* ---- the end --------------------------------------------------------------------------------------- */
 
-/* The reply of a command that another lease refuses. NULL: the command has no reply for that. */
-static const char *lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s) {
-    enum lock_verb verb = l->plan.verb;
-    if (e->reply[0] == ':')
-        return verb == LOCK_ACQUIRE || verb == LOCK_EXTEND || verb == LOCK_RELEASE ? ":0\r\n" : NULL;
-    if (verb != LOCK_ACQUIRE || e->reply[0] != '+')
-        return NULL;
-    return s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
-}
-
 static void quorum_confirmed(struct quorum *q) {
     struct lock_call *l = q->lock;
     struct worker *w = q->worker;
@@ -80,7 +70,7 @@ struct call_end lock_refused_end(const struct lock_call *l, const struct session
                                  const struct call_end *end) {
     struct lock_envelope e;
     bool lost = why->lost && lock_envelope_read(l, end->reply, end->len, &e);
-    const char *reply = lost ? lost_reply(l, &e, s) : NULL;
+    const char *reply = lost ? lock_lost_reply(l, &e, s) : NULL;
     if (reply)
         return (struct call_end){.reply = reply, .len = strlen(reply), .why = UPSTREAM_NOT_SENT};
     return (struct call_end){.error = why->error, .why = UPSTREAM_NOT_SENT};

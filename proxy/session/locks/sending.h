@@ -9,11 +9,11 @@
 
 /* Sends what is in w->build as a script call. The call may be repeated, unless the script is SCRIPT_PASS. */
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
-/* Sends the call's next script, or one that takes the place of what was sent. The client may have gone meanwhile. */
-void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id);
-/* Does the same as lock_submit for a caller that takes the script's answer itself in `done`, and then ends the call
- * with lock_answered. */
-void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done);
+/* Sends the call's next script, or one that takes the place of what was sent. The client may have gone meanwhile. A
+ * caller that takes the script's answer itself in `done` (NULL: it does not) then ends the call with lock_answered. */
+void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id, call_done_fn done);
+/* Sends a script for an attempt of which nothing was done. If its client has gone, the attempt ends. */
+void lock_attempt_anew(struct call *c, struct lock_call *l);
 void lock_answered(struct call *c, const struct call_end *end);
 /* Whether a script for the usual states has answered that it has done nothing. lock_submit_whole then sends the script
  * for all states, whose answer `done` takes. */
@@ -77,6 +77,9 @@ bool lock_witness_script(struct worker *w, struct lock_call *l, const struct cal
 bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                      struct lock_answer *out);
 
+/* The reply of a command that has acquired or extended, in its script's envelope, once another lease counts after all.
+ * NULL: the command has no reply for that. Static. */
+const char *lock_lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s);
 /* If the rule asks for replicas and the script has acquired, waits for the replicas and ends the call later
  * (confirm.c). Returns false if there is nothing to wait for. */
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);

@@ -147,19 +147,7 @@ static void finish_by_script(struct call *c, struct lock_call *l, const struct a
     char unset[1 + RESP_HEADER_MAX];
     snprintf(unset, sizeof(unset), "-%" PRIu64, l->fence);
     lock_build_again(w, s ? s->lock.client : NULL, l, a->placed ? "!" : known ? unset : "+");
-    lock_submit_next(c, l, SCRIPT_ACQUIRE);
-}
-
-/* Sends a script in place of an attempt of which nothing was done. */
-static void use_script(struct call *c, struct lock_call *l) {
-    const struct session *s = c->request->session;
-    static const struct call_end gone = {.error = "UPSTREAM the client has gone", .why = UPSTREAM_NOT_SENT};
-    l->fence = 0;
-    if (!s) {
-        lock_attempt_ended(c, &gone);
-        return;
-    }
-    lock_submit_next(c, l, lock_build_attempt(c->request->worker, s->lock.client, l));
+    lock_submit_next(c, l, SCRIPT_ACQUIRE, NULL);
 }
 
 static void attempt_answered(struct call *c, const struct call_end *end) {
@@ -188,7 +176,7 @@ static void attempt_answered(struct call *c, const struct call_end *end) {
         if (executed || c->up.multi_refused || c->up.attempts > 0)
             finish_by_script(c, l, &a);
         else
-            use_script(c, l);
+            lock_attempt_anew(c, l);
         return;
     }
     lock_attempt_ended(c, out.len > 0 ? &out : end);
@@ -234,7 +222,7 @@ static void question_answered(struct call *c, const struct call_end *end) {
         lock_attempt_ended(c, &out);
         return;
     }
-    use_script(c, l);
+    lock_attempt_anew(c, l);
 }
 
 /* Asks for the lock and its guard record; `done` takes the answer. */
@@ -302,7 +290,7 @@ static void read_answered(struct call *c, const struct call_end *end) {
     lock_build_header(w, client, &l->plan, NULL, 0, l->shape);
     build_text(w, "GET");
     build_bulk(w, l->key, l->plan.key.len);
-    lock_submit_next(c, l, SCRIPT_READ);
+    lock_submit_next(c, l, SCRIPT_READ, NULL);
 }
 
 void lock_read(struct call *call, struct lock_call *l) {

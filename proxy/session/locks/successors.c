@@ -117,12 +117,6 @@ void successors_write(struct worker *w, uint32_t login, int64_t until_ms, const 
     list_submit(w, login, false, done_with);
 }
 
-static void list_remove_entry(struct worker *w, const char *entry, size_t len) {
-    list_begin(w, "ZREM", 3);
-    build_bulk(w, entry, len);
-    list_submit(w, 0, false, done_with);
-}
-
 /* ---- taking over --------------------------------------------------------------------------------------- */
 
 /* A lease that this proxy is about to take over. */
@@ -166,8 +160,11 @@ static void taken_over(struct call *c, const struct call_end *end) {
     struct lock_envelope e;
     lock_own_answer(end, &e);
     bool known = e.result.outcome != LOCK_NOT_SENT && e.result.outcome != LOCK_UNKNOWN;
-    if (known && !w->stopping)
-        list_remove_entry(w, t->entry, t->len);
+    if (known && !w->stopping) {
+        list_begin(w, "ZREM", 3);
+        build_bulk(w, t->entry, t->len);
+        list_submit(w, 0, false, done_with);
+    }
     t->result = e.result;
     t->result.holder = NULL;
     request_disown(c->request);

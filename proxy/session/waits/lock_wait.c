@@ -61,10 +61,6 @@ static struct wait *wait_of(const struct request *r) {
 
 static void wait_try(struct wait *t);
 
-static struct session *session_of(const struct wait *t) {
-    return t->call ? t->call->request->session : t->parked.session;
-}
-
 static struct worker *worker_of(const struct wait *t) {
     return t->call ? t->call->request->worker : t->parked.session->worker;
 }
@@ -113,7 +109,7 @@ static void wait_unpark(struct wait *t) {
 /* Takes the attempt out of the queue, and the request from the wait. */
 static void wait_close(struct wait *t, enum waiting_end end) {
     struct worker *w = worker_of(t);
-    struct session *s = session_of(t);
+    struct session *s = t->call ? t->call->request->session : t->parked.session;
     invariant(!t->trying && counter_read(&w->counters.waiting) > 0, "a wait ends while its attempt is under way");
     ev_timer_stop(w->loop, &t->timer);
     list_remove(&t->link);
@@ -310,10 +306,6 @@ static void give_back(struct wait *t) {
     wait_memory_free(&t->owner);
 }
 
-static bool is_held(struct wait *t, const struct call_end *end, struct lock_envelope *e) {
-    return !end->error && lock_envelope_read(t->call->lock, end->reply, end->len, e) && e->result.outcome == LOCK_HELD;
-}
-
 /* Keeps the refusal that an attempt got. */
 static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     t->refused = true;
@@ -404,7 +396,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
         lock_submit_whole(c, wait_answered);
         return;
     }
-    bool held = is_held(t, end, &e);
+    bool held = !end->error && lock_envelope_read(c->lock, end->reply, end->len, &e) && e.result.outcome == LOCK_HELD;
     t->trying = false;
     if (!end->error)
         note_elsewhere(t, &e.result);
@@ -471,7 +463,7 @@ static void wait_try(struct wait *t) {
         id = lock_build_attempt(w, s->lock.client, l);
     }
     w->waits->waited = LOCK_WAITED_NONE;
-    lock_submit_for(c, l, id, wait_answered);
+    lock_submit_next(c, l, id, wait_answered);
 }
 
 /* ---- the beginning ------------------------------------------------------------------------------------- */
