@@ -274,13 +274,14 @@ local function join(s, head, owns)
   if owns then redis.call('HSET', guard, 'by', party) end
 end
 
--- Removes the head from the queue, and so ends its lease. A repeat finds `reply`, or else the node.
-local function remove_head(s, reply)
-  local head = redis.call('LPOP', lock)
+-- Removes the head from the queue, and so ends its lease. A repeat finds `reply`, or else the node. Returns the envelope
+-- for a release with this outcome, whose reply is 1, and the node.
+local function release_head(s, outcome, reply)
+  local fence, owner, head = s.fence or 0, s.owner or '', redis.call('LPOP', lock)
   unregister(head, node_record(head))
   redis.call('HSET', guard, 'attempt', attempt, 'reply', reply or head)
   end_lease(s)
   prune(s)
   keep_queue()
-  return head
+  return {1, outcome, fence, -2, owner, 0, lost, lost_owner, ''}, head
 end

@@ -171,7 +171,7 @@ static void blocked_left(struct request *r) {
     struct blocked *b = REQUEST_OWNER(r, struct blocked);
     if (b->pin && b->permits && !r->worker->stopping) {
         unblock_stop(b->unblock);
-        b->unblock = unblock_gone(r->worker, &b->lane, b->pin, blocked_in_vain, b);
+        b->unblock = unblock_start(r->worker, &b->lane, b->pin, "ERROR", blocked_in_vain, b);
         return;
     }
     if (b->pin) { /* its call fails when the connection is closed, at the end of the turn */

@@ -196,7 +196,7 @@ bool wait_unblock(struct request *r, bool error) {
     for (size_t i = 0; i < t->node_count; i++) {
         struct waited *n = &t->nodes[i];
         if (n->pin && !n->answered)
-            n->unblock = unblock_start(r->session, n->pin, "TIMEOUT", waited_hopeless, n);
+            n->unblock = unblock_start(n->worker, &r->session->lane, n->pin, "TIMEOUT", waited_hopeless, n);
     }
     return true;
 }

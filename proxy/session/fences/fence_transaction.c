@@ -102,7 +102,7 @@ static void watched_left(struct request *r) {
         fence_transaction_unpin(b, false);
         return;
     }
-    if (!b->looks && !(b->await && fence_retry_idle(b->await)))
+    if (!b->looks && !fence_retry_idle(b->await))
         upstream_abandon(r->worker->upstream, &r->call.up); /* the call may be waiting for the cluster's map */
     fence_transaction_end(b, false);
     request_reply(r, "", 0, true);

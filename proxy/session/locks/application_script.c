@@ -65,16 +65,9 @@ struct lock_call *script_begin(struct session *s, struct lock_queue *queue, cons
     return l;
 }
 
-static void build_keys(struct worker *w, const struct lock_call *l) {
-    build_bulk(w, l->plan.key.name, l->plan.key.len);
-    lock_build_guard(w, l->plan.key.name, l->plan.key.len);
-}
-
 void script_build_before(struct session *s, struct lock_queue *queue, const struct lock_call *l) {
-    struct worker *w = s->worker;
-    lock_build_script(w, SCRIPT_ADOPT, queue, 2, 1);
-    build_keys(w, l);
-    build_text(w, l->plan.attempt_token);
+    lock_build_call(s->worker, SCRIPT_ADOPT, queue, &l->plan.key, 1);
+    build_text(s->worker, l->plan.attempt_token);
 }
 
 static bool may_be_value(const struct lock_words *words, size_t i) {
@@ -90,8 +83,7 @@ void script_build_behind(struct session *s, struct lock_queue *queue, const stru
         end = first + ARGS_MAX;
     for (size_t i = first; i < end; i++)
         count += may_be_value(words, i);
-    lock_build_script(w, SCRIPT_ADOPT, queue, 2, LOCK_HEADER_ARGS + count);
-    build_keys(w, l);
+    lock_build_call(w, SCRIPT_ADOPT, queue, &l->plan.key, LOCK_HEADER_ARGS + count);
     lock_build_header(w, s->lock.client, &l->plan, NULL, 0, together ? SHAPE_TOGETHER : SHAPE_NIL);
     for (size_t i = first; i < end; i++)
         if (may_be_value(words, i))

@@ -131,9 +131,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
     enum script_id id = renewal ? SCRIPT_RENEW : SCRIPT_RELEASE;
     if (renewal) {
-        lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
-        build_bulk(w, work->name, work->lease.key.len);
-        lock_build_guard(w, work->name, work->lease.key.len);
+        lock_build_call(w, id, NULL, &plan.key, LOCK_HEADER_ARGS);
         lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     } else {
         lock_build_release(w, NULL, NULL, &plan, SHAPE_INT, "DEL");
@@ -143,10 +141,6 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
 
 void lock_renew_alone(struct worker *w, const struct lock_lease *lease) {
     lease_work(w, lease, true, false, NULL, NULL);
-}
-
-void lock_release(struct worker *w, const struct lock_lease *lease, bool waits) {
-    lease_work(w, lease, false, waits, NULL, NULL);
 }
 
 void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg) {
@@ -163,16 +157,71 @@ void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done,
     lease_work(w, &lease, false, rule->wait_ms > 0 && !done, done, arg);
 }
 
-void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits) {
+/* ---- what the engine asks for ------------------------------------------------------------------------------ */
+
+/* The engine calls with a shard locked, so the worker makes the call at the end of its turn. */
+struct lease_note {
+    struct worker_job job; /* must be the first field */
+    struct lock_lease lease;
+    struct lock_leaving leaving;
+    bool renewal;
+    bool waits; /* of a release: other sessions may be waiting for the lock. Of leaving: the nodes are kept for a while,
+                   in case that their owner comes back */
+    char name[]; /* the key, followed by the party that leaves */
+};
+
+static void lease_due(struct worker *w, struct worker_job *job) {
+    struct lease_note *note = (struct lease_note *)(void *)job;
+    if (note->renewal)
+        lock_renew(w, &note->lease);
+    else
+        lease_work(w, &note->lease, false, note->waits, NULL, NULL);
+}
+
+static void note_lease(const struct lock_lease *lease, bool renewal) {
+    struct lease_note *note = memory_alloc(sizeof(*note) + lease->key.len);
+    note->job.run = lease_due;
+    note->renewal = renewal;
+    note->lease = *lease;
+    memcpy(note->name, lease->key.name, lease->key.len);
+    note->lease.key.name = note->name;
+    note->waits = lease->rule->wait_ms > 0;
+    note->lease.rule = NULL;
+    worker_add_job(worker_here(), &note->job);
+}
+
+void lock_note_renewal(void *arg, const struct lock_lease *lease) {
+    note_lease(lease, true);
+}
+
+void lock_note_release(void *arg, const struct lock_lease *lease) {
+    note_lease(lease, false);
+}
+
+/* Declares the queue nodes of a session that has left dead. */
+static void leaving_due(struct worker *w, struct worker_job *job) {
+    const struct lease_note *note = (struct lease_note *)(void *)job;
+    const struct lock_leaving *leaving = &note->leaving;
     struct lease_work *work = lease_work_new(&leaving->key);
-    struct lock_rule rule = {.lease_ms = lease_ms};
-    struct lock_plan plan = {.right = leaving->right, .rule = &rule};
-    plan.read_fence = waits;
+    struct lock_rule rule = {.lease_ms = note->lease.lease_ms};
+    struct lock_plan plan = {.right = leaving->right, .rule = &rule, .read_fence = note->waits};
     lock_plan_see(&plan, leaving->party, leaving->party_len);
-    lock_build_script(w, SCRIPT_LIST_LEAVE, NULL, 2, LOCK_HEADER_ARGS);
-    build_bulk(w, work->name, work->lease.key.len);
-    lock_build_guard(w, work->name, work->lease.key.len);
+    lock_build_call(w, SCRIPT_LIST_LEAVE, NULL, &leaving->key, LOCK_HEADER_ARGS);
     lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     memory_free(plan.seen_long);
     lease_submit(w, work, SCRIPT_LIST_LEAVE, leaving->login);
+}
+
+void lock_note_leaving(void *arg, const struct lock_leaving *leaving) {
+    struct lease_note *note = memory_alloc(sizeof(*note) + leaving->key.len + leaving->party_len);
+    note->job.run = leaving_due;
+    note->leaving = *leaving;
+    note->lease.lease_ms = leaving->rule->lease_ms;
+    note->waits = leaving->rule->on_disconnect == LOCK_DISCONNECT_KEEP;
+    memcpy(note->name, leaving->key.name, leaving->key.len);
+    memcpy(note->name + leaving->key.len, leaving->party, leaving->party_len);
+    note->leaving.key.name = note->name;
+    note->leaving.party = note->name + leaving->key.len;
+    note->leaving.rule = NULL;
+    worker_add_job(worker_here(), &note->job);
 }

@@ -46,6 +46,13 @@ void lock_build_guard(struct worker *w, const char *key, size_t len) {
         memory_free(guard);
 }
 
+void lock_build_call(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
+                     size_t args) {
+    lock_build_script(w, id, queue, 2, args);
+    build_bulk(w, key->name, key->len);
+    lock_build_guard(w, key->name, key->len);
+}
+
 /* Writes ARGV 8, at most LOCK_SEEN_MAX + 2 bytes. Returns its length. */
 static size_t seen_write(const struct lock_plan *plan, char *out) {
     char *p = out;
@@ -243,9 +250,7 @@ void lock_build_again(struct worker *w, const struct lock_client *client, const 
                       const char *claim) {
     const struct lock_plan *plan = &l->plan;
     bool setnx = l->shape == SHAPE_INT, expires = l->expiry_ms > 0;
-    lock_build_script(w, SCRIPT_ACQUIRE, NULL, 2, LOCK_HEADER_ARGS + (setnx ? 3 : expires ? 6 : 4));
-    build_bulk(w, l->key, plan->key.len);
-    lock_build_guard(w, l->key, plan->key.len);
+    lock_build_call(w, SCRIPT_ACQUIRE, NULL, &plan->key, LOCK_HEADER_ARGS + (setnx ? 3 : expires ? 6 : 4));
     lock_build_header(w, client, plan, claim, 3, l->shape);
     build_text(w, setnx ? "SETNX" : "SET");
     build_bulk(w, l->key, plan->key.len);
@@ -285,9 +290,7 @@ bool lock_build_usual_release(struct worker *w, const struct lock_call *l) {
 
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, enum lock_shape shape, const char *command) {
-    lock_build_script(w, SCRIPT_RELEASE, queue, 2, LOCK_HEADER_ARGS + 2);
-    build_bulk(w, plan->key.name, plan->key.len);
-    lock_build_guard(w, plan->key.name, plan->key.len);
+    lock_build_call(w, SCRIPT_RELEASE, queue, &plan->key, LOCK_HEADER_ARGS + 2);
     lock_build_header(w, client, plan, NULL, 0, shape);
     build_text(w, command);
     build_bulk(w, plan->key.name, plan->key.len);
@@ -336,9 +339,14 @@ void lock_build_short(struct worker *w, const struct lock_client *client, const 
     end(w, PUT(p, "*1\r\n$4\r\nEXEC\r\n"));
 }
 
-void lock_build_free(struct worker *w, const struct lock_plan *plan) {
+bool lock_build_free(struct worker *w, const struct lock_call *l) {
+    const struct lock_plan *plan = &l->plan;
+    if (!plan->short_record || plan->verb != LOCK_RELEASE || plan->right != RIGHT_CLAIM || !plan->claim_fence ||
+        plan->claim_len == 0 || l->shape != SHAPE_INT)
+        return false;
     char *p = start(w, SCRIPT_FREE, &plan->key, plan->slot, 1, LOCK_TOKEN_MAX);
     end(w, put_token(p, plan->claim_token, plan->claim_len));
+    return true;
 }
 
 /* ---- all other scripts ---- */
@@ -362,9 +370,7 @@ __attribute__((noinline)) void lock_build_other(struct session *s, struct lock_q
         const char *says = lc->named_at ? lock_word(words, lc->named_at, &len) : l->value;
         engine_says(w->shared->engine, &l->plan, says, len, field, worker_now(w));
     }
-    lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
-    build_bulk(w, l->key, l->plan.key.len);
-    lock_build_guard(w, l->key, l->plan.key.len);
+    lock_build_call(w, lc->script, queue, &l->plan.key, LOCK_HEADER_ARGS + words->count);
     lock_build_header(w, s->lock.client, &l->plan, NULL, lc->value_at ? lc->value_at + 1 : 0, lc->shape);
     for (size_t i = 0; i < words->count; i++) {
         size_t len;

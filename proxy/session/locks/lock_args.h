@@ -16,6 +16,9 @@ enum {
  * in for the plan's claim. */
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, enum lock_shape shape);
+/* Begins the call of a script on one lock: its key, and its guard record. */
+void lock_build_call(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
+                     size_t args);
 /* Adds ARGV 8, the value that the session has last seen at the key. */
 void lock_build_seen(struct worker *w, const struct lock_plan *plan);
 /* Builds the call of an attempt that has no other options than an expiry, and returns its script: acquire_usual.lua, or
@@ -32,8 +35,9 @@ void lock_build_release(struct worker *w, struct lock_queue *queue, const struct
                         const struct lock_plan *plan, enum lock_shape shape, const char *command);
 /* Builds an attempt without a script: the commands of short_form.c. l->fence is the lease's. */
 void lock_build_short(struct worker *w, const struct lock_client *client, const struct lock_call *l);
-/* Builds the call of free.lua. */
-void lock_build_free(struct worker *w, const struct lock_plan *plan);
+/* Builds the call of free.lua. Returns false, and builds nothing, if the plan's lease may have a record of another
+ * form. */
+bool lock_build_free(struct worker *w, const struct lock_call *l);
 /* Tells the engine which field of a hash lock the command writes, and the field's new content. */
 void lock_note_field(struct session *s, struct lock_call *l, const struct lock_command *lc,
                      const struct lock_words *words);

@@ -39,8 +39,8 @@ struct lock_envelope {
     struct lock_result result;
 };
 
-/* error.c: rewrites the error that a script ended with into the error that the command would get from Redis. `out` has
- * the text if it had to be built. */
+/* envelope.c: rewrites the error that a script ended with into the error that the command would get from Redis. `out`
+ * has the text if it had to be built. */
 void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
 
 #endif

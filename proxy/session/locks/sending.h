@@ -34,11 +34,8 @@ void lock_attempt_ended(struct call *c, const struct call_end *end);
 /* Whether an attempt may be sent without a script. lock_acquire_short then sends it. */
 bool lock_short_fits(struct worker *w, const struct lock_call *l);
 void lock_acquire_short(struct call *call, struct lock_call *l);
-/* Whether a GET asks for the lock and its guard record without a script. lock_read then sends it. */
-bool lock_read_fits(const struct worker *w, const struct lock_call *l, const struct lock_command *lc);
+/* Sends a GET, which asks for the lock and its guard record without a script. */
 void lock_read(struct call *call, struct lock_call *l);
-/* Whether a release may be sent as free.lua, by its plan. */
-bool lock_free_fits(const struct lock_call *l);
 
 /* If the rule asks for a quorum, and the script has acquired or extended, asks the witnesses and ends the call later
  * (quorum.c). Returns false if there is nothing to ask. */
@@ -56,10 +53,8 @@ struct call_end lock_refused_end(const struct lock_call *l, const struct session
 /* Hears once, perhaps at once, what the witnesses say. why NULL: they confirm, and the call is still to be finished.
  * Else what was acquired has been released again, and the engine is still to be told; `why` is borrowed. */
 typedef void (*lock_vote_fn)(void *arg, const struct lock_refusal *why);
-/* Asks the witnesses about a lock of which a script has answered `r`: it has acquired or extended. */
-void lock_vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg);
-/* Asks the witnesses about all locks that MSETNX has acquired, in the ring of calls that begins with `first`: if they
- * refuse one, all are released again. A ring of one call is asked about as in lock_vote. */
+/* Asks the witnesses about the lock of which a script has answered `r`: it has acquired or extended. Of MSETNX they are
+ * asked about all locks in the ring of calls that begins with `first`: if they refuse one, all are released again. */
 void lock_vote_all(struct worker *w, struct lock_call *first, const struct lock_result *r, lock_vote_fn done,
                    void *arg);
 /* Whether the answer says that the lease's end has moved, or may have. */
@@ -67,7 +62,7 @@ bool lock_extends(const struct lock_call *l, const struct lock_result *r);
 /* Whether a release under `quorum yes` finds no lock, although the lease of its claim has not ended: a failover has
  * forgotten the lock. The release then ends as lock_released_end says. */
 bool lock_release_forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r);
-/* Does the same as lock_vote with what the step behind an application's script has answered. Returns false if there is
+/* Does the same with what the step behind an application's script has answered. Returns false if there is
  * nothing to ask. */
 enum { LOCK_SCRIPT_LOCKS_MAX = 100 /* a script on more locks goes without a transaction */ };
 bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_vote_fn done,

@@ -249,10 +249,6 @@ void lock_acquire_short(struct call *call, struct lock_call *l) {
 
 /* ---- reading -------------------------------------------------------------------------------------- */
 
-bool lock_read_fits(const struct worker *w, const struct lock_call *l, const struct lock_command *lc) {
-    return w->config->short_records && lc->script == SCRIPT_READ && l->plan.key.len > 0;
-}
-
 /* Writes the envelope of read.lua for a lock that is held under a guard record in the short form. */
 static void build_held(struct worker *w, const struct resp_item *value, const struct short_record *r) {
     build_start(w, 6);
@@ -284,9 +280,7 @@ static void read_answered(struct call *c, const struct call_end *end) {
         lock_answered(c, &(struct call_end){.reply = w->build.data, .len = w->build.len});
         return;
     }
-    lock_build_script(w, SCRIPT_READ, NULL, 2, LOCK_HEADER_ARGS + 2);
-    build_bulk(w, l->key, l->plan.key.len);
-    lock_build_guard(w, l->key, l->plan.key.len);
+    lock_build_call(w, SCRIPT_READ, NULL, &l->plan.key, LOCK_HEADER_ARGS + 2);
     lock_build_header(w, client, &l->plan, NULL, 0, l->shape);
     build_text(w, "GET");
     build_bulk(w, l->key, l->plan.key.len);
@@ -300,12 +294,4 @@ void lock_read(struct call *call, struct lock_call *l) {
     call->up.script = NULL;
     call->up.repeatable = true;
     submit_question(call, l, read_answered);
-}
-
-/* ---- releasing ------------------------------------------------------------------------------------ */
-
-bool lock_free_fits(const struct lock_call *l) {
-    const struct lock_plan *plan = &l->plan;
-    return plan->short_record && plan->verb == LOCK_RELEASE && plan->right == RIGHT_CLAIM && plan->claim_fence &&
-           plan->claim_len > 0 && l->shape == SHAPE_INT;
 }
