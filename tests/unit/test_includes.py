@@ -126,7 +126,7 @@ ROOM_LAYERS = {
         ("observing.h", "lock_events", "learnt", "hold"),
         ("quorum.h", "quorum_lease"),
         ("call_finish.h", "call_finish", "handover"),
-        ("leases.h", "lease_work", "renewals", "alarms", "successors"),
+        ("leases.h", "lease_work", "alarms", "successors"),
         ("sending.h", "lock_call", "short_form", "join", "confirm", "quorum", "quorum_queue"),
         ("flow", "clobber", "application_script", "shown", "observed_command", "locks_room"),
     ],

@@ -1,5 +1,5 @@
 /*
- * The proxy's own calls on leases: renewals (renewals.c), releases for owners that have left (lease_work.c), and leases
+ * The proxy's own calls on leases: renewals, releases for owners that have left (lease_work.c), and leases
  * whose owners may come back at another proxy (successors.c). Most are made for the engine's sink (locks.h).
  */
 #ifndef LOCKKEEPER_SESSION_LOCKS_LEASES_H
@@ -9,18 +9,14 @@
 
 /* ---- lease_work.c ------------------------------------------------------------------------------------------ */
 
-/* Renews a lease by a call of its own, in the worker's thread. */
-void lock_renew_alone(struct worker *w, const struct lock_lease *lease);
 /* Releases the lease that an attempt has just acquired, by its token. `done` hears when Redis has answered, or can't be
  * asked: for attempts that witnesses have refused. So the lock may be another lease's, and no waiting session is told
  * that it is free. `done` NULL: waiting sessions are told. */
 typedef void (*lock_undone_fn)(void *arg);
 void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg);
 
-/* ---- renewals.c ---------------------------------------------------------------------------------------------- */
-
-/* Renews a lease for the engine's sink, in the worker's thread, at the end of its turn: together with others. */
-void lock_renew(struct worker *w, const struct lock_lease *lease);
+/* Frees renewals that were asked for and not sent. */
+void lock_renewals_close(struct worker *w);
 
 /* ---- alarms.c: sessions hear that their leases are over ------------------------------------------------------- */
 

@@ -25,6 +25,7 @@ static void locks_close(struct worker *w) {
         memory_free(LIST_ENTRY(n, struct lock_call, link));
     lock_holds_close(w);
     alarms_close(w);
+    lock_renewals_close(w);
     memory_free(w->locks);
     w->locks = NULL;
 }

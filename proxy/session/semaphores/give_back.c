@@ -16,7 +16,7 @@
 #include "parser/slot.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/semaphores/private.h"
+#include "proxy/session/semaphores/semaphores.h"
 #include "proxy/upstream/script.h"
 
 enum { TRIES_MAX = 300, TRIES_OWN = 5, AGAIN_MS = 1000, REFUSED_LOGGED = 60 };

@@ -7,7 +7,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/semaphores/private.h"
+#include "proxy/session/semaphores/semaphores.h"
 
 enum { COUNT_MAX = 1000000000, UNTRACKED_LOGGED = 1000 };
 
