@@ -128,7 +128,6 @@ static bool wait_count(struct waiting *t, const struct call_end *end) {
     return true;
 }
 
-/* Takes the reply to a mark or a WAIT. */
 static void wait_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct waiting *t = REQUEST_OWNER(r, struct waiting);

@@ -173,12 +173,10 @@ static bool has_to_ask(struct session *s, const struct fenced *f, struct lock_wr
     return w->how != WRITER_NONE || f->rule->fence->unlocked == LOCK_UNLOCKED_REFUSE;
 }
 
-/* Whether the lock is in another slot than the data. */
 static bool is_elsewhere(struct session *s, const struct request_class *k, const struct lock_key *lock) {
     return upstream_is_cluster(s->worker->upstream) && slot_of_key(lock->name, lock->len) != k->slot;
 }
 
-/* Returns what one key demands of the request. */
 static enum fence_verdict judge_key(struct session *s, const struct request_class *k, const struct fenced *f,
                                     const char **error) {
     struct lock_writing w;
@@ -502,7 +500,6 @@ struct refusal {
     size_t owner_len;
 };
 
-/* Reads a number and the space after it. */
 static bool take_number(const char **p, const char *end, uint64_t *n) {
     const char *blank = memchr(*p, ' ', (size_t)(end - *p));
     int64_t number;
@@ -648,7 +645,6 @@ static void name_attempts(const struct lock_queue *queue, struct fence_question 
     a->mine_len = q->names.len - from;
 }
 
-/* Returns the question of a write that is about to be sent or queued. */
 static struct fence_question *question_of(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_new(s, k);
     /* a lock in another slot cannot be acquired in the same transaction */
@@ -720,7 +716,6 @@ static void question_send(struct request *request, const struct fence_question *
     call_submit(&request->call, q->slot, w->build.data, w->build.len);
 }
 
-/* Called when the locks in other slots have been looked at. */
 static void question_looked(void *arg, const char *error, size_t len) {
     struct request *request = arg;
     struct fence_question *q = REQUEST_OWNER(request, struct fence_question);

@@ -98,7 +98,6 @@ static void step_done(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* Sends the step behind a script as a request of its own. */
 static void step_submit(struct session *s, const struct command *c, struct lock_call *l, const struct resp_request *r,
                         const char *bytes, size_t key_count) {
     struct request *request = request_new(s, c);
@@ -186,7 +185,6 @@ static void stay_together(struct request *request, struct bundle *b, const char 
 
 static void bundle_finish(struct request *request, struct bundle *b, const char **at);
 
-/* The witnesses have decided about a lock. */
 static void part_witnessed(void *arg, const struct lock_refusal *why) {
     struct lock_part *part = arg;
     struct bundle *b = part->bundle;

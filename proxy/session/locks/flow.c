@@ -99,7 +99,6 @@ static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, 
     return l;
 }
 
-/* Builds the call, and returns its script. */
 static HOT enum script_id build(struct session *s, struct lock_queue *queue, struct lock_call *l,
                                 const struct lock_command *lc, const struct lock_words *words) {
     struct worker *w = s->worker;
@@ -170,7 +169,6 @@ static HOT struct lock_call *begin_release(struct session *s, const struct lock_
     return NULL;
 }
 
-/* Sends a command under a rule with `wait`. */
 static __attribute__((noinline)) void send_waits(struct session *s, struct request *request, struct lock_call *l,
                                                  const struct lock_command *lc, const struct lock_words *words) {
     if (lc->script == SCRIPT_RELEASE)
@@ -180,7 +178,6 @@ static __attribute__((noinline)) void send_waits(struct session *s, struct reque
     lock_submit(&request->call, l, id);
 }
 
-/* Refuses what witnesses can't be asked to remember. */
 static __attribute__((noinline)) bool quorum_stops(struct session *s, const struct command *c,
                                                    const struct resp_request *r, const char *bytes) {
     char error[LOCK_ANSWER_MAX];

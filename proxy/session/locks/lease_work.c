@@ -259,7 +259,6 @@ static int order(const void *a, const void *b) {
     return compare(*(struct renewal *const *)a, *(struct renewal *const *)b, true);
 }
 
-/* Sends what has been collected in this turn. */
 static void flush(struct worker *w, struct worker_job *job) {
     struct worker_locks *locks = w->locks;
     size_t count = 0, sent = 0, n;

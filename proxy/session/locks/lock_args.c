@@ -178,7 +178,6 @@ static inline char *put_number(char *p, int64_t n) {
     return put_word(p, from, (size_t)(digits_end - from));
 }
 
-/* Puts the key of the guard record of a lock in this slot. */
 static inline char *put_guard(char *p, uint16_t slot, const char *key, size_t len) {
     p = put_length(p, lock_guard_len(len, slot));
     p += lock_guard_head_write(slot, p);
@@ -312,7 +311,6 @@ static char *put_record(char *p, const struct lock_call *l, const char *identity
     return PUT(bytes_copy(p, identity, identity_len), "\r\n");
 }
 
-/* Puts the key of a slot's watermark. */
 static char *put_watermark(char *p, uint16_t slot) {
     size_t tag_len = slot_tag_len(slot);
     p = put_length(p, lock_guard_len(tag_len + 2, slot));

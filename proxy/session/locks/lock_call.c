@@ -58,6 +58,14 @@ static __attribute__((noinline)) bool released_before(const struct call *c, cons
     return refused && engine_claim_lasts(w->shared->engine, &l->plan, worker_now(w));
 }
 
+inline void lock_end(struct call *c, struct lock_call *l, const struct call_end *end) {
+    call_done_fn next = l->next;
+    struct lock_answer out;
+    c->lock = NULL;
+    lock_finish(c->request->worker, c->request->session, l, end, &out);
+    lock_deliver(c, next, &out.end);
+}
+
 static inline void end_call(struct call *c, const struct call_end *end) {
     struct lock_call *l = c->lock;
     if (__builtin_expect(l->sent_twice, false) && released_before(c, l, end))
@@ -66,11 +74,7 @@ static inline void end_call(struct call *c, const struct call_end *end) {
         return;
     if (l->plan.rule && l->plan.rule->confirms && (lock_confirm(c, l, end) || lock_witnessed(c, l, end)))
         return;
-    call_done_fn next = l->next;
-    struct lock_answer out;
-    c->lock = NULL;
-    lock_finish(c->request->worker, c->request->session, l, end, &out);
-    lock_deliver(c, next, &out.end);
+    lock_end(c, l, end);
 }
 
 void lock_answered(struct call *c, const struct call_end *end) {

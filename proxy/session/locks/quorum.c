@@ -346,14 +346,6 @@ bool lock_release_forgotten(struct worker *w, const struct lock_call *l, const s
            engine_claim_lasts(w->shared->engine, &l->plan, worker_now(w));
 }
 
-static void release_forgotten(struct call *c, struct lock_call *l) {
-    struct lock_answer out;
-    call_done_fn next = l->next;
-    c->lock = NULL;
-    lock_finish(c->request->worker, c->request->session, l, &lock_released_end, &out); /* which tells the witnesses */
-    lock_deliver(c, next, &out.end);
-}
-
 static void vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg) {
     struct quorum *q = memory_zalloc(sizeof(*q));
     q->done = done;
@@ -488,28 +480,23 @@ static bool waits_on(struct call *c, struct lock_call *l, const struct lock_refu
     return w->waits->refused(c, l, &refusal);
 }
 
-/* Ends the call that the witnesses have confirmed, or refused. */
 static void witnessed_heard(void *arg, const struct lock_refusal *why) {
     struct witnessed *of = arg;
     struct call *c = of->call;
     struct lock_call *l = of->lock;
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
-    call_done_fn next = l->next;
     struct call_end end = {.reply = of->reply, .len = of->reply_len};
-    struct lock_answer out;
-    if (why && waits_on(c, l, why, &end)) {
-        memory_free(of);
-        return;
-    }
-    c->lock = NULL;
-    if (why) {
-        out.end = lock_refused_end(l, s, why, &end);
+    bool waits = why && waits_on(c, l, why, &end);
+    if (why && !waits) {
+        call_done_fn next = l->next;
+        struct call_end refused = lock_refused_end(l, s, why, &end);
+        c->lock = NULL;
         lock_learnt_all(w, s, why->by, &why->result);
-    } else {
-        lock_finish(w, s, l, &end, &out);
+        lock_deliver(c, next, &refused);
+    } else if (!waits) {
+        lock_end(c, l, &end);
     }
-    lock_deliver(c, next, &out.end);
     memory_free(of);
 }
 
@@ -520,7 +507,7 @@ bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *
         !lock_envelope_read(l, end->reply, end->len, &e))
         return false;
     if (lock_release_forgotten(w, l, &e.result)) {
-        release_forgotten(c, l);
+        lock_end(c, l, &lock_released_end); /* which tells the witnesses */
         return true;
     }
     if (e.result.outcome != LOCK_GRANTED && !lock_extends(l, &e.result))

@@ -15,6 +15,8 @@ void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id, ca
 /* Sends a script for an attempt of which nothing was done. If its client has gone, the attempt ends. */
 void lock_attempt_anew(struct call *c, struct lock_call *l);
 void lock_answered(struct call *c, const struct call_end *end);
+/* Ends a call of which nothing has to be confirmed: the client gets its reply, and the engine hears of it. */
+void lock_end(struct call *c, struct lock_call *l, const struct call_end *end);
 /* Whether a script for the usual states has answered that it has done nothing. lock_submit_whole then sends the script
  * for all states, whose answer `done` takes. */
 static inline bool lock_was_unusual(const struct call *c, const struct call_end *end) {

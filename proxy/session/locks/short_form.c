@@ -130,7 +130,6 @@ static size_t refusal(const struct worker *w, const struct lock_call *l, const s
     return (size_t)(resp_bulk_write(out, text, 2 + r.fence_len) - out);
 }
 
-/* Writes the short text of a grant. */
 static size_t grant(const struct lock_call *l, char out[LOCK_ANSWER_MAX]) {
     char text[1 + RESP_HEADER_MAX], *end = text + sizeof(text), *from = resp_digits_write(end, l->fence);
     if (l->expiry_ms == 0) /* the proxy set the expiry */
@@ -199,7 +198,6 @@ static bool answer_read(const struct call_end *end, struct resp_item *value, str
            resp_item_read(&p, reply_end, value) && resp_item_read(&p, reply_end, record);
 }
 
-/* Takes the answer to the question whether the lock is held. */
 static void question_answered(struct call *c, const struct call_end *end) {
     struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;

@@ -37,7 +37,6 @@ enum { ENTRIES_AT_ONCE = 1000, LIST_MS = 3600 * 1000, SLACK_MS = 1000, LOOKS_MS 
 
 /* ---- entries ----------------------------------------------------------------------------------------- */
 
-/* Appends the entry that the list has for a lease. */
 static void entry_write(const struct lock_left *left, struct text *out) {
     int64_t set_by_ms = clock_set_by_ms();
     text_printf(out, "%" PRIu32 " %" PRId64 " %" PRId64 " %s %s %zu ", left->key.db, left->left_ms + set_by_ms,

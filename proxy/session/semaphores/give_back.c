@@ -87,7 +87,6 @@ static void give_back_done(struct call *c, const struct call_end *end) {
         permits_drop(w->shared->permits, p);
 }
 
-/* Builds the call of give_back.lua in w->build. */
 static void build(struct worker *w, const struct permit *p) {
     static const char *const shapes[] = {"count", "token", "member"};
     build_start(w, 7);

@@ -144,7 +144,6 @@ static const char *arg(const struct reading *x, size_t i, size_t *len) {
     return request_arg(&x->request, x->note->bytes, i, len);
 }
 
-/* Notes one permit. */
 static void take(struct reading *x, const struct noted_key *key, struct permit_take *take) {
     struct worker *w = x->w;
     take->sender = &x->sender;
