@@ -37,7 +37,7 @@ static void revive(struct shard *sh, struct claim *c) {
     successor_counts(sh, c);
 }
 
-/* The locks of one slot are renewed at the same time, in one call (renewals.c). For that, a renewal is made up to a
+/* The locks of one slot are renewed at the same time, in one call (lease_work.c). For that, a renewal is made up to a
  * sixth of the lease early, and all later ones a third of the lease after the one before. Short leases come one by one.
  */
 static int64_t together_ms(const struct claim *c, int64_t due_ms) {

@@ -2,16 +2,7 @@
 --
 -- A script returns an envelope {reply, outcome, fence, pttl, owner, flags}:
 --   reply    for the application, in the form of Redis's reply to its command
---   outcome  granted   acquired: the attempt is now the live lease (also if the attempt is a repeat)
---            done      carried out on the claim's lease, or on any lease by right
---            released  carried out, and the lock is free now
---            adopted   carried out on a lease of the same identity that is not the claim's
---            open      carried out on data, or on a foreign lock whose value the caller had read
---            counted   the command changed a counter that another session holds
---            held      refused: another lease is live
---            foreign   refused: the lock has no matching guard record
---            free      there was no lock, and nothing was done
---            error     Redis refused the command; nothing was done
+--   outcome  what has become of the command: docs/locks.md (Scripts) has the words
 --   fence    of the live lease, else 0. If granted, the attempt's; if held, the fence of the lease that refused it
 --   pttl     the lock key's PTTL afterwards: -1 no expiry, -2 no key, -3 not asked
 --   owner    the identity in the guard record of the live lease, else ''
@@ -29,19 +20,9 @@
 --   r or rFENCE     released; with the fence if the proxy does not know it
 -- A grant or a refusal may end with ':' and for how many ms a session at another proxy has waited (waits.lua).
 --
--- Fields of the guard record:
---   token, fence    of the live lease, or of the last one; token is '' after a release
---   value, kind     what the lock is held with: the string's value, the hash's field, the queue's node
---   owner, proxy    the client identity, and the proxy process that gave the lease
---   since           when the lease began, in ms
---   leased          the fence, while the expiry is the one that the proxy set
---   attempt, reply  of the last attempt that released or counted: a repeat of it finds itself done
---   over            the token of the last lease that forget() ended
---   extra           see count.lua
---   vacant          adopt.lua: the last attempt that found no lock before its script
---   suspect         FENCE:COUNT:ATTEMPT, where COUNT is how many releases of losers of the holder's identity were
---                   refused, plus SUSPECTS_SHIFTED if a release was counted for an older lease; ATTEMPT is the last one
---   shifted         until when the older lease's release was expected, in ms of the node's clock
+-- docs/locks.md (The guard record) has the fields of a guard record. `suspect` is FENCE:COUNT:ATTEMPT, where COUNT is how
+-- many releases of losers of the holder's identity were refused, plus SUSPECTS_SHIFTED if a release was counted for an
+-- older lease; ATTEMPT is the last one.
 -- leased, extra and suspect contain the fence of their lease, so a new lease need not reset them. The last digit of a
 -- token is odd if its workload is known to share connections.
 --
@@ -66,14 +47,19 @@ local function stands(s)
   return s.kind == 'hash' and redis.pcall('HEXISTS', lock, s.held) == 1
 end
 
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
 -- A list lock is held by its head until the time in `until` (0: without end). The key lives longer, for the sessions
 -- that wait in the queue. Each session that may be the holder has a token of its own for the lease, in `may`
 -- (list.lua). Sets s.overdue if the lease has ended and the holder's node is still the head.
 local function look_at_list(s, g)
-  local head, t = redis.pcall('LINDEX', lock, 0), redis.call('TIME')
+  local head, now = redis.pcall('LINDEX', lock, 0), now_ms()
   s.list, s.ends = type(head) == 'string', tonumber(redis.call('HGET', guard, 'until') or 0)
   if not s.stale_token or head ~= s.held then return end
-  if s.ends == 0 or s.ends > t[1] * 1000 + math.floor(t[2] / 1000) then
+  if s.ends == 0 or s.ends > now then
     s.stale_token, s.head = false, head
     s.token, s.fence, s.owner, s.proxy, s.leased = g[1], s.last_fence, g[4], g[5], g[6] == g[2]
     local may = claim ~= '' and redis.call('HGET', guard, 'may')
@@ -148,11 +134,6 @@ local function examine(reads)
   end
   if type(s.value) == 'table' and s.kind == 'list' then look_at_list(s, g) end
   return s
-end
-
-local function now_ms()
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
 -- Returns the count in `suspect` if it is about the lease with this fence, else 0.

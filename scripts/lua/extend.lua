@@ -44,9 +44,7 @@ local function extend_head(s, how)
   if n and name == 'pexpireat' then n = n - now end
   if n and n <= 0 then
     if #ARGV > 13 then return queue_envelope(0, how, s) end
-    local fence = s.fence or 0
-    remove_head(s, '1')
-    return {1, 'released', fence, -2, s.owner or '', 0, lost, lost_owner, ''}
+    return (release_head(s, 'released', '1'))
   end
   local before, persists = redis.call('PTTL', lock), name == 'persist'
   if s.leased then redis.call('PERSIST', lock) end
@@ -73,8 +71,7 @@ local function ends_later()
   if name == 'getex' then name, n = 'get' .. string.lower(ARGV[13] or ''), tonumber(ARGV[14] or '') end
   if name == 'getpersist' then return true end
   if not n or pttl == -1 then return false end
-  local t = redis.call('TIME')
-  local clock = t[1] * 1000 + math.floor(t[2] / 1000)
+  local clock = now_ms()
   local ms = ({expire = n * 1000, pexpire = n, expireat = n * 1000 - clock, pexpireat = n - clock,
     getex = n * 1000, getpx = n, getexat = n * 1000 - clock, getpxat = n - clock})[name]
   return ms and ms > pttl

@@ -30,14 +30,9 @@
 -- The envelope has three more elements than in common.lua: how many dead heads were removed; the identity of the last
 -- one's owner; the node whose lease was granted to the caller, or which may be the caller's.
 --
--- Whose is a node? Its value tells workers apart, and each session that reads the head sees the value. The application
--- decides whether it is the holder. A worker may come back over another connection, or may use any connection of a
--- pool for each command. So within one client identity:
---   - A session that names a node (LREM, RPUSH of the same node) is believed. LSET names a position, and is believed
---     with more care (list_set.lua).
---   - A session that is shown a node at the head may be the node's owner: from then on a lease is live.
---   - The owner works now, and does not look again. A session that waits looks again soon. This decides for which
---     session the lease is renewed.
+-- docs/locks.md (List locks) says whose a node is. Within one client identity a session that names a node is believed,
+-- and a session that is shown a node at the head may be its owner. The owner works now, and does not look again; a session
+-- that waits looks again soon. This decides for which session the lease is renewed:
 --   - A party that has another node here waits. The lease that its read began ends, unless the node's own party reads
 --     or renews it.
 --   - A party without a node here, or of an identity that is known as a pool (x:), gets a seat in `may`: a token. By
@@ -274,13 +269,14 @@ local function join(s, head, owns)
   if owns then redis.call('HSET', guard, 'by', party) end
 end
 
--- Removes the head from the queue, and so ends its lease. A repeat finds `reply`, or else the node.
-local function remove_head(s, reply)
-  local head = redis.call('LPOP', lock)
+-- Removes the head from the queue, and so ends its lease. A repeat finds `reply`, or else the node. Returns the envelope
+-- for a release with this outcome, whose reply is 1, and the node.
+local function release_head(s, outcome, reply)
+  local fence, owner, head = s.fence or 0, s.owner or '', redis.call('LPOP', lock)
   unregister(head, node_record(head))
   redis.call('HSET', guard, 'attempt', attempt, 'reply', reply or head)
   end_lease(s)
   prune(s)
   keep_queue()
-  return head
+  return {1, outcome, fence, -2, owner, 0, lost, lost_owner, ''}, head
 end

@@ -24,6 +24,6 @@ if not how or (string.lower(ARGV[11]) == 'rpop' and redis.call('LLEN', lock) > 1
   ask_to_write()
   return queue_envelope(false, why or 'held', s)
 end
-local fence, owner = s.fence or 0, s.owner or ''
-local head = remove_head(s)
-return {answer(head), how == 'adopted' and how or 'released', fence, -2, owner, 0, lost, lost_owner, ''}
+local released, head = release_head(s, how == 'adopted' and how or 'released')
+released[1] = answer(head)
+return released

@@ -53,11 +53,8 @@ if not how then
   return envelope(refusal(), why, s)
 end
 if s.list and shape == 'nil' then return envelope(redis.pcall(name, lock), 'error') end
-if s.list then -- the sessions that wait keep their places
-  local fence = s.fence or 0
-  remove_head(s, '1')
-  return {1, how == 'done' and 'released' or how, fence, -2, s.owner or '', 0, lost, lost_owner, ''}
-end
+-- The sessions that wait keep their places.
+if s.list then return (release_head(s, how == 'done' and 'released' or how, '1')) end
 secure(s, true)
 -- Redisson's read lock is a hash with a field for each reader, and one for the mode. Other readers go on reading, so
 -- only the holder's field is deleted. Without a live lease, the record's `kind` says nothing about the lock.

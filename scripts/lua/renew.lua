@@ -19,8 +19,8 @@ if not s.value then return envelope(0, 'free', nil, -2) end
 -- Whether the claim is of a party that was shown a list lock's head early (list.lua). Its token may still come to
 -- stand for the lease, so the outcome must not say that the lease is gone.
 local function early()
-  local g, t = redis.call('HMGET', guard, 'early', 'early_at'), redis.call('TIME')
-  local fresh = g[2] and tonumber(g[2]) >= t[1] * 1000 + math.floor(t[2] / 1000) - QUEUE_EARLY_MS
+  local g = redis.call('HMGET', guard, 'early', 'early_at')
+  local fresh = g[2] and tonumber(g[2]) >= now_ms() - QUEUE_EARLY_MS
   return s.token and claim ~= '' and fresh and string.find(g[1], '=' .. claim .. '\n', 1, true)
 end
 -- S3: a lease that is not the claim's is not renewed.
@@ -39,8 +39,7 @@ local function renewable(ms)
   return s.leased or (right == 'always' and ms >= 0 and ms >= tonumber(read) / 2)
 end
 if s.list then
-  local t = redis.call('TIME')
-  local now = t[1] * 1000 + math.floor(t[2] / 1000)
+  local now = now_ms()
   local mine = s.ends == 0 and -1 or s.ends - now
   if not renewable(mine) then return envelope(0, 'done', s, mine) end
   s.ends = math.max(s.ends, now + lease)

@@ -3,7 +3,7 @@
  * proxy/session/waits/lock_wait.c and release_channel.c are compiled into the simulator, with a worker's loop, sessions
  * and requests that are there in name only (waits.c):
  *
- *      flight ── "held" ──> lock_wait ──> queue ──> lock_submit_for ──> the flight goes again
+ *      flight ── "held" ──> lock_wait ──> queue ──> lock_submit_next ──> the flight goes again
  *                                          ^  ^
  *             timers, on virtual time ─────┘  └──── PUBLISH of the scripts, which may get lost on its way
  *

@@ -122,12 +122,12 @@ ROOM_LAYERS = {
     "proxy/session/locks": [
         ("lock_commands.h", "lock_command", "command_event"),
         ("locks.h", "private.h"),  # the room's face, and a worker's part in locks
-        ("script_call.h", "lock_args.h", "lock_call.h", "lock_args", "error", "envelope", "call_begin"),
-        ("observing.h", "lock_events", "learnt", "hold", "one_shot_client"),
+        ("script_call.h", "lock_args.h", "lock_call.h", "lock_args", "envelope", "call_begin"),
+        ("observing.h", "lock_events", "learnt", "hold"),
         ("quorum.h", "quorum_lease"),
         ("call_finish.h", "call_finish", "handover"),
-        ("leases.h", "lease_work", "renewals", "alarms", "successors", "notes"),
-        ("sending.h", "lock_call", "short_form", "free", "join", "confirm", "quorum", "quorum_several", "quorum_queue"),
+        ("leases.h", "lease_work", "alarms", "successors"),
+        ("sending.h", "lock_call", "short_form", "free", "join", "confirm", "quorum", "quorum_queue"),
         ("flow", "clobber", "application_script", "shown", "observed_command", "locks_room"),
     ],
 }

@@ -171,7 +171,7 @@ static void blocked_left(struct request *r) {
     struct blocked *b = REQUEST_OWNER(r, struct blocked);
     if (b->pin && b->permits && !r->worker->stopping) {
         unblock_stop(b->unblock);
-        b->unblock = unblock_gone(r->worker, &b->lane, b->pin, blocked_in_vain, b);
+        b->unblock = unblock_start(r->worker, &b->lane, b->pin, "ERROR", blocked_in_vain, b);
         return;
     }
     if (b->pin) { /* its call fails when the connection is closed, at the end of the turn */
@@ -192,14 +192,6 @@ static const struct request_owner_ops blocked_ops = {.left = blocked_left, .may_
 int64_t blocking_patience(const struct command *c, const struct resp_request *r, const char *bytes) {
     int64_t ms = command_wait_ms(c, bytes, r);
     return ms > 0 ? ms : PIN_PATIENT;
-}
-
-/* The note of a pop from one list outside of all rules, if PROXY ADVISE wants to see its reply; else NULL. */
-static struct audit_note *advised(struct session *s, const struct request_class *k) {
-    size_t len = 0;
-    const char *key = k->key_count == 1 && !class_rule(k, 0) ? class_key(k, 0, &len) : NULL;
-    bool wants = key && advise_wants(s, k->command, k->request, k->bytes, key, len);
-    return wants ? audit_note(s, k, true) : NULL;
 }
 
 enum dispatch_result blocking_dispatch(struct session *s, const struct request_class *k) {
@@ -226,7 +218,10 @@ enum dispatch_result blocking_dispatch(struct session *s, const struct request_c
     memcpy(b->bytes, bytes, r->len);
     b->lane = s->lane;
     b->permits = k->semaphores ? permit_note(s, k) : NULL;
-    b->note = advised(s, k);
+    size_t len = 0;
+    const char *key = k->key_count == 1 && !class_rule(k, 0) ? class_key(k, 0, &len) : NULL;
+    if (key && advise_wants(s, c, r, bytes, key, len))
+        b->note = audit_note(s, k, true);
     ev_timer_init(&b->again, blocked_again, 0., 0.);
     b->again.data = b;
     request_own(request, &b->owner, &blocked_ops);

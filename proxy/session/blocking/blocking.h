@@ -22,17 +22,14 @@ bool blocking_unblock(struct session *s, bool error, blocking_place_fn place, vo
 
 /* ---- unblock.c ----------------------------------------------------------------------------------- */
 
-/* Starts to end what blocks on a pin of the session, as CLIENT UNBLOCK with `how` does (borrowed: "TIMEOUT", "ERROR").
- * It repeats the UNBLOCK, which may overtake the command. Calls `hopeless` if the node can't be asked, or does not
- * permit it to the session's user; `hopeless` may call unblock_stop. The caller stops it before the pin is given
- * back. */
+/* Starts to end what blocks on a pin of a session with this lane, as CLIENT UNBLOCK with `how` does (borrowed:
+ * "TIMEOUT", "ERROR"). It repeats the UNBLOCK, which may overtake the command. Calls `hopeless` if the node can't be
+ * asked, or does not permit it to the session's user; `hopeless` may call unblock_stop. The caller stops it before the
+ * pin is given back. */
 struct unblock;
 typedef void (*unblock_hopeless_fn)(void *arg);
-struct unblock *unblock_start(struct session *s, struct upstream_pin *pin, const char *how,
-                              unblock_hopeless_fn hopeless, void *arg);
-/* Does the same, with "ERROR", for a session that has closed; `lane` was its lane. */
-struct unblock *unblock_gone(struct worker *w, const struct upstream_lane *lane, struct upstream_pin *pin,
-                             unblock_hopeless_fn hopeless, void *arg);
+struct unblock *unblock_start(struct worker *w, const struct upstream_lane *lane, struct upstream_pin *pin,
+                              const char *how, unblock_hopeless_fn hopeless, void *arg);
 /* Does the same for a session whose client has shut down its side. The reply is then an error for which unblock_done is
  * true, unless another reply was already on its way. Closes the session if it is hopeless. */
 struct unblock *unblock_left(struct session *s, struct upstream_pin *pin);

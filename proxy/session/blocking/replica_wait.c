@@ -128,13 +128,6 @@ static bool wait_count(struct waiting *t, const struct call_end *end) {
     return true;
 }
 
-static void wait_count_nobody(struct request *r) {
-    struct waiting *t = REQUEST_OWNER(r, struct waiting);
-    t->counts = r->command->id == COMMAND_WAITAOF ? COUNTS_MAX : 1;
-    memset(t->least, 0, sizeof(t->least));
-}
-
-/* Takes the reply to a mark or a WAIT. */
 static void wait_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct waiting *t = REQUEST_OWNER(r, struct waiting);
@@ -144,7 +137,8 @@ static void wait_done(struct call *c, const struct call_end *end) {
     t->gone = t->gone || (t->leaving && unblock_done(end));
     n->answered = n->answered || !mark;
     if (n->silent) {
-        wait_count_nobody(r);
+        t->counts = r->command->id == COMMAND_WAITAOF ? COUNTS_MAX : 1;
+        memset(t->least, 0, sizeof(t->least));
     } else if (end->error) {
         wait_fail(t, end->error, strlen(end->error));
     } else if (end->reply[0] == '-') {
@@ -201,7 +195,7 @@ bool wait_unblock(struct request *r, bool error) {
     for (size_t i = 0; i < t->node_count; i++) {
         struct waited *n = &t->nodes[i];
         if (n->pin && !n->answered)
-            n->unblock = unblock_start(r->session, n->pin, "TIMEOUT", waited_hopeless, n);
+            n->unblock = unblock_start(n->worker, &r->session->lane, n->pin, "TIMEOUT", waited_hopeless, n);
     }
     return true;
 }

@@ -81,21 +81,14 @@ static void unblock_again(struct ev_loop *loop, struct ev_timer *timer, int even
     unblock_ask(timer->data);
 }
 
-struct unblock *unblock_gone(struct worker *w, const struct upstream_lane *lane, struct upstream_pin *pin,
-                             unblock_hopeless_fn hopeless, void *arg) {
+struct unblock *unblock_start(struct worker *w, const struct upstream_lane *lane, struct upstream_pin *pin,
+                              const char *how, unblock_hopeless_fn hopeless, void *arg) {
     struct unblock *u = memory_zalloc(sizeof(*u));
-    *u = (struct unblock){.worker = w, .lane = *lane, .pin = pin, .how = "ERROR", .hopeless = hopeless, .arg = arg};
+    *u = (struct unblock){.worker = w, .lane = *lane, .pin = pin, .how = how, .hopeless = hopeless, .arg = arg};
     u->lane.dedicated = 0;
     ev_timer_init(&u->again, unblock_again, 0., 0.);
     u->again.data = u;
     unblock_later(u);
-    return u;
-}
-
-struct unblock *unblock_start(struct session *s, struct upstream_pin *pin, const char *how,
-                              unblock_hopeless_fn hopeless, void *arg) {
-    struct unblock *u = unblock_gone(s->worker, &s->lane, pin, hopeless, arg);
-    u->how = how;
     return u;
 }
 
@@ -106,7 +99,7 @@ static void unblock_in_vain(void *session) {
 }
 
 struct unblock *unblock_left(struct session *s, struct upstream_pin *pin) {
-    return unblock_start(s, pin, "ERROR", unblock_in_vain, s);
+    return unblock_start(s->worker, &s->lane, pin, "ERROR", unblock_in_vain, s);
 }
 
 void unblock_stop(struct unblock *u) {

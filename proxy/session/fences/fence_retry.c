@@ -8,13 +8,67 @@
  *                            └─ 1 to 50 ms, until its time is over, CLIENT UNBLOCK, or the client leaves
  *
  * A session that waits this way has no place in Redis's queue of blocked clients. An element that comes between two
- * attempts goes to a client that Redis itself blocks.
+ * attempts goes to a client that Redis itself blocks. Scripts of Redis 7.0 must not call blocking commands either:
+ * BLPOP a b 5 becomes an LPOP of the first of the two keys that has an element.
  */
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/fences/private.h"
 
 enum { LONGEST_MS = 50, DOUBLINGS = 6 };
+
+/* ---- the form that does not block ---- */
+
+struct nonblocking_form nonblocking_form_as_it_came(const struct request_class *k) {
+    return (struct nonblocking_form){.end = k->request->argc};
+}
+
+/* Whether the argument is a timeout in the usual notation. Redis accepts some other notations, too. The proxy does not
+ * try to tell which. */
+static bool is_time(const struct request_class *k, size_t at) {
+    enum { DIGITS_MAX = 9 };
+    size_t len, digits = 0, dots = 0;
+    const char *text = request_arg(k->request, k->bytes, at, &len);
+    for (size_t i = 0; i < len; i++) {
+        digits += text[i] >= '0' && text[i] <= '9';
+        dots += text[i] == '.' && i > 0 && i + 1 < len;
+    }
+    return digits > 0 && digits <= DIGITS_MAX && dots <= 1 && digits + dots == len;
+}
+
+bool nonblocking_form_unblocked(const struct request_class *k, struct nonblocking_form *as) {
+    size_t last = k->request->argc - 1, time = last;
+    *as = (struct nonblocking_form){.first = 1, .end = last};
+    switch ((int)k->command->id) {
+    case COMMAND_BLMOVE:
+        as->name = "LMOVE";
+        break;
+    case COMMAND_BRPOPLPUSH:
+        as->name = "RPOPLPUSH";
+        break;
+    case COMMAND_BLMPOP:
+    case COMMAND_BZMPOP:
+        *as = (struct nonblocking_form){
+            .name = k->command->id == COMMAND_BLMPOP ? "LMPOP" : "ZMPOP", .first = 2, .end = last + 1};
+        time = 1;
+        break;
+    case COMMAND_BLPOP:
+    case COMMAND_BRPOP:
+        as->name = k->command->id == COMMAND_BLPOP ? "LPOP" : "RPOP";
+        as->each = true;
+        break;
+    case COMMAND_BZPOPMIN:
+    case COMMAND_BZPOPMAX:
+        as->name = k->command->id == COMMAND_BZPOPMIN ? "ZPOPMIN" : "ZPOPMAX";
+        as->each = true;
+        break;
+    default:
+        return false;
+    }
+    return k->request->argc <= SCRIPT_ARGS_MAX && is_time(k, time);
+}
+
+/* ---- retries ---- */
 
 struct fence_retry {
     struct request *request;
@@ -100,7 +154,7 @@ bool fence_retry_takes(struct fence_retry *a) {
 }
 
 bool fence_retry_idle(const struct fence_retry *a) {
-    return a->idle;
+    return a && a->idle;
 }
 
 void fence_retry_answer(const struct fence_retry *a, struct text *out) {
@@ -113,8 +167,7 @@ void fence_retry_answer(const struct fence_retry *a, struct text *out) {
         text_printf(out, s->lane.protocol == 3 ? "_\r\n" : "*-1\r\n");
 }
 
-/* Ends the wait now if no attempt is under way. */
-static void fence_retry_end(struct fence_retry *a) {
+void fence_retry_leaves(struct fence_retry *a) {
     if (!a->idle)
         return;
     ev_timer_stop(a->request->worker->loop, &a->timer);
@@ -127,10 +180,6 @@ bool fence_retry_unblock(struct fence_retry *a, bool error) {
         return false;
     a->unblocked = true;
     a->error = error;
-    fence_retry_end(a);
+    fence_retry_leaves(a);
     return true;
-}
-
-void fence_retry_leaves(struct fence_retry *a) {
-    fence_retry_end(a);
 }

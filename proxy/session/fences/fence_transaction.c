@@ -94,11 +94,6 @@ static void fence_transaction_fail(struct fence_transaction *b, const char *erro
     request_fail(r, copy);
 }
 
-/* Whether no attempt is under way. */
-static bool is_idle(const struct fence_transaction *b) {
-    return b->await && fence_retry_idle(b->await);
-}
-
 /* Gives up a write whose session has closed. If an attempt is under way, its connection closes, and its call fails at
  * the end of the turn. */
 static void watched_left(struct request *r) {
@@ -107,7 +102,7 @@ static void watched_left(struct request *r) {
         fence_transaction_unpin(b, false);
         return;
     }
-    if (!b->looks && !is_idle(b))
+    if (!b->looks && !fence_retry_idle(b->await))
         upstream_abandon(r->worker->upstream, &r->call.up); /* the call may be waiting for the cluster's map */
     fence_transaction_end(b, false);
     request_reply(r, "", 0, true);
@@ -304,13 +299,6 @@ static bool is_nil(const char *reply) {
     return reply[0] == '_' || ((reply[0] == '*' || reply[0] == '$') && reply[1] == '-');
 }
 
-/* Ends the write with the error that the node answered when it was to queue the write. */
-static void not_queued(struct fence_transaction *b) {
-    const char *error = memcmp(b->error, "MOVED ", 6) == 0 || memcmp(b->error, "ASK ", 4) == 0 ? MOVES : b->error;
-    if (!fence_transaction_passes(b, error))
-        fence_transaction_fail(b, error);
-}
-
 /* Takes the command's own reply. nil: a blocking command has found nothing, and is tried again. */
 static void watched_answered(struct fence_transaction *b, const char *reply, size_t len) {
     invariant(b->asking && !b->refused, "S7: a refused write was executed");
@@ -343,7 +331,9 @@ static void exec_done(struct call *c, const struct call_end *end) {
     } else if (end->reply[0] == '-') { /* the node has not queued the write, and this error says why */
         if (!b->error[0])
             note_error(b, end);
-        not_queued(b);
+        const char *error = memcmp(b->error, "MOVED ", 6) == 0 || memcmp(b->error, "ASK ", 4) == 0 ? MOVES : b->error;
+        if (!fence_transaction_passes(b, error))
+            fence_transaction_fail(b, error);
     } else if (resp_item_read(&p, end->reply + end->len, &array) && array.type == '*' && array.num == 1) {
         watched_answered(b, p, end->len - (size_t)(p - end->reply));
     } else {

@@ -100,14 +100,6 @@ static void fenced_clear(struct fenced *f) {
 
 /* ---- late writes ----------------------------------------------------------------------------------- */
 
-static void command_text(const struct request_class *k, char out[LOCK_COMMAND_MAX]) {
-    size_t len, i;
-    const char *name = request_arg(k->request, k->bytes, 0, &len);
-    for (i = 0; i < len && i < LOCK_COMMAND_MAX - 1; i++)
-        out[i] = name[i] >= 'a' && name[i] <= 'z' ? (char)(name[i] - 'a' + 'A') : name[i];
-    out[i] = '\0';
-}
-
 /* Records a late write. `done` says what the proxy has done with it. */
 static void late_note(struct session *s, const struct request_class *k, const struct fenced *f,
                       const struct lock_writing *w, const char *done) {
@@ -115,7 +107,7 @@ static void late_note(struct session *s, const struct request_class *k, const st
     struct text action = {0};
     invariant(w->how == WRITER_LATE && w->newest > w->fence, "S7: a late write has fence %llu, the newest is %llu",
               (unsigned long long)w->fence, (unsigned long long)w->newest);
-    command_text(k, command);
+    lock_command_text(command, k->bytes + k->request->argv[0].off, k->request->argv[0].len);
     session_who(s, who, sizeof(who));
     text_printf(&action, "%s: its lease on ", done);
     text_append_visible(&action, f->lock.name, f->lock.len);
@@ -181,18 +173,10 @@ static bool has_to_ask(struct session *s, const struct fenced *f, struct lock_wr
     return w->how != WRITER_NONE || f->rule->fence->unlocked == LOCK_UNLOCKED_REFUSE;
 }
 
-/* Whether the name is a lock under an enforced rule. */
-static bool is_lock(struct session *s, const struct lock_key *lock) {
-    const struct lock_rule *rule = lock_rules_rule_of(s->worker->rules, lock->name, lock->len);
-    return lock->len > 0 && lock->len <= LOCK_NAME_MAX && rule && rule->mode == LOCK_MODE_ENFORCE;
-}
-
-/* Whether the lock is in another slot than the data. */
 static bool is_elsewhere(struct session *s, const struct request_class *k, const struct lock_key *lock) {
     return upstream_is_cluster(s->worker->upstream) && slot_of_key(lock->name, lock->len) != k->slot;
 }
 
-/* Returns what one key demands of the request. */
 static enum fence_verdict judge_key(struct session *s, const struct request_class *k, const struct fenced *f,
                                     const char **error) {
     struct lock_writing w;
@@ -201,7 +185,8 @@ static enum fence_verdict judge_key(struct session *s, const struct request_clas
     if (lock_script_busy(s, f->lock.name, f->lock.len))
         return FENCE_LATER;
     *error = NO_LOCK;
-    if (!is_lock(s, &f->lock))
+    const struct lock_rule *rule = lock_rules_rule_of(s->worker->rules, f->lock.name, f->lock.len);
+    if (f->lock.len == 0 || f->lock.len > LOCK_NAME_MAX || !rule || rule->mode != LOCK_MODE_ENFORCE)
         return FENCE_REFUSED;
     if (!has_to_ask(s, f, &w))
         return FENCE_NOTHING;
@@ -249,12 +234,6 @@ const char *fence_refuses_databases(struct session *s, const struct command *c, 
     return NULL;
 }
 
-/* Whether the request is a DEL or UNLINK of locks and data, whose keys are served apart. */
-static bool is_apart(const struct session *s, const struct request_class *k) {
-    return k->enforced && !k->audited && !s->queues &&
-           (k->command->id == COMMAND_DEL || k->command->id == COMMAND_UNLINK);
-}
-
 /* Returns the slot of the keys that are no locks. */
 static int data_slot(const struct session *s, const struct request_class *k) {
     int slot = SLOT_NONE;
@@ -278,7 +257,8 @@ enum fence_verdict fence_judge(struct session *s, const struct request_class *k,
     size_t asks;
     if (!k->fenced || !writes(k))
         return FENCE_NOTHING;
-    bool apart = is_apart(s, k);
+    bool removes = k->command->id == COMMAND_DEL || k->command->id == COMMAND_UNLINK;
+    bool apart = removes && k->enforced && !k->audited && !s->queues; /* locks and data, which are served apart */
     if (apart) {
         data = *k;
         data.slot = data_slot(s, k);
@@ -364,7 +344,7 @@ static struct fence_question *question_new(struct session *s, const struct reque
                ((q->id == COMMAND_LPOP || q->id == COMMAND_RPOP) && k->request->argc > 2) ||
                (k->command->need == NEED_BLOCKING && q->id != COMMAND_BLMOVE && q->id != COMMAND_BRPOPLPUSH);
     q->protocol = s->lane.protocol;
-    command_text(k, q->command);
+    lock_command_text(q->command, k->bytes + k->request->argv[0].off, k->request->argv[0].len);
     session_who(s, q->who, sizeof(q->who));
     question_keys(q, s, k, asks, false);
     q->here = q->count;
@@ -520,7 +500,6 @@ struct refusal {
     size_t owner_len;
 };
 
-/* Reads a number and the space after it. */
 static bool take_number(const char **p, const char *end, uint64_t *n) {
     const char *blank = memchr(*p, ' ', (size_t)(end - *p));
     int64_t number;
@@ -666,7 +645,6 @@ static void name_attempts(const struct lock_queue *queue, struct fence_question 
     a->mine_len = q->names.len - from;
 }
 
-/* Returns the question of a write that is about to be sent or queued. */
 static struct fence_question *question_of(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_new(s, k);
     /* a lock in another slot cannot be acquired in the same transaction */
@@ -738,7 +716,6 @@ static void question_send(struct request *request, const struct fence_question *
     call_submit(&request->call, q->slot, w->build.data, w->build.len);
 }
 
-/* Called when the locks in other slots have been looked at. */
 static void question_looked(void *arg, const char *error, size_t len) {
     struct request *request = arg;
     struct fence_question *q = REQUEST_OWNER(request, struct fence_question);

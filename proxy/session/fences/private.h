@@ -48,7 +48,7 @@ struct nonblocking_form {
 };
 enum { SCRIPT_ARGS_MAX = 7000 /* the most arguments that a script can take */ };
 struct nonblocking_form nonblocking_form_as_it_came(const struct request_class *k);
-/* nonblocking_form.c: finds the form of a blocking command that does not block. Returns false if the command has none.
+/* Finds the form of a blocking command that does not block. Returns false if the command has none.
  */
 bool nonblocking_form_unblocked(const struct request_class *k, struct nonblocking_form *as);
 
@@ -87,7 +87,7 @@ bool fence_retry_more(struct fence_retry *a, int64_t least_ms);
 /* An attempt is about to take an element. False: the wait has been ended meanwhile, and the attempt must not take it.
  */
 bool fence_retry_takes(struct fence_retry *a);
-/* Whether no attempt is under way. */
+/* Whether no attempt is under way; NULL: false. */
 bool fence_retry_idle(const struct fence_retry *a);
 /* Appends the reply of a wait that found nothing. Appends none if the client has closed its sending side: the session
  * is about to finish. */

@@ -47,7 +47,8 @@ struct fence_looks *fence_looks_new(struct session *s, fence_looked_fn done, voi
     return l;
 }
 
-static void looks_answered(struct fence_looks *l) {
+/* Also called for each answer: the looks that are being sent count as one. */
+void fence_looks_go(struct fence_looks *l) {
     invariant(l->left > 0, "more answers come than looks were sent");
     if (--l->left > 0)
         return;
@@ -92,7 +93,7 @@ static void look_done(struct call *c, const struct call_end *end) {
     request_disown(r);
     memory_free(look);
     request_reply(r, "", 0, true);
-    looks_answered(l);
+    fence_looks_go(l);
 }
 
 void fence_looks_add(struct fence_looks *l, struct fence_question *q) {
@@ -115,8 +116,4 @@ void fence_looks_add(struct fence_looks *l, struct fence_question *q) {
         call_submit_lane(&r->call, slot_of_key(q->names.data + a->lock, a->lock_len), &lane, w->build.data,
                          w->build.len);
     }
-}
-
-void fence_looks_go(struct fence_looks *l) {
-    looks_answered(l);
 }

@@ -119,10 +119,6 @@ char *lock_take_lost(struct session *s) {
     return lost;
 }
 
-void alarms_leave(struct session *s) {
-    memory_free(lock_take_lost(s));
-}
-
 /* ---- Redis is asked ----------------------------------------------------------------------------------- */
 
 static void answered(struct call *c, const struct call_end *end) {
@@ -157,9 +153,7 @@ static void ask(struct worker *w, struct alarm_news *news) {
     memcpy(plan.attempt_token, news->lease.token_text, sizeof(plan.attempt_token));
     memcpy(plan.claim_token, news->lease.token_text, sizeof(plan.claim_token));
     news->asked_ms = worker_now(w);
-    lock_build_script(w, SCRIPT_RENEW, NULL, 2, LOCK_HEADER_ARGS);
-    build_bulk(w, news->name, news->lease.key.len);
-    lock_build_guard(w, news->name, news->lease.key.len);
+    lock_build_call(w, SCRIPT_RENEW, NULL, &plan.key, LOCK_HEADER_ARGS);
     lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     struct request *request = request_internal(w);
     w->own_works++;
@@ -193,10 +187,6 @@ void lock_note_alarm(void *arg, const struct lock_alarm *alarm) {
 }
 
 /* ---- a worker's part ------------------------------------------------------------------------------------ */
-
-void alarms_open(struct worker *w) {
-    list_init(&w->locks->unasked);
-}
 
 void alarms_close(struct worker *w) {
     struct list_node *n;

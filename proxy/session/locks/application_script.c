@@ -65,16 +65,9 @@ struct lock_call *script_begin(struct session *s, struct lock_queue *queue, cons
     return l;
 }
 
-static void build_keys(struct worker *w, const struct lock_call *l) {
-    build_bulk(w, l->plan.key.name, l->plan.key.len);
-    lock_build_guard(w, l->plan.key.name, l->plan.key.len);
-}
-
 void script_build_before(struct session *s, struct lock_queue *queue, const struct lock_call *l) {
-    struct worker *w = s->worker;
-    lock_build_script(w, SCRIPT_ADOPT, queue, 2, 1);
-    build_keys(w, l);
-    build_text(w, l->plan.attempt_token);
+    lock_build_call(s->worker, SCRIPT_ADOPT, queue, &l->plan.key, 1);
+    build_text(s->worker, l->plan.attempt_token);
 }
 
 static bool may_be_value(const struct lock_words *words, size_t i) {
@@ -90,8 +83,7 @@ void script_build_behind(struct session *s, struct lock_queue *queue, const stru
         end = first + ARGS_MAX;
     for (size_t i = first; i < end; i++)
         count += may_be_value(words, i);
-    lock_build_script(w, SCRIPT_ADOPT, queue, 2, LOCK_HEADER_ARGS + count);
-    build_keys(w, l);
+    lock_build_call(w, SCRIPT_ADOPT, queue, &l->plan.key, LOCK_HEADER_ARGS + count);
     lock_build_header(w, s->lock.client, &l->plan, NULL, 0, together ? SHAPE_TOGETHER : SHAPE_NIL);
     for (size_t i = first; i < end; i++)
         if (may_be_value(words, i))
@@ -106,7 +98,6 @@ static void step_done(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-/* Sends the step behind a script as a request of its own. */
 static void step_submit(struct session *s, const struct command *c, struct lock_call *l, const struct resp_request *r,
                         const char *bytes, size_t key_count) {
     struct request *request = request_new(s, c);
@@ -116,13 +107,6 @@ static void step_submit(struct session *s, const struct command *c, struct lock_
     script_build_behind(s, NULL, l, &words, key_count, false);
     request->call.done = step_done;
     lock_submit(&request->call, l, SCRIPT_ADOPT);
-}
-
-static void dispatch_apart(struct session *s, const struct request_class *k) {
-    session_forward(s, k->command, k->request, k->bytes, k->slot);
-    for (size_t i = 0; i < k->key_count; i++)
-        if (class_enforced(k, i))
-            step_submit(s, k->command, script_begin(s, NULL, k, i), k->request, k->bytes, k->key_count);
 }
 
 /* ---- the end ----------------------------------------------------------------------------------- */
@@ -161,7 +145,6 @@ static void send_steps(struct worker *w, struct session *s, const struct command
 
 /* Sends the script alone, after a transaction of which nothing was executed. */
 static void go_apart(struct request *request, struct bundle *b) {
-    static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
     struct session *s = request->session;
     struct worker *w = request->worker;
     const struct command *c = request->command;
@@ -172,7 +155,7 @@ static void go_apart(struct request *request, struct bundle *b) {
     } else {
         request_reply(request, "", 0, true);
     }
-    send_steps(w, s, c, b, &not_sent);
+    send_steps(w, s, c, b, &lock_not_sent_end);
 }
 
 /* Finds the elements of EXEC's array: each part's step before the script, the script's reply, each part's step behind
@@ -192,29 +175,16 @@ static bool elements_find(const struct bundle *b, const struct call_end *end, co
     return p != NULL;
 }
 
-static bool says(const char *reply, size_t len, const char *word) {
-    size_t n = strlen(word);
-    return len > n && memcmp(reply, word, n) == 0;
-}
-
-/* Whether the error is a node's refusal of writes that passes soon. Nothing was executed, and this node or another one
- * takes the script soon. */
-static bool passes(const struct request *r, const char *reply, size_t len) {
-    return reply[0] == '-' && len > 3 && upstream_error_passes(r->worker->upstream, reply + 1, len - 3, true);
-}
-
 /* Ends a script on locks under quorum of which nothing was executed: alone, it could not be confirmed before its reply.
  */
 static void stay_together(struct request *request, struct bundle *b, const char *reply, size_t len) {
-    static const struct call_end not_sent = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
     for (size_t i = 0; i < b->count; i++)
-        part_end(request->worker, request->session, &b->parts[i], &not_sent);
+        part_end(request->worker, request->session, &b->parts[i], &lock_not_sent_end);
     request_reply(request, reply, len, true);
 }
 
 static void bundle_finish(struct request *request, struct bundle *b, const char **at);
 
-/* The witnesses have decided about a lock. */
 static void part_witnessed(void *arg, const struct lock_refusal *why) {
     struct lock_part *part = arg;
     struct bundle *b = part->bundle;
@@ -261,16 +231,17 @@ static bool ask_witnesses(struct request *request, struct bundle *b, const struc
 /* Takes the answers of a transaction that was executed. Returns false if the bundle is still needed: witnesses are
  * asked. */
 static bool bundle_executed(struct request *request, struct bundle *b, const struct call_end *end) {
-    static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
     const char *at[2 * LOCKS_TOGETHER_MAX + 2];
     if (!elements_find(b, end, at)) {
-        send_steps(request->worker, request->session, request->command, b, &unknown);
+        send_steps(request->worker, request->session, request->command, b, &lock_unknown_end);
         request_fail(request, "UPSTREAM the node's answer to a script makes no sense; it was executed");
         return true;
     }
     const char *reply = at[b->count];
     size_t len = (size_t)(at[b->count + 1] - reply);
-    if (passes(request, reply, len)) {
+    /* A node's refusal of writes that passes soon: nothing was executed, and this node or another one takes the script
+     * soon. */
+    if (reply[0] == '-' && len > 3 && upstream_error_passes(request->worker->upstream, reply + 1, len - 3, true)) {
         if (b->quorum)
             stay_together(request, b, reply, len);
         else
@@ -285,7 +256,7 @@ static bool bundle_executed(struct request *request, struct bundle *b, const str
 
 /* Ends the calls with the steps' answers, and the request with the script's reply. */
 static void bundle_finish(struct request *request, struct bundle *b, const char **at) {
-    static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
+    static const char NOSCRIPT[] = "-NOSCRIPT ";
     const char *reply = at[b->count];
     size_t len = (size_t)(at[b->count + 1] - reply);
     bool unsure = false;
@@ -294,13 +265,13 @@ static void bundle_finish(struct request *request, struct bundle *b, const char 
         struct call_end part = {.reply = element, .len = (size_t)(at[b->count + 2 + i] - element)};
         if (!b->parts[i].lock)
             continue;
-        if (says(element, part.len, "-NOSCRIPT ")) {
+        if (part.len >= sizeof(NOSCRIPT) && memcmp(element, NOSCRIPT, sizeof(NOSCRIPT) - 1) == 0) {
             upstream_script_unknown(request->worker->upstream);
             unsure = b->quorum; /* the step comes behind the reply */
         } else
             part_end(request->worker, request->session, &b->parts[i], &part);
     }
-    send_steps(request->worker, request->session, request->command, b, &unknown);
+    send_steps(request->worker, request->session, request->command, b, &lock_unknown_end);
     if (b->error.len > 0)
         request_error(request, b->error.data);
     else if (unsure)
@@ -399,8 +370,12 @@ static void dispatch_together(struct session *s, const struct request_class *k, 
 
 void script_dispatch(struct session *s, const struct request_class *k) {
     size_t locks = class_locks(k);
-    if (locks > 0 && locks <= LOCKS_TOGETHER_MAX)
+    if (locks > 0 && locks <= LOCKS_TOGETHER_MAX) {
         dispatch_together(s, k, locks);
-    else
-        dispatch_apart(s, k);
+        return;
+    }
+    session_forward(s, k->command, k->request, k->bytes, k->slot);
+    for (size_t i = 0; i < k->key_count; i++)
+        if (class_enforced(k, i))
+            step_submit(s, k->command, script_begin(s, NULL, k, i), k->request, k->bytes, k->key_count);
 }

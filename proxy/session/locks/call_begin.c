@@ -84,10 +84,7 @@ const struct lock_rule *lock_call_rule(const struct lock_call *l) {
 }
 
 void lock_call_command(struct lock_call *l, const char *command, size_t len) {
-    size_t i;
-    for (i = 0; i < len && i < LOCK_COMMAND_MAX - 1; i++)
-        l->command_text[i] = command[i] >= 'a' && command[i] <= 'z' ? (char)(command[i] - 'a' + 'A') : command[i];
-    l->command_text[i] = '\0';
+    lock_command_text(l->command_text, command, len);
     l->command = l->command_text;
 }
 
@@ -110,15 +107,10 @@ inline struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb,
     return l;
 }
 
-inline struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
-                                       uint32_t db, const char *key, size_t key_len) {
-    session_note_overlap(s);
-    return lock_begin_anew(s, verb, rule, db, key, key_len);
-}
-
 inline struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule,
                                     const char *key, size_t key_len) {
-    return lock_begin_in(s, verb, rule, session_db(s), key, key_len);
+    session_note_overlap(s);
+    return lock_begin_anew(s, verb, rule, session_db(s), key, key_len);
 }
 
 bool lock_same_key(const struct lock_call *a, const struct lock_call *b) {

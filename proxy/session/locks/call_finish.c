@@ -95,19 +95,6 @@ static void answer_number(const struct lock_call *l, struct lock_envelope *e, ch
     e->reply_len = item.len + 3;
 }
 
-/* In RESP2, a script cannot answer a null array: it is put in here. */
-static void answer_array(const struct lock_call *l, struct lock_envelope *e) {
-    if (l->shape == SHAPE_ARRAY && e->reply_len == 5 && memcmp(e->reply, "$-1\r\n", 5) == 0)
-        e->reply = "*-1\r\n";
-}
-
-/* Returns the client's error: the upstream's, or an error of its own if the node's answer is no envelope. */
-static const char *script_error(const struct call_end *end, const struct lock_result *result) {
-    if (end->error || result->outcome != LOCK_UNKNOWN)
-        return end->error;
-    return "UPSTREAM a node's answer to a lock script makes no sense; the outcome of the request is unknown";
-}
-
 /* Has the engine called in time to renew a new lease. Without this, the renewal might be due before the engine's next
  * turn. */
 static void worker_lease_changed(struct worker *w, const struct lock_rule *rule, const struct lock_result *result) {
@@ -293,7 +280,8 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
         if (l->asks && l->ask == LOCK_ASK_ALL)
             answer_map(w, l, &e);
         answer_swap(w, l, &e);
-        answer_array(l, &e);
+        if (l->shape == SHAPE_ARRAY && e.reply_len == 5 && memcmp(e.reply, "$-1\r\n", 5) == 0)
+            e.reply = "*-1\r\n"; /* in RESP2, a script cannot answer a null array */
         answer_number(l, &e, out->text);
         if (!l->clobbers)
             take_wait_off(l, &e.result);
@@ -305,8 +293,10 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
     }
     if (s && l->plan.verb == LOCK_PASS)
         advise_passed(s, &l->plan, l->advises, e.reply, e.reply_len);
-    out->end =
-        (struct call_end){.reply = e.reply, .len = e.reply_len, .error = script_error(end, &e.result), .why = end->why};
+    out->end = (struct call_end){.reply = e.reply, .len = e.reply_len, .error = end->error, .why = end->why};
+    if (!end->error && e.result.outcome == LOCK_UNKNOWN)
+        out->end.error =
+            "UPSTREAM a node's answer to a lock script makes no sense; the outcome of the request is unknown";
     if (l->fence > 0 && e.result.outcome == LOCK_ERROR) /* the lock may have been set before the script */
         e.result.outcome = LOCK_UNKNOWN;
     lock_learnt_all(w, s, l, &e.result);

@@ -44,7 +44,8 @@ static struct lock_call *begin(struct session *s, struct lock_queue *queue, cons
     uint32_t db = session_db(s);
     lock_clobbers_database(k->command, k->request, k->bytes, &db);
     bool acquires = lock_acquires_all(k->command, k->request, k->bytes);
-    struct lock_call *l = lock_begin_in(s, acquires ? LOCK_ACQUIRE : LOCK_CLOBBER, rule, db, key, len);
+    session_note_overlap(s);
+    struct lock_call *l = lock_begin_anew(s, acquires ? LOCK_ACQUIRE : LOCK_CLOBBER, rule, db, key, len);
     l->expiry_ms = LOCK_EXPIRY_OTHER;
     describe(l, acquires, &words, at);
     l->advises = (uint8_t)(lock_row_of(k->command)->advises | (l->acquires ? ADVISES_ALL : 0));
@@ -116,11 +117,6 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
 
 /* ---- MSETNX under a rule with `wait` ------------------------------------------------------------ */
 
-/* Whether the command, if a lock refuses it, can be made again later. */
-static bool may_wait(const struct request_class *k) {
-    return k->command->id == COMMAND_MSETNX && lock_clobbers_one_rule(k) && class_enforced(k, 0)->wait_ms > 0;
-}
-
 struct lock_call *lock_begin_pairs(struct session *s, const struct lock_rule *rule, uint32_t db,
                                    const struct lock_words *words) {
     uint32_t found[LOCK_CLOBBERED_MAX];
@@ -163,7 +159,7 @@ __attribute__((noinline)) void lock_dispatch_clobber(struct session *s, const st
     struct request *request = request_new(s, k->command);
     lock_busy_all(request);
     request_barrier(request);
-    if (!may_wait(k)) {
+    if (k->command->id != COMMAND_MSETNX || !lock_clobbers_one_rule(k) || class_enforced(k, 0)->wait_ms == 0) {
         lock_call_clobber(&request->call, s, k);
         return;
     }

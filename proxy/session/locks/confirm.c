@@ -54,22 +54,13 @@ static bool acquired(const struct lock_call *l, const struct call_end *end, stru
     return !end->error && lock_envelope_read(l, end->reply, end->len, e) && e->result.outcome == LOCK_GRANTED;
 }
 
-/* Returns the command's reply for a lost attempt. NULL: the command has no reply for that. */
-static const char *lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s) {
-    if (l->plan.verb != LOCK_ACQUIRE)
-        return NULL;
+const char *lock_lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s) {
+    enum lock_verb verb = l->plan.verb;
     if (e->reply[0] == ':')
-        return ":0\r\n";
-    if (e->reply[0] == '+')
-        return s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
-    return NULL; /* SET NX GET answers nil if it has acquired */
-}
-
-static void undo(struct worker *w, struct session *s, struct lock_call *l, uint64_t replicas) {
-    invariant(!l->clobbers && l->plan.rule, "an acquisition is undone that is none");
-    lock_undo(w, l, NULL, NULL);
-    struct lock_result result = {.outcome = LOCK_UNCONFIRMED, .replicas = replicas};
-    lock_learnt(w, s, l, &result);
+        return verb == LOCK_ACQUIRE || verb == LOCK_EXTEND || verb == LOCK_RELEASE ? ":0\r\n" : NULL;
+    if (verb != LOCK_ACQUIRE || e->reply[0] != '+')
+        return NULL; /* SET NX GET answers nil if it has acquired */
+    return s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
 }
 
 static void finish_confirmed(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
@@ -79,11 +70,13 @@ static void finish_confirmed(struct worker *w, struct session *s, struct lock_ca
         lock_finish(w, s, l, end, out);
         return;
     }
-    const char *lost = lost_reply(l, &e, s);
+    const char *lost = lock_lost_reply(l, &e, s);
     out->end = (struct call_end){.why = UPSTREAM_NOT_SENT, .reply = lost, .len = lost ? strlen(lost) : 0};
     if (!lost)
         out->end.error = "UPSTREAM the lock was not confirmed by enough replicas in time, and is released again";
-    undo(w, s, l, (uint64_t)replicas);
+    lock_undo(w, l, NULL, NULL);
+    struct lock_result result = {.outcome = LOCK_UNCONFIRMED, .replicas = (uint64_t)replicas};
+    lock_learnt(w, s, l, &result);
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
@@ -214,7 +207,6 @@ bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *en
 
 void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                         int64_t replicas, struct lock_answer *out) {
-    static const struct call_end not_sent = {.error = "UPSTREAM not sent", .why = UPSTREAM_NOT_SENT};
     struct lock_envelope e;
     bool elsewhere = s && l->db != s->lane.db;
     bool known = elsewhere && lock_envelope_read(l, end->reply, end->len, &e);
@@ -222,7 +214,7 @@ void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l
         l->protocol = (uint8_t)s->lane.protocol; /* HELLO in the transaction may have changed the protocol */
     if (!elsewhere && lock_queue_ends(w, s, l, end, out))
         return;
-    finish_confirmed(w, s, l, elsewhere ? &not_sent : end, replicas, out);
+    finish_confirmed(w, s, l, elsewhere ? &lock_not_sent_end : end, replicas, out);
     if (elsewhere)
         out->end = known ? (struct call_end){.reply = e.reply, .len = e.reply_len} : *end;
 }

@@ -1,12 +1,12 @@
 /*
  * Reads the envelope that a lock script answers. The client gets its first element as the bytes that Redis sent. For
- * the usual outcomes the script answers a short text, and the client's reply is made here.
+ * the usual outcomes the script answers a short text, and the client's reply is made here. Also rewrites errors that
+ * Redis raised in a script.
  */
 #include <string.h>
 
 #include "proxy/base/bytes.h"
 #include "proxy/session/locks/lock_call.h"
-#include "proxy/session/locks/lock_commands.h"
 
 /* Reads a fence; nearly all fences have 16 digits. Returns false if the bytes are no number. */
 static inline bool read_fence(const char *p, const char *end, uint64_t *n) {
@@ -80,6 +80,8 @@ static __attribute__((noinline)) bool read_granted(const char *p, const char *en
 }
 
 const struct call_end lock_released_end = {.reply = "$1\r\nr\r\n", .len = 7};
+const struct call_end lock_not_sent_end = {.error = "UPSTREAM the request was not sent", .why = UPSTREAM_NOT_SENT};
+const struct call_end lock_unknown_end = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
 
 inline bool lock_read_short(const struct lock_call *l, const char *data, size_t len, struct lock_result *r) {
     const char *end = data + len - 2, *p = data + 4;
@@ -171,4 +173,49 @@ void lock_own_answer(const struct call_end *end, struct lock_envelope *e) {
     *e = (struct lock_envelope){.reply = NULL};
     if (end->error || !lock_envelope_read(NULL, end->reply, end->len, e))
         lock_failed_outcome(end, &e->result);
+}
+
+/* ---- errors that Redis raised in a script ---- */
+
+/* Returns the error for a user that may not run the script. The user has sent a SETNX, for example, and knows nothing
+ * of scripts. So the error says which permission is missing. NULL: the error is about something else. */
+static const char *permission_error(const char *error, size_t len) {
+    static const char IN_SCRIPT[] =
+        "-NOPERM this user has no permissions to run a command in lockkeeper's script for this "
+        "lock command: grant the command itself and +time +exists +type +get +set +del +hget +hmget "
+        "+hset +pttl +pexpire +persist; for list, hash and counter locks also +hexists +hincrby +hdel +hlen +hkeys "
+        "+lindex +llen +lpos +lpop\r\n";
+    static const struct {
+        const char *start, *word, *answer;
+    } errors[] = {
+        {"-NOPERM", "eval",
+         "-NOPERM this user has no permissions to run the 'evalsha' command, which lockkeeper uses for "
+         "commands on lock keys: grant +eval +evalsha ~lockkeeper:{*}:*\r\n"},
+        {"-NOPERM", "to access", /* ... one of the keys used as arguments; since 7.2: a key */
+         "-NOPERM this user has no permissions to access the lock's key, or the guard record "
+         "beside it: grant ~lockkeeper:{*}:* too, with +eval +evalsha\r\n"},
+        {"-ERR The user executing", "", IN_SCRIPT},
+        {"-ERR ACL failure in script", "", IN_SCRIPT}, /* since 7.2 */
+    };
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+        if (len > strlen(errors[i].start) && memcmp(error, errors[i].start, strlen(errors[i].start)) == 0 &&
+            memmem(error, len, errors[i].word, strlen(errors[i].word)))
+            return errors[i].answer;
+    return NULL;
+}
+
+void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]) {
+    size_t len;
+    if (e->reply_len > 3 && e->reply[0] == '-' &&
+        script_error_plain(e->reply + 1, e->reply_len - 3, out + 1, LOCK_ANSWER_MAX - 3, &len)) {
+        out[0] = '-';
+        memcpy(out + 1 + len, "\r\n", 2);
+        e->reply = out;
+        e->reply_len = len + 3;
+    }
+    const char *missing = permission_error(e->reply, e->reply_len);
+    if (missing) {
+        e->reply = missing;
+        e->reply_len = strlen(missing);
+    }
 }

@@ -99,7 +99,6 @@ static HOT struct lock_call *begin(struct session *s, struct lock_queue *queue, 
     return l;
 }
 
-/* Builds the call, and returns its script. */
 static HOT enum script_id build(struct session *s, struct lock_queue *queue, struct lock_call *l,
                                 const struct lock_command *lc, const struct lock_words *words) {
     struct worker *w = s->worker;
@@ -136,15 +135,16 @@ bool lock_words_of(struct lock_words *words, const struct resp_request *r, const
 }
 
 /* Whether an attempt, under a rule with `wait`, is queued behind sessions that wait already. If not, the attempt is
- * sent; its arguments are kept in case that it has to be sent again. */
-static __attribute__((noinline)) bool waits_behind(struct request *request, struct lock_call *l,
+ * sent; its arguments are kept in case that it has to be sent again. `alike`: they are the value and the expiry. */
+static __attribute__((noinline)) bool waits_behind(struct request *request, struct lock_call *l, bool alike,
                                                    const struct lock_command *lc, const struct lock_words *words) {
+    struct worker *w = request->worker;
     invariant_debug(l->plan.rule->wait_ms > 0, "an attempt waits without a rule that says so");
-    if (!lock_command_remakes(lc))
+    if (!lock_command_remakes(lc) || (alike && waiting_count(w->shared->waiting) == 0))
         return false;
     if (lc->expiry_ms == LOCK_EXPIRY_OTHER)
-        request->worker->waits->keep(request, l, words);
-    return request->worker->waits->behind(&request->call, l);
+        w->waits->keep(request, l, words);
+    return w->waits->behind(&request->call, l);
 }
 
 /* Gives up a release that is held back. The session's input stops there, and the release is read again later. */
@@ -169,39 +169,15 @@ static HOT struct lock_call *begin_release(struct session *s, const struct lock_
     return NULL;
 }
 
-/* Deals with a command under a rule with `wait`. It is kept apart from lock_dispatch, so that commands under other
- * rules pay only one comparison for it. */
-static __attribute__((noinline)) enum dispatch_result dispatch_waits(struct session *s, const struct command *c,
-                                                                     const struct lock_words *words,
-                                                                     const struct lock_command *lc, uint32_t key_index,
-                                                                     const struct lock_rule *rule) {
-    invariant_debug(key_index < words->count, "key %u of %zu arguments", key_index, words->count);
-    size_t len;
-    const char *key = lock_word(words, key_index, &len);
-    bool spends = lock_verb_is(lc->verb, VERB_SPENDS);
-    struct lock_call *l = spends ? begin_release(s, rule, lc, key, len, words) : NULL;
-    if (spends && !l)
-        return DISPATCH_WAIT;
-    struct request *request = request_new(s, c);
-    lock_busy_key(request, key, len);
-    if (!l)
-        l = begin(s, NULL, rule, lc, key, len, words);
-    bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
-    bool asks = alike && waiting_count(s->worker->shared->waiting) == 0;
-    if ((!asks && waits_behind(request, l, lc, words)) || (alike && lock_join(&request->call, l)))
-        return DISPATCHED;
+static __attribute__((noinline)) void send_waits(struct session *s, struct request *request, struct lock_call *l,
+                                                 const struct lock_command *lc, const struct lock_words *words) {
     if (lc->script == SCRIPT_RELEASE)
-        lock_handover_sent(s,
-                           l); /* before build: it may leave the lock to another proxy, and the script has to say so */
+        lock_handover_sent(s, l); /* it may leave the lock to another proxy, and the script has to say so */
     enum script_id id = build(s, NULL, l, lc, words);
     s->worker->waits->waited = LOCK_WAITED_NONE;
-    if (alike)
-        lock_probe(&request->call, l); /* before lock_submit, which may end the call at once */
     lock_submit(&request->call, l, id);
-    return DISPATCHED;
 }
 
-/* Refuses what witnesses can't be asked to remember. */
 static __attribute__((noinline)) bool quorum_stops(struct session *s, const struct command *c,
                                                    const struct resp_request *r, const char *bytes) {
     char error[LOCK_ANSWER_MAX];
@@ -219,12 +195,9 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
         session_refuse(s, c, "ERR syntax error");
         return DISPATCHED;
     }
-    if (rule->unusual) {
-        if (rule->quorum == LOCK_QUORUM_YES && quorum_stops(s, c, r, bytes))
-            return DISPATCHED;
-        if (rule->wait_ms > 0)
-            return dispatch_waits(s, c, &words, lc, key_index, rule);
-    }
+    bool waits = rule->unusual && rule->wait_ms > 0;
+    if (rule->unusual && rule->quorum == LOCK_QUORUM_YES && quorum_stops(s, c, r, bytes))
+        return DISPATCHED;
     size_t len;
     const char *key = lock_word(&words, key_index, &len);
     bool spends = lock_verb_is(lc->verb, VERB_SPENDS);
@@ -236,15 +209,17 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
     if (!l)
         l = begin(s, NULL, rule, lc, key, len, &words);
     bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
-    if (alike && lock_join(&request->call, l))
+    if ((waits && waits_behind(request, l, alike, lc, &words)) || (alike && lock_join(&request->call, l)))
         return DISPATCHED;
     if (alike)
         lock_probe(&request->call, l); /* before the call is sent, which may end it at once */
-    if (alike && lock_short_fits(s->worker, l)) {
+    if (waits) {
+        send_waits(s, request, l, lc, &words);
+    } else if (alike && lock_short_fits(s->worker, l)) {
         lock_acquire_short(&request->call, l);
     } else if (lc->script == SCRIPT_RELEASE && !lc->compares && lock_free_fits(l)) {
         lock_free(&request->call, l);
-    } else if (lock_read_fits(s->worker, l, lc)) {
+    } else if (lc->script == SCRIPT_READ && s->worker->config->short_records && len > 0) {
         lock_read(&request->call, l);
     } else {
         lock_submit(&request->call, l, build(s, NULL, l, lc, &words));
@@ -273,9 +248,7 @@ enum dispatch_result lock_ask(struct session *s, const struct command *c, enum l
     if (release) {
         lock_build_release(w, NULL, s->lock.client, &l->plan, l->shape, "DEL");
     } else {
-        lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
-        build_bulk(w, key, key_len);
-        lock_build_guard(w, key, key_len);
+        lock_build_call(w, id, NULL, &l->plan.key, LOCK_HEADER_ARGS);
         lock_build_header(w, s->lock.client, &l->plan, NULL, 0, SHAPE_INT);
     }
     lock_submit(&request->call, l, id);

@@ -67,7 +67,7 @@ static void take(struct lock_call *l) {
 static void submit(struct lock_call *l) {
     bool alone = list_empty(&l->joined);
     lock_build_free(l->call->request->worker, l);
-    lock_submit_next_for(l->call, l, alone ? SCRIPT_FREE : SCRIPT_FREE_ALL, frees_answered);
+    lock_submit_next(l->call, l, alone ? SCRIPT_FREE : SCRIPT_FREE_ALL, frees_answered);
 }
 
 /* Whether a release may go in the call of `first`, with the others that have joined it. */

@@ -21,7 +21,6 @@
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 
@@ -58,15 +57,14 @@ void lock_probe_over(struct call *call, struct lock_call *l) {
 }
 
 /* Refuses an attempt as if its script had run right behind the script of the joined attempt. The script's answer says
- * whether the lease is of the asker's identity. So that is known here only for sessions of the asker's client. */
+ * whether the lease is of the asker's identity. So that is known here only for sessions of the asker's client. `asker`
+ * NULL: it is not. */
 static void refuse(struct lock_call *l, const struct lock_result *seen, const struct lock_client *asker) {
     invariant(l->call && l->call->lock == l, "a joined attempt belongs to another call");
     struct call *c = l->call;
     struct lock_result r = *seen;
     struct call_end out = {.why = UPSTREAM_NOT_SENT};
-    r.outcome = LOCK_HELD;
-    r.same = seen->same && c->request->session && c->request->session->lock.client == asker;
-    r.pttl_ms = PTTL_UNKNOWN;
+    r.same = asker && c->request->session && c->request->session->lock.client == asker;
     r.value = l->value;
     r.value_len = l->value_len;
     out.reply = lock_short_reply(l, LOCK_HELD, &out.len);
@@ -76,40 +74,21 @@ static void refuse(struct lock_call *l, const struct lock_result *seen, const st
     lock_deliver(c, NULL, &out);
 }
 
-static bool wait(struct lock_call *l, const struct lock_result *seen) {
-    struct lock_envelope e = {.result = *seen};
-    e.result.outcome = LOCK_HELD;
-    e.result.pttl_ms = PTTL_UNKNOWN;
-    e.result.same = false;
-    return l->call->request->worker->waits->refused(l->call, l, &e);
-}
-
-static void ask_alone(struct lock_call *l) {
-    invariant(l->call && l->call->lock == l, "a joined attempt belongs to another call");
-    struct call *c = l->call;
-    struct session *s = c->request->session;
-    if (!s) {
-        struct lock_result r = {.outcome = LOCK_NOT_SENT};
-        struct call_end out = {.why = UPSTREAM_NOT_SENT, .error = "UPSTREAM the client has gone"};
-        c->lock = NULL;
-        lock_learnt(c->request->worker, NULL, l, &r);
-        lock_deliver(c, NULL, &out);
-        return;
-    }
-    lock_submit(c, l, lock_build_attempt(s->worker, s->lock.client, l));
-}
-
 void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker) {
     struct lock_result seen = {.outcome = LOCK_UNKNOWN};
     bool held = !end->error && lock_read_short(NULL, end->reply, end->len, &seen) && seen.outcome != LOCK_RELEASED;
+    struct lock_envelope refusal = {.result = seen};
+    refusal.result.outcome = LOCK_HELD;
+    refusal.result.pttl_ms = PTTL_UNKNOWN;
+    refusal.result.same = false;
     struct list_node *n;
     while ((n = list_shift(joined))) {
         struct lock_call *l = LIST_ENTRY(n, struct lock_call, link);
-        if (held && l->plan.rule->wait_ms > 0 && wait(l, &seen))
+        if (held && l->plan.rule->wait_ms > 0 && l->call->request->worker->waits->refused(l->call, l, &refusal))
             continue;
         if (held)
-            refuse(l, &seen, asker);
+            refuse(l, &refusal.result, seen.same ? asker : NULL);
         else
-            ask_alone(l);
+            lock_attempt_anew(l->call, l);
     }
 }

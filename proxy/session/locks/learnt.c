@@ -53,35 +53,35 @@ enum { FACT_KINDS = sizeof(FACTS) / sizeof(FACTS[0]) };
 
 /* ---- the record ------------------------------------------------------------------------------------------- */
 
-static uint16_t record_slot(void) {
-    return slot_of_key(RECORD, sizeof(RECORD) - 1);
-}
-
-static bool record_is_out_of_reach(struct worker *w) {
-    return upstream_node_lost(upstream_node_of_slot(w->upstream, record_slot()));
-}
-
-static void record_begin(struct worker *w, const char *command, size_t argc) {
+void own_record_begin(struct worker *w, const char *name, const char *command, size_t argc) {
     build_start(w, argc);
     build_text(w, command);
-    lock_build_guard(w, RECORD, sizeof(RECORD) - 1);
+    lock_build_guard(w, name, strlen(name));
+}
+
+void own_record_submit(struct worker *w, const char *name, uint32_t login, bool repeatable, call_done_fn done) {
+    struct request *r = request_internal(w);
+    struct upstream_lane lane = {.login = login, .protocol = 2};
+    w->own_works++;
+    r->call.done = done;
+    r->call.up.repeatable = repeatable;
+    call_submit_lane(&r->call, slot_of_key(name, strlen(name)), &lane, w->build.data, w->build.len);
+}
+
+void own_record_done(struct call *c, const struct call_end *end) {
+    invariant(c->request->worker->own_works > 0, "no work of the proxy's own is under way");
+    c->request->worker->own_works--;
+    request_reply(c->request, "", 0, true);
+}
+
+bool own_record_lost(struct worker *w, const char *name) {
+    return upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(name, strlen(name))));
 }
 
 /* Sends the call that is in w->build. Each call may be sent again: an entry that is added twice says the same as
  * one. */
 static void record_submit(struct worker *w, call_done_fn done) {
-    struct request *r = request_internal(w);
-    struct upstream_lane lane = {.login = 0, .protocol = 2};
-    w->own_works++;
-    r->call.done = done;
-    r->call.up.repeatable = true;
-    call_submit_lane(&r->call, record_slot(), &lane, w->build.data, w->build.len);
-}
-
-static void done_with(struct call *c) {
-    invariant(c->request->worker->own_works > 0, "no work of the proxy's own is under way");
-    c->request->worker->own_works--;
-    request_reply(c->request, "", 0, true);
+    own_record_submit(w, RECORD, 0, true, done);
 }
 
 /* Logs, once in the life of the process, why the record cannot be used. `why` is an error reply of Redis, or empty. */
@@ -107,7 +107,7 @@ struct learnt_note {
 static void written(struct call *c, const struct call_end *end) {
     if (!end->error && end->len > 0 && end->reply[0] == '-')
         log_useless(end->reply + 1, end->len - 1);
-    done_with(c);
+    own_record_done(c, end);
 }
 
 static void build_facts(struct worker *w, unsigned facts) {
@@ -122,7 +122,7 @@ static void build_facts(struct worker *w, unsigned facts) {
 
 static void note_run(struct worker *w, struct worker_job *job) {
     const struct lock_facts *f = &((struct learnt_note *)(void *)job)->facts;
-    record_begin(w, "XADD", 16);
+    own_record_begin(w, RECORD, "XADD", 16);
     build_text(w, "MAXLEN");
     build_text(w, "~");
     build_number(w, RECORD_ENTRIES);
@@ -138,7 +138,7 @@ static void note_run(struct worker *w, struct worker_job *job) {
     build_text(w, "pattern");
     build_bulk(w, f->pattern, f->pattern_len);
     record_submit(w, written);
-    record_begin(w, "PEXPIRE", 3);
+    own_record_begin(w, RECORD, "PEXPIRE", 3);
     build_number(w, FACT_MS);
     record_submit(w, written);
 }
@@ -203,12 +203,6 @@ static bool fields_read(const char **p, const char *over, int64_t count, struct 
     return f->identity && f->rule && f->pattern && f->identity_len <= LOCK_IDENTITY_MAX && (f->facts || f->over);
 }
 
-/* How long ago an entry was added, in ms. Its id begins with the ms of the node's clock. */
-static int64_t age_of(const char *id) {
-    int64_t age_ms = clock_wall_ms() - (int64_t)strtoll(id, NULL, 10);
-    return age_ms > 0 ? age_ms : 0;
-}
-
 /* Reads one entry from *p on. Copies its id to `last`, which has LEARNT_ID_MAX bytes. If `last` has this id already,
  * the entry is not taken again. Returns false if the bytes are no entry of a stream. */
 static bool entry_read(struct worker *w, const char **p, const char *over, char *last) {
@@ -221,13 +215,12 @@ static bool entry_read(struct worker *w, const char **p, const char *over, char 
     bool seen = is_text(&id, last);
     memcpy(last, id.str, id.len);
     last[id.len] = '\0';
-    struct lock_facts facts = {.age_ms = age_of(last)};
+    int64_t age_ms = clock_wall_ms() - (int64_t)strtoll(last, NULL, 10); /* the id begins with the node's time */
+    struct lock_facts facts = {.age_ms = age_ms > 0 ? age_ms : 0};
     if (!seen && fields_read(&at, *p, fields.num, &facts))
         engine_learnt(w->shared->engine, &facts, worker_now(w));
     return true;
 }
-
-static void look(struct worker *w);
 
 /* Takes the entries since the last look. The range begins with the last entry that was read. If the range is empty, the
  * record was lost, and the next look reads from its beginning. */
@@ -251,24 +244,20 @@ static void looked(struct call *c, const struct call_end *end) {
         if (!entry_read(w, &p, over, l->last))
             break;
     if (read && array.num == ENTRIES_AT_ONCE && !w->stopping)
-        look(w);
-    done_with(c);
+        learnt_begin(w);
+    own_record_done(c, end);
 }
 
-static void look(struct worker *w) {
+void learnt_begin(struct worker *w) {
     struct learnt_look *l = &w->locks->learnt;
     l->asking = true;
     l->looked_ms = worker_now(w);
-    record_begin(w, "XRANGE", 6);
+    own_record_begin(w, RECORD, "XRANGE", 6);
     build_text(w, l->last[0] ? l->last : "-");
     build_text(w, "+");
     build_text(w, "COUNT");
     build_number(w, ENTRIES_AT_ONCE);
     record_submit(w, looked);
-}
-
-void learnt_begin(struct worker *w) {
-    look(w);
 }
 
 /* Takes the newest entries. Redis sends the newest one first; the engine gets the oldest one first. The next look of
@@ -288,18 +277,18 @@ static void glanced(struct call *c, const struct call_end *end) {
     while (count > 0)
         (void)entry_read(w, &entries[--count], over, last);
     w->locks->glancing = false;
-    done_with(c);
+    own_record_done(c, end);
 }
 
 /* C6: what another proxy has just learnt may decide about a release that is held back here. */
 void learnt_glance(struct worker *w) {
     struct worker_locks *locks = w->locks;
     if (locks->glancing || w->stopping || !engine_elsewhere(w->shared->engine) ||
-        worker_now(w) - locks->glanced_ms < GLANCE_MS || record_is_out_of_reach(w))
+        worker_now(w) - locks->glanced_ms < GLANCE_MS || own_record_lost(w, RECORD))
         return;
     locks->glancing = true;
     locks->glanced_ms = worker_now(w);
-    record_begin(w, "XREVRANGE", 6);
+    own_record_begin(w, RECORD, "XREVRANGE", 6);
     build_text(w, "+");
     build_text(w, "-");
     build_text(w, "COUNT");
@@ -321,7 +310,7 @@ static bool is_due(struct worker *w, int64_t now_ms) {
 
 void learnt_tick(struct worker *w) {
     if (w->index > 0 || w->locks->learnt.asking || w->stopping || !w->opened || !is_due(w, worker_now(w)) ||
-        record_is_out_of_reach(w))
+        own_record_lost(w, RECORD))
         return;
-    look(w);
+    learnt_begin(w);
 }

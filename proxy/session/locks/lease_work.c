@@ -2,12 +2,14 @@
  * The proxy's own calls on leases: renewals, and releases for an owner that has disconnected. The engine's sink asks
  * for them. They run in the worker's thread, without a session.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/lock/script_constants.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/leases.h"
@@ -98,25 +100,23 @@ static void lease_submit(struct worker *w, struct lease_work *work, enum script_
     call_submit_lane(&request->call, slot_of_key(work->name, work->lease.key.len), &lane, w->build.data, w->build.len);
 }
 
-static struct lease_work *lease_work_new(const struct lock_key *key) {
-    struct lease_work *work = memory_zalloc(sizeof(*work) + key->len);
-    memcpy(work->name, key->name, key->len);
-    work->lease.key = (struct lock_key){.db = key->db, .name = work->name, .len = key->len};
-    return work;
+/* Copies a lease with its key, for which `name` has room. */
+static void lease_keep(struct lock_lease *to, const struct lock_lease *lease, char *name) {
+    *to = *lease;
+    to->rule = NULL;
+    to->key.name = memcpy(name, lease->key.name, lease->key.len);
 }
 
 static void lease_work(struct worker *w, const struct lock_lease *lease, bool renewal, bool waits, lock_undone_fn done,
                        void *arg) {
     invariant(lease->token_len > 0 && lease->token_len < LOCK_TOKEN_MAX && !(renewal && waits),
               "S3: a lease has a token of %zu bytes", (size_t)lease->token_len);
-    struct lease_work *work = lease_work_new(&lease->key);
+    struct lease_work *work = memory_zalloc(sizeof(*work) + lease->key.len);
+    lease_keep(&work->lease, lease, work->name);
     work->renewal = renewal;
     work->waits = waits;
     work->done = done;
     work->arg = arg;
-    work->lease = *lease;
-    work->lease.rule = NULL;
-    work->lease.key.name = work->name;
     struct lock_rule rule = {.lease_ms = lease->lease_ms,
                              .wait_ms = waits,
                              .unusual = waits || lease->quorum,
@@ -131,22 +131,12 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     memcpy(plan.claim_token, lease->token_text, sizeof(plan.claim_token));
     enum script_id id = renewal ? SCRIPT_RENEW : SCRIPT_RELEASE;
     if (renewal) {
-        lock_build_script(w, id, NULL, 2, LOCK_HEADER_ARGS);
-        build_bulk(w, work->name, work->lease.key.len);
-        lock_build_guard(w, work->name, work->lease.key.len);
+        lock_build_call(w, id, NULL, &plan.key, LOCK_HEADER_ARGS);
         lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     } else {
         lock_build_release(w, NULL, NULL, &plan, SHAPE_INT, "DEL");
     }
     lease_submit(w, work, id, lease->login);
-}
-
-void lock_renew_alone(struct worker *w, const struct lock_lease *lease) {
-    lease_work(w, lease, true, false, NULL, NULL);
-}
-
-void lock_release(struct worker *w, const struct lock_lease *lease, bool waits) {
-    lease_work(w, lease, false, waits, NULL, NULL);
 }
 
 void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg) {
@@ -163,16 +153,210 @@ void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done,
     lease_work(w, &lease, false, rule->wait_ms > 0 && !done, done, arg);
 }
 
-void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits) {
-    struct lease_work *work = lease_work_new(&leaving->key);
-    struct lock_rule rule = {.lease_ms = lease_ms};
-    struct lock_plan plan = {.right = leaving->right, .rule = &rule};
-    plan.read_fence = waits;
+/* ---- renewals ------------------------------------------------------------------------------------------------ */
+
+/* The engine asks for renewals one by one. What it has asked for in one turn goes in as few calls as possible:
+ * renew_all.lua renews many leases of one user, database and length; on a cluster, of one slot. What it does not renew
+ * is sent again by itself, to renew.lua, which finds out why. */
+
+enum { TOGETHER_MAX = 32 /* leases in one call: about 0.15 ms of Redis */ };
+
+struct renewal {
+    struct list_node link; /* in worker->locks->renewals */
+    uint16_t slot;
+    struct lock_lease lease;
+    char name[];
+};
+
+/* One call under way. */
+struct renewal_call {
+    struct request_owner owner; /* must be the first field */
+    size_t count;
+    struct renewal *renewals[TOGETHER_MAX];
+};
+
+static void renewed(struct worker *w, const struct renewal *r, enum lock_outcome outcome, bool short_record) {
+    struct lock_result result = {
+        .outcome = outcome, .pttl_ms = r->lease.lease_ms, .leased = true, .short_record = short_record};
+    quorum_renewed(w, &r->lease, &result);
+}
+
+static void renewals_done(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct renewal_call *call = REQUEST_OWNER(c->request, struct renewal_call);
+    invariant(w->own_works > 0 && call->count > 0, "no renewal is under way");
+    struct resp_item digits;
+    const char *p = end->reply;
+    bool read = !end->error && resp_item_read(&p, end->reply + end->len, &digits) && digits.type == '$' &&
+                digits.len == call->count;
+    worker_engine_due(w, call->renewals[0]->lease.lease_ms / 3);
+    for (size_t i = 0; i < call->count; i++) {
+        struct renewal *r = call->renewals[i];
+        if (end->error)
+            renewed(w, r, end->why == UPSTREAM_UNKNOWN ? LOCK_UNKNOWN : LOCK_NOT_SENT, false);
+        else if (read && digits.str[i] != '0')
+            renewed(w, r, LOCK_DONE, digits.str[i] == '2');
+        else
+            lease_work(w, &r->lease, true, false, NULL, NULL);
+        memory_free(r);
+    }
+    request_disown(c->request);
+    memory_free(call);
+    w->own_works--;
+    request_reply(c->request, "", 0, true);
+}
+
+/* Whether a renewal in the call has become pointless: its owner has released the lease or left while the call waited to
+ * be sent. The engine then asks again for the others. */
+static bool renewals_pointless(const struct request *r) {
+    const struct renewal_call *call = REQUEST_OWNER(r, const struct renewal_call);
+    for (size_t i = 0; i < call->count; i++)
+        if (!engine_wants_renewal(r->worker->shared->engine, &call->renewals[i]->lease.key,
+                                  call->renewals[i]->lease.token))
+            return true;
+    return false;
+}
+
+/* Sends the renewals, which may go together. Takes them over. */
+static void submit(struct worker *w, struct renewal *const *renewals, size_t count) {
+    static const struct request_owner_ops ops = {.pointless = renewals_pointless};
+    struct renewal_call *call = memory_zalloc(sizeof(*call));
+    const struct lock_lease *first = &renewals[0]->lease;
+    call->count = count;
+    memcpy(call->renewals, renewals, count * sizeof(*renewals));
+    lock_build_script(w, SCRIPT_RENEW_ALL, NULL, 2 * count, 2 + count);
+    for (size_t i = 0; i < count; i++) {
+        build_bulk(w, renewals[i]->name, renewals[i]->lease.key.len);
+        lock_build_guard(w, renewals[i]->name, renewals[i]->lease.key.len);
+    }
+    build_number(w, first->lease_ms);
+    build_number(w, first->lease_ms + GUARD_OUTLIVES_MS);
+    for (size_t i = 0; i < count; i++)
+        build_bulk(w, renewals[i]->lease.token_text, renewals[i]->lease.token_len);
+    struct request *request = request_internal(w);
+    w->own_works++;
+    request_own(request, &call->owner, &ops);
+    request->call.done = renewals_done;
+    request->call.up.script = script_get(SCRIPT_RENEW_ALL);
+    request->call.up.repeatable = false; /* as a single renewal */
+    struct upstream_lane lane = {.login = first->login, .db = first->key.db, .protocol = 2};
+    call_submit_lane(&request->call, renewals[0]->slot, &lane, w->build.data, w->build.len);
+}
+
+/* An order of renewals in which those that may go in one call are neighbours, and are equal. */
+static int compare(const struct renewal *a, const struct renewal *b, bool cluster) {
+    const struct lock_lease *x = &a->lease, *y = &b->lease;
+    if (x->login != y->login)
+        return x->login < y->login ? -1 : 1;
+    if (x->key.db != y->key.db)
+        return x->key.db < y->key.db ? -1 : 1;
+    if (x->lease_ms != y->lease_ms)
+        return x->lease_ms < y->lease_ms ? -1 : 1;
+    return cluster ? (int)a->slot - (int)b->slot : 0;
+}
+
+static int order(const void *a, const void *b) {
+    return compare(*(struct renewal *const *)a, *(struct renewal *const *)b, true);
+}
+
+static void flush(struct worker *w, struct worker_job *job) {
+    struct worker_locks *locks = w->locks;
+    size_t count = 0, sent = 0, n;
+    struct renewal **all = memory_alloc(locks->renewals_count * sizeof(struct renewal *));
+    for (struct list_node *node; (node = list_shift(&locks->renewals)); count++)
+        all[count] = LIST_ENTRY(node, struct renewal, link);
+    invariant(count == locks->renewals_count, "%zu renewals are in the list, not %zu", count, locks->renewals_count);
+    locks->renewals_count = 0;
+    qsort(all, count, sizeof(struct renewal *), order);
+    for (; sent < count; sent += n) {
+        for (n = 1; n < TOGETHER_MAX && sent + n < count; n++)
+            if (compare(all[sent], all[sent + n], upstream_is_cluster(w->upstream)) != 0)
+                break;
+        submit(w, all + sent, n);
+    }
+    memory_free(all);
+}
+
+/* ---- what the engine asks for ------------------------------------------------------------------------------ */
+
+/* The engine calls with a shard locked, so the worker makes the call at the end of its turn. */
+struct lease_note {
+    struct worker_job job; /* must be the first field */
+    struct lock_lease lease;
+    struct lock_leaving leaving;
+    bool renewal;
+    bool waits; /* of a release: other sessions may be waiting for the lock. Of leaving: the nodes are kept for a while,
+                   in case that their owner comes back */
+    char name[]; /* the key, followed by the party that leaves */
+};
+
+static void lease_due(struct worker *w, struct worker_job *job) {
+    const struct lease_note *note = (struct lease_note *)(void *)job;
+    lease_work(w, &note->lease, note->renewal, note->waits, NULL, NULL);
+}
+
+static void note_lease(const struct lock_lease *lease, bool renewal) {
+    struct lease_note *note = memory_alloc(sizeof(*note) + lease->key.len);
+    note->job.run = lease_due;
+    note->renewal = renewal;
+    note->waits = !renewal && lease->rule->wait_ms > 0;
+    lease_keep(&note->lease, lease, note->name);
+    worker_add_job(worker_here(), &note->job);
+}
+
+void lock_note_renewal(void *arg, const struct lock_lease *lease) {
+    struct worker *w = worker_here();
+    if (lease->right != RIGHT_CLAIM || lease->list) {
+        note_lease(lease, true);
+        return;
+    }
+    struct renewal *r = memory_alloc(sizeof(*r) + lease->key.len);
+    r->slot = slot_of_key(lease->key.name, lease->key.len);
+    lease_keep(&r->lease, lease, r->name);
+    list_init(&r->link);
+    list_append(&w->locks->renewals, &r->link);
+    if (w->locks->renewals_count++ == 0) {
+        struct worker_job *job = memory_zalloc(sizeof(*job));
+        job->run = flush;
+        worker_add_job(w, job);
+    }
+}
+
+void lock_renewals_close(struct worker *w) {
+    struct list_node *n;
+    while ((n = list_shift(&w->locks->renewals)))
+        memory_free(LIST_ENTRY(n, struct renewal, link));
+}
+
+void lock_note_release(void *arg, const struct lock_lease *lease) {
+    note_lease(lease, false);
+}
+
+/* Declares the queue nodes of a session that has left dead. */
+static void leaving_due(struct worker *w, struct worker_job *job) {
+    const struct lease_note *note = (struct lease_note *)(void *)job;
+    const struct lock_leaving *leaving = &note->leaving;
+    struct lease_work *work = memory_zalloc(sizeof(*work) + leaving->key.len);
+    lease_keep(&work->lease, &(struct lock_lease){.key = leaving->key}, work->name);
+    struct lock_rule rule = {.lease_ms = note->lease.lease_ms};
+    struct lock_plan plan = {.right = leaving->right, .rule = &rule, .read_fence = note->waits};
     lock_plan_see(&plan, leaving->party, leaving->party_len);
-    lock_build_script(w, SCRIPT_LIST_LEAVE, NULL, 2, LOCK_HEADER_ARGS);
-    build_bulk(w, work->name, work->lease.key.len);
-    lock_build_guard(w, work->name, work->lease.key.len);
+    lock_build_call(w, SCRIPT_LIST_LEAVE, NULL, &leaving->key, LOCK_HEADER_ARGS);
     lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
     memory_free(plan.seen_long);
     lease_submit(w, work, SCRIPT_LIST_LEAVE, leaving->login);
+}
+
+void lock_note_leaving(void *arg, const struct lock_leaving *leaving) {
+    struct lease_note *note = memory_alloc(sizeof(*note) + leaving->key.len + leaving->party_len);
+    note->job.run = leaving_due;
+    note->leaving = *leaving;
+    note->lease.lease_ms = leaving->rule->lease_ms;
+    note->waits = leaving->rule->on_disconnect == LOCK_DISCONNECT_KEEP;
+    memcpy(note->name, leaving->key.name, leaving->key.len);
+    memcpy(note->name + leaving->key.len, leaving->party, leaving->party_len);
+    note->leaving.key.name = note->name;
+    note->leaving.party = note->name + leaving->key.len;
+    note->leaving.rule = NULL;
+    worker_add_job(worker_here(), &note->job);
 }

@@ -1,6 +1,6 @@
 /*
- * The proxy's own calls on leases: renewals (renewals.c), releases for owners that have left (lease_work.c), and leases
- * whose owners may come back at another proxy (successors.c).
+ * The proxy's own calls on leases: renewals, releases for owners that have left (lease_work.c), and leases
+ * whose owners may come back at another proxy (successors.c). Most are made for the engine's sink (locks.h).
  */
 #ifndef LOCKKEEPER_SESSION_LOCKS_LEASES_H
 #define LOCKKEEPER_SESSION_LOCKS_LEASES_H
@@ -9,43 +9,23 @@
 
 /* ---- lease_work.c ------------------------------------------------------------------------------------------ */
 
-/* Renews a lease by a call of its own, in the worker's thread. */
-void lock_renew_alone(struct worker *w, const struct lock_lease *lease);
-/* Releases a lease for the engine's sink, in the worker's thread. `waits`: other sessions may be waiting for the lock.
- */
-void lock_release(struct worker *w, const struct lock_lease *lease, bool waits);
-/* Marks the queue nodes of a session that has left as dead. `waits`: they are kept for a while, in case that their
- * owner comes back. */
-void lock_leave(struct worker *w, const struct lock_leaving *leaving, int64_t lease_ms, bool waits);
-
 /* Releases the lease that an attempt has just acquired, by its token. `done` hears when Redis has answered, or can't be
  * asked: for attempts that witnesses have refused. So the lock may be another lease's, and no waiting session is told
  * that it is free. `done` NULL: waiting sessions are told. */
 typedef void (*lock_undone_fn)(void *arg);
 void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg);
 
-/* ---- renewals.c ---------------------------------------------------------------------------------------------- */
-
-/* Renews a lease for the engine's sink, in the worker's thread, at the end of its turn: together with others. */
-void lock_renew(struct worker *w, const struct lock_lease *lease);
+/* Frees renewals that were asked for and not sent. */
+void lock_renewals_close(struct worker *w);
 
 /* ---- alarms.c: sessions hear that their leases are over ------------------------------------------------------- */
 
-void alarms_open(struct worker *w);
 void alarms_close(struct worker *w);
 /* Called once a second: asks Redis again about alarms of which it did not say whether they are true. */
 void alarms_tick(struct worker *w);
-/* The session ends. */
-void alarms_leave(struct session *s);
 
 /* ---- successors.c: leases whose owners may come back at another proxy ---------------------------------------- */
 
-/* A list in Redis has the leases that their owners have left. All proxies before that Redis share the list. */
-
-/* Appends the entry that the list has for a lease. */
-void successors_entry(const struct lock_left *left, struct text *out);
-/* Puts an entry on the list. The entry is useless after until_ms. */
-void successors_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len);
 /* Called once a second by the first worker. Takes over those leases on the list whose owners have lately come to this
  * proxy. */
 void successors_tick(struct worker *w);

@@ -22,28 +22,13 @@ enum {
     ROOM = 384 + LOCK_GUARD_EXTRA /* for headers, numbers and short arguments of a call, besides what is counted */
 };
 
-const char *lock_shape_text(enum lock_shape shape) {
-    static const char *const texts[] = {
-        [SHAPE_NIL] = "nil",           [SHAPE_OK] = "ok", [SHAPE_INT] = "int", [SHAPE_ARRAY] = "array",
-        [SHAPE_TOGETHER] = "together",
-    };
-    return texts[shape];
-}
-
 /* ---- scripts that take arguments.lua ------------------------------------------------------------ */
-
-/* Whether the script has to be sent by its source: it is its first call in the transaction. */
-static bool by_source(struct lock_queue *queue, enum script_id id) {
-    bool source = queue && !(queue->sources & 1u << id);
-    if (source)
-        queue->sources |= 1u << id;
-    return source;
-}
 
 void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args) {
     const struct script *script = script_get(id);
     build_start(w, 3 + keys + args);
-    if (by_source(queue, id)) {
+    if (queue && !(queue->sources & 1u << id)) {
+        queue->sources |= 1u << id;
         build_bulk(w, "EVAL", 4);
         build_bulk(w, script->source, script->len);
     } else {
@@ -59,6 +44,13 @@ void lock_build_guard(struct worker *w, const char *key, size_t len) {
     build_bulk(w, guard, lock_guard_key(key, len, guard));
     if (guard != small)
         memory_free(guard);
+}
+
+void lock_build_call(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
+                     size_t args) {
+    lock_build_script(w, id, queue, 2, args);
+    build_bulk(w, key->name, key->len);
+    lock_build_guard(w, key->name, key->len);
 }
 
 /* Writes ARGV 8, at most LOCK_SEEN_MAX + 2 bytes. Returns its length. */
@@ -79,19 +71,17 @@ void lock_build_seen(struct worker *w, const struct lock_plan *plan) {
     build_bulk(w, seen, seen_write(plan, seen));
 }
 
-/* Writes a shape as a script gets it, with the rule's lock-delay behind it where the rule has one. Returns the length.
- */
-static size_t shape_write(const struct lock_plan *plan, enum lock_shape shape, char *out, size_t size) {
+/* Adds ARGV 10: a shape, with the rule's lock-delay behind it where the rule has one. */
+static void build_shape(struct worker *w, const struct lock_plan *plan, enum lock_shape shape) {
+    static const char *const texts[] = {
+        [SHAPE_NIL] = "nil",           [SHAPE_OK] = "ok", [SHAPE_INT] = "int", [SHAPE_ARRAY] = "array",
+        [SHAPE_TOGETHER] = "together",
+    };
     bool asks = lock_verb_is(plan->verb, VERB_ACQUIRES | VERB_SAYS) || plan->verb == LOCK_INSPECT;
     int64_t delay_ms = asks && plan->rule ? plan->rule->lock_delay_ms : 0;
-    if (delay_ms == 0)
-        return (size_t)snprintf(out, size, "%s", lock_shape_text(shape));
-    return (size_t)snprintf(out, size, "%s:%lld", lock_shape_text(shape), (long long)delay_ms);
-}
-
-static void build_shape(struct worker *w, const struct lock_plan *plan, enum lock_shape shape) {
     char text[SHAPE_TEXT_MAX];
-    build_bulk(w, text, shape_write(plan, shape, text, sizeof(text)));
+    snprintf(text, sizeof(text), delay_ms ? "%s:%lld" : "%s", texts[shape], (long long)delay_ms);
+    build_text(w, text);
 }
 
 enum { TOLD_MAX = 72 }; /* two numbers of 20 digits; compilers see that bytes_copy may copy more than 64 bytes */
@@ -188,7 +178,6 @@ static inline char *put_number(char *p, int64_t n) {
     return put_word(p, from, (size_t)(digits_end - from));
 }
 
-/* Puts the key of the guard record of a lock in this slot. */
 static inline char *put_guard(char *p, uint16_t slot, const char *key, size_t len) {
     p = put_length(p, lock_guard_len(len, slot));
     p += lock_guard_head_write(slot, p);
@@ -260,9 +249,7 @@ void lock_build_again(struct worker *w, const struct lock_client *client, const 
                       const char *claim) {
     const struct lock_plan *plan = &l->plan;
     bool setnx = l->shape == SHAPE_INT, expires = l->expiry_ms > 0;
-    lock_build_script(w, SCRIPT_ACQUIRE, NULL, 2, LOCK_HEADER_ARGS + (setnx ? 3 : expires ? 6 : 4));
-    build_bulk(w, l->key, plan->key.len);
-    lock_build_guard(w, l->key, plan->key.len);
+    lock_build_call(w, SCRIPT_ACQUIRE, NULL, &plan->key, LOCK_HEADER_ARGS + (setnx ? 3 : expires ? 6 : 4));
     lock_build_header(w, client, plan, claim, 3, l->shape);
     build_text(w, setnx ? "SETNX" : "SET");
     build_bulk(w, l->key, plan->key.len);
@@ -302,9 +289,7 @@ bool lock_build_usual_release(struct worker *w, const struct lock_call *l) {
 
 void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
                         const struct lock_plan *plan, enum lock_shape shape, const char *command) {
-    lock_build_script(w, SCRIPT_RELEASE, queue, 2, LOCK_HEADER_ARGS + 2);
-    build_bulk(w, plan->key.name, plan->key.len);
-    lock_build_guard(w, plan->key.name, plan->key.len);
+    lock_build_call(w, SCRIPT_RELEASE, queue, &plan->key, LOCK_HEADER_ARGS + 2);
     lock_build_header(w, client, plan, NULL, 0, shape);
     build_text(w, command);
     build_bulk(w, plan->key.name, plan->key.len);
@@ -326,7 +311,6 @@ static char *put_record(char *p, const struct lock_call *l, const char *identity
     return PUT(bytes_copy(p, identity, identity_len), "\r\n");
 }
 
-/* Puts the key of a slot's watermark. */
 static char *put_watermark(char *p, uint16_t slot) {
     size_t tag_len = slot_tag_len(slot);
     p = put_length(p, lock_guard_len(tag_len + 2, slot));
@@ -403,9 +387,7 @@ __attribute__((noinline)) void lock_build_other(struct session *s, struct lock_q
         const char *says = lc->named_at ? lock_word(words, lc->named_at, &len) : l->value;
         engine_says(w->shared->engine, &l->plan, says, len, field, worker_now(w));
     }
-    lock_build_script(w, lc->script, queue, 2, LOCK_HEADER_ARGS + words->count);
-    build_bulk(w, l->key, l->plan.key.len);
-    lock_build_guard(w, l->key, l->plan.key.len);
+    lock_build_call(w, lc->script, queue, &l->plan.key, LOCK_HEADER_ARGS + words->count);
     lock_build_header(w, s->lock.client, &l->plan, NULL, lc->value_at ? lc->value_at + 1 : 0, lc->shape);
     for (size_t i = 0; i < words->count; i++) {
         size_t len;

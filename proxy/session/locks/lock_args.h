@@ -16,6 +16,9 @@ enum {
  * in for the plan's claim. */
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, enum lock_shape shape);
+/* Begins the call of a script on one lock: its key, and its guard record. */
+void lock_build_call(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
+                     size_t args);
 /* Adds ARGV 8, the value that the session has last seen at the key. */
 void lock_build_seen(struct worker *w, const struct lock_plan *plan);
 /* Builds the call of an attempt that has no other options than an expiry, and returns its script: acquire_usual.lua, or

@@ -17,7 +17,7 @@ static bool release_again(struct call *c, struct lock_call *l, const struct lock
     if (l->handed || !engine_again(w->shared->engine, &l->plan, &e->result, worker_now(w)))
         return false;
     lock_build_release(w, NULL, c->request->session->lock.client, &l->plan, l->shape, l->command);
-    lock_submit_next(c, l, SCRIPT_RELEASE);
+    lock_submit_next(c, l, SCRIPT_RELEASE, NULL);
     return true;
 }
 
@@ -37,7 +37,7 @@ static __attribute__((noinline)) bool refused_again(struct call *c, struct lock_
     if (l->expiry_ms == LOCK_EXPIRY_OTHER || !engine_again(w->shared->engine, &l->plan, &e.result, worker_now(w)))
         return l->plan.rule->wait_ms > 0 && w->waits->refused(c, l, &e);
     lock_build_again(w, s->lock.client, l, l->plan.claim_token);
-    lock_submit_next(c, l, SCRIPT_ACQUIRE);
+    lock_submit_next(c, l, SCRIPT_ACQUIRE, NULL);
     return true;
 }
 
@@ -58,6 +58,14 @@ static __attribute__((noinline)) bool released_before(const struct call *c, cons
     return refused && engine_claim_lasts(w->shared->engine, &l->plan, worker_now(w));
 }
 
+inline void lock_end(struct call *c, struct lock_call *l, const struct call_end *end) {
+    call_done_fn next = l->next;
+    struct lock_answer out;
+    c->lock = NULL;
+    lock_finish(c->request->worker, c->request->session, l, end, &out);
+    lock_deliver(c, next, &out.end);
+}
+
 static inline void end_call(struct call *c, const struct call_end *end) {
     struct lock_call *l = c->lock;
     if (__builtin_expect(l->sent_twice, false) && released_before(c, l, end))
@@ -66,11 +74,7 @@ static inline void end_call(struct call *c, const struct call_end *end) {
         return;
     if (l->plan.rule && l->plan.rule->confirms && (lock_confirm(c, l, end) || lock_witnessed(c, l, end)))
         return;
-    call_done_fn next = l->next;
-    struct lock_answer out;
-    c->lock = NULL;
-    lock_finish(c->request->worker, c->request->session, l, end, &out);
-    lock_deliver(c, next, &out.end);
+    lock_end(c, l, end);
 }
 
 void lock_answered(struct call *c, const struct call_end *end) {
@@ -98,12 +102,14 @@ void lock_attempt_ended(struct call *c, const struct call_end *end) {
         end_call_joined(c, end);
 }
 
-void lock_submit_next_for(struct call *c, struct lock_call *l, enum script_id id, call_done_fn done) {
+static void lock_done(struct call *c, const struct call_end *end);
+
+void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id, call_done_fn done) {
     struct worker *w = c->request->worker;
     const struct session *s = c->request->session;
     struct upstream_lane lane = {.login = l->plan.login, .db = l->plan.key.db, .protocol = 2};
     invariant(c->lock == l, "a call carries two scripts");
-    c->done = done;
+    c->done = done ? done : lock_done;
     c->up.script = script_get(id);
     c->up.repeatable = true;
     call_submit_lane(c, l->plan.slot, s ? &s->lane : &lane, w->build.data, w->build.len);
@@ -119,7 +125,7 @@ __attribute__((noinline)) void lock_submit_whole(struct call *c, call_done_fn do
         lock_build_release(w, NULL, client, &l->plan, l->shape, l->command);
     else
         lock_build_again(w, client, l, NULL);
-    lock_submit_next_for(c, l, release ? SCRIPT_RELEASE : SCRIPT_ACQUIRE, done);
+    lock_submit_next(c, l, release ? SCRIPT_RELEASE : SCRIPT_ACQUIRE, done);
 }
 
 static void lock_done(struct call *c, const struct call_end *end) {
@@ -142,16 +148,11 @@ inline void lock_submit(struct call *call, struct lock_call *l, enum script_id i
     call_submit(call, l->plan.slot, w->build.data, w->build.len);
 }
 
-void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id) {
-    lock_submit_next_for(c, l, id, lock_done);
-}
-
-void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {
-    invariant(call->lock == l || !call->lock, "a call carries two scripts");
-    l->next = NULL;
-    call->lock = l;
-    call->done = done;
-    call->up.script = script_get(id);
-    call->up.repeatable = true;
-    call_submit(call, l->plan.slot, call->request->worker->build.data, call->request->worker->build.len);
+void lock_attempt_anew(struct call *c, struct lock_call *l) {
+    const struct session *s = c->request->session;
+    l->fence = 0;
+    if (s)
+        lock_submit_next(c, l, lock_build_attempt(c->request->worker, s->lock.client, l), NULL);
+    else
+        lock_attempt_ended(c, &lock_not_sent_end);
 }

@@ -48,11 +48,8 @@ struct lock_call {
 /* Starts a call for a lock in the session's database: allocates it, and has the engine plan it. */
 struct lock_call *lock_begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, const char *key,
                              size_t key_len);
-/* Does the same for a lock in database `db`. */
-struct lock_call *lock_begin_in(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
-                                const char *key, size_t key_len);
-/* Starts a call for a command that came some time ago. Unlike lock_begin, it does not take the session's later input as
- * a sign of overlapping requests. */
+/* Does the same for a lock in database `db`, and for a command that came some time ago: it does not take the session's
+ * later input as a sign of overlapping requests. */
 struct lock_call *lock_begin_anew(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
                                   const char *key, size_t key_len);
 /* Copies the name of the client's command in capitals, for incidents. */
@@ -87,8 +84,8 @@ void lock_failed_outcome(const struct call_end *end, struct lock_result *result)
 /* Reads what a script has answered for which no client waits. The outcome is set in any case. */
 void lock_own_answer(const struct call_end *end, struct lock_envelope *e);
 
-/* How a call ends whose script has released the lease of the plan's claim. */
-extern const struct call_end lock_released_end;
+/* How a call ends whose script has released the lease of the plan's claim; was not sent; or may have run. */
+extern const struct call_end lock_released_end, lock_not_sent_end, lock_unknown_end;
 
 /* ---- waiting ---- */
 

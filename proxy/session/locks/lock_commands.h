@@ -20,8 +20,6 @@ enum lock_shape {
     SHAPE_ARRAY,   /* as SHAPE_NIL, but the command's nil is a null array in RESP2 */
     SHAPE_TOGETHER /* no reply: adopt.lua runs in one transaction with the application's script */
 };
-/* The text that the scripts get for a shape; static. */
-const char *lock_shape_text(enum lock_shape shape);
 
 /* What a command means to a lock. */
 struct lock_command {

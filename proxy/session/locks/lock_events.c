@@ -10,9 +10,40 @@
  * do not always hit the same session of two that acquire and lose in turns. */
 enum { COUNTERS_SAMPLED = 61, DELETED_LOOKED = 16 /* keys of a DEL of several */ };
 
-/* Whether the command is one by which a list is seen to be a lock: it asks for the list's head, or removes a node. */
+/* When a command on a key outside of all rules is looked at, since it may be about a lock or about a semaphore. */
+enum look {
+    LOOK_NEVER,
+    LOOK_ALWAYS,
+    LOOK_KNOWN,   /* if the key is known as a lock's */
+    LOOK_COUNT,   /* as LOOK_KNOWN, otherwise now and then */
+    LOOK_SET,     /* by its options */
+    LOOK_WRITTEN, /* as LOOK_KNOWN; always behind WATCH */
+    LOOK_ALL,     /* as LOOK_KNOWN; always if it acquires all of its keys */
+    LOOK_NODE,    /* LREM: a list is seen to be a lock by it */
+    LOOK_HEAD     /* the same, if it asks for the list's head */
+};
+
+static const uint8_t locks_seen[COMMAND_COUNT] = {
+    [COMMAND_SETNX] = LOOK_ALWAYS,    [COMMAND_MSETNX] = LOOK_ALWAYS,  [COMMAND_SET] = LOOK_SET,
+    [COMMAND_SETEX] = LOOK_WRITTEN,   [COMMAND_PSETEX] = LOOK_WRITTEN, [COMMAND_MSETEX] = LOOK_ALL,
+    [COMMAND_INCR] = LOOK_COUNT,      [COMMAND_HSETNX] = LOOK_COUNT,   [COMMAND_HSETEX] = LOOK_COUNT,
+    [COMMAND_LREM] = LOOK_NODE,       [COMMAND_LRANGE] = LOOK_HEAD,    [COMMAND_LINDEX] = LOOK_HEAD,
+    [COMMAND_DEL] = LOOK_KNOWN,       [COMMAND_UNLINK] = LOOK_KNOWN,   [COMMAND_GETDEL] = LOOK_KNOWN,
+    [COMMAND_DELIFEQ] = LOOK_KNOWN,   [COMMAND_DELEX] = LOOK_KNOWN,    [COMMAND_GETSET] = LOOK_KNOWN,
+    [COMMAND_DECR] = LOOK_KNOWN,      [COMMAND_HDEL] = LOOK_KNOWN,     [COMMAND_HGETDEL] = LOOK_KNOWN,
+    [COMMAND_EXPIRE] = LOOK_KNOWN,    [COMMAND_PEXPIRE] = LOOK_KNOWN,  [COMMAND_EXPIREAT] = LOOK_KNOWN,
+    [COMMAND_PEXPIREAT] = LOOK_KNOWN, [COMMAND_PERSIST] = LOOK_KNOWN,  [COMMAND_RPUSH] = LOOK_KNOWN,
+    [COMMAND_RPUSHX] = LOOK_KNOWN,    [COMMAND_LSET] = LOOK_KNOWN,     [COMMAND_LPOP] = LOOK_KNOWN,
+};
+static const uint8_t permits_seen[COMMAND_COUNT] = {
+    [COMMAND_LPOP] = LOOK_COUNT,  [COMMAND_RPOP] = LOOK_COUNT, [COMMAND_BLPOP] = LOOK_COUNT,
+    [COMMAND_BRPOP] = LOOK_COUNT, [COMMAND_ZADD] = LOOK_COUNT, [COMMAND_LPUSH] = LOOK_KNOWN,
+    [COMMAND_RPUSH] = LOOK_KNOWN, [COMMAND_ZREM] = LOOK_KNOWN, [COMMAND_ZRANK] = LOOK_KNOWN,
+    [COMMAND_ZCARD] = LOOK_KNOWN,
+};
+
 static bool asks_queue(const struct command *c) {
-    return c->id == COMMAND_LREM || c->id == COMMAND_LRANGE || c->id == COMMAND_LINDEX;
+    return locks_seen[c->id] >= LOOK_NODE;
 }
 
 /* Whether such a command is looked at. If not, the list may be a lock, and its commands are looked at from now on. */
@@ -41,48 +72,26 @@ static inline bool count_wanted(const struct lock_interest *in, const char *key,
 
 static inline bool may_be_lock(const struct lock_interest *in, const struct command *c, const struct resp_request *r,
                                const char *bytes, const char *key, size_t len) {
-    switch ((int)c->id) {
-    case COMMAND_SETNX:
-    case COMMAND_MSETNX:
+    switch ((enum look)locks_seen[c->id]) {
+    case LOOK_NEVER:
+        break;
+    case LOOK_ALWAYS:
+    case LOOK_NODE:
         return true;
-    case COMMAND_SET:
-        return set_wanted(in->observer, in->watches, r, bytes, key, len);
-    case COMMAND_SETEX:
-    case COMMAND_PSETEX:
-        return in->watches || observer_knows(in->observer, key, len);
-    case COMMAND_MSETEX:
-        return lock_acquires_all(c, r, bytes) || observer_knows(in->observer, key, len);
-    case COMMAND_INCR:
-    case COMMAND_HSETNX:
-    case COMMAND_HSETEX:
-        return count_wanted(in, key, len);
-    case COMMAND_LREM:
-        return true;
-    case COMMAND_LRANGE:
-    case COMMAND_LINDEX:
-        return request_arg_is(r, bytes, 2, "0") && request_arg_is(r, bytes, r->argc - 1, "0");
-    case COMMAND_DEL:
-    case COMMAND_UNLINK:
-    case COMMAND_GETDEL:
-    case COMMAND_DELIFEQ:
-    case COMMAND_DELEX:
-    case COMMAND_GETSET:
-    case COMMAND_DECR:
-    case COMMAND_HDEL:
-    case COMMAND_HGETDEL:
-    case COMMAND_EXPIRE:
-    case COMMAND_PEXPIRE:
-    case COMMAND_EXPIREAT:
-    case COMMAND_PEXPIREAT:
-    case COMMAND_PERSIST:
-    case COMMAND_RPUSH:
-    case COMMAND_RPUSHX:
-    case COMMAND_LSET:
-    case COMMAND_LPOP:
+    case LOOK_KNOWN:
         return observer_knows(in->observer, key, len);
-    default:
-        return false;
+    case LOOK_COUNT:
+        return count_wanted(in, key, len);
+    case LOOK_SET:
+        return set_wanted(in->observer, in->watches, r, bytes, key, len);
+    case LOOK_WRITTEN:
+        return in->watches || observer_knows(in->observer, key, len);
+    case LOOK_ALL:
+        return lock_acquires_all(c, r, bytes) || observer_knows(in->observer, key, len);
+    case LOOK_HEAD:
+        return request_arg_is(r, bytes, 2, "0") && request_arg_is(r, bytes, r->argc - 1, "0");
     }
+    return false;
 }
 
 bool event_wanted(const struct lock_interest *in, const struct command *c, const struct resp_request *r,
@@ -93,22 +102,9 @@ bool event_wanted(const struct lock_interest *in, const struct command *c, const
 }
 
 bool event_permit_wanted(const struct lock_interest *in, const struct command *c, const char *key, size_t len) {
-    switch ((int)c->id) {
-    case COMMAND_LPOP:
-    case COMMAND_RPOP:
-    case COMMAND_BLPOP:
-    case COMMAND_BRPOP:
-    case COMMAND_ZADD:
-        return count_wanted(in, key, len);
-    case COMMAND_LPUSH:
-    case COMMAND_RPUSH:
-    case COMMAND_ZREM:
-    case COMMAND_ZRANK:
-    case COMMAND_ZCARD:
-        return observer_knows(in->observer, key, len);
-    default:
-        return false;
-    }
+    enum look look = permits_seen[c->id];
+    return look != LOOK_NEVER &&
+           (look == LOOK_COUNT ? count_wanted(in, key, len) : observer_knows(in->observer, key, len));
 }
 
 /* ---- a session ------------------------------------------------------------------------------- */
@@ -287,11 +283,6 @@ static enum lock_writer writer_of(void *arg, const struct lock_key *lock) {
     return engine_writer(s->worker->shared->engine, &s->lock, lock, worker_now(s->worker));
 }
 
-static bool is_data(const struct lock_rules *rules, const char *key, size_t len) {
-    const struct lock_rule *rule = lock_rules_rule_of(rules, key, len);
-    return rule ? rule->mode == LOCK_MODE_OFF : !lock_guard_is(key, len);
-}
-
 void advise_looks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct worker *w = s->worker;
     w->looks--;
@@ -303,7 +294,8 @@ void advise_looks(struct session *s, const struct command *c, const struct resp_
     for (int i = 0; i < keys.count && i < KEYS_LOOKED; i++) {
         size_t len;
         const char *key = request_arg(r, bytes, keys.keys[i], &len);
-        if (!is_data(w->rules, key, len))
+        const struct lock_rule *rule = lock_rules_rule_of(w->rules, key, len);
+        if (rule ? rule->mode != LOCK_MODE_OFF : lock_guard_is(key, len)) /* no data */
             continue;
         struct observed_write write = {.key = {session_db(s), key, len},
                                        .client = lock_client_hash(s->lock.client),

@@ -20,7 +20,7 @@
 struct lock_state {
     double careful_until; /* requests after an application's script wait for it until this time of the loop's clock */
     uint16_t audits;      /* commands in flight whose replies are audited */
-    uint8_t sent;         /* enum sent, for one_shot_client.c */
+    uint8_t sent;         /* enum sent, for locks_room.c */
     bool trip_known;      /* lock.trip_ms has been measured */
     bool left_endless;    /* the session has acquired a lock without an expiry */
     char *lost;           /* the error that answers the next command: a lease is over (on-loss error); NULL: none */
@@ -156,11 +156,7 @@ enum lock_ask { LOCK_ASK_ALL, LOCK_ASK_TOKEN, LOCK_ASK_RELEASE };
 enum dispatch_result lock_ask(struct session *s, const struct command *c, enum lock_ask what, const char *key,
                               size_t key_len);
 
-/* ---- application_script.c: the application's scripts (EVAL, EVALSHA, FCALL) that name lock keys
- * ------------------------ */
-
-/* A script of the application runs unchanged. Steps before and after it, in the same transaction, tell the proxy what
- * the script has done to the locks. */
+/* ---- application_script.c: the application's scripts (EVAL, EVALSHA, FCALL) that name lock keys -------------- */
 
 /* Sends the script to its node, with a step before and a step after it for each of its keys that is a lock. */
 void script_dispatch(struct session *s, const struct request_class *k);
@@ -174,8 +170,7 @@ void script_build_before(struct session *s, struct lock_queue *queue, const stru
 void script_build_behind(struct session *s, struct lock_queue *queue, const struct lock_call *l,
                          const struct lock_words *words, size_t key_count, bool together);
 
-/* ---- observed_command.c: commands on lock keys that pass as they came
- * ------------------------------------------------
+/* ---- observed_command.c: commands on lock keys that pass as they came ----------------------------------------
  *
  *      request ──> audit_note (keys, values, expiries) ──> sent as it is ──> reply ──> audit_end ──> engine_observe
  *                                                                             └──> the client, as it is

@@ -1,6 +1,6 @@
 /*
  * What is noted besides the calls: events for the observer (lock_events.c), what other proxies and earlier runs have
- * learnt (learnt.c), releases that are held back (hold.c), one-shot clients (one_shot_client.c).
+ * learnt (learnt.c), releases that are held back (hold.c).
  */
 #ifndef LOCKKEEPER_SESSION_LOCKS_OBSERVING_H
 #define LOCKKEEPER_SESSION_LOCKS_OBSERVING_H
@@ -29,6 +29,14 @@ void learnt_tick(struct worker *w);
  * proxy is known. */
 void learnt_glance(struct worker *w);
 
+/* Calls on a record of the proxies' own in Redis, which is named like a guard record: no client is shown it, and it
+ * belongs to no lock. own_record_begin begins to build one, own_record_submit sends it: a stop waits until `done` has
+ * called own_record_done. own_record_lost: the record's node is out of reach. */
+void own_record_begin(struct worker *w, const char *name, const char *command, size_t argc);
+void own_record_submit(struct worker *w, const char *name, uint32_t login, bool repeatable, call_done_fn done);
+void own_record_done(struct call *c, const struct call_end *end);
+bool own_record_lost(struct worker *w, const char *name);
+
 /* ---- hold.c ---- */
 
 /* Stops the session's input at a release that is held back, and has it read again in a few milliseconds. */
@@ -37,12 +45,5 @@ void lock_holds_open(struct worker *w);
 void lock_holds_close(struct worker *w);
 /* Measures the round trip to the client once. Called when an attempt of the session was lost. */
 void lock_note_trip(struct session *s);
-
-/* ---- one_shot_client.c ---- */
-
-/* Notes one of the session's first requests, which has just been dispatched. */
-void one_shot_sends(struct session *s);
-/* Decides, as the session closes, whether its client was a one-shot client: s->lock.one_shot. */
-void one_shot_closes(struct session *s);
 
 #endif

@@ -53,16 +53,6 @@ struct quorum {
 
 /* ---- the end --------------------------------------------------------------------------------------- */
 
-/* The reply of a command that another lease refuses. NULL: the command has no reply for that. */
-static const char *lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s) {
-    enum lock_verb verb = l->plan.verb;
-    if (e->reply[0] == ':')
-        return verb == LOCK_ACQUIRE || verb == LOCK_EXTEND || verb == LOCK_RELEASE ? ":0\r\n" : NULL;
-    if (verb != LOCK_ACQUIRE || e->reply[0] != '+')
-        return NULL;
-    return s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
-}
-
 static void quorum_confirmed(struct quorum *q) {
     struct lock_call *l = q->lock;
     struct worker *w = q->worker;
@@ -80,7 +70,7 @@ struct call_end lock_refused_end(const struct lock_call *l, const struct session
                                  const struct call_end *end) {
     struct lock_envelope e;
     bool lost = why->lost && lock_envelope_read(l, end->reply, end->len, &e);
-    const char *reply = lost ? lost_reply(l, &e, s) : NULL;
+    const char *reply = lost ? lock_lost_reply(l, &e, s) : NULL;
     if (reply)
         return (struct call_end){.reply = reply, .len = strlen(reply), .why = UPSTREAM_NOT_SENT};
     return (struct call_end){.error = why->error, .why = UPSTREAM_NOT_SENT};
@@ -170,9 +160,7 @@ static void raise_fence(struct quorum *q) {
         if (q->word.fences[i] >= q->fence)
             q->fence = q->word.fences[i] + 1;
     q->raises++;
-    lock_build_script(w, SCRIPT_RAISE_FENCE, NULL, 2, 2);
-    build_bulk(w, plan->key.name, plan->key.len);
-    lock_build_guard(w, plan->key.name, plan->key.len);
+    lock_build_call(w, SCRIPT_RAISE_FENCE, NULL, &plan->key, 2);
     build_text(w, plan->attempt_token);
     build_number(w, (int64_t)q->fence);
     quorum_submit(q, on_raised, script_get(SCRIPT_RAISE_FENCE));
@@ -358,15 +346,7 @@ bool lock_release_forgotten(struct worker *w, const struct lock_call *l, const s
            engine_claim_lasts(w->shared->engine, &l->plan, worker_now(w));
 }
 
-static void release_forgotten(struct call *c, struct lock_call *l) {
-    struct lock_answer out;
-    call_done_fn next = l->next;
-    c->lock = NULL;
-    lock_finish(c->request->worker, c->request->session, l, &lock_released_end, &out); /* which tells the witnesses */
-    lock_deliver(c, next, &out.end);
-}
-
-void lock_vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg) {
+static void vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg) {
     struct quorum *q = memory_zalloc(sizeof(*q));
     q->done = done;
     q->arg = arg;
@@ -390,6 +370,89 @@ void lock_vote(struct worker *w, struct lock_call *l, const struct lock_result *
         quorum_too_long(q);
     else
         quorum_ask(q);
+}
+
+/* ---- several locks ---------------------------------------------------------------------------------- */
+
+/* MSETNX and MSETEX NX acquire several locks, or none: witnesses are asked about each lock. If they refuse one, all are
+ * released again. */
+struct several_part {
+    struct several *all;
+    struct lock_call *lock;
+    bool confirmed;
+};
+
+/* The locks of a command while witnesses are asked, and while they are released again. */
+struct several {
+    struct worker *worker;
+    lock_vote_fn done;
+    void *arg;
+    size_t due; /* of how many locks an answer is due, and 1 while they are being asked for */
+    bool refused, undoing;
+    struct lock_refusal why; /* the first refusal */
+    size_t count;
+    struct several_part parts[];
+};
+
+static void part_over(void *arg);
+
+static void undo_confirmed(struct several *v) {
+    v->undoing = true;
+    v->due = 1;
+    for (size_t i = 0; i < v->count; i++)
+        if (v->parts[i].confirmed) {
+            v->due++;
+            lock_undo(v->worker, v->parts[i].lock, part_over, v);
+        }
+    part_over(v);
+}
+
+static void part_over(void *arg) {
+    struct several *v = arg;
+    invariant(v->due > 0, "witnesses decide twice about one of several locks");
+    if (--v->due > 0)
+        return;
+    if (v->refused && !v->undoing) {
+        undo_confirmed(v);
+        return;
+    }
+    v->done(v->arg, v->refused ? &v->why : NULL);
+    memory_free(v);
+}
+
+static void several_heard(void *arg, const struct lock_refusal *why) {
+    struct several_part *part = arg;
+    struct several *v = part->all;
+    part->confirmed = !why;
+    if (why && !v->refused)
+        v->why = *why;
+    v->refused |= why != NULL;
+    part_over(v);
+}
+
+void lock_vote_all(struct worker *w, struct lock_call *first, const struct lock_result *r, lock_vote_fn done,
+                   void *arg) {
+    size_t count = 0;
+    struct lock_call *l = first;
+    if (!first->clobbers || lock_call_next(first) == first) {
+        vote(w, first, r, done, arg);
+        return;
+    }
+    do
+        count++;
+    while ((l = lock_call_next(l)) != first);
+    struct several *v = memory_zalloc(sizeof(*v) + count * sizeof(v->parts[0]));
+    v->worker = w;
+    v->done = done;
+    v->arg = arg;
+    v->count = count;
+    v->due = 1;
+    for (size_t i = 0; i < count; i++, l = lock_call_next(l)) {
+        v->parts[i] = (struct several_part){.all = v, .lock = l};
+        v->due++;
+        vote(w, l, r, several_heard, &v->parts[i]);
+    }
+    part_over(v);
 }
 
 /* ---- a client's call ------------------------------------------------------------------------------- */
@@ -417,28 +480,23 @@ static bool waits_on(struct call *c, struct lock_call *l, const struct lock_refu
     return w->waits->refused(c, l, &refusal);
 }
 
-/* Ends the call that the witnesses have confirmed, or refused. */
 static void witnessed_heard(void *arg, const struct lock_refusal *why) {
     struct witnessed *of = arg;
     struct call *c = of->call;
     struct lock_call *l = of->lock;
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
-    call_done_fn next = l->next;
     struct call_end end = {.reply = of->reply, .len = of->reply_len};
-    struct lock_answer out;
-    if (why && waits_on(c, l, why, &end)) {
-        memory_free(of);
-        return;
-    }
-    c->lock = NULL;
-    if (why) {
-        out.end = lock_refused_end(l, s, why, &end);
+    bool waits = why && waits_on(c, l, why, &end);
+    if (why && !waits) {
+        call_done_fn next = l->next;
+        struct call_end refused = lock_refused_end(l, s, why, &end);
+        c->lock = NULL;
         lock_learnt_all(w, s, why->by, &why->result);
-    } else {
-        lock_finish(w, s, l, &end, &out);
+        lock_deliver(c, next, &refused);
+    } else if (!waits) {
+        lock_end(c, l, &end);
     }
-    lock_deliver(c, next, &out.end);
     memory_free(of);
 }
 
@@ -449,7 +507,7 @@ bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *
         !lock_envelope_read(l, end->reply, end->len, &e))
         return false;
     if (lock_release_forgotten(w, l, &e.result)) {
-        release_forgotten(c, l);
+        lock_end(c, l, &lock_released_end); /* which tells the witnesses */
         return true;
     }
     if (e.result.outcome != LOCK_GRANTED && !lock_extends(l, &e.result))
@@ -470,7 +528,7 @@ bool lock_witness_script(struct worker *w, struct lock_call *l, const struct cal
         return false;
     if (e.result.outcome != LOCK_GRANTED && !lock_extends(l, &e.result))
         return false;
-    lock_vote(w, l, &e.result, done, arg);
+    vote(w, l, &e.result, done, arg);
     return true;
 }
 

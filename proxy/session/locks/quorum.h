@@ -14,9 +14,6 @@ void quorum_close(struct worker *w);
 /* Takes the witnesses of the worker's configuration, which a reload may have changed. */
 void quorum_change(struct worker *w);
 
-/* Called once a second in the first worker: finds out whether the witnesses vote. */
-void quorum_look(struct worker *w);
-
 /* The lease of a lock, as witnesses know it. token "": another proxy gave it. Borrows all of it. */
 struct witness_lease quorum_lease(const struct lock_key *key, const char *token, uint64_t fence);
 /* How long witnesses are asked to remember a lease that has so many ms left. */

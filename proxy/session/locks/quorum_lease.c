@@ -63,11 +63,6 @@ void quorum_change(struct worker *w) {
     witness_probe(w->witnesses); /* so that each thread shows a newcomer's quarantine */
 }
 
-void quorum_look(struct worker *w) {
-    if (w->witnesses)
-        witness_probe(w->witnesses);
-}
-
 struct witness_lease quorum_lease(const struct lock_key *key, const char *token, uint64_t fence) {
     return (struct witness_lease){.db = key->db, .name = key->name, .len = key->len, .token = token, .fence = fence};
 }

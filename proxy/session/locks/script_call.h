@@ -8,6 +8,14 @@
 
 enum { LOCK_COMMAND_MAX = 24 }; /* a command's name, with its NUL */
 
+/* Writes the name of the client's command in capitals, for incidents. */
+static inline void lock_command_text(char out[LOCK_COMMAND_MAX], const char *name, size_t len) {
+    size_t i;
+    for (i = 0; i < len && i < LOCK_COMMAND_MAX - 1; i++)
+        out[i] = name[i] >= 'a' && name[i] <= 'z' ? (char)(name[i] - 'a' + 'A') : name[i];
+    out[i] = '\0';
+}
+
 /* Build a call in w->build, in this order: the script and the number of keys (`args` counts all of ARGV); each key with
  * its guard record; then what the script takes. The first call of a script in a transaction sends the source: a
  * NOSCRIPT would come too late there. */
@@ -31,8 +39,8 @@ struct lock_envelope {
     struct lock_result result;
 };
 
-/* error.c: rewrites the error that a script ended with into the error that the command would get from Redis. `out` has
- * the text if it had to be built. */
+/* envelope.c: rewrites the error that a script ended with into the error that the command would get from Redis. `out`
+ * has the text if it had to be built. */
 void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
 
 #endif

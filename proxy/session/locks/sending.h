@@ -9,13 +9,14 @@
 
 /* Sends what is in w->build as a script call. The call may be repeated, unless the script is SCRIPT_PASS. */
 void lock_submit(struct call *call, struct lock_call *l, enum script_id id);
-/* Sends the call's next script, or one that takes the place of what was sent. The client may have gone meanwhile. */
-void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id);
-void lock_submit_next_for(struct call *c, struct lock_call *l, enum script_id id, call_done_fn done);
-/* Does the same as lock_submit for a caller that takes the script's answer itself in `done`, and then ends the call
- * with lock_answered. */
-void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done);
+/* Sends the call's next script, or one that takes the place of what was sent. The client may have gone meanwhile. A
+ * caller that takes the script's answer itself in `done` (NULL: it does not) then ends the call with lock_answered. */
+void lock_submit_next(struct call *c, struct lock_call *l, enum script_id id, call_done_fn done);
+/* Sends a script for an attempt of which nothing was done. If its client has gone, the attempt ends. */
+void lock_attempt_anew(struct call *c, struct lock_call *l);
 void lock_answered(struct call *c, const struct call_end *end);
+/* Ends a call of which nothing has to be confirmed: the client gets its reply, and the engine hears of it. */
+void lock_end(struct call *c, struct lock_call *l, const struct call_end *end);
 /* Whether a script for the usual states has answered that it has done nothing. lock_submit_whole then sends the script
  * for all states, whose answer `done` takes. */
 static inline bool lock_was_unusual(const struct call *c, const struct call_end *end) {
@@ -32,8 +33,7 @@ void lock_attempt_ended(struct call *c, const struct call_end *end);
 /* Whether an attempt may be sent without a script. lock_acquire_short then sends it. */
 bool lock_short_fits(struct worker *w, const struct lock_call *l);
 void lock_acquire_short(struct call *call, struct lock_call *l);
-/* Whether a GET asks for the lock and its guard record without a script. lock_read then sends it. */
-bool lock_read_fits(const struct worker *w, const struct lock_call *l, const struct lock_command *lc);
+/* Sends a GET, which asks for the lock and its guard record without a script. */
 void lock_read(struct call *call, struct lock_call *l);
 /* ---- free.c: their releases ------------------------------------------------------------------ */
 
@@ -60,10 +60,8 @@ struct call_end lock_refused_end(const struct lock_call *l, const struct session
 /* Hears once, perhaps at once, what the witnesses say. why NULL: they confirm, and the call is still to be finished.
  * Else what was acquired has been released again, and the engine is still to be told; `why` is borrowed. */
 typedef void (*lock_vote_fn)(void *arg, const struct lock_refusal *why);
-/* Asks the witnesses about a lock of which a script has answered `r`: it has acquired or extended. */
-void lock_vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg);
-/* Asks the witnesses about all locks that MSETNX has acquired, in the ring of calls that begins with `first`: if they
- * refuse one, all are released again. A ring of one call is asked about as in lock_vote. */
+/* Asks the witnesses about the lock of which a script has answered `r`: it has acquired or extended. Of MSETNX they are
+ * asked about all locks in the ring of calls that begins with `first`: if they refuse one, all are released again. */
 void lock_vote_all(struct worker *w, struct lock_call *first, const struct lock_result *r, lock_vote_fn done,
                    void *arg);
 /* Whether the answer says that the lease's end has moved, or may have. */
@@ -71,7 +69,7 @@ bool lock_extends(const struct lock_call *l, const struct lock_result *r);
 /* Whether a release under `quorum yes` finds no lock, although the lease of its claim has not ended: a failover has
  * forgotten the lock. The release then ends as lock_released_end says. */
 bool lock_release_forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r);
-/* Does the same as lock_vote with what the step behind an application's script has answered. Returns false if there is
+/* Does the same with what the step behind an application's script has answered. Returns false if there is
  * nothing to ask. */
 enum { LOCK_SCRIPT_LOCKS_MAX = 100 /* a script on more locks goes without a transaction */ };
 bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_vote_fn done,
@@ -81,6 +79,9 @@ bool lock_witness_script(struct worker *w, struct lock_call *l, const struct cal
 bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                      struct lock_answer *out);
 
+/* The reply of a command that has acquired or extended, in its script's envelope, once another lease counts after all.
+ * NULL: the command has no reply for that. Static. */
+const char *lock_lost_reply(const struct lock_call *l, const struct lock_envelope *e, const struct session *s);
 /* If the rule asks for replicas and the script has acquired, waits for the replicas and ends the call later
  * (confirm.c). Returns false if there is nothing to wait for. */
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);

@@ -130,7 +130,6 @@ static size_t refusal(const struct worker *w, const struct lock_call *l, const s
     return (size_t)(resp_bulk_write(out, text, 2 + r.fence_len) - out);
 }
 
-/* Writes the short text of a grant. */
 static size_t grant(const struct lock_call *l, char out[LOCK_ANSWER_MAX]) {
     char text[1 + RESP_HEADER_MAX], *end = text + sizeof(text), *from = resp_digits_write(end, l->fence);
     if (l->expiry_ms == 0) /* the proxy set the expiry */
@@ -147,19 +146,7 @@ static void finish_by_script(struct call *c, struct lock_call *l, const struct a
     char unset[1 + RESP_HEADER_MAX];
     snprintf(unset, sizeof(unset), "-%" PRIu64, l->fence);
     lock_build_again(w, s ? s->lock.client : NULL, l, a->placed ? "!" : known ? unset : "+");
-    lock_submit_next(c, l, SCRIPT_ACQUIRE);
-}
-
-/* Sends a script in place of an attempt of which nothing was done. */
-static void use_script(struct call *c, struct lock_call *l) {
-    const struct session *s = c->request->session;
-    static const struct call_end gone = {.error = "UPSTREAM the client has gone", .why = UPSTREAM_NOT_SENT};
-    l->fence = 0;
-    if (!s) {
-        lock_attempt_ended(c, &gone);
-        return;
-    }
-    lock_submit_next(c, l, lock_build_attempt(c->request->worker, s->lock.client, l));
+    lock_submit_next(c, l, SCRIPT_ACQUIRE, NULL);
 }
 
 static void attempt_answered(struct call *c, const struct call_end *end) {
@@ -188,7 +175,7 @@ static void attempt_answered(struct call *c, const struct call_end *end) {
         if (executed || c->up.multi_refused || c->up.attempts > 0)
             finish_by_script(c, l, &a);
         else
-            use_script(c, l);
+            lock_attempt_anew(c, l);
         return;
     }
     lock_attempt_ended(c, out.len > 0 ? &out : end);
@@ -211,7 +198,6 @@ static bool answer_read(const struct call_end *end, struct resp_item *value, str
            resp_item_read(&p, reply_end, value) && resp_item_read(&p, reply_end, record);
 }
 
-/* Takes the answer to the question whether the lock is held. */
 static void question_answered(struct call *c, const struct call_end *end) {
     struct lock_call *l = c->lock;
     struct worker *w = c->request->worker;
@@ -234,7 +220,7 @@ static void question_answered(struct call *c, const struct call_end *end) {
         lock_attempt_ended(c, &out);
         return;
     }
-    use_script(c, l);
+    lock_attempt_anew(c, l);
 }
 
 /* Asks for the lock and its guard record; `done` takes the answer. */
@@ -260,10 +246,6 @@ void lock_acquire_short(struct call *call, struct lock_call *l) {
 }
 
 /* ---- reading -------------------------------------------------------------------------------------- */
-
-bool lock_read_fits(const struct worker *w, const struct lock_call *l, const struct lock_command *lc) {
-    return w->config->short_records && lc->script == SCRIPT_READ && l->plan.key.len > 0;
-}
 
 /* Writes the envelope of read.lua for a lock that is held under a guard record in the short form. */
 static void build_held(struct worker *w, const struct resp_item *value, const struct short_record *r) {
@@ -296,13 +278,11 @@ static void read_answered(struct call *c, const struct call_end *end) {
         lock_answered(c, &(struct call_end){.reply = w->build.data, .len = w->build.len});
         return;
     }
-    lock_build_script(w, SCRIPT_READ, NULL, 2, LOCK_HEADER_ARGS + 2);
-    build_bulk(w, l->key, l->plan.key.len);
-    lock_build_guard(w, l->key, l->plan.key.len);
+    lock_build_call(w, SCRIPT_READ, NULL, &l->plan.key, LOCK_HEADER_ARGS + 2);
     lock_build_header(w, client, &l->plan, NULL, 0, l->shape);
     build_text(w, "GET");
     build_bulk(w, l->key, l->plan.key.len);
-    lock_submit_next(c, l, SCRIPT_READ);
+    lock_submit_next(c, l, SCRIPT_READ, NULL);
 }
 
 void lock_read(struct call *call, struct lock_call *l) {

@@ -119,12 +119,6 @@ static void shown(struct call *c, const struct call_end *end) {
 
 /* ---- a request ------------------------------------------------------------------------------------------- */
 
-static bool wants(struct session *s, const struct request_class *k) {
-    struct lock_key key = {.db = session_db(s)};
-    key.name = class_key(k, 0, &key.len);
-    return k->request->len <= REQUEST_LOOKED_AT && engine_has_tried(s->worker->shared->engine, &s->lock, &key);
-}
-
 static struct shown_note *note_new(struct session *s, const struct request_class *k) {
     const struct resp_request *r = k->request;
     struct shown_note *note = memory_zalloc(sizeof(*note) + r->len);
@@ -143,7 +137,9 @@ static struct shown_note *note_new(struct session *s, const struct request_class
 }
 
 void shown_forward(struct session *s, const struct request_class *k) {
-    if (!wants(s, k)) {
+    struct lock_key key = {.db = session_db(s)};
+    key.name = class_key(k, 0, &key.len);
+    if (k->request->len > REQUEST_LOOKED_AT || !engine_has_tried(s->worker->shared->engine, &s->lock, &key)) {
         session_forward(s, k->command, k->request, k->bytes, k->slot);
         return;
     }

@@ -25,6 +25,7 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/leases.h"
 #include "proxy/session/locks/lock_args.h"
+#include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/quorum.h"
 
@@ -36,7 +37,7 @@ enum { ENTRIES_AT_ONCE = 1000, LIST_MS = 3600 * 1000, SLACK_MS = 1000, LOOKS_MS 
 
 /* ---- entries ----------------------------------------------------------------------------------------- */
 
-void successors_entry(const struct lock_left *left, struct text *out) {
+static void entry_write(const struct lock_left *left, struct text *out) {
     int64_t set_by_ms = clock_set_by_ms();
     text_printf(out, "%" PRIu32 " %" PRId64 " %" PRId64 " %s %s %zu ", left->key.db, left->left_ms + set_by_ms,
                 left->until_ms + set_by_ms, left->token, left->group, left->identity_len);
@@ -85,42 +86,35 @@ static bool entry_read(const char *entry, size_t len, struct lock_left *left) {
 
 /* ---- the list ------------------------------------------------------------------------------------------ */
 
-static void list_begin(struct worker *w, const char *command, size_t argc) {
-    build_start(w, argc);
-    build_text(w, command);
-    lock_build_guard(w, LIST, sizeof(LIST) - 1);
-}
+/* An entry for the list, which is useless after until_ms. The engine calls with a shard locked, so the worker writes
+ * the entry after the engine has returned. */
+struct left_note {
+    struct worker_job job; /* must be the first field */
+    uint32_t login;
+    int64_t until_ms;
+    size_t len;
+    char entry[];
+};
 
-/* Sends the call that is in w->build. `reads`: the call changes nothing, and may be sent again. */
-static void list_submit(struct worker *w, uint32_t login, bool reads, call_done_fn done) {
-    struct request *r = request_internal(w);
-    struct upstream_lane lane = {.login = login, .protocol = 2};
-    w->own_works++;
-    r->call.done = done;
-    r->call.up.repeatable = reads;
-    call_submit_lane(&r->call, slot_of_key(LIST, sizeof(LIST) - 1), &lane, w->build.data, w->build.len);
-}
-
-static void done_with(struct call *c, const struct call_end *end) {
-    invariant(c->request->worker->own_works > 0, "no work of the proxy's own is under way");
-    c->request->worker->own_works--;
-    request_reply(c->request, "", 0, true);
-}
-
-void successors_write(struct worker *w, uint32_t login, int64_t until_ms, const char *entry, size_t len) {
-    list_begin(w, "ZADD", 4);
-    build_number(w, until_ms + clock_set_by_ms());
-    build_bulk(w, entry, len);
-    list_submit(w, login, false, done_with);
-    list_begin(w, "PEXPIRE", 3);
+static void note_run(struct worker *w, struct worker_job *job) {
+    const struct left_note *note = (struct left_note *)(void *)job;
+    own_record_begin(w, LIST, "ZADD", 4);
+    build_number(w, note->until_ms + clock_set_by_ms());
+    build_bulk(w, note->entry, note->len);
+    own_record_submit(w, LIST, note->login, false, own_record_done);
+    own_record_begin(w, LIST, "PEXPIRE", 3);
     build_number(w, LIST_MS);
-    list_submit(w, login, false, done_with);
+    own_record_submit(w, LIST, note->login, false, own_record_done);
 }
 
-static void list_remove_entry(struct worker *w, const char *entry, size_t len) {
-    list_begin(w, "ZREM", 3);
-    build_bulk(w, entry, len);
-    list_submit(w, 0, false, done_with);
+void lock_note_left(void *arg, const struct lock_left *left) {
+    struct text entry = {0};
+    entry_write(left, &entry);
+    struct left_note *note = memory_alloc(sizeof(*note) + entry.len);
+    *note = (struct left_note){.job.run = note_run, .login = left->login, .until_ms = left->until_ms, .len = entry.len};
+    memcpy(note->entry, entry.data, entry.len);
+    text_clear(&entry);
+    worker_add_job(worker_here(), &note->job);
 }
 
 /* ---- taking over --------------------------------------------------------------------------------------- */
@@ -166,8 +160,11 @@ static void taken_over(struct call *c, const struct call_end *end) {
     struct lock_envelope e;
     lock_own_answer(end, &e);
     bool known = e.result.outcome != LOCK_NOT_SENT && e.result.outcome != LOCK_UNKNOWN;
-    if (known && !w->stopping)
-        list_remove_entry(w, t->entry, t->len);
+    if (known && !w->stopping) {
+        own_record_begin(w, LIST, "ZREM", 3);
+        build_bulk(w, t->entry, t->len);
+        own_record_submit(w, LIST, 0, false, own_record_done);
+    }
     t->result = e.result;
     t->result.holder = NULL;
     request_disown(c->request);
@@ -198,9 +195,7 @@ static void take_over(struct worker *w, const char *entry, size_t len, const str
     lock_rules_ref(rule->set);
     t->token = engine_token(w->shared->engine, t->token_text);
     int64_t left_ms = t->left.until_ms - worker_now(w) + SLACK_MS;
-    lock_build_script(w, SCRIPT_RENEW, NULL, 2, LOCK_HEADER_ARGS);
-    build_bulk(w, t->left.key.name, t->left.key.len);
-    lock_build_guard(w, t->left.key.name, t->left.key.len);
+    lock_build_call(w, SCRIPT_RENEW, NULL, &t->left.key, LOCK_HEADER_ARGS);
     build_text(w, t->token_text);
     build_text(w, t->left.token);
     build_bulk(w, t->left.identity, t->left.identity_len);
@@ -243,20 +238,20 @@ static void listed(struct call *c, const struct call_end *end) {
         if (resp_item_read(&p, over, &entry) && entry.type == '$')
             look_at(w, entry.str, entry.len);
     w->locks->successors_asking = false;
-    done_with(c, end);
+    own_record_done(c, end);
 }
 
 void successors_tick(struct worker *w) {
     int64_t came_ms = atomic_load_explicit(&w->shared->came_ms, memory_order_relaxed);
     if (w->locks->successors_asking || w->stopping || !w->opened || worker_now(w) - came_ms > LOOKS_MS ||
-        upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(LIST, sizeof(LIST) - 1))))
+        own_record_lost(w, LIST))
         return;
     w->locks->successors_asking = true;
-    list_begin(w, "ZRANGEBYSCORE", 7);
+    own_record_begin(w, LIST, "ZRANGEBYSCORE", 7);
     build_number(w, clock_wall_ms());
     build_text(w, "+inf");
     build_text(w, "LIMIT");
     build_number(w, 0);
     build_number(w, ENTRIES_AT_ONCE);
-    list_submit(w, 0, true, listed);
+    own_record_submit(w, LIST, 0, true, listed);
 }

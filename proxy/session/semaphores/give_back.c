@@ -16,7 +16,7 @@
 #include "parser/slot.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/semaphores/private.h"
+#include "proxy/session/semaphores/semaphores.h"
 #include "proxy/upstream/script.h"
 
 enum { TRIES_MAX = 300, TRIES_OWN = 5, AGAIN_MS = 1000, REFUSED_LOGGED = 60 };
@@ -87,7 +87,6 @@ static void give_back_done(struct call *c, const struct call_end *end) {
         permits_drop(w->shared->permits, p);
 }
 
-/* Builds the call of give_back.lua in w->build. */
 static void build(struct worker *w, const struct permit *p) {
     static const char *const shapes[] = {"count", "token", "member"};
     build_start(w, 7);

@@ -7,7 +7,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/semaphores/private.h"
+#include "proxy/session/semaphores/semaphores.h"
 
 enum { COUNT_MAX = 1000000000, UNTRACKED_LOGGED = 1000 };
 
@@ -56,50 +56,18 @@ struct reading {
     bool took;
 };
 
-static enum permit_deed deed_of(const struct command *c) {
-    switch (c->id) {
-    case COMMAND_INCR:
-    case COMMAND_INCRBY:
-    case COMMAND_DECR:
-    case COMMAND_DECRBY:
-        return DEED_COUNT;
-    case COMMAND_LPOP:
-    case COMMAND_RPOP:
-        return DEED_POP;
-    case COMMAND_BLPOP:
-    case COMMAND_BRPOP:
-        return DEED_BPOP;
-    case COMMAND_LPUSH:
-    case COMMAND_RPUSH:
-    case COMMAND_LPUSHX:
-    case COMMAND_RPUSHX:
-        return DEED_PUSH;
-    case COMMAND_ZADD:
-    case COMMAND_ZINCRBY:
-        return DEED_ADD;
-    case COMMAND_ZREM:
-        return DEED_REMOVE;
-    case COMMAND_DEL:
-    case COMMAND_UNLINK:
-    case COMMAND_RENAME:
-    case COMMAND_RESTORE:
-        return DEED_RESET;
-    case COMMAND_SET:
-    case COMMAND_SETEX:
-    case COMMAND_PSETEX:
-    case COMMAND_SETNX:
-    case COMMAND_GETSET:
-    case COMMAND_GETDEL:
-    case COMMAND_MSET:
-    case COMMAND_MSETNX:
-    case COMMAND_RENAMENX:
-    case COMMAND_COPY:
-    case COMMAND_MOVE:
-        return DEED_REPLACE;
-    default:
-        return DEED_NONE;
-    }
-}
+static const uint8_t deeds[COMMAND_COUNT] = {
+    [COMMAND_INCR] = DEED_COUNT,       [COMMAND_INCRBY] = DEED_COUNT,  [COMMAND_DECR] = DEED_COUNT,
+    [COMMAND_DECRBY] = DEED_COUNT,     [COMMAND_LPOP] = DEED_POP,      [COMMAND_RPOP] = DEED_POP,
+    [COMMAND_BLPOP] = DEED_BPOP,       [COMMAND_BRPOP] = DEED_BPOP,    [COMMAND_LPUSH] = DEED_PUSH,
+    [COMMAND_RPUSH] = DEED_PUSH,       [COMMAND_LPUSHX] = DEED_PUSH,   [COMMAND_RPUSHX] = DEED_PUSH,
+    [COMMAND_ZADD] = DEED_ADD,         [COMMAND_ZINCRBY] = DEED_ADD,   [COMMAND_ZREM] = DEED_REMOVE,
+    [COMMAND_DEL] = DEED_RESET,        [COMMAND_UNLINK] = DEED_RESET,  [COMMAND_RENAME] = DEED_RESET,
+    [COMMAND_RESTORE] = DEED_RESET,    [COMMAND_SET] = DEED_REPLACE,   [COMMAND_SETEX] = DEED_REPLACE,
+    [COMMAND_PSETEX] = DEED_REPLACE,   [COMMAND_SETNX] = DEED_REPLACE, [COMMAND_GETSET] = DEED_REPLACE,
+    [COMMAND_GETDEL] = DEED_REPLACE,   [COMMAND_MSET] = DEED_REPLACE,  [COMMAND_MSETNX] = DEED_REPLACE,
+    [COMMAND_RENAMENX] = DEED_REPLACE, [COMMAND_COPY] = DEED_REPLACE,  [COMMAND_MOVE] = DEED_REPLACE,
+};
 
 /* The difference that a command on a counter makes; 0: it is malformed. */
 static int64_t count_of(const struct command *c, const struct resp_request *r, const char *bytes) {
@@ -116,23 +84,11 @@ static int64_t count_of(const struct command *c, const struct resp_request *r, c
 /* How many permits the request may give back at most; 0: it gives none back. */
 static int64_t gives_of(enum permit_deed deed, const struct command *c, const struct resp_request *r,
                         const char *bytes) {
-    int64_t n;
-    switch (deed) {
-    case DEED_COUNT:
-        n = count_of(c, r, bytes);
+    if (deed == DEED_COUNT) {
+        int64_t n = count_of(c, r, bytes);
         return n >= 0 ? 0 : -n < COUNT_MAX ? -n : COUNT_MAX;
-    case DEED_PUSH:
-    case DEED_REMOVE:
-        return r->argc > 2 ? (int64_t)r->argc - 2 : 0;
-    case DEED_NONE:
-    case DEED_POP:
-    case DEED_BPOP:
-    case DEED_ADD:
-    case DEED_RESET:
-    case DEED_REPLACE:
-        break;
     }
-    return 0;
+    return (deed == DEED_PUSH || deed == DEED_REMOVE) && r->argc > 2 ? (int64_t)r->argc - 2 : 0;
 }
 
 /* ---- noting a request ------------------------------------------------------------------------------ */
@@ -143,7 +99,7 @@ static bool is_semaphore(const struct request_class *k, size_t i) {
 }
 
 struct permit_note *permit_note(struct session *s, const struct request_class *k) {
-    enum permit_deed deed = deed_of(k->command);
+    enum permit_deed deed = deeds[k->command->id];
     if (deed == DEED_NONE)
         return NULL;
     size_t count = 0;
@@ -188,7 +144,6 @@ static const char *arg(const struct reading *x, size_t i, size_t *len) {
     return request_arg(&x->request, x->note->bytes, i, len);
 }
 
-/* Notes one permit. */
 static void take(struct reading *x, const struct noted_key *key, struct permit_take *take) {
     struct worker *w = x->w;
     take->sender = &x->sender;
@@ -393,7 +348,7 @@ void semaphore_forward(struct session *s, const struct request_class *k) {
 }
 
 void semaphore_passes(struct session *s, const struct request_class *k) {
-    enum permit_deed deed = deed_of(k->command);
+    enum permit_deed deed = deeds[k->command->id];
     bool resets = deed == DEED_RESET || deed == DEED_REPLACE;
     if (!resets && gives_of(deed, k->command, k->request, k->bytes) == 0)
         return;

@@ -8,6 +8,7 @@
 #ifndef LOCKKEEPER_SESSION_SEMAPHORES_SEMAPHORES_H
 #define LOCKKEEPER_SESSION_SEMAPHORES_SEMAPHORES_H
 
+#include "proxy/lock/permits.h"
 #include "proxy/session/core/class.h"
 
 /* A request on semaphores whose reply is awaited. */
@@ -25,6 +26,12 @@ void semaphore_forward(struct session *s, const struct request_class *k);
 void semaphore_passes(struct session *s, const struct request_class *k);
 /* Notes a command that may remove all keys (FLUSHALL, FLUSHDB, SWAPDB). */
 void semaphore_flushes(struct session *s, const struct command *c);
+
+/* give_back.c: gives back what is due. */
+void permits_give_back(struct worker *w);
+/* Whether the client (lock_client_hash) has no session any more. Never in a process that leaves: the client's new
+ * connections go to another process, and may have the permits. */
+bool permit_client_left(struct worker *w, uint64_t client);
 
 /* The room's callbacks for workers and sessions. */
 extern const struct session_room semaphores_room;

@@ -61,10 +61,6 @@ static struct wait *wait_of(const struct request *r) {
 
 static void wait_try(struct wait *t);
 
-static struct session *session_of(const struct wait *t) {
-    return t->call ? t->call->request->session : t->parked.session;
-}
-
 static struct worker *worker_of(const struct wait *t) {
     return t->call ? t->call->request->worker : t->parked.session->worker;
 }
@@ -90,7 +86,6 @@ void lock_wait_keep(struct request *r, const struct lock_call *l, const struct l
     (void)wait_new(r, l, words);
 }
 
-/* Parks the attempt: frees its request and lock call. */
 static void wait_park(struct wait *t) {
     struct call *c = t->call;
     invariant(c && !t->trying && t->waiter.queue, "an attempt is parked that does not wait");
@@ -99,7 +94,6 @@ static void wait_park(struct wait *t) {
     t->call = NULL;
 }
 
-/* Gives a parked attempt a request and a lock call again. */
 static void wait_unpark(struct wait *t) {
     if (t->call)
         return;
@@ -113,7 +107,7 @@ static void wait_unpark(struct wait *t) {
 /* Takes the attempt out of the queue, and the request from the wait. */
 static void wait_close(struct wait *t, enum waiting_end end) {
     struct worker *w = worker_of(t);
-    struct session *s = session_of(t);
+    struct session *s = t->call ? t->call->request->session : t->parked.session;
     invariant(!t->trying && counter_read(&w->counters.waiting) > 0, "a wait ends while its attempt is under way");
     ev_timer_stop(w->loop, &t->timer);
     list_remove(&t->link);
@@ -129,7 +123,6 @@ static void wait_close(struct wait *t, enum waiting_end end) {
         request_disown(t->call->request);
 }
 
-/* Returns the client's reply for a wait that has failed. */
 static struct call_end refusal(const struct wait *t, const struct lock_call *l) {
     const struct parked_words *words = t->parked.words;
     struct call_end out = {.why = UPSTREAM_NOT_SENT};
@@ -142,14 +135,12 @@ static struct call_end refusal(const struct wait *t, const struct lock_call *l) 
     return out;
 }
 
-/* Tells the engine how long the attempt has waited. */
 static void note_waited(const struct wait *t, bool granted) {
     struct worker *w = worker_of(t);
     engine_waited(w->shared->engine, &t->call->lock->plan, worker_steady_ms(w) - t->waiter.since_ms, granted,
                   worker_now(w));
 }
 
-/* Ends a wait with the refusal. */
 static void wait_refuse(struct wait *t) {
     wait_unpark(t);
     struct call *c = t->call;
@@ -201,7 +192,6 @@ static void wait_end(struct wait *t) {
     wait_try(t);
 }
 
-/* The session has closed. */
 static void wait_left(struct request *r) {
     struct wait *t = wait_of(r);
     if (!t->waiter.queue) /* the first attempt is under way; nothing is queued yet */
@@ -212,7 +202,6 @@ static void wait_left(struct request *r) {
 
 static const struct request_owner_ops wait_ops = {.left = wait_left, .free = wait_memory_free};
 
-/* Returns the wait of a session; NULL: it does not wait. */
 static struct wait *wait_of_session(const struct session *s) {
     struct waiter *waiter = waiting_find(s->worker->shared->waiting, s->lock.id);
     return waiter ? LIST_ENTRY(waiter, struct wait, waiter) : NULL;
@@ -310,11 +299,6 @@ static void give_back(struct wait *t) {
     wait_memory_free(&t->owner);
 }
 
-static bool is_held(struct wait *t, const struct call_end *end, struct lock_envelope *e) {
-    return !end->error && lock_envelope_read(t->call->lock, end->reply, end->len, e) && e->result.outcome == LOCK_HELD;
-}
-
-/* Keeps the refusal that an attempt got. */
 static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     t->refused = true;
     t->seen = e->result.fence;
@@ -334,7 +318,6 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     words->reply_len = e->reply_len;
 }
 
-/* Records how long a successful wait took, and the handover. */
 static void note_grant(const struct wait *t) {
     note_waited(t, true);
     invariant(t->call && worker_of(t) == t->call->request->worker, "a wait changes its thread");
@@ -404,7 +387,7 @@ static void wait_answered(struct call *c, const struct call_end *end) {
         lock_submit_whole(c, wait_answered);
         return;
     }
-    bool held = is_held(t, end, &e);
+    bool held = !end->error && lock_envelope_read(c->lock, end->reply, end->len, &e) && e.result.outcome == LOCK_HELD;
     t->trying = false;
     if (!end->error)
         note_elsewhere(t, &e.result);
@@ -471,7 +454,7 @@ static void wait_try(struct wait *t) {
         id = lock_build_attempt(w, s->lock.client, l);
     }
     w->waits->waited = LOCK_WAITED_NONE;
-    lock_submit_for(c, l, id, wait_answered);
+    lock_submit_next(c, l, id, wait_answered);
 }
 
 /* ---- the beginning ------------------------------------------------------------------------------------- */

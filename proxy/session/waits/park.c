@@ -100,7 +100,6 @@ static void begun_again(const struct parked *p, struct lock_call *l) {
     l->begun = 0; /* not timed: the time includes the wait, and says nothing about the node */
 }
 
-/* Begins the lock calls of a parked MSETNX of several keys. */
 static struct lock_call *unpark_pairs(struct session *s, const struct parked *p, uint32_t db) {
     struct lock_call *first = lock_begin_pairs(s, p->rule, db, &p->words->all), *l = first;
     do

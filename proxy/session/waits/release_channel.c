@@ -72,7 +72,6 @@ struct release_channels {
 
 /* ---- channels of slots --------------------------------------------------------------------------------- */
 
-/* Sends SSUBSCRIBE or SUNSUBSCRIBE. */
 static void release_channel_send(const struct release_channel *release_channel, const char *command, uint16_t slot) {
     invariant(release_channel->pin && slot < SLOT_COUNT, "slot %u has no connection", slot);
     char guard[LOCK_GUARD_EXTRA + 8], bytes[64 + CHANNEL_MAX];

@@ -421,7 +421,7 @@ void lock_build_other(struct session *s, struct lock_queue *queue, struct lock_c
     lock_build_attempt(s->worker, NULL, l);
 }
 
-void lock_submit_for(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {
+void lock_submit_next(struct call *call, struct lock_call *l, enum script_id id, call_done_fn done) {
     struct waits_call *c = call_of(call->request);
     struct flight *f = c->flight;
     struct world *w = c->world;
