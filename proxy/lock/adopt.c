@@ -16,9 +16,7 @@ static void spend(struct outcome *f, struct claim *c) {
 /* Ends a lease that a script of the lease's client has released, over any of the client's connections. If another
  * client has ended the lease (it knew the value), the owner's release is still expected. */
 static void script_released(struct outcome *f) {
-    struct claim *c = entry_claims(f->entry);
-    while (c && (c->fence != f->result->fence || c->peer->client != f->peer->client))
-        c = c->next;
+    struct claim *c = claim_of_fence(f->entry, f->result->fence, f->peer->client);
     if (c && !c->uses)
         spend(f, c);
 }
@@ -57,7 +55,7 @@ void apply_script(struct outcome *f) {
 /* The session writes data over the key, so it works under no lease there any more: forgets what it had and lost on
  * the key. */
 static void begin_anew(struct outcome *f) {
-    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
+    struct contender *w = contender_find(f->entry, f->peer);
     if (w)
         w->lost = false;
     if (workload_pooled(workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), f->peer, f->plan->rule))

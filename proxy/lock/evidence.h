@@ -23,7 +23,6 @@ struct workload *workload_find(struct shard *sh, const struct peer *p, const str
  * session_stats there from now on. Never NULL. */
 struct workload *workload_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t number,
                                const struct lock_key *key, int64_t now_ms);
-void workload_ref(struct workload *f);
 /* Frees workloads that were not used for WORKLOAD_IDLE_MS. */
 void workload_trim(struct shard *sh, int64_t now_ms);
 /* workload_init prepares a new shard. workload_clear frees its workloads. */
@@ -46,9 +45,9 @@ bool workload_pooled(const struct workload *f, const struct peer *p, const struc
 /* Notes a crossing, the acquisition over one session and the release over the other: the rows of releases over their
  * own session begin anew. Either may be NULL. */
 void workload_crossed(struct workload *f, struct peer *a, struct peer *b);
-/* Counts a crossing that proves pooled connections. Returns whether it was the second, so that the caller calls
- * workload_pool. */
-bool workload_vote(struct workload *f, struct peer *a, struct peer *b);
+/* Counts a crossing that proves pooled connections. The second one makes the workload pooled, as workload_pool does. */
+void workload_vote(struct shard *sh, struct workload *f, struct peer *a, struct peer *b, const struct lock_key *key,
+                   int64_t now_ms);
 /* Marks the workload as pooled, and reports the incident `shared` once. */
 void workload_pool(struct shard *sh, struct workload *f, const struct lock_key *key, int64_t now_ms);
 /* Notes that a contended release came over the session that acquired. */

@@ -176,9 +176,7 @@ void learn_loss(struct outcome *f) {
 static struct claim *learn_its_own(struct outcome *f, struct workload *workload) {
     enum { KEPT_MS = 30000 };
     const struct lock_rule *rule = f->plan->rule;
-    struct claim *c = f->entry->claims;
-    while (c && c->fence != f->result->fence)
-        c = c->next;
+    struct claim *c = claim_of_fence(f->entry, f->result->fence, NULL);
     if (!c && !f->result->elsewhere)
         return NULL;
     if (!c) {
@@ -197,8 +195,7 @@ static struct claim *learn_its_own(struct outcome *f, struct workload *workload)
     }
     struct key_stats *key_stats = key_stats_find(f->entry, workload);
     if (workload && !c->workload) {
-        c->workload = workload;
-        workload_ref(workload);
+        c->workload = workload_ref(workload);
         if (key_stats)
             workload_count(workload, key_stats, TALLY_ACQUIRED);
     }
@@ -260,16 +257,6 @@ static void learn_key_stats(struct outcome *f) {
     outcome_schedule(f, live);
 }
 
-/* Whether the live lease belongs to the caller's client, as the script says or as this proxy knows. */
-static bool against_its_own(const struct outcome *f) {
-    if (f->result->same)
-        return true;
-    for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->fence == f->result->fence && c->peer->client == f->peer->client)
-            return true;
-    return false;
-}
-
 /* The workload of the answer's session; NULL: nothing is known of the workload. */
 static struct workload *learn_workload(const struct outcome *f) {
     return workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
@@ -303,9 +290,7 @@ bool learn_answered(struct outcome *f) {
 
 void learn_named(struct outcome *f) {
     const struct lock_result *r = f->result;
-    const struct claim *c = entry_claims(f->entry);
-    while (c && c->fence != r->fence)
-        c = c->next;
+    const struct claim *c = claim_of_fence(f->entry, r->fence, NULL);
     if (f->peer->closed || !r->value || (c ? c->peer == f->peer || c->peer->client != f->peer->client : !r->same))
         return;
     struct workload *workload = learn_workload(f);
@@ -338,7 +323,9 @@ void learn_lost_attempt(struct outcome *f) {
     learn_loss(f);
     bool live = f->entry && f->result->fence && f->entry->live_fence == f->result->fence;
     bool attempt = f->plan->verb == LOCK_ACQUIRE || f->plan->verb == LOCK_COUNT_UP;
-    if (live && !f->peer->closed && attempt && against_its_own(f))
+    /* Against a lease of its own client, as the script says or as this proxy knows. */
+    if (live && !f->peer->closed && attempt &&
+        (f->result->same || claim_of_fence(f->entry, f->result->fence, f->peer->client)))
         learn_key_stats(f);
     (void)learn_answered(f);
 }

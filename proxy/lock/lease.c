@@ -217,9 +217,7 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
         due = long_ms < due ? long_ms : due;
         due = look_ms < due ? look_ms : due;
     } else if (claim_is_over(sh, c, now_ms)) {
-        struct peer *p = c->peer;
-        claim_remove(sh, c);
-        peer_settle(sh, p);
+        claim_drop(sh, c);
         return false;
     } else {
         due = claim_deadline(sh, c);
@@ -430,14 +428,10 @@ static bool lose(struct shard *sh, struct claim *c, bool report, int64_t now_ms)
 
 unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms) {
     unsigned lost = 0;
-    for (unsigned i = 0; i < SHARDS; i++) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        TABLE_FOREACH(it, &sh->entries)
-        for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
-            lost += lose(sh, c, lost < reports, now_ms);
-        shard_unlock(sh);
-    }
+    SHARDS_FOREACH(sh, e, ALL_SHARDS)
+    TABLE_FOREACH(it, &sh->entries)
+    for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
+        lost += lose(sh, c, lost < reports, now_ms);
     return lost;
 }
 
@@ -491,10 +485,9 @@ void lease_tick(struct shard *sh, int64_t now_ms) {
 }
 
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token) {
-    uint64_t hash = ledger_hash(e, key, NULL);
-    struct shard *sh = ledger_shard(e, hash);
-    shard_lock(sh);
-    const struct claim *c = claim_find(entry_find(sh, key, hash), token);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, key, ledger_hash(e, key, NULL), &en);
+    const struct claim *c = claim_find(en, token);
     bool wanted = c && (claim_looking(c) || (c->renewing && (c->handing || lease_owner_here(c))));
     shard_unlock(sh);
     return wanted;
@@ -503,10 +496,8 @@ bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uin
 void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, const struct lock_result *r,
                     int64_t now_ms) {
     enum lock_outcome outcome = r->outcome;
-    uint64_t hash = ledger_hash(e, key, NULL);
-    struct shard *sh = ledger_shard(e, hash);
-    shard_lock(sh);
-    struct entry *en = entry_find(sh, key, hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, key, ledger_hash(e, key, NULL), &en);
     struct claim *c = claim_find(en, token);
     if (c) {
         bool look = claim_looking(c), crossed = claim_crossed(c);

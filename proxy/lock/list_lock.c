@@ -17,8 +17,7 @@ static void note_push(struct outcome *f) {
     if (w->queue_rule != rule) {
         queue_forget(w);
         w->queue_rule = rule;
-        if (rule->set)
-            lock_rules_ref(rule->set);
+        lock_rules_ref(rule->set);
     }
     w->login = f->plan->login;
     *(f->plan->right == RIGHT_CLIENT ? &w->queued_client : &w->queued_own) = true;
@@ -87,7 +86,7 @@ static void note_head(struct outcome *f) {
     bool named = r->shown && r->shown_len == r->value_len && memcmp(r->shown, r->value, r->value_len) == 0;
     if (named)
         note_node(f);
-    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
+    struct contender *w = contender_find(f->entry, f->peer);
     if (!w)
         return;
     if (is_held_by_another(f)) {
@@ -101,7 +100,7 @@ static void note_head(struct outcome *f) {
 
 /* Notes that the session has read the queue: the engine remembers its nodes for longer. */
 static void note_read(struct outcome *f) {
-    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
+    struct contender *w = contender_find(f->entry, f->peer);
     if (w && w->queue_rule)
         contender_touched(f->sh, w, f->plan->rule, f->now_ms);
 }

@@ -24,9 +24,7 @@ const struct metric_table lock_counters = {stat_rows, sizeof(stat_rows) / sizeof
 
 void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
     *stats = (struct lock_stats){0};
-    for (size_t i = 0; i < SHARDS; i++) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
+    SHARDS_FOREACH(sh, e, ALL_SHARDS) {
 #define STAT_ADD(field, ...) stats->field += sh->stats.field;
         LOCK_STATS(STAT_ADD)
 #undef STAT_ADD
@@ -37,7 +35,6 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
         histogram_add(&stats->waits, &sh->stats.waits);
         for (size_t k = 0; k < INCIDENT_KINDS; k++)
             stats->incidents[k] += sh->stats.incidents[k];
-        shard_unlock(sh);
     }
 }
 
@@ -57,13 +54,10 @@ static void measure_entry(void *arg, struct table_link *link) {
 
 int64_t engine_longest_ms(struct lock_engine *e, int64_t now_ms) {
     struct longest l = {.now_ms = now_ms};
-    for (size_t i = 0; i < SHARDS; i++) {
-        struct shard *sh = &e->shards[i];
+    SHARDS_FOREACH(sh, e, ALL_SHARDS) {
         struct table_walk at = {0};
-        shard_lock(sh);
         while (table_walk_step(&sh->entries, &at, WALK_STEP, measure_entry, &l))
             ;
-        shard_unlock(sh);
     }
     return l.ms;
 }
@@ -263,11 +257,9 @@ void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
 
 void engine_standing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms,
                      struct lock_standing *out) {
-    uint64_t hash = ledger_hash(e, key, NULL);
-    struct shard *sh = ledger_shard(e, hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, key, ledger_hash(e, key, NULL), &en);
     *out = (struct lock_standing){.since_ms = 0};
-    shard_lock(sh);
-    const struct entry *en = entry_find(sh, key, hash);
     const struct claim *c = entry_claims(en);
     while (c && (!c->fence || !claim_is_live(c, now_ms)))
         c = c->next;

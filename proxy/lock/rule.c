@@ -216,7 +216,8 @@ struct lock_rules *lock_rules_new(void) {
 }
 
 struct lock_rules *lock_rules_ref(struct lock_rules *rules) {
-    atomic_fetch_add_explicit(&rules->refs, 1, memory_order_relaxed);
+    if (rules)
+        atomic_fetch_add_explicit(&rules->refs, 1, memory_order_relaxed);
     return rules;
 }
 

@@ -65,11 +65,8 @@ static void begin(struct shard *sh, const struct claim *c, const struct lock_rul
     t = tenure_add(sh, c->entry, c->peer);
     t->fence = c->fence;
     t->rule = rule;
-    if (t->rule->set)
-        lock_rules_ref(t->rule->set);
-    t->workload = c->workload;
-    if (t->workload)
-        workload_ref(t->workload);
+    lock_rules_ref(t->rule->set);
+    t->workload = workload_ref(c->workload);
 }
 
 void tenure_begin(struct shard *sh, const struct claim *c) {
@@ -77,7 +74,8 @@ void tenure_begin(struct shard *sh, const struct claim *c) {
 }
 
 /* The loop walks peers, and not entries: a tenure that makes room for another one may free its entry. */
-static void fences_came(struct shard *sh, const struct lock_rules *rules) {
+void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules) {
+    SHARDS_FOREACH(sh, e, lock_rules_fence_count(rules) > 0 ? ALL_SHARDS : 0)
     TABLE_FOREACH(it, &sh->peers) {
         const struct peer *p = LIST_ENTRY(it, struct peer, link);
         LIST_FOREACH(of_peer, &p->claims) {
@@ -89,16 +87,8 @@ static void fences_came(struct shard *sh, const struct lock_rules *rules) {
     }
 }
 
-void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules) {
-    for (size_t i = 0; i < SHARDS && lock_rules_fence_count(rules) > 0; i++) {
-        shard_lock(&e->shards[i]);
-        fences_came(&e->shards[i], rules);
-        shard_unlock(&e->shards[i]);
-    }
-}
-
 void tenure_renumber(const struct claim *c, uint64_t fence) {
-    struct tenure *t = entry_tenures(c->entry) ? tenure_find(c->entry, c->peer) : NULL;
+    struct tenure *t = tenure_find(c->entry, c->peer);
     if (t && t->fence == c->fence)
         t->fence = fence;
 }
@@ -161,13 +151,7 @@ static bool has_tenure(const struct peer *p, uint32_t db) {
 
 bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db) {
     bool has = false;
-    for (size_t i = 0; i < SHARDS && !has; i++) {
-        struct shard *sh = &e->shards[i];
-        if (!(s->shards & (1u << i)))
-            continue;
-        shard_lock(sh);
-        has = has_tenure(peer_find(sh, s->id), db);
-        shard_unlock(sh);
-    }
+    SHARDS_FOREACH(sh, e, s->shards)
+    has = has || has_tenure(peer_find(sh, s->id), db);
     return has;
 }
