@@ -51,11 +51,14 @@ static uint32_t group_of(const struct lock_plan *plan) {
     return (uint32_t)(plan->group ? plan->group : plan->attempt);
 }
 
-/* Makes the attempt's claim. A key with very many claims may forget the plan's claim for it. */
-static inline struct claim *claim_made(struct outcome *f, uint64_t fence) {
+inline struct claim *outcome_claim(struct outcome *f, uint64_t fence) {
     struct claim *c = claim_add(f->sh, f->entry, f->peer, f->plan->rule, f->plan->attempt, fence);
     if (f->claim)
         f->claim = claim_find(f->entry, f->plan->claim);
+    c->login = f->plan->login;
+    c->granted_ms = f->now_ms;
+    c->queue = lock_verb_is(f->plan->verb, VERB_QUEUE);
+    claim_value(f, c);
     return c;
 }
 
@@ -63,12 +66,8 @@ static inline struct claim *claim_granted(struct outcome *f) {
     const struct lock_result *r = f->result;
     struct workload *workload =
         workload_join(f->sh, f->peer, f->plan->rule, f->plan->workload, &f->plan->key, f->now_ms);
-    struct claim *c = claim_made(f, r->fence);
+    struct claim *c = outcome_claim(f, r->fence);
     c->workload = workload_ref(workload);
-    c->login = f->plan->login;
-    c->granted_ms = f->now_ms;
-    c->queue = lock_verb_is(f->plan->verb, VERB_QUEUE);
-    claim_value(f, c);
     c->told = atomic_load(&f->e->attempts);
     c->told_by = group_of(f->plan);
     c->observed = f->audit;
@@ -151,13 +150,10 @@ static void apply_unknown_acquisition(struct outcome *f) {
     if (f->claim && claim_is_live(f->claim, f->now_ms))
         return; /* the command may have changed the live claim, and acquires no other lease */
     outcome_entry(f);
-    struct claim *c = claim_made(f, 0);
-    c->login = f->plan->login;
-    c->granted_ms = f->now_ms;
+    struct claim *c = outcome_claim(f, 0);
     c->end_ms = f->now_ms + rule->lease_ms;
     c->period_ms = rule->lease_ms;
     c->reported = true;
-    claim_value(f, c);
     outcome_schedule(f, c);
 }
 

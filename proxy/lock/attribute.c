@@ -102,7 +102,7 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
             o.differ = true;
         if (c->valued)
             valued = c;
-        if (claim_sighted(c) > (o.shown_last ? claim_sighted(o.shown_last) : 0))
+        if (c->extra && c->extra->sighted > (o.shown_last ? o.shown_last->extra->sighted : 0))
             o.shown_last = c;
         if (!claim_ended(c))
             o.newest_unended = c;

@@ -145,19 +145,14 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
     shard_unlock(sh);
 }
 
-/* Whether a command may acquire a lease of its own. */
-static bool may_grant(const struct lock_plan *plan) {
-    if (plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT)
-        return true;
-    return lock_verb_is(plan->verb, VERB_ACQUIRES) && plan->claim == 0;
-}
-
 bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, bool acquires,
                        const struct lock_plan **acquirer) {
     plan->group = before->group ? before->group : before->attempt;
     if (*acquirer && lock_verb_is(before->verb, VERB_ENDS))
         return false;
-    if (acquires || may_grant(before))
+    enum lock_verb verb = before->verb;
+    bool acquires_own = lock_verb_is(verb, VERB_ACQUIRES) && before->claim == 0; /* no lease of its claim's */
+    if (acquires || acquires_own || verb == LOCK_ACQUIRE || verb == LOCK_SCRIPT)
         *acquirer = before;
     return true;
 }
@@ -298,12 +293,6 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
     return session;
 }
 
-/* The tenure of the session on the key; NULL: the session has none. */
-static const struct tenure *kept_tenure(struct shard *sh, const struct entry *en, const struct lock_session *s) {
-    const struct peer *p = entry_tenures(en) ? peer_find(sh, s->id) : NULL;
-    return p ? tenure_find(en, p) : NULL;
-}
-
 /* S7: a session that has lost the lock writes late. Claims are in the order of their fences, so the last claim that
  * fits is the newest. A session without a claim may be a worker that has come back over another connection, as in C1.
  */
@@ -331,7 +320,8 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
             closed_over = c;
         w.newest = c->fence;
     }
-    const struct tenure *kept = own ? NULL : kept_tenure(sh, en, s);
+    const struct peer *p = !own && entry_tenures(en) ? peer_find(sh, s->id) : NULL;
+    const struct tenure *kept = p ? tenure_find(en, p) : NULL;
     bool strict = kept && !tenure_writes_for_others(kept);
     if (strict && (!own_over || own_over->fence != kept->fence))
         own_over = NULL;
@@ -353,11 +343,6 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
         w.newest = en->gone_fence;
     shard_unlock(sh);
     return w;
-}
-
-enum lock_writer engine_writer(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
-                               int64_t now_ms) {
-    return engine_writing(e, s, key, now_ms).how;
 }
 
 /* Reports an incident on a key with this hash. */

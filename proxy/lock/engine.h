@@ -408,8 +408,6 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
 /* How a session that writes data stands to a lock: its client holds it; its own lease is over, and was not released;
  * or neither. Pooled sessions of a client count as one. */
 enum lock_writer { WRITER_NONE, WRITER_HOLDS, WRITER_LATE };
-enum lock_writer engine_writer(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
-                               int64_t now_ms);
 /* How a session writes, and under which lease: the newest that the session has acquired and not released itself. If
  * it has none, or is pooled, the newest of its client counts. If it has none, a lease that a closed session of its
  * client has lost counts too. Fields that are not known are 0. */

@@ -16,13 +16,6 @@ static bool made_way(const struct outcome *f, const struct claim *c, enum lease_
            (c->peer->remote || (early && (why == LEASE_GONE ? claim_spent_elsewhere(f->e, c) : claim_pooled(c))));
 }
 
-/* C6: a lease of this proxy was released through another proxy. That is a crossing, and a release that D1 counts. */
-static void released_elsewhere(struct outcome *f, const struct claim *c) {
-    if (c->workload)
-        workload_count(c->workload, key_stats_find(f->entry, c->workload), TALLY_RELEASED);
-    outcome_crossing(f, c->workload, c);
-}
-
 void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
     struct entry *en = f->entry;
     if (!en || !fence)
@@ -33,8 +26,11 @@ void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
             continue;
         bool spent = c != f->claim && made_way(f, c, why);
         lease_end(f->sh, c, why, f->now_ms);
-        if (spent && !c->peer->remote && why == LEASE_GONE && !claim_pooled(c))
-            released_elsewhere(f, c);
+        /* C6: a lease of this proxy was released through another proxy. That is a crossing, and a release for D1. */
+        if (spent && !c->peer->remote && why == LEASE_GONE && !claim_pooled(c) && c->workload) {
+            workload_count(c->workload, key_stats_find(en, c->workload), TALLY_RELEASED);
+            outcome_crossing(f, c->workload, c);
+        }
         if (spent)
             outcome_spend(f, c);
         else if (c != f->claim) /* apply handles the plan's claim */
@@ -89,13 +85,6 @@ static void learn_back(struct outcome *f) {
     en->gone_fence = fence - 1;
 }
 
-/* Learns that no lease was live when Redis ran the script. That ends the live lease, if it was known before the
- * command began. */
-static void learn_none(struct outcome *f) {
-    if (f->entry && !says_nothing(f) && f->plan->attempt > f->entry->live_since)
-        learn_gone(f, f->entry->live_fence, LEASE_GONE);
-}
-
 /* Learns that the lease with the answer's fence was released. Older leases had ended before. */
 static void learn_released(struct outcome *f) {
     if (f->result->fence)
@@ -129,7 +118,9 @@ void learn(struct outcome *f) {
     case LOCK_FREE:
     case LOCK_FOREIGN:
     case LOCK_OPEN:
-        learn_none(f);
+        /* No lease was live when Redis ran the script. That ends a lease which was known before the command began. */
+        if (f->entry && !says_nothing(f) && f->plan->attempt > f->entry->live_since)
+            learn_gone(f, f->entry->live_fence, LEASE_GONE);
         break;
     case LOCK_ERROR:
     case LOCK_UNCONFIRMED:

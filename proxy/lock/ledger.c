@@ -246,7 +246,7 @@ static void peer_free(struct shard *sh, struct peer *p) {
     session_stats_clear(p);
     alarms_clear(p);
     table_remove(&sh->peers, &p->link, p->id);
-    successor_peer_freed(sh->engine, p);
+    orphan_put(sh->engine, &p->orphan);
     client_closed_peer_freed(&sh->engine->clients, p);
     client_put(&sh->engine->clients, p->client);
     memory_free(p);

@@ -503,9 +503,6 @@ struct claim *claim_find(const struct entry *en, uint64_t token);
 struct claim *claim_of_fence(const struct entry *en, uint64_t fence, const struct lock_client *client);
 /* The claim's struct claim_extra, made if there is none. */
 struct claim_extra *claim_extra(struct claim *c);
-static inline uint64_t claim_sighted(const struct claim *c) {
-    return c->extra ? c->extra->sighted : 0;
-}
 /* When the renewal of a one-shot client's lock ends; 0: no one-shot client acquired the lock. */
 static inline int64_t claim_one_shot(const struct claim *c) {
     return c->extra ? c->extra->one_shot_ms : 0;
@@ -594,17 +591,17 @@ void claim_end_told(struct claim *c);
 /* ---- orphan.c -------------------------------------------------------------------------------------- */
 
 /* successor_come notes that a session has come to its identity (s->client), successor_go that it leaves it; `closes`:
- * it closes. A session that closes calls successor_peer_closed for its peers next, and successor_gone last. No shard is
- * locked. */
+ * it closes. A session that closes calls successor_peer_closed for its peers next, and gives back `left` last. No shard
+ * is locked. */
 void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
-void successor_gone(struct lock_engine *e, struct lock_session *s);
 /* Notes that a session was refused a lock: it is no successor of a session that has closed. */
 void successor_refused(struct lock_engine *e, const struct peer *p);
-/* For a closed session's peer: called before its claims are abandoned; before it is freed; before the shard is. */
+/* For a closed session's peer: called before its claims are abandoned; before the shard is freed. */
 void successor_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
-void successor_peer_freed(struct lock_engine *e, struct peer *p);
 void successor_peer_cleared(struct peer *p);
+/* Gives a reference to an orphan back, if there is one, and sets it to NULL. */
+void orphan_put(struct lock_engine *e, struct orphan **at);
 /* successor_counts: a heritable claim's lease is live, and counts for its orphan. successor_over: the lease has ended,
  * or the claim is being freed. An orphan without live leases gets no successor. */
 void successor_counts(struct shard *sh, struct claim *c);

@@ -47,12 +47,8 @@ static void apply_shown(struct outcome *f) {
         return;
     if (claim_find(en, f->plan->attempt)) /* the command was sent twice */
         return;
-    struct claim *c = claim_add(f->sh, en, f->peer, f->plan->rule, f->plan->attempt, r->fence);
-    c->login = f->plan->login;
-    c->granted_ms = f->now_ms;
-    c->queue = true;
+    struct claim *c = outcome_claim(f, r->fence);
     c->shown = true;
-    claim_value(f, c);
     c->told = atomic_load(&f->e->attempts);
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
     outcome_schedule(f, c);
@@ -96,13 +92,6 @@ static void note_head(struct outcome *f) {
         apply_looks_again(f);
         w->recognised = 0;
     }
-}
-
-/* Notes that the session has read the queue: the engine remembers its nodes for longer. */
-static void note_read(struct outcome *f) {
-    struct contender *w = contender_find(f->entry, f->peer);
-    if (w && w->queue_rule)
-        contender_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
 /* ---- answers ----------------------------------------------------------------------------------- */
@@ -160,6 +149,7 @@ static void apply_remove(struct outcome *f) {
 }
 
 void queue_apply(struct outcome *f) {
+    struct contender *w = contender_find(f->entry, f->peer);
     if (f->result->lost) {
         struct occasion on = *outcome_occasion(f);
         on.holder = f->result->lost_owner;
@@ -174,7 +164,8 @@ void queue_apply(struct outcome *f) {
         apply_push(f);
         break;
     case LOCK_QUEUE_READ:
-        note_read(f);
+        if (w && w->queue_rule) /* the session reads the queue: its nodes are remembered for longer */
+            contender_touched(f->sh, w, f->plan->rule, f->now_ms);
         if (f->result->outcome == LOCK_GRANTED) {
             apply_granted(f);
         } else if (f->result->outcome == LOCK_DONE) {

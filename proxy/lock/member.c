@@ -241,7 +241,7 @@ void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t
     if (last)
         last_left(e, s->client, &steps, now_ms);
     steps_taken(e, before - steps);
-    successor_gone(e, s);
+    orphan_put(e, &s->left);
     client_put(&e->clients, s->client);
     s->client = NULL;
     s->shards = 0;

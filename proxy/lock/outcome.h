@@ -85,6 +85,9 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
 
 /* ---- apply.c --------------------------------------------------------------------------------- */
 
+/* Makes the attempt's claim, with the value that the command has written. The entry exists. A key with very many claims
+ * may forget the plan's claim for it. */
+struct claim *outcome_claim(struct outcome *f, uint64_t fence);
 /* Makes the attempt the live lease. */
 void apply_granted(struct outcome *f);
 /* Makes the attempt the live lease of a lock without an entry, with the application's own expiry. */

@@ -284,7 +284,7 @@ void advise_tick(struct worker *w) {
 
 static enum lock_writer writer_of(void *arg, const struct lock_key *lock) {
     struct session *s = arg;
-    return engine_writer(s->worker->shared->engine, &s->lock, lock, worker_now(s->worker));
+    return engine_writing(s->worker->shared->engine, &s->lock, lock, worker_now(s->worker)).how;
 }
 
 static bool is_data(const struct lock_rules *rules, const char *key, size_t len) {
