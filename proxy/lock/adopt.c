@@ -21,20 +21,15 @@ static void script_released(struct outcome *f) {
         spend(f, c);
 }
 
-/* Ends a lease that made way before its time. Another command came between the script and the step behind it, so
- * Redis cannot tell what ended the lease. Most probably the session's own script did. */
-static void overtaken(struct outcome *f, struct claim *c) {
-    if (claim_ended(c) && c->lease != LEASE_ENDED && !c->uses && c->fence != f->result->fence)
-        spend(f, c);
-}
-
 void apply_script(struct outcome *f) {
     bool known = f->result->outcome <= LOCK_FREE;
-    if (f->claim) {
-        f->claim->scripted = false;
-        if (known)
-            overtaken(f, f->claim);
-    }
+    struct claim *c = f->claim;
+    if (c)
+        c->scripted = false;
+    /* The lease made way before its time. Another command came between the script and the step behind it, so Redis
+     * cannot tell what ended the lease. Most probably the session's own script did. */
+    if (c && known && claim_ended(c) && c->lease != LEASE_ENDED && !c->uses && c->fence != f->result->fence)
+        spend(f, c);
     switch (f->result->outcome) {
     case LOCK_GRANTED:
         apply_granted(f);
@@ -58,7 +53,7 @@ static void begin_anew(struct outcome *f) {
     struct contender *w = contender_find(f->entry, f->peer);
     if (w)
         w->lost = false;
-    if (workload_pooled(workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), f->peer, f->plan->rule))
+    if (workload_pooled(outcome_workload(f), f->peer, f->plan->rule))
         return; /* the ended claim may be a colleague's */
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;

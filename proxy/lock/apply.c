@@ -74,7 +74,7 @@ static inline struct claim *claim_granted(struct outcome *f) {
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
     c->short_record = r->short_record;
     if (c->rule->fenced)
-        tenure_begin(f->sh, c);
+        tenure_begin(f->sh, c, c->rule);
     if (f->entry->contenders)
         f->entry->contenders->length_ms = claim_length(c);
     f->sh->stats.granted++;
@@ -189,7 +189,7 @@ void apply_done(struct outcome *f) {
     if (!c->fence) { /* the acquisition's answer was lost: this answer shows that it acquired */
         c->fence = f->result->fence;
         c->reported = !lease_owner_here(c);
-        tenure_begin(f->sh, c);
+        tenure_begin(f->sh, c, c->rule);
     }
     if (f->plan->verb != LOCK_EXTEND)
         claim_value(f, c);
@@ -233,7 +233,7 @@ static void restore(struct outcome *f) {
  * (G1). */
 static void uncount(struct outcome *f) {
     const struct lock_plan *plan = f->plan;
-    struct workload *workload = workload_find(f->sh, f->peer, plan->rule, plan->pattern);
+    struct workload *workload = outcome_workload(f);
     struct contender *w = plan->first_release ? contender_find(f->entry, f->peer) : NULL;
     if (w)
         w->released = false;
@@ -277,7 +277,7 @@ static struct claim *its_own_live(const struct outcome *f) {
  * releases only until its own deadline. */
 static void inherit_deadline(const struct outcome *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
-    const struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    const struct workload *workload = outcome_workload(f);
     if (!live || live == used || (live->peer != f->peer && !workload_pooled(workload, f->peer, f->plan->rule)))
         return;
     claim_expect_until(live, claim_deadline(f->sh, used));
@@ -296,16 +296,6 @@ static void learn_course(struct outcome *f, const struct claim *used, bool freed
     }
 }
 
-/* C4: whether the session's own lease was released over another session, and no attempt came since. So this may be the
- * release of that lease's holder, late, and it says nothing of a pool. */
-static bool release_was_due(struct outcome *f) {
-    struct contender *w = contender_find(f->entry, f->peer);
-    bool due = w && w->release_due;
-    if (due)
-        w->release_due = false;
-    return due;
-}
-
 /* C4: notes that the holder of the live lease, which another session has released, may still send its own release. */
 static void expect_release(struct outcome *f, const struct claim *live) {
     if (!live || live->peer == f->peer || live->peer->remote || live->peer->closed)
@@ -320,7 +310,7 @@ static void expect_release(struct outcome *f, const struct claim *live) {
  * holder's own release is still to come. The claim waits for it. */
 static void apply_believed(struct outcome *f) {
     struct claim *live = its_own_live(f);
-    struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    struct workload *workload = outcome_workload(f);
     bool tried = workload && session_stats_find(f->peer, workload);
     /* C6: this proxy has not met the other proxy's lease: D1 counts the acquisition with the release. */
     if (!live && workload)
@@ -331,8 +321,13 @@ static void apply_believed(struct outcome *f) {
     bool own = workload && live && (workload_dedicated(workload, live->peer) || workload->losers_release);
     bool waits = !tried && own && !live->peer->remote;
     if (!waits) {
-        if (!release_was_due(f))
+        /* The session's own lease was released over another session, and no attempt came since. So this may be the
+         * release of that lease's holder, late, and it says nothing of a pool. */
+        struct contender *w = contender_find(f->entry, f->peer);
+        if (!w || !w->release_due)
             outcome_crossing(f, workload, live);
+        if (w)
+            w->release_due = false;
         expect_release(f, live);
         outcome_spend(f, live);
     } else {
@@ -400,8 +395,7 @@ static void apply_release(struct outcome *f) {
         inherit_deadline(f, f->claim);
     if (f->claim)
         learn_course(f, f->claim, f->result->outcome == LOCK_RELEASED);
-    struct key_stats *key_stats =
-        key_stats_find(f->entry, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern));
+    struct key_stats *key_stats = key_stats_find(f->entry, outcome_workload(f));
     if (released && key_stats)
         key_stats->released_ms = f->now_ms;
     if (released)
@@ -489,7 +483,7 @@ static void apply_adopted(struct outcome *f) {
     enum lock_verb verb = f->plan->verb;
     /* C5: the SET XX is believed as a release is, so it is a crossing, too. */
     if (verb == LOCK_REWRITE && !f->claim)
-        outcome_crossing(f, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
+        outcome_crossing(f, outcome_workload(f), its_own_live(f));
     const struct claim *touched = outcome_touched(f);
     if (touched && touched->fence == f->result->fence) {
         apply_done(f);

@@ -194,8 +194,9 @@ void aftermath_mistaken(struct workload *f, struct key_stats *c);
 
 /* The session's tenure of the key (struct tenure); NULL: it has none. */
 struct tenure *tenure_find(const struct entry *en, const struct peer *p);
-/* Starts the tenure of the claim's session, if a fence names the lock and the session is connected to this proxy. */
-void tenure_begin(struct shard *sh, const struct claim *c);
+/* Starts the tenure of the claim's session, if a fence names the lock and the session is connected to this proxy.
+ * `rule` applies to the key now. */
+void tenure_begin(struct shard *sh, const struct claim *c, const struct lock_rule *rule);
 /* Gives the tenure of the claim's lease this fence. To be called before the claim gets it. */
 void tenure_renumber(const struct claim *c, uint64_t fence);
 /* Gives tenures of the key with this fence or a greater one the number before it. */

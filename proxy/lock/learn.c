@@ -248,11 +248,6 @@ static void learn_key_stats(struct outcome *f) {
     outcome_schedule(f, live);
 }
 
-/* The workload of the answer's session; NULL: nothing is known of the workload. */
-static struct workload *learn_workload(const struct outcome *f) {
-    return workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-}
-
 /* Gives the claim of the live lease the value that the lock holds, if the lease belongs to the session's client. */
 static void learn_value(struct outcome *f, struct workload *workload, const char *value, size_t len) {
     const struct lock_result *r = f->result;
@@ -269,7 +264,7 @@ bool learn_answered(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->peer->closed || !r->shown || !r->value)
         return false;
-    struct workload *workload = learn_workload(f);
+    struct workload *workload = outcome_workload(f);
     outcome_entry(f);
     learn_live(f, r->fence, LEASE_GONE);
     learn_value(f, workload, r->shown, r->shown_len);
@@ -284,7 +279,7 @@ void learn_named(struct outcome *f) {
     const struct claim *c = claim_of_fence(f->entry, r->fence, NULL);
     if (f->peer->closed || !r->value || (c ? c->peer == f->peer || c->peer->client != f->peer->client : !r->same))
         return;
-    struct workload *workload = learn_workload(f);
+    struct workload *workload = outcome_workload(f);
     outcome_entry(f);
     learn_value(f, workload, r->value, r->value_len);
     struct contender *w = contender_get(f->sh, f->entry, f->peer);
@@ -346,7 +341,7 @@ void learn_read(struct outcome *f) {
     if (f->peer->closed)
         return;
     if (outcome_refused(f) && r->value) {
-        struct workload *workload = learn_workload(f);
+        struct workload *workload = outcome_workload(f);
         outcome_entry(f);
         learn_live(f, r->fence, LEASE_GONE);
         learn_value(f, workload, r->value, r->value_len);

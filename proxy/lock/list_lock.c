@@ -9,8 +9,6 @@
  */
 #include "proxy/lock/outcome.h"
 
-#include <stdio.h>
-
 static void note_push(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
     struct contender *w = contender_get(f->sh, outcome_entry(f), f->peer);
@@ -86,8 +84,7 @@ static void note_head(struct outcome *f) {
     if (!w)
         return;
     if (is_held_by_another(f)) {
-        (void)recognise(f->sh, w, f->plan->rule, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern),
-                        r->fence, r->value, r->value_len, f->now_ms);
+        (void)recognise(f->sh, w, f->plan->rule, outcome_workload(f), r->fence, r->value, r->value_len, f->now_ms);
     } else if (w->recognised == r->fence) {
         apply_looks_again(f);
         w->recognised = 0;

@@ -38,28 +38,16 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
     }
 }
 
-struct longest {
-    int64_t now_ms, ms;
-};
-
-static void measure_entry(void *arg, struct table_link *link) {
-    struct longest *l = arg;
-    const struct entry *en = LIST_ENTRY(link, struct entry, link);
-    for (const struct claim *c = en->claims; c; c = c->next) {
-        int64_t left_ms = c->end_ms == 0 ? INT64_MAX : c->end_ms - l->now_ms;
-        if (c->fence && claim_is_live(c, l->now_ms) && left_ms > l->ms)
-            l->ms = left_ms;
-    }
-}
-
 int64_t engine_longest_ms(struct lock_engine *e, int64_t now_ms) {
-    struct longest l = {.now_ms = now_ms};
-    SHARDS_FOREACH(sh, e, ALL_SHARDS) {
-        struct table_walk at = {0};
-        while (table_walk_step(&sh->entries, &at, WALK_STEP, measure_entry, &l))
-            ;
+    int64_t longest_ms = 0;
+    SHARDS_FOREACH(sh, e, ALL_SHARDS)
+    TABLE_FOREACH(it, &sh->entries)
+    for (const struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next) {
+        int64_t left_ms = c->end_ms == 0 ? INT64_MAX : c->end_ms - now_ms;
+        if (c->fence && claim_is_live(c, now_ms) && left_ms > longest_ms)
+            longest_ms = left_ms;
     }
-    return l.ms;
+    return longest_ms;
 }
 
 /* A view and its own copy of the texts. */

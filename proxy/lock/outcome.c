@@ -65,6 +65,10 @@ struct entry *outcome_entry(struct outcome *f) {
     return f->entry;
 }
 
+struct workload *outcome_workload(const struct outcome *f) {
+    return workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+}
+
 bool outcome_refused(const struct outcome *f) {
     return f->result->outcome == LOCK_HELD || f->result->outcome == LOCK_FOREIGN;
 }

@@ -32,6 +32,8 @@ void outcome_end(struct outcome *f);
 const struct occasion *outcome_occasion(struct outcome *f);
 /* The key's entry, made if there is none. */
 struct entry *outcome_entry(struct outcome *f);
+/* The workload of the answer's session; NULL: nothing is known of the workload. */
+struct workload *outcome_workload(const struct outcome *f);
 /* The keyed hash of the value that the command writes, or for a hash lock value_of_field's. */
 uint64_t outcome_value(const struct outcome *f);
 /* Whether the outcome is a refusal: HELD or FOREIGN. */

@@ -76,14 +76,16 @@ static struct permit_party *party_find(const struct table *t, uint64_t id) {
     return NULL;
 }
 
-static struct permit_party *party_get(struct table *t, uint64_t id) {
+/* Appends a permit's node to the permits of a party, which is made if there is none. */
+static struct permit_party *party_join(struct table *t, uint64_t id, struct list_node *node) {
     struct permit_party *party = party_find(t, id);
-    if (party)
-        return party;
-    party = memory_zalloc(sizeof(*party));
-    party->id = id;
-    list_init(&party->permits);
-    table_insert(t, &party->link, hash_number(id));
+    if (!party) {
+        party = memory_zalloc(sizeof(*party));
+        party->id = id;
+        list_init(&party->permits);
+        table_insert(t, &party->link, hash_number(id));
+    }
+    list_append(&party->permits, node);
     return party;
 }
 
@@ -151,10 +153,8 @@ static void permit_detach(struct permit_ledger *l, struct permit *p) {
 
 static void permit_attach(struct permit_ledger *l, struct permit *p, uint64_t session, uint64_t client) {
     list_append(&p->key->permits, &p->of_key);
-    p->session = party_get(&l->sessions, session);
-    list_append(&p->session->permits, &p->of_session);
-    p->client = party_get(&l->clients, client);
-    list_append(&p->client->permits, &p->of_client);
+    p->session = party_join(&l->sessions, session, &p->of_session);
+    p->client = party_join(&l->clients, client, &p->of_client);
     p->key->count++;
     l->count++;
     l->held += p->n;
@@ -518,8 +518,7 @@ static void session_gone(struct permit_ledger *l, struct permit_party *session, 
         struct permit *p = LIST_ENTRY(it, struct permit, of_session);
         if (p->client->id != client) {
             party_leave(&l->clients, p->client, &p->of_client);
-            p->client = party_get(&l->clients, client);
-            list_append(&p->client->permits, &p->of_client);
+            p->client = party_join(&l->clients, client, &p->of_client);
         }
         bool known = p->gone, kept = one_shot && now_ms - p->taken_ms <= PERMIT_ONE_SHOT_MS;
         p->gone = true;

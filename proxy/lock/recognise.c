@@ -125,21 +125,6 @@ bool recognise(struct shard *sh, struct contender *w, const struct lock_rule *ru
     return true;
 }
 
-/* K1: whether the field that the session was shown is the one that holds the claim's lease. */
-static bool shows(const struct claim *c, uint64_t shown) {
-    bool known = has_content(c->value) && has_content(shown);
-    return known ? shown == c->value : value_same_field(shown, c->value);
-}
-
-/* Notes the value of a lease that another proxy gave. The session lost against this lease, and was shown the value
- * that it had tried to write. */
-static void note_remote(const struct contender *w, struct claim *c, uint64_t shown) {
-    if (!c->peer->remote || c->valued || c->fence != w->lost_fence || shown != w->tried)
-        return;
-    c->valued = true;
-    c->value = shown;
-}
-
 /* K1 of a hash lock: the session was shown this field and its content (NULL: only that the field exists). */
 static void recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule,
                             const struct workload *f, const struct lock_field *field, int64_t now_ms) {
@@ -150,8 +135,14 @@ static void recognise_field(struct shard *sh, struct contender *w, const struct 
     if (!c || c->queue)
         return;
     uint64_t shown = value_of_field(&sh->engine->value_seed, field);
-    note_remote(w, c, shown);
-    if (!c->valued || !is_its_own(w, c) || !shows(c, shown))
+    /* Another proxy gave the lease. The session lost against it, and was shown the value that it had tried to write. */
+    if (c->peer->remote && !c->valued && c->fence == w->lost_fence && shown == w->tried) {
+        c->valued = true;
+        c->value = shown;
+    }
+    bool whole = has_content(c->value) && has_content(shown);
+    bool shows = whole ? shown == c->value : value_same_field(shown, c->value); /* the field that holds the lease */
+    if (!c->valued || !is_its_own(w, c) || !shows)
         return;
     bool by_content = field->content && has_content(c->value) &&
                       tells(w->entry, self, f, c, field->content, field->content_len, ALIKE_WHOLE);

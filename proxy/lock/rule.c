@@ -19,7 +19,6 @@
 #include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/lock/fence.h"
-#include "proxy/lock/fence.h"
 #include "proxy/lock/hash.h"
 #include "proxy/lock/script_constants.h"
 

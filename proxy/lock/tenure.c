@@ -53,8 +53,7 @@ static struct tenure *tenure_add(struct shard *sh, struct entry *en, struct peer
     return t;
 }
 
-/* Makes the tenure of a claim, under the rule that applies to its key now. */
-static void begin(struct shard *sh, const struct claim *c, const struct lock_rule *rule) {
+void tenure_begin(struct shard *sh, const struct claim *c, const struct lock_rule *rule) {
     if (!rule->fenced || !c->fence || c->peer->closed || c->peer->remote)
         return;
     struct tenure *t = tenure_find(c->entry, c->peer);
@@ -69,10 +68,6 @@ static void begin(struct shard *sh, const struct claim *c, const struct lock_rul
     t->workload = workload_ref(c->workload);
 }
 
-void tenure_begin(struct shard *sh, const struct claim *c) {
-    begin(sh, c, c->rule);
-}
-
 /* The loop walks peers, and not entries: a tenure that makes room for another one may free its entry. */
 void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules) {
     SHARDS_FOREACH(sh, e, lock_rules_fence_count(rules) > 0 ? ALL_SHARDS : 0)
@@ -82,7 +77,7 @@ void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules) {
             const struct claim *c = LIST_ENTRY(of_peer, struct claim, of_peer);
             const struct lock_rule *rule = lock_rules_rule_of(rules, c->entry->name, c->entry->len);
             if (rule && rule->mode != LOCK_MODE_OFF)
-                begin(sh, c, rule);
+                tenure_begin(sh, c, rule);
         }
     }
 }

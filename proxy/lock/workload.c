@@ -113,15 +113,6 @@ void workload_clear(struct shard *sh) {
 
 /* ---- sessions ---------------------------------------------------------------------------------- */
 
-struct session_stats *session_stats_find(const struct peer *p, const struct workload *f) {
-    LIST_FOREACH(it, &p->session_stats) {
-        struct session_stats *h = LIST_ENTRY(it, struct session_stats, of_peer);
-        if (h->workload == f)
-            return h;
-    }
-    return NULL;
-}
-
 /* The session's statistics in the workload with this number; NULL: it has none. */
 static struct session_stats *session_stats_of(const struct peer *p, uint64_t key) {
     LIST_FOREACH(it, &p->session_stats) {
@@ -130,6 +121,10 @@ static struct session_stats *session_stats_of(const struct peer *p, uint64_t key
             return h;
     }
     return NULL;
+}
+
+struct session_stats *session_stats_find(const struct peer *p, const struct workload *f) {
+    return session_stats_of(p, f->key);
 }
 
 inline struct workload *workload_of(struct shard *sh, const struct peer *p, uint64_t number) {
