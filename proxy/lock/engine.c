@@ -385,10 +385,6 @@ void engine_permit(struct lock_engine *e, enum lock_incident_kind kind, const st
     report(e, engine_key_hash(e, key), kind, &on, action);
 }
 
-bool engine_client_connected(struct lock_engine *e, uint64_t client) {
-    return client_connected(&e->clients, client);
-}
-
 void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                      const char *action, int64_t now_ms) {
     struct entry *en;
@@ -550,11 +546,7 @@ unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, u
 
 unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
-    for (unsigned i = 0; i < SHARDS && asked < max; i++) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        asked += lease_outlast(sh, ms, max - asked, now_ms);
-        shard_unlock(sh);
-    }
+    SHARDS_FOREACH(sh, e, ALL_SHARDS)
+    asked += asked < max ? lease_outlast(sh, ms, max - asked, now_ms) : 0;
     return asked;
 }

@@ -439,7 +439,7 @@ void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const 
 void engine_remembered(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                        int64_t now_ms);
 /* Whether a session of the client with this hash is connected. */
-bool engine_client_connected(struct lock_engine *e, uint64_t client);
+bool engine_client_connected(struct lock_engine *e, uint64_t hash);
 /* A key's hash, as in lock_plan.hash. */
 uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key);
 

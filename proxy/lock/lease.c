@@ -361,11 +361,6 @@ static bool is_renewed(const struct claim *c, int64_t now_ms) {
            (c->handing || lease_owner_here(c));
 }
 
-static bool handover_due(const struct claim *c, int64_t now_ms) {
-    int64_t last_ms = handover_ms(c, now_ms), least_ms = last_ms - last_ms / 4;
-    return !claim_asked(c) && c->end_ms < now_ms + least_ms && (!c->unhanded || now_ms >= c->renew_ms);
-}
-
 void engine_leave(struct lock_engine *e) {
     atomic_store(&e->leaving, true);
 }
@@ -383,9 +378,10 @@ unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms) {
                 c->handing = true;
                 successor_tell(sh, c, handover_end(c, now_ms), now_ms);
             }
-            if (!handover_due(c, now_ms))
+            int64_t last_ms = handover_ms(c, now_ms);
+            if (claim_asked(c) || c->end_ms >= now_ms + last_ms - last_ms / 4 || (c->unhanded && now_ms < c->renew_ms))
                 continue;
-            ask_renewal(sh, c, handover_ms(c, now_ms), now_ms);
+            ask_renewal(sh, c, last_ms, now_ms);
             timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
             asked++;
         }

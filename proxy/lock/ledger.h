@@ -134,8 +134,6 @@ void client_closed_peer_freed(struct client_table *t, struct peer *p);
 /* Notes that a session of the client has closed; the caller keeps its reference. Returns whether the session
  * was the last one. */
 bool client_close(struct client_table *t, struct lock_client *c);
-/* Whether a client with this hash has open sessions. */
-bool client_connected(struct client_table *t, uint64_t hash);
 /* Whether the client of a closed session has had other sessions open ever since. */
 bool client_still_here(const struct peer *p);
 
