@@ -16,27 +16,20 @@ static void spend(struct outcome *f, struct claim *c) {
 /* Ends a lease that a script of the lease's client has released, over any of the client's connections. If another
  * client has ended the lease (it knew the value), the owner's release is still expected. */
 static void script_released(struct outcome *f) {
-    struct claim *c = entry_claims(f->entry);
-    while (c && (c->fence != f->result->fence || c->peer->client != f->peer->client))
-        c = c->next;
+    struct claim *c = claim_of_fence(f->entry, f->result->fence, f->peer->client);
     if (c && !c->uses)
-        spend(f, c);
-}
-
-/* Ends a lease that made way before its time. Another command came between the script and the step behind it, so
- * Redis cannot tell what ended the lease. Most probably the session's own script did. */
-static void overtaken(struct outcome *f, struct claim *c) {
-    if (claim_ended(c) && c->lease != LEASE_ENDED && !c->uses && c->fence != f->result->fence)
         spend(f, c);
 }
 
 void apply_script(struct outcome *f) {
     bool known = f->result->outcome <= LOCK_FREE;
-    if (f->claim) {
-        f->claim->scripted = false;
-        if (known)
-            overtaken(f, f->claim);
-    }
+    struct claim *c = f->claim;
+    if (c)
+        c->scripted = false;
+    /* The lease made way before its time. Another command came between the script and the step behind it, so Redis
+     * cannot tell what ended the lease. Most probably the session's own script did. */
+    if (c && known && claim_ended(c) && c->lease != LEASE_ENDED && !c->uses && c->fence != f->result->fence)
+        spend(f, c);
     switch (f->result->outcome) {
     case LOCK_GRANTED:
         apply_granted(f);
@@ -57,10 +50,10 @@ void apply_script(struct outcome *f) {
 /* The session writes data over the key, so it works under no lease there any more: forgets what it had and lost on
  * the key. */
 static void begin_anew(struct outcome *f) {
-    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
+    struct contender *w = contender_find(f->entry, f->peer);
     if (w)
         w->lost = false;
-    if (workload_pooled(workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), f->peer, f->plan->rule))
+    if (workload_pooled(outcome_workload(f), f->peer, f->plan->rule))
         return; /* the ended claim may be a colleague's */
     for (struct claim *c = entry_claims(f->entry), *next; c; c = next) {
         next = c->next;

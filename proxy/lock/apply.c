@@ -51,11 +51,14 @@ static uint32_t group_of(const struct lock_plan *plan) {
     return (uint32_t)(plan->group ? plan->group : plan->attempt);
 }
 
-/* Makes the attempt's claim. A key with very many claims may forget the plan's claim for it. */
-static inline struct claim *claim_made(struct outcome *f, uint64_t fence) {
+inline struct claim *outcome_claim(struct outcome *f, uint64_t fence) {
     struct claim *c = claim_add(f->sh, f->entry, f->peer, f->plan->rule, f->plan->attempt, fence);
     if (f->claim)
         f->claim = claim_find(f->entry, f->plan->claim);
+    c->login = f->plan->login;
+    c->granted_ms = f->now_ms;
+    c->queue = lock_verb_is(f->plan->verb, VERB_QUEUE);
+    claim_value(f, c);
     return c;
 }
 
@@ -63,20 +66,15 @@ static inline struct claim *claim_granted(struct outcome *f) {
     const struct lock_result *r = f->result;
     struct workload *workload =
         workload_join(f->sh, f->peer, f->plan->rule, f->plan->workload, &f->plan->key, f->now_ms);
-    struct claim *c = claim_made(f, r->fence);
-    c->workload = workload;
-    workload_ref(workload);
-    c->login = f->plan->login;
-    c->granted_ms = f->now_ms;
-    c->queue = lock_verb_is(f->plan->verb, VERB_QUEUE);
-    claim_value(f, c);
+    struct claim *c = outcome_claim(f, r->fence);
+    c->workload = workload_ref(workload);
     c->told = atomic_load(&f->e->attempts);
     c->told_by = group_of(f->plan);
     c->observed = f->audit;
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
     c->short_record = r->short_record;
     if (c->rule->fenced)
-        tenure_begin(f->sh, c);
+        tenure_begin(f->sh, c, c->rule);
     if (f->entry->contenders)
         f->entry->contenders->length_ms = claim_length(c);
     f->sh->stats.granted++;
@@ -91,14 +89,11 @@ void apply_acquired(struct outcome *f) {
 /* B2: the attempt has released the lease that had to make way, before it acquired. Ends that lease's claim, if it is
  * still there. */
 static void apply_release_then_acquire(struct outcome *f) {
-    struct claim *c = f->plan->claim_fence ? entry_claims(f->entry) : NULL;
-    while (c && (c->fence != f->plan->claim_fence || c->peer->client != f->peer->client))
-        c = c->next;
+    struct claim *c = f->plan->claim_fence ? claim_of_fence(f->entry, f->plan->claim_fence, f->peer->client) : NULL;
     if (!c || !c->workload)
         return;
     aftermath_mistaken(c->workload, key_stats_find(f->entry, c->workload));
-    if (workload_vote(c->workload, f->peer, c->peer))
-        workload_pool(f->sh, c->workload, &f->plan->key, f->now_ms);
+    workload_vote(f->sh, c->workload, f->peer, c->peer, &f->plan->key, f->now_ms);
     outcome_spend(f, c);
 }
 
@@ -155,13 +150,10 @@ static void apply_unknown_acquisition(struct outcome *f) {
     if (f->claim && claim_is_live(f->claim, f->now_ms))
         return; /* the command may have changed the live claim, and acquires no other lease */
     outcome_entry(f);
-    struct claim *c = claim_made(f, 0);
-    c->login = f->plan->login;
-    c->granted_ms = f->now_ms;
+    struct claim *c = outcome_claim(f, 0);
     c->end_ms = f->now_ms + rule->lease_ms;
     c->period_ms = rule->lease_ms;
     c->reported = true;
-    claim_value(f, c);
     outcome_schedule(f, c);
 }
 
@@ -197,7 +189,7 @@ void apply_done(struct outcome *f) {
     if (!c->fence) { /* the acquisition's answer was lost: this answer shows that it acquired */
         c->fence = f->result->fence;
         c->reported = !lease_owner_here(c);
-        tenure_begin(f->sh, c);
+        tenure_begin(f->sh, c, c->rule);
     }
     if (f->plan->verb != LOCK_EXTEND)
         claim_value(f, c);
@@ -241,8 +233,8 @@ static void restore(struct outcome *f) {
  * (G1). */
 static void uncount(struct outcome *f) {
     const struct lock_plan *plan = f->plan;
-    struct workload *workload = workload_find(f->sh, f->peer, plan->rule, plan->pattern);
-    struct contender *w = f->entry && plan->first_release ? contender_find(f->entry, f->peer) : NULL;
+    struct workload *workload = outcome_workload(f);
+    struct contender *w = plan->first_release ? contender_find(f->entry, f->peer) : NULL;
     if (w)
         w->released = false;
     if (workload && plan->twice && workload->twice)
@@ -278,17 +270,14 @@ static void report_refused_release(struct outcome *f) {
 
 /* The claim of the client's live lease that has refused the release, or was released by it. */
 static struct claim *its_own_live(const struct outcome *f) {
-    struct claim *c = entry_claims(f->entry);
-    while (c && (!f->result->fence || c->fence != f->result->fence || c->peer->client != f->peer->client))
-        c = c->next;
-    return c;
+    return f->result->fence ? claim_of_fence(f->entry, f->result->fence, f->peer->client) : NULL;
 }
 
 /* C3: gives the live claim the deadline of the older claim that the release has used. A missed release shifts later
  * releases only until its own deadline. */
 static void inherit_deadline(const struct outcome *f, const struct claim *used) {
     struct claim *live = its_own_live(f);
-    const struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    const struct workload *workload = outcome_workload(f);
     if (!live || live == used || (live->peer != f->peer && !workload_pooled(workload, f->peer, f->plan->rule)))
         return;
     claim_expect_until(live, claim_deadline(f->sh, used));
@@ -307,16 +296,6 @@ static void learn_course(struct outcome *f, const struct claim *used, bool freed
     }
 }
 
-/* C4: whether the session's own lease was released over another session, and no attempt came since. So this may be the
- * release of that lease's holder, late, and it says nothing of a pool. */
-static bool release_was_due(struct outcome *f) {
-    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
-    bool due = w && w->release_due;
-    if (due)
-        w->release_due = false;
-    return due;
-}
-
 /* C4: notes that the holder of the live lease, which another session has released, may still send its own release. */
 static void expect_release(struct outcome *f, const struct claim *live) {
     if (!live || live->peer == f->peer || live->peer->remote || live->peer->closed)
@@ -331,7 +310,7 @@ static void expect_release(struct outcome *f, const struct claim *live) {
  * holder's own release is still to come. The claim waits for it. */
 static void apply_believed(struct outcome *f) {
     struct claim *live = its_own_live(f);
-    struct workload *workload = workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+    struct workload *workload = outcome_workload(f);
     bool tried = workload && session_stats_find(f->peer, workload);
     /* C6: this proxy has not met the other proxy's lease: D1 counts the acquisition with the release. */
     if (!live && workload)
@@ -342,8 +321,13 @@ static void apply_believed(struct outcome *f) {
     bool own = workload && live && (workload_dedicated(workload, live->peer) || workload->losers_release);
     bool waits = !tried && own && !live->peer->remote;
     if (!waits) {
-        if (!release_was_due(f))
+        /* The session's own lease was released over another session, and no attempt came since. So this may be the
+         * release of that lease's holder, late, and it says nothing of a pool. */
+        struct contender *w = contender_find(f->entry, f->peer);
+        if (!w || !w->release_due)
             outcome_crossing(f, workload, live);
+        if (w)
+            w->release_due = false;
         expect_release(f, live);
         outcome_spend(f, live);
     } else {
@@ -365,19 +349,15 @@ static void apply_spent_elsewhere(struct outcome *f) {
         outcome_spend(f, live);
 }
 
-/* Whether the refused release may have been for the live lease. C6: the release's claim may have been released
+/* Counts a refused release that may have been for the live lease. C6: the release's claim may have been released
  * through another proxy before. Then the release may be for the live lease: if the workload may be pooled and another
  * proxy serves it, or if the session has acquired the live lease itself, whether or not this proxy has met another
  * proxy. Otherwise the claim's lease has just ended, perhaps a little earlier than this proxy knew. */
-static bool suspects_live(const struct outcome *f, const struct claim *live) {
-    if (f->plan->right != RIGHT_SPENT)
-        return f->plan->right == RIGHT_SUSPECT;
-    return f->claim && (live->peer == f->peer || claim_spent_elsewhere(f->e, f->claim));
-}
-
 static void apply_suspected(struct outcome *f) {
     struct claim *live = its_own_live(f);
-    if (!live || !suspects_live(f, live))
+    bool spent = f->plan->right == RIGHT_SPENT && live && f->claim &&
+                 (live->peer == f->peer || claim_spent_elsewhere(f->e, f->claim));
+    if (!live || (f->plan->right != RIGHT_SUSPECT && !spent))
         return;
     bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* scripts count no SET XX that extends */
     struct key_stats *key_stats = key_stats_find(f->entry, live->workload);
@@ -415,8 +395,7 @@ static void apply_release(struct outcome *f) {
         inherit_deadline(f, f->claim);
     if (f->claim)
         learn_course(f, f->claim, f->result->outcome == LOCK_RELEASED);
-    struct key_stats *key_stats =
-        key_stats_find(f->entry, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern));
+    struct key_stats *key_stats = key_stats_find(f->entry, outcome_workload(f));
     if (released && key_stats)
         key_stats->released_ms = f->now_ms;
     if (released)
@@ -448,6 +427,34 @@ void apply_freed(struct outcome *f) {
     learn_gone(f, fence, LEASE_TAKEN);
 }
 
+/* Applies an outcome by which witnesses or replicas do not confirm the lease. Returns whether it is one. */
+static bool apply_unconfirmed(struct outcome *f) {
+    const struct lock_result *r = f->result;
+    if (r->outcome == LOCK_OVERTAKEN) {
+        if (f->claim)
+            lease_overtaken(f->sh, f->claim, f->now_ms);
+        return true;
+    }
+    if (r->outcome != LOCK_REMEMBERED && r->outcome != LOCK_UNCONFIRMED)
+        return false;
+    f->sh->stats.lost++;
+    if (r->outcome == LOCK_REMEMBERED)
+        incident_report(f->sh, INCIDENT_REMEMBERED, outcome_occasion(f),
+                        "Redis gave the lock away, and the witnesses remember another holder: released again, the "
+                        "client was told that it is held");
+    else if (r->witnesses > 0)
+        incident_report(f->sh, INCIDENT_UNCONFIRMED, outcome_occasion(f),
+                        "%llu of %u witnesses answered: released again, the client was not told that it had acquired",
+                        (unsigned long long)r->replicas, (unsigned)r->witnesses);
+    else
+        incident_report(f->sh, INCIDENT_UNCONFIRMED, outcome_occasion(f),
+                        "%llu of %lld replicas had it within %lld ms: released again, the client was not told that it "
+                        "had acquired",
+                        (unsigned long long)r->replicas, (long long)f->plan->rule->replicas,
+                        (long long)f->plan->rule->replicas_ms);
+    return true;
+}
+
 /* Another owner has the lock: nothing was changed. */
 static void apply_refused(struct outcome *f) {
     enum lock_verb verb = f->plan->verb;
@@ -461,7 +468,6 @@ static void apply_refused(struct outcome *f) {
     } else if (verb == LOCK_COUNT_DOWN) {
         report_refused_release(f);
         apply_suspected(f);
-        outcome_spend(f, f->claim);
     } else if (verb != LOCK_SWAP || !learn_answered(f)) {
         apply_suspected(f);
         outcome_refusal(f, INCIDENT_OVERWRITE,
@@ -477,7 +483,7 @@ static void apply_adopted(struct outcome *f) {
     enum lock_verb verb = f->plan->verb;
     /* C5: the SET XX is believed as a release is, so it is a crossing, too. */
     if (verb == LOCK_REWRITE && !f->claim)
-        outcome_crossing(f, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern), its_own_live(f));
+        outcome_crossing(f, outcome_workload(f), its_own_live(f));
     const struct claim *touched = outcome_touched(f);
     if (touched && touched->fence == f->result->fence) {
         apply_done(f);
@@ -488,11 +494,8 @@ static void apply_adopted(struct outcome *f) {
 
 static void apply_change(struct outcome *f) {
     enum lock_verb verb = f->plan->verb;
-    bool in_vain = f->result->outcome == LOCK_NOT_SENT || f->result->outcome == LOCK_ERROR ||
-                   f->result->outcome == LOCK_UNCONFIRMED || f->result->outcome == LOCK_REMEMBERED;
-    if (in_vain && lock_verb_is(verb, VERB_ACQUIRES))
-        learn_loss(f);
-    switch (f->result->outcome) {
+    enum lock_outcome outcome = f->result->outcome;
+    switch (outcome) {
     case LOCK_GRANTED:
         apply_granted(f);
         break;
@@ -511,75 +514,38 @@ static void apply_change(struct outcome *f) {
         claim_value(f, outcome_touched(f));
         if (verb == LOCK_COUNT_UP)
             learn_lost_attempt(f);
-        else
-            outcome_spend(f, f->claim); /* a late release: another session's counter is there now */
         break;
     case LOCK_HELD:
     case LOCK_FOREIGN:
         apply_refused(f);
         break;
-    case LOCK_FREE:
-        if (verb == LOCK_COUNT_DOWN)
-            outcome_spend(f, f->claim);
-        else if (verb == LOCK_COUNT_UP)
-            learn_loss(f); /* the count is not above zero, so nothing was acquired */
-        break;
     case LOCK_ADOPTED:
         apply_adopted(f);
         break;
+    case LOCK_FREE:
     case LOCK_OPEN:
         if (verb == LOCK_COUNT_UP)
-            learn_loss(f);
-        break;
-    case LOCK_REMEMBERED:
-        f->sh->stats.lost++;
-        incident_report(
-            f->sh, INCIDENT_REMEMBERED, outcome_occasion(f),
-            "Redis gave the lock away, and the witnesses remember another holder: released again, the client "
-            "was told that it is held");
-        break;
-    case LOCK_OVERTAKEN:
-        if (f->claim)
-            lease_overtaken(f->sh, f->claim, f->now_ms);
-        break;
-    case LOCK_UNCONFIRMED:
-        f->sh->stats.lost++;
-        if (f->result->witnesses > 0) {
-            incident_report(
-                f->sh, INCIDENT_UNCONFIRMED, outcome_occasion(f),
-                "%llu of %u witnesses answered: released again, the client was not told that it had acquired",
-                (unsigned long long)f->result->replicas, (unsigned)f->result->witnesses);
-            break;
-        }
-        incident_report(f->sh, INCIDENT_UNCONFIRMED, outcome_occasion(f),
-                        "%llu of %lld replicas had it within %lld ms: released again, the client was not told that it "
-                        "had acquired",
-                        (unsigned long long)f->result->replicas, (long long)f->plan->rule->replicas,
-                        (long long)f->plan->rule->replicas_ms);
+            learn_loss(f); /* the count is not above zero, so nothing was acquired */
         break;
     case LOCK_UNKNOWN:
         if (lock_verb_is(verb, VERB_ACQUIRES))
             apply_unknown_acquisition(f);
         break;
-    default:
+    default: /* nothing was acquired, or it was released again */
+        if (outcome != LOCK_OVERTAKEN && lock_verb_is(verb, VERB_ACQUIRES))
+            learn_loss(f);
+        (void)apply_unconfirmed(f);
         break;
     }
+    /* A late DECR: the lock is free, or another session's counter is there now. */
+    if (verb == LOCK_COUNT_DOWN && (outcome == LOCK_COUNTED || outcome == LOCK_FREE || outcome_refused(f)))
+        outcome_spend(f, f->claim);
     if (verb == LOCK_COUNT_DOWN)
         restore(f);
 }
 
 inline void apply(struct outcome *f) {
     switch (f->plan->verb) {
-    case LOCK_ACQUIRE:
-    case LOCK_REPLACE:
-    case LOCK_REWRITE:
-    case LOCK_SWAP:
-    case LOCK_EXTEND:
-    case LOCK_COUNT_UP:
-    case LOCK_COUNT_DOWN:
-    case LOCK_CLOBBER:
-        apply_change(f);
-        break;
     case LOCK_RELEASE:
         apply_release(f);
         break;
@@ -590,10 +556,7 @@ inline void apply(struct outcome *f) {
         learn_read(f);
         break;
     case LOCK_SCRIPT:
-        if (f->result->outcome == LOCK_UNCONFIRMED || f->result->outcome == LOCK_REMEMBERED ||
-            f->result->outcome == LOCK_OVERTAKEN)
-            apply_change(f); /* what the witnesses say, whatever made the lock */
-        else
+        if (!apply_unconfirmed(f))
             apply_script(f);
         break;
     case LOCK_OPERATOR:
@@ -608,6 +571,9 @@ inline void apply(struct outcome *f) {
         queue_apply(f);
         break;
     case LOCK_INSPECT:
+        break;
+    default:
+        apply_change(f);
         break;
     }
 }

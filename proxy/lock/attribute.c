@@ -35,6 +35,7 @@ struct speaker {
     struct workload *workload;
     struct key_stats *key_stats;
     struct contender *contender;
+    enum lock_owner owner; /* of the key's rule; AUTO without a rule */
     bool pooled, loser, released;
     bool recognised; /* K: the claim that the session is recognised for counts as its own */
     uint64_t named;  /* C2: of a release, the value that it names itself (lock_plan.named); 0: none */
@@ -101,7 +102,7 @@ static struct offer offers_of(const struct speaker *s, enum whose whose) {
             o.differ = true;
         if (c->valued)
             valued = c;
-        if (claim_sighted(c) > (o.shown_last ? claim_sighted(o.shown_last) : 0))
+        if (c->extra && c->extra->sighted > (o.shown_last ? o.shown_last->extra->sighted : 0))
             o.shown_last = c;
         if (!claim_ended(c))
             o.newest_unended = c;
@@ -200,7 +201,7 @@ static bool release_counted(const struct speaker *s, struct lock_plan *plan) {
     workload_count(f, c, TALLY_RELEASED);
     plan->counted = true;
     /* D2: releases follow each other over one session, and losers release: the workload is pooled. */
-    if (f->twice >= TWICE && plan->rule->owner == LOCK_OWNER_AUTO && !f->pooled && workload_surplus(f, c))
+    if (f->twice >= TWICE && s->owner == LOCK_OWNER_AUTO && !f->pooled && workload_surplus(f, c))
         workload_pool(s->sh, f, &plan->key, s->now_ms);
     /* D1: a lost attempt expects a release, and this release is the expected one. */
     if (!s->pooled || !c->debts.count)
@@ -225,19 +226,15 @@ static void note_release(const struct speaker *s, struct lock_plan *plan) {
     w->lost_row = w->suspicious_row = 0;
 }
 
-static bool has_claim(const struct speaker *s) {
-    const struct claim *c = entry_claims(s->en);
-    while (c && c->peer != s->self)
-        c = c->next;
-    return c != NULL;
-}
-
 /* D2: whether this DECR is the session's second in a row, while the session holds nothing. One worker takes back what
  * it has counted, and no more. So this DECR is another worker's. */
 static bool counts_down_again(const struct speaker *s, const struct lock_plan *plan) {
-    return plan->verb == LOCK_COUNT_DOWN && plan->rule->owner == LOCK_OWNER_AUTO &&
-           plan->rule->mode == LOCK_MODE_ENFORCE && !plan->queued && !s->pooled && s->released && s->workload &&
-           !has_claim(s) && !workload_dedicated(s->workload, s->self);
+    const struct claim *own = entry_claims(s->en);
+    while (own && own->peer != s->self)
+        own = own->next;
+    return plan->verb == LOCK_COUNT_DOWN && s->owner == LOCK_OWNER_AUTO && plan->rule->mode == LOCK_MODE_ENFORCE &&
+           !plan->queued && !s->pooled && s->released && s->workload && !own &&
+           !workload_dedicated(s->workload, s->self);
 }
 
 /* C4: whether the session was shown another value than it tried to write, since its attempt was lost. Code that reads
@@ -257,9 +254,8 @@ static bool is_doubtful(const struct speaker *s) {
 /* C4: decides about such a release over a session that has no claim. If the workload or the holder's session is known,
  * that knowledge decides. A dedicated connection carries no colleague's release. */
 static enum loser_release losers_release(const struct speaker *s, const struct lock_plan *plan, const struct offer *o) {
-    const struct lock_rule *rule = plan->rule;
     struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    bool unknown = rule && rule->owner == LOCK_OWNER_AUTO && is_doubtful(s) && !s->pooled && s->key_stats && !o->count;
+    bool unknown = s->owner == LOCK_OWNER_AUTO && is_doubtful(s) && !s->pooled && s->key_stats && !o->count;
     if (!unknown || workload_dedicated(s->workload, live ? live->peer : s->self))
         return LOSER_REFUSED;
     if (was_shown_another(s) && !workload_losers_release(s->workload, s->key_stats))
@@ -297,7 +293,7 @@ static bool names_its_lease(const struct speaker *s) {
     bool vary = s->key_stats && key_stats_varies(s->key_stats, s->named);
     if (live && live->valued && live->value != s->named)
         return true;
-    for (const struct contender *w = s->en ? entry_contender_list(s->en) : NULL; w; w = w->next) {
+    for (const struct contender *w = entry_contender_list(s->en); w; w = w->next) {
         if (w->tried == s->named && !(live && w->peer == live->peer))
             return false;
         vary = vary || (w->tried && w->tried != s->named);
@@ -307,17 +303,17 @@ static bool names_its_lease(const struct speaker *s) {
 
 static void plan_release(const struct speaker *s, struct lock_plan *plan) {
     bool named = names_its_lease(s);
-    bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
+    bool strict = s->owner == LOCK_OWNER_CONNECTION;
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
-    if (s->key_stats && !s->pooled && !named && !plan->queued && plan->rule && plan->rule->owner == LOCK_OWNER_AUTO)
+    if (s->key_stats && !s->pooled && !named && !plan->queued && s->owner == LOCK_OWNER_AUTO)
         aftermath_second(s->workload, s->key_stats, s->self, s->now_ms);
     enum loser_release said = named ? LOSER_BELIEVED : losers_release(s, plan, &o);
     plan->held_back = said == LOSER_HELD_BACK;
     if (plan->held_back)
         return;
     bool twice = !named && releases_twice(s), used_up = release_counted(s, plan) && !named;
-    if (counts_down_again(s, plan) && workload_vote(s->workload, s->self, NULL))
-        workload_pool(s->sh, s->workload, &plan->key, s->now_ms);
+    if (counts_down_again(s, plan))
+        workload_vote(s->sh, s->workload, s->self, NULL, &plan->key, s->now_ms);
     note_release(s, plan);
     if (used_up)
         return;
@@ -368,23 +364,20 @@ static bool follows_loss(const struct speaker *s, const struct lock_rule *rule) 
 /* F1: whether the session is a loser and the command is a loser's. If the lease's session is dedicated, every command
  * of a loser is. A connection that may be pooled carries a holder's command, too, but not at once behind the lost
  * attempt. */
-static bool behind_a_loss(const struct speaker *s, const struct lock_plan *plan) {
-    if (!s->loser || !s->workload || !plan->rule || plan->rule->owner != LOCK_OWNER_AUTO)
+static bool behind_a_loss(const struct speaker *s) {
+    if (!s->loser || !s->workload || s->owner != LOCK_OWNER_AUTO)
         return s->loser;
     const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
     return workload_dedicated(s->workload, live ? live->peer : s->self) ||
            s->now_ms - s->contender->sent_ms <= aftermath_at_once_ms(s->self);
 }
 
-/* K: whether the session is recognised for the live lease. Its worker asks again for its own lock, and extends it. */
-static bool holds_recognised(const struct speaker *s) {
-    const struct claim *c = s->recognised ? claim_live(s->en, s->self->client, s->now_ms) : NULL;
-    return c && recognised_for(s->contender, c);
-}
-
 static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
-    bool strict = plan->rule && plan->rule->owner == LOCK_OWNER_CONNECTION;
-    bool refused = !holds_recognised(s) && follows_loss(s, plan->rule) && workload_losers_expire(s->workload);
+    bool strict = s->owner == LOCK_OWNER_CONNECTION;
+    /* K: a worker that is recognised for the live lease asks again for its own lock, and extends it. */
+    const struct claim *live = s->recognised ? claim_live(s->en, s->self->client, s->now_ms) : NULL;
+    bool holds = live && recognised_for(s->contender, live);
+    bool refused = !holds && follows_loss(s, plan->rule) && workload_losers_expire(s->workload);
     struct offer o = strict ? offers_of(s, OWN) : offers_for(s);
     struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
     if (strict) {
@@ -394,7 +387,7 @@ static void plan_extend(const struct speaker *s, struct lock_plan *plan) {
     /* F1: a session that has no claim on the key may make the live lease longer, and not shorter. A loser's
      * command replaces at most an expiry that the proxy gave. So does a command of a session with a claim on an
      * older lease. */
-    bool stranger = o.count || behind_a_loss(s, plan);
+    bool stranger = o.count || behind_a_loss(s);
     plan->right = refused ? RIGHT_LEASED : s->pooled ? RIGHT_BELIEVE : stranger ? RIGHT_LEASED : RIGHT_LATER;
     if (refused || !c)
         return;
@@ -423,8 +416,7 @@ struct claim *attribute_makes_way(const struct entry *en, const struct peer *sel
  * make way does so from the start. Exception: a lease that another proxy gave stays. */
 static bool plan_release_then_acquire(const struct speaker *s, struct lock_plan *plan) {
     bool once = plan->queued || plan->verb == LOCK_COUNT_UP;
-    struct claim *c =
-        once && plan->rule->owner == LOCK_OWNER_AUTO ? attribute_makes_way(s->en, s->self, 0, s->now_ms) : NULL;
+    struct claim *c = once && s->owner == LOCK_OWNER_AUTO ? attribute_makes_way(s->en, s->self, 0, s->now_ms) : NULL;
     if (!c || c->peer->remote)
         return false;
     plan->right = RIGHT_RELEASE_THEN_ACQUIRE;
@@ -435,23 +427,16 @@ static bool plan_release_then_acquire(const struct speaker *s, struct lock_plan 
 
 /* ---- all others ------------------------------------------------------------------------------------- */
 
-/* Whether a command may be meant to acquire. If it counted as the holder's, two workers would be told that they hold
- * the lock. */
-static bool may_acquire(enum lock_verb verb) {
-    return lock_verb_is(verb, VERB_CLAIMS);
-}
-
 /* Plans a command that changes a lease. The command uses the newest claim, since only the newest lease can be live.
- * Over a pooled session, a command that may acquire uses no other session's claim, unless the rule says
- * `owner client`. */
+ * Over a pooled session, a command that may be meant to acquire uses no other session's claim, unless the rule says
+ * `owner client`. If it counted as the holder's, two workers would be told that they hold the lock. */
 static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     if (plan->verb == LOCK_COUNT_UP && plan_release_then_acquire(s, plan))
         return;
-    enum lock_owner owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
-    bool strict = owner == LOCK_OWNER_CONNECTION;
-    bool pooled = s->pooled && (owner == LOCK_OWNER_CLIENT || !may_acquire(plan->verb));
+    bool strict = s->owner == LOCK_OWNER_CONNECTION, may_acquire = lock_verb_is(plan->verb, VERB_CLAIMS);
+    bool pooled = s->pooled && (s->owner == LOCK_OWNER_CLIENT || !may_acquire);
     struct offer o = offers_of(s, pooled ? THE_CLIENTS : OWN);
-    if (!o.count && !strict && !s->pooled && !s->loser && !may_acquire(plan->verb))
+    if (!o.count && !strict && !s->pooled && !s->loser && !may_acquire)
         o = offers_of(s, OF_CLOSED);
     struct claim *c = o.newest_unended ? o.newest_unended : o.oldest;
     if (!c)
@@ -464,17 +449,39 @@ static void plan_change(const struct speaker *s, struct lock_plan *plan) {
     if (plan->named && s->loser && !s->pooled && s->contender->read_fence) /* K3: a rival, which has read the lease */
         return;
     if (plan->verb == LOCK_REWRITE) /* C5: some workers release by SET XX, others extend */
-        plan->right = behind_a_loss(s, plan) && !s->pooled ? RIGHT_SUSPECT : RIGHT_BELIEVE;
-    else if (pooled || (!s->loser && !may_acquire(plan->verb)))
+        plan->right = behind_a_loss(s) && !s->pooled ? RIGHT_SUSPECT : RIGHT_BELIEVE;
+    else if (pooled || (!s->loser && !may_acquire))
         plan->right = RIGHT_ADOPT;
 }
 
-/* ---- what was read ----------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------------------ */
 
-static bool same_value(const struct contender *a, const struct contender *b) {
-    return a->seen_known && b->seen_known && a->seen_len == b->seen_len &&
-           (a->seen_len == 0 || memcmp(a->seen, b->seen, a->seen_len) == 0);
+/* The newest live lease of the key that was acquired under audit. Redis has no guard record of it, and would take the
+ * lock for data. */
+static struct claim *observed_lease(const struct entry *en, int64_t now_ms) {
+    struct claim *live = NULL;
+    for (struct claim *c = entry_claims(en); c; c = c->next)
+        if (c->observed && claim_is_live(c, now_ms))
+            live = c;
+    return live;
 }
+
+/* Whether the command may touch data: what stands at a key under a lock rule without a live lease. As in Redis, every
+ * session may write, expire and delete data. Exceptions: the session tried for the key in vain, or its command may be a
+ * late release. What a swap finds may be the lock that any session lost. Only Redis knows which keys are data: the
+ * scripts look. */
+static bool data_is_free(const struct speaker *s, const struct lock_plan *plan) {
+    bool tried = s->contender && s->contender->lost;
+    if (observed_lease(s->en, s->now_ms))
+        return false;
+    if (lock_verb_is(plan->verb, VERB_WRITES))
+        return true;
+    for (const struct contender *w = entry_contender_list(s->en); w && plan->verb == LOCK_SWAP; w = w->next)
+        tried |= w->lost;
+    return !plan->claim && !tried;
+}
+
+/* ---- what was read ----------------------------------------------------------------------------------- */
 
 /* Whether what one session was shown counts for another session. Workers that share connections read over one
  * connection and swap over another. */
@@ -508,14 +515,14 @@ static const struct contender *newest_reading(const struct entry *en, const stru
     }
     if (!lease || !value)
         return lease ? lease : value ? value : own;
-    return value->read_at > lease->read_at && !same_value(value, lease) ? value : lease;
+    bool same = value->seen_known && contender_saw(lease, value->seen, value->seen_len);
+    return value->read_at > lease->read_at && !same ? value : lease;
 }
 
 bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct workload *f,
                          const struct lock_rule *rule, const char *value, size_t len) {
     for (const struct contender *w = entry_contender_list(en); w; w = w->next)
-        if (reading_counts(w, self, f, rule) && w->seen_known && w->seen_len == len &&
-            (len == 0 || memcmp(w->seen, value, len) == 0))
+        if (reading_counts(w, self, f, rule) && contender_saw(w, value, len))
             return true;
     return false;
 }
@@ -525,10 +532,7 @@ bool attribute_was_shown(const struct entry *en, const struct peer *self, const 
  * `seen` is the value that the owner wrote. Other sessions get no right by what they have seen. */
 static void plan_enrolment(const struct entry *en, const struct lock_client *client, int64_t now_ms,
                            struct lock_plan *plan) {
-    struct claim *live = NULL;
-    for (struct claim *c = entry_claims(en); c; c = c->next)
-        if (c->observed && claim_is_live(c, now_ms))
-            live = c;
+    const struct claim *live = observed_lease(en, now_ms);
     if (!live || !lock_verb_is(plan->verb, VERB_ENROLS))
         return;
     plan->seen_known = false;
@@ -586,9 +590,10 @@ static void plan_attempt(const struct speaker *s, struct lock_plan *plan) {
 static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en, struct peer *self, int64_t now_ms,
                                              struct lock_plan *plan) {
     struct speaker s = {.sh = sh, .en = en, .self = self, .now_ms = now_ms};
+    s.owner = plan->rule ? plan->rule->owner : LOCK_OWNER_AUTO;
     s.workload = workload_find(sh, self, plan->rule, plan->pattern);
     s.key_stats = key_stats_find(en, s.workload);
-    s.contender = en ? contender_find(en, self) : NULL;
+    s.contender = contender_find(en, self);
     s.loser = s.contender && (s.contender->lost || recognised_no_more(en, s.contender));
     /* With another value, GETSET is how a rival takes over the lease that it has read. With the lease's own
      * value, engine_says decides. */
@@ -612,7 +617,7 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
         return;
     if (plan->verb == LOCK_OPERATOR) {
         plan->right = RIGHT_OPERATOR;
-    } else if (plan->rule && plan->rule->owner == LOCK_OWNER_ANY) {
+    } else if (s.owner == LOCK_OWNER_ANY) {
         plan->right = RIGHT_ANY;
     } else {
         if (lock_verb_is(plan->verb, VERB_SPENDS))
@@ -625,14 +630,7 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
             plan_change(&s, plan);
         plan_enrolment(en, self->client, now_ms, plan);
     }
-    data_attribute(en, self, now_ms, plan);
-}
-
-/* Finds the claim in the usual case. The key has one claim, which is the session's own, and every rule chooses it. */
-static inline struct claim *only_claim(const struct shard *sh, const struct entry *en, const struct peer *self,
-                                       int64_t now_ms) {
-    struct claim *c = en->claims;
-    return c && !c->next && c->peer == self && usable(sh, c, now_ms) ? c : NULL;
+    plan->data_free = data_is_free(&s, plan);
 }
 
 /* Does what choose would do in the two usual cases, which earns 7 % of the bound on acquire and release. First: an
@@ -647,8 +645,9 @@ static inline bool usual(struct shard *sh, struct entry *en, const struct peer *
         return true;
     if (!en || plan->verb != LOCK_RELEASE || entry_contender_list(en) || entry_key_stats(en))
         return false;
-    struct claim *c = only_claim(sh, en, self, now_ms);
-    if (!c || c->observed || c->lease == LEASE_AWAITS_OWNER || plan->named)
+    struct claim *c = en->claims;
+    if (!c || c->next || c->peer != self || !usable(sh, c, now_ms) || c->observed || c->lease == LEASE_AWAITS_OWNER ||
+        plan->named)
         return false;
     plan_claim(sh, plan, c);
     return true;

@@ -33,13 +33,6 @@ static inline bool value_same_field(uint64_t a, uint64_t b) {
 bool recognise(struct shard *sh, struct contender *w, const struct lock_rule *rule, const struct workload *f,
                uint64_t fence, const char *value, size_t len, int64_t now_ms);
 
-/* ---- data.c ----------------------------------------------------------------------------------- */
-
-/* Sets the plan's data_free; its claim has been chosen. */
-void data_attribute(const struct entry *en, const struct peer *self, int64_t now_ms, struct lock_plan *plan);
-/* Sets data_free of a command in a transaction that uses the lease which the command `earlier` may acquire. */
-void data_follow(struct lock_plan *plan, const struct lock_plan *earlier);
-
 /* ---- list_party.c ---------------------------------------------------------------------------------- */
 
 /* Whether the session speaks for its client in the queue. */

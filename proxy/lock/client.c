@@ -129,7 +129,8 @@ bool client_close(struct client_table *t, struct lock_client *c) {
     return last;
 }
 
-bool client_connected(struct client_table *t, uint64_t hash) {
+bool engine_client_connected(struct lock_engine *e, uint64_t hash) {
+    struct client_table *t = &e->clients;
     bool open = false;
     pthread_mutex_lock(&t->mutex);
     for (struct table_link *it = table_chain(&t->table, hash); it; it = it->next) {

@@ -130,9 +130,8 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
     plan->queued = false;
     if (!lock_verb_is(plan->verb, VERB_SPENDS))
         return;
-    struct shard *sh = ledger_shard(e, plan->hash);
-    shard_lock(sh);
-    struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
     struct workload *workload = workload_find(sh, plan->peer, plan->rule, plan->pattern);
     struct key_stats *key_stats = key_stats_find(en, workload);
     struct claim *c = claim_find(en, plan->claim);
@@ -146,19 +145,14 @@ void engine_sent(struct lock_engine *e, struct lock_plan *plan) {
     shard_unlock(sh);
 }
 
-/* Whether a command may acquire a lease of its own. */
-static bool may_grant(const struct lock_plan *plan) {
-    if (plan->verb == LOCK_ACQUIRE || plan->verb == LOCK_SCRIPT)
-        return true;
-    return lock_verb_is(plan->verb, VERB_ACQUIRES) && plan->claim == 0;
-}
-
 bool engine_looks_back(struct lock_plan *plan, const struct lock_plan *before, bool acquires,
                        const struct lock_plan **acquirer) {
     plan->group = before->group ? before->group : before->attempt;
     if (*acquirer && lock_verb_is(before->verb, VERB_ENDS))
         return false;
-    if (acquires || may_grant(before))
+    enum lock_verb verb = before->verb;
+    bool acquires_own = lock_verb_is(verb, VERB_ACQUIRES) && before->claim == 0; /* no lease of its claim's */
+    if (acquires || acquires_own || verb == LOCK_ACQUIRE || verb == LOCK_SCRIPT)
         *acquirer = before;
     return true;
 }
@@ -168,9 +162,8 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     /* A script may have acquired, or renewed what the session held before. */
     if (plan->verb == LOCK_SCRIPT || (earlier->verb == LOCK_SCRIPT && plan->claim != 0))
         return;
-    struct shard *sh = ledger_shard(e, plan->hash);
-    shard_lock(sh);
-    struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
     struct claim *c = claim_find(en, plan->claim);
     if (c && plan->uses) {
         c->uses--;
@@ -181,7 +174,8 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
     plan->claim = earlier->attempt;
     plan->claim_fence = 0;
     plan->several = false;
-    data_follow(plan, earlier);
+    /* If data stands at the key, the earlier SETNX has lost, and the session may only write over the data. */
+    plan->data_free = plan->data_free && (earlier->verb != LOCK_ACQUIRE || lock_verb_is(plan->verb, VERB_WRITES));
     memcpy(plan->claim_token, earlier->attempt_token, sizeof(plan->claim_token));
     plan->claim_len = earlier->attempt_len;
     if (plan->right != RIGHT_ENROL)
@@ -192,9 +186,9 @@ void engine_follow(struct lock_engine *e, struct lock_plan *plan, const struct l
 /* C6: if a release did not find its claim's lease, the script asks once more, whether another proxy has released that
  * lease. */
 static bool release_again(struct lock_engine *e, struct lock_plan *plan, int64_t now_ms) {
-    struct shard *sh = ledger_shard(e, plan->hash);
-    shard_lock(sh);
-    const struct claim *c = claim_find(entry_find(sh, &plan->key, plan->hash), plan->claim);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
+    const struct claim *c = claim_find(en, plan->claim);
     bool again = plan->right == RIGHT_CLAIM && c && claim_made_way(c, now_ms);
     if (again)
         plan->right = RIGHT_SPENT;
@@ -209,26 +203,22 @@ bool engine_again(struct lock_engine *e, struct lock_plan *plan, const struct lo
         return release_again(e, plan, now_ms);
     if (plan->verb != LOCK_ACQUIRE)
         return false;
-    struct shard *sh = ledger_shard(e, plan->hash);
-    shard_lock(sh);
-    struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
     /* B2: the refused release was the holder's, so the lease makes way for this attempt. That is a crossing. */
     struct claim *c = attribute_makes_way(en, plan->peer, result->suspects, now_ms);
     bool again = c && c->fence == result->fence;
     if (again) {
-        struct peer *owner = c->peer;
         workload_count(c->workload, key_stats_find(en, c->workload), TALLY_LOST);
         aftermath_mistaken(c->workload, key_stats_find(en, c->workload));
-        if (workload_vote(c->workload, plan->peer, owner))
-            workload_pool(sh, c->workload, &plan->key, now_ms);
-        if (owner->remote) /* another proxy made the token: the script finds the lease by its fence */
+        workload_vote(sh, c->workload, plan->peer, c->peer, &plan->key, now_ms);
+        if (c->peer->remote) /* another proxy made the token: the script finds the lease by its fence */
             plan->claim_len = (uint8_t)snprintf(plan->claim_token, sizeof(plan->claim_token), "%" PRIu64, c->fence);
         else
             plan->claim_len = token_write(e, c->token, plan->claim_token);
         plan->right = RIGHT_RELEASE_THEN_ACQUIRE;
         claim_held(sh, c, now_ms);
-        claim_remove(sh, c);
-        peer_settle(sh, owner);
+        claim_drop(sh, c);
     }
     shard_unlock(sh);
     return again;
@@ -251,9 +241,9 @@ void engine_fence_heard(struct lock_engine *e, uint64_t fence, uint64_t now_us) 
 }
 
 bool engine_claim_lasts(struct lock_engine *e, const struct lock_plan *plan, int64_t now_ms) {
-    struct shard *sh = ledger_shard(e, plan->hash);
-    shard_lock(sh);
-    const struct claim *c = claim_find(entry_find(sh, &plan->key, plan->hash), plan->claim);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
+    const struct claim *c = claim_find(en, plan->claim);
     bool lasts = c && !claim_ended(c) && (!c->end_ms || now_ms < c->end_ms);
     shard_unlock(sh);
     return lasts;
@@ -271,10 +261,9 @@ void engine_put_off(struct lock_engine *e, const struct lock_plan *plan) {
 }
 
 bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint64_t fence, int64_t now_ms) {
-    struct shard *sh = ledger_shard(e, plan->hash);
-    shard_lock(sh);
-    const struct entry *en = entry_find(sh, &plan->key, plan->hash);
-    const struct contender *w = en ? contender_find(en, plan->peer) : NULL;
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
+    const struct contender *w = contender_find(en, plan->peer);
     const struct claim *c = entry_claims(en);
     while (c &&
            !((c->peer == plan->peer || recognised_for(w, c)) && (fence ? c->fence == fence : claim_is_live(c, now_ms))))
@@ -285,18 +274,18 @@ bool engine_own_lease(struct lock_engine *e, const struct lock_plan *plan, uint6
 }
 
 void engine_shifted(struct lock_engine *e, const struct lock_plan *plan, const struct lock_result *r, int64_t now_ms) {
-    struct shard *sh = ledger_shard(e, plan->hash);
-    shard_lock(sh);
-    for (struct claim *c = entry_claims(entry_find(sh, &plan->key, plan->hash)); c; c = c->next)
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
+    for (struct claim *c = entry_claims(en); c; c = c->next)
         if (c->fence == r->fence)
             claim_expect_until(c, now_ms + r->shifted_ms);
     shard_unlock(sh);
 }
 
 uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64_t hash, int64_t now_ms) {
-    struct shard *sh = ledger_shard(e, hash);
-    shard_lock(sh);
-    const struct claim *c = entry_claims(entry_find(sh, key, hash));
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, key, hash, &en);
+    const struct claim *c = entry_claims(en);
     while (c && !claim_is_live(c, now_ms))
         c = c->next;
     uint64_t session = c && !c->peer->closed && !c->peer->remote && !claim_pooled(c) ? c->peer->id : 0;
@@ -304,23 +293,15 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
     return session;
 }
 
-/* The tenure of the session on the key; NULL: the session has none. */
-static const struct tenure *kept_tenure(struct shard *sh, const struct entry *en, const struct lock_session *s) {
-    const struct peer *p = en && entry_tenures(en) ? peer_find(sh, s->id) : NULL;
-    return p ? tenure_find(en, p) : NULL;
-}
-
 /* S7: a session that has lost the lock writes late. Claims are in the order of their fences, so the last claim that
  * fits is the newest. A session without a claim may be a worker that has come back over another connection, as in C1.
  */
 struct lock_writing engine_writing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                                    int64_t now_ms) {
-    uint64_t hash = engine_key_hash(e, key);
-    struct shard *sh = ledger_shard(e, hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, key, engine_key_hash(e, key), &en);
     const struct claim *own = NULL, *own_over = NULL, *client = NULL, *client_over = NULL, *closed_over = NULL;
     struct lock_writing w = {.how = WRITER_NONE};
-    shard_lock(sh);
-    const struct entry *en = entry_find(sh, key, hash);
     const struct contender *contender = contender_of(sh, en, s);
     for (const struct claim *c = entry_claims(en); c; c = c->next) {
         bool live = claim_is_live(c, now_ms), same = c->peer->client == s->client;
@@ -339,7 +320,8 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
             closed_over = c;
         w.newest = c->fence;
     }
-    const struct tenure *kept = own ? NULL : kept_tenure(sh, en, s);
+    const struct peer *p = !own && entry_tenures(en) ? peer_find(sh, s->id) : NULL;
+    const struct tenure *kept = p ? tenure_find(en, p) : NULL;
     bool strict = kept && !tenure_writes_for_others(kept);
     if (strict && (!own_over || own_over->fence != kept->fence))
         own_over = NULL;
@@ -363,15 +345,20 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     return w;
 }
 
-enum lock_writer engine_writer(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
-                               int64_t now_ms) {
-    return engine_writing(e, s, key, now_ms).how;
+/* Reports an incident on a key with this hash. */
+static void report(struct lock_engine *e, uint64_t hash, enum lock_incident_kind kind, const struct occasion *on,
+                   const char *action) {
+    struct shard *sh = ledger_shard(e, hash);
+    shard_lock(sh);
+    incident_report(sh, kind, on, "%s", action);
+    shard_unlock(sh);
 }
 
 void engine_late_write(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                        const struct lock_key *by, const char *rule, const char *command, const char *client,
                        const char *holder, size_t holder_len, const char *action, int64_t now_ms) {
-    struct shard *sh = ledger_shard(e, engine_key_hash(e, by));
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, by, engine_key_hash(e, by), &en);
     struct occasion on = {.now_ms = now_ms,
                           .key = *key,
                           .rule = rule,
@@ -380,9 +367,7 @@ void engine_late_write(struct lock_engine *e, const struct lock_session *s, cons
                           .command = command,
                           .holder = holder,
                           .holder_len = holder_len};
-    shard_lock(sh);
     if (!holder) {
-        const struct entry *en = entry_find(sh, by, engine_key_hash(e, by));
         const struct claim *c = entry_claims(en);
         while (c && !(claim_is_live(c, now_ms) && c->peer->client != s->client))
             c = c->next;
@@ -396,40 +381,29 @@ void engine_late_write(struct lock_engine *e, const struct lock_session *s, cons
 void engine_permit(struct lock_engine *e, enum lock_incident_kind kind, const struct lock_key *key,
                    const struct lock_rule *rule, const char *client, const char *command, const char *action,
                    int64_t now_ms) {
-    struct shard *sh = ledger_shard(e, engine_key_hash(e, key));
     struct occasion on = {.now_ms = now_ms, .key = *key, .rule = rule->pattern, .client = client, .command = command};
-    shard_lock(sh);
-    incident_report(sh, kind, &on, "%s", action);
-    shard_unlock(sh);
-}
-
-bool engine_client_connected(struct lock_engine *e, uint64_t client) {
-    return client_connected(&e->clients, client);
+    report(e, engine_key_hash(e, key), kind, &on, action);
 }
 
 void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                      const char *action, int64_t now_ms) {
-    struct shard *sh = ledger_shard(e, plan->hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
     struct occasion on = {.now_ms = now_ms, .key = plan->key, .client = client, .command = command};
-    shard_lock(sh);
     incident_report(sh, INCIDENT_DEADLOCK, &on, "refused: %s", action);
     shard_unlock(sh);
 }
 
 void engine_remembered(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                        int64_t now_ms) {
-    struct shard *sh = ledger_shard(e, plan->hash);
     struct occasion on = {.now_ms = now_ms,
                           .key = plan->key,
                           .rule = plan->rule->pattern,
                           .identity = plan->peer->client->name,
                           .client = client,
                           .command = command};
-    shard_lock(sh);
-    incident_report(sh, INCIDENT_REMEMBERED, &on,
-                    "Redis gave the lock away, and the witnesses remember another holder: released again, the client "
-                    "waits on");
-    shard_unlock(sh);
+    report(e, plan->hash, INCIDENT_REMEMBERED, &on,
+           "Redis gave the lock away, and the witnesses remember another holder: released again, the client waits on");
 }
 
 uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key) {
@@ -512,9 +486,8 @@ void engine_finish(struct lock_engine *e, struct lock_session *s, uint64_t sessi
 
 bool engine_swap_misleads(struct lock_engine *e, uint64_t session_id, const struct lock_plan *plan, const char *value,
                           size_t len) {
-    struct shard *sh = ledger_shard(e, plan->hash);
-    shard_lock(sh);
-    const struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
     const struct peer *p = peer_find(sh, session_id);
     const struct workload *f = p ? workload_find(sh, p, plan->rule, plan->pattern) : NULL;
     bool misleads = en && p && attribute_was_shown(en, p, f, plan->rule, value, len);
@@ -573,11 +546,7 @@ unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, u
 
 unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
-    for (unsigned i = 0; i < SHARDS && asked < max; i++) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        asked += lease_outlast(sh, ms, max - asked, now_ms);
-        shard_unlock(sh);
-    }
+    SHARDS_FOREACH(sh, e, ALL_SHARDS)
+    asked += asked < max ? lease_outlast(sh, ms, max - asked, now_ms) : 0;
     return asked;
 }

@@ -408,8 +408,6 @@ uint64_t engine_holder(struct lock_engine *e, const struct lock_key *key, uint64
 /* How a session that writes data stands to a lock: its client holds it; its own lease is over, and was not released;
  * or neither. Pooled sessions of a client count as one. */
 enum lock_writer { WRITER_NONE, WRITER_HOLDS, WRITER_LATE };
-enum lock_writer engine_writer(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
-                               int64_t now_ms);
 /* How a session writes, and under which lease: the newest that the session has acquired and not released itself. If
  * it has none, or is pooled, the newest of its client counts. If it has none, a lease that a closed session of its
  * client has lost counts too. Fields that are not known are 0. */
@@ -441,7 +439,7 @@ void engine_deadlock(struct lock_engine *e, const struct lock_plan *plan, const 
 void engine_remembered(struct lock_engine *e, const struct lock_plan *plan, const char *command, const char *client,
                        int64_t now_ms);
 /* Whether a session of the client with this hash is connected. */
-bool engine_client_connected(struct lock_engine *e, uint64_t client);
+bool engine_client_connected(struct lock_engine *e, uint64_t hash);
 /* A key's hash, as in lock_plan.hash. */
 uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key);
 

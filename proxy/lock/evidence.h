@@ -23,7 +23,6 @@ struct workload *workload_find(struct shard *sh, const struct peer *p, const str
  * session_stats there from now on. Never NULL. */
 struct workload *workload_join(struct shard *sh, struct peer *p, const struct lock_rule *rule, uint64_t number,
                                const struct lock_key *key, int64_t now_ms);
-void workload_ref(struct workload *f);
 /* Frees workloads that were not used for WORKLOAD_IDLE_MS. */
 void workload_trim(struct shard *sh, int64_t now_ms);
 /* workload_init prepares a new shard. workload_clear frees its workloads. */
@@ -46,9 +45,9 @@ bool workload_pooled(const struct workload *f, const struct peer *p, const struc
 /* Notes a crossing, the acquisition over one session and the release over the other: the rows of releases over their
  * own session begin anew. Either may be NULL. */
 void workload_crossed(struct workload *f, struct peer *a, struct peer *b);
-/* Counts a crossing that proves pooled connections. Returns whether it was the second, so that the caller calls
- * workload_pool. */
-bool workload_vote(struct workload *f, struct peer *a, struct peer *b);
+/* Counts a crossing that proves pooled connections. The second one makes the workload pooled, as workload_pool does. */
+void workload_vote(struct shard *sh, struct workload *f, struct peer *a, struct peer *b, const struct lock_key *key,
+                   int64_t now_ms);
 /* Marks the workload as pooled, and reports the incident `shared` once. */
 void workload_pool(struct shard *sh, struct workload *f, const struct lock_key *key, int64_t now_ms);
 /* Notes that a contended release came over the session that acquired. */
@@ -195,8 +194,9 @@ void aftermath_mistaken(struct workload *f, struct key_stats *c);
 
 /* The session's tenure of the key (struct tenure); NULL: it has none. */
 struct tenure *tenure_find(const struct entry *en, const struct peer *p);
-/* Starts the tenure of the claim's session, if a fence names the lock and the session is connected to this proxy. */
-void tenure_begin(struct shard *sh, const struct claim *c);
+/* Starts the tenure of the claim's session, if a fence names the lock and the session is connected to this proxy.
+ * `rule` applies to the key now. */
+void tenure_begin(struct shard *sh, const struct claim *c, const struct lock_rule *rule);
 /* Gives the tenure of the claim's lease this fence. To be called before the claim gets it. */
 void tenure_renumber(const struct claim *c, uint64_t fence);
 /* Gives tenures of the key with this fence or a greater one the number before it. */

@@ -16,13 +16,6 @@ static bool made_way(const struct outcome *f, const struct claim *c, enum lease_
            (c->peer->remote || (early && (why == LEASE_GONE ? claim_spent_elsewhere(f->e, c) : claim_pooled(c))));
 }
 
-/* C6: a lease of this proxy was released through another proxy. That is a crossing, and a release that D1 counts. */
-static void released_elsewhere(struct outcome *f, const struct claim *c) {
-    if (c->workload)
-        workload_count(c->workload, key_stats_find(f->entry, c->workload), TALLY_RELEASED);
-    outcome_crossing(f, c->workload, c);
-}
-
 void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
     struct entry *en = f->entry;
     if (!en || !fence)
@@ -33,8 +26,11 @@ void learn_gone(struct outcome *f, uint64_t fence, enum lease_end why) {
             continue;
         bool spent = c != f->claim && made_way(f, c, why);
         lease_end(f->sh, c, why, f->now_ms);
-        if (spent && !c->peer->remote && why == LEASE_GONE && !claim_pooled(c))
-            released_elsewhere(f, c);
+        /* C6: a lease of this proxy was released through another proxy. That is a crossing, and a release for D1. */
+        if (spent && !c->peer->remote && why == LEASE_GONE && !claim_pooled(c) && c->workload) {
+            workload_count(c->workload, key_stats_find(en, c->workload), TALLY_RELEASED);
+            outcome_crossing(f, c->workload, c);
+        }
         if (spent)
             outcome_spend(f, c);
         else if (c != f->claim) /* apply handles the plan's claim */
@@ -89,13 +85,6 @@ static void learn_back(struct outcome *f) {
     en->gone_fence = fence - 1;
 }
 
-/* Learns that no lease was live when Redis ran the script. That ends the live lease, if it was known before the
- * command began. */
-static void learn_none(struct outcome *f) {
-    if (f->entry && !says_nothing(f) && f->plan->attempt > f->entry->live_since)
-        learn_gone(f, f->entry->live_fence, LEASE_GONE);
-}
-
 /* Learns that the lease with the answer's fence was released. Older leases had ended before. */
 static void learn_released(struct outcome *f) {
     if (f->result->fence)
@@ -129,7 +118,9 @@ void learn(struct outcome *f) {
     case LOCK_FREE:
     case LOCK_FOREIGN:
     case LOCK_OPEN:
-        learn_none(f);
+        /* No lease was live when Redis ran the script. That ends a lease which was known before the command began. */
+        if (f->entry && !says_nothing(f) && f->plan->attempt > f->entry->live_since)
+            learn_gone(f, f->entry->live_fence, LEASE_GONE);
         break;
     case LOCK_ERROR:
     case LOCK_UNCONFIRMED:
@@ -176,9 +167,7 @@ void learn_loss(struct outcome *f) {
 static struct claim *learn_its_own(struct outcome *f, struct workload *workload) {
     enum { KEPT_MS = 30000 };
     const struct lock_rule *rule = f->plan->rule;
-    struct claim *c = f->entry->claims;
-    while (c && c->fence != f->result->fence)
-        c = c->next;
+    struct claim *c = claim_of_fence(f->entry, f->result->fence, NULL);
     if (!c && !f->result->elsewhere)
         return NULL;
     if (!c) {
@@ -197,8 +186,7 @@ static struct claim *learn_its_own(struct outcome *f, struct workload *workload)
     }
     struct key_stats *key_stats = key_stats_find(f->entry, workload);
     if (workload && !c->workload) {
-        c->workload = workload;
-        workload_ref(workload);
+        c->workload = workload_ref(workload);
         if (key_stats)
             workload_count(workload, key_stats, TALLY_ACQUIRED);
     }
@@ -260,21 +248,6 @@ static void learn_key_stats(struct outcome *f) {
     outcome_schedule(f, live);
 }
 
-/* Whether the live lease belongs to the caller's client, as the script says or as this proxy knows. */
-static bool against_its_own(const struct outcome *f) {
-    if (f->result->same)
-        return true;
-    for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->fence == f->result->fence && c->peer->client == f->peer->client)
-            return true;
-    return false;
-}
-
-/* The workload of the answer's session; NULL: nothing is known of the workload. */
-static struct workload *learn_workload(const struct outcome *f) {
-    return workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
-}
-
 /* Gives the claim of the live lease the value that the lock holds, if the lease belongs to the session's client. */
 static void learn_value(struct outcome *f, struct workload *workload, const char *value, size_t len) {
     const struct lock_result *r = f->result;
@@ -291,7 +264,7 @@ bool learn_answered(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->peer->closed || !r->shown || !r->value)
         return false;
-    struct workload *workload = learn_workload(f);
+    struct workload *workload = outcome_workload(f);
     outcome_entry(f);
     learn_live(f, r->fence, LEASE_GONE);
     learn_value(f, workload, r->shown, r->shown_len);
@@ -303,12 +276,10 @@ bool learn_answered(struct outcome *f) {
 
 void learn_named(struct outcome *f) {
     const struct lock_result *r = f->result;
-    const struct claim *c = entry_claims(f->entry);
-    while (c && c->fence != r->fence)
-        c = c->next;
+    const struct claim *c = claim_of_fence(f->entry, r->fence, NULL);
     if (f->peer->closed || !r->value || (c ? c->peer == f->peer || c->peer->client != f->peer->client : !r->same))
         return;
-    struct workload *workload = learn_workload(f);
+    struct workload *workload = outcome_workload(f);
     outcome_entry(f);
     learn_value(f, workload, r->value, r->value_len);
     struct contender *w = contender_get(f->sh, f->entry, f->peer);
@@ -338,7 +309,9 @@ void learn_lost_attempt(struct outcome *f) {
     learn_loss(f);
     bool live = f->entry && f->result->fence && f->entry->live_fence == f->result->fence;
     bool attempt = f->plan->verb == LOCK_ACQUIRE || f->plan->verb == LOCK_COUNT_UP;
-    if (live && !f->peer->closed && attempt && against_its_own(f))
+    /* Against a lease of its own client, as the script says or as this proxy knows. */
+    if (live && !f->peer->closed && attempt &&
+        (f->result->same || claim_of_fence(f->entry, f->result->fence, f->peer->client)))
         learn_key_stats(f);
     (void)learn_answered(f);
 }
@@ -368,7 +341,7 @@ void learn_read(struct outcome *f) {
     if (f->peer->closed)
         return;
     if (outcome_refused(f) && r->value) {
-        struct workload *workload = learn_workload(f);
+        struct workload *workload = outcome_workload(f);
         outcome_entry(f);
         learn_live(f, r->fence, LEASE_GONE);
         learn_value(f, workload, r->value, r->value_len);

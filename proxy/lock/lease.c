@@ -96,7 +96,7 @@ bool lease_told(struct shard *sh, struct claim *c, const struct lock_result *r, 
     return !crossed;
 }
 
-static struct occasion proxys_occasion(const struct claim *c, int64_t now_ms) {
+struct occasion lease_occasion(const struct claim *c, int64_t now_ms) {
     const char *name = c->peer->client->name;
     return (struct occasion){
         .now_ms = now_ms, .key = entry_key(c->entry), .rule = c->rule->pattern, .identity = name, .client = name};
@@ -130,7 +130,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     sh->live -= !c->peer->remote;
     if (!c->end_ms || c->end_ms > now_ms)
         c->end_ms = now_ms;
-    struct occasion on = proxys_occasion(c, now_ms);
+    struct occasion on = lease_occasion(c, now_ms);
     if (report)
         incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the lease was found gone; renewal ended");
     bool overrun = by_itself && !acts && !report && !c->reported && !c->shown && lease_owner_here(c) &&
@@ -146,7 +146,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
 }
 
 void lease_overtaken(struct shard *sh, struct claim *c, int64_t now_ms) {
-    struct occasion on = proxys_occasion(c, now_ms);
+    struct occasion on = lease_occasion(c, now_ms);
     if (claim_ended(c))
         return;
     incident_report(sh, INCIDENT_OVERTAKEN, &on,
@@ -198,7 +198,7 @@ static int64_t long_due(const struct shard *sh, const struct claim *c) {
 }
 
 static void report_long(struct shard *sh, struct claim *c, int64_t now_ms) {
-    struct occasion on = proxys_occasion(c, now_ms);
+    struct occasion on = lease_occasion(c, now_ms);
     c->told_long = true;
     if (claim_is_live(c, now_ms) || c->observed)
         incident_report(sh, INCIDENT_HELD_LONG, &on, "held for %lld s%s", (long long)(now_ms - c->granted_ms) / 1000,
@@ -217,9 +217,7 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
         due = long_ms < due ? long_ms : due;
         due = look_ms < due ? look_ms : due;
     } else if (claim_is_over(sh, c, now_ms)) {
-        struct peer *p = c->peer;
-        claim_remove(sh, c);
-        peer_settle(sh, p);
+        claim_drop(sh, c);
         return false;
     } else {
         due = claim_deadline(sh, c);
@@ -306,7 +304,7 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     bool perhaps_live = claim_is_live(c, now_ms) || (release && !claim_ended(c) && claim_asked(c));
     if (!perhaps_live || c->release != RELEASE_NONE)
         return;
-    struct occasion on = proxys_occasion(c, now_ms);
+    struct occasion on = lease_occasion(c, now_ms);
     if (release || lease_release_expected(sh, c)) {
         if (c->observed)
             report_observed_abandon(sh, c, &on, release, now_ms);
@@ -345,12 +343,6 @@ static void look(struct shard *sh, struct claim *c, int64_t now_ms) {
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
 
-/* Takes what a look has found. If the lease is gone, its end or another answer will say so. */
-static void looked(struct shard *sh, struct claim *c, const struct lock_result *r, bool crossed, int64_t now_ms) {
-    if (r->outcome == LOCK_DONE && !crossed)
-        lease_told(sh, c, r, UINT64_MAX, c->renew_ms, now_ms);
-}
-
 static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
     invariant(c->renewing && !claim_ended(c), "S3: a lease is renewed that is over");
     if (c->rule->max_hold_ms && now_ms >= c->granted_ms + c->rule->max_hold_ms)
@@ -363,14 +355,10 @@ static void renew(struct shard *sh, struct claim *c, int64_t now_ms) {
         c->renew_ms = now_ms + successor_look_ms(c);
 }
 
-static bool is_handed_over(const struct claim *c, int64_t now_ms) {
-    return c->rule->handover_ms > 0 && c->renewing && !claim_releasing(c) && c->end_ms && claim_is_live(c, now_ms) &&
+/* Whether the proxy renews the lease for its owner, and knows of no release that is under way. */
+static bool is_renewed(const struct claim *c, int64_t now_ms) {
+    return c->renewing && !claim_releasing(c) && c->end_ms && claim_is_live(c, now_ms) &&
            (c->handing || lease_owner_here(c));
-}
-
-static bool handover_due(const struct claim *c, int64_t now_ms) {
-    int64_t last_ms = handover_ms(c, now_ms), least_ms = last_ms - last_ms / 4;
-    return !claim_asked(c) && c->end_ms < now_ms + least_ms && (!c->unhanded || now_ms >= c->renew_ms);
 }
 
 void engine_leave(struct lock_engine *e) {
@@ -384,15 +372,16 @@ unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms) {
         for (struct claim *c = en->claims; c; c = c->next) {
             if (asked == max)
                 return asked;
-            if (!is_handed_over(c, now_ms))
+            if (c->rule->handover_ms == 0 || !is_renewed(c, now_ms))
                 continue;
             if (claim_heritable(c) && !c->handing) { /* lease_abandon did not hand it over before */
                 c->handing = true;
                 successor_tell(sh, c, handover_end(c, now_ms), now_ms);
             }
-            if (!handover_due(c, now_ms))
+            int64_t last_ms = handover_ms(c, now_ms);
+            if (claim_asked(c) || c->end_ms >= now_ms + last_ms - last_ms / 4 || (c->unhanded && now_ms < c->renew_ms))
                 continue;
-            ask_renewal(sh, c, handover_ms(c, now_ms), now_ms);
+            ask_renewal(sh, c, last_ms, now_ms);
             timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
             asked++;
         }
@@ -404,8 +393,8 @@ unsigned lease_outlast(struct shard *sh, int64_t ms, unsigned max, int64_t now_m
     unsigned asked = 0;
     TABLE_FOREACH(it, &sh->entries)
     for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c && asked < max; c = c->next) {
-        bool renewed = c->renewing && !claim_releasing(c) && c->end_ms && claim_is_live(c, now_ms);
-        if (!renewed || claim_asked(c) || !lease_owner_here(c) || c->end_ms >= now_ms + ms + c->period_ms / 3)
+        if (!is_renewed(c, now_ms) || claim_asked(c) || !lease_owner_here(c) ||
+            c->end_ms >= now_ms + ms + c->period_ms / 3)
             continue;
         ask_renewal(sh, c, c->period_ms + ms, now_ms);
         timer_set(&sh->timers, &c->timer, c->end_ms + RENEWAL_GRACE_MS);
@@ -419,7 +408,7 @@ static bool lose(struct shard *sh, struct claim *c, bool report, int64_t now_ms)
     if (claim_ended(c) || claim_releasing(c) || !claim_is_live(c, now_ms))
         return false;
     bool own = !c->peer->remote && !c->shown;
-    struct occasion on = proxys_occasion(c, now_ms);
+    struct occasion on = lease_occasion(c, now_ms);
     if (own && report && !claim_doubtful(c) && lease_owner_here(c))
         incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the Redis that held the lease has ended, and kept nothing");
     c->renewing = false;
@@ -430,14 +419,10 @@ static bool lose(struct shard *sh, struct claim *c, bool report, int64_t now_ms)
 
 unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms) {
     unsigned lost = 0;
-    for (unsigned i = 0; i < SHARDS; i++) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        TABLE_FOREACH(it, &sh->entries)
-        for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
-            lost += lose(sh, c, lost < reports, now_ms);
-        shard_unlock(sh);
-    }
+    SHARDS_FOREACH(sh, e, ALL_SHARDS)
+    TABLE_FOREACH(it, &sh->entries)
+    for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
+        lost += lose(sh, c, lost < reports, now_ms);
     return lost;
 }
 
@@ -491,10 +476,9 @@ void lease_tick(struct shard *sh, int64_t now_ms) {
 }
 
 bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uint64_t token) {
-    uint64_t hash = ledger_hash(e, key, NULL);
-    struct shard *sh = ledger_shard(e, hash);
-    shard_lock(sh);
-    const struct claim *c = claim_find(entry_find(sh, key, hash), token);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, key, ledger_hash(e, key, NULL), &en);
+    const struct claim *c = claim_find(en, token);
     bool wanted = c && (claim_looking(c) || (c->renewing && (c->handing || lease_owner_here(c))));
     shard_unlock(sh);
     return wanted;
@@ -503,16 +487,15 @@ bool engine_wants_renewal(struct lock_engine *e, const struct lock_key *key, uin
 void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t token, const struct lock_result *r,
                     int64_t now_ms) {
     enum lock_outcome outcome = r->outcome;
-    uint64_t hash = ledger_hash(e, key, NULL);
-    struct shard *sh = ledger_shard(e, hash);
-    shard_lock(sh);
-    struct entry *en = entry_find(sh, key, hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, key, ledger_hash(e, key, NULL), &en);
     struct claim *c = claim_find(en, token);
     if (c) {
         bool look = claim_looking(c), crossed = claim_crossed(c);
         claim_renewal_enter(c, RENEWAL_IDLE);
-        if (look) {
-            looked(sh, c, r, crossed, now_ms);
+        if (look) { /* if the lease is gone, its end or another answer will say so */
+            if (outcome == LOCK_DONE && !crossed)
+                lease_told(sh, c, r, UINT64_MAX, c->renew_ms, now_ms);
         } else if (outcome == LOCK_DONE) {
             c->renewals += c->renewals + 1u < 1u << RENEWAL_BITS;
             sh->stats.renewals++;

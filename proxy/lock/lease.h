@@ -28,6 +28,8 @@ void lease_overtaken(struct shard *sh, struct claim *c, int64_t now_ms);
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);
 /* Handles a lease whose owner has left: reports it, ends its renewal, and releases it if the rule wants that. */
 void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms);
+/* For an incident that the proxy causes. */
+struct occasion lease_occasion(const struct claim *c, int64_t now_ms);
 /* Whether a release of the lease is expected. */
 bool lease_release_expected(const struct shard *sh, const struct claim *c);
 /* Whether a session is open for which the lease should be renewed. */

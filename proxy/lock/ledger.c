@@ -104,6 +104,13 @@ struct shard *ledger_shard(struct lock_engine *e, uint64_t hash) {
     return &e->shards[hash >> 60];
 }
 
+struct shard *ledger_lock(struct lock_engine *e, const struct lock_key *key, uint64_t hash, struct entry **en) {
+    struct shard *sh = ledger_shard(e, hash);
+    shard_lock(sh);
+    *en = entry_find(sh, key, hash);
+    return sh;
+}
+
 uint64_t ledger_number(struct lock_engine *e) {
     return atomic_fetch_add(&e->attempts, 2) + 2;
 }
@@ -224,8 +231,7 @@ struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
 void alarm_remove(struct alarm **at) {
     struct alarm *a = *at;
     *at = a->next;
-    if (a->rule->set)
-        lock_rules_unref(a->rule->set);
+    lock_rules_unref(a->rule->set);
     memory_free(a);
 }
 
@@ -240,7 +246,7 @@ static void peer_free(struct shard *sh, struct peer *p) {
     session_stats_clear(p);
     alarms_clear(p);
     table_remove(&sh->peers, &p->link, p->id);
-    successor_peer_freed(sh->engine, p);
+    orphan_put(sh->engine, &p->orphan);
     client_closed_peer_freed(&sh->engine->clients, p);
     client_put(&sh->engine->clients, p->client);
     memory_free(p);
@@ -322,8 +328,7 @@ inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *
     c->entry = en;
     c->peer = p;
     c->rule = rule;
-    if (rule->set)
-        lock_rules_ref(rule->set);
+    lock_rules_ref(rule->set);
     c->token = token;
     c->fence = fence;
     /* Claims are in the order of their fences: answers may come in another order than Redis ran the scripts in. */
@@ -354,6 +359,13 @@ struct claim *claim_find(const struct entry *en, uint64_t token) {
     return c;
 }
 
+struct claim *claim_of_fence(const struct entry *en, uint64_t fence, const struct lock_client *client) {
+    struct claim *c = entry_claims(en);
+    while (c && (c->fence != fence || (client && c->peer->client != client)))
+        c = c->next;
+    return c;
+}
+
 inline void claim_remove(struct shard *sh, struct claim *c) {
     invariant_debug(c->entry->claim_count > 0 && c->peer->claim_count > 0 && sh->claims > 0, "the key has %d claims",
                     c->entry->claim_count);
@@ -369,11 +381,16 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
     sh->claims--;
     if (!claim_ended(c))
         sh->live -= !c->peer->remote;
-    if (c->rule->set)
-        lock_rules_unref(c->rule->set);
+    lock_rules_unref(c->rule->set);
     workload_put(c->workload);
     memory_free(c->extra);
     claim_free(sh, c);
+}
+
+void claim_drop(struct shard *sh, struct claim *c) {
+    struct peer *p = c->peer;
+    claim_remove(sh, c);
+    peer_settle(sh, p);
 }
 
 /* ---- contenders ------------------------------------------------------------------------------- */
@@ -394,7 +411,7 @@ struct contender *contender_find(const struct entry *en, const struct peer *p) {
 }
 
 struct contender *contender_of(struct shard *sh, const struct entry *en, const struct lock_session *s) {
-    const struct peer *p = en && entry_contender_list(en) ? peer_find(sh, s->id) : NULL;
+    const struct peer *p = entry_contender_list(en) ? peer_find(sh, s->id) : NULL;
     return p ? contender_find(en, p) : NULL;
 }
 
@@ -461,8 +478,12 @@ void contender_see(struct contender *w, uint64_t fence, const char *value, size_
     w->seen_len = (uint32_t)len;
 }
 
+bool contender_saw(const struct contender *w, const char *value, size_t len) {
+    return w->seen_known && w->seen_len == len && (len == 0 || memcmp(w->seen, value, len) == 0);
+}
+
 void queue_forget(struct contender *w) {
-    if (w->queue_rule && w->queue_rule->set)
+    if (w->queue_rule)
         lock_rules_unref(w->queue_rule->set);
     w->queue_rule = NULL;
     w->queued_own = w->queued_client = false;
@@ -503,8 +524,7 @@ void tenure_remove(struct tenure *t) {
     list_remove(&t->of_peer);
     t->peer->tenure_count--;
     workload_put(t->workload);
-    if (t->rule->set)
-        lock_rules_unref(t->rule->set);
+    lock_rules_unref(t->rule->set);
     memory_free(t);
 }
 

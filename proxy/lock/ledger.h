@@ -4,7 +4,7 @@
  *      ledger.h     what is remembered                      ledger, client, timers, incident, orphan, claim_state
  *      evidence.h   what it says                            workload, facts, claim, aftermath, contention, tenure
  *      lease.h      a lease in time                         lease, alarm, succession, one_shot
- *      choose.h     before the script: whose claim it is    attribute, data, list_party, recognise
+ *      choose.h     before the script: whose claim it is    attribute, list_party, recognise
  *      outcome.h    after it: what its answer changes       outcome, learn, apply, adopt, list_lock
  *      engine.h     what the session layer calls            engine, member, audit, look, takeover
  *
@@ -134,8 +134,6 @@ void client_closed_peer_freed(struct client_table *t, struct peer *p);
 /* Notes that a session of the client has closed; the caller keeps its reference. Returns whether the session
  * was the last one. */
 bool client_close(struct client_table *t, struct lock_client *c);
-/* Whether a client with this hash has open sessions. */
-bool client_connected(struct client_table *t, uint64_t hash);
 /* Whether the client of a closed session has had other sessions open ever since. */
 bool client_still_here(const struct peer *p);
 
@@ -426,11 +424,32 @@ static inline void shard_unlock(struct shard *sh) {
         pthread_mutex_unlock(&sh->mutex);
 }
 
+/* Unlocks the shard `before`, and locks the next one that has a bit in `which`. NULL: the first, or there is no more.
+ */
+static inline struct shard *shard_next(struct lock_engine *e, struct shard *before, uint64_t which) {
+    if (before)
+        shard_unlock(before);
+    for (struct shard *sh = before ? before + 1 : e->shards; sh < e->shards + SHARDS; sh++)
+        if (which >> (sh - e->shards) & 1) {
+            shard_lock(sh);
+            return sh;
+        }
+    return NULL;
+}
+
+#define ALL_SHARDS UINT64_MAX
+/* Walks the shards with a bit in `which`. Each is locked while the body runs, which must not leave by `break` or
+ * `return`. */
+#define SHARDS_FOREACH(sh, e, which)                                                                                   \
+    for (struct shard *sh = shard_next(e, NULL, which); sh; sh = shard_next(e, sh, which))
+
 /* ---- ledger.c -------------------------------------------------------------------------------- */
 
 /* Hashes a key, and its pattern into *pattern (NULL: not wanted). Keys of one pattern are in one shard. */
 uint64_t ledger_hash(const struct lock_engine *e, const struct lock_key *key, uint64_t *pattern);
 struct shard *ledger_shard(struct lock_engine *e, uint64_t hash);
+/* Locks the shard of a key with this hash. *en: the key's entry, or NULL. */
+struct shard *ledger_lock(struct lock_engine *e, const struct lock_key *key, uint64_t hash, struct entry **en);
 /* Returns the next number for an attempt's token. It is even. An attempt of a pooled workload takes the odd number
  * before it, so that every proxy sees by the lease's token that the workload is pooled. */
 uint64_t ledger_number(struct lock_engine *e);
@@ -465,24 +484,23 @@ struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *p, cons
 static inline struct claim *entry_claims(const struct entry *en) {
     return en ? en->claims : NULL;
 }
-/* The first of an entry's contenders; NULL: the entry has none. */
+/* The first of an entry's contenders, tenures or key_stats; NULL: the entry has none, or `en` is NULL. */
 static inline struct contender *entry_contender_list(const struct entry *en) {
-    return en->contenders ? en->contenders->list : NULL;
+    return en && en->contenders ? en->contenders->list : NULL;
 }
 static inline struct tenure *entry_tenures(const struct entry *en) {
-    return en->contenders ? en->contenders->tenures : NULL;
+    return en && en->contenders ? en->contenders->tenures : NULL;
 }
 static inline struct key_stats *entry_key_stats(const struct entry *en) {
-    return en->contenders ? en->contenders->key_stats : NULL;
+    return en && en->contenders ? en->contenders->key_stats : NULL;
 }
 /* The entry's struct contenders, made if there is none. It is freed with the entry. */
 struct contenders *entry_contenders(struct entry *en);
 struct claim *claim_find(const struct entry *en, uint64_t token);
+/* The oldest claim of the lease with this fence. `client`: only of this client; NULL: of any. */
+struct claim *claim_of_fence(const struct entry *en, uint64_t fence, const struct lock_client *client);
 /* The claim's struct claim_extra, made if there is none. */
 struct claim_extra *claim_extra(struct claim *c);
-static inline uint64_t claim_sighted(const struct claim *c) {
-    return c->extra ? c->extra->sighted : 0;
-}
 /* When the renewal of a one-shot client's lock ends; 0: no one-shot client acquired the lock. */
 static inline int64_t claim_one_shot(const struct claim *c) {
     return c->extra ? c->extra->one_shot_ms : 0;
@@ -491,14 +509,18 @@ static inline int64_t claim_one_shot(const struct claim *c) {
 static inline int64_t claim_length(const struct claim *c) {
     return c->period_ms > 0 ? c->period_ms : 0;
 }
-/* Takes the claim out and frees it. Its entry and peer stay, even empty. */
+/* Takes the claim out and frees it. Its entry and peer stay, even empty. claim_drop frees the peer, too, if nothing
+ * refers to it any more. */
 void claim_remove(struct shard *sh, struct claim *c);
+void claim_drop(struct shard *sh, struct claim *c);
 
 struct contender *contender_find(const struct entry *en, const struct peer *p);
 /* What the session has lost and was shown on the key. NULL: nothing, or en is NULL. */
 struct contender *contender_of(struct shard *sh, const struct entry *en, const struct lock_session *s);
 struct contender *contender_get(struct shard *sh, struct entry *en, struct peer *p);
 void contender_see(struct contender *w, uint64_t fence, const char *value, size_t len);
+/* Whether the value is what the session was shown, or wrote, last. */
+bool contender_saw(const struct contender *w, const char *value, size_t len);
 /* Notes that the contender was used now, so that it is kept for longer. */
 void contender_touched(struct shard *sh, struct contender *w, const struct lock_rule *rule, int64_t now_ms);
 void contender_forget_seen(struct contender *w);
@@ -567,17 +589,17 @@ void claim_end_told(struct claim *c);
 /* ---- orphan.c -------------------------------------------------------------------------------------- */
 
 /* successor_come notes that a session has come to its identity (s->client), successor_go that it leaves it; `closes`:
- * it closes. A session that closes calls successor_peer_closed for its peers next, and successor_gone last. No shard is
- * locked. */
+ * it closes. A session that closes calls successor_peer_closed for its peers next, and gives back `left` last. No shard
+ * is locked. */
 void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
-void successor_gone(struct lock_engine *e, struct lock_session *s);
 /* Notes that a session was refused a lock: it is no successor of a session that has closed. */
 void successor_refused(struct lock_engine *e, const struct peer *p);
-/* For a closed session's peer: called before its claims are abandoned; before it is freed; before the shard is. */
+/* For a closed session's peer: called before its claims are abandoned; before the shard is freed. */
 void successor_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
-void successor_peer_freed(struct lock_engine *e, struct peer *p);
 void successor_peer_cleared(struct peer *p);
+/* Gives a reference to an orphan back, if there is one, and sets it to NULL. */
+void orphan_put(struct lock_engine *e, struct orphan **at);
 /* successor_counts: a heritable claim's lease is live, and counts for its orphan. successor_over: the lease has ended,
  * or the claim is being freed. An orphan without live leases gets no successor. */
 void successor_counts(struct shard *sh, struct claim *c);

@@ -9,16 +9,13 @@
  */
 #include "proxy/lock/outcome.h"
 
-#include <stdio.h>
-
 static void note_push(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
     struct contender *w = contender_get(f->sh, outcome_entry(f), f->peer);
     if (w->queue_rule != rule) {
         queue_forget(w);
         w->queue_rule = rule;
-        if (rule->set)
-            lock_rules_ref(rule->set);
+        lock_rules_ref(rule->set);
     }
     w->login = f->plan->login;
     *(f->plan->right == RIGHT_CLIENT ? &w->queued_client : &w->queued_own) = true;
@@ -48,12 +45,8 @@ static void apply_shown(struct outcome *f) {
         return;
     if (claim_find(en, f->plan->attempt)) /* the command was sent twice */
         return;
-    struct claim *c = claim_add(f->sh, en, f->peer, f->plan->rule, f->plan->attempt, r->fence);
-    c->login = f->plan->login;
-    c->granted_ms = f->now_ms;
-    c->queue = true;
+    struct claim *c = outcome_claim(f, r->fence);
     c->shown = true;
-    claim_value(f, c);
     c->told = atomic_load(&f->e->attempts);
     lease_set(f->sh, c, r->pttl_ms, r->leased, f->plan->begun_ms, f->now_ms);
     outcome_schedule(f, c);
@@ -87,23 +80,15 @@ static void note_head(struct outcome *f) {
     bool named = r->shown && r->shown_len == r->value_len && memcmp(r->shown, r->value, r->value_len) == 0;
     if (named)
         note_node(f);
-    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
+    struct contender *w = contender_find(f->entry, f->peer);
     if (!w)
         return;
     if (is_held_by_another(f)) {
-        (void)recognise(f->sh, w, f->plan->rule, workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern),
-                        r->fence, r->value, r->value_len, f->now_ms);
+        (void)recognise(f->sh, w, f->plan->rule, outcome_workload(f), r->fence, r->value, r->value_len, f->now_ms);
     } else if (w->recognised == r->fence) {
         apply_looks_again(f);
         w->recognised = 0;
     }
-}
-
-/* Notes that the session has read the queue: the engine remembers its nodes for longer. */
-static void note_read(struct outcome *f) {
-    struct contender *w = f->entry ? contender_find(f->entry, f->peer) : NULL;
-    if (w && w->queue_rule)
-        contender_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 
 /* ---- answers ----------------------------------------------------------------------------------- */
@@ -161,6 +146,7 @@ static void apply_remove(struct outcome *f) {
 }
 
 void queue_apply(struct outcome *f) {
+    struct contender *w = contender_find(f->entry, f->peer);
     if (f->result->lost) {
         struct occasion on = *outcome_occasion(f);
         on.holder = f->result->lost_owner;
@@ -175,7 +161,8 @@ void queue_apply(struct outcome *f) {
         apply_push(f);
         break;
     case LOCK_QUEUE_READ:
-        note_read(f);
+        if (w && w->queue_rule) /* the session reads the queue: its nodes are remembered for longer */
+            contender_touched(f->sh, w, f->plan->rule, f->now_ms);
         if (f->result->outcome == LOCK_GRANTED) {
             apply_granted(f);
         } else if (f->result->outcome == LOCK_DONE) {

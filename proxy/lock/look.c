@@ -24,9 +24,7 @@ const struct metric_table lock_counters = {stat_rows, sizeof(stat_rows) / sizeof
 
 void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
     *stats = (struct lock_stats){0};
-    for (size_t i = 0; i < SHARDS; i++) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
+    SHARDS_FOREACH(sh, e, ALL_SHARDS) {
 #define STAT_ADD(field, ...) stats->field += sh->stats.field;
         LOCK_STATS(STAT_ADD)
 #undef STAT_ADD
@@ -37,35 +35,19 @@ void engine_stats(struct lock_engine *e, struct lock_stats *stats) {
         histogram_add(&stats->waits, &sh->stats.waits);
         for (size_t k = 0; k < INCIDENT_KINDS; k++)
             stats->incidents[k] += sh->stats.incidents[k];
-        shard_unlock(sh);
-    }
-}
-
-struct longest {
-    int64_t now_ms, ms;
-};
-
-static void measure_entry(void *arg, struct table_link *link) {
-    struct longest *l = arg;
-    const struct entry *en = LIST_ENTRY(link, struct entry, link);
-    for (const struct claim *c = en->claims; c; c = c->next) {
-        int64_t left_ms = c->end_ms == 0 ? INT64_MAX : c->end_ms - l->now_ms;
-        if (c->fence && claim_is_live(c, l->now_ms) && left_ms > l->ms)
-            l->ms = left_ms;
     }
 }
 
 int64_t engine_longest_ms(struct lock_engine *e, int64_t now_ms) {
-    struct longest l = {.now_ms = now_ms};
-    for (size_t i = 0; i < SHARDS; i++) {
-        struct shard *sh = &e->shards[i];
-        struct table_walk at = {0};
-        shard_lock(sh);
-        while (table_walk_step(&sh->entries, &at, WALK_STEP, measure_entry, &l))
-            ;
-        shard_unlock(sh);
+    int64_t longest_ms = 0;
+    SHARDS_FOREACH(sh, e, ALL_SHARDS)
+    TABLE_FOREACH(it, &sh->entries)
+    for (const struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next) {
+        int64_t left_ms = c->end_ms == 0 ? INT64_MAX : c->end_ms - now_ms;
+        if (c->fence && claim_is_live(c, now_ms) && left_ms > longest_ms)
+            longest_ms = left_ms;
     }
-    return l.ms;
+    return longest_ms;
 }
 
 /* A view and its own copy of the texts. */
@@ -74,73 +56,60 @@ struct copied_view {
     char *text;
 };
 
-/* The leases that are wanted most, so far: a heap with the least wanted lease on top. */
-struct chosen {
-    struct copied_view *views;
-    size_t count, max, bytes;
-    bool (*less)(const struct copied_view *a, const struct copied_view *b); /* whether a is wanted less */
+struct lock_walk {
+    struct copied_view *views;                        /* the leases that are wanted most so far, and some more */
+    size_t count, max, cap, bytes;                    /* bytes: of the views' texts */
+    int (*order)(const void *one, const void *other); /* the lease that is wanted more first */
+    bool cut;                                         /* views[max - 1] is a bound: a lease behind it is not wanted */
+    bool only_live;
+    size_t shard; /* that is looked at now */
+    struct table_walk at;
 };
 
-static bool older(const struct copied_view *a, const struct copied_view *b) {
-    return a->view.since_ms != b->view.since_ms ? a->view.since_ms < b->view.since_ms : a->view.fence < b->view.fence;
+static int newest_first(const void *one, const void *other) {
+    const struct lock_view *a = &((const struct copied_view *)one)->view,
+                           *b = &((const struct copied_view *)other)->view;
+    if (a->since_ms != b->since_ms)
+        return a->since_ms < b->since_ms ? 1 : -1;
+    return (a->fence < b->fence) - (a->fence > b->fence);
 }
 
-static bool newer(const struct copied_view *a, const struct copied_view *b) {
-    return older(b, a);
+static int oldest_first(const void *one, const void *other) {
+    return newest_first(other, one);
 }
 
-static void exchange(struct copied_view *a, struct copied_view *b) {
-    struct copied_view t = *a;
-    *a = *b;
-    *b = t;
-}
-
-static void sink_down(struct chosen *n, size_t i) {
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= n->count)
-            return;
-        if (child + 1 < n->count && n->less(&n->views[child + 1], &n->views[child]))
-            child++;
-        if (!n->less(&n->views[child], &n->views[i]))
-            return;
-        exchange(&n->views[child], &n->views[i]);
-        i = child;
+/* Sorts the leases, and drops those that are wanted least: beyond `max`, or beyond WALK_BYTES of texts. */
+static void walk_cut(struct lock_walk *walk) {
+    if (walk->count > 1)
+        qsort(walk->views, walk->count, sizeof(*walk->views), walk->order);
+    while (walk->count > walk->max || (walk->bytes > WALK_BYTES && walk->count > 1)) {
+        struct copied_view *last = &walk->views[--walk->count];
+        walk->bytes -= last->view.key.len + last->view.client_len;
+        memory_free(last->text);
     }
+    walk->cut = walk->count == walk->max;
 }
 
-static void keep_texts(struct copied_view *v) {
-    size_t key_len = v->view.key.len;
-    v->text = memory_alloc(key_len + v->view.client_len + 1);
-    memcpy(v->text, v->view.key.name, key_len);
-    memcpy(v->text + key_len, v->view.client, v->view.client_len);
-    v->text[key_len + v->view.client_len] = '\0';
-    v->view.key.name = v->text;
-    v->view.client = v->text + key_len;
-}
-
-static size_t text_size(const struct copied_view *v) {
-    return v->view.key.len + v->view.client_len;
-}
-
-/* The caller has made room for one more than `max`. */
-static void offer(struct chosen *n, const struct lock_view *view) {
+/* Adds a lease with its texts. Sorts once there are twice as many as wanted, so that a lease costs little. */
+static void offer(struct lock_walk *walk, const struct lock_view *view) {
     struct copied_view v = {.view = *view};
-    bool full = n->count == n->max || (n->count > 0 && n->bytes + text_size(&v) > WALK_BYTES);
-    if (full && !n->less(&n->views[0], &v))
+    size_t key_len = view->key.len;
+    if (walk->cut && walk->order(&v, &walk->views[walk->max - 1]) > 0)
         return;
-    keep_texts(&v);
-    n->bytes += text_size(&v);
-    size_t i = n->count++;
-    n->views[i] = v;
-    for (; i > 0 && n->less(&n->views[i], &n->views[(i - 1) / 2]); i = (i - 1) / 2)
-        exchange(&n->views[i], &n->views[(i - 1) / 2]);
-    while (n->count > n->max || (n->bytes > WALK_BYTES && n->count > 1)) {
-        n->bytes -= text_size(&n->views[0]);
-        memory_free(n->views[0].text);
-        n->views[0] = n->views[--n->count];
-        sink_down(n, 0);
+    v.text = memory_alloc(key_len + view->client_len + 1);
+    memcpy(v.text, view->key.name, key_len);
+    memcpy(v.text + key_len, view->client, view->client_len);
+    v.text[key_len + view->client_len] = '\0';
+    v.view.key.name = v.text;
+    v.view.client = v.text + key_len;
+    if (walk->count == walk->cap) {
+        walk->cap = 2 * walk->cap + 16;
+        walk->views = memory_realloc(walk->views, walk->cap * sizeof(*walk->views));
     }
+    walk->views[walk->count++] = v;
+    walk->bytes += key_len + view->client_len;
+    if (walk->count >= 2 * walk->max || walk->bytes > 2 * WALK_BYTES)
+        walk_cut(walk);
 }
 
 /* Whether a claim's lease was counted already. Several sessions may be the holder of a list lock, with a claim each
@@ -152,26 +121,10 @@ static bool counted(const struct entry *en, const struct claim *c, int64_t now_m
     return false;
 }
 
-struct lock_walk {
-    struct chosen chosen;
-    size_t shard, cap; /* the shard that is looked at now; how many views there is room for */
-    bool only_live;
-    struct table_walk at;
-};
-
 struct offering {
     struct lock_walk *walk;
     int64_t now_ms;
 };
-
-/* Makes room for one view more. */
-static void walk_room(struct lock_walk *walk) {
-    size_t most = walk->chosen.max + 1; /* offer needs one more */
-    if (walk->chosen.count < walk->cap)
-        return;
-    walk->cap = 2 * walk->cap + 16 < most ? 2 * walk->cap + 16 : most;
-    walk->chosen.views = memory_realloc(walk->chosen.views, walk->cap * sizeof(*walk->chosen.views));
-}
 
 static void offer_entry(void *arg, struct table_link *link) {
     struct offering *o = arg;
@@ -194,42 +147,33 @@ static void offer_entry(void *arg, struct table_link *link) {
             .delayed_ms = live ? 0 : c->end_ms + c->rule->lock_delay_ms,
             .renewals = c->renewals,
         };
-        walk_room(o->walk);
-        offer(&o->walk->chosen, &v);
+        offer(o->walk, &v);
     }
-}
-
-static int newest_first(const void *a, const void *b) {
-    return older(a, b) ? 1 : older(b, a) ? -1 : 0;
-}
-
-static int oldest_first(const void *a, const void *b) {
-    return newest_first(b, a);
 }
 
 struct lock_walk *engine_walk_new(size_t max) {
     struct lock_walk *walk = memory_zalloc(sizeof(*walk));
-    walk->chosen.max = max;
-    walk->chosen.less = older;
+    walk->max = max;
+    walk->order = newest_first;
     return walk;
 }
 
 struct lock_walk *engine_walk_new_oldest(size_t max) {
     struct lock_walk *walk = engine_walk_new(max);
-    walk->chosen.less = newer;
+    walk->order = oldest_first;
     walk->only_live = true;
     return walk;
 }
 
 void engine_walk_free(struct lock_walk *walk) {
-    for (size_t i = 0; i < walk->chosen.count; i++)
-        memory_free(walk->chosen.views[i].text);
-    memory_free(walk->chosen.views);
+    for (size_t i = 0; i < walk->count; i++)
+        memory_free(walk->views[i].text);
+    memory_free(walk->views);
     memory_free(walk);
 }
 
 bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now_ms) {
-    if (walk->shard == SHARDS || walk->chosen.max == 0)
+    if (walk->shard == SHARDS || walk->max == 0)
         return false;
     struct shard *sh = &e->shards[walk->shard];
     struct offering offering = {.walk = walk, .now_ms = now_ms};
@@ -241,15 +185,13 @@ bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now
     walk->at = (struct table_walk){0};
     if (++walk->shard < SHARDS)
         return true;
-    if (walk->chosen.count > 1)
-        qsort(walk->chosen.views, walk->chosen.count, sizeof(*walk->chosen.views),
-              walk->chosen.less == older ? newest_first : oldest_first);
+    walk_cut(walk);
     return false;
 }
 
 void engine_walk_each(const struct lock_walk *walk, void (*fn)(void *arg, const struct lock_view *v), void *arg) {
-    for (size_t i = 0; i < walk->chosen.count; i++)
-        fn(arg, &walk->chosen.views[i].view);
+    for (size_t i = 0; i < walk->count; i++)
+        fn(arg, &walk->views[i].view);
 }
 
 void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
@@ -263,11 +205,9 @@ void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
 
 void engine_standing(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms,
                      struct lock_standing *out) {
-    uint64_t hash = ledger_hash(e, key, NULL);
-    struct shard *sh = ledger_shard(e, hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, key, ledger_hash(e, key, NULL), &en);
     *out = (struct lock_standing){.since_ms = 0};
-    shard_lock(sh);
-    const struct entry *en = entry_find(sh, key, hash);
     const struct claim *c = entry_claims(en);
     while (c && (!c->fence || !claim_is_live(c, now_ms)))
         c = c->next;

@@ -19,14 +19,8 @@ void engine_session_overlapped(struct lock_engine *e, struct lock_session *s) {
     if (s->overlapped)
         return;
     s->overlapped = true;
-    for (size_t i = 0; i < SHARDS; i++) {
-        if (!(s->shards & (1u << i)))
-            continue;
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        peer_find(sh, s->id)->overlapped = true;
-        shard_unlock(sh);
-    }
+    SHARDS_FOREACH(sh, e, s->shards)
+    peer_find(sh, s->id)->overlapped = true;
 }
 
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len) {
@@ -216,11 +210,7 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
         s->client = new;
         successor_come(e, s, now_ms);
     }
-    for (size_t i = 0; i < SHARDS; i++) {
-        if (!(s->shards & (1u << i)))
-            continue;
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
+    SHARDS_FOREACH(sh, e, s->shards) {
         struct peer *p = peer_find(sh, s->id);
         client_ref(&e->clients, s->client);
         client_put(&e->clients, p->client);
@@ -233,7 +223,6 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
             workload_put(c->workload);
             c->workload = NULL;
         }
-        shard_unlock(sh);
     }
     if (last) {
         unsigned steps = steps_left(e, now_ms), before = steps;
@@ -247,18 +236,12 @@ void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t
     bool last = client_close(&e->clients, s->client);
     unsigned steps = steps_left(e, now_ms), before = steps;
     successor_go(e, s, true, now_ms);
-    for (size_t i = 0; i < SHARDS; i++) {
-        if (!(s->shards & (1u << i)))
-            continue;
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        close_peer(sh, s, &steps, now_ms);
-        shard_unlock(sh);
-    }
+    SHARDS_FOREACH(sh, e, s->shards)
+    close_peer(sh, s, &steps, now_ms);
     if (last)
         last_left(e, s->client, &steps, now_ms);
     steps_taken(e, before - steps);
-    successor_gone(e, s);
+    orphan_put(e, &s->left);
     client_put(&e->clients, s->client);
     s->client = NULL;
     s->shards = 0;

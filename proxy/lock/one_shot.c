@@ -26,11 +26,6 @@ static int64_t kept_ms(const struct lock_rule *rule) {
     return less ? rule->max_hold_ms : rule->one_shot_ms;
 }
 
-/* Whether the rule keeps locks of one-shot clients. */
-static bool rule_keeps(const struct lock_rule *rule) {
-    return rule->one_shot_ms > 0 && rule->on_disconnect == LOCK_DISCONNECT_KEEP && rule->owner != LOCK_OWNER_CONNECTION;
-}
-
 /* Whether the lock has just been acquired without an expiry of the application's. */
 static bool just_acquired(const struct claim *c, int64_t now_ms) {
     if (!claim_is_live(c, now_ms) || now_ms - c->granted_ms > CLOSES_WITHIN_MS || c->queue || c->shown ||
@@ -43,12 +38,7 @@ static bool just_acquired(const struct claim *c, int64_t now_ms) {
 
 /* L7: the client's job still runs, so its lock stays. L1: the lock is renewed for the rule's `one-shot` at most. */
 static void keep(struct shard *sh, struct claim *c, int64_t now_ms) {
-    const struct lock_client *client = c->peer->client;
-    struct occasion on = {.now_ms = now_ms,
-                          .key = entry_key(c->entry),
-                          .rule = c->rule->pattern,
-                          .identity = client->name,
-                          .client = client->name};
+    struct occasion on = lease_occasion(c, now_ms);
     char time[32];
     units_time_text(kept_ms(c->rule), time, sizeof(time));
     claim_extra(c)->one_shot_ms = c->granted_ms + kept_ms(c->rule);
@@ -64,7 +54,9 @@ static void keep(struct shard *sh, struct claim *c, int64_t now_ms) {
 void one_shot_leaves(struct shard *sh, const struct peer *p, int64_t now_ms) {
     LIST_FOREACH(it, &p->claims) {
         struct claim *c = LIST_ENTRY(it, struct claim, of_peer);
-        if (rule_keeps(c->rule) && just_acquired(c, now_ms))
+        const struct lock_rule *rule = c->rule;
+        if (rule->one_shot_ms > 0 && rule->on_disconnect == LOCK_DISCONNECT_KEEP &&
+            rule->owner != LOCK_OWNER_CONNECTION && just_acquired(c, now_ms))
             keep(sh, c, now_ms);
     }
 }

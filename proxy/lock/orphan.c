@@ -141,7 +141,7 @@ void successor_peer_closed(struct lock_engine *e, struct lock_session *s, struct
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
-static void let_go(struct lock_engine *e, struct orphan **at) {
+void orphan_put(struct lock_engine *e, struct orphan **at) {
     struct orphan *st = *at;
     if (!st)
         return;
@@ -154,14 +154,6 @@ static void let_go(struct lock_engine *e, struct orphan **at) {
         memory_free(st);
     }
     pthread_mutex_unlock(&e->clients.mutex);
-}
-
-void successor_gone(struct lock_engine *e, struct lock_session *s) {
-    let_go(e, &s->left);
-}
-
-void successor_peer_freed(struct lock_engine *e, struct peer *p) {
-    let_go(e, &p->orphan);
 }
 
 void successor_peer_cleared(struct peer *p) {

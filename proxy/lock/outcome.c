@@ -65,6 +65,10 @@ struct entry *outcome_entry(struct outcome *f) {
     return f->entry;
 }
 
+struct workload *outcome_workload(const struct outcome *f) {
+    return workload_find(f->sh, f->peer, f->plan->rule, f->plan->pattern);
+}
+
 bool outcome_refused(const struct outcome *f) {
     return f->result->outcome == LOCK_HELD || f->result->outcome == LOCK_FOREIGN;
 }
@@ -109,7 +113,7 @@ static bool released(const struct outcome *f, uint64_t fence) {
 }
 
 void tenure_spent(struct outcome *f, const struct claim *c) {
-    struct tenure *t = entry_tenures(c->entry) ? tenure_find(c->entry, c->peer) : NULL;
+    struct tenure *t = tenure_find(c->entry, c->peer);
     bool anybodys = c->rule->owner == LOCK_OWNER_ANY;
     if (!t || t->fence != c->fence || f->plan->verb == LOCK_OPERATOR)
         return;
@@ -118,7 +122,7 @@ void tenure_spent(struct outcome *f, const struct claim *c) {
 }
 
 void tenure_released(struct outcome *f) {
-    struct tenure *t = f->entry && entry_tenures(f->entry) ? tenure_find(f->entry, f->peer) : NULL;
+    struct tenure *t = tenure_find(f->entry, f->peer);
     if (t && released(f, t->fence))
         tenure_remove(t);
 }
@@ -151,10 +155,8 @@ inline void claim_holds(struct outcome *f, struct claim *c, const char *value, s
 struct claim *outcome_touched(struct outcome *f) {
     if (f->claim && f->claim->fence == f->result->fence)
         return f->claim;
-    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->fence && c->fence == f->result->fence)
-            return c;
-    return f->claim && !f->claim->fence ? f->claim : NULL;
+    struct claim *c = f->result->fence ? claim_of_fence(f->entry, f->result->fence, NULL) : NULL;
+    return c ? c : f->claim && !f->claim->fence ? f->claim : NULL;
 }
 
 void outcome_spend(struct outcome *f, struct claim *c) {
@@ -162,18 +164,15 @@ void outcome_spend(struct outcome *f, struct claim *c) {
         return;
     if (c == f->claim)
         f->claim = NULL;
-    struct peer *p = c->peer;
     tenure_spent(f, c);
     claim_held(f->sh, c, f->now_ms);
-    claim_remove(f->sh, c);
-    if (p != f->peer)
-        peer_settle(f->sh, p);
+    claim_drop(f->sh, c);
 }
 
 void outcome_crossing(struct outcome *f, struct workload *workload, const struct claim *live) {
     struct peer *owner = live ? live->peer : NULL;
-    if (workload && f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit && workload_vote(workload, f->peer, owner))
-        workload_pool(f->sh, workload, &f->plan->key, f->now_ms);
+    if (workload && f->plan->rule->owner == LOCK_OWNER_AUTO && !f->audit)
+        workload_vote(f->sh, workload, f->peer, owner, &f->plan->key, f->now_ms);
 }
 
 void outcome_refusal(struct outcome *f, enum lock_incident_kind kind, const char *why) {

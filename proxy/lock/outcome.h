@@ -32,6 +32,8 @@ void outcome_end(struct outcome *f);
 const struct occasion *outcome_occasion(struct outcome *f);
 /* The key's entry, made if there is none. */
 struct entry *outcome_entry(struct outcome *f);
+/* The workload of the answer's session; NULL: nothing is known of the workload. */
+struct workload *outcome_workload(const struct outcome *f);
 /* The keyed hash of the value that the command writes, or for a hash lock value_of_field's. */
 uint64_t outcome_value(const struct outcome *f);
 /* Whether the outcome is a refusal: HELD or FOREIGN. */
@@ -85,6 +87,9 @@ void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struc
 
 /* ---- apply.c --------------------------------------------------------------------------------- */
 
+/* Makes the attempt's claim, with the value that the command has written. The entry exists. A key with very many claims
+ * may forget the plan's claim for it. */
+struct claim *outcome_claim(struct outcome *f, uint64_t fence);
 /* Makes the attempt the live lease. */
 void apply_granted(struct outcome *f);
 /* Makes the attempt the live lease of a lock without an entry, with the application's own expiry. */

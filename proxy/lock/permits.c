@@ -58,14 +58,11 @@ static uint64_t party_hash(const struct table_link *link) {
 
 /* ---- clients that share connections ------------------------------------------------------------- */
 
-static bool is_pooled(const struct permit_ledger *l, uint64_t client) {
-    return l->pooled[client % POOLED_MAX] == client;
-}
-
 /* Whether a permit outlives its session, until the last session of its client closes. */
 static bool is_clients(const struct permit_ledger *l, const struct permit *p) {
     enum lock_owner owner = p->rule->owner;
-    return owner == LOCK_OWNER_CLIENT || (owner == LOCK_OWNER_AUTO && is_pooled(l, p->client->id));
+    bool pooled = l->pooled[p->client->id % POOLED_MAX] == p->client->id;
+    return owner == LOCK_OWNER_CLIENT || (owner == LOCK_OWNER_AUTO && pooled);
 }
 
 /* ---- parties ------------------------------------------------------------------------------------ */
@@ -79,14 +76,16 @@ static struct permit_party *party_find(const struct table *t, uint64_t id) {
     return NULL;
 }
 
-static struct permit_party *party_get(struct table *t, uint64_t id) {
+/* Appends a permit's node to the permits of a party, which is made if there is none. */
+static struct permit_party *party_join(struct table *t, uint64_t id, struct list_node *node) {
     struct permit_party *party = party_find(t, id);
-    if (party)
-        return party;
-    party = memory_zalloc(sizeof(*party));
-    party->id = id;
-    list_init(&party->permits);
-    table_insert(t, &party->link, hash_number(id));
+    if (!party) {
+        party = memory_zalloc(sizeof(*party));
+        party->id = id;
+        list_init(&party->permits);
+        table_insert(t, &party->link, hash_number(id));
+    }
+    list_append(&party->permits, node);
     return party;
 }
 
@@ -154,10 +153,8 @@ static void permit_detach(struct permit_ledger *l, struct permit *p) {
 
 static void permit_attach(struct permit_ledger *l, struct permit *p, uint64_t session, uint64_t client) {
     list_append(&p->key->permits, &p->of_key);
-    p->session = party_get(&l->sessions, session);
-    list_append(&p->session->permits, &p->of_session);
-    p->client = party_get(&l->clients, client);
-    list_append(&p->client->permits, &p->of_client);
+    p->session = party_join(&l->sessions, session, &p->of_session);
+    p->client = party_join(&l->clients, client, &p->of_client);
     p->key->count++;
     l->count++;
     l->held += p->n;
@@ -380,11 +377,6 @@ void permits_end(struct permit_ledger *l, struct permit_op *op) {
     pthread_mutex_unlock(&l->mutex);
 }
 
-static bool take_fits(const struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
-    return l->count < PERMITS_MAX && op->key->count < PERMITS_OF_KEY_MAX && op->key->name.len <= PERMIT_KEY_MAX &&
-           take->len <= PERMIT_TEXT_MAX && take->score_len < PERMIT_SCORE_MAX;
-}
-
 static struct permit *permit_new(struct permit_ledger *l, const struct permit_op *op, const struct permit_take *take) {
     struct permit *p = memory_zalloc(sizeof(*p) + take->len);
     p->key = op->key;
@@ -418,7 +410,8 @@ bool permits_take(struct permit_ledger *l, const struct permit_op *op, const str
     bool counts = op->seq > op->key->reset_seq;
     if (counts && take->shape == PERMIT_COUNT)
         settle_counter(l, op, take->value - take->n);
-    bool fits = take_fits(l, op, take);
+    bool fits = l->count < PERMITS_MAX && op->key->count < PERMITS_OF_KEY_MAX && op->key->name.len <= PERMIT_KEY_MAX &&
+                take->len <= PERMIT_TEXT_MAX && take->score_len < PERMIT_SCORE_MAX;
     struct permit *before =
         counts && take->shape != PERMIT_COUNT ? permit_given(op->key, take->sender, take->text, take->len) : NULL;
     if (before && take->shape == PERMIT_MEMBER) /* it was removed where the proxy does not see it */
@@ -488,9 +481,8 @@ void permits_forget_all(struct permit_ledger *l, uint32_t db, bool every) {
     pthread_mutex_lock(&l->mutex);
     TABLE_FOREACH(it, &l->keys) {
         struct permit_key *k = LIST_ENTRY(it, struct permit_key, link);
-        if (!every && k->name.db != db)
-            continue;
-        forget_key(l, k);
+        if (every || k->name.db == db)
+            forget_key(l, k);
     }
     pthread_mutex_unlock(&l->mutex);
 }
@@ -526,8 +518,7 @@ static void session_gone(struct permit_ledger *l, struct permit_party *session, 
         struct permit *p = LIST_ENTRY(it, struct permit, of_session);
         if (p->client->id != client) {
             party_leave(&l->clients, p->client, &p->of_client);
-            p->client = party_get(&l->clients, client);
-            list_append(&p->client->permits, &p->of_client);
+            p->client = party_join(&l->clients, client, &p->of_client);
         }
         bool known = p->gone, kept = one_shot && now_ms - p->taken_ms <= PERMIT_ONE_SHOT_MS;
         p->gone = true;

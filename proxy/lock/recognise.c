@@ -125,21 +125,6 @@ bool recognise(struct shard *sh, struct contender *w, const struct lock_rule *ru
     return true;
 }
 
-/* K1: whether the field that the session was shown is the one that holds the claim's lease. */
-static bool shows(const struct claim *c, uint64_t shown) {
-    bool known = has_content(c->value) && has_content(shown);
-    return known ? shown == c->value : value_same_field(shown, c->value);
-}
-
-/* Notes the value of a lease that another proxy gave. The session lost against this lease, and was shown the value
- * that it had tried to write. */
-static void note_remote(const struct contender *w, struct claim *c, uint64_t shown) {
-    if (!c->peer->remote || c->valued || c->fence != w->lost_fence || shown != w->tried)
-        return;
-    c->valued = true;
-    c->value = shown;
-}
-
 /* K1 of a hash lock: the session was shown this field and its content (NULL: only that the field exists). */
 static void recognise_field(struct shard *sh, struct contender *w, const struct lock_rule *rule,
                             const struct workload *f, const struct lock_field *field, int64_t now_ms) {
@@ -150,8 +135,14 @@ static void recognise_field(struct shard *sh, struct contender *w, const struct 
     if (!c || c->queue)
         return;
     uint64_t shown = value_of_field(&sh->engine->value_seed, field);
-    note_remote(w, c, shown);
-    if (!c->valued || !is_its_own(w, c) || !shows(c, shown))
+    /* Another proxy gave the lease. The session lost against it, and was shown the value that it had tried to write. */
+    if (c->peer->remote && !c->valued && c->fence == w->lost_fence && shown == w->tried) {
+        c->valued = true;
+        c->value = shown;
+    }
+    bool whole = has_content(c->value) && has_content(shown);
+    bool shows = whole ? shown == c->value : value_same_field(shown, c->value); /* the field that holds the lease */
+    if (!c->valued || !is_its_own(w, c) || !shows)
         return;
     bool by_content = field->content && has_content(c->value) &&
                       tells(w->entry, self, f, c, field->content, field->content_len, ALIKE_WHOLE);
@@ -162,12 +153,6 @@ static void recognise_field(struct shard *sh, struct contender *w, const struct 
 
 /* ---- K2: writes the value anew --------------------------------------------------------------------- */
 
-/* K2: whether the session was shown this value of this lease last. */
-static bool has_read(const struct contender *w, const struct claim *c, const char *value, size_t len) {
-    return w->read_fence == c->fence && w->seen_known && !w->wrote && w->seen_len == len &&
-           (len == 0 || memcmp(w->seen, value, len) == 0);
-}
-
 /* K2: whether a command that writes the value speaks for the claim's lease. A GETSET by a session that was shown
  * another lease is a rival's, which writes the same deadline. */
 static bool repeats(struct shard *sh, const struct entry *en, const struct lock_plan *plan, const struct claim *c,
@@ -175,7 +160,8 @@ static bool repeats(struct shard *sh, const struct entry *en, const struct lock_
     const struct peer *self = plan->peer;
     const struct workload *f = workload_find(sh, self, plan->rule, plan->pattern);
     const struct contender *w = contender_find(en, self);
-    bool read = w && has_read(w, c, value, len);
+    /* The session was shown this value of this lease last. */
+    bool read = w && w->read_fence == c->fence && !w->wrote && contender_saw(w, value, len);
     bool other = w && !read && (w->read_fence || (w->seen_known && !w->wrote));
     if (plan->verb == LOCK_SWAP && other)
         return false;
@@ -205,9 +191,8 @@ void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *valu
     enum lock_owner owner = plan->rule->owner;
     if ((owner != LOCK_OWNER_AUTO && owner != LOCK_OWNER_CLIENT) || plan->rule->mode != LOCK_MODE_ENFORCE)
         return;
-    struct shard *sh = ledger_shard(e, plan->hash);
-    shard_lock(sh);
-    struct entry *en = entry_find(sh, &plan->key, plan->hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, &plan->key, plan->hash, &en);
     const struct claim *chosen = claim_find(en, plan->claim);
     struct claim *c = claim_live(en, plan->peer->client, now_ms);
     struct claim *late =
@@ -229,10 +214,8 @@ void engine_says(struct lock_engine *e, struct lock_plan *plan, const char *valu
 /* ---- K3: compares and sets -------------------------------------------------------------------------- */
 
 bool engine_compares(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key, int64_t now_ms) {
-    uint64_t hash = ledger_hash(e, key, NULL);
-    struct shard *sh = ledger_shard(e, hash);
-    shard_lock(sh);
-    const struct entry *en = entry_find(sh, key, hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, key, ledger_hash(e, key, NULL), &en);
     const struct contender *w = contender_of(sh, en, s);
     bool compares = w && w->read_fence && w->read_fence == en->live_fence && w->seen_known && !w->wrote;
     for (const struct claim *c = entry_claims(en); compares && c; c = c->next)
@@ -249,10 +232,8 @@ void engine_writes_field(const struct lock_engine *e, struct lock_plan *plan, co
 }
 
 bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key) {
-    uint64_t hash = ledger_hash(e, key, NULL);
-    struct shard *sh = ledger_shard(e, hash);
-    shard_lock(sh);
-    const struct entry *en = entry_find(sh, key, hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, key, ledger_hash(e, key, NULL), &en);
     const struct contender *w = contender_of(sh, en, s);
     bool tried = w && w->tried;
     shard_unlock(sh);
@@ -262,9 +243,8 @@ bool engine_has_tried(struct lock_engine *e, const struct lock_session *s, const
 void engine_saw_field(struct lock_engine *e, const struct lock_session *s, const struct lock_key *key,
                       const struct lock_rule *rule, const struct lock_field *field, int64_t now_ms) {
     uint64_t pattern, hash = ledger_hash(e, key, &pattern);
-    struct shard *sh = ledger_shard(e, hash);
-    shard_lock(sh);
-    const struct entry *en = entry_find(sh, key, hash);
+    struct entry *en;
+    struct shard *sh = ledger_lock(e, key, hash, &en);
     struct contender *w = contender_of(sh, en, s);
     if (w)
         recognise_field(sh, w, rule, workload_find(sh, w->peer, rule, pattern), field, now_ms);

@@ -19,7 +19,6 @@
 #include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/lock/fence.h"
-#include "proxy/lock/fence.h"
 #include "proxy/lock/hash.h"
 #include "proxy/lock/script_constants.h"
 
@@ -216,7 +215,8 @@ struct lock_rules *lock_rules_new(void) {
 }
 
 struct lock_rules *lock_rules_ref(struct lock_rules *rules) {
-    atomic_fetch_add_explicit(&rules->refs, 1, memory_order_relaxed);
+    if (rules)
+        atomic_fetch_add_explicit(&rules->refs, 1, memory_order_relaxed);
     return rules;
 }
 

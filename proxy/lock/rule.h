@@ -78,6 +78,7 @@ struct lock_rules;
 
 /* Makes an empty set with one reference. */
 struct lock_rules *lock_rules_new(void);
+/* Takes a reference, and gives one back; NULL is allowed. */
 struct lock_rules *lock_rules_ref(struct lock_rules *rules);
 void lock_rules_unref(struct lock_rules *rules);
 

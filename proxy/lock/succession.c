@@ -119,20 +119,16 @@ static bool works_elsewhere(struct shard *sh, const struct peer *p, const struct
     return h && h->attempts >= p->claim_count + OTHERS && !(w && recognised_for(w, c));
 }
 
-/* Whether a session of the client has lost an attempt against this lease. */
-static bool asked_for(const struct claim *c) {
-    for (const struct contender *w = entry_contender_list(c->entry); w; w = w->next)
-        if (w->peer->client == c->peer->client && lost_to(w, c))
-            return true;
-    return false;
-}
-
 static bool keeps_common(struct lock_engine *e, struct claim *c, int64_t now_ms) {
     struct lock_client *client = c->peer->client;
     pthread_mutex_lock(&e->clients.mutex);
     int64_t since_ms = client->back_ms;
     pthread_mutex_unlock(&e->clients.mutex);
-    if (now_ms - since_ms > ASKED_LEASES * c->period_ms && asked_for(c)) {
+    bool long_ago = now_ms - since_ms > ASKED_LEASES * c->period_ms;
+    const struct contender *w = long_ago ? entry_contender_list(c->entry) : NULL; /* of a session that asked in vain */
+    while (w && !(w->peer->client == client && lost_to(w, c)))
+        w = w->next;
+    if (w) {
         claim_succession_enter(c, SUCCESSION_NONE);
         c->renewing = false;
         return false;

@@ -80,11 +80,8 @@ static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *lef
 static void forget_elsewhere(struct shard *sh, struct entry *en, uint64_t fence) {
     for (struct claim *c = en->claims, *next; c; c = next) {
         next = c->next;
-        if (c->fence != fence || !c->peer->remote)
-            continue;
-        struct peer *p = c->peer;
-        claim_remove(sh, c);
-        peer_settle(sh, p);
+        if (c->fence == fence && c->peer->remote)
+            claim_drop(sh, c);
     }
 }
 
@@ -97,9 +94,7 @@ void engine_inherited(struct lock_engine *e, const struct lock_left *left, const
     struct peer *p = peer_elsewhere(sh, left);
     forget_elsewhere(sh, en, r->fence);
     struct claim *c = claim_add(sh, en, p, rule, token, r->fence);
-    c->workload = workload_find(sh, p, rule, pattern);
-    if (c->workload)
-        workload_ref(c->workload);
+    c->workload = workload_ref(workload_find(sh, p, rule, pattern));
     c->login = login;
     c->granted_ms = now_ms;
     c->told = atomic_load(&e->attempts);

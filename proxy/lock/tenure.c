@@ -53,8 +53,7 @@ static struct tenure *tenure_add(struct shard *sh, struct entry *en, struct peer
     return t;
 }
 
-/* Makes the tenure of a claim, under the rule that applies to its key now. */
-static void begin(struct shard *sh, const struct claim *c, const struct lock_rule *rule) {
+void tenure_begin(struct shard *sh, const struct claim *c, const struct lock_rule *rule) {
     if (!rule->fenced || !c->fence || c->peer->closed || c->peer->remote)
         return;
     struct tenure *t = tenure_find(c->entry, c->peer);
@@ -65,40 +64,26 @@ static void begin(struct shard *sh, const struct claim *c, const struct lock_rul
     t = tenure_add(sh, c->entry, c->peer);
     t->fence = c->fence;
     t->rule = rule;
-    if (t->rule->set)
-        lock_rules_ref(t->rule->set);
-    t->workload = c->workload;
-    if (t->workload)
-        workload_ref(t->workload);
-}
-
-void tenure_begin(struct shard *sh, const struct claim *c) {
-    begin(sh, c, c->rule);
+    lock_rules_ref(t->rule->set);
+    t->workload = workload_ref(c->workload);
 }
 
 /* The loop walks peers, and not entries: a tenure that makes room for another one may free its entry. */
-static void fences_came(struct shard *sh, const struct lock_rules *rules) {
+void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules) {
+    SHARDS_FOREACH(sh, e, lock_rules_fence_count(rules) > 0 ? ALL_SHARDS : 0)
     TABLE_FOREACH(it, &sh->peers) {
         const struct peer *p = LIST_ENTRY(it, struct peer, link);
         LIST_FOREACH(of_peer, &p->claims) {
             const struct claim *c = LIST_ENTRY(of_peer, struct claim, of_peer);
             const struct lock_rule *rule = lock_rules_rule_of(rules, c->entry->name, c->entry->len);
             if (rule && rule->mode != LOCK_MODE_OFF)
-                begin(sh, c, rule);
+                tenure_begin(sh, c, rule);
         }
     }
 }
 
-void engine_fences_came(struct lock_engine *e, const struct lock_rules *rules) {
-    for (size_t i = 0; i < SHARDS && lock_rules_fence_count(rules) > 0; i++) {
-        shard_lock(&e->shards[i]);
-        fences_came(&e->shards[i], rules);
-        shard_unlock(&e->shards[i]);
-    }
-}
-
 void tenure_renumber(const struct claim *c, uint64_t fence) {
-    struct tenure *t = entry_tenures(c->entry) ? tenure_find(c->entry, c->peer) : NULL;
+    struct tenure *t = tenure_find(c->entry, c->peer);
     if (t && t->fence == c->fence)
         t->fence = fence;
 }
@@ -161,13 +146,7 @@ static bool has_tenure(const struct peer *p, uint32_t db) {
 
 bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db) {
     bool has = false;
-    for (size_t i = 0; i < SHARDS && !has; i++) {
-        struct shard *sh = &e->shards[i];
-        if (!(s->shards & (1u << i)))
-            continue;
-        shard_lock(sh);
-        has = has_tenure(peer_find(sh, s->id), db);
-        shard_unlock(sh);
-    }
+    SHARDS_FOREACH(sh, e, s->shards)
+    has = has || has_tenure(peer_find(sh, s->id), db);
     return has;
 }

@@ -176,12 +176,6 @@ static void kept_add(struct waiting *t, const struct waiter *w, int64_t until_ms
     t->kept_count++;
 }
 
-/* How long (ms) the first waiter is to wait for an attempt from another proxy. */
-static int64_t patience_of(const struct waiting *t, uint64_t hash) {
-    const struct freed *f = &t->freed[hash % FREED];
-    return f->hash == hash && f->patience_ms ? f->patience_ms : PATIENCE_MS;
-}
-
 /* Whether the lease with this fence is known to have been released. */
 static bool is_freed(const struct waiting *t, uint64_t hash, uint64_t fence) {
     const struct freed *f = &t->freed[hash % FREED];
@@ -505,7 +499,9 @@ struct waiter *waiting_next(struct waiting *t, unsigned thread, bool *tries) {
         bool called = w->called;
         bool may = called && !q->trying && first_of(q) == w;
         w->mailed = w->called = false;
-        w->yields_ms = may && yields(q, w) ? patience_of(t, q->hash) : 0;
+        const struct freed *f = &t->freed[q->hash % FREED];
+        int64_t patience_ms = f->hash == q->hash && f->patience_ms ? f->patience_ms : PATIENCE_MS;
+        w->yields_ms = may && yields(q, w) ? patience_ms : 0;
         w->look_ms = q->look_ms;
         *tries = may && !w->yields_ms;
         if (*tries)

@@ -90,10 +90,6 @@ static struct workload *workload_new(struct shard *sh, uint64_t key, const struc
     return f;
 }
 
-void workload_ref(struct workload *f) {
-    f->refs++;
-}
-
 void workload_trim(struct shard *sh, int64_t now_ms) {
     struct list_node *n = list_first(&sh->idle_workloads);
     struct workload *f = n ? LIST_ENTRY(n, struct workload, idle) : NULL;
@@ -117,15 +113,6 @@ void workload_clear(struct shard *sh) {
 
 /* ---- sessions ---------------------------------------------------------------------------------- */
 
-struct session_stats *session_stats_find(const struct peer *p, const struct workload *f) {
-    LIST_FOREACH(it, &p->session_stats) {
-        struct session_stats *h = LIST_ENTRY(it, struct session_stats, of_peer);
-        if (h->workload == f)
-            return h;
-    }
-    return NULL;
-}
-
 /* The session's statistics in the workload with this number; NULL: it has none. */
 static struct session_stats *session_stats_of(const struct peer *p, uint64_t key) {
     LIST_FOREACH(it, &p->session_stats) {
@@ -134,6 +121,10 @@ static struct session_stats *session_stats_of(const struct peer *p, uint64_t key
             return h;
     }
     return NULL;
+}
+
+struct session_stats *session_stats_find(const struct peer *p, const struct workload *f) {
+    return session_stats_of(p, f->key);
 }
 
 inline struct workload *workload_of(struct shard *sh, const struct peer *p, uint64_t number) {
@@ -162,8 +153,7 @@ struct workload *workload_join(struct shard *sh, struct peer *p, const struct lo
         if (p->session_stats_count >= SESSION_STATS_A_PEER)
             session_stats_free(p, LIST_ENTRY(p->session_stats.prev, struct session_stats, of_peer));
         h = memory_zalloc(sizeof(*h));
-        h->workload = workload_get(sh, p, rule, number, key, now_ms);
-        h->workload->refs++;
+        h->workload = workload_ref(workload_get(sh, p, rule, number, key, now_ms));
         list_cut(&h->workload->idle);
         list_append(&sh->idle_workloads, &h->workload->idle);
         p->session_stats_count++;
@@ -207,13 +197,6 @@ void workload_crossed(struct workload *f, struct peer *a, struct peer *b) {
         hb->row = 0;
 }
 
-bool workload_vote(struct workload *f, struct peer *a, struct peer *b) {
-    workload_crossed(f, a, b);
-    if (f->votes < CROSSINGS)
-        f->votes++;
-    return f->votes >= CROSSINGS;
-}
-
 void workload_pool(struct shard *sh, struct workload *f, const struct lock_key *key, int64_t now_ms) {
     if (f->pooled)
         return;
@@ -227,6 +210,15 @@ void workload_pool(struct shard *sh, struct workload *f, const struct lock_key *
         f->pattern);
 }
 
+void workload_vote(struct shard *sh, struct workload *f, struct peer *a, struct peer *b, const struct lock_key *key,
+                   int64_t now_ms) {
+    workload_crossed(f, a, b);
+    if (f->votes < CROSSINGS)
+        f->votes++;
+    if (f->votes >= CROSSINGS)
+        workload_pool(sh, f, key, now_ms);
+}
+
 void workload_uncrossed(struct workload *f, struct peer *p) {
     struct session_stats *h = session_stats_find(p, f);
     if (f->row < UINT8_MAX && ++f->row == WORKLOAD_ROW)
@@ -236,16 +228,12 @@ void workload_uncrossed(struct workload *f, struct peer *p) {
 }
 
 void engine_each_workload(struct lock_engine *e, void (*fn)(void *arg, const struct lock_workload *f), void *arg) {
-    for (size_t i = 0; i < SHARDS; i++) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        LIST_FOREACH(it, &sh->idle_workloads) {
-            const struct workload *f = LIST_ENTRY(it, struct workload, idle);
-            struct lock_workload view = {
-                .client = f->client, .rule = f->rule, .pattern = f->pattern, .pooled = f->pooled, .times = &f->times};
-            fn(arg, &view);
-        }
-        shard_unlock(sh);
+    SHARDS_FOREACH(sh, e, ALL_SHARDS)
+    LIST_FOREACH(it, &sh->idle_workloads) {
+        const struct workload *f = LIST_ENTRY(it, struct workload, idle);
+        struct lock_workload view = {
+            .client = f->client, .rule = f->rule, .pattern = f->pattern, .pooled = f->pooled, .times = &f->times};
+        fn(arg, &view);
     }
 }
 
@@ -344,8 +332,7 @@ struct key_stats *key_stats_get(struct entry *en, struct workload *f) {
     if (c)
         return c;
     c = memory_zalloc(sizeof(*c));
-    c->workload = f;
-    workload_ref(f);
+    c->workload = workload_ref(f);
     struct contenders *contenders = entry_contenders(en);
     c->next = contenders->key_stats;
     contenders->key_stats = c;

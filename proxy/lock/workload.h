@@ -153,7 +153,13 @@ static inline void lock_times_held(struct lock_times *t, int64_t ms) {
         t->longest_hold_ms = ms;
 }
 
-/* Gives a reference to a workload back; NULL is allowed. */
+/* workload_ref takes a reference to a workload, and returns the workload. workload_put gives one back. NULL is
+ * allowed. */
+static inline struct workload *workload_ref(struct workload *f) {
+    if (f)
+        f->refs++;
+    return f;
+}
 static inline void workload_put(struct workload *f) {
     if (f) {
         invariant_debug(f->refs > 0, "a workload without references is given back");

@@ -102,7 +102,7 @@ ROOM_LAYERS = {
         ("ledger.h", "workload.h", "ledger", "client", "timers", "incident", "orphan", "claim_state"),
         ("evidence.h", "workload", "facts", "claim", "aftermath", "contention", "tenure"),
         ("lease.h", "lease", "alarm", "succession", "one_shot"),
-        ("choose.h", "attribute", "data", "list_party", "recognise"),
+        ("choose.h", "attribute", "list_party", "recognise"),
         ("outcome.h", "outcome", "learn", "apply", "adopt", "list_lock"),
         ("member.h", "audit.h", "engine", "member", "audit", "look", "takeover"),
         ("waiting.h", "waiting"),

@@ -280,7 +280,7 @@ void advise_tick(struct worker *w) {
 
 static enum lock_writer writer_of(void *arg, const struct lock_key *lock) {
     struct session *s = arg;
-    return engine_writer(s->worker->shared->engine, &s->lock, lock, worker_now(s->worker));
+    return engine_writing(s->worker->shared->engine, &s->lock, lock, worker_now(s->worker)).how;
 }
 
 void advise_looks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
