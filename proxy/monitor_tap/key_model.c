@@ -93,6 +93,11 @@ void model_told(struct model_key *k, int64_t pttl_ms, int64_t at_ms) {
     k->seen_ms = at_ms;
 }
 
+static uint64_t value_of(const char *value, size_t len) {
+    const struct hash_seed seed = {1, 2};
+    return value ? hash_bytes(&seed, value, len) : 0;
+}
+
 /* ---- commands ---- */
 
 static bool known(const struct model_key *k) {
@@ -118,15 +123,11 @@ static bool extend(struct model_key *k, struct lock_event *sight, bool condition
         return false;
     if (k->state == MODEL_ABSENT) {
         sight->effect = EFFECT_ABSENT;
-        return true;
-    }
-    if (conditional && sight->pttl_ms != PTTL_NONE) { /* EXPIRE NX, ...: the result is one of two */
+    } else if (conditional && sight->pttl_ms != PTTL_NONE) { /* EXPIRE NX, ...: the result is one of two */
         k->end_known = false;
         k->sure_ms = now_ms;
         sight->effect = EFFECT_NOTHING;
-        return true;
-    }
-    if (sight->pttl_ms == PTTL_GONE) {
+    } else if (sight->pttl_ms == PTTL_GONE) {
         gone(k);
         sight->effect = EFFECT_REMOVED;
     } else {
@@ -220,8 +221,7 @@ static bool take(struct model_key *k, struct lock_event *sight, uint64_t node) {
 }
 
 static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
-    const struct hash_seed seed = {1, 2};
-    uint64_t node = sight->value ? hash_bytes(&seed, sight->value, sight->value_len) : 0;
+    uint64_t node = value_of(sight->value, sight->value_len);
     bool sure = false;
     if (sight->verb == LOCK_QUEUE_PUSH) {
         sure = push(k, sight, node, now_ms);
@@ -242,11 +242,6 @@ static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms)
 }
 
 /* ---- commands that compare ---- */
-
-static uint64_t value_of(const char *value, size_t len) {
-    const struct hash_seed seed = {1, 2};
-    return value ? hash_bytes(&seed, value, len) : 0;
-}
 
 /* Whether a command that compares with one value does nothing, since the key has another value. Sets *sure to whether
  * that is known. */
@@ -311,10 +306,7 @@ bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, 
             unknown(k);
             sure = false;
             break;
-        case LOCK_READ:
-        case LOCK_SCRIPT:
-        case LOCK_INSPECT:
-        case LOCK_OPERATOR:
+        default:
             return true;
         }
         keep_value(k, sight);

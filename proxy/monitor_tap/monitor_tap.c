@@ -18,9 +18,7 @@
 enum {
     SESSIONS = 2048, /* sets of WAYS */
     WAYS = 8,
-    IDENTITY_MAX = 96,
     HOST_SIZE = 64,
-    LIBRARY_MAX = 32,
     NAME_SIZE = 48,
     KEYS_MAX = 64,
     KEY_MAX = 512,
@@ -35,11 +33,11 @@ struct talker {
     uint64_t told;   /* the CLIENT LIST that was asked for last before a line set the name or the library; 0: none */
     int64_t seen_ms;
     uint64_t client; /* the hash of its identity */
-    bool watches, gone;
+    bool watches;
     char address[HOST_SIZE]; /* without the port */
     char user[NAME_SIZE], name[NAME_SIZE];
-    char library[LIBRARY_MAX];
-    char identity[IDENTITY_MAX];
+    char library[ADVISE_LIBRARY_MAX];
+    char identity[ADVISE_CLIENT_MAX];
 };
 
 /* A PTTL that was sent. Its line and its reply come in either order. */
@@ -107,7 +105,7 @@ static void identify(struct monitor_tap *o, struct talker *t) {
     const char *user = strcmp(t->user, "default") == 0 ? "" : t->user;
     size_t len = (size_t)snprintf(t->identity, sizeof(t->identity), "%s%s%s%s%s", t->address, *user ? " user=" : "",
                                   user, t->name[0] ? " name=" : "", t->name);
-    t->client = hash_bytes(&o->seed, t->identity, len < IDENTITY_MAX ? len : IDENTITY_MAX - 1);
+    t->client = hash_bytes(&o->seed, t->identity, len < ADVISE_CLIENT_MAX ? len : ADVISE_CLIENT_MAX - 1);
 }
 
 static void copy(char *to, size_t size, const char *from, size_t len) {
@@ -133,16 +131,12 @@ static uint64_t hash_of(const struct monitor_tap *o, uint32_t db, const char *te
 
 static struct talker *talker_get(struct monitor_tap *o, const char *address, size_t len) {
     uint64_t hash = hash_of(o, 0, address, len);
-    struct talker *set = o->talkers[(hash >> 1) % SESSIONS], *t = NULL;
-    for (size_t i = 0; !t && i < WAYS; i++)
-        t = set[i].hash == hash ? &set[i] : NULL;
-    if (t && !t->gone)
-        return t;
-    for (size_t i = 0; !t && i < WAYS; i++)
-        if (!set[i].hash)
-            t = &set[i];
-    for (size_t i = 0; !t && i < WAYS; i++)
-        if (i + 1 == WAYS || set[i].seen_ms <= set[i + 1].seen_ms)
+    struct talker *set = o->talkers[(hash >> 1) % SESSIONS], *t = set;
+    for (size_t i = 0; i < WAYS; i++)
+        if (set[i].hash == hash)
+            return &set[i];
+    for (size_t i = 1; i < WAYS && t->hash; i++)
+        if (!set[i].hash || set[i].seen_ms < t->seen_ms)
             t = &set[i];
     *t = (struct talker){.hash = hash, .id = ++o->last_id};
     invariant(o->last_id != 0, "connections have run out of numbers");
@@ -152,9 +146,8 @@ static struct talker *talker_get(struct monitor_tap *o, const char *address, siz
 }
 
 static void talker_left(struct monitor_tap *o, struct talker *t) {
-    if (!t->gone)
-        observer_left(o->observer, t->id, false); /* MONITOR does not show one-shot clients */
-    t->gone = true;
+    observer_left(o->observer, t->id, false); /* MONITOR does not show one-shot clients */
+    t->hash = 0;
 }
 
 void tap_ask_clients(struct monitor_tap *o) {
@@ -388,14 +381,11 @@ static void script_end(struct monitor_tap *o) {
     o->script.kind = ADVISE_SCRIPT_OTHER;
     if (!running || (e->verb != LOCK_ACQUIRE && !observer_knows(o->observer, e->key.name, e->key.len)))
         return;
-    if (e->verb == LOCK_ACQUIRE)
-        e->effect = o->script_wrote ? EFFECT_DONE : EFFECT_LOST;
-    else if (e->verb == LOCK_REWRITE)
-        e->effect = o->script_wrote ? EFFECT_DONE : EFFECT_NOTHING;
-    else if (o->script_deleted || !o->script_wrote) /* else it was entered more often than left */
-        e->effect = o->script_deleted ? EFFECT_DONE : EFFECT_ABSENT;
+    bool wrote = o->script_wrote; /* a release that only writes leaves a lock that was entered several times */
+    if (e->verb == LOCK_RELEASE)
+        e->effect = o->script_deleted ? EFFECT_DONE : wrote ? EFFECT_NOTHING : EFFECT_ABSENT;
     else
-        e->effect = EFFECT_NOTHING;
+        e->effect = wrote ? EFFECT_DONE : e->verb == LOCK_ACQUIRE ? EFFECT_LOST : EFFECT_NOTHING;
     if (e->effect != EFFECT_DONE)
         e->value = NULL;
     note(o, o->last, seen_of(e), e);
@@ -425,16 +415,14 @@ static void on_client(struct monitor_tap *o, struct talker *t) {
     const struct resp_request *r = &o->request;
     const char *bytes = o->bytes.data;
     size_t len;
-    if (r->argc == 3 && request_arg_is(r, bytes, 1, "setname")) {
-        const char *name = request_arg(r, bytes, 2, &len);
-        copy(t->name, sizeof(t->name), name, len);
-        t->told = o->lists;
-        identify(o, t);
-    } else if (r->argc == 4 && request_arg_is(r, bytes, 1, "setinfo") && request_arg_is(r, bytes, 2, "lib-name")) {
-        const char *name = request_arg(r, bytes, 3, &len);
-        copy(t->library, sizeof(t->library), name, len);
-        t->told = o->lists;
-    }
+    bool name = r->argc == 3 && request_arg_is(r, bytes, 1, "setname");
+    bool library = r->argc == 4 && request_arg_is(r, bytes, 1, "setinfo") && request_arg_is(r, bytes, 2, "lib-name");
+    if (!name && !library)
+        return;
+    const char *text = request_arg(r, bytes, r->argc - 1, &len);
+    copy(name ? t->name : t->library, name ? sizeof(t->name) : sizeof(t->library), text, len);
+    t->told = o->lists;
+    identify(o, t);
 }
 
 /* Handles commands without keys. True: the command was one. */

@@ -133,7 +133,7 @@ struct evidence_session {
     uint32_t row; /* contended leases in a row that were released over the session that had acquired, this session */
 };
 
-enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 27 };
+enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 26 };
 
 /* A row has the counts of a client's locks of one pattern, or of all clients' if they are many. Each release is counted
  * once, in the row of the lock's acquirer. Exception: a loser's release, or one that is late or finds no lock, counts
@@ -158,7 +158,7 @@ struct evidence {
             uint64_t acquired, lost, endless, valued, repeated;
             uint64_t sent;     /* all releases, whatever their result */
             uint64_t released; /* locks that a release has freed */
-            uint64_t by_holder, crossed, by_other;
+            uint64_t crossed, by_other;
             uint64_t by_other_bare; /* the part of by_other that is not by a script, which may have compared */
             uint64_t by_own;        /* releases, also in vain, by the client that had acquired */
             uint64_t losers;        /* releases that found a lock, by sessions that had lost */

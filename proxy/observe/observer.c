@@ -179,9 +179,24 @@ static void row_empty(struct observed_shard *sh, struct evidence *row, size_t to
     row->pattern[0] = '\0';
 }
 
-static void row_merge(struct observed_shard *sh, struct evidence *to, struct evidence *from) {
-    evidence_add(to, from);
-    row_empty(sh, from, (size_t)(to - sh->rows));
+/* Whether the row has the pattern of `like`, or with `wide` its stem; of the client with this hash, or NULL: of any. */
+static bool row_agrees(const struct evidence *row, const struct evidence *like, bool wide, const uint64_t *client) {
+    if (!row->pattern[0] || row->ruled != like->ruled || row->stem_len != like->stem_len ||
+        (client && row->client_hash != *client && !row->all))
+        return false;
+    return wide ? !row->ruled && row->stem_len > 0 && memcmp(row->pattern, like->pattern, row->stem_len) == 0
+                : strcmp(row->pattern, like->pattern) == 0;
+}
+
+/* Merges the rows that agree with `to` into it. With `wide` its pattern becomes that of the stem. */
+static void rows_merge(struct observed_shard *sh, struct evidence *to, bool wide, const uint64_t *client) {
+    for (size_t i = 0; i < ROWS; i++)
+        if (&sh->rows[i] != to && row_agrees(&sh->rows[i], to, wide, client)) {
+            evidence_add(to, &sh->rows[i]);
+            row_empty(sh, &sh->rows[i], (size_t)(to - sh->rows));
+        }
+    if (wide)
+        memcpy(to->pattern + to->stem_len, "*", 2);
 }
 
 /* Whether the row is for `pattern`, or the common row of its stem. */
@@ -202,40 +217,20 @@ static struct evidence *row_find(struct observed_shard *sh, const char *pattern,
     return NULL;
 }
 
-/* If a stem has too many patterns, merges their rows into the first one, for a common pattern, which replaces
- * `pattern`. Returns that row; NULL if there are not too many. */
-static struct evidence *row_widen(struct observed_shard *sh, char *pattern, size_t stem, uint64_t client) {
+/* If the stem of the new row has too many patterns, merges their rows into the first one, and returns it; otherwise
+ * NULL. */
+static struct evidence *row_widen(struct observed_shard *sh, const struct evidence *new) {
     struct evidence *first = NULL;
     size_t count = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < ROWS; i++) {
-            struct evidence *row = &sh->rows[i];
-            if (!row->pattern[0] || row->ruled || row->stem_len != stem || (row->client_hash != client && !row->all) ||
-                memcmp(row->pattern, pattern, stem) != 0)
-                continue;
-            if (pass == 0) {
-                first = first ? first : row;
-                count++;
-            } else if (row != first) {
-                row_merge(sh, first, row);
-            }
+    for (size_t i = ROWS; i-- > 0;)
+        if (row_agrees(&sh->rows[i], new, true, &new->client_hash)) {
+            first = &sh->rows[i];
+            count++;
         }
-        if (stem == 0 || count < SIBLINGS_MAX)
-            return NULL;
-    }
-    invariant(first && count >= SIBLINGS_MAX, "%zu patterns are merged", count);
-    pattern[stem] = '*';
-    pattern[stem + 1] = '\0';
-    memcpy(first->pattern, pattern, stem + 2);
+    if (count < SIBLINGS_MAX)
+        return NULL;
+    rows_merge(sh, first, true, &new->client_hash);
     return first;
-}
-
-/* Whether the rows have the same pattern, or with `wide` the same stem. */
-static bool rows_agree(const struct evidence *x, const struct evidence *y, bool wide) {
-    if (!x->pattern[0] || !y->pattern[0] || x->ruled != y->ruled || x->stem_len != y->stem_len)
-        return false;
-    return wide ? !x->ruled && x->stem_len > 0 && memcmp(x->pattern, y->pattern, x->stem_len) == 0
-                : strcmp(x->pattern, y->pattern) == 0;
 }
 
 /* Makes room: merges all clients' rows of the pattern, or with `wide` of the stem, that has most, if it has `least`. */
@@ -243,21 +238,18 @@ static bool rows_merge_most(struct observed_shard *sh, size_t least, bool wide) 
     struct evidence *to = NULL;
     for (size_t i = 0; i < ROWS; i++) {
         size_t count = 0;
-        for (size_t k = 0; k < ROWS; k++)
-            count += rows_agree(&sh->rows[i], &sh->rows[k], wide);
+        for (size_t k = 0; sh->rows[i].pattern[0] && k < ROWS; k++)
+            count += row_agrees(&sh->rows[k], &sh->rows[i], wide, NULL);
         if (count >= least) {
             least = count + 1;
             to = &sh->rows[i];
         }
     }
-    for (size_t i = 0; to && i < ROWS; i++)
-        if (&sh->rows[i] != to && rows_agree(to, &sh->rows[i], wide))
-            row_merge(sh, to, &sh->rows[i]);
-    if (to && wide)
-        memcpy(to->pattern + to->stem_len, "*", 2);
-    if (to)
-        to->all = true;
-    return to != NULL;
+    if (!to)
+        return false;
+    rows_merge(sh, to, wide, NULL);
+    to->all = true;
+    return true;
 }
 
 /* A free row. Only if no pattern and no stem has rows to merge, the row that was seen longest ago is forgotten. */
@@ -278,17 +270,16 @@ static struct evidence *row_free(struct observed_shard *sh) {
 }
 
 /* The row for an event that has none: the rows of its stem, if they become one now, or a new one. */
-static struct evidence *row_make(struct observed_shard *sh, char *pattern, size_t stem, const struct lock_event *s) {
-    struct evidence *row = s->rule ? NULL : row_widen(sh, pattern, stem, s->identity_hash);
+static struct evidence *row_make(struct observed_shard *sh, const char *pattern, size_t stem,
+                                 const struct lock_event *s) {
+    struct evidence new = {.client_hash = s->identity_hash, .stem_len = stem, .ruled = s->rule != NULL};
+    snprintf(new.pattern, sizeof(new.pattern), "%s", pattern);
+    struct evidence *row = row_widen(sh, &new);
     if (row)
         return row;
     row = row_free(sh);
-    memset(row, 0, sizeof(*row));
-    snprintf(row->pattern, sizeof(row->pattern), "%s", pattern);
+    *row = new;
     text_printable(row->client, sizeof(row->client), s->identity, s->identity_len, '.');
-    row->client_hash = s->identity_hash;
-    row->stem_len = stem;
-    row->ruled = s->rule != NULL;
     return row;
 }
 
@@ -300,22 +291,6 @@ static struct key_memory *place_find(struct observed_shard *sh, uint64_t hash, u
         if (set[i].hash == hash && set[i].epoch == epoch)
             return &set[i];
     return NULL;
-}
-
-/* The key's place, or a free one, or that of the key that was acquired first. */
-static struct key_memory *place_get(struct observed_shard *sh, uint64_t hash, unsigned epoch) {
-    struct key_memory *set = &sh->places[hash % (PLACES / WAYS) * WAYS], *best = place_find(sh, hash, epoch);
-    for (size_t i = 0; !best && i < WAYS; i++)
-        if (!set[i].hash || set[i].hash == hash)
-            best = &set[i];
-    if (best)
-        return best;
-    best = set;
-    for (size_t i = 1; i < WAYS; i++)
-        if (set[i].since_ms < best->since_ms)
-            best = &set[i];
-    *best = (struct key_memory){0};
-    return best;
 }
 
 static bool place_over(const struct key_memory *p, int64_t now_ms) {
@@ -341,23 +316,26 @@ static bool stands(struct key_memory *p, uint64_t session, unsigned how) {
     return party && party->stands & how;
 }
 
-/* The session's place; or a free one, or that of a session without a state, or one after the other. */
-static struct key_session *party_get(struct key_memory *p, uint64_t session) {
+/* The session's place, or a free one. If all are in use, one after the other makes room. For a permit, `permit_ms` is
+ * the time now, and only a session makes room that has kept its permit for long, or keeps none; NULL: there is none. */
+static struct key_session *party_get(struct key_memory *p, uint64_t session, int64_t permit_ms) {
     struct key_session *party = place_party(p, session);
     for (size_t i = 0; !party && i < PARTIES; i++)
-        if (!p->parties[i].id || !p->parties[i].stands)
+        if (!p->parties[i].stands)
             party = &p->parties[i];
-    if (!party) {
-        p->forgot = true;
+    for (size_t i = 0; permit_ms && !party && i < PARTIES; i++)
+        if (!(p->parties[i].stands & KEEPS) || permit_ms - p->parties[i].kept_ms > PERMIT_OLD_MS)
+            party = &p->parties[i];
+    p->forgot |= !party;
+    if (!party && !permit_ms)
         party = &p->parties[p->next_party++ % PARTIES];
-    }
-    if (party->id != session_id(session))
+    if (party && party->id != session_id(session))
         *party = (struct key_session){.id = session_id(session)};
     return party;
 }
 
 static void party_is(struct key_memory *p, uint64_t session, unsigned how) {
-    struct key_session *party = party_get(p, session);
+    struct key_session *party = party_get(p, session, 0);
     party->stands = (uint8_t)(party->stands | how);
 }
 
@@ -399,8 +377,15 @@ static bool held_now(const struct note *n) {
     return n->place && n->place->held && !place_over(n->place, n->now_ms);
 }
 
+/* A new place for the key, in its old one, or in a free one, or in that of the key that was acquired first. */
 static struct key_memory *place_make(const struct note *n, uint64_t hash) {
-    struct key_memory *p = place_get(n->sh, hash, n->epoch);
+    struct key_memory *set = &n->sh->places[hash % (PLACES / WAYS) * WAYS], *p = place_find(n->sh, hash, n->epoch);
+    struct key_memory *oldest = set;
+    for (size_t i = 0; !p && i < WAYS; i++) {
+        oldest = set[i].since_ms < oldest->since_ms ? &set[i] : oldest;
+        p = !set[i].hash || set[i].hash == hash ? &set[i] : NULL;
+    }
+    p = p ? p : oldest;
     *p = (struct key_memory){.hash = hash, .epoch = n->epoch, .group = n->group, .row = ROWS, .since_ms = n->now_ms};
     return p;
 }
@@ -505,7 +490,7 @@ static void note_acquired(struct note *n) {
     note_slept(n, p);
     count_one_shot(n->observer, p, n->row);
     place_take(n, p);
-    party_get(p, n->session)->stands = HOLDS;
+    party_get(p, n->session, 0)->stands = HOLDS;
     lost_no_more(n);
 }
 
@@ -542,7 +527,6 @@ static void note_lost(struct note *n) {
 
 /* Notes a release over the session that had acquired. */
 static void by_holder(struct evidence *row, const struct note *n) {
-    row->by_holder++;
     if (!n->place->contended || n->place->self_lost)
         return;
     row->row++;
@@ -652,7 +636,6 @@ static void note_rewritten(struct note *n) {
     } else if (p && p->shortened && p->session == n->session && left_ms > 0 && !less) {
         struct evidence *row = place_row(n->sh, p, n->row);
         row->released -= row->released > 0;
-        row->by_holder -= row->by_holder > 0;
         n->row->sent -= n->row->sent > 0;
         n->row->by_own -= n->row->by_own > 0;
         p->shortened = false;
@@ -771,25 +754,9 @@ static bool note_odd(struct note *n) {
     return n->row != NULL;
 }
 
-/* The session's place, or a free one, or one whose permit was kept for long; NULL: the others are in use. */
-static struct key_session *permit_party(struct note *n) {
-    struct key_session *party = place_party(n->place, n->session);
-    for (size_t i = 0; !party && i < PARTIES; i++)
-        if (!n->place->parties[i].stands)
-            party = &n->place->parties[i];
-    for (size_t i = 0; !party && i < PARTIES; i++)
-        if (!(n->place->parties[i].stands & KEEPS) || n->now_ms - n->place->parties[i].kept_ms > PERMIT_OLD_MS)
-            party = &n->place->parties[i];
-    if (!party)
-        n->place->forgot = true;
-    else if (party->id != session_id(n->session))
-        *party = (struct key_session){.id = session_id(n->session)};
-    return party;
-}
-
 static bool permit_taken(struct note *n) {
     n->place = n->place ? n->place : place_make(n, n->hash);
-    struct key_session *party = permit_party(n);
+    struct key_session *party = party_get(n->place, n->session, n->now_ms);
     if (!party)
         return n->row != NULL;
     bool again = party->stands & KEEPS && (!n->value || party->permit != n->value);
@@ -873,7 +840,7 @@ static bool permit_event(struct note *n, enum seen_event event) {
     case SEEN_UNADDED:
         return n->place && permit_given(n, true);
     case SEEN_ASKED:
-        if (n->place && permit_party(n))
+        if (n->place && party_get(n->place, n->session, n->now_ms))
             party_is(n->place, n->session, ASKED);
         return false;
     default:

@@ -17,7 +17,7 @@
 enum { KEYS_MAX = EVENT_KEYS_MAX, COMMAND_NAME_MAX = 24 };
 
 struct audit_key {
-    struct lock_event sight; /* key.name points into the note's texts */
+    struct lock_event sight;
     bool audited;
     size_t order; /* its index among all keys of the command */
 };
@@ -26,7 +26,7 @@ struct audit_note {
     struct request_owner owner; /* must be the first field */
     const struct command *command;
     struct lock_rules *rules; /* a reference that keeps the rules of the sights alive */
-    struct text texts;        /* keys and values; the sights point into it once it is complete */
+    struct text texts;        /* the sights' keys and values */
     size_t key_count;         /* how many keys the command has */
     size_t count;
     struct advise_text script; /* of a script without an audited rule: what its text does */
@@ -56,31 +56,30 @@ static void key_keep(struct session *s, struct audit_note *note, const struct lo
         if (note->count == 1)
             session_who(s, note->who, sizeof(note->who));
     }
-    text_append(&note->texts, sight->key.name, sight->key.len);
-    if (sight->value)
-        text_append(&note->texts, sight->value, sight->value_len);
-    if (sight->named)
-        text_append(&note->texts, sight->named, sight->named_len);
 }
 
-/* Points the sights into the texts, which no longer move. */
-static void texts_place(struct audit_note *note) {
-    const char *at = note->texts.data ? note->texts.data : "";
+/* Copies a text of a sight, which then points to the copy. */
+static void text_keep(struct text *texts, const char **text, size_t len) {
+    if (!*text)
+        return;
+    size_t at = texts->len;
+    text_append(texts, *text, len);
+    *text = texts->data + at;
+}
+
+/* Keeps the texts of the sights, which are the request's so far. */
+static void texts_keep(struct audit_note *note) {
+    size_t len = 0;
+    for (size_t i = 0; i < note->count; i++) {
+        const struct lock_event *sight = &note->keys[i].sight;
+        len += sight->key.len + sight->value_len + sight->named_len;
+    }
+    text_reserve(&note->texts, len); /* the copies do not move */
     for (size_t i = 0; i < note->count; i++) {
         struct lock_event *sight = &note->keys[i].sight;
-        invariant(at + sight->key.len + (sight->value ? sight->value_len : 0) <= note->texts.data + note->texts.len ||
-                      note->texts.len == 0,
-                  "the texts of key %zu are beyond their end", i);
-        sight->key.name = at;
-        at += sight->key.len;
-        if (sight->value) {
-            sight->value = at;
-            at += sight->value_len;
-        }
-        if (sight->named) {
-            sight->named = at;
-            at += sight->named_len;
-        }
+        text_keep(&note->texts, &sight->key.name, sight->key.len);
+        text_keep(&note->texts, &sight->value, sight->value_len);
+        text_keep(&note->texts, &sight->named, sight->named_len);
     }
 }
 
@@ -133,7 +132,7 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
     }
     if (note) {
         note->key_count = k->key_count;
-        texts_place(note);
+        texts_keep(note);
     }
     return note;
 }
@@ -144,14 +143,10 @@ static bool is_text(const struct resp_item *item) {
     return item->type == '$' && !item->null;
 }
 
-/* Reads the head of a queue. An empty array or nil: there is no list. */
-static void sight_queue_read(struct lock_event *sight, const struct resp_item *item) {
-    if (sight->queue == QUEUE_HEAD && is_text(item)) {
-        sight->value = item->str;
-        sight->value_len = item->len;
-    } else {
-        sight->effect = EFFECT_ABSENT;
-    }
+/* Takes the value that the reply shows. */
+static void sight_value(struct lock_event *sight, const struct resp_item *item) {
+    sight->value = item->null ? NULL : item->str;
+    sight->value_len = item->null ? 0 : item->len;
 }
 
 /* Whether the reply of an acquiring script says that it has acquired. OK, a number above zero, or the value that the
@@ -172,8 +167,7 @@ static enum lock_effect script_acquired(const struct audit_note *note, const str
 
 /* Reads the reply of a script, by the kind of the script. */
 static void sight_script(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
-    bool positive = item->type == ':' || item->type == '#' ? item->num > 0
-                                                           : item->type == '+' || (item->type == '$' && !item->null);
+    bool positive = item->type == ':' || item->type == '#' ? item->num > 0 : item->type == '+' || is_text(item);
     if (sight->verb == LOCK_ACQUIRE)
         sight->effect = script_acquired(note, sight, item);
     else
@@ -182,14 +176,8 @@ static void sight_script(const struct audit_note *note, struct lock_event *sight
         sight->value = ""; /* the value is always the same */
 }
 
-/* Takes the value that the reply shows. */
-static void sight_value(struct lock_event *sight, const struct resp_item *item) {
-    sight->value = item->null ? NULL : item->str;
-    sight->value_len = item->null ? 0 : item->len;
-}
-
 static void sight_release(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
-    const bool number = item->type == ':';
+    bool number = item->type == ':';
     if (number && note->key_count > 1 && item->num > 0 && item->num < (int64_t)note->key_count)
         sight->effect = EFFECT_SCRIPTED; /* some of the keys existed, and the number does not tell which */
     else
@@ -244,29 +232,22 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
         sight->count = item->num;
         sight->effect = !number || item->num < 0 ? EFFECT_NOTHING : item->num == 0 ? EFFECT_ABSENT : EFFECT_DONE;
         break;
-    case LOCK_QUEUE_READ:
-        sight_queue_read(sight, item);
+    case LOCK_QUEUE_READ: /* an empty array or nil: there is no list */
+        if (sight->queue == QUEUE_HEAD && is_text(item))
+            sight_value(sight, item);
+        else
+            sight->effect = EFFECT_ABSENT;
         break;
     case LOCK_QUEUE_REMOVE:
         sight->effect = number && item->num > 0 ? EFFECT_DONE : EFFECT_ABSENT;
         break;
-    case LOCK_QUEUE_SET:
-    case LOCK_SCRIPT:
-    case LOCK_INSPECT:
-    case LOCK_OPERATOR:
+    default:
         break;
     }
-    bool shows = sight->compares && item->type == '$' && !item->null; /* SET GET: the reply says no or yes alike */
-    if (sight->compares && (shows || sight->effect == EFFECT_ABSENT))
+    if (sight->compares && (is_text(item) || sight->effect == EFFECT_ABSENT)) /* SET GET shows it if it sets, too */
         sight->effect = EFFECT_NOTHING;
     if (sight->effect == EFFECT_DONE && sight->pttl_ms == PTTL_GONE)
         sight->effect = EFFECT_REMOVED;
-}
-
-static void note_free(struct audit_note *note) {
-    lock_rules_unref(note->rules);
-    text_clear(&note->texts);
-    memory_free(note);
 }
 
 /* Reads the token of a pop: BLPOP's stands behind the key. */
@@ -322,7 +303,9 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
         if (note->keys[i].audited)
             engine_observe(w->shared->engine, sight, worker_now(w));
     }
-    note_free(note);
+    lock_rules_unref(note->rules);
+    text_clear(&note->texts);
+    memory_free(note);
 }
 
 /* ---- forwarding ------------------------------------------------------------------------------------ */
