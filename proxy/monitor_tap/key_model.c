@@ -152,30 +152,33 @@ static bool swap(struct model_key *k, struct lock_event *sight, int64_t now_ms) 
     return sure;
 }
 
+/* A command has left the key there, and given it no expiry if it was not there before. */
+static void left_there(struct model_key *k, bool sure, int64_t now_ms) {
+    if (!sure)
+        k->sure_ms = now_ms + SURE_MS;
+    else if (k->state != MODEL_PRESENT)
+        there(k, PTTL_NONE, now_ms);
+    k->state = MODEL_PRESENT;
+}
+
 static bool count(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
-    bool sure = known(k) && k->counted && sight->by > 0, was = k->state == MODEL_PRESENT;
+    bool sure = known(k) && k->counted && sight->by > 0;
     sight->value = NULL;
     sight->effect = EFFECT_DONE;
     k->count += sight->verb == LOCK_COUNT_UP ? sight->by : -sight->by;
     sight->count = k->count;
-    if (sure && !was)
-        there(k, PTTL_NONE, now_ms);
-    if (!sure)
-        k->sure_ms = now_ms + SURE_MS;
-    k->state = MODEL_PRESENT;
+    left_there(k, sure, now_ms);
     return sure;
 }
 
 /* Commands that only write. HSETNX and INCR are counts until they are known to belong to a lock. */
 static bool pass(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     sight->effect = EFFECT_NOTHING;
-    if (sight->pttl_ms != PTTL_UNKNOWN)
-        replace(k, sight, now_ms);
-    else if (!known(k))
+    if (sight->pttl_ms == PTTL_UNKNOWN && !known(k))
         return false;
-    else
-        there(k, k->state == MODEL_ABSENT ? PTTL_NONE : PTTL_UNKNOWN, now_ms);
-    sight->effect = EFFECT_NOTHING;
+    if (sight->pttl_ms != PTTL_UNKNOWN)
+        unknown(k);
+    there(k, k->state == MODEL_ABSENT ? PTTL_NONE : sight->pttl_ms, now_ms);
     k->counted = k->listed = false;
     return true;
 }
@@ -187,11 +190,7 @@ static bool push(struct model_key *k, struct lock_event *sight, uint64_t node, i
     if (k->assumed)
         gone(k);
     bool sure = known(k) && k->listed && k->nodes < MODEL_NODES;
-    if (k->state == MODEL_ABSENT)
-        there(k, PTTL_NONE, now_ms);
-    if (!sure)
-        k->sure_ms = now_ms + SURE_MS;
-    k->state = MODEL_PRESENT;
+    left_there(k, sure, now_ms);
     k->listed = sure;
     if (sure)
         k->node[k->nodes++] = node;
@@ -208,27 +207,23 @@ static void node_remove(struct model_key *k, size_t at) {
         gone(k);
 }
 
-static bool take(struct model_key *k, struct lock_event *sight, uint64_t node) {
-    bool sure = known(k) && k->listed;
-    sight->effect = EFFECT_ABSENT;
-    for (size_t i = 0; sure && i < k->nodes; i++)
-        if (k->node[i] == node) {
-            sight->effect = EFFECT_DONE;
-            node_remove(k, i);
-            break;
-        }
-    return sure;
+static void take(struct model_key *k, struct lock_event *sight, uint64_t node, size_t nodes) {
+    size_t at = 0;
+    while (at < nodes && k->node[at] != node)
+        at++;
+    sight->effect = at < nodes ? EFFECT_DONE : EFFECT_ABSENT;
+    if (at < nodes)
+        node_remove(k, at);
 }
 
 static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     uint64_t node = value_of(sight->value, sight->value_len);
-    bool sure = false;
+    bool sure = known(k) && k->listed;
     if (sight->verb == LOCK_QUEUE_PUSH) {
         sure = push(k, sight, node, now_ms);
     } else if (sight->verb == LOCK_QUEUE_REMOVE) {
-        sure = take(k, sight, node);
+        take(k, sight, node, sure ? k->nodes : 0);
     } else {
-        sure = known(k) && k->listed;
         bool any = sure && k->nodes > 0, shows = sight->queue == QUEUE_HEAD || sight->queue == QUEUE_POP;
         node = any ? k->node[0] : 0;
         sight->effect = any && shows ? EFFECT_DONE : EFFECT_ABSENT;

@@ -156,16 +156,18 @@ void tap_ask_clients(struct monitor_tap *o) {
 
 /* The value of a field of a client's line, " name=cron". */
 static void field_copy(char *out, size_t size, const char *line, size_t len, const char *field) {
+    const char *end = line + len;
     size_t n = strlen(field);
     out[0] = '\0';
-    for (const char *p = line; p && (size_t)(p - line) + n < len;) {
-        if (memcmp(p, field, n) == 0) {
-            const char *end = memchr(p + n, ' ', len - (size_t)(p + n - line));
-            copy(out, size, p + n, end ? (size_t)(end - p) - n : len - (size_t)(p + n - line));
+    for (const char *stop; (size_t)(end - line) > n; line = stop + 1) {
+        stop = memchr(line, ' ', (size_t)(end - line));
+        stop = stop ? stop : end;
+        if ((size_t)(stop - line) >= n && memcmp(line, field, n) == 0) {
+            copy(out, size, line + n, (size_t)(stop - line) - n);
             return;
         }
-        p = memchr(p, ' ', len - (size_t)(p - line));
-        p = p ? p + 1 : NULL;
+        if (stop == end)
+            return;
     }
 }
 
@@ -249,13 +251,14 @@ static bool sets_field(const struct command *c) {
     return c->id == COMMAND_HSETNX || c->id == COMMAND_HSETEX;
 }
 
+static struct lock_interest interest_of(struct monitor_tap *o, const struct talker *t) {
+    return (struct lock_interest){o->observer, &o->counters_seen, t->watches, o->counts.last_ms};
+}
+
 /* Reports a command on one key. `sure`: its result is known. */
 static void tell(struct monitor_tap *o, const struct talker *t, const struct command *c, struct lock_event *sight,
                  bool sure) {
-    const struct lock_interest in = {.observer = o->observer,
-                                     .counters_seen = &o->counters_seen,
-                                     .watches = t->watches,
-                                     .now_ms = o->counts.last_ms};
+    const struct lock_interest in = interest_of(o, t);
     const struct lock_key *key = &sight->key;
     if (!event_wanted(&in, c, &o->request, o->bytes.data, key->name, key->len))
         return;
@@ -263,9 +266,8 @@ static void tell(struct monitor_tap *o, const struct talker *t, const struct com
         note(o, t, seen_of(sight), sight);
         return;
     }
-    if (sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_RELEASE || sight->verb == LOCK_COUNT_UP ||
-        sight->verb == LOCK_COUNT_DOWN)
-        o->counts.unsure++;
+    o->counts.unsure += sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_RELEASE || sight->verb == LOCK_COUNT_UP ||
+                        sight->verb == LOCK_COUNT_DOWN;
     if (sight->verb == LOCK_ACQUIRE && !sets_field(c))
         observer_arm(o->observer, sight->key.name, sight->key.len, o->counts.last_ms);
 }
@@ -344,7 +346,7 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
 static void on_permit(struct monitor_tap *o, const struct talker *t, const struct monitor_line *line,
                       const struct command *c) {
     const struct command_sent sent = {c, &o->request, o->bytes.data};
-    const struct lock_interest in = {.observer = o->observer, .counters_seen = &o->counters_seen};
+    const struct lock_interest in = interest_of(o, t);
     struct lock_event sight;
     struct lock_command lc;
     size_t len;

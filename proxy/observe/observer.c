@@ -390,6 +390,11 @@ static struct key_memory *place_make(const struct note *n, uint64_t hash) {
     return p;
 }
 
+static void place_ends(const struct note *n, struct key_memory *p) {
+    p->end_ms = end_of(n);
+    p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
+}
+
 /* Makes the session the lock's holder. */
 static void place_take(const struct note *n, struct key_memory *p) {
     invariant(p->hash, "a lock without a key is taken");
@@ -397,8 +402,7 @@ static void place_take(const struct note *n, struct key_memory *p) {
     p->client = n->client;
     p->value = n->value;
     p->since_ms = n->now_ms;
-    p->end_ms = end_of(n);
-    p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
+    place_ends(n, p);
     p->unending = n->sight->pttl_ms < 0 && !of_queue(n->sight);
     p->contended = p->self_lost = p->shortened = false;
     p->freed_ms = 0;
@@ -429,20 +433,21 @@ static void lost_no_more(const struct note *n) {
 }
 
 static void note_extended(struct note *n) {
-    struct key_memory *p = n->place;
-    if (!p || !p->held)
-        return;
-    p->end_ms = end_of(n);
-    p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
+    if (n->place && n->place->held)
+        place_ends(n, n->place);
 }
 
-/* Counts a lock of a one-shot client, once: its session has closed, and the session layer has classified it. */
-static void count_one_shot(struct observer *a, struct key_memory *p, struct evidence *row) {
+/* Whether the session that acquired the lock has ended; with `one_shot`: and was a one-shot client's. */
+static bool owner_left(const struct observer *a, const struct key_memory *p, bool one_shot) {
     uint64_t left = atomic_load_explicit(&a->left[p->session % ADVISE_LEFT], memory_order_relaxed);
-    if (!p->unending || left != ((p->session + 1) | ADVISE_LEFT_ONE_SHOT))
-        return;
-    p->unending = false;
-    row->one_shots++;
+    return left == ((p->session + 1) | ADVISE_LEFT_ONE_SHOT) || (!one_shot && left == p->session + 1);
+}
+
+/* Counts a lock of a one-shot client, once. */
+static void count_one_shot(const struct observer *a, struct key_memory *p, struct evidence *row) {
+    bool counts = p->unending && owner_left(a, p, true);
+    p->unending &= !counts;
+    row->one_shots += counts;
 }
 
 /* Notes that a release came after the lock's end, and how long after. */
@@ -494,27 +499,11 @@ static void note_acquired(struct note *n) {
     lost_no_more(n);
 }
 
-/* Notes an attempt on a lock that will never be released: it has no expiry, and its owner has left. */
-static void note_dead(struct note *n) {
-    struct key_memory *p = n->place;
-    const _Atomic uint64_t *left = &n->observer->left[p->session % ADVISE_LEFT];
-    uint64_t gone = atomic_load_explicit(left, memory_order_relaxed) & ~ADVISE_LEFT_ONE_SHOT;
-    if (!p->endless || gone != p->session + 1)
-        return;
-    p->lost++;
-    struct evidence *row = place_row(n->sh, p, n->row);
-    if (p->lost >= DEAD_LOST) {
-        row->dead_hash = p->hash;
-        text_printable(row->dead_key, sizeof(row->dead_key), n->sight->key.name, n->sight->key.len, '.');
-    }
-}
-
 static void note_lost(struct note *n) {
     n->row->events++;
     n->row->lost++;
     row_tried(n->row, n->session);
-    struct key_memory *p = n->place ? n->place : place_make(n, n->hash);
-    n->place = p;
+    struct key_memory *p = n->place = n->place ? n->place : place_make(n, n->hash);
     lost_attempt(n, true)->at_ms = n->now_ms;
     if (!held_now(n))
         return;
@@ -522,7 +511,12 @@ static void note_lost(struct note *n) {
         p->self_lost = true; /* a nested attempt of the holder proves nothing */
     else
         p->contended = true;
-    note_dead(n);
+    /* Without an expiry and without its owner, the lock will never be released. */
+    if (p->endless && owner_left(n->observer, p, false) && ++p->lost >= DEAD_LOST) {
+        struct evidence *row = place_row(n->sh, p, n->row);
+        row->dead_hash = p->hash;
+        text_printable(row->dead_key, sizeof(row->dead_key), n->sight->key.name, n->sight->key.len, '.');
+    }
 }
 
 /* Notes a release over the session that had acquired. */
@@ -744,37 +738,26 @@ static bool odd_enough(const struct key_memory *p) {
 }
 
 /* Counts in the rows of all clients: others than those that give back may push or remove. */
-static bool note_odd(struct note *n) {
+static void note_odd(struct note *n) {
     n->place->odd++;
     for (size_t i = 0; i < ROWS; i++) {
         struct evidence *row = &n->sh->rows[i];
         if (row->kinds & ADVISE_PERMITS && row_is_of(row, n->pattern, n->stem, false))
             row->odd += odd_enough(n->place) ? ODD_KEY : 1;
     }
-    return n->row != NULL;
 }
 
-static bool permit_taken(struct note *n) {
+static void permit_taken(struct note *n) {
     n->place = n->place ? n->place : place_make(n, n->hash);
     struct key_session *party = party_get(n->place, n->session, n->now_ms);
     if (!party)
-        return n->row != NULL;
+        return;
     bool again = party->stands & KEEPS && (!n->value || party->permit != n->value);
     party->stands |= KEEPS;
     party->kept_ms = n->now_ms;
     party->permit = n->value;
-    return again ? note_odd(n) : n->row != NULL;
-}
-
-/* Notes that the session has given back its own permit. The first one that tells something makes the row. */
-static bool permit_returned(struct note *n, const struct key_session *party) {
-    bool beside = false, kept = n->now_ms - party->kept_ms >= SHARED_MS;
-    for (size_t i = 0; i < PARTIES; i++)
-        beside = beside || (&n->place->parties[i] != party && n->place->parties[i].stands & KEEPS);
-    n->place->odd -= n->place->odd > 0;
-    n->counts = true;
-    n->shares = kept && beside;
-    return n->row || n->shares;
+    if (again)
+        note_odd(n);
 }
 
 /* The place for what was pushed to the list, or popped from it. */
@@ -786,66 +769,63 @@ static uint64_t token_hash(const struct note *n, bool popped) {
 /* Whether the text was pushed to the list before, or popped from it; it was from now on. */
 static bool token_before(struct note *n, bool popped) {
     uint64_t hash = token_hash(n, popped);
-    struct key_memory *p = place_find(n->sh, hash, n->epoch);
-    if (!p)
+    bool before = place_find(n->sh, hash, n->epoch);
+    if (!before)
         place_make(n, hash)->node = true;
     n->place = place_find(n->sh, n->hash, n->epoch); /* the node may have taken its place */
-    return p != NULL;
+    return before;
 }
 
-static bool permit_popped(struct note *n) {
-    bool says = permit_taken(n);
-    if (n->value && !place_find(n->sh, token_hash(n, false), n->epoch))
-        token_before(n, true);
-    return says;
-}
-
-/* Takes the push of a session that has taken something else, or nothing. `before`: the text was pushed before. */
-static bool permit_pushed(struct note *n, bool before) {
-    if (before || place_find(n->sh, token_hash(n, true), n->epoch))
-        return note_odd(n);
-    n->place->new ++;
-    if (n->place->new == NEW_MAX)
+/* Takes a push or a removal by a session that has taken something else, or nothing. `before`: the text was pushed
+ * before. */
+static void permit_odd(struct note *n, bool before) {
+    if (!before && !place_find(n->sh, token_hash(n, true), n->epoch) && ++n->place->new == NEW_MAX)
         n->place->odd = ODD_MAX - 1;
-    return note_odd(n);
+    note_odd(n);
 }
 
+/* Notes that the session has given back its own permit. */
+static void permit_returned(struct note *n, const struct key_session *party) {
+    bool beside = false;
+    for (size_t i = 0; i < PARTIES; i++)
+        beside |= &n->place->parties[i] != party && n->place->parties[i].stands & KEEPS;
+    n->place->odd -= n->place->odd > 0;
+    n->counts = true;
+    n->shares = beside && n->now_ms - party->kept_ms >= SHARED_MS;
+}
+
+/* Takes a push, or with `member` a removal. False: the key is not known any more. */
 static bool permit_given(struct note *n, bool member) {
     bool before = member || token_before(n, false);
-    struct key_session *party = n->place ? place_party(n->place, n->session) : NULL;
     if (!n->place)
         return false;
-    if (!party || !(party->stands & KEEPS))
-        return n->place->forgot ? n->row != NULL : member ? note_odd(n) : permit_pushed(n, before);
-    bool own = member ? party->permit == n->value : !party->permit || party->permit == n->value;
-    bool asked = !member || party->stands & ASKED;
-    if (!own)
-        return member ? note_odd(n) : permit_pushed(n, before);
-    bool says = before && asked ? permit_returned(n, party) : n->row != NULL;
-    party->stands = (uint8_t)(party->stands & ~(KEEPS | ASKED));
-    return says;
+    struct key_session *party = place_party(n->place, n->session);
+    bool keeps = party && party->stands & KEEPS;
+    if (keeps && (party->permit == n->value || !(member || party->permit))) {
+        if (before && (!member || party->stands & ASKED))
+            permit_returned(n, party);
+        party->stands = (uint8_t)(party->stands & ~(KEEPS | ASKED));
+    } else if (keeps || !n->place->forgot) {
+        permit_odd(n, before);
+    }
+    return true;
 }
 
-/* Takes an event of a list or sorted set that may be a semaphore. Returns whether its row has to be noted. */
+/* Takes an event of a list or sorted set that may be a semaphore. Returns whether its row has to be noted: the first
+ * permit that is given back and tells something makes the row. */
 static bool permit_event(struct note *n, enum seen_event event) {
-    if (n->place && odd_enough(n->place))
+    bool takes = event == SEEN_POPPED || event == SEEN_ADDED;
+    if (n->place ? odd_enough(n->place) : !takes)
         return false;
-    switch (event) {
-    case SEEN_POPPED:
-        return permit_popped(n);
-    case SEEN_ADDED:
-        return permit_taken(n);
-    case SEEN_GIVEN:
-        return n->place && permit_given(n, false);
-    case SEEN_UNADDED:
-        return n->place && permit_given(n, true);
-    case SEEN_ASKED:
-        if (n->place && party_get(n->place, n->session, n->now_ms))
-            party_is(n->place, n->session, ASKED);
+    if (takes)
+        permit_taken(n);
+    if (event == SEEN_POPPED && n->value && !place_find(n->sh, token_hash(n, false), n->epoch))
+        token_before(n, true);
+    if (event == SEEN_ASKED && party_get(n->place, n->session, n->now_ms))
+        party_is(n->place, n->session, ASKED);
+    if (event == SEEN_ASKED || (!takes && !permit_given(n, event == SEEN_UNADDED)))
         return false;
-    default:
-        return false;
-    }
+    return n->row || n->shares;
 }
 
 /* Whether an event tells anything about a key that is not known as a lock. A change of the expiry does not, nor does a
