@@ -20,9 +20,12 @@ static void row_add(void *arg, const struct evidence *row) {
         rows->row[rows->count++] = *row;
 }
 
-static int most_events_first(const void *x, const void *y) {
-    uint64_t a = ((const struct evidence *)x)->events, b = ((const struct evidence *)y)->events;
+static int greatest_first(uint64_t a, uint64_t b) {
     return a < b ? 1 : a > b ? -1 : 0;
+}
+
+static int most_events_first(const void *x, const void *y) {
+    return greatest_first(((const struct evidence *)x)->events, ((const struct evidence *)y)->events);
 }
 
 static int by_pattern(const void *x, const void *y) {
@@ -98,7 +101,7 @@ struct risk {
 
 static int worst_first(const void *x, const void *y) {
     const struct risk *a = x, *b = y;
-    return a->kind != b->kind ? (int)a->kind - (int)b->kind : a->count < b->count ? 1 : a->count > b->count ? -1 : 0;
+    return a->kind != b->kind ? (int)a->kind - (int)b->kind : greatest_first(a->count, b->count);
 }
 
 static void each_unsafe(const struct rows *lines, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
@@ -111,11 +114,10 @@ static void each_unsafe(const struct rows *lines, void (*fn)(void *arg, const ch
     }
     qsort(risks, count, sizeof(*risks), worst_first);
     for (size_t i = 0; i < count; i++) {
+        const struct evidence *row = risks[i].row, *last = &lines->row[lines->count - 1];
+        bool others = (row > lines->row && same_pattern(row - 1, row)) || (row < last && same_pattern(row + 1, row));
         struct text line = {0};
-        size_t lines_of_it = 0;
-        for (size_t k = 0; k < lines->count; k++)
-            lines_of_it += same_pattern(&lines->row[k], risks[i].row);
-        advise_risk_line(risks[i].row, risks[i].kind, lines_of_it > 1, &line);
+        advise_risk_line(row, risks[i].kind, others, &line);
         say(&line, fn, arg);
     }
     memory_free(risks);
@@ -130,7 +132,7 @@ static size_t unruled(const struct rows *lines, const struct lock_rules *rules, 
     size_t sum = 0;
     for (size_t i = 0; i < lines->count; i++) {
         const struct evidence *row = &lines->row[i];
-        if (row->ruled || row->last_ms < since_ms || !advise_is_lock(row) || (last && same_pattern(row, last)))
+        if (row->ruled || row->last_ms < since_ms || advise_verdict(row).why || (last && same_pattern(row, last)))
             continue;
         sum += !lock_rules_match(rules, row->pattern, strlen(row->pattern));
         last = row;
@@ -177,8 +179,7 @@ static bool outdone(const struct written_pair *pair, const struct written_pair *
 }
 
 static int most_writes_first(const void *x, const void *y) {
-    uint64_t a = ((const struct written_pair *)x)->writes, b = ((const struct written_pair *)y)->writes;
-    return a < b ? 1 : a > b ? -1 : 0;
+    return greatest_first(((const struct written_pair *)x)->writes, ((const struct written_pair *)y)->writes);
 }
 
 /* Says the line of each pair that deserves a fence, those with most writes first. The counts of writes show which pairs
@@ -187,10 +188,10 @@ static void each_fence(struct observer *o, void (*fn)(void *arg, const char *lin
     struct written_pair pairs[OBSERVED_PAIRS], said[OBSERVED_PAIRS];
     size_t count = 0, all = observer_pairs(o, pairs);
     for (size_t i = 0; i < all; i++) {
-        bool says = advised(&pairs[i]);
-        for (size_t k = 0; says && k < all; k++)
-            says = !outdone(&pairs[i], &pairs[k]);
-        if (says)
+        size_t k = 0;
+        while (k < all && !outdone(&pairs[i], &pairs[k]))
+            k++;
+        if (k == all && advised(&pairs[i]))
             said[count++] = pairs[i];
     }
     qsort(said, count, sizeof(*said), most_writes_first);

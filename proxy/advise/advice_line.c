@@ -111,12 +111,10 @@ static void add_count(struct text *l, const char *what, uint64_t count) {
 }
 
 static void add_counts(struct text *l, const struct evidence *r) {
-    if (advise_is_semaphore(r) && r->kinds == ADVISE_PERMITS) {
-        text_printf(l, "given back %llu", (unsigned long long)r->released);
-        return;
-    }
     if (advise_is_semaphore(r)) {
-        text_printf(l, "taken %llu", (unsigned long long)r->acquired + r->lost);
+        bool permits = r->kinds == ADVISE_PERMITS;
+        text_printf(l, permits ? "given back %llu" : "taken %llu",
+                    (unsigned long long)(permits ? r->released : r->acquired + r->lost));
         return;
     }
     text_printf(l, "acquired %llu, lost %llu, released %llu", (unsigned long long)r->acquired,
@@ -142,17 +140,16 @@ static const char *values(const struct evidence *r) {
                                          : "values partly the same";
 }
 
-/* Adds the pattern in the syntax of the configuration. */
-static void add_pattern(struct text *l, const char *pattern) {
+/* Adds a text, and the pattern behind it in the syntax of the configuration. */
+static void add_pattern(struct text *l, const char *before, const char *pattern) {
     char word[ADVISE_PATTERN_MAX * 4 + 3];
     lock_rule_word(pattern, word, sizeof(word));
-    text_printf(l, "%s", word);
+    text_printf(l, "%s%s", before, word);
 }
 
 /* Adds the rule that fits a row, as a line of the configuration. */
 static void add_rule(struct text *l, const struct evidence *r) {
-    text_printf(l, "lock ");
-    add_pattern(l, r->pattern);
+    add_pattern(l, "lock ", r->pattern);
     if (advise_is_semaphore(r)) {
         text_printf(l, " kind semaphore");
         return;
@@ -181,10 +178,6 @@ static const char *no_rule_since(const struct evidence *r) {
     if (!r->ruled && (r->released + r->late) * 2 < r->acquired)
         return "seldom released: no lock, or its releases are not seen";
     return NULL;
-}
-
-bool advise_is_lock(const struct evidence *r) {
-    return no_rule_since(r) == NULL;
 }
 
 /* ---- unsafe use, in a user's words: sound use is not mentioned ------------------------------------- */
@@ -218,16 +211,8 @@ struct verdict advise_verdict(const struct evidence *r) {
     return v;
 }
 
-static void add_advice(struct text *l, const struct evidence *r) {
-    const char *why = no_rule_since(r);
-    if (why)
-        text_printf(l, "%s", why);
-    else
-        add_rule(l, r);
-}
-
 void advise_line(const struct evidence *r, struct text *l) {
-    add_pattern(l, r->pattern);
+    add_pattern(l, "", r->pattern);
     text_printf(l, " by %s: ", r->client);
     add_model(l, r);
     text_printf(l, "; %s; ", values(r));
@@ -237,12 +222,15 @@ void advise_line(const struct evidence *r, struct text *l) {
                 : r->audited ? "audited"
                              : "enforced",
                 (unsigned long long)r->events);
-    add_advice(l, r);
+    const char *why = no_rule_since(r);
+    if (why)
+        text_printf(l, "%s", why);
+    else
+        add_rule(l, r);
 }
 
 void advise_dead_line(const struct evidence *r, struct text *l) {
-    text_printf(l, "dead lock: ");
-    add_pattern(l, r->dead_key);
+    add_pattern(l, "dead lock: ", r->dead_key);
     text_printf(l, " by %s: no expiry, its owner is gone, %llu attempts lost since: DEL it, ", r->client,
                 (unsigned long long)r->dead_lost);
     if (r->ruled) {
@@ -254,17 +242,13 @@ void advise_dead_line(const struct evidence *r, struct text *l) {
 }
 
 void advise_fence_line(const struct written_pair *p, struct text *l) {
-    add_pattern(l, p->pattern);
-    text_printf(l, " is written by holders of ");
-    add_pattern(l, p->lock);
-    uint64_t under = (uint64_t)p->held + p->late;
-    text_printf(l, ": %llu of %llu writes", (unsigned long long)under, (unsigned long long)p->writes);
+    add_pattern(l, "", p->pattern);
+    add_pattern(l, " is written by holders of ", p->lock);
+    text_printf(l, ": %llu of %llu writes", (unsigned long long)(p->held + p->late), (unsigned long long)p->writes);
     if (p->late > 0)
         text_printf(l, ", %llu of them after the lease was over", (unsigned long long)p->late);
-    text_printf(l, ": fence ");
-    add_pattern(l, p->pattern);
-    text_printf(l, " by ");
-    add_pattern(l, p->lock);
+    add_pattern(l, ": fence ", p->pattern);
+    add_pattern(l, " by ", p->lock);
 }
 
 static void losers_line(const struct evidence *r, struct text *l) {
@@ -307,8 +291,7 @@ static void one_shot_line(const struct evidence *r, struct text *l) {
 void advise_risk_line(const struct evidence *r, unsigned kind, bool by, struct text *l) {
     static void (*const LINES[RISKS])(const struct evidence *, struct text *) = {
         [RISK_LOSERS] = losers_line, [RISK_LATE] = late_line, [RISK_ONE_SHOT] = one_shot_line};
-    char pattern[ADVISE_PATTERN_MAX * 4 + 3];
-    lock_rule_word(r->pattern, pattern, sizeof(pattern));
-    text_printf(l, "UNSAFE %s%s%s: ", pattern, by ? " by " : "", by ? r->client : "");
+    add_pattern(l, "UNSAFE ", r->pattern);
+    text_printf(l, "%s%s: ", by ? " by " : "", by ? r->client : "");
     LINES[kind](r, l);
 }

@@ -5,11 +5,9 @@
 #include "proxy/advise/advise.h"
 #include "proxy/base/text.h"
 
-/* Whether the row looks like a lock: a rule is advised for it, or it has a rule that fits. */
-bool advise_is_lock(const struct evidence *row);
 /* What a report would say of a row, to tell clients that differ. */
 struct verdict {
-    const char *why, *owner; /* no rule since; the rule's owner. Static words */
+    const char *why, *owner; /* no rule since; NULL: it looks like a lock. The rule's owner. Static words */
     unsigned kinds, risks;
     bool few;     /* too little was seen for a rule */
     bool decided; /* enough was seen, or something unsafe */

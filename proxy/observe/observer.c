@@ -15,6 +15,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
+#include "proxy/lock/thresholds.h"
 #include "proxy/observe/private.h"
 
 enum {
@@ -521,7 +522,7 @@ static void note_lost(struct note *n) {
 
 /* Notes a release over the session that had acquired. */
 static void by_holder(struct evidence *row, const struct note *n) {
-    if (!n->place->contended || n->place->self_lost)
+    if (!release_shows_dedicated(n->place->contended, n->place->self_lost))
         return;
     row->row++;
     if (row_has_tried(row, n->session))
@@ -622,7 +623,7 @@ static void note_in_vain(struct note *n) {
 static void note_rewritten(struct note *n) {
     struct key_memory *p = n->place;
     int64_t left_ms = p && p->end_ms ? p->end_ms - n->now_ms : INT64_MAX;
-    bool less = n->sight->pttl_ms >= 0 && left_ms != INT64_MAX && n->sight->pttl_ms <= left_ms / 2;
+    bool less = n->sight->pttl_ms >= 0 && left_ms != INT64_MAX && expiry_releases(n->sight->pttl_ms, left_ms);
     if (held_now(n) && less) {
         note_released(n);
         p->end_ms = end_of(n);
