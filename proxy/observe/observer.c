@@ -6,7 +6,6 @@
  *
  * If a stem has many patterns (lock:alice, lock:bob, ...), they become one: lock:*. If a shard has no row left, the
  * pattern with most rows gets one row for all of its clients: 240 workers with a name each take no other pattern's row.
- * A shard's tables are allocated when its first lock is seen.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +74,12 @@ struct key_memory {
     struct key_session parties[PARTIES];
 };
 
+struct observed_shard {
+    struct evidence rows[ROWS];
+    struct key_memory places[PLACES];
+    struct lost_attempt lost[LOST_SETS * WAYS];
+};
+
 struct observer *observer_new(uint64_t seed) {
     struct observer *a = memory_zalloc(sizeof(*a));
     a->seed = (struct hash_seed){seed, seed ^ 0x9e3779b97f4a7c15u};
@@ -87,9 +92,7 @@ struct observer *observer_new(uint64_t seed) {
 void observer_free(struct observer *a) {
     for (size_t i = 0; a && i < OBSERVED_SHARDS; i++) {
         pthread_mutex_destroy(&a->shards[i].mutex);
-        memory_free(a->shards[i].rows);
-        memory_free(a->shards[i].places);
-        memory_free(a->shards[i].lost);
+        memory_free(a->shards[i].shard);
     }
     if (!a)
         return;
@@ -294,8 +297,9 @@ static struct key_memory *place_find(struct observed_shard *sh, uint64_t hash, u
     return NULL;
 }
 
+/* Whether the key was held, and its lock has ended by its expiry. */
 static bool place_over(const struct key_memory *p, int64_t now_ms) {
-    return p->end_ms && now_ms >= p->end_ms;
+    return p && p->held && p->end_ms && now_ms >= p->end_ms;
 }
 
 /* The row of the client that acquired the key, if it still exists. */
@@ -477,7 +481,7 @@ static void note_acquired(struct note *n) {
         note_extended(n); /* its holder acquires it again */
         return;
     }
-    if (p && p->held && place_over(p, n->now_ms))
+    if (place_over(p, n->now_ms))
         place_row(n->sh, p, n->row)->expired++;
     n->row->events++;
     n->row->acquired++;
@@ -587,7 +591,7 @@ static void note_released(struct note *n) {
         return;
     n->row->by_own += p->client == n->client || stands(p, n->session, HOLDS);
     count_one_shot(n->observer, p, row);
-    bool own = p->session == n->session, over = p->held && place_over(p, n->now_ms);
+    bool own = p->session == n->session, over = place_over(p, n->now_ms);
     if (p->held && (!over || (own && !refused))) { /* by our clock it ended a little earlier, but the key was there */
         note_releaser(n, row, refused);
     } else if (own || stands(p, n->session, HOLDS)) {
@@ -605,7 +609,7 @@ static void note_in_vain(struct note *n) {
     struct key_memory *p = n->place;
     n->row->events++;
     n->row->sent++;
-    if (p && p->held && place_over(p, n->now_ms) && p->client == n->client) {
+    if (place_over(p, n->now_ms) && p->client == n->client) {
         p->held = false;
         place_row(n->sh, p, n->row)->expired++;
         note_late(n, p, true);
@@ -853,13 +857,11 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
         return;
     size_t stem = s->rule ? len : advise_stem(pattern, len);
     uint64_t place = s->rule ? s->rule->hash : hash_bytes(&a->seed, pattern, stem);
-    struct observed_shard *sh = &a->shards[place % OBSERVED_SHARDS];
-    pthread_mutex_lock(&sh->mutex);
-    if (!sh->rows) {
-        sh->rows = memory_zalloc(ROWS * sizeof(*sh->rows));
-        sh->places = memory_zalloc(PLACES * sizeof(*sh->places));
-        sh->lost = memory_zalloc(LOST_SETS * WAYS * sizeof(*sh->lost));
-    }
+    size_t shard = place % OBSERVED_SHARDS;
+    pthread_mutex_lock(&a->shards[shard].mutex);
+    if (!a->shards[shard].shard)
+        a->shards[shard].shard = memory_zalloc(sizeof(struct observed_shard));
+    struct observed_shard *sh = a->shards[shard].shard;
     struct note n = {.observer = a,
                      .sh = sh,
                      .sight = s,
@@ -890,7 +892,7 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
         if (NOTES[event])
             NOTES[event](&n);
     }
-    pthread_mutex_unlock(&sh->mutex);
+    pthread_mutex_unlock(&a->shards[shard].mutex);
     bool acquires = event == SEEN_ACQUIRED || (event == SEEN_WRITTEN && s->behind_watch);
     if (arms || (says && (!s->rule || s->beside) && acquires))
         observer_arm(a, s->key.name, s->key.len, now_ms);
@@ -919,14 +921,14 @@ static void shard_look(struct observer *a, struct observed_shard *sh, int64_t no
 
 void observer_each(struct observer *a, int64_t now_ms, void (*fn)(void *arg, const struct evidence *row), void *arg) {
     for (size_t i = 0; i < OBSERVED_SHARDS; i++) {
-        struct observed_shard *sh = &a->shards[i];
-        pthread_mutex_lock(&sh->mutex);
-        if (sh->rows && now_ms > 0)
+        pthread_mutex_lock(&a->shards[i].mutex);
+        struct observed_shard *sh = a->shards[i].shard;
+        if (sh && now_ms > 0)
             shard_look(a, sh, now_ms);
-        for (size_t k = 0; sh->rows && k < ROWS; k++)
+        for (size_t k = 0; sh && k < ROWS; k++)
             if (sh->rows[k].pattern[0])
                 fn(arg, &sh->rows[k]);
-        pthread_mutex_unlock(&sh->mutex);
+        pthread_mutex_unlock(&a->shards[i].mutex);
     }
 }
 
