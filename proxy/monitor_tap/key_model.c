@@ -13,26 +13,9 @@
 #include <string.h>
 
 #include "parser/invariant.h"
-#include "proxy/base/memory.h"
 #include "proxy/monitor_tap/private.h"
 
-enum { SETS = 4096, WAYS = 8, SURE_MS = 100 };
-
-struct model {
-    struct model_key keys[SETS][WAYS];
-};
-
-struct model *model_new(void) {
-    return memory_zalloc(sizeof(struct model));
-}
-
-void model_free(struct model *m) {
-    memory_free(m);
-}
-
-void model_forget(struct model *m) {
-    memset(m, 0, sizeof(*m));
-}
+enum { SURE_MS = 100 };
 
 static void gone(struct model_key *k) {
     k->state = MODEL_ABSENT;
@@ -58,8 +41,8 @@ static void there(struct model_key *k, int64_t pttl_ms, int64_t now_ms) {
 }
 
 struct model_key *model_find(struct model *m, uint64_t hash, int64_t now_ms) {
-    struct model_key *set = m->keys[hash % SETS];
-    for (size_t i = 0; i < WAYS; i++) {
+    struct model_key *set = m->keys[hash % MODEL_SETS];
+    for (size_t i = 0; i < MODEL_WAYS; i++) {
         struct model_key *k = &set[i];
         if (k->hash != hash)
             continue;
@@ -73,14 +56,14 @@ struct model_key *model_find(struct model *m, uint64_t hash, int64_t now_ms) {
 }
 
 struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms) {
-    struct model_key *set = m->keys[hash % SETS], *k = model_find(m, hash, now_ms);
+    struct model_key *set = m->keys[hash % MODEL_SETS], *k = model_find(m, hash, now_ms);
     if (k)
         return k;
     k = set;
-    for (size_t i = 1; i < WAYS && k->hash; i++)
+    for (size_t i = 1; i < MODEL_WAYS && k->hash; i++)
         if (!set[i].hash || set[i].seen_ms < k->seen_ms)
             k = &set[i];
-    invariant(k >= set && k < set + WAYS, "a key is followed in another set");
+    invariant(k >= set && k < set + MODEL_WAYS, "a key is followed in another set");
     *k = (struct model_key){.hash = hash};
     return k;
 }

@@ -49,12 +49,12 @@ struct ask {
 struct monitor_tap {
     struct observer *observer;
     struct hash_seed seed;
-    struct model *model;
+    struct model model;
     struct overheard counts;
     struct talker talkers[SESSIONS][WAYS];
     uint64_t last_id, lists;
     struct talker *last; /* the sender of the last line that is not a script's */
-    struct text bytes, line;
+    struct text bytes;
     struct resp_request request;
     uint32_t counters_seen;
     /* the script that runs at present */
@@ -77,7 +77,6 @@ struct monitor_tap *tap_new(struct observer *a, uint64_t seed, uint64_t number) 
     struct monitor_tap *o = memory_zalloc(sizeof(*o));
     o->observer = a;
     o->seed = hash_seed_make(seed, 5);
-    o->model = model_new();
     o->last_id = number << 24;
     resp_request_init(&o->request);
     return o;
@@ -86,9 +85,7 @@ struct monitor_tap *tap_new(struct observer *a, uint64_t seed, uint64_t number) 
 void tap_free(struct monitor_tap *o) {
     if (!o)
         return;
-    model_free(o->model);
     text_clear(&o->bytes);
-    text_clear(&o->line);
     resp_request_clear(&o->request);
     memory_free(o);
 }
@@ -308,11 +305,11 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     sight.scripted = scripted;
     sight.behind_watch = t->watches;
     uint64_t hash = hash_of(o, line->db, sight.key.name, sight.key.len);
-    struct model_key *k = model_find(o->model, hash, now_ms);
+    struct model_key *k = model_find(&o->model, hash, now_ms);
     if (!k && !attempts(c, &sight, t->watches) && !in_script(o, &sight))
         return;
     if (!k)
-        k = model_follow(o->model, hash, now_ms);
+        k = model_follow(&o->model, hash, now_ms);
     field_follow(o, k, c);
     /* The model follows no change of a list in the middle, no push at the head, no pop at the tail, and no change of
      * several nodes at once. */
@@ -367,7 +364,7 @@ static bool msetnx_lost(struct monitor_tap *o, const struct monitor_line *line, 
     for (int i = 0; i < count && i < EVENT_KEYS_MAX; i++) {
         size_t len;
         const char *key = request_arg(&o->request, o->bytes.data, keys[i], &len);
-        const struct model_key *k = model_find(o->model, hash_of(o, line->db, key, len), line->time_ms);
+        const struct model_key *k = model_find(&o->model, hash_of(o, line->db, key, len), line->time_ms);
         if (k && k->state == MODEL_PRESENT)
             return true;
     }
@@ -376,8 +373,7 @@ static bool msetnx_lost(struct monitor_tap *o, const struct monitor_line *line, 
 
 /* ---- scripts ---- */
 
-/* Reports what the last script has done. */
-static void script_end(struct monitor_tap *o) {
+void tap_end(struct monitor_tap *o) {
     struct lock_event *e = &o->script_event;
     bool running = o->last && o->script.kind != ADVISE_SCRIPT_OTHER;
     o->script.kind = ADVISE_SCRIPT_OTHER;
@@ -448,7 +444,7 @@ static bool on_other(struct monitor_tap *o, struct talker *t, const struct monit
     case COMMAND_FLUSHALL:
     case COMMAND_FLUSHDB:
     case COMMAND_SWAPDB:
-        model_forget(o->model);
+        memset(&o->model, 0, sizeof(o->model)); /* all keys are forgotten */
         return true;
     case COMMAND_SCRIPT:
         event_script_loaded(o->observer, &o->request, o->bytes.data);
@@ -467,7 +463,7 @@ static void asked_line(struct monitor_tap *o, const struct monitor_line *line) {
         return;
     bool answered = o->answered > o->lined;
     struct ask *a = &o->asks[o->lined++ % ASKS];
-    struct model_key *k = model_find(o->model, a->hash, line->time_ms);
+    struct model_key *k = model_find(&o->model, a->hash, line->time_ms);
     a->at_ms = line->time_ms;
     if (k && answered)
         model_told(k, a->pttl_ms, a->at_ms);
@@ -481,7 +477,7 @@ void tap_answer(struct monitor_tap *o, int64_t pttl_ms) {
     bool lined = o->lined > o->answered;
     struct ask *a = &o->asks[o->answered++ % ASKS];
     a->pttl_ms = pttl_ms;
-    struct model_key *k = lined ? model_find(o->model, a->hash, a->at_ms) : NULL;
+    struct model_key *k = lined ? model_find(&o->model, a->hash, a->at_ms) : NULL;
     if (k && k->asked)
         model_told(k, pttl_ms, a->at_ms);
 }
@@ -521,7 +517,7 @@ static void on_command(struct monitor_tap *o, const struct monitor_line *line, c
     bool scripted = line->from_len == 3 && memcmp(line->from, "lua", 3) == 0;
     uint32_t keys[KEYS_MAX];
     if (!scripted) {
-        script_end(o);
+        tap_end(o);
         o->last = talker_get(o, line->from, line->from_len);
         o->counts.nameless += strcmp(o->last->address, "unix") == 0;
     }
@@ -546,14 +542,14 @@ bool tap_line(struct monitor_tap *o, const char *text, size_t len) {
     struct monitor_line line;
     o->asked_len = 0;
     if (!monitor_line_read(&line, text, len) || !monitor_args_read(&line, &o->bytes, &o->request)) {
-        script_end(o);
+        tap_end(o);
         o->last = NULL; /* the lines of an unknown script may follow */
         o->counts.garbage++;
         return false;
     }
     const struct command *c = command_of_request(&o->request, o->bytes.data);
     if (is_self(o, &line, c)) {
-        script_end(o);
+        tap_end(o);
         if (c && c->id == COMMAND_PTTL)
             asked_line(o, &line);
         return true;
@@ -566,8 +562,4 @@ bool tap_line(struct monitor_tap *o, const char *text, size_t len) {
     line.time_ms = o->counts.last_ms; /* time must not go back */
     on_command(o, &line, c);
     return true;
-}
-
-void tap_end(struct monitor_tap *o) {
-    script_end(o);
 }
