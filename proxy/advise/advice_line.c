@@ -244,7 +244,8 @@ void advise_dead_line(const struct evidence *r, struct text *l) {
 void advise_fence_line(const struct written_pair *p, struct text *l) {
     add_pattern(l, "", p->pattern);
     add_pattern(l, " is written by holders of ", p->lock);
-    text_printf(l, ": %llu of %llu writes", (unsigned long long)(p->held + p->late), (unsigned long long)p->writes);
+    uint64_t under = p->held + p->late;
+    text_printf(l, ": %llu of %llu writes", (unsigned long long)under, (unsigned long long)p->writes);
     if (p->late > 0)
         text_printf(l, ", %llu of them after the lease was over", (unsigned long long)p->late);
     add_pattern(l, ": fence ", p->pattern);

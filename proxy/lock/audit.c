@@ -5,7 +5,7 @@
  *
  * Redis gives no fences under audit. The engine gives each lease a number, greater than all earlier ones on the key.
  */
-#include "proxy/lock/audit.h"
+#include "proxy/lock/lock_event.h"
 #include "proxy/lock/outcome.h"
 
 /* One call of engine_observe. */

@@ -1,6 +1,6 @@
 /* What engine, observer and PROXY ADVISE take for evidence of how a workload's sessions and losers behave, and how much
- * of it is enough. Each counts for itself, since the engine halves its counts and the observer also sees keys outside of
- * all rules. All ask here. The figures were found by simulation (workload.c). */
+ * of it is enough. Each counts for itself, since the engine halves its counts and the observer also sees keys outside
+ * of all rules. All ask here. The figures were found by simulation (workload.c). */
 #ifndef LOCKKEEPER_LOCK_THRESHOLDS_H
 #define LOCKKEEPER_LOCK_THRESHOLDS_H
 

@@ -525,7 +525,7 @@ static void on_command(struct monitor_tap *o, const struct monitor_line *line, c
     if (!t || !c || !command_arity_ok(c, o->request.argc))
         return;
     t->seen_ms = line->time_ms;
-    t->listed = t->listed < o->lists ? o->lists : t->listed; /* its line shows that it is connected */
+    t->listed = o->lists; /* its line shows that it is connected */
     if (!scripted && on_other(o, t, line, c))
         return;
     if (!scripted && o->request.argc > 1)

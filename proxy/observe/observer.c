@@ -694,10 +694,14 @@ static void (*const NOTES[SEEN_UNADDED + 1])(struct note *n) = {
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
+static uint64_t node_hash(uint64_t key, uint64_t value) {
+    return (hash_number(key ^ value) + 1) | 1;
+}
+
 /* Translates an event of a list to an event of a lock. A list is a lock if its clients check whether the head is the
  * node that they pushed. *event gets the translation; false: nothing is known yet. */
 static bool queue_event(struct note *n, enum seen_event *event) {
-    uint64_t hash = (hash_number(n->hash ^ n->value) + 1) | 1;
+    uint64_t hash = node_hash(n->hash, n->value);
     struct key_memory *p = place_find(n->sh, hash, n->epoch);
     switch (*event) {
     case SEEN_PUSHED:
@@ -767,8 +771,7 @@ static void permit_taken(struct note *n) {
 
 /* The place for what was pushed to the list, or popped from it. */
 static uint64_t token_hash(const struct note *n, bool popped) {
-    uint64_t key = popped ? hash_number(n->hash) : n->hash;
-    return (hash_number(key ^ ~n->value) + 1) | 1;
+    return node_hash(popped ? hash_number(n->hash) : n->hash, ~n->value);
 }
 
 /* Whether the text was pushed to the list before, or popped from it; it was from now on. */

@@ -11,15 +11,13 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
-#include "proxy/lock/audit.h"
 #include "proxy/session/locks/observing.h"
 
 enum { KEYS_MAX = EVENT_KEYS_MAX, COMMAND_NAME_MAX = 24 };
 
 struct audit_key {
-    struct lock_event sight;
-    bool audited;
-    size_t order; /* its index among all keys of the command */
+    struct lock_event sight; /* `watched` is 0 if the key is not audited */
+    size_t order;            /* its index among all keys of the command */
 };
 
 struct audit_note {
@@ -38,25 +36,6 @@ struct audit_note {
 };
 
 /* ---- noting a command ---------------------------------------------------------------------------- */
-
-/* Keeps the key that note->keys[note->count] describes. */
-static void key_keep(struct session *s, struct audit_note *note, const struct lock_rule *rule, size_t order) {
-    invariant(note->count < KEYS_MAX, "key %zu", note->count);
-    struct audit_key *key = &note->keys[note->count++];
-    struct lock_event *sight = &key->sight;
-    key->order = order;
-    sight->key.db = session_db(s);
-    sight->rule = rule;
-    sight->beside = rule && !key->audited;
-    sight->behind_watch = s->watches;
-    sight->session_id = s->lock.id;
-    sight->login = s->lane.login;
-    if (key->audited) { /* for other keys there are no incidents */
-        sight->watched = engine_watch(s->worker->shared->engine, &s->lock, &sight->key);
-        if (note->count == 1)
-            session_who(s, note->who, sizeof(note->who));
-    }
-}
 
 /* Copies a text of a sight, which then points to the copy. */
 static void text_keep(struct text *texts, const char **text, size_t len) {
@@ -83,17 +62,16 @@ static void texts_keep(struct audit_note *note) {
     }
 }
 
-static struct audit_note *note_new(struct session *s, const struct command *c, const struct resp_request *r,
-                                   const char *bytes, size_t room) {
+static struct audit_note *note_new(struct session *s, const struct request_class *k, size_t room) {
     struct audit_note *note = memory_zalloc(sizeof(*note) + room * sizeof(note->keys[0]));
     size_t len;
-    const char *name = request_arg(r, bytes, 0, &len);
-    note->command = c;
+    const char *name = request_arg(k->request, k->bytes, 0, &len);
+    note->command = k->command;
+    note->key_count = k->key_count;
     note->rules = lock_rules_ref(s->worker->rules);
-    text_init(&note->texts);
+    note->conditional = event_conditional(k->command, k->request->argc);
     for (size_t i = 0; i < len && i < COMMAND_NAME_MAX - 1; i++)
         note->name[i] = name[i] >= 'a' && name[i] <= 'z' ? (char)(name[i] - 'a' + 'A') : name[i];
-    note->conditional = event_conditional(c, r->argc);
     return note;
 }
 
@@ -114,7 +92,6 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
     int64_t now_ms = worker_now(s->worker);
     session_note_overlap(s);
     for (size_t i = 0; i < k->key_count && (!note || note->count < KEYS_MAX); i++) {
-        size_t room = k->key_count - i;
         uint32_t at = k->keys[i];
         const struct lock_rule *rule = class_rule(k, i);
         struct lock_command lc;
@@ -123,17 +100,24 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
         if (!audited && (!outside || !wanted_outside(s, k, i) || !event_read(&sight, &sent, at, 0, now_ms, &lc)))
             continue;
         if (!note)
-            note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
+            note = note_new(s, k, k->key_count - i < KEYS_MAX ? k->key_count - i : KEYS_MAX);
         note->expects_ok = lc.shape == SHAPE_OK;
         if (!audited && script_is(c)) /* it is treated as the command that it stands for */
             event_read_script(&sight, s->worker->shared->observer, c, r, bytes, &note->script);
-        note->keys[note->count] = (struct audit_key){.sight = sight, .audited = audited};
-        key_keep(s, note, rule, i);
+        sight.key.db = session_db(s);
+        sight.rule = rule;
+        sight.beside = rule && !audited;
+        sight.behind_watch = s->watches;
+        sight.session_id = s->lock.id;
+        sight.login = s->lane.login;
+        if (audited && note->count == 0) /* for other keys there are no incidents */
+            session_who(s, note->who, sizeof(note->who));
+        if (audited)
+            sight.watched = engine_watch(s->worker->shared->engine, &s->lock, &sight.key);
+        note->keys[note->count++] = (struct audit_key){sight, i};
     }
-    if (note) {
-        note->key_count = k->key_count;
+    if (note)
         texts_keep(note);
-    }
     return note;
 }
 
@@ -300,7 +284,7 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
             sight->effect = EFFECT_NOTHING;
         if (s)
             advise_observed(s, sight);
-        if (note->keys[i].audited)
+        if (sight->watched)
             engine_observe(w->shared->engine, sight, worker_now(w));
     }
     lock_rules_unref(note->rules);
