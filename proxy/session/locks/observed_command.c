@@ -170,6 +170,14 @@ static void sight_release(const struct audit_note *note, struct lock_event *sigh
         sight_value(sight, item);
 }
 
+static void sight_count(struct lock_event *sight, const struct resp_item *item) {
+    sight->count = item->num;
+    if (!sight->value) /* of a hash lock: the field */
+        sight_value(sight, item);
+    if (item->type != ':' || !sight->by)
+        sight->effect = EFFECT_NOTHING;
+}
+
 /* Reads what the reply says of one key. `item` is the whole reply, or the key's element of MGET's reply. */
 static void sight_reply(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
     const bool number = item->type == ':';
@@ -186,6 +194,10 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
         if (number ? item->num == 0 : item->null)
             sight->effect = note->conditional && number ? EFFECT_NOTHING : EFFECT_ABSENT;
         break;
+    case LOCK_READ:
+        sight_value(sight, item);
+        sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
+        break;
     case LOCK_REPLACE:
     case LOCK_REWRITE:
         sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
@@ -196,15 +208,7 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
         break;
     case LOCK_COUNT_UP:
     case LOCK_COUNT_DOWN:
-        sight->count = item->num;
-        if (!sight->value) /* of a hash lock: the field */
-            sight_value(sight, item);
-        if (!number || !sight->by)
-            sight->effect = EFFECT_NOTHING;
-        break;
-    case LOCK_READ:
-        sight_value(sight, item);
-        sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
+        sight_count(sight, item);
         break;
     case LOCK_PASS: /* a plain write refuses only by an error, if at all */
         sight->count = number ? item->num : 0;
