@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "proxy/advise/private.h"
+#include "proxy/base/glob.h"
 #include "proxy/base/memory.h"
 
 /* The observer's rows, or the rows of the report: of a pattern, the clients that differ. */
@@ -19,9 +20,12 @@ static void row_add(void *arg, const struct evidence *row) {
         rows->row[rows->count++] = *row;
 }
 
-static int most_events_first(const void *x, const void *y) {
-    uint64_t a = ((const struct evidence *)x)->events, b = ((const struct evidence *)y)->events;
+static int greatest_first(uint64_t a, uint64_t b) {
     return a < b ? 1 : a > b ? -1 : 0;
+}
+
+static int most_events_first(const void *x, const void *y) {
+    return greatest_first(((const struct evidence *)x)->events, ((const struct evidence *)y)->events);
 }
 
 static int by_pattern(const void *x, const void *y) {
@@ -80,7 +84,8 @@ static void add_up(struct rows *rows) {
     *rows = lines;
 }
 
-void advise_say(struct text *line, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+/* Calls fn with the line, cut to ADVISE_LINE_MAX - 1, unless it is empty; frees it. */
+static void say(struct text *line, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
     if (line->len > 0)
         fn(arg, line->data, line->len < ADVISE_LINE_MAX ? line->len : ADVISE_LINE_MAX - 1);
     text_clear(line);
@@ -96,7 +101,7 @@ struct risk {
 
 static int worst_first(const void *x, const void *y) {
     const struct risk *a = x, *b = y;
-    return a->kind != b->kind ? (int)a->kind - (int)b->kind : a->count < b->count ? 1 : a->count > b->count ? -1 : 0;
+    return a->kind != b->kind ? (int)a->kind - (int)b->kind : greatest_first(a->count, b->count);
 }
 
 static void each_unsafe(const struct rows *lines, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
@@ -109,12 +114,11 @@ static void each_unsafe(const struct rows *lines, void (*fn)(void *arg, const ch
     }
     qsort(risks, count, sizeof(*risks), worst_first);
     for (size_t i = 0; i < count; i++) {
+        const struct evidence *row = risks[i].row, *last = &lines->row[lines->count - 1];
+        bool others = (row > lines->row && same_pattern(row - 1, row)) || (row < last && same_pattern(row + 1, row));
         struct text line = {0};
-        size_t lines_of_it = 0;
-        for (size_t k = 0; k < lines->count; k++)
-            lines_of_it += same_pattern(&lines->row[k], risks[i].row);
-        advise_risk_line(risks[i].row, risks[i].kind, lines_of_it > 1, &line);
-        advise_say(&line, fn, arg);
+        advise_risk_line(row, risks[i].kind, others, &line);
+        say(&line, fn, arg);
     }
     memory_free(risks);
 }
@@ -128,7 +132,7 @@ static size_t unruled(const struct rows *lines, const struct lock_rules *rules, 
     size_t sum = 0;
     for (size_t i = 0; i < lines->count; i++) {
         const struct evidence *row = &lines->row[i];
-        if (row->ruled || row->last_ms < since_ms || !advise_is_lock(row) || (last && same_pattern(row, last)))
+        if (row->ruled || row->last_ms < since_ms || advise_verdict(row).why || (last && same_pattern(row, last)))
             continue;
         sum += !lock_rules_match(rules, row->pattern, strlen(row->pattern));
         last = row;
@@ -150,6 +154,56 @@ void advise_unruled_text(size_t count, char *out, size_t size) {
              count == 1 ? "a lock" : "locks", count == 1 ? "es" : "");
 }
 
+/* ---- data under locks ------------------------------------------------------------------------------ */
+
+enum {
+    FENCE_ENOUGH = 20, /* writes before a fence is advised */
+    FENCE_NEARLY = 10  /* of so many writes one may be by a client without the lock */
+};
+
+static bool advised(const struct written_pair *pair) {
+    return pair->writes >= FENCE_ENOUGH && (pair->writes - pair->held - pair->late) * FENCE_NEARLY <= pair->writes;
+}
+
+/* Whether the line for `other` makes the line for `pair` superfluous: it has the same data under a lock that is held
+ * for more of its writes, or a more specific lock; or a wider pattern of data under the same lock. */
+static bool outdone(const struct written_pair *pair, const struct written_pair *other) {
+    if (pair == other || !advised(other) || pair->db != other->db)
+        return false;
+    uint64_t by = pair->held + pair->late, by_other = other->held + other->late;
+    if (strcmp(pair->pattern, other->pattern) == 0)
+        return by < by_other || (by == by_other && (strlen(pair->lock) < strlen(other->lock) ||
+                                                    (strlen(pair->lock) == strlen(other->lock) && pair > other)));
+    return strcmp(pair->lock, other->lock) == 0 &&
+           glob_match(other->pattern, strlen(other->pattern), pair->pattern, strlen(pair->pattern));
+}
+
+static int most_writes_first(const void *x, const void *y) {
+    return greatest_first(((const struct written_pair *)x)->writes, ((const struct written_pair *)y)->writes);
+}
+
+/* Says the line of each pair that deserves a fence, those with most writes first. The counts of writes show which pairs
+ * are coincidences. */
+static void each_fence(struct observer *o, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    struct written_pair pairs[OBSERVED_PAIRS], said[OBSERVED_PAIRS];
+    size_t count = 0, all = observer_pairs(o, pairs);
+    for (size_t i = 0; i < all; i++) {
+        size_t k = 0;
+        while (k < all && !outdone(&pairs[i], &pairs[k]))
+            k++;
+        if (k == all && advised(&pairs[i]))
+            said[count++] = pairs[i];
+    }
+    qsort(said, count, sizeof(*said), most_writes_first);
+    for (size_t i = 0; i < count; i++) {
+        struct text line = {0};
+        advise_fence_line(&said[i], &line);
+        say(&line, fn, arg);
+    }
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------- */
+
 void advise_each(struct observer *o, const struct lock_rules *rules, int64_t now_ms,
                  void (*fn)(void *arg, const char *line, size_t len), void *arg) {
     struct rows rows = {.row = memory_alloc(OBSERVED_ROWS * sizeof(*rows.row))};
@@ -163,17 +217,17 @@ void advise_each(struct observer *o, const struct lock_rules *rules, int64_t now
     for (size_t i = 0; i < rows.count; i++)
         if (rows.row[i].dead_lost) {
             advise_dead_line(&rows.row[i], &line);
-            advise_say(&line, fn, arg);
+            say(&line, fn, arg);
         }
     size_t count = rules ? unruled(&lines, rules, 0) : 0;
     advise_unruled_text(count, text, sizeof(text));
     if (count > 0)
         fn(arg, text, strlen(text));
-    advise_each_fence(o, fn, arg);
+    each_fence(o, fn, arg);
     qsort(lines.row, lines.count, sizeof(*lines.row), most_events_first);
     for (size_t i = 0; i < lines.count && lines.row[i].events > 0; i++) {
         advise_line(&lines.row[i], &line);
-        advise_say(&line, fn, arg);
+        say(&line, fn, arg);
     }
     memory_free(rows.row);
     memory_free(lines.row);

@@ -34,7 +34,7 @@ bool advise_is_semaphore(const struct evidence *r) {
 /* Whether losers delete. A release over a connection whose last attempt was lost is a loser's if there is one more
  * release for each lost attempt. If there are no more releases than acquisitions, it is a pool that hands connections
  * round. */
-bool advise_losers_delete(const struct evidence *r) {
+static bool losers_delete(const struct evidence *r) {
     return r->losers > 0 && surplus_is_losers((double)r->sent, (double)r->acquired, (double)r->losers);
 }
 
@@ -85,9 +85,9 @@ static void add_model(struct text *l, const struct evidence *r) {
 static const char *owner_of(const struct evidence *r) {
     if (handed_over(r) && r->by_other_bare >= HANDED_OVER) /* the rules do not stop a script */
         return " owner any";
-    if (advise_losers_delete(r) && own(r, WORKLOAD_ROW))
+    if (losers_delete(r) && own(r, WORKLOAD_ROW))
         return " owner connection";
-    if (!advise_losers_delete(r) && !handed_over(r) && (multiplexed(r) || pooled(r)))
+    if (!losers_delete(r) && !handed_over(r) && (multiplexed(r) || pooled(r)))
         return " owner client";
     return "";
 }
@@ -111,18 +111,16 @@ static void add_count(struct text *l, const char *what, uint64_t count) {
 }
 
 static void add_counts(struct text *l, const struct evidence *r) {
-    if (advise_is_semaphore(r) && r->kinds == ADVISE_PERMITS) {
-        text_printf(l, "given back %llu", (unsigned long long)r->released);
-        return;
-    }
     if (advise_is_semaphore(r)) {
-        text_printf(l, "taken %llu", (unsigned long long)r->acquired + r->lost);
+        bool permits = r->kinds == ADVISE_PERMITS;
+        text_printf(l, permits ? "given back %llu" : "taken %llu",
+                    (unsigned long long)(permits ? r->released : r->acquired + r->lost));
         return;
     }
     text_printf(l, "acquired %llu, lost %llu, released %llu", (unsigned long long)r->acquired,
                 (unsigned long long)r->lost, (unsigned long long)r->released);
     add_count(l, "by others", r->by_other);
-    if (advise_losers_delete(r))
+    if (losers_delete(r))
         text_printf(l, ", losers delete: %llu times", (unsigned long long)r->losers);
     add_count(l, "refused", r->refused);
     add_count(l, "late", r->late);
@@ -142,16 +140,16 @@ static const char *values(const struct evidence *r) {
                                          : "values partly the same";
 }
 
-/* Adds the pattern in the syntax of the configuration. */
-static void add_pattern(struct text *l, const char *pattern) {
+/* Adds a text, and the pattern behind it in the syntax of the configuration. */
+static void add_pattern(struct text *l, const char *before, const char *pattern) {
     char word[ADVISE_PATTERN_MAX * 4 + 3];
     lock_rule_word(pattern, word, sizeof(word));
-    text_printf(l, "%s", word);
+    text_printf(l, "%s%s", before, word);
 }
 
-void advise_rule(struct text *l, const struct evidence *r) {
-    text_printf(l, "lock ");
-    add_pattern(l, r->pattern);
+/* Adds the rule that fits a row, as a line of the configuration. */
+static void add_rule(struct text *l, const struct evidence *r) {
+    add_pattern(l, "lock ", r->pattern);
     if (advise_is_semaphore(r)) {
         text_printf(l, " kind semaphore");
         return;
@@ -182,8 +180,24 @@ static const char *no_rule_since(const struct evidence *r) {
     return NULL;
 }
 
-bool advise_is_lock(const struct evidence *r) {
-    return no_rule_since(r) == NULL;
+/* ---- unsafe use, in a user's words: sound use is not mentioned ------------------------------------- */
+
+enum {
+    LATE_SAID = 3,  /* late releases that are worth a line, */
+    LATE_SHARE = 20 /* if one acquisition in so many has a late release */
+};
+
+uint64_t advise_risk(const struct evidence *r, unsigned kind) {
+    if (advise_is_semaphore(r))
+        return 0;
+    switch (kind) {
+    case RISK_LOSERS:
+        return losers_delete(r) ? r->freed : 0;
+    case RISK_LATE:
+        return r->late < LATE_SAID || r->expired < LATE_SAID || r->late * LATE_SHARE < r->acquired ? 0 : r->late;
+    default:
+        return r->one_shots;
+    }
 }
 
 struct verdict advise_verdict(const struct evidence *r) {
@@ -197,16 +211,8 @@ struct verdict advise_verdict(const struct evidence *r) {
     return v;
 }
 
-static void add_advice(struct text *l, const struct evidence *r) {
-    const char *why = no_rule_since(r);
-    if (why)
-        text_printf(l, "%s", why);
-    else
-        advise_rule(l, r);
-}
-
 void advise_line(const struct evidence *r, struct text *l) {
-    add_pattern(l, r->pattern);
+    add_pattern(l, "", r->pattern);
     text_printf(l, " by %s: ", r->client);
     add_model(l, r);
     text_printf(l, "; %s; ", values(r));
@@ -216,32 +222,77 @@ void advise_line(const struct evidence *r, struct text *l) {
                 : r->audited ? "audited"
                              : "enforced",
                 (unsigned long long)r->events);
-    add_advice(l, r);
+    const char *why = no_rule_since(r);
+    if (why)
+        text_printf(l, "%s", why);
+    else
+        add_rule(l, r);
 }
 
 void advise_dead_line(const struct evidence *r, struct text *l) {
-    text_printf(l, "dead lock: ");
-    add_pattern(l, r->dead_key);
+    add_pattern(l, "dead lock: ", r->dead_key);
     text_printf(l, " by %s: no expiry, its owner is gone, %llu attempts lost since: DEL it, ", r->client,
                 (unsigned long long)r->dead_lost);
     if (r->ruled) {
         text_printf(l, "and let the rule enforce a lease");
     } else {
         text_printf(l, "and let it end by itself from now on: ");
-        advise_rule(l, r);
+        add_rule(l, r);
     }
 }
 
 void advise_fence_line(const struct written_pair *p, struct text *l) {
-    add_pattern(l, p->pattern);
-    text_printf(l, " is written by holders of ");
-    add_pattern(l, p->lock);
-    uint64_t under = (uint64_t)p->held + p->late;
+    add_pattern(l, "", p->pattern);
+    add_pattern(l, " is written by holders of ", p->lock);
+    uint64_t under = p->held + p->late;
     text_printf(l, ": %llu of %llu writes", (unsigned long long)under, (unsigned long long)p->writes);
     if (p->late > 0)
         text_printf(l, ", %llu of them after the lease was over", (unsigned long long)p->late);
-    text_printf(l, ": fence ");
-    add_pattern(l, p->pattern);
-    text_printf(l, " by ");
-    add_pattern(l, p->lock);
+    add_pattern(l, ": fence ", p->pattern);
+    add_pattern(l, " by ", p->lock);
+}
+
+static void losers_line(const struct evidence *r, struct text *l) {
+    text_printf(l, "%llu time%s a loser deleted another worker's lock. ", (unsigned long long)r->freed,
+                r->freed == 1 ? "" : "s");
+    if (r->ruled && !r->audited) {
+        text_printf(l, "Its rule does not tell the workers apart: 'owner connection' does if each worker has its "
+                       "connection, CLIENT SETNAME does with a name for each worker");
+        return;
+    }
+    text_printf(l, "Rule that cures it%s: ", r->audited ? ", in place of its audit" : "");
+    add_rule(l, r);
+}
+
+static void late_line(const struct evidence *r, struct text *l) {
+    unsigned sessions = 0;
+    for (size_t i = 0; i < ADVISE_SESSIONS; i++)
+        sessions += r->sessions[i].id != 0;
+    text_printf(l, "%llu of %llu locks were released after their expiry", (unsigned long long)r->late,
+                (unsigned long long)r->acquired);
+    if (r->late_timed > 0)
+        text_printf(l, ", by %llu ms on average", (unsigned long long)(r->late_ms / r->late_timed));
+    text_printf(l,
+                ": others may have worked at the same time. Give a longer expiry, or none (the proxy renews the lock "
+                "while its owner is connected)");
+    if (!strstr(r->client, " name=") && sessions > 1)
+        text_printf(l, ". Its connections have no names: with CLIENT SETNAME and a name for each process, no process "
+                       "can free the lock of another one");
+}
+
+static void one_shot_line(const struct evidence *r, struct text *l) {
+    text_printf(l,
+                "%llu times a lock without an expiry was acquired over a connection that closed at once, as redis-cli "
+                "in a script does. %s. Use SET with NX and EX, and a trap that sends DEL (docs/guides/shell.md)",
+                (unsigned long long)r->one_shots,
+                r->ruled && !r->audited ? "The proxy keeps it for the rule's one-shot time, even if the script has died"
+                                        : "If the script dies nothing ends the lock");
+}
+
+void advise_risk_line(const struct evidence *r, unsigned kind, bool by, struct text *l) {
+    static void (*const LINES[RISKS])(const struct evidence *, struct text *) = {
+        [RISK_LOSERS] = losers_line, [RISK_LATE] = late_line, [RISK_ONE_SHOT] = one_shot_line};
+    add_pattern(l, "UNSAFE ", r->pattern);
+    text_printf(l, "%s%s: ", by ? " by " : "", by ? r->client : "");
+    LINES[kind](r, l);
 }

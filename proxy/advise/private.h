@@ -5,11 +5,9 @@
 #include "proxy/advise/advise.h"
 #include "proxy/base/text.h"
 
-/* Whether the row looks like a lock: a rule is advised for it, or it has a rule that fits. */
-bool advise_is_lock(const struct evidence *row);
 /* What a report would say of a row, to tell clients that differ. */
 struct verdict {
-    const char *why, *owner; /* no rule since; the rule's owner. Static words */
+    const char *why, *owner; /* no rule since; NULL: it looks like a lock. The rule's owner. Static words */
     unsigned kinds, risks;
     bool few;     /* too little was seen for a rule */
     bool decided; /* enough was seen, or something unsafe */
@@ -19,21 +17,10 @@ struct verdict advise_verdict(const struct evidence *row);
 void advise_line(const struct evidence *row, struct text *l);
 void advise_dead_line(const struct evidence *row, struct text *l);
 void advise_fence_line(const struct written_pair *pair, struct text *l);
-/* Calls fn with the line, cut to ADVISE_LINE_MAX - 1, unless it is empty; frees it. */
-void advise_say(struct text *line, void (*fn)(void *arg, const char *line, size_t len), void *arg);
-/* Calls fn with the line of each pair that deserves a fence, those with most writes first. */
-void advise_each_fence(struct observer *o, void (*fn)(void *arg, const char *line, size_t len), void *arg);
 /* Whether the row is of a counter that is a semaphore: more than one session keeps a number of it. */
 bool advise_is_semaphore(const struct evidence *row);
-/* Whether the row has more releases than acquisitions because losers send some. */
-bool advise_losers_delete(const struct evidence *row);
 
-/* Appends the rule that fits a row, as a line of the configuration. */
-void advise_rule(struct text *l, const struct evidence *row);
-
-/* ---- risk.c: unsafe use ---- */
-
-/* The kinds, worst first. */
+/* The kinds of unsafe use, worst first. */
 enum { RISK_LOSERS, RISK_LATE, RISK_ONE_SHOT, RISKS };
 /* How often the row shows unsafe use of a kind; 0: never, or too seldom to say. */
 uint64_t advise_risk(const struct evidence *row, unsigned kind);

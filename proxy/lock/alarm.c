@@ -68,13 +68,6 @@ void alarms_forget(struct peer *p, const struct lock_key *key, uint64_t but) {
     }
 }
 
-static size_t alarms_count(const struct peer *p) {
-    size_t n = 0;
-    for (const struct alarm *a = p->alarms; a; a = a->next)
-        n++;
-    return n;
-}
-
 void alarm_note(struct shard *sh, struct claim *c, enum lease_end why, bool said, int64_t now_ms) {
     if (!may_hear(sh, c, why))
         return;
@@ -83,8 +76,11 @@ void alarm_note(struct shard *sh, struct claim *c, enum lease_end why, bool said
     /* no incident says that the lock of a connected worker has gone before its end */
     bool unsaid = own && !said && why == LEASE_GONE && lease_release_expected(sh, c);
     struct lock_key key = entry_key(c->entry);
+    size_t alarms = 0;
+    for (const struct alarm *a = p->alarms; a; a = a->next)
+        alarms++;
     if (!(acts || unsaid || atomic_load(&p->session->notified)) || place_of(p, &key, c->token) ||
-        alarms_count(p) >= ALARMS_A_PEER)
+        alarms >= ALARMS_A_PEER)
         return;
     struct alarm *a = memory_zalloc(sizeof(*a) + key.len);
     *a = (struct alarm){.next = p->alarms,

@@ -3,6 +3,7 @@
  * incidents. learn.c has learnt before which lease is live.
  */
 #include "proxy/lock/outcome.h"
+#include "proxy/lock/thresholds.h"
 
 #include <stdio.h>
 
@@ -172,8 +173,7 @@ static bool lease_end_is(const struct outcome *f, const struct claim *c, int64_t
 static void note_rewritten(const struct outcome *f, struct claim *c, int64_t end_ms) {
     if (f->plan->verb != LOCK_REWRITE || !c->end_ms || c->leased || f->plan->rule->owner == LOCK_OWNER_ANY)
         return;
-    bool less = end_ms && c->end_ms - f->now_ms <= (end_ms - f->now_ms) / 2;
-    if (less)
+    if (end_ms && expiry_releases(c->end_ms - f->now_ms, end_ms - f->now_ms))
         claim_extra(c)->deadline_ms = c->end_ms;
     else if (c->extra && c->end_ms > end_ms)
         c->extra->deadline_ms = 0;
@@ -291,7 +291,7 @@ static void learn_course(struct outcome *f, const struct claim *used, bool freed
     if (used->peer != f->peer) {
         if (!used->peer->closed)
             workload_crossed(workload, f->peer, used->peer);
-    } else if (freed && used->contended && !used->self_lost) {
+    } else if (freed && release_shows_dedicated(used->contended, used->self_lost)) {
         workload_uncrossed(workload, f->peer);
     }
 }

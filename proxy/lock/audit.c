@@ -5,7 +5,7 @@
  *
  * Redis gives no fences under audit. The engine gives each lease a number, greater than all earlier ones on the key.
  */
-#include "proxy/lock/audit.h"
+#include "proxy/lock/lock_event.h"
 #include "proxy/lock/outcome.h"
 
 /* One call of engine_observe. */
@@ -79,6 +79,10 @@ static enum lock_outcome audit_conclude(struct audit *a, enum lock_outcome outco
     return outcome;
 }
 
+static enum lock_outcome refused(struct audit *a) {
+    return audit_conclude(a, a->live ? LOCK_HELD : LOCK_FOREIGN, a->live ? a->live->fence : 0);
+}
+
 static enum lock_outcome audit_grant(struct audit *a) {
     uint64_t fence = next_fence(a);
     audit_conclude(a, LOCK_GRANTED, fence);
@@ -97,9 +101,8 @@ static enum lock_outcome grant_over(struct audit *a) {
 /* Judges a command on another session's lease, or on a foreign lock. Enforcing would have refused it, but Redis has
  * carried it out, so the lease has ended. `takes`: the caller has the lock now. */
 static enum lock_outcome audit_refuse(struct audit *a, bool takes) {
-    uint64_t fence = a->live ? a->live->fence : 0;
-    enum lock_outcome outcome = audit_conclude(a, a->live ? LOCK_HELD : LOCK_FOREIGN, fence);
-    learn_gone(a->f, fence, LEASE_TAKEN);
+    enum lock_outcome outcome = refused(a);
+    learn_gone(a->f, a->result->fence, LEASE_TAKEN);
     if (takes)
         grant_over(a);
     return outcome;
@@ -258,15 +261,9 @@ static enum lock_outcome done(struct audit *a) {
     }
     case LOCK_SCRIPT:
         return scripted(a);
-    case LOCK_QUEUE_PUSH:
-    case LOCK_QUEUE_READ:
-    case LOCK_QUEUE_REMOVE:
-    case LOCK_QUEUE_SET: /* rules in audit cover no list locks */
-    case LOCK_INSPECT:
-    case LOCK_OPERATOR:
-        break;
+    default: /* rules in audit cover no list locks */
+        return LOCK_ERROR;
     }
-    return LOCK_ERROR;
 }
 
 static enum lock_outcome infer(struct audit *a) {
@@ -274,7 +271,7 @@ static enum lock_outcome infer(struct audit *a) {
     case EFFECT_DONE:
         return done(a);
     case EFFECT_LOST:
-        return audit_conclude(a, a->live ? LOCK_HELD : LOCK_FOREIGN, a->live ? a->live->fence : 0);
+        return refused(a);
     case EFFECT_ABSENT:
         return audit_conclude(a, LOCK_FREE, 0);
     case EFFECT_REMOVED:

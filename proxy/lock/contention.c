@@ -12,25 +12,21 @@
 
 _Static_assert((int)LOCK_FIGHT_NAME_MAX == (int)CONTENTION_KEY_MAX, "what is kept of a name is shown");
 
-static int64_t minute_of(int64_t now_ms) {
-    return now_ms / 60000;
-}
-
 /* How many bytes of the key's name are kept. */
 static size_t kept(const struct contention *c) {
     return c->len < CONTENTION_KEY_MAX ? c->len : CONTENTION_KEY_MAX;
 }
 
-static uint64_t total(const struct contention *c) {
+static uint64_t total(const uint32_t lost[CONTENTION_MINUTES]) {
     uint64_t sum = 0;
     for (size_t i = 0; i < CONTENTION_MINUTES; i++)
-        sum += c->lost[i];
+        sum += lost[i];
     return sum;
 }
 
 /* Moves the counts on, so that lost[0] counts the present minute. */
-static void age(struct contention *c, int64_t minute) {
-    int64_t passed = minute - c->minute;
+static void age(struct contention *c, int64_t now_ms) {
+    int64_t minute = now_ms / 60000, passed = minute - c->minute;
     if (passed <= 0)
         return;
     for (size_t i = CONTENTION_MINUTES; i-- > 0;)
@@ -39,21 +35,20 @@ static void age(struct contention *c, int64_t minute) {
 }
 
 void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash, int64_t now_ms) {
-    int64_t minute = minute_of(now_ms);
     if (!sh->contention)
         sh->contention = memory_zalloc(CONTENTION_SETS * CONTENTION_WAYS * sizeof(*sh->contention));
     struct contention *set = &sh->contention[(hash >> 8) % CONTENTION_SETS * CONTENTION_WAYS], *place = NULL;
     for (size_t i = 0; i < CONTENTION_WAYS; i++) {
-        age(&set[i], minute);
+        age(&set[i], now_ms);
         if (set[i].used && set[i].hash == hash) {
             set[i].lost[0]++;
             return;
         }
-        if (!place || total(&set[i]) < total(place))
+        if (!place || total(set[i].lost) < total(place->lost))
             place = &set[i];
     }
     *place = (struct contention){
-        .hash = hash, .minute = minute, .lost = {1}, .db = key->db, .len = (uint32_t)key->len, .used = true};
+        .hash = hash, .minute = place->minute, .lost = {1}, .db = key->db, .len = (uint32_t)key->len, .used = true};
     memcpy(place->name, key->name, kept(place));
 }
 
@@ -74,8 +69,8 @@ void engine_each_contention(struct lock_engine *e, int64_t now_ms,
         shard_lock(sh);
         for (size_t n = 0; sh->contention && n < CONTENTION_SETS * CONTENTION_WAYS; n++) {
             struct contention *c = &sh->contention[n];
-            age(c, minute_of(now_ms));
-            if (total(c) == 0)
+            age(c, now_ms);
+            if (total(c->lost) == 0)
                 continue;
             struct lock_contention view = {.key = {.db = c->db, .name = c->name, .len = kept(c)},
                                            .cut = kept(c) < c->len,
@@ -170,9 +165,7 @@ struct ranking {
 static void rank(void *arg, const struct lock_contention *c) {
     struct ranking *r = arg;
     struct lock_fight *out = r->out;
-    uint64_t lost = 0;
-    for (size_t i = 0; i < CONTENTION_MINUTES; i++)
-        lost += c->lost[i];
+    uint64_t lost = total(c->lost);
     size_t at = r->count;
     while (at > 0 && out[at - 1].lost < lost)
         at--;

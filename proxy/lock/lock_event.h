@@ -1,6 +1,6 @@
 /*
  * What was seen of a lock: a command of a session on a key, with its effect. Live traffic, audit and MONITOR's lines
- * are told in this form, to the engine (audit.h) and to PROXY ADVISE.
+ * are told in this form, to the engine (audit.c) and to the observer.
  */
 #ifndef LOCKKEEPER_LOCK_LOCK_EVENT_H
 #define LOCKKEEPER_LOCK_LOCK_EVENT_H
@@ -74,5 +74,17 @@ struct lock_event {
     const char *refusal;          /* the reply that enforcing gives instead: "0", "nil", "LOCKED"; static */
     const char *command, *client; /* as engine_finish has them */
 };
+
+/* Audit: the engine watches commands that pass unchanged, and infers from their replies what its scripts would have
+ * said. It attributes a command when its reply comes, since replies come in the order in which Redis ran the commands.
+ * A command that enforcing would have refused has been carried out, so that the lease which it met is over. If a reply
+ * does not tell what became of the lock, the engine learns and reports nothing.
+ *
+ * engine_watch tells the engine that a command of this session on a key is being sent. The session's peer is kept until
+ * engine_observe, which is called once for each engine_watch. Returns the number for lock_event.watched, never 0.
+ *
+ * engine_observe tells the engine the answer. Returns how enforcing would have answered, for tests. */
+uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key);
+enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_event *sight, int64_t now_ms);
 
 #endif

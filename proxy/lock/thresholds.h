@@ -1,6 +1,6 @@
-/* How much evidence shows how a workload's sessions and losers behave: the engine acts from then on, and PROXY ADVISE
- * says so. Both count for themselves, since the engine halves its counts, and ask here. The figures were found by
- * simulation (workload.c). */
+/* What engine, observer and PROXY ADVISE take for evidence of how a workload's sessions and losers behave, and how much
+ * of it is enough. Each counts for itself, since the engine halves its counts and the observer also sees keys outside
+ * of all rules. All ask here. The figures were found by simulation (workload.c). */
 #ifndef LOCKKEEPER_LOCK_THRESHOLDS_H
 #define LOCKKEEPER_LOCK_THRESHOLDS_H
 
@@ -18,6 +18,17 @@ enum {
  * losers may have sent. */
 static inline bool surplus_is_losers(double releases, double acquired, double losers) {
     return releases - acquired >= SURPLUS && (releases - acquired) * 2 >= losers;
+}
+
+/* Whether a release over the session that had acquired shows that the session is one worker's: others have lost an
+ * attempt during the lease, and the session itself has not. */
+static inline bool release_shows_dedicated(bool contended, bool self_lost) {
+    return contended && !self_lost;
+}
+
+/* C5: whether a new expiry leaves a lock so little of its time that it counts as a release. Both in ms from now. */
+static inline bool expiry_releases(int64_t new_ms, int64_t left_ms) {
+    return new_ms <= left_ms / 2;
 }
 
 /* Whether contended releases in a row over the session that had acquired, of the workload or of one session, show that

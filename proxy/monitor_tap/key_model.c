@@ -13,26 +13,9 @@
 #include <string.h>
 
 #include "parser/invariant.h"
-#include "proxy/base/memory.h"
 #include "proxy/monitor_tap/private.h"
 
-enum { SETS = 4096, WAYS = 8, SURE_MS = 100 };
-
-struct model {
-    struct model_key keys[SETS][WAYS];
-};
-
-struct model *model_new(void) {
-    return memory_zalloc(sizeof(struct model));
-}
-
-void model_free(struct model *m) {
-    memory_free(m);
-}
-
-void model_forget(struct model *m) {
-    memset(m, 0, sizeof(*m));
-}
+enum { SURE_MS = 100 };
 
 static void gone(struct model_key *k) {
     k->state = MODEL_ABSENT;
@@ -58,8 +41,8 @@ static void there(struct model_key *k, int64_t pttl_ms, int64_t now_ms) {
 }
 
 struct model_key *model_find(struct model *m, uint64_t hash, int64_t now_ms) {
-    struct model_key *set = m->keys[hash % SETS];
-    for (size_t i = 0; i < WAYS; i++) {
+    struct model_key *set = m->keys[hash % MODEL_SETS];
+    for (size_t i = 0; i < MODEL_WAYS; i++) {
         struct model_key *k = &set[i];
         if (k->hash != hash)
             continue;
@@ -73,14 +56,14 @@ struct model_key *model_find(struct model *m, uint64_t hash, int64_t now_ms) {
 }
 
 struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms) {
-    struct model_key *set = m->keys[hash % SETS], *k = model_find(m, hash, now_ms);
+    struct model_key *set = m->keys[hash % MODEL_SETS], *k = model_find(m, hash, now_ms);
     if (k)
         return k;
     k = set;
-    for (size_t i = 1; i < WAYS && k->hash; i++)
+    for (size_t i = 1; i < MODEL_WAYS && k->hash; i++)
         if (!set[i].hash || set[i].seen_ms < k->seen_ms)
             k = &set[i];
-    invariant(k >= set && k < set + WAYS, "a key is followed in another set");
+    invariant(k >= set && k < set + MODEL_WAYS, "a key is followed in another set");
     *k = (struct model_key){.hash = hash};
     return k;
 }
@@ -91,6 +74,11 @@ void model_told(struct model_key *k, int64_t pttl_ms, int64_t at_ms) {
     else if (pttl_ms >= -1)
         there(k, pttl_ms >= 0 ? pttl_ms : PTTL_NONE, at_ms);
     k->seen_ms = at_ms;
+}
+
+static uint64_t value_of(const char *value, size_t len) {
+    const struct hash_seed seed = {1, 2};
+    return value ? hash_bytes(&seed, value, len) : 0;
 }
 
 /* ---- commands ---- */
@@ -118,15 +106,11 @@ static bool extend(struct model_key *k, struct lock_event *sight, bool condition
         return false;
     if (k->state == MODEL_ABSENT) {
         sight->effect = EFFECT_ABSENT;
-        return true;
-    }
-    if (conditional && sight->pttl_ms != PTTL_NONE) { /* EXPIRE NX, ...: the result is one of two */
+    } else if (conditional && sight->pttl_ms != PTTL_NONE) { /* EXPIRE NX, ...: the result is one of two */
         k->end_known = false;
         k->sure_ms = now_ms;
         sight->effect = EFFECT_NOTHING;
-        return true;
-    }
-    if (sight->pttl_ms == PTTL_GONE) {
+    } else if (sight->pttl_ms == PTTL_GONE) {
         gone(k);
         sight->effect = EFFECT_REMOVED;
     } else {
@@ -151,30 +135,33 @@ static bool swap(struct model_key *k, struct lock_event *sight, int64_t now_ms) 
     return sure;
 }
 
+/* A command has left the key there, and given it no expiry if it was not there before. */
+static void left_there(struct model_key *k, bool sure, int64_t now_ms) {
+    if (!sure)
+        k->sure_ms = now_ms + SURE_MS;
+    else if (k->state != MODEL_PRESENT)
+        there(k, PTTL_NONE, now_ms);
+    k->state = MODEL_PRESENT;
+}
+
 static bool count(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
-    bool sure = known(k) && k->counted && sight->by > 0, was = k->state == MODEL_PRESENT;
+    bool sure = known(k) && k->counted && sight->by > 0;
     sight->value = NULL;
     sight->effect = EFFECT_DONE;
     k->count += sight->verb == LOCK_COUNT_UP ? sight->by : -sight->by;
     sight->count = k->count;
-    if (sure && !was)
-        there(k, PTTL_NONE, now_ms);
-    if (!sure)
-        k->sure_ms = now_ms + SURE_MS;
-    k->state = MODEL_PRESENT;
+    left_there(k, sure, now_ms);
     return sure;
 }
 
 /* Commands that only write. HSETNX and INCR are counts until they are known to belong to a lock. */
 static bool pass(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     sight->effect = EFFECT_NOTHING;
-    if (sight->pttl_ms != PTTL_UNKNOWN)
-        replace(k, sight, now_ms);
-    else if (!known(k))
+    if (sight->pttl_ms == PTTL_UNKNOWN && !known(k))
         return false;
-    else
-        there(k, k->state == MODEL_ABSENT ? PTTL_NONE : PTTL_UNKNOWN, now_ms);
-    sight->effect = EFFECT_NOTHING;
+    if (sight->pttl_ms != PTTL_UNKNOWN)
+        unknown(k);
+    there(k, k->state == MODEL_ABSENT ? PTTL_NONE : sight->pttl_ms, now_ms);
     k->counted = k->listed = false;
     return true;
 }
@@ -186,11 +173,7 @@ static bool push(struct model_key *k, struct lock_event *sight, uint64_t node, i
     if (k->assumed)
         gone(k);
     bool sure = known(k) && k->listed && k->nodes < MODEL_NODES;
-    if (k->state == MODEL_ABSENT)
-        there(k, PTTL_NONE, now_ms);
-    if (!sure)
-        k->sure_ms = now_ms + SURE_MS;
-    k->state = MODEL_PRESENT;
+    left_there(k, sure, now_ms);
     k->listed = sure;
     if (sure)
         k->node[k->nodes++] = node;
@@ -207,28 +190,23 @@ static void node_remove(struct model_key *k, size_t at) {
         gone(k);
 }
 
-static bool take(struct model_key *k, struct lock_event *sight, uint64_t node) {
-    bool sure = known(k) && k->listed;
-    sight->effect = EFFECT_ABSENT;
-    for (size_t i = 0; sure && i < k->nodes; i++)
-        if (k->node[i] == node) {
-            sight->effect = EFFECT_DONE;
-            node_remove(k, i);
-            break;
-        }
-    return sure;
+static void take(struct model_key *k, struct lock_event *sight, uint64_t node, size_t nodes) {
+    size_t at = 0;
+    while (at < nodes && k->node[at] != node)
+        at++;
+    sight->effect = at < nodes ? EFFECT_DONE : EFFECT_ABSENT;
+    if (at < nodes)
+        node_remove(k, at);
 }
 
 static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
-    const struct hash_seed seed = {1, 2};
-    uint64_t node = sight->value ? hash_bytes(&seed, sight->value, sight->value_len) : 0;
-    bool sure = false;
+    uint64_t node = value_of(sight->value, sight->value_len);
+    bool sure = known(k) && k->listed;
     if (sight->verb == LOCK_QUEUE_PUSH) {
         sure = push(k, sight, node, now_ms);
     } else if (sight->verb == LOCK_QUEUE_REMOVE) {
-        sure = take(k, sight, node);
+        take(k, sight, node, sure ? k->nodes : 0);
     } else {
-        sure = known(k) && k->listed;
         bool any = sure && k->nodes > 0, shows = sight->queue == QUEUE_HEAD || sight->queue == QUEUE_POP;
         node = any ? k->node[0] : 0;
         sight->effect = any && shows ? EFFECT_DONE : EFFECT_ABSENT;
@@ -242,11 +220,6 @@ static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms)
 }
 
 /* ---- commands that compare ---- */
-
-static uint64_t value_of(const char *value, size_t len) {
-    const struct hash_seed seed = {1, 2};
-    return value ? hash_bytes(&seed, value, len) : 0;
-}
 
 /* Whether a command that compares with one value does nothing, since the key has another value. Sets *sure to whether
  * that is known. */
@@ -311,10 +284,7 @@ bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, 
             unknown(k);
             sure = false;
             break;
-        case LOCK_READ:
-        case LOCK_SCRIPT:
-        case LOCK_INSPECT:
-        case LOCK_OPERATOR:
+        default:
             return true;
         }
         keep_value(k, sight);

@@ -18,9 +18,7 @@
 enum {
     SESSIONS = 2048, /* sets of WAYS */
     WAYS = 8,
-    IDENTITY_MAX = 96,
     HOST_SIZE = 64,
-    LIBRARY_MAX = 32,
     NAME_SIZE = 48,
     KEYS_MAX = 64,
     KEY_MAX = 512,
@@ -35,11 +33,11 @@ struct talker {
     uint64_t told;   /* the CLIENT LIST that was asked for last before a line set the name or the library; 0: none */
     int64_t seen_ms;
     uint64_t client; /* the hash of its identity */
-    bool watches, gone;
+    bool watches;
     char address[HOST_SIZE]; /* without the port */
     char user[NAME_SIZE], name[NAME_SIZE];
-    char library[LIBRARY_MAX];
-    char identity[IDENTITY_MAX];
+    char library[ADVISE_LIBRARY_MAX];
+    char identity[ADVISE_CLIENT_MAX];
 };
 
 /* A PTTL that was sent. Its line and its reply come in either order. */
@@ -51,12 +49,12 @@ struct ask {
 struct monitor_tap {
     struct observer *observer;
     struct hash_seed seed;
-    struct model *model;
+    struct model model;
     struct overheard counts;
     struct talker talkers[SESSIONS][WAYS];
     uint64_t last_id, lists;
     struct talker *last; /* the sender of the last line that is not a script's */
-    struct text bytes, line;
+    struct text bytes;
     struct resp_request request;
     uint32_t counters_seen;
     /* the script that runs at present */
@@ -79,7 +77,6 @@ struct monitor_tap *tap_new(struct observer *a, uint64_t seed, uint64_t number) 
     struct monitor_tap *o = memory_zalloc(sizeof(*o));
     o->observer = a;
     o->seed = hash_seed_make(seed, 5);
-    o->model = model_new();
     o->last_id = number << 24;
     resp_request_init(&o->request);
     return o;
@@ -88,9 +85,7 @@ struct monitor_tap *tap_new(struct observer *a, uint64_t seed, uint64_t number) 
 void tap_free(struct monitor_tap *o) {
     if (!o)
         return;
-    model_free(o->model);
     text_clear(&o->bytes);
-    text_clear(&o->line);
     resp_request_clear(&o->request);
     memory_free(o);
 }
@@ -107,7 +102,7 @@ static void identify(struct monitor_tap *o, struct talker *t) {
     const char *user = strcmp(t->user, "default") == 0 ? "" : t->user;
     size_t len = (size_t)snprintf(t->identity, sizeof(t->identity), "%s%s%s%s%s", t->address, *user ? " user=" : "",
                                   user, t->name[0] ? " name=" : "", t->name);
-    t->client = hash_bytes(&o->seed, t->identity, len < IDENTITY_MAX ? len : IDENTITY_MAX - 1);
+    t->client = hash_bytes(&o->seed, t->identity, len < ADVISE_CLIENT_MAX ? len : ADVISE_CLIENT_MAX - 1);
 }
 
 static void copy(char *to, size_t size, const char *from, size_t len) {
@@ -133,16 +128,12 @@ static uint64_t hash_of(const struct monitor_tap *o, uint32_t db, const char *te
 
 static struct talker *talker_get(struct monitor_tap *o, const char *address, size_t len) {
     uint64_t hash = hash_of(o, 0, address, len);
-    struct talker *set = o->talkers[(hash >> 1) % SESSIONS], *t = NULL;
-    for (size_t i = 0; !t && i < WAYS; i++)
-        t = set[i].hash == hash ? &set[i] : NULL;
-    if (t && !t->gone)
-        return t;
-    for (size_t i = 0; !t && i < WAYS; i++)
-        if (!set[i].hash)
-            t = &set[i];
-    for (size_t i = 0; !t && i < WAYS; i++)
-        if (i + 1 == WAYS || set[i].seen_ms <= set[i + 1].seen_ms)
+    struct talker *set = o->talkers[(hash >> 1) % SESSIONS], *t = set;
+    for (size_t i = 0; i < WAYS; i++)
+        if (set[i].hash == hash)
+            return &set[i];
+    for (size_t i = 1; i < WAYS && t->hash; i++)
+        if (!set[i].hash || set[i].seen_ms < t->seen_ms)
             t = &set[i];
     *t = (struct talker){.hash = hash, .id = ++o->last_id};
     invariant(o->last_id != 0, "connections have run out of numbers");
@@ -152,9 +143,8 @@ static struct talker *talker_get(struct monitor_tap *o, const char *address, siz
 }
 
 static void talker_left(struct monitor_tap *o, struct talker *t) {
-    if (!t->gone)
-        observer_left(o->observer, t->id, false); /* MONITOR does not show one-shot clients */
-    t->gone = true;
+    observer_left(o->observer, t->id, false); /* MONITOR does not show one-shot clients */
+    t->hash = 0;
 }
 
 void tap_ask_clients(struct monitor_tap *o) {
@@ -163,16 +153,18 @@ void tap_ask_clients(struct monitor_tap *o) {
 
 /* The value of a field of a client's line, " name=cron". */
 static void field_copy(char *out, size_t size, const char *line, size_t len, const char *field) {
+    const char *end = line + len;
     size_t n = strlen(field);
     out[0] = '\0';
-    for (const char *p = line; p && (size_t)(p - line) + n < len;) {
-        if (memcmp(p, field, n) == 0) {
-            const char *end = memchr(p + n, ' ', len - (size_t)(p + n - line));
-            copy(out, size, p + n, end ? (size_t)(end - p) - n : len - (size_t)(p + n - line));
+    for (const char *stop; (size_t)(end - line) > n; line = stop + 1) {
+        stop = memchr(line, ' ', (size_t)(end - line));
+        stop = stop ? stop : end;
+        if ((size_t)(stop - line) >= n && memcmp(line, field, n) == 0) {
+            copy(out, size, line + n, (size_t)(stop - line) - n);
             return;
         }
-        p = memchr(p, ' ', len - (size_t)(p - line));
-        p = p ? p + 1 : NULL;
+        if (stop == end)
+            return;
     }
 }
 
@@ -256,13 +248,14 @@ static bool sets_field(const struct command *c) {
     return c->id == COMMAND_HSETNX || c->id == COMMAND_HSETEX;
 }
 
+static struct lock_interest interest_of(struct monitor_tap *o, const struct talker *t) {
+    return (struct lock_interest){o->observer, &o->counters_seen, t->watches, o->counts.last_ms};
+}
+
 /* Reports a command on one key. `sure`: its result is known. */
 static void tell(struct monitor_tap *o, const struct talker *t, const struct command *c, struct lock_event *sight,
                  bool sure) {
-    const struct lock_interest in = {.observer = o->observer,
-                                     .counters_seen = &o->counters_seen,
-                                     .watches = t->watches,
-                                     .now_ms = o->counts.last_ms};
+    const struct lock_interest in = interest_of(o, t);
     const struct lock_key *key = &sight->key;
     if (!event_wanted(&in, c, &o->request, o->bytes.data, key->name, key->len))
         return;
@@ -270,9 +263,8 @@ static void tell(struct monitor_tap *o, const struct talker *t, const struct com
         note(o, t, seen_of(sight), sight);
         return;
     }
-    if (sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_RELEASE || sight->verb == LOCK_COUNT_UP ||
-        sight->verb == LOCK_COUNT_DOWN)
-        o->counts.unsure++;
+    o->counts.unsure += sight->verb == LOCK_ACQUIRE || sight->verb == LOCK_RELEASE || sight->verb == LOCK_COUNT_UP ||
+                        sight->verb == LOCK_COUNT_DOWN;
     if (sight->verb == LOCK_ACQUIRE && !sets_field(c))
         observer_arm(o->observer, sight->key.name, sight->key.len, o->counts.last_ms);
 }
@@ -313,11 +305,11 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
     sight.scripted = scripted;
     sight.behind_watch = t->watches;
     uint64_t hash = hash_of(o, line->db, sight.key.name, sight.key.len);
-    struct model_key *k = model_find(o->model, hash, now_ms);
+    struct model_key *k = model_find(&o->model, hash, now_ms);
     if (!k && !attempts(c, &sight, t->watches) && !in_script(o, &sight))
         return;
     if (!k)
-        k = model_follow(o->model, hash, now_ms);
+        k = model_follow(&o->model, hash, now_ms);
     field_follow(o, k, c);
     /* The model follows no change of a list in the middle, no push at the head, no pop at the tail, and no change of
      * several nodes at once. */
@@ -351,7 +343,7 @@ static void on_key(struct monitor_tap *o, struct talker *t, const struct monitor
 static void on_permit(struct monitor_tap *o, const struct talker *t, const struct monitor_line *line,
                       const struct command *c) {
     const struct command_sent sent = {c, &o->request, o->bytes.data};
-    const struct lock_interest in = {.observer = o->observer, .counters_seen = &o->counters_seen};
+    const struct lock_interest in = interest_of(o, t);
     struct lock_event sight;
     struct lock_command lc;
     size_t len;
@@ -372,7 +364,7 @@ static bool msetnx_lost(struct monitor_tap *o, const struct monitor_line *line, 
     for (int i = 0; i < count && i < EVENT_KEYS_MAX; i++) {
         size_t len;
         const char *key = request_arg(&o->request, o->bytes.data, keys[i], &len);
-        const struct model_key *k = model_find(o->model, hash_of(o, line->db, key, len), line->time_ms);
+        const struct model_key *k = model_find(&o->model, hash_of(o, line->db, key, len), line->time_ms);
         if (k && k->state == MODEL_PRESENT)
             return true;
     }
@@ -381,21 +373,17 @@ static bool msetnx_lost(struct monitor_tap *o, const struct monitor_line *line, 
 
 /* ---- scripts ---- */
 
-/* Reports what the last script has done. */
-static void script_end(struct monitor_tap *o) {
+void tap_end(struct monitor_tap *o) {
     struct lock_event *e = &o->script_event;
     bool running = o->last && o->script.kind != ADVISE_SCRIPT_OTHER;
     o->script.kind = ADVISE_SCRIPT_OTHER;
     if (!running || (e->verb != LOCK_ACQUIRE && !observer_knows(o->observer, e->key.name, e->key.len)))
         return;
-    if (e->verb == LOCK_ACQUIRE)
-        e->effect = o->script_wrote ? EFFECT_DONE : EFFECT_LOST;
-    else if (e->verb == LOCK_REWRITE)
-        e->effect = o->script_wrote ? EFFECT_DONE : EFFECT_NOTHING;
-    else if (o->script_deleted || !o->script_wrote) /* else it was entered more often than left */
-        e->effect = o->script_deleted ? EFFECT_DONE : EFFECT_ABSENT;
+    bool wrote = o->script_wrote; /* a release that only writes leaves a lock that was entered several times */
+    if (e->verb == LOCK_RELEASE)
+        e->effect = o->script_deleted ? EFFECT_DONE : wrote ? EFFECT_NOTHING : EFFECT_ABSENT;
     else
-        e->effect = EFFECT_NOTHING;
+        e->effect = wrote ? EFFECT_DONE : e->verb == LOCK_ACQUIRE ? EFFECT_LOST : EFFECT_NOTHING;
     if (e->effect != EFFECT_DONE)
         e->value = NULL;
     note(o, o->last, seen_of(e), e);
@@ -425,16 +413,14 @@ static void on_client(struct monitor_tap *o, struct talker *t) {
     const struct resp_request *r = &o->request;
     const char *bytes = o->bytes.data;
     size_t len;
-    if (r->argc == 3 && request_arg_is(r, bytes, 1, "setname")) {
-        const char *name = request_arg(r, bytes, 2, &len);
-        copy(t->name, sizeof(t->name), name, len);
-        t->told = o->lists;
-        identify(o, t);
-    } else if (r->argc == 4 && request_arg_is(r, bytes, 1, "setinfo") && request_arg_is(r, bytes, 2, "lib-name")) {
-        const char *name = request_arg(r, bytes, 3, &len);
-        copy(t->library, sizeof(t->library), name, len);
-        t->told = o->lists;
-    }
+    bool name = r->argc == 3 && request_arg_is(r, bytes, 1, "setname");
+    bool library = r->argc == 4 && request_arg_is(r, bytes, 1, "setinfo") && request_arg_is(r, bytes, 2, "lib-name");
+    if (!name && !library)
+        return;
+    const char *text = request_arg(r, bytes, r->argc - 1, &len);
+    copy(name ? t->name : t->library, name ? sizeof(t->name) : sizeof(t->library), text, len);
+    t->told = o->lists;
+    identify(o, t);
 }
 
 /* Handles commands without keys. True: the command was one. */
@@ -458,7 +444,7 @@ static bool on_other(struct monitor_tap *o, struct talker *t, const struct monit
     case COMMAND_FLUSHALL:
     case COMMAND_FLUSHDB:
     case COMMAND_SWAPDB:
-        model_forget(o->model);
+        memset(&o->model, 0, sizeof(o->model)); /* all keys are forgotten */
         return true;
     case COMMAND_SCRIPT:
         event_script_loaded(o->observer, &o->request, o->bytes.data);
@@ -477,7 +463,7 @@ static void asked_line(struct monitor_tap *o, const struct monitor_line *line) {
         return;
     bool answered = o->answered > o->lined;
     struct ask *a = &o->asks[o->lined++ % ASKS];
-    struct model_key *k = model_find(o->model, a->hash, line->time_ms);
+    struct model_key *k = model_find(&o->model, a->hash, line->time_ms);
     a->at_ms = line->time_ms;
     if (k && answered)
         model_told(k, a->pttl_ms, a->at_ms);
@@ -491,7 +477,7 @@ void tap_answer(struct monitor_tap *o, int64_t pttl_ms) {
     bool lined = o->lined > o->answered;
     struct ask *a = &o->asks[o->answered++ % ASKS];
     a->pttl_ms = pttl_ms;
-    struct model_key *k = lined ? model_find(o->model, a->hash, a->at_ms) : NULL;
+    struct model_key *k = lined ? model_find(&o->model, a->hash, a->at_ms) : NULL;
     if (k && k->asked)
         model_told(k, pttl_ms, a->at_ms);
 }
@@ -531,7 +517,7 @@ static void on_command(struct monitor_tap *o, const struct monitor_line *line, c
     bool scripted = line->from_len == 3 && memcmp(line->from, "lua", 3) == 0;
     uint32_t keys[KEYS_MAX];
     if (!scripted) {
-        script_end(o);
+        tap_end(o);
         o->last = talker_get(o, line->from, line->from_len);
         o->counts.nameless += strcmp(o->last->address, "unix") == 0;
     }
@@ -539,7 +525,7 @@ static void on_command(struct monitor_tap *o, const struct monitor_line *line, c
     if (!t || !c || !command_arity_ok(c, o->request.argc))
         return;
     t->seen_ms = line->time_ms;
-    t->listed = t->listed < o->lists ? o->lists : t->listed; /* its line shows that it is connected */
+    t->listed = o->lists; /* its line shows that it is connected */
     if (!scripted && on_other(o, t, line, c))
         return;
     if (!scripted && o->request.argc > 1)
@@ -556,14 +542,14 @@ bool tap_line(struct monitor_tap *o, const char *text, size_t len) {
     struct monitor_line line;
     o->asked_len = 0;
     if (!monitor_line_read(&line, text, len) || !monitor_args_read(&line, &o->bytes, &o->request)) {
-        script_end(o);
+        tap_end(o);
         o->last = NULL; /* the lines of an unknown script may follow */
         o->counts.garbage++;
         return false;
     }
     const struct command *c = command_of_request(&o->request, o->bytes.data);
     if (is_self(o, &line, c)) {
-        script_end(o);
+        tap_end(o);
         if (c && c->id == COMMAND_PTTL)
             asked_line(o, &line);
         return true;
@@ -576,8 +562,4 @@ bool tap_line(struct monitor_tap *o, const char *text, size_t len) {
     line.time_ms = o->counts.last_ms; /* time must not go back */
     on_command(o, &line, c);
     return true;
-}
-
-void tap_end(struct monitor_tap *o) {
-    script_end(o);
 }

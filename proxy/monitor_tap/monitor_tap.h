@@ -35,7 +35,7 @@ void tap_free(struct monitor_tap *o);
 /* Takes a line of MONITOR's, without its end ("1700000000.123456 [0 127.0.0.1:4000] \"SETNX\" \"lock\" \"1\""), as
  * Redis sends it or redis-cli prints it. False: it is not such a line, and was counted. */
 bool tap_line(struct monitor_tap *o, const char *line, size_t len);
-/* To be called after the last line, before the counts or the advice are read. */
+/* Reports what the last script has done. To be called after the last line, before the counts or the advice are read. */
 void tap_end(struct monitor_tap *o);
 const struct overheard *tap_counts(const struct monitor_tap *o);
 

@@ -26,7 +26,7 @@ bool monitor_args_read(const struct monitor_line *line, struct text *bytes, stru
 
 /* ---- key_model.c: the state of keys ---- */
 
-enum { MODEL_NODES = 16 };
+enum { MODEL_NODES = 16, MODEL_SETS = 4096, MODEL_WAYS = 8 };
 
 enum model_state { MODEL_UNKNOWN, MODEL_ABSENT, MODEL_PRESENT };
 
@@ -49,17 +49,16 @@ struct model_key {
     uint64_t value;             /* hash of the string, for commands that compare; 0: not known */
 };
 
-struct model;
-struct model *model_new(void);
-void model_free(struct model *m);
+/* Zero: no key is known. */
+struct model {
+    struct model_key keys[MODEL_SETS][MODEL_WAYS];
+};
 /* The state of a key at this time, after expiries. NULL: it is not followed. Valid until the next call of
  * model_follow. */
 struct model_key *model_find(struct model *m, uint64_t hash, int64_t now_ms);
 /* The state of a key, which is followed from now on. If its set is full, the key with the oldest last command makes
  * room. Valid until the next call. */
 struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms);
-/* Forgets all keys. */
-void model_forget(struct model *m);
 /* Gives the sight the effect of its command, as far as it follows from the state, and updates the state. `hash`: it
  * concerns a field. False: the result is not known. */
 bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, bool hash, int64_t now_ms);

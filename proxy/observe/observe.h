@@ -7,9 +7,9 @@
  *      MONITOR's lines ┘
  *
  * Keys become patterns (job:123:lock becomes job:*:lock). All tables have a fixed size: the entry seen longest ago
- * makes room. It only counts facts; the engine decides to which lease a command belongs, and does not use this. For
- * connections it uses the same evidence as the engine: releases over another connection than the acquisition, unless
- * they are a loser's or a late one of the connection's own. Thread-safe.
+ * makes room. Most keys are outside of all rules, and no guard record or lease says when they may be forgotten; so the
+ * observer does not use the engine's ledger, which keeps a claim for as long as its release may come. It only counts
+ * facts. What counts as evidence, and how much is enough, is in proxy/lock/thresholds.h for both. Thread-safe.
  */
 #ifndef LOCKKEEPER_OBSERVE_OBSERVE_H
 #define LOCKKEEPER_OBSERVE_OBSERVE_H
@@ -29,8 +29,7 @@ enum seen_event {
     SEEN_REFUSED, /* a release that the proxy refused */
     SEEN_IN_VAIN, /* a release that found no lock */
     SEEN_EXTENDED,
-    SEEN_REWRITTEN, /* SET XX, or compare and expire: an extension, or a release if it leaves much less time than
-                         there was */
+    SEEN_REWRITTEN, /* SET XX, or compare and expire: extends, or releases if it leaves much less time */
     SEEN_WRITTEN,   /* SET with an expiry and no condition */
     SEEN_SWAPPED,   /* GETSET over an existing key: the traffic does not show the lock's new holder */
     SEEN_LOWERED,   /* DECR that leaves a number above zero: of a loser, or of one of a semaphore's holders */
@@ -93,8 +92,7 @@ void observer_note_write(struct observer *a, const struct observed_write *w, int
 
 /* ---- keys without a rule -------------------------------------------------------------------------- */
 
-/* Whether a key outside of all rules was acquired lately (or another with the same few bytes). A cheap test, before
- * replies to its releases are looked at. */
+/* Whether a key outside of all rules was acquired lately (or another with the same few bytes): a cheap test. */
 bool observer_knows(const struct observer *a, const char *key, size_t len);
 /* Makes observer_knows true for the key for five to ten minutes. */
 void observer_arm(struct observer *a, const char *key, size_t len, int64_t now_ms);
@@ -105,8 +103,7 @@ enum advise_script {
     ADVISE_SCRIPT_ACQUIRES, /* SET NX, GET and SET, ...: if it acquired, its reply is OK, above zero, or the value */
     ADVISE_SCRIPT_RELEASES, /* GET, compare, DEL: above zero if it released */
     ADVISE_SCRIPT_EXTENDS,  /* GET, compare, PEXPIRE: above zero if it extended */
-    ADVISE_SCRIPT_ENTERS,   /* HINCRBY, PEXPIRE: nil if it acquired, else the time left; also other scripts with this
-                               reply */
+    ADVISE_SCRIPT_ENTERS,   /* HINCRBY, PEXPIRE, and others with this reply: nil if it acquired, else the time left */
     ADVISE_SCRIPT_LEAVES    /* HINCRBY, DEL: 1 if it released */
 };
 
@@ -133,7 +130,7 @@ struct evidence_session {
     uint32_t row; /* contended leases in a row that were released over the session that had acquired, this session */
 };
 
-enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 27 };
+enum { OBSERVED_ROWS = 512, OBSERVED_PAIRS = 64, ADVISE_SESSIONS = 32, EVIDENCE_COUNTS = 26 };
 
 /* A row has the counts of a client's locks of one pattern, or of all clients' if they are many. Each release is counted
  * once, in the row of the lock's acquirer. Exception: a loser's release, or one that is late or finds no lock, counts
@@ -158,7 +155,7 @@ struct evidence {
             uint64_t acquired, lost, endless, valued, repeated;
             uint64_t sent;     /* all releases, whatever their result */
             uint64_t released; /* locks that a release has freed */
-            uint64_t by_holder, crossed, by_other;
+            uint64_t crossed, by_other;
             uint64_t by_other_bare; /* the part of by_other that is not by a script, which may have compared */
             uint64_t by_own;        /* releases, also in vain, by the client that had acquired */
             uint64_t losers;        /* releases that found a lock, by sessions that had lost */

@@ -6,7 +6,6 @@
  *
  * If a stem has many patterns (lock:alice, lock:bob, ...), they become one: lock:*. If a shard has no row left, the
  * pattern with most rows gets one row for all of its clients: 240 workers with a name each take no other pattern's row.
- * A shard's tables are allocated when its first lock is seen.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
+#include "proxy/lock/thresholds.h"
 #include "proxy/observe/private.h"
 
 enum {
@@ -74,6 +74,12 @@ struct key_memory {
     struct key_session parties[PARTIES];
 };
 
+struct observed_shard {
+    struct evidence rows[ROWS];
+    struct key_memory places[PLACES];
+    struct lost_attempt lost[LOST_SETS * WAYS];
+};
+
 struct observer *observer_new(uint64_t seed) {
     struct observer *a = memory_zalloc(sizeof(*a));
     a->seed = (struct hash_seed){seed, seed ^ 0x9e3779b97f4a7c15u};
@@ -86,9 +92,7 @@ struct observer *observer_new(uint64_t seed) {
 void observer_free(struct observer *a) {
     for (size_t i = 0; a && i < OBSERVED_SHARDS; i++) {
         pthread_mutex_destroy(&a->shards[i].mutex);
-        memory_free(a->shards[i].rows);
-        memory_free(a->shards[i].places);
-        memory_free(a->shards[i].lost);
+        memory_free(a->shards[i].shard);
     }
     if (!a)
         return;
@@ -179,9 +183,24 @@ static void row_empty(struct observed_shard *sh, struct evidence *row, size_t to
     row->pattern[0] = '\0';
 }
 
-static void row_merge(struct observed_shard *sh, struct evidence *to, struct evidence *from) {
-    evidence_add(to, from);
-    row_empty(sh, from, (size_t)(to - sh->rows));
+/* Whether the row has the pattern of `like`, or with `wide` its stem; of the client with this hash, or NULL: of any. */
+static bool row_agrees(const struct evidence *row, const struct evidence *like, bool wide, const uint64_t *client) {
+    if (!row->pattern[0] || row->ruled != like->ruled || row->stem_len != like->stem_len ||
+        (client && row->client_hash != *client && !row->all))
+        return false;
+    return wide ? !row->ruled && row->stem_len > 0 && memcmp(row->pattern, like->pattern, row->stem_len) == 0
+                : strcmp(row->pattern, like->pattern) == 0;
+}
+
+/* Merges the rows that agree with `to` into it. With `wide` its pattern becomes that of the stem. */
+static void rows_merge(struct observed_shard *sh, struct evidence *to, bool wide, const uint64_t *client) {
+    for (size_t i = 0; i < ROWS; i++)
+        if (&sh->rows[i] != to && row_agrees(&sh->rows[i], to, wide, client)) {
+            evidence_add(to, &sh->rows[i]);
+            row_empty(sh, &sh->rows[i], (size_t)(to - sh->rows));
+        }
+    if (wide)
+        memcpy(to->pattern + to->stem_len, "*", 2);
 }
 
 /* Whether the row is for `pattern`, or the common row of its stem. */
@@ -202,40 +221,20 @@ static struct evidence *row_find(struct observed_shard *sh, const char *pattern,
     return NULL;
 }
 
-/* If a stem has too many patterns, merges their rows into the first one, for a common pattern, which replaces
- * `pattern`. Returns that row; NULL if there are not too many. */
-static struct evidence *row_widen(struct observed_shard *sh, char *pattern, size_t stem, uint64_t client) {
+/* If the stem of the new row has too many patterns, merges their rows into the first one, and returns it; otherwise
+ * NULL. */
+static struct evidence *row_widen(struct observed_shard *sh, const struct evidence *new) {
     struct evidence *first = NULL;
     size_t count = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < ROWS; i++) {
-            struct evidence *row = &sh->rows[i];
-            if (!row->pattern[0] || row->ruled || row->stem_len != stem || (row->client_hash != client && !row->all) ||
-                memcmp(row->pattern, pattern, stem) != 0)
-                continue;
-            if (pass == 0) {
-                first = first ? first : row;
-                count++;
-            } else if (row != first) {
-                row_merge(sh, first, row);
-            }
+    for (size_t i = ROWS; i-- > 0;)
+        if (row_agrees(&sh->rows[i], new, true, &new->client_hash)) {
+            first = &sh->rows[i];
+            count++;
         }
-        if (stem == 0 || count < SIBLINGS_MAX)
-            return NULL;
-    }
-    invariant(first && count >= SIBLINGS_MAX, "%zu patterns are merged", count);
-    pattern[stem] = '*';
-    pattern[stem + 1] = '\0';
-    memcpy(first->pattern, pattern, stem + 2);
+    if (count < SIBLINGS_MAX)
+        return NULL;
+    rows_merge(sh, first, true, &new->client_hash);
     return first;
-}
-
-/* Whether the rows have the same pattern, or with `wide` the same stem. */
-static bool rows_agree(const struct evidence *x, const struct evidence *y, bool wide) {
-    if (!x->pattern[0] || !y->pattern[0] || x->ruled != y->ruled || x->stem_len != y->stem_len)
-        return false;
-    return wide ? !x->ruled && x->stem_len > 0 && memcmp(x->pattern, y->pattern, x->stem_len) == 0
-                : strcmp(x->pattern, y->pattern) == 0;
 }
 
 /* Makes room: merges all clients' rows of the pattern, or with `wide` of the stem, that has most, if it has `least`. */
@@ -243,21 +242,18 @@ static bool rows_merge_most(struct observed_shard *sh, size_t least, bool wide) 
     struct evidence *to = NULL;
     for (size_t i = 0; i < ROWS; i++) {
         size_t count = 0;
-        for (size_t k = 0; k < ROWS; k++)
-            count += rows_agree(&sh->rows[i], &sh->rows[k], wide);
+        for (size_t k = 0; sh->rows[i].pattern[0] && k < ROWS; k++)
+            count += row_agrees(&sh->rows[k], &sh->rows[i], wide, NULL);
         if (count >= least) {
             least = count + 1;
             to = &sh->rows[i];
         }
     }
-    for (size_t i = 0; to && i < ROWS; i++)
-        if (&sh->rows[i] != to && rows_agree(to, &sh->rows[i], wide))
-            row_merge(sh, to, &sh->rows[i]);
-    if (to && wide)
-        memcpy(to->pattern + to->stem_len, "*", 2);
-    if (to)
-        to->all = true;
-    return to != NULL;
+    if (!to)
+        return false;
+    rows_merge(sh, to, wide, NULL);
+    to->all = true;
+    return true;
 }
 
 /* A free row. Only if no pattern and no stem has rows to merge, the row that was seen longest ago is forgotten. */
@@ -278,17 +274,16 @@ static struct evidence *row_free(struct observed_shard *sh) {
 }
 
 /* The row for an event that has none: the rows of its stem, if they become one now, or a new one. */
-static struct evidence *row_make(struct observed_shard *sh, char *pattern, size_t stem, const struct lock_event *s) {
-    struct evidence *row = s->rule ? NULL : row_widen(sh, pattern, stem, s->identity_hash);
+static struct evidence *row_make(struct observed_shard *sh, const char *pattern, size_t stem,
+                                 const struct lock_event *s) {
+    struct evidence new = {.client_hash = s->identity_hash, .stem_len = stem, .ruled = s->rule != NULL};
+    snprintf(new.pattern, sizeof(new.pattern), "%s", pattern);
+    struct evidence *row = row_widen(sh, &new);
     if (row)
         return row;
     row = row_free(sh);
-    memset(row, 0, sizeof(*row));
-    snprintf(row->pattern, sizeof(row->pattern), "%s", pattern);
+    *row = new;
     text_printable(row->client, sizeof(row->client), s->identity, s->identity_len, '.');
-    row->client_hash = s->identity_hash;
-    row->stem_len = stem;
-    row->ruled = s->rule != NULL;
     return row;
 }
 
@@ -302,24 +297,9 @@ static struct key_memory *place_find(struct observed_shard *sh, uint64_t hash, u
     return NULL;
 }
 
-/* The key's place, or a free one, or that of the key that was acquired first. */
-static struct key_memory *place_get(struct observed_shard *sh, uint64_t hash, unsigned epoch) {
-    struct key_memory *set = &sh->places[hash % (PLACES / WAYS) * WAYS], *best = place_find(sh, hash, epoch);
-    for (size_t i = 0; !best && i < WAYS; i++)
-        if (!set[i].hash || set[i].hash == hash)
-            best = &set[i];
-    if (best)
-        return best;
-    best = set;
-    for (size_t i = 1; i < WAYS; i++)
-        if (set[i].since_ms < best->since_ms)
-            best = &set[i];
-    *best = (struct key_memory){0};
-    return best;
-}
-
+/* Whether the key was held, and its lock has ended by its expiry. */
 static bool place_over(const struct key_memory *p, int64_t now_ms) {
-    return p->end_ms && now_ms >= p->end_ms;
+    return p && p->held && p->end_ms && now_ms >= p->end_ms;
 }
 
 /* The row of the client that acquired the key, if it still exists. */
@@ -341,23 +321,26 @@ static bool stands(struct key_memory *p, uint64_t session, unsigned how) {
     return party && party->stands & how;
 }
 
-/* The session's place; or a free one, or that of a session without a state, or one after the other. */
-static struct key_session *party_get(struct key_memory *p, uint64_t session) {
+/* The session's place, or a free one. If all are in use, one after the other makes room. For a permit, `permit_ms` is
+ * the time now, and only a session makes room that has kept its permit for long, or keeps none; NULL: there is none. */
+static struct key_session *party_get(struct key_memory *p, uint64_t session, int64_t permit_ms) {
     struct key_session *party = place_party(p, session);
     for (size_t i = 0; !party && i < PARTIES; i++)
-        if (!p->parties[i].id || !p->parties[i].stands)
+        if (!p->parties[i].stands)
             party = &p->parties[i];
-    if (!party) {
-        p->forgot = true;
+    for (size_t i = 0; permit_ms && !party && i < PARTIES; i++)
+        if (!(p->parties[i].stands & KEEPS) || permit_ms - p->parties[i].kept_ms > PERMIT_OLD_MS)
+            party = &p->parties[i];
+    p->forgot |= !party;
+    if (!party && !permit_ms)
         party = &p->parties[p->next_party++ % PARTIES];
-    }
-    if (party->id != session_id(session))
+    if (party && party->id != session_id(session))
         *party = (struct key_session){.id = session_id(session)};
     return party;
 }
 
 static void party_is(struct key_memory *p, uint64_t session, unsigned how) {
-    struct key_session *party = party_get(p, session);
+    struct key_session *party = party_get(p, session, 0);
     party->stands = (uint8_t)(party->stands | how);
 }
 
@@ -399,10 +382,22 @@ static bool held_now(const struct note *n) {
     return n->place && n->place->held && !place_over(n->place, n->now_ms);
 }
 
+/* A new place for the key, in its old one, or in a free one, or in that of the key that was acquired first. */
 static struct key_memory *place_make(const struct note *n, uint64_t hash) {
-    struct key_memory *p = place_get(n->sh, hash, n->epoch);
+    struct key_memory *set = &n->sh->places[hash % (PLACES / WAYS) * WAYS], *p = place_find(n->sh, hash, n->epoch);
+    struct key_memory *oldest = set;
+    for (size_t i = 0; !p && i < WAYS; i++) {
+        oldest = set[i].since_ms < oldest->since_ms ? &set[i] : oldest;
+        p = !set[i].hash || set[i].hash == hash ? &set[i] : NULL;
+    }
+    p = p ? p : oldest;
     *p = (struct key_memory){.hash = hash, .epoch = n->epoch, .group = n->group, .row = ROWS, .since_ms = n->now_ms};
     return p;
+}
+
+static void place_ends(const struct note *n, struct key_memory *p) {
+    p->end_ms = end_of(n);
+    p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
 }
 
 /* Makes the session the lock's holder. */
@@ -412,8 +407,7 @@ static void place_take(const struct note *n, struct key_memory *p) {
     p->client = n->client;
     p->value = n->value;
     p->since_ms = n->now_ms;
-    p->end_ms = end_of(n);
-    p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
+    place_ends(n, p);
     p->unending = n->sight->pttl_ms < 0 && !of_queue(n->sight);
     p->contended = p->self_lost = p->shortened = false;
     p->freed_ms = 0;
@@ -444,20 +438,21 @@ static void lost_no_more(const struct note *n) {
 }
 
 static void note_extended(struct note *n) {
-    struct key_memory *p = n->place;
-    if (!p || !p->held)
-        return;
-    p->end_ms = end_of(n);
-    p->endless = n->sight->pttl_ms < 0 && !n->sight->renewed;
+    if (n->place && n->place->held)
+        place_ends(n, n->place);
 }
 
-/* Counts a lock of a one-shot client, once: its session has closed, and the session layer has classified it. */
-static void count_one_shot(struct observer *a, struct key_memory *p, struct evidence *row) {
+/* Whether the session that acquired the lock has ended; with `one_shot`: and was a one-shot client's. */
+static bool owner_left(const struct observer *a, const struct key_memory *p, bool one_shot) {
     uint64_t left = atomic_load_explicit(&a->left[p->session % ADVISE_LEFT], memory_order_relaxed);
-    if (!p->unending || left != ((p->session + 1) | ADVISE_LEFT_ONE_SHOT))
-        return;
-    p->unending = false;
-    row->one_shots++;
+    return left == ((p->session + 1) | ADVISE_LEFT_ONE_SHOT) || (!one_shot && left == p->session + 1);
+}
+
+/* Counts a lock of a one-shot client, once. */
+static void count_one_shot(const struct observer *a, struct key_memory *p, struct evidence *row) {
+    bool counts = p->unending && owner_left(a, p, true);
+    p->unending &= !counts;
+    row->one_shots += counts;
 }
 
 /* Notes that a release came after the lock's end, and how long after. */
@@ -486,7 +481,7 @@ static void note_acquired(struct note *n) {
         note_extended(n); /* its holder acquires it again */
         return;
     }
-    if (p && p->held && place_over(p, n->now_ms))
+    if (place_over(p, n->now_ms))
         place_row(n->sh, p, n->row)->expired++;
     n->row->events++;
     n->row->acquired++;
@@ -505,31 +500,15 @@ static void note_acquired(struct note *n) {
     note_slept(n, p);
     count_one_shot(n->observer, p, n->row);
     place_take(n, p);
-    party_get(p, n->session)->stands = HOLDS;
+    party_get(p, n->session, 0)->stands = HOLDS;
     lost_no_more(n);
-}
-
-/* Notes an attempt on a lock that will never be released: it has no expiry, and its owner has left. */
-static void note_dead(struct note *n) {
-    struct key_memory *p = n->place;
-    const _Atomic uint64_t *left = &n->observer->left[p->session % ADVISE_LEFT];
-    uint64_t gone = atomic_load_explicit(left, memory_order_relaxed) & ~ADVISE_LEFT_ONE_SHOT;
-    if (!p->endless || gone != p->session + 1)
-        return;
-    p->lost++;
-    struct evidence *row = place_row(n->sh, p, n->row);
-    if (p->lost >= DEAD_LOST) {
-        row->dead_hash = p->hash;
-        text_printable(row->dead_key, sizeof(row->dead_key), n->sight->key.name, n->sight->key.len, '.');
-    }
 }
 
 static void note_lost(struct note *n) {
     n->row->events++;
     n->row->lost++;
     row_tried(n->row, n->session);
-    struct key_memory *p = n->place ? n->place : place_make(n, n->hash);
-    n->place = p;
+    struct key_memory *p = n->place = n->place ? n->place : place_make(n, n->hash);
     lost_attempt(n, true)->at_ms = n->now_ms;
     if (!held_now(n))
         return;
@@ -537,13 +516,17 @@ static void note_lost(struct note *n) {
         p->self_lost = true; /* a nested attempt of the holder proves nothing */
     else
         p->contended = true;
-    note_dead(n);
+    /* Without an expiry and without its owner, the lock will never be released. */
+    if (p->endless && owner_left(n->observer, p, false) && ++p->lost >= DEAD_LOST) {
+        struct evidence *row = place_row(n->sh, p, n->row);
+        row->dead_hash = p->hash;
+        text_printable(row->dead_key, sizeof(row->dead_key), n->sight->key.name, n->sight->key.len, '.');
+    }
 }
 
 /* Notes a release over the session that had acquired. */
 static void by_holder(struct evidence *row, const struct note *n) {
-    row->by_holder++;
-    if (!n->place->contended || n->place->self_lost)
+    if (!release_shows_dedicated(n->place->contended, n->place->self_lost))
         return;
     row->row++;
     if (row_has_tried(row, n->session))
@@ -608,7 +591,7 @@ static void note_released(struct note *n) {
         return;
     n->row->by_own += p->client == n->client || stands(p, n->session, HOLDS);
     count_one_shot(n->observer, p, row);
-    bool own = p->session == n->session, over = p->held && place_over(p, n->now_ms);
+    bool own = p->session == n->session, over = place_over(p, n->now_ms);
     if (p->held && (!over || (own && !refused))) { /* by our clock it ended a little earlier, but the key was there */
         note_releaser(n, row, refused);
     } else if (own || stands(p, n->session, HOLDS)) {
@@ -626,7 +609,7 @@ static void note_in_vain(struct note *n) {
     struct key_memory *p = n->place;
     n->row->events++;
     n->row->sent++;
-    if (p && p->held && place_over(p, n->now_ms) && p->client == n->client) {
+    if (place_over(p, n->now_ms) && p->client == n->client) {
         p->held = false;
         place_row(n->sh, p, n->row)->expired++;
         note_late(n, p, true);
@@ -644,7 +627,7 @@ static void note_in_vain(struct note *n) {
 static void note_rewritten(struct note *n) {
     struct key_memory *p = n->place;
     int64_t left_ms = p && p->end_ms ? p->end_ms - n->now_ms : INT64_MAX;
-    bool less = n->sight->pttl_ms >= 0 && left_ms != INT64_MAX && n->sight->pttl_ms <= left_ms / 2;
+    bool less = n->sight->pttl_ms >= 0 && left_ms != INT64_MAX && expiry_releases(n->sight->pttl_ms, left_ms);
     if (held_now(n) && less) {
         note_released(n);
         p->end_ms = end_of(n);
@@ -652,7 +635,6 @@ static void note_rewritten(struct note *n) {
     } else if (p && p->shortened && p->session == n->session && left_ms > 0 && !less) {
         struct evidence *row = place_row(n->sh, p, n->row);
         row->released -= row->released > 0;
-        row->by_holder -= row->by_holder > 0;
         n->row->sent -= n->row->sent > 0;
         n->row->by_own -= n->row->by_own > 0;
         p->shortened = false;
@@ -712,10 +694,14 @@ static void (*const NOTES[SEEN_UNADDED + 1])(struct note *n) = {
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
+static uint64_t node_hash(uint64_t key, uint64_t value) {
+    return (hash_number(key ^ value) + 1) | 1;
+}
+
 /* Translates an event of a list to an event of a lock. A list is a lock if its clients check whether the head is the
  * node that they pushed. *event gets the translation; false: nothing is known yet. */
 static bool queue_event(struct note *n, enum seen_event *event) {
-    uint64_t hash = (hash_number(n->hash ^ n->value) + 1) | 1;
+    uint64_t hash = node_hash(n->hash, n->value);
     struct key_memory *p = place_find(n->sh, hash, n->epoch);
     switch (*event) {
     case SEEN_PUSHED:
@@ -761,124 +747,93 @@ static bool odd_enough(const struct key_memory *p) {
 }
 
 /* Counts in the rows of all clients: others than those that give back may push or remove. */
-static bool note_odd(struct note *n) {
+static void note_odd(struct note *n) {
     n->place->odd++;
     for (size_t i = 0; i < ROWS; i++) {
         struct evidence *row = &n->sh->rows[i];
         if (row->kinds & ADVISE_PERMITS && row_is_of(row, n->pattern, n->stem, false))
             row->odd += odd_enough(n->place) ? ODD_KEY : 1;
     }
-    return n->row != NULL;
 }
 
-/* The session's place, or a free one, or one whose permit was kept for long; NULL: the others are in use. */
-static struct key_session *permit_party(struct note *n) {
-    struct key_session *party = place_party(n->place, n->session);
-    for (size_t i = 0; !party && i < PARTIES; i++)
-        if (!n->place->parties[i].stands)
-            party = &n->place->parties[i];
-    for (size_t i = 0; !party && i < PARTIES; i++)
-        if (!(n->place->parties[i].stands & KEEPS) || n->now_ms - n->place->parties[i].kept_ms > PERMIT_OLD_MS)
-            party = &n->place->parties[i];
-    if (!party)
-        n->place->forgot = true;
-    else if (party->id != session_id(n->session))
-        *party = (struct key_session){.id = session_id(n->session)};
-    return party;
-}
-
-static bool permit_taken(struct note *n) {
+static void permit_taken(struct note *n) {
     n->place = n->place ? n->place : place_make(n, n->hash);
-    struct key_session *party = permit_party(n);
+    struct key_session *party = party_get(n->place, n->session, n->now_ms);
     if (!party)
-        return n->row != NULL;
+        return;
     bool again = party->stands & KEEPS && (!n->value || party->permit != n->value);
     party->stands |= KEEPS;
     party->kept_ms = n->now_ms;
     party->permit = n->value;
-    return again ? note_odd(n) : n->row != NULL;
-}
-
-/* Notes that the session has given back its own permit. The first one that tells something makes the row. */
-static bool permit_returned(struct note *n, const struct key_session *party) {
-    bool beside = false, kept = n->now_ms - party->kept_ms >= SHARED_MS;
-    for (size_t i = 0; i < PARTIES; i++)
-        beside = beside || (&n->place->parties[i] != party && n->place->parties[i].stands & KEEPS);
-    n->place->odd -= n->place->odd > 0;
-    n->counts = true;
-    n->shares = kept && beside;
-    return n->row || n->shares;
+    if (again)
+        note_odd(n);
 }
 
 /* The place for what was pushed to the list, or popped from it. */
 static uint64_t token_hash(const struct note *n, bool popped) {
-    uint64_t key = popped ? hash_number(n->hash) : n->hash;
-    return (hash_number(key ^ ~n->value) + 1) | 1;
+    return node_hash(popped ? hash_number(n->hash) : n->hash, ~n->value);
 }
 
 /* Whether the text was pushed to the list before, or popped from it; it was from now on. */
 static bool token_before(struct note *n, bool popped) {
     uint64_t hash = token_hash(n, popped);
-    struct key_memory *p = place_find(n->sh, hash, n->epoch);
-    if (!p)
+    bool before = place_find(n->sh, hash, n->epoch);
+    if (!before)
         place_make(n, hash)->node = true;
     n->place = place_find(n->sh, n->hash, n->epoch); /* the node may have taken its place */
-    return p != NULL;
+    return before;
 }
 
-static bool permit_popped(struct note *n) {
-    bool says = permit_taken(n);
-    if (n->value && !place_find(n->sh, token_hash(n, false), n->epoch))
-        token_before(n, true);
-    return says;
-}
-
-/* Takes the push of a session that has taken something else, or nothing. `before`: the text was pushed before. */
-static bool permit_pushed(struct note *n, bool before) {
-    if (before || place_find(n->sh, token_hash(n, true), n->epoch))
-        return note_odd(n);
-    n->place->new ++;
-    if (n->place->new == NEW_MAX)
+/* Takes a push or a removal by a session that has taken something else, or nothing. `before`: the text was pushed
+ * before. */
+static void permit_odd(struct note *n, bool before) {
+    if (!before && !place_find(n->sh, token_hash(n, true), n->epoch) && ++n->place->new == NEW_MAX)
         n->place->odd = ODD_MAX - 1;
-    return note_odd(n);
+    note_odd(n);
 }
 
+/* Notes that the session has given back its own permit. */
+static void permit_returned(struct note *n, const struct key_session *party) {
+    bool beside = false;
+    for (size_t i = 0; i < PARTIES; i++)
+        beside |= &n->place->parties[i] != party && n->place->parties[i].stands & KEEPS;
+    n->place->odd -= n->place->odd > 0;
+    n->counts = true;
+    n->shares = beside && n->now_ms - party->kept_ms >= SHARED_MS;
+}
+
+/* Takes a push, or with `member` a removal. False: the key is not known any more. */
 static bool permit_given(struct note *n, bool member) {
     bool before = member || token_before(n, false);
-    struct key_session *party = n->place ? place_party(n->place, n->session) : NULL;
     if (!n->place)
         return false;
-    if (!party || !(party->stands & KEEPS))
-        return n->place->forgot ? n->row != NULL : member ? note_odd(n) : permit_pushed(n, before);
-    bool own = member ? party->permit == n->value : !party->permit || party->permit == n->value;
-    bool asked = !member || party->stands & ASKED;
-    if (!own)
-        return member ? note_odd(n) : permit_pushed(n, before);
-    bool says = before && asked ? permit_returned(n, party) : n->row != NULL;
-    party->stands = (uint8_t)(party->stands & ~(KEEPS | ASKED));
-    return says;
+    struct key_session *party = place_party(n->place, n->session);
+    bool keeps = party && party->stands & KEEPS;
+    if (keeps && (party->permit == n->value || !(member || party->permit))) {
+        if (before && (!member || party->stands & ASKED))
+            permit_returned(n, party);
+        party->stands = (uint8_t)(party->stands & ~(KEEPS | ASKED));
+    } else if (keeps || !n->place->forgot) {
+        permit_odd(n, before);
+    }
+    return true;
 }
 
-/* Takes an event of a list or sorted set that may be a semaphore. Returns whether its row has to be noted. */
+/* Takes an event of a list or sorted set that may be a semaphore. Returns whether its row has to be noted: the first
+ * permit that is given back and tells something makes the row. */
 static bool permit_event(struct note *n, enum seen_event event) {
-    if (n->place && odd_enough(n->place))
+    bool takes = event == SEEN_POPPED || event == SEEN_ADDED;
+    if (n->place ? odd_enough(n->place) : !takes)
         return false;
-    switch (event) {
-    case SEEN_POPPED:
-        return permit_popped(n);
-    case SEEN_ADDED:
-        return permit_taken(n);
-    case SEEN_GIVEN:
-        return n->place && permit_given(n, false);
-    case SEEN_UNADDED:
-        return n->place && permit_given(n, true);
-    case SEEN_ASKED:
-        if (n->place && permit_party(n))
-            party_is(n->place, n->session, ASKED);
+    if (takes)
+        permit_taken(n);
+    if (event == SEEN_POPPED && n->value && !place_find(n->sh, token_hash(n, false), n->epoch))
+        token_before(n, true);
+    if (event == SEEN_ASKED && party_get(n->place, n->session, n->now_ms))
+        party_is(n->place, n->session, ASKED);
+    if (event == SEEN_ASKED || (!takes && !permit_given(n, event == SEEN_UNADDED)))
         return false;
-    default:
-        return false;
-    }
+    return n->row || n->shares;
 }
 
 /* Whether an event tells anything about a key that is not known as a lock. A change of the expiry does not, nor does a
@@ -905,13 +860,11 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
         return;
     size_t stem = s->rule ? len : advise_stem(pattern, len);
     uint64_t place = s->rule ? s->rule->hash : hash_bytes(&a->seed, pattern, stem);
-    struct observed_shard *sh = &a->shards[place % OBSERVED_SHARDS];
-    pthread_mutex_lock(&sh->mutex);
-    if (!sh->rows) {
-        sh->rows = memory_zalloc(ROWS * sizeof(*sh->rows));
-        sh->places = memory_zalloc(PLACES * sizeof(*sh->places));
-        sh->lost = memory_zalloc(LOST_SETS * WAYS * sizeof(*sh->lost));
-    }
+    size_t shard = place % OBSERVED_SHARDS;
+    pthread_mutex_lock(&a->shards[shard].mutex);
+    if (!a->shards[shard].shard)
+        a->shards[shard].shard = memory_zalloc(sizeof(struct observed_shard));
+    struct observed_shard *sh = a->shards[shard].shard;
     struct note n = {.observer = a,
                      .sh = sh,
                      .sight = s,
@@ -942,7 +895,7 @@ void observer_note(struct observer *a, enum seen_event event, const struct lock_
         if (NOTES[event])
             NOTES[event](&n);
     }
-    pthread_mutex_unlock(&sh->mutex);
+    pthread_mutex_unlock(&a->shards[shard].mutex);
     bool acquires = event == SEEN_ACQUIRED || (event == SEEN_WRITTEN && s->behind_watch);
     if (arms || (says && (!s->rule || s->beside) && acquires))
         observer_arm(a, s->key.name, s->key.len, now_ms);
@@ -971,14 +924,14 @@ static void shard_look(struct observer *a, struct observed_shard *sh, int64_t no
 
 void observer_each(struct observer *a, int64_t now_ms, void (*fn)(void *arg, const struct evidence *row), void *arg) {
     for (size_t i = 0; i < OBSERVED_SHARDS; i++) {
-        struct observed_shard *sh = &a->shards[i];
-        pthread_mutex_lock(&sh->mutex);
-        if (sh->rows && now_ms > 0)
+        pthread_mutex_lock(&a->shards[i].mutex);
+        struct observed_shard *sh = a->shards[i].shard;
+        if (sh && now_ms > 0)
             shard_look(a, sh, now_ms);
-        for (size_t k = 0; sh->rows && k < ROWS; k++)
+        for (size_t k = 0; sh && k < ROWS; k++)
             if (sh->rows[k].pattern[0])
                 fn(arg, &sh->rows[k]);
-        pthread_mutex_unlock(&sh->mutex);
+        pthread_mutex_unlock(&a->shards[i].mutex);
     }
 }
 

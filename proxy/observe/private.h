@@ -21,18 +21,14 @@ struct key_group {
 };
 
 struct written_data;
-struct key_memory;
-struct lost_attempt;
-struct observed_shard {
-    pthread_mutex_t mutex;
-    struct evidence *rows;
-    struct key_memory *places;
-    struct lost_attempt *lost;
-};
+struct observed_shard;
 
 struct observer {
     struct hash_seed seed;
-    struct observed_shard shards[OBSERVED_SHARDS];
+    struct {
+        pthread_mutex_t mutex;
+        struct observed_shard *shard; /* NULL until its first lock is seen */
+    } shards[OBSERVED_SHARDS];
     struct key_group groups[ADVISE_GROUPS];
     atomic_int_fast64_t filter_ms; /* when the present filter was begun */
     atomic_uint present;

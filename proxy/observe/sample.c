@@ -1,5 +1,6 @@
 /*
- * Selects the events that PROXY ADVISE looks at. A rejected event must cost next to nothing.
+ * Selects the events that PROXY ADVISE looks at, and translates a command's effect, as its reply shows it, to an event.
+ * A rejected event must cost next to nothing.
  *
  * Keys with the same beginning form a group. The first FULL_EVENTS events of a group in a minute are looked at. After
  * that, and in the next minutes while as many come, only the events of one key in KEYS_SAMPLED are, another key each
@@ -73,4 +74,65 @@ void observer_arm(struct observer *a, const char *key, size_t len, int64_t now_m
     }
     unsigned bit = filter_bit(key, len);
     atomic_fetch_or_explicit(&a->filter[present][bit / 64], (uint64_t)1 << bit % 64, memory_order_relaxed);
+}
+
+/* ---- what an effect means ---------------------------------------------------------------------- */
+
+/* The event of a command that ran unchanged. */
+static enum seen_event done(struct lock_event *e) {
+    switch (e->verb) {
+    case LOCK_ACQUIRE:
+        return SEEN_ACQUIRED;
+    case LOCK_COUNT_UP:
+        e->value = NULL;
+        return e->count > 0 && e->count <= e->by ? SEEN_ACQUIRED : SEEN_LOST;
+    case LOCK_RELEASE:
+        return e->queue == QUEUE_POP ? SEEN_TAKEN : SEEN_RELEASED;
+    case LOCK_QUEUE_PUSH:
+        return SEEN_PUSHED;
+    case LOCK_QUEUE_READ:
+        return e->queue == QUEUE_HEAD ? SEEN_HEAD : SEEN_NOTHING;
+    case LOCK_QUEUE_REMOVE:
+        return SEEN_TAKEN;
+    case LOCK_QUEUE_SET:
+        return e->queue == QUEUE_SET && e->count == 0 ? SEEN_RENAMED : SEEN_NOTHING;
+    case LOCK_COUNT_DOWN:
+        return e->count <= 0 ? SEEN_RELEASED : SEEN_LOWERED;
+    case LOCK_EXTEND:
+        return e->pttl_ms != PTTL_UNKNOWN ? SEEN_EXTENDED : SEEN_NOTHING;
+    case LOCK_REWRITE:
+        return e->pttl_ms != PTTL_UNKNOWN ? SEEN_REWRITTEN : SEEN_NOTHING;
+    case LOCK_REPLACE:
+        return SEEN_WRITTEN;
+    case LOCK_SWAP:
+        return e->old ? SEEN_SWAPPED : SEEN_ACQUIRED;
+    case LOCK_CLOBBER:
+        e->value = NULL;
+        return e->advises & ADVISES_ALL ? SEEN_ACQUIRED : SEEN_NOTHING;
+    case LOCK_PASS: /* the command answered a number, on a kind that counts as data */
+        e->beside = true;
+        e->value = NULL;
+        e->pttl_ms = PTTL_NONE;
+        return !(e->advises & ADVISES_FIRST) ? SEEN_NOTHING : e->count == 1 ? SEEN_ACQUIRED : SEEN_LOST;
+    default:
+        return SEEN_NOTHING;
+    }
+}
+
+enum seen_event seen_permit(const struct lock_event *e) {
+    static const enum seen_event events[] = {
+        [PERMIT_NONE] = SEEN_NOTHING, [PERMIT_POPS] = SEEN_POPPED, [PERMIT_PUSHES] = SEEN_GIVEN,
+        [PERMIT_ADDS] = SEEN_ADDED,   [PERMIT_ASKS] = SEEN_ASKED,  [PERMIT_REMOVES] = SEEN_UNADDED};
+    return e->rule || e->effect != EFFECT_DONE ? SEEN_NOTHING : events[e->permit];
+}
+
+enum seen_event seen_of(struct lock_event *e) {
+    if (e->effect == EFFECT_DONE)
+        return done(e);
+    if (e->effect == EFFECT_LOST)
+        return SEEN_LOST;
+    if (e->effect == EFFECT_REMOVED && (e->verb == LOCK_EXTEND || e->verb == LOCK_REWRITE))
+        return SEEN_RELEASED; /* by an expiry in the past */
+    return e->effect == EFFECT_ABSENT && e->verb == LOCK_RELEASE && e->queue == QUEUE_NONE ? SEEN_IN_VAIN
+                                                                                           : SEEN_NOTHING;
 }

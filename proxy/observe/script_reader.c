@@ -99,6 +99,12 @@ static bool is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
+static const char *skip_space(const char *p, const char *end) {
+    while (p < end && is_space(*p))
+        p++;
+    return p;
+}
+
 /* Skips a quoted text that begins at p. */
 static const char *skip_text(const char *p, const char *end) {
     char quote = *p;
@@ -126,11 +132,10 @@ static struct piece operand(const char *p, const char *end, unsigned n) {
         depth -= depth > 0 && closes;
         p = c == '\'' || c == '"' ? skip_text(p, end) : p + 1;
     }
-    while (from && from < p && is_space(*from))
-        from++;
-    while (from && p > from && is_space(p[-1]))
+    from = from ? skip_space(from, p) : p;
+    while (p > from && is_space(p[-1]))
         p--;
-    return (struct piece){from, from ? (size_t)(p - from) : 0};
+    return (struct piece){from, (size_t)(p - from)};
 }
 
 /* Reads the N of KEYS[N] or ARGV[N]; 0: it is something else. */
@@ -143,28 +148,24 @@ static unsigned number_of(struct piece p, const char *table) {
     return n <= NUMBER_MAX ? n : 0;
 }
 
-/* Finds the N of the KEYS[N] or ARGV[N] that a variable stands for, from the first assignment NAME = KEYS[N]; 0:
- * none. */
-static unsigned number_named(const struct reading *r, struct piece name, const char *table) {
-    for (size_t i = 0; i < name.len; i++)
+/* Finds the N of KEYS[N] or ARGV[N], also of one that a variable stands for, from the first assignment NAME = KEYS[N];
+ * 0: none. */
+static unsigned index_of(const struct reading *r, struct piece name, const char *table) {
+    unsigned n = number_of(name, table);
+    for (size_t i = 0; i < name.len && n == 0; i++)
         if (!is_name(name.text[i]))
             return 0;
-    for (const char *p = r->source; name.len > 0 && p + name.len < r->end; p++) {
-        const char *q = p + name.len;
+    for (const char *p = r->source; n == 0 && name.len > 0 && p + name.len < r->end; p++) {
         if (*p != *name.text || memcmp(p, name.text, name.len) != 0 || (p > r->source && is_name(p[-1])))
             continue;
-        while (q < r->end && is_space(*q))
-            q++;
+        const char *q = skip_space(p + name.len, r->end);
         if (q >= r->end || *q != '=')
             continue;
-        for (q++; q < r->end && is_space(*q);)
-            q++;
+        q = skip_space(q + 1, r->end);
         const char *close = memchr(q, ']', (size_t)(r->end - q) < 8 ? (size_t)(r->end - q) : 8);
-        unsigned n = close ? number_of((struct piece){q, (size_t)(close + 1 - q)}, table) : 0;
-        if (n > 0)
-            return n;
+        n = close ? number_of((struct piece){q, (size_t)(close + 1 - q)}, table) : 0;
     }
-    return 0;
+    return n;
 }
 
 /* The index in ARGV of the operand, or ADVISE_LITERAL. */
@@ -174,16 +175,13 @@ static uint8_t value_of(const struct reading *r, struct piece p) {
     char c = p.text[0];
     if (c == '\'' || c == '"' || (c >= '0' && c <= '9'))
         return ADVISE_LITERAL;
-    unsigned n = number_of(p, "ARGV");
-    return (uint8_t)(n ? n : number_named(r, p, "ARGV"));
+    return (uint8_t)index_of(r, p, "ARGV");
 }
 
 static void read_word(struct reading *r, const struct script_word *w, const char *behind) {
     r->does |= w->does;
     if (!(w->does & OPTION)) {
-        struct piece key = operand(behind, r->end, 1);
-        unsigned n = number_of(key, "KEYS");
-        n = n ? n : number_named(r, key, "KEYS");
+        unsigned n = index_of(r, operand(behind, r->end, 1), "KEYS");
         r->key = n == 0 ? 1 : n < KEYS_TOLD ? n : 0; /* a loop over all keys counts for the first one */
     }
     struct script_key *k = &r->keys[r->key];

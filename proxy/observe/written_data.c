@@ -73,12 +73,11 @@ static bool pair_make(struct written_pair *pair, const char *key, size_t len, co
     if (numbered && many && pair_is_of(pair, key, len, lock, lock_len))
         return true;
     size_t stem = advise_stem(key, len), lock_stem = advise_stem(lock, lock_len), tail = len - stem;
-    struct written_pair wide;
+    struct written_pair wide = *pair;
     if (tail > 0 && tail == lock_len - lock_stem && memcmp(key + stem, lock + lock_stem, tail) == 0 &&
         widened(key, stem, wide.pattern) && widened(lock, lock_stem, wide.lock) &&
         pair_is_of(&wide, key, len, lock, lock_len)) {
-        memcpy(pair->pattern, wide.pattern, sizeof(wide.pattern));
-        memcpy(pair->lock, wide.lock, sizeof(wide.lock));
+        *pair = wide;
         return true;
     }
     if (many)

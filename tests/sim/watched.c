@@ -3,7 +3,7 @@
  * does it (locks/observed_command.c). What they do to each other is the applications' own affair; what was acquired is
  * safe once the rule is enforced.
  */
-#include "proxy/lock/audit.h"
+#include "proxy/lock/lock_event.h"
 
 #include <inttypes.h>
 #include <stdio.h>

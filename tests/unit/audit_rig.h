@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "proxy/lock/audit.h"
+#include "proxy/lock/lock_event.h"
 
 static char rig_pattern[] = "lock:*";
 

@@ -104,7 +104,7 @@ ROOM_LAYERS = {
         ("lease.h", "lease", "alarm", "succession", "one_shot"),
         ("choose.h", "attribute", "list_party", "recognise"),
         ("outcome.h", "outcome", "learn", "apply", "adopt", "list_lock"),
-        ("member.h", "audit.h", "engine", "member", "audit", "look", "takeover"),
+        ("member.h", "engine", "member", "audit", "look", "takeover"),
         ("waiting.h", "waiting"),
         ("permits.h", "permits"),
     ],

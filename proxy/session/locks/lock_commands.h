@@ -7,7 +7,6 @@
 
 #include <stdbool.h>
 
-#include "proxy/lock/audit.h"
 #include "proxy/observe/observe.h"
 #include "proxy/session/core/class.h"
 #include "proxy/upstream/script.h"

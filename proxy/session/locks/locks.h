@@ -10,7 +10,6 @@
 #include <stdbool.h>
 
 #include "proxy/observe/observe.h"
-#include "proxy/lock/audit.h"
 #include "proxy/session/core/class.h"
 #include "proxy/session/locks/lock_commands.h"
 

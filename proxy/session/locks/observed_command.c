@@ -11,22 +11,20 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
-#include "proxy/lock/audit.h"
 #include "proxy/session/locks/observing.h"
 
 enum { KEYS_MAX = EVENT_KEYS_MAX, COMMAND_NAME_MAX = 24 };
 
 struct audit_key {
-    struct lock_event sight; /* key.name points into the note's texts */
-    bool audited;
-    size_t order; /* its index among all keys of the command */
+    struct lock_event sight; /* `watched` is 0 if the key is not audited */
+    size_t order;            /* its index among all keys of the command */
 };
 
 struct audit_note {
     struct request_owner owner; /* must be the first field */
     const struct command *command;
     struct lock_rules *rules; /* a reference that keeps the rules of the sights alive */
-    struct text texts;        /* keys and values; the sights point into it once it is complete */
+    struct text texts;        /* the sights' keys and values */
     size_t key_count;         /* how many keys the command has */
     size_t count;
     struct advise_text script; /* of a script without an audited rule: what its text does */
@@ -39,62 +37,41 @@ struct audit_note {
 
 /* ---- noting a command ---------------------------------------------------------------------------- */
 
-/* Keeps the key that note->keys[note->count] describes. */
-static void key_keep(struct session *s, struct audit_note *note, const struct lock_rule *rule, size_t order) {
-    invariant(note->count < KEYS_MAX, "key %zu", note->count);
-    struct audit_key *key = &note->keys[note->count++];
-    struct lock_event *sight = &key->sight;
-    key->order = order;
-    sight->key.db = session_db(s);
-    sight->rule = rule;
-    sight->beside = rule && !key->audited;
-    sight->behind_watch = s->watches;
-    sight->session_id = s->lock.id;
-    sight->login = s->lane.login;
-    if (key->audited) { /* for other keys there are no incidents */
-        sight->watched = engine_watch(s->worker->shared->engine, &s->lock, &sight->key);
-        if (note->count == 1)
-            session_who(s, note->who, sizeof(note->who));
-    }
-    text_append(&note->texts, sight->key.name, sight->key.len);
-    if (sight->value)
-        text_append(&note->texts, sight->value, sight->value_len);
-    if (sight->named)
-        text_append(&note->texts, sight->named, sight->named_len);
+/* Copies a text of a sight, which then points to the copy. */
+static void text_keep(struct text *texts, const char **text, size_t len) {
+    if (!*text)
+        return;
+    size_t at = texts->len;
+    text_append(texts, *text, len);
+    *text = texts->data + at;
 }
 
-/* Points the sights into the texts, which no longer move. */
-static void texts_place(struct audit_note *note) {
-    const char *at = note->texts.data ? note->texts.data : "";
+/* Keeps the texts of the sights, which are the request's so far. */
+static void texts_keep(struct audit_note *note) {
+    size_t len = 0;
+    for (size_t i = 0; i < note->count; i++) {
+        const struct lock_event *sight = &note->keys[i].sight;
+        len += sight->key.len + sight->value_len + sight->named_len;
+    }
+    text_reserve(&note->texts, len); /* the copies do not move */
     for (size_t i = 0; i < note->count; i++) {
         struct lock_event *sight = &note->keys[i].sight;
-        invariant(at + sight->key.len + (sight->value ? sight->value_len : 0) <= note->texts.data + note->texts.len ||
-                      note->texts.len == 0,
-                  "the texts of key %zu are beyond their end", i);
-        sight->key.name = at;
-        at += sight->key.len;
-        if (sight->value) {
-            sight->value = at;
-            at += sight->value_len;
-        }
-        if (sight->named) {
-            sight->named = at;
-            at += sight->named_len;
-        }
+        text_keep(&note->texts, &sight->key.name, sight->key.len);
+        text_keep(&note->texts, &sight->value, sight->value_len);
+        text_keep(&note->texts, &sight->named, sight->named_len);
     }
 }
 
-static struct audit_note *note_new(struct session *s, const struct command *c, const struct resp_request *r,
-                                   const char *bytes, size_t room) {
+static struct audit_note *note_new(struct session *s, const struct request_class *k, size_t room) {
     struct audit_note *note = memory_zalloc(sizeof(*note) + room * sizeof(note->keys[0]));
     size_t len;
-    const char *name = request_arg(r, bytes, 0, &len);
-    note->command = c;
+    const char *name = request_arg(k->request, k->bytes, 0, &len);
+    note->command = k->command;
+    note->key_count = k->key_count;
     note->rules = lock_rules_ref(s->worker->rules);
-    text_init(&note->texts);
+    note->conditional = event_conditional(k->command, k->request->argc);
     for (size_t i = 0; i < len && i < COMMAND_NAME_MAX - 1; i++)
         note->name[i] = name[i] >= 'a' && name[i] <= 'z' ? (char)(name[i] - 'a' + 'A') : name[i];
-    note->conditional = event_conditional(c, r->argc);
     return note;
 }
 
@@ -115,7 +92,6 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
     int64_t now_ms = worker_now(s->worker);
     session_note_overlap(s);
     for (size_t i = 0; i < k->key_count && (!note || note->count < KEYS_MAX); i++) {
-        size_t room = k->key_count - i;
         uint32_t at = k->keys[i];
         const struct lock_rule *rule = class_rule(k, i);
         struct lock_command lc;
@@ -124,17 +100,24 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
         if (!audited && (!outside || !wanted_outside(s, k, i) || !event_read(&sight, &sent, at, 0, now_ms, &lc)))
             continue;
         if (!note)
-            note = note_new(s, c, r, bytes, room < KEYS_MAX ? room : KEYS_MAX);
+            note = note_new(s, k, k->key_count - i < KEYS_MAX ? k->key_count - i : KEYS_MAX);
         note->expects_ok = lc.shape == SHAPE_OK;
         if (!audited && script_is(c)) /* it is treated as the command that it stands for */
             event_read_script(&sight, s->worker->shared->observer, c, r, bytes, &note->script);
-        note->keys[note->count] = (struct audit_key){.sight = sight, .audited = audited};
-        key_keep(s, note, rule, i);
+        sight.key.db = session_db(s);
+        sight.rule = rule;
+        sight.beside = rule && !audited;
+        sight.behind_watch = s->watches;
+        sight.session_id = s->lock.id;
+        sight.login = s->lane.login;
+        if (audited && note->count == 0) /* for other keys there are no incidents */
+            session_who(s, note->who, sizeof(note->who));
+        if (audited)
+            sight.watched = engine_watch(s->worker->shared->engine, &s->lock, &sight.key);
+        note->keys[note->count++] = (struct audit_key){sight, i};
     }
-    if (note) {
-        note->key_count = k->key_count;
-        texts_place(note);
-    }
+    if (note)
+        texts_keep(note);
     return note;
 }
 
@@ -144,14 +127,10 @@ static bool is_text(const struct resp_item *item) {
     return item->type == '$' && !item->null;
 }
 
-/* Reads the head of a queue. An empty array or nil: there is no list. */
-static void sight_queue_read(struct lock_event *sight, const struct resp_item *item) {
-    if (sight->queue == QUEUE_HEAD && is_text(item)) {
-        sight->value = item->str;
-        sight->value_len = item->len;
-    } else {
-        sight->effect = EFFECT_ABSENT;
-    }
+/* Takes the value that the reply shows. */
+static void sight_value(struct lock_event *sight, const struct resp_item *item) {
+    sight->value = item->null ? NULL : item->str;
+    sight->value_len = item->null ? 0 : item->len;
 }
 
 /* Whether the reply of an acquiring script says that it has acquired. OK, a number above zero, or the value that the
@@ -172,8 +151,7 @@ static enum lock_effect script_acquired(const struct audit_note *note, const str
 
 /* Reads the reply of a script, by the kind of the script. */
 static void sight_script(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
-    bool positive = item->type == ':' || item->type == '#' ? item->num > 0
-                                                           : item->type == '+' || (item->type == '$' && !item->null);
+    bool positive = item->type == ':' || item->type == '#' ? item->num > 0 : item->type == '+' || is_text(item);
     if (sight->verb == LOCK_ACQUIRE)
         sight->effect = script_acquired(note, sight, item);
     else
@@ -182,20 +160,22 @@ static void sight_script(const struct audit_note *note, struct lock_event *sight
         sight->value = ""; /* the value is always the same */
 }
 
-/* Takes the value that the reply shows. */
-static void sight_value(struct lock_event *sight, const struct resp_item *item) {
-    sight->value = item->null ? NULL : item->str;
-    sight->value_len = item->null ? 0 : item->len;
-}
-
 static void sight_release(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
-    const bool number = item->type == ':';
+    bool number = item->type == ':';
     if (number && note->key_count > 1 && item->num > 0 && item->num < (int64_t)note->key_count)
         sight->effect = EFFECT_SCRIPTED; /* some of the keys existed, and the number does not tell which */
     else
         sight->effect = (number ? item->num > 0 : !item->null) ? EFFECT_DONE : EFFECT_ABSENT;
     if (sight->queue == QUEUE_POP && is_text(item))
         sight_value(sight, item);
+}
+
+static void sight_count(struct lock_event *sight, const struct resp_item *item) {
+    sight->count = item->num;
+    if (!sight->value) /* of a hash lock: the field */
+        sight_value(sight, item);
+    if (item->type != ':' || !sight->by)
+        sight->effect = EFFECT_NOTHING;
 }
 
 /* Reads what the reply says of one key. `item` is the whole reply, or the key's element of MGET's reply. */
@@ -214,6 +194,10 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
         if (number ? item->num == 0 : item->null)
             sight->effect = note->conditional && number ? EFFECT_NOTHING : EFFECT_ABSENT;
         break;
+    case LOCK_READ:
+        sight_value(sight, item);
+        sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
+        break;
     case LOCK_REPLACE:
     case LOCK_REWRITE:
         sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
@@ -224,15 +208,7 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
         break;
     case LOCK_COUNT_UP:
     case LOCK_COUNT_DOWN:
-        sight->count = item->num;
-        if (!sight->value) /* of a hash lock: the field */
-            sight_value(sight, item);
-        if (!number || !sight->by)
-            sight->effect = EFFECT_NOTHING;
-        break;
-    case LOCK_READ:
-        sight_value(sight, item);
-        sight->effect = item->null ? EFFECT_ABSENT : EFFECT_DONE;
+        sight_count(sight, item);
         break;
     case LOCK_PASS: /* a plain write refuses only by an error, if at all */
         sight->count = number ? item->num : 0;
@@ -244,29 +220,22 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
         sight->count = item->num;
         sight->effect = !number || item->num < 0 ? EFFECT_NOTHING : item->num == 0 ? EFFECT_ABSENT : EFFECT_DONE;
         break;
-    case LOCK_QUEUE_READ:
-        sight_queue_read(sight, item);
+    case LOCK_QUEUE_READ: /* an empty array or nil: there is no list */
+        if (sight->queue == QUEUE_HEAD && is_text(item))
+            sight_value(sight, item);
+        else
+            sight->effect = EFFECT_ABSENT;
         break;
     case LOCK_QUEUE_REMOVE:
         sight->effect = number && item->num > 0 ? EFFECT_DONE : EFFECT_ABSENT;
         break;
-    case LOCK_QUEUE_SET:
-    case LOCK_SCRIPT:
-    case LOCK_INSPECT:
-    case LOCK_OPERATOR:
+    default:
         break;
     }
-    bool shows = sight->compares && item->type == '$' && !item->null; /* SET GET: the reply says no or yes alike */
-    if (sight->compares && (shows || sight->effect == EFFECT_ABSENT))
+    if (sight->compares && (is_text(item) || sight->effect == EFFECT_ABSENT)) /* SET GET shows it if it sets, too */
         sight->effect = EFFECT_NOTHING;
     if (sight->effect == EFFECT_DONE && sight->pttl_ms == PTTL_GONE)
         sight->effect = EFFECT_REMOVED;
-}
-
-static void note_free(struct audit_note *note) {
-    lock_rules_unref(note->rules);
-    text_clear(&note->texts);
-    memory_free(note);
 }
 
 /* Reads the token of a pop: BLPOP's stands behind the key. */
@@ -319,10 +288,12 @@ void audit_end(struct worker *w, struct session *s, struct audit_note *note, con
             sight->effect = EFFECT_NOTHING;
         if (s)
             advise_observed(s, sight);
-        if (note->keys[i].audited)
+        if (sight->watched)
             engine_observe(w->shared->engine, sight, worker_now(w));
     }
-    note_free(note);
+    lock_rules_unref(note->rules);
+    text_clear(&note->texts);
+    memory_free(note);
 }
 
 /* ---- forwarding ------------------------------------------------------------------------------------ */
