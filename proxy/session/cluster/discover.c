@@ -267,23 +267,23 @@ static void keys_done(struct call *c, const struct call_end *end) {
     memory_free(held);
 }
 
-void discover_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+void discover_keys(struct session *s, const struct request_class *k) {
     struct worker *w = s->worker;
     struct upstream_lane lane = s->lane;
-    struct request *request = request_new(s, c);
-    struct held *held = memory_alloc(sizeof(*held) + r->len);
+    struct request *request = request_new(s, k->command);
+    struct held *held = memory_alloc(sizeof(*held) + k->request->len);
     counter_add(&w->counters.requests_forwarded, 1);
-    held->len = r->len;
-    memcpy(held->bytes, bytes, r->len);
+    held->len = k->request->len;
+    memcpy(held->bytes, k->bytes, k->request->len);
     request_own(request, &held->owner, &request_owner_silent);
     request->call.done = keys_done;
     request_barrier(request);
     lane.dedicated = 0; /* it may be in MULTI */
     lane.protocol = 2;
-    build_start(w, 2 + r->argc);
+    build_start(w, 2 + k->request->argc);
     build_text(w, "COMMAND");
     build_text(w, "GETKEYS");
-    for (size_t i = 0; i < r->argc; i++)
-        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+    for (size_t i = 0; i < k->request->argc; i++)
+        build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
     call_submit_lane(&request->call, SLOT_NONE, &lane, w->build.data, w->build.len);
 }

@@ -101,12 +101,11 @@ static void keys_filter_done(struct call *c, const struct call_end *end) {
     text_clear(&out);
 }
 
-void keyspace_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                      int slot) {
+void keyspace_forward(struct session *s, const struct request_class *k, int slot) {
     counter_add(&s->worker->counters.requests_forwarded, 1);
-    struct request *request = request_new(s, c);
+    struct request *request = request_new(s, k->command);
     request->call.done = keys_filter_done;
-    call_submit(&request->call, slot, bytes, r->len);
+    call_submit(&request->call, slot, k->bytes, k->request->len);
 }
 
 /* ---- KEYS --------------------------------------------------------------------------------------- */
@@ -140,13 +139,13 @@ static void keys_done(struct call *c, const struct call_end *end) {
     text_clear(&error);
 }
 
-static void keys_dispatch(struct session *s, struct request *request, const struct resp_request *r, const char *bytes) {
-    struct keyspace *k = REQUEST_OWNER(request, struct keyspace);
+static void keys_dispatch(struct session *s, struct request *request, const struct request_class *k) {
+    struct keyspace *all = REQUEST_OWNER(request, struct keyspace);
     request->parts_left = 1;
-    for (size_t i = 0; i < k->masters; i++)
-        call_submit_master(call_new(request, keys_done), i, bytes, r->len);
-    if (k->masters == 0)
-        text_append(&k->error, "UPSTREAM no master is known; the request was not sent", 53);
+    for (size_t i = 0; i < all->masters; i++)
+        call_submit_master(call_new(request, keys_done), i, k->bytes, k->request->len);
+    if (all->masters == 0)
+        text_append(&all->error, "UPSTREAM no master is known; the request was not sent", 53);
     struct call_end none = {.reply = "*0\r\n", .len = 4};
     keys_done(&request->call, &none); /* gives back the part held here, since some may have ended at once */
 }
@@ -209,25 +208,25 @@ static void scan_done(struct call *c, const struct call_end *end) {
     text_clear(&keys);
 }
 
-static void scan_dispatch(struct session *s, struct request *request, const struct resp_request *r, const char *bytes) {
+static void scan_dispatch(struct session *s, struct request *request, const struct request_class *k) {
     struct worker *w = s->worker;
-    struct keyspace *k = REQUEST_OWNER(request, struct keyspace);
+    struct keyspace *all = REQUEST_OWNER(request, struct keyspace);
     size_t len;
-    const char *text = request_arg(r, bytes, 1, &len);
+    const char *text = class_arg(k, 1, &len);
     int64_t cursor;
     request->call.done = scan_done;
-    if (!upstream_is_cluster(w->upstream) || k->masters == 0 || !resp_integer(text, len, &cursor) || cursor < 0) {
+    if (!upstream_is_cluster(w->upstream) || all->masters == 0 || !resp_integer(text, len, &cursor) || cursor < 0) {
         request->call.done = keys_filter_done;
-        call_submit(&request->call, SLOT_NONE, bytes, r->len);
+        call_submit(&request->call, SLOT_NONE, k->bytes, k->request->len);
         return;
     }
-    cursor = scan_place(k, upstream_map_print(w->upstream), cursor);
-    build_start(w, r->argc);
-    build_bulk(w, bytes + r->argv[0].off, r->argv[0].len);
+    cursor = scan_place(all, upstream_map_print(w->upstream), cursor);
+    build_start(w, k->request->argc);
+    build_bulk(w, k->bytes + k->request->argv[0].off, k->request->argv[0].len);
     build_number(w, cursor);
-    for (size_t i = 2; i < r->argc; i++)
-        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
-    call_submit_master(&request->call, k->master, w->build.data, w->build.len);
+    for (size_t i = 2; i < k->request->argc; i++)
+        build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
+    call_submit_master(&request->call, all->master, w->build.data, w->build.len);
 }
 
 /* ---- RANDOMKEY ---------------------------------------------------------------------------------- */
@@ -255,18 +254,18 @@ static void random_done(struct call *c, const struct call_end *end) {
     request_reply(r, guard ? null : end->reply, guard ? strlen(null) : end->len, true);
 }
 
-void keyspace_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct keyspace *k = memory_zalloc(sizeof(*k));
-    k->masters = upstream_master_count(s->worker->upstream);
-    struct request *request = request_new(s, c);
-    request_own(request, &k->owner, &request_owner_silent);
-    if (c->id == COMMAND_KEYS) {
-        keys_dispatch(s, request, r, bytes);
-    } else if (c->id == COMMAND_SCAN) {
-        scan_dispatch(s, request, r, bytes);
+void keyspace_dispatch(struct session *s, const struct request_class *k) {
+    struct keyspace *all = memory_zalloc(sizeof(*all));
+    all->masters = upstream_master_count(s->worker->upstream);
+    struct request *request = request_new(s, k->command);
+    request_own(request, &all->owner, &request_owner_silent);
+    if (k->command->id == COMMAND_KEYS) {
+        keys_dispatch(s, request, k);
+    } else if (k->command->id == COMMAND_SCAN) {
+        scan_dispatch(s, request, k);
     } else {
-        k->master = k->masters > 0 ? (size_t)(s->lock.id + s->worker->counters.requests_total) % k->masters : 0;
+        all->master = all->masters > 0 ? (size_t)(s->lock.id + s->worker->counters.requests_total) % all->masters : 0;
         request->call.done = random_done;
-        call_submit_master(&request->call, k->master, bytes, r->len);
+        call_submit_master(&request->call, all->master, k->bytes, k->request->len);
     }
 }

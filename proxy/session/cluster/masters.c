@@ -31,59 +31,60 @@ enum merge {
     MERGE_COUNTS,  /* arrays of names and numbers: the sum for each name */
     MERGE_ANY,     /* a reply without error, or the most informative error */
     MERGE_RUNNING, /* FUNCTION STATS: the reply of the master that runs a script */
-    MERGE_INFO,    /* info.c; masters that fail are left out */
-    MERGE_REFUSED  /* refused with the text of masters_refuses */
+    MERGE_INFO     /* info.c; masters that fail are left out */
 };
 
 struct way {
     enum command_id id;
     const char *sub; /* NULL: all subcommands without a row of their own before */
     enum merge merge;
-    bool apart; /* over a separate connection */
+    bool apart;          /* over a separate connection */
+    const char *refusal; /* the error for a command that makes no sense through a proxy; all but SCRIPT DEBUG may be
+                            sent to a standalone */
 };
 
 static const struct way WAYS[] = {
-    {COMMAND_DBSIZE, NULL, MERGE_SUM, false},
-    {COMMAND_FLUSHALL, NULL, MERGE_SAME, false},
-    {COMMAND_FLUSHDB, NULL, MERGE_SAME, false},
-    {COMMAND_SCRIPT, "load", MERGE_SAME, false},
-    {COMMAND_SCRIPT, "flush", MERGE_SAME, false},
-    {COMMAND_SCRIPT, "exists", MERGE_MIN, false},
-    {COMMAND_SCRIPT, "kill", MERGE_ANY, true},
-    {COMMAND_SCRIPT, "debug", MERGE_REFUSED, false},
-    {COMMAND_FUNCTION, "load", MERGE_SAME, false},
-    {COMMAND_FUNCTION, "delete", MERGE_SAME, false},
-    {COMMAND_FUNCTION, "flush", MERGE_SAME, false},
-    {COMMAND_FUNCTION, "restore", MERGE_SAME, false},
-    {COMMAND_FUNCTION, "kill", MERGE_ANY, true},
-    {COMMAND_FUNCTION, "stats", MERGE_RUNNING, true},
-    {COMMAND_CONFIG, "set", MERGE_SAME, false},
-    {COMMAND_CONFIG, "resetstat", MERGE_SAME, false},
-    {COMMAND_CONFIG, "rewrite", MERGE_SAME, false},
-    {COMMAND_MEMORY, "purge", MERGE_SAME, false},
-    {COMMAND_DEBUG, "help", MERGE_ONE, false},
-    {COMMAND_DEBUG, NULL, MERGE_SAME, false},
-    {COMMAND_SAVE, NULL, MERGE_SAME, false},
-    {COMMAND_BGSAVE, NULL, MERGE_SAME, false},
-    {COMMAND_BGREWRITEAOF, NULL, MERGE_SAME, false},
-    {COMMAND_LASTSAVE, NULL, MERGE_MIN, false},
-    {COMMAND_MODULE, "load", MERGE_SAME, false},
-    {COMMAND_MODULE, "loadex", MERGE_SAME, false},
-    {COMMAND_MODULE, "unload", MERGE_SAME, false},
-    {COMMAND_ACL, "setuser", MERGE_SAME, false},
-    {COMMAND_ACL, "deluser", MERGE_SAME, false},
-    {COMMAND_ACL, "load", MERGE_SAME, false},
-    {COMMAND_ACL, "save", MERGE_SAME, false},
-    {COMMAND_PUBSUB, "channels", MERGE_UNION, false},
-    {COMMAND_PUBSUB, "shardchannels", MERGE_UNION, false},
-    {COMMAND_PUBSUB, "numsub", MERGE_COUNTS, false},
-    {COMMAND_PUBSUB, "shardnumsub", MERGE_COUNTS, false},
-    {COMMAND_PUBSUB, "numpat", MERGE_SUM, false},
-    {COMMAND_INFO, NULL, MERGE_INFO, false},
-    {COMMAND_SHUTDOWN, NULL, MERGE_REFUSED, false},
-    {COMMAND_SLOWLOG, NULL, MERGE_REFUSED, false},
-    {COMMAND_LATENCY, NULL, MERGE_REFUSED, false},
-    {COMMAND_ACL, "log", MERGE_REFUSED, false},
+    {COMMAND_DBSIZE, NULL, .merge = MERGE_SUM},
+    {COMMAND_FLUSHALL, NULL, .merge = MERGE_SAME},
+    {COMMAND_FLUSHDB, NULL, .merge = MERGE_SAME},
+    {COMMAND_SCRIPT, "load", .merge = MERGE_SAME},
+    {COMMAND_SCRIPT, "flush", .merge = MERGE_SAME},
+    {COMMAND_SCRIPT, "exists", .merge = MERGE_MIN},
+    {COMMAND_SCRIPT, "kill", .merge = MERGE_ANY, .apart = true},
+    {COMMAND_SCRIPT, "debug", .refusal = "ERR SCRIPT DEBUG is not supported by lockkeeper"},
+    {COMMAND_FUNCTION, "load", .merge = MERGE_SAME},
+    {COMMAND_FUNCTION, "delete", .merge = MERGE_SAME},
+    {COMMAND_FUNCTION, "flush", .merge = MERGE_SAME},
+    {COMMAND_FUNCTION, "restore", .merge = MERGE_SAME},
+    {COMMAND_FUNCTION, "kill", .merge = MERGE_ANY, .apart = true},
+    {COMMAND_FUNCTION, "stats", .merge = MERGE_RUNNING, .apart = true},
+    {COMMAND_CONFIG, "set", .merge = MERGE_SAME},
+    {COMMAND_CONFIG, "resetstat", .merge = MERGE_SAME},
+    {COMMAND_CONFIG, "rewrite", .merge = MERGE_SAME},
+    {COMMAND_MEMORY, "purge", .merge = MERGE_SAME},
+    {COMMAND_DEBUG, "help", .merge = MERGE_ONE},
+    {COMMAND_DEBUG, NULL, .merge = MERGE_SAME},
+    {COMMAND_SAVE, NULL, .merge = MERGE_SAME},
+    {COMMAND_BGSAVE, NULL, .merge = MERGE_SAME},
+    {COMMAND_BGREWRITEAOF, NULL, .merge = MERGE_SAME},
+    {COMMAND_LASTSAVE, NULL, .merge = MERGE_MIN},
+    {COMMAND_MODULE, "load", .merge = MERGE_SAME},
+    {COMMAND_MODULE, "loadex", .merge = MERGE_SAME},
+    {COMMAND_MODULE, "unload", .merge = MERGE_SAME},
+    {COMMAND_ACL, "setuser", .merge = MERGE_SAME},
+    {COMMAND_ACL, "deluser", .merge = MERGE_SAME},
+    {COMMAND_ACL, "load", .merge = MERGE_SAME},
+    {COMMAND_ACL, "save", .merge = MERGE_SAME},
+    {COMMAND_PUBSUB, "channels", .merge = MERGE_UNION},
+    {COMMAND_PUBSUB, "shardchannels", .merge = MERGE_UNION},
+    {COMMAND_PUBSUB, "numsub", .merge = MERGE_COUNTS},
+    {COMMAND_PUBSUB, "shardnumsub", .merge = MERGE_COUNTS},
+    {COMMAND_PUBSUB, "numpat", .merge = MERGE_SUM},
+    {COMMAND_INFO, NULL, .merge = MERGE_INFO},
+    {COMMAND_SHUTDOWN, NULL, .refusal = "ERR SHUTDOWN of a cluster's node is not supported by lockkeeper"},
+    {COMMAND_SLOWLOG, NULL, .refusal = "ERR SLOWLOG is not supported by lockkeeper on a cluster: ask a node"},
+    {COMMAND_LATENCY, NULL, .refusal = "ERR LATENCY is not supported by lockkeeper on a cluster: ask a node"},
+    {COMMAND_ACL, "log", .refusal = "ERR ACL LOG is not supported by lockkeeper on a cluster: ask a node"},
 };
 
 /* The ways of commands that the table lacks, by their tips. */
@@ -94,39 +95,24 @@ static const struct way TOLD[] = {
     [RESPONSE_AND] = {.merge = MERGE_MIN},           [RESPONSE_OR] = {.merge = MERGE_MAX},
 };
 
-static const struct way *way_of(const struct command *c, const struct resp_request *r, const char *bytes) {
-    static const struct way one = {COMMAND_UNKNOWN, NULL, MERGE_ONE, false};
+static const struct way *way_of(const struct request_class *k) {
+    static const struct way one = {.merge = MERGE_ONE};
+    const struct command *c = k->command;
     if (c->id == COMMAND_UNKNOWN)
         return c->need == NEED_MASTERS ? &TOLD[discover_response(c)] : &one;
     for (size_t i = 0; i < sizeof(WAYS) / sizeof(WAYS[0]); i++)
-        if (WAYS[i].id == c->id && (!WAYS[i].sub || (r->argc > 1 && request_arg_is(r, bytes, 1, WAYS[i].sub))))
+        if (WAYS[i].id == c->id && (!WAYS[i].sub || (k->request->argc > 1 && class_arg_is(k, 1, WAYS[i].sub))))
             return &WAYS[i];
     return &one;
 }
 
-const char *masters_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
-                            const char *bytes) {
-    if (way_of(c, r, bytes)->merge != MERGE_REFUSED)
-        return NULL;
-    if (c->id == COMMAND_SCRIPT)
-        return "ERR SCRIPT DEBUG is not supported by lockkeeper";
-    if (!upstream_is_cluster(s->worker->upstream))
-        return NULL;
-    switch ((int)c->id) {
-    case COMMAND_SLOWLOG:
-        return "ERR SLOWLOG is not supported by lockkeeper on a cluster: ask a node";
-    case COMMAND_LATENCY:
-        return "ERR LATENCY is not supported by lockkeeper on a cluster: ask a node";
-    case COMMAND_ACL:
-        return "ERR ACL LOG is not supported by lockkeeper on a cluster: ask a node";
-    default:
-        return "ERR SHUTDOWN of a cluster's node is not supported by lockkeeper";
-    }
+const char *masters_refuses(const struct session *s, const struct request_class *k) {
+    bool applies = k->command->id == COMMAND_SCRIPT || upstream_is_cluster(s->worker->upstream);
+    return applies ? way_of(k)->refusal : NULL;
 }
 
-bool masters_asks_all(const struct command *c, const struct resp_request *r, const char *bytes) {
-    enum merge merge = way_of(c, r, bytes)->merge;
-    return merge != MERGE_ONE && merge != MERGE_REFUSED;
+bool masters_asks_all(const struct request_class *k) {
+    return way_of(k)->merge != MERGE_ONE;
 }
 
 /* ---- a command in flight ------------------------------------------------------------------------------- */
@@ -279,9 +265,7 @@ static bool merge_pages(const struct masters *m, int64_t paused, struct text *ou
     }
     info_merge(pages, count, paused, &merged);
     if (count > 0) {
-        text_printf(out, "%c%zu\r\n%s", type, merged.len + (type == '=' ? 4 : 0), type == '=' ? "txt:" : "");
-        text_append(out, merged.data ? merged.data : "", merged.len);
-        text_append(out, "\r\n", 2);
+        append_page(out, type == '=', merged.data, merged.len);
     }
     for (size_t i = 0; i < count; i++)
         text_clear(&pages[i]);
@@ -310,7 +294,6 @@ static bool merge(const struct masters *m, int64_t paused, struct text *out) {
     case MERGE_ONE:
     case MERGE_SAME:
     case MERGE_ANY:
-    case MERGE_REFUSED:
         return merge_first(m, out);
     }
     return false;
@@ -408,12 +391,12 @@ static void ask_all(struct session *s, const struct command *c, const struct way
         masters_finish(request);
 }
 
-enum dispatch_result masters_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                      const char *bytes) {
+enum dispatch_result masters_dispatch(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
     if (c->id == COMMAND_SCRIPT)
-        advise_loaded(s, r, bytes);
-    const struct way *way = way_of(c, r, bytes);
-    const char *refused = masters_refuses(s, c, r, bytes);
+        advise_loaded(s, k->request, k->bytes);
+    const struct way *way = way_of(k);
+    const char *refused = masters_refuses(s, k);
     size_t masters = upstream_master_count(s->worker->upstream);
     if (refused) {
         session_refuse(s, c, "%s", refused);
@@ -425,9 +408,9 @@ enum dispatch_result masters_dispatch(struct session *s, const struct command *c
     if (c->id == COMMAND_PUBSUB && (s->in_flight > 0 || departed_wait(s)))
         return DISPATCH_WAIT;
     bool merged = masters > 1 || way->apart || (c->id == COMMAND_INFO && atomic_load(&s->worker->shared->paused) > 0);
-    if (masters == 0 || way->merge == MERGE_ONE || way->merge == MERGE_REFUSED || !merged)
-        session_forward(s, c, r, bytes, SLOT_NONE);
+    if (masters == 0 || way->merge == MERGE_ONE || !merged)
+        class_pass(s, k, SLOT_NONE);
     else
-        ask_all(s, c, way, bytes, r->len);
+        ask_all(s, c, way, k->bytes, k->request->len);
     return DISPATCHED;
 }

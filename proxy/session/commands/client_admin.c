@@ -81,21 +81,21 @@ static int by_number(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static bool list_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+static bool list_words(struct admin *a, const struct request_class *k) {
     size_t len;
-    if (r->argc == 2)
+    if (k->request->argc == 2)
         return true;
-    if (r->argc == 4 && request_arg_is(r, bytes, 2, "type")) {
-        const char *name = request_arg(r, bytes, 3, &len);
+    if (k->request->argc == 4 && class_arg_is(k, 2, "type")) {
+        const char *name = class_arg(k, 3, &len);
         a->kind = client_kind_named(name, len);
         return a->kind != CLIENT_KIND_UNKNOWN;
     }
-    if (r->argc < 4 || !request_arg_is(r, bytes, 2, "id"))
+    if (k->request->argc < 4 || !class_arg_is(k, 2, "id"))
         return false;
-    a->id_count = r->argc - 3;
+    a->id_count = k->request->argc - 3;
     a->ids = memory_zalloc(a->id_count * sizeof(*a->ids));
     for (size_t i = 0; i < a->id_count; i++) {
-        const char *id = request_arg(r, bytes, i + 3, &len);
+        const char *id = class_arg(k, i + 3, &len);
         if (!resp_integer(id, len, &a->ids[i]))
             return false;
     }
@@ -105,75 +105,75 @@ static bool list_words(struct admin *a, const struct resp_request *r, const char
     return true;
 }
 
-static void take_text(char **field, const struct resp_request *r, const char *bytes, size_t i) {
+static void take_text(char **field, const struct request_class *k, size_t i) {
     size_t len;
-    const char *text = request_arg(r, bytes, i, &len);
+    const char *text = class_arg(k, i, &len);
     memory_free(*field);
     *field = memory_strndup(text, len);
 }
 
-static bool kill_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+static bool kill_words(struct admin *a, const struct request_class *k) {
     a->spare_self = true;
-    if (r->argc == 3) {
-        take_text(&a->address, r, bytes, 2);
+    if (k->request->argc == 3) {
+        take_text(&a->address, k, 2);
         a->by_address = true;
         a->spare_self = false;
         return true;
     }
-    for (size_t i = 2; i + 1 < r->argc; i += 2) {
+    for (size_t i = 2; i + 1 < k->request->argc; i += 2) {
         size_t len;
         int64_t id;
-        const char *value = request_arg(r, bytes, i + 1, &len);
-        if (request_arg_is(r, bytes, i, "id")) {
+        const char *value = class_arg(k, i + 1, &len);
+        if (class_arg_is(k, i, "id")) {
             if (!resp_integer(value, len, &id) || id < 1)
                 return false;
             a->id = (uint64_t)id;
-        } else if (request_arg_is(r, bytes, i, "type")) {
+        } else if (class_arg_is(k, i, "type")) {
             a->kind = client_kind_named(value, len);
             if (a->kind == CLIENT_KIND_UNKNOWN)
                 return false;
-        } else if (request_arg_is(r, bytes, i, "addr")) {
-            take_text(&a->address, r, bytes, i + 1);
-        } else if (request_arg_is(r, bytes, i, "laddr")) {
-            take_text(&a->local_address, r, bytes, i + 1);
-        } else if (request_arg_is(r, bytes, i, "user")) {
-            take_text(&a->user, r, bytes, i + 1);
-        } else if (request_arg_is(r, bytes, i, "skipme")) {
-            a->spare_self = request_arg_is(r, bytes, i + 1, "yes");
-            if (!a->spare_self && !request_arg_is(r, bytes, i + 1, "no"))
+        } else if (class_arg_is(k, i, "addr")) {
+            take_text(&a->address, k, i + 1);
+        } else if (class_arg_is(k, i, "laddr")) {
+            take_text(&a->local_address, k, i + 1);
+        } else if (class_arg_is(k, i, "user")) {
+            take_text(&a->user, k, i + 1);
+        } else if (class_arg_is(k, i, "skipme")) {
+            a->spare_self = class_arg_is(k, i + 1, "yes");
+            if (!a->spare_self && !class_arg_is(k, i + 1, "no"))
                 return false;
         } else {
             return false;
         }
     }
-    return r->argc % 2 == 0 && r->argc > 3;
+    return k->request->argc % 2 == 0 && k->request->argc > 3;
 }
 
-static bool pause_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+static bool pause_words(struct admin *a, const struct request_class *k) {
     size_t len;
-    if (r->argc != 3 && r->argc != 4)
+    if (k->request->argc != 3 && k->request->argc != 4)
         return false;
-    const char *ms = request_arg(r, bytes, 2, &len);
-    a->all = r->argc == 3 || request_arg_is(r, bytes, 3, "all");
+    const char *ms = class_arg(k, 2, &len);
+    a->all = k->request->argc == 3 || class_arg_is(k, 3, "all");
     return resp_integer(ms, len, &a->ms) && a->ms >= 0 && a->ms <= PAUSE_LONGEST_MS &&
-           (a->all || request_arg_is(r, bytes, 3, "write"));
+           (a->all || class_arg_is(k, 3, "write"));
 }
 
-static bool unblock_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+static bool unblock_words(struct admin *a, const struct request_class *k) {
     size_t len;
     int64_t id;
-    if (r->argc != 3 && r->argc != 4)
+    if (k->request->argc != 3 && k->request->argc != 4)
         return false;
-    const char *text = request_arg(r, bytes, 2, &len);
-    a->error = r->argc == 4 && request_arg_is(r, bytes, 3, "error");
-    if (!resp_integer(text, len, &id) || (r->argc == 4 && !a->error && !request_arg_is(r, bytes, 3, "timeout")))
+    const char *text = class_arg(k, 2, &len);
+    a->error = k->request->argc == 4 && class_arg_is(k, 3, "error");
+    if (!resp_integer(text, len, &id) || (k->request->argc == 4 && !a->error && !class_arg_is(k, 3, "timeout")))
         return false;
     a->id = (uint64_t)id;
     return true;
 }
 
-static bool unpause_words(struct admin *a, const struct resp_request *r, const char *bytes) {
-    return r->argc == 2;
+static bool unpause_words(struct admin *a, const struct request_class *k) {
+    return k->request->argc == 2;
 }
 
 /* ---- during the broadcast ----------------------------------------------------------------------------- */
@@ -427,15 +427,15 @@ static void probed(struct call *c, const struct call_end *end) {
                     admin_done); /* also if the node is down: operators need it then */
 }
 
-static void probe(struct admin *a, const struct resp_request *r, const char *bytes) {
+static void probe(struct admin *a, const struct request_class *k) {
     struct worker *w = a->request->worker;
     bool kill = a->verb == ADMIN_KILL, filters = kill && !a->by_address;
     bool unblock = a->verb == ADMIN_UNBLOCK;
-    build_start(w, filters ? r->argc + 2 : a->verb == ADMIN_LIST ? 4 : 3);
+    build_start(w, filters ? k->request->argc + 2 : a->verb == ADMIN_LIST ? 4 : 3);
     build_text(w, "CLIENT");
     build_text(w, kill ? "KILL" : unblock ? "UNBLOCK" : a->verb == ADMIN_LIST ? "LIST" : "PAUSE");
-    for (size_t i = 2; filters && i < r->argc; i++)
-        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+    for (size_t i = 2; filters && i < k->request->argc; i++)
+        build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
     if (filters) /* the last address counts */
         build_text(w, "ADDR");
     if (a->verb == ADMIN_LIST)
@@ -444,39 +444,39 @@ static void probe(struct admin *a, const struct resp_request *r, const char *byt
     call_submit(&a->request->call, SLOT_NONE, w->build.data, w->build.len);
 }
 
-bool client_admin(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+bool client_admin(struct session *s, const struct request_class *k) {
     static const struct {
         const char *name;
         enum admin_verb verb;
-        bool (*words)(struct admin *a, const struct resp_request *r, const char *bytes);
+        bool (*words)(struct admin *a, const struct request_class *k);
     } verbs[] = {{"list", ADMIN_LIST, list_words},
                  {"kill", ADMIN_KILL, kill_words},
                  {"pause", ADMIN_PAUSE, pause_words},
                  {"unpause", ADMIN_UNPAUSE, unpause_words},
                  {"unblock", ADMIN_UNBLOCK, unblock_words}};
     size_t i = 0;
-    while (i < sizeof(verbs) / sizeof(verbs[0]) && !request_arg_is(r, bytes, 1, verbs[i].name))
+    while (i < sizeof(verbs) / sizeof(verbs[0]) && !class_arg_is(k, 1, verbs[i].name))
         i++;
     if (i == sizeof(verbs) / sizeof(verbs[0]))
         return false;
-    if (verbs[i].verb == ADMIN_LIST && r->argc > IDS_MAX + 3) {
-        session_refuse(s, c, "ERR too many client IDs for one CLIENT LIST; at most %d", IDS_MAX);
+    if (verbs[i].verb == ADMIN_LIST && k->request->argc > IDS_MAX + 3) {
+        session_refuse(s, k->command, "ERR too many client IDs for one CLIENT LIST; at most %d", IDS_MAX);
         return true;
     }
     struct admin *a = memory_zalloc(sizeof(*a));
     a->verb = verbs[i].verb;
     a->kind = CLIENT_KIND_UNKNOWN;
     a->asker = s->lock.id;
-    a->asked = r->len;
-    if (!verbs[i].words(a, r, bytes)) {
+    a->asked = k->request->len;
+    if (!verbs[i].words(a, k)) {
         admin_free(a);
         return false;
     }
-    struct request *request = request_new(s, c);
+    struct request *request = request_new(s, k->command);
     a->request = request;
     request_own(request, &a->owner, &request_owner_silent);
     request->call.done = probed;
     request_barrier(request);
-    probe(a, r, bytes);
+    probe(a, k);
     return true;
 }

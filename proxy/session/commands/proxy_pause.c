@@ -231,15 +231,16 @@ static void pause_visit(struct broadcast *t, struct worker *w) {
     pause_start(w, PAUSE_PROXY, LIST_ENTRY(t, struct stoppage, broadcast)->ms);
 }
 
-void proxy_pause(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+void proxy_pause(struct session *s, const struct request_class *k) {
     int64_t ms = PAUSE_DEFAULT_MS;
     char text[TIME_TEXT_MAX];
-    if (r->argc == 3 && (!units_time(request_arg_text(r, bytes, 2, text, sizeof(text)), 1000, &ms) ||
-                         ms < PAUSE_LEAST_MS || ms > PAUSE_MOST_MS)) {
-        session_refuse(s, c, "ERR PROXY PAUSE: expected a time of 100ms to 1h, such as 30s");
+    if (k->request->argc == 3 &&
+        (!units_time(request_arg_text(k->request, k->bytes, 2, text, sizeof(text)), 1000, &ms) || ms < PAUSE_LEAST_MS ||
+         ms > PAUSE_MOST_MS)) {
+        session_refuse(s, k->command, "ERR PROXY PAUSE: expected a time of 100ms to 1h, such as 30s");
         return;
     }
-    struct stoppage *p = begin(s, c, ms);
+    struct stoppage *p = begin(s, k->command, ms);
     atomic_store(&s->worker->shared->pause_mark, 0);
     atomic_store(&s->worker->shared->pause_login, s->lane.login);
     units_time_text(ms, text, sizeof(text));

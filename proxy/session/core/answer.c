@@ -17,6 +17,11 @@ void session_answer(struct session *s, const struct command *c, const char *repl
     request_reply(request_new(s, c), reply, len, true);
 }
 
+void session_answer_text(struct session *s, const struct command *c, struct text *reply) {
+    session_answer(s, c, reply->data, reply->len);
+    text_clear(reply);
+}
+
 void session_refuse(struct session *s, const struct command *c, const char *format, ...) {
     struct text line = {0};
     va_list args;
@@ -33,6 +38,5 @@ void session_refuse(struct session *s, const struct command *c, const char *form
         if (line.data[i] == '\r' || line.data[i] == '\n')
             line.data[i] = ' ';
     text_append(&line, "\r\n", 2);
-    session_answer(s, c, line.data, line.len);
-    text_clear(&line);
+    session_answer_text(s, c, &line);
 }

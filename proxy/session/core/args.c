@@ -19,6 +19,12 @@ void append_bulk(struct text *out, const void *data, size_t len) {
     text_commit(out, (size_t)(resp_bulk_write(at, data, len) - at));
 }
 
+void append_page(struct text *out, bool resp3, const char *page, size_t len) {
+    text_printf(out, resp3 ? "=%zu\r\ntxt:" : "$%zu\r\n", len + (resp3 ? 4 : 0));
+    text_append(out, page, len);
+    text_append(out, "\r\n", 2);
+}
+
 void build_bulk(struct worker *w, const void *data, size_t len) {
     append_bulk(&w->build, data, len);
 }

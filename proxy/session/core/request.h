@@ -192,6 +192,8 @@ const char *request_arg_text(const struct resp_request *r, const char *bytes, si
 
 /* Appends a bulk string to a text. */
 void append_bulk(struct text *out, const void *data, size_t len);
+/* Appends a page of text, such as INFO's: a verbatim string in RESP3, else a bulk string. */
+void append_page(struct text *out, bool resp3, const char *page, size_t len);
 /* Encode a multibulk into w->build: first its argument count, then the arguments. */
 void build_start(struct worker *w, size_t argc);
 void build_bulk(struct worker *w, const void *data, size_t len);

@@ -244,6 +244,8 @@ session_forward(struct session *s, const struct command *c, const struct resp_re
 }
 /* Replies without a node; `reply` is whole RESP. */
 void session_answer(struct session *s, const struct command *c, const char *reply, size_t len);
+/* Replies without a node with a text that is whole RESP, and clears it. */
+void session_answer_text(struct session *s, const struct command *c, struct text *reply);
 /* Replies without a node with an error text, without its '-'. */
 void session_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
