@@ -41,7 +41,7 @@ static void note_subcommand(struct session *s, const struct command *c, const st
     if (c->need != NEED_NODE && c->need != NEED_MASTERS && c->need != NEED_CLUSTER && c->need != NEED_SESSION)
         return;
     *word = '\0';
-    if (r->argc < 2 || !command_has_subcommands(c))
+    if (r->argc < 2 || !(c->flags & COMMAND_SUBCOMMANDS))
         return;
     request_arg_text(r, bytes, 1, word, sizeof(commands_of(s)->last_word));
     for (; *word; word++)

@@ -285,7 +285,7 @@ bool pubsub_restricts(const struct session *s) {
 
 static void not_allowed(struct session *s, const struct request_class *k) {
     char sub[64] = "";
-    if (command_has_subcommands(k->command) && k->request->argc > 1)
+    if ((k->command->flags & COMMAND_SUBCOMMANDS) && k->request->argc > 1)
         request_arg_text(k->request, k->bytes, 1, sub, sizeof(sub));
     for (char *p = sub; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p + 'a' - 'A') : *p;
