@@ -174,8 +174,6 @@ static inline const char *session_errno_text(const struct session *s) {
 }
 /* Writes a whole message that is no reply: at once, or after the reply that is being written. */
 void session_tell(struct session *s, const char *data, size_t len);
-/* Writes the messages that waited for the end of a reply. */
-void session_release(struct session *s);
 /* Lets the session continue in the loop's next turn. */
 void session_mark_eased(struct session *s);
 /* Notes that the session has output to write. */
