@@ -28,21 +28,14 @@ struct keyspace {
     struct text error;
 };
 
-static void keyspace_free(struct request *r) {
-    struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
-    request_disown(r);
+static void keyspace_free(struct request_owner *owner) {
+    struct keyspace *k = (struct keyspace *)(void *)owner;
     text_clear(&k->keys);
     text_clear(&k->error);
     memory_free(k);
 }
 
-/* Ends the request with an error, which may be borrowed from its call. */
-static void keyspace_fail(struct request *r, const char *error) {
-    char text[512];
-    snprintf(text, sizeof(text), "%s", error);
-    keyspace_free(r);
-    request_fail(r, text);
-}
+static const struct request_owner_ops keyspace_ops = {.free = keyspace_free};
 
 /* Appends the elements of the array at p that are not guard records. */
 static bool keep_keys(struct keyspace *k, const char *p, const char *end) {
@@ -90,8 +83,6 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
 static void keys_filter_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct text out = {0};
-    if (r->owner)
-        keyspace_free(r);
     if (end->error) {
         request_fail(r, end->error);
         return;
@@ -124,19 +115,12 @@ static void keys_done(struct call *c, const struct call_end *end) {
     }
     if (--r->parts_left > 0)
         return;
-    struct text keys = k->keys, error = k->error;
-    int64_t kept = k->kept;
-    memset(&k->keys, 0, sizeof(k->keys));
-    memset(&k->error, 0, sizeof(k->error));
-    keyspace_free(r);
-    if (error.len > 0) {
-        request_fail(r, error.data);
-    } else {
-        request_reply(r, header, resp_header_write(header, '*', kept), false);
-        request_reply(r, keys.data ? keys.data : "", keys.len, true);
+    if (k->error.len > 0) {
+        request_fail(r, k->error.data);
+        return;
     }
-    text_clear(&keys);
-    text_clear(&error);
+    request_reply(r, header, resp_header_write(header, '*', k->kept), false);
+    request_reply(r, k->keys.len > 0 ? k->keys.data : "", k->keys.len, true);
 }
 
 static void keys_dispatch(struct session *s, struct request *request, const struct request_class *k) {
@@ -182,30 +166,21 @@ static void scan_done(struct call *c, const struct call_end *end) {
     struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
     struct resp_item outer, cursor;
     int64_t next;
-    if (end->error) {
-        keyspace_fail(r, end->error);
-        return;
-    }
-    if (end->reply[0] == '-') {
-        keyspace_free(r);
-        request_reply(r, end->reply, end->len, true);
+    if (end->error || end->reply[0] == '-') {
+        call_answer(c, end);
         return;
     }
     const char *p = end->reply, *stop = end->reply + end->len;
     if (!resp_item_read(&p, stop, &outer) || outer.type != '*' || outer.num != 2 ||
         !resp_item_read(&p, stop, &cursor) || !scan_next(k, &cursor, &next) || !keep_keys(k, p, stop)) {
-        keyspace_fail(r, "UPSTREAM a node's reply to SCAN is malformed");
+        request_fail(r, "UPSTREAM a node's reply to SCAN is malformed");
         return;
     }
     char digits[24], head[64];
     int len = snprintf(digits, sizeof(digits), "%lld", (long long)next);
     int n = snprintf(head, sizeof(head), "*2\r\n$%d\r\n%s\r\n*%lld\r\n", len, digits, (long long)k->kept);
-    struct text keys = k->keys;
-    memset(&k->keys, 0, sizeof(k->keys));
-    keyspace_free(r);
     request_reply(r, head, (size_t)n, false);
-    request_reply(r, keys.data ? keys.data : "", keys.len, true);
-    text_clear(&keys);
+    request_reply(r, k->keys.len > 0 ? k->keys.data : "", k->keys.len, true);
 }
 
 static void scan_dispatch(struct session *s, struct request *request, const struct request_class *k) {
@@ -237,7 +212,7 @@ static void random_done(struct call *c, const struct call_end *end) {
     struct resp_item item;
     const char *p = end->reply;
     if (end->error) {
-        keyspace_fail(r, end->error);
+        call_answer(c, end);
         return;
     }
     bool read = resp_item_read(&p, end->reply + end->len, &item);
@@ -250,7 +225,6 @@ static void random_done(struct call *c, const struct call_end *end) {
         return;
     }
     const char *null = r->session && r->session->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
-    keyspace_free(r);
     request_reply(r, guard ? null : end->reply, guard ? strlen(null) : end->len, true);
 }
 
@@ -258,7 +232,7 @@ void keyspace_dispatch(struct session *s, const struct request_class *k) {
     struct keyspace *all = memory_zalloc(sizeof(*all));
     all->masters = upstream_master_count(s->worker->upstream);
     struct request *request = request_new(s, k->command);
-    request_own(request, &all->owner, &request_owner_silent);
+    request_own(request, &all->owner, &keyspace_ops);
     if (k->command->id == COMMAND_KEYS) {
         keys_dispatch(s, request, k);
     } else if (k->command->id == COMMAND_SCAN) {

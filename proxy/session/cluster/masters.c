@@ -126,7 +126,8 @@ struct masters {
     struct upstream_pin **pins; /* NULL if none is needed */
 };
 
-static void masters_free(struct masters *m) {
+static void masters_free(struct request_owner *owner) {
+    struct masters *m = (struct masters *)(void *)owner;
     for (size_t i = 0; i < m->count; i++)
         text_clear(&m->replies[i]);
     text_clear(&m->error);
@@ -134,6 +135,8 @@ static void masters_free(struct masters *m) {
     memory_free(m->pins);
     memory_free(m);
 }
+
+static const struct request_owner_ops masters_ops = {.free = masters_free};
 
 /* Keeps the most informative error: "nothing is running here" only if there is no other. */
 static void note_error(struct masters *m, const char *line, size_t len) {
@@ -305,7 +308,6 @@ static void masters_finish(struct request *r) {
     struct text reply = {0};
     bool answered = false, passes = m->merge == MERGE_ANY || m->merge == MERGE_RUNNING || m->merge == MERGE_INFO;
     invariant(m->count > 0 && r->parts_left == 0, "%u masters are left of %zu", r->parts_left, m->count);
-    request_disown(r);
     for (size_t i = 0; i < m->count; i++)
         answered |= m->replies[i].len > 0;
     if (m->error.len > 0 && !(answered && passes)) /* else the replies count although other masters have failed */
@@ -315,7 +317,6 @@ static void masters_finish(struct request *r) {
     else
         request_error(r, "UPSTREAM the masters' replies can't be merged");
     text_clear(&reply);
-    masters_free(m);
 }
 
 /* ---- asking -------------------------------------------------------------------------------------------- */
@@ -376,7 +377,7 @@ static void ask_all(struct session *s, const struct command *c, const struct way
     m->count = upstream_master_count(s->worker->upstream);
     m->replies = memory_zalloc(m->count * sizeof(*m->replies));
     m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
-    request_own(request, &m->owner, &request_owner_silent);
+    request_own(request, &m->owner, &masters_ops);
     request->parts_left = 1; /* held here until all are asked, since some may end at once */
     for (size_t i = 0; i < m->count; i++) {
         if (way->apart) {

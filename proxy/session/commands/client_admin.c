@@ -61,7 +61,8 @@ struct admin {
     bool kill_self;
 };
 
-static void admin_free(struct admin *a) {
+static void admin_free(struct request_owner *owner) {
+    struct admin *a = (struct admin *)(void *)owner;
     for (size_t i = 0; i < a->shown_count; i++)
         memory_free(a->shown[i].line);
     memory_free(a->shown);
@@ -73,6 +74,8 @@ static void admin_free(struct admin *a) {
     memory_free(a->node);
     memory_free(a);
 }
+
+static const struct request_owner_ops admin_ops = {.free = admin_free};
 
 /* ---- arguments ---------------------------------------------------------------------------------- */
 
@@ -330,13 +333,6 @@ static void reply_kill(struct admin *a, struct request *r) {
         request_error(r, "ERR No such client");
 }
 
-static void unblock_answered(struct call *c, const struct call_end *end) {
-    if (end->error)
-        request_fail(c->request, end->error);
-    else
-        request_reply(c->request, end->reply, end->len, true);
-}
-
 /* Replies to UNBLOCK as the node does at which the client is blocked: nodes have their own client numbers, and know
  * whether the client is still blocked. */
 static void reply_unblock(struct admin *a, struct request *r) {
@@ -350,7 +346,7 @@ static void reply_unblock(struct admin *a, struct request *r) {
         reply_number(r, a->unblocked);
         return;
     }
-    call_init(&r->call, r, unblock_answered);
+    call_init(&r->call, r, call_answer);
     build_start(w, 4);
     build_text(w, "CLIENT");
     build_text(w, "UNBLOCK");
@@ -362,7 +358,6 @@ static void reply_unblock(struct admin *a, struct request *r) {
 static void admin_done(struct broadcast *t) {
     struct admin *a = LIST_ENTRY(t, struct admin, broadcast);
     struct request *r = a->request;
-    request_disown(r);
     switch (a->verb) {
     case ADMIN_LIST:
         reply_list(a, r);
@@ -378,7 +373,6 @@ static void admin_done(struct broadcast *t) {
         reply_unblock(a, r);
         break;
     }
-    admin_free(a);
 }
 
 /* ---- the probe ---------------------------------------------------------------------------------- */
@@ -409,17 +403,10 @@ static void probed(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct admin *a = REQUEST_OWNER(r, struct admin);
     if (end->error ? unjudged_refused(a, r, end) : !allowed(a, end)) {
-        request_disown(r);
-        admin_free(a);
-        if (end->error)
-            request_fail(r, end->error);
-        else
-            request_reply(r, end->reply, end->len, true);
+        call_answer(c, end);
         return;
     }
     if (r->worker->over) { /* all clients are gone, or about to be */
-        request_disown(r);
-        admin_free(a);
         request_reply(r, "", 0, true);
         return;
     }
@@ -469,12 +456,12 @@ bool client_admin(struct session *s, const struct request_class *k) {
     a->asker = s->lock.id;
     a->asked = k->request->len;
     if (!verbs[i].words(a, k)) {
-        admin_free(a);
+        admin_free(&a->owner);
         return false;
     }
     struct request *request = request_new(s, k->command);
     a->request = request;
-    request_own(request, &a->owner, &request_owner_silent);
+    request_own(request, &a->owner, &admin_ops);
     request->call.done = probed;
     request_barrier(request);
     probe(a, k);

@@ -32,13 +32,16 @@ struct change {
     char *wrong;       /* the error in HELLO's arguments after its login, sent if the login is valid; or NULL */
 };
 
-static void change_free(struct change *change) {
+static void change_free(struct request_owner *owner) {
+    struct change *change = (struct change *)(void *)owner;
     upstream_login_release(change->login);
     memory_free(change->user);
     memory_free(change->name);
     memory_free(change->wrong);
     memory_free(change);
 }
+
+static const struct request_owner_ops change_ops = {.free = change_free};
 
 /* HELLO's reply contains the id of the node's connection; the client gets its own id instead. */
 static void append_hello(const struct session *s, const char *reply, size_t len, struct text *out) {
@@ -85,11 +88,10 @@ static void change_apply(struct session *s, struct change *change) {
 static void change_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct change *change = REQUEST_OWNER(r, struct change);
-    char *wrong = change->wrong;
+    const char *wrong = change->wrong;
     bool refused = end->error || end->reply[0] == '-';
     if (wrong && refused && !end->error) /* a pin that watches the node has received the client's own arguments */
         refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
-    request_disown(r);
     if (refused && change->login && !end->error && strncmp(end->reply, "-WRONGPASS", 10) == 0) {
         upstream_login_refuse(change->login);
         if (r->session)
@@ -97,26 +99,16 @@ static void change_done(struct call *c, const struct call_end *end) {
     }
     if (!refused && r->session)
         change_apply(r->session, change);
-    bool hello = change->hello;
-    change->wrong = NULL;
-    change_free(change);
-    if (end->error) {
-        char error[512];
-        snprintf(error, sizeof(error), "%s", end->error);
-        if (end->why == UPSTREAM_REFUSED)
-            request_error(r, error);
-        else
-            request_fail(r, error);
-    } else if (refused) {
-        request_reply(r, end->reply, end->len, true);
-    } else if (wrong) {
+    if (end->error && end->why == UPSTREAM_REFUSED)
+        request_error(r, end->error);
+    else if (refused)
+        call_answer(c, end);
+    else if (wrong)
         request_error(r, wrong);
-    } else if (hello) {
+    else if (change->hello)
         reply_hello(r, end);
-    } else {
+    else
         request_reply(r, "+OK\r\n", 5, true);
-    }
-    memory_free(wrong);
 }
 
 /* Takes the result of a login. If it is valid, a dedicated lane needs its first commands, and HELLO needs a reply: both
@@ -145,7 +137,7 @@ static void change_start(struct session *s, const struct request_class *k, struc
     struct upstream_pin *pin = transaction_pin_to_change(s);
     bool own_password = change->authenticates && s->worker->config->requirepass;
     if (change->login && wrong_too_often(s, change->login)) {
-        change_free(change);
+        change_free(&change->owner);
         session_refuse(s, k->command, "%s", LOCAL_TOO_OFTEN);
         return;
     }
@@ -153,7 +145,7 @@ static void change_start(struct session *s, const struct request_class *k, struc
     size_t len = probe ? strlen(probe) : k->request->len;
     probe = probe ? probe : k->bytes;
     struct request *request = request_new(s, k->command);
-    request_own(request, &change->owner, &request_owner_silent);
+    request_own(request, &change->owner, &change_ops);
     request->call.done = change_done;
     request_barrier(request);
     if (!pin && change->login)
@@ -233,13 +225,13 @@ static void do_auth(struct session *s, const struct request_class *k) {
     struct change *change = change_new(s);
     const char *wrong = auth_login(s, change, k);
     if (wrong) {
-        change_free(change);
+        change_free(&change->owner);
         session_refuse(s, k->command, "%s", wrong);
         return;
     }
     if (s->worker->config->requirepass) { /* decided here: the node need not be asked */
         change_apply(s, change);
-        change_free(change);
+        change_free(&change->owner);
         session_answer(s, k->command, "+OK\r\n", 5);
         return;
     }
@@ -294,7 +286,7 @@ static void hello_wrong(struct session *s, const struct request_class *k, struct
     }
     if (logs_in)
         change_apply(s, change);
-    change_free(change);
+    change_free(&change->owner);
     session_refuse(s, k->command, "%s", wrong);
 }
 
@@ -402,7 +394,7 @@ void local_changed(struct session *s, const struct request_class *k, const char 
         change->lane.protocol = (uint32_t)number;
     text_clear(&error);
     change_apply(s, change);
-    change_free(change);
+    change_free(&change->owner);
     if (c->id == COMMAND_HELLO)
         append_hello(s, element, len, out);
     else

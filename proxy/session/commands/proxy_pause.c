@@ -69,7 +69,7 @@ static struct stoppage *begin(struct session *s, const struct command *c, int64_
     p->asker = s->lock.id;
     p->ms = ms;
     allow_time(p);
-    request_own(p->request, &p->owner, &request_owner_silent);
+    request_own(p->request, &p->owner, &request_owner_freed);
     request_barrier(p->request);
     w->own_works++;
     return p;
@@ -79,9 +79,7 @@ static void end(struct stoppage *p, const char *reply) {
     struct request *r = p->request;
     invariant(r->worker->own_works > 0, "no work is counted");
     r->worker->own_works--;
-    request_disown(r);
     request_reply(r, reply, strlen(reply), true);
-    memory_free(p);
 }
 
 /* Whether to wait no longer: the time is over, or the process stops. */

@@ -57,15 +57,12 @@ static const char *queued_error(const struct call *c, const struct call_end *end
 }
 
 static void queued_done(struct call *c, const struct call_end *end) {
-    struct request *r = c->request;
     char text[TRANSACTION_ERROR_MAX];
     const char *error = queued_error(c, end, text, sizeof(text));
-    if (end->error)
-        request_fail(r, error);
-    else if (error)
-        request_error(r, error);
+    if (error && !end->error)
+        request_error(c->request, error);
     else
-        request_reply(r, end->reply, end->len, true);
+        call_answer(c, end);
 }
 
 /* Keeps the first error of a command's parts. */
@@ -74,17 +71,12 @@ struct part_error {
     char text[TRANSACTION_ERROR_MAX];
 };
 
-static void part_error_free(struct request_owner *owner) {
-    memory_free(owner);
-}
-
 static void part_failed(struct request *r, const char *error) {
-    static const struct request_owner_ops ops = {.free = part_error_free};
     if (r->owner)
         return;
     struct part_error *first = memory_alloc(sizeof(*first));
     snprintf(first->text, sizeof(first->text), "%s", error);
-    request_own(r, &first->owner, &ops);
+    request_own(r, &first->owner, &request_owner_freed);
 }
 
 static void queued_part_done(struct call *c, const struct call_end *end) {
@@ -288,12 +280,6 @@ static void queue_release(struct session *s, const struct request_class *k) {
     queued_part_done(&request->call, &none); /* gives back the part held here */
 }
 
-/* Drops the node's reply to a queued step: EXEC's array contains the result. */
-static void queued_step_done(struct call *c, const struct call_end *end) {
-    (void)end;
-    request_reply(c->request, "", 0, true);
-}
-
 /* Finds the key, as an argument index, that PROXY ADVISE wants to see outside of all rules; 0: none. */
 static uint32_t wanted_outside(struct session *s, const struct request_class *k) {
     size_t len;
@@ -350,7 +336,7 @@ static void queue_permits(struct session *s, const struct request_class *k) {
 /* Queues a step before or after an application's script; it is in w->build. */
 static void queue_step(struct session *s, const struct command *c, enum item_kind kind, struct lock_call *lock) {
     struct request *request = request_new(s, c);
-    request->call.done = queued_step_done;
+    request->call.done = call_swallow; /* EXEC's array contains the result */
     queue_script(s, &request->call, c, kind, lock, 1);
 }
 

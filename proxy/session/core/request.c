@@ -150,7 +150,11 @@ void request_barrier(struct request *r) {
     r->session->barrier++;
 }
 
-const struct request_owner_ops request_owner_silent;
+static void owner_free(struct request_owner *owner) {
+    memory_free(owner);
+}
+
+const struct request_owner_ops request_owner_silent, request_owner_freed = {.free = owner_free};
 
 static __attribute__((noinline)) void request_free_more(struct request *r) {
     struct list_node *n;
@@ -347,6 +351,17 @@ void request_fail(struct request *r, const char *error) {
     s->held_bytes -= r->call.held_len;
     call_drop_held(&r->call);
     request_error(r, error);
+}
+
+void call_answer(struct call *c, const struct call_end *end) {
+    if (end->error)
+        request_fail(c->request, end->error);
+    else
+        request_reply(c->request, end->reply, end->len, true);
+}
+
+void call_swallow(struct call *c, const struct call_end *end) {
+    request_reply(c->request, "", 0, true);
 }
 
 /* ---- answers without a node ------------------------------------------------------------------------ */

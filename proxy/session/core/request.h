@@ -125,8 +125,8 @@ struct request {
     struct call call;
 };
 
-/* Functions for an owner that needs no events. */
-extern const struct request_owner_ops request_owner_silent;
+/* Functions for an owner that needs no events; for one that is freed with its request besides, with memory_free. */
+extern const struct request_owner_ops request_owner_silent, request_owner_freed;
 /* Gives the request an owner, which must outlive it or disown it. */
 static inline void request_own(struct request *r, struct request_owner *owner, const struct request_owner_ops *ops) {
     owner->ops = ops;
@@ -156,6 +156,11 @@ void request_error(struct request *r, const char *error);
 /* Ends a request whose call failed: with request_error, or, if half a reply has left already, by closing the
  * session. */
 void request_fail(struct request *r, const char *error);
+
+/* For `done`, or called by it: ends the request as the call has ended, with the node's reply or an error. */
+void call_answer(struct call *c, const struct call_end *end);
+/* For `done`: ends a request that has no reply of its own, however its call has ended. */
+void call_swallow(struct call *c, const struct call_end *end);
 
 /* ---- arguments --------------------------------------------------------------------------------------- */
 

@@ -102,10 +102,6 @@ static void probed(struct call *c, const struct call_end *end) {
     w->probed(w, end->error);
 }
 
-static void forgotten(struct call *c, const struct call_end *end) {
-    request_reply(c->request, "", 0, true);
-}
-
 /* Takes the answer to CONFIG GET protected-mode. A node that does not tell is not the user's own on this machine, or it
  * has users and rights. */
 static void protection_told(struct call *c, const struct call_end *end) {
@@ -158,7 +154,7 @@ void worker_probe(struct worker *w) {
         ask(w, &lane, "*3\r\n$6\r\nCONFIG\r\n$3\r\nGET\r\n$14\r\nprotected-mode\r\n", protection_told);
     ask(w, &lane, "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n", probed);
     if (w->cannot_reset)
-        ask(w, &lane, "*1\r\n$4\r\nQUIT\r\n", forgotten);
+        ask(w, &lane, "*1\r\n$4\r\nQUIT\r\n", call_swallow);
 }
 
 static bool asked_just_now(const struct worker *w) {

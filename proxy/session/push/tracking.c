@@ -206,10 +206,6 @@ void tracking_tick(struct session *s) {
 
 /* ---- CACHING, before the next command ----------------------------------------------------------------- */
 
-static void swallow(struct call *c, const struct call_end *end) {
-    request_reply(c->request, "", 0, true);
-}
-
 struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len) {
     static const char yes[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
     static const char no[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$2\r\nNO\r\n";
@@ -218,7 +214,7 @@ struct call *tracking_before_call(struct session *s, struct call *c, const char 
     *bytes = s->before == CACHING_YES ? yes : no;
     *len = strlen(*bytes);
     struct request *before = request_internal(s->worker);
-    before->call.done = swallow;
+    before->call.done = call_swallow;
     before->call.up.affinity = c->up.affinity;
     return &before->call;
 }

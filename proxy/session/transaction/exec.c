@@ -373,13 +373,11 @@ struct leaving {
 
 static void left(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct leaving *p = REQUEST_OWNER(r, struct leaving), leaving = *p;
-    invariant(p->transaction && !p->transaction->looks, "a transaction is left twice");
-    request_disown(r);
-    memory_free(p);
+    const struct leaving *leaving = REQUEST_OWNER(r, struct leaving);
+    invariant(leaving->transaction && !leaving->transaction->looks, "a transaction is left twice");
     bool ok = !end->error && end->reply[0] == '+';
-    transaction_free(leaving.transaction, r->session, ok);
-    const char *reply = leaving.reply;
+    transaction_free(leaving->transaction, r->session, ok);
+    const char *reply = leaving->reply;
     if (!reply && end->error)
         reply = "+OK\r\n"; /* lost with its connection, so it is discarded */
     if (reply)
@@ -391,7 +389,7 @@ static void left(struct call *c, const struct call_end *end) {
 void transaction_leave(struct transaction *t, struct request *request, const char *command, const char *reply) {
     struct leaving *leaving = memory_alloc(sizeof(*leaving));
     *leaving = (struct leaving){.transaction = t, .reply = reply};
-    request_own(request, &leaving->owner, &request_owner_silent);
+    request_own(request, &leaving->owner, &request_owner_freed);
     request->call.done = left;
     call_submit_pin(&request->call, t->pin, command, strlen(command), false);
 }

@@ -190,10 +190,6 @@ static bool watch_redirected(struct request *r, const struct call_end *end) {
     return true;
 }
 
-static void watch_free(struct request_owner *owner) {
-    memory_free(owner);
-}
-
 static void watch_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct session *s = r->session;
@@ -212,15 +208,11 @@ static void watch_done(struct call *c, const struct call_end *end) {
         session_out(s);
         transaction_free(t, s, refused);
     }
-    if (end->error)
-        request_fail(r, end->error);
-    else if (refused && (memcmp(end->reply, "-ASK ", 5) == 0 || memcmp(end->reply, "-MOVED ", 7) == 0))
+    if (refused && (memcmp(end->reply, "-ASK ", 5) == 0 || memcmp(end->reply, "-MOVED ", 7) == 0))
         request_error(r, "TRYAGAIN The slot of the watched keys is moving to another node");
     else
-        request_reply(r, end->reply, end->len, true);
+        call_answer(c, end);
 }
-
-static const struct request_owner_ops watch_ops = {.free = watch_free};
 
 static enum dispatch_result watch(struct session *s, const struct request_class *k) {
     if (s->in_flight > 0)
@@ -248,7 +240,7 @@ static enum dispatch_result watch(struct session *s, const struct request_class 
     struct watch *kept = memory_alloc(sizeof(*kept) + k->request->len);
     kept->len = k->request->len;
     memcpy(kept->bytes, k->bytes, k->request->len);
-    request_own(request, &kept->owner, &watch_ops);
+    request_own(request, &kept->owner, &request_owner_freed);
     watch_note(s, k);
     request_barrier(request);
     t->hops = t->unsent = 0;
@@ -310,10 +302,8 @@ static void multi_done(struct call *c, const struct call_end *end) {
     }
     if (!asked)
         request_reply(r, "", 0, true);
-    else if (end->error)
-        request_fail(r, end->error);
     else
-        request_reply(r, end->reply, end->len, true);
+        call_answer(c, end);
 }
 
 static void multi_call(struct request *r, bool asked) {
@@ -363,10 +353,6 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
 
 /* ---- the node -------------------------------------------------------------------------------------- */
 
-static void early_done(struct call *c, const struct call_end *end) {
-    request_reply(c->request, "", 0, true); /* an error here makes the node refuse EXEC */
-}
-
 /* Ends the search for the node. Commands queued so far are sent to the node of the first key, unless they are already
  * there. */
 static void early_end(struct session *s, bool send) {
@@ -378,7 +364,7 @@ static void early_end(struct session *s, bool send) {
         struct early *early = LIST_ENTRY(n, struct early, link);
         if (send) {
             struct request *request = request_new(s, NULL);
-            request->call.done = early_done;
+            request->call.done = call_swallow; /* an error here makes the node refuse EXEC */
             call_submit_pin(&request->call, t->pin, early->bytes, early->len, false);
         }
         early_free(early);
