@@ -9,7 +9,7 @@
  * Commands that end or show a running script use a separate connection, also on a standalone: the script's client may
  * be waiting on the shared one.
  */
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "parser/invariant.h"
@@ -235,6 +235,78 @@ static bool merge_append(const struct masters *m, struct text *out) {
     return true;
 }
 
+struct name {
+    const char *data; /* the whole element */
+    size_t len;
+};
+
+static int name_compare(const void *a, const void *b) {
+    const struct name *x = a, *y = b;
+    if (x->len != y->len)
+        return x->len < y->len ? -1 : 1;
+    return memcmp(x->data, y->data, x->len);
+}
+
+/* A client of the proxy subscribes at one master, and each master only knows its own subscribers. */
+static bool merge_names(const struct masters *m, struct text *out) {
+    size_t total = 0, at = 0, shown = 0;
+    const char *p, *end;
+    int64_t n;
+    for (size_t i = 0; i < m->count; i++) {
+        if (!read_array(&m->replies[i], &p, &end, &n))
+            return false;
+        total += (size_t)n;
+    }
+    struct name *names = memory_alloc((total + 1) * sizeof(*names));
+    bool right = true;
+    for (size_t i = 0; right && i < m->count; i++) {
+        right = read_array(&m->replies[i], &p, &end, &n);
+        for (int64_t k = 0; right && k < n; k++) {
+            const char *next = resp_item_end(p, end);
+            right = next != NULL;
+            if (right)
+                names[at++] = (struct name){p, (size_t)(next - p)};
+            p = next;
+        }
+    }
+    qsort(names, at, sizeof(*names), name_compare);
+    for (size_t i = 0; i < at; i++)
+        if (shown == 0 || name_compare(&names[shown - 1], &names[i]) != 0)
+            names[shown++] = names[i];
+    text_printf(out, "*%zu\r\n", shown);
+    for (size_t i = 0; i < shown; i++)
+        text_append(out, names[i].data, names[i].len);
+    memory_free(names);
+    return right;
+}
+
+static bool merge_counts(const struct masters *m, struct text *out) {
+    const char **at = memory_alloc(m->count * sizeof(*at)), *end;
+    int64_t n = 0, more = 0;
+    bool right = true;
+    for (size_t i = 0; right && i < m->count; i++) {
+        right = read_array(&m->replies[i], &at[i], &end, &more) && (i == 0 || more == n);
+        n = more;
+    }
+    text_printf(out, "*%lld\r\n", (long long)n);
+    for (int64_t k = 0; right && k < n / 2; k++) {
+        int64_t sum = 0;
+        for (size_t i = 0; right && i < m->count; i++) {
+            const char *start = at[i];
+            end = m->replies[i].data + m->replies[i].len;
+            struct resp_item name, number;
+            right = resp_item_read(&at[i], end, &name);
+            if (right && i == 0)
+                text_append(out, start, (size_t)(at[i] - start));
+            right = right && resp_item_read(&at[i], end, &number) && number.type == ':';
+            sum = sum_add(sum, right ? number.num : 0);
+        }
+        text_printf(out, ":%lld\r\n", (long long)sum);
+    }
+    memory_free(at);
+    return right;
+}
+
 /* The reply begins with "running_script" and either the script or null. */
 static bool merge_running(const struct masters *m, struct text *out) {
     for (size_t i = 0; i < m->count; i++) {
@@ -287,9 +359,9 @@ static bool merge(const struct masters *m, int64_t paused, struct text *out) {
     case MERGE_APPEND:
         return merge_append(m, out);
     case MERGE_UNION:
-        return pubsub_merge_names(m->replies, m->count, out);
+        return merge_names(m, out);
     case MERGE_COUNTS:
-        return pubsub_merge_counts(m->replies, m->count, out);
+        return merge_counts(m, out);
     case MERGE_RUNNING:
         return merge_running(m, out);
     case MERGE_INFO:

@@ -309,9 +309,7 @@ static void reply_list(struct admin *a, struct request *r) {
         if (found)
             text_append(&lines, found->line, strlen(found->line));
     }
-    bool resp3 = r->session && r->session->lane.protocol == 3;
-    text_printf(&reply, resp3 ? "=%zu\r\ntxt:" : "$%zu\r\n", lines.len + (resp3 ? 4 : 0));
-    text_printf(&reply, "%s\r\n", lines.len > 0 ? lines.data : "");
+    append_page(&reply, r->session && r->session->lane.protocol == 3, lines.data, lines.len);
     request_reply(r, reply.data, reply.len, true);
     text_clear(&lines);
     text_clear(&reply);

@@ -25,11 +25,9 @@ void client_set_text(char **field, const char *text, size_t len) {
 }
 
 static void reply_bulk(struct session *s, const struct command *c, const char *text, size_t len) {
-    struct text reply;
-    text_init(&reply);
+    struct text reply = {0};
     append_bulk(&reply, text, len);
-    session_answer(s, c, reply.data, reply.len);
-    text_clear(&reply);
+    session_answer_text(s, c, &reply);
 }
 
 static void reply_ok(struct session *s, const struct command *c) {
@@ -93,13 +91,9 @@ static bool client_info(struct session *s, const struct request_class *k) {
     commands_of(s)->reading = k->request->len < UINT32_MAX ? (uint32_t)k->request->len : UINT32_MAX;
     client_show(s, &line);
     commands_of(s)->reading = 0;
-    if (s->lane.protocol == 3)
-        text_printf(&reply, "=%zu\r\ntxt:%s\r\n", line.len + 4, line.data);
-    else
-        text_printf(&reply, "$%zu\r\n%s\r\n", line.len, line.data);
-    session_answer(s, k->command, reply.data, reply.len);
+    append_page(&reply, s->lane.protocol == 3, line.data, line.len);
+    session_answer_text(s, k->command, &reply);
     text_clear(&line);
-    text_clear(&reply);
     return true;
 }
 

@@ -176,8 +176,7 @@ static void unsubscribe_nothing(struct session *s, const struct request_class *k
             append_bulk(&reply, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
         text_append(&reply, line, resp_header_write(line, ':', count));
     }
-    session_answer(s, k->command, reply.data, reply.len);
-    text_clear(&reply);
+    session_answer_text(s, k->command, &reply);
 }
 
 /* Ends all subscriptions to shard channels, on all nodes. */
@@ -308,8 +307,7 @@ static void ping(struct session *s, const struct request_class *k) {
     text_printf(&reply, "*2\r\n$4\r\npong\r\n");
     append_bulk(&reply, k->request->argc > 1 ? k->bytes + k->request->argv[1].off : "",
                 k->request->argc > 1 ? k->request->argv[1].len : 0);
-    session_answer(s, k->command, reply.data, reply.len);
-    text_clear(&reply);
+    session_answer_text(s, k->command, &reply);
 }
 
 enum dispatch_result pubsub_restricted(struct session *s, const struct request_class *k) {

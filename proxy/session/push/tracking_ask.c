@@ -13,7 +13,8 @@
 struct wish {
     struct request_owner owner; /* first */
     struct tracking *fresh;     /* the session gets it if they accept; NULL: it already has a lane */
-    bool on, bcast, optin, optout, noloop, no_touch;
+    struct tracking_modes modes;
+    bool no_touch;
     struct request *request;
     struct text command;
     struct text error; /* the first one */
@@ -29,13 +30,8 @@ static void wish_granted(struct session *s, struct wish *wish) {
     wish->fresh = NULL;
     struct tracking *t = push_of(s)->tracking;
     t->no_touch = t->no_touch || wish->no_touch;
-    if (!wish->on)
-        return;
-    t->on = true;
-    t->bcast = wish->bcast;
-    t->optin = wish->optin;
-    t->optout = wish->optout;
-    t->noloop = wish->noloop;
+    if (wish->modes.on)
+        t->modes = wish->modes;
     tracking_hears(s);
 }
 
@@ -126,9 +122,19 @@ static bool client_exists(const struct session *s, int64_t id) {
     return w->shared->threads > 1 && id > 0 && id <= (int64_t)atomic_load(&w->shared->next_session);
 }
 
+/* The mode that argument i names; NULL: none. */
+static bool *mode_named(struct tracking_modes *modes, const struct request_class *k, size_t i) {
+    return class_arg_is(k, i, "bcast")    ? &modes->bcast
+           : class_arg_is(k, i, "optin")  ? &modes->optin
+           : class_arg_is(k, i, "optout") ? &modes->optout
+           : class_arg_is(k, i, "noloop") ? &modes->noloop
+                                          : NULL;
+}
+
 /* The error in the arguments after OFF, in Redis's order, or NULL. They are the same as after ON: without effect, but
  * checked. The client of REDIRECT must exist, and no node knows the numbers of the proxy's clients. */
 static const char *off_error(const struct session *s, const struct request_class *k) {
+    struct tracking_modes modes;
     int64_t to = 0;
     for (size_t i = 3; i < k->request->argc; i++) {
         bool more = i + 1 < k->request->argc;
@@ -143,8 +149,7 @@ static const char *off_error(const struct session *s, const struct request_class
                 return "ERR The client ID you want redirect to does not exist";
         } else if (class_arg_is(k, i, "prefix") && more) {
             i++;
-        } else if (!class_arg_is(k, i, "bcast") && !class_arg_is(k, i, "optin") && !class_arg_is(k, i, "optout") &&
-                   !class_arg_is(k, i, "noloop")) {
+        } else if (!mode_named(&modes, k, i)) {
             return "ERR syntax error";
         }
     }
@@ -152,20 +157,15 @@ static const char *off_error(const struct session *s, const struct request_class
 }
 
 /* Reads the arguments after ON; the node reports errors in them. False: there is a REDIRECT. */
-static bool words_read(const struct request_class *k, struct wish *wish) {
+static bool words_read(const struct request_class *k, struct tracking_modes *modes) {
     for (size_t i = 3; i < k->request->argc; i++) {
         if (class_arg_is(k, i, "redirect"))
             return false;
-        if (class_arg_is(k, i, "prefix"))
+        bool *mode = mode_named(modes, k, i);
+        if (mode)
+            *mode = true;
+        else if (class_arg_is(k, i, "prefix"))
             i++;
-        else if (class_arg_is(k, i, "bcast"))
-            wish->bcast = true;
-        else if (class_arg_is(k, i, "optin"))
-            wish->optin = true;
-        else if (class_arg_is(k, i, "optout"))
-            wish->optout = true;
-        else if (class_arg_is(k, i, "noloop"))
-            wish->noloop = true;
     }
     return true;
 }
@@ -177,7 +177,7 @@ static bool tracking(struct session *s, const struct request_class *k) {
         const char *error = off_error(s, k);
         if (error)
             session_refuse(s, k->command, "%s", error);
-        else if (push_of(s)->tracking && push_of(s)->tracking->on)
+        else if (push_of(s)->tracking && push_of(s)->tracking->modes.on)
             tracking_off(s, k->command);
         else if (k->request->argc > 3)
             session_answer(s, k->command, "+OK\r\n", 5); /* answered here, since the number is the proxy's */
@@ -187,8 +187,8 @@ static bool tracking(struct session *s, const struct request_class *k) {
     }
     if (!class_arg_is(k, 2, "on"))
         return false;
-    struct wish wish = {.on = true};
-    if (words_read(k, &wish))
+    struct wish wish = {.modes = {.on = true}};
+    if (words_read(k, &wish.modes))
         wish_begin(s, k->command, &wish, k->bytes, k->request->len);
     else
         session_refuse(s, k->command,
@@ -209,7 +209,7 @@ static bool caching(struct session *s, const struct request_class *k) {
     struct tracking *t = push_of(s)->tracking;
     bool yes = k->request->argc == 3 && class_arg_is(k, 2, "yes"),
          no = k->request->argc == 3 && class_arg_is(k, 2, "no");
-    if (!t || !t->on || !((yes && t->optin) || (no && t->optout)))
+    if (!t || !t->modes.on || !((yes && t->modes.optin) || (no && t->modes.optout)))
         return false;
     s->before = yes ? CACHING_YES : CACHING_NO;
     t->caching_new = true;
