@@ -110,8 +110,8 @@ ROOM_LAYERS = {
     ],
     # Its headers are for the whole session. A closed session ends its requests, and a request may close its session.
     "proxy/session/core": [
-        ("shared.h", "broadcast.h", "room.h", "session_worker.h", "request.h", "session.h", "class.h", "pin.h", "secret.h", "private.h",
-         "broadcast", "args", "class", "secret", "session_worker", "session_name"),
+        ("shared.h", "broadcast.h", "room.h", "session_worker.h", "request.h", "session.h", "class.h", "pin.h", "private.h",
+         "broadcast", "args", "class", "session_worker", "session_name"),
         ("session_pins",),
         ("session", "request", "stream"),
         ("unauthenticated", "pin_wait", "flush"),

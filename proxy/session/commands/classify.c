@@ -107,16 +107,11 @@ static enum way way_of_keys(struct session *s, struct classified *to) {
     return WAY_FORWARD;
 }
 
-/* A script must be the first request on the connection for scripts: behind other requests it would stop their
- * connection. */
-static bool script_must_wait(const struct session *s, const struct command *c) {
-    return (c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && s->apart != UPSTREAM_SCRIPTS && s->lane.dedicated == 0;
-}
-
 static enum way way_of_key_list(struct session *s, struct classified *to) {
     struct request_class *k = &to->class;
     const struct command *c = k->command;
-    if (script_must_wait(s, c))
+    /* A script must be the first request on the connection for scripts: behind others it would stop theirs. */
+    if ((c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && s->apart != UPSTREAM_SCRIPTS && s->lane.dedicated == 0)
         return WAY_LATER;
     if (c->split == SPLIT_MSET && k->request->argc % 2 == 0) /* a node of a cluster would answer CROSSSLOT first */
         return refused(to, "ERR wrong number of arguments for 'mset' command");
@@ -147,15 +142,10 @@ static enum way way_of_blocking(struct session *s, struct classified *to) {
 
 /* ---- all requests -------------------------------------------------------------------------------- */
 
-/* Commands on the whole keyspace wait for earlier lock commands, which may have to be sent twice. */
-static bool keyspace_must_wait(const struct session *s, const struct command *c) {
-    bool whole = c->need == NEED_KEYSPACE || c->need == NEED_MASTERS;
-    return whole && lock_any_busy(s);
-}
-
 static enum way way_of(struct session *s, struct classified *to) {
     const struct command *c = to->class.command;
-    if (keyspace_must_wait(s, c))
+    /* Commands on the whole keyspace wait for earlier lock commands, which may have to be sent twice. */
+    if ((c->need == NEED_KEYSPACE || c->need == NEED_MASTERS) && lock_any_busy(s))
         return WAY_LATER;
     switch (c->need) {
     case NEED_KEY:

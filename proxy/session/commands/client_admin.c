@@ -381,9 +381,8 @@ static void admin_done(struct broadcast *t) {
 /* Whether the probe's reply permits the command. With the right, LIST ID NOBODY, UNBLOCK 0 and KILL get a plain reply,
  * PAUSE -1 an error of its own. */
 static bool allowed(const struct admin *a, const struct call_end *end) {
-    static const char negative[] = "-ERR timeout is negative";
     if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE)
-        return end->len >= sizeof(negative) - 1 && memcmp(end->reply, negative, sizeof(negative) - 1) == 0;
+        return reply_begins(end->reply, end->len, "-ERR timeout is negative");
     return end->reply[0] != '-' || (a->by_address && strncmp(end->reply, "-ERR No such client", 19) == 0);
 }
 

@@ -24,12 +24,6 @@ void client_set_text(char **field, const char *text, size_t len) {
     *field = len > 0 ? memory_strndup(text, len) : NULL;
 }
 
-static void reply_bulk(struct session *s, const struct command *c, const char *text, size_t len) {
-    struct text reply = {0};
-    append_bulk(&reply, text, len);
-    session_answer_text(s, c, &reply);
-}
-
 static void reply_ok(struct session *s, const struct command *c) {
     session_answer(s, c, "+OK\r\n", 5);
 }
@@ -50,10 +44,12 @@ static bool client_setname(struct session *s, const struct request_class *k) {
 }
 
 static bool client_getname(struct session *s, const struct request_class *k) {
+    struct text reply = {0};
     if (s->name)
-        reply_bulk(s, k->command, s->name, strlen(s->name));
+        append_bulk(&reply, s->name, strlen(s->name));
     else
-        session_answer(s, k->command, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n", s->lane.protocol == 3 ? 3 : 5);
+        text_printf(&reply, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
+    session_answer_text(s, k->command, &reply);
     return true;
 }
 

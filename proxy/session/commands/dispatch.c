@@ -23,7 +23,6 @@
 #include "proxy/session/blocking/blocking.h"
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/commands/private.h"
-#include "proxy/session/core/secret.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/locks.h"
@@ -31,6 +30,15 @@
 #include "proxy/session/push/push.h"
 #include "proxy/session/semaphores/semaphores.h"
 #include "proxy/session/transaction/transaction.h"
+
+/* Forgets secrets at the end of dispatch, if the result is DISPATCHED and the command's arguments may contain a
+ * password. Returns the result. `c` NULL: the command is not in the table. */
+static enum dispatch_result secret_end(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes, enum dispatch_result result) {
+    if (result == DISPATCHED && c && (c->flags & COMMAND_SECRET))
+        secret_forget(s, r, bytes);
+    return result;
+}
 
 /* ---- the way of a request --------------------------------------------------------------------------- */
 

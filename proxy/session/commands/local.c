@@ -124,13 +124,6 @@ static void login_tried(struct call *c, const struct call_end *end) {
     call_submit_lane(c, SLOT_NONE, &change->lane, change->probe, strlen(change->probe));
 }
 
-/* Tries the change's login, then sends `probe` over its lane, if that is needed. */
-static void login_start(struct request *request, struct change *change, const char *probe) {
-    change->probe = !change->wrong && (change->hello || change->lane.dedicated != 0) ? probe : NULL;
-    request->call.done = login_tried;
-    call_submit_login(&request->call, change->login);
-}
-
 /* Sends `probe` (NULL: the request) over the new lane, and holds later requests back until the reply. A pin that
  * watches keys has to change too: it gets the client's own command, unless that contains the proxy's own password. */
 static void change_start(struct session *s, const struct request_class *k, struct change *change, const char *probe) {
@@ -148,14 +141,17 @@ static void change_start(struct session *s, const struct request_class *k, struc
     request_own(request, &change->owner, &change_ops);
     request->call.done = change_done;
     request_barrier(request);
-    if (!pin && change->login)
-        login_start(request, change, words);
-    else if (!pin)
+    if (!pin && change->login) {
+        change->probe = !change->wrong && (change->hello || change->lane.dedicated != 0) ? words : NULL;
+        request->call.done = login_tried;
+        call_submit_login(&request->call, change->login);
+    } else if (!pin) {
         call_submit_lane(&request->call, SLOT_NONE, &change->lane, probe, len);
-    else if (own_password)
+    } else if (own_password) {
         call_submit_pin(&request->call, pin, probe, len, false);
-    else
+    } else {
         call_submit_pin(&request->call, pin, k->bytes, k->request->len, false);
+    }
 }
 
 static struct change *change_new(const struct session *s) {
@@ -401,16 +397,11 @@ void local_changed(struct session *s, const struct request_class *k, const char 
         text_append(out, element, len);
 }
 
-/* Whether a command changes the lane. It waits for the requests in flight, since another connection could overtake
- * them. */
-static bool changes_lane(const struct command *c) {
-    return c->id == COMMAND_AUTH || c->id == COMMAND_HELLO || c->id == COMMAND_SELECT || c->id == COMMAND_RESET;
-}
-
 enum dispatch_result local_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
-    if (changes_lane(c) && s->in_flight > 0)
-        return DISPATCH_WAIT;
+    bool changes = c->id == COMMAND_AUTH || c->id == COMMAND_HELLO || c->id == COMMAND_SELECT || c->id == COMMAND_RESET;
+    if (changes && s->in_flight > 0)
+        return DISPATCH_WAIT; /* another connection could overtake them */
     switch ((int)c->id) {
     case COMMAND_AUTH:
         do_auth(s, k);

@@ -410,16 +410,6 @@ static bool reload_step(struct worker *w, struct worker_slices *slices) {
     return false;
 }
 
-static void proxy_reload(struct session *s, const struct command *c) {
-    work_begin(s, c, memory_zalloc(sizeof(struct proxy_work)), reload_step);
-}
-
-static void proxy_trust(struct session *s, const struct request_class *k) {
-    size_t len;
-    const char *address = class_arg(k, 3, &len);
-    lock_witness_trust(s, k->command, address, len);
-}
-
 /* PROXY NOTIFY ON|OFF: whether the client gets a push when a lease of its own is over. Only RESP3 has pushes. */
 static void proxy_notify(struct session *s, const struct request_class *k) {
     bool on = class_arg_is(k, 2, "on");
@@ -454,13 +444,13 @@ enum dispatch_result proxy_dispatch(struct session *s, const struct request_clas
     else if (class_arg_is(k, 1, "release") && k->request->argc == 3)
         return proxy_lock(s, k, LOCK_ASK_RELEASE);
     else if (class_arg_is(k, 1, "witness") && k->request->argc == 4 && class_arg_is(k, 2, "trust"))
-        proxy_trust(s, k);
+        lock_witness_trust(s, c, k->bytes + k->request->argv[3].off, k->request->argv[3].len);
     else if (class_arg_is(k, 1, "notify") && k->request->argc == 3)
         proxy_notify(s, k);
     else if (class_arg_is(k, 1, "explain") && k->request->argc >= 3)
         return proxy_explain(s, k);
     else if (class_arg_is(k, 1, "reload") && k->request->argc == 2)
-        proxy_reload(s, c);
+        work_begin(s, c, memory_zalloc(sizeof(struct proxy_work)), reload_step);
     else if (class_arg_is(k, 1, "pause") && k->request->argc <= 3)
         proxy_pause(s, k);
     else if (class_arg_is(k, 1, "resume") && k->request->argc == 2)

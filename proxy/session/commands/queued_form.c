@@ -29,10 +29,9 @@ static const char QUEUED[] = "+QUEUED\r\n";
 /* The error for a redirected command. The node has not queued it, so its transaction is void. The client knows no
  * nodes, so it gets the reason in other words. NULL: the reply is no redirect. */
 static const char *elsewhere(const struct call *c, const struct call_end *end) {
-    bool moved = end->len > 7 && memcmp(end->reply, "-MOVED ", 7) == 0;
-    if (!moved && !(end->len > 5 && memcmp(end->reply, "-ASK ", 5) == 0))
+    if (!reply_redirects(end->reply, end->len))
         return NULL;
-    const char *number = end->reply + (moved ? 7 : 5);
+    const char *number = strchr(end->reply, ' ') + 1;
     const char *space = memchr(number, ' ', end->len - (size_t)(number - end->reply));
     int64_t slot;
     if (space && resp_integer(number, (size_t)(space - number), &slot) && slot + 1 == c->index)
@@ -542,12 +541,6 @@ static enum dispatch_result queue_cluster(struct session *s, const struct reques
     return refuse_own(s, k->command);
 }
 
-/* Queues a command that is not in the table: to the same node as outside of transactions. */
-static enum dispatch_result queue_unknown(struct session *s, const struct request_class *k) {
-    transaction_of(s)->unclean = true;
-    return queue_as(s, k, dispatch_unknown_slot(s, k->request, k->bytes), QUEUED_PLAIN);
-}
-
 enum dispatch_result queue_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     struct transaction *t = transaction_of(s);
@@ -564,8 +557,10 @@ enum dispatch_result queue_dispatch(struct session *s, const struct request_clas
         return DISPATCH_WAIT;
     t->writes |= pause_replicates(c, k->request, k->bytes);
     t->runs_code |= c && (c->flags & COMMAND_RUNS_CODE);
-    if (!c)
-        return queue_unknown(s, k);
+    if (!c) { /* to the same node as outside of transactions */
+        t->unclean = true;
+        return queue_as(s, k, dispatch_unknown_slot(s, k->request, k->bytes), QUEUED_PLAIN);
+    }
     semaphore_flushes(s, c);
     switch (c->need) {
     case NEED_KEY:

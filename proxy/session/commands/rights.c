@@ -39,21 +39,17 @@ static bool is_admin(const struct session *s) {
     return !s->forwarded && strncmp(s->address, "unix:", 5) == 0;
 }
 
-static bool reply_begins(const struct call_end *end, const char *with) {
-    size_t len = strlen(with);
-    return end->len >= len && memcmp(end->reply, with, len) == 0;
-}
-
 /* Whether the answer shows that the user has the right. That is so if it is no error, if the error concerns the unknown
  * parameter, or if the node is busy, since the right is checked before. Any other error counts as no right. */
 static bool granted(const struct call_end *end) {
     static const char *const later[] = {"-BUSY", "-LOADING", "-MASTERDOWN"};
     for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++)
-        if (reply_begins(end, later[i]))
+        if (reply_begins(end->reply, end->len, later[i]))
             return true;
-    if (reply_begins(end, "*") || reply_begins(end, "%"))
+    if (reply_begins(end->reply, end->len, "*") || reply_begins(end->reply, end->len, "%"))
         return true;
-    return reply_begins(end, "-ERR U") && !reply_begins(end, "-ERR Unknown command") &&
+    return reply_begins(end->reply, end->len, "-ERR U") &&
+           !reply_begins(end->reply, end->len, "-ERR Unknown command") &&
            memmem(end->reply, end->len, "lockkeeper", strlen("lockkeeper"));
 }
 
@@ -107,13 +103,6 @@ void rights_ask_unauthenticated(struct worker *w) {
     call_submit_lane(&request->call, SLOT_NONE, &lane, LOOK, sizeof(LOOK) - 1);
 }
 
-/* Takes the answer, if it has come; the next command asks again. */
-static enum rights rights_take(struct session *s) {
-    enum rights rights = (enum rights)commands_of(s)->rights;
-    commands_of(s)->rights = RIGHTS_UNKNOWN;
-    return rights;
-}
-
 static void rights_ask(struct session *s, bool changes) {
     struct upstream_lane lane = s->lane;
     lane.protocol = 2;
@@ -162,7 +151,8 @@ bool rights_wanted(struct session *s, const struct request_class *k, enum dispat
         if (commands_of(s)->rights == RIGHTS_UNKNOWN)
             return true;
     }
-    enum rights rights = rights_take(s); /* if no node could be asked, the result is there at once */
+    enum rights rights = commands_of(s)->rights; /* if no node could be asked, the result is there at once */
+    commands_of(s)->rights = RIGHTS_UNKNOWN;     /* the next command asks again */
     *result = DISPATCHED;
     if (rights == RIGHTS_REFUSED)
         refuse(s, k, changes);

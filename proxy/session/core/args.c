@@ -87,11 +87,3 @@ int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_
     }
     return slot;
 }
-
-bool keys_write_guard(const struct command *c, const struct resp_request *r, const char *bytes, const uint32_t *keys,
-                      size_t count) {
-    for (size_t i = 0; i < count && !(c->flags & COMMAND_READONLY); i++)
-        if (key_is_guard(bytes + r->argv[keys[i]].off, r->argv[keys[i]].len))
-            return true;
-    return false;
-}

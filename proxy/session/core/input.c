@@ -18,7 +18,6 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/private.h"
-#include "proxy/session/core/secret.h"
 
 enum {
     INPUT_START = 4096,               /* the first size of a session's buffer */
@@ -184,11 +183,6 @@ bool session_doubted(const struct session *s) {
     return s->worker->strangers == UNAUTHENTICATED_UNKNOWN && s->authenticated && session_is_stranger(s);
 }
 
-/* Whether an incomplete request is too long to wait for its end. */
-static bool session_streams(const struct resp_request *scanner, size_t len) {
-    return scanner->form == RESP_MULTIBULK && (len > STREAM_MIN || scanner->bulk_len > STREAM_MIN);
-}
-
 /* Begins to forward an incomplete request. True: it could be forwarded, but has to wait. */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
     invariant(!s->stream, "two requests are forwarded at once");
@@ -235,8 +229,8 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
             return len;
         }
         if (status == RESP_MORE) {
-            if (!session_streams(scanner, len - used))
-                break;
+            if (scanner->form != RESP_MULTIBULK || (len - used <= STREAM_MIN && scanner->bulk_len <= STREAM_MIN))
+                break; /* it is short enough to wait for its end */
             if (session_doubted(s) && session_unauthenticated(s))
                 *waits = session_awaits_word(s, scanner);
             else

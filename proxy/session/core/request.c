@@ -40,10 +40,6 @@ static inline void call_hold(struct call *c, const char *data, size_t len) {
     c->held_len = len;
 }
 
-static const char *call_held(const struct call *c) {
-    return c->held_big ? c->held_big : c->held;
-}
-
 static void call_drop_held(struct call *c) {
     if (c->held_big) {
         memory_free(c->held_big);
@@ -275,7 +271,7 @@ static __attribute__((noinline)) void session_release_done(struct session *s) {
         struct request *r = LIST_ENTRY(n, struct request, link);
         /* The bytes held by a call with a `done` function are not part of the reply. */
         if (r->call.held_len > 0 && (r->done || !r->call.done)) {
-            iobuf_append(&s->out, call_held(&r->call), r->call.held_len);
+            iobuf_append(&s->out, r->call.held_big ? r->call.held_big : r->call.held, r->call.held_len);
             invariant(s->held_bytes >= r->call.held_len, "%zu bytes are held of %zu", s->held_bytes, r->call.held_len);
             s->held_bytes -= r->call.held_len;
             r->started = true;

@@ -42,6 +42,14 @@ struct call_end {
  * it ended without one. */
 const char *call_end_error(const struct call_end *end, size_t *len);
 
+/* Whether a reply begins with this text; whether it is a redirect to another node. */
+static inline bool reply_begins(const char *reply, size_t len, const char *text) {
+    return len >= strlen(text) && memcmp(reply, text, strlen(text)) == 0;
+}
+static inline bool reply_redirects(const char *reply, size_t len) {
+    return reply_begins(reply, len, "-MOVED ") || reply_begins(reply, len, "-ASK ");
+}
+
 typedef void (*call_done_fn)(struct call *c, const struct call_end *end);
 
 struct call {
@@ -183,10 +191,7 @@ static inline bool key_is_guard(const char *key, size_t len) {
     static const char prefix[8] = {'l', 'o', 'c', 'k', 'k', 'e', 'e', 'p'};
     return len > sizeof(prefix) && memcmp(key, prefix, sizeof(prefix)) == 0 && lock_guard_is(key, len);
 }
-/* Whether one of the keys is a guard record and the command may write.
- * GUARD_REFUSED is the error for that. */
-bool keys_write_guard(const struct command *c, const struct resp_request *r, const char *bytes, const uint32_t *keys,
-                      size_t count);
+/* The error for a command that would write a guard record. */
 #define GUARD_REFUSED "ERR the key is a guard record of lockkeeper's; it can't be changed through the proxy"
 
 /* The answer to a request at which an invariant failed before anything was done for it. */

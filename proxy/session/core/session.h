@@ -174,8 +174,6 @@ static inline const char *session_errno_text(const struct session *s) {
 }
 /* Writes a whole message that is no reply: at once, or after the reply that is being written. */
 void session_tell(struct session *s, const char *data, size_t len);
-/* Lets the session continue in the loop's next turn. */
-void session_mark_eased(struct session *s);
 /* Notes that the session has output to write. */
 void session_mark_dirty(struct session *s);
 void session_mark_runnable(struct session *s);
@@ -230,6 +228,16 @@ static inline void session_uses(struct session *s, int slot) {
     if (slot >= 0)
         s->used_slots |= (uint64_t)1 << (slot / SESSION_SLOTS_A_BIT);
 }
+
+/* ---- secrets: passwords in requests (COMMAND_SECRET) ---------------------------------------------------- */
+
+/* Overwrites bytes of an input buffer that were copied elsewhere, or will never be used. Longer texts than a few KiB
+ * are left alone: a password is shorter. */
+void secret_overwrite(const char *data, size_t len);
+
+/* Forgets the secrets of a dispatched request whose `bytes` are not read any more: overwrites its arguments, and marks
+ * the copies on the way to a node to be overwritten when they need not be sent again. */
+void secret_forget(struct session *s, const struct resp_request *r, const char *bytes);
 
 /* ---- the ways of most requests ------------------------------------------------------------------------ */
 

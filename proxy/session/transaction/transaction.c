@@ -208,7 +208,7 @@ static void watch_done(struct call *c, const struct call_end *end) {
         session_out(s);
         transaction_free(t, s, refused);
     }
-    if (refused && (memcmp(end->reply, "-ASK ", 5) == 0 || memcmp(end->reply, "-MOVED ", 7) == 0))
+    if (refused && reply_redirects(end->reply, end->len))
         request_error(r, "TRYAGAIN The slot of the watched keys is moving to another node");
     else
         call_answer(c, end);
