@@ -47,7 +47,8 @@ enum command_flag {
     COMMAND_MOVABLE_KEYS = 1 << 4, /* the row has a find function */
     COMMAND_RUNS_CODE = 1 << 5,    /* runs code of the application: EVAL EVALSHA FCALL and their _RO */
     COMMAND_ADVISES = 1 << 6, /* a read by which PROXY ADVISE may know a lock or semaphore: LINDEX LRANGE ZCARD ZRANK */
-    COMMAND_SECRET = 1 << 7   /* a password may be among its arguments: AUTH HELLO ACL CONFIG MIGRATE */
+    COMMAND_SECRET = 1 << 7,  /* a password may be among its arguments: AUTH HELLO ACL CONFIG MIGRATE */
+    COMMAND_SUBCOMMANDS = 1 << 8 /* Redis names it with its first argument: "client|list" */
 };
 
 /* Commands have an id each, in the order of the table: COMMAND_GET, COMMAND_SET, COMMAND_SETNX, ... A command with
@@ -61,10 +62,14 @@ enum command_id {
     COMMAND_COUNT
 };
 
-/* Finds keys whose place depends on the arguments. Writes at most `max` argument indexes to `keys`. Returns how many
- * keys there are, which may be more than max. Returns -1 if the arguments are malformed, for instance MSET with a key
- * that has no value; `keys` is then undefined. */
-typedef int (*command_find_fn)(const char *data, const struct resp_request *request, uint32_t *keys, size_t max);
+/* The keys of a request, as argument indexes: `count` counts all of them, and those within `max` are written. */
+struct found_keys {
+    uint32_t *keys;
+    size_t max, count;
+};
+
+/* Adds the keys of a command whose arguments tell where they are. False: the arguments are malformed. */
+typedef bool (*command_find_fn)(struct found_keys *f, const char *data, const struct resp_request *request);
 
 /* Where some of a command's keys are, as Redis 7 describes it (its key specifications). */
 enum { KEY_SPEC_KEYWORD_MAX = 32 };
@@ -108,7 +113,9 @@ const struct command *command_by_id(enum command_id id);
 /* Whether the number of arguments fits. */
 bool command_arity_ok(const struct command *c, size_t argc);
 
-/* The argument indexes of the keys, as command_find_fn has it. Arity must have been checked. */
+/* Writes at most `max` argument indexes of keys to `keys`. Returns how many keys there are, which may be more than max.
+ * Returns -1 if the arguments are malformed, for instance MSET with a key that has no value; `keys` is then undefined.
+ * Arity must have been checked. */
 int command_keys(const struct command *c, const char *data, const struct resp_request *request, uint32_t *keys,
                  size_t max);
 
@@ -117,9 +124,6 @@ bool command_blocks(const struct command *c, const char *data, const struct resp
 
 /* How long a request that may block waits at most, in ms. 0: no limit, or Redis will refuse the timeout. */
 int64_t command_wait_ms(const struct command *c, const char *data, const struct resp_request *request);
-
-/* Whether Redis names it with its first argument: "client|list". */
-bool command_has_subcommands(const struct command *c);
 
 /* Argument i as text: *len bytes, borrowed from `data`. */
 static inline const char *request_arg(const struct resp_request *request, const char *data, size_t i, size_t *len) {

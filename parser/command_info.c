@@ -1,6 +1,6 @@
 #include "parser/command_info.h"
 
-#include <limits.h>
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,55 +61,39 @@ static bool word_is(struct word w, const char *text) {
 
 /* ---- where keys are ------------------------------------------------------------------------------ */
 
-static void read_begin(struct cursor *c, struct key_spec *spec) {
-    for (size_t n = next_array(c) / 2; n > 0 && !c->bad; n--) {
-        struct word key = next_word(c);
-        if (word_is(key, "type")) {
-            struct word type = next_word(c);
-            spec->begin = word_is(type, "index")     ? KEYS_BEGIN_INDEX
-                          : word_is(type, "keyword") ? KEYS_BEGIN_KEYWORD
-                                                     : KEYS_BEGIN_UNKNOWN;
-            continue;
-        }
-        for (size_t m = next_array(c) / 2; m > 0 && !c->bad; m--) {
-            key = next_word(c);
-            if (word_is(key, "index") || word_is(key, "startfrom")) {
-                spec->at = next_int(c);
-            } else if (word_is(key, "keyword")) {
-                struct word keyword = next_word(c);
-                if (keyword.len >= sizeof(spec->keyword))
-                    c->bad = true;
-                for (size_t i = 0; !c->bad && i < keyword.len; i++) {
-                    char b = keyword.text[i];
-                    spec->keyword[i] = b >= 'A' && b <= 'Z' ? (char)(b + 'a' - 'A') : b;
-                }
-            } else {
-                skip(c);
-            }
-        }
-    }
+/* Copies a keyword in lower case. */
+static void read_keyword(struct cursor *c, struct key_spec *spec) {
+    struct word keyword = next_word(c);
+    if (keyword.len >= sizeof(spec->keyword))
+        c->bad = true;
+    for (size_t i = 0; !c->bad && i < keyword.len; i++)
+        spec->keyword[i] = (char)tolower((unsigned char)keyword.text[i]);
 }
 
-static void read_find(struct cursor *c, struct key_spec *spec) {
+/* Reads the value of begin_search or of find_keys: a type, and facts that have other names in each. */
+static void read_search(struct cursor *c, struct key_spec *spec) {
     for (size_t n = next_array(c) / 2; n > 0 && !c->bad; n--) {
-        struct word key = next_word(c);
-        if (word_is(key, "type")) {
+        if (word_is(next_word(c), "type")) {
             struct word type = next_word(c);
-            spec->find = word_is(type, "range")    ? KEYS_FIND_RANGE
-                         : word_is(type, "keynum") ? KEYS_FIND_KEYNUM
-                                                   : KEYS_FIND_UNKNOWN;
+            if (word_is(type, "index") || word_is(type, "keyword"))
+                spec->begin = word_is(type, "index") ? KEYS_BEGIN_INDEX : KEYS_BEGIN_KEYWORD;
+            if (word_is(type, "range") || word_is(type, "keynum"))
+                spec->find = word_is(type, "range") ? KEYS_FIND_RANGE : KEYS_FIND_KEYNUM;
             continue;
         }
         for (size_t m = next_array(c) / 2; m > 0 && !c->bad; m--) {
-            key = next_word(c);
-            int *to = word_is(key, "lastkey")     ? &spec->last
-                      : word_is(key, "keystep")   ? &spec->step
-                      : word_is(key, "limit")     ? &spec->limit
-                      : word_is(key, "keynumidx") ? &spec->number_at
-                      : word_is(key, "firstkey")  ? &spec->first
-                                                  : NULL;
+            struct word key = next_word(c);
+            int *to = word_is(key, "index") || word_is(key, "startfrom") ? &spec->at
+                      : word_is(key, "lastkey")                          ? &spec->last
+                      : word_is(key, "keystep")                          ? &spec->step
+                      : word_is(key, "limit")                            ? &spec->limit
+                      : word_is(key, "keynumidx")                        ? &spec->number_at
+                      : word_is(key, "firstkey")                         ? &spec->first
+                                                                         : NULL;
             if (to)
                 *to = next_int(c);
+            else if (word_is(key, "keyword"))
+                read_keyword(c, spec);
             else
                 skip(c);
         }
@@ -123,10 +107,8 @@ static bool read_spec(struct cursor *c, struct key_spec *spec) {
     *spec = (struct key_spec){.begin = KEYS_BEGIN_UNKNOWN, .find = KEYS_FIND_UNKNOWN, .step = 1};
     for (size_t n = next_array(c) / 2; n > 0 && !c->bad; n--) {
         struct word key = next_word(c);
-        if (word_is(key, "begin_search")) {
-            read_begin(c, spec);
-        } else if (word_is(key, "find_keys")) {
-            read_find(c, spec);
+        if (word_is(key, "begin_search") || word_is(key, "find_keys")) {
+            read_search(c, spec);
         } else if (word_is(key, "flags")) {
             for (size_t m = next_array(c); m > 0 && !c->bad; m--)
                 complete &= !word_is(next_word(c), "incomplete");

@@ -110,13 +110,12 @@ ROOM_LAYERS = {
     ],
     # Its headers are for the whole session. A closed session ends its requests, and a request may close its session.
     "proxy/session/core": [
-        ("shared.h", "broadcast.h", "room.h", "session_worker.h", "request.h", "session.h", "class.h", "pin.h", "secret.h", "private.h",
-         "broadcast", "args", "class", "secret", "session_worker", "session_marks", "session_name"),
-        ("input_buffer", "output", "session_pins"),
+        ("shared.h", "broadcast.h", "room.h", "session_worker.h", "request.h", "session.h", "class.h", "pin.h", "private.h",
+         "broadcast", "args", "class", "session_worker", "session_name"),
+        ("session_pins",),
         ("session", "request", "stream"),
-        ("answer", "unauthenticated", "pin_wait", "flush"),
+        ("unauthenticated", "pin_wait", "flush"),
         ("input",),
-        ("session_open",),
     ],
     # proxy/session/locks/private.h says what each layer is for.
     "proxy/session/locks": [

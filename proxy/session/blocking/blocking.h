@@ -41,8 +41,7 @@ bool unblock_done(const struct call_end *end);
 
 /* Whether the command is WAIT or WAITAOF. */
 bool wait_is(const struct command *c);
-enum dispatch_result wait_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                   const char *bytes);
+enum dispatch_result wait_dispatch(struct session *s, const struct request_class *k);
 /* Ends the WAIT of a client that has shut down its side: it gets the counts so far. */
 void wait_half_closed(struct request *r);
 /* Ends a WAIT at all masters. False: it is already ending. */

@@ -265,8 +265,8 @@ static void wait_start(struct session *s, struct request *request, struct waitin
     call_submit_pin(wait, n->pin, bytes, len, false);
 }
 
-enum dispatch_result wait_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                   const char *bytes) {
+enum dispatch_result wait_dispatch(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* they may write */
     if (!invariant(!(s->delays & DELAY_BLOCKED), "a session is blocked twice")) {
@@ -283,11 +283,11 @@ enum dispatch_result wait_dispatch(struct session *s, const struct command *c, c
     struct request *request = request_new(s, c);
     request_barrier(request);
     request_own(request, &t->owner, &wait_ops);
-    t->patient_ms = blocking_patience(c, r, bytes);
+    t->patient_ms = blocking_patience(c, k->request, k->bytes);
     session_delay(s, DELAY_BLOCKED, true);
     request->parts_left = 1; /* held here until all are in flight */
     for (size_t i = 0; i < t->node_count; i++)
-        wait_start(s, request, t, i, bytes, r->len);
+        wait_start(s, request, t, i, k->bytes, k->request->len);
     t->started = true;
     if (t->failed)
         wait_unpin(t, false);

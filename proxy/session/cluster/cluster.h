@@ -6,35 +6,30 @@
 #define LOCKKEEPER_SESSION_CLUSTER_CLUSTER_H
 
 #include "parser/command_info.h"
-#include "proxy/session/core/request.h"
+#include "proxy/session/core/class.h"
 
 /* Handles commands with keys in several slots, or with lock keys among others (split.c). */
-struct request_class;
 enum dispatch_result split_dispatch(struct session *s, const struct request_class *k);
 /* Handles commands about the whole server; on a cluster for one or all of its masters (masters.c). */
-enum dispatch_result masters_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                      const char *bytes);
+enum dispatch_result masters_dispatch(struct session *s, const struct request_class *k);
 /* NULL, or the error for a command that makes no sense through a proxy. */
-const char *masters_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
-                            const char *bytes);
+const char *masters_refuses(const struct session *s, const struct request_class *k);
 /* Whether all masters of a cluster are asked. */
-bool masters_asks_all(const struct command *c, const struct resp_request *r, const char *bytes);
+bool masters_asks_all(const struct request_class *k);
 
-/* Handles the CLUSTER commands (cluster.c). */
-enum dispatch_result cluster_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                      const char *bytes);
+/* Handles the CLUSTER commands in front of a cluster (cluster_command.c). */
+void cluster_dispatch(struct session *s, const struct request_class *k);
 /* The error in a CLUSTER request: an unknown subcommand, or a wrong number of arguments; NULL: none. The text is
  * composed in `out`. */
 enum { CLUSTER_WRONG_MAX = 256 };
-const char *cluster_wrong(const struct resp_request *r, const char *bytes, char *out, size_t size);
+const char *cluster_wrong(const struct request_class *k, char *out, size_t size);
 
 /* Handles KEYS, SCAN and RANDOMKEY; removes guard records from the replies (keyspace.c). */
-void keyspace_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+void keyspace_dispatch(struct session *s, const struct request_class *k);
 
 /* Forwards a request whose reply is an array of keys to the node of `slot`, and removes guard records from the
  * reply. */
-void keyspace_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                      int slot);
+void keyspace_forward(struct session *s, const struct request_class *k, int slot);
 
 /* Appends the reply of KEYS, SCAN or RANDOMKEY without guard records. */
 void keyspace_filter(const struct command *c, bool resp3, const char *reply, size_t len, struct text *out);
@@ -53,7 +48,7 @@ enum discovery discover(struct session *s, const struct resp_request *r, const c
 /* Whether only the node can find a request's keys. */
 bool discover_asks_keys(const struct command *c);
 /* Asks the node for a request's keys, and forwards the request to their node. */
-void discover_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+void discover_keys(struct session *s, const struct request_class *k);
 /* How the replies of all masters to a discovered command are merged. */
 enum command_response discover_response(const struct command *c);
 

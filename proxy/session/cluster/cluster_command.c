@@ -7,7 +7,7 @@
  *      the slot's node  COUNTKEYSINSLOT GETKEYSINSLOT
  *      refused          subcommands that change the cluster
  *
- * In front of a standalone, Redis itself answers. The replies have Redis 7.0's structure.
+ * In front of a standalone, Redis itself answers, and nothing comes here. The replies have Redis 7.0's structure.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -81,59 +81,44 @@ static struct self self_of(const struct session *s) {
 
 /* ---- answers ------------------------------------------------------------------------------------- */
 
-struct answer {
-    struct session *s;
-    const struct command *c;
-    const struct resp_request *r;
-    const char *bytes;
-};
-
 static void put_text(struct text *out, const char *text) {
     text_printf(out, "$%zu\r\n%s\r\n", strlen(text), text);
 }
 
-static void put_map(const struct answer *a, struct text *out, int pairs) {
-    bool resp3 = a->s->lane.protocol == 3;
+static void put_map(const struct session *s, struct text *out, int pairs) {
+    bool resp3 = s->lane.protocol == 3;
     text_printf(out, "%c%d\r\n", resp3 ? '%' : '*', resp3 ? pairs : 2 * pairs);
 }
 
-static void send_text(const struct answer *a, struct text *reply) {
-    session_answer(a->s, a->c, reply->data, reply->len);
-    text_clear(reply);
-}
-
 /* Replies with a page of text, like INFO. */
-static void send_page(const struct answer *a, struct text *page) {
+static void answer_page(struct session *s, const struct request_class *k, struct text *page) {
     struct text reply = {0};
-    if (a->s->lane.protocol == 3)
-        text_printf(&reply, "=%zu\r\ntxt:%s\r\n", page->len + 4, page->data);
-    else
-        text_printf(&reply, "$%zu\r\n%s\r\n", page->len, page->data);
+    append_page(&reply, s->lane.protocol == 3, page->data, page->len);
     text_clear(page);
-    send_text(a, &reply);
+    session_answer_text(s, k->command, &reply);
 }
 
-static void answer_slots(const struct answer *a) {
-    struct self self = self_of(a->s);
+static void answer_slots(struct session *s, const struct request_class *k) {
+    struct self self = self_of(s);
     struct text reply = {0};
     text_printf(&reply, "*1\r\n*3\r\n:0\r\n:%d\r\n*4\r\n", SLOT_COUNT - 1);
     put_text(&reply, self.host);
     text_printf(&reply, ":%d\r\n", self.port);
     put_text(&reply, self.id);
-    put_map(a, &reply, 0); /* the other names of the node: none */
-    send_text(a, &reply);
+    put_map(s, &reply, 0); /* the other names of the node: none */
+    session_answer_text(s, k->command, &reply);
 }
 
-static void answer_shards(const struct answer *a) {
-    struct self self = self_of(a->s);
+static void answer_shards(struct session *s, const struct request_class *k) {
+    struct self self = self_of(s);
     struct text reply = {0};
     text_printf(&reply, "*1\r\n");
-    put_map(a, &reply, 2);
+    put_map(s, &reply, 2);
     put_text(&reply, "slots");
     text_printf(&reply, "*2\r\n:0\r\n:%d\r\n", SLOT_COUNT - 1);
     put_text(&reply, "nodes");
     text_printf(&reply, "*1\r\n");
-    put_map(a, &reply, 7);
+    put_map(s, &reply, 7);
     put_text(&reply, "id");
     put_text(&reply, self.id);
     put_text(&reply, "port");
@@ -148,19 +133,19 @@ static void answer_shards(const struct answer *a) {
     text_printf(&reply, ":0\r\n");
     put_text(&reply, "health");
     put_text(&reply, "online");
-    send_text(a, &reply);
+    session_answer_text(s, k->command, &reply);
 }
 
-static void answer_nodes(const struct answer *a) {
-    struct self self = self_of(a->s);
+static void answer_nodes(struct session *s, const struct request_class *k) {
+    struct self self = self_of(s);
     struct text page = {0};
     text_printf(&page, "%s %s:%d@%d myself,master - 0 0 0 connected 0-%d\n", self.id, self.host, self.port,
                 self.port + BUS_PORT_OFFSET, SLOT_COUNT - 1);
-    send_page(a, &page);
+    answer_page(s, k, &page);
 }
 
-static void answer_info(const struct answer *a) {
-    unsigned covered = upstream_slots_covered(a->s->worker->upstream);
+static void answer_info(struct session *s, const struct request_class *k) {
+    unsigned covered = upstream_slots_covered(s->worker->upstream);
     struct text page = {0};
     text_printf(&page,
                 "cluster_state:%s\r\ncluster_slots_assigned:%u\r\ncluster_slots_ok:%u\r\ncluster_slots_pfail:0\r\n"
@@ -168,68 +153,68 @@ static void answer_info(const struct answer *a) {
                 "cluster_my_epoch:0\r\ncluster_stats_messages_sent:0\r\ncluster_stats_messages_received:0\r\n"
                 "total_cluster_links_buffer_limit_exceeded:0\r\n",
                 covered == SLOT_COUNT ? "ok" : "fail", covered, covered);
-    send_page(a, &page);
+    answer_page(s, k, &page);
 }
 
-static void answer_myid(const struct answer *a) {
-    struct self self = self_of(a->s);
+static void answer_myid(struct session *s, const struct request_class *k) {
+    struct self self = self_of(s);
     struct text reply = {0};
     put_text(&reply, self.id);
-    send_text(a, &reply);
+    session_answer_text(s, k->command, &reply);
 }
 
-static void answer_links(const struct answer *a) {
-    session_answer(a->s, a->c, "*0\r\n", 4);
+static void answer_links(struct session *s, const struct request_class *k) {
+    session_answer(s, k->command, "*0\r\n", 4);
 }
 
-static void answer_keyslot(const struct answer *a) {
+static void answer_keyslot(struct session *s, const struct request_class *k) {
     char number[RESP_HEADER_MAX];
     size_t len;
-    const char *key = request_arg(a->r, a->bytes, 2, &len);
-    session_answer(a->s, a->c, number, resp_header_write(number, ':', slot_of_key(key, len)));
+    const char *key = class_arg(k, 2, &len);
+    session_answer(s, k->command, number, resp_header_write(number, ':', slot_of_key(key, len)));
 }
 
 /* Whether argument 2 is the proxy's own id; if not, sends the error. */
-static bool names_self(const struct answer *a) {
-    struct self self = self_of(a->s);
+static bool names_self(struct session *s, const struct request_class *k) {
+    struct self self = self_of(s);
     size_t len;
-    const char *id = request_arg(a->r, a->bytes, 2, &len);
+    const char *id = class_arg(k, 2, &len);
     if (len == strlen(self.id) && memcmp(id, self.id, len) == 0)
         return true;
-    session_refuse(a->s, a->c, "ERR Unknown node %.*s", (int)len, id);
+    session_refuse(s, k->command, "ERR Unknown node %.*s", (int)len, id);
     return false;
 }
 
-static void answer_replicas(const struct answer *a) {
-    if (names_self(a))
-        session_answer(a->s, a->c, "*0\r\n", 4);
+static void answer_replicas(struct session *s, const struct request_class *k) {
+    if (names_self(s, k))
+        session_answer(s, k->command, "*0\r\n", 4);
 }
 
-static void answer_reports(const struct answer *a) {
-    if (names_self(a))
-        session_answer(a->s, a->c, ":0\r\n", 4);
+static void answer_reports(struct session *s, const struct request_class *k) {
+    if (names_self(s, k))
+        session_answer(s, k->command, ":0\r\n", 4);
 }
 
 /* ---- forwarded to the slot's node ---------------------------------------------------------------------- */
 
-static int slot_argument(const struct answer *a) {
+static int slot_argument(const struct request_class *k) {
     size_t len;
     int64_t slot;
-    const char *text = request_arg(a->r, a->bytes, 2, &len);
+    const char *text = class_arg(k, 2, &len);
     return resp_integer(text, len, &slot) && slot >= 0 && slot < SLOT_COUNT ? (int)slot : -1;
 }
 
-static void forward_count(const struct answer *a) {
-    session_forward(a->s, a->c, a->r, a->bytes, slot_argument(a));
+static void forward_count(struct session *s, const struct request_class *k) {
+    class_pass(s, k, slot_argument(k));
 }
 
-static void forward_keys(const struct answer *a) {
-    keyspace_forward(a->s, a->c, a->r, a->bytes, slot_argument(a));
+static void forward_keys(struct session *s, const struct request_class *k) {
+    keyspace_forward(s, k, slot_argument(k));
 }
 
 /* Forwards a subcommand that any node may answer; a node that does not know it answers with the error. */
-static void forward_any(const struct answer *a) {
-    session_forward(a->s, a->c, a->r, a->bytes, SLOT_NONE);
+static void forward_any(struct session *s, const struct request_class *k) {
+    class_pass(s, k, SLOT_NONE);
 }
 
 /* ---- the way ------------------------------------------------------------------------------------------ */
@@ -237,7 +222,7 @@ static void forward_any(const struct answer *a) {
 static const struct subcommand {
     const char *name;
     size_t argc;
-    void (*serve)(const struct answer *a); /* NULL: it would change the cluster */
+    void (*serve)(struct session *s, const struct request_class *k); /* NULL: it would change the cluster */
 } SUBCOMMANDS[] = {
     {"slots", 2, answer_slots},
     {"shards", 2, answer_shards},
@@ -269,42 +254,36 @@ static const struct subcommand {
     {.name = "setslot"},
 };
 
-static const struct subcommand *subcommand_of(const struct resp_request *r, const char *bytes) {
+static const struct subcommand *subcommand_of(const struct request_class *k) {
     for (size_t i = 0; i < sizeof(SUBCOMMANDS) / sizeof(SUBCOMMANDS[0]); i++)
-        if (request_arg_is(r, bytes, 1, SUBCOMMANDS[i].name))
+        if (class_arg_is(k, 1, SUBCOMMANDS[i].name))
             return &SUBCOMMANDS[i];
     return NULL;
 }
 
-const char *cluster_wrong(const struct resp_request *r, const char *bytes, char *out, size_t size) {
-    const struct subcommand *sub = subcommand_of(r, bytes);
+const char *cluster_wrong(const struct request_class *k, char *out, size_t size) {
+    const struct subcommand *sub = subcommand_of(k);
     char word[129];
-    if (sub && (!sub->serve || sub->argc == r->argc))
+    if (sub && (!sub->serve || sub->argc == k->request->argc))
         return NULL;
     if (sub)
         snprintf(out, size, "ERR wrong number of arguments for 'cluster|%s' command", sub->name);
     else
         snprintf(out, size, "ERR unknown subcommand '%s'. Try CLUSTER HELP.",
-                 request_arg_text(r, bytes, 1, word, sizeof(word)));
+                 request_arg_text(k->request, k->bytes, 1, word, sizeof(word)));
     return out;
 }
 
-enum dispatch_result cluster_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                      const char *bytes) {
-    if (!upstream_is_cluster(s->worker->upstream)) {
-        session_forward(s, c, r, bytes, SLOT_NONE);
-        return DISPATCHED;
-    }
-    struct answer a = {s, c, r, bytes};
+void cluster_dispatch(struct session *s, const struct request_class *k) {
     char text[CLUSTER_WRONG_MAX];
-    const char *wrong = cluster_wrong(r, bytes, text, sizeof(text));
-    const struct subcommand *sub = subcommand_of(r, bytes);
+    const char *wrong = cluster_wrong(k, text, sizeof(text));
+    const struct subcommand *sub = subcommand_of(k);
     if (wrong)
-        session_refuse(s, c, "%s", wrong);
+        session_refuse(s, k->command, "%s", wrong);
     else if (sub->serve)
-        sub->serve(&a);
+        sub->serve(s, k);
     else
-        session_refuse(s, c, "ERR CLUSTER %s changes the cluster, which lockkeeper does not do; send it to a node",
+        session_refuse(s, k->command,
+                       "ERR CLUSTER %s changes the cluster, which lockkeeper does not do; send it to a node",
                        sub->name);
-    return DISPATCHED;
 }

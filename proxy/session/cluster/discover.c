@@ -156,8 +156,6 @@ static void question_done(struct call *c, const struct call_end *end) {
             row_retire(w, row);
         row_add(w, q->name, q->len, answer, len);
     }
-    request_disown(r);
-    memory_free(q);
     request_reply(r, "", 0, true);
 }
 
@@ -166,7 +164,7 @@ static void ask(struct worker *w, struct request *request, const struct session 
     struct question *q = memory_alloc(sizeof(*q) + len);
     q->len = len;
     memcpy(q->name, name, len);
-    request_own(request, &q->owner, &request_owner_silent);
+    request_own(request, &q->owner, &request_owner_freed);
     request->call.done = question_done;
     lane.db = lane.dedicated = 0; /* the dedicated connection may be in MULTI */
     lane.protocol = 2;
@@ -248,10 +246,8 @@ static int keys_slot(const struct request *r, const struct call_end *end) {
 
 static void keys_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct held *held = REQUEST_OWNER(r, struct held);
-    request_disown(r);
+    const struct held *held = REQUEST_OWNER(r, struct held);
     if (end->error || !r->session) {
-        memory_free(held);
         request_fail(r, end->error ? end->error : "");
         return;
     }
@@ -264,26 +260,25 @@ static void keys_done(struct call *c, const struct call_end *end) {
         call_init(c, r, NULL);
         call_submit(c, slot, held->bytes, held->len);
     }
-    memory_free(held);
 }
 
-void discover_keys(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+void discover_keys(struct session *s, const struct request_class *k) {
     struct worker *w = s->worker;
     struct upstream_lane lane = s->lane;
-    struct request *request = request_new(s, c);
-    struct held *held = memory_alloc(sizeof(*held) + r->len);
+    struct request *request = request_new(s, k->command);
+    struct held *held = memory_alloc(sizeof(*held) + k->request->len);
     counter_add(&w->counters.requests_forwarded, 1);
-    held->len = r->len;
-    memcpy(held->bytes, bytes, r->len);
-    request_own(request, &held->owner, &request_owner_silent);
+    held->len = k->request->len;
+    memcpy(held->bytes, k->bytes, k->request->len);
+    request_own(request, &held->owner, &request_owner_freed);
     request->call.done = keys_done;
     request_barrier(request);
     lane.dedicated = 0; /* it may be in MULTI */
     lane.protocol = 2;
-    build_start(w, 2 + r->argc);
+    build_start(w, 2 + k->request->argc);
     build_text(w, "COMMAND");
     build_text(w, "GETKEYS");
-    for (size_t i = 0; i < r->argc; i++)
-        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+    for (size_t i = 0; i < k->request->argc; i++)
+        build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
     call_submit_lane(&request->call, SLOT_NONE, &lane, w->build.data, w->build.len);
 }

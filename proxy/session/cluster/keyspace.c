@@ -28,21 +28,14 @@ struct keyspace {
     struct text error;
 };
 
-static void keyspace_free(struct request *r) {
-    struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
-    request_disown(r);
+static void keyspace_free(struct request_owner *owner) {
+    struct keyspace *k = (struct keyspace *)(void *)owner;
     text_clear(&k->keys);
     text_clear(&k->error);
     memory_free(k);
 }
 
-/* Ends the request with an error, which may be borrowed from its call. */
-static void keyspace_fail(struct request *r, const char *error) {
-    char text[512];
-    snprintf(text, sizeof(text), "%s", error);
-    keyspace_free(r);
-    request_fail(r, text);
-}
+static const struct request_owner_ops keyspace_ops = {.free = keyspace_free};
 
 /* Appends the elements of the array at p that are not guard records. */
 static bool keep_keys(struct keyspace *k, const char *p, const char *end) {
@@ -90,8 +83,6 @@ void keyspace_filter(const struct command *c, bool resp3, const char *reply, siz
 static void keys_filter_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct text out = {0};
-    if (r->owner)
-        keyspace_free(r);
     if (end->error) {
         request_fail(r, end->error);
         return;
@@ -101,12 +92,11 @@ static void keys_filter_done(struct call *c, const struct call_end *end) {
     text_clear(&out);
 }
 
-void keyspace_forward(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                      int slot) {
+void keyspace_forward(struct session *s, const struct request_class *k, int slot) {
     counter_add(&s->worker->counters.requests_forwarded, 1);
-    struct request *request = request_new(s, c);
+    struct request *request = request_new(s, k->command);
     request->call.done = keys_filter_done;
-    call_submit(&request->call, slot, bytes, r->len);
+    call_submit(&request->call, slot, k->bytes, k->request->len);
 }
 
 /* ---- KEYS --------------------------------------------------------------------------------------- */
@@ -125,28 +115,21 @@ static void keys_done(struct call *c, const struct call_end *end) {
     }
     if (--r->parts_left > 0)
         return;
-    struct text keys = k->keys, error = k->error;
-    int64_t kept = k->kept;
-    memset(&k->keys, 0, sizeof(k->keys));
-    memset(&k->error, 0, sizeof(k->error));
-    keyspace_free(r);
-    if (error.len > 0) {
-        request_fail(r, error.data);
-    } else {
-        request_reply(r, header, resp_header_write(header, '*', kept), false);
-        request_reply(r, keys.data ? keys.data : "", keys.len, true);
+    if (k->error.len > 0) {
+        request_fail(r, k->error.data);
+        return;
     }
-    text_clear(&keys);
-    text_clear(&error);
+    request_reply(r, header, resp_header_write(header, '*', k->kept), false);
+    request_reply(r, k->keys.len > 0 ? k->keys.data : "", k->keys.len, true);
 }
 
-static void keys_dispatch(struct session *s, struct request *request, const struct resp_request *r, const char *bytes) {
-    struct keyspace *k = REQUEST_OWNER(request, struct keyspace);
+static void keys_dispatch(struct session *s, struct request *request, const struct request_class *k) {
+    struct keyspace *all = REQUEST_OWNER(request, struct keyspace);
     request->parts_left = 1;
-    for (size_t i = 0; i < k->masters; i++)
-        call_submit_master(call_new(request, keys_done), i, bytes, r->len);
-    if (k->masters == 0)
-        text_append(&k->error, "UPSTREAM no master is known; the request was not sent", 53);
+    for (size_t i = 0; i < all->masters; i++)
+        call_submit_master(call_new(request, keys_done), i, k->bytes, k->request->len);
+    if (all->masters == 0)
+        text_append(&all->error, "UPSTREAM no master is known; the request was not sent", 53);
     struct call_end none = {.reply = "*0\r\n", .len = 4};
     keys_done(&request->call, &none); /* gives back the part held here, since some may have ended at once */
 }
@@ -183,51 +166,42 @@ static void scan_done(struct call *c, const struct call_end *end) {
     struct keyspace *k = REQUEST_OWNER(r, struct keyspace);
     struct resp_item outer, cursor;
     int64_t next;
-    if (end->error) {
-        keyspace_fail(r, end->error);
-        return;
-    }
-    if (end->reply[0] == '-') {
-        keyspace_free(r);
-        request_reply(r, end->reply, end->len, true);
+    if (end->error || end->reply[0] == '-') {
+        call_answer(c, end);
         return;
     }
     const char *p = end->reply, *stop = end->reply + end->len;
     if (!resp_item_read(&p, stop, &outer) || outer.type != '*' || outer.num != 2 ||
         !resp_item_read(&p, stop, &cursor) || !scan_next(k, &cursor, &next) || !keep_keys(k, p, stop)) {
-        keyspace_fail(r, "UPSTREAM a node's reply to SCAN is malformed");
+        request_fail(r, "UPSTREAM a node's reply to SCAN is malformed");
         return;
     }
     char digits[24], head[64];
     int len = snprintf(digits, sizeof(digits), "%lld", (long long)next);
     int n = snprintf(head, sizeof(head), "*2\r\n$%d\r\n%s\r\n*%lld\r\n", len, digits, (long long)k->kept);
-    struct text keys = k->keys;
-    memset(&k->keys, 0, sizeof(k->keys));
-    keyspace_free(r);
     request_reply(r, head, (size_t)n, false);
-    request_reply(r, keys.data ? keys.data : "", keys.len, true);
-    text_clear(&keys);
+    request_reply(r, k->keys.len > 0 ? k->keys.data : "", k->keys.len, true);
 }
 
-static void scan_dispatch(struct session *s, struct request *request, const struct resp_request *r, const char *bytes) {
+static void scan_dispatch(struct session *s, struct request *request, const struct request_class *k) {
     struct worker *w = s->worker;
-    struct keyspace *k = REQUEST_OWNER(request, struct keyspace);
+    struct keyspace *all = REQUEST_OWNER(request, struct keyspace);
     size_t len;
-    const char *text = request_arg(r, bytes, 1, &len);
+    const char *text = class_arg(k, 1, &len);
     int64_t cursor;
     request->call.done = scan_done;
-    if (!upstream_is_cluster(w->upstream) || k->masters == 0 || !resp_integer(text, len, &cursor) || cursor < 0) {
+    if (!upstream_is_cluster(w->upstream) || all->masters == 0 || !resp_integer(text, len, &cursor) || cursor < 0) {
         request->call.done = keys_filter_done;
-        call_submit(&request->call, SLOT_NONE, bytes, r->len);
+        call_submit(&request->call, SLOT_NONE, k->bytes, k->request->len);
         return;
     }
-    cursor = scan_place(k, upstream_map_print(w->upstream), cursor);
-    build_start(w, r->argc);
-    build_bulk(w, bytes + r->argv[0].off, r->argv[0].len);
+    cursor = scan_place(all, upstream_map_print(w->upstream), cursor);
+    build_start(w, k->request->argc);
+    build_bulk(w, k->bytes + k->request->argv[0].off, k->request->argv[0].len);
     build_number(w, cursor);
-    for (size_t i = 2; i < r->argc; i++)
-        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
-    call_submit_master(&request->call, k->master, w->build.data, w->build.len);
+    for (size_t i = 2; i < k->request->argc; i++)
+        build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
+    call_submit_master(&request->call, all->master, w->build.data, w->build.len);
 }
 
 /* ---- RANDOMKEY ---------------------------------------------------------------------------------- */
@@ -238,7 +212,7 @@ static void random_done(struct call *c, const struct call_end *end) {
     struct resp_item item;
     const char *p = end->reply;
     if (end->error) {
-        keyspace_fail(r, end->error);
+        call_answer(c, end);
         return;
     }
     bool read = resp_item_read(&p, end->reply + end->len, &item);
@@ -251,22 +225,21 @@ static void random_done(struct call *c, const struct call_end *end) {
         return;
     }
     const char *null = r->session && r->session->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
-    keyspace_free(r);
     request_reply(r, guard ? null : end->reply, guard ? strlen(null) : end->len, true);
 }
 
-void keyspace_dispatch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct keyspace *k = memory_zalloc(sizeof(*k));
-    k->masters = upstream_master_count(s->worker->upstream);
-    struct request *request = request_new(s, c);
-    request_own(request, &k->owner, &request_owner_silent);
-    if (c->id == COMMAND_KEYS) {
-        keys_dispatch(s, request, r, bytes);
-    } else if (c->id == COMMAND_SCAN) {
-        scan_dispatch(s, request, r, bytes);
+void keyspace_dispatch(struct session *s, const struct request_class *k) {
+    struct keyspace *all = memory_zalloc(sizeof(*all));
+    all->masters = upstream_master_count(s->worker->upstream);
+    struct request *request = request_new(s, k->command);
+    request_own(request, &all->owner, &keyspace_ops);
+    if (k->command->id == COMMAND_KEYS) {
+        keys_dispatch(s, request, k);
+    } else if (k->command->id == COMMAND_SCAN) {
+        scan_dispatch(s, request, k);
     } else {
-        k->master = k->masters > 0 ? (size_t)(s->lock.id + s->worker->counters.requests_total) % k->masters : 0;
+        all->master = all->masters > 0 ? (size_t)(s->lock.id + s->worker->counters.requests_total) % all->masters : 0;
         request->call.done = random_done;
-        call_submit_master(&request->call, k->master, bytes, r->len);
+        call_submit_master(&request->call, all->master, k->bytes, k->request->len);
     }
 }

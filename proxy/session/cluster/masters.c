@@ -9,7 +9,7 @@
  * Commands that end or show a running script use a separate connection, also on a standalone: the script's client may
  * be waiting on the shared one.
  */
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "parser/invariant.h"
@@ -31,59 +31,60 @@ enum merge {
     MERGE_COUNTS,  /* arrays of names and numbers: the sum for each name */
     MERGE_ANY,     /* a reply without error, or the most informative error */
     MERGE_RUNNING, /* FUNCTION STATS: the reply of the master that runs a script */
-    MERGE_INFO,    /* info.c; masters that fail are left out */
-    MERGE_REFUSED  /* refused with the text of masters_refuses */
+    MERGE_INFO     /* info.c; masters that fail are left out */
 };
 
 struct way {
     enum command_id id;
     const char *sub; /* NULL: all subcommands without a row of their own before */
     enum merge merge;
-    bool apart; /* over a separate connection */
+    bool apart;          /* over a separate connection */
+    const char *refusal; /* the error for a command that makes no sense through a proxy; all but SCRIPT DEBUG may be
+                            sent to a standalone */
 };
 
 static const struct way WAYS[] = {
-    {COMMAND_DBSIZE, NULL, MERGE_SUM, false},
-    {COMMAND_FLUSHALL, NULL, MERGE_SAME, false},
-    {COMMAND_FLUSHDB, NULL, MERGE_SAME, false},
-    {COMMAND_SCRIPT, "load", MERGE_SAME, false},
-    {COMMAND_SCRIPT, "flush", MERGE_SAME, false},
-    {COMMAND_SCRIPT, "exists", MERGE_MIN, false},
-    {COMMAND_SCRIPT, "kill", MERGE_ANY, true},
-    {COMMAND_SCRIPT, "debug", MERGE_REFUSED, false},
-    {COMMAND_FUNCTION, "load", MERGE_SAME, false},
-    {COMMAND_FUNCTION, "delete", MERGE_SAME, false},
-    {COMMAND_FUNCTION, "flush", MERGE_SAME, false},
-    {COMMAND_FUNCTION, "restore", MERGE_SAME, false},
-    {COMMAND_FUNCTION, "kill", MERGE_ANY, true},
-    {COMMAND_FUNCTION, "stats", MERGE_RUNNING, true},
-    {COMMAND_CONFIG, "set", MERGE_SAME, false},
-    {COMMAND_CONFIG, "resetstat", MERGE_SAME, false},
-    {COMMAND_CONFIG, "rewrite", MERGE_SAME, false},
-    {COMMAND_MEMORY, "purge", MERGE_SAME, false},
-    {COMMAND_DEBUG, "help", MERGE_ONE, false},
-    {COMMAND_DEBUG, NULL, MERGE_SAME, false},
-    {COMMAND_SAVE, NULL, MERGE_SAME, false},
-    {COMMAND_BGSAVE, NULL, MERGE_SAME, false},
-    {COMMAND_BGREWRITEAOF, NULL, MERGE_SAME, false},
-    {COMMAND_LASTSAVE, NULL, MERGE_MIN, false},
-    {COMMAND_MODULE, "load", MERGE_SAME, false},
-    {COMMAND_MODULE, "loadex", MERGE_SAME, false},
-    {COMMAND_MODULE, "unload", MERGE_SAME, false},
-    {COMMAND_ACL, "setuser", MERGE_SAME, false},
-    {COMMAND_ACL, "deluser", MERGE_SAME, false},
-    {COMMAND_ACL, "load", MERGE_SAME, false},
-    {COMMAND_ACL, "save", MERGE_SAME, false},
-    {COMMAND_PUBSUB, "channels", MERGE_UNION, false},
-    {COMMAND_PUBSUB, "shardchannels", MERGE_UNION, false},
-    {COMMAND_PUBSUB, "numsub", MERGE_COUNTS, false},
-    {COMMAND_PUBSUB, "shardnumsub", MERGE_COUNTS, false},
-    {COMMAND_PUBSUB, "numpat", MERGE_SUM, false},
-    {COMMAND_INFO, NULL, MERGE_INFO, false},
-    {COMMAND_SHUTDOWN, NULL, MERGE_REFUSED, false},
-    {COMMAND_SLOWLOG, NULL, MERGE_REFUSED, false},
-    {COMMAND_LATENCY, NULL, MERGE_REFUSED, false},
-    {COMMAND_ACL, "log", MERGE_REFUSED, false},
+    {COMMAND_DBSIZE, NULL, .merge = MERGE_SUM},
+    {COMMAND_FLUSHALL, NULL, .merge = MERGE_SAME},
+    {COMMAND_FLUSHDB, NULL, .merge = MERGE_SAME},
+    {COMMAND_SCRIPT, "load", .merge = MERGE_SAME},
+    {COMMAND_SCRIPT, "flush", .merge = MERGE_SAME},
+    {COMMAND_SCRIPT, "exists", .merge = MERGE_MIN},
+    {COMMAND_SCRIPT, "kill", .merge = MERGE_ANY, .apart = true},
+    {COMMAND_SCRIPT, "debug", .refusal = "ERR SCRIPT DEBUG is not supported by lockkeeper"},
+    {COMMAND_FUNCTION, "load", .merge = MERGE_SAME},
+    {COMMAND_FUNCTION, "delete", .merge = MERGE_SAME},
+    {COMMAND_FUNCTION, "flush", .merge = MERGE_SAME},
+    {COMMAND_FUNCTION, "restore", .merge = MERGE_SAME},
+    {COMMAND_FUNCTION, "kill", .merge = MERGE_ANY, .apart = true},
+    {COMMAND_FUNCTION, "stats", .merge = MERGE_RUNNING, .apart = true},
+    {COMMAND_CONFIG, "set", .merge = MERGE_SAME},
+    {COMMAND_CONFIG, "resetstat", .merge = MERGE_SAME},
+    {COMMAND_CONFIG, "rewrite", .merge = MERGE_SAME},
+    {COMMAND_MEMORY, "purge", .merge = MERGE_SAME},
+    {COMMAND_DEBUG, "help", .merge = MERGE_ONE},
+    {COMMAND_DEBUG, NULL, .merge = MERGE_SAME},
+    {COMMAND_SAVE, NULL, .merge = MERGE_SAME},
+    {COMMAND_BGSAVE, NULL, .merge = MERGE_SAME},
+    {COMMAND_BGREWRITEAOF, NULL, .merge = MERGE_SAME},
+    {COMMAND_LASTSAVE, NULL, .merge = MERGE_MIN},
+    {COMMAND_MODULE, "load", .merge = MERGE_SAME},
+    {COMMAND_MODULE, "loadex", .merge = MERGE_SAME},
+    {COMMAND_MODULE, "unload", .merge = MERGE_SAME},
+    {COMMAND_ACL, "setuser", .merge = MERGE_SAME},
+    {COMMAND_ACL, "deluser", .merge = MERGE_SAME},
+    {COMMAND_ACL, "load", .merge = MERGE_SAME},
+    {COMMAND_ACL, "save", .merge = MERGE_SAME},
+    {COMMAND_PUBSUB, "channels", .merge = MERGE_UNION},
+    {COMMAND_PUBSUB, "shardchannels", .merge = MERGE_UNION},
+    {COMMAND_PUBSUB, "numsub", .merge = MERGE_COUNTS},
+    {COMMAND_PUBSUB, "shardnumsub", .merge = MERGE_COUNTS},
+    {COMMAND_PUBSUB, "numpat", .merge = MERGE_SUM},
+    {COMMAND_INFO, NULL, .merge = MERGE_INFO},
+    {COMMAND_SHUTDOWN, NULL, .refusal = "ERR SHUTDOWN of a cluster's node is not supported by lockkeeper"},
+    {COMMAND_SLOWLOG, NULL, .refusal = "ERR SLOWLOG is not supported by lockkeeper on a cluster: ask a node"},
+    {COMMAND_LATENCY, NULL, .refusal = "ERR LATENCY is not supported by lockkeeper on a cluster: ask a node"},
+    {COMMAND_ACL, "log", .refusal = "ERR ACL LOG is not supported by lockkeeper on a cluster: ask a node"},
 };
 
 /* The ways of commands that the table lacks, by their tips. */
@@ -94,39 +95,24 @@ static const struct way TOLD[] = {
     [RESPONSE_AND] = {.merge = MERGE_MIN},           [RESPONSE_OR] = {.merge = MERGE_MAX},
 };
 
-static const struct way *way_of(const struct command *c, const struct resp_request *r, const char *bytes) {
-    static const struct way one = {COMMAND_UNKNOWN, NULL, MERGE_ONE, false};
+static const struct way *way_of(const struct request_class *k) {
+    static const struct way one = {.merge = MERGE_ONE};
+    const struct command *c = k->command;
     if (c->id == COMMAND_UNKNOWN)
         return c->need == NEED_MASTERS ? &TOLD[discover_response(c)] : &one;
     for (size_t i = 0; i < sizeof(WAYS) / sizeof(WAYS[0]); i++)
-        if (WAYS[i].id == c->id && (!WAYS[i].sub || (r->argc > 1 && request_arg_is(r, bytes, 1, WAYS[i].sub))))
+        if (WAYS[i].id == c->id && (!WAYS[i].sub || (k->request->argc > 1 && class_arg_is(k, 1, WAYS[i].sub))))
             return &WAYS[i];
     return &one;
 }
 
-const char *masters_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
-                            const char *bytes) {
-    if (way_of(c, r, bytes)->merge != MERGE_REFUSED)
-        return NULL;
-    if (c->id == COMMAND_SCRIPT)
-        return "ERR SCRIPT DEBUG is not supported by lockkeeper";
-    if (!upstream_is_cluster(s->worker->upstream))
-        return NULL;
-    switch ((int)c->id) {
-    case COMMAND_SLOWLOG:
-        return "ERR SLOWLOG is not supported by lockkeeper on a cluster: ask a node";
-    case COMMAND_LATENCY:
-        return "ERR LATENCY is not supported by lockkeeper on a cluster: ask a node";
-    case COMMAND_ACL:
-        return "ERR ACL LOG is not supported by lockkeeper on a cluster: ask a node";
-    default:
-        return "ERR SHUTDOWN of a cluster's node is not supported by lockkeeper";
-    }
+const char *masters_refuses(const struct session *s, const struct request_class *k) {
+    bool applies = k->command->id == COMMAND_SCRIPT || upstream_is_cluster(s->worker->upstream);
+    return applies ? way_of(k)->refusal : NULL;
 }
 
-bool masters_asks_all(const struct command *c, const struct resp_request *r, const char *bytes) {
-    enum merge merge = way_of(c, r, bytes)->merge;
-    return merge != MERGE_ONE && merge != MERGE_REFUSED;
+bool masters_asks_all(const struct request_class *k) {
+    return way_of(k)->merge != MERGE_ONE;
 }
 
 /* ---- a command in flight ------------------------------------------------------------------------------- */
@@ -140,7 +126,8 @@ struct masters {
     struct upstream_pin **pins; /* NULL if none is needed */
 };
 
-static void masters_free(struct masters *m) {
+static void masters_free(struct request_owner *owner) {
+    struct masters *m = (struct masters *)(void *)owner;
     for (size_t i = 0; i < m->count; i++)
         text_clear(&m->replies[i]);
     text_clear(&m->error);
@@ -148,6 +135,8 @@ static void masters_free(struct masters *m) {
     memory_free(m->pins);
     memory_free(m);
 }
+
+static const struct request_owner_ops masters_ops = {.free = masters_free};
 
 /* Keeps the most informative error: "nothing is running here" only if there is no other. */
 static void note_error(struct masters *m, const char *line, size_t len) {
@@ -246,6 +235,78 @@ static bool merge_append(const struct masters *m, struct text *out) {
     return true;
 }
 
+struct name {
+    const char *data; /* the whole element */
+    size_t len;
+};
+
+static int name_compare(const void *a, const void *b) {
+    const struct name *x = a, *y = b;
+    if (x->len != y->len)
+        return x->len < y->len ? -1 : 1;
+    return memcmp(x->data, y->data, x->len);
+}
+
+/* A client of the proxy subscribes at one master, and each master only knows its own subscribers. */
+static bool merge_names(const struct masters *m, struct text *out) {
+    size_t total = 0, at = 0, shown = 0;
+    const char *p, *end;
+    int64_t n;
+    for (size_t i = 0; i < m->count; i++) {
+        if (!read_array(&m->replies[i], &p, &end, &n))
+            return false;
+        total += (size_t)n;
+    }
+    struct name *names = memory_alloc((total + 1) * sizeof(*names));
+    bool right = true;
+    for (size_t i = 0; right && i < m->count; i++) {
+        right = read_array(&m->replies[i], &p, &end, &n);
+        for (int64_t k = 0; right && k < n; k++) {
+            const char *next = resp_item_end(p, end);
+            right = next != NULL;
+            if (right)
+                names[at++] = (struct name){p, (size_t)(next - p)};
+            p = next;
+        }
+    }
+    qsort(names, at, sizeof(*names), name_compare);
+    for (size_t i = 0; i < at; i++)
+        if (shown == 0 || name_compare(&names[shown - 1], &names[i]) != 0)
+            names[shown++] = names[i];
+    text_printf(out, "*%zu\r\n", shown);
+    for (size_t i = 0; i < shown; i++)
+        text_append(out, names[i].data, names[i].len);
+    memory_free(names);
+    return right;
+}
+
+static bool merge_counts(const struct masters *m, struct text *out) {
+    const char **at = memory_alloc(m->count * sizeof(*at)), *end;
+    int64_t n = 0, more = 0;
+    bool right = true;
+    for (size_t i = 0; right && i < m->count; i++) {
+        right = read_array(&m->replies[i], &at[i], &end, &more) && (i == 0 || more == n);
+        n = more;
+    }
+    text_printf(out, "*%lld\r\n", (long long)n);
+    for (int64_t k = 0; right && k < n / 2; k++) {
+        int64_t sum = 0;
+        for (size_t i = 0; right && i < m->count; i++) {
+            const char *start = at[i];
+            end = m->replies[i].data + m->replies[i].len;
+            struct resp_item name, number;
+            right = resp_item_read(&at[i], end, &name);
+            if (right && i == 0)
+                text_append(out, start, (size_t)(at[i] - start));
+            right = right && resp_item_read(&at[i], end, &number) && number.type == ':';
+            sum = sum_add(sum, right ? number.num : 0);
+        }
+        text_printf(out, ":%lld\r\n", (long long)sum);
+    }
+    memory_free(at);
+    return right;
+}
+
 /* The reply begins with "running_script" and either the script or null. */
 static bool merge_running(const struct masters *m, struct text *out) {
     for (size_t i = 0; i < m->count; i++) {
@@ -279,9 +340,7 @@ static bool merge_pages(const struct masters *m, int64_t paused, struct text *ou
     }
     info_merge(pages, count, paused, &merged);
     if (count > 0) {
-        text_printf(out, "%c%zu\r\n%s", type, merged.len + (type == '=' ? 4 : 0), type == '=' ? "txt:" : "");
-        text_append(out, merged.data ? merged.data : "", merged.len);
-        text_append(out, "\r\n", 2);
+        append_page(out, type == '=', merged.data, merged.len);
     }
     for (size_t i = 0; i < count; i++)
         text_clear(&pages[i]);
@@ -300,9 +359,9 @@ static bool merge(const struct masters *m, int64_t paused, struct text *out) {
     case MERGE_APPEND:
         return merge_append(m, out);
     case MERGE_UNION:
-        return pubsub_merge_names(m->replies, m->count, out);
+        return merge_names(m, out);
     case MERGE_COUNTS:
-        return pubsub_merge_counts(m->replies, m->count, out);
+        return merge_counts(m, out);
     case MERGE_RUNNING:
         return merge_running(m, out);
     case MERGE_INFO:
@@ -310,7 +369,6 @@ static bool merge(const struct masters *m, int64_t paused, struct text *out) {
     case MERGE_ONE:
     case MERGE_SAME:
     case MERGE_ANY:
-    case MERGE_REFUSED:
         return merge_first(m, out);
     }
     return false;
@@ -322,7 +380,6 @@ static void masters_finish(struct request *r) {
     struct text reply = {0};
     bool answered = false, passes = m->merge == MERGE_ANY || m->merge == MERGE_RUNNING || m->merge == MERGE_INFO;
     invariant(m->count > 0 && r->parts_left == 0, "%u masters are left of %zu", r->parts_left, m->count);
-    request_disown(r);
     for (size_t i = 0; i < m->count; i++)
         answered |= m->replies[i].len > 0;
     if (m->error.len > 0 && !(answered && passes)) /* else the replies count although other masters have failed */
@@ -332,7 +389,6 @@ static void masters_finish(struct request *r) {
     else
         request_error(r, "UPSTREAM the masters' replies can't be merged");
     text_clear(&reply);
-    masters_free(m);
 }
 
 /* ---- asking -------------------------------------------------------------------------------------------- */
@@ -393,7 +449,7 @@ static void ask_all(struct session *s, const struct command *c, const struct way
     m->count = upstream_master_count(s->worker->upstream);
     m->replies = memory_zalloc(m->count * sizeof(*m->replies));
     m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
-    request_own(request, &m->owner, &request_owner_silent);
+    request_own(request, &m->owner, &masters_ops);
     request->parts_left = 1; /* held here until all are asked, since some may end at once */
     for (size_t i = 0; i < m->count; i++) {
         if (way->apart) {
@@ -408,12 +464,12 @@ static void ask_all(struct session *s, const struct command *c, const struct way
         masters_finish(request);
 }
 
-enum dispatch_result masters_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                      const char *bytes) {
+enum dispatch_result masters_dispatch(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
     if (c->id == COMMAND_SCRIPT)
-        advise_loaded(s, r, bytes);
-    const struct way *way = way_of(c, r, bytes);
-    const char *refused = masters_refuses(s, c, r, bytes);
+        advise_loaded(s, k->request, k->bytes);
+    const struct way *way = way_of(k);
+    const char *refused = masters_refuses(s, k);
     size_t masters = upstream_master_count(s->worker->upstream);
     if (refused) {
         session_refuse(s, c, "%s", refused);
@@ -425,9 +481,9 @@ enum dispatch_result masters_dispatch(struct session *s, const struct command *c
     if (c->id == COMMAND_PUBSUB && (s->in_flight > 0 || departed_wait(s)))
         return DISPATCH_WAIT;
     bool merged = masters > 1 || way->apart || (c->id == COMMAND_INFO && atomic_load(&s->worker->shared->paused) > 0);
-    if (masters == 0 || way->merge == MERGE_ONE || way->merge == MERGE_REFUSED || !merged)
-        session_forward(s, c, r, bytes, SLOT_NONE);
+    if (masters == 0 || way->merge == MERGE_ONE || !merged)
+        class_pass(s, k, SLOT_NONE);
     else
-        ask_all(s, c, way, bytes, r->len);
+        ask_all(s, c, way, k->bytes, k->request->len);
     return DISPATCHED;
 }

@@ -1,6 +1,5 @@
 /*
- * Functions that masters.c and others use: merging the replies of several nodes (info.c, pubsub_merge.c), and waiting
- * for disconnects (departed.c).
+ * What masters.c uses: INFO's pages as one (info.c), and waiting for disconnects (departed.c).
  */
 #ifndef LOCKKEEPER_SESSION_CLUSTER_PRIVATE_H
 #define LOCKKEEPER_SESSION_CLUSTER_PRIVATE_H
@@ -14,9 +13,5 @@ void info_merge(const struct text *pages, size_t count, int64_t paused, struct t
 /* Waits until the nodes know of all clients that have left (departed.c). True: the current request must wait
  * (DISPATCH_WAIT) and is dispatched again. */
 bool departed_wait(struct session *s) __attribute__((warn_unused_result));
-
-/* Merge the masters' replies to PUBSUB CHANNELS, and to PUBSUB NUMSUB (pubsub_merge.c). False: they are malformed. */
-bool pubsub_merge_names(const struct text *replies, size_t count, struct text *out);
-bool pubsub_merge_counts(const struct text *replies, size_t count, struct text *out);
 
 #endif

@@ -14,11 +14,6 @@ static enum way refused(struct classified *to, const char *error) {
     return WAY_REFUSED;
 }
 
-static enum way unsupported(struct classified *to, const char *why) {
-    to->error = why;
-    return WAY_UNSUPPORTED;
-}
-
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
 /* Whether the command works on one key by its nature, and not only in this request. */
@@ -112,67 +107,58 @@ static enum way way_of_keys(struct session *s, struct classified *to) {
     return WAY_FORWARD;
 }
 
-/* A script must be the first request on the connection for scripts: behind other requests it would stop their
- * connection. */
-static bool script_must_wait(const struct session *s, const struct command *c) {
-    return (c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && s->apart != UPSTREAM_SCRIPTS && s->lane.dedicated == 0;
-}
-
-static enum way way_of_key_list(struct session *s, const struct command *c, const struct resp_request *r,
-                                const char *bytes, struct classified *to) {
-    if (script_must_wait(s, c))
+static enum way way_of_key_list(struct session *s, struct classified *to) {
+    struct request_class *k = &to->class;
+    const struct command *c = k->command;
+    /* A script must be the first request on the connection for scripts: behind others it would stop theirs. */
+    if ((c->flags & COMMAND_RUNS_CODE) && s->in_flight > 0 && s->apart != UPSTREAM_SCRIPTS && s->lane.dedicated == 0)
         return WAY_LATER;
-    if (c->split == SPLIT_MSET && r->argc % 2 == 0) /* a node of a cluster would answer CROSSSLOT first */
+    if (c->split == SPLIT_MSET && k->request->argc % 2 == 0) /* a node of a cluster would answer CROSSSLOT first */
         return refused(to, "ERR wrong number of arguments for 'mset' command");
     if (discover_asks_keys(c) && upstream_is_cluster(s->worker->upstream))
         return WAY_ASK_KEYS;
-    class_find(&to->class, s, c, r, bytes);
-    if (to->class.key_count == 0) /* malformed, and Redis reports the error; or no key after all, as in MEMORY PURGE */
+    class_find(k, s, c, k->request, k->bytes);
+    if (k->key_count == 0) /* malformed, and Redis reports the error; or no key after all, as in MEMORY PURGE */
         return WAY_MASTERS;
-    if (to->class.writes_guard)
+    if (k->writes_guard)
         return refused(to, GUARD_REFUSED);
     return way_of_keys(s, to);
 }
 
-static enum way way_of_blocking(struct session *s, const struct command *c, const struct resp_request *r,
-                                const char *bytes, struct classified *to) {
-    if (!command_blocks(c, bytes, r)) /* XREAD without BLOCK */
-        return way_of_key_list(s, c, r, bytes, to);
-    class_find(&to->class, s, c, r, bytes);
-    if (to->class.writes_guard)
+static enum way way_of_blocking(struct session *s, struct classified *to) {
+    struct request_class *k = &to->class;
+    if (!command_blocks(k->command, k->bytes, k->request)) /* XREAD without BLOCK */
+        return way_of_key_list(s, to);
+    class_find(k, s, k->command, k->request, k->bytes);
+    if (k->writes_guard)
         return refused(to, GUARD_REFUSED);
-    if (lock_clobbers(&to->class))
+    if (lock_clobbers(k))
         return refused(to, "LOCKED a blocking command would take or displace a node of a list lock; nothing was done");
     enum way way = WAY_REFUSED; /* newer compilers do not see that it is always set */
-    if (to->class.fenced && way_of_fenced(s, to, &way))
+    if (k->fenced && way_of_fenced(s, to, &way))
         return way;
-    return wait_is(c) ? WAY_WAIT : WAY_BLOCKING;
+    return wait_is(k->command) ? WAY_WAIT : WAY_BLOCKING;
 }
 
 /* ---- all requests -------------------------------------------------------------------------------- */
 
-/* Commands on the whole keyspace wait for earlier lock commands, which may have to be sent twice. */
-static bool keyspace_must_wait(const struct session *s, const struct command *c) {
-    bool whole = c->need == NEED_KEYSPACE || c->need == NEED_MASTERS;
-    return whole && lock_any_busy(s);
-}
-
-static enum way way_of(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                       struct classified *to) {
-    if (keyspace_must_wait(s, c))
+static enum way way_of(struct session *s, struct classified *to) {
+    const struct command *c = to->class.command;
+    /* Commands on the whole keyspace wait for earlier lock commands, which may have to be sent twice. */
+    if ((c->need == NEED_KEYSPACE || c->need == NEED_MASTERS) && lock_any_busy(s))
         return WAY_LATER;
     switch (c->need) {
     case NEED_KEY:
-        return way_of_key_list(s, c, r, bytes, to);
+        return way_of_key_list(s, to);
     case NEED_BLOCKING:
-        return way_of_blocking(s, c, r, bytes, to);
+        return way_of_blocking(s, to);
     case NEED_NODE:
-        to->error = fence_refuses_databases(s, c, r, bytes);
+        to->error = fence_refuses_databases(s, c, to->class.request, to->class.bytes);
         return to->error ? WAY_REFUSED : WAY_FORWARD;
     case NEED_MASTERS:
         return WAY_MASTERS;
     case NEED_CLUSTER:
-        return WAY_CLUSTER;
+        return upstream_is_cluster(s->worker->upstream) ? WAY_CLUSTER : WAY_FORWARD;
     case NEED_KEYSPACE:
         return WAY_KEYSPACE;
     case NEED_SESSION:
@@ -184,20 +170,16 @@ static enum way way_of(struct session *s, const struct command *c, const struct 
     case NEED_PUBSUB:
         return WAY_PUBSUB;
     case NEED_REFUSED:
-        return unsupported(to, c->id == COMMAND_UNKNOWN
-                                   ? ": it would change the state of a connection that many clients share"
-                                   : ": replicas and similar tools must connect to the server itself");
+        return WAY_UNSUPPORTED;
     case NEED_CLOSE:
         break;
     }
     return WAY_CLOSE;
 }
 
-void classify(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-              struct classified *to) {
-    class_begin(&to->class, c, r, bytes);
+void classify(struct session *s, struct classified *to) {
     to->error = NULL;
-    to->way = way_of(s, c, r, bytes, to);
+    to->way = way_of(s, to);
 }
 
 void classify_key(struct session *s, struct classified *to, uint32_t key, const struct lock_rule *rule) {

@@ -61,7 +61,8 @@ struct admin {
     bool kill_self;
 };
 
-static void admin_free(struct admin *a) {
+static void admin_free(struct request_owner *owner) {
+    struct admin *a = (struct admin *)(void *)owner;
     for (size_t i = 0; i < a->shown_count; i++)
         memory_free(a->shown[i].line);
     memory_free(a->shown);
@@ -74,6 +75,8 @@ static void admin_free(struct admin *a) {
     memory_free(a);
 }
 
+static const struct request_owner_ops admin_ops = {.free = admin_free};
+
 /* ---- arguments ---------------------------------------------------------------------------------- */
 
 static int by_number(const void *a, const void *b) {
@@ -81,21 +84,21 @@ static int by_number(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static bool list_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+static bool list_words(struct admin *a, const struct request_class *k) {
     size_t len;
-    if (r->argc == 2)
+    if (k->request->argc == 2)
         return true;
-    if (r->argc == 4 && request_arg_is(r, bytes, 2, "type")) {
-        const char *name = request_arg(r, bytes, 3, &len);
+    if (k->request->argc == 4 && class_arg_is(k, 2, "type")) {
+        const char *name = class_arg(k, 3, &len);
         a->kind = client_kind_named(name, len);
         return a->kind != CLIENT_KIND_UNKNOWN;
     }
-    if (r->argc < 4 || !request_arg_is(r, bytes, 2, "id"))
+    if (k->request->argc < 4 || !class_arg_is(k, 2, "id"))
         return false;
-    a->id_count = r->argc - 3;
+    a->id_count = k->request->argc - 3;
     a->ids = memory_zalloc(a->id_count * sizeof(*a->ids));
     for (size_t i = 0; i < a->id_count; i++) {
-        const char *id = request_arg(r, bytes, i + 3, &len);
+        const char *id = class_arg(k, i + 3, &len);
         if (!resp_integer(id, len, &a->ids[i]))
             return false;
     }
@@ -105,75 +108,75 @@ static bool list_words(struct admin *a, const struct resp_request *r, const char
     return true;
 }
 
-static void take_text(char **field, const struct resp_request *r, const char *bytes, size_t i) {
+static void take_text(char **field, const struct request_class *k, size_t i) {
     size_t len;
-    const char *text = request_arg(r, bytes, i, &len);
+    const char *text = class_arg(k, i, &len);
     memory_free(*field);
     *field = memory_strndup(text, len);
 }
 
-static bool kill_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+static bool kill_words(struct admin *a, const struct request_class *k) {
     a->spare_self = true;
-    if (r->argc == 3) {
-        take_text(&a->address, r, bytes, 2);
+    if (k->request->argc == 3) {
+        take_text(&a->address, k, 2);
         a->by_address = true;
         a->spare_self = false;
         return true;
     }
-    for (size_t i = 2; i + 1 < r->argc; i += 2) {
+    for (size_t i = 2; i + 1 < k->request->argc; i += 2) {
         size_t len;
         int64_t id;
-        const char *value = request_arg(r, bytes, i + 1, &len);
-        if (request_arg_is(r, bytes, i, "id")) {
+        const char *value = class_arg(k, i + 1, &len);
+        if (class_arg_is(k, i, "id")) {
             if (!resp_integer(value, len, &id) || id < 1)
                 return false;
             a->id = (uint64_t)id;
-        } else if (request_arg_is(r, bytes, i, "type")) {
+        } else if (class_arg_is(k, i, "type")) {
             a->kind = client_kind_named(value, len);
             if (a->kind == CLIENT_KIND_UNKNOWN)
                 return false;
-        } else if (request_arg_is(r, bytes, i, "addr")) {
-            take_text(&a->address, r, bytes, i + 1);
-        } else if (request_arg_is(r, bytes, i, "laddr")) {
-            take_text(&a->local_address, r, bytes, i + 1);
-        } else if (request_arg_is(r, bytes, i, "user")) {
-            take_text(&a->user, r, bytes, i + 1);
-        } else if (request_arg_is(r, bytes, i, "skipme")) {
-            a->spare_self = request_arg_is(r, bytes, i + 1, "yes");
-            if (!a->spare_self && !request_arg_is(r, bytes, i + 1, "no"))
+        } else if (class_arg_is(k, i, "addr")) {
+            take_text(&a->address, k, i + 1);
+        } else if (class_arg_is(k, i, "laddr")) {
+            take_text(&a->local_address, k, i + 1);
+        } else if (class_arg_is(k, i, "user")) {
+            take_text(&a->user, k, i + 1);
+        } else if (class_arg_is(k, i, "skipme")) {
+            a->spare_self = class_arg_is(k, i + 1, "yes");
+            if (!a->spare_self && !class_arg_is(k, i + 1, "no"))
                 return false;
         } else {
             return false;
         }
     }
-    return r->argc % 2 == 0 && r->argc > 3;
+    return k->request->argc % 2 == 0 && k->request->argc > 3;
 }
 
-static bool pause_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+static bool pause_words(struct admin *a, const struct request_class *k) {
     size_t len;
-    if (r->argc != 3 && r->argc != 4)
+    if (k->request->argc != 3 && k->request->argc != 4)
         return false;
-    const char *ms = request_arg(r, bytes, 2, &len);
-    a->all = r->argc == 3 || request_arg_is(r, bytes, 3, "all");
+    const char *ms = class_arg(k, 2, &len);
+    a->all = k->request->argc == 3 || class_arg_is(k, 3, "all");
     return resp_integer(ms, len, &a->ms) && a->ms >= 0 && a->ms <= PAUSE_LONGEST_MS &&
-           (a->all || request_arg_is(r, bytes, 3, "write"));
+           (a->all || class_arg_is(k, 3, "write"));
 }
 
-static bool unblock_words(struct admin *a, const struct resp_request *r, const char *bytes) {
+static bool unblock_words(struct admin *a, const struct request_class *k) {
     size_t len;
     int64_t id;
-    if (r->argc != 3 && r->argc != 4)
+    if (k->request->argc != 3 && k->request->argc != 4)
         return false;
-    const char *text = request_arg(r, bytes, 2, &len);
-    a->error = r->argc == 4 && request_arg_is(r, bytes, 3, "error");
-    if (!resp_integer(text, len, &id) || (r->argc == 4 && !a->error && !request_arg_is(r, bytes, 3, "timeout")))
+    const char *text = class_arg(k, 2, &len);
+    a->error = k->request->argc == 4 && class_arg_is(k, 3, "error");
+    if (!resp_integer(text, len, &id) || (k->request->argc == 4 && !a->error && !class_arg_is(k, 3, "timeout")))
         return false;
     a->id = (uint64_t)id;
     return true;
 }
 
-static bool unpause_words(struct admin *a, const struct resp_request *r, const char *bytes) {
-    return r->argc == 2;
+static bool unpause_words(struct admin *a, const struct request_class *k) {
+    return k->request->argc == 2;
 }
 
 /* ---- during the broadcast ----------------------------------------------------------------------------- */
@@ -306,9 +309,7 @@ static void reply_list(struct admin *a, struct request *r) {
         if (found)
             text_append(&lines, found->line, strlen(found->line));
     }
-    bool resp3 = r->session && r->session->lane.protocol == 3;
-    text_printf(&reply, resp3 ? "=%zu\r\ntxt:" : "$%zu\r\n", lines.len + (resp3 ? 4 : 0));
-    text_printf(&reply, "%s\r\n", lines.len > 0 ? lines.data : "");
+    append_page(&reply, r->session && r->session->lane.protocol == 3, lines.data, lines.len);
     request_reply(r, reply.data, reply.len, true);
     text_clear(&lines);
     text_clear(&reply);
@@ -330,13 +331,6 @@ static void reply_kill(struct admin *a, struct request *r) {
         request_error(r, "ERR No such client");
 }
 
-static void unblock_answered(struct call *c, const struct call_end *end) {
-    if (end->error)
-        request_fail(c->request, end->error);
-    else
-        request_reply(c->request, end->reply, end->len, true);
-}
-
 /* Replies to UNBLOCK as the node does at which the client is blocked: nodes have their own client numbers, and know
  * whether the client is still blocked. */
 static void reply_unblock(struct admin *a, struct request *r) {
@@ -350,7 +344,7 @@ static void reply_unblock(struct admin *a, struct request *r) {
         reply_number(r, a->unblocked);
         return;
     }
-    call_init(&r->call, r, unblock_answered);
+    call_init(&r->call, r, call_answer);
     build_start(w, 4);
     build_text(w, "CLIENT");
     build_text(w, "UNBLOCK");
@@ -362,7 +356,6 @@ static void reply_unblock(struct admin *a, struct request *r) {
 static void admin_done(struct broadcast *t) {
     struct admin *a = LIST_ENTRY(t, struct admin, broadcast);
     struct request *r = a->request;
-    request_disown(r);
     switch (a->verb) {
     case ADMIN_LIST:
         reply_list(a, r);
@@ -378,7 +371,6 @@ static void admin_done(struct broadcast *t) {
         reply_unblock(a, r);
         break;
     }
-    admin_free(a);
 }
 
 /* ---- the probe ---------------------------------------------------------------------------------- */
@@ -389,9 +381,8 @@ static void admin_done(struct broadcast *t) {
 /* Whether the probe's reply permits the command. With the right, LIST ID NOBODY, UNBLOCK 0 and KILL get a plain reply,
  * PAUSE -1 an error of its own. */
 static bool allowed(const struct admin *a, const struct call_end *end) {
-    static const char negative[] = "-ERR timeout is negative";
     if (a->verb == ADMIN_PAUSE || a->verb == ADMIN_UNPAUSE)
-        return end->len >= sizeof(negative) - 1 && memcmp(end->reply, negative, sizeof(negative) - 1) == 0;
+        return reply_begins(end->reply, end->len, "-ERR timeout is negative");
     return end->reply[0] != '-' || (a->by_address && strncmp(end->reply, "-ERR No such client", 19) == 0);
 }
 
@@ -409,17 +400,10 @@ static void probed(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct admin *a = REQUEST_OWNER(r, struct admin);
     if (end->error ? unjudged_refused(a, r, end) : !allowed(a, end)) {
-        request_disown(r);
-        admin_free(a);
-        if (end->error)
-            request_fail(r, end->error);
-        else
-            request_reply(r, end->reply, end->len, true);
+        call_answer(c, end);
         return;
     }
     if (r->worker->over) { /* all clients are gone, or about to be */
-        request_disown(r);
-        admin_free(a);
         request_reply(r, "", 0, true);
         return;
     }
@@ -427,15 +411,15 @@ static void probed(struct call *c, const struct call_end *end) {
                     admin_done); /* also if the node is down: operators need it then */
 }
 
-static void probe(struct admin *a, const struct resp_request *r, const char *bytes) {
+static void probe(struct admin *a, const struct request_class *k) {
     struct worker *w = a->request->worker;
     bool kill = a->verb == ADMIN_KILL, filters = kill && !a->by_address;
     bool unblock = a->verb == ADMIN_UNBLOCK;
-    build_start(w, filters ? r->argc + 2 : a->verb == ADMIN_LIST ? 4 : 3);
+    build_start(w, filters ? k->request->argc + 2 : a->verb == ADMIN_LIST ? 4 : 3);
     build_text(w, "CLIENT");
     build_text(w, kill ? "KILL" : unblock ? "UNBLOCK" : a->verb == ADMIN_LIST ? "LIST" : "PAUSE");
-    for (size_t i = 2; filters && i < r->argc; i++)
-        build_bulk(w, bytes + r->argv[i].off, r->argv[i].len);
+    for (size_t i = 2; filters && i < k->request->argc; i++)
+        build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
     if (filters) /* the last address counts */
         build_text(w, "ADDR");
     if (a->verb == ADMIN_LIST)
@@ -444,39 +428,39 @@ static void probe(struct admin *a, const struct resp_request *r, const char *byt
     call_submit(&a->request->call, SLOT_NONE, w->build.data, w->build.len);
 }
 
-bool client_admin(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+bool client_admin(struct session *s, const struct request_class *k) {
     static const struct {
         const char *name;
         enum admin_verb verb;
-        bool (*words)(struct admin *a, const struct resp_request *r, const char *bytes);
+        bool (*words)(struct admin *a, const struct request_class *k);
     } verbs[] = {{"list", ADMIN_LIST, list_words},
                  {"kill", ADMIN_KILL, kill_words},
                  {"pause", ADMIN_PAUSE, pause_words},
                  {"unpause", ADMIN_UNPAUSE, unpause_words},
                  {"unblock", ADMIN_UNBLOCK, unblock_words}};
     size_t i = 0;
-    while (i < sizeof(verbs) / sizeof(verbs[0]) && !request_arg_is(r, bytes, 1, verbs[i].name))
+    while (i < sizeof(verbs) / sizeof(verbs[0]) && !class_arg_is(k, 1, verbs[i].name))
         i++;
     if (i == sizeof(verbs) / sizeof(verbs[0]))
         return false;
-    if (verbs[i].verb == ADMIN_LIST && r->argc > IDS_MAX + 3) {
-        session_refuse(s, c, "ERR too many client IDs for one CLIENT LIST; at most %d", IDS_MAX);
+    if (verbs[i].verb == ADMIN_LIST && k->request->argc > IDS_MAX + 3) {
+        session_refuse(s, k->command, "ERR too many client IDs for one CLIENT LIST; at most %d", IDS_MAX);
         return true;
     }
     struct admin *a = memory_zalloc(sizeof(*a));
     a->verb = verbs[i].verb;
     a->kind = CLIENT_KIND_UNKNOWN;
     a->asker = s->lock.id;
-    a->asked = r->len;
-    if (!verbs[i].words(a, r, bytes)) {
-        admin_free(a);
+    a->asked = k->request->len;
+    if (!verbs[i].words(a, k)) {
+        admin_free(&a->owner);
         return false;
     }
-    struct request *request = request_new(s, c);
+    struct request *request = request_new(s, k->command);
     a->request = request;
-    request_own(request, &a->owner, &request_owner_silent);
+    request_own(request, &a->owner, &admin_ops);
     request->call.done = probed;
     request_barrier(request);
-    probe(a, r, bytes);
+    probe(a, k);
     return true;
 }

@@ -24,95 +24,83 @@ void client_set_text(char **field, const char *text, size_t len) {
     *field = len > 0 ? memory_strndup(text, len) : NULL;
 }
 
-static void reply_bulk(struct session *s, const struct command *c, const char *text, size_t len) {
-    struct text reply;
-    text_init(&reply);
-    append_bulk(&reply, text, len);
-    session_answer(s, c, reply.data, reply.len);
-    text_clear(&reply);
-}
-
 static void reply_ok(struct session *s, const struct command *c) {
     session_answer(s, c, "+OK\r\n", 5);
 }
 
 /* ---- names -------------------------------------------------------------------------------------- */
 
-static bool client_setname(struct session *s, const struct command *c, const struct resp_request *r,
-                           const char *bytes) {
+static bool client_setname(struct session *s, const struct request_class *k) {
     size_t len;
-    const char *name = request_arg(r, bytes, 2, &len);
+    const char *name = class_arg(k, 2, &len);
     if (!client_name_ok(name, len)) {
-        session_refuse(s, c, "%s", NAME_REFUSED);
+        session_refuse(s, k->command, "%s", NAME_REFUSED);
         return true;
     }
     client_set_text(&s->name, name, len);
     session_identify(s);
-    reply_ok(s, c);
+    reply_ok(s, k->command);
     return true;
 }
 
-static bool client_getname(struct session *s, const struct command *c, const struct resp_request *r,
-                           const char *bytes) {
+static bool client_getname(struct session *s, const struct request_class *k) {
+    struct text reply = {0};
     if (s->name)
-        reply_bulk(s, c, s->name, strlen(s->name));
+        append_bulk(&reply, s->name, strlen(s->name));
     else
-        session_answer(s, c, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n", s->lane.protocol == 3 ? 3 : 5);
+        text_printf(&reply, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
+    session_answer_text(s, k->command, &reply);
     return true;
 }
 
-static bool client_setinfo(struct session *s, const struct command *c, const struct resp_request *r,
-                           const char *bytes) {
+static bool client_setinfo(struct session *s, const struct request_class *k) {
     size_t len, word_len;
-    const char *value = request_arg(r, bytes, 3, &len), *word = request_arg(r, bytes, 2, &word_len);
-    bool name = request_arg_is(r, bytes, 2, "lib-name");
+    const char *value = class_arg(k, 3, &len), *word = class_arg(k, 2, &word_len);
+    bool name = class_arg_is(k, 2, "lib-name");
     len = strnlen(value, len); /* Redis ignores the rest */
-    if (!name && !request_arg_is(r, bytes, 2, "lib-ver")) {
-        session_refuse(s, c, "ERR Unrecognized option '%.*s'", (int)word_len, word);
+    if (!name && !class_arg_is(k, 2, "lib-ver")) {
+        session_refuse(s, k->command, "ERR Unrecognized option '%.*s'", (int)word_len, word);
         return true;
     }
     if (!client_name_ok(value, len)) {
-        session_refuse(s, c, "ERR %.*s cannot contain spaces, newlines or special characters.", (int)word_len, word);
+        session_refuse(s, k->command, "ERR %.*s cannot contain spaces, newlines or special characters.", (int)word_len,
+                       word);
         return true;
     }
     client_set_text(name ? &s->lib_name : &s->lib_version, value, len);
     if (name)
         engine_session_library(s->worker->shared->engine, &s->lock, value, len);
-    reply_ok(s, c);
+    reply_ok(s, k->command);
     return true;
 }
 
 /* ---- the rest ----------------------------------------------------------------------------------- */
 
-static bool client_id(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+static bool client_id(struct session *s, const struct request_class *k) {
     char number[RESP_HEADER_MAX];
-    session_answer(s, c, number, resp_header_write(number, ':', (int64_t)s->lock.id));
+    session_answer(s, k->command, number, resp_header_write(number, ':', (int64_t)s->lock.id));
     return true;
 }
 
-static bool client_info(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+static bool client_info(struct session *s, const struct request_class *k) {
     struct text line = {0}, reply = {0};
-    commands_of(s)->reading = r->len < UINT32_MAX ? (uint32_t)r->len : UINT32_MAX;
+    commands_of(s)->reading = k->request->len < UINT32_MAX ? (uint32_t)k->request->len : UINT32_MAX;
     client_show(s, &line);
     commands_of(s)->reading = 0;
-    if (s->lane.protocol == 3)
-        text_printf(&reply, "=%zu\r\ntxt:%s\r\n", line.len + 4, line.data);
-    else
-        text_printf(&reply, "$%zu\r\n%s\r\n", line.len, line.data);
-    session_answer(s, c, reply.data, reply.len);
+    append_page(&reply, s->lane.protocol == 3, line.data, line.len);
+    session_answer_text(s, k->command, &reply);
     text_clear(&line);
-    text_clear(&reply);
     return true;
 }
 
 /* Runs CLIENT REPLY: the proxy leaves replies out; the node is not told. */
-static bool client_reply(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    if (request_arg_is(r, bytes, 2, "on")) {
+static bool client_reply(struct session *s, const struct request_class *k) {
+    if (class_arg_is(k, 2, "on")) {
         s->reply_mode = REPLY_ON;
-        reply_ok(s, c);
-    } else if (request_arg_is(r, bytes, 2, "off")) {
+        reply_ok(s, k->command);
+    } else if (class_arg_is(k, 2, "off")) {
         s->reply_mode = REPLY_OFF;
-    } else if (request_arg_is(r, bytes, 2, "skip")) {
+    } else if (class_arg_is(k, 2, "skip")) {
         if (s->reply_mode != REPLY_OFF)
             s->reply_mode = REPLY_SKIP_NEXT;
     } else {
@@ -122,15 +110,14 @@ static bool client_reply(struct session *s, const struct command *c, const struc
 }
 
 /* Runs CLIENT NO-EVICT, which is only shown: the proxy evicts no clients. */
-static bool client_no_evict(struct session *s, const struct command *c, const struct resp_request *r,
-                            const char *bytes) {
-    if (request_arg_is(r, bytes, 2, "on"))
+static bool client_no_evict(struct session *s, const struct request_class *k) {
+    if (class_arg_is(k, 2, "on"))
         commands_of(s)->no_evict = true;
-    else if (request_arg_is(r, bytes, 2, "off"))
+    else if (class_arg_is(k, 2, "off"))
         commands_of(s)->no_evict = false;
     else
         return false;
-    reply_ok(s, c);
+    reply_ok(s, k->command);
     return true;
 }
 
@@ -138,28 +125,27 @@ static bool client_no_evict(struct session *s, const struct command *c, const st
 static const struct own {
     const char *name;
     size_t argc;
-    bool (*answer)(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+    bool (*answer)(struct session *s, const struct request_class *k);
 } owns[] = {
     {"setname", 3, client_setname},   {"getname", 2, client_getname}, {"id", 2, client_id},
     {"setinfo", 4, client_setinfo},   {"info", 2, client_info},       {"reply", 3, client_reply},
     {"no-evict", 3, client_no_evict},
 };
 
-static const struct own *own_of(const struct resp_request *r, const char *bytes) {
+static const struct own *own_of(const struct request_class *k) {
     for (size_t i = 0; i < sizeof(owns) / sizeof(owns[0]); i++)
-        if (r->argc == owns[i].argc && request_arg_is(r, bytes, 1, owns[i].name))
+        if (k->request->argc == owns[i].argc && class_arg_is(k, 1, owns[i].name))
             return &owns[i];
     return NULL;
 }
 
 /* Whether a subcommand is about the connection to the node; tracking.c handles these. */
-static bool of_the_connection(const struct resp_request *r, const char *bytes) {
-    return request_arg_is(r, bytes, 1, "tracking") || request_arg_is(r, bytes, 1, "caching") ||
-           request_arg_is(r, bytes, 1, "no-touch") || request_arg_is(r, bytes, 1, "trackinginfo") ||
-           request_arg_is(r, bytes, 1, "getredir");
+static bool of_the_connection(const struct request_class *k) {
+    return class_arg_is(k, 1, "tracking") || class_arg_is(k, 1, "caching") || class_arg_is(k, 1, "no-touch") ||
+           class_arg_is(k, 1, "trackinginfo") || class_arg_is(k, 1, "getredir");
 }
 
-bool client_is_own(const struct resp_request *r, const char *bytes) {
+bool client_is_own(const struct request_class *k) {
     static const struct {
         const char *name;
         size_t least, most; /* number of arguments; otherwise the node reports the error */
@@ -167,18 +153,18 @@ bool client_is_own(const struct resp_request *r, const char *bytes) {
                   {"unpause", 2, 2},      {"unblock", 3, SIZE_MAX}, {"tracking", 3, SIZE_MAX},
                   {"trackinginfo", 2, 2}, {"getredir", 2, 2},       {"no-touch", 3, 3}};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if (r->argc >= others[i].least && r->argc <= others[i].most && request_arg_is(r, bytes, 1, others[i].name))
+        if (k->request->argc >= others[i].least && k->request->argc <= others[i].most &&
+            class_arg_is(k, 1, others[i].name))
             return true;
-    return own_of(r, bytes) != NULL;
+    return own_of(k) != NULL;
 }
 
-enum dispatch_result client_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                     const char *bytes) {
-    const struct own *own = own_of(r, bytes);
-    if (of_the_connection(r, bytes))
-        return tracking_dispatch(s, c, r, bytes);
-    if ((own && own->answer(s, c, r, bytes)) || client_admin(s, c, r, bytes))
+enum dispatch_result client_dispatch(struct session *s, const struct request_class *k) {
+    const struct own *own = own_of(k);
+    if (of_the_connection(k))
+        return tracking_dispatch(s, k);
+    if ((own && own->answer(s, k)) || client_admin(s, k))
         return DISPATCHED;
-    session_forward(s, c, r, bytes, SLOT_NONE);
+    class_pass(s, k, SLOT_NONE);
     return DISPATCHED;
 }

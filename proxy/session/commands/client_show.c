@@ -94,7 +94,7 @@ void client_show(struct session *s, struct text *out) {
     size_t waiting = s->input ? s->input->end - s->input->start : 0;
     size_t output = s->out.unsent + s->held_bytes; /* including replies that wait for earlier replies */
     const char *sub =
-        s->last && s->last->need != NEED_KEY && command_has_subcommands(s->last) ? commands_of(s)->last_word : "";
+        s->last && s->last->need != NEED_KEY && (s->last->flags & COMMAND_SUBCOMMANDS) ? commands_of(s)->last_word : "";
     int64_t idle = (worker_turn_us(s->worker) - s->active_us) / 1000000;
     text_printf(out,
                 "id=%llu addr=%s laddr=%s fd=%d name=%s age=%lld idle=%lld flags=%s db=%u sub=%lld psub=%lld ssub=%lld "

@@ -14,6 +14,7 @@
  * the way of a request. The other folders (locks, transaction, push, blocking, cluster) get the class of the request
  * and do the work; here local.c, client_command.c, proxy_command.c, queued_form.c and refuse.c do.
  */
+#include <ctype.h>
 #include <string.h>
 
 #include "parser/invariant.h"
@@ -22,7 +23,6 @@
 #include "proxy/session/blocking/blocking.h"
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/commands/private.h"
-#include "proxy/session/core/secret.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/locks.h"
@@ -31,136 +31,115 @@
 #include "proxy/session/semaphores/semaphores.h"
 #include "proxy/session/transaction/transaction.h"
 
+/* Forgets secrets at the end of dispatch, if the result is DISPATCHED and the command's arguments may contain a
+ * password. Returns the result. `c` NULL: the command is not in the table. */
+static enum dispatch_result secret_end(struct session *s, const struct command *c, const struct resp_request *r,
+                                       const char *bytes, enum dispatch_result result) {
+    if (result == DISPATCHED && c && (c->flags & COMMAND_SECRET))
+        secret_forget(s, r, bytes);
+    return result;
+}
+
 /* ---- the way of a request --------------------------------------------------------------------------- */
 
 /* Notes a command's subcommand for CLIENT LIST. Commands on keys are skipped: most of them have none. */
 static void note_subcommand(struct session *s, const struct command *c, const struct resp_request *r,
                             const char *bytes) {
+    char *word = commands_of(s)->last_word;
     if (c->need != NEED_NODE && c->need != NEED_MASTERS && c->need != NEED_CLUSTER && c->need != NEED_SESSION)
         return;
-    commands_of(s)->last_word[0] = '\0';
-    if (r->argc < 2 || !command_has_subcommands(c))
+    *word = '\0';
+    if (r->argc < 2 || !(c->flags & COMMAND_SUBCOMMANDS))
         return;
-    request_arg_text(r, bytes, 1, commands_of(s)->last_word, sizeof(commands_of(s)->last_word));
-    for (char *p = commands_of(s)->last_word; *p; p++)
-        *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
+    request_arg_text(r, bytes, 1, word, sizeof(commands_of(s)->last_word));
+    for (; *word; word++)
+        *word = (char)tolower((unsigned char)*word);
 }
 
 static enum dispatch_result dispatch_lock_key(struct session *s, const struct command *c, const struct resp_request *r,
                                               const char *bytes, uint32_t key_index, const struct lock_rule *rule);
 
-/* Refuses what a rule with `quorum yes` does not support. */
-static bool quorum_lacks(struct session *s, const struct request_class *k) {
-    const char *error = k->enforced ? lock_quorum_lacks(k) : NULL;
-    if (error)
-        session_refuse(s, k->command, "%s", error);
-    return error;
+static enum dispatch_result dispatch_lock(struct session *s, const struct request_class *k) {
+    return dispatch_lock_key(s, k->command, k->request, k->bytes, k->keys[0], class_rule(k, 0));
 }
 
-/* Sends the request the way that it was classified for. Long, because each way has its line here and nowhere else. */
+static void dispatch_close(struct session *s, const struct request_class *k) {
+    session_finish(s);
+}
+
+static void dispatch_forward(struct session *s, const struct request_class *k) {
+    class_pass(s, k, k->slot);
+}
+
+/* Where each way leads: `dispatch` may let the request wait, `send` never does. Ways with neither end in
+ * dispatch_way. */
+static const struct {
+    enum dispatch_result (*dispatch)(struct session *s, const struct request_class *k);
+    void (*send)(struct session *s, const struct request_class *k);
+    bool quorum; /* a rule with `quorum yes` may not support the request */
+} ways[] = {
+    [WAY_SESSION] = {.dispatch = local_dispatch},
+    [WAY_PROXY] = {.dispatch = proxy_dispatch},
+    [WAY_UNSUPPORTED] = {.send = refuse_unsupported},
+    [WAY_CLOSE] = {.send = dispatch_close},
+    [WAY_LOCK] = {.dispatch = dispatch_lock},
+    [WAY_CLOBBER] = {.send = lock_dispatch_clobber, .quorum = true},
+    [WAY_FENCED] = {.dispatch = fence_dispatch},
+    [WAY_SCRIPT] = {.send = script_dispatch, .quorum = true},
+    [WAY_SPLIT] = {.dispatch = split_dispatch, .quorum = true},
+    [WAY_MASTERS] = {.dispatch = masters_dispatch},
+    [WAY_CLUSTER] = {.send = cluster_dispatch},
+    [WAY_KEYSPACE] = {.send = keyspace_dispatch},
+    [WAY_BLOCKING] = {.dispatch = blocking_dispatch},
+    [WAY_WAIT] = {.dispatch = wait_dispatch},
+    [WAY_TRANSACTION] = {.dispatch = transaction_dispatch},
+    [WAY_PUBSUB] = {.dispatch = pubsub_dispatch},
+    [WAY_AUDIT] = {.send = audit_forward},
+    [WAY_PERMITS] = {.send = semaphore_forward},
+    [WAY_SHOWN] = {.send = shown_forward},
+    [WAY_ADVISE] = {.send = audit_forward_outside},
+    [WAY_ASK_KEYS] = {.send = discover_keys},
+    [WAY_FORWARD] = {.send = dispatch_forward},
+};
+
+/* Sends the request the way that it was classified for. */
 static enum dispatch_result dispatch_way(struct session *s, const struct classified *to) {
     const struct request_class *k = &to->class;
-    const struct command *c = k->command;
-    const struct resp_request *r = k->request;
-    const char *bytes = k->bytes;
-    switch (to->way) {
-    case WAY_LATER:
+    const char *error = ways[to->way].quorum && k->enforced ? lock_quorum_lacks(k) : to->error;
+    if (to->way == WAY_LATER)
         return DISPATCH_WAIT;
-
-    case WAY_SESSION:
-        return local_dispatch(s, c, r, bytes);
-    case WAY_PROXY:
-        return proxy_dispatch(s, c, r, bytes);
-    case WAY_REFUSED:
-        session_refuse(s, c, "%s", to->error);
-        break;
-    case WAY_UNSUPPORTED:
-        refuse_command(s, c, to->error);
-        break;
-    case WAY_CLOSE:
-        session_finish(s);
-        break;
-
-    case WAY_LOCK:
-        return dispatch_lock_key(s, c, r, bytes, k->keys[0], class_rule(k, 0));
-    case WAY_CLOBBER:
-        if (quorum_lacks(s, k))
-            break;
-        lock_dispatch_clobber(s, k);
-        break;
-    case WAY_FENCED:
-        return fence_dispatch(s, k);
-    case WAY_SCRIPT:
-        if (quorum_lacks(s, k))
-            break;
-        script_dispatch(s, k);
-        break;
-
-    case WAY_SPLIT:
-        if (quorum_lacks(s, k))
-            break;
-        return split_dispatch(s, k);
-    case WAY_MASTERS:
-        return masters_dispatch(s, c, r, bytes);
-    case WAY_CLUSTER:
-        return cluster_dispatch(s, c, r, bytes);
-    case WAY_KEYSPACE:
-        keyspace_dispatch(s, c, r, bytes);
-        break;
-
-    case WAY_BLOCKING:
-        return blocking_dispatch(s, k);
-    case WAY_WAIT:
-        return wait_dispatch(s, c, r, bytes);
-    case WAY_TRANSACTION:
-        return transaction_dispatch(s, c, r, bytes);
-    case WAY_PUBSUB:
-        return pubsub_dispatch(s, c, r, bytes);
-
-    case WAY_AUDIT:
-        audit_forward(s, k);
-        break;
-    case WAY_PERMITS:
-        semaphore_forward(s, k);
-        break;
-    case WAY_SHOWN:
-        shown_forward(s, k);
-        break;
-    case WAY_ADVISE:
-        audit_forward_outside(s, k);
-        break;
-    case WAY_ASK_KEYS:
-        discover_keys(s, c, r, bytes);
-        break;
-    case WAY_FORWARD:
-        session_forward(s, c, r, bytes, k->slot);
-        break;
-    }
+    if (ways[to->way].dispatch && !error)
+        return ways[to->way].dispatch(s, k);
+    if (error)
+        session_refuse(s, k->command, "%s", error);
+    else
+        ways[to->way].send(s, k);
     return DISPATCHED;
 }
 
-/* Notes what other rooms do not look at: data of a fence under audit, and semaphores that the command resets. */
-static void dispatched(struct session *s, const struct classified *to) {
-    const struct request_class *k = &to->class;
-    if (k->fenced)
+/* Dispatches a request with its way, and ends its class. Then notes what other rooms do not look at: data of a fence
+ * under audit, and semaphores that the command resets. */
+static enum dispatch_result dispatch_end(struct session *s, struct classified *to) {
+    struct request_class *k = &to->class;
+    enum dispatch_result result = dispatch_way(s, to);
+    if (result == DISPATCHED && k->fenced)
         fence_audit(s, k);
-    if (k->semaphores && to->way != WAY_PERMITS && to->way != WAY_BLOCKING)
+    if (result == DISPATCHED && k->semaphores && to->way != WAY_PERMITS && to->way != WAY_BLOCKING)
         semaphore_passes(s, k);
-    if (k->key_count == 0 && k->command->flags & COMMAND_WRITE)
+    if (result == DISPATCHED && k->key_count == 0 && k->command->flags & COMMAND_WRITE)
         semaphore_flushes(s, k->command);
+    class_clear(k);
+    return result;
 }
 
 static __attribute__((noinline)) enum dispatch_result
 dispatch_classified(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct classified to;
-    classify(s, c, r, bytes, &to);
+    class_begin(&to.class, c, r, bytes);
+    classify(s, &to);
     if (to.way != WAY_LATER)
         note_subcommand(s, c, r, bytes);
-    enum dispatch_result result = dispatch_way(s, &to);
-    if (result == DISPATCHED)
-        dispatched(s, &to);
-    class_clear(&to.class);
-    return secret_end(s, c, r, bytes, result);
+    return secret_end(s, c, r, bytes, dispatch_end(s, &to));
 }
 
 /* ---- one key ------------------------------------------------------------------------------------- */
@@ -175,11 +154,7 @@ static __attribute__((noinline)) enum dispatch_result dispatch_one(struct sessio
     struct classified to;
     class_begin(&to.class, c, r, bytes);
     classify_key(s, &to, key_index, rule);
-    enum dispatch_result result = dispatch_way(s, &to);
-    if (result == DISPATCHED)
-        dispatched(s, &to);
-    class_clear(&to.class);
-    return result;
+    return dispatch_end(s, &to);
 }
 
 /* Dispatches a command on one key outside of all rules that PROXY ADVISE wants to see. */
@@ -264,13 +239,14 @@ dispatch_by_key(struct session *s, const struct command *c, const struct resp_re
 
 /* ---- other ways ------------------------------------------------------------------------------------- */
 
-/* Forwards a command that neither the table nor the asked node knows. It goes to the node of its first argument, where
- * most commands have their key; that node's answer counts. */
-void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
-    int slot = SLOT_NONE;
-    if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
-        slot = slot_of_key(bytes + r->argv[1].off, r->argv[1].len);
-    session_forward(s, NULL, r, bytes, slot);
+int dispatch_unknown_slot(const struct session *s, const struct resp_request *r, const char *bytes) {
+    bool placed = upstream_is_cluster(s->worker->upstream) && r->argc > 1;
+    return placed ? slot_of_key(bytes + r->argv[1].off, r->argv[1].len) : SLOT_NONE;
+}
+
+/* Forwards a command that neither the table nor the asked node knows; that node's answer counts. */
+static void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
+    session_forward(s, NULL, r, bytes, dispatch_unknown_slot(s, r, bytes));
 }
 
 static bool can_stream(struct session *s, const struct resp_request *r, const char *bytes,
@@ -308,15 +284,15 @@ static enum stream_way dispatch_stream(struct session *s, const struct resp_requ
 }
 
 /* Dispatches a request in RESP2's subscribe mode. */
-static enum dispatch_result dispatch_restricted(struct session *s, const struct command *c,
-                                                const struct resp_request *r, const char *bytes) {
+static enum dispatch_result dispatch_restricted(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
     if (s->in_flight > 0)
         return DISPATCH_WAIT;
-    if (c && (c->id == COMMAND_QUIT || c->id == COMMAND_RESET) && command_arity_ok(c, r->argc))
-        return local_dispatch(s, c, r, bytes);
+    if (c && (c->id == COMMAND_QUIT || c->id == COMMAND_RESET) && command_arity_ok(c, k->request->argc))
+        return local_dispatch(s, k);
     if (c)
-        return pubsub_restricted(s, c, r, bytes);
-    dispatch_unknown(s, r, bytes); /* the node answers that there is no such command */
+        return pubsub_restricted(s, k);
+    dispatch_unknown(s, k->request, k->bytes); /* the node answers that there is no such command */
     return DISPATCHED;
 }
 
@@ -363,12 +339,11 @@ static __attribute__((noinline)) bool dispatch_special(struct session *s, const 
         return true;
     if (s->worker->reads && read_from_takes(s, c, r, bytes, result))
         return true;
-    if (s->queues) {
-        *result = queue_dispatch(s, c, r, bytes);
-        return true;
-    }
-    if (push_of(s)->pubsub && pubsub_restricts(s)) {
-        *result = dispatch_restricted(s, c, r, bytes);
+    bool restricted = push_of(s)->pubsub && pubsub_restricts(s);
+    if (s->queues || restricted) {
+        struct request_class k;
+        class_begin(&k, c, r, bytes);
+        *result = s->queues ? queue_dispatch(s, &k) : dispatch_restricted(s, &k);
         return true;
     }
     *result = DISPATCHED;

@@ -32,13 +32,16 @@ struct change {
     char *wrong;       /* the error in HELLO's arguments after its login, sent if the login is valid; or NULL */
 };
 
-static void change_free(struct change *change) {
+static void change_free(struct request_owner *owner) {
+    struct change *change = (struct change *)(void *)owner;
     upstream_login_release(change->login);
     memory_free(change->user);
     memory_free(change->name);
     memory_free(change->wrong);
     memory_free(change);
 }
+
+static const struct request_owner_ops change_ops = {.free = change_free};
 
 /* HELLO's reply contains the id of the node's connection; the client gets its own id instead. */
 static void append_hello(const struct session *s, const char *reply, size_t len, struct text *out) {
@@ -85,11 +88,10 @@ static void change_apply(struct session *s, struct change *change) {
 static void change_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct change *change = REQUEST_OWNER(r, struct change);
-    char *wrong = change->wrong;
+    const char *wrong = change->wrong;
     bool refused = end->error || end->reply[0] == '-';
     if (wrong && refused && !end->error) /* a pin that watches the node has received the client's own arguments */
         refused = strlen(wrong) != end->len - 3 || memcmp(wrong, end->reply + 1, end->len - 3) != 0;
-    request_disown(r);
     if (refused && change->login && !end->error && strncmp(end->reply, "-WRONGPASS", 10) == 0) {
         upstream_login_refuse(change->login);
         if (r->session)
@@ -97,26 +99,16 @@ static void change_done(struct call *c, const struct call_end *end) {
     }
     if (!refused && r->session)
         change_apply(r->session, change);
-    bool hello = change->hello;
-    change->wrong = NULL;
-    change_free(change);
-    if (end->error) {
-        char error[512];
-        snprintf(error, sizeof(error), "%s", end->error);
-        if (end->why == UPSTREAM_REFUSED)
-            request_error(r, error);
-        else
-            request_fail(r, error);
-    } else if (refused) {
-        request_reply(r, end->reply, end->len, true);
-    } else if (wrong) {
+    if (end->error && end->why == UPSTREAM_REFUSED)
+        request_error(r, end->error);
+    else if (refused)
+        call_answer(c, end);
+    else if (wrong)
         request_error(r, wrong);
-    } else if (hello) {
+    else if (change->hello)
         reply_hello(r, end);
-    } else {
+    else
         request_reply(r, "+OK\r\n", 5, true);
-    }
-    memory_free(wrong);
 }
 
 /* Takes the result of a login. If it is valid, a dedicated lane needs its first commands, and HELLO needs a reply: both
@@ -132,39 +124,34 @@ static void login_tried(struct call *c, const struct call_end *end) {
     call_submit_lane(c, SLOT_NONE, &change->lane, change->probe, strlen(change->probe));
 }
 
-/* Tries the change's login, then sends `probe` over its lane, if that is needed. */
-static void login_start(struct request *request, struct change *change, const char *probe) {
-    change->probe = !change->wrong && (change->hello || change->lane.dedicated != 0) ? probe : NULL;
-    request->call.done = login_tried;
-    call_submit_login(&request->call, change->login);
-}
-
 /* Sends `probe` (NULL: the request) over the new lane, and holds later requests back until the reply. A pin that
  * watches keys has to change too: it gets the client's own command, unless that contains the proxy's own password. */
-static void change_start(struct session *s, const struct command *c, struct change *change, const char *probe,
-                         const struct resp_request *r, const char *bytes) {
+static void change_start(struct session *s, const struct request_class *k, struct change *change, const char *probe) {
     struct upstream_pin *pin = transaction_pin_to_change(s);
     bool own_password = change->authenticates && s->worker->config->requirepass;
     if (change->login && wrong_too_often(s, change->login)) {
-        change_free(change);
-        session_refuse(s, c, "%s", LOCAL_TOO_OFTEN);
+        change_free(&change->owner);
+        session_refuse(s, k->command, "%s", LOCAL_TOO_OFTEN);
         return;
     }
     const char *words = probe;
-    size_t len = probe ? strlen(probe) : r->len;
-    probe = probe ? probe : bytes;
-    struct request *request = request_new(s, c);
-    request_own(request, &change->owner, &request_owner_silent);
+    size_t len = probe ? strlen(probe) : k->request->len;
+    probe = probe ? probe : k->bytes;
+    struct request *request = request_new(s, k->command);
+    request_own(request, &change->owner, &change_ops);
     request->call.done = change_done;
     request_barrier(request);
-    if (!pin && change->login)
-        login_start(request, change, words);
-    else if (!pin)
+    if (!pin && change->login) {
+        change->probe = !change->wrong && (change->hello || change->lane.dedicated != 0) ? words : NULL;
+        request->call.done = login_tried;
+        call_submit_login(&request->call, change->login);
+    } else if (!pin) {
         call_submit_lane(&request->call, SLOT_NONE, &change->lane, probe, len);
-    else if (own_password)
+    } else if (own_password) {
         call_submit_pin(&request->call, pin, probe, len, false);
-    else
-        call_submit_pin(&request->call, pin, bytes, r->len, false);
+    } else {
+        call_submit_pin(&request->call, pin, k->bytes, k->request->len, false);
+    }
 }
 
 static struct change *change_new(const struct session *s) {
@@ -218,28 +205,33 @@ static const char *change_login(struct session *s, struct change *change, const 
     return NULL;
 }
 
-static void do_auth(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    if (r->argc > 3) {
-        session_refuse(s, c, "ERR syntax error");
+/* Reads AUTH's arguments: a user, which may be missing, and a password. Returns NULL, or the error. */
+static const char *auth_login(struct session *s, struct change *change, const struct request_class *k) {
+    size_t user_len = 0, len;
+    const char *user = k->request->argc == 3 ? class_arg(k, 1, &user_len) : NULL;
+    const char *password = class_arg(k, k->request->argc - 1, &len);
+    return change_login(s, change, user, user_len, password, len);
+}
+
+static void do_auth(struct session *s, const struct request_class *k) {
+    if (k->request->argc > 3) {
+        session_refuse(s, k->command, "ERR syntax error");
         return;
     }
-    size_t user_len = 0, password_len;
-    const char *user = r->argc == 3 ? request_arg(r, bytes, 1, &user_len) : NULL;
-    const char *password = request_arg(r, bytes, r->argc - 1, &password_len);
     struct change *change = change_new(s);
-    const char *wrong = change_login(s, change, user, user_len, password, password_len);
+    const char *wrong = auth_login(s, change, k);
     if (wrong) {
-        change_free(change);
-        session_refuse(s, c, "%s", wrong);
+        change_free(&change->owner);
+        session_refuse(s, k->command, "%s", wrong);
         return;
     }
     if (s->worker->config->requirepass) { /* decided here: the node need not be asked */
         change_apply(s, change);
-        change_free(change);
-        session_answer(s, c, "+OK\r\n", 5);
+        change_free(&change->owner);
+        session_answer(s, k->command, "+OK\r\n", 5);
         return;
     }
-    change_start(s, c, change, session_hello(s), r, bytes);
+    change_start(s, k, change, session_hello(s));
 }
 
 /* A name together with a login is set when the login is valid; without a login at once. */
@@ -254,25 +246,25 @@ static void hello_name(struct session *s, struct change *change, const char *nam
 }
 
 /* Reads HELLO's options. Returns NULL, or the error, which may be composed in *error. */
-static const char *hello_options(struct session *s, struct change *change, const struct resp_request *r,
-                                 const char *bytes, struct text *error) {
-    for (size_t i = 2; i < r->argc; i++) {
-        size_t left = r->argc - i - 1, len, len2;
-        if (request_arg_is(r, bytes, i, "auth") && left >= 2) {
-            const char *user = request_arg(r, bytes, i + 1, &len);
-            const char *password = request_arg(r, bytes, i + 2, &len2);
+static const char *hello_options(struct session *s, struct change *change, const struct request_class *k,
+                                 struct text *error) {
+    for (size_t i = 2; i < k->request->argc; i++) {
+        size_t left = k->request->argc - i - 1, len, len2;
+        if (class_arg_is(k, i, "auth") && left >= 2) {
+            const char *user = class_arg(k, i + 1, &len);
+            const char *password = class_arg(k, i + 2, &len2);
             const char *wrong = change_login(s, change, user, len, password, len2);
             if (wrong)
                 return wrong;
             i += 2;
-        } else if (request_arg_is(r, bytes, i, "setname") && left >= 1) {
-            const char *name = request_arg(r, bytes, i + 1, &len);
+        } else if (class_arg_is(k, i, "setname") && left >= 1) {
+            const char *name = class_arg(k, i + 1, &len);
             if (!client_name_ok(name, len))
                 return "ERR Client names cannot contain spaces, newlines or special characters.";
             hello_name(s, change, name, len);
             i++;
         } else {
-            const char *word = request_arg(r, bytes, i, &len);
+            const char *word = class_arg(k, i, &len);
             text_printf(error, "ERR Syntax error in HELLO option '%.*s'", (int)len, word);
             return error->data;
         }
@@ -281,73 +273,72 @@ static const char *hello_options(struct session *s, struct change *change, const
 }
 
 /* Redis runs what stands before the invalid option: a login there counts, if it is valid. */
-static void hello_wrong(struct session *s, const struct command *c, struct change *change, const char *wrong,
-                        const struct resp_request *r, const char *bytes) {
+static void hello_wrong(struct session *s, const struct request_class *k, struct change *change, const char *wrong) {
     bool logs_in = change->authenticates && wrong != WRONGPASS && wrong != LOCAL_TOO_OFTEN;
     if (logs_in && !s->worker->config->requirepass) {
         change->wrong = memory_strdup(wrong);
-        change_start(s, c, change, session_hello(s), r, bytes);
+        change_start(s, k, change, session_hello(s));
         return;
     }
     if (logs_in)
         change_apply(s, change);
-    change_free(change);
-    session_refuse(s, c, "%s", wrong);
+    change_free(&change->owner);
+    session_refuse(s, k->command, "%s", wrong);
 }
 
-bool local_logs_in(const struct command *c, const struct resp_request *r, const char *bytes) {
+bool local_logs_in(const struct request_class *k) {
     size_t i = 2;
-    while (i < r->argc && !request_arg_is(r, bytes, i, "auth"))
+    while (i < k->request->argc && !class_arg_is(k, i, "auth"))
         i++;
-    return c->id == COMMAND_AUTH || (c->id == COMMAND_HELLO && i < r->argc);
+    return k->command->id == COMMAND_AUTH || (k->command->id == COMMAND_HELLO && i < k->request->argc);
 }
 
-static void do_hello(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+static void do_hello(struct session *s, const struct request_class *k) {
     size_t len;
-    const char *version = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
+    const char *version = k->request->argc > 1 ? class_arg(k, 1, &len) : NULL;
     int64_t protocol = s->lane.protocol;
     if (version && !resp_integer(version, len, &protocol)) {
-        session_refuse(s, c, "ERR Protocol version is not an integer or out of range");
+        session_refuse(s, k->command, "ERR Protocol version is not an integer or out of range");
         return;
     }
     if (protocol != 2 && protocol != 3) {
-        session_refuse(s, c, "NOPROTO unsupported protocol version");
+        session_refuse(s, k->command, "NOPROTO unsupported protocol version");
         return;
     }
     struct change *change = change_new(s);
     struct text error = {0};
-    const char *wrong = hello_options(s, change, r, bytes, &error);
+    const char *wrong = hello_options(s, change, k, &error);
     if (!wrong && session_unauthenticated(s) && !change->authenticates)
         wrong = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> "
                 "<pass> option can be used to authenticate the client and select the RESP protocol version at "
                 "the same time";
     if (wrong) {
-        hello_wrong(s, c, change, wrong, r, bytes);
+        hello_wrong(s, k, change, wrong);
         text_clear(&error);
         return;
     }
     change->hello = true;
     change->lane.protocol = (uint32_t)protocol;
-    change_start(s, c, change, lane_hello(&change->lane), r, bytes);
+    change_start(s, k, change, lane_hello(&change->lane));
 }
 
-static void do_select(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+static void do_select(struct session *s, const struct request_class *k) {
     size_t len;
-    const char *text = request_arg(r, bytes, 1, &len);
+    const char *text = class_arg(k, 1, &len);
     int64_t db;
     if (!resp_integer(text, len, &db) || db > INT32_MAX || db < INT32_MIN) {
-        session_refuse(s, c, "ERR value is not an integer or out of range");
+        session_refuse(s, k->command, "ERR value is not an integer or out of range");
         return;
     }
     bool fits = db >= 0 && db <= DATABASES_MAX;
     if (!fits && !upstream_is_cluster(s->worker->upstream)) {
-        session_refuse(s, c, "ERR DB index is out of range");
+        session_refuse(s, k->command, "ERR DB index is out of range");
         return;
     }
     struct change *change = change_new(s);
     change->lane.db = fits ? (uint32_t)db : s->lane.db;
     /* The node knows whether this user may select, and whether a cluster has several databases. */
-    change_start(s, c, change, fits ? NULL : "*2\r\n$6\r\nSELECT\r\n$2\r\n-1\r\n", r, bytes);
+    change_start(s, k, change, fits ? NULL : "*2\r\n$6\r\nSELECT\r\n$2\r\n-1\r\n");
 }
 
 /* ---- the rest ------------------------------------------------------------------------------------ */
@@ -380,62 +371,51 @@ static void do_reset(struct session *s, const struct command *c) {
     session_answer(s, c, "+RESET\r\n", 8);
 }
 
-void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+void local_changed(struct session *s, const struct request_class *k, const char *element, size_t len,
+                   struct text *out) {
+    const struct command *c = k->command;
     struct change *change = change_new(s);
     struct text error = {0};
-    size_t arg_len, user_len = 0;
-    int64_t number = s->lane.protocol;
-    if (c->id == COMMAND_SELECT) {
-        const char *db = request_arg(r, bytes, 1, &arg_len);
-        if (resp_integer(db, arg_len, &number))
-            change->lane.db = (uint32_t)number;
-    } else if (c->id == COMMAND_AUTH) {
-        const char *user = r->argc == 3 ? request_arg(r, bytes, 1, &user_len) : NULL;
-        const char *password = request_arg(r, bytes, r->argc - 1, &arg_len);
-        (void)change_login(s, change, user, user_len, password, arg_len);
-    } else {
-        const char *version = r->argc > 1 ? request_arg(r, bytes, 1, &arg_len) : NULL;
-        (void)hello_options(s, change, r, bytes, &error);
-        text_clear(&error);
-        if (version && resp_integer(version, arg_len, &number))
-            change->lane.protocol = (uint32_t)number;
-    }
+    size_t arg_len;
+    const char *first = k->request->argc > 1 ? class_arg(k, 1, &arg_len) : NULL;
+    int64_t number = 0;
+    bool read = first && resp_integer(first, arg_len, &number);
+    if (c->id == COMMAND_SELECT && read)
+        change->lane.db = (uint32_t)number;
+    if (c->id == COMMAND_AUTH)
+        (void)auth_login(s, change, k);
+    if (c->id == COMMAND_HELLO)
+        (void)hello_options(s, change, k, &error);
+    if (c->id == COMMAND_HELLO && read)
+        change->lane.protocol = (uint32_t)number;
+    text_clear(&error);
     change_apply(s, change);
-    change_free(change);
-}
-
-void local_element(const struct session *s, const struct command *c, const char *element, size_t len,
-                   struct text *out) {
+    change_free(&change->owner);
     if (c->id == COMMAND_HELLO)
         append_hello(s, element, len, out);
     else
         text_append(out, element, len);
 }
 
-/* Whether a command changes the lane. It waits for the requests in flight, since another connection could overtake
- * them. */
-static bool changes_lane(const struct command *c) {
-    return c->id == COMMAND_AUTH || c->id == COMMAND_HELLO || c->id == COMMAND_SELECT || c->id == COMMAND_RESET;
-}
-
-enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes) {
-    if (changes_lane(c) && s->in_flight > 0)
-        return DISPATCH_WAIT;
+enum dispatch_result local_dispatch(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
+    bool changes = c->id == COMMAND_AUTH || c->id == COMMAND_HELLO || c->id == COMMAND_SELECT || c->id == COMMAND_RESET;
+    if (changes && s->in_flight > 0)
+        return DISPATCH_WAIT; /* another connection could overtake them */
     switch ((int)c->id) {
     case COMMAND_AUTH:
-        do_auth(s, c, r, bytes);
+        do_auth(s, k);
         break;
     case COMMAND_HELLO:
-        if (session_doubted(s) && !local_logs_in(c, r, bytes))
+        if (session_doubted(s) && !local_logs_in(k))
             return refuse_doubted(s, c);
-        do_hello(s, c, r, bytes);
+        do_hello(s, k);
         break;
     case COMMAND_SELECT:
-        do_select(s, c, r, bytes);
+        do_select(s, k);
         break;
     case COMMAND_CLIENT:
-        return client_dispatch(s, c, r, bytes);
+        return client_dispatch(s, k);
     case COMMAND_QUIT:
         do_quit(s, c);
         break;
@@ -446,7 +426,7 @@ enum dispatch_result local_dispatch(struct session *s, const struct command *c, 
         if (upstream_is_cluster(s->worker->upstream))
             session_answer(s, c, "+OK\r\n", 5);
         else
-            session_forward(s, c, r, bytes, SLOT_NONE);
+            class_pass(s, k, SLOT_NONE);
         break;
     }
     return DISPATCHED;

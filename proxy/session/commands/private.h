@@ -39,7 +39,7 @@ enum way {
     WAY_SESSION, /* local: answered here */
     WAY_PROXY,
     WAY_REFUSED,     /* refused with `error` */
-    WAY_UNSUPPORTED, /* refused with refuse_command and `error` */
+    WAY_UNSUPPORTED, /* refused with the reason of refuse.c */
     WAY_CLOSE,
 
     WAY_LOCK,    /* lock: a script, since the command concerns one lock */
@@ -69,19 +69,18 @@ enum way {
 struct classified {
     struct request_class class;
     enum way way;
-    const char *error; /* for WAY_REFUSED and WAY_UNSUPPORTED; static */
+    const char *error; /* for WAY_REFUSED, static; else NULL */
 };
-/* Fills *to, which borrows the request and its bytes. Call class_clear(&to->class) afterwards. */
-void classify(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-              struct classified *to);
-/* Classifies a command on one key, argument `key`, with the rule that watches it. Fills *to as classify does, behind
- * class_begin(&to->class). */
+/* Fills *to, behind class_begin(&to->class). Call class_clear(&to->class) afterwards. */
+void classify(struct session *s, struct classified *to);
+/* Does the same for a command on one key, argument `key`, with the rule that watches it. */
 void classify_key(struct session *s, struct classified *to, uint32_t key, const struct lock_rule *rule);
 
 /* ---- dispatch.c -------------------------------------------------------------------------------------- */
 
-/* Dispatches a command that is not in the table. */
-void dispatch_unknown(struct session *s, const struct resp_request *r, const char *bytes);
+/* The slot by which a command is routed that neither the table nor the asked node knows: of its first argument, where
+ * most commands have their key. SLOT_NONE: any. */
+int dispatch_unknown_slot(const struct session *s, const struct resp_request *r, const char *bytes);
 
 /* ---- read_from.c ------------------------------------------------------------------------------------- */
 
@@ -100,8 +99,8 @@ void read_from_closes(struct session *s);
 
 /* ---- refuse.c ---------------------------------------------------------------------------------------- */
 
-/* Refuses a command that is not available through the proxy; `what` ends the sentence with the reason. */
-void refuse_command(struct session *s, const struct command *c, const char *what);
+/* Refuses a command that is not available through the proxy. */
+void refuse_unsupported(struct session *s, const struct request_class *k);
 /* Lets a request wait for the node's first answer whether it requires a login; refuses it if there is no answer. */
 enum dispatch_result refuse_doubted(struct session *s, const struct command *c);
 /* Refuses a request before authentication that does not authenticate, or lets it wait for a node's answer. `c` NULL:
@@ -115,21 +114,18 @@ bool refuse_long_names(struct session *s, const struct command *c, const struct 
 /* ---- local.c, proxy_command.c, queued_form.c ----------------------------------------------------------------- */
 
 /* Handles AUTH HELLO SELECT QUIT RESET READONLY READWRITE ASKING, and CLIENT (client.c). */
-enum dispatch_result local_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes);
+enum dispatch_result local_dispatch(struct session *s, const struct request_class *k);
 
 /* Whether a request of AUTH or HELLO logs in. */
-bool local_logs_in(const struct command *c, const struct resp_request *r, const char *bytes);
+bool local_logs_in(const struct request_class *k);
 extern const char LOCAL_TOO_OFTEN[]; /* the error after too many wrong passwords */
 
-/* Applies a SELECT, AUTH or HELLO of a transaction to the session, after the node has accepted it. */
-void local_changed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
-/* Appends the node's element of EXEC's array for such a command as the client gets it. */
-void local_element(const struct session *s, const struct command *c, const char *element, size_t len, struct text *out);
+/* Applies a SELECT, AUTH or HELLO of a transaction to the session, after the node has accepted it with this element of
+ * EXEC's array. Appends the element as the client gets it. */
+void local_changed(struct session *s, const struct request_class *k, const char *element, size_t len, struct text *out);
 
 /* Handles the PROXY commands. */
-enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes);
+enum dispatch_result proxy_dispatch(struct session *s, const struct request_class *k);
 
 /* ---- wrong.c ----------------------------------------------------------------------------------------- */
 
@@ -152,22 +148,19 @@ void wrong_unqueued(const struct session *s);
 
 /* Checks the rights for a PROXY command. True: use *result, since the client's rights are being asked for, or are
  * missing. */
-bool rights_wanted(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                   enum dispatch_result *result);
+bool rights_wanted(struct session *s, const struct request_class *k, enum dispatch_result *result);
 /* Asks the node for the rights of clients without login. */
 void rights_ask_unauthenticated(struct worker *w);
 
 /* Handles a request in MULTI; c NULL: not in the table. */
-enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes);
+enum dispatch_result queue_dispatch(struct session *s, const struct request_class *k);
 /* ---- CLIENT ----------------------------------------------------------------------------------------- */
 
-enum dispatch_result client_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                     const char *bytes);
+enum dispatch_result client_dispatch(struct session *s, const struct request_class *k);
 
 /* Whether the proxy answers a CLIENT command itself: its arguments are valid, and it is not for a node. CACHING in
  * MULTI is included: the transaction's connection tracks keys already. */
-bool client_is_own(const struct resp_request *r, const char *bytes);
+bool client_is_own(const struct request_class *k);
 
 /* Whether a name may appear in CLIENT LIST, by Redis's rule. */
 bool client_name_ok(const char *name, size_t len);
@@ -176,7 +169,7 @@ void client_set_text(char **field, const char *text, size_t len);
 
 /* Runs CLIENT LIST KILL PAUSE UNPAUSE UNBLOCK. False: the arguments are invalid, or it is another subcommand; the node
  * reports the error. */
-bool client_admin(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+bool client_admin(struct session *s, const struct request_class *k);
 
 enum client_kind { CLIENT_NORMAL, CLIENT_PUBSUB, CLIENT_MASTER, CLIENT_REPLICA, CLIENT_KIND_UNKNOWN };
 
@@ -209,7 +202,7 @@ bool pause_replicates(const struct command *c, const struct resp_request *r, con
 /* ---- proxy_pause.c ----------------------------------------------------------------------------------- */
 
 /* Run PROXY PAUSE [time], PROXY RESUME and PROXY SWITCH. */
-void proxy_pause(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
+void proxy_pause(struct session *s, const struct request_class *k);
 void proxy_resume(struct session *s, const struct command *c);
 void proxy_switch(struct session *s, const struct command *c);
 

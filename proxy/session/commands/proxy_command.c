@@ -31,9 +31,7 @@ enum {
 /* PROXY EXPLAIN under way: the command that it is about, and the pairs of the reply so far. */
 struct explanation {
     struct session *session;
-    const struct command *command;
-    const struct resp_request *request; /* its offsets are into `bytes` */
-    const char *bytes;
+    const struct request_class *about;
     struct text body;
     size_t count; /* the elements in `body` */
 };
@@ -51,7 +49,7 @@ static void pair(struct explanation *x, const char *name, const char *value) {
 /* Whether the command removes or replaces a lock. */
 static bool clobbers(const struct explanation *x) {
     struct request_class k;
-    class_find(&k, x->session, x->command, x->request, x->bytes);
+    class_find(&k, x->session, x->about->command, x->about->request, x->about->bytes);
     bool found = lock_clobbers(&k);
     class_clear(&k);
     return found;
@@ -86,10 +84,11 @@ static void explain_lock(struct explanation *x, const struct lock_rule *rule, co
     struct lock_command lc;
     enum lock_verb verb;
     enum script_id script;
-    if (rule->mode != LOCK_MODE_OFF && lock_command_of(x->command, x->request, x->bytes, rule->kinds, &lc)) {
+    if (rule->mode != LOCK_MODE_OFF &&
+        lock_command_of(x->about->command, x->about->request, x->about->bytes, rule->kinds, &lc)) {
         verb = lc.verb;
         script = lc.script;
-    } else if (rule->mode != LOCK_MODE_OFF && script_is(x->command)) {
+    } else if (rule->mode != LOCK_MODE_OFF && script_is(x->about->command)) {
         verb = LOCK_SCRIPT;
         script = SCRIPT_ADOPT;
     } else if (rule->mode != LOCK_MODE_OFF && clobbers(x)) {
@@ -140,7 +139,7 @@ static void explain_fence(struct explanation *x, const char *key, size_t len) {
         n = sizeof(text);
     pair_of(x, "fence-lock", text, n);
     struct request_class k;
-    class_find(&k, x->session, x->command, x->request, x->bytes);
+    class_find(&k, x->session, x->about->command, x->about->request, x->about->bytes);
     pair(x, "fence-check", fence_words(x->session, &k));
     class_clear(&k);
 }
@@ -148,7 +147,7 @@ static void explain_fence(struct explanation *x, const char *key, size_t len) {
 /* Explains the command's effect on one of its keys. */
 static void explain_key(struct explanation *x, uint32_t index) {
     size_t len;
-    const char *key = request_arg(x->request, x->bytes, index, &len);
+    const char *key = class_arg(x->about, index, &len);
     char text[RULE_TEXT_MAX];
     pair_of(x, "key", key, len);
     const struct worker *w = x->session->worker;
@@ -172,22 +171,21 @@ static void explain_key(struct explanation *x, uint32_t index) {
     }
     struct upstream_node *node = upstream_node_of_slot(u, slot);
     pair(x, "node", node ? upstream_node_address(node) : "none serves this slot now");
-    if (w->reads && x->command->flags & COMMAND_READONLY) {
-        read_from_words(x->session, x->command, x->request, x->bytes, text, sizeof(text));
+    if (w->reads && x->about->command->flags & COMMAND_READONLY) {
+        read_from_words(x->session, x->about->command, x->about->request, x->about->bytes, text, sizeof(text));
         pair(x, "read-from", text);
     }
 }
 
 /* The node of a command without keys; NULL if the command alone does not determine it. */
-static const char *node_without_keys(const struct session *s, const struct command *c, const struct resp_request *sub,
-                                     const char *bytes) {
+static const char *node_without_keys(const struct session *s, const struct request_class *about) {
     bool all = false;
-    switch (c->need) {
+    switch (about->command->need) {
     case NEED_KEYSPACE:
         all = true;
         break;
     case NEED_MASTERS:
-        all = masters_asks_all(c, sub, bytes);
+        all = masters_asks_all(about);
         break;
     case NEED_KEY:
     case NEED_NODE:
@@ -224,34 +222,33 @@ static void explain_keys(struct explanation *x, struct text *reply, const uint32
         text_commit(reply, resp_header_write(text_reserve(reply, RESP_HEADER_MAX), '*', (int64_t)n));
     for (size_t i = 0; i < n; i++) {
         if (apart || i == 0)
-            pair(x, "command", x->command->name);
+            pair(x, "command", x->about->command->name);
         explain_key(x, keys[i]);
         if (apart || i + 1 == n)
             end_map(x, reply);
     }
 }
 
-static enum dispatch_result proxy_explain(struct session *s, const struct command *c, const struct resp_request *r,
-                                          const char *bytes) {
+static enum dispatch_result proxy_explain(struct session *s, const struct request_class *k) {
     /* The explained command as a request: its offsets are into the same bytes. */
-    struct resp_request sub = *r;
-    sub.argv = r->argv + 2;
-    sub.argc = r->argc - 2;
-    const struct command *target = command_lookup(bytes + sub.argv[0].off, sub.argv[0].len);
-    if (!target && discover(s, &sub, bytes, &target) == DISCOVERED_LATER)
+    struct resp_request sub = *k->request;
+    sub.argv = k->request->argv + 2;
+    sub.argc = k->request->argc - 2;
+    const struct command *target = command_lookup(k->bytes + sub.argv[0].off, sub.argv[0].len);
+    if (!target && discover(s, &sub, k->bytes, &target) == DISCOVERED_LATER)
         return DISPATCH_WAIT;
     uint32_t keys[KEYS_EXPLAINED];
     bool fits = target && command_arity_ok(target, sub.argc);
-    int n = fits ? command_keys(target, bytes, &sub, keys, KEYS_EXPLAINED) : 0;
-    struct explanation x = {.session = s, .command = target, .request = &sub, .bytes = bytes};
-    struct text reply;
-    text_init(&x.body);
-    text_init(&reply);
+    int n = fits ? command_keys(target, k->bytes, &sub, keys, KEYS_EXPLAINED) : 0;
+    struct request_class about;
+    struct explanation x = {.session = s, .about = &about};
+    struct text reply = {0};
+    class_begin(&about, target, &sub, k->bytes);
     if (n > 0) {
         explain_keys(&x, &reply, keys, (size_t)(n < KEYS_EXPLAINED ? n : KEYS_EXPLAINED));
     } else {
         pair(&x, "command", target ? target->name : "unknown to the node, too: forwarded as it is");
-        const char *node = fits ? node_without_keys(s, target, &sub, bytes) : NULL;
+        const char *node = fits ? node_without_keys(s, &about) : NULL;
         if (target && !fits)
             pair(&x, "error", "wrong number of arguments");
         if (fits)
@@ -260,8 +257,7 @@ static enum dispatch_result proxy_explain(struct session *s, const struct comman
             pair(&x, "node", node);
         end_map(&x, &reply);
     }
-    session_answer(s, c, reply.data, reply.len);
-    text_clear(&reply);
+    session_answer_text(s, k->command, &reply);
     text_clear(&x.body);
     return DISPATCHED;
 }
@@ -284,45 +280,43 @@ static enum dispatch_result proxy_semaphore(struct session *s, const struct comm
     x.count += 2;
     pair_of(&x, "holders", holders.len > 0 ? holders.data : "", holders.len);
     end_map(&x, &reply);
-    session_answer(s, c, reply.data, reply.len);
+    session_answer_text(s, c, &reply);
     text_clear(&holders);
-    text_clear(&reply);
     text_clear(&x.body);
     return DISPATCHED;
 }
 
-static enum dispatch_result proxy_lock(struct session *s, const struct command *c, const struct resp_request *r,
-                                       const char *bytes, enum lock_ask what) {
+static enum dispatch_result proxy_lock(struct session *s, const struct request_class *k, enum lock_ask what) {
     size_t len;
-    const char *key = request_arg(r, bytes, 2, &len);
+    const char *key = class_arg(k, 2, &len);
     const struct lock_rule *rule = lock_rule_watched(s, key, len);
     if (rule && rule->permits && what == LOCK_ASK_ALL)
-        return proxy_semaphore(s, c, key, len);
+        return proxy_semaphore(s, k->command, key, len);
     if (!lock_rule_for(s, key, len)) {
-        session_refuse(s, c, "ERR the key matches no lock rule that is enforced; see PROXY RULES");
+        session_refuse(s, k->command, "ERR the key matches no lock rule that is enforced; see PROXY RULES");
         return DISPATCHED;
     }
     if (len > LOCK_NAME_MAX) {
-        session_refuse(s, c, "%s", LOCK_NAME_REFUSED);
+        session_refuse(s, k->command, "%s", LOCK_NAME_REFUSED);
         return DISPATCHED;
     }
-    return lock_ask(s, c, what, key, len);
+    return lock_ask(s, k->command, what, key, len);
 }
 
 /* Runs the subcommands that only report; false for others. */
-static bool proxy_shown(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+static bool proxy_shown(struct session *s, const struct request_class *k) {
     struct proxy_shared *shared = s->worker->shared;
     const char *words[ADMIN_WORDS_MAX];
-    size_t lens[ADMIN_WORDS_MAX], count = r->argc - 1;
+    size_t lens[ADMIN_WORDS_MAX], count = k->request->argc - 1;
     if (count > ADMIN_WORDS_MAX || !shared->admin)
         return false;
     for (size_t i = 0; i < count; i++)
-        words[i] = request_arg(r, bytes, i + 1, &lens[i]);
+        words[i] = class_arg(k, i + 1, &lens[i]);
     struct text reply;
     text_init(&reply);
     bool known = shared->admin(shared->admin_arg, s->worker, words, lens, count, s->lane.protocol == 3, &reply);
     if (known)
-        session_answer(s, c, reply.data, reply.len);
+        session_answer(s, k->command, reply.data, reply.len);
     text_clear(&reply);
     return known;
 }
@@ -364,59 +358,42 @@ static void work_show(struct worker *w, struct proxy_work *work) {
 }
 
 /* Keeps the arguments for later. NULL: one is too long, and the command was refused. */
-static struct proxy_work *work_of_words(struct session *s, const struct command *c, const struct resp_request *r,
-                                        const char *bytes) {
+static struct proxy_work *work_of_words(struct session *s, const struct request_class *k) {
     struct proxy_work *work = memory_zalloc(sizeof(*work));
-    for (size_t i = 1; i < r->argc; i++) {
-        if (r->argv[i].len > PATTERN_MAX) {
-            session_refuse(s, c, "ERR the pattern is longer than %d bytes", PATTERN_MAX);
+    for (size_t i = 1; i < k->request->argc; i++) {
+        if (k->request->argv[i].len > PATTERN_MAX) {
+            session_refuse(s, k->command, "ERR the pattern is longer than %d bytes", PATTERN_MAX);
             while (work->count > 0)
                 memory_free(work->words[--work->count]);
             memory_free(work);
             return NULL;
         }
-        const char *word = request_arg(r, bytes, i, &work->lens[work->count]);
+        const char *word = class_arg(k, i, &work->lens[work->count]);
         work->words[work->count] = memory_strndup(word, work->lens[work->count]);
         work->count++;
     }
     return work;
 }
 
-static bool locks_step(struct worker *w, struct worker_slices *slices) {
+static bool show_step(struct worker *w, struct worker_slices *slices) {
     struct proxy_work *work = (struct proxy_work *)(void *)slices;
-    if (work->request->session && engine_walk_step(w->shared->engine, work->walk, worker_now(w)))
+    if (work->walk && work->request->session && engine_walk_step(w->shared->engine, work->walk, worker_now(w)))
         return true;
     work_show(w, work);
-    engine_walk_free(work->walk);
+    if (work->walk)
+        engine_walk_free(work->walk);
     return false;
 }
 
-static void proxy_locks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct proxy_work *work = work_of_words(s, c, r, bytes);
-    if (!work)
-        return;
-    work->walk = engine_walk_new(LOCKS_SHOWN_MAX);
-    work_begin(s, c, work, locks_step);
-}
-
-static void proxy_top(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct proxy_work *work = work_of_words(s, c, r, bytes);
-    if (!work)
-        return;
-    work->walk = engine_walk_new_oldest(OLDEST_SHOWN_MAX);
-    work_begin(s, c, work, locks_step);
-}
-
-static bool show_step(struct worker *w, struct worker_slices *slices) {
-    work_show(w, (struct proxy_work *)(void *)slices);
-    return false;
-}
-
-static void proxy_incidents(struct session *s, const struct command *c, const struct resp_request *r,
-                            const char *bytes) {
-    struct proxy_work *work = work_of_words(s, c, r, bytes);
+/* Runs LOCKS and TOP, with the walk that chooses their leases, and INCIDENTS, without one (NULL). */
+static void proxy_show_later(struct session *s, const struct request_class *k, struct lock_walk *walk) {
+    struct proxy_work *work = work_of_words(s, k);
     if (work)
-        work_begin(s, c, work, show_step);
+        work->walk = walk;
+    if (work)
+        work_begin(s, k->command, work, show_step);
+    else if (walk)
+        engine_walk_free(walk);
 }
 
 static bool reload_step(struct worker *w, struct worker_slices *slices) {
@@ -433,71 +410,61 @@ static bool reload_step(struct worker *w, struct worker_slices *slices) {
     return false;
 }
 
-static void proxy_reload(struct session *s, const struct command *c) {
-    work_begin(s, c, memory_zalloc(sizeof(struct proxy_work)), reload_step);
-}
-
-static void proxy_trust(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    size_t len;
-    const char *address = request_arg(r, bytes, 3, &len);
-    lock_witness_trust(s, c, address, len);
-}
-
 /* PROXY NOTIFY ON|OFF: whether the client gets a push when a lease of its own is over. Only RESP3 has pushes. */
-static void proxy_notify(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    bool on = request_arg_is(r, bytes, 2, "on");
-    if (!on && !request_arg_is(r, bytes, 2, "off")) {
-        session_refuse(s, c, "ERR PROXY NOTIFY: expected ON or OFF");
+static void proxy_notify(struct session *s, const struct request_class *k) {
+    bool on = class_arg_is(k, 2, "on");
+    if (!on && !class_arg_is(k, 2, "off")) {
+        session_refuse(s, k->command, "ERR PROXY NOTIFY: expected ON or OFF");
     } else if (on && s->lane.protocol != 3) {
-        session_refuse(s, c, "ERR PROXY NOTIFY ON is for RESP3, which has pushes: send HELLO 3 first");
+        session_refuse(s, k->command, "ERR PROXY NOTIFY ON is for RESP3, which has pushes: send HELLO 3 first");
     } else {
         atomic_store(&s->lock.notified, on);
-        session_answer(s, c, "+OK\r\n", 5);
+        session_answer(s, k->command, "+OK\r\n", 5);
     }
 }
 
-enum dispatch_result proxy_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes) {
+enum dispatch_result proxy_dispatch(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
     enum dispatch_result result;
-    bool watch = r->argc >= 2 && request_arg_is(r, bytes, 1, "watch") && r->argc - 2 <= ADMIN_WORDS_MAX;
+    bool watch = k->request->argc >= 2 && class_arg_is(k, 1, "watch") && k->request->argc - 2 <= ADMIN_WORDS_MAX;
     if (watch && s->in_flight > 0)
         return DISPATCH_WAIT; /* replies and lines must keep their order */
-    if (rights_wanted(s, c, r, bytes, &result))
+    if (rights_wanted(s, k, &result))
         return result;
     char word[64];
-    size_t at = r->argc > 2 && request_arg_is(r, bytes, 1, "lines") ? 2 : 1; /* the index of the subcommand */
+    size_t at = k->request->argc > 2 && class_arg_is(k, 1, "lines") ? 2 : 1; /* the index of the subcommand */
     if (watch && s->worker->shared->watch)
-        return watch_dispatch(s, c, r, bytes);
-    if (r->argc < 2)
+        return watch_dispatch(s, k);
+    if (k->request->argc < 2)
         session_refuse(s, c, "ERR wrong number of arguments for 'proxy' command");
-    else if (request_arg_is(r, bytes, 1, "lock") && r->argc == 3)
-        return proxy_lock(s, c, r, bytes, LOCK_ASK_ALL);
-    else if (request_arg_is(r, bytes, 1, "token") && r->argc == 3)
-        return proxy_lock(s, c, r, bytes, LOCK_ASK_TOKEN);
-    else if (request_arg_is(r, bytes, 1, "release") && r->argc == 3)
-        return proxy_lock(s, c, r, bytes, LOCK_ASK_RELEASE);
-    else if (request_arg_is(r, bytes, 1, "witness") && r->argc == 4 && request_arg_is(r, bytes, 2, "trust"))
-        proxy_trust(s, c, r, bytes);
-    else if (request_arg_is(r, bytes, 1, "notify") && r->argc == 3)
-        proxy_notify(s, c, r, bytes);
-    else if (request_arg_is(r, bytes, 1, "explain") && r->argc >= 3)
-        return proxy_explain(s, c, r, bytes);
-    else if (request_arg_is(r, bytes, 1, "reload") && r->argc == 2)
-        proxy_reload(s, c);
-    else if (request_arg_is(r, bytes, 1, "pause") && r->argc <= 3)
-        proxy_pause(s, c, r, bytes);
-    else if (request_arg_is(r, bytes, 1, "resume") && r->argc == 2)
+    else if (class_arg_is(k, 1, "lock") && k->request->argc == 3)
+        return proxy_lock(s, k, LOCK_ASK_ALL);
+    else if (class_arg_is(k, 1, "token") && k->request->argc == 3)
+        return proxy_lock(s, k, LOCK_ASK_TOKEN);
+    else if (class_arg_is(k, 1, "release") && k->request->argc == 3)
+        return proxy_lock(s, k, LOCK_ASK_RELEASE);
+    else if (class_arg_is(k, 1, "witness") && k->request->argc == 4 && class_arg_is(k, 2, "trust"))
+        lock_witness_trust(s, c, k->bytes + k->request->argv[3].off, k->request->argv[3].len);
+    else if (class_arg_is(k, 1, "notify") && k->request->argc == 3)
+        proxy_notify(s, k);
+    else if (class_arg_is(k, 1, "explain") && k->request->argc >= 3)
+        return proxy_explain(s, k);
+    else if (class_arg_is(k, 1, "reload") && k->request->argc == 2)
+        work_begin(s, c, memory_zalloc(sizeof(struct proxy_work)), reload_step);
+    else if (class_arg_is(k, 1, "pause") && k->request->argc <= 3)
+        proxy_pause(s, k);
+    else if (class_arg_is(k, 1, "resume") && k->request->argc == 2)
         proxy_resume(s, c);
-    else if (request_arg_is(r, bytes, 1, "switch") && r->argc == 2)
+    else if (class_arg_is(k, 1, "switch") && k->request->argc == 2)
         proxy_switch(s, c);
-    else if (s->worker->shared->admin && request_arg_is(r, bytes, at, "locks") && r->argc <= at + 2)
-        proxy_locks(s, c, r, bytes);
-    else if (s->worker->shared->admin && request_arg_is(r, bytes, 1, "top") && r->argc <= 3)
-        proxy_top(s, c, r, bytes);
-    else if (s->worker->shared->admin && request_arg_is(r, bytes, at, "incidents") && r->argc - 1 <= ADMIN_WORDS_MAX)
-        proxy_incidents(s, c, r, bytes);
-    else if (!proxy_shown(s, c, r, bytes))
+    else if (s->worker->shared->admin && class_arg_is(k, at, "locks") && k->request->argc <= at + 2)
+        proxy_show_later(s, k, engine_walk_new(LOCKS_SHOWN_MAX));
+    else if (s->worker->shared->admin && class_arg_is(k, 1, "top") && k->request->argc <= 3)
+        proxy_show_later(s, k, engine_walk_new_oldest(OLDEST_SHOWN_MAX));
+    else if (s->worker->shared->admin && class_arg_is(k, at, "incidents") && k->request->argc - 1 <= ADMIN_WORDS_MAX)
+        proxy_show_later(s, k, NULL);
+    else if (!proxy_shown(s, k))
         session_refuse(s, c, "ERR unknown subcommand or wrong number of arguments for '%s'. Try PROXY HELP.",
-                       request_arg_text(r, bytes, 1, word, sizeof(word)));
+                       request_arg_text(k->request, k->bytes, 1, word, sizeof(word)));
     return DISPATCHED;
 }

@@ -69,7 +69,7 @@ static struct stoppage *begin(struct session *s, const struct command *c, int64_
     p->asker = s->lock.id;
     p->ms = ms;
     allow_time(p);
-    request_own(p->request, &p->owner, &request_owner_silent);
+    request_own(p->request, &p->owner, &request_owner_freed);
     request_barrier(p->request);
     w->own_works++;
     return p;
@@ -79,9 +79,7 @@ static void end(struct stoppage *p, const char *reply) {
     struct request *r = p->request;
     invariant(r->worker->own_works > 0, "no work is counted");
     r->worker->own_works--;
-    request_disown(r);
     request_reply(r, reply, strlen(reply), true);
-    memory_free(p);
 }
 
 /* Whether to wait no longer: the time is over, or the process stops. */
@@ -231,15 +229,16 @@ static void pause_visit(struct broadcast *t, struct worker *w) {
     pause_start(w, PAUSE_PROXY, LIST_ENTRY(t, struct stoppage, broadcast)->ms);
 }
 
-void proxy_pause(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+void proxy_pause(struct session *s, const struct request_class *k) {
     int64_t ms = PAUSE_DEFAULT_MS;
     char text[TIME_TEXT_MAX];
-    if (r->argc == 3 && (!units_time(request_arg_text(r, bytes, 2, text, sizeof(text)), 1000, &ms) ||
-                         ms < PAUSE_LEAST_MS || ms > PAUSE_MOST_MS)) {
-        session_refuse(s, c, "ERR PROXY PAUSE: expected a time of 100ms to 1h, such as 30s");
+    if (k->request->argc == 3 &&
+        (!units_time(request_arg_text(k->request, k->bytes, 2, text, sizeof(text)), 1000, &ms) || ms < PAUSE_LEAST_MS ||
+         ms > PAUSE_MOST_MS)) {
+        session_refuse(s, k->command, "ERR PROXY PAUSE: expected a time of 100ms to 1h, such as 30s");
         return;
     }
-    struct stoppage *p = begin(s, c, ms);
+    struct stoppage *p = begin(s, k->command, ms);
     atomic_store(&s->worker->shared->pause_mark, 0);
     atomic_store(&s->worker->shared->pause_login, s->lane.login);
     units_time_text(ms, text, sizeof(text));

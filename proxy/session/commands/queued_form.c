@@ -29,10 +29,9 @@ static const char QUEUED[] = "+QUEUED\r\n";
 /* The error for a redirected command. The node has not queued it, so its transaction is void. The client knows no
  * nodes, so it gets the reason in other words. NULL: the reply is no redirect. */
 static const char *elsewhere(const struct call *c, const struct call_end *end) {
-    bool moved = end->len > 7 && memcmp(end->reply, "-MOVED ", 7) == 0;
-    if (!moved && !(end->len > 5 && memcmp(end->reply, "-ASK ", 5) == 0))
+    if (!reply_redirects(end->reply, end->len))
         return NULL;
-    const char *number = end->reply + (moved ? 7 : 5);
+    const char *number = strchr(end->reply, ' ') + 1;
     const char *space = memchr(number, ' ', end->len - (size_t)(number - end->reply));
     int64_t slot;
     if (space && resp_integer(number, (size_t)(space - number), &slot) && slot + 1 == c->index)
@@ -57,15 +56,12 @@ static const char *queued_error(const struct call *c, const struct call_end *end
 }
 
 static void queued_done(struct call *c, const struct call_end *end) {
-    struct request *r = c->request;
     char text[TRANSACTION_ERROR_MAX];
     const char *error = queued_error(c, end, text, sizeof(text));
-    if (end->error)
-        request_fail(r, error);
-    else if (error)
-        request_error(r, error);
+    if (error && !end->error)
+        request_error(c->request, error);
     else
-        request_reply(r, end->reply, end->len, true);
+        call_answer(c, end);
 }
 
 /* Keeps the first error of a command's parts. */
@@ -74,17 +70,12 @@ struct part_error {
     char text[TRANSACTION_ERROR_MAX];
 };
 
-static void part_error_free(struct request_owner *owner) {
-    memory_free(owner);
-}
-
 static void part_failed(struct request *r, const char *error) {
-    static const struct request_owner_ops ops = {.free = part_error_free};
     if (r->owner)
         return;
     struct part_error *first = memory_alloc(sizeof(*first));
     snprintf(first->text, sizeof(first->text), "%s", error);
-    request_own(r, &first->owner, &ops);
+    request_own(r, &first->owner, &request_owner_freed);
 }
 
 static void queued_part_done(struct call *c, const struct call_end *end) {
@@ -151,8 +142,12 @@ enum queued_form {
 static void element_of_change(struct session *s, const struct transaction_item *item, const char *element, size_t len,
                               struct text *out) {
     struct resp_request r;
-    bool known = transaction_item_request(item, &r) && s;
-    if (known && local_logs_in(item->command, &r, item->bytes)) {
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    struct request_class k;
+    resp_request_init(&r);
+    bool known = resp_request_scan(&r, item->bytes, item->len, &limits) == RESP_OK && s;
+    class_begin(&k, item->command, &r, item->bytes);
+    if (known && local_logs_in(&k)) {
         wrong_unqueued(s);
         if (len > 10 && memcmp(element, "-WRONGPASS", 10) == 0)
             wrong_note(s, 0);
@@ -160,8 +155,7 @@ static void element_of_change(struct session *s, const struct transaction_item *
     if (element[0] == '-') {
         text_append(out, element, len);
     } else if (known) {
-        local_changed(s, item->command, &r, item->bytes);
-        local_element(s, item->command, element, len, out);
+        local_changed(s, &k, element, len, out);
     }
     resp_request_clear(&r);
 }
@@ -178,20 +172,22 @@ static enum dispatch_result refuse_own(struct session *s, const struct command *
 }
 
 /* Queues a command for the node unchanged. */
-static enum dispatch_result queue_as(struct session *s, const struct command *c, const struct resp_request *r,
-                                     const char *bytes, int slot, enum queued_form form) {
+static enum dispatch_result queue_as(struct session *s, const struct request_class *k, int slot,
+                                     enum queued_form form) {
     struct transaction *t = transaction_of(s);
+    const struct command *c = k->command;
+    size_t len = k->request->len;
     enum readiness ready = transaction_ready(s, c, slot);
     if (ready != READY)
         return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
-    if (t->scouting && !keep_early(t, bytes, r->len))
+    if (t->scouting && !keep_early(t, k->bytes, len))
         return transaction_refuse(s, c, "ERR too many commands in a transaction before the first one with a key");
     if (form != QUEUED_PLAIN) {
-        struct transaction_item *item = item_add(t, ITEM_MADE, 1, c, form == QUEUED_KEYS ? 0 : r->len);
-        memcpy(item->bytes, bytes, item->len);
+        struct transaction_item *item = item_add(t, ITEM_MADE, 1, c, form == QUEUED_KEYS ? 0 : len);
+        memcpy(item->bytes, k->bytes, item->len);
         item->element = form == QUEUED_KEYS ? element_of_keys : element_of_change;
     }
-    queue_one(s, c, bytes, r->len, form != QUEUED_PLAIN);
+    queue_one(s, c, k->bytes, len, form != QUEUED_PLAIN);
     return DISPATCHED;
 }
 
@@ -283,12 +279,6 @@ static void queue_release(struct session *s, const struct request_class *k) {
     queued_part_done(&request->call, &none); /* gives back the part held here */
 }
 
-/* Drops the node's reply to a queued step: EXEC's array contains the result. */
-static void queued_step_done(struct call *c, const struct call_end *end) {
-    (void)end;
-    request_reply(c->request, "", 0, true);
-}
-
 /* Finds the key, as an argument index, that PROXY ADVISE wants to see outside of all rules; 0: none. */
 static uint32_t wanted_outside(struct session *s, const struct request_class *k) {
     size_t len;
@@ -345,7 +335,7 @@ static void queue_permits(struct session *s, const struct request_class *k) {
 /* Queues a step before or after an application's script; it is in w->build. */
 static void queue_step(struct session *s, const struct command *c, enum item_kind kind, struct lock_call *lock) {
     struct request *request = request_new(s, c);
-    request->call.done = queued_step_done;
+    request->call.done = call_swallow; /* EXEC's array contains the result */
     queue_script(s, &request->call, c, kind, lock, 1);
 }
 
@@ -454,7 +444,7 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
         bool placed = upstream_is_cluster(s->worker->upstream) && c->first > 0 && r->argc > (size_t)c->first;
         if (placed)
             slot = slot_of_key(k->bytes + r->argv[c->first].off, r->argv[c->first].len);
-        return queue_as(s, c, r, k->bytes, slot, QUEUED_PLAIN);
+        return queue_as(s, k, slot, QUEUED_PLAIN);
     }
     const char *error = NULL;
     enum fence_verdict verdict = fence_judge(s, k, &error);
@@ -473,16 +463,15 @@ static enum dispatch_result queue_class(struct session *s, const struct request_
     return ready == READY_LATER ? DISPATCH_WAIT : DISPATCHED;
 }
 
-static enum dispatch_result queue_by_key(struct session *s, const struct command *c, const struct resp_request *r,
-                                         const char *bytes) {
-    struct request_class k;
-    class_find(&k, s, c, r, bytes);
-    if (k.semaphores && k.enforced)
-        semaphore_passes(s, &k);
-    enum dispatch_result result = queue_class(s, &k);
-    if (k.fenced && result == DISPATCHED)
-        fence_audit(s, &k);
-    class_clear(&k);
+static enum dispatch_result queue_by_key(struct session *s, const struct request_class *k) {
+    struct request_class found;
+    class_find(&found, s, k->command, k->request, k->bytes);
+    if (found.semaphores && found.enforced)
+        semaphore_passes(s, &found);
+    enum dispatch_result result = queue_class(s, &found);
+    if (found.fenced && result == DISPATCHED)
+        fence_audit(s, &found);
+    class_clear(&found);
     return result;
 }
 
@@ -490,131 +479,117 @@ static enum dispatch_result queue_by_key(struct session *s, const struct command
 
 /* Queues a command that changes the session: the node runs it in its turn, and the session changes once EXEC has run
  * it. */
-static enum dispatch_result queue_state(struct session *s, const struct command *c, const struct resp_request *r,
-                                        const char *bytes) {
+static enum dispatch_result queue_state(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
     bool own_password = s->worker->config->requirepass != NULL;
     if (own_password && c->id == COMMAND_AUTH)
         return refuse_own(s, c);
-    if (own_password && c->id == COMMAND_HELLO && r->argc > 2)
+    if (own_password && c->id == COMMAND_HELLO && k->request->argc > 2)
         return transaction_refuse(s, c,
                                   "ERR hello with options inside MULTI is not supported where lockkeeper has a "
                                   "password of its own (requirepass)");
     struct transaction *t = transaction_of(s);
-    bool logs_in = local_logs_in(c, r, bytes);
+    bool logs_in = local_logs_in(k);
     size_t len;
     int64_t db;
     if (logs_in && wrong_too_often(s, 0))
         return transaction_refuse(s, c, "%s", LOCAL_TOO_OFTEN);
-    const char *first = r->argc > 1 ? request_arg(r, bytes, 1, &len) : NULL;
+    const char *first = k->request->argc > 1 ? class_arg(k, 1, &len) : NULL;
     if (c->id == COMMAND_SELECT && first && resp_integer(first, len, &db) && db >= 0 && db <= INT32_MAX)
         s->queued_db = (uint32_t)db;
     t->unclean = true;
-    enum dispatch_result result = queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_CHANGE);
+    enum dispatch_result result = queue_as(s, k, SLOT_NONE, QUEUED_CHANGE);
     if (logs_in && result == DISPATCHED)
         wrong_queued(s);
     return result;
 }
 
-static enum dispatch_result queue_session(struct session *s, const struct command *c, const struct resp_request *r,
-                                          const char *bytes) {
-    switch ((int)c->id) {
+static enum dispatch_result queue_session(struct session *s, const struct request_class *k) {
+    switch ((int)k->command->id) {
     case COMMAND_QUIT:
     case COMMAND_RESET:
-        return local_dispatch(s, c, r, bytes);
+        return local_dispatch(s, k);
     case COMMAND_AUTH:
     case COMMAND_HELLO:
     case COMMAND_SELECT:
-        return queue_state(s, c, r, bytes);
-    case COMMAND_CLIENT:
-        if (client_is_own(r, bytes))
-            return refuse_own(s, c);
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
-    default: /* READONLY, READWRITE, ASKING */
-        if (upstream_is_cluster(s->worker->upstream))
-            return refuse_own(s, c);
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
+        return queue_state(s, k);
+    default: /* CLIENT; READONLY, READWRITE, ASKING */
+        if (k->command->id == COMMAND_CLIENT ? client_is_own(k) : upstream_is_cluster(s->worker->upstream))
+            return refuse_own(s, k->command);
+        return queue_as(s, k, SLOT_NONE, QUEUED_PLAIN);
     }
 }
 
 /* Queues subscriptions and MONITOR: for two of them Redis has an error at EXEC. */
-static enum dispatch_result queue_pubsub(struct session *s, const struct command *c, const struct resp_request *r,
-                                         const char *bytes) {
+static enum dispatch_result queue_pubsub(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
     if (c->id != COMMAND_MONITOR && c->id != COMMAND_SSUBSCRIBE)
         return refuse_own(s, c);
-    int slot = pin_slot(s, c, r, bytes);
+    int slot = pin_slot(s, c, k->request, k->bytes);
     if (slot == SLOT_SEVERAL)
         return transaction_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
     transaction_of(s)->unclean = true;
-    return queue_as(s, c, r, bytes, slot, QUEUED_PLAIN);
+    return queue_as(s, k, slot, QUEUED_PLAIN);
 }
 
-static enum dispatch_result queue_cluster(struct session *s, const struct command *c, const struct resp_request *r,
-                                          const char *bytes) {
+static enum dispatch_result queue_cluster(struct session *s, const struct request_class *k) {
     char text[CLUSTER_WRONG_MAX];
     if (!upstream_is_cluster(s->worker->upstream))
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
-    if (cluster_wrong(r, bytes, text, sizeof(text)))
-        return transaction_refuse(s, c, "%s", text);
-    return refuse_own(s, c);
+        return queue_as(s, k, SLOT_NONE, QUEUED_PLAIN);
+    if (cluster_wrong(k, text, sizeof(text)))
+        return transaction_refuse(s, k->command, "%s", text);
+    return refuse_own(s, k->command);
 }
 
-/* Queues a command that is not in the table: to the same node as outside of transactions. */
-static enum dispatch_result queue_unknown(struct session *s, const struct resp_request *r, const char *bytes) {
-    int slot = SLOT_NONE;
-    if (upstream_is_cluster(s->worker->upstream) && r->argc > 1)
-        slot = slot_of_key(bytes + r->argv[1].off, r->argv[1].len);
-    transaction_of(s)->unclean = true;
-    return queue_as(s, NULL, r, bytes, slot, QUEUED_PLAIN);
-}
-
-enum dispatch_result queue_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes) {
-    if (c && !command_arity_ok(c, r->argc) && c->id != COMMAND_EXEC)
+enum dispatch_result queue_dispatch(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
+    struct transaction *t = transaction_of(s);
+    const char *error = NULL;
+    if (c && !command_arity_ok(c, k->request->argc) && c->id != COMMAND_EXEC)
         return transaction_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
     if (c && c->id == COMMAND_UNKNOWN)
-        transaction_of(s)->unclean = true; /* it may leave an unknown state behind */
+        t->unclean = true; /* it may leave an unknown state behind */
     if (c && c->need == NEED_TRANSACTION && c->id != COMMAND_UNWATCH)
-        return transaction_dispatch(s, c, r, bytes);
+        return transaction_dispatch(s, k);
     if (c && c->need == NEED_SESSION)
-        return queue_session(s, c, r, bytes);
+        return queue_session(s, k);
     if (s->in_flight >= SESSION_WINDOW)
         return DISPATCH_WAIT;
-    transaction_of(s)->writes = transaction_of(s)->writes || pause_replicates(c, r, bytes);
-    transaction_of(s)->runs_code = transaction_of(s)->runs_code || (c && (c->flags & COMMAND_RUNS_CODE));
-    if (!c)
-        return queue_unknown(s, r, bytes);
+    t->writes |= pause_replicates(c, k->request, k->bytes);
+    t->runs_code |= c && (c->flags & COMMAND_RUNS_CODE);
+    if (!c) { /* to the same node as outside of transactions */
+        t->unclean = true;
+        return queue_as(s, k, dispatch_unknown_slot(s, k->request, k->bytes), QUEUED_PLAIN);
+    }
     semaphore_flushes(s, c);
     switch (c->need) {
     case NEED_KEY:
     case NEED_BLOCKING: /* in a transaction no command blocks */
-        return queue_by_key(s, c, r, bytes);
+        return queue_by_key(s, k);
     case NEED_NODE:
-        if (fence_refuses_databases(s, c, r, bytes))
-            return transaction_refuse(s, c, "%s", fence_refuses_databases(s, c, r, bytes));
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
-    case NEED_TRANSACTION:
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
+        error = fence_refuses_databases(s, c, k->request, k->bytes);
+        break;
     case NEED_MASTERS:
-        if (masters_refuses(s, c, r, bytes))
-            return transaction_refuse(s, c, "%s", masters_refuses(s, c, r, bytes));
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_PLAIN);
+        error = masters_refuses(s, k);
+        break;
     case NEED_CLUSTER:
-        return queue_cluster(s, c, r, bytes);
+        return queue_cluster(s, k);
     case NEED_KEYSPACE:
         if (c->id == COMMAND_SCAN && upstream_is_cluster(s->worker->upstream)) /* its cursor is made by the proxy */
             return refuse_own(s, c);
-        return queue_as(s, c, r, bytes, SLOT_NONE, QUEUED_KEYS);
+        return queue_as(s, k, SLOT_NONE, QUEUED_KEYS);
     case NEED_PROXY:
         return refuse_own(s, c);
     case NEED_PUBSUB:
-        return queue_pubsub(s, c, r, bytes);
+        return queue_pubsub(s, k);
     case NEED_REFUSED:
         return transaction_refuse(s, c, "ERR %s inside MULTI is not supported by lockkeeper", c->name);
     case NEED_CLOSE:
         session_finish(s);
         return DISPATCHED;
+    case NEED_TRANSACTION:
     case NEED_SESSION:
         break;
     }
-    return DISPATCHED;
+    return error ? transaction_refuse(s, c, "%s", error) : queue_as(s, k, SLOT_NONE, QUEUED_PLAIN);
 }

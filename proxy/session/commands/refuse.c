@@ -2,19 +2,22 @@
  * Requests that are answered with an error here, with Redis's text if it has one. dispatch.c decides which requests
  * these are.
  */
+#include <ctype.h>
 #include <stdio.h>
 
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
 
-void refuse_command(struct session *s, const struct command *c, const char *what) {
+void refuse_unsupported(struct session *s, const struct request_class *k) {
     char name[32];
-    size_t i;
-    for (i = 0; c->name[i] && i < sizeof(name) - 1; i++)
-        name[i] = c->name[i] >= 'a' && c->name[i] <= 'z' ? (char)(c->name[i] - 'a' + 'A') : c->name[i];
-    name[i] = '\0';
-    session_refuse(s, c, "ERR %s is not supported by lockkeeper%s", name, what);
+    snprintf(name, sizeof(name), "%s", k->command->name);
+    for (char *p = name; *p; p++)
+        *p = (char)toupper((unsigned char)*p);
+    session_refuse(s, k->command, "ERR %s is not supported by lockkeeper: %s", name,
+                   k->command->id == COMMAND_UNKNOWN
+                       ? "it would change the state of a connection that many clients share"
+                       : "replicas and similar tools must connect to the server itself");
 }
 
 /* Redis's text for a command that is not in its table. */

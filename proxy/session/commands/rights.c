@@ -21,10 +21,10 @@ static const char CHANGE[] = "*4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$10\r\nlockkeep
 
 /* Whether a subcommand needs no right: HELP shows nothing of the proxy, NOTIFY tells a client of its own
  * locks alone, and the others ask Redis for their key, so Redis checks the right. */
-static bool is_for_all(const struct resp_request *r, const char *bytes) {
+static bool is_for_all(const struct request_class *k) {
     static const char *const names[] = {"help", "lock", "token", "release", "notify"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (request_arg_is(r, bytes, 1, names[i]))
+        if (class_arg_is(k, 1, names[i]))
             return true;
     return false;
 }
@@ -39,21 +39,17 @@ static bool is_admin(const struct session *s) {
     return !s->forwarded && strncmp(s->address, "unix:", 5) == 0;
 }
 
-static bool reply_begins(const struct call_end *end, const char *with) {
-    size_t len = strlen(with);
-    return end->len >= len && memcmp(end->reply, with, len) == 0;
-}
-
 /* Whether the answer shows that the user has the right. That is so if it is no error, if the error concerns the unknown
  * parameter, or if the node is busy, since the right is checked before. Any other error counts as no right. */
 static bool granted(const struct call_end *end) {
     static const char *const later[] = {"-BUSY", "-LOADING", "-MASTERDOWN"};
     for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++)
-        if (reply_begins(end, later[i]))
+        if (reply_begins(end->reply, end->len, later[i]))
             return true;
-    if (reply_begins(end, "*") || reply_begins(end, "%"))
+    if (reply_begins(end->reply, end->len, "*") || reply_begins(end->reply, end->len, "%"))
         return true;
-    return reply_begins(end, "-ERR U") && !reply_begins(end, "-ERR Unknown command") &&
+    return reply_begins(end->reply, end->len, "-ERR U") &&
+           !reply_begins(end->reply, end->len, "-ERR Unknown command") &&
            memmem(end->reply, end->len, "lockkeeper", strlen("lockkeeper"));
 }
 
@@ -107,13 +103,6 @@ void rights_ask_unauthenticated(struct worker *w) {
     call_submit_lane(&request->call, SLOT_NONE, &lane, LOOK, sizeof(LOOK) - 1);
 }
 
-/* Takes the answer, if it has come; the next command asks again. */
-static enum rights rights_take(struct session *s) {
-    enum rights rights = (enum rights)commands_of(s)->rights;
-    commands_of(s)->rights = RIGHTS_UNKNOWN;
-    return rights;
-}
-
 static void rights_ask(struct session *s, bool changes) {
     struct upstream_lane lane = s->lane;
     lane.protocol = 2;
@@ -136,24 +125,22 @@ static bool unauthenticated_take(struct session *s) {
     return true;
 }
 
-static void refuse(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                   bool changes) {
+static void refuse(struct session *s, const struct request_class *k, bool changes) {
     char word[16];
     session_refuse(
-        s, c,
+        s, k->command,
         "NOPERM PROXY %s is for users with the right to CONFIG %s, users named by admin-user, and clients of the "
         "proxy's unix socket",
-        request_arg_text(r, bytes, 1, word, sizeof(word)), changes ? "SET" : "GET");
+        request_arg_text(k->request, k->bytes, 1, word, sizeof(word)), changes ? "SET" : "GET");
 }
 
-bool rights_wanted(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
-                   enum dispatch_result *result) {
-    if (r->argc < 2 || is_for_all(r, bytes) || is_admin(s))
+bool rights_wanted(struct session *s, const struct request_class *k, enum dispatch_result *result) {
+    if (k->request->argc < 2 || is_for_all(k) || is_admin(s))
         return false;
     static const char *const changing[] = {"reload", "witness", "pause", "resume", "switch"};
     bool changes = false;
     for (size_t i = 0; i < sizeof(changing) / sizeof(changing[0]); i++)
-        changes |= request_arg_is(r, bytes, 1, changing[i]);
+        changes |= class_arg_is(k, 1, changing[i]);
     *result = DISPATCH_WAIT;
     if (!changes && session_is_stranger(s) && !unauthenticated_take(s))
         return true;
@@ -164,11 +151,12 @@ bool rights_wanted(struct session *s, const struct command *c, const struct resp
         if (commands_of(s)->rights == RIGHTS_UNKNOWN)
             return true;
     }
-    enum rights rights = rights_take(s); /* if no node could be asked, the result is there at once */
+    enum rights rights = commands_of(s)->rights; /* if no node could be asked, the result is there at once */
+    commands_of(s)->rights = RIGHTS_UNKNOWN;     /* the next command asks again */
     *result = DISPATCHED;
     if (rights == RIGHTS_REFUSED)
-        refuse(s, c, r, bytes, changes);
+        refuse(s, k, changes);
     else if (rights != RIGHTS_GRANTED)
-        session_refuse(s, c, "UPSTREAM no node can be asked for this user's rights; see admin-user");
+        session_refuse(s, k->command, "UPSTREAM no node can be asked for this user's rights; see admin-user");
     return rights != RIGHTS_GRANTED;
 }

@@ -11,8 +11,6 @@
  * password is valid, so a client could open any number of connections. New logins therefore have tokens of their own:
  * as many a second, up to NEW_KEPT. Addresses that share a place in the table share their tokens.
  */
-#include <arpa/inet.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "proxy/base/log.h"
@@ -42,30 +40,11 @@ void wrong_open(struct worker *w) {
     w->wrong_logins = memory_zalloc(sizeof(*w->wrong_logins));
 }
 
-/* The bytes by which an address counts; "unix:0" and unreadable texts count as one address. */
-static size_t address_bytes(const struct session *s, unsigned char out[8]) {
-    char host[SESSION_ADDRESS_MAX];
-    unsigned char v6[16];
-    snprintf(host, sizeof(host), "%s", s->address);
-    char *colon = strrchr(host, ':');
-    if (colon)
-        *colon = '\0';
-    if (inet_pton(AF_INET, host, out) == 1)
-        return 4;
-    char *bracket = strchr(host, ']');
-    if (host[0] != '[' || !bracket)
-        return 0;
-    *bracket = '\0';
-    if (inet_pton(AF_INET6, host + 1, v6) != 1)
-        return 0;
-    memcpy(out, v6, 8);
-    return 8;
-}
-
 static struct place *place_of(const struct session *s) {
     struct wrong_logins *all = s->worker->wrong_logins;
-    unsigned char bytes[8];
-    uint32_t hash = text_hash((const char *)bytes, address_bytes(s, bytes));
+    char text[SESSION_ADDRESS_MAX];
+    const char *host = session_host(s, text, sizeof(text));
+    uint32_t hash = text_hash(host, strlen(host));
     struct place *place = &all->places[(hash ^ hash >> 16) % PLACES];
     double now = ev_now(s->worker->loop), back = (now - place->at) * TRIES_A_SECOND;
     place->used = place->used > back ? place->used - back : 0;

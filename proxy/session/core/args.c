@@ -19,6 +19,12 @@ void append_bulk(struct text *out, const void *data, size_t len) {
     text_commit(out, (size_t)(resp_bulk_write(at, data, len) - at));
 }
 
+void append_page(struct text *out, bool resp3, const char *page, size_t len) {
+    text_printf(out, resp3 ? "=%zu\r\ntxt:" : "$%zu\r\n", len + (resp3 ? 4 : 0));
+    text_append(out, page, len);
+    text_append(out, "\r\n", 2);
+}
+
 void build_bulk(struct worker *w, const void *data, size_t len) {
     append_bulk(&w->build, data, len);
 }
@@ -80,12 +86,4 @@ int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_
         slot = this;
     }
     return slot;
-}
-
-bool keys_write_guard(const struct command *c, const struct resp_request *r, const char *bytes, const uint32_t *keys,
-                      size_t count) {
-    for (size_t i = 0; i < count && !(c->flags & COMMAND_READONLY); i++)
-        if (key_is_guard(bytes + r->argv[keys[i]].off, r->argv[keys[i]].len))
-            return true;
-    return false;
 }

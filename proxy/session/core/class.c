@@ -87,7 +87,9 @@ void class_narrow(struct request_class *k, uint32_t key, const struct lock_rule 
 
 void class_of_key(struct request_class *k, struct session *s, uint32_t key, const struct lock_rule *rule) {
     class_narrow(k, key, rule);
-    k->writes_guard = keys_write_guard(k->command, k->request, k->bytes, k->keys, 1);
+    size_t len;
+    const char *name = class_key(k, 0, &len);
+    k->writes_guard = !(k->command->flags & COMMAND_READONLY) && key_is_guard(name, len);
     k->slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(k->request, k->bytes, k->keys, 1) : 0;
 }
 

@@ -76,6 +76,19 @@ static inline const struct lock_rule *class_enforced(const struct request_class 
 /* How many keys have a rule that is enforced. */
 size_t class_locks(const struct request_class *k);
 
+/* Argument i: *len bytes, borrowed. */
+static inline const char *class_arg(const struct request_class *k, size_t i, size_t *len) {
+    return request_arg(k->request, k->bytes, i, len);
+}
+/* Whether argument i is this word, in any case. `word` is lower case. */
+static inline bool class_arg_is(const struct request_class *k, size_t i, const char *word) {
+    return request_arg_is(k->request, k->bytes, i, word);
+}
+
+/* Forwards the request unchanged to the node of `slot` (SLOT_NONE: any). */
+static inline void class_pass(struct session *s, const struct request_class *k, int slot) {
+    session_forward(s, k->command, k->request, k->bytes, slot);
+}
 /* Forwards the request unchanged, as session_forward does. `done` takes the reply; the request owns `owner` until then.
  */
 static inline void class_forward(struct session *s, const struct request_class *k, struct request_owner *owner,

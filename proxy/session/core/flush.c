@@ -81,8 +81,8 @@ static void session_ease(struct session *s) {
     bool owes_now = !(s->delays & DELAY_OWES) && s->unread && s->input && s->out.unsent > OUTPUT_HOLD;
     if (eased)
         session_delay(s, DELAY_OWES, false);
-    if (eased || owes_now)
-        session_mark_eased(s);
+    if ((eased || owes_now) && !session_is_runnable(s) && s->state == SESSION_OPEN)
+        list_append(&s->worker->eased, &s->runnable_link); /* it continues in the loop's next turn */
 }
 
 /* Whether the output waits for the session's next reply: its input waits for a lock command in flight. A session's

@@ -18,9 +18,9 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/private.h"
-#include "proxy/session/core/secret.h"
 
 enum {
+    INPUT_START = 4096,               /* the first size of a session's buffer */
     INPUT_PAUSE = 1024 * 1024,        /* the most bytes read ahead while a session has to wait */
     INPUT_BLOCKED = 16 * INPUT_PAUSE, /* the same while it may wait for any time: a disconnect is only visible after the
                                          bytes before it */
@@ -183,11 +183,6 @@ bool session_doubted(const struct session *s) {
     return s->worker->strangers == UNAUTHENTICATED_UNKNOWN && s->authenticated && session_is_stranger(s);
 }
 
-/* Whether an incomplete request is too long to wait for its end. */
-static bool session_streams(const struct resp_request *scanner, size_t len) {
-    return scanner->form == RESP_MULTIBULK && (len > STREAM_MIN || scanner->bulk_len > STREAM_MIN);
-}
-
 /* Begins to forward an incomplete request. True: it could be forwarded, but has to wait. */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
     invariant(!s->stream, "two requests are forwarded at once");
@@ -234,8 +229,8 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
             return len;
         }
         if (status == RESP_MORE) {
-            if (!session_streams(scanner, len - used))
-                break;
+            if (scanner->form != RESP_MULTIBULK || (len - used <= STREAM_MIN && scanner->bulk_len <= STREAM_MIN))
+                break; /* it is short enough to wait for its end */
             if (session_doubted(s) && session_unauthenticated(s))
                 *waits = session_awaits_word(s, scanner);
             else
@@ -257,6 +252,38 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
         resp_request_next(scanner);
     }
     return used;
+}
+
+/* ---- the buffer of input that waits ------------------------------------------------------------------ */
+
+/* Makes room for more bytes at the end: moves the rest to the front once most of the buffer was used, or grows it. */
+static void input_reserve(struct session_input *in, size_t room) {
+    if (in->cap - in->end >= room)
+        return;
+    size_t len = input_len(in);
+    if (in->start > 0 && (in->start >= len || in->cap - len >= room)) {
+        memmove(in->data, in->data + in->start, len);
+        secret_overwrite(in->data + len, in->end - len);
+        in->start = 0;
+        in->end = len;
+        if (in->cap - in->end >= room)
+            return;
+    }
+    size_t cap = in->cap ? in->cap * 2 : INPUT_START;
+    while (cap < in->end + room)
+        cap *= 2;
+    if (in->cap <= WORKER_SCRATCH) { /* like realloc, but a password can be overwritten in the old place */
+        char *data = memory_alloc(cap);
+        if (in->end > 0)
+            memcpy(data, in->data, in->end);
+        secret_overwrite(in->data, in->end);
+        memory_free(in->data);
+        in->data = data;
+    } else {
+        in->data = memory_realloc(in->data, cap);
+    }
+    in->cap = cap;
+    invariant(in->cap - in->end >= room, "room for %zu bytes of %zu", in->cap - in->end, room);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------- */
@@ -476,10 +503,49 @@ static void session_readable(struct ev_io *io) {
         session_read(s);
 }
 
-void session_on_io(struct ev_loop *loop, struct ev_io *io, int events) {
+static void session_on_io(struct ev_loop *loop, struct ev_io *io, int events) {
     struct session *s = io->data;
     if (events & EV_WRITE)
         session_mark_dirty(s);
     if (events & EV_READ)
         readable_push(&s->worker->readable, io, session_readable);
+}
+
+/* ---- a session begins ---------------------------------------------------------------------------------- */
+
+struct session *session_new(struct worker *w, int fd, struct tls *tls, const char *address) {
+    invariant(fd >= 0 && w == worker_here(), "descriptor %d", fd);
+    struct session *s = memory_zalloc(sizeof(*s));
+    s->worker = w;
+    s->fd = fd;
+    s->tls = tls;
+    s->state = SESSION_OPEN;
+    s->authenticated = w->config->requirepass == NULL;
+    s->window = SESSION_WINDOW;
+    s->lane.protocol = 2;
+    s->lane.login = w->shared->stranger_login;
+    s->hears = HEARS_FIRST;
+    s->epoch = upstream_epoch(w->upstream);
+    s->opened_ms = worker_now(w);
+    s->active_us = worker_turn_us(w);
+    snprintf(s->address, sizeof(s->address), "%s", address);
+    list_init(&s->link);
+    list_init(&s->dirty_link);
+    list_init(&s->runnable_link);
+    list_init(&s->requests);
+    iobuf_init(&s->out, &w->chunks);
+    list_append(&w->sessions, &s->link);
+    uint64_t id = atomic_fetch_add(&w->shared->next_session, 1) + 1;
+    engine_session_open(w->shared->engine, &s->lock, id, "", 0);
+    session_identify(s);
+    ev_io_init(&s->io, session_on_io, fd, EV_READ);
+    s->io.data = s;
+    ev_io_start(w->loop, &s->io);
+    if (tls)
+        tls_attach(tls, &s->io);
+    s->arrival = worker_arrival(w);
+    counter_add(&w->counters.clients_connected, 1);
+    counter_add(&w->counters.clients_total, 1);
+    log_debug("client %llu: connected from %s", (unsigned long long)id, address);
+    return s;
 }

@@ -37,18 +37,13 @@ bool pin_await_map(struct call *c, const struct upstream_node *node) {
     return true;
 }
 
-static void map_is_there(struct call *c, const struct call_end *end) {
-    (void)end;
-    request_reply(c->request, "", 0, true); /* the session continues */
-}
-
 bool pin_await_map_first(struct session *s, const struct upstream_node *node) {
     struct upstream *u = s->worker->upstream;
     if (!upstream_may_be_replaced(u, node))
         return false;
     struct request *request = request_new(s, NULL);
     invariant(s->in_flight == 1, "%u requests are before it", s->in_flight);
-    request->call.done = map_is_there;
+    request->call.done = call_swallow; /* the session continues */
     upstream_await_map(u, &request->call.up);
     return true;
 }

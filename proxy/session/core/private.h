@@ -7,20 +7,14 @@
 
 #include "proxy/session/core/session.h"
 
-/* The callback of the socket's watcher. */
-void session_on_io(struct ev_loop *loop, struct ev_io *io, int events);
-/* input_buffer.c: input_reserve makes room for more bytes at the end; session_input_free frees the waiting input. */
-enum { INPUT_START = 4096 };
 static inline size_t input_len(const struct session_input *in) {
     invariant_debug(in->start <= in->end && in->end <= in->cap, "input [%zu, %zu) of %zu", in->start, in->end, in->cap);
     return in->end - in->start;
 }
-void input_reserve(struct session_input *in, size_t room);
+/* Frees the waiting input. Its bytes may be a password, so they are overwritten. */
 void session_input_free(struct session *s);
 /* Notes that the session's output is below the limits, or that the session has ended. */
 void session_within_limit(struct session *s);
-/* Frees messages that wait for the end of a reply. */
-void session_held_free(struct session *s);
 
 /* Begins to forward an incomplete request (stream.c). DISPATCHED with s->stream set: pass all its bytes, from the first
  * one on, to stream_take. DISPATCHED without s->stream: wait until the request is complete. DISPATCH_WAIT: try again

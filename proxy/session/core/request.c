@@ -4,6 +4,7 @@
  * Knows no commands. A reply's bytes go straight to the session's output while its request is the first in the queue;
  * otherwise they wait in the request's own call.
  */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,10 +38,6 @@ static inline void call_hold(struct call *c, const char *data, size_t len) {
     }
     memcpy(c->held, data, len);
     c->held_len = len;
-}
-
-static const char *call_held(const struct call *c) {
-    return c->held_big ? c->held_big : c->held;
 }
 
 static void call_drop_held(struct call *c) {
@@ -155,7 +152,11 @@ void request_barrier(struct request *r) {
     r->session->barrier++;
 }
 
-const struct request_owner_ops request_owner_silent;
+static void owner_free(struct request_owner *owner) {
+    memory_free(owner);
+}
+
+const struct request_owner_ops request_owner_silent, request_owner_freed = {.free = owner_free};
 
 static __attribute__((noinline)) void request_free_more(struct request *r) {
     struct list_node *n;
@@ -276,7 +277,7 @@ static __attribute__((noinline)) void session_release_done(struct session *s) {
         struct request *r = LIST_ENTRY(n, struct request, link);
         /* The bytes held by a call with a `done` function are not part of the reply. */
         if (r->call.held_len > 0 && (r->done || !r->call.done)) {
-            iobuf_append(&s->out, call_held(&r->call), r->call.held_len);
+            iobuf_append(&s->out, r->call.held_big ? r->call.held_big : r->call.held, r->call.held_len);
             invariant(s->held_bytes >= r->call.held_len, "%zu bytes are held of %zu", s->held_bytes, r->call.held_len);
             s->held_bytes -= r->call.held_len;
             r->started = true;
@@ -352,6 +353,55 @@ void request_fail(struct request *r, const char *error) {
     s->held_bytes -= r->call.held_len;
     call_drop_held(&r->call);
     request_error(r, error);
+}
+
+void call_answer(struct call *c, const struct call_end *end) {
+    if (end->error)
+        request_fail(c->request, end->error);
+    else
+        request_reply(c->request, end->reply, end->len, true);
+}
+
+void call_swallow(struct call *c, const struct call_end *end) {
+    request_reply(c->request, "", 0, true);
+}
+
+/* ---- answers without a node ------------------------------------------------------------------------ */
+
+void session_answer(struct session *s, const struct command *c, const char *reply, size_t len) {
+    counter_add(&s->worker->counters.requests_local, 1);
+    if (s->reply_mode != REPLY_ON)
+        return;
+    if (list_empty(&s->requests)) { /* no reply is due before it, so it needs no slot */
+        iobuf_append(&s->out, reply, len);
+        session_mark_dirty(s);
+        return;
+    }
+    request_reply(request_new(s, c), reply, len, true);
+}
+
+void session_answer_text(struct session *s, const struct command *c, struct text *reply) {
+    session_answer(s, c, reply->data, reply->len);
+    text_clear(reply);
+}
+
+void session_refuse(struct session *s, const struct command *c, const char *format, ...) {
+    struct text line = {0};
+    va_list args;
+    va_start(args, format);
+    text_append(&line, "-", 1);
+    text_vprintf(&line, format, args);
+    va_end(args);
+    size_t len = line.len;
+    while (len > 1 &&
+           (line.data[len - 1] == '\r' || line.data[len - 1] == '\n')) /* from an argument; Redis does the same */
+        len--;
+    line.len = len;
+    for (size_t i = 1; i < len; i++)
+        if (line.data[i] == '\r' || line.data[i] == '\n')
+            line.data[i] = ' ';
+    text_append(&line, "\r\n", 2);
+    session_answer_text(s, c, &line);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------- */

@@ -42,6 +42,14 @@ struct call_end {
  * it ended without one. */
 const char *call_end_error(const struct call_end *end, size_t *len);
 
+/* Whether a reply begins with this text; whether it is a redirect to another node. */
+static inline bool reply_begins(const char *reply, size_t len, const char *text) {
+    return len >= strlen(text) && memcmp(reply, text, strlen(text)) == 0;
+}
+static inline bool reply_redirects(const char *reply, size_t len) {
+    return reply_begins(reply, len, "-MOVED ") || reply_begins(reply, len, "-ASK ");
+}
+
 typedef void (*call_done_fn)(struct call *c, const struct call_end *end);
 
 struct call {
@@ -125,8 +133,8 @@ struct request {
     struct call call;
 };
 
-/* Functions for an owner that needs no events. */
-extern const struct request_owner_ops request_owner_silent;
+/* Functions for an owner that needs no events; for one that is freed with its request besides, with memory_free. */
+extern const struct request_owner_ops request_owner_silent, request_owner_freed;
 /* Gives the request an owner, which must outlive it or disown it. */
 static inline void request_own(struct request *r, struct request_owner *owner, const struct request_owner_ops *ops) {
     owner->ops = ops;
@@ -157,6 +165,11 @@ void request_error(struct request *r, const char *error);
  * session. */
 void request_fail(struct request *r, const char *error);
 
+/* For `done`, or called by it: ends the request as the call has ended, with the node's reply or an error. */
+void call_answer(struct call *c, const struct call_end *end);
+/* For `done`: ends a request that has no reply of its own, however its call has ended. */
+void call_swallow(struct call *c, const struct call_end *end);
+
 /* ---- arguments --------------------------------------------------------------------------------------- */
 
 /* A command's keys as argument indexes; count as from command_keys. Each key_list_find must be followed by
@@ -178,10 +191,7 @@ static inline bool key_is_guard(const char *key, size_t len) {
     static const char prefix[8] = {'l', 'o', 'c', 'k', 'k', 'e', 'e', 'p'};
     return len > sizeof(prefix) && memcmp(key, prefix, sizeof(prefix)) == 0 && lock_guard_is(key, len);
 }
-/* Whether one of the keys is a guard record and the command may write.
- * GUARD_REFUSED is the error for that. */
-bool keys_write_guard(const struct command *c, const struct resp_request *r, const char *bytes, const uint32_t *keys,
-                      size_t count);
+/* The error for a command that would write a guard record. */
 #define GUARD_REFUSED "ERR the key is a guard record of lockkeeper's; it can't be changed through the proxy"
 
 /* The answer to a request at which an invariant failed before anything was done for it. */
@@ -192,6 +202,8 @@ const char *request_arg_text(const struct resp_request *r, const char *bytes, si
 
 /* Appends a bulk string to a text. */
 void append_bulk(struct text *out, const void *data, size_t len);
+/* Appends a page of text, such as INFO's: a verbatim string in RESP3, else a bulk string. */
+void append_page(struct text *out, bool resp3, const char *page, size_t len);
 /* Encode a multibulk into w->build: first its argument count, then the arguments. */
 void build_start(struct worker *w, size_t argc);
 void build_bulk(struct worker *w, const void *data, size_t len);

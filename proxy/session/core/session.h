@@ -174,10 +174,6 @@ static inline const char *session_errno_text(const struct session *s) {
 }
 /* Writes a whole message that is no reply: at once, or after the reply that is being written. */
 void session_tell(struct session *s, const char *data, size_t len);
-/* Writes the messages that waited for the end of a reply. */
-void session_release(struct session *s);
-/* Lets the session continue in the loop's next turn. */
-void session_mark_eased(struct session *s);
 /* Notes that the session has output to write. */
 void session_mark_dirty(struct session *s);
 void session_mark_runnable(struct session *s);
@@ -233,6 +229,16 @@ static inline void session_uses(struct session *s, int slot) {
         s->used_slots |= (uint64_t)1 << (slot / SESSION_SLOTS_A_BIT);
 }
 
+/* ---- secrets: passwords in requests (COMMAND_SECRET) ---------------------------------------------------- */
+
+/* Overwrites bytes of an input buffer that were copied elsewhere, or will never be used. Longer texts than a few KiB
+ * are left alone: a password is shorter. */
+void secret_overwrite(const char *data, size_t len);
+
+/* Forgets the secrets of a dispatched request whose `bytes` are not read any more: overwrites its arguments, and marks
+ * the copies on the way to a node to be overwritten when they need not be sent again. */
+void secret_forget(struct session *s, const struct resp_request *r, const char *bytes);
+
 /* ---- the ways of most requests ------------------------------------------------------------------------ */
 
 /* Forwards the request unchanged to the node of `slot` (SLOT_NONE: any). */
@@ -244,6 +250,8 @@ session_forward(struct session *s, const struct command *c, const struct resp_re
 }
 /* Replies without a node; `reply` is whole RESP. */
 void session_answer(struct session *s, const struct command *c, const char *reply, size_t len);
+/* Replies without a node with a text that is whole RESP, and clears it. */
+void session_answer_text(struct session *s, const struct command *c, struct text *reply);
 /* Replies without a node with an error text, without its '-'. */
 void session_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

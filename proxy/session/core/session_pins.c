@@ -21,11 +21,6 @@ static _Atomic uint64_t *pin_counter(struct worker *w, enum pin_reason why) {
     return NULL;
 }
 
-/* Whether a pin is kept until the client ends its use; transactions and long requests end by themselves. */
-static bool pin_lasts(enum pin_reason why) {
-    return why == PIN_BLOCKING || why == PIN_SUBSCRIBED || why == PIN_MONITOR;
-}
-
 /* The lane of a pin that the session is about to open. */
 static struct upstream_lane pin_lane_of(const struct session *s) {
     struct upstream_lane lane = s->lane;
@@ -44,7 +39,9 @@ struct upstream_pin *pin_take(struct session *s, struct upstream_node *node, enu
     if (why == PIN_SUBSCRIBED || why == PIN_MONITOR)
         lane.dedicated = 0; /* it reads no keys */
     char client[SESSION_ADDRESS_MAX];
-    struct upstream_claim claim = {.client = session_host(s, client, sizeof(client)), .lasting = pin_lasts(why)};
+    struct upstream_claim claim = {.client = session_host(s, client, sizeof(client)),
+                                   /* transactions and long requests end by themselves */
+                                   .lasting = why != PIN_TRANSACTION && why != PIN_STREAM};
     *error = NULL;
     if (why == PIN_TRANSACTION && s->lane.dedicated != 0) /* to the node it is one client, as NOLOOP wants it */
         pin = upstream_pin_borrow(w->upstream, node, &s->lane, (uint32_t)s->lock.id, events, error);

@@ -59,9 +59,7 @@ static struct request *stream_end(struct stream *st, bool clean) {
 /* ---- the node's answer --------------------------------------------------------------------------- */
 
 static bool sent_elsewhere(const struct request *r, const char *reply, size_t len) {
-    if (!upstream_is_cluster(r->worker->upstream))
-        return false;
-    return (len > 7 && memcmp(reply, "-MOVED ", 7) == 0) || (len > 5 && memcmp(reply, "-ASK ", 5) == 0);
+    return upstream_is_cluster(r->worker->upstream) && reply_redirects(reply, len);
 }
 
 static void stream_reply(struct upstream_request *up, const char *data, size_t len, bool last) {

@@ -19,13 +19,10 @@ const char WORKER_DENIED[] =
     "or a password in Redis; or 2) set protected-mode no in the proxy's configuration, if only machines that you trust "
     "reach this port; or 3) set protected-mode no in Redis.\r\n";
 
-static bool protects(const struct worker *w) {
-    return w->redis_protected && w->strangers == UNAUTHENTICATED_SERVED && w->config->protected_mode &&
-           !w->config->requirepass && !config_logs_in(w->config);
-}
-
 bool worker_denies(struct worker *w, const struct sockaddr_storage *peer) {
-    if (!protects(w) || session_address_is_local(peer))
+    bool protects = w->redis_protected && w->strangers == UNAUTHENTICATED_SERVED && w->config->protected_mode &&
+                    !w->config->requirepass && !config_logs_in(w->config);
+    if (!protects || session_address_is_local(peer))
         return false;
     double now = ev_now(w->loop);
     if (now - w->denied_logged >= DENIED_LOG_SECONDS) {
@@ -102,10 +99,6 @@ static void probed(struct call *c, const struct call_end *end) {
     w->probed(w, end->error);
 }
 
-static void forgotten(struct call *c, const struct call_end *end) {
-    request_reply(c->request, "", 0, true);
-}
-
 /* Takes the answer to CONFIG GET protected-mode. A node that does not tell is not the user's own on this machine, or it
  * has users and rights. */
 static void protection_told(struct call *c, const struct call_end *end) {
@@ -158,15 +151,11 @@ void worker_probe(struct worker *w) {
         ask(w, &lane, "*3\r\n$6\r\nCONFIG\r\n$3\r\nGET\r\n$14\r\nprotected-mode\r\n", protection_told);
     ask(w, &lane, "*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n", probed);
     if (w->cannot_reset)
-        ask(w, &lane, "*1\r\n$4\r\nQUIT\r\n", forgotten);
-}
-
-static bool asked_just_now(const struct worker *w) {
-    return w->probing || ev_now(w->loop) - w->probed_at < ASK_AGAIN_SECONDS;
+        ask(w, &lane, "*1\r\n$4\r\nQUIT\r\n", call_swallow);
 }
 
 void worker_probe_again(struct worker *w) {
-    if (!asked_just_now(w))
+    if (ev_now(w->loop) - w->probed_at >= ASK_AGAIN_SECONDS)
         worker_probe(w);
 }
 

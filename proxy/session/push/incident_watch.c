@@ -189,10 +189,9 @@ void watch_drop(struct session *s) {
 
 /* ---- PROXY WATCH --------------------------------------------------------------------------------------- */
 
-static void words_read(const struct resp_request *r, const char *bytes, const char **words, size_t *lens,
-                       struct text *all) {
-    for (size_t i = 2; i < r->argc; i++) {
-        words[i - 2] = request_arg(r, bytes, i, &lens[i - 2]);
+static void words_read(const struct request_class *k, const char **words, size_t *lens, struct text *all) {
+    for (size_t i = 2; i < k->request->argc; i++) {
+        words[i - 2] = class_arg(k, i, &lens[i - 2]);
         text_printf(all, "%zu ", lens[i - 2]);
         text_append(all, words[i - 2], lens[i - 2]);
     }
@@ -205,17 +204,16 @@ static bool too_long(const struct resp_request *r) {
     return false;
 }
 
-enum dispatch_result watch_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes) {
+enum dispatch_result watch_dispatch(struct session *s, const struct request_class *k) {
     const struct watch_source *source = s->worker->shared->watch;
     const char *words[PROXY_WORDS_MAX];
     size_t lens[PROXY_WORDS_MAX];
     struct text all = {0}, error = {0};
-    if (too_long(r)) {
-        session_refuse(s, c, "ERR the pattern is longer than %d bytes", PROXY_WORD_MAX);
+    if (too_long(k->request)) {
+        session_refuse(s, k->command, "ERR the pattern is longer than %d bytes", PROXY_WORD_MAX);
         return DISPATCHED;
     }
-    words_read(r, bytes, words, lens, &all);
+    words_read(k, words, lens, &all);
     bool repeated = push_of(s)->watch && push_of(s)->watch->words.len == all.len &&
                     (all.len == 0 || memcmp(push_of(s)->watch->words.data, all.data, all.len) == 0);
     if (repeated) { /* no reply, as for a repeated MONITOR: so redis-cli -r -1 shows all lines */
@@ -223,9 +221,9 @@ enum dispatch_result watch_dispatch(struct session *s, const struct command *c, 
         return DISPATCHED;
     }
     struct worker_watches *watches = watches_of(s->worker);
-    void *lines = source->begin(source->arg, words, lens, r->argc - 2, &error);
+    void *lines = source->begin(source->arg, words, lens, k->request->argc - 2, &error);
     if (!lines) {
-        session_refuse(s, c, "%s", error.data);
+        session_refuse(s, k->command, "%s", error.data);
         text_clear(&error);
         text_clear(&all);
         watches_check(s->worker);
@@ -239,6 +237,6 @@ enum dispatch_result watch_dispatch(struct session *s, const struct command *c, 
     watch_drop(s);
     push_of(s)->watch = watch;
     s->hears |= HEARS_REPLY;
-    session_answer(s, c, "+OK\r\n", 5);
+    session_answer(s, k->command, "+OK\r\n", 5);
     return DISPATCHED;
 }

@@ -62,10 +62,15 @@ void watch_worker_closes(struct worker *w);
 /* What CLIENT CACHING says for the next command: session->before. */
 enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
 
+/* What CLIENT TRACKING ON asks for. */
+struct tracking_modes {
+    bool on, bcast, optin, optout, noloop;
+};
+
 struct tracking {
     struct session *session; /* NULL until the nodes have agreed */
     uint32_t dedicated;
-    bool on, bcast, optin, optout, noloop;
+    struct tracking_modes modes;
     bool no_touch;
     bool reopen; /* BCAST: a connection is missing */
     uint64_t epoch;

@@ -139,12 +139,12 @@ static enum dispatch_result no_feed(struct session *s, const struct command *c, 
     return DISPATCHED;
 }
 
-static enum dispatch_result subscribe(struct session *s, const struct command *c, const struct resp_request *r,
-                                      const char *bytes) {
+static enum dispatch_result subscribe(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
     struct pubsub *p = pubsub_get(s);
     const char *error = NULL;
     bool shards = c->id == COMMAND_SSUBSCRIBE;
-    int slot = shards ? pin_slot(s, c, r, bytes) : SLOT_NONE;
+    int slot = shards ? pin_slot(s, c, k->request, k->bytes) : SLOT_NONE;
     if (slot == SLOT_SEVERAL)
         return no_feed(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
     struct feed *f = shards ? feed_to(p, pin_node(s, slot), &error) : feed_main(p, &error);
@@ -157,52 +157,48 @@ static enum dispatch_result subscribe(struct session *s, const struct command *c
         return no_feed(s, c, error);
     p->hops = 0;
     p->slot = slot;
-    text_append(&p->again, bytes, r->len);
-    await(p, c, (int64_t)r->argc - 1);
-    upstream_pin_send(f->pin, bytes, r->len);
+    text_append(&p->again, k->bytes, k->request->len);
+    await(p, c, (int64_t)k->request->argc - 1);
+    upstream_pin_send(f->pin, k->bytes, k->request->len);
     return DISPATCHED;
 }
 
 /* Replies with Redis's confirmations for channels that were not subscribed. */
-static void unsubscribe_nothing(struct session *s, const struct command *c, const struct resp_request *r,
-                                const char *bytes, int64_t count) {
+static void unsubscribe_nothing(struct session *s, const struct request_class *k, int64_t count) {
     struct text reply = {0};
     char line[RESP_HEADER_MAX];
-    for (size_t i = r->argc > 1 ? 1 : 0; i < r->argc; i++) {
+    for (size_t i = k->request->argc > 1 ? 1 : 0; i < k->request->argc; i++) {
         text_append(&reply, s->lane.protocol == 3 ? ">3\r\n" : "*3\r\n", 4);
-        append_bulk(&reply, c->name, strlen(c->name));
+        append_bulk(&reply, k->command->name, strlen(k->command->name));
         if (i == 0)
             text_append(&reply, s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n", s->lane.protocol == 3 ? 3 : 5);
         else
-            append_bulk(&reply, bytes + r->argv[i].off, r->argv[i].len);
+            append_bulk(&reply, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
         text_append(&reply, line, resp_header_write(line, ':', count));
     }
-    session_answer(s, c, reply.data, reply.len);
-    text_clear(&reply);
+    session_answer_text(s, k->command, &reply);
 }
 
 /* Ends all subscriptions to shard channels, on all nodes. */
-static void sunsubscribe_all(struct pubsub *p, const struct command *c, const struct resp_request *r,
-                             const char *bytes) {
-    await(p, c, pubsub_shards(p));
+static void sunsubscribe_all(struct pubsub *p, const struct request_class *k) {
+    await(p, k->command, pubsub_shards(p));
     LIST_FOREACH(it, &p->feeds) {
         struct feed *f = LIST_ENTRY(it, struct feed, link);
         if (f->shards > 0)
-            upstream_pin_send(f->pin, bytes, r->len);
+            upstream_pin_send(f->pin, k->bytes, k->request->len);
     }
 }
 
-static enum dispatch_result sunsubscribe(struct session *s, const struct command *c, const struct resp_request *r,
-                                         const char *bytes) {
+static enum dispatch_result sunsubscribe(struct session *s, const struct request_class *k) {
     struct pubsub *p = push_of(s)->pubsub;
     int64_t shards = p ? pubsub_shards(p) : 0;
-    int slot = r->argc > 1 ? pin_slot(s, c, r, bytes) : SLOT_NONE;
+    int slot = k->request->argc > 1 ? pin_slot(s, k->command, k->request, k->bytes) : SLOT_NONE;
     if (slot == SLOT_SEVERAL) {
-        session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+        session_refuse(s, k->command, "CROSSSLOT Keys in request don't hash to the same slot");
         return DISPATCHED;
     }
-    if (shards > 0 && r->argc == 1) {
-        sunsubscribe_all(p, c, r, bytes);
+    if (shards > 0 && k->request->argc == 1) {
+        sunsubscribe_all(p, k);
         return DISPATCHED;
     }
     struct upstream_node *node = upstream_node_of_slot(s->worker->upstream, slot);
@@ -210,24 +206,23 @@ static enum dispatch_result sunsubscribe(struct session *s, const struct command
         struct feed *f = LIST_ENTRY(it, struct feed, link);
         if (f->node != node)
             continue;
-        await(p, c, (int64_t)r->argc - 1);
-        upstream_pin_send(f->pin, bytes, r->len);
+        await(p, k->command, (int64_t)k->request->argc - 1);
+        upstream_pin_send(f->pin, k->bytes, k->request->len);
         return DISPATCHED;
     }
-    unsubscribe_nothing(s, c, r, bytes, shards);
+    unsubscribe_nothing(s, k, shards);
     return DISPATCHED;
 }
 
-static enum dispatch_result unsubscribe(struct session *s, const struct command *c, const struct resp_request *r,
-                                        const char *bytes) {
+static enum dispatch_result unsubscribe(struct session *s, const struct request_class *k) {
     struct pubsub *p = push_of(s)->pubsub;
     if (!p || !p->main) {
-        unsubscribe_nothing(s, c, r, bytes, 0);
+        unsubscribe_nothing(s, k, 0);
         return DISPATCHED;
     }
-    int64_t all = c->id == COMMAND_UNSUBSCRIBE ? p->channels : p->patterns;
-    await(p, c, r->argc > 1 ? (int64_t)r->argc - 1 : all > 0 ? all : 1);
-    upstream_pin_send(p->main->pin, bytes, r->len);
+    int64_t all = k->command->id == COMMAND_UNSUBSCRIBE ? p->channels : p->patterns;
+    await(p, k->command, k->request->argc > 1 ? (int64_t)k->request->argc - 1 : all > 0 ? all : 1);
+    upstream_pin_send(p->main->pin, k->bytes, k->request->len);
     return DISPATCHED;
 }
 
@@ -259,26 +254,25 @@ static enum dispatch_result monitor(struct session *s, const struct command *c, 
     return DISPATCHED;
 }
 
-enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                     const char *bytes) {
+enum dispatch_result pubsub_dispatch(struct session *s, const struct request_class *k) {
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* replies and messages must keep their order */
     counter_add(&s->worker->counters.requests_forwarded, 1);
-    if (c->id != COMMAND_MONITOR && push_of(s)->pubsub && push_of(s)->pubsub->monitor) {
-        session_refuse(s, c, "ERR subscriptions beside MONITOR are not supported by lockkeeper");
+    if (k->command->id != COMMAND_MONITOR && push_of(s)->pubsub && push_of(s)->pubsub->monitor) {
+        session_refuse(s, k->command, "ERR subscriptions beside MONITOR are not supported by lockkeeper");
         return DISPATCHED;
     }
-    switch ((int)c->id) {
+    switch ((int)k->command->id) {
     case COMMAND_MONITOR:
-        return monitor(s, c, bytes, r->len);
+        return monitor(s, k->command, k->bytes, k->request->len);
     case COMMAND_SUBSCRIBE:
     case COMMAND_PSUBSCRIBE:
     case COMMAND_SSUBSCRIBE:
-        return subscribe(s, c, r, bytes);
+        return subscribe(s, k);
     case COMMAND_SUNSUBSCRIBE:
-        return sunsubscribe(s, c, r, bytes);
+        return sunsubscribe(s, k);
     default:
-        return unsubscribe(s, c, r, bytes);
+        return unsubscribe(s, k);
     }
 }
 
@@ -288,48 +282,48 @@ bool pubsub_restricts(const struct session *s) {
     return s->lane.protocol == 2 && !push_of(s)->pubsub->monitor;
 }
 
-static void not_allowed(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+static void not_allowed(struct session *s, const struct request_class *k) {
     char sub[64] = "";
-    if (command_has_subcommands(c) && r->argc > 1)
-        request_arg_text(r, bytes, 1, sub, sizeof(sub));
+    if ((k->command->flags & COMMAND_SUBCOMMANDS) && k->request->argc > 1)
+        request_arg_text(k->request, k->bytes, 1, sub, sizeof(sub));
     for (char *p = sub; *p; p++)
         *p = *p >= 'A' && *p <= 'Z' ? (char)(*p + 'a' - 'A') : *p;
-    session_refuse(s, c,
+    session_refuse(s, k->command,
                    "%s Can't execute '%s%s%s': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are "
                    "allowed in this context",
-                   c->id == COMMAND_EXEC ? "EXECABORT Transaction discarded because of:" : "ERR", c->name,
-                   *sub ? "|" : "", sub);
+                   k->command->id == COMMAND_EXEC ? "EXECABORT Transaction discarded because of:" : "ERR",
+                   k->command->name, *sub ? "|" : "", sub);
 }
 
 /* Answers PING in the order of the messages: from a feed, if it uses RESP2, or here. */
-static void ping(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+static void ping(struct session *s, const struct request_class *k) {
     struct feed *f = LIST_ENTRY(list_first(&push_of(s)->pubsub->feeds), struct feed, link);
     if (f->protocol == 2) {
-        await(push_of(s)->pubsub, c, 1);
-        upstream_pin_send(f->pin, bytes, r->len);
+        await(push_of(s)->pubsub, k->command, 1);
+        upstream_pin_send(f->pin, k->bytes, k->request->len);
         return;
     }
     struct text reply = {0};
     text_printf(&reply, "*2\r\n$4\r\npong\r\n");
-    append_bulk(&reply, r->argc > 1 ? bytes + r->argv[1].off : "", r->argc > 1 ? r->argv[1].len : 0);
-    session_answer(s, c, reply.data, reply.len);
-    text_clear(&reply);
+    append_bulk(&reply, k->request->argc > 1 ? k->bytes + k->request->argv[1].off : "",
+                k->request->argc > 1 ? k->request->argv[1].len : 0);
+    session_answer_text(s, k->command, &reply);
 }
 
-enum dispatch_result pubsub_restricted(struct session *s, const struct command *c, const struct resp_request *r,
-                                       const char *bytes) {
+enum dispatch_result pubsub_restricted(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
     if (s->in_flight > 0)
         return DISPATCH_WAIT;
-    if (!command_arity_ok(c, r->argc)) {
+    if (!command_arity_ok(c, k->request->argc)) {
         session_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
     } else if (c->need == NEED_PUBSUB && c->id != COMMAND_MONITOR) {
-        return pubsub_dispatch(s, c, r, bytes);
-    } else if (c->id == COMMAND_PING && r->argc <= 2) {
-        ping(s, c, r, bytes);
+        return pubsub_dispatch(s, k);
+    } else if (c->id == COMMAND_PING && k->request->argc <= 2) {
+        ping(s, k);
     } else if (c->id == COMMAND_PING) {
         session_refuse(s, c, "ERR wrong number of arguments for 'ping' command");
     } else {
-        not_allowed(s, c, r, bytes);
+        not_allowed(s, k);
     }
     return DISPATCHED;
 }

@@ -5,6 +5,7 @@
 #ifndef LOCKKEEPER_SESSION_PUSH_PUSH_H
 #define LOCKKEEPER_SESSION_PUSH_PUSH_H
 
+#include "proxy/session/core/class.h"
 #include "proxy/session/core/pin.h"
 
 /* What the room keeps of a session. */
@@ -22,13 +23,11 @@ static inline struct push_state *push_of(const struct session *s) {
 /* ---- pubsub.c ------------------------------------------------------------------------------------ */
 
 /* Handles SUBSCRIBE and similar commands, and MONITOR. */
-enum dispatch_result pubsub_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                     const char *bytes);
+enum dispatch_result pubsub_dispatch(struct session *s, const struct request_class *k);
 /* For RESP2's subscribe mode: whether it applies; handles all commands of the table except QUIT and RESET:
  * subscriptions, PING, and an error for the others. */
 bool pubsub_restricts(const struct session *s);
-enum dispatch_result pubsub_restricted(struct session *s, const struct command *c, const struct resp_request *r,
-                                       const char *bytes);
+enum dispatch_result pubsub_restricted(struct session *s, const struct request_class *k);
 /* A session's subscriptions: the numbers of channels, patterns and shard channels; MONITOR. */
 struct pubsub_counts {
     int64_t channels, patterns, shards;
@@ -41,8 +40,7 @@ void pubsub_drop(struct session *s);
 /* ---- tracking.c ---------------------------------------------------------------------------------- */
 
 /* Handles CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR (tracking_ask.c). */
-enum dispatch_result tracking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                       const char *bytes);
+enum dispatch_result tracking_dispatch(struct session *s, const struct request_class *k);
 struct tracking_state {
     bool on, bcast;
 };
@@ -53,8 +51,7 @@ void tracking_drop(struct session *s);
 /* ---- watch.c ------------------------------------------------------------------------------------- */
 
 /* Handles PROXY WATCH of a client with the right to it; `r` has its arguments from argument 2 on. */
-enum dispatch_result watch_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                    const char *bytes);
+enum dispatch_result watch_dispatch(struct session *s, const struct request_class *k);
 /* Ends the watch, if there is one: after RESET, or when the session has ended. */
 void watch_drop(struct session *s);
 

@@ -26,7 +26,7 @@ enum { TRACKING_HEARS = HEARS_REQUEST | HEARS_CALL | HEARS_TICK };
 
 void tracking_hears(struct session *s) {
     const struct tracking *t = push_of(s)->tracking;
-    if (t && t->bcast && t->noloop)
+    if (t && t->modes.bcast && t->modes.noloop)
         s->hears |= HEARS_WRITES;
     else
         s->hears &= (uint8_t)~HEARS_WRITES;
@@ -120,7 +120,7 @@ static void tracking_push(void *arg, const char *data, size_t len) {
 static void tracking_lost(void *arg) {
     struct tracking *t = arg;
     t->reopen = true;
-    if (t->on)
+    if (t->modes.on)
         tell(t, "", 0); /* the whole cache may be stale */
 }
 
@@ -169,9 +169,9 @@ void tracking_take(struct session *s, struct tracking *t) {
 
 struct tracking_state tracking_state(const struct session *s) {
     const struct tracking *t = push_of(s)->tracking;
-    if (!t || !t->on)
+    if (!t || !t->modes.on)
         return (struct tracking_state){0};
-    return (struct tracking_state){true, t->bcast};
+    return (struct tracking_state){true, t->modes.bcast};
 }
 
 void tracking_pin_lane(const struct session *s, struct upstream_lane *lane) {
@@ -193,7 +193,8 @@ static void reopened(struct call *c, const struct call_end *end) {
 void tracking_tick(struct session *s) {
     struct tracking *t = push_of(s)->tracking;
     struct upstream *u = s->worker->upstream;
-    if (!t || !t->on || !t->bcast || s->in_flight > 0 || s->queues || (!t->reopen && t->epoch == upstream_epoch(u)))
+    if (!t || !t->modes.on || !t->modes.bcast || s->in_flight > 0 || s->queues ||
+        (!t->reopen && t->epoch == upstream_epoch(u)))
         return;
     t->reopen = false;
     t->epoch = upstream_epoch(u);
@@ -206,10 +207,6 @@ void tracking_tick(struct session *s) {
 
 /* ---- CACHING, before the next command ----------------------------------------------------------------- */
 
-static void swallow(struct call *c, const struct call_end *end) {
-    request_reply(c->request, "", 0, true);
-}
-
 struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len) {
     static const char yes[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
     static const char no[] = "*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$2\r\nNO\r\n";
@@ -218,7 +215,7 @@ struct call *tracking_before_call(struct session *s, struct call *c, const char 
     *bytes = s->before == CACHING_YES ? yes : no;
     *len = strlen(*bytes);
     struct request *before = request_internal(s->worker);
-    before->call.done = swallow;
+    before->call.done = call_swallow;
     before->call.up.affinity = c->up.affinity;
     return &before->call;
 }

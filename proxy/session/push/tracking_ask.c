@@ -13,7 +13,8 @@
 struct wish {
     struct request_owner owner; /* first */
     struct tracking *fresh;     /* the session gets it if they accept; NULL: it already has a lane */
-    bool on, bcast, optin, optout, noloop, no_touch;
+    struct tracking_modes modes;
+    bool no_touch;
     struct request *request;
     struct text command;
     struct text error; /* the first one */
@@ -29,13 +30,8 @@ static void wish_granted(struct session *s, struct wish *wish) {
     wish->fresh = NULL;
     struct tracking *t = push_of(s)->tracking;
     t->no_touch = t->no_touch || wish->no_touch;
-    if (!wish->on)
-        return;
-    t->on = true;
-    t->bcast = wish->bcast;
-    t->optin = wish->optin;
-    t->optout = wish->optout;
-    t->noloop = wish->noloop;
+    if (wish->modes.on)
+        t->modes = wish->modes;
     tracking_hears(s);
 }
 
@@ -126,25 +122,34 @@ static bool client_exists(const struct session *s, int64_t id) {
     return w->shared->threads > 1 && id > 0 && id <= (int64_t)atomic_load(&w->shared->next_session);
 }
 
+/* The mode that argument i names; NULL: none. */
+static bool *mode_named(struct tracking_modes *modes, const struct request_class *k, size_t i) {
+    return class_arg_is(k, i, "bcast")    ? &modes->bcast
+           : class_arg_is(k, i, "optin")  ? &modes->optin
+           : class_arg_is(k, i, "optout") ? &modes->optout
+           : class_arg_is(k, i, "noloop") ? &modes->noloop
+                                          : NULL;
+}
+
 /* The error in the arguments after OFF, in Redis's order, or NULL. They are the same as after ON: without effect, but
  * checked. The client of REDIRECT must exist, and no node knows the numbers of the proxy's clients. */
-static const char *off_error(const struct session *s, const struct resp_request *r, const char *bytes) {
+static const char *off_error(const struct session *s, const struct request_class *k) {
+    struct tracking_modes modes;
     int64_t to = 0;
-    for (size_t i = 3; i < r->argc; i++) {
-        bool more = i + 1 < r->argc;
-        if (request_arg_is(r, bytes, i, "redirect") && more) {
+    for (size_t i = 3; i < k->request->argc; i++) {
+        bool more = i + 1 < k->request->argc;
+        if (class_arg_is(k, i, "redirect") && more) {
             size_t len;
             if (to != 0)
                 return "ERR A client can only redirect to a single other client";
-            const char *number = request_arg(r, bytes, ++i, &len);
+            const char *number = class_arg(k, ++i, &len);
             if (!resp_integer(number, len, &to))
                 return "ERR value is not an integer or out of range";
             if (!client_exists(s, to))
                 return "ERR The client ID you want redirect to does not exist";
-        } else if (request_arg_is(r, bytes, i, "prefix") && more) {
+        } else if (class_arg_is(k, i, "prefix") && more) {
             i++;
-        } else if (!request_arg_is(r, bytes, i, "bcast") && !request_arg_is(r, bytes, i, "optin") &&
-                   !request_arg_is(r, bytes, i, "optout") && !request_arg_is(r, bytes, i, "noloop")) {
+        } else if (!mode_named(&modes, k, i)) {
             return "ERR syntax error";
         }
     }
@@ -152,87 +157,81 @@ static const char *off_error(const struct session *s, const struct resp_request 
 }
 
 /* Reads the arguments after ON; the node reports errors in them. False: there is a REDIRECT. */
-static bool words_read(const struct resp_request *r, const char *bytes, struct wish *wish) {
-    for (size_t i = 3; i < r->argc; i++) {
-        if (request_arg_is(r, bytes, i, "redirect"))
+static bool words_read(const struct request_class *k, struct tracking_modes *modes) {
+    for (size_t i = 3; i < k->request->argc; i++) {
+        if (class_arg_is(k, i, "redirect"))
             return false;
-        if (request_arg_is(r, bytes, i, "prefix"))
+        bool *mode = mode_named(modes, k, i);
+        if (mode)
+            *mode = true;
+        else if (class_arg_is(k, i, "prefix"))
             i++;
-        else if (request_arg_is(r, bytes, i, "bcast"))
-            wish->bcast = true;
-        else if (request_arg_is(r, bytes, i, "optin"))
-            wish->optin = true;
-        else if (request_arg_is(r, bytes, i, "optout"))
-            wish->optout = true;
-        else if (request_arg_is(r, bytes, i, "noloop"))
-            wish->noloop = true;
     }
     return true;
 }
 
-static bool tracking(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    if (r->argc < 3)
+static bool tracking(struct session *s, const struct request_class *k) {
+    if (k->request->argc < 3)
         return false;
-    if (request_arg_is(r, bytes, 2, "off")) {
-        const char *error = off_error(s, r, bytes);
+    if (class_arg_is(k, 2, "off")) {
+        const char *error = off_error(s, k);
         if (error)
-            session_refuse(s, c, "%s", error);
-        else if (push_of(s)->tracking && push_of(s)->tracking->on)
-            tracking_off(s, c);
-        else if (r->argc > 3)
-            session_answer(s, c, "+OK\r\n", 5); /* answered here, since the number is the proxy's */
+            session_refuse(s, k->command, "%s", error);
+        else if (push_of(s)->tracking && push_of(s)->tracking->modes.on)
+            tracking_off(s, k->command);
+        else if (k->request->argc > 3)
+            session_answer(s, k->command, "+OK\r\n", 5); /* answered here, since the number is the proxy's */
         else
             return false;
         return true;
     }
-    if (!request_arg_is(r, bytes, 2, "on"))
+    if (!class_arg_is(k, 2, "on"))
         return false;
-    struct wish wish = {.on = true};
-    if (words_read(r, bytes, &wish))
-        wish_begin(s, c, &wish, bytes, r->len);
+    struct wish wish = {.modes = {.on = true}};
+    if (words_read(k, &wish.modes))
+        wish_begin(s, k->command, &wish, k->bytes, k->request->len);
     else
-        session_refuse(s, c,
+        session_refuse(s, k->command,
                        "ERR CLIENT TRACKING with REDIRECT is not supported by lockkeeper: after HELLO 3 the messages "
                        "come over the client's own connection");
     return true;
 }
 
-static bool no_touch(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    bool on = r->argc == 3 && request_arg_is(r, bytes, 2, "on");
-    if (r->argc != 3 || (!on && !push_of(s)->tracking))
+static bool no_touch(struct session *s, const struct request_class *k) {
+    bool on = k->request->argc == 3 && class_arg_is(k, 2, "on");
+    if (k->request->argc != 3 || (!on && !push_of(s)->tracking))
         return false; /* no effect is lost on a shared connection */
-    wish_begin(s, c, &(struct wish){.no_touch = on}, bytes, r->len);
+    wish_begin(s, k->command, &(struct wish){.no_touch = on}, k->bytes, k->request->len);
     return true;
 }
 
-static bool caching(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
+static bool caching(struct session *s, const struct request_class *k) {
     struct tracking *t = push_of(s)->tracking;
-    bool yes = r->argc == 3 && request_arg_is(r, bytes, 2, "yes"),
-         no = r->argc == 3 && request_arg_is(r, bytes, 2, "no");
-    if (!t || !t->on || !((yes && t->optin) || (no && t->optout)))
+    bool yes = k->request->argc == 3 && class_arg_is(k, 2, "yes"),
+         no = k->request->argc == 3 && class_arg_is(k, 2, "no");
+    if (!t || !t->modes.on || !((yes && t->modes.optin) || (no && t->modes.optout)))
         return false;
     s->before = yes ? CACHING_YES : CACHING_NO;
     t->caching_new = true;
-    session_answer(s, c, "+OK\r\n", 5);
+    session_answer(s, k->command, "+OK\r\n", 5);
     return true;
 }
 
-enum dispatch_result tracking_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                       const char *bytes) {
-    if (request_arg_is(r, bytes, 1, "trackinginfo") || request_arg_is(r, bytes, 1, "getredir")) {
-        session_forward(s, c, r, bytes, SLOT_NONE);
+enum dispatch_result tracking_dispatch(struct session *s, const struct request_class *k) {
+    if (class_arg_is(k, 1, "trackinginfo") || class_arg_is(k, 1, "getredir")) {
+        class_pass(s, k, SLOT_NONE);
         return DISPATCHED;
     }
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* another connection would overtake them */
     bool done = false;
-    if (request_arg_is(r, bytes, 1, "tracking"))
-        done = tracking(s, c, r, bytes);
-    else if (request_arg_is(r, bytes, 1, "no-touch"))
-        done = no_touch(s, c, r, bytes);
+    if (class_arg_is(k, 1, "tracking"))
+        done = tracking(s, k);
+    else if (class_arg_is(k, 1, "no-touch"))
+        done = no_touch(s, k);
     else
-        done = caching(s, c, r, bytes);
+        done = caching(s, k);
     if (!done)
-        session_forward(s, c, r, bytes, SLOT_NONE);
+        class_pass(s, k, SLOT_NONE);
     return DISPATCHED;
 }

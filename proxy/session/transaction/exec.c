@@ -10,7 +10,6 @@
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
-#include "proxy/session/core/secret.h"
 #include "proxy/session/locks/locks.h"
 #include "proxy/session/transaction/private.h"
 
@@ -125,21 +124,12 @@ static void exec_wait_submit(struct worker *w, struct upstream_pin *pin, struct 
 
 /* ---- EXEC ---------------------------------------------------------------------------------------- */
 
-static bool reply_is(const char *reply, size_t len, const char *start) {
-    size_t n = strlen(start);
-    return len >= n && memcmp(reply, start, n) == 0;
-}
-
 /* Whether the connection is in no transaction after this reply. */
 static bool leaves_clean(const char *reply, size_t len) {
-    return reply[0] != '-' || reply_is(reply, len, execabort);
+    return reply[0] != '-' || reply_begins(reply, len, execabort);
 }
 
-/* Whether an error redirects EXEC, since a slot has moved after its commands were queued. Nothing was executed. */
-static bool exec_moved(const char *reply, size_t len) {
-    return reply_is(reply, len, "-MOVED ") || reply_is(reply, len, "-ASK ");
-}
-
+/* Answers an EXEC that was redirected, since a slot has moved after its commands were queued. Nothing was executed. */
 static void answer_moved(struct request *r) {
     request_error(r, "EXECABORT Transaction discarded because a slot of its keys has moved; nothing was executed");
 }
@@ -154,7 +144,7 @@ static void exec_streamed(struct upstream_request *up, const char *data, size_t 
         up->ops = t->ops;
         transaction_free(t, r->session, !first || leaves_clean(data, len));
     }
-    if (first && last && exec_moved(data, len))
+    if (first && last && reply_redirects(data, len))
         answer_moved(r);
     else
         request_reply(r, data, len, last);
@@ -180,7 +170,7 @@ static void exec_stream_failed(struct upstream_request *up, enum upstream_failur
 
 /* Notes the lock calls of an EXEC that did nothing, because a watched key has changed. */
 static void note_undone(struct transaction *t, const struct call_end *end) {
-    bool nil = reply_is(end->reply, end->len, "*-1") || reply_is(end->reply, end->len, "_");
+    bool nil = reply_begins(end->reply, end->len, "*-1") || reply_begins(end->reply, end->len, "_");
     LIST_FOREACH(it, &t->items) {
         struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
         if (nil && item->lock)
@@ -189,7 +179,7 @@ static void note_undone(struct transaction *t, const struct call_end *end) {
 }
 
 static bool is_array(const struct call_end *end) {
-    return end->reply[0] == '*' && !reply_is(end->reply, end->len, "*-1");
+    return end->reply[0] == '*' && !reply_begins(end->reply, end->len, "*-1");
 }
 
 static void exec_collected(struct call *c, const struct call_end *end) {
@@ -266,7 +256,7 @@ static void exec_end(struct request *r, const struct call_end *end) {
     transaction_free(t, s, false);
     if (array)
         request_fail(r, "UPSTREAM the node's answer to EXEC is not as long as the transaction; it was executed");
-    else if (exec_moved(end->reply, end->len))
+    else if (reply_redirects(end->reply, end->len))
         answer_moved(r);
     else
         request_reply(r, end->reply, end->len, true);
@@ -373,13 +363,11 @@ struct leaving {
 
 static void left(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    struct leaving *p = REQUEST_OWNER(r, struct leaving), leaving = *p;
-    invariant(p->transaction && !p->transaction->looks, "a transaction is left twice");
-    request_disown(r);
-    memory_free(p);
+    const struct leaving *leaving = REQUEST_OWNER(r, struct leaving);
+    invariant(leaving->transaction && !leaving->transaction->looks, "a transaction is left twice");
     bool ok = !end->error && end->reply[0] == '+';
-    transaction_free(leaving.transaction, r->session, ok);
-    const char *reply = leaving.reply;
+    transaction_free(leaving->transaction, r->session, ok);
+    const char *reply = leaving->reply;
     if (!reply && end->error)
         reply = "+OK\r\n"; /* lost with its connection, so it is discarded */
     if (reply)
@@ -391,7 +379,7 @@ static void left(struct call *c, const struct call_end *end) {
 void transaction_leave(struct transaction *t, struct request *request, const char *command, const char *reply) {
     struct leaving *leaving = memory_alloc(sizeof(*leaving));
     *leaving = (struct leaving){.transaction = t, .reply = reply};
-    request_own(request, &leaving->owner, &request_owner_silent);
+    request_own(request, &leaving->owner, &request_owner_freed);
     request->call.done = left;
     call_submit_pin(&request->call, t->pin, command, strlen(command), false);
 }

@@ -25,12 +25,6 @@ struct elements {
 
 /* ---- elements ------------------------------------------------------------------------------------ */
 
-bool transaction_item_request(const struct transaction_item *item, struct resp_request *r) {
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
-    resp_request_init(r);
-    return resp_request_scan(r, item->bytes, item->len, &limits) == RESP_OK;
-}
-
 /* Handles a lock script's envelope. */
 static void item_lock(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
                       size_t len, struct text *out) {

@@ -149,12 +149,12 @@ static uint64_t watched_hash(const struct session *s, const char *key, size_t le
 }
 
 /* Notes the lock keys in a WATCH. A key that is not noted is treated as if not watched. */
-static void watch_note(struct session *s, const struct resp_request *r, const char *bytes) {
+static void watch_note(struct session *s, const struct request_class *k) {
     enum { WATCHED_MAX = 64 };
     struct text *watched = &transaction_of(s)->watched;
-    for (size_t i = 1; i < r->argc && watched->len < WATCHED_MAX * sizeof(uint64_t); i++) {
+    for (size_t i = 1; i < k->request->argc && watched->len < WATCHED_MAX * sizeof(uint64_t); i++) {
         size_t len;
-        const char *key = request_arg(r, bytes, i, &len);
+        const char *key = class_arg(k, i, &len);
         uint64_t hash;
         if (!lock_rule_for(s, key, len))
             continue;
@@ -190,10 +190,6 @@ static bool watch_redirected(struct request *r, const struct call_end *end) {
     return true;
 }
 
-static void watch_free(struct request_owner *owner) {
-    memory_free(owner);
-}
-
 static void watch_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct session *s = r->session;
@@ -212,22 +208,17 @@ static void watch_done(struct call *c, const struct call_end *end) {
         session_out(s);
         transaction_free(t, s, refused);
     }
-    if (end->error)
-        request_fail(r, end->error);
-    else if (refused && (memcmp(end->reply, "-ASK ", 5) == 0 || memcmp(end->reply, "-MOVED ", 7) == 0))
+    if (refused && reply_redirects(end->reply, end->len))
         request_error(r, "TRYAGAIN The slot of the watched keys is moving to another node");
     else
-        request_reply(r, end->reply, end->len, true);
+        call_answer(c, end);
 }
 
-static const struct request_owner_ops watch_ops = {.free = watch_free};
-
-static enum dispatch_result watch(struct session *s, const struct command *c, const struct resp_request *r,
-                                  const char *bytes) {
+static enum dispatch_result watch(struct session *s, const struct request_class *k) {
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* their writes must not look like another client's changes */
     struct upstream *u = s->worker->upstream;
-    int slot = pin_slot(s, c, r, bytes);
+    int slot = pin_slot(s, k->command, k->request, k->bytes);
     struct upstream_node *node = upstream_node_of_slot(u, slot);
     struct transaction *t = transaction_get(s);
     const char *error = NULL;
@@ -240,17 +231,17 @@ static enum dispatch_result watch(struct session *s, const struct command *c, co
         return DISPATCH_WAIT;
     }
     if (error) {
-        session_refuse(s, c, "%s", error);
+        session_refuse(s, k->command, "%s", error);
         if (!s->watches && !t->lost)
             transaction_drop(s);
         return DISPATCHED;
     }
-    struct request *request = request_new(s, c);
-    struct watch *kept = memory_alloc(sizeof(*kept) + r->len);
-    kept->len = r->len;
-    memcpy(kept->bytes, bytes, r->len);
-    request_own(request, &kept->owner, &watch_ops);
-    watch_note(s, r, bytes);
+    struct request *request = request_new(s, k->command);
+    struct watch *kept = memory_alloc(sizeof(*kept) + k->request->len);
+    kept->len = k->request->len;
+    memcpy(kept->bytes, k->bytes, k->request->len);
+    request_own(request, &kept->owner, &request_owner_freed);
+    watch_note(s, k);
     request_barrier(request);
     t->hops = t->unsent = 0;
     watch_send(request);
@@ -311,10 +302,8 @@ static void multi_done(struct call *c, const struct call_end *end) {
     }
     if (!asked)
         request_reply(r, "", 0, true);
-    else if (end->error)
-        request_fail(r, end->error);
     else
-        request_reply(r, end->reply, end->len, true);
+        call_answer(c, end);
 }
 
 static void multi_call(struct request *r, bool asked) {
@@ -364,10 +353,6 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
 
 /* ---- the node -------------------------------------------------------------------------------------- */
 
-static void early_done(struct call *c, const struct call_end *end) {
-    request_reply(c->request, "", 0, true); /* an error here makes the node refuse EXEC */
-}
-
 /* Ends the search for the node. Commands queued so far are sent to the node of the first key, unless they are already
  * there. */
 static void early_end(struct session *s, bool send) {
@@ -379,7 +364,7 @@ static void early_end(struct session *s, bool send) {
         struct early *early = LIST_ENTRY(n, struct early, link);
         if (send) {
             struct request *request = request_new(s, NULL);
-            request->call.done = early_done;
+            request->call.done = call_swallow; /* an error here makes the node refuse EXEC */
             call_submit_pin(&request->call, t->pin, early->bytes, early->len, false);
         }
         early_free(early);
@@ -498,13 +483,13 @@ static enum dispatch_result exec(struct session *s, const struct command *c) {
     return DISPATCHED;
 }
 
-enum dispatch_result transaction_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                          const char *bytes) {
+enum dispatch_result transaction_dispatch(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
     bool queueing = s->queues;
     switch ((int)c->id) {
     case COMMAND_WATCH:
         if (!queueing)
-            return watch(s, c, r, bytes);
+            return watch(s, k);
         session_refuse(s, c, "ERR WATCH inside MULTI is not allowed");
         return DISPATCHED;
     case COMMAND_MULTI:
@@ -514,7 +499,7 @@ enum dispatch_result transaction_dispatch(struct session *s, const struct comman
         return DISPATCHED;
     case COMMAND_EXEC:
         if (queueing)
-            return r->argc > 1 ? leave(s, c, EXECABORT_ARITY) : exec(s, c);
+            return k->request->argc > 1 ? leave(s, c, EXECABORT_ARITY) : exec(s, c);
         session_refuse(s, c, "ERR EXEC without MULTI");
         return DISPATCHED;
     case COMMAND_DISCARD:

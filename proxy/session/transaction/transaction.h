@@ -5,14 +5,14 @@
 #ifndef LOCKKEEPER_SESSION_TRANSACTION_TRANSACTION_H
 #define LOCKKEEPER_SESSION_TRANSACTION_TRANSACTION_H
 
+#include "proxy/session/core/class.h"
 #include "proxy/session/core/pin.h"
 #include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/locks.h"
 #include "proxy/session/semaphores/semaphores.h"
 
 /* Handles MULTI EXEC DISCARD WATCH UNWATCH outside of MULTI, and all but UNWATCH in MULTI. */
-enum dispatch_result transaction_dispatch(struct session *s, const struct command *c, const struct resp_request *r,
-                                          const char *bytes);
+enum dispatch_result transaction_dispatch(struct session *s, const struct request_class *k);
 /* The pin of a session that watches, for SELECT, AUTH and HELLO, which must change it too; it is not used for others
  * afterwards. NULL: there is none. */
 struct upstream_pin *transaction_pin_to_change(struct session *s);
@@ -72,9 +72,6 @@ struct transaction_item {
     item_element_fn element; /* for ITEM_MADE */
     char bytes[];            /* the request, if it is needed */
 };
-
-/* Reads the request that an item keeps; the caller must clear *r. False: there is none. */
-bool transaction_item_request(const struct transaction_item *item, struct resp_request *r);
 
 struct transaction {
     struct request_owner owner; /* of the EXEC; first */
