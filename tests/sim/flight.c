@@ -115,9 +115,9 @@ void flight_run(struct world *w, struct flight *f) {
         watched_run(w, f);
         return;
     }
-    char seen[LOCK_SEEN_MAX + 1];
-    struct model_args a =
-        call_args(&f->plan, &f->command, f->identity, w->proxies[f->proxy].id, w->sc.rule.lease_ms, seen);
+    char seen[LOCK_SEEN_MAX + 1], process[PROXY_ID];
+    proxy_id(f->proxy, f->proxy_life, process); /* a script that runs after a restart names the process that sent it */
+    struct model_args a = call_args(&f->plan, &f->command, f->identity, process, w->sc.rule.lease_ms, seen);
     if (f->kind == FLIGHT_RELEASE) { /* its plan was not begun */
         const struct model_guard *g = w->sc.queue ? model_queue_live(&w->redis, f->key) : NULL;
         bool newest = g && strcmp(g->token, f->token_text) == 0;

@@ -7,13 +7,14 @@
 
 struct model_args call_args(const struct lock_plan *plan, const struct model_command *command, const char *identity,
                             const char *proxy, int64_t lease_ms, char seen[LOCK_SEEN_MAX + 1]) {
+    bool other = plan->verb == LOCK_OPERATOR || plan->right == RIGHT_OLDER || plan->right == RIGHT_FENCE;
     struct model_args a = {
         .attempt = plan->attempt_token,
         .claim = plan->claim_token,
         .identity = identity,
         .proxy = proxy,
         .right = lock_right_text(plan->right),
-        .lease_ms = plan->right == RIGHT_OLDER || plan->right == RIGHT_FENCE ? lock_plan_lease_ms(plan) : lease_ms,
+        .lease_ms = other ? lock_plan_lease_ms(plan) : lease_ms,
         .read_fence = plan->read_fence,
         .claim_fence = plan->claim_fence,
         .data_free = plan->data_free && !model_may_pass(command) && !model_has_fields(command),

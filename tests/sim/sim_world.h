@@ -30,6 +30,7 @@ enum {
     FLIGHTS = 160,
     PIPELINE = 4,
     SESSIONS_KNOWN = 1024, /* the world remembers the ends of so many */
+    PROXY_ID = 40,         /* the bytes of a process's id, with its end */
     NESTS = 2              /* so many locks a worker has at most while it tries for another */
 };
 
@@ -278,7 +279,7 @@ struct proxy {
     struct lock_engine *engine;
     int64_t skew_us; /* so much its clock is ahead of Redis's */
     unsigned life;
-    char id[40];
+    char id[PROXY_ID];
     struct world *world;
     int index;
 };
@@ -393,6 +394,8 @@ void conn_close(struct world *w, int i);
 /* CLIENT SETNAME: gives the connection a name that no other has, or takes that name away. */
 void conn_rename(struct world *w, int i);
 void proxy_restart(struct world *w, int i);
+/* Writes the id of the process that is proxy i in its life `life`. A restart gives the proxy another id. */
+void proxy_id(int i, unsigned life, char out[PROXY_ID]);
 
 /* rules.c: the rule, and reloads. */
 void rules_open(struct world *w);

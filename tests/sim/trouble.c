@@ -50,6 +50,14 @@ static unsigned conns_open(const struct world *w, int process) {
     return n;
 }
 
+/* Whether acquire.lua follows a batch that has set the lock alone. */
+static bool is_unfinished(const struct world *w, int key) {
+    for (size_t i = 0; i < FLIGHTS; i++)
+        if (w->flights[i].used && w->flights[i].key == key && w->flights[i].late == '!')
+            return true;
+    return false;
+}
+
 static void go_around(struct world *w) {
     int key = (int)world_below(w, w->sc.keys);
     struct model_command c = {.op = OP_SET, .ms = 1 + world_below(w, 2000)};
@@ -63,6 +71,9 @@ static void go_around(struct world *w) {
         return;
     /* Of a lease in the short form, free.lua does not ask whether the end was moved. */
     if (c.op == OP_PEXPIRE && current && g->text)
+        return;
+    /* acquire.lua takes a lock for its batch's if the value is the batch's, and its end is not that of the record. */
+    if (c.op == OP_PEXPIRE && is_unfinished(w, key))
         return;
     world_event(w, "around the proxy: op %d on key %d", (int)c.op, key);
     model_native(&w->redis, key, &c);

@@ -236,9 +236,18 @@ void fences_run(struct world *w, const struct write *x, const struct text *bytes
 
 /* ---- S7 ------------------------------------------------------------------------------------------------ */
 
+/* The record of an attempt in the short form may have an early fence until acquire.lua has run, and its sender does not
+ * hold the lock before that. Where the proxy knows that data is written under a lock, it sends no such attempts: one
+ * may be under way when a reload tells the proxy. */
+static bool is_unfinished(const struct truth *t) {
+    return t->live && t->provisional;
+}
+
 /* A client that writes without a lease has to be the one that holds the lock, or held it last. */
 static void check_unlocked(struct world *w, const struct write *x) {
     const struct model_guard *g = &w->redis.keys[x->key].guard;
+    if (is_unfinished(&w->truth[x->key])) /* the batch's sender has not acquired yet */
+        return;
     char identity[MODEL_NAME];
     world_identity(world_name(w, x->conn), identity);
     if (w->sc.renames) /* it may be another client by now */
@@ -249,11 +258,7 @@ static void check_unlocked(struct world *w, const struct write *x) {
 
 void fences_ran(struct world *w, struct write *x, bool refused) {
     const struct truth *t = &w->truth[x->key];
-    /* The record of an attempt in the short form may have an early fence until acquire.lua has run. Where the proxy
-     * knows that data is written under a lock, it sends no such attempts: one may be under way when a reload tells the
-     * proxy. */
-    bool unfinished = t->live && t->provisional;
-    bool asks = x->is_look || !w->sc.elsewhere, late = x->fence && t->max_fence > x->fence && !unfinished;
+    bool asks = x->is_look || !w->sc.elsewhere, late = x->fence && t->max_fence > x->fence && !is_unfinished(t);
     uint64_t *written = &w->fences->written[x->key];
     world_event(w, "worker %d, key %d, fence %" PRIu64 ": %s %s", x->worker, x->key, x->fence,
                 x->is_look ? "a look" : "a write", refused ? "refused" : "done");
@@ -269,12 +274,12 @@ void fences_ran(struct world *w, struct write *x, bool refused) {
     if (!refused && asks && late)
         world_fail(w, "S7", "worker %d is let in with fence %" PRIu64 " after fence %" PRIu64, x->worker, x->fence,
                    t->max_fence);
-    if (!refused && !x->is_look && x->fence < *written)
+    if (!refused && !x->is_look && x->fence < *written && (w->sc.elsewhere || !is_unfinished(t)))
         world_fail(w, "S7", "worker %d has written with fence %" PRIu64 " behind fence %" PRIu64, x->worker, x->fence,
                    *written);
     if (refused && t->live && t->fence == x->fence)
         world_fail(w, "S7", "worker %d holds the lock, and is refused", x->worker);
-    if (!refused && !x->is_look)
+    if (!refused && !x->is_look && x->fence > *written)
         *written = x->fence;
 }
 
