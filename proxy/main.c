@@ -132,62 +132,22 @@ static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) 
 
 /* ---- PROXY's pages ----------------------------------------------------------------------------------- */
 
-static void admin_info(void *worker, const struct report *report) {
-    worker_report_info(worker, report);
-}
-
-static bool admin_locks(void *worker, const char *pattern, size_t len, const struct report *report) {
-    return worker_report_locks(worker, pattern, len, report);
-}
-
-static void admin_contended(void *worker, size_t max, const struct report *report) {
-    worker_report_contended(worker, max, report);
-}
-
-static void admin_longest(void *worker, size_t max, const struct report *report) {
-    worker_report_longest(worker, max, report);
-}
-
-static void admin_rules(void *worker, const struct report *report) {
-    worker_report_rules(worker, report);
-}
-
-static void admin_advice(void *worker, const struct report *report) {
-    worker_report_advice(worker, report);
-}
-
-static void admin_contention(void *worker, const struct report *report) {
-    worker_report_contention(worker, report);
-}
-
-static bool admin_times(void *worker, const char *pattern, size_t len, const struct report *report) {
-    return worker_report_times(worker, pattern, len, report);
-}
-
-static void admin_shared(void *worker, const struct report *report) {
-    worker_report_shared(worker, report);
-}
-
-static void admin_nodes(void *worker, const struct report *report) {
-    worker_report_nodes(worker, report);
-}
-
 static const char *admin_incident_kind(size_t i) {
     return i < INCIDENT_KINDS ? lock_incident_name((enum lock_incident_kind)i) : NULL;
 }
 
 static struct admin_source admin_source_of(struct application *app, struct worker *w) {
-    return (struct admin_source){.arg = w,
-                                 .info = admin_info,
-                                 .locks = admin_locks,
-                                 .contended = admin_contended,
-                                 .longest = admin_longest,
-                                 .rules = admin_rules,
-                                 .advice = admin_advice,
-                                 .contention = admin_contention,
-                                 .times = admin_times,
-                                 .shared = admin_shared,
-                                 .nodes = admin_nodes,
+    return (struct admin_source){.worker = w,
+                                 .info = worker_report_info,
+                                 .locks = worker_report_locks,
+                                 .contended = worker_report_contended,
+                                 .longest = worker_report_longest,
+                                 .rules = worker_report_rules,
+                                 .advice = worker_report_advice,
+                                 .contention = worker_report_contention,
+                                 .times = worker_report_times,
+                                 .shared = worker_report_shared,
+                                 .nodes = worker_report_nodes,
                                  .config = live_show,
                                  .config_arg = &app->live,
                                  .incidents = app->incidents,
@@ -200,37 +160,6 @@ static bool run_admin(void *arg, struct worker *w, const char *const *words, con
                       bool resp3, struct text *reply) {
     struct admin_source source = admin_source_of(arg, w);
     return admin_command(&source, words, lens, count, resp3, reply);
-}
-
-/* ---- PROXY WATCH ----------------------------------------------------------------------------------- */
-
-static void *watch_listen(void *arg, void (*wake)(void *wake_arg), void *wake_arg) {
-    return incidents_listen(((struct application *)arg)->incidents, wake, wake_arg);
-}
-
-static void watch_deaf(void *arg, void *ear) {
-    incidents_unlisten(((struct application *)arg)->incidents, ear);
-}
-
-static void *watch_begin(void *arg, const char *const *words, const size_t *lens, size_t count, struct text *error) {
-    return incident_watch_new(((struct application *)arg)->incidents, words, lens, count, admin_incident_kind, error);
-}
-
-static void watch_end(void *watch) {
-    incident_watch_free(watch);
-}
-
-static bool watch_lines(void *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
-    return incident_watch_lines(watch, fn, arg);
-}
-
-static struct watch_source watch_source_of(struct application *app) {
-    return (struct watch_source){.arg = app,
-                                 .listen = watch_listen,
-                                 .deaf = watch_deaf,
-                                 .begin = watch_begin,
-                                 .end = watch_end,
-                                 .lines = watch_lines};
 }
 
 /* ---- reload -------------------------------------------------------------------------------------- */
@@ -719,7 +648,13 @@ static int serve(struct application *app, struct config_errors *errors) {
     app->shared.reload_arg = &app->live;
     app->shared.admin = run_admin;
     app->shared.admin_arg = app;
-    app->watch = watch_source_of(app);
+    app->watch = (struct watch_source){.incidents = app->incidents,
+                                       .kinds = admin_incident_kind,
+                                       .listen = incidents_listen,
+                                       .deaf = incidents_unlisten,
+                                       .begin = incident_watch_new,
+                                       .end = incident_watch_free,
+                                       .lines = incident_watch_lines};
     app->shared.watch = &app->watch;
     app->sink = (struct lock_sink){.arg = app,
                                    .incident = record_incident,

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proxy/admin/host.h"
+#include "proxy/admin/http.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/base/log.h"
 
