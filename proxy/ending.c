@@ -10,7 +10,6 @@
 #include "proxy/lock/engine.h"
 #include "proxy/notify.h"
 #include "proxy/session/commands/commands.h"
-#include "proxy/worker/lock_space.h"
 #include "proxy/worker/worker.h"
 
 static void close_admin(struct ending *e) {

@@ -19,8 +19,6 @@
 #include "proxy/base/memory.h"
 #include "proxy/base/networks.h"
 #include "proxy/net/proxy_header.h"
-#include "proxy/session/core/session.h"
-#include "proxy/worker/accept.h"
 #include "proxy/worker/private.h"
 
 enum { ACCEPT_BATCH = 64 };

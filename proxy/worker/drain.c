@@ -22,9 +22,6 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/log.h"
-#include "proxy/session/core/session.h"
-#include "proxy/worker/accept.h"
-#include "proxy/worker/presence.h"
 #include "proxy/worker/private.h"
 
 static const double HANDSHAKES_SECONDS = 0.3;

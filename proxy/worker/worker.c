@@ -9,13 +9,6 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/commands/commands.h"
-#include "proxy/session/core/session.h"
-#include "proxy/worker/accept.h"
-#include "proxy/worker/capacity.h"
-#include "proxy/worker/evictions.h"
-#include "proxy/worker/host_watch.h"
-#include "proxy/worker/lock_space.h"
-#include "proxy/worker/presence.h"
 #include "proxy/worker/private.h"
 
 enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TICKS_HELD = 10, RESUMED_AT_ONCE = 12 };
