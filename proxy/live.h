@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "proxy/base/report.h"
+#include "proxy/base/metric.h"
 #include "proxy/config/config.h"
 #include "proxy/secure.h"
 #include "proxy/session/core/shared.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "proxy/admin/incident_lines.h"
-#include "proxy/base/histogram.h"
+#include "proxy/base/metric.h"
 #include "proxy/base/json.h"
 
 enum {

@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 #include "proxy/admin/incidents.h"
-#include "proxy/base/report.h"
+#include "proxy/base/metric.h"
 #include "proxy/base/text.h"
 
 struct worker;

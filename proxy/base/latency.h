@@ -5,7 +5,7 @@
 #ifndef LOCKKEEPER_BASE_LATENCY_H
 #define LOCKKEEPER_BASE_LATENCY_H
 
-#include "proxy/base/histogram.h"
+#include "proxy/base/metric.h"
 
 enum latency_kind { LATENCY_COMMANDS, LATENCY_CLIENTS, LATENCY_KINDS };
 

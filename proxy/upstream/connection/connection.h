@@ -29,7 +29,7 @@
 #include "parser/resp.h"
 #include "parser/slot.h"
 #include "proxy/base/clock.h"
-#include "proxy/base/histogram.h"
+#include "proxy/base/metric.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
