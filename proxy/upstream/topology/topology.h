@@ -19,10 +19,8 @@ void topology_reason(const struct topology *t, char *out, size_t size);
 
 /* Asks for a round in the next loop turns, without the limit of the rate. */
 void topology_now(struct topology *t);
-/* Whether a connection has to wait for a round that verifies its node. If so, the round is started; verify_over then
- * calls conn_ready. */
+/* Whether a connection has to wait for a round that verifies its node. If so, the round is started; conn_ready is
+ * called after it. */
 bool verify_waits(struct upstream_conn *c);
-/* Releases the connections that waited for a round, which has ended. */
-void verify_over(struct upstream *u);
 
 #endif
