@@ -11,7 +11,7 @@
 
 #include "proxy/base/metric.h"
 #include "proxy/config/config.h"
-#include "proxy/secure.h"
+#include "proxy/start.h"
 #include "proxy/session/core/shared.h"
 
 struct live {

@@ -39,9 +39,7 @@
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
 #include "proxy/admin_server.h"
-#include "proxy/notify.h"
 #include "proxy/own_password.h"
-#include "proxy/secure.h"
 #include "proxy/session/locks/locks.h"
 #include "proxy/start.h"
 #include "proxy/worker/worker.h"
@@ -245,11 +243,11 @@ static void worker_ready(void *arg, const char *error) {
         return;
     log_notice("Ready to accept connections on %s", listen_text(&app->listeners));
     notify_state("READY=1");
-    inherit_tell_ready(&app->inherited);
+    inherit_tell(&app->inherited, HANDED_READY);
 }
 
 static void tell_let_go(void *arg) {
-    inherit_tell_let_go(&((struct application *)arg)->inherited);
+    inherit_tell(&((struct application *)arg)->inherited, HANDED_LET_GO);
 }
 
 /* Whether clients without login use upstream-user. With systemd's sockets, `bind` does not tell where clients may come
@@ -414,12 +412,6 @@ static void raise_descriptor_limit(void *arg, int64_t maxclients) {
         share_descriptors(app, (rlim_t)maxclients, wanted.rlim_cur, reloads);
 }
 
-static void new_process_id(struct application *app) {
-    uuid_t id;
-    uuid_generate(id);
-    uuid_unparse_lower(id, app->process_id);
-}
-
 static const char *unready(void *arg) {
     const struct application *app = arg;
     const char *reason = ending_reason(&app->ending);
@@ -559,7 +551,9 @@ static bool start(struct application *app, struct config_errors *errors) {
                              strerror(errno));
     log_set_level(c->loglevel);
     log_set_json(c->log_json);
-    new_process_id(app);
+    uuid_t id;
+    uuid_generate(id);
+    uuid_unparse_lower(id, app->process_id);
     if (!secure_load(&app->secure, app->config, errors))
         return false;
     share_facts(app);
@@ -720,12 +714,6 @@ static bool take_word(int *argc, char **argv, const char *word) {
     return true;
 }
 
-static void configuration_right(const struct config *c) {
-    tell_of_rules(c, warn);
-    start_look_up(c, warn);
-    puts("Configuration OK");
-}
-
 static void tell_of_invariant(const char *text) {
     log_warning("%s", text);
 }
@@ -763,10 +751,13 @@ int main(int argc, char **argv) {
     if (advises) {
         status = advise(&app, advised, file, &errors);
     } else if (errors.count > 0 || test) {
-        if (start_check(app.config, true, &errors))
-            configuration_right(app.config);
-        else
+        if (start_check(app.config, true, &errors)) {
+            tell_of_rules(app.config, warn);
+            start_look_up(app.config, warn);
+            puts("Configuration OK");
+        } else {
             status = fail(&errors);
+        }
     } else {
         status = serve(&app, &errors);
     }

@@ -13,7 +13,6 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
-#include "proxy/handed.h"
 
 enum { FIRST = 3 };
 static const double READY_SECONDS = 60.0;
