@@ -249,7 +249,3 @@ void ending_tell_last(const struct ending *e) {
     if (e->board)
         handed_board_write(e->board, &none);
 }
-
-const char *ending_reason(const struct ending *e) {
-    return e->leaving || e->stopping ? "the proxy stops" : NULL;
-}

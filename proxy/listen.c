@@ -82,13 +82,14 @@ static void claim(struct listen_set *set, const struct addrinfo *a, const char *
     memcpy(&c->address, a->ai_addr, a->ai_addrlen);
 }
 
-int listen_admin(struct listen_set *set, const struct config *c, int backlog, struct config_errors *errors) {
+int listen_admin(struct listen_set *set, const struct config *c, struct config_errors *errors) {
+    enum { BACKLOG = 512 };
     struct addrinfo *a = resolve(c->admin_bind, c->admin_port);
     long long port = c->admin_port;
     const struct listen_claim *other = a ? claimed(set, a) : NULL;
     int fd = a && !other ? inherit_take(set->inherited, a->ai_addr, SOCKET_ADMIN) : -1;
     if (a && !other && fd < 0)
-        fd = tcp_socket(a, c->reuse_port, set->trial ? -1 : backlog);
+        fd = tcp_socket(a, c->reuse_port, set->trial ? -1 : BACKLOG);
     int saved = errno;
     if (a)
         freeaddrinfo(a);
@@ -324,15 +325,6 @@ bool listen_open(struct listen_set *set, const struct config *c, struct inherite
         return open_all(set, c, errors);
     take_managed(set);
     return true;
-}
-
-const struct worker_socket *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count) {
-    *count = set->rows[thread].count;
-    return set->rows[thread].sockets;
-}
-
-const char *listen_text(const struct listen_set *set) {
-    return set->text.data;
 }
 
 /* ---- other processes --------------------------------------------------------------------------------- */

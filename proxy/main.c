@@ -71,7 +71,7 @@ struct application {
     const char *embedded_addresses[1];
     char process_id[UUID_TEXT];
     struct text upstream_text;
-    struct ev_signal on_term, on_int, on_quit, on_take_over, on_hup, on_usr1;
+    struct ev_signal signals[6];
     struct ev_timer second;                   /* for repeated incidents, and for locks without a rule */
     int64_t unruled_seen_ms, unruled_told_ms; /* when such locks were first seen since the last log line; when they were
                                                  last logged; 0: not yet */
@@ -123,7 +123,7 @@ static void tell_unruled(struct application *app, int64_t now_ms) {
 
 static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct application *app = timer->data;
-    incidents_tick(app->incidents, clock_wall_ms());
+    incidents_tell(app->incidents, clock_wall_ms(), false);
     tell_unruled(app, clock_even_ms());
     ending_tell(&app->ending);
 }
@@ -200,37 +200,36 @@ static void stop_at_once(int signal) {
     _exit(0);
 }
 
-/* Stops watching signals in the first worker's loop, which has ended, while other threads may still work: a second
- * signal needs another handler. */
-static void unwatch_signals(struct application *app) {
-    struct ev_loop *loop = worker_loop(app->shared.workers[0]);
-    struct ev_signal *const watchers[] = {&app->on_term,      &app->on_int, &app->on_quit,
-                                          &app->on_take_over, &app->on_hup, &app->on_usr1};
+/* The signals, and what they do once the first worker's loop has ended, while other threads may still work. */
+static const struct {
+    int number;
+    void (*callback)(struct ev_loop *, struct ev_signal *, int);
+    void (*afterwards)(int signal);
+} SIGNALS[] = {{SIGTERM, on_stop, stop_at_once}, {SIGINT, on_stop, stop_at_once}, {SIGQUIT, on_leave, SIG_IGN},
+               {SIGUSR2, on_take_over, SIG_IGN}, {SIGHUP, on_reload, SIG_IGN},    {SIGUSR1, on_rotate, SIG_IGN}};
+enum { SIGNAL_COUNT = sizeof(SIGNALS) / sizeof(SIGNALS[0]) };
+
+static void watch_signals(struct application *app, struct ev_loop *loop) {
+    for (size_t i = 0; i < SIGNAL_COUNT; i++) {
+        ev_signal_init(&app->signals[i], SIGNALS[i].callback, SIGNALS[i].number);
+        app->signals[i].data = app;
+        ev_signal_start(loop, &app->signals[i]);
+        ev_unref(loop);
+    }
+}
+
+static void unwatch_signals(struct application *app, struct ev_loop *loop) {
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    for (size_t i = 0; i < sizeof(watchers) / sizeof(watchers[0]); i++) {
+    for (size_t i = 0; i < SIGNAL_COUNT; i++) {
         ev_ref(loop);
-        ev_signal_stop(loop, watchers[i]);
+        ev_signal_stop(loop, &app->signals[i]);
+        signal(SIGNALS[i].number, SIGNALS[i].afterwards);
     }
     ev_ref(loop);
     ev_timer_stop(loop, &app->second);
-    signal(SIGTERM, stop_at_once);
-    signal(SIGINT, stop_at_once);
-    signal(SIGQUIT, SIG_IGN);
-    signal(SIGUSR2, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGUSR1, SIG_IGN);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-}
-
-static void watch_signal(struct application *app, struct ev_signal *watcher, int number,
-                         void (*callback)(struct ev_loop *, struct ev_signal *, int)) {
-    struct ev_loop *loop = worker_loop(app->shared.workers[0]);
-    ev_signal_init(watcher, callback, number);
-    watcher->data = app;
-    ev_signal_start(loop, watcher);
-    ev_unref(loop);
 }
 
 /* ---- start --------------------------------------------------------------------------------------- */
@@ -241,7 +240,7 @@ static void worker_ready(void *arg, const char *error) {
         log_warning("%s; trying on", error);
     if (atomic_fetch_add(&app->ready, 1) + 1 < app->shared.threads)
         return;
-    log_notice("Ready to accept connections on %s", listen_text(&app->listeners));
+    log_notice("Ready to accept connections on %s", app->listeners.text.data);
     notify_state("READY=1");
     inherit_tell(&app->inherited, HANDED_READY);
 }
@@ -414,9 +413,8 @@ static void raise_descriptor_limit(void *arg, int64_t maxclients) {
 
 static const char *unready(void *arg) {
     const struct application *app = arg;
-    const char *reason = ending_reason(&app->ending);
-    if (reason)
-        return reason;
+    if (app->ending.leaving || app->ending.stopping)
+        return "the proxy stops";
     return atomic_load(&app->ready) < app->shared.threads ? "not all threads accept clients yet" : NULL;
 }
 
@@ -437,10 +435,12 @@ static void run(struct application *app) {
     unsigned threads = app->shared.threads;
     app->shared.workers = memory_zalloc(threads * sizeof(*app->shared.workers));
     for (unsigned i = 0; i < threads; i++) {
-        struct worker_opening opening = {.ready = worker_ready, .arg = app};
-        opening.sockets = listen_of_thread(&app->listeners, i, &opening.socket_count);
+        const struct listen_row *row = &app->listeners.rows[i];
+        struct worker_opening opening = {
+            .sockets = row->sockets, .socket_count = row->count, .ready = worker_ready, .arg = app};
         app->shared.workers[i] = worker_new(&app->shared, i, app->config, &opening);
     }
+    struct ev_loop *loop = worker_loop(app->shared.workers[0]);
     if (app->monitor)
         start_monitor(app);
     app->ending = (struct ending){.shared = &app->shared,
@@ -450,17 +450,12 @@ static void run(struct application *app) {
                                   .monitor = &app->monitor,
                                   .embedded = app->embedded,
                                   .argv = app->argv};
-    embedded_watch(app->embedded, worker_loop(app->shared.workers[0]), app);
-    watch_signal(app, &app->on_term, SIGTERM, on_stop);
-    watch_signal(app, &app->on_int, SIGINT, on_stop);
-    watch_signal(app, &app->on_quit, SIGQUIT, on_leave);
-    watch_signal(app, &app->on_take_over, SIGUSR2, on_take_over);
-    watch_signal(app, &app->on_hup, SIGHUP, on_reload);
-    watch_signal(app, &app->on_usr1, SIGUSR1, on_rotate);
+    embedded_watch(app->embedded, loop, app);
+    watch_signals(app, loop);
     ev_timer_init(&app->second, on_second, 1., 1.);
     app->second.data = app;
-    ev_timer_start(worker_loop(app->shared.workers[0]), &app->second);
-    ev_unref(worker_loop(app->shared.workers[0]));
+    ev_timer_start(loop, &app->second);
+    ev_unref(loop);
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -473,7 +468,7 @@ static void run(struct application *app) {
     own_password_watch(app->config, false);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
-    unwatch_signals(app);
+    unwatch_signals(app, loop);
     ending_tell_last(&app->ending);
     embedded_unwatch(app->embedded);
     for (unsigned i = 1; i < threads; i++)
@@ -673,7 +668,7 @@ static int serve(struct application *app, struct config_errors *errors) {
     permits_free(app->shared.permits);
     slowlog_free(app->shared.slowlog);
     latency_free(app->shared.latency);
-    incidents_flush(app->incidents, clock_wall_ms());
+    incidents_tell(app->incidents, clock_wall_ms(), true);
     incidents_free(app->incidents);
     embedded_stop(app->embedded);
     if (app->config->pidfile && app->config->pidfile[0])

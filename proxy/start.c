@@ -162,7 +162,7 @@ static void check_ports(const struct config *c, struct config_errors *errors) {
     struct listen_set set;
     (void)listen_open(&set, c, &none, true, errors);
     if (c->admin_port != 0 && !config_is_wrong(errors, "admin-bind")) {
-        int fd = listen_admin(&set, c, 1, errors);
+        int fd = listen_admin(&set, c, errors);
         if (fd >= 0)
             close(fd);
     }
