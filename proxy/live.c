@@ -210,9 +210,9 @@ int64_t live_shutdown_ms(struct live *l) {
 }
 
 int64_t live_finish_ms(struct live *l) {
-    int64_t most_ms = live_shutdown_ms(l);
     pthread_mutex_lock(&l->mutex);
-    int64_t ms = l->config->finish_timeout_s * 1000;
+    const struct config *c = l->config;
+    int64_t s = c->finish_timeout_s < c->shutdown_timeout_s ? c->finish_timeout_s : c->shutdown_timeout_s;
     pthread_mutex_unlock(&l->mutex);
-    return ms < most_ms ? ms : most_ms;
+    return s * 1000;
 }

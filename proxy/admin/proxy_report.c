@@ -8,7 +8,6 @@
 
 #include "proxy/admin/incident_lines.h"
 #include "proxy/base/clock.h"
-#include "proxy/base/latency.h"
 #include "proxy/base/slowlog.h"
 #include "proxy/base/text.h"
 

@@ -27,8 +27,6 @@
 
 enum { MARK_SLOT = 0, MARK_MS = 2 * 60 * 60 * 1000, NEW_MS = 2 * 60 * 1000, AWAY_LEAST = 3 };
 
-enum doubt { DOUBT_NONE, DOUBT_ASKED, DOUBT_FAILED, DOUBT_READONLY };
-
 enum step { STEP_MARK, STEP_WRITE, STEP_SAME, STEP_OLD };
 
 struct host_watch {
@@ -53,19 +51,11 @@ static struct host_watch *watch_of(struct worker *w) {
 
 /* ---- from other threads ------------------------------------------------------------------------------- */
 
-static void doubt_more(struct worker *w, enum doubt doubt) {
+void host_watch_doubt(struct worker *w, enum doubt doubt) {
     atomic_int *now = &w->shared->host_doubt;
     int was = atomic_load(now);
     while (was < (int)doubt && !atomic_compare_exchange_weak(now, &was, (int)doubt))
         ;
-}
-
-void host_watch_doubt(struct worker *w, bool readonly) {
-    doubt_more(w, readonly ? DOUBT_READONLY : DOUBT_FAILED);
-}
-
-void host_watch_now(struct worker *w) {
-    doubt_more(w, DOUBT_ASKED);
 }
 
 void host_watch_trouble(struct worker *w, char *out, size_t size) {

@@ -170,10 +170,10 @@ void presence_end(struct worker *w);
 
 /* Looks the name up if it is due. To be called once a second, in the first worker's thread. */
 void host_watch_tick(struct worker *w);
-/* The node has failed in any thread, or answered as after a failover; `readonly`: with READONLY. Thread-safe. */
-void host_watch_doubt(struct worker *w, bool readonly);
-/* Has the name looked up at the next tick. Thread-safe. */
-void host_watch_now(struct worker *w);
+/* Why the name is looked up at the next tick: a reload; the node has failed in any thread; it has answered READONLY. */
+enum doubt { DOUBT_NONE, DOUBT_ASKED, DOUBT_FAILED, DOUBT_READONLY };
+/* Has the name looked up at the next tick, for the gravest reason so far. Thread-safe. */
+void host_watch_doubt(struct worker *w, enum doubt doubt);
 /* Copies why the upstream is not where its name leads; "": it is. Thread-safe. */
 void host_watch_trouble(struct worker *w, char *out, size_t size);
 void host_watch_clear(struct worker *w);

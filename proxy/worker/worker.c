@@ -28,7 +28,7 @@ static void take_config(struct worker *w) {
     w->rules = config->rules;
     upstream_set_timeout(w->upstream, config->upstream_timeout_ms);
     slow_config(w);
-    host_watch_now(w);
+    host_watch_doubt(w, DOUBT_ASKED);
     ROOMS_CALL(w, worker_rules, w);
 }
 
@@ -260,7 +260,7 @@ static void upstream_noauth(void *arg) {
 }
 
 static void upstream_doubt(void *arg, bool readonly) {
-    host_watch_doubt(arg, readonly);
+    host_watch_doubt(arg, readonly ? DOUBT_READONLY : DOUBT_FAILED);
 }
 
 static void upstream_may_have_forgotten(void *arg) {

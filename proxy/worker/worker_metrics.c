@@ -12,7 +12,7 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/handed_board.h"
-#include "proxy/base/latency.h"
+#include "proxy/base/slowlog.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
