@@ -480,14 +480,13 @@ static void run(struct application *app) {
     memory_free(app->shared.workers);
 }
 
+static void print_error(int len, const char *line) {
+    fprintf(stderr, "lockkeeper: %.*s\n", len, line);
+}
+
 /* Prints all errors; with several errors, also the consequence. Clears them. */
 static int fail(struct config_errors *errors) {
-    const char *line = errors->lines.data;
-    while (line) {
-        const char *end = strchr(line, '\n');
-        fprintf(stderr, "lockkeeper: %.*s\n", end ? (int)(end - line) : (int)strlen(line), line);
-        line = end ? end + 1 : NULL;
-    }
+    config_errors_each(errors, print_error);
     if (errors->count >= CONFIG_ERRORS_MAX)
         fprintf(stderr, "lockkeeper: not started: %d errors in the configuration, and maybe more\n",
                 (int)CONFIG_ERRORS_MAX);
@@ -609,18 +608,12 @@ static int advise(struct application *app, const char *what, bool file, struct c
     return monitor_feed(&app->shared.upstream, app->config->rules, for_ms, random_seed());
 }
 
-/* npx hands a signal on to its shell, which ends, and does not hand it on. */
-static void follow_npx(void) {
-    const char *event = getenv("npm_lifecycle_event");
-    if (event && strcmp(event, "npx") == 0)
-        prctl(PR_SET_PDEATHSIG, SIGTERM);
-}
-
 static int serve(struct application *app, struct config_errors *errors) {
     uint64_t seed;
     inherit_read(&app->inherited);
-    if (app->inherited.count == 0) /* the parent is no predecessor */
-        follow_npx();
+    const char *event = getenv("npm_lifecycle_event");
+    if (app->inherited.count == 0 && event && strcmp(event, "npx") == 0) /* the parent is no predecessor */
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* npx hands a signal on to its shell, which ends, and does not hand it on */
     if (!start(app, errors)) {
         embedded_stop(app->embedded);
         return fail(errors);

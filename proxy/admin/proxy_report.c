@@ -44,7 +44,9 @@ struct rows {
     enum shape shape;
 };
 
-static void rows_close_row(struct rows *rows) {
+/* Ends the row before, if there is one: a new row begins. */
+static void rows_row(void *arg) {
+    struct rows *rows = arg;
     if (rows->field_count > 0) {
         if (rows->shape == SHAPE_LINES)
             put_bulk(&rows->done, rows->row.data, rows->row.len);
@@ -58,10 +60,6 @@ static void rows_close_row(struct rows *rows) {
     }
     rows->row.len = 0;
     rows->field_count = 0;
-}
-
-static void rows_row(void *arg) {
-    rows_close_row(arg);
 }
 
 static void rows_name(struct rows *rows, const char *name) {
@@ -100,7 +98,7 @@ static void rows_number(void *arg, const char *name, int64_t value) {
 
 /* Writes the reply: the rows, or an error if some may be missing. */
 static void rows_finish(struct rows *rows, bool matched, struct text *reply) {
-    rows_close_row(rows);
+    rows_row(rows);
     if (matched) {
         put_array(reply, rows->row_count);
         text_append(reply, rows->done.data, rows->done.len);

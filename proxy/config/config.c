@@ -83,6 +83,11 @@ bool config_is_wrong(const struct config_errors *errors, const char *directive) 
     return errors->wrong && errors->wrong[directive_index(directive_find(directive))];
 }
 
+void config_errors_each(const struct config_errors *errors, void (*tell)(int len, const char *line)) {
+    for (const char *line = errors->lines.data; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+        tell((int)strcspn(line, "\n"), line);
+}
+
 void config_errors_clear(struct config_errors *errors) {
     text_clear(&errors->lines);
     memory_free(errors->wrong);

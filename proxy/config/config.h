@@ -132,7 +132,8 @@ struct config {
 enum { CONFIG_ERRORS_MAX = 100 }; /* reading stops here */
 
 /* All errors of a configuration: one line each, with the place (file and line, or the command line), the directive, its
- * value and what was expected. Passwords are left out. {0} is empty. The lines are separated by '\n', without one at the end. */
+ * value and what was expected. Passwords are left out. {0} is empty. The lines are separated by '\n', without one at
+ * the end. */
 struct config_errors {
     struct text lines;
     size_t count;
@@ -146,6 +147,8 @@ bool config_refuse(struct config_errors *errors, const struct config *config, co
 /* Whether the directive's value in the file is wrong. The configuration may then have the default, so errors that
  * follow from it should not be reported. */
 bool config_is_wrong(const struct config_errors *errors, const char *directive);
+/* Calls `tell` for each line. */
+void config_errors_each(const struct config_errors *errors, void (*tell)(int len, const char *line));
 void config_errors_clear(struct config_errors *errors);
 
 /* Reads argv as redis-server does: argv[0] is the program, an optional CONFIG-FILE ("-": standard input) comes first,

@@ -119,7 +119,6 @@ void readiness_ask(struct worker *w);
 /* Why the master gives no locks, as far as readiness.c knows: the node's or the proxy's error. "": it does, or it is no
  * master. Borrowed until the next call of readiness_ask. */
 const char *readiness_trouble(struct worker *w, const char *address);
-void readiness_clear(struct worker *w);
 /* Adds up the boards of all workers: this worker's is current, the others' are at most a second old. The caller frees
  * sum->nodes; sum->count must be 0 at first. */
 void node_board_sum(struct worker *w, struct node_board *sum);

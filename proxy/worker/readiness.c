@@ -170,7 +170,3 @@ const char *readiness_trouble(struct worker *w, const char *address) {
     const struct asked_master *m = find(w, address);
     return m ? m->why : "";
 }
-
-void readiness_clear(struct worker *w) {
-    memory_free(thread_of(w)->masters);
-}

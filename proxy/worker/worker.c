@@ -384,7 +384,7 @@ void worker_free(struct worker *w) {
     memory_free(w->scratch);
     pthread_mutex_destroy(&thread_of(w)->board.mutex);
     memory_free(thread_of(w)->board.nodes);
-    readiness_clear(w);
+    memory_free(thread_of(w)->masters);
     host_watch_clear(w);
     readable_clear(&w->readable);
     ev_loop_destroy(w->loop);
