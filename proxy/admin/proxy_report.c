@@ -28,12 +28,6 @@ static void put_array(struct text *out, size_t elements) {
     text_printf(out, "*%zu\r\n", elements);
 }
 
-static void put_bulk(struct text *out, const char *data, size_t len) {
-    text_printf(out, "$%zu\r\n", len);
-    text_append(out, data, len);
-    text_append(out, "\r\n", 2);
-}
-
 /* ---- rows of fields: an array of maps (in RESP2 arrays of names and values), or of lines ------------------------ */
 
 enum shape { SHAPE_RESP2, SHAPE_RESP3, SHAPE_LINES };
@@ -49,7 +43,7 @@ static void rows_row(void *arg) {
     struct rows *rows = arg;
     if (rows->field_count > 0) {
         if (rows->shape == SHAPE_LINES)
-            put_bulk(&rows->done, rows->row.data, rows->row.len);
+            text_bulk(&rows->done, rows->row.data, rows->row.len);
         else if (rows->shape == SHAPE_RESP3)
             text_printf(&rows->done, "%%%zu\r\n", rows->field_count);
         else
@@ -66,7 +60,7 @@ static void rows_name(struct rows *rows, const char *name) {
     if (rows->shape == SHAPE_LINES)
         text_printf(&rows->row, "%s%s=", rows->field_count > 0 ? " " : "", name);
     else
-        put_bulk(&rows->row, name, strlen(name));
+        text_bulk(&rows->row, name, strlen(name));
     rows->field_count++;
 }
 
@@ -87,7 +81,7 @@ static void rows_text(void *arg, const char *name, const char *value, size_t len
     if (rows->shape == SHAPE_LINES)
         put_word(&rows->row, value, len);
     else
-        put_bulk(&rows->row, value, len);
+        text_bulk(&rows->row, value, len);
 }
 
 static void rows_number(void *arg, const char *name, int64_t value) {
@@ -146,7 +140,7 @@ static void do_info(const struct admin_source *source, const char *wanted, size_
         text_append(reply, info.out.data, info.out.len);
         text_append(reply, "\r\n", 2);
     } else {
-        put_bulk(reply, info.out.data ? info.out.data : "", info.out.len);
+        text_bulk(reply, info.out.data ? info.out.data : "", info.out.len);
     }
     text_clear(&info.out);
 }
@@ -214,7 +208,7 @@ static void do_incidents(const struct admin_source *source, const char *const *w
 static void add_line(void *arg, const char *name, const char *line, size_t len) {
     struct rows *rows = arg;
     (void)name;
-    put_bulk(&rows->done, line, len);
+    text_bulk(&rows->done, line, len);
     rows->row_count++;
 }
 
@@ -442,7 +436,7 @@ static void add_latency(void *arg, const char *name, const struct histogram *h) 
                     (unsigned long long)calls);
         bounds++;
     }
-    put_bulk(out, name, strlen(name));
+    text_bulk(out, name, strlen(name));
     text_printf(out, "%s$5\r\ncalls\r\n:%llu\r\n$14\r\nhistogram_usec\r\n", resp3 ? "%2\r\n" : "*4\r\n",
                 (unsigned long long)calls);
     text_printf(out, "%c%zu\r\n", resp3 ? '%' : '*', resp3 ? bounds : 2 * bounds);
