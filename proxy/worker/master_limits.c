@@ -7,8 +7,8 @@
  * If Redis evicts a lock, two clients can hold it. Locks have expiries, so every maxmemory-policy except noeviction may
  * evict them once maxmemory is reached.
  *
- * INFO contains these settings even if CONFIG is forbidden. If the proxy's user may not call INFO, nothing is known, and
- * nothing is logged.
+ * INFO contains these settings even if CONFIG is forbidden. If the proxy's user may not call INFO, nothing is known,
+ * and nothing is logged.
  */
 #include <stdlib.h>
 #include <string.h>
