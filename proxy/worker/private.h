@@ -52,7 +52,7 @@ struct node_figures {
 
 /* What Redis does when its memory is full. */
 struct eviction_state {
-    unsigned policy; /* an index of evictions.c's table */
+    unsigned policy; /* an index of master_limits.c's table */
     bool evicts;     /* and there is a maxmemory that can be reached */
     size_t master;   /* the index of the master */
 };
@@ -77,9 +77,9 @@ struct worker_thread {
     struct asked_master *masters; /* for readiness.c */
     size_t masters_count;
     uint64_t leases_handed;          /* how many got a last expiry */
-    struct eviction_state evictions; /* for evictions.c, in the first worker */
+    struct eviction_state evictions; /* for master_limits.c, in the first worker */
     int64_t evictions_ms;            /* when it last asked the nodes */
-    int64_t capacity_ms;             /* when capacity.c last asked */
+    int64_t capacity_ms;             /* when it last asked for maxclients */
     int64_t presence_ms;             /* when presence.c last asked */
     bool evictions_asking, presence_asking;
     bool space_asking;                   /* lock_space.c has asked for the mark */
@@ -108,7 +108,7 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
     return (struct worker_thread *)(uintptr_t)w;
 }
 
-/* metrics.c: the table of node figures, for a struct node_figures. */
+/* worker_metrics.c: the table of node figures, for a struct node_figures. */
 extern const struct metric_table node_figures_table;
 /* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);

@@ -84,7 +84,7 @@ struct proxy_shared {
     bool embedded;                  /* the node is a private redis-server, which is started again when it ends */
     atomic_uint embedded_ends;      /* how often it has ended */
     atomic_uint embedded_lost;      /* how many leases it held then */
-    atomic_uint evictions;          /* for evictions.c */
+    atomic_uint evictions;          /* for master_limits.c */
     atomic_uint away;               /* for presence.c: how many processes have not followed, as far as is known */
     atomic_int_fast64_t came_ms;    /* when a session last got its identity */
     atomic_int_fast64_t paused;     /* how many requests wait for the end of a pause */
