@@ -9,8 +9,6 @@
 
 #include "proxy/base/memory.h"
 
-enum { BACKLOG = 512 };
-
 struct admin_server {
     int fd;
     struct http *http;
@@ -30,7 +28,7 @@ struct admin_server {
 struct admin_server *admin_server_open(struct listen_set *set, const struct config *config,
                                        struct config_errors *errors) {
     const char *address = config->admin_bind;
-    int fd = listen_admin(set, config, BACKLOG, errors);
+    int fd = listen_admin(set, config, errors);
     if (fd < 0)
         return NULL;
     struct admin_server *m = memory_zalloc(sizeof(*m));

@@ -43,7 +43,12 @@ struct embedded {
     void *arg;
 };
 
-static void run_server(const struct embedded *e, pid_t parent) {
+/* Starts the server; e->pid is -1 with errno if that fails. */
+static void fork_server(struct embedded *e) {
+    pid_t parent = getpid();
+    e->pid = fork();
+    if (e->pid != 0)
+        return;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
@@ -74,11 +79,6 @@ static bool answers(const char *path) {
     return ok;
 }
 
-static void remove_folder(const struct embedded *e) {
-    unlink(e->socket);
-    rmdir(e->folder);
-}
-
 struct embedded *embedded_start(const struct embedded_role *role, struct embedded *others, char *error,
                                 size_t error_size) {
     struct embedded *e = memory_zalloc(sizeof(*e));
@@ -92,10 +92,7 @@ struct embedded *embedded_start(const struct embedded_role *role, struct embedde
     snprintf(e->socket, sizeof(e->socket), "%s/redis.sock", e->folder);
     snprintf(e->address, sizeof(e->address), "unix:%s", e->socket);
     e->pidfd = -1;
-    pid_t parent = getpid();
-    e->pid = fork();
-    if (e->pid == 0)
-        run_server(e, parent);
+    fork_server(e);
     for (int i = 0; e->pid > 0 && i < START_TRIES; i++) {
         int status;
         if (answers(e->socket)) {
@@ -176,10 +173,7 @@ static void on_end(struct ev_loop *loop, struct ev_io *io, int events) {
 
 static void on_again(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct embedded *e = timer->data;
-    pid_t parent = getpid();
-    e->pid = fork();
-    if (e->pid == 0)
-        run_server(e, parent);
+    fork_server(e);
     if (e->pid < 0) {
         e->pid = 0;
         log_warning("%s is not started again: %s", e->role->name, strerror(errno));
@@ -215,7 +209,8 @@ void embedded_stop(struct embedded *e) {
             kill(e->pid, SIGKILL); /* at once: it keeps no data, by intention */
             waitpid(e->pid, NULL, 0);
         }
-        remove_folder(e);
+        unlink(e->socket);
+        rmdir(e->folder);
         memory_free(e);
         e = next;
     }

@@ -46,7 +46,9 @@ void ending_take_over(struct ending *e, const char *signal);
 void ending_tell(const struct ending *e);
 /* Tells it that this process has no clients any more. */
 void ending_tell_last(const struct ending *e);
-/* Why the process must get no more clients; NULL: it may. */
-const char *ending_reason(const struct ending *e);
+/* systemd's readiness protocol (sd_notify(3)): sends "READY=1", ... to the socket named by NOTIFY_SOCKET; does nothing
+ * without systemd. notify_reloading: the process changes its configuration, until it sends READY=1. */
+void notify_state(const char *state);
+void notify_reloading(void);
 
 #endif

@@ -11,7 +11,6 @@
 
 #include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
-#include "proxy/handed.h"
 
 enum { FIRST = 3, COUNT_MAX = 4096 };
 
@@ -131,21 +130,13 @@ void inherit_close_rest(struct inherited *in) {
             close(in->sockets[i].fd);
 }
 
-static void tell(struct inherited *in, char word) {
+void inherit_tell(struct inherited *in, char word) {
     if (in->predecessor < 0)
         return;
     ssize_t ignored = write(in->predecessor, &word, 1);
     (void)ignored;
     close(in->predecessor);
     in->predecessor = -1;
-}
-
-void inherit_tell_ready(struct inherited *in) {
-    tell(in, HANDED_READY);
-}
-
-void inherit_tell_let_go(struct inherited *in) {
-    tell(in, HANDED_LET_GO);
 }
 
 void inherit_free(struct inherited *in) {

@@ -5,7 +5,7 @@
  *      systemd        LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES        descriptors 3, 4, ...: they define where to listen
  *      predecessor    LOCKKEEPER_HANDED, a letter for each socket;  descriptor 3: to report that clients are accepted;
  *                     LOCKKEEPER_HANDED_PATH, the unix socket's     4, 5, ...: used if the configuration has them
- *                     LOCKKEEPER_HANDED_MARK, for worker/lock_space.h
+ *                     LOCKKEEPER_HANDED_MARK, for worker/lock_space.c
  *                     LOCKKEEPER_HANDED_BOARD, for base/handed_board.h
  */
 #ifndef LOCKKEEPER_INHERIT_H
@@ -14,6 +14,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/socket.h>
+
+/* successor.c writes these variables, inherit.c reads them. */
+#define HANDED_SOCKETS "LOCKKEEPER_HANDED"
+#define HANDED_PATH    "LOCKKEEPER_HANDED_PATH"
+#define HANDED_MARK    "LOCKKEEPER_HANDED_MARK"  /* see worker/lock_space.c; empty: there is none */
+#define HANDED_BOARD   "LOCKKEEPER_HANDED_BOARD" /* base/handed_board.h: its descriptor, behind the sockets; 0: none */
+/* What the new process writes to the pipe: it accepts clients; its Redis is another one, and the clients of the old
+ * process are to be let go. */
+#define HANDED_READY  '\0'
+#define HANDED_LET_GO 'L'
+/* A letter for each use of a socket (enum socket_use); a capital if systemd has passed it. */
+#define HANDED_LETTERS "pPtTaA"
+/* All variables that must be removed from the environment of a program that gets no sockets. */
+#define HANDED_NAMES                                                                                                   \
+    HANDED_SOCKETS, HANDED_PATH, HANDED_MARK, HANDED_BOARD, "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"
 
 /* What a socket is for. */
 enum socket_use { SOCKET_PLAIN, SOCKET_TLS, SOCKET_ADMIN };
@@ -44,10 +59,8 @@ int inherit_take(struct inherited *in, const struct sockaddr *address, enum sock
 int inherit_take_unix(struct inherited *in, const char *path);
 /* Closes the sockets that were not taken. Removes the file of the predecessor's unix socket if the path has changed. */
 void inherit_close_rest(struct inherited *in);
-/* Tells the predecessor that clients are accepted, so that it leaves. From any thread; at most once. */
-void inherit_tell_ready(struct inherited *in);
-/* Tells the predecessor to let its clients go, since the upstream is another Redis. */
-void inherit_tell_let_go(struct inherited *in);
+/* Tells the predecessor HANDED_READY or HANDED_LET_GO. From any thread; at most once. */
+void inherit_tell(struct inherited *in, char word);
 /* Frees the set, but not the sockets that were taken. */
 void inherit_free(struct inherited *in);
 

@@ -16,14 +16,6 @@
 
 #include "proxy/base/memory.h"
 
-/* Whether the address may be missing on this machine: as in Redis, a leading '-' marks that. */
-static bool optional_address(const char **address) {
-    bool optional = (*address)[0] == '-';
-    if (optional)
-        (*address)++;
-    return optional;
-}
-
 /* Opens a socket at an address. backlog < 0: without listening. */
 static int tcp_socket(const struct addrinfo *a, bool reuse_port, int backlog) {
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -75,20 +67,14 @@ static const struct listen_claim *claimed(const struct listen_set *set, const st
     return NULL;
 }
 
-static void claim(struct listen_set *set, const struct addrinfo *a, const char *directive) {
-    set->claims = memory_realloc(set->claims, (set->claim_count + 1) * sizeof(*set->claims));
-    struct listen_claim *c = &set->claims[set->claim_count++];
-    *c = (struct listen_claim){.directive = directive};
-    memcpy(&c->address, a->ai_addr, a->ai_addrlen);
-}
-
-int listen_admin(struct listen_set *set, const struct config *c, int backlog, struct config_errors *errors) {
+int listen_admin(struct listen_set *set, const struct config *c, struct config_errors *errors) {
+    enum { BACKLOG = 512 };
     struct addrinfo *a = resolve(c->admin_bind, c->admin_port);
     long long port = c->admin_port;
     const struct listen_claim *other = a ? claimed(set, a) : NULL;
     int fd = a && !other ? inherit_take(set->inherited, a->ai_addr, SOCKET_ADMIN) : -1;
     if (a && !other && fd < 0)
-        fd = tcp_socket(a, c->reuse_port, set->trial ? -1 : backlog);
+        fd = tcp_socket(a, c->reuse_port, set->trial ? -1 : BACKLOG);
     int saved = errno;
     if (a)
         freeaddrinfo(a);
@@ -156,7 +142,8 @@ static void add_text(struct listen_set *set, const char *address, int64_t port, 
 /* Opens an address for all threads. Returns 1: opened, 0: skipped (optional and missing), -1: failed. */
 static int open_address(struct listen_set *set, const struct config *c, const char *address, bool tls,
                         struct config_errors *errors) {
-    bool optional = optional_address(&address);
+    bool optional = address[0] == '-'; /* as in Redis: the address may be missing on this machine */
+    address += optional;
     const char *directive = tls ? "tls-port" : "port";
     long long port = tls ? c->tls_port : c->port;
     struct addrinfo *a = resolve(address, port);
@@ -179,7 +166,10 @@ static int open_address(struct listen_set *set, const struct config *c, const ch
                           address, strerror(errno));
     }
     if (result > 0) {
-        claim(set, a, directive);
+        set->claims = memory_realloc(set->claims, (set->claim_count + 1) * sizeof(*set->claims));
+        struct listen_claim *own = &set->claims[set->claim_count++];
+        *own = (struct listen_claim){.directive = directive};
+        memcpy(&own->address, a->ai_addr, a->ai_addrlen);
         add_text(set, address, port, tls);
     }
     freeaddrinfo(a);
@@ -324,15 +314,6 @@ bool listen_open(struct listen_set *set, const struct config *c, struct inherite
         return open_all(set, c, errors);
     take_managed(set);
     return true;
-}
-
-const struct worker_socket *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count) {
-    *count = set->rows[thread].count;
-    return set->rows[thread].sockets;
-}
-
-const char *listen_text(const struct listen_set *set) {
-    return set->text.data;
 }
 
 /* ---- other processes --------------------------------------------------------------------------------- */

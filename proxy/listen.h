@@ -35,7 +35,7 @@ struct listen_set {
     ino_t unix_inode;            /* of the unix socket's file */
     struct listen_claim *claims;
     size_t claim_count;
-    struct text text;
+    struct text text; /* the addresses, "127.0.0.1:6380, unix:/run/..." */
 };
 
 /* Opens bind x port and bind x tls-port for each thread, and unixsocket. With several threads, or with reuse-port, it
@@ -47,11 +47,7 @@ bool listen_open(struct listen_set *set, const struct config *config, struct inh
                  struct config_errors *errors);
 /* Opens admin-bind x admin-port, or takes it from the inherited sockets; call it after listen_open. The caller owns the
  * descriptor. -1: the errors were added to `errors`; in a trial there may be none. */
-int listen_admin(struct listen_set *set, const struct config *config, int backlog, struct config_errors *errors);
-/* The descriptors of one thread. */
-const struct worker_socket *listen_of_thread(const struct listen_set *set, unsigned thread, size_t *count);
-/* The addresses as text, "127.0.0.1:6380, unix:/run/..."; borrowed. */
-const char *listen_text(const struct listen_set *set);
+int listen_admin(struct listen_set *set, const struct config *config, struct config_errors *errors);
 /* Lists the sockets to pass to another process; the caller frees the list. Call it before the workers close them. */
 struct handed_socket *listen_offer(const struct listen_set *set, size_t *count);
 /* Whether another process also listens on one of the set's addresses (SO_REUSEPORT), or has replaced the unix socket by

@@ -45,14 +45,8 @@ void live_clear(struct live *l) {
     pthread_mutex_destroy(&l->mutex);
 }
 
-static void log_errors(const struct config_errors *errors) {
-    const char *line = errors->lines.data;
-    while (line) {
-        const char *end = strchr(line, '\n');
-        log_warning("Configuration not reloaded, nothing was changed: %.*s",
-                    end ? (int)(end - line) : (int)strlen(line), line);
-        line = end ? end + 1 : NULL;
-    }
+static void log_error(int len, const char *line) {
+    log_warning("Configuration not reloaded, nothing was changed: %.*s", len, line);
 }
 
 /* How many witnesses of one configuration another one has not got. */
@@ -142,7 +136,7 @@ bool live_reload(void *arg, char *said, size_t size) {
             log_warning("These directives have changed and need a restart: %s", waiting.data);
     } else {
         secure_clear(&secure);
-        log_errors(&errors);
+        config_errors_each(&errors, log_error);
         config_unref(fresh);
     }
     atomic_store(&l->shared->reload_failed, !done);
@@ -159,7 +153,7 @@ const char *live_next_upstream(void *arg, char *address, size_t size) {
     const char *error = NULL;
     pthread_mutex_lock(&l->mutex);
     struct config *next = config_load(l->argc, l->argv, &errors);
-    log_errors(&errors);
+    config_errors_each(&errors, log_error);
     if (errors.count > 0)
         error = "ERR the configuration is wrong: the proxy's log says where; nothing was changed";
     else if (l->config->upstream != CONFIG_STANDALONE || next->upstream != CONFIG_STANDALONE)
@@ -210,9 +204,9 @@ int64_t live_shutdown_ms(struct live *l) {
 }
 
 int64_t live_finish_ms(struct live *l) {
-    int64_t most_ms = live_shutdown_ms(l);
     pthread_mutex_lock(&l->mutex);
-    int64_t ms = l->config->finish_timeout_s * 1000;
+    const struct config *c = l->config;
+    int64_t s = c->finish_timeout_s < c->shutdown_timeout_s ? c->finish_timeout_s : c->shutdown_timeout_s;
     pthread_mutex_unlock(&l->mutex);
-    return ms < most_ms ? ms : most_ms;
+    return s * 1000;
 }

@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "proxy/base/report.h"
+#include "proxy/base/metric.h"
 #include "proxy/config/config.h"
-#include "proxy/secure.h"
+#include "proxy/start.h"
 #include "proxy/session/core/shared.h"
 
 struct live {

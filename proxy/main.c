@@ -23,7 +23,6 @@
 #include "proxy/base/clock.h"
 #include "proxy/admin/proxy_report.h"
 #include "proxy/admin/incident_lines.h"
-#include "proxy/base/latency.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/slowlog.h"
@@ -39,9 +38,7 @@
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
 #include "proxy/admin_server.h"
-#include "proxy/notify.h"
 #include "proxy/own_password.h"
-#include "proxy/secure.h"
 #include "proxy/session/locks/locks.h"
 #include "proxy/start.h"
 #include "proxy/worker/worker.h"
@@ -73,7 +70,7 @@ struct application {
     const char *embedded_addresses[1];
     char process_id[UUID_TEXT];
     struct text upstream_text;
-    struct ev_signal on_term, on_int, on_quit, on_take_over, on_hup, on_usr1;
+    struct ev_signal signals[6];
     struct ev_timer second;                   /* for repeated incidents, and for locks without a rule */
     int64_t unruled_seen_ms, unruled_told_ms; /* when such locks were first seen since the last log line; when they were
                                                  last logged; 0: not yet */
@@ -125,69 +122,29 @@ static void tell_unruled(struct application *app, int64_t now_ms) {
 
 static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct application *app = timer->data;
-    incidents_tick(app->incidents, clock_wall_ms());
+    incidents_tell(app->incidents, clock_wall_ms(), false);
     tell_unruled(app, clock_even_ms());
     ending_tell(&app->ending);
 }
 
 /* ---- PROXY's pages ----------------------------------------------------------------------------------- */
 
-static void admin_info(void *worker, const struct report *report) {
-    worker_report_info(worker, report);
-}
-
-static bool admin_locks(void *worker, const char *pattern, size_t len, const struct report *report) {
-    return worker_report_locks(worker, pattern, len, report);
-}
-
-static void admin_contended(void *worker, size_t max, const struct report *report) {
-    worker_report_contended(worker, max, report);
-}
-
-static void admin_longest(void *worker, size_t max, const struct report *report) {
-    worker_report_longest(worker, max, report);
-}
-
-static void admin_rules(void *worker, const struct report *report) {
-    worker_report_rules(worker, report);
-}
-
-static void admin_advice(void *worker, const struct report *report) {
-    worker_report_advice(worker, report);
-}
-
-static void admin_contention(void *worker, const struct report *report) {
-    worker_report_contention(worker, report);
-}
-
-static bool admin_times(void *worker, const char *pattern, size_t len, const struct report *report) {
-    return worker_report_times(worker, pattern, len, report);
-}
-
-static void admin_shared(void *worker, const struct report *report) {
-    worker_report_shared(worker, report);
-}
-
-static void admin_nodes(void *worker, const struct report *report) {
-    worker_report_nodes(worker, report);
-}
-
 static const char *admin_incident_kind(size_t i) {
     return i < INCIDENT_KINDS ? lock_incident_name((enum lock_incident_kind)i) : NULL;
 }
 
 static struct admin_source admin_source_of(struct application *app, struct worker *w) {
-    return (struct admin_source){.arg = w,
-                                 .info = admin_info,
-                                 .locks = admin_locks,
-                                 .contended = admin_contended,
-                                 .longest = admin_longest,
-                                 .rules = admin_rules,
-                                 .advice = admin_advice,
-                                 .contention = admin_contention,
-                                 .times = admin_times,
-                                 .shared = admin_shared,
-                                 .nodes = admin_nodes,
+    return (struct admin_source){.worker = w,
+                                 .info = worker_report_info,
+                                 .locks = worker_report_locks,
+                                 .contended = worker_report_contended,
+                                 .longest = worker_report_longest,
+                                 .rules = worker_report_rules,
+                                 .advice = worker_report_advice,
+                                 .contention = worker_report_contention,
+                                 .times = worker_report_times,
+                                 .shared = worker_report_shared,
+                                 .nodes = worker_report_nodes,
                                  .config = live_show,
                                  .config_arg = &app->live,
                                  .incidents = app->incidents,
@@ -200,37 +157,6 @@ static bool run_admin(void *arg, struct worker *w, const char *const *words, con
                       bool resp3, struct text *reply) {
     struct admin_source source = admin_source_of(arg, w);
     return admin_command(&source, words, lens, count, resp3, reply);
-}
-
-/* ---- PROXY WATCH ----------------------------------------------------------------------------------- */
-
-static void *watch_listen(void *arg, void (*wake)(void *wake_arg), void *wake_arg) {
-    return incidents_listen(((struct application *)arg)->incidents, wake, wake_arg);
-}
-
-static void watch_deaf(void *arg, void *ear) {
-    incidents_unlisten(((struct application *)arg)->incidents, ear);
-}
-
-static void *watch_begin(void *arg, const char *const *words, const size_t *lens, size_t count, struct text *error) {
-    return incident_watch_new(((struct application *)arg)->incidents, words, lens, count, admin_incident_kind, error);
-}
-
-static void watch_end(void *watch) {
-    incident_watch_free(watch);
-}
-
-static bool watch_lines(void *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
-    return incident_watch_lines(watch, fn, arg);
-}
-
-static struct watch_source watch_source_of(struct application *app) {
-    return (struct watch_source){.arg = app,
-                                 .listen = watch_listen,
-                                 .deaf = watch_deaf,
-                                 .begin = watch_begin,
-                                 .end = watch_end,
-                                 .lines = watch_lines};
 }
 
 /* ---- reload -------------------------------------------------------------------------------------- */
@@ -273,37 +199,36 @@ static void stop_at_once(int signal) {
     _exit(0);
 }
 
-/* Stops watching signals in the first worker's loop, which has ended, while other threads may still work: a second
- * signal needs another handler. */
-static void unwatch_signals(struct application *app) {
-    struct ev_loop *loop = worker_loop(app->shared.workers[0]);
-    struct ev_signal *const watchers[] = {&app->on_term,      &app->on_int, &app->on_quit,
-                                          &app->on_take_over, &app->on_hup, &app->on_usr1};
+/* The signals, and what they do once the first worker's loop has ended, while other threads may still work. */
+static const struct {
+    int number;
+    void (*callback)(struct ev_loop *, struct ev_signal *, int);
+    void (*afterwards)(int signal);
+} SIGNALS[] = {{SIGTERM, on_stop, stop_at_once}, {SIGINT, on_stop, stop_at_once}, {SIGQUIT, on_leave, SIG_IGN},
+               {SIGUSR2, on_take_over, SIG_IGN}, {SIGHUP, on_reload, SIG_IGN},    {SIGUSR1, on_rotate, SIG_IGN}};
+enum { SIGNAL_COUNT = sizeof(SIGNALS) / sizeof(SIGNALS[0]) };
+
+static void watch_signals(struct application *app, struct ev_loop *loop) {
+    for (size_t i = 0; i < SIGNAL_COUNT; i++) {
+        ev_signal_init(&app->signals[i], SIGNALS[i].callback, SIGNALS[i].number);
+        app->signals[i].data = app;
+        ev_signal_start(loop, &app->signals[i]);
+        ev_unref(loop);
+    }
+}
+
+static void unwatch_signals(struct application *app, struct ev_loop *loop) {
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    for (size_t i = 0; i < sizeof(watchers) / sizeof(watchers[0]); i++) {
+    for (size_t i = 0; i < SIGNAL_COUNT; i++) {
         ev_ref(loop);
-        ev_signal_stop(loop, watchers[i]);
+        ev_signal_stop(loop, &app->signals[i]);
+        signal(SIGNALS[i].number, SIGNALS[i].afterwards);
     }
     ev_ref(loop);
     ev_timer_stop(loop, &app->second);
-    signal(SIGTERM, stop_at_once);
-    signal(SIGINT, stop_at_once);
-    signal(SIGQUIT, SIG_IGN);
-    signal(SIGUSR2, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGUSR1, SIG_IGN);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-}
-
-static void watch_signal(struct application *app, struct ev_signal *watcher, int number,
-                         void (*callback)(struct ev_loop *, struct ev_signal *, int)) {
-    struct ev_loop *loop = worker_loop(app->shared.workers[0]);
-    ev_signal_init(watcher, callback, number);
-    watcher->data = app;
-    ev_signal_start(loop, watcher);
-    ev_unref(loop);
 }
 
 /* ---- start --------------------------------------------------------------------------------------- */
@@ -314,13 +239,13 @@ static void worker_ready(void *arg, const char *error) {
         log_warning("%s; trying on", error);
     if (atomic_fetch_add(&app->ready, 1) + 1 < app->shared.threads)
         return;
-    log_notice("Ready to accept connections on %s", listen_text(&app->listeners));
+    log_notice("Ready to accept connections on %s", app->listeners.text.data);
     notify_state("READY=1");
-    inherit_tell_ready(&app->inherited);
+    inherit_tell(&app->inherited, HANDED_READY);
 }
 
 static void tell_let_go(void *arg) {
-    inherit_tell_let_go(&((struct application *)arg)->inherited);
+    inherit_tell(&((struct application *)arg)->inherited, HANDED_LET_GO);
 }
 
 /* Whether clients without login use upstream-user. With systemd's sockets, `bind` does not tell where clients may come
@@ -485,17 +410,10 @@ static void raise_descriptor_limit(void *arg, int64_t maxclients) {
         share_descriptors(app, (rlim_t)maxclients, wanted.rlim_cur, reloads);
 }
 
-static void new_process_id(struct application *app) {
-    uuid_t id;
-    uuid_generate(id);
-    uuid_unparse_lower(id, app->process_id);
-}
-
 static const char *unready(void *arg) {
     const struct application *app = arg;
-    const char *reason = ending_reason(&app->ending);
-    if (reason)
-        return reason;
+    if (app->ending.leaving || app->ending.stopping)
+        return "the proxy stops";
     return atomic_load(&app->ready) < app->shared.threads ? "not all threads accept clients yet" : NULL;
 }
 
@@ -516,10 +434,12 @@ static void run(struct application *app) {
     unsigned threads = app->shared.threads;
     app->shared.workers = memory_zalloc(threads * sizeof(*app->shared.workers));
     for (unsigned i = 0; i < threads; i++) {
-        struct worker_opening opening = {.ready = worker_ready, .arg = app};
-        opening.sockets = listen_of_thread(&app->listeners, i, &opening.socket_count);
+        const struct listen_row *row = &app->listeners.rows[i];
+        struct worker_opening opening = {
+            .sockets = row->sockets, .socket_count = row->count, .ready = worker_ready, .arg = app};
         app->shared.workers[i] = worker_new(&app->shared, i, app->config, &opening);
     }
+    struct ev_loop *loop = worker_loop(app->shared.workers[0]);
     if (app->monitor)
         start_monitor(app);
     app->ending = (struct ending){.shared = &app->shared,
@@ -529,17 +449,12 @@ static void run(struct application *app) {
                                   .monitor = &app->monitor,
                                   .embedded = app->embedded,
                                   .argv = app->argv};
-    embedded_watch(app->embedded, worker_loop(app->shared.workers[0]), app);
-    watch_signal(app, &app->on_term, SIGTERM, on_stop);
-    watch_signal(app, &app->on_int, SIGINT, on_stop);
-    watch_signal(app, &app->on_quit, SIGQUIT, on_leave);
-    watch_signal(app, &app->on_take_over, SIGUSR2, on_take_over);
-    watch_signal(app, &app->on_hup, SIGHUP, on_reload);
-    watch_signal(app, &app->on_usr1, SIGUSR1, on_rotate);
+    embedded_watch(app->embedded, loop, app);
+    watch_signals(app, loop);
     ev_timer_init(&app->second, on_second, 1., 1.);
     app->second.data = app;
-    ev_timer_start(worker_loop(app->shared.workers[0]), &app->second);
-    ev_unref(worker_loop(app->shared.workers[0]));
+    ev_timer_start(loop, &app->second);
+    ev_unref(loop);
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -552,7 +467,7 @@ static void run(struct application *app) {
     own_password_watch(app->config, false);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
-    unwatch_signals(app);
+    unwatch_signals(app, loop);
     ending_tell_last(&app->ending);
     embedded_unwatch(app->embedded);
     for (unsigned i = 1; i < threads; i++)
@@ -565,14 +480,13 @@ static void run(struct application *app) {
     memory_free(app->shared.workers);
 }
 
+static void print_error(int len, const char *line) {
+    fprintf(stderr, "lockkeeper: %.*s\n", len, line);
+}
+
 /* Prints all errors; with several errors, also the consequence. Clears them. */
 static int fail(struct config_errors *errors) {
-    const char *line = errors->lines.data;
-    while (line) {
-        const char *end = strchr(line, '\n');
-        fprintf(stderr, "lockkeeper: %.*s\n", end ? (int)(end - line) : (int)strlen(line), line);
-        line = end ? end + 1 : NULL;
-    }
+    config_errors_each(errors, print_error);
     if (errors->count >= CONFIG_ERRORS_MAX)
         fprintf(stderr, "lockkeeper: not started: %d errors in the configuration, and maybe more\n",
                 (int)CONFIG_ERRORS_MAX);
@@ -630,7 +544,9 @@ static bool start(struct application *app, struct config_errors *errors) {
                              strerror(errno));
     log_set_level(c->loglevel);
     log_set_json(c->log_json);
-    new_process_id(app);
+    uuid_t id;
+    uuid_generate(id);
+    uuid_unparse_lower(id, app->process_id);
     if (!secure_load(&app->secure, app->config, errors))
         return false;
     share_facts(app);
@@ -692,18 +608,12 @@ static int advise(struct application *app, const char *what, bool file, struct c
     return monitor_feed(&app->shared.upstream, app->config->rules, for_ms, random_seed());
 }
 
-/* npx hands a signal on to its shell, which ends, and does not hand it on. */
-static void follow_npx(void) {
-    const char *event = getenv("npm_lifecycle_event");
-    if (event && strcmp(event, "npx") == 0)
-        prctl(PR_SET_PDEATHSIG, SIGTERM);
-}
-
 static int serve(struct application *app, struct config_errors *errors) {
     uint64_t seed;
     inherit_read(&app->inherited);
-    if (app->inherited.count == 0) /* the parent is no predecessor */
-        follow_npx();
+    const char *event = getenv("npm_lifecycle_event");
+    if (app->inherited.count == 0 && event && strcmp(event, "npx") == 0) /* the parent is no predecessor */
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* npx hands a signal on to its shell, which ends, and does not hand it on */
     if (!start(app, errors)) {
         embedded_stop(app->embedded);
         return fail(errors);
@@ -719,7 +629,13 @@ static int serve(struct application *app, struct config_errors *errors) {
     app->shared.reload_arg = &app->live;
     app->shared.admin = run_admin;
     app->shared.admin_arg = app;
-    app->watch = watch_source_of(app);
+    app->watch = (struct watch_source){.incidents = app->incidents,
+                                       .kinds = admin_incident_kind,
+                                       .listen = incidents_listen,
+                                       .deaf = incidents_unlisten,
+                                       .begin = incident_watch_new,
+                                       .end = incident_watch_free,
+                                       .lines = incident_watch_lines};
     app->shared.watch = &app->watch;
     app->sink = (struct lock_sink){.arg = app,
                                    .incident = record_incident,
@@ -744,7 +660,7 @@ static int serve(struct application *app, struct config_errors *errors) {
     permits_free(app->shared.permits);
     slowlog_free(app->shared.slowlog);
     latency_free(app->shared.latency);
-    incidents_flush(app->incidents, clock_wall_ms());
+    incidents_tell(app->incidents, clock_wall_ms(), true);
     incidents_free(app->incidents);
     embedded_stop(app->embedded);
     if (app->config->pidfile && app->config->pidfile[0])
@@ -785,12 +701,6 @@ static bool take_word(int *argc, char **argv, const char *word) {
     return true;
 }
 
-static void configuration_right(const struct config *c) {
-    tell_of_rules(c, warn);
-    start_look_up(c, warn);
-    puts("Configuration OK");
-}
-
 static void tell_of_invariant(const char *text) {
     log_warning("%s", text);
 }
@@ -828,10 +738,13 @@ int main(int argc, char **argv) {
     if (advises) {
         status = advise(&app, advised, file, &errors);
     } else if (errors.count > 0 || test) {
-        if (start_check(app.config, true, &errors))
-            configuration_right(app.config);
-        else
+        if (start_check(app.config, true, &errors)) {
+            tell_of_rules(app.config, warn);
+            start_look_up(app.config, warn);
+            puts("Configuration OK");
+        } else {
             status = fail(&errors);
+        }
     } else {
         status = serve(&app, &errors);
     }

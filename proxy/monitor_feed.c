@@ -259,9 +259,9 @@ static void ask(struct ear *e, int what, const char *command, const char *word, 
     static const struct upstream_lane lane = {.protocol = 2};
     struct question *q = memory_zalloc(sizeof(*q));
     struct text words = {0};
-    text_printf(&words, "*2\r\n$%zu\r\n%s\r\n$%zu\r\n", strlen(command), command, len);
-    text_append(&words, word, len);
-    text_append(&words, "\r\n", 2);
+    text_printf(&words, "*2\r\n");
+    text_bulk(&words, command, strlen(command));
+    text_bulk(&words, word, len);
     q->ear = e;
     q->what = what;
     q->request.ops = &question_ops;

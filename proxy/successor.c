@@ -13,9 +13,8 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
-#include "proxy/handed.h"
 
-enum { FIRST = 3 };
+enum { FIRST = 3, OWN = 4 /* the variables of HANDED_ */ };
 static const double READY_SECONDS = 60.0;
 
 struct successor {
@@ -42,26 +41,26 @@ static bool is_handing(const char *entry) {
 }
 
 /* Makes the new process's environment: this process's, with `own` first. The caller frees it. */
-static char **environment(char **own, size_t count) {
-    size_t n = 0, at = count;
+static char **environment(const struct text own[OWN]) {
+    size_t n = 0, at = OWN;
     while (environ[n])
         n++;
-    char **all = memory_zalloc((n + count + 1) * sizeof(*all));
-    memcpy(all, own, count * sizeof(*all));
+    char **all = memory_zalloc((n + OWN + 1) * sizeof(*all));
+    for (size_t i = 0; i < OWN; i++)
+        all[i] = own[i].data;
     for (size_t i = 0; i < n; i++)
         if (!is_handing(environ[i]))
             all[at++] = environ[i];
     return all;
 }
 
-static void describe(const struct successor_orders *o, struct text *letters, struct text *path, struct text *mark,
-                     struct text *board) {
-    text_printf(letters, "%s=", HANDED_SOCKETS);
+static void describe(const struct successor_orders *o, struct text own[OWN]) {
+    text_printf(&own[0], "%s=", HANDED_SOCKETS);
     for (size_t i = 0; i < o->count; i++)
-        text_printf(letters, "%c", HANDED_LETTERS[2 * (size_t)o->sockets[i].use + (o->sockets[i].managed ? 1 : 0)]);
-    text_printf(path, "%s=%s", HANDED_PATH, o->unix_path ? o->unix_path : "");
-    text_printf(mark, "%s=%s", HANDED_MARK, o->mark ? o->mark : "");
-    text_printf(board, "%s=%d", HANDED_BOARD, o->board >= 0 ? FIRST + 1 + (int)o->count : 0);
+        text_printf(&own[0], "%c", HANDED_LETTERS[2 * (size_t)o->sockets[i].use + (o->sockets[i].managed ? 1 : 0)]);
+    text_printf(&own[1], "%s=%s", HANDED_PATH, o->unix_path ? o->unix_path : "");
+    text_printf(&own[2], "%s=%s", HANDED_MARK, o->mark ? o->mark : "");
+    text_printf(&own[3], "%s=%d", HANDED_BOARD, o->board >= 0 ? FIRST + 1 + (int)o->count : 0);
 }
 
 /* ---- starting --------------------------------------------------------------------------------------- */
@@ -165,23 +164,16 @@ struct successor *successor_start(struct ev_loop *loop, const struct successor_o
         log_warning("No take-over: %s", strerror(errno));
         return NULL;
     }
-    struct text letters, path, mark, board;
-    text_init(&letters);
-    text_init(&path);
-    text_init(&mark);
-    text_init(&board);
-    describe(o, &letters, &path, &mark, &board);
-    char *own[] = {letters.data, path.data, mark.data, board.data},
-         **env = environment(own, sizeof(own) / sizeof(own[0]));
+    struct text own[OWN] = {0};
+    describe(o, own);
+    char **env = environment(own);
     struct successor *s = memory_zalloc(sizeof(*s));
     *s = (struct successor){.loop = loop, .pipe = ends[0], .done = o->done, .let_go = o->let_go, .arg = o->arg};
     int failed = spawn(o, ends[1], env, &s->pid);
     close(ends[1]);
     memory_free(env);
-    text_clear(&letters);
-    text_clear(&path);
-    text_clear(&mark);
-    text_clear(&board);
+    for (size_t i = 0; i < OWN; i++)
+        text_clear(&own[i]);
     if (!failed) {
         watch(s);
         return s;

@@ -4,7 +4,7 @@
  *
  *      this process                                     the new one
  *      successor_start ── sockets, a pipe ────────────> reads its configuration, connects, accepts
- *      ready <───────────────────────────── a byte ──── inherit_tell_ready
+ *      ready <───────────────────────────── a byte ──── inherit_tell
  *
  * If the new process can't start, or is not ready in time, nothing changes.
  */
@@ -24,7 +24,7 @@ struct successor_orders {
     char **argv; /* the command line; all are borrowed until successor_start returns */
     const struct handed_socket *sockets;
     size_t count;
-    const char *mark;      /* for worker/lock_space.h; NULL: none */
+    const char *mark;      /* for worker/lock_space.c; NULL: none */
     int board;             /* the file of a base/handed_board.h; -1: none */
     const char *unix_path; /* path of the unix socket among them, if it is not systemd's; NULL: none */
     /* Called once, in the loop's thread: the new process `pid` accepts clients, or (pid 0) it failed, and the log has

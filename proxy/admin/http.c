@@ -1,6 +1,7 @@
 /* The HTTP server: libmicrohttpd, with its epoll descriptor in the caller's loop and without threads. */
 #include "proxy/admin/http.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
@@ -11,7 +12,6 @@
 #include <unistd.h>
 
 #include "parser/invariant.h"
-#include "proxy/admin/host.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/list.h"
 #include "proxy/base/memory.h"
@@ -23,7 +23,8 @@ enum {
     WHOLE_MS = 10000,   /* from the connection to the last byte of the answer */
     PAUSE_MS = 200,     /* after running out of descriptors */
     CONNECTION_BYTES = 16 * 1024,
-    ADDRESS_BYTES = 8 /* the prefix of an IPv6 address: one machine has all addresses with the same prefix */
+    NAME_MAX_LEN = 255, /* of a host */
+    ADDRESS_BYTES = 8   /* the prefix of an IPv6 address: one machine has all addresses with the same prefix */
 };
 
 /* A connection. */
@@ -92,6 +93,50 @@ static enum MHD_Result answer_page(struct http *h, struct MHD_Connection *connec
     enum MHD_Result result = MHD_queue_response(connection, status, response);
     MHD_destroy_response(response);
     return result;
+}
+
+/* ---- Host headers: RFC 9110, 7.2 ------------------------------------------------------------------ */
+
+/* Removes the port, and a dot at the end of a name. False if the text is no host. */
+static bool bare_name(const char *host, char *out, size_t size) {
+    size_t len = host[0] == '[' ? strcspn(host, "]") : strcspn(host, ":");
+    const char *end = host + len;
+    if (host[0] == '[') {
+        if (*end != ']')
+            return false;
+        host++;
+        len--;
+        end++;
+    }
+    if (*end == ':')
+        end += 1 + strspn(end + 1, "0123456789");
+    if (*end || len == 0 || len >= size)
+        return false;
+    memcpy(out, host, len);
+    if (out[len - 1] == '.')
+        len--;
+    out[len] = '\0';
+    return true;
+}
+
+static bool is_this_machine(const char *name) {
+    char own[NAME_MAX_LEN + 1];
+    if (gethostname(own, sizeof(own)) != 0)
+        return false;
+    own[NAME_MAX_LEN] = '\0';
+    return own[0] && strcasecmp(name, own) == 0;
+}
+
+bool host_is_ours(const char *host, const char *const *names, size_t count) {
+    char name[NAME_MAX_LEN + 1];
+    unsigned char bytes[16];
+    if (!bare_name(host, name, sizeof(name)))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (strcasecmp(names[i], name) == 0 || strcmp(names[i], "*") == 0)
+            return true;
+    return inet_pton(AF_INET, name, bytes) == 1 || inet_pton(AF_INET6, name, bytes) == 1 ||
+           strcasecmp(name, "localhost") == 0 || is_this_machine(name);
 }
 
 /* ---- requests ------------------------------------------------------------------------------------- */

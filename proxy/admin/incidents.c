@@ -211,7 +211,7 @@ static bool may_tell(struct incidents *i, const struct group *g, int64_t now_ms)
     return i->lines++ < LINES_AT_ONCE;
 }
 
-static void tell_due(struct incidents *i, int64_t now_ms, bool all) {
+void incidents_tell(struct incidents *i, int64_t now_ms, bool all) {
     pthread_mutex_lock(&i->mutex);
     unsigned lines = 0;
     LIST_FOREACH_SAFE(it, &i->pending) {
@@ -222,14 +222,6 @@ static void tell_due(struct incidents *i, int64_t now_ms, bool all) {
         }
     }
     pthread_mutex_unlock(&i->mutex);
-}
-
-void incidents_tick(struct incidents *i, int64_t now_ms) {
-    tell_due(i, now_ms, false);
-}
-
-void incidents_flush(struct incidents *i, int64_t now_ms) {
-    tell_due(i, now_ms, true);
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
  *      incidents_add ──┬─> the ring of its kind ────────────> PROXY INCIDENTS, the status page
  *                      ├─> its group's sum ─────────────────> PROXY INCIDENTS SUMMARY
  *                      ├─> the last ones, if there are listeners ─> PROXY WATCH
- *                      └─> the log: the first at once, the others of 10 s as one line (incidents_tick)
+ *                      └─> the log: the first at once, the others of 10 s as one line (incidents_tell)
  *
  * A group has the incidents of one kind that one client (one identity) causes under one rule. A client that repeats an
  * incident causes one log line in 10 s. It uses at most 64 rows of its kind's ring in 10 s; after that its newest row
@@ -68,10 +68,9 @@ struct incidents *incidents_new(size_t rows);
 void incidents_free(struct incidents *i);
 /* Records an incident. Logs it at notice, or counts it for a later line. Long texts are cut. Thread-safe. */
 void incidents_add(struct incidents *i, const struct incident *incident);
-/* Logs the repeats of the last 10 s; to be called about once a second. Thread-safe. */
-void incidents_tick(struct incidents *i, int64_t now_ms);
-/* Logs all pending counts, at the end of the process. Thread-safe. */
-void incidents_flush(struct incidents *i, int64_t now_ms);
+/* Logs the repeats of the last 10 s, to be called about once a second; with `all`, all pending counts, at the end of
+ * the process. Thread-safe. */
+void incidents_tell(struct incidents *i, int64_t now_ms, bool all);
 /* Calls `fn` for the selected incidents, newest first, at most max. `fn` must not call this module. False: the pattern
  * takes too long to match, and some may be missing. Thread-safe. */
 bool incidents_each(struct incidents *i, const struct incident_filter *wanted, size_t max,

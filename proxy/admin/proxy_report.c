@@ -6,26 +6,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proxy/admin/incident_query.h"
-#include "proxy/admin/sentence.h"
-#include "proxy/admin/top.h"
+#include "proxy/admin/incident_lines.h"
 #include "proxy/base/clock.h"
-#include "proxy/base/latency.h"
 #include "proxy/base/slowlog.h"
 #include "proxy/base/text.h"
 
-enum { INCIDENTS_DEFAULT = 20, INCIDENTS_MAX = 1000, TOP_DEFAULT = 5, SLOW_DEFAULT = 10, LINE_MAX = 512 };
+enum {
+    INCIDENTS_DEFAULT = 20,
+    INCIDENTS_MAX = 1000,
+    TOP_DEFAULT = 5,
+    TOP_MAX = 100 /* lines of each sort */,
+    SLOW_DEFAULT = 10,
+    LINE_MAX = 512,
+    KEY_SHOWN = 160,
+    AGO_SIZE = 32
+};
 
 /* ---- RESP ---------------------------------------------------------------------------------------- */
 
 static void put_array(struct text *out, size_t elements) {
     text_printf(out, "*%zu\r\n", elements);
-}
-
-static void put_bulk(struct text *out, const char *data, size_t len) {
-    text_printf(out, "$%zu\r\n", len);
-    text_append(out, data, len);
-    text_append(out, "\r\n", 2);
 }
 
 /* ---- rows of fields: an array of maps (in RESP2 arrays of names and values), or of lines ------------------------ */
@@ -38,10 +38,12 @@ struct rows {
     enum shape shape;
 };
 
-static void rows_close_row(struct rows *rows) {
+/* Ends the row before, if there is one: a new row begins. */
+static void rows_row(void *arg) {
+    struct rows *rows = arg;
     if (rows->field_count > 0) {
         if (rows->shape == SHAPE_LINES)
-            put_bulk(&rows->done, rows->row.data, rows->row.len);
+            text_bulk(&rows->done, rows->row.data, rows->row.len);
         else if (rows->shape == SHAPE_RESP3)
             text_printf(&rows->done, "%%%zu\r\n", rows->field_count);
         else
@@ -54,15 +56,11 @@ static void rows_close_row(struct rows *rows) {
     rows->field_count = 0;
 }
 
-static void rows_row(void *arg) {
-    rows_close_row(arg);
-}
-
 static void rows_name(struct rows *rows, const char *name) {
     if (rows->shape == SHAPE_LINES)
         text_printf(&rows->row, "%s%s=", rows->field_count > 0 ? " " : "", name);
     else
-        put_bulk(&rows->row, name, strlen(name));
+        text_bulk(&rows->row, name, strlen(name));
     rows->field_count++;
 }
 
@@ -83,7 +81,7 @@ static void rows_text(void *arg, const char *name, const char *value, size_t len
     if (rows->shape == SHAPE_LINES)
         put_word(&rows->row, value, len);
     else
-        put_bulk(&rows->row, value, len);
+        text_bulk(&rows->row, value, len);
 }
 
 static void rows_number(void *arg, const char *name, int64_t value) {
@@ -94,7 +92,7 @@ static void rows_number(void *arg, const char *name, int64_t value) {
 
 /* Writes the reply: the rows, or an error if some may be missing. */
 static void rows_finish(struct rows *rows, bool matched, struct text *reply) {
-    rows_close_row(rows);
+    rows_row(rows);
     if (matched) {
         put_array(reply, rows->row_count);
         text_append(reply, rows->done.data, rows->done.len);
@@ -136,13 +134,13 @@ static void info_line(void *arg, const char *name, const char *format, ...) {
 static void do_info(const struct admin_source *source, const char *wanted, size_t len, bool resp3, struct text *reply) {
     struct info info = {.wanted = wanted, .wanted_len = len};
     struct report report = {.arg = &info, .section = info_section, .line = info_line};
-    source->info(source->arg, &report);
+    source->info(source->worker, &report);
     if (resp3) {
         text_printf(reply, "=%zu\r\ntxt:", info.out.len + 4);
         text_append(reply, info.out.data, info.out.len);
         text_append(reply, "\r\n", 2);
     } else {
-        put_bulk(reply, info.out.data ? info.out.data : "", info.out.len);
+        text_bulk(reply, info.out.data ? info.out.data : "", info.out.len);
     }
     text_clear(&info.out);
 }
@@ -210,22 +208,18 @@ static void do_incidents(const struct admin_source *source, const char *const *w
 static void add_line(void *arg, const char *name, const char *line, size_t len) {
     struct rows *rows = arg;
     (void)name;
-    put_bulk(&rows->done, line, len);
+    text_bulk(&rows->done, line, len);
     rows->row_count++;
 }
 
 static void do_advise(const struct admin_source *source, struct text *reply) {
     struct rows rows = {.row_count = 0};
     struct report report = {.arg = &rows, .text = add_line};
-    source->advice(source->arg, &report);
+    source->advice(source->worker, &report);
     rows_finish(&rows, true, reply);
 }
 
 /* ---- TOP --------------------------------------------------------------------------------------------- */
-
-static void add_top_line(void *arg, const char *line, size_t len) {
-    add_line(arg, "", line, len);
-}
 
 /* Reads a count; one that is very large is cut. False: it is no number. */
 static bool read_count(const char *word, size_t len, size_t *count) {
@@ -239,15 +233,137 @@ static bool read_count(const char *word, size_t len, size_t *count) {
     return len > 0;
 }
 
+/* Facts (rows of named fields) as lines. Each line begins with its sort, so that grep can select it. */
+struct top {
+    struct rows lines;
+    int64_t now_ms;
+    void (*finish)(struct top *top); /* makes a line of the current row */
+    bool open;                       /* a row has begun; its fields follow */
+    struct text key, owner;
+    int64_t db, lost, lost_now, age_ms, left_ms, renewals, waiting;
+};
+
+static void end_row(struct top *top) {
+    if (top->open)
+        top->finish(top);
+    top->open = false;
+    top->key.len = top->owner.len = 0;
+    top->db = top->lost = top->lost_now = top->age_ms = top->left_ms = top->renewals = top->waiting = 0;
+}
+
+static void begin_row(void *arg) {
+    struct top *top = arg;
+    end_row(top);
+    top->open = true;
+}
+
+static void put_key(struct text *out, const char *data, size_t len) {
+    text_append_visible(out, data, len < KEY_SHOWN ? len : KEY_SHOWN);
+    if (len > KEY_SHOWN)
+        text_append(out, "...", 3);
+}
+
+static void take_text(void *arg, const char *name, const char *value, size_t len) {
+    struct top *top = arg;
+    if (strcmp(name, "key") == 0)
+        put_key(&top->key, value, len);
+    else if (strcmp(name, "owner") == 0)
+        text_append_visible(&top->owner, value, len);
+}
+
+static void take_number(void *arg, const char *name, int64_t value) {
+    struct top *top = arg;
+    const struct {
+        const char *name;
+        int64_t *to;
+    } numbers[] = {{"db", &top->db},          {"lost", &top->lost},       {"lost-now", &top->lost_now},
+                   {"age-ms", &top->age_ms},  {"left-ms", &top->left_ms}, {"renewals", &top->renewals},
+                   {"waiting", &top->waiting}};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (strcmp(name, numbers[i].name) == 0)
+            *numbers[i].to = value;
+}
+
+/* Formats a time for people: in the largest unit of which there are at least two. */
+static const char *span(int64_t ms, char out[AGO_SIZE]) {
+    static const struct {
+        int64_t ms;
+        const char *name;
+    } units[] = {{86400000, "days"}, {3600000, "h"}, {60000, "min"}, {1000, "s"}, {1, "ms"}};
+    size_t i = 0;
+    while (units[i].ms > 1 && ms < 2 * units[i].ms)
+        i++;
+    snprintf(out, AGO_SIZE, "%lld %s", (long long)((ms > 0 ? ms : 0) / units[i].ms), units[i].name);
+    return out;
+}
+
+static void begin_line(const struct top *top, struct text *line, const char *sort) {
+    text_printf(line, "%s %.*s", sort, (int)top->key.len, top->key.len > 0 ? top->key.data : "");
+    if (top->db > 0)
+        text_printf(line, " (db %lld)", (long long)top->db);
+    text_append(line, ": ", 2);
+}
+
+static void end_line(struct top *top, struct text *line) {
+    if (top->waiting > 0)
+        text_printf(line, "; waiting at the proxy: %lld", (long long)top->waiting);
+    add_line(&top->lines, "", line->data, line->len);
+    text_clear(line);
+}
+
+static void contended_line(struct top *top) {
+    struct text line = {0};
+    begin_line(top, &line, "contended");
+    text_printf(&line, "%lld attempts lost in the last 5 minutes, %lld of them in the present one",
+                (long long)top->lost, (long long)top->lost_now);
+    end_line(top, &line);
+}
+
+static void held_line(struct top *top) {
+    struct text line = {0};
+    char age[AGO_SIZE], left[AGO_SIZE];
+    begin_line(top, &line, "held");
+    text_printf(&line, "for %s by %.*s; %s", span(top->age_ms, age), (int)top->owner.len,
+                top->owner.len > 0 ? top->owner.data : "", top->left_ms < 0 ? "ends by a release alone" : "");
+    if (top->left_ms >= 0)
+        text_printf(&line, "%s left", span(top->left_ms, left));
+    if (top->renewals > 0)
+        text_printf(&line, ", renewals: %lld", (long long)top->renewals);
+    end_line(top, &line);
+}
+
+static void client_line(void *arg, const struct incident_client *c) {
+    struct top *top = arg;
+    struct text line = {0};
+    char ago[AGO_SIZE];
+    text_printf(&line, "client ");
+    text_append_visible(&line, c->identity, strlen(c->identity));
+    text_printf(&line, ": incidents since the start: %llu, of them %s: %llu; the last %s ago on ",
+                (unsigned long long)c->count, c->kind, (unsigned long long)c->kind_count,
+                span(top->now_ms - c->last_ms, ago));
+    put_key(&line, c->key, c->key_len);
+    add_line(&top->lines, "", line.data, line.len);
+    text_clear(&line);
+}
+
 static void do_top(const struct admin_source *source, const char *arg, size_t len, struct text *reply) {
-    struct rows rows = {.row_count = 0};
+    struct top top = {.now_ms = clock_wall_ms(), .finish = contended_line};
+    struct report report = {.arg = &top, .row = begin_row, .text = take_text, .number = take_number};
     size_t max = TOP_DEFAULT;
     if (arg && !read_count(arg, len, &max)) {
         text_printf(reply, "-ERR the count is not an integer or out of range\r\n");
         return;
     }
-    top_lines(source, max < TOP_MAX ? max : TOP_MAX, clock_wall_ms(), add_top_line, &rows);
-    rows_finish(&rows, true, reply);
+    max = max < TOP_MAX ? max : TOP_MAX;
+    source->contended(source->worker, max, &report);
+    end_row(&top);
+    top.finish = held_line;
+    source->longest(source->worker, max, &report);
+    end_row(&top);
+    incidents_clients(source->incidents, max, client_line, &top);
+    rows_finish(&top.lines, true, reply);
+    text_clear(&top.key);
+    text_clear(&top.owner);
 }
 
 /* ---- SLOWLOG ----------------------------------------------------------------------------------------- */
@@ -320,7 +436,7 @@ static void add_latency(void *arg, const char *name, const struct histogram *h) 
                     (unsigned long long)calls);
         bounds++;
     }
-    put_bulk(out, name, strlen(name));
+    text_bulk(out, name, strlen(name));
     text_printf(out, "%s$5\r\ncalls\r\n:%llu\r\n$14\r\nhistogram_usec\r\n", resp3 ? "%2\r\n" : "*4\r\n",
                 (unsigned long long)calls);
     text_printf(out, "%c%zu\r\n", resp3 ? '%' : '*', resp3 ? bounds : 2 * bounds);
@@ -386,7 +502,7 @@ static bool do_folded(const struct admin_source *source, const char *what, size_
     struct report report = {.arg = &f, .row = folded_row, .text = folded_text, .number = folded_number};
     if (!text_is(what, len, "held") && !text_is(what, len, "waited"))
         return false;
-    (void)source->times(source->arg, NULL, 0, &report);
+    (void)source->times(source->worker, NULL, 0, &report);
     rows_finish(&f.rows, true, reply);
     text_clear(&f.stack);
     return true;
@@ -457,11 +573,11 @@ static bool show_rows(const struct admin_source *source, const char *const *word
     if (count > 0 && text_is(words[0], lens[0], "slowlog"))
         return do_slowlog(source, words + 1, lens + 1, count - 1, shape, reply);
     if ((count == 1 || count == 2) && text_is(words[0], lens[0], "locks"))
-        matched = source->locks(source->arg, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
+        matched = source->locks(source->worker, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
     else if ((count == 1 || count == 2) && text_is(words[0], lens[0], "contention"))
-        matched = source->times(source->arg, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
+        matched = source->times(source->worker, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
     else if (count == 1 && text_is(words[0], lens[0], "rules"))
-        source->rules(source->arg, &report);
+        source->rules(source->worker, &report);
     else
         return false;
     rows_finish(&rows, matched, reply);

@@ -9,27 +9,28 @@
 #include <stddef.h>
 
 #include "proxy/admin/incidents.h"
-#include "proxy/base/report.h"
+#include "proxy/base/metric.h"
 #include "proxy/base/text.h"
 
-enum { TOP_MAX = 100 /* lines of each sort in PROXY TOP */ };
+struct worker;
 
 struct admin_source {
-    void *arg;
-    void (*info)(void *arg, const struct report *report);
+    struct worker *worker; /* the first argument of the functions up to `advice` */
+    void (*info)(struct worker *w, const struct report *report);
     /* pattern NULL: all. False if the pattern takes too long to match. */
-    bool (*locks)(void *arg, const char *pattern, size_t len, const struct report *report);
+    bool (*locks)(struct worker *w, const char *pattern, size_t len, const struct report *report);
     /* Rows for PROXY TOP, at most max: the most contended locks, and the oldest leases; the first row is the top
      * one. */
-    void (*contended)(void *arg, size_t max, const struct report *report);
-    void (*longest)(void *arg, size_t max, const struct report *report);
-    void (*rules)(void *arg, const struct report *report);
-    void (*contention)(void *arg, const struct report *report); /* rows, for the status page */
+    void (*contended)(struct worker *w, size_t max, const struct report *report);
+    void (*longest)(struct worker *w, size_t max, const struct report *report);
+    void (*rules)(struct worker *w, const struct report *report);
     /* Rows for PROXY CONTENTION; pattern and result as with `locks`. */
-    bool (*times)(void *arg, const char *pattern, size_t len, const struct report *report);
-    void (*shared)(void *arg, const struct report *report); /* the same */
-    void (*nodes)(void *arg, const struct report *report);  /* the same */
-    void (*advice)(void *arg, const struct report *report); /* only texts, one for each line */
+    bool (*times)(struct worker *w, const char *pattern, size_t len, const struct report *report);
+    /* Rows for the status page. */
+    void (*contention)(struct worker *w, const struct report *report);
+    void (*shared)(struct worker *w, const struct report *report);
+    void (*nodes)(struct worker *w, const struct report *report);
+    void (*advice)(struct worker *w, const struct report *report); /* only texts, one for each line */
     /* Texts of the directives whose names match the pattern (NULL: all). */
     void (*config)(void *config_arg, const char *pattern, size_t len, const struct report *report);
     void *config_arg;

@@ -222,45 +222,28 @@ static void put_lost(void) {
         log_lost = 0;
 }
 
-static void put(struct said *said, const char *format, va_list args) {
+void log_write_fields(enum log_level level, const struct log_field *fields, size_t count, const char *format, ...) {
+    if (!log_enabled(level))
+        return;
     int saved = errno;
     char message[LOG_MESSAGE_MAX];
+    va_list args;
+    va_start(args, format);
     int n = vsnprintf(message, sizeof(message), format, args);
+    va_end(args);
     if (n < 0)
         n = 0;
     if ((size_t)n >= sizeof(message)) {
         n = sizeof(message) - 1;
         memcpy(message + n - 3, "...", 3);
     }
-    said->message = message;
-    said->len = (size_t)n;
-
+    struct said said = {.level = level, .message = message, .len = (size_t)n, .fields = fields, .count = count};
     char line[(LOG_MESSAGE_MAX + LOG_TEXTS_MAX) * JSON_ESCAPED_MAX + LOG_FRAME_MAX + LOG_FIELDS_MAX * LOG_FIELD_FRAME];
-    size_t len = format_line(line, said);
+    size_t len = format_line(line, &said);
     pthread_mutex_lock(&log_lock);
     put_lost();
     if (log_lost > 0 || !put_line(line, len))
         log_lost++;
     pthread_mutex_unlock(&log_lock);
     errno = saved; /* callers log while they handle an error */
-}
-
-void log_write(enum log_level level, const char *format, ...) {
-    if (!log_enabled(level))
-        return;
-    struct said said = {.level = level};
-    va_list args;
-    va_start(args, format);
-    put(&said, format, args);
-    va_end(args);
-}
-
-void log_write_fields(enum log_level level, const struct log_field *fields, size_t count, const char *format, ...) {
-    if (!log_enabled(level))
-        return;
-    struct said said = {.level = level, .fields = fields, .count = count};
-    va_list args;
-    va_start(args, format);
-    put(&said, format, args);
-    va_end(args);
 }

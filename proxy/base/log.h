@@ -31,12 +31,11 @@ void log_set_json(bool json);
 bool log_enabled(enum log_level level);
 /* Writes one line. Control characters are escaped; more than 2047 bytes are cut. Keeps errno. Never blocks: if the log
  * is a pipe or a terminal whose reader does not read, the line is lost, and the next line reports the number of lost
- * lines. */
-void log_write(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Does the same. The message contains all facts, for people; a JSON line also has `fields`. Field texts of more than 1
- * KB together are cut. */
+ * lines. The message contains all facts, for people; a JSON line also has `fields`. Field texts of more than 1 KB
+ * together are cut. */
 void log_write_fields(enum log_level level, const struct log_field *fields, size_t count, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+#define log_write(level, ...) log_write_fields(level, NULL, 0, __VA_ARGS__)
 
 #define log_debug(...)   (log_enabled(LOG_LEVEL_DEBUG) ? log_write(LOG_LEVEL_DEBUG, __VA_ARGS__) : (void)0)
 #define log_verbose(...) (log_enabled(LOG_LEVEL_VERBOSE) ? log_write(LOG_LEVEL_VERBOSE, __VA_ARGS__) : (void)0)

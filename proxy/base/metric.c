@@ -1,7 +1,9 @@
-/* Tables of numbers, rendered as lines and as families of samples. */
+/* Tables of numbers, rendered as lines and as families of samples; histograms. */
 #include "proxy/base/metric.h"
 
 #include <string.h>
+
+#include "parser/invariant.h"
 
 uint64_t metric_value(const struct metric_row *row, const void *values) {
     uint64_t value;
@@ -23,4 +25,23 @@ void metric_table_measure(const struct metric_table *t, const void *values, cons
             if (strcmp(row->family, first->family) == 0)
                 m->sample(m->arg, "", row->label, row->value, (double)metric_value(row, values));
     }
+}
+
+const int64_t histogram_bounds[HISTOGRAM_BOUNDS] = {50,     100,     250,     500,     1000,    2500,
+                                                    5000,   10000,   25000,   50000,   100000,  250000,
+                                                    500000, 1000000, 2500000, 5000000, 10000000};
+
+void histogram_note(struct histogram *h, int64_t us) {
+    unsigned i = 0;
+    while (i < HISTOGRAM_BOUNDS && us > histogram_bounds[i])
+        i++;
+    h->counts[i]++;
+    h->sum_us += us > 0 ? (uint64_t)us : 0;
+}
+
+void histogram_add(struct histogram *to, const struct histogram *from) {
+    invariant(to != from, "a histogram is added to itself");
+    for (unsigned i = 0; i <= HISTOGRAM_BOUNDS; i++)
+        to->counts[i] += from->counts[i];
+    to->sum_us += from->sum_us;
 }

@@ -1,16 +1,40 @@
 /*
- * How measured values are passed to the code that renders them. Tables of numbers contain all names for INFO,
- * /status.json and /metrics; /metrics also gets families with a type, a help text and samples. The folder that measures
- * calls the folder that knows the format.
+ * How facts and measured values are passed to the code that renders them. The folder that knows a fact calls the folder
+ * that knows the format; neither includes the other. Tables of numbers contain all names for INFO,
+ * /status.json and /metrics; /metrics also gets families with a type, a help text and samples.
  */
 #ifndef LOCKKEEPER_BASE_METRIC_H
 #define LOCKKEEPER_BASE_METRIC_H
 
 #include <stddef.h>
+#include <stdint.h>
 
-#include "proxy/base/report.h"
+/* How facts are passed on: sections of lines (PROXY INFO), or rows of named fields (PROXY LOCKS). */
+struct report {
+    void *arg;
+    void (*section)(void *arg, const char *name);
+    void (*line)(void *arg, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));
+    void (*row)(void *arg); /* a new row begins */
+    void (*text)(void *arg, const char *name, const char *value, size_t len);
+    void (*number)(void *arg, const char *name, int64_t value);
+};
 
-struct histogram;
+enum { HISTOGRAM_BOUNDS = 17 };
+
+/* The bounds of histograms, from 50 µs to 10 s, in µs, growing. */
+extern const int64_t histogram_bounds[HISTOGRAM_BOUNDS];
+
+/* Durations, counted below fixed bounds, for Prometheus; {0} is an empty histogram. One writer; a reader in another
+ * thread must synchronise with it. */
+struct histogram {
+    uint64_t counts[HISTOGRAM_BOUNDS +
+                    1]; /* count of durations up to this bound and above the one before; the last: above all bounds */
+    uint64_t sum_us;
+};
+
+/* Counts a duration. A negative one (the clock was set back) counts as 0. */
+void histogram_note(struct histogram *h, int64_t us);
+void histogram_add(struct histogram *to, const struct histogram *from);
 
 struct metric_sink {
     void *arg;

@@ -1,11 +1,15 @@
 /*
- * The slow requests of late, newest last. All threads add to it. Entries beyond the limit are forgotten, oldest first.
+ * What requests took. The slow requests of late, newest last: entries beyond the limit are forgotten, oldest first. And
+ * histograms by name, of commands and of clients: the tables are bounded, and what comes when a table is full counts in
+ * its last row, "(others)". All threads add to both.
  */
 #ifndef LOCKKEEPER_BASE_SLOWLOG_H
 #define LOCKKEEPER_BASE_SLOWLOG_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "proxy/base/metric.h"
 
 /* A slow request. Texts are borrowed. Durations are in us, and begin when the proxy had read the request. */
 struct slow_request {
@@ -29,5 +33,17 @@ void slowlog_each(struct slowlog *log, size_t max, void (*fn)(void *arg, const s
 size_t slowlog_len(struct slowlog *log);
 /* Forgets all entries; numbers go on. */
 void slowlog_reset(struct slowlog *log);
+
+enum latency_kind { LATENCY_COMMANDS, LATENCY_CLIENTS, LATENCY_KINDS };
+
+struct latency;
+
+struct latency *latency_new(void);
+void latency_free(struct latency *l);
+void latency_note(struct latency *l, enum latency_kind kind, const char *name, int64_t us);
+/* Calls fn for each name that has come, in the order in which they came; fn must not call `l`. */
+void latency_each(struct latency *l, enum latency_kind kind,
+                  void (*fn)(void *arg, const char *name, const struct histogram *h), void *arg);
+void latency_reset(struct latency *l);
 
 #endif

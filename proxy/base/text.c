@@ -96,6 +96,12 @@ void text_printf(struct text *t, const char *format, ...) {
     va_end(args);
 }
 
+void text_bulk(struct text *t, const char *data, size_t len) {
+    text_printf(t, "$%zu\r\n", len);
+    text_append(t, data, len);
+    text_append(t, "\r\n", 2);
+}
+
 uint32_t text_hash(const char *bytes, size_t len) {
     uint32_t hash = 2166136261u;
     for (size_t i = 0; i < len; i++)

@@ -20,6 +20,8 @@ void text_init(struct text *t);
 /* Frees the bytes; the text is then empty. */
 void text_clear(struct text *t);
 void text_append(struct text *t, const void *data, size_t len);
+/* Appends a bulk string of RESP. */
+void text_bulk(struct text *t, const char *data, size_t len);
 void text_printf(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_vprintf(struct text *t, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
 /* Appends bytes in readable form: a byte that is not printable ASCII becomes \xNN. */

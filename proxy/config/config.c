@@ -32,6 +32,7 @@ enum {
     FILE_MAX_BYTES = 16 * 1024 * 1024,
     SHOWN_MAX = 160, /* bytes of a value or a path in an error */
     PLACE_MAX = SHOWN_MAX + 32,
+    LINE_MAX_BYTES = 1024,
 };
 
 /* The place of a directive. */
@@ -48,6 +49,50 @@ struct reader {
 };
 
 /* ---- errors -------------------------------------------------------------------------------- */
+
+/* Adds an error. d: the directive with the wrong value, or NULL. where: the place, or NULL. */
+static void errors_add(struct config_errors *e, const struct directive *d, const char *where, const char *what) {
+    if (d && directive_index(d) < config_directive_count()) {
+        if (!e->wrong)
+            e->wrong = memory_zalloc(config_directive_count() * sizeof(*e->wrong));
+        e->wrong[directive_index(d)] = true;
+    }
+    if (e->count++ >= CONFIG_ERRORS_MAX)
+        return;
+    text_printf(&e->lines, "%s%s%s%s", e->lines.len > 0 ? "\n" : "", where ? where : "", where ? ": " : "", what);
+}
+
+/* The place of the directive, "lockkeeper.conf:3"; NULL: it has its default. */
+static const char *config_place(const struct config *config, const char *directive) {
+    const struct directive *d = directive_find(directive);
+    return d && directive_index(d) < config_directive_count() ? config->places[directive_index(d)] : NULL;
+}
+
+bool config_refuse(struct config_errors *errors, const struct config *config, const char *directive, const char *format,
+                   ...) {
+    char what[LINE_MAX_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof(what), format, args);
+    va_end(args);
+    errors_add(errors, directive_find(directive), config_place(config, directive), what);
+    return false;
+}
+
+bool config_is_wrong(const struct config_errors *errors, const char *directive) {
+    return errors->wrong && errors->wrong[directive_index(directive_find(directive))];
+}
+
+void config_errors_each(const struct config_errors *errors, void (*tell)(int len, const char *line)) {
+    for (const char *line = errors->lines.data; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+        tell((int)strcspn(line, "\n"), line);
+}
+
+void config_errors_clear(struct config_errors *errors) {
+    text_clear(&errors->lines);
+    memory_free(errors->wrong);
+    *errors = (struct config_errors){0};
+}
 
 /* Writes a place as text, "lockkeeper.conf:3". */
 static void place_text(const struct place *at, char where[PLACE_MAX]) {

@@ -15,7 +15,6 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/networks.h"
-#include "proxy/config/errors.h"
 #include "proxy/lock/rule.h"
 
 enum config_upstream { CONFIG_EMBEDDED, CONFIG_STANDALONE, CONFIG_CLUSTER, CONFIG_SENTINEL };
@@ -129,6 +128,28 @@ struct config {
     char **places; /* the place of each directive of the table, "lockkeeper.conf:3"; NULL: not given, so it has its
                       default */
 };
+
+enum { CONFIG_ERRORS_MAX = 100 }; /* reading stops here */
+
+/* All errors of a configuration: one line each, with the place (file and line, or the command line), the directive, its
+ * value and what was expected. Passwords are left out. {0} is empty. The lines are separated by '\n', without one at
+ * the end. */
+struct config_errors {
+    struct text lines;
+    size_t count;
+    bool *wrong; /* whether each directive of the table is wrong; NULL: none is */
+};
+
+/* Adds an error that was found when a value was used. The line begins with the place of `directive`; the text must name
+ * the directive. Returns false. */
+bool config_refuse(struct config_errors *errors, const struct config *config, const char *directive, const char *format,
+                   ...) __attribute__((format(printf, 4, 5)));
+/* Whether the directive's value in the file is wrong. The configuration may then have the default, so errors that
+ * follow from it should not be reported. */
+bool config_is_wrong(const struct config_errors *errors, const char *directive);
+/* Calls `tell` for each line. */
+void config_errors_each(const struct config_errors *errors, void (*tell)(int len, const char *line));
+void config_errors_clear(struct config_errors *errors);
 
 /* Reads argv as redis-server does: argv[0] is the program, an optional CONFIG-FILE ("-": standard input) comes first,
  * then --DIRECTIVE VALUE ... groups. Returns a new configuration with one reference, which the caller owns. Errors are

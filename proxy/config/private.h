@@ -63,11 +63,6 @@ void directive_default_locks(struct config_build *b);
 /* Frees the values of all directives. */
 void config_drop_values(struct config *config);
 
-/* ---- errors.c ----------------------------------------------------------------------- */
-
-/* Adds an error. d: the directive with the wrong value, or NULL. where: the place, or NULL. */
-void errors_add(struct config_errors *e, const struct directive *d, const char *where, const char *what);
-
 /* ---- value.c ------------------------------------------------------------------------ */
 
 /* Writes the error into b->why; returns false. */

@@ -22,9 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proxy/base/histogram.h"
-#include "proxy/base/list.h"
 #include "proxy/base/metric.h"
+#include "proxy/base/list.h"
 #include "proxy/lock/rule.h"
 
 struct lock_engine;

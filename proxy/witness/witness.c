@@ -274,20 +274,14 @@ static void on_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
 
 /* ---- asking ---------------------------------------------------------------------------------------- */
 
-static void bulk(struct text *t, const char *data, size_t len) {
-    text_printf(t, "$%zu\r\n", len);
-    text_append(t, data, len);
-    text_append(t, "\r\n", 2);
-}
-
 static void word(struct text *t, const char *text) {
-    bulk(t, text, strlen(text));
+    text_bulk(t, text, strlen(text));
 }
 
 static void number(struct text *t, uint64_t n) {
     char digits[24];
     int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)n);
-    bulk(t, digits, (size_t)len);
+    text_bulk(t, digits, (size_t)len);
 }
 
 /* Begins a call of a script: its name and its two keys. */
@@ -302,7 +296,7 @@ static void build_call(struct witnesses *set, enum script_id id, const struct wi
         text_printf(&name, ":%u:", (unsigned)lease->db);
         text_append(&name, lease->name, lease->len);
     }
-    bulk(t, name.data, name.len);
+    text_bulk(t, name.data, name.len);
     word(t, MARK);
     text_clear(&name);
 }

@@ -19,8 +19,6 @@
 #include "proxy/base/memory.h"
 #include "proxy/base/networks.h"
 #include "proxy/net/proxy_header.h"
-#include "proxy/session/core/session.h"
-#include "proxy/worker/accept.h"
 #include "proxy/worker/private.h"
 
 enum { ACCEPT_BATCH = 64 };
@@ -44,20 +42,6 @@ struct guest {
     char header[PROXY_HEADER_MAX];
     char address[SESSION_ADDRESS_MAX];
 };
-
-/* Logs a failure at notice, at most one in a moment; the others are logged at verbose. Otherwise any client could fill
- * the log. */
-static void log_failure(struct guest *g, const char *what, const char *reason) {
-    struct worker *w = g->worker;
-    double now = ev_now(w->loop);
-    bool often = now - thread_of(w)->guest_logged < LOG_PAUSE_SECONDS;
-    if (often) {
-        log_verbose("%s %s failed: %s", what, g->address, reason);
-    } else {
-        thread_of(w)->guest_logged = now;
-        log_notice("%s %s failed: %s", what, g->address, reason);
-    }
-}
 
 static void guest_free(struct guest *g) {
     invariant(!list_empty(&g->link), "a guest is freed twice");
@@ -90,52 +74,51 @@ static void guest_enters(struct guest *g) {
     guest_free(g);
 }
 
-static void guest_wait(struct guest *g, double seconds, void (*late)(struct ev_loop *, struct ev_timer *, int)) {
+/* Lets a guest go that has failed in its present step. Logs that at notice, at most one in a moment, and else at
+ * verbose: any client could fill the log. */
+static void guest_failed(struct guest *g, const char *reason) {
+    struct worker *w = g->worker;
+    double now = ev_now(w->loop);
+    bool often = now - thread_of(w)->guest_logged < LOG_PAUSE_SECONDS;
+    const char *what = g->tls ? "TLS handshake" : "PROXY protocol";
+    counter_add(g->tls ? &w->counters.tls_handshakes_failed : &w->counters.proxy_headers_refused, 1);
+    if (!often)
+        thread_of(w)->guest_logged = now;
+    log_write(often ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE, "%s with %s failed: %s", what, g->address, reason);
+    guest_leave(g);
+}
+
+static void guest_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct guest *g = timer->data;
+    guest_failed(g, g->tls ? "it took longer than tls-handshake-timeout" : "no whole header came within 5 seconds");
+}
+
+static void guest_wait(struct guest *g, double seconds) {
     ev_timer_stop(g->worker->loop, &g->limit);
-    ev_timer_init(&g->limit, late, seconds, 0.);
+    ev_timer_init(&g->limit, guest_late, seconds, 0.);
     g->limit.data = g;
     ev_timer_start(g->worker->loop, &g->limit);
 }
 
 /* ---- TLS ------------------------------------------------------------------------------------------ */
 
-static void handshake_failed(struct guest *g, const char *reason) {
-    counter_add(&g->worker->counters.tls_handshakes_failed, 1);
-    log_failure(g, "TLS handshake with", reason);
-    guest_leave(g);
-}
-
 static void guest_secured(void *arg, const char *error) {
     struct guest *g = arg;
     if (error)
-        handshake_failed(g, error);
+        guest_failed(g, error);
     else
         guest_enters(g);
-}
-
-static void guest_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    handshake_failed(timer->data, "it took longer than tls-handshake-timeout");
 }
 
 static void guest_secure(struct guest *g) {
     invariant(!g->tls && g->secured, "a guest shakes hands twice");
     struct worker *w = g->worker;
-    guest_wait(g, (double)w->config->tls_handshake_ms / 1000., guest_late);
+    guest_wait(g, (double)w->config->tls_handshake_ms / 1000.);
     g->tls = tls_accept(w->shared->tls, w->loop, g->fd);
     tls_handshake(g->tls, guest_secured, g);
 }
 
 /* ---- the PROXY protocol --------------------------------------------------------------------------- */
-
-static void header_failed(struct guest *g, const char *reason) {
-    counter_add(&g->worker->counters.proxy_headers_refused, 1);
-    log_failure(g, "PROXY protocol with", reason);
-    guest_leave(g);
-}
-
-static void header_late(struct ev_loop *loop, struct ev_timer *timer, int events) {
-    header_failed(timer->data, "no whole header came within 5 seconds");
-}
 
 /* Continues with a guest whose header has been read. */
 static void header_done(struct guest *g, const struct proxy_header *header) {
@@ -169,7 +152,7 @@ static void header_read(struct guest *g) {
         return;
     }
     if (n <= 0) {
-        header_failed(g, n == 0 ? "it closed within its header" : strerror(errno));
+        guest_failed(g, n == 0 ? "it closed within its header" : strerror(errno));
         return;
     }
     struct proxy_header header;
@@ -177,20 +160,20 @@ static void header_read(struct guest *g) {
     switch (proxy_header_read(g->header, g->header_len + (size_t)n, &header, &wrong)) {
     case PROXY_HEADER_MORE:
         if (!header_take(g, (size_t)n))
-            header_failed(g, "its header can't be read");
+            guest_failed(g, "its header can't be read");
         else
             g->header_len += (size_t)n;
         return;
     case PROXY_HEADER_DONE:
         invariant(header.len > g->header_len, "a header of %zu bytes, %zu were there", header.len, g->header_len);
         if (!header_take(g, header.len - g->header_len))
-            header_failed(g, "its header can't be read");
+            guest_failed(g, "its header can't be read");
         else
             header_done(g, &header);
         return;
     case PROXY_HEADER_NONE:
     case PROXY_HEADER_WRONG:
-        header_failed(g, wrong);
+        guest_failed(g, wrong);
     }
 }
 
@@ -214,7 +197,7 @@ static void guest_new(struct worker *w, int fd, const char *address, bool forwar
         guest_secure(g);
         return;
     }
-    guest_wait(g, HEADER_SECONDS, header_late);
+    guest_wait(g, HEADER_SECONDS);
     ev_io_start(w->loop, &g->io);
     header_read(g); /* usually the header has come already */
 }

@@ -22,9 +22,6 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/log.h"
-#include "proxy/session/core/session.h"
-#include "proxy/worker/accept.h"
-#include "proxy/worker/presence.h"
 #include "proxy/worker/private.h"
 
 static const double HANDSHAKES_SECONDS = 0.3;
@@ -51,18 +48,15 @@ static void refuse_handshakes(int fd) {
             "connections that are made while this process stops may be lost: the system takes no socket filter");
 }
 
-/* Whether there are bytes that were not read yet. */
-static bool unread(const struct session *s) {
-    char byte;
-    return (s->tls && tls_has_more(s->tls)) || recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
-}
-
 /* Whether a session may be closed now, before the time is over. */
 static bool done_with(const struct worker *w, const struct session *s) {
     if (s->delays & DELAY_BLOCKED) /* the event that it waits for may come only after the end */
         return true;
-    bool owed = s->in_flight > 0 || s->out.unsent > 0;
-    return !owed && (!thread_of(w)->drain_careful || (!s->input && !unread(s)));
+    if (s->in_flight > 0 || s->out.unsent > 0)
+        return false;
+    char byte;
+    return !thread_of(w)->drain_careful ||
+           (!s->input && !(s->tls && tls_has_more(s->tls)) && recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0);
 }
 
 static void drain_sessions(struct worker *w, double now) {

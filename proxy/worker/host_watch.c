@@ -1,5 +1,18 @@
-#include "proxy/worker/host_watch.h"
-
+/*
+ * Where the host name of a standalone upstream leads. The name is looked up every dns-refresh, at a reload, and soon
+ * after the node has failed. If it leads to another machine, all threads go there together, or none does: two threads
+ * at two servers would give out one lock twice.
+ *
+ *      the name leads elsewhere ──> has the other Redis what this proxy has written?   (the mark)
+ *                                   does it take a write?
+ *                                   is the write seen at the old address too?          one server, or its replica: go
+ *                                   does the old Redis take writes?                    no, it is a replica: go
+ *                                                          │                           no, it is gone: go
+ *                                                          └─> yes: stay there, and warn
+ *
+ * A Redis without the mark has other data. The proxy goes there only after the old Redis was out of reach three times
+ * in a row.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,13 +23,9 @@
 #include "proxy/base/memory.h"
 #include "proxy/net/resolve.h"
 #include "proxy/session/core/broadcast.h"
-#include "proxy/session/core/session.h"
-#include "proxy/worker/lock_space.h"
 #include "proxy/worker/private.h"
 
-enum { MARK_SLOT = 0, MARK_MS = 2 * 60 * 60 * 1000, NEW_MS = 2 * 60 * 1000, AWAY_LEAST = 3, ERROR_MAX = 200 };
-
-enum doubt { DOUBT_NONE, DOUBT_ASKED, DOUBT_FAILED, DOUBT_READONLY };
+enum { MARK_SLOT = 0, MARK_MS = 2 * 60 * 60 * 1000, NEW_MS = 2 * 60 * 1000, AWAY_LEAST = 3 };
 
 enum step { STEP_MARK, STEP_WRITE, STEP_SAME, STEP_OLD };
 
@@ -42,19 +51,11 @@ static struct host_watch *watch_of(struct worker *w) {
 
 /* ---- from other threads ------------------------------------------------------------------------------- */
 
-static void doubt_more(struct worker *w, enum doubt doubt) {
+void host_watch_doubt(struct worker *w, enum doubt doubt) {
     atomic_int *now = &w->shared->host_doubt;
     int was = atomic_load(now);
     while (was < (int)doubt && !atomic_compare_exchange_weak(now, &was, (int)doubt))
         ;
-}
-
-void host_watch_doubt(struct worker *w, bool readonly) {
-    doubt_more(w, readonly ? DOUBT_READONLY : DOUBT_FAILED);
-}
-
-void host_watch_now(struct worker *w) {
-    doubt_more(w, DOUBT_ASKED);
 }
 
 void host_watch_trouble(struct worker *w, char *out, size_t size) {
@@ -160,13 +161,6 @@ static void write_mark(struct host_watch *h) {
 
 static void ask(struct host_watch *h);
 
-static bool is_text(const struct call_end *end, const char *text) {
-    struct resp_item found;
-    const char *at = end->reply;
-    return !end->error && resp_item_read(&at, end->reply + end->len, &found) && found.type == '$' && found.str &&
-           found.len == strlen(text) && memcmp(found.str, text, found.len) == 0;
-}
-
 static void next(struct host_watch *h, enum step step) {
     h->step = step;
     ask(h);
@@ -180,7 +174,7 @@ static void other_answered(struct host_watch *h, const struct call_end *end, con
     if (error[0] && !h->silent) {
         stay(h, why);
     } else if (h->step == STEP_MARK) {
-        h->same = is_text(end, h->w->shared->process_id);
+        h->same = call_end_is(end, h->w->shared->process_id);
         next(h, STEP_WRITE);
     } else if (h->doubt == DOUBT_READONLY && !error[0]) {
         move(h, "the Redis before it is a replica");
@@ -193,11 +187,9 @@ static void answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct host_watch *h = watch_of(w);
     char error[ERROR_MAX], number[24];
-    size_t len;
-    const char *said = call_end_error(end, &len);
-    snprintf(error, sizeof(error), "%.*s", said ? (int)len : 0, said ? said : "");
+    error_of(end, error);
     snprintf(number, sizeof(number), "%" PRId64, h->number);
-    bool away = end->error && end->why != UPSTREAM_REFUSED, same = h->step == STEP_SAME && is_text(end, number);
+    bool away = end->error && end->why != UPSTREAM_REFUSED, same = h->step == STEP_SAME && call_end_is(end, number);
     request_reply(c->request, "", 0, true);
     if (w->over || w->stopping) {
         h->busy = false;

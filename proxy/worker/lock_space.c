@@ -1,6 +1,19 @@
-/* Marks the Redis of the process that leaves, and looks for the mark in the new process. */
-#include "proxy/worker/lock_space.h"
-
+/*
+ * A take-over must not split the locks: the new process may have another upstream in its configuration, or the name of
+ * the same upstream may have moved. Then two processes would give out one lock. So the process that leaves writes a
+ * mark to its Redis, and the new one looks for the mark in its own before it accepts clients.
+ *
+ *      the process that leaves                        the new one
+ *      SET mark ──> Redis                             held: no worker accepts clients
+ *      the mark, in the environment ────────────────> GET mark ──┬─> the same: all workers open
+ *                                                                └─> another, or none: it ends, and nothing has changed
+ *
+ * With `take-over switch` it does not end: the process that leaves closes its clients and ends, and the new one holds
+ * all writes until the longest lease is over that the process before knew of.
+ *
+ * Run ids and replication ids change with a failover, and addresses differ for one server. The mark is data, as locks
+ * are: where the mark is, the locks are.
+ */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,10 +22,9 @@
 #include "proxy/base/handed_board.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/core/session.h"
 #include "proxy/worker/private.h"
 
-enum { MARK_SLOT = 0, MARK_MS = 2 * 60 * 1000, ERROR_MAX = 200 };
+enum { MARK_SLOT = 0, MARK_MS = 2 * 60 * 1000 };
 
 struct marking {
     struct request_owner owner; /* first */
@@ -42,11 +54,17 @@ static void question_send(struct worker *w, struct request *r) {
     call_submit_lane(&r->call, MARK_SLOT, &lane, w->build.data, w->build.len);
 }
 
-/* Copies the error that the call ended with; "": none. */
-static void error_of(const struct call_end *end, char out[ERROR_MAX]) {
+void error_of(const struct call_end *end, char out[ERROR_MAX]) {
     size_t len;
     const char *error = call_end_error(end, &len);
     snprintf(out, ERROR_MAX, "%.*s", (int)len, error ? error : "");
+}
+
+bool call_end_is(const struct call_end *end, const char *text) {
+    struct resp_item found;
+    const char *at = end->reply;
+    return !end->error && resp_item_read(&at, end->reply + end->len, &found) && found.type == '$' && found.str &&
+           found.len == strlen(text) && memcmp(found.str, text, found.len) == 0;
 }
 
 /* ---- the process that leaves ------------------------------------------------------------------------ */
@@ -104,13 +122,10 @@ static void open_all(struct worker *w) {
 
 static void looked(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    const char *p = end->reply;
-    struct resp_item found;
     char error[ERROR_MAX], why[ERROR_MAX + 64];
     error_of(end, error);
     thread_of(w)->space_asking = false;
-    bool same = !error[0] && resp_item_read(&p, end->reply + end->len, &found) && found.type == '$' && found.str &&
-                found.len == strlen(w->shared->space_mark) && memcmp(found.str, w->shared->space_mark, found.len) == 0;
+    bool same = call_end_is(end, w->shared->space_mark);
     request_reply(c->request, "", 0, true);
     if (same) {
         open_all(w);

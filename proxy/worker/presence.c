@@ -1,6 +1,13 @@
-/* Writes this process's presence to Redis, and warns of processes that have stayed before another Redis. */
-#include "proxy/worker/presence.h"
-
+/*
+ * Whether proxies that were before this Redis have stayed before another one. After a replica was promoted by hand, or
+ * a name has moved, some proxies may go on before the Redis of before: two proxies then give out the same locks. Each
+ * process writes every 10 s to one hash in Redis that it is there (presence.lua), and the answer names the processes
+ * that were there when the data got a new replication id, and have not followed.
+ *
+ * A proxy writes once it has met another proxy's lease: before, there is nothing that could split, and no key of ours
+ * is in Redis. Only a standalone and Sentinel's master are asked: a cluster's nodes agree on each slot's master. Two
+ * Redis servers that never had the same data have nothing by which proxies could know of each other.
+ */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +16,6 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
-#include "proxy/session/core/session.h"
 #include "proxy/upstream/script.h"
 #include "proxy/worker/private.h"
 
@@ -47,18 +53,12 @@ static void answered(struct call *c, const struct call_end *end) {
     request_reply(c->request, "", 0, true);
 }
 
-static bool lasts(const struct request *r) {
-    return true;
-}
-
 /* CLIENT PAUSE WRITE in Redis holds the word up: it has a connection of its own, and may take any time. */
-static const struct request_owner_ops word_ops = {.may_last = lasts};
-
 static void presence_send(struct worker *w, const char *place) {
     const struct script *script = script_get(SCRIPT_PRESENCE);
     struct upstream_lane lane = {.dedicated = upstream_dedicated_own(w->upstream), .protocol = 2};
     struct request *r = request_internal(w);
-    request_own(r, memory_zalloc(sizeof(struct request_owner)), &word_ops);
+    request_own(r, memory_zalloc(sizeof(struct request_owner)), &patient_ops);
     char key[64];
     snprintf(key, sizeof(key), "lockkeeper:{%s}:lockkeeper-proxies", slot_tag(0));
     build_start(w, 7);
@@ -93,8 +93,4 @@ void presence_end(struct worker *w) {
     bool reachable = upstream_master_count(w->upstream) > 0 && !upstream_node_lost(upstream_master(w->upstream, 0));
     if (thread_of(w)->presence_ms > 0 && reachable)
         presence_send(w, "");
-}
-
-unsigned presence_away(struct worker *w) {
-    return atomic_load(&w->shared->away);
 }

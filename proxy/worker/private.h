@@ -52,7 +52,7 @@ struct node_figures {
 
 /* What Redis does when its memory is full. */
 struct eviction_state {
-    unsigned policy; /* an index of evictions.c's table */
+    unsigned policy; /* an index of master_limits.c's table */
     bool evicts;     /* and there is a maxmemory that can be reached */
     size_t master;   /* the index of the master */
 };
@@ -77,9 +77,9 @@ struct worker_thread {
     struct asked_master *masters; /* for readiness.c */
     size_t masters_count;
     uint64_t leases_handed;          /* how many got a last expiry */
-    struct eviction_state evictions; /* for evictions.c, in the first worker */
+    struct eviction_state evictions; /* for master_limits.c, in the first worker */
     int64_t evictions_ms;            /* when it last asked the nodes */
-    int64_t capacity_ms;             /* when capacity.c last asked */
+    int64_t capacity_ms;             /* when it last asked for maxclients */
     int64_t presence_ms;             /* when presence.c last asked */
     bool evictions_asking, presence_asking;
     bool space_asking;                   /* lock_space.c has asked for the mark */
@@ -108,16 +108,17 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
     return (struct worker_thread *)(uintptr_t)w;
 }
 
-/* metrics.c: the table of node figures, for a struct node_figures. */
+/* worker_metrics.c: the table of node figures, for a struct node_figures. */
 extern const struct metric_table node_figures_table;
 /* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* readiness.c: asks the masters whether they would give locks. To be called once a second. */
+/* readiness.c: the owner of a request that may take any time, while its node answers others. */
+extern const struct request_owner_ops patient_ops;
+/* Asks the masters whether they would give locks. To be called once a second. */
 void readiness_ask(struct worker *w);
 /* Why the master gives no locks, as far as readiness.c knows: the node's or the proxy's error. "": it does, or it is no
  * master. Borrowed until the next call of readiness_ask. */
 const char *readiness_trouble(struct worker *w, const char *address);
-void readiness_clear(struct worker *w);
 /* Adds up the boards of all workers: this worker's is current, the others' are at most a second old. The caller frees
  * sum->nodes; sum->count must be 0 at first. */
 void node_board_sum(struct worker *w, struct node_board *sum);
@@ -129,13 +130,63 @@ void drain_leave(struct worker *w, int64_t bound_ms, bool handed);
 void drain_stop(struct worker *w, int64_t bound_ms);
 void drain_turn(struct worker *w);
 
-/* Finds the text after "name:" in INFO's page; *len is its length up to the end of the line. NULL: not found
- * (evictions.c). */
-const char *info_field(const char *page, size_t size, const char *name, size_t *len);
-
-/* Adds up the counters of all workers.
- * resident_bytes measures the memory of the process. */
+/* Adds up the counters of all workers. */
 void counters_now(const struct proxy_shared *shared, struct counter_sums *sums);
+/* The resident memory of the process. */
 long long resident_bytes(void);
+
+/* ---- accept.c: listening sockets, and clients that have no session yet ---- */
+
+/* Takes over the descriptors; does not accept yet. */
+void accept_init(struct worker *w, const struct worker_socket *sockets, size_t count);
+/* Begins to accept clients. */
+void accept_start(struct worker *w);
+/* Closes the sockets that another process also has: clients that wait to be accepted are left to that process. */
+void accept_close_shared(struct worker *w);
+/* Closes the sockets. Clients without a session yet go on. May be called twice. */
+void accept_close(struct worker *w);
+/* Closes clients that have no session yet. */
+void accept_drop_guests(struct worker *w);
+
+/* ---- master_limits.c ---- */
+
+/* Ask the masters for maxclients, and whether they may evict locks, if the last answers are old. The first worker calls
+ * them, at most once a second. */
+void capacity_tick(struct worker *w);
+void evictions_tick(struct worker *w);
+/* Reports the policy, and whether it may evict locks, for PROXY INFO and the status page. From any worker's thread. */
+void evictions_report(struct worker *w, const struct report *r);
+
+/* ---- presence.c ---- */
+
+/* Writes that this process is there, if it has not lately. The first worker calls it, at most once a second. If the
+ * proxy's own user may not, nothing is known, and nothing is logged. */
+void presence_tick(struct worker *w);
+/* Writes that this process ends. In the first worker's thread. */
+void presence_end(struct worker *w);
+
+/* ---- host_watch.c ---- */
+
+/* Looks the name up if it is due. To be called once a second, in the first worker's thread. */
+void host_watch_tick(struct worker *w);
+/* Why the name is looked up at the next tick: a reload; the node has failed in any thread; it has answered READONLY. */
+enum doubt { DOUBT_NONE, DOUBT_ASKED, DOUBT_FAILED, DOUBT_READONLY };
+/* Has the name looked up at the next tick, for the gravest reason so far. Thread-safe. */
+void host_watch_doubt(struct worker *w, enum doubt doubt);
+/* Copies why the upstream is not where its name leads; "": it is. Thread-safe. */
+void host_watch_trouble(struct worker *w, char *out, size_t size);
+void host_watch_clear(struct worker *w);
+
+/* ---- lock_space.c ---- */
+
+enum { ERROR_MAX = 200 };
+/* Copies the error that a call ended with; "": none. */
+void error_of(const struct call_end *end, char out[ERROR_MAX]);
+/* Whether a call ended with this text. */
+bool call_end_is(const struct call_end *end, const char *text);
+/* Looks for the mark of shared->space_mark, and opens the workers that wait. If Redis has another mark or none, the
+ * process ends with status 1, and the log says why. Does nothing while an answer is due. In the first worker's
+ * thread; to be called again once a second while shared->space_held. */
+void lock_space_look(struct worker *w);
 
 #endif

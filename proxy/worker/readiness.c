@@ -21,7 +21,6 @@
 #include "parser/slot.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/core/session.h"
 #include "proxy/worker/private.h"
 
 enum { ADDRESS_MAX = 256 };
@@ -79,12 +78,6 @@ static struct asked_master *add(struct worker *w, const char *address) {
     return m;
 }
 
-static void forget(struct worker *w, struct asked_master *m) {
-    invariant(m >= thread_of(w)->masters && m < thread_of(w)->masters + thread_of(w)->masters_count,
-              "%zu masters are noted", thread_of(w)->masters_count);
-    *m = thread_of(w)->masters[--thread_of(w)->masters_count];
-}
-
 /* Takes what the node has said. Only the first worker logs it; lost connections have a line of their own. */
 static void conclude(struct worker *w, struct asked_master *m, const char *error, size_t len, bool replied) {
     const char *hint = error ? refusal_hint(error, len) : NULL;
@@ -118,7 +111,7 @@ static bool lasts(const struct request *r) {
     return true;
 }
 
-static const struct request_owner_ops question_ops = {.may_last = lasts};
+const struct request_owner_ops patient_ops = {.may_last = lasts};
 
 /* `answered` may be called before this function returns. */
 static void ask(struct worker *w, size_t master, const char *address, int slot, bool lost) {
@@ -126,7 +119,7 @@ static void ask(struct worker *w, size_t master, const char *address, int slot, 
     struct question *q = memory_zalloc(sizeof(*q));
     snprintf(q->address, sizeof(q->address), "%s", address);
     struct request *r = request_internal(w);
-    request_own(r, &q->owner, &question_ops);
+    request_own(r, &q->owner, &patient_ops);
     r->call.done = answered;
     if (lost) {
         build_start(w, 1);
@@ -147,7 +140,7 @@ static void forget_others(struct worker *w) {
             there = node && strcmp(upstream_node_address(node), m->address) == 0;
         }
         if (!there)
-            forget(w, m);
+            *m = thread_of(w)->masters[--thread_of(w)->masters_count];
     }
 }
 
@@ -176,8 +169,4 @@ void readiness_ask(struct worker *w) {
 const char *readiness_trouble(struct worker *w, const char *address) {
     const struct asked_master *m = find(w, address);
     return m ? m->why : "";
-}
-
-void readiness_clear(struct worker *w) {
-    memory_free(thread_of(w)->masters);
 }

@@ -16,11 +16,7 @@
 #include "proxy/lock/permits.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/commands/commands.h"
-#include "proxy/session/core/session.h"
-#include "proxy/worker/evictions.h"
-#include "proxy/worker/host_watch.h"
 #include "proxy/witness/witness.h"
-#include "proxy/worker/presence.h"
 #include "proxy/worker/private.h"
 
 enum {
@@ -165,7 +161,7 @@ void worker_report_info(struct worker *w, const struct report *r) {
     char moved[HOST_TROUBLE_MAX];
     host_watch_trouble(w, moved, sizeof(moved));
     r->line(r->arg, "upstream_moved", "%s", moved);
-    r->line(r->arg, "proxies_away", "%u", presence_away(w));
+    r->line(r->arg, "proxies_away", "%u", atomic_load(&shared->away));
     report_upstream_nodes(w, r);
     struct sentinel_lines lines = {.report = r};
     upstream_each_sentinel(w->upstream, report_sentinel, &lines);

@@ -9,13 +9,6 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/commands/commands.h"
-#include "proxy/session/core/session.h"
-#include "proxy/worker/accept.h"
-#include "proxy/worker/capacity.h"
-#include "proxy/worker/evictions.h"
-#include "proxy/worker/host_watch.h"
-#include "proxy/worker/lock_space.h"
-#include "proxy/worker/presence.h"
 #include "proxy/worker/private.h"
 
 enum { CHUNKS_KEPT = 256, SHARED_TICK_MS = 100, TICKS_HELD = 10, RESUMED_AT_ONCE = 12 };
@@ -35,7 +28,7 @@ static void take_config(struct worker *w) {
     w->rules = config->rules;
     upstream_set_timeout(w->upstream, config->upstream_timeout_ms);
     slow_config(w);
-    host_watch_now(w);
+    host_watch_doubt(w, DOUBT_ASKED);
     ROOMS_CALL(w, worker_rules, w);
 }
 
@@ -267,7 +260,7 @@ static void upstream_noauth(void *arg) {
 }
 
 static void upstream_doubt(void *arg, bool readonly) {
-    host_watch_doubt(arg, readonly);
+    host_watch_doubt(arg, readonly ? DOUBT_READONLY : DOUBT_FAILED);
 }
 
 static void upstream_may_have_forgotten(void *arg) {
@@ -391,7 +384,7 @@ void worker_free(struct worker *w) {
     memory_free(w->scratch);
     pthread_mutex_destroy(&thread_of(w)->board.mutex);
     memory_free(thread_of(w)->board.nodes);
-    readiness_clear(w);
+    memory_free(thread_of(w)->masters);
     host_watch_clear(w);
     readable_clear(&w->readable);
     ev_loop_destroy(w->loop);

@@ -16,7 +16,6 @@
 #include <stdint.h>
 
 #include "proxy/base/metric.h"
-#include "proxy/base/report.h"
 #include "proxy/lock/engine.h"
 #include "proxy/session/core/shared.h"
 
@@ -86,6 +85,12 @@ bool worker_unready(struct worker *w, bool all, struct text *why);
 size_t worker_unruled(struct worker *w, int64_t since_ms);
 /* Reports PROXY ADVISE: each line is a text without a name. */
 void worker_report_advice(struct worker *w, const struct report *r);
+/* Writes the mark by which a new process knows its Redis (lock_space.c), for two minutes. Calls `done` once, perhaps
+ * before this function returns; `error` is Redis's or the proxy's error, borrowed, or NULL. In the first worker's
+ * thread. The mark is copied. */
+void lock_space_mark(struct worker *w, const char *mark, void (*done)(void *arg, const char *error), void *arg);
+/* Whether the error says that the proxy's own user may not use the mark. Then processes can't be compared. */
+bool lock_space_forbidden(const char *error);
 /* Frees a worker, after worker_run has returned. */
 void worker_free(struct worker *w);
 

@@ -12,15 +12,12 @@
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/handed_board.h"
-#include "proxy/base/latency.h"
+#include "proxy/base/slowlog.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/core/session.h"
 #include "proxy/lock/fence.h"
 #include "proxy/lock/permits.h"
 #include "proxy/lock/rule.h"
 #include "proxy/witness/witness.h"
-#include "proxy/worker/host_watch.h"
-#include "proxy/worker/presence.h"
 #include "proxy/worker/private.h"
 
 enum { RULES_MEASURED = 100 };
@@ -357,7 +354,7 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
            "1 if the upstream's host name leads to a Redis that the proxy does not go to.", moved[0] ? 1 : 0);
     single(m, "proxies_away", "gauge",
            "Proxies that have not followed the data since a failover or a restart: they may be before another Redis.",
-           presence_away(w));
+           atomic_load(&shared->away));
     struct handed_counts before = handed_board_read(shared->before);
     single(m, "predecessor_clients", "gauge", "Clients of the process that leaves, after a take-over.",
            (double)before.clients);

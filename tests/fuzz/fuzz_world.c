@@ -13,7 +13,6 @@
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_report.h"
 #include "proxy/admin/incident_lines.h"
-#include "proxy/base/latency.h"
 #include "proxy/base/log.h"
 #include "proxy/base/slowlog.h"
 #include "proxy/lock/permits.h"
@@ -50,70 +49,30 @@ static void record_incident(void *arg, const struct lock_incident *i) {
     incidents_add(world.incidents, &out);
 }
 
-static void info(void *worker, const struct report *report) {
-    worker_report_info(worker, report);
-}
-
-static bool locks(void *worker, const char *pattern, size_t len, const struct report *report) {
-    return worker_report_locks(worker, pattern, len, report);
-}
-
-static void contended(void *worker, size_t max, const struct report *report) {
-    worker_report_contended(worker, max, report);
-}
-
-static void longest(void *worker, size_t max, const struct report *report) {
-    worker_report_longest(worker, max, report);
-}
-
-static void rules(void *worker, const struct report *report) {
-    worker_report_rules(worker, report);
-}
-
-static void advice(void *worker, const struct report *report) {
-    worker_report_advice(worker, report);
-}
-
 static const char *incident_kind(size_t i) {
     return i < INCIDENT_KINDS ? lock_incident_name((enum lock_incident_kind)i) : NULL;
 }
 
 static bool run_admin(void *arg, struct worker *w, const char *const *words, const size_t *lens, size_t count,
                       bool resp3, struct text *reply) {
-    struct admin_source source = {.arg = w,
-                                  .info = info,
-                                  .locks = locks,
-                                  .contended = contended,
-                                  .longest = longest,
-                                  .rules = rules,
-                                  .advice = advice,
+    struct admin_source source = {.worker = w,
+                                  .info = worker_report_info,
+                                  .locks = worker_report_locks,
+                                  .contended = worker_report_contended,
+                                  .longest = worker_report_longest,
+                                  .rules = worker_report_rules,
+                                  .advice = worker_report_advice,
                                   .incidents = world.incidents,
                                   .incident_kind = incident_kind};
     return admin_command(&source, words, lens, count, resp3, reply);
 }
 
-static void *watch_listen(void *arg, void (*wake)(void *wake_arg), void *wake_arg) {
-    return incidents_listen(world.incidents, wake, wake_arg);
-}
-
-static void watch_deaf(void *arg, void *ear) {
-    incidents_unlisten(world.incidents, ear);
-}
-
-static void *watch_begin(void *arg, const char *const *words, const size_t *lens, size_t count, struct text *error) {
-    return incident_watch_new(world.incidents, words, lens, count, incident_kind, error);
-}
-
-static void watch_end(void *watch) {
-    incident_watch_free(watch);
-}
-
-static bool watch_lines(void *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
-    return incident_watch_lines(watch, fn, arg);
-}
-
-static const struct watch_source watch = {
-    .listen = watch_listen, .deaf = watch_deaf, .begin = watch_begin, .end = watch_end, .lines = watch_lines};
+static struct watch_source watch = {.kinds = incident_kind,
+                                    .listen = incidents_listen,
+                                    .deaf = incidents_unlisten,
+                                    .begin = incident_watch_new,
+                                    .end = incident_watch_free,
+                                    .lines = incident_watch_lines};
 
 /* The configuration, whose limits are smaller than a file may set them. */
 static struct config *make_config(const struct world_options *o) {
@@ -250,7 +209,7 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
     world.turn = turn;
     world.arg = arg;
     set_facts(options);
-    world.incidents = incidents_new(INCIDENTS);
+    world.incidents = watch.incidents = incidents_new(INCIDENTS);
     world.shared.engine = engine_new(world.shared.process_id, 1, &sink);
     world.shared.observer = observer_new(1);
     world.shared.permits = permits_new(1);

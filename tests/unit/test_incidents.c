@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proxy/admin/host.h"
+#include "proxy/admin/http.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/base/log.h"
 
@@ -99,18 +99,18 @@ static void test_repeats_are_counted(void **state) {
     for (int ms = 0; ms < 35000; ms += 10) {
         add(i, "flood", "a", ms);
         if (ms % 1000 == 990)
-            incidents_tick(i, START + ms);
+            incidents_tell(i, START + ms, false);
     }
     assert_int_equal(logged("incident flood: DEL on lock:a by a:0, held by somebody: refused", NULL), 1);
     assert_int_equal(logged("incident flood", line), 4);
     assert_non_null(strstr(line, "incident flood x 1,000 in 10 s: last DEL on lock:a by a:"));
     for (int ms = 35000; ms < 60000; ms += 1000)
-        incidents_tick(i, START + ms);
+        incidents_tell(i, START + ms, false);
     assert_int_equal(logged("incident flood", line), 5);
     assert_non_null(strstr(line, "incident flood x 400 in 10 s"));
     add(i, "flood", "a", 61000); /* and then nothing is to be waited for */
     assert_int_equal(logged("incident flood:", NULL), 2);
-    incidents_flush(i, START + 61000);
+    incidents_tell(i, START + 61000, true);
     assert_int_equal(logged("incident flood", NULL), 6);
 }
 
@@ -118,7 +118,7 @@ static void test_a_clock_that_is_set_back(void **state) {
     struct incidents *i = *state;
     add(i, "flood", "a", 500000);
     add(i, "flood", "a", 500001);
-    incidents_tick(i, START);
+    incidents_tell(i, START, false);
     assert_int_equal(logged("incident flood x 1 in 1 s", NULL), 1);
     add(i, "flood", "b", 1);
     assert_int_equal(logged("incident flood: DEL on lock:a by b", NULL), 1);
@@ -189,7 +189,7 @@ static void test_sums_are_bounded(void **state) {
     add(i, "flood", "a", 20000);
     for (int ms = 3000; ms < 200000; ms += 1000) { /* what was not told at once is told by and by */
         unsigned before = logged("incident", NULL);
-        incidents_tick(i, START + ms);
+        incidents_tell(i, START + ms, false);
         assert_true(logged("incident", NULL) <= before + 20);
     }
     assert_int_equal(logged("incident", NULL), 200 + 824 + 2 + 1);

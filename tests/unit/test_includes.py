@@ -332,7 +332,7 @@ def check_check(results):
         ("proxy/upstream/connection/conn.c", "<", "uuid/uuid.h", False),
         ("proxy/upstream/connection/conn.c", "<", "openssl/ssl.h", False),
         ("proxy/upstream/connection/conn.c", '"', "proxy/net/tls.h", True),
-        ("proxy/upstream/connection/conn.c", '"', "proxy/net/tls_private.h", False),
+        ("proxy/upstream/connection/conn.c", '"', "proxy/net/private.h", False),
         ("proxy/net/tls.c", '"', "proxy/upstream/upstream.h", False),
         ("proxy/net/tls.c", "<", "openssl/ssl.h", True),
         ("proxy/upstream/connection/conn.c", '"', "proxy/lock/rule.h", False),

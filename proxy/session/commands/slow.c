@@ -3,7 +3,6 @@
  * that is answered late comes here with its times, while the bytes that were sent for it are still there; with
  * latency-tracking every call is late. What may wait by its nature does not count: blocking commands, WAIT.
  */
-#include "proxy/base/latency.h"
 #include "proxy/base/slowlog.h"
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"

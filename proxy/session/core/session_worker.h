@@ -14,7 +14,6 @@
 #include "parser/resp.h"
 #include "proxy/base/clock.h"
 #include "proxy/base/counters.h"
-#include "proxy/base/durations.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"

@@ -19,6 +19,9 @@ struct slowlog;
 struct latency;
 struct lock_engine;
 struct handed_board;
+struct incident_watch;
+struct incidents;
+struct incidents_ear;
 struct tls_context;
 struct waiting;
 struct worker;
@@ -28,15 +31,17 @@ enum { PROXY_WORDS_MAX = 16, PROXY_WORD_MAX = 256 };
 
 /* The source of PROXY WATCH's lines. Only the application knows the incidents. */
 struct watch_source {
-    void *arg;
+    struct incidents *incidents;
+    const char *(*kinds)(size_t i); /* the names of the kinds of incidents, from 0 on; NULL after the last */
     /* Until `deaf`, `wake` is called, from any thread, when there may be more lines: it must only set a flag. */
-    void *(*listen)(void *arg, void (*wake)(void *wake_arg), void *wake_arg);
-    void (*deaf)(void *arg, void *ear);
+    struct incidents_ear *(*listen)(struct incidents *i, void (*wake)(void *arg), void *arg);
+    void (*deaf)(struct incidents *i, struct incidents_ear *ear);
     /* Begins a watch for the arguments of WATCH, while the thread listens. NULL: `error` gets the reason. */
-    void *(*begin)(void *arg, const char *const *words, const size_t *lens, size_t count, struct text *error);
-    void (*end)(void *watch);
+    struct incident_watch *(*begin)(struct incidents *i, const char *const *words, const size_t *lens, size_t count,
+                                    const char *(*kinds)(size_t i), struct text *error);
+    void (*end)(struct incident_watch *watch);
     /* Calls fn with some of the new lines, without their ends; returns whether there are more now. */
-    bool (*lines)(void *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg);
+    bool (*lines)(struct incident_watch *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg);
 };
 
 /* What all workers share. Owned by main. */
@@ -79,8 +84,8 @@ struct proxy_shared {
     bool embedded;                  /* the node is a private redis-server, which is started again when it ends */
     atomic_uint embedded_ends;      /* how often it has ended */
     atomic_uint embedded_lost;      /* how many leases it held then */
-    atomic_uint evictions;          /* for evictions.c */
-    atomic_uint away;               /* for presence.c */
+    atomic_uint evictions;          /* for master_limits.c */
+    atomic_uint away;               /* for presence.c: how many processes have not followed, as far as is known */
     atomic_int_fast64_t came_ms;    /* when a session last got its identity */
     atomic_int_fast64_t paused;     /* how many requests wait for the end of a pause */
     atomic_uint pause_login;        /* the login of the session that sent PROXY PAUSE */

@@ -21,9 +21,9 @@ static const double LOOK_AGAIN_SECONDS = 0.02;
 struct watch {
     struct list_node link; /* in the worker's `idle` or `due` */
     struct session *session;
-    void *lines;       /* the application's watch */
-    struct text words; /* the arguments as given, to recognise a repetition */
-    bool stalled;      /* idle until the client has read its output */
+    struct incident_watch *lines; /* the application's watch */
+    struct text words;            /* the arguments as given, to recognise a repetition */
+    bool stalled;                 /* idle until the client has read its output */
 };
 
 /* A worker's watchers. */
@@ -31,8 +31,8 @@ struct worker_watches {
     struct worker *worker;
     struct list_node idle, due;
     struct ev_async wake;
-    struct ev_timer again; /* active while a client must read first */
-    void *ear;             /* NULL: there are no watches */
+    struct ev_timer again;     /* active while a client must read first */
+    struct incidents_ear *ear; /* NULL: there are no watches */
     bool sliced;
 };
 
@@ -149,7 +149,7 @@ static struct worker_watches *watches_of(struct worker *w) {
     struct worker_watches *all = w->watches;
     if (!all->ear) {
         ev_async_start(w->loop, &all->wake);
-        all->ear = w->shared->watch->listen(w->shared->watch->arg, wake, all);
+        all->ear = w->shared->watch->listen(w->shared->watch->incidents, wake, all);
     }
     return all;
 }
@@ -160,7 +160,7 @@ static void watches_check(struct worker *w) {
     invariant(all, "a worker without watches stops listening");
     if (!all->ear || !list_empty(&all->idle) || !list_empty(&all->due))
         return;
-    w->shared->watch->deaf(w->shared->watch->arg, all->ear);
+    w->shared->watch->deaf(w->shared->watch->incidents, all->ear);
     all->ear = NULL;
     ev_async_stop(w->loop, &all->wake);
     ev_timer_stop(w->loop, &all->again);
@@ -221,7 +221,8 @@ enum dispatch_result watch_dispatch(struct session *s, const struct request_clas
         return DISPATCHED;
     }
     struct worker_watches *watches = watches_of(s->worker);
-    void *lines = source->begin(source->arg, words, lens, k->request->argc - 2, &error);
+    struct incident_watch *lines =
+        source->begin(source->incidents, words, lens, k->request->argc - 2, source->kinds, &error);
     if (!lines) {
         session_refuse(s, k->command, "%s", error.data);
         text_clear(&error);

@@ -183,11 +183,6 @@ static void on_found(void *arg, const struct addrinfo *found, const char *error)
     conn_each(n->u, resolved, &r);
 }
 
-static void look_up(struct upstream_node *n) {
-    invariant(!n->lookup && !n->numeric, "a name is looked up twice at once");
-    n->lookup = resolve_start(n->u->loop, n->at.host, n->at.port, on_found, n);
-}
-
 /* ---- opening ---- */
 
 static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
@@ -228,8 +223,9 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
     int error = 0;
     if (n->host.count == 0) {
         conn_set_state(c, CONN_RESOLVING);
+        invariant(!n->numeric, "a number is looked up as a name");
         if (!n->lookup)
-            look_up(n);
+            n->lookup = resolve_start(u->loop, n->at.host, n->at.port, on_found, n);
     } else if (!conn_start(c, &error)) {
         conn_free(c);
         node_failed(n, strerror(error));

@@ -29,7 +29,7 @@
 #include "parser/resp.h"
 #include "parser/slot.h"
 #include "proxy/base/clock.h"
-#include "proxy/base/histogram.h"
+#include "proxy/base/metric.h"
 #include "proxy/base/iobuf.h"
 #include "proxy/base/list.h"
 #include "proxy/base/text.h"
@@ -373,7 +373,7 @@ struct upstream_conn {
     bool prelude;             /* the prelude is under way */
     bool before;              /* the node has refused login 0 as it is now: it gets the one before */
     unsigned own_version;     /* of login 0, when the connection logged in, or was last told to */
-    bool unverified;          /* the handshake is over, but verify.c waits for the Sentinels' answer */
+    bool unverified;          /* the handshake is over, but topology.c waits for the Sentinels' answer */
     struct list_node pending; /* requests, oldest first */
     size_t in_flight;
     uint64_t replies; /* how many requests have ended */
@@ -471,6 +471,10 @@ void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reas
 
 /* Checks the connection for timeouts, and closes it if one has passed. Returns whether something is in flight. */
 bool conn_check(struct upstream_conn *c, int64_t now);
+/* Closes idle connections (all connections of nodes that serve nothing), and frees unused nodes. */
+void node_sweep(struct upstream *u);
+/* Closes the connections of dedicated lanes that have ended. Must not be called from inside a connection's callback. */
+void dedicated_sweep(struct upstream *u);
 
 /* ---- pin.c ---- */
 
@@ -492,13 +496,6 @@ struct upstream_pin {
 
 /* Closes and frees the pins that were given back. */
 void pin_close_unpinned(struct upstream *u);
-
-/* ---- sweep.c ---- */
-
-/* Closes idle connections (all connections of nodes that serve nothing), and frees unused nodes. */
-void node_sweep(struct upstream *u);
-/* Closes the connections of dedicated lanes that have ended. Must not be called from inside a connection's callback. */
-void dedicated_sweep(struct upstream *u);
 
 /* ---- batch.c ---- */
 

@@ -16,9 +16,6 @@ redisAsyncContext *control_connect(struct upstream *u, const struct address *at,
 
 /* The only channel that contexts subscribe to. */
 #define CONTROL_CHANNEL "+switch-master"
-/* Makes the context's connection end if the node sends a reply or message that nothing asked for. For
- * control_connect. */
-void control_guard(redisAsyncContext *ctx);
 /* Why a callback got no reply: a text, valid during the callback. */
 const char *control_error(const redisAsyncContext *ctx);
 

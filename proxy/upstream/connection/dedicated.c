@@ -18,14 +18,9 @@ struct upstream_dedicated {
     uint32_t number;
     char *client;
     struct upstream_dedicated_events events;
-    struct list_node commands;
-    unsigned count; /* number of commands */
-};
-
-struct command {
-    struct list_node link;
-    size_t len;
-    char bytes[];
+    char *commands;   /* one after the other; NULL: none */
+    size_t len, last; /* of all commands; where the last one begins */
+    unsigned count;
 };
 
 static struct upstream_dedicated *dedicated_find(const struct upstream *u, uint32_t number) {
@@ -43,7 +38,6 @@ uint32_t upstream_dedicated_new(struct upstream *u, const char *client,
     while (dedicated->number == 0 || dedicated_find(u, dedicated->number));
     dedicated->client = memory_strdup(client);
     dedicated->events = *events;
-    list_init(&dedicated->commands);
     list_init(&dedicated->link);
     list_append(&u->dedicated, &dedicated->link);
     return dedicated->number;
@@ -66,15 +60,13 @@ void upstream_dedicated_begin(struct upstream *u, uint32_t number, const char *c
     struct upstream_dedicated *dedicated = dedicated_find(u, number);
     if (!invariant(dedicated, "dedicated lane %u has ended", number))
         return;
-    const struct command *last =
-        list_empty(&dedicated->commands) ? NULL : LIST_ENTRY(dedicated->commands.prev, struct command, link);
-    if (last && last->len == len && memcmp(last->bytes, command, len) == 0)
+    if (dedicated->count > 0 && dedicated->len - dedicated->last == len &&
+        memcmp(dedicated->commands + dedicated->last, command, len) == 0)
         return; /* to repeat a command would change nothing */
-    struct command *c = memory_alloc(sizeof(*c) + len);
-    c->len = len;
-    memcpy(c->bytes, command, len);
-    list_init(&c->link);
-    list_append(&dedicated->commands, &c->link);
+    dedicated->commands = memory_realloc(dedicated->commands, dedicated->len + len);
+    memcpy(dedicated->commands + dedicated->len, command, len);
+    dedicated->last = dedicated->len;
+    dedicated->len += len;
     dedicated->count++;
 }
 
@@ -83,9 +75,7 @@ void upstream_dedicated_free(struct upstream *u, uint32_t number) {
     if (!dedicated)
         return;
     list_remove(&dedicated->link);
-    struct list_node *n;
-    while ((n = list_shift(&dedicated->commands)))
-        memory_free(LIST_ENTRY(n, struct command, link));
+    memory_free(dedicated->commands);
     memory_free(dedicated->client);
     memory_free(dedicated);
     u->dedicated_ended = true;
@@ -102,10 +92,7 @@ unsigned dedicated_handshake(struct upstream *u, uint32_t number, struct iobuf *
     const struct upstream_dedicated *dedicated = number ? dedicated_find(u, number) : NULL;
     if (!dedicated)
         return 0;
-    LIST_FOREACH(it, &dedicated->commands) {
-        const struct command *c = LIST_ENTRY(it, struct command, link);
-        iobuf_append(out, c->bytes, c->len);
-    }
+    iobuf_append(out, dedicated->commands, dedicated->len);
     return dedicated->count;
 }
 

@@ -248,27 +248,23 @@ bool login_own_has_before(enum upstream_own at) {
     return has;
 }
 
-static size_t auth_size(size_t user_len, size_t password_len) {
-    return 32 + resp_bulk_size(4) + resp_bulk_size(user_len) + resp_bulk_size(password_len);
-}
-
-/* Writes an AUTH; returns its length, at most auth_size. */
-static size_t auth_write(char *start, const char *user, size_t user_len, const char *password, size_t password_len) {
-    char *p = start + resp_header_write(start, '*', user ? 3 : 2);
+/* Makes a login's AUTH, *len bytes. */
+static char *auth_new(const struct login *l, size_t *len) {
+    char *text = memory_alloc(32 + resp_bulk_size(4) + resp_bulk_size(l->user_len) + resp_bulk_size(l->password_len));
+    char *p = text + resp_header_write(text, '*', l->has_user ? 3 : 2);
     p = resp_bulk_write(p, "AUTH", 4);
-    if (user)
-        p = resp_bulk_write(p, user, user_len);
-    p = resp_bulk_write(p, password, password_len);
-    return (size_t)(p - start);
+    if (l->has_user)
+        p = resp_bulk_write(p, l->bytes, l->user_len);
+    p = resp_bulk_write(p, l->bytes + l->user_len, l->password_len);
+    *len = (size_t)(p - text);
+    return text;
 }
 
 char *login_text(enum upstream_own at, uint32_t login, bool before, size_t *len) {
     pthread_mutex_lock(&mutex);
     const struct own *o = &own[at];
     const struct login *l = login != 0 ? login_get(login) : before && o->before ? o->before : o->now;
-    char *text = l ? memory_alloc(auth_size(l->user_len, l->password_len)) : NULL;
-    if (l)
-        *len = auth_write(text, l->has_user ? l->bytes : NULL, l->user_len, l->bytes + l->user_len, l->password_len);
+    char *text = l ? auth_new(l, len) : NULL;
     pthread_mutex_unlock(&mutex);
     return text;
 }

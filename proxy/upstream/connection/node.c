@@ -2,7 +2,8 @@
  * Nodes: an address, its health, and the connections to it, by lane. After a failure to reach a node, the proxy does
  * not try again for a while (longer each time, with jitter); meanwhile requests for it fail at once.
  *
- * It knows how many slots a node has, but not which, and nothing of requests.
+ * It knows how many slots a node has, but not which, and nothing of requests. Here are also the upstream's tick, which
+ * runs fast while something is in flight, its random numbers, and its announcement that it is ready.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -17,6 +18,47 @@
 #include "proxy/upstream/connection/private.h"
 
 enum { LOG_AGAIN_MS = 10 * 1000 };
+
+/* ---- time ---- */
+
+/* The next number of splitmix64, for jitter. */
+static uint64_t next_random(struct upstream *u) {
+    uint64_t z = u->random += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+uint32_t upstream_random(struct upstream *u, uint32_t below) {
+    return (uint32_t)(next_random(u) % below);
+}
+
+int64_t upstream_jitter(struct upstream *u, int64_t ms) {
+    return ms - ms / 4 + (int64_t)(next_random(u) % (uint64_t)(ms / 2 + 1));
+}
+
+void upstream_set_tick(struct upstream *u, bool fast) {
+    u->tick_fast = fast;
+    ev_timer_stop(u->loop, &u->tick);
+    double period = fast ? TICK_FAST_S : TICK_SLOW_S;
+    ev_timer_set(&u->tick, period, period);
+    ev_timer_start(u->loop, &u->tick);
+}
+
+void upstream_wake(struct upstream *u) {
+    if (!u->tick_fast)
+        upstream_set_tick(u, true);
+}
+
+void upstream_announce(struct upstream *u, const char *error) {
+    if (u->announced)
+        return;
+    u->announced = true;
+    if (u->events.ready)
+        u->events.ready(u->events.arg, error);
+}
+
+/* ---- nodes ---- */
 
 /* Takes an address that needs no lookup, a unix path or a numeric one; false for others. */
 static bool resolve_numeric(struct upstream_node *n) {

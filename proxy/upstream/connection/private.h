@@ -2,13 +2,13 @@
  * What the files of proxy/upstream/connection/ share, and the folders above do not need. The layers, from the ground; a
  * file calls only files of the lines above its own:
  *
- *      address  login  quota  time  batch  abandon      texts, numbers, bytes
+ *      address  login  quota  batch  abandon            texts, numbers, bytes
  *      node  dedicated                                  what connections belong to
  *      conn                                             a connection's states, its queue, writing
  *      close                                            its end, and what the end means for node, pool and pin
  *      handshake  reply                                 reading
  *      connect                                          opening, and the events of the socket
- *      pin  sweep  probe  timeout                       pins for single owners; what is closed, and when
+ *      pin  timeout                                     pins for single owners; what is closed, and when
  */
 #ifndef LOCKKEEPER_UPSTREAM_CONNECTION_PRIVATE_H
 #define LOCKKEEPER_UPSTREAM_CONNECTION_PRIVATE_H
@@ -29,13 +29,10 @@ static inline bool login_is_nobody(uint32_t login) {
     return login >= UPSTREAM_LOGIN_STRANGER;
 }
 
-/* ---- time.c ---- */
+/* ---- node.c ---- */
 
 /* Starts the fast tick, since something is in flight. */
 void upstream_wake(struct upstream *u);
-
-/* ---- node.c ---- */
-
 /* The lane's pool, or NULL. */
 struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane);
 struct upstream_pool *pool_new(struct upstream_node *n, const struct upstream_lane *lane);
@@ -114,12 +111,6 @@ static inline void pin_leave_idle(struct upstream_pin *pin, struct upstream_node
 
 /* Opens a connection for a pin; NULL: u->error says why. */
 struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
-
-/* ---- probe.c ---- */
-
-/* Whether the node answers on another connection, as far as is known. If the last answer is old, a PING is sent; until
- * its answer comes the result is true. */
-bool probe_answers(struct upstream_node *n, int64_t now);
 
 /* ---- dedicated.c ---- */
 

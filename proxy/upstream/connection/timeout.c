@@ -1,13 +1,90 @@
 /*
  * Finds late replies: whether a reply is late, whether the node is to blame, and what follows. Called for each
  * connection every 100 ms while anything is in flight.
+ *
+ * A script may run for any time, but meanwhile its node answers other connections (with BUSY at least):
+ *
+ *      late script's reply ──> PING over a connection of its own ──┬─ any answer (PONG, BUSY) ──> goes on waiting
+ *                                                                  └─ none in upstream-timeout ──> it is given up
+ *
+ * Every few seconds the connections that are not needed any more are closed: idle ones, those of lanes and logins that
+ * have ended, and those of nodes that serve nothing. Unused nodes are freed.
  */
 #include <poll.h>
 #include <stdio.h>
 
+#include "parser/invariant.h"
+#include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
 enum { SILENT_MS = 1000 }; /* after this time the topology is checked, before upstream-timeout has passed */
+
+/* ---- probes ---- */
+
+struct node_probe {
+    struct upstream_request request;
+    struct upstream_node *node;
+    struct upstream_pin *pin; /* NULL: none is under way */
+    bool answered;            /* whether the last probe was answered */
+    int64_t ended_ms;         /* when the last probe ended */
+};
+
+static void probe_end(struct upstream_request *r, bool answered) {
+    struct node_probe *p = LIST_ENTRY(r, struct node_probe, request);
+    struct upstream_pin *pin = p->pin;
+    invariant(pin, "a probe ends twice");
+    p->pin = NULL;
+    p->answered = answered;
+    p->ended_ms = clock_ms();
+    upstream_unpin(pin, answered);
+}
+
+static void probe_reply(struct upstream_request *r, const char *data, size_t len, bool last) {
+    if (last)
+        probe_end(r, true);
+}
+
+/* Ends a probe that failed. If the node refused the connection's login or database, it has answered. */
+static void probe_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
+    probe_end(r, why == UPSTREAM_REFUSED);
+}
+
+static bool probe_start(struct node_probe *p) {
+    invariant(!p->pin, "two probes are under way");
+    static const struct upstream_request_ops ops = {.reply = probe_reply, .fail = probe_fail};
+    static const struct upstream_pin_events none;
+    static const struct upstream_lane lane = {.protocol = 2};
+    static const struct upstream_claim own = {.client = NULL};
+    static const char ping[] = "*1\r\n$4\r\nPING\r\n";
+    const char *error;
+    p->pin = upstream_pin_open(p->node->u, p->node, &lane, &own, &none, &error);
+    if (!p->pin)
+        return false;
+    p->request.ops = &ops;
+    if (!upstream_pin_submit(p->pin, &p->request, ping, sizeof(ping) - 1, false))
+        return true;
+    upstream_unpin(p->pin, false);
+    p->pin = NULL;
+    return false;
+}
+
+/* Whether the node answers on another connection, as far as is known. If the last answer is old, a PING is sent; until
+ * its answer comes the result is true. */
+static bool probe_answers(struct upstream_node *n, int64_t now) {
+    if (!n->probe) {
+        n->probe = memory_zalloc(sizeof(*n->probe));
+        n->probe->node = n;
+        n->probe->ended_ms = INT64_MIN / 2;
+    }
+    struct node_probe *p = n->probe;
+    if (p->pin)
+        return true; /* a probe is under way, with its own timeout */
+    if (now - p->ended_ms < n->u->timeout_ms)
+        return p->answered;
+    return probe_start(p);
+}
+
+/* ---- late replies ---- */
 
 /* Whether the node owes nothing at present: the pin's owner set no time limit, can't take the reply yet, or has to send
  * more first. */
@@ -93,4 +170,43 @@ bool conn_check(struct upstream_conn *c, int64_t now) {
         return false;
     }
     return false;
+}
+
+/* ---- what is not needed any more ---- */
+
+static void close_unused(struct upstream_conn *c, void *arg) {
+    const int64_t *now = arg;
+    bool unused = c->node->slots == 0 && !c->node->master;
+    int64_t idle_ms = c->pin ? PIN_IDLE_MS : IDLE_MS;
+    if ((c->pin && c->pin->owned) || (!unused && !c->pin && dedicated_lives(c->u, c->dedicated)))
+        return; /* the owner needs it, or the node keeps state for it */
+    const struct upstream_lane *lane = conn_lane(c);
+    if (c->state == CONN_READY && c->in_flight == 0 &&
+        (unused || *now - c->progress_ms > idle_ms || (lane && login_is_over(lane->login))))
+        conn_close(c, CONN_IDLE, "idle");
+}
+
+void node_sweep(struct upstream *u) {
+    int64_t now = clock_ms();
+    conn_each(u, close_unused, &now);
+    LIST_FOREACH_SAFE(it, &u->nodes) {
+        struct upstream_node *n = LIST_ENTRY(it, struct upstream_node, link);
+        if (n->slots == 0 && !n->master && list_empty(&n->pools) && n->pins == 0)
+            node_forget(n);
+    }
+}
+
+static void close_ended(struct upstream_conn *c, void *arg) {
+    struct upstream *u = c->u;
+    if (c->dedicated == 0 || dedicated_lives(u, c->dedicated) || (c->pin && c->pin->owned))
+        return;
+    if (c->in_flight == 0)
+        conn_close(c, CONN_IDLE, "its lane has ended");
+    else
+        u->dedicated_ended = true;
+}
+
+void dedicated_sweep(struct upstream *u) {
+    u->dedicated_ended = false;
+    conn_each(u, close_ended, NULL);
 }

@@ -161,11 +161,6 @@ static void pinned_error(struct upstream *u, struct upstream_node *from, const c
         map_move(u, slot, to);
 }
 
-/* Whether a request is one of the proxy's own about logins. */
-static bool is_question(const struct upstream_request *r) {
-    return !r->pinned && (r->lane.login == UPSTREAM_LOGIN_ASKED || r->lane.login == UPSTREAM_LOGIN_TRIED);
-}
-
 /* Has the master answer in place of a replica. The replica may not have the slot any more, or may load its data, or
  * lack the client's user: so no error of a replica is an answer. */
 static bool ask_master(struct upstream *u, struct upstream_node *replica, struct upstream_request *r, const char *text,
@@ -186,7 +181,8 @@ bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstr
                     size_t len) {
     if (r->lane.replica)
         return ask_master(u, from, r, text, len);
-    if (word_is(text, len, "NOAUTH") && u->events.noauth && !is_question(r))
+    bool about_logins = r->lane.login == UPSTREAM_LOGIN_ASKED || r->lane.login == UPSTREAM_LOGIN_TRIED;
+    if (word_is(text, len, "NOAUTH") && u->events.noauth && (r->pinned || !about_logins))
         u->events.noauth(u->events.arg);
     if (r->pinned) {
         pinned_error(u, from, text, len);

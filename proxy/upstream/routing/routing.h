@@ -7,11 +7,17 @@
 
 #include "proxy/upstream/connection/connection.h"
 
-/* ---- router.c ---- */
+/* ---- for struct upstream_above, which describes them ---- */
 
-/* Repeats or fails the requests of a connection that ended. `who` is the connection's node. */
 void router_lost(struct upstream *u, struct list_node *requests, struct upstream_node *who, enum conn_end end,
                  const char *reason);
+bool router_pointless(struct upstream_request *r);
+const char *router_no_node(struct upstream *u);
+bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
+                    size_t len) __attribute__((warn_unused_result));
+
+/* ---- router.c ---- */
+
 /* Queues a request that was taken before on node `to`, or (`to` NULL) on the node that serves its slot. Fails the
  * request if that is not possible. */
 void router_place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to);
@@ -19,19 +25,9 @@ void router_place_again(struct upstream *u, struct upstream_request *r, struct u
 void router_repeat(struct upstream *u, struct upstream_request *r);
 /* Fails a request; `sent`: a byte of it left. */
 void router_fail(struct upstream_request *r, bool sent, const char *base);
-/* Whether a waiting request is not needed any more; if so, it has been failed. */
-bool router_pointless(struct upstream_request *r);
 /* Tells the owner that the request was redirected, once per request. */
 void router_redirected(struct upstream_request *r);
-/* The error for a request for which there is no node. */
-const char *router_no_node(struct upstream *u);
 
-/* ---- retry.c ---- */
-
-/* Takes a complete error reply without its '-' and CR LF. True: it was a redirect or a similar error, and routing now
- * owns the request, which is in no list. */
-bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
-                    size_t len) __attribute__((warn_unused_result));
 /* ---- delayed.c ---- */
 
 /* Repeats a request after a delay, which grows each time. False if it was repeated too often, or another request would

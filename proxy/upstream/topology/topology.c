@@ -62,6 +62,43 @@ void topology_now(struct topology *t) {
         schedule(t, (int64_t)upstream_random(t->u, NOW_MS));
 }
 
+/* ---- whether a node is still the master ---- */
+
+/*
+ * Behind Sentinels: whether a node is still the master after connections to it were lost. Another node may have become
+ * the master meanwhile. The old master may be back, with old data or none, and act as a master until the Sentinels
+ * reconfigure it. A lock acquired there could be acquired twice. So a new connection carries no requests until a round
+ * that began after the loss has ended. If the round finds another master, map.c closes the connection.
+ *
+ *      handshake's end ──> verify_waits ── round ──> its end ──> conn_ready
+ *
+ * If no Sentinel answers, the last known master is used.
+ */
+bool verify_waits(struct upstream_conn *c) {
+    invariant(c->state == CONN_HANDSHAKE && c->handshake_left == 0, "state %d", (int)c->state);
+    struct upstream *u = c->u;
+    const struct topology *t = u->topology;
+    /* If no connection was open, none could be lost: then a round that is overdue counts as a loss. */
+    if (u->config->kind != UPSTREAM_SENTINEL ||
+        (c->node->lost_ms <= t->asked_ms && clock_ms() - t->asked_ms <= 2 * t->calm_ms)) {
+        c->unverified = false;
+        return false;
+    }
+    if (!c->unverified)
+        c->deadline_ms = clock_ms() + u->connect_ms;
+    c->unverified = true;
+    if (!u->topology->candidates)
+        topology_now(u->topology);
+    return true;
+}
+
+static void over(struct upstream_conn *c, void *arg) {
+    if (c->unverified)
+        conn_ready(c);
+}
+
+/* ---- the end of a round ---- */
+
 static void end_round(struct topology *t, bool changed) {
     invariant(!t->ctx && !t->lookup, "a round ends while a node is asked");
     struct upstream *u = t->u;
@@ -76,7 +113,7 @@ static void end_round(struct topology *t, bool changed) {
     if (t->again)
         topology_want(t);
     t->again = false;
-    verify_over(u);
+    conn_each(u, over, NULL);
     wait_map_ends(u, t->started_ms);
 }
 

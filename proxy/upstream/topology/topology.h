@@ -10,19 +10,12 @@
 struct topology *cluster_new(struct upstream *u);
 struct topology *sentinel_new(struct upstream *u);
 void topology_free(struct topology *t);
-/* Asks for a round soon, at a limited rate, since something hints at a change. NULL is ignored. */
-void topology_want(struct topology *t);
-/* Whether the last round is so old that failovers may be unknown, or older than `since_ms`. No, for NULL. */
-bool topology_is_old(const struct topology *t, int64_t since_ms);
-/* The reason why nothing is known yet, for a reply or the log. */
-void topology_reason(const struct topology *t, char *out, size_t size);
 
-/* Asks for a round in the next loop turns, without the limit of the rate. */
+/* For struct upstream_above, which describes them. */
+void topology_want(struct topology *t);
 void topology_now(struct topology *t);
-/* Whether a connection has to wait for a round that verifies its node. If so, the round is started; verify_over then
- * calls conn_ready. */
+bool topology_is_old(const struct topology *t, int64_t since_ms);
+void topology_reason(const struct topology *t, char *out, size_t size);
 bool verify_waits(struct upstream_conn *c);
-/* Releases the connections that waited for a round, which has ended. */
-void verify_over(struct upstream *u);
 
 #endif

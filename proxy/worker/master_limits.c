@@ -1,11 +1,14 @@
 /*
+ * The first worker asks each master for INFO, at its start and then at intervals:
+ *
+ *      INFO clients ──> maxclients: it limits how many connections single clients may have to the node
+ *      INFO memory  ──> the first master that may evict ──> log, if that is new
+ *
  * If Redis evicts a lock, two clients can hold it. Locks have expiries, so every maxmemory-policy except noeviction may
  * evict them once maxmemory is reached.
  *
- *      at intervals: INFO memory ──> each master ──> the first one that may evict ──> log, if that is new
- *
- * INFO contains both settings even if CONFIG is forbidden. If the proxy's user may not call INFO, nothing is known, and
- * nothing is logged.
+ * INFO contains these settings even if CONFIG is forbidden. If the proxy's user may not call INFO, nothing is known,
+ * and nothing is logged.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +16,9 @@
 #include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/core/session.h"
-#include "proxy/worker/evictions.h"
 #include "proxy/worker/private.h"
 
-enum { AGAIN_MS = 10 * 1000 };
+enum { AGAIN_MS = 10 * 1000, REFUSED_MS = 600 * 1000 /* each question is an entry in the node's ACL LOG */ };
 
 static const char *const POLICIES[] = {"unknown",      "noeviction",     "allkeys-lru",
                                        "allkeys-lfu",  "allkeys-random", "volatile-lru",
@@ -35,10 +36,17 @@ static const char *policy_name(unsigned policy) {
     return policy < OTHER ? POLICIES[policy] : "other";
 }
 
-const char *info_field(const char *page, size_t size, const char *name, size_t *len) {
+/* Whether the call has ended with INFO's page. */
+static bool is_page(const struct call_end *end, struct resp_item *page) {
+    const char *p = end->reply;
+    return !end->error && resp_item_read(&p, end->reply + end->len, page) && (page->type == '$' || page->type == '=');
+}
+
+/* Finds the text behind `name`, up to the end of its line. NULL: not found. */
+static const char *info_field(const struct resp_item *page, const char *name, size_t *len) {
     size_t name_len = strlen(name);
-    const char *end = page + size;
-    for (const char *line = page; line && (size_t)(end - line) > name_len;) {
+    const char *end = page->str + page->len;
+    for (const char *line = page->str; line && (size_t)(end - line) > name_len;) {
         const char *over = memchr(line, '\n', (size_t)(end - line));
         if (memcmp(line, name, name_len) == 0) {
             const char *value = line + name_len;
@@ -50,10 +58,60 @@ const char *info_field(const char *page, size_t size, const char *name, size_t *
     return NULL;
 }
 
-static void read_page(const char *page, size_t size, size_t master, struct eviction_state *found) {
+static struct request *question_new(struct worker *w, size_t master,
+                                    void (*done)(struct call *c, const struct call_end *end)) {
+    struct request *r = request_internal(w);
+    r->call.done = done;
+    r->call.index = (uint32_t)master;
+    return r;
+}
+
+static void question_send(struct request *r, const char *section) {
+    static const struct upstream_lane lane = {.protocol = 2};
+    build_start(r->worker, 2);
+    build_text(r->worker, "INFO");
+    build_text(r->worker, section);
+    call_submit_master_lane(&r->call, r->call.index, &lane, r->worker->build.data, r->worker->build.len);
+}
+
+/* ---- maxclients --------------------------------------------------------------------------------------- */
+
+static void clients_answered(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct resp_item page;
+    size_t len = 0;
+    if (!end->error && strncmp(end->reply, "-NOPERM", 7) == 0)
+        thread_of(w)->capacity_ms = worker_now(w) + REFUSED_MS - AGAIN_MS;
+    if (c->count == (uint32_t)upstream_map_print(w->upstream) && is_page(end, &page)) {
+        const char *most = info_field(&page, "maxclients:", &len);
+        unsigned long long number = most ? strtoull(most, NULL, 10) : 0;
+        if (number > 0 && number < UINT32_MAX)
+            upstream_note_maxclients(upstream_master(w->upstream, c->index), (uint32_t)number);
+    }
+    request_reply(c->request, "", 0, true);
+}
+
+void capacity_tick(struct worker *w) {
+    size_t masters = upstream_master_count(w->upstream);
+    int64_t now = worker_now(w);
+    if (w->stopping || masters == 0 || now - thread_of(w)->capacity_ms < AGAIN_MS)
+        return;
+    thread_of(w)->capacity_ms = now;
+    for (size_t i = 0; i < masters; i++) {
+        if (upstream_node_lost(upstream_master(w->upstream, i)))
+            continue;
+        struct request *r = question_new(w, i, clients_answered);
+        r->call.count = (uint32_t)upstream_map_print(w->upstream); /* tells later which map the index belongs to */
+        question_send(r, "clients");
+    }
+}
+
+/* ---- evictions ---------------------------------------------------------------------------------------- */
+
+static void read_page(const struct resp_item *page, size_t master, struct eviction_state *found) {
     size_t len = 0, limit_len = 0;
-    const char *policy = info_field(page, size, "maxmemory_policy:", &len);
-    const char *limit = info_field(page, size, "maxmemory:", &limit_len);
+    const char *policy = info_field(page, "maxmemory_policy:", &len);
+    const char *limit = info_field(page, "maxmemory:", &limit_len);
     if (!policy || !limit)
         return;
     unsigned which = OTHER;
@@ -85,14 +143,13 @@ static void conclude(struct worker *w, const struct eviction_state *found) {
     atomic_store(&w->shared->evictions, found->policy << 1 | found->evicts);
 }
 
-static void answered(struct call *c, const struct call_end *end) {
+static void memory_answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct round *round = REQUEST_OWNER(c->request, struct round);
     invariant(round && round->left > 0, "more masters answer than were asked");
-    const char *p = end->reply;
     struct resp_item page;
-    if (!end->error && resp_item_read(&p, end->reply + end->len, &page) && (page.type == '$' || page.type == '='))
-        read_page(page.str, page.len, c->index, &round->found);
+    if (is_page(end, &page))
+        read_page(&page, c->index, &round->found);
     request_disown(c->request);
     if (--round->left == 0) {
         conclude(w, &round->found);
@@ -103,8 +160,6 @@ static void answered(struct call *c, const struct call_end *end) {
 }
 
 void evictions_tick(struct worker *w) {
-    static const char question[] = "*2\r\n$4\r\nINFO\r\n$6\r\nmemory\r\n";
-    struct upstream_lane lane = {.protocol = 2};
     size_t masters = upstream_master_count(w->upstream);
     int64_t now = worker_now(w);
     if (thread_of(w)->evictions_asking || w->stopping || masters == 0 || now - thread_of(w)->evictions_ms < AGAIN_MS)
@@ -117,12 +172,10 @@ void evictions_tick(struct worker *w) {
     struct round *round = memory_zalloc(sizeof(*round));
     round->left = masters;
     for (size_t i = 0; i < masters; i++) { /* some may fail at once, perhaps even the last one */
-        struct request *r = request_internal(w);
+        struct request *r = question_new(w, i, memory_answered);
         request_own(r, &round->owner, &request_owner_silent);
-        r->call.done = answered;
-        r->call.index = (uint32_t)i;
         r->call.up.repeatable = true;
-        call_submit_master_lane(&r->call, i, &lane, question, sizeof(question) - 1);
+        question_send(r, "memory");
     }
 }
 
