@@ -116,8 +116,9 @@ void flight_run(struct world *w, struct flight *f) {
         return;
     }
     char seen[LOCK_SEEN_MAX + 1];
-    struct model_args a =
-        call_args(&f->plan, &f->command, f->identity, w->proxies[f->proxy].id, w->sc.rule.lease_ms, seen);
+    char proxy[PROXY_ID]; /* the process that sent it, which may be gone */
+    proxy_id(f->proxy, f->proxy_life, proxy);
+    struct model_args a = call_args(&f->plan, &f->command, f->identity, proxy, w->sc.rule.lease_ms, seen);
     if (f->kind == FLIGHT_RELEASE) { /* its plan was not begun */
         const struct model_guard *g = w->sc.queue ? model_queue_live(&w->redis, f->key) : NULL;
         bool newest = g && strcmp(g->token, f->token_text) == 0;

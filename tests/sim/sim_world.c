@@ -288,6 +288,10 @@ static void sink_leave(void *arg, const struct lock_leaving *leaving) {
     flight_log(p->world, f, "asked");
 }
 
+void proxy_id(int proxy, unsigned life, char id[PROXY_ID]) {
+    snprintf(id, PROXY_ID, "%08x-0000-4000-8000-%012x", (unsigned)proxy, life);
+}
+
 static void proxy_start(struct world *w, int i) {
     struct proxy *p = &w->proxies[i];
     struct lock_sink sink = {
@@ -295,7 +299,7 @@ static void proxy_start(struct world *w, int i) {
     p->world = w;
     p->index = i;
     p->life++;
-    snprintf(p->id, sizeof(p->id), "%08x-0000-4000-8000-%012x", i, p->life);
+    proxy_id(i, p->life, p->id);
     p->engine = engine_new(p->id, w->sc.seed + p->life, &sink);
 }
 

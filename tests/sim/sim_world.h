@@ -21,6 +21,7 @@
 
 enum {
     PROXIES = 2,
+    PROXY_ID = 40,
     PROCESSES = 3,
     WORKERS_EACH = 4,
     WORKERS = PROCESSES * WORKERS_EACH + 1, /* and STRANGER: the only worker of another client */
@@ -279,7 +280,7 @@ struct proxy {
     struct lock_engine *engine;
     int64_t skew_us; /* so much its clock is ahead of Redis's */
     unsigned life;
-    char id[40];
+    char id[PROXY_ID];
     struct world *world;
     int index;
 };
@@ -394,6 +395,8 @@ void conn_close(struct world *w, int i);
 /* CLIENT SETNAME: gives the connection a name that no other has, or takes that name away. */
 void conn_rename(struct world *w, int i);
 void proxy_restart(struct world *w, int i);
+/* Writes the name of the process that the proxy is, or was, in this life. */
+void proxy_id(int proxy, unsigned life, char id[PROXY_ID]);
 
 /* rules.c: the rule, and reloads. */
 void rules_open(struct world *w);
