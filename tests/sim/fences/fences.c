@@ -241,7 +241,8 @@ static void check_unlocked(struct world *w, const struct write *x) {
     const struct model_guard *g = &w->redis.keys[x->key].guard;
     char identity[MODEL_NAME];
     world_identity(world_name(w, x->conn), identity);
-    if (w->sc.renames) /* it may be another client by now */
+    /* It may be another client by now; or the lock is an attempt's that has not acquired it yet. */
+    if (w->sc.renames || w->truth[x->key].provisional)
         return;
     if (!g->exists || strcmp(g->owner, identity) != 0)
         world_fail(w, "S7", "worker %d has written under the lock of somebody else", x->worker);
