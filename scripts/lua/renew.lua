@@ -65,6 +65,7 @@ local renewed = renewable(left)
 if renewed and (left == -1 or left < lease) then -- never shorter: the holder may have set a longer expiry
   redis.call('PEXPIRE', lock, ARGV[6])
   left = lease
+  if s.kind == 'hash' then left = lease_pttl(s.held) end -- now the holder's field may end first
 end
 if apart() then
   keep_guard(left)

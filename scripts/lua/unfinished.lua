@@ -2,23 +2,29 @@
 -- it has set only one of the lock and its guard record, or its fence was not above the slot's watermark. The build puts
 -- this file in the place of a script's line "--@unfinished".
 --
--- The claim says what is known of the attempt. '!': the lock at the key, if it holds the value, is the attempt's. '-' and
--- a fence: it is not, and a guard record of the attempt with this fence is left over. '+': neither is known.
+-- The claim says what is known of the attempt. '!': it has set its lock, which is the lock at the key, if that holds the
+-- value and no later lease stands there. Its fence follows if it was above the watermark. '-' and its fence: it has not, and a guard record of the
+-- attempt with this fence is left over. '+': neither is known.
 
 local SLACK_MS = 2 -- the clock of older servers goes on between the commands of a transaction
 
 -- Removes a guard record that is not the lock's. The lock of an attempt and its guard record have the same expiry, unless
 -- the attempt set only one of both. If the lock is the attempt's, a guard record of another expiry is of a lease that was
 -- over before, whatever value the lock holds. A session that had read the same value may have sent PERSIST meanwhile: the
--- attempt's lock has no end then, and is removed all the same, unless another attempt's short record is there. Returns
--- whether the lock is the attempt's, and the fence that is left over.
+-- attempt's lock has no end then, and is removed all the same, unless another attempt's short record is there. A record
+-- whose lease is not over, with a greater fence than the attempt's, is of a lease that was acquired since (S2): the
+-- attempt's lock is gone, and a client around the proxies has moved the end of the lock at the key. Returns whether the
+-- lock is the attempt's, and the fence that is left over.
 local function clear_unfinished(value)
   local text, there, left, ends = redis.pcall('GET', guard), redis.pcall('GET', lock), redis.call('PTTL', lock),
     redis.call('PTTL', guard)
   local short, head = type(text) == 'string', '1\n' .. attempt .. '\n' .. value .. '\n'
   local apart = left - (short and ends or ends - GUARD_OUTLIVES_MS)
   local its, unset = short and string.sub(text, 1, #head) == head, string.match(claim, '^-(%d+)')
-  local own_lock = claim == '!' and there == value and (left >= 0 or its or not short)
+  local set, g = string.match(claim, '^!(%d*)'), short and text_fields(text) or redis.pcall('HMGET', guard, 'token', 'fence')
+  local in_time = short or ends == -1 or ends >= GUARD_OUTLIVES_MS
+  local later = set and not its and in_time and g[1] and g[1] ~= '' and tonumber(g[2]) > (tonumber(set) or math.huge)
+  local own_lock = set and not later and there == value and (left >= 0 or its or not short)
   if its then
     local left_over = unset and string.sub(text, #head + 1, #head + #unset + 1) == unset .. '\n'
     if left_over or there ~= value or apart < 0 or apart > SLACK_MS then redis.call('DEL', guard) end

@@ -327,6 +327,31 @@ def test_a_set_between_an_attempt_and_its_script(start_redis, start_proxy, conne
     slow.close()
 
 
+@pytest.mark.parametrize("form", ["hash", "short"])
+def test_an_attempts_script_that_comes_to_a_later_lease(start_redis, start_proxy, connect, form):
+    """The attempt's own lock is gone, another session has acquired the lock with the same value, and a client around the
+    proxies has moved its end: the script does not take the later lease for what the attempt has set."""
+    redis = start_redis()
+    direct, slow = redis.client(), Slow(redis.address)
+    proxies = [start_proxy("standalone %s:%d" % slow.address, "guard-records short"), start_proxy(redis, "guard-records " + form)]
+    a, b = [connect(proxy, commands=[("CLIENT", "SETNAME", name)]) for proxy, name in zip(proxies, "ab")]
+    assert a("SET", "lock:x", "v", "NX", "PX", 60000) == "OK" and a("EXPIRE", "lock:x", 60, "XX") == 1
+    assert a("DEL", "lock:x") == 1  # its record, a hash, stays for 10 s
+    record = next(k for k in direct("KEYS", "lockkeeper:{*") if k.endswith("}:lock:x"))
+    slow.held.set()
+    a.send(encode("SET", "lock:x", "v", "NX", "PX", 60000))
+    until(lambda: slow.holds and direct("EXISTS", "lock:x"), 10, "the attempt", 0.001)
+    direct("DEL", "lock:x", *[record] * (form == "short"))
+    assert b("SET", "lock:x", "v", "NX", "PX", 60000) == "OK"
+    assert direct("TYPE", record) == ("hash" if form == "hash" else "string")
+    assert direct("PEXPIRE", "lock:x", 50000) == 1
+    slow.held.clear()
+    assert a.read() is None and a("DEL", "lock:x") == 0
+    assert direct("GET", "lock:x") == "v"
+    assert form == "short" or b("DEL", "lock:x") == 1  # a record in the short form does not follow an end that was moved
+    slow.close()
+
+
 def test_an_attempts_script_that_is_sent_twice(start_redis, start_proxy, connect):
     """The attempt finds the lock held, and its script finds it free: the script's repeat finds that it has acquired."""
     redis = start_redis()

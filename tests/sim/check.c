@@ -276,7 +276,10 @@ void check_script(struct world *w, struct flight *f, const struct model_key *bef
         check_finished(w, f, before);
     int64_t apart_ms = before->expire_ms - before->guard.expire_ms + (before->guard.text ? 0 : GUARD_OUTLIVES_MS);
     bool alike = apart_ms >= -MODEL_SLACK_MS && apart_ms <= MODEL_SLACK_MS;
-    bool stays = f->late == '!' && tracked && !t->live && w->unfinished[f->key] && before->expire_ms &&
+    /* An earlier lease, whose lock was removed around the proxies, looks like a later one if its fence is greater. */
+    bool later = w->sc.outside && f->raises && before->guard.token[0] && before->guard.fence > f->short_fence &&
+                 model_guard_current(&w->redis, &before->guard);
+    bool stays = f->late == '!' && tracked && !t->live && w->unfinished[f->key] && before->expire_ms && !later &&
                  strcmp(before->value, f->command.value) == 0;
     if (stays && (f->envelope.outcome == LOCK_FOREIGN || (f->envelope.outcome == LOCK_HELD && !alike)))
         world_fail(w, "L1", "worker %d was refused, and its lock stays", f->worker);

@@ -127,8 +127,8 @@ void flight_run(struct world *w, struct flight *f) {
         a.data_free = false;
     }
     char late[FENCE_TEXT] = {f->late};
-    if (f->late == '-')
-        snprintf(late, sizeof(late), "-%" PRIu64, f->short_fence);
+    if (f->late == '-' || (f->late == '!' && f->raises))
+        snprintf(late, sizeof(late), "%c%" PRIu64, f->late, f->short_fence);
     if (f->late)
         a.late = late;
     if (f->way != WAY_SCRIPT) {

@@ -158,7 +158,7 @@ struct model_args {
     bool pass;            /* the rule lacks the command's kind */
     bool waits;           /* the rule has `wait`: attempts say for how long they have, releases tell other proxies */
     bool sharded;         /* and these do it over the channels of slots */
-    const char *late;     /* acquire.lua behind a batch: '+', '!', or '-' and its fence; NULL: it is not */
+    const char *late;     /* acquire.lua behind a batch: '+', or '!' or '-' and its fence; NULL: it is not */
     int64_t here_ms, next_ms; /* as in struct lock_waited */
     struct model_command command;
 };

@@ -244,7 +244,7 @@ class Run:
         if name == "clobber":
             header[1] = "1"
             header += [plain(claim), right, attempt, plain(seen), "", "0"]
-        if right == "-":
+        if right in ("-", "!"):
             right += str(self.batches[key])
         if right[0] in "+-!":
             header[1], header[4] = right, "claim"

@@ -339,11 +339,11 @@ static void call_native(struct dump *d, int key) {
     printf("\n");
 }
 
-/* Sends acquire.lua behind a batch, which had this fence. */
+/* Sends acquire.lua behind a batch. `fence`: what follows `late`; 0: nothing. */
 static void call_late(struct dump *d, int key, struct model_args *a, const char *late, uint64_t fence) {
-    char unset[24];
-    snprintf(unset, sizeof(unset), "-%" PRIu64, fence);
-    a->late = *late == '-' ? unset : late;
+    char with_fence[24];
+    snprintf(with_fence, sizeof(with_fence), "%c%" PRIu64, *late, fence);
+    a->late = fence ? with_fence : late;
     printf("script\tacquire\t%d\t%s\t=\t%s\t%s\t%s\t%" PRId64 "\t0\t=\t3\t%s\t", key, a->attempt, a->identity, a->proxy,
            late, a->lease_ms, model_shape(&a->command));
     print_command(&a->command);
@@ -387,8 +387,10 @@ static void call_batch(struct dump *d, int key) {
                           : "error",
            r.set);
     bool over = (r.raised && !r.refused && r.set) || (r.found_text && !r.set);
-    if (chance(d, over ? 20 : 85)) /* sent twice; or it came to nothing */
-        call_late(d, key, &a, r.set && !over ? "!" : over ? "+" : "-", b.fence);
+    if (chance(d, over ? 20 : 85)) { /* sent twice; or it came to nothing */
+        const char *late = over ? "+" : !r.set ? "-" : r.raised ? "!" : "!none";
+        call_late(d, key, &a, late, over || late[1] ? 0 : b.fence);
+    }
 }
 
 static void call_free(struct dump *d, int key) {

@@ -44,6 +44,18 @@ static void note_loss(const struct world *w, struct conn *c, const struct flight
         may_be_recognised(w, c, f->key, e->reply.text);
 }
 
+/* K2: the session has written anew the value of a lease that another session acquired. It may be recognised for the
+ * lease, and is no loser then. */
+static void may_have_repeated(const struct world *w, struct conn *c, const struct flight *f) {
+    const struct truth *t = &w->truth[f->key];
+    bool own = t->fence == f->envelope.fence && t->session_id == c->id;
+    if (w->sc.rule.owner != LOCK_OWNER_AUTO || own)
+        return;
+    memcpy(c->attempt[f->key].tried, f->command.value, sizeof(f->command.value));
+    c->attempt[f->key].recognised = f->envelope.fence;
+    c->lost_ms[f->key] = 0;
+}
+
 void reading_attempted(struct world *w, const struct flight *f) {
     struct conn *c = &w->conns[f->conn];
     enum lock_outcome outcome = f->envelope.outcome;
@@ -54,6 +66,8 @@ void reading_attempted(struct world *w, const struct flight *f) {
         c->lost_ms[f->key] = 0;
     else if (f->plan.verb == LOCK_ACQUIRE && (outcome == LOCK_HELD || outcome == LOCK_FOREIGN))
         note_loss(w, c, f);
+    else if (lock_verb_is(f->plan.verb, VERB_SAYS) && outcome == LOCK_DONE)
+        may_have_repeated(w, c, f);
     else if (f->named) { /* a script has named its lease's value */
         memcpy(c->attempt[f->key].tried, f->command.value, sizeof(f->command.value));
         may_be_recognised(w, c, f->key, f->command.value);

@@ -94,6 +94,7 @@ static void run_batch(struct world *w, struct flight *f, const struct model_key 
     model_clock_past(&w->redis, (uint64_t)((int64_t)f->short_fence - w->proxies[f->proxy].skew_us));
     bool own = a.found_text && strcmp(a.found.token, f->plan.attempt_token) == 0;
     f->sets = f->sets || a.set;
+    f->raises = a.raised;
     f->goes_on = false;
     if (a.raised && !a.refused && a.set) {
         granted(f);

@@ -233,8 +233,9 @@ struct flight {
     bool goes_on; /* what ran has come to nothing: the script follows */
     bool twice;   /* the batch or free.lua has run more than once; freed_twice: release.lua follows it */
     bool freed_twice;
-    char late; /* '+', '-' or '!', behind a batch */
-    bool sets; /* a batch of its own has set the lock */
+    char late;   /* '+', '-' or '!', behind a batch */
+    bool sets;   /* a batch of its own has set the lock */
+    bool raises; /* its last batch's fence was above the watermark */
     uint64_t short_fence;
     enum flight_kind kind;
     struct waits_call *call;         /* waits.c's part of an attempt that may wait */

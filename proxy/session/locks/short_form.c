@@ -137,15 +137,18 @@ static size_t grant(const struct lock_call *l, char out[LOCK_ANSWER_MAX]) {
     return (size_t)(resp_bulk_write(out, from, (size_t)(end - from)) - out);
 }
 
-/* Sends acquire.lua behind an attempt that came to nothing. It tells the script whether the attempt has set the lock;
- * if not, also the attempt's fence. */
+/* Sends acquire.lua behind an attempt that came to nothing. It tells the script whether the attempt has set the lock,
+ * and the attempt's fence if that is known. */
 static void finish_by_script(struct call *c, struct lock_call *l, const struct attempt_answer *a) {
     struct worker *w = c->request->worker;
     const struct session *s = c->request->session;
     bool known = a->whole && c->up.attempts == 0;
-    char unset[1 + RESP_HEADER_MAX];
-    snprintf(unset, sizeof(unset), "-%" PRIu64, l->fence);
-    lock_build_again(w, s ? s->lock.client : NULL, l, a->placed ? "!" : known ? unset : "+");
+    char said[1 + RESP_HEADER_MAX];
+    if (a->placed ? a->raised : known)
+        snprintf(said, sizeof(said), "%c%" PRIu64, a->placed ? '!' : '-', l->fence);
+    else
+        snprintf(said, sizeof(said), "%c", a->placed ? '!' : '+');
+    lock_build_again(w, s ? s->lock.client : NULL, l, said);
     lock_submit_next(c, l, SCRIPT_ACQUIRE, NULL);
 }
 
