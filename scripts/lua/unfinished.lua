@@ -2,9 +2,9 @@
 -- it has set only one of the lock and its guard record, or its fence was not above the slot's watermark. The build puts
 -- this file in the place of a script's line "--@unfinished".
 --
--- The claim says what is known of the attempt. '!': it has set its lock, which is the lock at the key, if that holds the
--- value and no later lease stands there. Its fence follows if it was above the watermark. '-' and its fence: it has not, and a guard record of the
--- attempt with this fence is left over. '+': neither is known.
+-- The claim says what is known of the attempt. '!': it has set its lock, which is the lock at the key if that holds the
+-- value and no later lease stands there. Its fence follows if it was above the watermark. '-' and its fence: it has not,
+-- and a guard record of the attempt with this fence is left over. '+': neither is known.
 
 local SLACK_MS = 2 -- the clock of older servers goes on between the commands of a transaction
 
