@@ -124,7 +124,7 @@ static struct session_stats *session_stats_of(const struct peer *p, uint64_t key
 }
 
 struct session_stats *session_stats_find(const struct peer *p, const struct workload *f) {
-    return session_stats_of(p, f->key);
+    return f ? session_stats_of(p, f->key) : NULL;
 }
 
 inline struct workload *workload_of(struct shard *sh, const struct peer *p, uint64_t number) {

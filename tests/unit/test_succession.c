@@ -526,6 +526,20 @@ static void who_works_elsewhere_came_anew(void **state) {
     assert_int_equal(live(f), 1);
 }
 
+/* After a reload no session has tried yet to acquire a lock under the rule as it is now. */
+static void a_rule_without_attempts(void **state) {
+    struct fixture *f = *state;
+    come(f, 0, "app");
+    acquire(f, 0, "lock:1");
+    pass(f, 15 * STEP_MS);
+    leave(f, 0);
+    come(f, 1, "app");
+    acquire(f, 1, "lock:2");
+    f->rule.hash++; /* as of a rule that was changed */
+    pass(f, 60 * STEP_MS);
+    assert_int_equal(live(f), 2);
+}
+
 static void one_goes_on_for_one(void **state) {
     struct fixture *f = *state;
     come(f, 0, "app");
@@ -895,6 +909,7 @@ int main(void) {
         TEST(who_asks_for_it_does_not_hold_it),
         TEST(who_asks_for_another_came_anew),
         TEST(who_works_elsewhere_came_anew),
+        TEST(a_rule_without_attempts),
         TEST(one_goes_on_for_one),
         TEST(it_is_cut_again),
         TEST(those_who_come_and_go_keep_nothing),
