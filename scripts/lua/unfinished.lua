@@ -23,7 +23,7 @@ local function clear_unfinished(value)
   local its, unset = short and string.sub(text, 1, #head) == head, string.match(claim, '^-(%d+)')
   local set, g = string.match(claim, '^!(%d*)'), short and text_fields(text) or redis.pcall('HMGET', guard, 'token', 'fence')
   local in_time = short or ends == -1 or ends >= GUARD_OUTLIVES_MS
-  local later = set and not its and in_time and g[1] and g[1] ~= '' and tonumber(g[2]) > (tonumber(set) or math.huge)
+  local later = set and not its and in_time and g[1] and g[1] ~= '' and (tonumber(g[2]) or 0) > (tonumber(set) or math.huge)
   local own_lock = set and not later and there == value and (left >= 0 or its or not short)
   if its then
     local left_over = unset and string.sub(text, #head + 1, #head + #unset + 1) == unset .. '\n'
