@@ -26,6 +26,7 @@
 #                parts; with LOCKKEEPER_FRESH set, on a system that may be changed, the Debian package is installed too
 #   static       the static program in an empty root, and the npm package that carries it (tests/adoption/static.sh)
 #   threads      the integration tests with four threads under ThreadSanitizer, in half an hour or so
+#   races        a few files of them, in some minutes
 #   valgrind     the integration tests under valgrind, for hours: tests with little patience may fail for want of time,
 #                so it is its reports that count (lines of the log that begin with ==)
 #
@@ -65,12 +66,12 @@ for part in "$@"; do
         continue
         ;;
     unit | sim | integration) builds=yes ;;
-    model | check | fuzz | bench | servers | attacks | newcomer | static | threads | valgrind) ;;
+    model | check | fuzz | bench | servers | attacks | newcomer | static | threads | races | valgrind) ;;
     *)
         builds=yes
         if ! has unit "$part" && ! has sim "$part" && ! has integration "$part"; then
             echo "test.sh: '$part': expected all, unit, sim, model, check, fuzz, integration, bench, servers, attacks, newcomer," \
-                "static, threads, valgrind, or the name of a test" >&2
+                "static, threads, races, valgrind, or the name of a test" >&2
             exit 1
         fi
         ;;
@@ -208,13 +209,19 @@ PYTHON
     [ "$status" -ne 1 ] || [ "$bad" -gt 0 ] || failed=$((failed + 1))
 }
 
-# run_under FOLDER CMAKE-ARGUMENT ...: runs all integration tests with a build made for them.
-run_under() {
-    local folder=$root/$1 patience=43200
+# build_under FOLDER CMAKE-ARGUMENT ...: a build of the program that is made for one part.
+build_under() {
+    local folder=$root/$1
     shift
     need "configuring $folder" 120 cmake -S "$root" -B "$folder" "$@"
     need "the build in $folder" 1200 cmake --build "$folder" --target lockkeeper -j "$jobs"
-    run_integration "$folder/lockkeeper"
+}
+
+# run_under FOLDER CMAKE-ARGUMENT ...: runs all integration tests with a build made for them.
+run_under() {
+    local patience=43200
+    build_under "$@"
+    run_integration "$root/$1/lockkeeper"
 }
 
 # Tests that depend on real time run one after another, by themselves: without a processor a worker is late, which would be a
@@ -369,6 +376,10 @@ for part in "${parts[@]}"; do
     attacks) run_counted 600 "$root/scripts/attacks.sh" --short ;;
     static) run_counted 900 "$root/tests/adoption/static.sh" ;;
     threads) LOCKKEEPER_THREADS=4 run_under build-threads -DCMAKE_BUILD_TYPE=Debug -DSANITIZE=thread ;;
+    races)
+        build_under build-threads -DCMAKE_BUILD_TYPE=Debug -DSANITIZE=thread
+        LOCKKEEPER_THREADS=4 run_pytest "$root/build-threads/lockkeeper" "$root"/tests/integration/test_{owners,learnt,sentinel,reload}.py
+        ;;
     valgrind)
         LOCKKEEPER_UNDER="valgrind -q --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
             --error-exitcode=96 --num-callers=25 --vgdb=no" run_under build-valgrind -DCMAKE_BUILD_TYPE=RelWithDebInfo

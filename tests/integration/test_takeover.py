@@ -505,11 +505,17 @@ def test_no_take_over_where_redis_cannot_be_asked(start_proxy, start_redis, conn
     redis.kill()
     refused_take_over(proxy, "UPSTREAM", 2)
     redis.start()
-    until(lambda: client("PING") == "PONG", 10, "the node's return")
-    with redis.client() as direct:  # the new process's user has no right to read the mark
+    with redis.client() as direct:
+        direct("CONFIG", "SET", "min-replicas-to-write", "1")
+        for refused in range(3, 60):
+            refused_take_over(proxy, "Redis does not take the mark by which the new process knows it", refused)
+            if proxy.log().count("NOREPLICAS") == 2:  # the first thread has a connection again
+                break
+        direct("CONFIG", "SET", "min-replicas-to-write", "0")
+        # the new process's user has no right to read the mark
         direct("ACL", "SETUSER", "poor", "on", ">pw", "+@all", "~lock:*")
     change(proxy, "lock lock:*", "upstream-user poor\nupstream-password pw\nlock lock:*")
-    refused_take_over(proxy, "whether the upstream is the same Redis can't be asked: NOPERM", 3)
+    refused_take_over(proxy, "whether the upstream is the same Redis can't be asked: NOPERM", refused + 1)
     change(proxy, "upstream-user poor\nupstream-password pw\n", "")
     client.close()
 

@@ -76,8 +76,8 @@ struct quota *quota_get(const char *address) {
 }
 
 void quota_put(struct quota *q) {
-    invariant(q->refs > 0, "a quota without references is given back");
     pthread_mutex_lock(&all_mutex);
+    invariant(q->refs > 0, "a quota without references is given back");
     bool last = --q->refs == 0;
     if (last)
         list_remove(&q->link);
