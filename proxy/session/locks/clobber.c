@@ -73,10 +73,8 @@ static void build(struct session *s, struct lock_queue *queue, struct lock_call 
     char count[24];
     snprintf(count, sizeof(count), "%zu", locks);
     lock_build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + key_count, LOCK_HEADER_ARGS + 4 * locks + 2 + words->count);
-    for (size_t i = 0; i < locks; i++) {
-        build_bulk(w, calls[i]->key, calls[i]->plan.key.len);
-        lock_build_guard(w, calls[i]->key, calls[i]->plan.key.len);
-    }
+    for (size_t i = 0; i < locks; i++)
+        lock_build_key(w, calls[i]->key, calls[i]->plan.key.len);
     for (size_t i = 0; i < key_count; i++)
         build_bulk(w, words->bytes + words->args[keys[i]].off, words->args[keys[i]].len);
     lock_build_header(w, s->lock.client, &first->plan, count, 0, SHAPE_INT);

@@ -225,10 +225,8 @@ static void submit(struct worker *w, struct renewal *const *renewals, size_t cou
     call->count = count;
     memcpy(call->renewals, renewals, count * sizeof(*renewals));
     lock_build_script(w, SCRIPT_RENEW_ALL, NULL, 2 * count, 2 + count);
-    for (size_t i = 0; i < count; i++) {
-        build_bulk(w, renewals[i]->name, renewals[i]->lease.key.len);
-        lock_build_guard(w, renewals[i]->name, renewals[i]->lease.key.len);
-    }
+    for (size_t i = 0; i < count; i++)
+        lock_build_key(w, renewals[i]->name, renewals[i]->lease.key.len);
     build_number(w, first->lease_ms);
     build_number(w, first->lease_ms + GUARD_OUTLIVES_MS);
     for (size_t i = 0; i < count; i++)

@@ -46,11 +46,15 @@ void lock_build_guard(struct worker *w, const char *key, size_t len) {
         memory_free(guard);
 }
 
+void lock_build_key(struct worker *w, const char *key, size_t len) {
+    build_bulk(w, key, len);
+    lock_build_guard(w, key, len);
+}
+
 void lock_build_call(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
                      size_t args) {
     lock_build_script(w, id, queue, 2, args);
-    build_bulk(w, key->name, key->len);
-    lock_build_guard(w, key->name, key->len);
+    lock_build_key(w, key->name, key->len);
 }
 
 /* Writes ARGV 8, at most LOCK_SEEN_MAX + 2 bytes. Returns its length. */
@@ -337,19 +341,15 @@ void lock_build_short(struct worker *w, const struct lock_client *client, const 
     end(w, PUT(p, "*1\r\n$4\r\nEXEC\r\n"));
 }
 
-static void build_lock(struct worker *w, const struct lock_call *l) {
-    build_bulk(w, l->key, l->plan.key.len);
-    lock_build_guard(w, l->key, l->plan.key.len);
-}
-
 static __attribute__((noinline)) void build_free_all(struct worker *w, const struct lock_call *l) {
     size_t count = 1;
     LIST_FOREACH(it, &l->joined)
     count++;
     lock_build_script(w, SCRIPT_FREE_ALL, NULL, 2 * count, count);
-    build_lock(w, l);
+    lock_build_key(w, l->key, l->plan.key.len);
     LIST_FOREACH(it, &l->joined)
-    build_lock(w, LIST_ENTRY(it, struct lock_call, link));
+    lock_build_key(w, LIST_ENTRY(it, struct lock_call, link)->key,
+                   LIST_ENTRY(it, struct lock_call, link)->plan.key.len);
     build_bulk(w, l->plan.claim_token, l->plan.claim_len);
     LIST_FOREACH(it, &l->joined)
     build_bulk(w, LIST_ENTRY(it, struct lock_call, link)->plan.claim_token,

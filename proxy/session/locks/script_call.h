@@ -21,6 +21,8 @@ static inline void lock_command_text(char out[LOCK_COMMAND_MAX], const char *nam
  * NOSCRIPT would come too late there. */
 void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args);
 void lock_build_guard(struct worker *w, const char *key, size_t len);
+/* Adds a lock key, and behind it the key of its guard record. */
+void lock_build_key(struct worker *w, const char *key, size_t len);
 
 /* Returns the token of the first call of the queue behind *at that may acquire the lock, and sets *at to that call.
  * NULL: there is none. *at is &queue->calls at first. */

@@ -231,8 +231,7 @@ static void submit_question(struct call *c, const struct lock_call *l, call_done
     struct worker *w = c->request->worker;
     build_start(w, 3);
     build_text(w, "MGET");
-    build_bulk(w, l->plan.key.name, l->plan.key.len);
-    lock_build_guard(w, l->plan.key.name, l->plan.key.len);
+    lock_build_key(w, l->plan.key.name, l->plan.key.len);
     c->done = done;
     call_submit(c, l->plan.slot, w->build.data, w->build.len);
 }
