@@ -4,8 +4,7 @@
  *
  * It knows nothing of locks: proxy/session/ decides by command_id what a command means to a lock.
  */
-#ifndef LOCKKEEPER_PARSER_COMMAND_H
-#define LOCKKEEPER_PARSER_COMMAND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -133,5 +132,3 @@ static inline const char *request_arg(const struct resp_request *request, const 
 
 /* Whether argument i is this word, in any case. `word` is lower case. */
 bool request_arg_is(const struct resp_request *request, const char *data, size_t i, const char *word);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * It does not know which session asks, or how long an answer is valid.
  */
-#ifndef LOCKKEEPER_PARSER_COMMAND_INFO_H
-#define LOCKKEEPER_PARSER_COMMAND_INFO_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ void command_info_free(struct command_info *info);
 /* The row for this very request of the command: its own, or its subcommand's. */
 const struct command_info *command_info_of(const struct command_info *info, const char *data,
                                            const struct resp_request *request);
-
-#endif

@@ -9,8 +9,7 @@
  * tests, fuzzers and the simulator. The program as it is released goes on: it counts the failure, logs the first one of
  * each place with the values in its text, and refuses the request where there is one.
  */
-#ifndef LOCKKEEPER_PARSER_INVARIANT_H
-#define LOCKKEEPER_PARSER_INVARIANT_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -58,5 +57,3 @@ uint64_t invariant_failures(void);
 /* For the macro: counts, tells and, if fatal, ends the process. May be called from any thread. */
 void invariant_failed(struct invariant_place *place, const char *format, ...)
     __attribute__((cold, noinline, format(printf, 2, 3)));
-
-#endif

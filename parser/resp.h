@@ -8,8 +8,7 @@
  * Sources: the RESP2 and RESP3 specifications of the Redis documentation; the behaviour of redis-server 7.0 for
  * everything that is malformed.
  */
-#ifndef LOCKKEEPER_PARSER_RESP_H
-#define LOCKKEEPER_PARSER_RESP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -195,5 +194,3 @@ char *resp_bulk_write(char *out, const void *data, size_t len);
 
 /* Redis's string2ll: a canonical decimal integer (no sign but '-', no spaces, no leading zeros). */
 bool resp_integer(const char *s, size_t len, int64_t *value) __attribute__((warn_unused_result));
-
-#endif

@@ -3,8 +3,7 @@
  * is complete, canonical and not too long. A line that it rejects is not necessarily malformed: the scanners' states
  * decide.
  */
-#ifndef LOCKKEEPER_PARSER_RESP_LENGTH_H
-#define LOCKKEEPER_PARSER_RESP_LENGTH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,5 +57,3 @@ static inline const char *resp_length_of_four(const char *p, const char *end, ui
 static inline const char *resp_length(const char *p, const char *end, uint64_t *number) {
     return end - p >= 4 ? resp_length_of_four(p, end, number) : resp_length_of_digits(p, end, number);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * Redis Cluster's key slots: CRC16 (XMODEM) of the key or of its hash tag, modulo 16384.
  * Source: the Redis Cluster specification.
  */
-#ifndef LOCKKEEPER_PARSER_SLOT_H
-#define LOCKKEEPER_PARSER_SLOT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ uint16_t slot_of_key(const char *key, size_t len);
 void slot_tags_init(void);
 const char *slot_tag(uint16_t slot);
 size_t slot_tag_len(uint16_t slot);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The operator's HTTP server on the first worker's loop: admin-bind and admin-port.
  */
-#ifndef LOCKKEEPER_ADMIN_SERVER_H
-#define LOCKKEEPER_ADMIN_SERVER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,5 +27,3 @@ bool admin_server_start(struct admin_server *m, struct worker *first, const stru
 const char *admin_server_text(const struct admin_server *m);
 /* Ends the server: called in the loop's thread or after its end, before the worker is freed. NULL is allowed. */
 void admin_server_close(struct admin_server *m);
-
-#endif

@@ -2,8 +2,7 @@
  * Embedded servers: private redis-servers, each on a unix socket in a temporary folder, for trials. One is the embedded
  * upstream; others are embedded witnesses.
  */
-#ifndef LOCKKEEPER_EMBEDDED_H
-#define LOCKKEEPER_EMBEDDED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,5 +33,3 @@ void embedded_watch(struct embedded *e, struct ev_loop *loop, void *arg);
 void embedded_unwatch(struct embedded *e);
 /* Stops the server and removes its folder. NULL is allowed. */
 void embedded_stop(struct embedded *e);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * SIGTERM turns a leave into a stop. All of this happens in the first worker's loop.
  */
-#ifndef LOCKKEEPER_ENDING_H
-#define LOCKKEEPER_ENDING_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -50,5 +49,3 @@ void ending_tell_last(const struct ending *e);
  * without systemd. notify_reloading: the process changes its configuration, until it sends READY=1. */
 void notify_state(const char *state);
 void notify_reloading(void);
-
-#endif

@@ -8,8 +8,7 @@
  *                     LOCKKEEPER_HANDED_MARK, for worker/lock_space.c
  *                     LOCKKEEPER_HANDED_BOARD, for base/handed_board.h
  */
-#ifndef LOCKKEEPER_INHERIT_H
-#define LOCKKEEPER_INHERIT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,5 +62,3 @@ void inherit_close_rest(struct inherited *in);
 void inherit_tell(struct inherited *in, char word);
 /* Frees the set, but not the sockets that were taken. */
 void inherit_free(struct inherited *in);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The listening sockets, opened before any thread starts, so that a port in use is an error at start.
  */
-#ifndef LOCKKEEPER_LISTEN_H
-#define LOCKKEEPER_LISTEN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ bool listen_has_rival(const struct listen_set *set);
 /* Frees the set (not the descriptors) and removes the unix socket's file, if it is still this process's. `handed`:
  * another process has it too. */
 void listen_close(struct listen_set *set, bool handed);
-
-#endif

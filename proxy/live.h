@@ -2,8 +2,7 @@
  * The configuration in force. A reload applies the changes that are possible while clients are served: all of them, or
  * none if the new configuration has an error.
  */
-#ifndef LOCKKEEPER_LIVE_H
-#define LOCKKEEPER_LIVE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -49,5 +48,3 @@ void live_show(void *l, const char *pattern, size_t len, const struct report *re
 /* How long a leaving process serves its clients; how long a stop waits for requests in flight. */
 int64_t live_shutdown_ms(struct live *l);
 int64_t live_finish_ms(struct live *l);
-
-#endif

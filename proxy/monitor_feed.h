@@ -2,8 +2,7 @@
  * lockkeeper --advise and --advise-from: PROXY ADVISE's report for a Redis without a proxy, or for a file with the
  * output of redis-cli MONITOR.
  */
-#ifndef LOCKKEEPER_MONITOR_FEED_H
-#define LOCKKEEPER_MONITOR_FEED_H
+#pragma once
 
 #include <stdint.h>
 
@@ -18,5 +17,3 @@
 int monitor_feed(const struct upstream_config *upstream, const struct lock_rules *rules, int64_t for_ms, uint64_t seed);
 /* Reads a file; "-" is standard input. */
 int monitor_feed_file(const char *path, const struct lock_rules *rules, uint64_t seed);
-
-#endif

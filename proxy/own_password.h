@@ -7,8 +7,7 @@
  *
  * A password that can't be had anew is logged, and the one in use stays.
  */
-#ifndef LOCKKEEPER_OWN_PASSWORD_H
-#define LOCKKEEPER_OWN_PASSWORD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,5 +25,3 @@ bool own_password_reload(const struct config *config, struct config_errors *erro
 void own_password_watch(const struct config *config, bool reloaded);
 /* Ends the thread; a command that runs is killed. */
 void own_password_end(void);
-
-#endif

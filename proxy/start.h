@@ -2,8 +2,7 @@
  * What --test-conf checks, and a start before it changes anything: whether the system provides what the configuration
  * needs.
  */
-#ifndef LOCKKEEPER_START_H
-#define LOCKKEEPER_START_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -32,5 +31,3 @@ bool start_check(const struct config *config, bool ports, struct config_errors *
 
 /* Reports each host name of upstream and witness that does not resolve here and now. */
 void start_look_up(const struct config *config, void (*tell)(const char *text));
-
-#endif

@@ -8,8 +8,7 @@
  *
  * If the new process can't start, or is not ready in time, nothing changes.
  */
-#ifndef LOCKKEEPER_SUCCESSOR_H
-#define LOCKKEEPER_SUCCESSOR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ struct successor_orders {
 struct successor *successor_start(struct ev_loop *loop, const struct successor_orders *orders);
 /* Ends the new process. NULL is allowed. */
 void successor_cancel(struct successor *s);
-
-#endif

@@ -14,8 +14,7 @@
  *
  * It knows paths and HTTP, but not the contents of the pages.
  */
-#ifndef LOCKKEEPER_ADMIN_HTTP_H
-#define LOCKKEEPER_ADMIN_HTTP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,5 +60,3 @@ void http_close(struct http *h);
  * of `names`, in any case and with any port. If "*" is among the names, every host is accepted. An address is always
  * safe: the name of a foreign web page can be made to point here, an address can't. */
 bool host_is_ours(const char *host, const char *const *names, size_t count);
-
-#endif

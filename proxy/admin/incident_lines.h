@@ -2,8 +2,7 @@
  * Incidents for people: as sentences, as the arguments of PROXY INCIDENTS and PROXY WATCH select them, and as PROXY
  * WATCH's lines. It knows neither clients nor threads.
  */
-#ifndef LOCKKEEPER_ADMIN_INCIDENT_LINES_H
-#define LOCKKEEPER_ADMIN_INCIDENT_LINES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,5 +50,3 @@ void incident_watch_free(struct incident_watch *watch);
  * are borrowed, printable and have no end of line. fn must not call this module or incidents.h's. Returns whether there
  * are more now. */
 bool incident_watch_lines(struct incident_watch *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg);
-
-#endif

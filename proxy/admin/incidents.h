@@ -14,8 +14,7 @@
  * its kind's "(others)". If all groups are busy, the new incident is counted in "(others)". 200 first lines in 10 s are
  * logged at once, and 20 lines of repeats a second. Further lines follow later, with the counts up to then.
  */
-#ifndef LOCKKEEPER_ADMIN_INCIDENTS_H
-#define LOCKKEEPER_ADMIN_INCIDENTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -104,5 +103,3 @@ struct incidents_place {
  * must be a listener. */
 bool incidents_follow(struct incidents *i, struct incidents_place *place, const struct incident_filter *wanted,
                       size_t max, void (*fn)(void *arg, const struct incident *incident), void *arg);
-
-#endif

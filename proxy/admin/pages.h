@@ -1,8 +1,7 @@
 /*
  * The pages of the operator's HTTP server: / /status.json /metrics /healthz /readyz.
  */
-#ifndef LOCKKEEPER_ADMIN_PAGES_H
-#define LOCKKEEPER_ADMIN_PAGES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -24,5 +23,3 @@ struct pages_source {
 /* Opens the server for a listening socket, as http_open does, under the names of `options`; fills in the pages.
  * `source` is borrowed until the server is closed. */
 struct http *pages_open(int listen_fd, struct pages_source *source, struct http_options *options);
-
-#endif

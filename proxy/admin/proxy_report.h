@@ -2,8 +2,7 @@
  * The PROXY subcommands that only report: HELP, INFO, LOCKS, TOP, CONTENTION, SLOWLOG, LATENCY, INCIDENTS, RULES,
  * LINES, ADVISE, CONFIG. The facts come through struct admin_source; this folder knows neither sessions nor locks.
  */
-#ifndef LOCKKEEPER_ADMIN_PROXY_COMMAND_H
-#define LOCKKEEPER_ADMIN_PROXY_COMMAND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,5 +43,3 @@ struct admin_source {
  * number of arguments. resp3: text for people is sent as a verbatim string. */
 bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                    bool resp3, struct text *reply);
-
-#endif

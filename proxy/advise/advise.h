@@ -4,8 +4,7 @@
  *
  *      observer ──> rows of evidence ──> added up by pattern ──> unsafe use, dead locks, fences, a line for each
  */
-#ifndef LOCKKEEPER_ADVISE_ADVISE_H
-#define LOCKKEEPER_ADVISE_ADVISE_H
+#pragma once
 
 #include "proxy/observe/observe.h"
 
@@ -25,5 +24,3 @@ void advise_each(struct observer *o, const struct lock_rules *rules, int64_t now
 size_t advise_unruled(struct observer *o, const struct lock_rules *rules, int64_t since_ms);
 /* Writes that count as a sentence; ADVISE_UNRULED_MAX bytes are enough. */
 void advise_unruled_text(size_t count, char *out, size_t size);
-
-#endif

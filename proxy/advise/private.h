@@ -1,6 +1,5 @@
 /* What the files of proxy/advise/ share: the lines. */
-#ifndef LOCKKEEPER_ADVISE_PRIVATE_H
-#define LOCKKEEPER_ADVISE_PRIVATE_H
+#pragma once
 
 #include "proxy/advise/advise.h"
 #include "proxy/base/text.h"
@@ -26,5 +25,3 @@ enum { RISK_LOSERS, RISK_LATE, RISK_ONE_SHOT, RISKS };
 uint64_t advise_risk(const struct evidence *row, unsigned kind);
 /* Appends the line on it. `by`: other clients of the pattern have lines of their own, so that the client is named. */
 void advise_risk_line(const struct evidence *row, unsigned kind, bool by, struct text *l);
-
-#endif

@@ -2,8 +2,7 @@
  * Operations on short texts without loops and calls: copies, and the first and last bytes as words. The words overlap
  * if the text is shorter than two words.
  */
-#ifndef LOCKKEEPER_BASE_BYTES_H
-#define LOCKKEEPER_BASE_BYTES_H
+#pragma once
 
 #include <endian.h>
 #include <stdbool.h>
@@ -109,5 +108,3 @@ static inline bool bytes_same(const char *a, const char *b, size_t len) {
         return false;
     return len <= 16 || (memcmp(a + 8, b + 8, 8) == 0 && memcmp(a + len - 16, b + len - 16, 8) == 0);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The time of day, a clock that follows it but is never set, and the monotonic clock.
  */
-#ifndef LOCKKEEPER_BASE_CLOCK_H
-#define LOCKKEEPER_BASE_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -27,5 +26,3 @@ int64_t clock_wall_us(void);
 int64_t clock_even_ms(void);
 /* By how many ms the wall clock is ahead of clock_even_ms, because it was set. */
 int64_t clock_set_by_ms(void);
-
-#endif

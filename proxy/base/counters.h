@@ -2,8 +2,7 @@
  * What one thread counts, and what it measures the duration of; one table each of their names wherever they are shown.
  * The owner thread adds. Any thread reads counters; a reader of durations must synchronise with the owner.
  */
-#ifndef LOCKKEEPER_BASE_COUNTERS_H
-#define LOCKKEEPER_BASE_COUNTERS_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -144,5 +143,3 @@ struct durations {
 void durations_add(struct durations *to, const struct durations *from);
 /* Passes on all histograms as families, in the order of their first rows. */
 void durations_measure(const struct durations *d, const struct metric_sink *m);
-
-#endif

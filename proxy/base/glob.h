@@ -2,8 +2,7 @@
  * Glob matching with Redis's rules (* ? [abc] [^a] [a-z] and \ to quote), on bytes. It does not recurse, and takes at
  * most pattern_len * len steps for any pattern.
  */
-#ifndef LOCKKEEPER_BASE_GLOB_H
-#define LOCKKEEPER_BASE_GLOB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,5 +24,3 @@ struct glob_piece {
  * `max` stars. */
 int glob_pieces(const char *pattern, size_t pattern_len, const char *text, size_t len, struct glob_piece *pieces,
                 int max);
-
-#endif

@@ -2,8 +2,7 @@
  * A few numbers in memory that two processes have: the process that leaves writes them, the process that has taken over
  * shows them. The file of the memory is passed on like a socket (inherit.h).
  */
-#ifndef LOCKKEEPER_BASE_HANDED_BOARD_H
-#define LOCKKEEPER_BASE_HANDED_BOARD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ struct handed_counts handed_board_read(struct handed_board *b);
 /* Whether the process is gone: it has written pid 0, or nothing of late. `left_ms`: how long its longest lease still
  * lasts. Thread-safe. */
 bool handed_board_gone(struct handed_board *b, int64_t *left_ms);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * Pools belong to one thread. Of sockets it only uses the descriptor, for writev.
  */
-#ifndef LOCKKEEPER_BASE_IOBUF_H
-#define LOCKKEEPER_BASE_IOBUF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -141,5 +140,3 @@ void iobuf_skip(struct iobuf *b, size_t n);
 /* Writes as much as the socket takes. Returns the bytes written (0 if the socket is full, or nothing is to be written),
  * or -1 with errno if the connection is broken. */
 ssize_t iobuf_write(struct iobuf *b, int fd);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Escapes for JSON strings (RFC 8259).
  */
-#ifndef LOCKKEEPER_BASE_JSON_H
-#define LOCKKEEPER_BASE_JSON_H
+#pragma once
 
 #include <stddef.h>
 
@@ -11,5 +10,3 @@ enum { JSON_ESCAPED_MAX = 6 /* most bytes for one byte: \u0001 */ };
 /* Writes the content of a JSON string, without the quotes, at most JSON_ESCAPED_MAX bytes for each byte of data.
  * Invalid UTF-8 becomes U+FFFD. Returns the end. */
 char *json_escape(char *out, const char *data, size_t len);
-
-#endif

@@ -5,8 +5,7 @@
  * struct list_node and is found again with LIST_ENTRY. A node that is in no list points at itself,
  * so list_remove may be called twice. Nothing here allocates.
  */
-#ifndef LOCKKEEPER_BASE_LIST_H
-#define LOCKKEEPER_BASE_LIST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -104,5 +103,3 @@ static inline void list_splice(struct list_node *to, struct list_node *from) {
     to->prev = from->prev;
     list_init(from);
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Never pass passwords, lock values or tokens.
  */
-#ifndef LOCKKEEPER_BASE_LOG_H
-#define LOCKKEEPER_BASE_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ void log_write_fields(enum log_level level, const struct log_field *fields, size
 #define log_verbose(...) (log_enabled(LOG_LEVEL_VERBOSE) ? log_write(LOG_LEVEL_VERBOSE, __VA_ARGS__) : (void)0)
 #define log_notice(...)  log_write(LOG_LEVEL_NOTICE, __VA_ARGS__)
 #define log_warning(...) log_write(LOG_LEVEL_WARNING, __VA_ARGS__)
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Allocation that never returns NULL: if memory runs out, the process ends with a log line, as Redis does.
  */
-#ifndef LOCKKEEPER_BASE_MEMORY_H
-#define LOCKKEEPER_BASE_MEMORY_H
+#pragma once
 
 #include <stddef.h>
 
@@ -18,5 +17,3 @@ void memory_free(void *p);
  * once a second; it acts every few seconds at most. It covers the memory of all threads, and must not be called by two
  * threads at once. */
 void memory_trim(void);
-
-#endif

@@ -3,8 +3,7 @@
  * that knows the format; neither includes the other. Tables of numbers contain all names for INFO,
  * /status.json and /metrics; /metrics also gets families with a type, a help text and samples.
  */
-#ifndef LOCKKEEPER_BASE_METRIC_H
-#define LOCKKEEPER_BASE_METRIC_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ uint64_t metric_value(const struct metric_row *row, const void *values);
 void metric_table_report(const struct metric_table *t, const void *values, const struct report *r);
 /* Passes on all rows as families, each once, in the order of their first rows. */
 void metric_table_measure(const struct metric_table *t, const void *values, const struct metric_sink *m);
-
-#endif

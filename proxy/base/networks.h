@@ -2,8 +2,7 @@
  * A list of addresses and networks ("10.0.0.5", "10.0.0.0/8", "fd00::/8", "unix"), which tells whether an address is in
  * it. It does not change after it is built, so threads may share it.
  */
-#ifndef LOCKKEEPER_BASE_NETWORKS_H
-#define LOCKKEEPER_BASE_NETWORKS_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/socket.h>
@@ -29,5 +28,3 @@ bool networks_are_none(const struct networks *n);
 bool networks_have(const struct networks *n, const struct sockaddr_storage *address);
 /* Appends the list in the order of its additions, separated by blanks; "yes" for all, "no" for none. */
 void networks_text(const struct networks *n, struct text *out);
-
-#endif

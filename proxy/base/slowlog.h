@@ -3,8 +3,7 @@
  * histograms by name, of commands and of clients: the tables are bounded, and what comes when a table is full counts in
  * its last row, "(others)". All threads add to both.
  */
-#ifndef LOCKKEEPER_BASE_SLOWLOG_H
-#define LOCKKEEPER_BASE_SLOWLOG_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ void latency_note(struct latency *l, enum latency_kind kind, const char *name, i
 void latency_each(struct latency *l, enum latency_kind kind,
                   void (*fn)(void *arg, const char *name, const struct histogram *h), void *arg);
 void latency_reset(struct latency *l);
-
-#endif

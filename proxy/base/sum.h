@@ -1,8 +1,7 @@
 /*
  * Sums of numbers from outside: a node's counts may have any value.
  */
-#ifndef LOCKKEEPER_BASE_SUM_H
-#define LOCKKEEPER_BASE_SUM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -13,5 +12,3 @@ static inline int64_t sum_add(int64_t a, int64_t b) {
         return b > 0 ? INT64_MAX : INT64_MIN;
     return sum;
 }
-
-#endif

@@ -9,8 +9,7 @@
  *
  * The table stores no hashes: it calls hash_of when it moves an element. Only the low bits of a hash are used.
  */
-#ifndef LOCKKEEPER_BASE_TABLE_H
-#define LOCKKEEPER_BASE_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -88,5 +87,3 @@ static inline void table_remove(struct table *t, struct table_link *link, uint64
     *at = link->next;
     t->count--;
 }
-
-#endif

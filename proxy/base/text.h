@@ -1,8 +1,7 @@
 /*
  * Growing text: for replies and pages that are composed piece by piece, off the hot path.
  */
-#ifndef LOCKKEEPER_BASE_TEXT_H
-#define LOCKKEEPER_BASE_TEXT_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -39,5 +38,3 @@ bool text_is(const char *word, size_t len, const char *name);
 int text_choice(const char *word, const char *const *names);
 /* FNV-1a of the bytes. */
 uint32_t text_hash(const char *bytes, size_t len);
-
-#endif

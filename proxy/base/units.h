@@ -1,8 +1,7 @@
 /*
  * Sizes and times as configuration writes them, with Redis's units.
  */
-#ifndef LOCKKEEPER_BASE_UNITS_H
-#define LOCKKEEPER_BASE_UNITS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,5 +17,3 @@ bool units_time(const char *text, int64_t bare_ms, int64_t *ms) __attribute__((w
 
 /* Writes a time (not negative) in its largest exact unit ("30s", "1500ms", "0s"); returns the length, as snprintf. */
 size_t units_time_text(int64_t ms, char *out, size_t size);
-
-#endif

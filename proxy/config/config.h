@@ -5,8 +5,7 @@
  * A configuration that is in force never changes. Each thread points to the one that it uses, and a reload hands out a
  * new one. Each pointer to it holds a reference.
  */
-#ifndef LOCKKEEPER_CONFIG_CONFIG_H
-#define LOCKKEEPER_CONFIG_CONFIG_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -205,5 +204,3 @@ void config_show(const struct config *config, size_t i, struct text *out);
  * a restart to change; but `upstream standalone` of the address `switched` (NULL: none) is as if in force. Appends the
  * names of the directives that differ to `waiting`, separated by blanks; returns how many there are. */
 size_t config_keep(struct config *fresh, const struct config *in_force, const char *switched, struct text *waiting);
-
-#endif

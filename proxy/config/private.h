@@ -2,8 +2,7 @@
  * What the files of the configuration share: config.c reads files and the command line,
  * config_words.c splits lines, directives.c knows the directives, value.c reads their values.
  */
-#ifndef LOCKKEEPER_CONFIG_PRIVATE_H
-#define LOCKKEEPER_CONFIG_PRIVATE_H
+#pragma once
 
 #include "proxy/config/config.h"
 
@@ -96,5 +95,3 @@ void words_show_word(const char *word, char *out, size_t size);
 /* The number of single edits (insert, delete, replace, swap neighbours) from one name to another, for names of up to
  * 63 bytes; a large number for longer ones. */
 size_t words_distance(const char *a, const char *b);
-
-#endif

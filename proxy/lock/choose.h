@@ -1,6 +1,5 @@
 /* Private to proxy/lock/: what a command may use, chosen before its script runs. Layers: ledger.h. */
-#ifndef LOCKKEEPER_LOCK_CHOOSE_H
-#define LOCKKEEPER_LOCK_CHOOSE_H
+#pragma once
 
 #include "proxy/lock/lease.h"
 
@@ -42,5 +41,3 @@ void queue_attribute(struct shard *sh, const struct peer *self, struct lock_plan
 /* Declares the nodes that a closed session has pushed dead, unless its client's other sessions may own them. Returns
  * whether the contender must stay because of its nodes. */
 bool queue_leave(struct shard *sh, struct contender *w);
-
-#endif

@@ -15,8 +15,7 @@
  * One engine serves many threads: it is split into shards by key, each with its mutex. The engine calls the sink with a
  * shard locked. The sink must only take notes, and must not call the engine.
  */
-#ifndef LOCKKEEPER_LOCK_ENGINE_H
-#define LOCKKEEPER_LOCK_ENGINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -794,5 +793,3 @@ void engine_walk_each(const struct lock_walk *walk, void (*fn)(void *arg, const 
 /* Calls fn for leases believed live, or delayed, newest first, at most max. fn must not call the engine. */
 void engine_each_lease(struct lock_engine *e, int64_t now_ms, size_t max,
                        void (*fn)(void *arg, const struct lock_view *v), void *arg);
-
-#endif

@@ -1,6 +1,5 @@
 /* Private to proxy/lock/: what the ledger says of workloads, claims, lost attempts and tenures. Layers: ledger.h. */
-#ifndef LOCKKEEPER_LOCK_EVIDENCE_H
-#define LOCKKEEPER_LOCK_EVIDENCE_H
+#pragma once
 
 #include "proxy/lock/ledger.h"
 
@@ -221,5 +220,3 @@ void contention_waited(struct shard *sh, struct contender *w, const struct lock_
 void claim_held(struct shard *sh, const struct claim *c, int64_t now_ms);
 /* Takes that back: the lease has not ended. */
 void claim_held_on(struct shard *sh, const struct claim *c);
-
-#endif

@@ -8,8 +8,7 @@
  * A fence is in the set of rules (rule.h) beside the lock rules, as a rule about keys that are no locks. This file
  * reads the directive, and finds the lock of a key. It knows nothing of sessions or leases.
  */
-#ifndef LOCKKEEPER_LOCK_FENCE_H
-#define LOCKKEEPER_LOCK_FENCE_H
+#pragma once
 
 #include "proxy/lock/rule.h"
 
@@ -51,5 +50,3 @@ size_t lock_fence_blur(const struct lock_rules *rules, const struct lock_rule *f
 /* Checks the fences of a set against its lock rules: each fence's lock must match a lock rule and must not itself be
  * fenced data. False: `error` says what is wrong with the first offending fence. */
 bool lock_fences_check(const struct lock_rules *rules, char *error, size_t error_size);
-
-#endif

@@ -2,8 +2,7 @@
  * A keyed hash over bytes: a client that chooses keys or identities, and does not know the seed, cannot fill one bucket
  * of a table on purpose.
  */
-#ifndef LOCKKEEPER_LOCK_HASH_H
-#define LOCKKEEPER_LOCK_HASH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,5 +16,3 @@ struct hash_seed hash_seed_make(uint64_t seed, uint64_t purpose);
 uint64_t hash_bytes(const struct hash_seed *seed, const void *data, size_t len);
 /* A good mix of one number, not keyed. */
 uint64_t hash_number(uint64_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* Private to proxy/lock/: leases in time, renewals, and what happens when an owner leaves. Layers: ledger.h. */
-#ifndef LOCKKEEPER_LOCK_LEASE_H
-#define LOCKKEEPER_LOCK_LEASE_H
+#pragma once
 
 #include "proxy/lock/evidence.h"
 
@@ -86,5 +85,3 @@ bool successor_keeps(struct shard *sh, struct claim *c, int64_t now_ms);
 void successor_tell(struct shard *sh, const struct claim *c, int64_t until_ms, int64_t now_ms);
 /* After how many ms to look again for a successor. */
 int64_t successor_look_ms(const struct claim *c);
-
-#endif

@@ -29,8 +29,7 @@
  *
  * A thread locks a shard before the clients, and never two shards at once.
  */
-#ifndef LOCKKEEPER_LOCK_LEDGER_H
-#define LOCKKEEPER_LOCK_LEDGER_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -624,5 +623,3 @@ struct occasion {
 /* Reports to the sink; `format` makes the action's text, which never contains a value or a token. */
 void incident_report(struct shard *sh, enum lock_incident_kind kind, const struct occasion *on, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-
-#endif

@@ -2,8 +2,7 @@
  * What was seen of a lock: a command of a session on a key, with its effect. Live traffic, audit and MONITOR's lines
  * are told in this form, to the engine (audit.c) and to the observer.
  */
-#ifndef LOCKKEEPER_LOCK_LOCK_EVENT_H
-#define LOCKKEEPER_LOCK_LOCK_EVENT_H
+#pragma once
 
 #include "proxy/lock/engine.h"
 
@@ -86,5 +85,3 @@ struct lock_event {
  * engine_observe tells the engine the answer. Returns how enforcing would have answered, for tests. */
 uint64_t engine_watch(struct lock_engine *e, struct lock_session *s, const struct lock_key *key);
 enum lock_outcome engine_observe(struct lock_engine *e, const struct lock_event *sight, int64_t now_ms);
-
-#endif

@@ -1,7 +1,6 @@
 /* Private to proxy/lock/: a script's answer on its way through the engine. learn.c learns from it which lease is
  * live. apply.c changes the claims. */
-#ifndef LOCKKEEPER_LOCK_OUTCOME_H
-#define LOCKKEEPER_LOCK_OUTCOME_H
+#pragma once
 
 #include "proxy/lock/choose.h"
 
@@ -110,5 +109,3 @@ void apply(struct outcome *f);
 void apply_script(struct outcome *f);
 /* Applies the answer to a LOCK_PASS. */
 void apply_pass(struct outcome *f);
-
-#endif

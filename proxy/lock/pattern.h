@@ -2,8 +2,7 @@
  * Keys that differ in numbers and identifiers alone have the same pattern: what changes from key to key is a star
  * (job:123:lock is job:*:lock). Pure functions.
  */
-#ifndef LOCKKEEPER_LOCK_PATTERN_H
-#define LOCKKEEPER_LOCK_PATTERN_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,5 +22,3 @@ uint64_t advise_pattern_text_hash(const char *pattern, size_t len);
 
 /* How much of a pattern is its stem: up to the last separator. */
 size_t advise_stem(const char *pattern, size_t len);
-
-#endif

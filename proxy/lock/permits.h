@@ -12,8 +12,7 @@
  * A give-back is matched so that no permit is returned twice: first a permit of the session itself, then one of its
  * client, then the oldest of the key. All threads share one ledger, under one mutex.
  */
-#ifndef LOCKKEEPER_LOCK_PERMITS_H
-#define LOCKKEEPER_LOCK_PERMITS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -144,5 +143,3 @@ void permits_drop(struct permit_ledger *l, struct permit *p);
 int64_t permits_show(struct permit_ledger *l, const struct lock_key *key, size_t max, int64_t now_ms, struct text *out);
 /* How many permits the ledger has. */
 int64_t permits_held(struct permit_ledger *l);
-
-#endif

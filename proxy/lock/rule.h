@@ -3,8 +3,7 @@
  * is a rule about data that is written under a lock.
  * A set of rules is immutable once built, reference-counted, and replaced as a whole by a reload.
  */
-#ifndef LOCKKEEPER_LOCK_RULE_H
-#define LOCKKEEPER_LOCK_RULE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -140,5 +139,3 @@ size_t lock_guard_len(size_t len, uint16_t slot);
 size_t lock_guard_head_write(uint16_t slot, char *out);
 /* Whether a key is a guard record's name. */
 bool lock_guard_is(const char *key, size_t len);
-
-#endif

@@ -2,8 +2,7 @@
  * Numbers that the engine and its Lua scripts share, defined only here. scripts/embed_lua.cmake replaces these names in
  * the scripts of scripts/lua/ by their values. A row is one line, the value a plain number.
  */
-#ifndef LOCKKEEPER_LOCK_SCRIPT_CONSTANTS_H
-#define LOCKKEEPER_LOCK_SCRIPT_CONSTANTS_H
+#pragma once
 
 enum {
     GUARD_OUTLIVES_MS = 10000,    /* a guard record outlives its lock by so long */
@@ -21,5 +20,3 @@ enum {
     PRESENCE_AWAY_S = 60,         /* a process that has said nothing for so long is not there */
     PRESENCE_KEPT_S = 86400       /* so long its last word is kept */
 };
-
-#endif

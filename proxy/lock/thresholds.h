@@ -1,8 +1,7 @@
 /* What engine, observer and PROXY ADVISE take for evidence of how a workload's sessions and losers behave, and how much
  * of it is enough. Each counts for itself, since the engine halves its counts and the observer also sees keys outside
  * of all rules. All ask here. The figures were found by simulation (workload.c). */
-#ifndef LOCKKEEPER_LOCK_THRESHOLDS_H
-#define LOCKKEEPER_LOCK_THRESHOLDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,5 +35,3 @@ static inline bool expiry_releases(int64_t new_ms, int64_t left_ms) {
 static inline bool rows_dedicated(uint64_t workload, uint64_t session, uint64_t workload_row) {
     return workload >= workload_row || session >= SESSION_ROW;
 }
-
-#endif

@@ -14,8 +14,7 @@
  * Knows no clock, no sockets and no sessions: times come in, and threads are told through a callback. Every function
  * may be called from any thread, for its own waiters.
  */
-#ifndef LOCKKEEPER_LOCK_WAITING_H
-#define LOCKKEEPER_LOCK_WAITING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -143,5 +142,3 @@ void waiting_who(struct waiting *t, const struct lock_key *key, uint64_t hash, s
                  struct text *out);
 /* Calls fn for each lock that has waiters, in no order. fn must not call functions of this file. */
 void waiting_each(struct waiting *t, void (*fn)(void *arg, const struct waiting_view *v), void *arg);
-
-#endif

@@ -15,8 +15,7 @@
  *
  *      workload ── facts_tell ──> sink, and so Redis ──> engine_learnt ── fact ──> the same workload, here or elsewhere
  */
-#ifndef LOCKKEEPER_LOCK_WORKLOAD_H
-#define LOCKKEEPER_LOCK_WORKLOAD_H
+#pragma once
 
 #include "parser/invariant.h"
 #include "proxy/base/list.h"
@@ -166,5 +165,3 @@ static inline void workload_put(struct workload *f) {
         f->refs--;
     }
 }
-
-#endif

@@ -10,8 +10,7 @@
  *
  * All tables have a fixed size. Not thread-safe.
  */
-#ifndef LOCKKEEPER_MONITOR_TAP_MONITOR_TAP_H
-#define LOCKKEEPER_MONITOR_TAP_MONITOR_TAP_H
+#pragma once
 
 #include "proxy/observe/observe.h"
 
@@ -55,5 +54,3 @@ void tap_self(struct monitor_tap *o, const char *word);
 bool tap_asks(struct monitor_tap *o, const char **key, size_t *len);
 /* The reply to the oldest PTTL that has none yet. */
 void tap_answer(struct monitor_tap *o, int64_t pttl_ms);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the files of proxy/monitor_tap/ share. */
-#ifndef LOCKKEEPER_MONITOR_TAP_PRIVATE_H
-#define LOCKKEEPER_MONITOR_TAP_PRIVATE_H
+#pragma once
 
 #include "parser/resp.h"
 #include "proxy/base/text.h"
@@ -64,5 +63,3 @@ struct model_key *model_follow(struct model *m, uint64_t hash, int64_t now_ms);
 bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, bool hash, int64_t now_ms);
 /* PTTL has answered: the key was there, or not. */
 void model_told(struct model_key *k, int64_t pttl_ms, int64_t at_ms);
-
-#endif

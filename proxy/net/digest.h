@@ -1,6 +1,5 @@
 /* SHA1, by which Redis names scripts; and a keyed digest, which recognises a secret without storing it. */
-#ifndef LOCKKEEPER_NET_DIGEST_H
-#define LOCKKEEPER_NET_DIGEST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,5 +11,3 @@ uint64_t digest_sha1_head(const char *data, size_t len);
 enum { DIGEST_KEYED = 32 };
 /* The HMAC-SHA256 of a secret, under a key that only this process has. False: OpenSSL failed. */
 bool digest_keyed(const void *key, size_t key_len, const char *data, size_t len, unsigned char out[DIGEST_KEYED]);
-
-#endif

@@ -3,8 +3,7 @@
  * In it a load balancer names the client whose connection it forwards. Pure: bytes in, addresses out. It reads no
  * socket, and does not decide which senders are trusted.
  */
-#ifndef LOCKKEEPER_NET_PROXY_HEADER_H
-#define LOCKKEEPER_NET_PROXY_HEADER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,5 +31,3 @@ struct proxy_header {
  * result does not depend on how the bytes were cut. With PROXY_HEADER_MAX bytes the result is never MORE. */
 enum proxy_header_result proxy_header_read(const void *bytes, size_t len, struct proxy_header *header,
                                            const char **wrong);
-
-#endif

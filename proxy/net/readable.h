@@ -8,8 +8,7 @@
  *
  * It knows no descriptors and does not read. There is one for each loop.
  */
-#ifndef LOCKKEEPER_NET_READABLE_H
-#define LOCKKEEPER_NET_READABLE_H
+#pragma once
 
 #include <ev.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ static inline void readable_push(struct readable *r, struct ev_io *io, readable_
     if (r->count == 1)
         ev_feed_event(r->loop, &r->walk, EV_CUSTOM);
 }
-
-#endif

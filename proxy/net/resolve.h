@@ -6,8 +6,7 @@
  * It uses the system's resolver, so that names resolve as for every other program on the machine. It knows no
  * connections and caches nothing.
  */
-#ifndef LOCKKEEPER_NET_RESOLVE_H
-#define LOCKKEEPER_NET_RESOLVE_H
+#pragma once
 
 #include <ev.h>
 #include <netdb.h>
@@ -46,5 +45,3 @@ void resolve_number(const struct sockaddr *at, socklen_t len, char *out);
 void host_take(struct host_addresses *h, const struct addrinfo *found);
 /* Whether the machine at this address is among the host's, whatever the port. */
 bool host_has(const struct host_addresses *h, const struct sockaddr_storage *at);
-
-#endif

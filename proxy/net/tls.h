@@ -8,8 +8,7 @@
  * A descriptor without bytes to read may still have decrypted bytes, or an end of connection that only OpenSSL knows.
  * Then the owner's watcher is called in the next turn of the loop.
  */
-#ifndef LOCKKEEPER_NET_TLS_H
-#define LOCKKEEPER_NET_TLS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -84,5 +83,3 @@ ssize_t tls_read(struct tls *t, void *to, size_t room);
 ssize_t tls_write(struct tls *t, struct iobuf *from);
 /* Why the last tls_read or tls_write returned -1, as a readable text. */
 const char *tls_error(const struct tls *t);
-
-#endif

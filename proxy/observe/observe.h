@@ -11,8 +11,7 @@
  * observer does not use the engine's ledger, which keeps a claim for as long as its release may come. It only counts
  * facts. What counts as evidence, and how much is enough, is in proxy/lock/thresholds.h for both. Thread-safe.
  */
-#ifndef LOCKKEEPER_OBSERVE_OBSERVE_H
-#define LOCKKEEPER_OBSERVE_OBSERVE_H
+#pragma once
 
 #include "proxy/lock/lock_event.h"
 #include "proxy/lock/pattern.h"
@@ -198,5 +197,3 @@ void evidence_add(struct evidence *to, const struct evidence *from);
 void observer_each(struct observer *a, int64_t now_ms, void (*fn)(void *arg, const struct evidence *row), void *arg);
 /* Copies the pairs; returns how many there are. */
 size_t observer_pairs(struct observer *a, struct written_pair out[OBSERVED_PAIRS]);
-
-#endif

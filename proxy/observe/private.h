@@ -1,6 +1,5 @@
 /* What the files of proxy/observe/ share: the tables, and the selection of keys. */
-#ifndef LOCKKEEPER_OBSERVE_PRIVATE_H
-#define LOCKKEEPER_OBSERVE_PRIVATE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -42,5 +41,3 @@ struct observer {
 
 /* The index of a key's group. */
 size_t advise_group(const char *key, size_t len);
-
-#endif

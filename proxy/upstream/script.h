@@ -2,8 +2,7 @@
  * The Lua scripts of scripts/lua/, embedded at build time with the SHA1 of their exact bytes. scripts/embed_lua.cmake
  * lists which other files are part of each script. common.lua and arguments.lua describe the contract of all scripts.
  */
-#ifndef LOCKKEEPER_UPSTREAM_SCRIPT_H
-#define LOCKKEEPER_UPSTREAM_SCRIPT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -69,5 +68,3 @@ static inline const struct script *script_get(enum script_id id) {
  * the script and the line, which Redis adds, from `error`. Both texts are without '-' and CR LF. Returns false if
  * `error` names no script, or if there is no room. */
 bool script_error_plain(const char *error, size_t len, char *out, size_t size, size_t *out_len);
-
-#endif

@@ -12,8 +12,7 @@
  * It knows no sessions and no locks. Each request ends exactly once: with a complete reply, or with fail. No callback
  * is called from inside upstream_submit, upstream_pin_submit or upstream_unpin.
  */
-#ifndef LOCKKEEPER_UPSTREAM_UPSTREAM_H
-#define LOCKKEEPER_UPSTREAM_UPSTREAM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -450,5 +449,3 @@ void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const st
  * kind. */
 void upstream_each_sentinel(const struct upstream *u, void (*fn)(void *arg, const char *address, const char *state),
                             void *arg);
-
-#endif

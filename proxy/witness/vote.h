@@ -1,8 +1,7 @@
 /*
  * The vote of the witnesses about one lease: what their answers amount to. Pure.
  */
-#ifndef LOCKKEEPER_WITNESS_VOTE_H
-#define LOCKKEEPER_WITNESS_VOTE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -51,5 +50,3 @@ unsigned vote_answered(const struct vote *v);
  * over. */
 bool vote_may_turn(const struct vote *v);
 enum verdict vote_verdict(const struct vote *v);
-
-#endif

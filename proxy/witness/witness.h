@@ -7,8 +7,7 @@
  * A witness that does not answer decides nothing and delays nothing: its call goes on until the time of the question is
  * over. Knows no sessions and no rules.
  */
-#ifndef LOCKKEEPER_WITNESS_WITNESS_H
-#define LOCKKEEPER_WITNESS_WITNESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -86,5 +85,3 @@ struct witness_view {
 };
 size_t witness_count(const struct witnesses *set);
 void witness_look(const struct witnesses *set, size_t i, struct witness_view *view);
-
-#endif

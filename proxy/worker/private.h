@@ -2,8 +2,7 @@
  * What the files of proxy/worker/ share: how a worker stops, its board for other threads, and functions that metrics
  * and reports use.
  */
-#ifndef LOCKKEEPER_WORKER_PRIVATE_H
-#define LOCKKEEPER_WORKER_PRIVATE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -188,5 +187,3 @@ bool call_end_is(const struct call_end *end, const char *text);
  * process ends with status 1, and the log says why. Does nothing while an answer is due. In the first worker's
  * thread; to be called again once a second while shared->space_held. */
 void lock_space_look(struct worker *w);
-
-#endif

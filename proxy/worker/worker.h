@@ -8,8 +8,7 @@
  *
  * Threads share the lock engine, the configuration (immutable) and the incidents; nothing else.
  */
-#ifndef LOCKKEEPER_WORKER_WORKER_H
-#define LOCKKEEPER_WORKER_WORKER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -93,5 +92,3 @@ void lock_space_mark(struct worker *w, const char *mark, void (*done)(void *arg,
 bool lock_space_forbidden(const char *error);
 /* Frees a worker, after worker_run has returned. */
 void worker_free(struct worker *w);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * It knows nothing of RESP.
  */
-#ifndef LOCKKEEPER_TESTS_FUZZ_H
-#define LOCKKEEPER_TESTS_FUZZ_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -55,5 +54,3 @@ static inline char *exact_copy(const void *data, size_t size) {
     }
     return copy;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * still until the fuzzer moves it, with node.c's nodes behind connect(). The fuzzer's turn comes whenever the proxy has
  * nothing left to do, so the same input gives the same run.
  */
-#ifndef LOCKKEEPER_TESTS_FUZZ_WORLD_H
-#define LOCKKEEPER_TESTS_FUZZ_WORLD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ void world_run(const struct world_options *options, bool (*turn)(void *arg), voi
 int world_connect(void);
 /* Whether the proxy takes clients. */
 bool world_ready(void);
-
-#endif

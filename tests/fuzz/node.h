@@ -4,8 +4,7 @@
  *
  * It knows nothing of the proxy.
  */
-#ifndef LOCKKEEPER_TESTS_FUZZ_NODE_H
-#define LOCKKEEPER_TESTS_FUZZ_NODE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,5 +53,3 @@ void nodes_send(unsigned connection, const char *bytes, size_t len);
 void nodes_close(unsigned connection);
 /* Reads and answers. False: there was nothing to do. */
 bool nodes_turn(void);
-
-#endif

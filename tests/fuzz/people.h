@@ -2,8 +2,7 @@
  * The clients that the fuzzer plays. The bytes that they get are always framed as RESP; if nodes and clients follow the
  * protocol, each request gets exactly one reply, its own, in order.
  */
-#ifndef LOCKKEEPER_TESTS_FUZZ_PEOPLE_H
-#define LOCKKEEPER_TESTS_FUZZ_PEOPLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,5 +36,3 @@ void people_deafen(unsigned client, bool deaf);
 bool people_turn(void);
 /* Whether no client waits for a reply. */
 bool people_content(void);
-
-#endif

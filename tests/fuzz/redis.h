@@ -2,8 +2,7 @@
  * Redis's replies, as far as the fuzzer's nodes need them: of the right shape, without data behind them. GET answers
  * the key's name, which shows to which request a reply belongs. It knows no connections.
  */
-#ifndef LOCKKEEPER_TESTS_FUZZ_REDIS_H
-#define LOCKKEEPER_TESTS_FUZZ_REDIS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,5 +37,3 @@ void redis_refused(struct redis *c);
 const char *redis_error(size_t number);
 /* The slot of the request's first argument behind its name, 0 if it has none. */
 int redis_slot(const struct resp_request *r, const char *data);
-
-#endif

@@ -2,8 +2,7 @@
  * The fuzzer's replacement of the system: a clock that only the fuzzer moves, connect() that leads to node.c's nodes,
  * and addresses instead of names. It knows nothing of the proxy.
  */
-#ifndef LOCKKEEPER_TESTS_FUZZ_SYSTEM_H
-#define LOCKKEEPER_TESTS_FUZZ_SYSTEM_H
+#pragma once
 
 #include <stdint.h>
 #include <sys/socket.h>
@@ -14,5 +13,3 @@ void system_pass(int64_t ms);
 void system_start_clock(void);
 /* The system's own connect. */
 int system_connect(int fd, const struct sockaddr *to, socklen_t len);
-
-#endif

@@ -2,8 +2,7 @@
  * What the tests' Redis modules (module.c, newest.c) need of Redis's module interface, so that nothing has to be
  * installed. Functions are looked up by name.
  */
-#ifndef LOCKKEEPER_TESTS_MODULE_API_H
-#define LOCKKEEPER_TESTS_MODULE_API_H
+#pragma once
 
 #include <stddef.h>
 
@@ -61,5 +60,3 @@ static int answer_or(struct ctx *ctx, struct reply *reply, const char *failed) {
     free_reply(reply);
     return 0;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * A lock command between the engine and the model: the arguments of the script from a plan, and the result for the
  * engine from the script's envelope. Both simulators use it.
  */
-#ifndef LOCKKEEPER_SIM_CALL_H
-#define LOCKKEEPER_SIM_CALL_H
+#pragma once
 
 #include "tests/sim/model.h"
 
@@ -16,5 +15,3 @@ struct lock_result call_result(enum lock_verb verb, const struct model_command *
 
 /* Whether what a command of this kind writes is the lock's value in any case, if it writes. */
 bool call_writes(enum lock_verb verb);
-
-#endif

@@ -2,8 +2,7 @@
  * Random numbers of the simulators, which follow from a seed: SplitMix64 (Steele, Lea and Flood, "Fast splittable
  * pseudorandom number generators", 2014), whose mix is hash_number.
  */
-#ifndef LOCKKEEPER_SIM_CHANCE_H
-#define LOCKKEEPER_SIM_CHANCE_H
+#pragma once
 
 #include "proxy/lock/hash.h"
 
@@ -20,5 +19,3 @@ static inline uint64_t chance_seed(uint64_t seed, uint64_t i) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     return (z ^ (z >> 27)) & 0xffffffffffffu;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * the simulator, with sessions and requests that are there in name only (fences/fences.c), and connections of their own
  * (fences/pins.c); their calls run fence.lua in the interpreter. Included by sim_world.h.
  */
-#ifndef LOCKKEEPER_SIM_FENCES_H
-#define LOCKKEEPER_SIM_FENCES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ void fences_timer(struct world *w, struct ev_timer *timer, int64_t until_ms);
 void fences_trouble(struct world *w);
 /* Says how many writes there were since the start, in so many steps; false: too few of a kind to show anything. */
 bool fences_enough(long steps);
-
-#endif

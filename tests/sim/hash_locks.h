@@ -1,8 +1,7 @@
 /*
  * Scenarios of hash locks: what worker.c and check.c have for string locks.
  */
-#ifndef LOCKKEEPER_SIM_HASH_LOCKS_H
-#define LOCKKEEPER_SIM_HASH_LOCKS_H
+#pragma once
 
 #include "tests/sim/sim_world.h"
 
@@ -12,5 +11,3 @@ void hash_worker_answer(struct world *w, int worker, const struct flight *f, boo
 void hash_check_script(struct world *w, struct flight *f, const struct model_key *before);
 /* A worker takes itself for a holder now. */
 void hash_check_belief(struct world *w, int worker, const struct flight *f);
-
-#endif

@@ -2,8 +2,7 @@
  * Hash locks in the model: the fields under a lock key, each a holder's; one of them is what the guard record knows.
  * Included by model.h.
  */
-#ifndef LOCKKEEPER_SIM_HASHES_H
-#define LOCKKEEPER_SIM_HASHES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ struct model_fields {
 /* The place of a field, or -1. */
 int hash_find(const struct model_fields *h, const char *name);
 bool hash_has(const struct model_fields *h, const char *name);
-
-#endif

@@ -5,8 +5,7 @@
  *      interpreter_begin(m, key); interpreter_text("..."); ...   ARGV, one after another
  *      interpreter_run(SCRIPT_ACQUIRE)                           the answer is on top of the stack
  */
-#ifndef LOCKKEEPER_SIM_INTERPRETER_H
-#define LOCKKEEPER_SIM_INTERPRETER_H
+#pragma once
 
 #include <lua.h>
 
@@ -42,5 +41,3 @@ void interpreter_push_digits(lua_State *to, int64_t n);
 void commands_open(lua_State *L);
 /* Commands are for that key from here on, whose names are these, as the interpreter has interned them. */
 void commands_begin(struct model *m, int key, const char *lock, const char *guard);
-
-#endif

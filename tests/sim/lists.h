@@ -2,8 +2,7 @@
  * List locks in the model: the queue under a lock key, and what the simulator looks at of its guard record. Included by
  * model.h.
  */
-#ifndef LOCKKEEPER_SIM_LISTS_H
-#define LOCKKEEPER_SIM_LISTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ struct model_queue {
     bool kind; /* of the guard record: it is a list's */
     int64_t until_ms;
 };
-
-#endif

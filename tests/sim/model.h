@@ -9,8 +9,7 @@
  *
  * model_dump.c and model_against_redis.py hold it against a real Redis.
  */
-#ifndef LOCKKEEPER_SIM_MODEL_H
-#define LOCKKEEPER_SIM_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -281,5 +280,3 @@ void model_digest(const char *value, char out[MODEL_DIGEST]);
 /* Whether the script gets the position of the value, and which; 0 none. */
 int model_value_at(const struct model_command *c);
 const char *model_shape(const struct model_command *c);
-
-#endif

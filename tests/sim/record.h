@@ -3,8 +3,7 @@
  * or is asked for few of its fields: they are looked through one after another. In its short form, a guard record is a
  * string instead.
  */
-#ifndef LOCKKEEPER_SIM_RECORD_H
-#define LOCKKEEPER_SIM_RECORD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,5 +43,3 @@ bool record_remove(struct record *r, const char *name, size_t len);
 void record_clear(struct record *r);
 /* Gives back the memory; the record is one without fields again. */
 void record_free(struct record *r);
-
-#endif

@@ -6,8 +6,7 @@
  *                                                             │
  *                             lost, repeated, late, unknown <─┘          check.c checks every step
  */
-#ifndef LOCKKEEPER_SIM_WORLD_H
-#define LOCKKEEPER_SIM_WORLD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -513,5 +512,3 @@ void check_renewal_lost(struct world *w, const struct flight *f);
 void check_shown(struct world *w, int process, int key, uint64_t fence);
 /* A worker believes now that it holds the lock. */
 void check_belief(struct world *w, int worker, const struct flight *f);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The cells of the traffic table: applications, and what attribution reaches where the rules are kept.
  */
-#ifndef LOCKKEEPER_SIM_TRAFFIC_CELLS_H
-#define LOCKKEEPER_SIM_TRAFFIC_CELLS_H
+#pragma once
 
 #include "tests/sim/traffic_world.h"
 
@@ -33,5 +32,3 @@ struct cell {
 
 extern const struct cell TRAFFIC_CELLS[];
 extern const unsigned TRAFFIC_CELL_COUNT;
-
-#endif

@@ -6,8 +6,7 @@
  *                          ^                                         │
  *                          └── the engine wants it sent once more <──┘
  */
-#ifndef LOCKKEEPER_SIM_TRAFFIC_ENGINE_H
-#define LOCKKEEPER_SIM_TRAFFIC_ENGINE_H
+#pragma once
 
 #include "tests/sim/model.h"
 
@@ -73,5 +72,3 @@ void front_run(struct front_call *c);
 /* Takes an answer; whether the call is to be sent once more. */
 bool front_answered(struct front_call *c);
 void front_finish(struct front_call *c);
-
-#endif

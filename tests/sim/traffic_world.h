@@ -10,8 +10,7 @@
  * makes the usual lease 3 s, so that neither the least nor the longest time for which a claim is remembered distorts
  * what is counted.
  */
-#ifndef LOCKKEEPER_SIM_TRAFFIC_WORLD_H
-#define LOCKKEEPER_SIM_TRAFFIC_WORLD_H
+#pragma once
 
 #include "tests/sim/traffic_engine.h"
 
@@ -198,5 +197,3 @@ struct lease *traffic_handed(struct app *a);
 
 /* What the worker does next; what came of its last deed stands in it. */
 struct deed worker_next(struct traffic *t, struct worker *k);
-
-#endif

@@ -2,8 +2,7 @@
  * Transactions in the simulator: MULTI, commands queued one after another, EXEC or DISCARD; WATCH before it. Included
  * by sim_world.h.
  */
-#ifndef LOCKKEEPER_SIM_TRANSACTIONS_H
-#define LOCKKEEPER_SIM_TRANSACTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,5 +53,3 @@ void transaction_conn_lost(struct world *w, int conn, bool proxy_gone);
 void transaction_worker_died(struct world *w, int worker);
 /* Whether the answer to one of its commands is the one that its worker looks at. */
 bool transaction_answers(const struct flight *f);
-
-#endif

@@ -10,8 +10,7 @@
  * And the spectator's part: which session came when, how long a lock has been free while a session waits for it, which
  * session waits for whose lock. Included by sim_world.h.
  */
-#ifndef LOCKKEEPER_SIM_WAITS_H
-#define LOCKKEEPER_SIM_WAITS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ void waits_pass_time(struct world *w, int64_t ms);
 void waits_step_over(struct world *w);
 /* Causes a fault of waiting attempts. */
 void waits_trouble(struct world *w);
-
-#endif

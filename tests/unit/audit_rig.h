@@ -2,8 +2,7 @@
  * The rig of the audit tests: an engine, a rule in audit mode, a clock, and the results: the incidents, and what the
  * engine wanted to send, which under audit must be nothing.
  */
-#ifndef LOCKKEEPER_TESTS_AUDIT_RIG_H
-#define LOCKKEEPER_TESTS_AUDIT_RIG_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,5 +91,3 @@ static struct lock_event sight_on(struct fixture *f, struct lock_session *s, con
                                .command = "COMMAND",
                                .client = "10.1.1.1:5000"};
 }
-
-#endif

@@ -2,8 +2,7 @@
  * The rig of the engine's unit tests: an engine with a sink that takes notes, a rule, a clock, and whole commands with
  * the replies that Redis would give.
  */
-#ifndef LOCKKEEPER_TESTS_ENGINE_RIG_H
-#define LOCKKEEPER_TESTS_ENGINE_RIG_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -226,5 +225,3 @@ static inline void renewed(struct fixture *f, const struct lock_key *key, uint64
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-#endif

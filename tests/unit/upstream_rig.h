@@ -2,8 +2,7 @@
  * The rig of test_upstream.c: real redis-server processes, misbehaving nodes (in the test's own loop), the loop itself,
  * and requests that store their results. Tests wait for conditions, with a deadline.
  */
-#ifndef LOCKKEEPER_TESTS_UPSTREAM_RIG_H
-#define LOCKKEEPER_TESTS_UPSTREAM_RIG_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -520,5 +519,3 @@ static void fake_close(struct fake *f) {
     ev_io_stop(f->rig->loop, &f->io);
     close(f->fd);
 }
-
-#endif

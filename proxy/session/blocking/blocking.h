@@ -2,8 +2,7 @@
  * Commands that wait at their node: BLPOP and similar (blocking.c), WAIT and WAITAOF (replica_wait.c), and how they are
  * ended early (unblock.c).
  */
-#ifndef LOCKKEEPER_SESSION_BLOCKING_BLOCKING_H
-#define LOCKKEEPER_SESSION_BLOCKING_BLOCKING_H
+#pragma once
 
 #include "proxy/session/core/class.h"
 #include "proxy/session/core/pin.h"
@@ -50,5 +49,3 @@ bool wait_unblock(struct request *r, bool error);
 /* The room's callbacks for sessions: a blocked session whose client has shut down its side gets the reply that the node
  * has so far. */
 extern const struct session_room blocking_room;
-
-#endif

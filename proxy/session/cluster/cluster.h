@@ -2,8 +2,7 @@
  * Several nodes as one server: split commands (split.c), commands about the whole server (masters.c), the keyspace
  * (keyspace.c), CLUSTER (cluster.c), and commands that the table lacks (discover.c).
  */
-#ifndef LOCKKEEPER_SESSION_CLUSTER_CLUSTER_H
-#define LOCKKEEPER_SESSION_CLUSTER_CLUSTER_H
+#pragma once
 
 #include "parser/command_info.h"
 #include "proxy/session/core/class.h"
@@ -54,5 +53,3 @@ enum command_response discover_response(const struct command *c);
 
 /* The room's callbacks for workers. */
 extern const struct session_room cluster_room;
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What masters.c uses: INFO's pages as one (info.c), and waiting for disconnects (departed.c).
  */
-#ifndef LOCKKEEPER_SESSION_CLUSTER_PRIVATE_H
-#define LOCKKEEPER_SESSION_CLUSTER_PRIVATE_H
+#pragma once
 
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/core/session.h"
@@ -13,5 +12,3 @@ void info_merge(const struct text *pages, size_t count, int64_t paused, struct t
 /* Waits until the nodes know of all clients that have left (departed.c). True: the current request must wait
  * (DISPATCH_WAIT) and is dispatched again. */
 bool departed_wait(struct session *s) __attribute__((warn_unused_result));
-
-#endif

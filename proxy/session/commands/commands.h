@@ -2,8 +2,7 @@
  * Dispatch: decides which way a request goes. It is the only folder that includes all others of proxy/session/, and it
  * registers them with the core.
  */
-#ifndef LOCKKEEPER_SESSION_COMMANDS_COMMANDS_H
-#define LOCKKEEPER_SESSION_COMMANDS_COMMANDS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -19,5 +18,3 @@ int64_t pause_left_ms(struct worker *w);
 void pause_start(struct worker *w, enum pause_kind kind, int64_t ms);
 /* Brings the worker's slowlog-log-slower-than into force. */
 void slow_config(struct worker *w);
-
-#endif

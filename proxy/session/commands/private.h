@@ -2,8 +2,7 @@
  * What the files of this folder share: CLIENT (client.c, client_admin.c, client_show.c), PROXY, refusals, and commands
  * in MULTI (queue.c).
  */
-#ifndef LOCKKEEPER_SESSION_COMMANDS_PRIVATE_H
-#define LOCKKEEPER_SESSION_COMMANDS_PRIVATE_H
+#pragma once
 
 #include "proxy/session/commands/commands.h"
 #include "proxy/session/core/class.h"
@@ -210,5 +209,3 @@ void proxy_switch(struct session *s, const struct command *c);
 
 /* Notes a call that has taken long. */
 void slow_note(const struct call *c, const struct upstream_late *late);
-
-#endif

@@ -2,8 +2,7 @@
  * Broadcasts: work that concerns the clients of all threads. A broadcast visits one worker after another, each in its
  * own thread, and ends at the worker where it began. So no two threads touch its data at once.
  */
-#ifndef LOCKKEEPER_SESSION_CORE_BROADCAST_H
-#define LOCKKEEPER_SESSION_CORE_BROADCAST_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -46,5 +45,3 @@ void broadcast_arrivals(struct worker *w);
 void broadcast_inbox_close(struct worker *w);
 /* Ends the broadcasts that this worker has started (calls `done`), after all threads have ended. */
 void broadcast_inbox_clear(struct worker *w);
-
-#endif

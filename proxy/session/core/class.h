@@ -6,8 +6,7 @@
  * The folders of proxy/session/ get this value, and take keys, slots and rules from it instead of from the arguments.
  * Most requests have one key that no rule matches: dispatch forwards these without a class.
  */
-#ifndef LOCKKEEPER_SESSION_CORE_CLASS_H
-#define LOCKKEEPER_SESSION_CORE_CLASS_H
+#pragma once
 
 #include "parser/invariant.h"
 #include "proxy/session/core/session.h"
@@ -99,5 +98,3 @@ static inline void class_forward(struct session *s, const struct request_class *
     request->call.done = done;
     call_submit(&request->call, k->slot, k->bytes, k->request->len);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * These are transactions, blocking commands, subscriptions and MONITOR, and requests that are forwarded while they
  * arrive.
  */
-#ifndef LOCKKEEPER_SESSION_CORE_PIN_H
-#define LOCKKEEPER_SESSION_CORE_PIN_H
+#pragma once
 
 #include "proxy/session/core/session.h"
 
@@ -37,5 +36,3 @@ bool pin_await_map(struct call *c, const struct upstream_node *node) __attribute
 /* Waits for a new map like pin_await_map, before the current request has taken its slot. True: the request must wait
  * (DISPATCH_WAIT). */
 bool pin_await_map_first(struct session *s, const struct upstream_node *node) __attribute__((warn_unused_result));
-
-#endif

@@ -2,8 +2,7 @@
  * What the files of the session's core share: a session's input and output, and requests that are forwarded while they
  * arrive.
  */
-#ifndef LOCKKEEPER_SESSION_CORE_PRIVATE_H
-#define LOCKKEEPER_SESSION_CORE_PRIVATE_H
+#pragma once
 
 #include "proxy/session/core/session.h"
 
@@ -29,5 +28,3 @@ size_t stream_take(struct stream *st, const char *data, size_t len, const char *
 bool stream_over_limit(const struct stream *st, int64_t query_buffer_limit);
 /* Ends a request whose rest will not come, without a reply; the node discards it. */
 void stream_drop(struct session *s);
-
-#endif

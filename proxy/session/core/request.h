@@ -8,8 +8,7 @@
  * session ends, its requests in flight live on without a session until their calls have ended: the engine must hear of
  * a lock that is granted to a client that has left.
  */
-#ifndef LOCKKEEPER_SESSION_CORE_REQUEST_H
-#define LOCKKEEPER_SESSION_CORE_REQUEST_H
+#pragma once
 
 #include <string.h>
 
@@ -212,5 +211,3 @@ void build_number(struct worker *w, int64_t n);
 /* Encodes SET lockkeeper:{TAG} "" XX, which asks a master of the slot whether it would give a lock (SLOT_NONE: of slot
  * 0). No key has that name, so it changes nothing. Redis refuses it as it refuses a lock. */
 void build_lock_question(struct worker *w, int slot);
-
-#endif

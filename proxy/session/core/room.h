@@ -6,8 +6,7 @@
  *      commands ── session_hooks ──> worker ──> core ── dispatch ──> commands
  *                                                 └──── events ────> each room that hears them
  */
-#ifndef LOCKKEEPER_SESSION_CORE_ROOM_H
-#define LOCKKEEPER_SESSION_CORE_ROOM_H
+#pragma once
 
 #include <stddef.h>
 
@@ -120,5 +119,3 @@ struct session_hooks {
     for (const struct session_room *const *room = (w)->hooks->rooms; *room; room++)                                    \
         if ((*room)->callback)                                                                                         \
     (*room)->callback(arg)
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Sessions: a client's connection, its settings, its requests in flight, and its output.
  */
-#ifndef LOCKKEEPER_SESSION_CORE_SESSION_H
-#define LOCKKEEPER_SESSION_CORE_SESSION_H
+#pragma once
 
 #include <errno.h>
 #include <string.h>
@@ -255,4 +254,3 @@ void session_answer_text(struct session *s, const struct command *c, struct text
 /* Replies without a node with an error text, without its '-'. */
 void session_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-#endif

@@ -2,8 +2,7 @@
  * A worker, as sessions see it: one thread with its loop, its upstream, its sessions, and the memory and the clock that
  * they share. proxy/worker/ runs it and accepts its clients.
  */
-#ifndef LOCKKEEPER_SESSION_CORE_WORKER_H
-#define LOCKKEEPER_SESSION_CORE_WORKER_H
+#pragma once
 
 #include <ev.h>
 #include <pthread.h>
@@ -191,5 +190,3 @@ void worker_wake_waiting(struct worker *w);
 uint64_t worker_arrival(struct worker *w);
 /* To be called once a second: asks the node, if sessions without login have come since the last question. */
 void worker_arrivals_look(struct worker *w);
-
-#endif

@@ -2,8 +2,7 @@
  * What all workers share: facts of the process, the lock engine, the observer, some counts. The program owns it; all
  * threads borrow it. Each worker points to the configuration itself: session_worker.h.
  */
-#ifndef LOCKKEEPER_SESSION_CORE_SHARED_H
-#define LOCKKEEPER_SESSION_CORE_SHARED_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -106,5 +105,3 @@ struct proxy_shared {
     void *admin_arg;
     const struct watch_source *watch; /* NULL: PROXY WATCH has no source */
 };
-
-#endif

@@ -3,8 +3,7 @@
  * the lock (fenced_command.c, fence.lua). remote_lock.c reads locks in other slots than the data. fence_transaction.c
  * watches the guard records of writes that no script can carry. fence_retry.c repeats blocking commands.
  */
-#ifndef LOCKKEEPER_SESSION_FENCES_FENCED_H
-#define LOCKKEEPER_SESSION_FENCES_FENCED_H
+#pragma once
 
 #include "proxy/session/locks/locks.h"
 
@@ -59,5 +58,3 @@ void fence_audit(struct session *s, const struct request_class *k);
 
 /* The room's callbacks for workers and sessions. */
 extern const struct session_room fences_room;
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What the files of proxy/session/fences/ share.
  */
-#ifndef LOCKKEEPER_SESSION_FENCES_PRIVATE_H
-#define LOCKKEEPER_SESSION_FENCES_PRIVATE_H
+#pragma once
 
 #include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/script_call.h"
@@ -96,5 +95,3 @@ void fence_retry_answer(const struct fence_retry *a, struct text *out);
  * client has closed its sending side. */
 bool fence_retry_unblock(struct fence_retry *a, bool error);
 void fence_retry_leaves(struct fence_retry *a);
-
-#endif

@@ -2,8 +2,7 @@
  * How a lock call ends (call_finish.c; lock_finish is in locks.h), and what the queue of waiting sessions is told of it
  * (handover.c).
  */
-#ifndef LOCKKEEPER_SESSION_LOCKS_CALL_FINISH_H
-#define LOCKKEEPER_SESSION_LOCKS_CALL_FINISH_H
+#pragma once
 
 #include "proxy/session/locks/lock_call.h"
 
@@ -23,5 +22,3 @@ void lock_handover_sent(struct session *s, struct lock_call *l);
 void lock_handover_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
 /* Returns the same number for lanes whose requests reach the node in the order in which one thread sends them. */
 uint64_t lock_handover_way(const struct upstream_lane *lane);
-
-#endif

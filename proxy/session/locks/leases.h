@@ -2,8 +2,7 @@
  * The proxy's own calls on leases: renewals, releases for owners that have left (lease_work.c), and leases
  * whose owners may come back at another proxy (successors.c). Most are made for the engine's sink (locks.h).
  */
-#ifndef LOCKKEEPER_SESSION_LOCKS_LEASES_H
-#define LOCKKEEPER_SESSION_LOCKS_LEASES_H
+#pragma once
 
 #include "proxy/session/locks/lock_call.h"
 
@@ -29,5 +28,3 @@ void alarms_tick(struct worker *w);
 /* Called once a second by the first worker. Takes over those leases on the list whose owners have lately come to this
  * proxy. */
 void successors_tick(struct worker *w);
-
-#endif

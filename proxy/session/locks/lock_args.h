@@ -1,8 +1,7 @@
 /*
  * Builds the calls of lock scripts in w->build (lock_args.c). script_call.h has the parts that other rooms use.
  */
-#ifndef LOCKKEEPER_SESSION_LOCKS_LOCK_ARGS_H
-#define LOCKKEEPER_SESSION_LOCKS_LOCK_ARGS_H
+#pragma once
 
 #include "proxy/session/locks/script_call.h"
 
@@ -51,5 +50,3 @@ void lock_build_pairs(struct session *s, struct lock_call *first, const struct l
 
 /* Behind a token, in a guard record's `attempt`: the lease of this token was released (release_attempt). */
 #define LOCK_RELEASED_MARK ":r"
-
-#endif

@@ -2,8 +2,7 @@
  * The call of a lock script while it is under way: its beginning (call_begin.c), and the envelope that the script
  * answers (envelope.c). Also for rooms that hold a call or send it again.
  */
-#ifndef LOCKKEEPER_SESSION_LOCKS_LOCK_CALL_H
-#define LOCKKEEPER_SESSION_LOCKS_LOCK_CALL_H
+#pragma once
 
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/script_call.h"
@@ -111,5 +110,3 @@ struct lock_waits {
     struct lock_waited
         waited; /* the waiting times that the script being built reports; LOCK_WAITED_NONE if it reports none */
 };
-
-#endif

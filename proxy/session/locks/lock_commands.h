@@ -2,8 +2,7 @@
  * What a command means to a lock, and what it says of one: the command alone, without its session and its reply
  * (lock_command.c, command_event.c).
  */
-#ifndef LOCKKEEPER_SESSION_LOCKS_LOCK_COMMANDS_H
-#define LOCKKEEPER_SESSION_LOCKS_LOCK_COMMANDS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -170,5 +169,3 @@ struct advise_text event_script_text(struct observer *a, const struct command *c
 bool event_script_acquires(const struct advise_text *text);
 /* Has the observer remember the text of a SCRIPT LOAD. Other SCRIPT commands do nothing. */
 void event_script_loaded(struct observer *a, const struct resp_request *r, const char *bytes);
-
-#endif

@@ -4,8 +4,7 @@
  * rules in audit, which run unchanged (observed_command.c), reports to PROXY ADVISE (lock_events.c), and the proxy's
  * own work on leases (lease_work.c, successors.c).
  */
-#ifndef LOCKKEEPER_SESSION_LOCKS_LOCKS_H
-#define LOCKKEEPER_SESSION_LOCKS_LOCKS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -230,5 +229,3 @@ uint32_t advise_script_key(struct session *s, const struct command *c, const str
 void advise_looks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
 /* Reads the text of a SCRIPT LOAD. */
 void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes);
-
-#endif

@@ -2,8 +2,7 @@
  * What is noted besides the calls: events for the observer (lock_events.c), what other proxies and earlier runs have
  * learnt (learnt.c), releases that are held back (hold.c).
  */
-#ifndef LOCKKEEPER_SESSION_LOCKS_OBSERVING_H
-#define LOCKKEEPER_SESSION_LOCKS_OBSERVING_H
+#pragma once
 
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
@@ -45,5 +44,3 @@ void lock_holds_open(struct worker *w);
 void lock_holds_close(struct worker *w);
 /* Measures the round trip to the client once. Called when an attempt of the session was lost. */
 void lock_note_trip(struct session *s);
-
-#endif

@@ -11,8 +11,7 @@
  *      sending.h                  a call is sent, and its answer is taken
  *      locks.h                    whole requests, for other rooms
  */
-#ifndef LOCKKEEPER_SESSION_LOCKS_PRIVATE_H
-#define LOCKKEEPER_SESSION_LOCKS_PRIVATE_H
+#pragma once
 
 #include "proxy/session/locks/locks.h"
 
@@ -60,5 +59,3 @@ struct worker_locks {
     uint32_t counters_seen;           /* lock_events.c: how many counting commands it has seen */
     uint32_t writes_seen;             /* lock_events.c: how many writes it has looked at in this second */
 };
-
-#endif

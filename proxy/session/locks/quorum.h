@@ -2,8 +2,7 @@
  * Leases under a rule with `quorum yes`, and the witnesses that remember them: what the proxy tells them besides a
  * client's call (quorum_lease.c). quorum.c asks them about a client's call.
  */
-#ifndef LOCKKEEPER_SESSION_LOCKS_QUORUM_H
-#define LOCKKEEPER_SESSION_LOCKS_QUORUM_H
+#pragma once
 
 #include "proxy/session/locks/lock_call.h"
 #include "proxy/witness/witness.h"
@@ -26,5 +25,3 @@ void quorum_released(struct worker *w, const struct lock_key *key, const char *t
 /* Tells the engine what became of a renewal, as engine_renewed does. If Redis has renewed a lease under such a rule,
  * the witnesses are asked first. */
 void quorum_renewed(struct worker *w, const struct lock_lease *lease, const struct lock_result *result);
-
-#endif

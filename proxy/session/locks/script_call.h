@@ -1,8 +1,7 @@
 /*
  * What other rooms need to send a script of the proxy's own: how its call begins, and the envelope that it answers.
  */
-#ifndef LOCKKEEPER_SESSION_LOCKS_SCRIPT_CALL_H
-#define LOCKKEEPER_SESSION_LOCKS_SCRIPT_CALL_H
+#pragma once
 
 #include "proxy/session/locks/locks.h"
 
@@ -44,5 +43,3 @@ struct lock_envelope {
 /* envelope.c: rewrites the error that a script ended with into the error that the command would get from Redis. `out`
  * has the text if it had to be built. */
 void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);
-
-#endif

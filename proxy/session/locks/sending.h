@@ -2,8 +2,7 @@
  * A lock call is sent, and its answer is taken: lock_call.c. It may join another session's call (join.c), or have to be
  * confirmed by replicas (confirm.c).
  */
-#ifndef LOCKKEEPER_SESSION_LOCKS_SENDING_H
-#define LOCKKEEPER_SESSION_LOCKS_SENDING_H
+#pragma once
 
 #include "proxy/session/locks/lock_call.h"
 
@@ -98,5 +97,3 @@ void lock_probe_over(struct call *call, struct lock_call *l);
 /* Answers the attempts that have joined an attempt which ended with `end`. `asker` is the client of that attempt; NULL:
  * its session is closed. */
 void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker);
-
-#endif

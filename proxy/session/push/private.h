@@ -2,8 +2,7 @@
  * What the files of proxy/session/push/ share: feeds (pubsub.c, pubsub_feed.c), the lanes of sessions that track keys
  * (tracking.c, tracking_ask.c), and PROXY WATCH (watch.c).
  */
-#ifndef LOCKKEEPER_SESSION_PUSH_PRIVATE_H
-#define LOCKKEEPER_SESSION_PUSH_PRIVATE_H
+#pragma once
 
 #include "proxy/session/push/push.h"
 
@@ -96,5 +95,3 @@ void tracking_request_over(struct session *s);
 void tracking_pin_lane(const struct session *s, struct upstream_lane *lane);
 void tracking_lock_written(struct session *s, const char *key, size_t len);
 struct call *tracking_before_call(struct session *s, struct call *c, const char **bytes, size_t *len);
-
-#endif

@@ -2,8 +2,7 @@
  * Messages to clients that are no replies: from nodes, for subscriptions and MONITOR (pubsub.c) and for client-side
  * caching (tracking.c); from the proxy, for incidents (watch.c).
  */
-#ifndef LOCKKEEPER_SESSION_PUSH_PUSH_H
-#define LOCKKEEPER_SESSION_PUSH_PUSH_H
+#pragma once
 
 #include "proxy/session/core/class.h"
 #include "proxy/session/core/pin.h"
@@ -57,5 +56,3 @@ void watch_drop(struct session *s);
 
 /* The room's callbacks for sessions. */
 extern const struct session_room push_room;
-
-#endif

@@ -5,8 +5,7 @@
  *      request ── permit_note ──> as it came ──> node ──> reply ── permit_note_end ──> ledger
  *      session closes, lease is over ──> ledger ──> give_back.c: give_back.lua, the incident permit_returned
  */
-#ifndef LOCKKEEPER_SESSION_SEMAPHORES_SEMAPHORES_H
-#define LOCKKEEPER_SESSION_SEMAPHORES_SEMAPHORES_H
+#pragma once
 
 #include "proxy/lock/permits.h"
 #include "proxy/session/core/class.h"
@@ -35,5 +34,3 @@ bool permit_client_left(struct worker *w, uint64_t client);
 
 /* The room's callbacks for workers and sessions. */
 extern const struct session_room semaphores_room;
-
-#endif

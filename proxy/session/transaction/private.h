@@ -1,8 +1,7 @@
 /*
  * What transaction.c (states and node), exec.c (the end) and exec_array.c (the client's array) share.
  */
-#ifndef LOCKKEEPER_SESSION_TRANSACTION_PRIVATE_H
-#define LOCKKEEPER_SESSION_TRANSACTION_PRIVATE_H
+#pragma once
 
 #include "proxy/session/transaction/transaction.h"
 
@@ -22,5 +21,3 @@ void exec_array_make(struct transaction *t, struct session *s, const struct call
 void transaction_exec(struct transaction *t, struct request *request);
 /* Sends DISCARD or UNWATCH. The client gets `reply` if it is given, else the node's reply. */
 void transaction_leave(struct transaction *t, struct request *request, const char *command, const char *reply);
-
-#endif

@@ -2,8 +2,7 @@
  * Transactions: each uses a pin from WATCH, or from the first queued command with a key, to EXEC. The caller decides
  * what is queued, and in which form; the item of an element describes how the client's element is made.
  */
-#ifndef LOCKKEEPER_SESSION_TRANSACTION_TRANSACTION_H
-#define LOCKKEEPER_SESSION_TRANSACTION_TRANSACTION_H
+#pragma once
 
 #include "proxy/session/core/class.h"
 #include "proxy/session/core/pin.h"
@@ -124,5 +123,3 @@ bool transaction_may_end(const struct session *s);
 /* Refuses a request in MULTI: it is not queued, and EXEC will fail. */
 enum dispatch_result transaction_refuse(struct session *s, const struct command *c, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-#endif

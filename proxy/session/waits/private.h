@@ -1,8 +1,7 @@
 /*
  * What the files of proxy/session/waits/ share.
  */
-#ifndef LOCKKEEPER_SESSION_WAITS_PRIVATE_H
-#define LOCKKEEPER_SESSION_WAITS_PRIVATE_H
+#pragma once
 
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/call_finish.h"
@@ -89,5 +88,3 @@ void lock_waits_stop(struct worker *w);
 void lock_wait_speaks(struct session *s);
 /* A session has closed. */
 void lock_wait_leaves(struct session *s);
-
-#endif

@@ -3,12 +3,9 @@
  * (park.c), and the messages about releases at other proxies (release_channel.c). Lock calls come here through
  * worker->waits (struct lock_waits in locks/lock_call.h).
  */
-#ifndef LOCKKEEPER_SESSION_WAITS_WAIT_H
-#define LOCKKEEPER_SESSION_WAITS_WAIT_H
+#pragma once
 
 #include "proxy/session/core/room.h"
 
 /* The room's callbacks for workers and sessions. */
 extern const struct session_room waits_room;
-
-#endif

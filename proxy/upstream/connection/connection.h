@@ -14,8 +14,7 @@
  *               ── retrying (requests that wait: after TRYAGAIN and similar errors, or for a new map)
  *      nodes ── idle pins (given back, open)       u->unpinned (to be closed by upstream_flush)
  */
-#ifndef LOCKKEEPER_UPSTREAM_CONNECTION_CONNECTION_H
-#define LOCKKEEPER_UPSTREAM_CONNECTION_CONNECTION_H
+#pragma once
 
 #include <errno.h>
 #include <ev.h>
@@ -502,5 +501,3 @@ void pin_close_unpinned(struct upstream *u);
 /* The request's bytes with EVAL and the source in place of EVALSHA and the SHA1, in the command at offset `at`; the
  * caller frees them. NULL: there is no EVALSHA there. */
 char *request_by_source(const struct upstream_request *r, size_t at, size_t *len) __attribute__((warn_unused_result));
-
-#endif

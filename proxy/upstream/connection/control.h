@@ -1,8 +1,7 @@
 /*
  * Connections of the control plane: hiredis, over plain TCP or over TLS. Knows no commands.
  */
-#ifndef LOCKKEEPER_UPSTREAM_CONNECTION_CONTROL_H
-#define LOCKKEEPER_UPSTREAM_CONNECTION_CONTROL_H
+#pragma once
 
 #include <hiredis/async.h>
 
@@ -18,5 +17,3 @@ redisAsyncContext *control_connect(struct upstream *u, const struct address *at,
 #define CONTROL_CHANNEL "+switch-master"
 /* Why a callback got no reply: a text, valid during the callback. */
 const char *control_error(const redisAsyncContext *ctx);
-
-#endif

@@ -10,8 +10,7 @@
  *      connect                                          opening, and the events of the socket
  *      pin  timeout                                     pins for single owners; what is closed, and when
  */
-#ifndef LOCKKEEPER_UPSTREAM_CONNECTION_PRIVATE_H
-#define LOCKKEEPER_UPSTREAM_CONNECTION_PRIVATE_H
+#pragma once
 
 #include "proxy/upstream/connection/connection.h"
 
@@ -137,5 +136,3 @@ void batch_end(struct upstream_conn *c, bool executed);
 /* ---- reply.c ---- */
 
 void conn_read(struct upstream_conn *c);
-
-#endif

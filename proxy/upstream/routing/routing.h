@@ -2,8 +2,7 @@
  * The ways of a request: which node it goes to, and what follows if the node redirects it, asks to repeat it, or is
  * lost.
  */
-#ifndef LOCKKEEPER_UPSTREAM_ROUTING_ROUTING_H
-#define LOCKKEEPER_UPSTREAM_ROUTING_ROUTING_H
+#pragma once
 
 #include "proxy/upstream/connection/connection.h"
 
@@ -69,5 +68,3 @@ int64_t map_changed_ms(void);
 /* Makes another node the master (Sentinel). The connections to the old master end. Returns whether the master
  * changed. */
 bool map_replace_master(struct upstream *u, struct upstream_node *n);
-
-#endif

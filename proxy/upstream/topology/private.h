@@ -8,8 +8,7 @@
  *
  * Only one node is asked at a time. Without hints, a round starts every calm_ms.
  */
-#ifndef LOCKKEEPER_UPSTREAM_TOPOLOGY_PRIVATE_H
-#define LOCKKEEPER_UPSTREAM_TOPOLOGY_PRIVATE_H
+#pragma once
 
 #include <hiredis/async.h>
 #include <hiredis/hiredis.h>
@@ -136,5 +135,3 @@ struct sentinel_watch *watch_new(struct sentinel *s, const struct address *at);
 void watch_free(struct sentinel_watch *w);
 /* The state of a subscription: "up", "connecting", "down". */
 const char *watch_state(const struct sentinel_watch *w);
-
-#endif

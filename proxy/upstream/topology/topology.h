@@ -2,8 +2,7 @@
  * Finds out which node serves which slots by rounds of questions over hiredis: a cluster's slots, or the master that
  * Sentinels watch.
  */
-#ifndef LOCKKEEPER_UPSTREAM_TOPOLOGY_TOPOLOGY_H
-#define LOCKKEEPER_UPSTREAM_TOPOLOGY_TOPOLOGY_H
+#pragma once
 
 #include "proxy/upstream/connection/connection.h"
 
@@ -17,5 +16,3 @@ void topology_now(struct topology *t);
 bool topology_is_old(const struct topology *t, int64_t since_ms);
 void topology_reason(const struct topology *t, char *out, size_t size);
 bool verify_waits(struct upstream_conn *c);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What fences.c and pins.c share: writes, and what is on its way to Redis for them.
  */
-#ifndef LOCKKEEPER_SIM_FENCES_WORLD_H
-#define LOCKKEEPER_SIM_FENCES_WORLD_H
+#pragma once
 
 #include "proxy/session/fences/private.h"
 #include "tests/sim/waits/waits_world.h"
@@ -95,5 +94,3 @@ void fences_unblock_somebody(struct world *w);
 void fences_pins_close(struct world *w);
 /* How many writes were done over these pins, and how many of them by sessions that had waited. */
 void fences_pins_totals(uint64_t *done, uint64_t *waited);
-
-#endif

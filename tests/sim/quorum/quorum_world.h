@@ -11,8 +11,7 @@
  * time. Servers run the real scripts in the interpreter (servers.c). Each server, proxy and client has a clock with a
  * rate of its own.
  */
-#ifndef LOCKKEEPER_SIM_QUORUM_WORLD_H
-#define LOCKKEEPER_SIM_QUORUM_WORLD_H
+#pragma once
 
 #include <ev.h>
 #include <stdbool.h>
@@ -247,5 +246,3 @@ void client_leave(struct world *w, struct q_client *c, bool dies);
 void clients_renewed(struct q_proxy *p, unsigned key, int64_t lease_ms);
 /* S8. */
 void clients_check(struct world *w);
-
-#endif

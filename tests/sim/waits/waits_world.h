@@ -2,8 +2,7 @@
  * What waits.c and check_waits.c share: a proxy's threads, requests that wait, messages on their way, and what the
  * spectator knows of all that.
  */
-#ifndef LOCKKEEPER_SIM_WAITS_WORLD_H
-#define LOCKKEEPER_SIM_WAITS_WORLD_H
+#pragma once
 
 #include "proxy/lock/waiting.h"
 #include "proxy/session/core/session.h"
@@ -131,5 +130,3 @@ void check_waits_end(struct world *w, struct flight *f);
 /* A proxy has learnt of a command's end; a thread hears of a release that is its proxy's turn. */
 void check_waits_learnt(struct world *w, const struct flight *f, const struct lock_result *r);
 void check_waits_told(struct world *w, const struct waits_thread *t, int key);
-
-#endif
