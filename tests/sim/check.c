@@ -258,6 +258,22 @@ static void check_finished(struct world *w, const struct flight *f, const struct
         world_fail(w, "S5", "told that it acquired, and another's lock was there");
 }
 
+bool check_was_freed(const struct world *w, const struct flight *f) {
+    const struct record *r = &w->redis.records[f->key];
+    const struct record_text *last = r->is_text ? NULL : record_get(r, "attempt", strlen("attempt"));
+    return f->freed && last && strcmp(last->data, f->plan.attempt_token) == 0;
+}
+
+void check_repeat(struct world *w, struct flight *f, bool freed) {
+    const struct model_guard *g = check_live(w, f->key);
+    enum lock_outcome outcome = f->envelope.outcome;
+    if (f->plan.verb == LOCK_ACQUIRE && outcome != LOCK_GRANTED && g && strcmp(g->token, f->plan.attempt_token) == 0)
+        world_fail(w, "S5", "worker %d's attempt had acquired, and is refused when it is sent again", f->worker);
+    if (freed && outcome != LOCK_RELEASED)
+        world_fail(w, "S5", "worker %d's release had freed its lock, and is refused when it is sent again", f->worker);
+    f->freed = f->plan.verb == LOCK_RELEASE && outcome == LOCK_RELEASED;
+}
+
 void check_script(struct world *w, struct flight *f, const struct model_key *before) {
     if (w->sc.hash) {
         hash_check_script(w, f, before);

@@ -148,7 +148,10 @@ void flight_run(struct world *w, struct flight *f) {
         before = w->redis.keys[f->key];
     }
     struct model_reply reply = f->envelope.reply;
+    bool freed = check_was_freed(w, f);
     f->envelope = model_script(&w->redis, f->key, &a);
+    if (!w->sc.queue)
+        check_repeat(w, f, freed);
     if (f->plan.verb == LOCK_SCRIPT) {
         f->named = f->envelope.outcome == LOCK_HELD && f->envelope.reply.kind == REPLY_TEXT;
         f->envelope.reply = reply; /* the step's own reply is dropped */

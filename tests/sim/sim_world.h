@@ -215,6 +215,7 @@ struct flight {
     bool together;   /* the application's script and adopt.lua are one transaction */
     bool found_free; /* the script found no lock */
     bool repeated;   /* it ran more than once */
+    bool freed;      /* release.lua ran, and freed the lock */
     bool denied;     /* a push that was refused when it ran before */
     bool unsent;     /* it never reached Redis */
     bool orphan;     /* its session or worker is gone; its proxy finishes it */
@@ -474,6 +475,11 @@ void check_ledgers(struct world *w);
 void check_unasked(struct world *w);
 /* check.c: the key's live lease, or NULL. */
 const struct model_guard *check_live(struct world *w, int key);
+/* S5: whether the guard record says that the flight's release was the last one, before it runs once more. */
+bool check_was_freed(const struct world *w, const struct flight *f);
+/* S5: an attempt or a release that is sent twice is answered like one that is sent once. `freed` is what check_freed
+ * said. */
+void check_repeat(struct world *w, struct flight *f, bool freed);
 void check_lease_ended(struct world *w, int key);
 void check_ended_by_other(struct world *w, const struct flight *f, const struct truth *t);
 void worker_give_up(struct world *w, int worker);
