@@ -1054,6 +1054,27 @@ static void releases_in_flight_use_different_claims(void **state) {
     assert_int_equal(stats(f).claims, 0);
 }
 
+/* An EXPIRE of a colleague was sent before the release, and is answered while the release is under way. */
+static void what_an_extension_finds_leaves_a_release_under_way(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan expire, release, again;
+    open_colleagues(f, &a, &b);
+    uint64_t claim = acquire(f, &a, "lock:x", "1", 10000, false);
+    begin(f, &b, LOCK_EXTEND, "lock:x", &expire);
+    begin(f, &a, LOCK_RELEASE, "lock:x", &release);
+    assert_int_equal(release.claim, claim);
+    struct lock_result done = result(LOCK_DONE, f->fence), released = result(LOCK_RELEASED, f->fence),
+                       none = result(LOCK_FREE, 0);
+    done.pttl_ms = 20000;
+    finish(f, &b, &expire, &done);
+    begin(f, &b, LOCK_RELEASE, "lock:x", &again);
+    assert_int_equal(again.claim, 0);
+    finish(f, &a, &release, &released);
+    finish(f, &b, &again, &none);
+    assert_int_equal(stats(f).claims, 0);
+}
+
 static void a_lost_release_may_be_repeated(void **state) {
     struct fixture *f = *state;
     struct lock_session a;
@@ -1179,6 +1200,25 @@ static void of_answers_that_cross_the_later_end_counts(void **state) {
     finish(f, &a, &first, &shorter);
     pass(f, 5000);
     assert_int_equal(stats(f).leases, 0);
+}
+
+/* The replies of one transaction are in order among themselves only. */
+static void of_a_transaction_and_a_colleague_the_later_end_counts(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a, b;
+    struct lock_plan first, second;
+    f->rule.renew = LOCK_RENEW_NEVER;
+    open_colleagues(f, &a, &b);
+    acquire(f, &a, "lock:x", "1", 10000, false);
+    struct lock_result longer = result(LOCK_DONE, f->fence), shorter = longer;
+    longer.pttl_ms = 30000;
+    shorter.pttl_ms = 5000;
+    queue(f, &a, LOCK_EXTEND, "lock:x", &first);
+    begin(f, &b, LOCK_EXTEND, "lock:x", &second);
+    finish(f, &b, &second, &longer);
+    finish(f, &a, &first, &shorter);
+    pass(f, 20000);
+    assert_int_equal(stats(f).leases, 1);
 }
 
 /* A colleague's GETEX has found the lease as it was, while its holder was setting an expiry of its own. */
@@ -1307,6 +1347,23 @@ static void a_transaction_speaks_for_what_it_acquires(void **state) {
     assert_int_equal(would_use(f, &a, LOCK_RELEASE, "lock:x"), old);
     pass(f, 120000);
     assert_int_equal(stats(f).claims, 0);
+}
+
+/* If SETNX has lost within the transaction, the commands behind it must not take the lock of another session for their
+ * own. */
+static void a_transaction_adopts_nothing_behind_its_attempt(void **state) {
+    struct fixture *f = *state;
+    struct lock_session a;
+    struct lock_plan set, expire;
+    open_as(f, &a, 1, "app");
+    queue(f, &a, LOCK_ACQUIRE, "lock:x", &set);
+    queue(f, &a, LOCK_EXTEND, "lock:x", &expire);
+    assert_int_not_equal(expire.right, RIGHT_CLAIM);
+    engine_follow(f->engine, &expire, &set, f->now_ms);
+    assert_int_equal(expire.right, RIGHT_CLAIM);
+    struct lock_result held = result(LOCK_HELD, 7);
+    finish(f, &a, &set, &held);
+    finish(f, &a, &expire, &held);
 }
 
 /* Nothing is released before EXEC, and perhaps nothing then: a colleague's release uses the same claim, not the
@@ -2146,6 +2203,7 @@ int main(void) {
         TEST(a_release_is_spent_whatever_redis_says),
         TEST(a_release_that_did_nothing_is_not),
         TEST(releases_in_flight_use_different_claims),
+        TEST(what_an_extension_finds_leaves_a_release_under_way),
         TEST(a_lost_release_may_be_repeated),
         TEST(an_acquisition_that_got_lost_may_be_released),
         TEST(counters_are_released_by_counting_down),
@@ -2153,10 +2211,12 @@ int main(void) {
         TEST(a_takeover_ends_the_other_lease),
         TEST(answers_may_overtake_each_other),
         TEST(of_answers_that_cross_the_later_end_counts),
+        TEST(of_a_transaction_and_a_colleague_the_later_end_counts),
         TEST(what_a_colleague_found_unchanged_crosses_nothing),
         TEST(the_last_reading_is_swapped),
         TEST(the_last_of_many_readings_is_swapped),
         TEST(a_transaction_speaks_for_what_it_acquires),
+        TEST(a_transaction_adopts_nothing_behind_its_attempt),
         TEST(a_queued_release_sets_nothing_aside),
         TEST(a_queued_release_finds_all_claims_used_up),
         TEST(the_last_word_of_a_transaction_on_an_expiry_counts),

@@ -7,7 +7,7 @@ and no time limit may pass. Workers with a connection each must get in sooner: m
 long waits. Otherwise the exit status is 1.
 
 The pause varies. With 100 ms each time, workers of one program keep step, so that in some runs all ask at the same moment,
-one of them gets the lock, and nobody asks until all ask again: 40 to 170 acquisitions in 4 s, on Redis alone, too.
+one of them gets the lock, and no worker asks until all ask again: 40 to 170 acquisitions in 4 s, on Redis alone, too.
 """
 
 import argparse
