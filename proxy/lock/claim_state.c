@@ -48,7 +48,7 @@ inline void claim_lease_enter(struct claim *c, enum lease_state to) {
     c->lease = to;
 }
 
-inline void claim_release_enter(struct claim *c, enum release_state to) {
+static inline void claim_release_enter(struct claim *c, enum release_state to) {
     invariant(RELEASE_AFTER[to] & AFTER(c->release), "the release of a claim goes from state %u to %u", c->release, to);
     c->release = to;
 }

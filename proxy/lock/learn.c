@@ -7,6 +7,8 @@
  */
 #include "proxy/lock/outcome.h"
 
+#include "proxy/base/memory.h"
+
 /* C6: whether the lease made way well before its end, so that a release has used up its claim. A dedicated session's
  * lease may instead be lost with its node, and its late release is still to come. */
 static bool made_way(const struct outcome *f, const struct claim *c, enum lease_end why) {
@@ -81,7 +83,9 @@ static void learn_back(struct outcome *f) {
     for (struct claim *c = en->claims; c; c = c->next)
         if (c->fence >= fence)
             c->fence = fence - 1;
-    tenures_push_back(en, fence);
+    for (struct tenure *t = entry_tenures(en); t; t = t->next)
+        if (t->fence >= fence)
+            t->fence = fence - 1;
     en->gone_fence = fence - 1;
 }
 
@@ -316,14 +320,35 @@ void learn_lost_attempt(struct outcome *f) {
     (void)learn_answered(f);
 }
 
+/* Notes what the session was shown, or what it wrote itself. */
+static void note_seen(struct contender *w, bool wrote, uint64_t fence, const char *value, size_t len) {
+    w->read_fence = fence;
+    w->wrote = wrote;
+    w->seen_known = len <= LOCK_SEEN_MAX;
+    if (!w->seen_known)
+        return;
+    if (len > w->seen_cap) {
+        w->seen = memory_realloc(w->seen, len);
+        w->seen_cap = (uint32_t)len;
+    }
+    if (len)
+        memcpy(w->seen, value, len);
+    w->seen_len = (uint32_t)len;
+}
+
 void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct workload *f,
                  const struct lock_rule *rule, uint64_t fence, const char *value, size_t len, int64_t now_ms) {
     struct contender *w = contender_get(sh, en, p);
-    contender_see(w, fence, value, len);
+    note_seen(w, false, fence, value, len);
     w->read_at = ledger_number(sh->engine);
     w->shown_since = true;
     contender_touched(sh, w, rule, now_ms);
-    attribute_sighting(sh, en, p, f, rule, value, len);
+    uint64_t hash = hash_bytes(&sh->engine->value_seed, value, len);
+    bool pooled = workload_pooled(f, p, rule);
+    uint64_t now = ledger_number(sh->engine);
+    for (struct claim *c = en->claims; c; c = c->next) /* the claims with this value that the session may use */
+        if (c->valued && c->value == hash && (c->peer == p || (pooled && c->peer->client == p->client)))
+            claim_extra(c)->sighted = now;
     (void)recognise(sh, w, rule, f, fence, value, len, now_ms);
 }
 
@@ -331,8 +356,7 @@ void learn_wrote(struct outcome *f) {
     if (f->peer->closed || !f->result->value)
         return;
     struct contender *w = contender_get(f->sh, outcome_entry(f), f->peer);
-    contender_see(w, 0, f->result->value, f->result->value_len);
-    w->wrote = true;
+    note_seen(w, true, 0, f->result->value, f->result->value_len);
     contender_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 

@@ -33,19 +33,14 @@ void ledger_init(struct lock_engine *e, uint64_t seed) {
     }
 }
 
-static void key_stats_clear(struct contenders *contenders) {
-    while (contenders->key_stats) {
-        struct key_stats *c = contenders->key_stats;
-        contenders->key_stats = c->next;
-        workload_put(c->workload);
-        memory_free(c);
-    }
-}
-
 static void contenders_free(struct entry *en) {
     if (!en->contenders)
         return;
-    key_stats_clear(en->contenders);
+    for (struct key_stats *c = en->contenders->key_stats, *next; c; c = next) {
+        next = c->next;
+        workload_put(c->workload);
+        memory_free(c);
+    }
     memory_free(en->contenders);
     en->contenders = NULL;
 }
@@ -70,7 +65,8 @@ void ledger_clear(struct lock_engine *e) {
         TABLE_FOREACH(it, &sh->peers) {
             struct peer *p = LIST_ENTRY(it, struct peer, link);
             session_stats_clear(p);
-            successor_peer_cleared(p);
+            if (p->orphan && --p->orphan->refs == 0)
+                memory_free(p->orphan);
             client_put(&e->clients, p->client);
             memory_free(p);
         }
@@ -140,34 +136,22 @@ struct contenders *entry_contenders(struct entry *en) {
     return en->contenders;
 }
 
-static struct entry *entry_new(struct shard *sh, size_t len) {
-    struct entry *en;
-    if (len > ENTRY_NAME_KEPT || !sh->free_entries)
-        return memory_zalloc(sizeof(*en) + (len > ENTRY_NAME_KEPT ? len : ENTRY_NAME_KEPT));
-    en = LIST_ENTRY(sh->free_entries, struct entry, link);
-    sh->free_entries = sh->free_entries->next;
-    sh->free_entry_count--;
-    *en = (struct entry){.hash = 0};
-    return en;
-}
-
-static void entry_free(struct shard *sh, struct entry *en) {
-    if (en->len > ENTRY_NAME_KEPT || sh->free_entry_count >= FREE_ENTRIES) {
-        memory_free(en);
-        return;
-    }
-    en->link.next = sh->free_entries;
-    sh->free_entries = &en->link;
-    sh->free_entry_count++;
-}
-
 inline struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash) {
     struct entry *en = entry_find(sh, key, hash);
     return en ? en : entry_add(sh, key, hash, slot_of_key(key->name, key->len));
 }
 
 inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash, uint16_t slot) {
-    struct entry *en = entry_new(sh, key->len);
+    size_t room = key->len > ENTRY_NAME_KEPT ? key->len : ENTRY_NAME_KEPT;
+    struct entry *en;
+    if (room > ENTRY_NAME_KEPT || !sh->free_entries) {
+        en = memory_zalloc(sizeof(*en) + room);
+    } else {
+        en = LIST_ENTRY(sh->free_entries, struct entry, link);
+        sh->free_entries = sh->free_entries->next;
+        sh->free_entry_count--;
+        *en = (struct entry){.hash = 0};
+    }
     en->hash = (uint32_t)hash;
     en->db = key->db;
     en->len = (uint32_t)key->len;
@@ -182,7 +166,13 @@ inline void entry_settle(struct shard *sh, struct entry *en) {
         return;
     contenders_free(en);
     table_remove(&sh->entries, &en->link, en->hash);
-    entry_free(sh, en);
+    if (en->len > ENTRY_NAME_KEPT || sh->free_entry_count >= FREE_ENTRIES) {
+        memory_free(en);
+        return;
+    }
+    en->link.next = sh->free_entries;
+    sh->free_entries = &en->link;
+    sh->free_entry_count++;
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
@@ -247,7 +237,11 @@ static void peer_free(struct shard *sh, struct peer *p) {
     alarms_clear(p);
     table_remove(&sh->peers, &p->link, p->id);
     orphan_put(sh->engine, &p->orphan);
-    client_closed_peer_freed(&sh->engine->clients, p);
+    if (p->closed) { /* an open session's peer is in no list of closed peers */
+        pthread_mutex_lock(&sh->engine->clients.mutex);
+        list_remove(&p->closed_link);
+        pthread_mutex_unlock(&sh->engine->clients.mutex);
+    }
     client_put(&sh->engine->clients, p->client);
     memory_free(p);
 }
@@ -286,26 +280,6 @@ static struct claim *least_wanted(struct entry *en) {
     return oldest;
 }
 
-static struct claim *claim_new(struct shard *sh) {
-    struct claim *c = sh->free_claims;
-    if (!c)
-        return memory_zalloc(sizeof(*c));
-    sh->free_claims = c->next;
-    sh->free_claim_count--;
-    *c = (struct claim){.next = NULL};
-    return c;
-}
-
-static void claim_free(struct shard *sh, struct claim *c) {
-    if (sh->free_claim_count >= FREE_CLAIMS) {
-        memory_free(c);
-        return;
-    }
-    c->next = sh->free_claims;
-    sh->free_claims = c;
-    sh->free_claim_count++;
-}
-
 /* Notes that a closed session has left claims or contenders. The caller does this before it looks whether other
  * sessions of the client are open: see last_left. */
 static inline void note_closed_peer(struct shard *sh, struct peer *p) {
@@ -323,7 +297,14 @@ inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *
         if (owner != p)
             peer_settle(sh, owner);
     }
-    struct claim *c = claim_new(sh);
+    struct claim *c = sh->free_claims;
+    if (c) {
+        sh->free_claims = c->next;
+        sh->free_claim_count--;
+        *c = (struct claim){.next = NULL};
+    } else {
+        c = memory_zalloc(sizeof(*c));
+    }
     c->timer.kind = TIMER_CLAIM;
     c->entry = en;
     c->peer = p;
@@ -384,7 +365,13 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
     lock_rules_unref(c->rule->set);
     workload_put(c->workload);
     memory_free(c->extra);
-    claim_free(sh, c);
+    if (sh->free_claim_count >= FREE_CLAIMS) {
+        memory_free(c);
+        return;
+    }
+    c->next = sh->free_claims;
+    sh->free_claims = c;
+    sh->free_claim_count++;
 }
 
 void claim_drop(struct shard *sh, struct claim *c) {
@@ -461,21 +448,6 @@ void contender_forget_seen(struct contender *w) {
     w->seen_known = false;
     w->seen_len = w->seen_cap = 0;
     w->read_fence = 0;
-}
-
-void contender_see(struct contender *w, uint64_t fence, const char *value, size_t len) {
-    w->read_fence = fence;
-    w->wrote = false;
-    w->seen_known = len <= LOCK_SEEN_MAX;
-    if (!w->seen_known)
-        return;
-    if (len > w->seen_cap) {
-        w->seen = memory_realloc(w->seen, len);
-        w->seen_cap = (uint32_t)len;
-    }
-    if (len)
-        memcpy(w->seen, value, len);
-    w->seen_len = (uint32_t)len;
 }
 
 bool contender_saw(const struct contender *w, const char *value, size_t len) {

@@ -1,9 +1,9 @@
 /*
  * Private to proxy/lock/: what the engine remembers, and the lowest of its layers.
  *
- *      ledger.h     what is remembered                      ledger, client, timers, incident, orphan, claim_state
- *      evidence.h   what it says                            workload, facts, claim, aftermath, contention, tenure
- *      lease.h      a lease in time                         lease, alarm, succession, one_shot
+ *      ledger.h     what is remembered                      ledger, client, timers, incident, claim_state
+ *      evidence.h   what it says                            workload, claim, aftermath, contention, tenure
+ *      lease.h      a lease in time                         lease, alarm, succession
  *      choose.h     before the script: whose claim it is    attribute, list_party, recognise
  *      outcome.h    after it: what its answer changes       outcome, learn, apply, adopt, list_lock
  *      engine.h     what the session layer calls            engine, member, audit, look, takeover
@@ -99,7 +99,7 @@ struct lock_client {
     atomic_uint epoch; /* how often its last session closed */
     struct list_node
         closed_peers; /* peers of closed sessions whose claims may still be used; under the clients' mutex */
-    /* Private to succession.c, under the clients' mutex except for the atomics. `sessions`: the open sessions of this
+    /* Private to client.c and succession.c, under the clients' mutex except for the atomics. `sessions`: the open sessions of this
      * identity, the last to come at the end. `orphans`: what closed sessions left and no session has taken over yet.
      * `back`, for pooled sessions: a session has come since the last one closed. */
     struct list_node sessions, orphans;
@@ -128,11 +128,6 @@ void client_put(struct client_table *t, struct lock_client *c);
  * again when the client's last session closes. Does nothing if that session has closed already. Returns whether the
  * peer was added. */
 bool client_closed_peer(struct client_table *t, struct peer *p);
-/* Takes a peer that is about to be freed out of the closed peers. */
-void client_closed_peer_freed(struct client_table *t, struct peer *p);
-/* Notes that a session of the client has closed; the caller keeps its reference. Returns whether the session
- * was the last one. */
-bool client_close(struct client_table *t, struct lock_client *c);
 /* Whether the client of a closed session has had other sessions open ever since. */
 bool client_still_here(const struct peer *p);
 
@@ -271,7 +266,7 @@ struct claim {
     /* The counts come first, so that all bits fit into 8 bytes with `others`. */
     uint32_t renewals : RENEWAL_BITS; /* how many; counting stops at the greatest number */
     uint32_t suspects : 2;            /* releases of losers refused while the lease was live, SUSPECTS_MAX at most */
-    /* The four states. Each is entered by one function of claim.c, which checks what it leaves. */
+    /* The four states. Each is entered by one function of ledger.c, which checks what it leaves. */
     enum lease_state lease : 2;
     enum release_state release : 2;
     enum renewal_state renewal : 3;
@@ -379,7 +374,7 @@ struct shard {
     struct lock_engine *engine;
     struct table entries, peers, workloads;
     struct list_node idle_workloads; /* all workloads, in the order of use */
-    struct table facts;              /* struct fact, facts.c's */
+    struct table facts;              /* struct fact, workload.c's */
     struct list_node confirmed;      /* all facts, in the order of confirmation */
     struct timer_heap timers;
     uint32_t live, claims;     /* claims whose lease this proxy gave and believes live; all claims */
@@ -517,7 +512,6 @@ struct contender *contender_find(const struct entry *en, const struct peer *p);
 /* What the session has lost and was shown on the key. NULL: nothing, or en is NULL. */
 struct contender *contender_of(struct shard *sh, const struct entry *en, const struct lock_session *s);
 struct contender *contender_get(struct shard *sh, struct entry *en, struct peer *p);
-void contender_see(struct contender *w, uint64_t fence, const char *value, size_t len);
 /* Whether the value is what the session was shown, or wrote, last. */
 bool contender_saw(const struct contender *w, const char *value, size_t len);
 /* Notes that the contender was used now, so that it is kept for longer. */
@@ -574,7 +568,6 @@ static inline bool claim_heritable(const struct claim *c) {
 
 /* Each sets one state, and checks that the step from the present state exists. */
 void claim_lease_enter(struct claim *c, enum lease_state to);
-void claim_release_enter(struct claim *c, enum release_state to);
 void claim_renewal_enter(struct claim *c, enum renewal_state to);
 void claim_succession_enter(struct claim *c, enum succession_state to);
 
@@ -585,18 +578,14 @@ void claim_release_lost(struct claim *c);
 /* Notes that the answer to another command has set the lease's end. */
 void claim_end_told(struct claim *c);
 
-/* ---- orphan.c -------------------------------------------------------------------------------------- */
+/* ---- orphans: client.c ----------------------------------------------------------------------------- */
 
 /* successor_come notes that a session has come to its identity (s->client), successor_go that it leaves it; `closes`:
- * it closes. A session that closes calls successor_peer_closed for its peers next, and gives back `left` last. No shard
- * is locked. */
+ * it closes. The orphan that a closing session has left is `left`, with a reference. No shard is locked. */
 void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
 /* Notes that a session was refused a lock: it is no successor of a session that has closed. */
 void successor_refused(struct lock_engine *e, const struct peer *p);
-/* For a closed session's peer: called before its claims are abandoned; before the shard is freed. */
-void successor_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
-void successor_peer_cleared(struct peer *p);
 /* Gives a reference to an orphan back, if there is one, and sets it to NULL. */
 void orphan_put(struct lock_engine *e, struct orphan **at);
 /* successor_counts: a heritable claim's lease is live, and counts for its orphan. successor_over: the lease has ended,

@@ -32,7 +32,16 @@ struct tenure *tenure_find(const struct entry *en, const struct peer *p) {
     return NULL;
 }
 
-static struct tenure *tenure_add(struct shard *sh, struct entry *en, struct peer *p) {
+void tenure_begin(struct shard *sh, const struct claim *c, const struct lock_rule *rule) {
+    struct entry *en = c->entry;
+    struct peer *p = c->peer;
+    if (!rule->fenced || !c->fence || p->closed || p->remote)
+        return;
+    struct tenure *t = tenure_find(en, p);
+    if (t && c->fence < t->fence) /* a later lease's answer came first */
+        return;
+    if (t)
+        tenure_remove(t);
     if (p->tenure_count >= TENURES_A_PEER) {
         struct tenure *old = LIST_ENTRY(list_first(&p->tenures), struct tenure, of_peer);
         struct entry *left = old->entry;
@@ -40,7 +49,8 @@ static struct tenure *tenure_add(struct shard *sh, struct entry *en, struct peer
         if (left != en)
             entry_settle(sh, left);
     }
-    struct tenure *t = memory_zalloc(sizeof(*t)), **first = &entry_contenders(en)->tenures;
+    struct tenure **first = &entry_contenders(en)->tenures;
+    t = memory_zalloc(sizeof(*t));
     t->entry = en;
     t->peer = p;
     t->at = first;
@@ -50,18 +60,6 @@ static struct tenure *tenure_add(struct shard *sh, struct entry *en, struct peer
     *first = t;
     list_append(&p->tenures, &t->of_peer);
     p->tenure_count++;
-    return t;
-}
-
-void tenure_begin(struct shard *sh, const struct claim *c, const struct lock_rule *rule) {
-    if (!rule->fenced || !c->fence || c->peer->closed || c->peer->remote)
-        return;
-    struct tenure *t = tenure_find(c->entry, c->peer);
-    if (t && c->fence < t->fence) /* a later lease's answer came first */
-        return;
-    if (t)
-        tenure_remove(t);
-    t = tenure_add(sh, c->entry, c->peer);
     t->fence = c->fence;
     t->rule = rule;
     lock_rules_ref(t->rule->set);
@@ -88,65 +86,21 @@ void tenure_renumber(const struct claim *c, uint64_t fence) {
         t->fence = fence;
 }
 
-void tenures_push_back(const struct entry *en, uint64_t fence) {
-    for (struct tenure *t = entry_tenures(en); t; t = t->next)
-        if (t->fence >= fence)
-            t->fence = fence - 1;
-}
-
-/* ---- sessions that may write under a lease --------------------------------------------------------- */
-
-/* Whether a lease that was acquired over the session speaks for other sessions of its client, too. A multiplexed
- * connection carries a whole process. A lease acquired over another connection therefore belongs to another process,
- * unless the workload is known to pool its connections. */
-static bool speaks_for_others(const struct lock_rule *rule, const struct workload *f, const struct peer *p) {
+bool writes_for_others(const struct lock_rule *rule, const struct workload *f, const struct peer *p) {
     bool pool = rule->owner == LOCK_OWNER_CLIENT || (f && f->pooled);
     return workload_pooled(f, p, rule) && (pool || !p->overlapped);
 }
 
-bool claim_writes_for_others(const struct claim *c) {
-    return speaks_for_others(c->rule, c->workload, c->peer);
-}
-
-bool tenure_writes_for_others(const struct tenure *t) {
-    return speaks_for_others(t->rule, t->workload, t->peer);
-}
-
-/* ---- what ends a tenure --------------------------------------------------------------------------- */
-
-void tenures_leave(struct shard *sh, struct peer *p) {
-    while (!list_empty(&p->tenures)) {
-        struct tenure *t = LIST_ENTRY(list_first(&p->tenures), struct tenure, of_peer);
-        struct entry *en = t->entry;
-        tenure_remove(t);
-        entry_settle(sh, en);
-    }
-}
-
-void tenures_identify(struct peer *p) {
-    LIST_FOREACH(it, &p->tenures) {
-        struct tenure *t = LIST_ENTRY(it, struct tenure, of_peer);
-        workload_put(t->workload);
-        t->workload = NULL;
-    }
-}
-
-/* ---- all tenures of a session ---------------------------------------------------------------------- */
-
-static bool has_tenure(const struct peer *p, uint32_t db) {
-    if (!p)
-        return false;
-    LIST_FOREACH(it, &p->tenures) {
-        const struct tenure *t = LIST_ENTRY(it, struct tenure, of_peer);
-        if (t->entry->db == db && t->rule->fence_enforced)
-            return true;
-    }
-    return false;
-}
-
 bool engine_has_tenure(struct lock_engine *e, const struct lock_session *s, uint32_t db) {
     bool has = false;
-    SHARDS_FOREACH(sh, e, s->shards)
-    has = has || has_tenure(peer_find(sh, s->id), db);
+    SHARDS_FOREACH(sh, e, s->shards) {
+        const struct peer *p = peer_find(sh, s->id);
+        if (!p)
+            continue;
+        LIST_FOREACH(it, &p->tenures) {
+            const struct tenure *t = LIST_ENTRY(it, struct tenure, of_peer);
+            has = has || (t->entry->db == db && t->rule->fence_enforced);
+        }
+    }
     return has;
 }
