@@ -11,6 +11,7 @@
  * different client identities nothing is ever believed. The scripts compare the guard record's owner.
  */
 #include "parser/invariant.h"
+#include "proxy/base/memory.h"
 #include "proxy/lock/choose.h"
 
 enum {
@@ -18,6 +19,16 @@ enum {
     FOLLOW_SHARE = 20, /* F2: an EXPIRE within this part of the lease follows a loss */
     TWICE = 2          /* D2: how often a release follows another over one session */
 };
+
+void lock_plan_see(struct lock_plan *plan, const char *data, size_t len) {
+    char *to = plan->seen_short;
+    if (len > LOCK_SEEN_SHORT)
+        to = plan->seen_long = memory_realloc(plan->seen_long, len);
+    if (len)
+        memcpy(to, data, len);
+    plan->seen_len = (uint32_t)len;
+    plan->seen_known = true;
+}
 
 /* ---- claims ------------------------------------------------------------------------------------- */
 
@@ -543,18 +554,6 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
 
 /* ---- the whole ------------------------------------------------------------------------------------- */
 
-/* Forgets losses after which no release and no EXPIRE is expected any more. */
-static void tidy(const struct speaker *s) {
-    struct key_stats *c = s->key_stats;
-    if (!c)
-        return;
-    const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    int64_t lease_ms = live ? claim_length(live) : s->en->contenders->length_ms;
-    while (losses_over(&c->debts, s->now_ms - lease_ms / DEBT_SHARE))
-        (void)losses_take(&c->debts);
-    aftermath_tidy(s->workload, c, s->now_ms - lease_ms / FOLLOW_SHARE, s->now_ms);
-}
-
 /* Plans an attempt to acquire. HSETNX may set another field of a lock that its session holds, so the script gets that
  * lease's token. The attempt does not use the claim: a colleague may have released the lease through another proxy,
  * and the attempt says nothing about that. */
@@ -579,7 +578,13 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     s.recognised = s.contender && s.contender->recognised && plan->verb != LOCK_SWAP;
     s.released = s.contender && s.contender->released;
     s.named = plan->verb == LOCK_RELEASE ? plan->named : 0;
-    tidy(&s);
+    if (s.key_stats) { /* forgets losses after which no release and no EXPIRE is expected any more */
+        const struct claim *live = claim_live(en, self->client, now_ms);
+        int64_t lease_ms = live ? claim_length(live) : en->contenders->length_ms;
+        while (losses_over(&s.key_stats->debts, now_ms - lease_ms / DEBT_SHARE))
+            (void)losses_take(&s.key_stats->debts);
+        aftermath_tidy(s.workload, s.key_stats, now_ms - lease_ms / FOLLOW_SHARE, now_ms);
+    }
     s.pooled = workload_pooled(s.workload, self, plan->rule);
     const struct contender *w =
         en && plan->verb == LOCK_SWAP ? newest_reading(en, self, s.workload, plan->rule, s.contender) : s.contender;

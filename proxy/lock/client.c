@@ -145,7 +145,17 @@ const char *lock_client_name(const struct lock_client *c, size_t *len) {
 
 /* ---- orphans' successors, with the clients' mutex held --------------------------------------------------------- */
 
+static void orphan_unattend(struct orphan *st) {
+    if (!st->successor)
+        return;
+    st->successor->orphan = NULL;
+    atomic_store(&st->successor->attends, false);
+    st->successor = NULL;
+    atomic_store(&st->attended, false);
+}
+
 void orphan_attend(struct orphan *st, struct lock_session *s) {
+    orphan_unattend(st);
     list_remove(&st->of_client);
     st->successor = s;
     st->tried = s->came;
@@ -153,15 +163,6 @@ void orphan_attend(struct orphan *st, struct lock_session *s) {
     atomic_store(&st->attended, true);
     s->orphan = st;
     atomic_store(&s->attends, true);
-}
-
-void orphan_unattend(struct orphan *st) {
-    if (!st->successor)
-        return;
-    st->successor->orphan = NULL;
-    atomic_store(&st->successor->attends, false);
-    st->successor = NULL;
-    atomic_store(&st->attended, false);
 }
 
 /* The first orphan that waits for a successor and has a live lease. */
@@ -174,10 +175,11 @@ static struct orphan *first_waiting(const struct lock_client *client) {
     return NULL;
 }
 
-/* Gives an orphan to the first session that came in time and after the orphan's last successor. If there is none, the
- * orphan waits. */
+/* Gives an orphan to the first session that came in time and after the orphan's last successor, which goes. If there is
+ * none, the orphan waits. */
 void orphan_offer(struct orphan *st) {
     struct lock_session *first = NULL;
+    orphan_unattend(st);
     struct list_node *all = &st->client->sessions;
     for (struct list_node *n = all->prev; n != all && st->leases > 0; n = n->prev) {
         struct lock_session *s = LIST_ENTRY(n, struct lock_session, of_client);
@@ -227,10 +229,8 @@ void successor_refused(struct lock_engine *e, const struct peer *p) {
         return;
     pthread_mutex_lock(&e->clients.mutex);
     struct orphan *st = p->session->orphan;
-    if (st) {
-        orphan_unattend(st);
+    if (st)
         orphan_offer(st);
-    }
     pthread_mutex_unlock(&e->clients.mutex);
 }
 

@@ -176,7 +176,7 @@ void aftermath_refused(struct key_stats *c);
 /* B2: notes that a refused release was the holder's, so that the workload's losers count as quiet. c may be NULL. */
 void aftermath_mistaken(struct workload *f, struct key_stats *c);
 
-/* ---- tenure.c --------------------------------------------------------------------------------- */
+/* ---- tenures: claim.c --------------------------------------------------------------------------------- */
 
 /* The session's tenure of the key (struct tenure); NULL: it has none. */
 struct tenure *tenure_find(const struct entry *en, const struct peer *p);

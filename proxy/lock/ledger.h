@@ -1,8 +1,8 @@
 /*
  * Private to proxy/lock/: what the engine remembers, and the lowest of its layers.
  *
- *      ledger.h     what is remembered                      ledger, client, timers, incident, claim_state
- *      evidence.h   what it says                            workload, claim, aftermath, contention, tenure
+ *      ledger.h     what is remembered                      ledger, client, timers, incident
+ *      evidence.h   what it says                            workload, claim, aftermath, contention
  *      lease.h      a lease in time                         lease, alarm, succession
  *      choose.h     before the script: whose claim it is    attribute, list_party, recognise
  *      outcome.h    after it: what its answer changes       outcome, learn, apply, adopt, list_lock
@@ -535,7 +535,7 @@ void session_stats_clear(struct peer *p);
 /* Writes a token, UUID:N, N of eight digits or more. Returns the length, without the NUL. Number 0: there is none. */
 uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);
 
-/* ---- claim_state.c ------------------------------------------------------------------------------- */
+/* ---- a claim's states: ledger.c ------------------------------------------------------------------------------- */
 
 /* Whether the lease is known to have ended. */
 static inline bool claim_ended(const struct claim *c) {
@@ -592,11 +592,10 @@ void orphan_put(struct lock_engine *e, struct orphan **at);
  * or the claim is being freed. An orphan without live leases gets no successor. */
 void successor_counts(struct shard *sh, struct claim *c);
 void successor_over(struct shard *sh, struct claim *c);
-/* With the clients' mutex held: makes an orphan; gives it a successor; takes its successor away; gives it to the first
- * session that may be its successor; counts a live lease for its peer's orphan. */
+/* With the clients' mutex held: makes an orphan; gives it this successor in place of the one that it has; gives it to the
+ * first session that may be its next successor; counts a live lease for its peer's orphan. */
 struct orphan *orphan_new(struct lock_client *client, int64_t now_ms);
 void orphan_attend(struct orphan *st, struct lock_session *s);
-void orphan_unattend(struct orphan *st);
 void orphan_offer(struct orphan *st);
 void orphan_count(struct claim *c);
 

@@ -85,10 +85,8 @@ void successor_proved(struct shard *sh, struct claim *c, const struct peer *p, i
         return;
     pthread_mutex_lock(&e->clients.mutex);
     struct orphan *st = c->peer->orphan;
-    if (!p->session->orphan && st->successor != p->session) {
-        orphan_unattend(st);
+    if (!p->session->orphan && st->successor != p->session)
         orphan_attend(st, p->session);
-    }
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
@@ -141,10 +139,8 @@ static bool keeps_common(struct lock_engine *e, struct claim *c, int64_t now_ms)
  * the lock, the next successor takes its place. */
 static uint64_t successor_of(struct lock_engine *e, struct orphan *st, uint64_t refused) {
     pthread_mutex_lock(&e->clients.mutex);
-    if (st->successor && st->successor->id == refused) {
-        orphan_unattend(st);
+    if (st->successor && st->successor->id == refused)
         orphan_offer(st);
-    }
     uint64_t id = st->successor ? st->successor->id : 0;
     pthread_mutex_unlock(&e->clients.mutex);
     return id;
