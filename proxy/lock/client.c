@@ -224,16 +224,6 @@ void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_m
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
-void successor_refused(struct lock_engine *e, const struct peer *p) {
-    if (p->closed || !p->session || !atomic_load(&p->session->attends))
-        return;
-    pthread_mutex_lock(&e->clients.mutex);
-    struct orphan *st = p->session->orphan;
-    if (st)
-        orphan_offer(st);
-    pthread_mutex_unlock(&e->clients.mutex);
-}
-
 void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms) {
     struct lock_client *client = s->client;
     pthread_mutex_lock(&e->clients.mutex);

@@ -77,9 +77,8 @@ void workload_uncount(struct workload *f, struct key_stats *c);
  * have sent some. c may be NULL. */
 bool workload_surplus(const struct workload *f, const struct key_stats *c);
 
-/* The workload's statistics on the key, or NULL. key_stats_get makes them if there are none. */
+/* The workload's statistics on the key, or NULL. */
 struct key_stats *key_stats_find(const struct entry *en, const struct workload *f);
-struct key_stats *key_stats_get(struct entry *en, struct workload *f);
 void key_stats_value(struct key_stats *c, uint64_t value);
 /* Whether the values of the last acquisitions differ among themselves, or from `value`. */
 bool key_stats_varies(const struct key_stats *c, uint64_t value);

@@ -148,7 +148,13 @@ void learn_loss(struct outcome *f) {
     uint64_t tried = f->result->value && !number ? outcome_value(f) : 0;
     if (w->recognised && w->recognised == f->result->fence && w->tried == tried)
         return;
-    successor_refused(f->e, f->peer);
+    struct lock_session *s = f->peer->session;
+    if (s && atomic_load(&s->attends)) { /* a session that is refused a lock is no successor of one that has closed */
+        pthread_mutex_lock(&f->e->clients.mutex);
+        if (s->orphan)
+            orphan_offer(s->orphan);
+        pthread_mutex_unlock(&f->e->clients.mutex);
+    }
     contention_waited(f->sh, w, f->plan, f->now_ms);
     w->lost = true;
     w->released = w->release_due = false;
@@ -163,6 +169,14 @@ void learn_loss(struct outcome *f) {
     }
     contender_touched(f->sh, w, f->plan->rule, f->now_ms);
     learn_live(f, f->result->fence, LEASE_GONE);
+}
+
+/* Adds a peer for the owner of a lease that another proxy gave to the client. Freed with its last claim. */
+static struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
+    static const uint64_t REMOTE = (uint64_t)1 << 63; /* sessions' ids are counted from 1, and stay below */
+    struct peer *p = peer_add(sh, REMOTE | ledger_number(sh->engine), c);
+    p->remote = true;
+    return p;
 }
 
 /* Finds the claim of the live lease, which belongs to the session's client. If another proxy gave the lease, a claim
@@ -216,6 +230,26 @@ static void forgotten(struct outcome *f, const struct workload *workload, struct
     bool enough = f->now_ms - *since_ms >= (own ? 1 : SUSPICIOUS_LEASES) * claim_length(c);
     if (enough && (!own || workload_dedicated(workload, f->peer)))
         c->renewing = false;
+}
+
+/* The workload's statistics on the key, made if there are none. */
+static struct key_stats *key_stats_get(struct entry *en, struct workload *f) {
+    struct key_stats *c = key_stats_find(en, f);
+    if (c)
+        return c;
+    c = memory_zalloc(sizeof(*c));
+    c->workload = workload_ref(f);
+    struct contenders *contenders = entry_contenders(en);
+    c->next = contenders->key_stats;
+    contenders->key_stats = c;
+    for (const struct claim *held = en->claims; held; held = held->next)
+        if (held->workload == f) {
+            if (held->valued)
+                key_stats_value(c, held->value);
+            if (!claim_ended(held))
+                workload_count(f, c, TALLY_ACQUIRED);
+        }
+    return c;
 }
 
 /* B: learns what an attempt that was lost against a lease of the same client says of the workload. */

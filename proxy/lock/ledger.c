@@ -211,13 +211,6 @@ inline struct peer *peer_get(struct shard *sh, struct lock_session *s) {
     return p;
 }
 
-struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
-    static const uint64_t REMOTE = (uint64_t)1 << 63; /* sessions' ids are counted from 1, and stay below */
-    struct peer *p = peer_add(sh, REMOTE | ledger_number(sh->engine), c);
-    p->remote = true;
-    return p;
-}
-
 void alarm_remove(struct alarm **at) {
     struct alarm *a = *at;
     *at = a->next;
@@ -380,14 +373,16 @@ void claim_drop(struct shard *sh, struct claim *c) {
     peer_settle(sh, p);
 }
 
-/* ---- the four states of a claim ---------------------------------------------------------------
+/* ---- the four states of a claim ------------------------------------------------------------ */
 
-   No other file sets them, so that the steps between them are all here.
-
-        lease       granted ──> ended or cut short ──> awaits its owner        an answer may lead back to granted
-        release     none <──> sent ──> doubtful <──> sent again
-        renewal     idle ──> renewal or look asked ──> crossed ──> idle
-        succession  none ──> waits <──> counts, or common */
+/*
+ * No other file sets them, so that the steps between them are all here.
+ *
+ *      lease       granted ──> ended or cut short ──> awaits its owner        an answer may lead back to granted
+ *      release     none <──> sent ──> doubtful <──> sent again
+ *      renewal     idle ──> renewal or look asked ──> crossed ──> idle
+ *      succession  none ──> waits <──> counts, or common
+ */
 
 /* For each state, the states that it may come after, as bits. */
 #define AFTER(state) (1u << (state))

@@ -422,25 +422,6 @@ struct key_stats *key_stats_find(const struct entry *en, const struct workload *
     return c;
 }
 
-struct key_stats *key_stats_get(struct entry *en, struct workload *f) {
-    struct key_stats *c = key_stats_find(en, f);
-    if (c)
-        return c;
-    c = memory_zalloc(sizeof(*c));
-    c->workload = workload_ref(f);
-    struct contenders *contenders = entry_contenders(en);
-    c->next = contenders->key_stats;
-    contenders->key_stats = c;
-    for (const struct claim *held = en->claims; held; held = held->next)
-        if (held->workload == f) {
-            if (held->valued)
-                key_stats_value(c, held->value);
-            if (!claim_ended(held))
-                workload_count(f, c, TALLY_ACQUIRED);
-        }
-    return c;
-}
-
 void key_stats_value(struct key_stats *c, uint64_t value) {
     c->values[c->value_next] = value;
     c->value_next = (uint8_t)((c->value_next + 1) % KEY_STATS_VALUES);
