@@ -298,6 +298,17 @@ static void learn_value(struct outcome *f, struct workload *workload, const char
     outcome_schedule(f, c);
 }
 
+/* K1: the session was shown the lock's value, or named it. Returns whether it is recognised for the lease. */
+static bool learn_known(struct outcome *f, struct workload *workload, const char *value, size_t len) {
+    learn_value(f, workload, value, len);
+    struct contender *w = contender_get(f->sh, f->entry, f->peer);
+    uint64_t tried = outcome_value(f);
+    if (f->plan->verb != LOCK_SCRIPT || !value_same_field(w->tried, tried))
+        w->tried = tried; /* a script names the field, and not its content */
+    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
+    return recognise(f->sh, w, f->plan->rule, workload, f->result->fence, value, len, f->now_ms);
+}
+
 bool learn_answered(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->peer->closed || !r->shown || !r->value)
@@ -305,11 +316,7 @@ bool learn_answered(struct outcome *f) {
     struct workload *workload = outcome_workload(f);
     outcome_entry(f);
     learn_live(f, r->fence, LEASE_GONE);
-    learn_value(f, workload, r->shown, r->shown_len);
-    struct contender *w = contender_get(f->sh, f->entry, f->peer);
-    w->tried = outcome_value(f);
-    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
-    return recognise(f->sh, w, f->plan->rule, workload, r->fence, r->shown, r->shown_len, f->now_ms);
+    return learn_known(f, workload, r->shown, r->shown_len);
 }
 
 void learn_named(struct outcome *f) {
@@ -319,13 +326,7 @@ void learn_named(struct outcome *f) {
         return;
     struct workload *workload = outcome_workload(f);
     outcome_entry(f);
-    learn_value(f, workload, r->value, r->value_len);
-    struct contender *w = contender_get(f->sh, f->entry, f->peer);
-    uint64_t named = outcome_value(f);
-    if (!value_same_field(w->tried, named)) /* a script names the field, and not its content */
-        w->tried = named;
-    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
-    recognise(f->sh, w, f->plan->rule, workload, r->fence, r->value, r->value_len, f->now_ms);
+    (void)learn_known(f, workload, r->value, r->value_len);
 }
 
 void learn_repeated(struct outcome *f) {

@@ -401,7 +401,7 @@ enum succession_state {
 struct claim {
     struct timer timer;
     uint32_t told_by;   /* the low half of the number of the command or transaction whose answer set end_ms last; 0:
-                         * another   answer was on its way meanwhile */
+                         * another answer was on its way meanwhile */
     struct claim *next; /* of the entry, younger */
     struct entry *entry;
     struct peer *peer;

@@ -62,6 +62,7 @@ struct lock_walk {
     int (*order)(const void *one, const void *other); /* the lease that is wanted more first */
     bool cut;                                         /* views[max - 1] is a bound: a lease behind it is not wanted */
     bool only_live;
+    int64_t now_ms;
     size_t shard; /* that is looked at now */
     struct table_walk at;
 };
@@ -99,20 +100,14 @@ static bool counted(const struct entry *en, const struct claim *c, int64_t now_m
     return false;
 }
 
-struct offering {
-    struct lock_walk *walk;
-    int64_t now_ms;
-};
-
 /* Adds the leases of an entry, with their texts. */
 static void offer_entry(void *arg, struct table_link *link) {
-    struct offering *o = arg;
-    struct lock_walk *walk = o->walk;
+    struct lock_walk *walk = arg;
     struct entry *en = LIST_ENTRY(link, struct entry, link);
     for (struct claim *c = en->claims; c; c = c->next) {
         const struct lock_client *client = c->peer->client;
-        bool delayed = !walk->only_live && claim_is_delayed(c, o->now_ms);
-        bool live = claim_is_live(c, o->now_ms) && !counted(en, c, o->now_ms);
+        bool delayed = !walk->only_live && claim_is_delayed(c, walk->now_ms);
+        bool live = claim_is_live(c, walk->now_ms) && !counted(en, c, walk->now_ms);
         if (!c->fence || c->peer->remote || !(live || delayed))
             continue;
         struct copied_view v = {.view = {
@@ -170,9 +165,9 @@ bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now
     if (walk->shard == SHARDS || walk->max == 0)
         return false;
     struct shard *sh = &e->shards[walk->shard];
-    struct offering offering = {.walk = walk, .now_ms = now_ms};
+    walk->now_ms = now_ms;
     shard_lock(sh);
-    bool more = table_walk_step(&sh->entries, &walk->at, WALK_STEP, offer_entry, &offering);
+    bool more = table_walk_step(&sh->entries, &walk->at, WALK_STEP, offer_entry, walk);
     shard_unlock(sh);
     if (more)
         return true;
