@@ -13,14 +13,6 @@ static void spend(struct outcome *f, struct claim *c) {
     outcome_spend(f, c);
 }
 
-/* Ends a lease that a script of the lease's client has released, over any of the client's connections. If another
- * client has ended the lease (it knew the value), the owner's release is still expected. */
-static void script_released(struct outcome *f) {
-    struct claim *c = claim_of_fence(f->entry, f->result->fence, f->peer->client);
-    if (c && !c->uses)
-        spend(f, c);
-}
-
 void apply_script(struct outcome *f) {
     bool known = f->result->outcome <= LOCK_FREE;
     struct claim *c = f->claim;
@@ -39,8 +31,11 @@ void apply_script(struct outcome *f) {
         learn_named(f);
         break;
     case LOCK_RELEASED:
-        if (f->result->fence)
-            script_released(f);
+        /* Over any of the client's connections. If another client has ended the lease (it knew the value), the owner's
+         * release is still expected. */
+        c = f->result->fence ? claim_of_fence(f->entry, f->result->fence, f->peer->client) : NULL;
+        if (c && !c->uses)
+            spend(f, c);
         break;
     default: /* no lock was found, or nothing is known: what the script did is a foreign lock */
         break;

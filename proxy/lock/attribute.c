@@ -11,6 +11,7 @@
  * different client identities nothing is ever believed. The scripts compare the guard record's owner.
  */
 #include "parser/invariant.h"
+#include "proxy/base/memory.h"
 #include "proxy/lock/choose.h"
 
 enum {
@@ -18,6 +19,16 @@ enum {
     FOLLOW_SHARE = 20, /* F2: an EXPIRE within this part of the lease follows a loss */
     TWICE = 2          /* D2: how often a release follows another over one session */
 };
+
+void lock_plan_see(struct lock_plan *plan, const char *data, size_t len) {
+    char *to = plan->seen_short;
+    if (len > LOCK_SEEN_SHORT)
+        to = plan->seen_long = memory_realloc(plan->seen_long, len);
+    if (len)
+        memcpy(to, data, len);
+    plan->seen_len = (uint32_t)len;
+    plan->seen_known = true;
+}
 
 /* ---- claims ------------------------------------------------------------------------------------- */
 
@@ -44,12 +55,6 @@ struct speaker {
 
 enum whose { OWN, THE_CLIENTS, OF_CLOSED };
 
-/* C6: whether the claim's lease was released through another proxy, perhaps before the workload was known to be
- * pooled. The lease made way before its end, and another proxy serves the workload, too. */
-static bool spent_elsewhere(const struct claim *c, const struct speaker *s) {
-    return c->lease == LEASE_CUT_SHORT && s->workload && s->workload->elsewhere;
-}
-
 /* K1: whether a claim on a list lock's head counts for a session that is recognised for the head's lease. The
  * session's own claim stands for nothing yet (list.lua), if the session that pushed the node has a claim: that claim
  * counts instead. */
@@ -71,8 +76,11 @@ static bool is_of(enum whose whose, const struct claim *c, const struct speaker 
     case OWN:
         return (c->peer == s->self || (s->recognised && recognised_for(s->contender, c))) && counts_at_head(c, s) &&
                !(c->lease == LEASE_AWAITS_OWNER && (s->loser || s->released));
+    /* C6: if the lease made way before its end, and another proxy serves the workload too, the lease was released
+     * there, perhaps before the workload was known to be pooled. */
     case THE_CLIENTS:
-        return same && c->lease != LEASE_AWAITS_OWNER && !spent_elsewhere(c, s);
+        return same && c->lease != LEASE_AWAITS_OWNER &&
+               !(c->lease == LEASE_CUT_SHORT && s->workload && s->workload->elsewhere);
     case OF_CLOSED:
         return same && c->peer->closed;
     }
@@ -493,11 +501,6 @@ static bool reading_counts(const struct contender *w, const struct peer *self, c
            (w->peer->client == self->client && workload_pooled(f, self, rule) && workload_pooled(f, w->peer, rule));
 }
 
-/* Whether reading `a` is newer than `b`. Either both say which lease the value was of, or neither does. */
-static bool reading_newer(const struct contender *a, const struct contender *b) {
-    return a->read_fence != b->read_fence ? a->read_fence > b->read_fence : a->read_at > b->read_at;
-}
-
 /* Finds the reading that says most about the key's value now. The candidates are the newest reading that names a
  * lease, and the newest one that names none. The later of both counts. Exception: if both show the same value, the
  * reading that names the lease counts. */
@@ -509,8 +512,8 @@ static const struct contender *newest_reading(const struct entry *en, const stru
     for (const struct contender *w = entry_contender_list(en); w; w = w->next) {
         if (!reading_counts(w, self, f, rule))
             continue;
-        const struct contender **newest = w->read_fence ? &lease : &value;
-        if (!*newest || reading_newer(w, *newest))
+        const struct contender **newest = w->read_fence ? &lease : &value, *b = *newest;
+        if (!b || (w->read_fence != b->read_fence ? w->read_fence > b->read_fence : w->read_at > b->read_at))
             *newest = w;
     }
     if (!lease || !value)
@@ -549,32 +552,7 @@ static void plan_enrolment(const struct entry *en, const struct lock_client *cli
     plan->right = RIGHT_ENROL;
 }
 
-/* Plans a script of the application's, by the lease that it may be meant to release. Over a pooled session the script
- * may release any worker's lease. There no claim is marked: the proxy would not expect the claim's own release any
- * more. */
-static void plan_script(const struct speaker *s, struct lock_plan *plan) {
-    if (s->pooled)
-        return;
-    for (struct claim *c = entry_claims(s->en); c; c = c->next)
-        if (c->peer == s->self && c->fence && claim_is_live(c, s->now_ms)) {
-            plan->claim = c->token;
-            c->scripted = true;
-        }
-}
-
 /* ---- the whole ------------------------------------------------------------------------------------- */
-
-/* Forgets losses after which no release and no EXPIRE is expected any more. */
-static void tidy(const struct speaker *s) {
-    struct key_stats *c = s->key_stats;
-    if (!c)
-        return;
-    const struct claim *live = claim_live(s->en, s->self->client, s->now_ms);
-    int64_t lease_ms = live ? claim_length(live) : s->en->contenders->length_ms;
-    while (losses_over(&c->debts, s->now_ms - lease_ms / DEBT_SHARE))
-        (void)losses_take(&c->debts);
-    aftermath_tidy(s->workload, c, s->now_ms - lease_ms / FOLLOW_SHARE, s->now_ms);
-}
 
 /* Plans an attempt to acquire. HSETNX may set another field of a lock that its session holds, so the script gets that
  * lease's token. The attempt does not use the claim: a colleague may have released the lease through another proxy,
@@ -600,7 +578,13 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
     s.recognised = s.contender && s.contender->recognised && plan->verb != LOCK_SWAP;
     s.released = s.contender && s.contender->released;
     s.named = plan->verb == LOCK_RELEASE ? plan->named : 0;
-    tidy(&s);
+    if (s.key_stats) { /* forgets losses after which no release and no EXPIRE is expected any more */
+        const struct claim *live = claim_live(en, self->client, now_ms);
+        int64_t lease_ms = live ? claim_length(live) : en->contenders->length_ms;
+        while (losses_over(&s.key_stats->debts, now_ms - lease_ms / DEBT_SHARE))
+            (void)losses_take(&s.key_stats->debts);
+        aftermath_tidy(s.workload, s.key_stats, now_ms - lease_ms / FOLLOW_SHARE, now_ms);
+    }
     s.pooled = workload_pooled(s.workload, self, plan->rule);
     const struct contender *w =
         en && plan->verb == LOCK_SWAP ? newest_reading(en, self, s.workload, plan->rule, s.contender) : s.contender;
@@ -611,8 +595,13 @@ static __attribute__((noinline)) void choose(struct shard *sh, struct entry *en,
         if (w->seen_known && !w->wrote)
             lock_plan_see(plan, w->seen, w->seen_len);
     }
-    if (plan->verb == LOCK_SCRIPT)
-        plan_script(&s, plan);
+    /* A script of the application's may be meant to release the lease. Over a pooled session it may release any
+     * worker's. There no claim is marked: the proxy would not expect the claim's own release any more. */
+    for (struct claim *c = entry_claims(en); c && plan->verb == LOCK_SCRIPT && !s.pooled; c = c->next)
+        if (c->peer == self && c->fence && claim_is_live(c, now_ms)) {
+            plan->claim = c->token;
+            c->scripted = true;
+        }
     if (plan->verb == LOCK_READ || plan->verb == LOCK_SCRIPT)
         return;
     if (plan->verb == LOCK_OPERATOR) {
@@ -658,14 +647,4 @@ inline void attribute(struct shard *sh, struct entry *en, struct peer *self, int
         queue_attribute(sh, self, plan);
     else if (!usual(sh, en, self, now_ms, plan))
         choose(sh, en, self, now_ms, plan);
-}
-
-void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct workload *f,
-                        const struct lock_rule *rule, const char *value, size_t len) {
-    uint64_t hash = hash_bytes(&sh->engine->value_seed, value, len);
-    bool pooled = workload_pooled(f, self, rule);
-    uint64_t now = ledger_number(sh->engine);
-    for (struct claim *c = en->claims; c; c = c->next)
-        if (c->valued && c->value == hash && (c->peer == self || (pooled && c->peer->client == self->client)))
-            claim_extra(c)->sighted = now;
 }

@@ -16,9 +16,6 @@ struct claim *attribute_makes_way(const struct entry *en, const struct peer *sel
 /* Whether the session, or a pooled session whose reads count for it, was shown this value last. */
 bool attribute_was_shown(const struct entry *en, const struct peer *self, const struct workload *f,
                          const struct lock_rule *rule, const char *value, size_t len);
-/* A session was shown this value: marks as sighted the claims with this value that the session may use. */
-void attribute_sighting(struct shard *sh, struct entry *en, const struct peer *self, const struct workload *f,
-                        const struct lock_rule *rule, const char *value, size_t len);
 
 /* ---- recognise.c ------------------------------------------------------------------------------ */
 

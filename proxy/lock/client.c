@@ -1,11 +1,14 @@
 /*
- * Client identities, and the names of libraries that multiplex. An identity is kept while a session or a peer refers to
- * it. Knows no locks.
+ * Client identities, the names of libraries that multiplex, and orphans. An identity is kept while a session or a peer
+ * refers to it. Orphans are what its closed sessions have left for the sessions that come after them: succession.c says
+ * which session may be an orphan's successor, and why.
  */
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/text.h"
 #include "proxy/lock/ledger.h"
+
+enum { BRIEF_MAX = 3 }; /* an orphan gets no successor after more successors that left before a renewal */
 
 /* ---- libraries ------------------------------------------------------------------------------- */
 
@@ -61,30 +64,27 @@ void client_table_clear(struct client_table *t) {
     pthread_mutex_destroy(&t->mutex);
 }
 
-static struct lock_client *find_or_make(struct client_table *t, const char *name, size_t len) {
-    uint64_t hash = hash_bytes(&t->seed, name, len);
-    struct lock_client *c;
-    for (struct table_link *it = table_chain(&t->table, hash); it; it = it->next) {
-        c = LIST_ENTRY(it, struct lock_client, link);
-        if (c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
-            return c;
-    }
-    c = memory_zalloc(sizeof(*c) + len + 1);
-    c->hash = hash;
-    c->len = len;
-    list_init(&c->sessions);
-    list_init(&c->orphans);
-    list_init(&c->closed_peers);
-    memcpy(c->name, name, len);
-    table_insert(&t->table, &c->link, hash);
-    return c;
-}
-
 struct lock_client *client_get(struct client_table *t, const char *name, size_t len, bool opens) {
     if (len > LOCK_IDENTITY_MAX)
         len = LOCK_IDENTITY_MAX;
+    uint64_t hash = hash_bytes(&t->seed, name, len);
+    struct lock_client *c = NULL;
     pthread_mutex_lock(&t->mutex);
-    struct lock_client *c = find_or_make(t, name, len);
+    for (struct table_link *it = table_chain(&t->table, hash); it && !c; it = it->next) {
+        struct lock_client *known = LIST_ENTRY(it, struct lock_client, link);
+        if (known->hash == hash && known->len == len && memcmp(known->name, name, len) == 0)
+            c = known;
+    }
+    if (!c) {
+        c = memory_zalloc(sizeof(*c) + len + 1);
+        c->hash = hash;
+        c->len = len;
+        list_init(&c->sessions);
+        list_init(&c->orphans);
+        list_init(&c->closed_peers);
+        memcpy(c->name, name, len);
+        table_insert(&t->table, &c->link, hash);
+    }
     c->refs++;
     if (opens)
         c->open++;
@@ -109,24 +109,6 @@ bool client_closed_peer(struct client_table *t, struct peer *p) {
         list_append(&p->client->closed_peers, &p->closed_link);
     pthread_mutex_unlock(&t->mutex);
     return here;
-}
-
-void client_closed_peer_freed(struct client_table *t, struct peer *p) {
-    if (!p->closed)
-        return; /* an open session's peer is in no list of closed peers */
-    pthread_mutex_lock(&t->mutex);
-    list_remove(&p->closed_link);
-    pthread_mutex_unlock(&t->mutex);
-}
-
-bool client_close(struct client_table *t, struct lock_client *c) {
-    pthread_mutex_lock(&t->mutex);
-    invariant(c->open > 0, "a client without sessions has one less");
-    bool last = --c->open == 0;
-    if (last)
-        atomic_fetch_add(&c->epoch, 1);
-    pthread_mutex_unlock(&t->mutex);
-    return last;
 }
 
 bool engine_client_connected(struct lock_engine *e, uint64_t hash) {
@@ -159,4 +141,166 @@ const char *lock_client_name(const struct lock_client *c, size_t *len) {
     if (len)
         *len = c->len;
     return c->name;
+}
+
+/* ---- orphans' successors, with the clients' mutex held --------------------------------------------------------- */
+
+static void orphan_unattend(struct orphan *st) {
+    if (!st->successor)
+        return;
+    st->successor->orphan = NULL;
+    atomic_store(&st->successor->attends, false);
+    st->successor = NULL;
+    atomic_store(&st->attended, false);
+}
+
+void orphan_attend(struct orphan *st, struct lock_session *s) {
+    orphan_unattend(st);
+    list_remove(&st->of_client);
+    st->successor = s;
+    st->tried = s->came;
+    atomic_store(&st->kept, false);
+    atomic_store(&st->attended, true);
+    s->orphan = st;
+    atomic_store(&s->attends, true);
+}
+
+/* The first orphan that waits for a successor and has a live lease. */
+static struct orphan *first_waiting(const struct lock_client *client) {
+    LIST_FOREACH(it, &client->orphans) {
+        struct orphan *st = LIST_ENTRY(it, struct orphan, of_client);
+        if (st->leases > 0)
+            return st;
+    }
+    return NULL;
+}
+
+/* Gives an orphan to the first session that came in time and after the orphan's last successor, which goes. If there is
+ * none, the orphan waits. */
+void orphan_offer(struct orphan *st) {
+    struct lock_session *first = NULL;
+    orphan_unattend(st);
+    struct list_node *all = &st->client->sessions;
+    for (struct list_node *n = all->prev; n != all && st->leases > 0; n = n->prev) {
+        struct lock_session *s = LIST_ENTRY(n, struct lock_session, of_client);
+        if (s->came_ms < st->left_ms - EARLY_MS || s->came <= st->tried)
+            break;
+        if (!s->orphan)
+            first = s;
+    }
+    list_remove(&st->of_client);
+    if (first)
+        orphan_attend(st, first);
+    else
+        list_append(&st->client->orphans, &st->of_client);
+}
+
+struct orphan *orphan_new(struct lock_client *client, int64_t now_ms) {
+    struct orphan *st = memory_zalloc(sizeof(*st));
+    list_init(&st->of_client);
+    st->client = client;
+    st->left_ms = now_ms;
+    st->refs = 1;
+    return st;
+}
+
+/* ---- sessions come and go ------------------------------------------------------------------------ */
+
+void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms) {
+    struct lock_client *client = s->client;
+    pthread_mutex_lock(&e->clients.mutex);
+    list_append(&client->sessions, &s->of_client);
+    s->came = ++client->comings;
+    s->came_ms = now_ms;
+    s->came_login = s->login;
+    struct orphan *waiting = first_waiting(client);
+    if (waiting)
+        orphan_attend(waiting, s);
+    if (!atomic_load(&client->back) && client->brief <= BRIEF_MAX) {
+        client->back_ms = now_ms;
+        atomic_store(&client->kept, false);
+        atomic_store(&client->back, true);
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms) {
+    struct lock_client *client = s->client;
+    pthread_mutex_lock(&e->clients.mutex);
+    list_remove(&s->of_client);
+    struct orphan *st = s->orphan;
+    if (atomic_load(&e->leaving)) { /* a session that this process disconnects counts as connected */
+        if (st)
+            st->successor = NULL;
+        s->orphan = NULL;
+        pthread_mutex_unlock(&e->clients.mutex);
+        return;
+    }
+    if (st) {
+        orphan_unattend(st);
+        st->left_ms = now_ms;
+        st->brief += !atomic_load(&st->kept);
+        if (st->brief <= BRIEF_MAX)
+            orphan_offer(st);
+    }
+    if (client->open == 0 && atomic_load(&client->back)) {
+        client->brief += !atomic_load(&client->kept);
+        atomic_store(&client->back, false);
+    }
+    if (closes && st && st->brief <= BRIEF_MAX) {
+        s->left = st;
+        st->refs++;
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+void orphan_put(struct lock_engine *e, struct orphan **at) {
+    struct orphan *st = *at;
+    if (!st)
+        return;
+    *at = NULL;
+    pthread_mutex_lock(&e->clients.mutex);
+    invariant(st->refs > 0, "an orphan without references is given back");
+    if (--st->refs == 0) {
+        orphan_unattend(st);
+        list_remove(&st->of_client);
+        memory_free(st);
+    }
+    pthread_mutex_unlock(&e->clients.mutex);
+}
+
+/* ---- live leases ----------------------------------------------------------------------------------- */
+
+/* Counts a live lease of its peer's orphan. With its first live lease, the orphan looks for a successor. */
+void orphan_count(struct claim *c) {
+    struct orphan *st = c->peer->orphan;
+    if (c->succession == SUCCESSION_COUNTS)
+        return;
+    claim_succession_enter(c, SUCCESSION_COUNTS);
+    if (++st->leases == 1 && !st->successor && st->brief <= BRIEF_MAX)
+        orphan_offer(st);
+}
+
+void successor_counts(struct shard *sh, struct claim *c) {
+    if (c->succession != SUCCESSION_WAITS || !c->peer->orphan)
+        return;
+    pthread_mutex_lock(&sh->engine->clients.mutex);
+    orphan_count(c);
+    pthread_mutex_unlock(&sh->engine->clients.mutex);
+}
+
+void successor_over(struct shard *sh, struct claim *c) {
+    if (c->succession != SUCCESSION_COUNTS)
+        return;
+    struct orphan *st = c->peer->orphan, *next;
+    claim_succession_enter(c, SUCCESSION_WAITS);
+    pthread_mutex_lock(&sh->engine->clients.mutex);
+    if (--st->leases == 0 && st->successor) {
+        orphan_unattend(st);
+        list_append(&st->client->orphans, &st->of_client);
+        next = first_waiting(st->client);
+        if (next)
+            orphan_offer(next);
+    }
+    pthread_mutex_unlock(&sh->engine->clients.mutex);
 }

@@ -7,20 +7,16 @@
 
 enum { TEXT_MAX = 1024, WORD_MAX = 160, WAIT_USUAL_MS = 2000 };
 
-/* Whether the rules have one pattern and one set of options: then it does not matter which of them applies. */
-static bool are_the_same(const struct lock_rule *a, const struct lock_rule *b) {
-    char one[TEXT_MAX], other[TEXT_MAX];
-    size_t len = lock_rule_text(a, one, sizeof(one));
-    return len < sizeof(one) && lock_rule_text(b, other, sizeof(other)) == len && memcmp(one, other, len) == 0;
-}
-
 /* Whether every key that matches `narrow` is known to match `wide`. In `wide` a star takes any characters, also those
- * that are special in `narrow`. With other special characters only equal patterns are known to match the same keys. */
+ * that are special in `narrow`. With other special characters only equal patterns are known to match the same keys. Of
+ * two rules with one pattern and one set of options it does not matter which applies: neither covers the other. */
 static bool covers(const struct lock_rule *wide, const struct lock_rule *narrow) {
-    if (wide->pattern_len == narrow->pattern_len && memcmp(wide->pattern, narrow->pattern, wide->pattern_len) == 0)
-        return !are_the_same(wide, narrow);
-    return strcspn(wide->pattern, "?[\\") == wide->pattern_len &&
-           glob_match(wide->pattern, wide->pattern_len, narrow->pattern, narrow->pattern_len);
+    char one[TEXT_MAX], other[TEXT_MAX];
+    if (wide->pattern_len != narrow->pattern_len || memcmp(wide->pattern, narrow->pattern, wide->pattern_len) != 0)
+        return strcspn(wide->pattern, "?[\\") == wide->pattern_len &&
+               glob_match(wide->pattern, wide->pattern_len, narrow->pattern, narrow->pattern_len);
+    size_t len = lock_rule_text(wide, one, sizeof(one));
+    return len >= sizeof(one) || lock_rule_text(narrow, other, sizeof(other)) != len || memcmp(one, other, len) != 0;
 }
 
 /* Whether a bracket of the pattern is not closed. Redis then takes all that follows for one set of characters. */

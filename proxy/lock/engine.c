@@ -322,7 +322,7 @@ struct lock_writing engine_writing(struct lock_engine *e, const struct lock_sess
     }
     const struct peer *p = !own && entry_tenures(en) ? peer_find(sh, s->id) : NULL;
     const struct tenure *kept = p ? tenure_find(en, p) : NULL;
-    bool strict = kept && !tenure_writes_for_others(kept);
+    bool strict = kept && !writes_for_others(kept->rule, kept->workload, kept->peer);
     if (strict && (!own_over || own_over->fence != kept->fence))
         own_over = NULL;
     bool lost = strict || own_over;

@@ -95,7 +95,7 @@ void engine_session_overlapped(struct lock_engine *e, struct lock_session *s);
  * several workers' commands over one connection. */
 bool engine_session_library(struct lock_engine *e, struct lock_session *s, const char *name, size_t len);
 /* Closes a session. Its id stays valid for engine_finish. With s->one_shot, a lock that it has just acquired is kept
- * for the rule's `one-shot` (one_shot.c). The engine reports abandoned leases to the sink, and under `on-disconnect
+ * for the rule's `one-shot` (member.c). The engine reports abandoned leases to the sink, and under `on-disconnect
  * release` asks the sink for their releases. */
 void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 /* Whether leases of closed sessions are still to be abandoned. engine_tick, which is to be called soon, handles a

@@ -61,21 +61,8 @@ void workload_quiet(struct workload *f);
 /* The facts of the workload, as bits of enum workload_fact. FACT_POOLED stays. FACT_LOSERS_RELEASE ends when a
  * refused release was the holder's (B2). FACT_DEDICATED ends for good with the first crossing. */
 unsigned workload_facts(const struct workload *f);
-/* Gives the workload what another proxy or an earlier run has learnt: `facts` hold, `over` do not hold any more.
- * What this proxy has seen itself wins. Returns whether this call has made the workload pooled. */
-bool workload_take(struct workload *f, unsigned facts, unsigned over);
-
-/* ---- facts.c ---------------------------------------------------------------------------------------- */
-
-/* facts_init prepares a new shard. facts_clear frees its facts. */
-void facts_init(struct shard *sh);
-void facts_clear(struct shard *sh);
-/* Gives a new workload the facts that the shard has of it. */
-void facts_recall(struct workload *f, int64_t now_ms);
-/* Tells the sink the workload's facts, if they differ from what Redis has. */
+/* Tells the sink the facts of the workload, if they differ from what Redis has. */
 void facts_tell(struct workload *f);
-/* Tells the sink the workload's facts again, if it was used since, once in FACT_REFRESH_MS. */
-void facts_refresh(struct workload *f, int64_t now_ms);
 
 /* F2: notes whether an EXPIRE came right behind a loss. */
 void workload_followed(struct workload *f, bool followed);
@@ -90,9 +77,8 @@ void workload_uncount(struct workload *f, struct key_stats *c);
  * have sent some. c may be NULL. */
 bool workload_surplus(const struct workload *f, const struct key_stats *c);
 
-/* The workload's statistics on the key, or NULL. key_stats_get makes them if there are none. */
+/* The workload's statistics on the key, or NULL. */
 struct key_stats *key_stats_find(const struct entry *en, const struct workload *f);
-struct key_stats *key_stats_get(struct entry *en, struct workload *f);
 void key_stats_value(struct key_stats *c, uint64_t value);
 /* Whether the values of the last acquisitions differ among themselves, or from `value`. */
 bool key_stats_varies(const struct key_stats *c, uint64_t value);
@@ -189,7 +175,7 @@ void aftermath_refused(struct key_stats *c);
 /* B2: notes that a refused release was the holder's, so that the workload's losers count as quiet. c may be NULL. */
 void aftermath_mistaken(struct workload *f, struct key_stats *c);
 
-/* ---- tenure.c --------------------------------------------------------------------------------- */
+/* ---- tenures: claim.c --------------------------------------------------------------------------------- */
 
 /* The session's tenure of the key (struct tenure); NULL: it has none. */
 struct tenure *tenure_find(const struct entry *en, const struct peer *p);
@@ -198,15 +184,13 @@ struct tenure *tenure_find(const struct entry *en, const struct peer *p);
 void tenure_begin(struct shard *sh, const struct claim *c, const struct lock_rule *rule);
 /* Gives the tenure of the claim's lease this fence. To be called before the claim gets it. */
 void tenure_renumber(const struct claim *c, uint64_t fence);
-/* Gives tenures of the key with this fence or a greater one the number before it. */
-void tenures_push_back(const struct entry *en, uint64_t fence);
-/* Frees the tenures of a session that closes, and entries in which nothing is left. */
-void tenures_leave(struct shard *sh, struct peer *p);
-/* Notes that the session has another identity: its tenures refer to no workload of the old identity any more. */
-void tenures_identify(struct peer *p);
-/* Whether the client's other sessions, too, may write under the lease. */
-bool claim_writes_for_others(const struct claim *c);
-bool tenure_writes_for_others(const struct tenure *t);
+/* Whether the client's other sessions, too, may write under a lease that was acquired over this session. A multiplexed
+ * connection carries a whole process. A lease acquired over another connection therefore belongs to another process,
+ * unless the workload is known to pool its connections. */
+bool writes_for_others(const struct lock_rule *rule, const struct workload *f, const struct peer *p);
+static inline bool claim_writes_for_others(const struct claim *c) {
+    return writes_for_others(c->rule, c->workload, c->peer);
+}
 
 /* ---- contention.c ------------------------------------------------------------------------------ */
 

@@ -7,6 +7,8 @@
  */
 #include "proxy/lock/outcome.h"
 
+#include "proxy/base/memory.h"
+
 /* C6: whether the lease made way well before its end, so that a release has used up its claim. A dedicated session's
  * lease may instead be lost with its node, and its late release is still to come. */
 static bool made_way(const struct outcome *f, const struct claim *c, enum lease_end why) {
@@ -81,7 +83,9 @@ static void learn_back(struct outcome *f) {
     for (struct claim *c = en->claims; c; c = c->next)
         if (c->fence >= fence)
             c->fence = fence - 1;
-    tenures_push_back(en, fence);
+    for (struct tenure *t = entry_tenures(en); t; t = t->next)
+        if (t->fence >= fence)
+            t->fence = fence - 1;
     en->gone_fence = fence - 1;
 }
 
@@ -144,7 +148,13 @@ void learn_loss(struct outcome *f) {
     uint64_t tried = f->result->value && !number ? outcome_value(f) : 0;
     if (w->recognised && w->recognised == f->result->fence && w->tried == tried)
         return;
-    successor_refused(f->e, f->peer);
+    struct lock_session *s = f->peer->session;
+    if (s && atomic_load(&s->attends)) { /* a session that is refused a lock is no successor of one that has closed */
+        pthread_mutex_lock(&f->e->clients.mutex);
+        if (s->orphan)
+            orphan_offer(s->orphan);
+        pthread_mutex_unlock(&f->e->clients.mutex);
+    }
     contention_waited(f->sh, w, f->plan, f->now_ms);
     w->lost = true;
     w->released = w->release_due = false;
@@ -159,6 +169,14 @@ void learn_loss(struct outcome *f) {
     }
     contender_touched(f->sh, w, f->plan->rule, f->now_ms);
     learn_live(f, f->result->fence, LEASE_GONE);
+}
+
+/* Adds a peer for the owner of a lease that another proxy gave to the client. Freed with its last claim. */
+static struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
+    static const uint64_t REMOTE = (uint64_t)1 << 63; /* sessions' ids are counted from 1, and stay below */
+    struct peer *p = peer_add(sh, REMOTE | ledger_number(sh->engine), c);
+    p->remote = true;
+    return p;
 }
 
 /* Finds the claim of the live lease, which belongs to the session's client. If another proxy gave the lease, a claim
@@ -214,6 +232,26 @@ static void forgotten(struct outcome *f, const struct workload *workload, struct
         c->renewing = false;
 }
 
+/* The workload's statistics on the key, made if there are none. */
+static struct key_stats *key_stats_get(struct entry *en, struct workload *f) {
+    struct key_stats *c = key_stats_find(en, f);
+    if (c)
+        return c;
+    c = memory_zalloc(sizeof(*c));
+    c->workload = workload_ref(f);
+    struct contenders *contenders = entry_contenders(en);
+    c->next = contenders->key_stats;
+    contenders->key_stats = c;
+    for (const struct claim *held = en->claims; held; held = held->next)
+        if (held->workload == f) {
+            if (held->valued)
+                key_stats_value(c, held->value);
+            if (!claim_ended(held))
+                workload_count(f, c, TALLY_ACQUIRED);
+        }
+    return c;
+}
+
 /* B: learns what an attempt that was lost against a lease of the same client says of the workload. */
 static void learn_key_stats(struct outcome *f) {
     const struct lock_rule *rule = f->plan->rule;
@@ -260,6 +298,17 @@ static void learn_value(struct outcome *f, struct workload *workload, const char
     outcome_schedule(f, c);
 }
 
+/* K1: the session was shown the lock's value, or named it. Returns whether it is recognised for the lease. */
+static bool learn_known(struct outcome *f, struct workload *workload, const char *value, size_t len) {
+    learn_value(f, workload, value, len);
+    struct contender *w = contender_get(f->sh, f->entry, f->peer);
+    uint64_t tried = outcome_value(f);
+    if (f->plan->verb != LOCK_SCRIPT || !value_same_field(w->tried, tried))
+        w->tried = tried; /* a script names the field, and not its content */
+    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
+    return recognise(f->sh, w, f->plan->rule, workload, f->result->fence, value, len, f->now_ms);
+}
+
 bool learn_answered(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->peer->closed || !r->shown || !r->value)
@@ -267,11 +316,7 @@ bool learn_answered(struct outcome *f) {
     struct workload *workload = outcome_workload(f);
     outcome_entry(f);
     learn_live(f, r->fence, LEASE_GONE);
-    learn_value(f, workload, r->shown, r->shown_len);
-    struct contender *w = contender_get(f->sh, f->entry, f->peer);
-    w->tried = outcome_value(f);
-    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
-    return recognise(f->sh, w, f->plan->rule, workload, r->fence, r->shown, r->shown_len, f->now_ms);
+    return learn_known(f, workload, r->shown, r->shown_len);
 }
 
 void learn_named(struct outcome *f) {
@@ -281,13 +326,7 @@ void learn_named(struct outcome *f) {
         return;
     struct workload *workload = outcome_workload(f);
     outcome_entry(f);
-    learn_value(f, workload, r->value, r->value_len);
-    struct contender *w = contender_get(f->sh, f->entry, f->peer);
-    uint64_t named = outcome_value(f);
-    if (!value_same_field(w->tried, named)) /* a script names the field, and not its content */
-        w->tried = named;
-    contender_touched(f->sh, w, f->plan->rule, f->now_ms);
-    recognise(f->sh, w, f->plan->rule, workload, r->fence, r->value, r->value_len, f->now_ms);
+    (void)learn_known(f, workload, r->value, r->value_len);
 }
 
 void learn_repeated(struct outcome *f) {
@@ -316,14 +355,35 @@ void learn_lost_attempt(struct outcome *f) {
     (void)learn_answered(f);
 }
 
+/* Notes what the session was shown, or what it wrote itself. */
+static void note_seen(struct contender *w, bool wrote, uint64_t fence, const char *value, size_t len) {
+    w->read_fence = fence;
+    w->wrote = wrote;
+    w->seen_known = len <= LOCK_SEEN_MAX;
+    if (!w->seen_known)
+        return;
+    if (len > w->seen_cap) {
+        w->seen = memory_realloc(w->seen, len);
+        w->seen_cap = (uint32_t)len;
+    }
+    if (len)
+        memcpy(w->seen, value, len);
+    w->seen_len = (uint32_t)len;
+}
+
 void learn_shown(struct shard *sh, struct entry *en, struct peer *p, const struct workload *f,
                  const struct lock_rule *rule, uint64_t fence, const char *value, size_t len, int64_t now_ms) {
     struct contender *w = contender_get(sh, en, p);
-    contender_see(w, fence, value, len);
+    note_seen(w, false, fence, value, len);
     w->read_at = ledger_number(sh->engine);
     w->shown_since = true;
     contender_touched(sh, w, rule, now_ms);
-    attribute_sighting(sh, en, p, f, rule, value, len);
+    uint64_t hash = hash_bytes(&sh->engine->value_seed, value, len);
+    bool pooled = workload_pooled(f, p, rule);
+    uint64_t now = ledger_number(sh->engine);
+    for (struct claim *c = en->claims; c; c = c->next) /* the claims with this value that the session may use */
+        if (c->valued && c->value == hash && (c->peer == p || (pooled && c->peer->client == p->client)))
+            claim_extra(c)->sighted = now;
     (void)recognise(sh, w, rule, f, fence, value, len, now_ms);
 }
 
@@ -331,8 +391,7 @@ void learn_wrote(struct outcome *f) {
     if (f->peer->closed || !f->result->value)
         return;
     struct contender *w = contender_get(f->sh, outcome_entry(f), f->peer);
-    contender_see(w, 0, f->result->value, f->result->value_len);
-    w->wrote = true;
+    note_seen(w, true, 0, f->result->value, f->result->value_len);
     contender_touched(f->sh, w, f->plan->rule, f->now_ms);
 }
 

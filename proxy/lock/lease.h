@@ -60,12 +60,6 @@ static inline bool alarms_end_by(enum lock_verb verb) {
  * this does not concern; 0: none. */
 void alarms_forget(struct peer *p, const struct lock_key *key, uint64_t but);
 
-/* ---- one_shot.c -------------------------------------------------------------------------------- */
-
-/* A one-shot client's session has closed. Keeps the locks that it acquired just before, without an expiry: marks the
- * peer's claims, and reports each. To be called before lease_abandon. */
-void one_shot_leaves(struct shard *sh, const struct peer *p, int64_t now_ms);
-
 /* ---- succession.c ------------------------------------------------------------------------------------ */
 
 /* The lease may have a successor from now on. If it counts for its orphan, it goes on counting, unless its client's

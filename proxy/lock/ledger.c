@@ -33,19 +33,14 @@ void ledger_init(struct lock_engine *e, uint64_t seed) {
     }
 }
 
-static void key_stats_clear(struct contenders *contenders) {
-    while (contenders->key_stats) {
-        struct key_stats *c = contenders->key_stats;
-        contenders->key_stats = c->next;
-        workload_put(c->workload);
-        memory_free(c);
-    }
-}
-
 static void contenders_free(struct entry *en) {
     if (!en->contenders)
         return;
-    key_stats_clear(en->contenders);
+    for (struct key_stats *c = en->contenders->key_stats, *next; c; c = next) {
+        next = c->next;
+        workload_put(c->workload);
+        memory_free(c);
+    }
     memory_free(en->contenders);
     en->contenders = NULL;
 }
@@ -70,7 +65,8 @@ void ledger_clear(struct lock_engine *e) {
         TABLE_FOREACH(it, &sh->peers) {
             struct peer *p = LIST_ENTRY(it, struct peer, link);
             session_stats_clear(p);
-            successor_peer_cleared(p);
+            if (p->orphan && --p->orphan->refs == 0)
+                memory_free(p->orphan);
             client_put(&e->clients, p->client);
             memory_free(p);
         }
@@ -140,34 +136,22 @@ struct contenders *entry_contenders(struct entry *en) {
     return en->contenders;
 }
 
-static struct entry *entry_new(struct shard *sh, size_t len) {
-    struct entry *en;
-    if (len > ENTRY_NAME_KEPT || !sh->free_entries)
-        return memory_zalloc(sizeof(*en) + (len > ENTRY_NAME_KEPT ? len : ENTRY_NAME_KEPT));
-    en = LIST_ENTRY(sh->free_entries, struct entry, link);
-    sh->free_entries = sh->free_entries->next;
-    sh->free_entry_count--;
-    *en = (struct entry){.hash = 0};
-    return en;
-}
-
-static void entry_free(struct shard *sh, struct entry *en) {
-    if (en->len > ENTRY_NAME_KEPT || sh->free_entry_count >= FREE_ENTRIES) {
-        memory_free(en);
-        return;
-    }
-    en->link.next = sh->free_entries;
-    sh->free_entries = &en->link;
-    sh->free_entry_count++;
-}
-
 inline struct entry *entry_get(struct shard *sh, const struct lock_key *key, uint64_t hash) {
     struct entry *en = entry_find(sh, key, hash);
     return en ? en : entry_add(sh, key, hash, slot_of_key(key->name, key->len));
 }
 
 inline struct entry *entry_add(struct shard *sh, const struct lock_key *key, uint64_t hash, uint16_t slot) {
-    struct entry *en = entry_new(sh, key->len);
+    size_t room = key->len > ENTRY_NAME_KEPT ? key->len : ENTRY_NAME_KEPT;
+    struct entry *en;
+    if (room > ENTRY_NAME_KEPT || !sh->free_entries) {
+        en = memory_zalloc(sizeof(*en) + room);
+    } else {
+        en = LIST_ENTRY(sh->free_entries, struct entry, link);
+        sh->free_entries = sh->free_entries->next;
+        sh->free_entry_count--;
+        *en = (struct entry){.hash = 0};
+    }
     en->hash = (uint32_t)hash;
     en->db = key->db;
     en->len = (uint32_t)key->len;
@@ -182,7 +166,13 @@ inline void entry_settle(struct shard *sh, struct entry *en) {
         return;
     contenders_free(en);
     table_remove(&sh->entries, &en->link, en->hash);
-    entry_free(sh, en);
+    if (en->len > ENTRY_NAME_KEPT || sh->free_entry_count >= FREE_ENTRIES) {
+        memory_free(en);
+        return;
+    }
+    en->link.next = sh->free_entries;
+    sh->free_entries = &en->link;
+    sh->free_entry_count++;
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
@@ -221,13 +211,6 @@ inline struct peer *peer_get(struct shard *sh, struct lock_session *s) {
     return p;
 }
 
-struct peer *peer_remote(struct shard *sh, struct lock_client *c) {
-    static const uint64_t REMOTE = (uint64_t)1 << 63; /* sessions' ids are counted from 1, and stay below */
-    struct peer *p = peer_add(sh, REMOTE | ledger_number(sh->engine), c);
-    p->remote = true;
-    return p;
-}
-
 void alarm_remove(struct alarm **at) {
     struct alarm *a = *at;
     *at = a->next;
@@ -247,7 +230,11 @@ static void peer_free(struct shard *sh, struct peer *p) {
     alarms_clear(p);
     table_remove(&sh->peers, &p->link, p->id);
     orphan_put(sh->engine, &p->orphan);
-    client_closed_peer_freed(&sh->engine->clients, p);
+    if (p->closed) { /* an open session's peer is in no list of closed peers */
+        pthread_mutex_lock(&sh->engine->clients.mutex);
+        list_remove(&p->closed_link);
+        pthread_mutex_unlock(&sh->engine->clients.mutex);
+    }
     client_put(&sh->engine->clients, p->client);
     memory_free(p);
 }
@@ -286,26 +273,6 @@ static struct claim *least_wanted(struct entry *en) {
     return oldest;
 }
 
-static struct claim *claim_new(struct shard *sh) {
-    struct claim *c = sh->free_claims;
-    if (!c)
-        return memory_zalloc(sizeof(*c));
-    sh->free_claims = c->next;
-    sh->free_claim_count--;
-    *c = (struct claim){.next = NULL};
-    return c;
-}
-
-static void claim_free(struct shard *sh, struct claim *c) {
-    if (sh->free_claim_count >= FREE_CLAIMS) {
-        memory_free(c);
-        return;
-    }
-    c->next = sh->free_claims;
-    sh->free_claims = c;
-    sh->free_claim_count++;
-}
-
 /* Notes that a closed session has left claims or contenders. The caller does this before it looks whether other
  * sessions of the client are open: see last_left. */
 static inline void note_closed_peer(struct shard *sh, struct peer *p) {
@@ -323,7 +290,14 @@ inline struct claim *claim_add(struct shard *sh, struct entry *en, struct peer *
         if (owner != p)
             peer_settle(sh, owner);
     }
-    struct claim *c = claim_new(sh);
+    struct claim *c = sh->free_claims;
+    if (c) {
+        sh->free_claims = c->next;
+        sh->free_claim_count--;
+        *c = (struct claim){.next = NULL};
+    } else {
+        c = memory_zalloc(sizeof(*c));
+    }
     c->timer.kind = TIMER_CLAIM;
     c->entry = en;
     c->peer = p;
@@ -384,13 +358,104 @@ inline void claim_remove(struct shard *sh, struct claim *c) {
     lock_rules_unref(c->rule->set);
     workload_put(c->workload);
     memory_free(c->extra);
-    claim_free(sh, c);
+    if (sh->free_claim_count >= FREE_CLAIMS) {
+        memory_free(c);
+        return;
+    }
+    c->next = sh->free_claims;
+    sh->free_claims = c;
+    sh->free_claim_count++;
 }
 
 void claim_drop(struct shard *sh, struct claim *c) {
     struct peer *p = c->peer;
     claim_remove(sh, c);
     peer_settle(sh, p);
+}
+
+/* ---- the four states of a claim ------------------------------------------------------------ */
+
+/*
+ * No other file sets them, so that the steps between them are all here.
+ *
+ *      lease       granted ──> ended or cut short ──> awaits its owner        an answer may lead back to granted
+ *      release     none <──> sent ──> doubtful <──> sent again
+ *      renewal     idle ──> renewal or look asked ──> crossed ──> idle
+ *      succession  none ──> waits <──> counts, or common
+ */
+
+/* For each state, the states that it may come after, as bits. */
+#define AFTER(state) (1u << (state))
+
+static const unsigned LEASE_AFTER[] = {
+    [LEASE_GRANTED] = AFTER(LEASE_ENDED) | AFTER(LEASE_CUT_SHORT),
+    [LEASE_ENDED] = AFTER(LEASE_GRANTED),
+    [LEASE_CUT_SHORT] = AFTER(LEASE_GRANTED),
+    [LEASE_AWAITS_OWNER] = AFTER(LEASE_ENDED) | AFTER(LEASE_CUT_SHORT),
+};
+static const unsigned RELEASE_AFTER[] = {
+    [RELEASE_NONE] = AFTER(RELEASE_SENT),
+    [RELEASE_SENT] = AFTER(RELEASE_NONE),
+    /* of a queued release, too, whose answer gets lost */
+    [RELEASE_DOUBTFUL] = AFTER(RELEASE_NONE) | AFTER(RELEASE_DOUBTFUL) | AFTER(RELEASE_SENT_AGAIN),
+    [RELEASE_SENT_AGAIN] = AFTER(RELEASE_SENT) | AFTER(RELEASE_DOUBTFUL) | AFTER(RELEASE_SENT_AGAIN),
+};
+/* A look becomes a renewal if the lease's owner leaves meanwhile. */
+static const unsigned RENEWAL_AFTER[] = {
+    [RENEWAL_IDLE] = AFTER(RENEWAL_ASKED) | AFTER(RENEWAL_CROSSED) | AFTER(LOOK_ASKED) | AFTER(LOOK_CROSSED),
+    [RENEWAL_ASKED] = AFTER(RENEWAL_IDLE) | AFTER(LOOK_ASKED),
+    [RENEWAL_CROSSED] = AFTER(RENEWAL_ASKED) | AFTER(LOOK_CROSSED),
+    [LOOK_ASKED] = AFTER(RENEWAL_IDLE),
+    [LOOK_CROSSED] = AFTER(LOOK_ASKED),
+};
+/* COUNTS to COMMON goes by WAITS: the orphan would count the lease for ever. */
+static const unsigned SUCCESSION_AFTER[] = {
+    [SUCCESSION_NONE] = AFTER(SUCCESSION_COMMON),
+    [SUCCESSION_WAITS] =
+        AFTER(SUCCESSION_NONE) | AFTER(SUCCESSION_WAITS) | AFTER(SUCCESSION_COUNTS) | AFTER(SUCCESSION_COMMON),
+    [SUCCESSION_COUNTS] = AFTER(SUCCESSION_WAITS),
+    [SUCCESSION_COMMON] = AFTER(SUCCESSION_NONE) | AFTER(SUCCESSION_WAITS) | AFTER(SUCCESSION_COMMON),
+};
+
+inline void claim_lease_enter(struct claim *c, enum lease_state to) {
+    invariant(LEASE_AFTER[to] & AFTER(c->lease), "the lease of a claim goes from state %u to %u", c->lease, to);
+    c->lease = to;
+}
+
+static inline void claim_release_enter(struct claim *c, enum release_state to) {
+    invariant(RELEASE_AFTER[to] & AFTER(c->release), "the release of a claim goes from state %u to %u", c->release, to);
+    c->release = to;
+}
+
+inline void claim_release_sent(struct claim *c) {
+    if (!claim_releasing(c)) /* a transaction may release twice by one claim */
+        claim_release_enter(c, claim_doubtful(c) ? RELEASE_SENT_AGAIN : RELEASE_SENT);
+}
+
+inline void claim_release_undone(struct claim *c) {
+    claim_release_enter(c, claim_doubtful(c) ? RELEASE_DOUBTFUL : RELEASE_NONE);
+}
+
+void claim_release_lost(struct claim *c) {
+    claim_release_enter(c, claim_releasing(c) ? RELEASE_SENT_AGAIN : RELEASE_DOUBTFUL);
+}
+
+inline void claim_renewal_enter(struct claim *c, enum renewal_state to) {
+    invariant(RENEWAL_AFTER[to] & AFTER(c->renewal), "the renewal of a claim goes from state %u to %u", c->renewal, to);
+    c->renewal = to;
+}
+
+inline void claim_end_told(struct claim *c) {
+    if (c->renewal == RENEWAL_ASKED)
+        claim_renewal_enter(c, RENEWAL_CROSSED);
+    else if (c->renewal == LOOK_ASKED)
+        claim_renewal_enter(c, LOOK_CROSSED);
+}
+
+inline void claim_succession_enter(struct claim *c, enum succession_state to) {
+    invariant(SUCCESSION_AFTER[to] & AFTER(c->succession), "the succession of a claim goes from state %u to %u",
+              c->succession, to);
+    c->succession = to;
 }
 
 /* ---- contenders ------------------------------------------------------------------------------- */
@@ -463,21 +528,6 @@ void contender_forget_seen(struct contender *w) {
     w->read_fence = 0;
 }
 
-void contender_see(struct contender *w, uint64_t fence, const char *value, size_t len) {
-    w->read_fence = fence;
-    w->wrote = false;
-    w->seen_known = len <= LOCK_SEEN_MAX;
-    if (!w->seen_known)
-        return;
-    if (len > w->seen_cap) {
-        w->seen = memory_realloc(w->seen, len);
-        w->seen_cap = (uint32_t)len;
-    }
-    if (len)
-        memcpy(w->seen, value, len);
-    w->seen_len = (uint32_t)len;
-}
-
 bool contender_saw(const struct contender *w, const char *value, size_t len) {
     return w->seen_known && w->seen_len == len && (len == 0 || memcmp(w->seen, value, len) == 0);
 }
@@ -528,7 +578,7 @@ void tenure_remove(struct tenure *t) {
     memory_free(t);
 }
 
-/* ---- tokens, and what a plan carries ---------------------------------------------------------- */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
 inline uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]) {
     enum { FEW = 100000000, DIGITS_MAX = 20, AT = PROCESS_ID_LEN + 1 };
@@ -547,14 +597,4 @@ inline uint8_t token_write(const struct lock_engine *e, uint64_t number, char ou
     memcpy(out + AT, from, (size_t)(end - from));
     out[AT + (end - from)] = '\0';
     return (uint8_t)(AT + (end - from));
-}
-
-void lock_plan_see(struct lock_plan *plan, const char *data, size_t len) {
-    char *to = plan->seen_short;
-    if (len > LOCK_SEEN_SHORT)
-        to = plan->seen_long = memory_realloc(plan->seen_long, len);
-    if (len)
-        memcpy(to, data, len);
-    plan->seen_len = (uint32_t)len;
-    plan->seen_known = true;
 }

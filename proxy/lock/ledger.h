@@ -1,9 +1,9 @@
 /*
  * Private to proxy/lock/: what the engine remembers, and the lowest of its layers.
  *
- *      ledger.h     what is remembered                      ledger, client, timers, incident, orphan, claim_state
- *      evidence.h   what it says                            workload, facts, claim, aftermath, contention, tenure
- *      lease.h      a lease in time                         lease, alarm, succession, one_shot
+ *      ledger.h     what is remembered                      ledger, client, timers, incident
+ *      evidence.h   what it says                            workload, claim, aftermath, contention
+ *      lease.h      a lease in time                         lease, alarm, succession
  *      choose.h     before the script: whose claim it is    attribute, list_party, recognise
  *      outcome.h    after it: what its answer changes       outcome, learn, apply, adopt, list_lock
  *      engine.h     what the session layer calls            engine, member, audit, look, takeover
@@ -35,10 +35,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "parser/invariant.h"
 #include "proxy/base/list.h"
 #include "proxy/base/table.h"
 #include "proxy/lock/engine.h"
-#include "proxy/lock/workload.h"
 #include "proxy/lock/hash.h"
 #include "proxy/lock/script_constants.h"
 
@@ -99,9 +99,9 @@ struct lock_client {
     atomic_uint epoch; /* how often its last session closed */
     struct list_node
         closed_peers; /* peers of closed sessions whose claims may still be used; under the clients' mutex */
-    /* Private to succession.c, under the clients' mutex except for the atomics. `sessions`: the open sessions of this
-     * identity, the last to come at the end. `orphans`: what closed sessions left and no session has taken over yet.
-     * `back`, for pooled sessions: a session has come since the last one closed. */
+    /* Private to client.c and succession.c, under the clients' mutex except for the atomics. `sessions`: the open
+     * sessions of this identity, the last to come at the end. `orphans`: what closed sessions left and no session has
+     * taken over yet. `back`, for pooled sessions: a session has come since the last one closed. */
     struct list_node sessions, orphans;
     uint64_t comings;
     int64_t back_ms;
@@ -128,13 +128,164 @@ void client_put(struct client_table *t, struct lock_client *c);
  * again when the client's last session closes. Does nothing if that session has closed already. Returns whether the
  * peer was added. */
 bool client_closed_peer(struct client_table *t, struct peer *p);
-/* Takes a peer that is about to be freed out of the closed peers. */
-void client_closed_peer_freed(struct client_table *t, struct peer *p);
-/* Notes that a session of the client has closed; the caller keeps its reference. Returns whether the session
- * was the last one. */
-bool client_close(struct client_table *t, struct lock_client *c);
 /* Whether the client of a closed session has had other sessions open ever since. */
 bool client_still_here(const struct peer *p);
+
+/* ---- workloads, and what is learnt of them ------------------------------------------------- */
+
+/*
+ * A workload is one client's commands under one rule on one pattern of keys: what one application does to one kind of
+ * lock. L6: what one application does never changes what another application's commands mean. The proxy therefore
+ * learns of each workload, never of a whole client, whether its workers share connections. One shard has all keys of a
+ * pattern, and so all of a workload.
+ *
+ * A session is pooled if its connection carries commands of several workers, and dedicated if it carries one worker's.
+ * A crossing is a release over another session than the one that acquired. It shows that connections are pooled.
+ * A loser is a session whose last attempt was refused.
+ *
+ *      workload ── session_stats: what one session did in the workload (in its peer)
+ *         └─────── key_stats: what the workload did on one contended key (in its entry)
+ *
+ *      workload ── facts_tell ──> sink, and so Redis ──> engine_learnt ── fact ──> the same workload, here or elsewhere
+ */
+
+enum {
+    WORKLOADS_A_SHARD = 1024, /* a further one replaces one that nothing refers to */
+    WORKLOAD_IDLE_MS = 60 * 60 * 1000,
+    FACTS_A_SHARD = 2048, /* a further one replaces the one confirmed first */
+    FACT_REFRESH_MS = 24 * 60 * 60 * 1000,
+    SESSION_STATS_A_PEER = 64,
+    KEY_STATS_VALUES = 8,
+    AFTERMATH_ROWS = 8,
+    KEY_STATS_DEBTS = 32
+};
+
+/* Releases, acquisitions and lost attempts, halved from time to time. */
+struct tally {
+    float releases, acquired, lost;
+};
+
+/* D3: counts of lost attempts. A loss is followed if a release comes at once over the same session, and quiet if
+ * none does. The index is the place in the session's row of lost attempts: [0] the first of a row, the last element the
+ * eighth and later. Halved from time to time. */
+struct aftermath {
+    uint8_t total;
+    uint8_t followed[AFTERMATH_ROWS], quiet[AFTERMATH_ROWS];
+};
+
+struct workload {
+    struct table_link link; /* in its table */
+    struct list_node idle;  /* in the order of use */
+    uint64_t key;           /* of identity, rule and pattern */
+    uint32_t refs;          /* session_stats, key_stats, claims */
+    bool pooled;            /* its workers share connections: two crossings were seen */
+    bool elsewhere;         /* another proxy has given it a lease */
+    bool losers_release;    /* D3: its losers send a release right behind a lost attempt */
+    bool losers_quiet;      /* sessions lost many attempts in a row without a release, here or at another proxy */
+    uint8_t longest_row;    /* the longest row of lost attempts before a refused release; 0: none was refused */
+    struct aftermath after;
+    bool audited;         /* its rule is in audit: no fact of it is written to Redis */
+    bool crossed;         /* a crossing was seen, here or at another proxy; never reset */
+    uint8_t told;         /* enum workload_fact: what Redis has of it, as far as this proxy knows */
+    uint8_t votes;        /* crossings that count for `pooled` */
+    uint8_t twice;        /* how often a session released twice in a row */
+    uint8_t row;          /* contended releases in a row over the session that had acquired */
+    uint8_t follow_count; /* of `followed` */
+    uint16_t followed;    /* F2: a bit for each of the last losses: 1 if the loser's EXPIRE came right behind it */
+    struct tally n;
+    struct lock_times times;
+    int64_t used_ms;
+    int64_t told_ms; /* when Redis was told last, by this proxy or another one */
+    struct shard *shard;
+    /* Texts for logs and PROXY commands, cut to fit. The pattern is whole. */
+    char client[LOCK_WORKLOAD_NAME_MAX], pattern[LOCK_WORKLOAD_NAME_MAX], rule[LOCK_WORKLOAD_NAME_MAX];
+    size_t identity_len, rule_len;
+    char names[]; /* the identity, then the rule's pattern, both whole and without a NUL */
+};
+
+/* What this proxy wrote to Redis of a workload, or read there from another proxy. The workload itself need not
+ * exist. */
+struct fact {
+    struct table_link link;
+    struct list_node order; /* in the order of confirmation */
+    uint64_t key;           /* the workload's */
+    unsigned facts;         /* enum workload_fact */
+    int64_t confirmed_ms;
+};
+
+/* What one session did in a workload. */
+struct session_stats {
+    struct list_node of_peer; /* the one used last first */
+    struct workload *workload;
+    uint8_t row;       /* contended releases in a row over this session of leases that it had acquired */
+    uint32_t attempts; /* over this session, to acquire */
+};
+
+/* What followed a lost attempt: it is not known yet; no release came at once; a release came. */
+enum loss_next { LOSS_OPEN, LOSS_QUIET, LOSS_RELEASED };
+
+/* A lost attempt. */
+struct loss {
+    int64_t time_ms;
+    uint64_t session_id;
+    uint16_t at_once_ms; /* a release within so many ms comes at once */
+    uint8_t next;        /* enum loss_next */
+    uint8_t row;         /* its place in the session's row of lost attempts, from 1 */
+    bool expired;        /* an EXPIRE followed it */
+};
+
+struct losses {
+    uint8_t count;
+    struct loss at[KEY_STATS_DEBTS]; /* oldest first */
+};
+
+/* C4: a loser's release that is held back. One for each key and workload is remembered. */
+struct held_release {
+    uint64_t session_id; /* 0: none is held back */
+    int64_t seen_ms;     /* when the proxy last decided about it */
+    uint8_t silent;      /* quiet losses since then */
+    bool again;          /* it came right behind a release of the key: perhaps its worker releases twice */
+};
+
+/* What a workload did on one contended key. */
+struct key_stats {
+    struct key_stats *next; /* of the entry */
+    struct workload *workload;
+    struct tally n;
+    struct aftermath after;
+    bool doubled;          /* C4: two releases came for one lease: losers release on this key */
+    int64_t released_ms;   /* when a release freed the key last */
+    uint8_t unlike_losers; /* B2: quiet losses since a release was refused last, at places where losers release */
+    struct held_release held;
+    uint8_t value_count, value_next;
+    uint64_t values[KEY_STATS_VALUES]; /* hashes of the last acquisitions' values */
+    struct losses debts;               /* D1: each uses up one release */
+    struct losses recent;              /* an EXPIRE or a release may still follow them */
+    uint64_t live_fence;               /* of the lease that the next two fields describe; 0: none */
+    int64_t asked_own_ms; /* since when the lease's own session asks for the lock in vain; 0: it does not */
+    int64_t suspected_ms; /* since when the lease is known to be suspicious; 0: it is not */
+};
+
+static inline void lock_times_held(struct lock_times *t, int64_t ms) {
+    t->held_ms += ms;
+    t->holds++;
+    if (ms > t->longest_hold_ms)
+        t->longest_hold_ms = ms;
+}
+
+/* workload_ref takes a reference to a workload, and returns the workload. workload_put gives one back. NULL is
+ * allowed. */
+static inline struct workload *workload_ref(struct workload *f) {
+    if (f)
+        f->refs++;
+    return f;
+}
+static inline void workload_put(struct workload *f) {
+    if (f) {
+        invariant_debug(f->refs > 0, "a workload without references is given back");
+        f->refs--;
+    }
+}
 
 /* ---- what a shard remembers ------------------------------------------------------------------ */
 
@@ -250,7 +401,7 @@ enum succession_state {
 struct claim {
     struct timer timer;
     uint32_t told_by;   /* the low half of the number of the command or transaction whose answer set end_ms last; 0:
-                         * another   answer was on its way meanwhile */
+                         * another answer was on its way meanwhile */
     struct claim *next; /* of the entry, younger */
     struct entry *entry;
     struct peer *peer;
@@ -271,7 +422,7 @@ struct claim {
     /* The counts come first, so that all bits fit into 8 bytes with `others`. */
     uint32_t renewals : RENEWAL_BITS; /* how many; counting stops at the greatest number */
     uint32_t suspects : 2;            /* releases of losers refused while the lease was live, SUSPECTS_MAX at most */
-    /* The four states. Each is entered by one function of claim.c, which checks what it leaves. */
+    /* The four states. Each is entered by one function of ledger.c, which checks what it leaves. */
     enum lease_state lease : 2;
     enum release_state release : 2;
     enum renewal_state renewal : 3;
@@ -379,7 +530,7 @@ struct shard {
     struct lock_engine *engine;
     struct table entries, peers, workloads;
     struct list_node idle_workloads; /* all workloads, in the order of use */
-    struct table facts;              /* struct fact, facts.c's */
+    struct table facts;              /* struct fact, workload.c's */
     struct list_node confirmed;      /* all facts, in the order of confirmation */
     struct timer_heap timers;
     uint32_t live, claims;     /* claims whose lease this proxy gave and believes live; all claims */
@@ -469,8 +620,6 @@ struct peer *peer_find(struct shard *sh, uint64_t id);
 struct peer *peer_get(struct shard *sh, struct lock_session *s);
 /* Adds a peer of this number, of which there is none yet. */
 struct peer *peer_add(struct shard *sh, uint64_t id, struct lock_client *client);
-/* Adds a peer for the owner of a lease that another proxy gave to the client. Freed with its last claim. */
-struct peer *peer_remote(struct shard *sh, struct lock_client *c);
 /* Frees a closed peer that nothing refers to any more. */
 void peer_settle(struct shard *sh, struct peer *p);
 /* Frees a peer that holds nothing; peer_get would make an equal one. Called in the session's thread. */
@@ -517,7 +666,6 @@ struct contender *contender_find(const struct entry *en, const struct peer *p);
 /* What the session has lost and was shown on the key. NULL: nothing, or en is NULL. */
 struct contender *contender_of(struct shard *sh, const struct entry *en, const struct lock_session *s);
 struct contender *contender_get(struct shard *sh, struct entry *en, struct peer *p);
-void contender_see(struct contender *w, uint64_t fence, const char *value, size_t len);
 /* Whether the value is what the session was shown, or wrote, last. */
 bool contender_saw(const struct contender *w, const char *value, size_t len);
 /* Notes that the contender was used now, so that it is kept for longer. */
@@ -541,7 +689,7 @@ void session_stats_clear(struct peer *p);
 /* Writes a token, UUID:N, N of eight digits or more. Returns the length, without the NUL. Number 0: there is none. */
 uint8_t token_write(const struct lock_engine *e, uint64_t number, char out[LOCK_TOKEN_MAX]);
 
-/* ---- claim_state.c ------------------------------------------------------------------------------- */
+/* ---- a claim's states: ledger.c ------------------------------------------------------------------------------- */
 
 /* Whether the lease is known to have ended. */
 static inline bool claim_ended(const struct claim *c) {
@@ -574,7 +722,6 @@ static inline bool claim_heritable(const struct claim *c) {
 
 /* Each sets one state, and checks that the step from the present state exists. */
 void claim_lease_enter(struct claim *c, enum lease_state to);
-void claim_release_enter(struct claim *c, enum release_state to);
 void claim_renewal_enter(struct claim *c, enum renewal_state to);
 void claim_succession_enter(struct claim *c, enum succession_state to);
 
@@ -585,29 +732,22 @@ void claim_release_lost(struct claim *c);
 /* Notes that the answer to another command has set the lease's end. */
 void claim_end_told(struct claim *c);
 
-/* ---- orphan.c -------------------------------------------------------------------------------------- */
+/* ---- orphans: client.c ----------------------------------------------------------------------------- */
 
 /* successor_come notes that a session has come to its identity (s->client), successor_go that it leaves it; `closes`:
- * it closes. A session that closes calls successor_peer_closed for its peers next, and gives back `left` last. No shard
- * is locked. */
+ * it closes. The orphan that a closing session has left is `left`, with a reference. No shard is locked. */
 void successor_come(struct lock_engine *e, struct lock_session *s, int64_t now_ms);
 void successor_go(struct lock_engine *e, struct lock_session *s, bool closes, int64_t now_ms);
-/* Notes that a session was refused a lock: it is no successor of a session that has closed. */
-void successor_refused(struct lock_engine *e, const struct peer *p);
-/* For a closed session's peer: called before its claims are abandoned; before the shard is freed. */
-void successor_peer_closed(struct lock_engine *e, struct lock_session *s, struct peer *p, int64_t now_ms);
-void successor_peer_cleared(struct peer *p);
 /* Gives a reference to an orphan back, if there is one, and sets it to NULL. */
 void orphan_put(struct lock_engine *e, struct orphan **at);
 /* successor_counts: a heritable claim's lease is live, and counts for its orphan. successor_over: the lease has ended,
  * or the claim is being freed. An orphan without live leases gets no successor. */
 void successor_counts(struct shard *sh, struct claim *c);
 void successor_over(struct shard *sh, struct claim *c);
-/* With the clients' mutex held: makes an orphan; gives it a successor; takes its successor away; gives it to the first
- * session that may be its successor; counts a live lease for its peer's orphan. */
+/* With the clients' mutex held: makes an orphan; gives it this successor in place of the one that it has; gives it to
+ * the first session that may be its next successor; counts a live lease for its peer's orphan. */
 struct orphan *orphan_new(struct lock_client *client, int64_t now_ms);
 void orphan_attend(struct orphan *st, struct lock_session *s);
-void orphan_unattend(struct orphan *st);
 void orphan_offer(struct orphan *st);
 void orphan_count(struct claim *c);
 

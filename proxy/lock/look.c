@@ -62,6 +62,7 @@ struct lock_walk {
     int (*order)(const void *one, const void *other); /* the lease that is wanted more first */
     bool cut;                                         /* views[max - 1] is a bound: a lease behind it is not wanted */
     bool only_live;
+    int64_t now_ms;
     size_t shard; /* that is looked at now */
     struct table_walk at;
 };
@@ -90,28 +91,6 @@ static void walk_cut(struct lock_walk *walk) {
     walk->cut = walk->count == walk->max;
 }
 
-/* Adds a lease with its texts. Sorts once there are twice as many as wanted, so that a lease costs little. */
-static void offer(struct lock_walk *walk, const struct lock_view *view) {
-    struct copied_view v = {.view = *view};
-    size_t key_len = view->key.len;
-    if (walk->cut && walk->order(&v, &walk->views[walk->max - 1]) > 0)
-        return;
-    v.text = memory_alloc(key_len + view->client_len + 1);
-    memcpy(v.text, view->key.name, key_len);
-    memcpy(v.text + key_len, view->client, view->client_len);
-    v.text[key_len + view->client_len] = '\0';
-    v.view.key.name = v.text;
-    v.view.client = v.text + key_len;
-    if (walk->count == walk->cap) {
-        walk->cap = 2 * walk->cap + 16;
-        walk->views = memory_realloc(walk->views, walk->cap * sizeof(*walk->views));
-    }
-    walk->views[walk->count++] = v;
-    walk->bytes += key_len + view->client_len;
-    if (walk->count >= 2 * walk->max || walk->bytes > 2 * WALK_BYTES)
-        walk_cut(walk);
-}
-
 /* Whether a claim's lease was counted already. Several sessions may be the holder of a list lock, with a claim each
  * for the one lease. */
 static bool counted(const struct entry *en, const struct claim *c, int64_t now_ms) {
@@ -121,33 +100,43 @@ static bool counted(const struct entry *en, const struct claim *c, int64_t now_m
     return false;
 }
 
-struct offering {
-    struct lock_walk *walk;
-    int64_t now_ms;
-};
-
+/* Adds the leases of an entry, with their texts. */
 static void offer_entry(void *arg, struct table_link *link) {
-    struct offering *o = arg;
+    struct lock_walk *walk = arg;
     struct entry *en = LIST_ENTRY(link, struct entry, link);
     for (struct claim *c = en->claims; c; c = c->next) {
-        bool delayed = !o->walk->only_live && claim_is_delayed(c, o->now_ms);
-        bool live = claim_is_live(c, o->now_ms) && !counted(en, c, o->now_ms);
+        const struct lock_client *client = c->peer->client;
+        bool delayed = !walk->only_live && claim_is_delayed(c, walk->now_ms);
+        bool live = claim_is_live(c, walk->now_ms) && !counted(en, c, walk->now_ms);
         if (!c->fence || c->peer->remote || !(live || delayed))
             continue;
-        struct lock_view v = {
-            .key = entry_key(en),
-            .client = c->peer->client->name,
-            .client_len = c->peer->client->len,
-            .session_id = c->peer->id,
-            .one_shot_ms = claim_one_shot(c),
-            .connected = !c->peer->closed || successor_attends(c),
-            .fence = c->fence,
-            .since_ms = c->granted_ms,
-            .end_ms = c->end_ms,
-            .delayed_ms = live ? 0 : c->end_ms + c->rule->lock_delay_ms,
-            .renewals = c->renewals,
-        };
-        offer(o->walk, &v);
+        struct copied_view v = {.view = {
+                                    .key = entry_key(en),
+                                    .client_len = client->len,
+                                    .session_id = c->peer->id,
+                                    .one_shot_ms = claim_one_shot(c),
+                                    .connected = !c->peer->closed || successor_attends(c),
+                                    .fence = c->fence,
+                                    .since_ms = c->granted_ms,
+                                    .end_ms = c->end_ms,
+                                    .delayed_ms = live ? 0 : c->end_ms + c->rule->lock_delay_ms,
+                                    .renewals = c->renewals,
+                                }};
+        if (walk->cut && walk->order(&v, &walk->views[walk->max - 1]) > 0)
+            continue;
+        v.text = memory_alloc(en->len + client->len + 1);
+        v.view.key.name = memcpy(v.text, en->name, en->len);
+        v.view.client = memcpy(v.text + en->len, client->name, client->len);
+        v.text[en->len + client->len] = '\0';
+        if (walk->count == walk->cap) {
+            walk->cap = 2 * walk->cap + 16;
+            walk->views = memory_realloc(walk->views, walk->cap * sizeof(*walk->views));
+        }
+        walk->views[walk->count++] = v;
+        walk->bytes += en->len + client->len;
+        /* twice as many as wanted are sorted at once, so that a lease costs little */
+        if (walk->count >= 2 * walk->max || walk->bytes > 2 * WALK_BYTES)
+            walk_cut(walk);
     }
 }
 
@@ -176,9 +165,9 @@ bool engine_walk_step(struct lock_engine *e, struct lock_walk *walk, int64_t now
     if (walk->shard == SHARDS || walk->max == 0)
         return false;
     struct shard *sh = &e->shards[walk->shard];
-    struct offering offering = {.walk = walk, .now_ms = now_ms};
+    walk->now_ms = now_ms;
     shard_lock(sh);
-    bool more = table_walk_step(&sh->entries, &walk->at, WALK_STEP, offer_entry, &offering);
+    bool more = table_walk_step(&sh->entries, &walk->at, WALK_STEP, offer_entry, walk);
     shard_unlock(sh);
     if (more)
         return true;

@@ -6,6 +6,9 @@
  */
 #include "proxy/lock/member.h"
 
+#include "parser/invariant.h"
+#include "proxy/base/units.h"
+
 void engine_session_open(struct lock_engine *e, struct lock_session *s, uint64_t id, const char *identity, size_t len) {
     *s = (struct lock_session){.id = id};
     list_init(&s->of_client);
@@ -56,15 +59,6 @@ static void steps_taken(struct lock_engine *e, unsigned steps) {
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
-/* engine_tick goes on with the peer. */
-static void leave_later(struct lock_engine *e, struct peer *p) {
-    pthread_mutex_lock(&e->clients.mutex);
-    list_remove(&p->closed_link);
-    list_append(&e->departing, &p->closed_link);
-    atomic_store(&e->departs, true);
-    pthread_mutex_unlock(&e->clients.mutex);
-}
-
 /* Each contender that stays moves to the list's end. After one round, the list is in its old order. */
 static void leave_contenders(struct shard *sh, struct peer *p, unsigned *steps) {
     for (; p->contenders_left > 0 && *steps > 0 && !list_empty(&p->contenders); p->contenders_left--, --*steps) {
@@ -92,10 +86,15 @@ static void leave_claims(struct shard *sh, struct peer *p, unsigned *steps, int6
     }
 }
 
-/* Takes up to so many steps. Returns whether all is done. If the client's last session has closed meanwhile, the
- * leases that were kept for the client's other sessions are still to be abandoned. */
-static bool leave_some(struct shard *sh, struct peer *p, unsigned *steps, int64_t now_ms) {
-    while (*steps > 0) {
+/* Handles a closed session's leases. They are kept for its client's other sessions if the session is pooled, and
+ * abandoned otherwise. If the client's last session has closed meanwhile, the leases that were kept for the client's
+ * other sessions are still to be abandoned. Other threads may open and close sessions of the client meanwhile. The peer
+ * is not freed before the end. */
+static void leave(struct shard *sh, struct peer *p, unsigned *steps, int64_t now_ms) {
+    struct lock_engine *e = sh->engine;
+    bool done = false;
+    p->in_flight++;
+    while (!done && *steps > 0) {
         --*steps;
         if (!p->leaving) {
             p->leaving = true;
@@ -109,58 +108,34 @@ static bool leave_some(struct shard *sh, struct peer *p, unsigned *steps, int64_
         if (!none && p->contenders_left + p->claims_left > 0)
             continue;
         p->leaving = false;
-        if (none || client_closed_peer(&sh->engine->clients, p) || !p->left_early)
-            return true;
+        done = none || client_closed_peer(&e->clients, p) || !p->left_early;
     }
-    return false;
-}
-
-/* Handles a closed session's leases. They are kept for its client's other sessions if the session is pooled, and
- * abandoned otherwise. Other threads may open and close sessions of the client meanwhile. The peer is not freed
- * before the end. */
-static void leave(struct shard *sh, struct peer *p, unsigned *steps, int64_t now_ms) {
-    p->in_flight++;
-    bool done = leave_some(sh, p, steps, now_ms);
     p->in_flight--;
-    if (!done)
-        leave_later(sh->engine, p);
+    if (!done) { /* engine_tick goes on with the peer */
+        pthread_mutex_lock(&e->clients.mutex);
+        list_remove(&p->closed_link);
+        list_append(&e->departing, &p->closed_link);
+        atomic_store(&e->departs, true);
+        pthread_mutex_unlock(&e->clients.mutex);
+    }
     peer_settle(sh, p);
 }
 
-static void close_peer(struct shard *sh, struct lock_session *s, unsigned *steps, int64_t now_ms) {
-    struct peer *p = peer_find(sh, s->id);
-    p->closed = true;
-    successor_peer_closed(sh->engine, s, p, now_ms);
-    p->closed_at = atomic_load(&sh->engine->newest_session);
-    if (s->one_shot)
-        one_shot_leaves(sh, p, now_ms);
-    tenures_leave(sh, p);
-    alarms_clear(p);
-    if (list_empty(&p->claims) && list_empty(&p->contenders))
-        peer_settle(sh, p);
-    else
-        leave(sh, p, steps, now_ms);
-}
-
-/* Takes the first peer out of a list. Another thread may be freeing the peer, so the caller gets the peer's id and
- * shard. */
-static bool orphan_shift(struct lock_engine *e, struct list_node *from, uint64_t *id, struct shard **sh) {
-    pthread_mutex_lock(&e->clients.mutex);
-    struct list_node *n = list_shift(from);
-    if (n) {
-        const struct peer *p = LIST_ENTRY(n, struct peer, closed_link);
-        *id = p->id;
-        *sh = p->shard;
-    }
-    pthread_mutex_unlock(&e->clients.mutex);
-    return n != NULL;
-}
-
-/* Handles the peers of the list, for as long as steps are left. */
+/* Handles the peers of the list, for as long as steps are left. Another thread may be freeing a peer that was taken
+ * out, so the peer is looked for by its id. */
 static void leave_all(struct lock_engine *e, struct list_node *from, unsigned *steps, int64_t now_ms) {
-    struct shard *sh;
-    uint64_t id;
-    while (*steps > 0 && orphan_shift(e, from, &id, &sh)) {
+    while (*steps > 0) {
+        struct shard *sh = NULL;
+        uint64_t id = 0;
+        pthread_mutex_lock(&e->clients.mutex);
+        struct list_node *n = list_shift(from);
+        if (n) {
+            id = LIST_ENTRY(n, struct peer, closed_link)->id;
+            sh = LIST_ENTRY(n, struct peer, closed_link)->shard;
+        }
+        pthread_mutex_unlock(&e->clients.mutex);
+        if (!sh)
+            return;
         shard_lock(sh);
         struct peer *p = peer_find(sh, id);
         if (p)
@@ -199,7 +174,65 @@ bool engine_departs(struct lock_engine *e) {
     return atomic_load(&e->departs);
 }
 
+/* ---- one-shot clients ------------------------------------------------------------------------------- */
+
+/*
+ * A one-shot client: a shell, a cron job or a CGI program acquires a lock over a connection that carries nothing else,
+ * and closes the connection at once. Its job runs now, and a later connection of the same client releases the lock.
+ *
+ *      connect ── SETNX k 1 ── reply ──> close, within 100 ms ──> kept for the rule's `one-shot`
+ *                                                                        │
+ *      connect ── DEL k ── close (the job has ended) ────────────────────┴──> released, as C1 has it
+ *
+ * A worker that crashes looks alike. Three signs together tell a one-shot client from it. The session layer sees two of
+ * them (struct lock_session's one_shot), and this file sees the time. If a sign is missing, the lock ends with its
+ * lease.
+ *
+ * A one-shot client's lock waits for no successor, since the client does not come back to work under it. Under `owner
+ * connection` no other connection can release the lock, so it ends with its lease. The node of a list lock does so,
+ * too.
+ *
+ * L7: the client's job still runs, so its lock stays. L1: the lock is renewed for the rule's `one-shot` at most, from
+ * its acquisition on.
+ */
+static void keep_one_shot(struct shard *sh, struct claim *c, int64_t now_ms) {
+    enum { CLOSES_WITHIN_MS = 100 };
+    const struct lock_rule *rule = c->rule;
+    if (rule->one_shot_ms <= 0 || rule->on_disconnect != LOCK_DISCONNECT_KEEP || rule->owner == LOCK_OWNER_CONNECTION ||
+        !claim_is_live(c, now_ms) || now_ms - c->granted_ms > CLOSES_WITHIN_MS || c->queue || c->shown ||
+        c->release != RELEASE_NONE)
+        return;
+    /* the application has set no expiry */
+    if (c->observed ? c->end_ms || rule->lease_ms <= 0 || rule->renew == LOCK_RENEW_NEVER : !c->leased || !c->renewing)
+        return;
+    struct occasion on = lease_occasion(c, now_ms);
+    bool less = rule->max_hold_ms && rule->max_hold_ms < rule->one_shot_ms;
+    int64_t kept_ms = less ? rule->max_hold_ms : rule->one_shot_ms;
+    char time[32];
+    units_time_text(kept_ms, time, sizeof(time));
+    claim_extra(c)->one_shot_ms = c->granted_ms + kept_ms;
+    c->reported = true;
+    if (c->observed) /* Redis has set no expiry */
+        c->end_ms = claim_one_shot(c);
+    incident_report(sh, INCIDENT_ONE_SHOT, &on,
+                    "its connection closed at once: %s for %s, or until this client sends DEL; if its job crashes, DEL "
+                    "the lock; SET with NX and EX ends by itself",
+                    c->observed ? "would be kept" : "kept", time);
+}
+
 /* ---- sessions --------------------------------------------------------------------------------------- */
+
+/* Notes that a session of the client has closed; the caller keeps its reference. Returns whether the session was the
+ * last one. */
+static bool client_close(struct client_table *t, struct lock_client *c) {
+    pthread_mutex_lock(&t->mutex);
+    invariant(c->open > 0, "a client without sessions has one less");
+    bool last = --c->open == 0;
+    if (last)
+        atomic_fetch_add(&c->epoch, 1);
+    pthread_mutex_unlock(&t->mutex);
+    return last;
+}
 
 void engine_session_identify(struct lock_engine *e, struct lock_session *s, const char *identity, size_t len,
                              int64_t now_ms) {
@@ -217,7 +250,11 @@ void engine_session_identify(struct lock_engine *e, struct lock_session *s, cons
         p->client = s->client;
         p->epoch = atomic_load(&p->client->epoch);
         session_stats_clear(p); /* the statistics belong to the old identity's workloads */
-        tenures_identify(p);
+        LIST_FOREACH(it, &p->tenures) {
+            struct tenure *t = LIST_ENTRY(it, struct tenure, of_peer);
+            workload_put(t->workload);
+            t->workload = NULL;
+        }
         LIST_FOREACH(it, &p->claims) {
             struct claim *c = LIST_ENTRY(it, struct claim, of_peer);
             workload_put(c->workload);
@@ -236,8 +273,34 @@ void engine_session_close(struct lock_engine *e, struct lock_session *s, int64_t
     bool last = client_close(&e->clients, s->client);
     unsigned steps = steps_left(e, now_ms), before = steps;
     successor_go(e, s, true, now_ms);
-    SHARDS_FOREACH(sh, e, s->shards)
-    close_peer(sh, s, &steps, now_ms);
+    SHARDS_FOREACH(sh, e, s->shards) {
+        struct peer *p = peer_find(sh, s->id);
+        p->closed = true;
+        if (!list_empty(&p->claims)) { /* before they are abandoned */
+            pthread_mutex_lock(&e->clients.mutex);
+            if (!s->left)
+                s->left = orphan_new(p->client, now_ms);
+            p->orphan = s->left;
+            p->orphan->refs++;
+            pthread_mutex_unlock(&e->clients.mutex);
+        }
+        p->closed_at = atomic_load(&e->newest_session);
+        LIST_FOREACH(it, &p->claims) {
+            if (s->one_shot)
+                keep_one_shot(sh, LIST_ENTRY(it, struct claim, of_peer), now_ms);
+        }
+        while (!list_empty(&p->tenures)) {
+            struct tenure *t = LIST_ENTRY(list_first(&p->tenures), struct tenure, of_peer);
+            struct entry *en = t->entry;
+            tenure_remove(t);
+            entry_settle(sh, en);
+        }
+        alarms_clear(p);
+        if (list_empty(&p->claims) && list_empty(&p->contenders))
+            peer_settle(sh, p);
+        else
+            leave(sh, p, &steps, now_ms);
+    }
     if (last)
         last_left(e, s->client, &steps, now_ms);
     steps_taken(e, before - steps);

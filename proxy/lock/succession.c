@@ -85,10 +85,8 @@ void successor_proved(struct shard *sh, struct claim *c, const struct peer *p, i
         return;
     pthread_mutex_lock(&e->clients.mutex);
     struct orphan *st = c->peer->orphan;
-    if (!p->session->orphan && st->successor != p->session) {
-        orphan_unattend(st);
+    if (!p->session->orphan && st->successor != p->session)
         orphan_attend(st, p->session);
-    }
     pthread_mutex_unlock(&e->clients.mutex);
 }
 
@@ -119,47 +117,43 @@ static bool works_elsewhere(struct shard *sh, const struct peer *p, const struct
     return h && h->attempts >= p->claim_count + OTHERS && !(w && recognised_for(w, c));
 }
 
-static bool keeps_common(struct lock_engine *e, struct claim *c, int64_t now_ms) {
-    struct lock_client *client = c->peer->client;
-    pthread_mutex_lock(&e->clients.mutex);
-    int64_t since_ms = client->back_ms;
-    pthread_mutex_unlock(&e->clients.mutex);
-    bool long_ago = now_ms - since_ms > ASKED_LEASES * c->period_ms;
-    const struct contender *w = long_ago ? entry_contender_list(c->entry) : NULL; /* of a session that asked in vain */
-    while (w && !(w->peer->client == client && lost_to(w, c)))
-        w = w->next;
-    if (w) {
-        claim_succession_enter(c, SUCCESSION_NONE);
-        c->renewing = false;
-        return false;
-    }
-    atomic_store(&client->kept, true);
-    return true;
-}
-
 /* Returns the id of the orphan's successor; 0: it has none. If the successor is `refused`, a session that does not hold
  * the lock, the next successor takes its place. */
 static uint64_t successor_of(struct lock_engine *e, struct orphan *st, uint64_t refused) {
     pthread_mutex_lock(&e->clients.mutex);
-    if (st->successor && st->successor->id == refused) {
-        orphan_unattend(st);
+    if (st->successor && st->successor->id == refused)
         orphan_offer(st);
-    }
     uint64_t id = st->successor ? st->successor->id : 0;
     pthread_mutex_unlock(&e->clients.mutex);
     return id;
 }
 
 bool successor_keeps(struct shard *sh, struct claim *c, int64_t now_ms) {
-    if (c->succession == SUCCESSION_COMMON)
-        return keeps_common(sh->engine, c, now_ms);
+    struct lock_engine *e = sh->engine;
+    if (c->succession == SUCCESSION_COMMON) {
+        struct lock_client *client = c->peer->client;
+        pthread_mutex_lock(&e->clients.mutex);
+        int64_t since_ms = client->back_ms;
+        pthread_mutex_unlock(&e->clients.mutex);
+        bool long_ago = now_ms - since_ms > ASKED_LEASES * c->period_ms;
+        const struct contender *w = long_ago ? entry_contender_list(c->entry) : NULL;
+        while (w && !(w->peer->client == client && lost_to(w, c)))
+            w = w->next;
+        if (w) { /* a session has asked in vain */
+            claim_succession_enter(c, SUCCESSION_NONE);
+            c->renewing = false;
+            return false;
+        }
+        atomic_store(&client->kept, true);
+        return true;
+    }
     struct orphan *st = c->peer->orphan;
-    uint64_t id = successor_of(sh->engine, st, 0);
+    uint64_t id = successor_of(e, st, 0);
     while (id) {
         const struct peer *p = peer_find(sh, id);
         if (!p || !(lost_to(contender_find(c->entry, p), c) || works_elsewhere(sh, p, c)))
             break;
-        id = successor_of(sh->engine, st, id);
+        id = successor_of(e, st, id);
     }
     if (id)
         atomic_store(&st->kept, true);

@@ -2,6 +2,10 @@
  * Workloads: what the proxy learns of one application's workers on one kind of lock, from what they do. This file
  * decides nothing about a command. attribute.c asks it, and learn.c and apply.c tell it.
  *
+ * Facts: what is known of workloads beyond the memory of one run and one proxy. The sink is told a fact when it is
+ * learnt. The fact comes back from Redis by engine_learnt, to this proxy, to other proxies, and to proxies that start
+ * later.
+ *
  * The thresholds were found by simulation, with two aims. A pool is recognised after two releases. Workers with
  * connections of their own never count as a pool, whatever their losers send.
  */
@@ -14,12 +18,118 @@
 #include "proxy/lock/thresholds.h"
 
 enum {
-    FIRST_BUCKETS = 16,
     KEY_ATTEMPTS = 8,   /* a key with so many attempts is judged by its own counts */
     FADE_ATTEMPTS = 64, /* counts are halved above so many attempts */
     FOLLOWED_MAX = 16,
     FOLLOWED_LEAST = 4
 };
+
+/* ---- facts: what Redis has --------------------------------------------------------------------- */
+
+static uint64_t fact_hash(const struct table_link *link) {
+    return LIST_ENTRY(link, struct fact, link)->key;
+}
+
+static struct fact *fact_find(const struct shard *sh, uint64_t key) {
+    struct table_link *it = table_chain(&sh->facts, key);
+    while (it && LIST_ENTRY(it, struct fact, link)->key != key)
+        it = it->next;
+    return it ? LIST_ENTRY(it, struct fact, link) : NULL;
+}
+
+static void fact_remove(struct shard *sh, struct fact *known) {
+    table_remove(&sh->facts, &known->link, known->key);
+    list_cut(&known->order);
+    memory_free(known);
+}
+
+static struct fact *fact_first(const struct shard *sh) {
+    struct list_node *n = list_first(&sh->confirmed);
+    return n ? LIST_ENTRY(n, struct fact, order) : NULL;
+}
+
+/* Changes what is known of a workload: `facts` hold now, `over` do not hold any more. Returns all that is known now,
+ * as bits of enum workload_fact. */
+static unsigned fact_note(struct shard *sh, uint64_t key, unsigned facts, unsigned over, int64_t confirmed_ms) {
+    struct fact *known = fact_find(sh, key);
+    facts = ((known ? known->facts : 0) & ~over) | facts;
+    if (facts & FACT_POOLED)
+        facts &= ~(unsigned)FACT_DEDICATED;
+    if (facts == 0) {
+        if (known)
+            fact_remove(sh, known);
+        return 0;
+    }
+    if (known) {
+        list_cut(&known->order);
+    } else {
+        if (sh->facts.count >= FACTS_A_SHARD)
+            fact_remove(sh, fact_first(sh));
+        known = memory_zalloc(sizeof(*known));
+        known->key = key;
+        known->confirmed_ms = confirmed_ms;
+        table_insert(&sh->facts, &known->link, key);
+    }
+    list_append(&sh->confirmed, &known->order);
+    known->facts = facts;
+    if (known->confirmed_ms < confirmed_ms)
+        known->confirmed_ms = confirmed_ms;
+    return facts;
+}
+
+unsigned workload_facts(const struct workload *f) {
+    bool dedicated = f->row >= WORKLOAD_ROW && !f->pooled && !f->crossed;
+    return (f->pooled ? FACT_POOLED : 0u) | (f->losers_release ? FACT_LOSERS_RELEASE : 0u) |
+           (dedicated ? FACT_DEDICATED : 0u) | (f->losers_quiet ? FACT_LOSERS_QUIET : 0u);
+}
+
+/* Gives the workload what another proxy or an earlier run has learnt: `facts` hold, `over` do not hold any more. What
+ * this proxy has seen itself wins. Returns whether this call has made the workload pooled. */
+static bool workload_take(struct workload *f, unsigned facts, unsigned over) {
+    bool pools = (facts & FACT_POOLED) && !f->pooled;
+    f->pooled |= pools;
+    if (over & FACT_LOSERS_RELEASE)
+        f->losers_release = false;
+    f->losers_release |= (facts & FACT_LOSERS_RELEASE) != 0;
+    if (over & FACT_LOSERS_QUIET)
+        f->losers_quiet = false;
+    f->losers_quiet |= (facts & FACT_LOSERS_QUIET) && !f->losers_release;
+    if ((over & FACT_DEDICATED) && !f->crossed) {
+        f->crossed = true;
+        f->row = 0;
+    }
+    if ((facts & FACT_DEDICATED) && !f->pooled && !f->crossed && f->row < WORKLOAD_ROW)
+        f->row = WORKLOAD_ROW;
+    return pools;
+}
+
+/* Tells the sink all that is known of the workload. Audit changes nothing in Redis: the sink is told once the rule is
+ * enforced. */
+static void tell(struct workload *f, int64_t now_ms) {
+    if (f->audited)
+        return;
+    const struct lock_sink *sink = &f->shard->engine->sink;
+    unsigned facts = workload_facts(f);
+    struct lock_facts told = {.identity = f->names,
+                              .identity_len = f->identity_len,
+                              .rule = f->names + f->identity_len,
+                              .rule_len = f->rule_len,
+                              .pattern = f->pattern,
+                              .pattern_len = strlen(f->pattern),
+                              .facts = facts,
+                              .over = f->told & ~facts};
+    f->told = (uint8_t)facts;
+    f->told_ms = now_ms;
+    (void)fact_note(f->shard, f->key, facts, told.over, now_ms);
+    if (sink->learnt)
+        sink->learnt(sink->arg, &told);
+}
+
+/* L7: what was learnt by one harm is not learnt by another one, after a restart or at another proxy. */
+void facts_tell(struct workload *f) {
+    if (workload_facts(f) != f->told)
+        tell(f, f->used_ms);
+}
 
 /* ---- the table --------------------------------------------------------------------------------- */
 
@@ -39,7 +149,8 @@ static uint64_t workload_hash(const struct table_link *link) {
 void workload_init(struct shard *sh) {
     list_init(&sh->idle_workloads);
     table_init(&sh->workloads, workload_hash);
-    facts_init(sh);
+    list_init(&sh->confirmed);
+    table_init(&sh->facts, fact_hash);
 }
 
 struct workload *workload_of_key(const struct shard *sh, uint64_t key) {
@@ -56,23 +167,17 @@ static void workload_remove(struct shard *sh, struct workload *f) {
     memory_free(f);
 }
 
-/* Frees the workload that no session has joined for the longest time, if nothing refers to it. Otherwise the next
- * such workload. */
-static void make_room(struct shard *sh) {
-    LIST_FOREACH(it, &sh->idle_workloads) {
-        struct workload *f = LIST_ENTRY(it, struct workload, idle);
-        if (f->refs == 0) {
-            workload_remove(sh, f);
-            return;
-        }
-    }
-}
-
 static struct workload *workload_new(struct shard *sh, uint64_t key, const struct peer *p, const struct lock_rule *rule,
                                      const struct lock_key *name, int64_t now_ms) {
     char pattern[ADVISE_PATTERN_MAX];
     if (sh->workloads.count >= WORKLOADS_A_SHARD)
-        make_room(sh);
+        LIST_FOREACH(it, &sh->idle_workloads) { /* the one that no session has joined for the longest time goes */
+            struct workload *idle = LIST_ENTRY(it, struct workload, idle);
+            if (idle->refs > 0)
+                continue;
+            workload_remove(sh, idle);
+            break;
+        }
     struct workload *f = memory_zalloc(sizeof(*f) + p->client->len + rule->pattern_len);
     f->key = key;
     f->shard = sh;
@@ -86,7 +191,14 @@ static struct workload *workload_new(struct shard *sh, uint64_t key, const struc
     snprintf(f->rule, sizeof(f->rule), "%s", rule->pattern);
     table_insert(&sh->workloads, &f->link, key);
     list_append(&sh->idle_workloads, &f->idle);
-    facts_recall(f, now_ms);
+    struct fact *known = fact_find(sh, key);
+    if (known && now_ms - known->confirmed_ms > FACT_MS) {
+        fact_remove(sh, known);
+    } else if (known) {
+        (void)workload_take(f, known->facts, 0);
+        f->told = (uint8_t)known->facts;
+        f->told_ms = known->confirmed_ms;
+    }
     return f;
 }
 
@@ -95,7 +207,9 @@ void workload_trim(struct shard *sh, int64_t now_ms) {
     struct workload *f = n ? LIST_ENTRY(n, struct workload, idle) : NULL;
     if (!f)
         return;
-    facts_refresh(f, now_ms);
+    bool confirms = f->told && now_ms - f->told_ms >= FACT_REFRESH_MS && f->used_ms > f->told_ms;
+    if (confirms || workload_facts(f) != f->told)
+        tell(f, now_ms);
     if (f->refs == 0 && now_ms - f->used_ms > WORKLOAD_IDLE_MS) {
         workload_remove(sh, f);
     } else { /* the next call looks at the next workload */
@@ -108,7 +222,9 @@ void workload_clear(struct shard *sh) {
     for (struct list_node *n; (n = list_first(&sh->idle_workloads));)
         workload_remove(sh, LIST_ENTRY(n, struct workload, idle));
     table_clear(&sh->workloads);
-    facts_clear(sh);
+    for (struct fact *known; (known = fact_first(sh));)
+        fact_remove(sh, known);
+    table_clear(&sh->facts);
 }
 
 /* ---- sessions ---------------------------------------------------------------------------------- */
@@ -197,17 +313,22 @@ void workload_crossed(struct workload *f, struct peer *a, struct peer *b) {
         hb->row = 0;
 }
 
+/* `whence`: another proxy has learnt it, or nothing. */
+static void report_pooled(struct shard *sh, const struct workload *f, const struct lock_key *key, const char *whence,
+                          int64_t now_ms) {
+    struct occasion on = {.now_ms = now_ms, .key = *key, .client = f->client, .rule = f->rule, .identity = f->client};
+    incident_report(sh, INCIDENT_SHARED, &on,
+                    "%sreleases come over other connections than acquisitions: keys like %s are the client's from now "
+                    "on, whichever connection speaks",
+                    whence, f->pattern);
+}
+
 void workload_pool(struct shard *sh, struct workload *f, const struct lock_key *key, int64_t now_ms) {
     if (f->pooled)
         return;
     f->pooled = true;
     facts_tell(f);
-    struct occasion on = {.now_ms = now_ms, .key = *key, .client = f->client, .rule = f->rule, .identity = f->client};
-    incident_report(
-        sh, INCIDENT_SHARED, &on,
-        "releases come over other connections than acquisitions: keys like %s are the client's from now on, "
-        "whichever connection speaks",
-        f->pattern);
+    report_pooled(sh, f, key, "", now_ms);
 }
 
 void workload_vote(struct shard *sh, struct workload *f, struct peer *a, struct peer *b, const struct lock_key *key,
@@ -237,8 +358,6 @@ void engine_each_workload(struct lock_engine *e, void (*fn)(void *arg, const str
     }
 }
 
-/* ---- facts: what other runs and proxies know, too -------------------------------------------------- */
-
 void workload_releases_lost(struct workload *f) {
     if (f->losers_release)
         return;
@@ -252,30 +371,6 @@ void workload_quiet(struct workload *f) {
         return;
     f->losers_quiet = true;
     facts_tell(f);
-}
-
-unsigned workload_facts(const struct workload *f) {
-    bool dedicated = f->row >= WORKLOAD_ROW && !f->pooled && !f->crossed;
-    return (f->pooled ? FACT_POOLED : 0u) | (f->losers_release ? FACT_LOSERS_RELEASE : 0u) |
-           (dedicated ? FACT_DEDICATED : 0u) | (f->losers_quiet ? FACT_LOSERS_QUIET : 0u);
-}
-
-bool workload_take(struct workload *f, unsigned facts, unsigned over) {
-    bool pools = (facts & FACT_POOLED) && !f->pooled;
-    f->pooled |= pools;
-    if (over & FACT_LOSERS_RELEASE)
-        f->losers_release = false;
-    f->losers_release |= (facts & FACT_LOSERS_RELEASE) != 0;
-    if (over & FACT_LOSERS_QUIET)
-        f->losers_quiet = false;
-    f->losers_quiet |= (facts & FACT_LOSERS_QUIET) && !f->losers_release;
-    if ((over & FACT_DEDICATED) && !f->crossed) {
-        f->crossed = true;
-        f->row = 0;
-    }
-    if ((facts & FACT_DEDICATED) && !f->pooled && !f->crossed && f->row < WORKLOAD_ROW)
-        f->row = WORKLOAD_ROW;
-    return pools;
 }
 
 /* ---- what losers send ---------------------------------------------------------------------------- */
@@ -327,25 +422,6 @@ struct key_stats *key_stats_find(const struct entry *en, const struct workload *
     return c;
 }
 
-struct key_stats *key_stats_get(struct entry *en, struct workload *f) {
-    struct key_stats *c = key_stats_find(en, f);
-    if (c)
-        return c;
-    c = memory_zalloc(sizeof(*c));
-    c->workload = workload_ref(f);
-    struct contenders *contenders = entry_contenders(en);
-    c->next = contenders->key_stats;
-    contenders->key_stats = c;
-    for (const struct claim *held = en->claims; held; held = held->next)
-        if (held->workload == f) {
-            if (held->valued)
-                key_stats_value(c, held->value);
-            if (!claim_ended(held))
-                workload_count(f, c, TALLY_ACQUIRED);
-        }
-    return c;
-}
-
 void key_stats_value(struct key_stats *c, uint64_t value) {
     c->values[c->value_next] = value;
     c->value_next = (uint8_t)((c->value_next + 1) % KEY_STATS_VALUES);
@@ -372,4 +448,39 @@ bool losses_over(const struct losses *l, int64_t before_ms) {
 
 void losses_add(struct losses *l, int64_t now_ms, uint64_t session_id) {
     l->at[l->count++] = (struct loss){.time_ms = now_ms, .session_id = session_id};
+}
+
+/* ---- what comes back from Redis -------------------------------------------------------------------- */
+
+void engine_learnt(struct lock_engine *e, const struct lock_facts *facts, int64_t now_ms) {
+    uint64_t pattern = advise_pattern_text_hash(facts->pattern, facts->pattern_len);
+    uint64_t client = hash_bytes(&e->clients.seed, facts->identity, facts->identity_len);
+    uint64_t key = workload_number_of(client, lock_rule_hash(facts->rule, facts->rule_len), pattern);
+    int64_t confirmed_ms = now_ms - facts->age_ms;
+    if (facts->age_ms > FACT_MS)
+        return;
+    struct shard *sh = ledger_shard(e, pattern);
+    shard_lock(sh);
+    unsigned known = fact_note(sh, key, facts->facts, facts->over, confirmed_ms);
+    struct workload *f = workload_of_key(sh, key);
+    if (f) {
+        f->told = (uint8_t)known;
+        f->told_ms = confirmed_ms > f->told_ms ? confirmed_ms : f->told_ms;
+        if (workload_take(f, known, facts->over))
+            report_pooled(sh, f, &(struct lock_key){.name = f->pattern, .len = strlen(f->pattern)},
+                          "another proxy has learnt that ", now_ms);
+    }
+    shard_unlock(sh);
+}
+
+bool engine_elsewhere(const struct lock_engine *e) {
+    return atomic_load_explicit(&e->elsewhere, memory_order_relaxed);
+}
+
+void engine_may_forget(struct lock_engine *e, int64_t now_ms) {
+    atomic_store_explicit(&e->may_forget_ms, now_ms, memory_order_relaxed);
+}
+
+uint64_t engine_begun(struct lock_engine *e) {
+    return atomic_load_explicit(&e->attempts, memory_order_relaxed);
 }

@@ -99,9 +99,9 @@ ROOM_LAYERS = {
     "proxy/lock": [
         ("script_constants.h", "thresholds.h", "hash.h", "pattern.h", "rule.h", "fence.h", "hash", "pattern", "rule", "doubt", "fence"),
         ("engine.h", "lock_event.h"),  # the engine's face: the session layer's view, and the types that all layers have in common
-        ("ledger.h", "workload.h", "ledger", "client", "timers", "incident", "orphan", "claim_state"),
-        ("evidence.h", "workload", "facts", "claim", "aftermath", "contention", "tenure"),
-        ("lease.h", "lease", "alarm", "succession", "one_shot"),
+        ("ledger.h", "ledger", "client", "timers", "incident"),
+        ("evidence.h", "workload", "claim", "aftermath", "contention"),
+        ("lease.h", "lease", "alarm", "succession"),
         ("choose.h", "attribute", "list_party", "recognise"),
         ("outcome.h", "outcome", "learn", "apply", "adopt", "list_lock"),
         ("member.h", "engine", "member", "audit", "look", "takeover"),
