@@ -7,7 +7,6 @@
 
 #include "parser/slot.h"
 #include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/sending.h"
 
 /* Whether an earlier one of the arguments in `found` is the same key. */
@@ -22,35 +21,21 @@ static bool named_before(const struct lock_words *words, const uint32_t *found, 
     return false;
 }
 
-/* What a command says of one of its lock keys, the argument `at`: its name, and the value that it would leave. */
-static void describe(struct lock_call *l, bool acquires, const struct lock_words *words, size_t at) {
-    size_t len;
-    const char *name = lock_word(words, 0, &len);
-    lock_call_command(l, name, len);
+/* Begins the lock call for one of a command's lock keys, the argument `at`. Keeps the command's name, and the value
+ * that it would leave. */
+static struct lock_call *begin(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
+                               const struct lock_words *words, size_t at) {
+    size_t len, name_len;
+    const char *key = lock_word(words, at, &len), *name = lock_word(words, 0, &name_len);
+    struct lock_call *l = lock_begin_anew(s, verb, rule, db, key, len);
+    lock_call_command(l, name, name_len);
     l->clobbers = true;
-    l->acquires = acquires;
-    if (acquires && at + 1 < words->count) {
+    l->acquires = verb == LOCK_ACQUIRE;
+    l->expiry_ms = LOCK_EXPIRY_OTHER;
+    if (l->acquires && at + 1 < words->count) {
         const char *value = lock_word(words, at + 1, &len);
         lock_call_value(l, value, len);
     }
-}
-
-/* Begins the lock call for one of the command's lock keys, the argument `at`. */
-static struct lock_call *begin(struct session *s, struct lock_queue *queue, const struct request_class *k,
-                               const struct lock_rule *rule, uint32_t at) {
-    const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
-    size_t len;
-    const char *key = lock_word(&words, at, &len);
-    uint32_t db = session_db(s);
-    lock_clobbers_database(k->command, k->request, k->bytes, &db);
-    bool acquires = lock_acquires_all(k->command, k->request, k->bytes);
-    session_note_overlap(s);
-    struct lock_call *l = lock_begin_anew(s, acquires ? LOCK_ACQUIRE : LOCK_CLOBBER, rule, db, key, len);
-    l->expiry_ms = LOCK_EXPIRY_OTHER;
-    describe(l, acquires, &words, at);
-    l->advises = (uint8_t)(lock_row_of(k->command)->advises | (l->acquires ? ADVISES_ALL : 0));
-    if (queue)
-        lock_enqueue(s, queue, l);
     return l;
 }
 
@@ -102,11 +87,18 @@ struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *que
         return NULL;
     const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
     struct lock_call *first = NULL;
+    uint32_t db = session_db(s);
+    lock_clobbers_database(k->command, k->request, k->bytes, &db);
+    bool acquires = lock_acquires_all(k->command, k->request, k->bytes);
     for (size_t i = 0; i < n; i++) {
         const struct lock_rule *rule = lock_clobbered_rule(k, found[i], i);
         if (!rule || named_before(&words, found, i))
             continue;
-        struct lock_call *l = begin(s, queue, k, rule, found[i]);
+        session_note_overlap(s);
+        struct lock_call *l = begin(s, acquires ? LOCK_ACQUIRE : LOCK_CLOBBER, rule, db, &words, found[i]);
+        l->advises = (uint8_t)(lock_row_of(k->command)->advises | (acquires ? ADVISES_ALL : 0));
+        if (queue)
+            lock_enqueue(s, queue, l);
         first = behind(first, l);
     }
     build(s, queue, first, &words, k->keys, k->key_count <= LOCK_CLOBBERED_MAX ? k->key_count : 0);
@@ -119,15 +111,12 @@ struct lock_call *lock_begin_pairs(struct session *s, const struct lock_rule *ru
                                    const struct lock_words *words) {
     uint32_t found[LOCK_CLOBBERED_MAX];
     struct lock_call *first = NULL;
-    size_t n = 0, len;
+    size_t n = 0;
     for (uint32_t at = 1; at + 1 < words->count; at += 2) {
         found[n] = at;
         if (named_before(words, found, n++))
             continue;
-        const char *key = lock_word(words, at, &len);
-        struct lock_call *l = lock_begin_anew(s, LOCK_ACQUIRE, rule, db, key, len);
-        describe(l, true, words, at);
-        l->expiry_ms = LOCK_EXPIRY_OTHER;
+        struct lock_call *l = begin(s, LOCK_ACQUIRE, rule, db, words, at);
         l->advises = (uint8_t)(lock_row_of(command_by_id(COMMAND_MSETNX))->advises | ADVISES_ALL);
         first = behind(first, l);
     }

@@ -156,22 +156,6 @@ static void confirm_submit(struct confirm *f, struct worker *w, call_done_fn don
     call_submit_pin(&r->call, f->pin, w->build.data, w->build.len, asking);
 }
 
-static void confirm_ask(struct confirm *f, struct worker *w) {
-    const struct lock_plan *plan = &f->lock->plan;
-    build_start(w, 5);
-    build_text(w, "EVAL");
-    build_bulk(w, mark, sizeof(mark) - 1);
-    build_number(w, 1);
-    lock_build_guard(w, plan->key.name, plan->key.len);
-    build_text(w, plan->attempt_token);
-    confirm_submit(f, w, on_mark, f->asking);
-    build_start(w, 3);
-    build_text(w, "WAIT");
-    build_number(w, plan->rule->replicas);
-    build_number(w, plan->rule->replicas_ms);
-    confirm_submit(f, w, on_wait, false);
-}
-
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end) {
     static const struct upstream_pin_events none;
     struct session *s = c->request->session;
@@ -201,7 +185,18 @@ bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *en
     upstream_pin_patient(f->pin, PIN_PATIENT);
     ev_timer_start(w->loop, &f->late);
     f->left = CALLS;
-    confirm_ask(f, w);
+    build_start(w, 5);
+    build_text(w, "EVAL");
+    build_bulk(w, mark, sizeof(mark) - 1);
+    build_number(w, 1);
+    lock_build_guard(w, l->plan.key.name, l->plan.key.len);
+    build_text(w, l->plan.attempt_token);
+    confirm_submit(f, w, on_mark, f->asking);
+    build_start(w, 3);
+    build_text(w, "WAIT");
+    build_number(w, l->plan.rule->replicas);
+    build_number(w, l->plan.rule->replicas_ms);
+    confirm_submit(f, w, on_wait, false);
     return true;
 }
 

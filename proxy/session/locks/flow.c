@@ -1,16 +1,23 @@
 /*
  * Lock commands on one key: from the command to the engine's plan and the script. A session's commands on one key run
- * one after another. Also PROXY LOCK, TOKEN and RELEASE. lock_call.c sends the script's call.
+ * one after another. Also PROXY LOCK, TOKEN and RELEASE. sending.c sends the script's call.
+ *
+ * A release may be held back (C4): the engine needs more evidence before it decides whose lease the release ends
+ * (proxy/lock/aftermath.c).
+ *
+ *      release ──> engine_begin: held back ──> the session's input waits ──> 5 ms later the same bytes are read again
+ *
+ * The proxy keeps nothing of the request but its bytes, which stay in the session's input.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "parser/invariant.h"
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
+#include "proxy/base/clock.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/lock_args.h"
-#include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 
@@ -53,6 +60,97 @@ inline void lock_busy_key(struct request *r, const char *key, size_t len) {
     r->busy = (uint8_t)(place + 1);
     r->session->busy[place]++;
 }
+
+/* ---- what `quorum yes` refuses ------------------------------------------------------------------ */
+
+#define FAR_AWAY INT64_C(1000000000000000)
+
+/* The time that follows EX, PX, EXAT or PXAT among a command's arguments from `at` on, in ms from now; -1: none. */
+static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t at) {
+    static const struct {
+        const char *name;
+        int64_t unit;
+        bool absolute;
+    } options[] = {{"ex", 1000, false}, {"px", 1, false}, {"exat", 1000, true}, {"pxat", 1, true}};
+    for (; at + 1 < r->argc && !request_arg_is(r, bytes, at, "fields"); at++)
+        for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+            size_t len;
+            int64_t n;
+            const char *word = request_arg(r, bytes, at + 1, &len);
+            if (request_arg_is(r, bytes, at, options[i].name) && resp_integer(word, len, &n) && n < FAR_AWAY)
+                return n * options[i].unit - (options[i].absolute ? clock_wall_ms() : 0);
+        }
+    return -1;
+}
+
+/* The expiry that a command sets, in ms from now; -1: none, or the command is malformed. */
+static int64_t expiry_asked(const struct command *c, const struct resp_request *r, const char *bytes) {
+    int64_t n = -1, unit = 1000;
+    size_t len;
+    switch (c->id) {
+    case COMMAND_PEXPIRE:
+    case COMMAND_PEXPIREAT:
+    case COMMAND_PSETEX:
+        unit = 1;
+        break;
+    case COMMAND_EXPIRE:
+    case COMMAND_EXPIREAT:
+    case COMMAND_SETEX:
+        break;
+    case COMMAND_SET:
+        return option_ms(r, bytes, 3);
+    case COMMAND_GETEX:
+    case COMMAND_HGETEX:
+    case COMMAND_HSETEX:
+        return option_ms(r, bytes, 2);
+    default:
+        return -1;
+    }
+    const char *word = request_arg(r, bytes, 2, &len);
+    if (!resp_integer(word, len, &n) || n < 0 || n >= FAR_AWAY)
+        return n >= FAR_AWAY ? INT64_MAX : -1;
+    bool absolute = c->id == COMMAND_EXPIREAT || c->id == COMMAND_PEXPIREAT;
+    return n * unit - (absolute ? clock_wall_ms() : 0);
+}
+
+bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
+                         const char *bytes, char *error, size_t size) {
+    int64_t longest_ms = quorum_longest_ms(s->worker);
+    if (r->argc < 3 || expiry_asked(c, r, bytes) <= longest_ms)
+        return false;
+    snprintf(error, size,
+             "ERR a lock under quorum lasts %lld ms at most (witness-quarantine says so); nothing was changed",
+             (long long)longest_ms);
+    return true;
+}
+
+const char *lock_quorum_lacks(const struct request_class *k) {
+    struct lock_command lc;
+    bool quorum = false;
+    for (size_t i = 0; i < k->key_count; i++) {
+        const struct lock_rule *rule = class_enforced(k, i);
+        quorum |= rule && rule->quorum == LOCK_QUORUM_YES;
+    }
+    if (!quorum)
+        return NULL;
+    switch (lock_meaning_of(k, &lc)) {
+    case MEANS_LOCK:
+        return NULL;
+    case MEANS_CLOBBERS:
+        return lock_acquires_all(k->command, k->request, k->bytes) && !lock_clobbers_one_rule(k)
+                   ? "ERR a lock under quorum can't be acquired together with keys that are no locks of its rule; "
+                     "nothing was changed"
+                   : NULL;
+    case MEANS_SCRIPT:
+        return class_locks(k) > LOCK_SCRIPT_LOCKS_MAX
+                   ? "ERR a script can't run on that many locks under quorum; nothing was changed"
+                   : NULL;
+    default:
+        return NULL;
+    }
+}
+
+/* ---- a command on one key ---------------------------------------------------------------------- */
 
 /* Nearly all lock commands run through these functions, so they are inlined. With `build`, that saves 2 % of the bound
  * on acquire and release. */
@@ -147,13 +245,18 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
     return w->waits->behind(&request->call, l);
 }
 
-/* Gives up a release that is held back. The session's input stops there, and the release is read again later. */
-static __attribute__((noinline)) void give_back(struct session *s, struct lock_call *l) {
-    engine_put_off(s->worker->shared->engine, &l->plan);
+/* Gives up a release that is held back. The session's input stops there, and is read again in a few milliseconds. */
+static __attribute__((noinline)) void hold_back(struct session *s, struct lock_call *l) {
+    struct worker *w = s->worker;
+    engine_put_off(w->shared->engine, &l->plan);
     invariant(l->plan.held_back, "a release is given back that is not held back");
-    lock_drop(s->worker, l);
-    counter_sub(&s->worker->counters.requests_locks, 1);
-    lock_hold_back(s);
+    lock_drop(w, l);
+    counter_sub(&w->counters.requests_locks, 1);
+    if (session_is_runnable(s) || s->state != SESSION_OPEN)
+        return;
+    list_append(&w->locks->held_back, &s->runnable_link);
+    if (!ev_is_active(&w->locks->look))
+        ev_timer_start(w->loop, &w->locks->look);
 }
 
 /* Begins a release, which the engine may hold back until it knows more. Returns NULL if it is held back. */
@@ -165,7 +268,7 @@ static HOT struct lock_call *begin_release(struct session *s, const struct lock_
     s->lock.patient = false;
     if (__builtin_expect(!l->plan.held_back, true))
         return l;
-    give_back(s, l);
+    hold_back(s, l);
     return NULL;
 }
 
@@ -211,19 +314,12 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
     bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
     if ((waits && waits_behind(request, l, alike, lc, &words)) || (alike && lock_join(&request->call, l)))
         return DISPATCHED;
-    if (alike)
-        lock_probe(&request->call, l); /* before the call is sent, which may end it at once */
-    if (waits) {
+    if (waits)
         send_waits(s, request, l, lc, &words);
-    } else if (alike && lock_short_fits(s->worker, l)) {
-        lock_acquire_short(&request->call, l);
-    } else if (lc->script == SCRIPT_RELEASE && !lc->compares && lock_free_fits(l)) {
-        lock_free(&request->call, l);
-    } else if (lc->script == SCRIPT_READ && s->worker->config->short_records && len > 0) {
-        lock_read(&request->call, l);
-    } else {
+    else if (!(alike && lock_acquire_short(&request->call, l)) &&
+             !(lc->script == SCRIPT_RELEASE && !lc->compares && lock_free(&request->call, l)) &&
+             !(lc->script == SCRIPT_READ && lock_read(&request->call, l)))
         lock_submit(&request->call, l, build(s, NULL, l, lc, &words));
-    }
     return DISPATCHED;
 }
 

@@ -1,8 +1,8 @@
 /*
  * Locks: how a command on a lock key becomes a script call, and the script's envelope becomes the client's reply
- * (flow.c, lock_call.c, call_finish.c). Besides: scripts of the application (application_script.c), commands under
+ * (flow.c, sending.c, call_finish.c). Besides: scripts of the application (application_script.c), commands under
  * rules in audit, which run unchanged (observed_command.c), reports to PROXY ADVISE (lock_events.c), and the proxy's
- * own work on leases (lease_work.c, successors.c).
+ * own work on leases (lease_work.c, own_records.c).
  */
 #pragma once
 
@@ -85,8 +85,6 @@ struct lock_call;
 struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                const struct lock_command *lc, const char *key, size_t key_len,
                                const struct lock_words *words);
-/* Tells the engine that EXEC is being sent, and the queued calls with it. */
-void lock_queue_sent(struct worker *w, const struct lock_queue *queue);
 /* Prepares the call of a command that removes or replaces lock keys, as lock_prepare does. NULL: the error is
  * LOCK_TOO_MANY_KEYS. */
 struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct request_class *k);
@@ -100,7 +98,7 @@ const char *lock_quorum_lacks(const struct request_class *k);
  */
 bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
                          const char *bytes, char *error, size_t size);
-/* Witnesses confirm what a transaction has acquired and extended (quorum_queue.c). lock_queue_answer notes what EXEC's
+/* Witnesses confirm what a transaction has acquired and extended (quorum.c). lock_queue_answer notes what EXEC's
  * array says of a queued call; the element is borrowed. lock_queue_asks says whether there is something to ask.
  * lock_queue_vote asks, and `done` hears, perhaps at once, that lock_finish_queued may end the calls. */
 void lock_queue_answer(struct lock_call *l, const struct call_end *element);
@@ -116,14 +114,6 @@ bool lock_wants_replicas(const struct lock_call *l);
  * claim. */
 void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                         int64_t replicas, struct lock_answer *out);
-/* EXEC has answered nil: the call ends as one that was not sent. */
-void lock_undone(struct lock_call *l);
-const struct lock_rule *lock_call_rule(const struct lock_call *l);
-/* For PROXY SLOWLOG: writes the call's command and key, and shortens its time by the time for which it had waited for
- * the lock. The value says whose the lock is, and is shown nowhere. False: the call is not timed. */
-bool lock_call_times(const struct worker *w, const struct lock_call *l, int64_t *took_us, struct text *command);
-/* The next call of another session behind `joined` (NULL: the first one) that ends with this call; NULL: no other. */
-const struct call *lock_call_joined(const struct lock_call *l, const struct call *joined);
 #define LOCK_TOO_MANY_KEYS "ERR too many keys for one command that replaces lock keys; send several"
 
 /* Deals with a whole request on one lock key. */
@@ -206,8 +196,6 @@ bool event_wanted(const struct lock_interest *in, const struct command *c, const
  * sample of the commands that take, and for all commands on a key that was seen to be taken from. */
 bool event_permit_wanted(const struct lock_interest *in, const struct command *c, const char *key, size_t len);
 
-/* ---- shown.c: reads of a hash lock ------------------------------------------------------------------------ */
-
 /* Forwards a request for which lock_shows_fields is true. If the session has lost an attempt for the lock, its reply is
  * read: the lock's field may show that the session is the holder. */
 void shown_forward(struct session *s, const struct request_class *k);
@@ -227,5 +215,3 @@ uint32_t advise_script_key(struct session *s, const struct command *c, const str
 /* Notes what a request writes, and whether its session holds a lock meanwhile. Called for the next worker->looks
  * requests; it counts them down. */
 void advise_looks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
-/* Reads the text of a SCRIPT LOAD. */
-void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes);
