@@ -121,7 +121,7 @@ ROOM_LAYERS = {
     "proxy/session/locks": [
         ("lock_commands.h", "lock_command", "command_event"),
         ("locks.h", "private.h", "lock_events"),  # the room's face, and a worker's part in locks
-        ("script_call.h", "lock_call.h", "lock_args", "lock_call"),
+        ("lock_call.h", "lock_args", "lock_call"),
         ("call_finish.h", "call_finish", "handover"),
         ("leases.h", "lease_work", "alarms", "own_records"),
         ("sending.h", "sending", "short_form", "confirm", "quorum"),

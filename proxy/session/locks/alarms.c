@@ -14,7 +14,6 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/leases.h"
 #include "proxy/session/locks/private.h"
 
@@ -158,14 +157,11 @@ void lock_note_alarm(void *arg, const struct lock_alarm *alarm) {
     struct alarm_news *news = memory_zalloc(sizeof(*news) + alarm->lease.key.len);
     struct alarm_note *note = memory_zalloc(sizeof(*note));
     list_init(&news->link);
-    news->lease = alarm->lease;
     news->session_id = alarm->session_id;
     news->fence = alarm->fence;
     news->thread = LIST_ENTRY(alarm->session, struct session, lock)->worker->index;
     news->way = alarm->own ? alarm->lease.rule->on_loss : LOCK_LOSS_TELL;
-    memcpy(news->name, alarm->lease.key.name, alarm->lease.key.len);
-    news->lease.key.name = news->name;
-    news->lease.rule = NULL;
+    lock_lease_keep(&news->lease, &alarm->lease, news->name);
     note->job.run = note_run;
     note->news = news;
     worker_add_job(worker_here(), &note->job);

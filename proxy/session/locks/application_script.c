@@ -18,7 +18,6 @@
  * the script did.
  */
 #include "parser/invariant.h"
-#include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/sending.h"

@@ -4,13 +4,11 @@
  */
 #include <linux/tcp.h> /* its tcp_info has the smallest round trip, which netinet/tcp.h's lacks */
 #include <netinet/in.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "parser/invariant.h"
 #include "proxy/base/clock.h"
-#include "proxy/base/memory.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/private.h"

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "parser/slot.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/sending.h"
 

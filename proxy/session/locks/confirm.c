@@ -11,7 +11,6 @@
  * nothing is confirmed: the node that answers is not the node that ran the script, and does not know of the lease.
  */
 #include <ev.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "parser/invariant.h"

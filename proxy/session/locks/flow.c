@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "parser/invariant.h"
-#include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/base/clock.h"
 #include "proxy/lock/waiting.h"
@@ -85,32 +84,21 @@ static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t
 
 /* The expiry that a command sets, in ms from now; -1: none, or the command is malformed. */
 static int64_t expiry_asked(const struct command *c, const struct resp_request *r, const char *bytes) {
-    int64_t n = -1, unit = 1000;
+    enum lock_row_expiry how = lock_row_of(c)->expiry;
+    int64_t n = -1;
     size_t len;
-    switch (c->id) {
-    case COMMAND_PEXPIRE:
-    case COMMAND_PEXPIREAT:
-    case COMMAND_PSETEX:
-        unit = 1;
-        break;
-    case COMMAND_EXPIRE:
-    case COMMAND_EXPIREAT:
-    case COMMAND_SETEX:
-        break;
-    case COMMAND_SET:
+    if (how == EXPIRY_SET)
         return option_ms(r, bytes, 3);
-    case COMMAND_GETEX:
-    case COMMAND_HGETEX:
-    case COMMAND_HSETEX:
+    if (how == EXPIRY_GETEX || c->id == COMMAND_HGETEX || c->id == COMMAND_HSETEX)
         return option_ms(r, bytes, 2);
-    default:
+    if (how < EXPIRY_SECONDS)
         return -1;
-    }
     const char *word = request_arg(r, bytes, 2, &len);
     if (!resp_integer(word, len, &n) || n < 0 || n >= FAR_AWAY)
         return n >= FAR_AWAY ? INT64_MAX : -1;
-    bool absolute = c->id == COMMAND_EXPIREAT || c->id == COMMAND_PEXPIREAT;
-    return n * unit - (absolute ? clock_wall_ms() : 0);
+    bool seconds = how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS;
+    bool absolute = how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS;
+    return n * (seconds ? 1000 : 1) - (absolute ? clock_wall_ms() : 0);
 }
 
 bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,

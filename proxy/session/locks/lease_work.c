@@ -161,8 +161,7 @@ static void lease_submit(struct worker *w, struct lease_work *work, enum script_
     call_submit_lane(&request->call, slot_of_key(work->name, work->lease.key.len), &lane, w->build.data, w->build.len);
 }
 
-/* Copies a lease with its key, for which `name` has room. */
-static void lease_keep(struct lock_lease *to, const struct lock_lease *lease, char *name) {
+void lock_lease_keep(struct lock_lease *to, const struct lock_lease *lease, char *name) {
     *to = *lease;
     to->rule = NULL;
     to->key.name = memcpy(name, lease->key.name, lease->key.len);
@@ -173,7 +172,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     invariant(lease->token_len > 0 && lease->token_len < LOCK_TOKEN_MAX && !(renewal && waits),
               "S3: a lease has a token of %zu bytes", (size_t)lease->token_len);
     struct lease_work *work = memory_zalloc(sizeof(*work) + lease->key.len);
-    lease_keep(&work->lease, lease, work->name);
+    lock_lease_keep(&work->lease, lease, work->name);
     work->renewal = renewal;
     work->waits = waits;
     work->done = done;
@@ -353,7 +352,7 @@ static void note_lease(const struct lock_lease *lease, bool renewal) {
     note->job.run = lease_due;
     note->renewal = renewal;
     note->waits = !renewal && lease->rule->wait_ms > 0;
-    lease_keep(&note->lease, lease, note->name);
+    lock_lease_keep(&note->lease, lease, note->name);
     worker_add_job(worker_here(), &note->job);
 }
 
@@ -365,7 +364,7 @@ void lock_note_renewal(void *arg, const struct lock_lease *lease) {
     }
     struct renewal *r = memory_alloc(sizeof(*r) + lease->key.len);
     r->slot = slot_of_key(lease->key.name, lease->key.len);
-    lease_keep(&r->lease, lease, r->name);
+    lock_lease_keep(&r->lease, lease, r->name);
     list_init(&r->link);
     list_append(&w->locks->renewals, &r->link);
     if (w->locks->renewals_count++ == 0) {
@@ -390,7 +389,7 @@ static void leaving_due(struct worker *w, struct worker_job *job) {
     const struct lease_note *note = (struct lease_note *)(void *)job;
     const struct lock_leaving *leaving = &note->leaving;
     struct lease_work *work = memory_zalloc(sizeof(*work) + leaving->key.len);
-    lease_keep(&work->lease, &(struct lock_lease){.key = leaving->key}, work->name);
+    lock_lease_keep(&work->lease, &(struct lock_lease){.key = leaving->key}, work->name);
     struct lock_rule rule = {.lease_ms = note->lease.lease_ms};
     struct lock_plan plan = {.right = leaving->right, .rule = &rule, .read_fence = note->waits};
     lock_plan_see(&plan, leaving->party, leaving->party_len);

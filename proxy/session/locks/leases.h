@@ -20,6 +20,8 @@ void lock_own_done(struct call *c, const struct call_end *end);
 typedef void (*lock_undone_fn)(void *arg);
 void lock_undo(struct worker *w, const struct lock_call *l, lock_undone_fn done, void *arg);
 
+/* Copies a lease with its key, for which `name` has room. */
+void lock_lease_keep(struct lock_lease *to, const struct lock_lease *lease, char *name);
 /* Frees renewals that were asked for and not sent. */
 void lock_renewals_close(struct worker *w);
 

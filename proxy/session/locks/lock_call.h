@@ -5,7 +5,7 @@
 #pragma once
 
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/script_call.h"
+#include "proxy/session/locks/locks.h"
 
 enum { LOCK_SHORT_VALUE = 96, LOCK_SHORT_KEY = 96 };
 
@@ -73,7 +73,7 @@ static inline const struct lock_client *lock_call_client(const struct call *c) {
     return c->request->session ? c->request->session->lock.client : NULL;
 }
 
-/* ---- lock_args.c: builds the calls of lock scripts in w->build; script_call.h has the parts for other rooms ---- */
+/* ---- lock_args.c: builds the calls of lock scripts in w->build; locks.h has the parts for other rooms ---- */
 
 enum {
     LOCK_HEADER_ARGS = 10 /* the elements of ARGV that a lock script takes, except those for the usual states */

@@ -14,10 +14,8 @@
  * replies only for a session that has tried for the lock in vain.
  */
 #include <string.h>
-#include <strings.h>
 
 #include "parser/invariant.h"
-#include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/private.h"

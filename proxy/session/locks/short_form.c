@@ -34,7 +34,6 @@
 #include "proxy/base/clock.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 
