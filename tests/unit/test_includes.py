@@ -125,7 +125,7 @@ ROOM_LAYERS = {
         ("call_finish.h", "call_finish", "handover"),
         ("leases.h", "lease_work", "alarms", "own_records"),
         ("sending.h", "sending", "short_form", "confirm", "quorum"),
-        ("flow", "clobber", "application_script", "observed_command", "locks_room"),
+        ("flow", "application_script", "observed_command", "locks_room"),
     ],
 }
 LAYER_IN_ROOM = {room + "/" + (name if name.endswith(".h") else name + ".c"): layer

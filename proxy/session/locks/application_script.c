@@ -90,12 +90,6 @@ void script_build_behind(struct session *s, struct lock_queue *queue, const stru
 
 /* ---- without a transaction --------------------------------------------------------------------- */
 
-/* Ends a step's request without a reply, whatever its result. */
-static void step_done(struct call *c, const struct call_end *end) {
-    (void)end;
-    request_reply(c->request, "", 0, true);
-}
-
 static void step_submit(struct session *s, const struct command *c, struct lock_call *l, const struct resp_request *r,
                         const char *bytes, size_t key_count) {
     struct request *request = request_new(s, c);
@@ -103,7 +97,7 @@ static void step_submit(struct session *s, const struct command *c, struct lock_
     request->silent = true;
     lock_busy_key(request, l->plan.key.name, l->plan.key.len);
     script_build_behind(s, NULL, l, &words, key_count, false);
-    request->call.done = step_done;
+    request->call.done = call_swallow;
     lock_submit(&request->call, l, SCRIPT_ADOPT);
 }
 

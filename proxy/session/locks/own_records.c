@@ -67,6 +67,8 @@ static bool record_lost(struct worker *w, const char *name) {
     return upstream_node_lost(upstream_node_of_slot(w->upstream, slot_of_key(name, strlen(name))));
 }
 
+/* ---- what is learnt of workloads -------------------------------------------------------------------------- */
+
 static const char RECORD[] = "lockkeeper-learnt";
 
 enum {
@@ -100,9 +102,6 @@ static void log_useless(const char *why, size_t len) {
         log_notice("What is learnt of clients is not shared, each run of the proxy learns it anew: %.*s",
                    (int)(len < ERROR_SHOWN_MAX ? len : ERROR_SHOWN_MAX), why);
 }
-
-/* ---- what is learnt is written
- * ---------------------------------------------------------------------------------------------- */
 
 /* A note of what the engine has learnt. The engine calls with a shard locked, so the worker writes the entry after the
  * engine has returned. */
@@ -163,8 +162,6 @@ void lock_note_learnt(void *arg, const struct lock_facts *facts) {
     note->job.run = fact_write;
     worker_add_job(worker_here(), &note->job);
 }
-
-/* ---- and read ---------------------------------------------------------------------------------------------- */
 
 /* Reads names of facts, separated by spaces. Unknown names come from a later version, and are skipped. */
 static unsigned facts_read(const struct resp_item *text) {
@@ -320,13 +317,13 @@ void learnt_tick(struct worker *w) {
         learnt_begin(w);
 }
 
+/* ---- leases whose owners may come back -------------------------------------------------------------------- */
+
 static const char LIST[] = "lockkeeper-left";
 
 #define FAR_MS ((int64_t)1 << 50) /* beyond every clock; sums do not overflow */
 
 enum { LIST_MS = 3600 * 1000, SLACK_MS = 1000, LOOKS_MS = 5000, FIELDS = 6 };
-
-/* ---- entries ----------------------------------------------------------------------------------------- */
 
 /* Copies the next field, up to a space, as text, and returns where the following field begins. NULL: there is no field,
  * or it is too long. */
@@ -367,8 +364,6 @@ static bool left_read(const char *entry, size_t len, struct lock_left *left) {
     return known;
 }
 
-/* ---- the list ------------------------------------------------------------------------------------------ */
-
 /* An entry for the list, which is useless after until_ms. The engine calls with a shard locked, so the worker writes
  * the entry after the engine has returned. */
 struct left_note {
@@ -404,8 +399,6 @@ void lock_note_left(void *arg, const struct lock_left *left) {
     text_clear(&entry);
     worker_add_job(worker_here(), &note->job);
 }
-
-/* ---- taking over --------------------------------------------------------------------------------------- */
 
 /* A lease that this proxy is about to take over. */
 struct takeover {
