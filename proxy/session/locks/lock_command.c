@@ -340,17 +340,6 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
     return true;
 }
 
-bool lock_command_compares(const struct lock_command *lc) {
-    bool sets = lc->verb == LOCK_REPLACE && lc->script == SCRIPT_REPLACE;
-    bool plain = lc->verb == LOCK_PASS && lc->shape == SHAPE_OK && lc->value_at > 0;
-    return sets || plain;
-}
-
-void lock_command_swaps(struct lock_command *lc) {
-    lc->verb = LOCK_SWAP;
-    lc->script = SCRIPT_SWAP;
-}
-
 bool lock_shows_fields(const struct request_class *k) {
     switch (k->command->id) {
     case COMMAND_HGET:

@@ -43,8 +43,8 @@ struct poll {
     lock_vote_fn done;
     void *arg;
     size_t due; /* of how many locks an answer is due, and 1 while they are being asked for */
-    bool refused, undoing;
-    struct lock_refusal why; /* the first refusal */
+    bool undoing;
+    struct lock_refusal why; /* the first refusal; why.by NULL: there is none */
 };
 
 static void poll_over(void *arg) {
@@ -53,8 +53,8 @@ static void poll_over(void *arg) {
     invariant(v->due > 0, "witnesses decide twice about one of several locks");
     if (--v->due > 0)
         return;
-    if (!v->refused || v->undoing) {
-        v->done(v->arg, v->refused ? &v->why : NULL);
+    if (!v->why.by || v->undoing) {
+        v->done(v->arg, v->why.by ? &v->why : NULL);
         memory_free(v);
         return;
     }
@@ -71,9 +71,8 @@ static void poll_over(void *arg) {
 
 static void poll_heard(void *arg, const struct lock_refusal *why) {
     struct poll *v = arg;
-    if (why && !v->refused)
+    if (why && !v->why.by)
         v->why = *why;
-    v->refused |= why != NULL;
     poll_over(v);
 }
 
@@ -322,8 +321,6 @@ static void vote_on(struct lock_call *l, const struct lock_result *r, struct pol
     }
 }
 
-/* ---- several locks ---------------------------------------------------------------------------------- */
-
 /* Asks the witnesses about the lock of which a script has answered `r`: it has acquired or extended. Of MSETNX they are
  * asked about all locks in the ring of calls that begins with `first`. */
 static void vote(struct worker *w, struct lock_call *first, const struct lock_result *r, lock_vote_fn done, void *arg) {
@@ -420,8 +417,7 @@ bool lock_witness_script(struct worker *w, struct lock_call *l, const struct cal
 struct lock_ballot {
     struct lock_call *voter; /* whose vote counts for this call, perhaps its own; NULL: none. It is ended before */
     struct lock_result result;
-    bool refused;
-    struct lock_refusal why;
+    struct lock_refusal why; /* why.by NULL: it is not refused */
     struct queue_vote *all;
 };
 
@@ -493,7 +489,6 @@ static void decided(struct queue_vote *v) {
         const struct lock_call *voter = l->ballot ? l->ballot->voter : NULL;
         if (!voter || voter == l)
             continue;
-        l->ballot->refused = voter->ballot->refused;
         l->ballot->why = voter->ballot->why;
         const struct lock_call *acquired = on_key(voter, l);
         l->waited_ms = acquired->waited_ms;
@@ -505,7 +500,6 @@ static void decided(struct queue_vote *v) {
 
 static void heard(void *arg, const struct lock_refusal *why) {
     struct lock_ballot *b = arg;
-    b->refused = why != NULL;
     if (why)
         b->why = *why;
     decided(b->all);
@@ -532,7 +526,7 @@ bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, c
         lock_finish(w, s, l, &lock_released_end, out); /* which tells the witnesses */
         return true;
     }
-    if (!l->ballot || !l->ballot->refused)
+    if (!l->ballot || !l->ballot->why.by)
         return false;
     struct lock_refusal why = l->ballot->why;
     struct lock_envelope e;
@@ -547,5 +541,5 @@ bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, c
 }
 
 const char *lock_queue_refusal(const struct lock_call *l) {
-    return l && l->ballot && l->ballot->refused ? l->ballot->why.error : NULL;
+    return l && l->ballot && l->ballot->why.by ? l->ballot->why.error : NULL;
 }
