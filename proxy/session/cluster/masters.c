@@ -467,7 +467,7 @@ static void ask_all(struct session *s, const struct command *c, const struct way
 enum dispatch_result masters_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     if (c->id == COMMAND_SCRIPT)
-        advise_loaded(s, k->request, k->bytes);
+        event_script_loaded(s->worker->shared->observer, k->request, k->bytes);
     const struct way *way = way_of(k);
     const char *refused = masters_refuses(s, k);
     size_t masters = upstream_master_count(s->worker->upstream);

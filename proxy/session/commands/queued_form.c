@@ -210,14 +210,19 @@ static void queue_script(struct session *s, struct call *call, const struct comm
     queue_call(s, call, w->build.data, w->build.len, true);
 }
 
-/* Turns a SET after WATCH and GET of its key (K3) into a swap: it takes over the lease that the session was shown. */
+/* Turns SETEX, PSETEX, or a SET without NX, XX and GET, after WATCH and GET of its key (K3) into a swap that replies as
+ * SET does: it takes over the lease that the session was shown. */
 static void compare_and_set(const struct session *s, const char *key, size_t len, const struct lock_rule *rule,
                             struct lock_command *lc) {
-    if (lock_command_compares(lc) && rule->kinds & LOCK_KIND_STRING && rule->owner != LOCK_OWNER_ANY &&
+    bool sets = lc->verb == LOCK_REPLACE && lc->script == SCRIPT_REPLACE;
+    bool plain = lc->verb == LOCK_PASS && lc->shape == SHAPE_OK && lc->value_at > 0;
+    if ((sets || plain) && rule->kinds & LOCK_KIND_STRING && rule->owner != LOCK_OWNER_ANY &&
         transaction_watches(s, key, len)) {
         struct lock_key name = {.db = session_db(s), .name = key, .len = len};
-        if (engine_compares(s->worker->shared->engine, &s->lock, &name, worker_now(s->worker)))
-            lock_command_swaps(lc);
+        if (engine_compares(s->worker->shared->engine, &s->lock, &name, worker_now(s->worker))) {
+            lc->verb = LOCK_SWAP;
+            lc->script = SCRIPT_SWAP;
+        }
     }
 }
 

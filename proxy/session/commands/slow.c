@@ -6,7 +6,7 @@
 #include "proxy/base/slowlog.h"
 #include "proxy/session/commands/private.h"
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/locks.h"
+#include "proxy/session/locks/lock_call.h"
 
 enum { ARGUMENTS_SHOWN = 32, ARGUMENT_SHOWN = 128 }; /* as in Redis's SLOWLOG */
 
@@ -61,6 +61,20 @@ static bool waits(const struct request *r) {
     return r->owner && r->owner->ops->may_last && !runs_code && r->owner->ops->may_last(r);
 }
 
+/* Writes a lock call's command and key, and shortens its time by the time for which it had waited for the lock. The
+ * value says whose the lock is, and is shown nowhere. False: the call is not timed. */
+static bool lock_times(const struct worker *w, const struct lock_call *l, int64_t *took_us, struct text *command) {
+    int64_t begun_us = (int64_t)((ev_now(w->loop) - l->begun) * 1e6);
+    if (l->begun <= 0)
+        return false;
+    if (begun_us < *took_us && l->plan.rule && l->plan.rule->wait_ms > 0)
+        *took_us = begun_us > 0 ? begun_us : 0;
+    text_printf(command, "%s ", l->command);
+    text_append_visible(command, l->key, l->plan.key.len);
+    text_printf(command, " ...");
+    return true;
+}
+
 static void note(const struct call *c, const struct upstream_late *late) {
     struct worker *w = c->request->worker;
     const struct session *s = c->request->session;
@@ -72,7 +86,7 @@ static void note(const struct call *c, const struct upstream_late *late) {
                              .name = s->name ? s->name : "",
                              .node = late->node};
     struct text command = {0};
-    bool counts = c->lock ? lock_call_times(w, c->lock, &r.took_us, &command) : !waits(c->request);
+    bool counts = c->lock ? lock_times(w, c->lock, &r.took_us, &command) : !waits(c->request);
     if (r.before_us > r.took_us - r.after_us) /* the command on a lock was tried again after it had waited */
         r.before_us = r.took_us > r.after_us ? r.took_us - r.after_us : 0;
     int64_t at_node_us = r.took_us - r.before_us - r.after_us;
@@ -94,7 +108,11 @@ static void note(const struct call *c, const struct upstream_late *late) {
 void slow_note(const struct call *c, const struct upstream_late *late) {
     if (c->request->session)
         note(c, late);
-    for (const struct call *joined = NULL; c->lock && (joined = lock_call_joined(c->lock, joined));)
+    if (!c->lock)
+        return;
+    LIST_FOREACH(it, &c->lock->joined) {
+        const struct call *joined = LIST_ENTRY(it, const struct lock_call, link)->call;
         if (joined->request->session)
             note(joined, late);
+    }
 }

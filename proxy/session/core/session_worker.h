@@ -85,7 +85,7 @@ struct worker {
     struct list_node slices;           /* struct worker_slices; the first one is in progress */
     size_t own_works;                  /* the proxy's own requests in flight, for which a stop waits */
     struct worker_locks *locks;        /* for locks/ */
-    struct witnesses *witnesses;       /* for locks/quorum_lease.c; NULL: there are none */
+    struct witnesses *witnesses;       /* for proxy/session/locks; NULL: there are none */
     struct lock_waits *waits;          /* for waits/ */
     struct wrong_logins *wrong_logins; /* for commands/wrong.c */
     struct lock_walk *walk;            /* the leases for the current PROXY LOCKS or TOP; else NULL */

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "proxy/session/fences/fenced.h"
-#include "proxy/session/locks/script_call.h"
+#include "proxy/session/locks/locks.h"
 
 /* A key of fenced data that a write touches, with its lock. */
 struct asked {

@@ -14,9 +14,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/leases.h"
-#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
 
 enum { NAME_SHOWN = 160 };
@@ -52,28 +50,12 @@ static void push(struct session *s, const struct alarm_news *news) {
     counter_add(&s->worker->counters.losses_pushed, 1);
 }
 
-/* The next command of the session gets an error. */
-static void strike(struct session *s, const struct alarm_news *news) {
-    struct lock_state *state = locks_of(s);
-    struct text error = {0};
-    size_t len = news->lease.key.len;
-    bool cut = len > NAME_SHOWN;
-    if (state->lost)
-        return; /* one error is enough */
-    text_append(&error, "LOST the lease on ", strlen("LOST the lease on "));
-    text_append(&error, news->name, cut ? NAME_SHOWN : len);
-    text_printf(&error, "%s is over", cut ? "..." : "");
-    state->lost = memory_strndup(error.data, error.len);
-    text_clear(&error);
-    s->worker->struck++;
-    counter_add(&s->worker->counters.losses_refused, 1);
-}
-
 static void tell(struct session *s, const struct alarm_news *news) {
     static const char *const actions[] = {[LOCK_LOSS_TELL] = "it goes on",
                                           [LOCK_LOSS_CLOSE] = "its connection is closed",
                                           [LOCK_LOSS_ERROR] = "its next command is refused"};
     struct worker *w = s->worker;
+    struct lock_state *state = locks_of(s);
     char who[SESSION_ADDRESS_MAX + 128];
     session_who(s, who, sizeof(who));
     if (!engine_alarm_take(w->shared->engine, &news->lease.key, news->session_id, news->lease.token, who,
@@ -81,8 +63,17 @@ static void tell(struct session *s, const struct alarm_news *news) {
         return;
     if (atomic_load(&s->lock.notified) && s->lane.protocol == 3)
         push(s, news);
-    if (news->way == LOCK_LOSS_ERROR) {
-        strike(s, news);
+    if (news->way == LOCK_LOSS_ERROR && !state->lost) { /* one error is enough */
+        struct text error = {0};
+        size_t len = news->lease.key.len;
+        bool cut = len > NAME_SHOWN;
+        text_append(&error, "LOST the lease on ", strlen("LOST the lease on "));
+        text_append(&error, news->name, cut ? NAME_SHOWN : len);
+        text_printf(&error, "%s is over", cut ? "..." : "");
+        state->lost = memory_strndup(error.data, error.len);
+        text_clear(&error);
+        w->struck++;
+        counter_add(&w->counters.losses_refused, 1);
     } else if (news->way == LOCK_LOSS_CLOSE) {
         counter_add(&w->counters.losses_closed, 1);
         session_finish(s);
@@ -126,9 +117,7 @@ static void answered(struct call *c, const struct call_end *end) {
     struct alarm_news *news = REQUEST_OWNER(c->request, struct alarm_news);
     invariant(w->own_works > 0 && news, "no alarm is looked into");
     struct lock_envelope e;
-    lock_own_answer(end, &e);
-    request_disown(c->request);
-    w->own_works--;
+    lock_answer_read(NULL, end, &e);
     switch (engine_alarm_looked(w->shared->engine, &news->lease.key, news->session_id, news->lease.token, &e.result,
                                 news->asked_ms, worker_now(w))) {
     case ALARM_OVER:
@@ -142,7 +131,7 @@ static void answered(struct call *c, const struct call_end *end) {
         list_append(&w->locks->unasked, &news->link);
         break;
     }
-    request_reply(c->request, "", 0, true);
+    lock_own_done(c, end);
 }
 
 static void ask(struct worker *w, struct alarm_news *news) {
@@ -155,12 +144,7 @@ static void ask(struct worker *w, struct alarm_news *news) {
     news->asked_ms = worker_now(w);
     lock_build_call(w, SCRIPT_RENEW, NULL, &plan.key, LOCK_HEADER_ARGS);
     lock_build_header(w, NULL, &plan, NULL, 0, SHAPE_INT);
-    struct request *request = request_internal(w);
-    w->own_works++;
-    request_own(request, &news->owner, &ops);
-    request->call.done = answered;
-    request->call.up.script = script_get(SCRIPT_RENEW);
-    request->call.up.repeatable = true; /* it looks, and changes nothing */
+    struct request *request = lock_own_request(w, &news->owner, &ops, SCRIPT_RENEW, answered);
     struct upstream_lane lane = {.login = news->lease.login, .db = news->lease.key.db, .protocol = 2};
     call_submit_lane(&request->call, slot_of_key(news->name, news->lease.key.len), &lane, w->build.data, w->build.len);
 }
@@ -173,14 +157,11 @@ void lock_note_alarm(void *arg, const struct lock_alarm *alarm) {
     struct alarm_news *news = memory_zalloc(sizeof(*news) + alarm->lease.key.len);
     struct alarm_note *note = memory_zalloc(sizeof(*note));
     list_init(&news->link);
-    news->lease = alarm->lease;
     news->session_id = alarm->session_id;
     news->fence = alarm->fence;
     news->thread = LIST_ENTRY(alarm->session, struct session, lock)->worker->index;
     news->way = alarm->own ? alarm->lease.rule->on_loss : LOCK_LOSS_TELL;
-    memcpy(news->name, alarm->lease.key.name, alarm->lease.key.len);
-    news->lease.key.name = news->name;
-    news->lease.rule = NULL;
+    lock_lease_keep(&news->lease, &alarm->lease, news->name);
     note->job.run = note_run;
     note->news = news;
     worker_add_job(worker_here(), &note->job);

@@ -18,10 +18,8 @@
  * the script did.
  */
 #include "parser/invariant.h"
-#include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/sending.h"
 
 /* Bounds. A lock's value is one of the script's first ARGS_MAX arguments, and has at most ARG_LEN_MAX bytes. A script
@@ -92,12 +90,6 @@ void script_build_behind(struct session *s, struct lock_queue *queue, const stru
 
 /* ---- without a transaction --------------------------------------------------------------------- */
 
-/* Ends a step's request without a reply, whatever its result. */
-static void step_done(struct call *c, const struct call_end *end) {
-    (void)end;
-    request_reply(c->request, "", 0, true);
-}
-
 static void step_submit(struct session *s, const struct command *c, struct lock_call *l, const struct resp_request *r,
                         const char *bytes, size_t key_count) {
     struct request *request = request_new(s, c);
@@ -105,7 +97,7 @@ static void step_submit(struct session *s, const struct command *c, struct lock_
     request->silent = true;
     lock_busy_key(request, l->plan.key.name, l->plan.key.len);
     script_build_behind(s, NULL, l, &words, key_count, false);
-    request->call.done = step_done;
+    request->call.done = call_swallow;
     lock_submit(&request->call, l, SCRIPT_ADOPT);
 }
 
@@ -214,7 +206,7 @@ static bool ask_witnesses(struct request *request, struct bundle *b, const struc
         struct lock_part *part = &b->parts[i];
         const char *element = at[b->count + 1 + i];
         struct call_end of = {.reply = element, .len = (size_t)(at[b->count + 2 + i] - element)};
-        const struct lock_rule *rule = lock_call_rule(part->lock);
+        const struct lock_rule *rule = part->lock->plan.rule;
         part->bundle = b;
         b->due++;
         if (rule->quorum != LOCK_QUORUM_YES ||
@@ -309,7 +301,13 @@ static void bundle_done(struct call *c, const struct call_end *end) {
 
 /* ---- the beginning ----------------------------------------------------------------------------- */
 
-static struct bundle *bundle_new(struct session *s, const struct request_class *k, size_t locks) {
+static void dispatch_together(struct session *s, const struct request_class *k, size_t locks) {
+    static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", exec[] = "*1\r\n$4\r\nEXEC\r\n";
+    const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
+    const struct text *build = &s->worker->build;
+    struct text all = {0};
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    struct request *request = request_new(s, k->command);
     struct bundle *b = memory_zalloc(sizeof(*b) + locks * sizeof(b->parts[0]));
     b->slot = k->slot;
     b->key_count = k->key_count;
@@ -318,49 +316,27 @@ static struct bundle *bundle_new(struct session *s, const struct request_class *
             b->quorum |= class_rule(k, i)->quorum == LOCK_QUORUM_YES;
             b->parts[b->count++].lock = script_begin(s, NULL, k, i);
         }
-    return b;
-}
-
-/* Builds the whole transaction. Returns the offset of the first step. */
-static size_t bundle_build(struct session *s, struct bundle *b, const struct resp_request *r, const char *bytes,
-                           struct text *out) {
-    static const char multi[] = "*1\r\n$5\r\nMULTI\r\n", exec[] = "*1\r\n$4\r\nEXEC\r\n";
-    const struct text *build = &s->worker->build;
-    const struct lock_words words = {bytes, r->argv, r->argc};
-    text_append(out, multi, sizeof(multi) - 1);
-    for (size_t i = 0; i < b->count; i++) {
-        script_build_before(s, NULL, b->parts[i].lock);
-        text_append(out, build->data, build->len);
-    }
-    text_append(out, bytes, r->len);
-    for (size_t i = 0; i < b->count; i++) {
-        script_build_behind(s, NULL, b->parts[i].lock, &words, b->key_count, true);
-        text_append(out, build->data, build->len);
-    }
-    text_append(out, exec, sizeof(exec) - 1);
-    return sizeof(multi) - 1;
-}
-
-static void bundle_busy(struct request *request, const struct bundle *b) {
     invariant(b->count > 0 && b->count <= LOCKS_TOGETHER_MAX, "%zu locks in one transaction", b->count);
     const struct lock_plan *first = &b->parts[0].lock->plan;
     if (b->count == 1)
         lock_busy_key(request, first->key.name, first->key.len);
     else
         lock_busy_all(request);
-}
-
-static void dispatch_together(struct session *s, const struct request_class *k, size_t locks) {
-    const struct resp_request *r = k->request;
-    struct text all = {0};
-    counter_add(&s->worker->counters.requests_forwarded, 1);
-    struct request *request = request_new(s, k->command);
-    struct bundle *b = bundle_new(s, k, locks);
-    bundle_busy(request, b);
     if (ev_now(s->worker->loop) < locks_of(s)->careful_until)
         request_barrier(request);
-    text_append(&b->command, k->bytes, r->len);
-    request->call.up.script_at = (uint32_t)bundle_build(s, b, r, k->bytes, &all);
+    text_append(&b->command, k->bytes, k->request->len);
+    text_append(&all, multi, sizeof(multi) - 1);
+    for (size_t i = 0; i < b->count; i++) {
+        script_build_before(s, NULL, b->parts[i].lock);
+        text_append(&all, build->data, build->len);
+    }
+    text_append(&all, k->bytes, k->request->len);
+    for (size_t i = 0; i < b->count; i++) {
+        script_build_behind(s, NULL, b->parts[i].lock, &words, b->key_count, true);
+        text_append(&all, build->data, build->len);
+    }
+    text_append(&all, exec, sizeof(exec) - 1);
+    request->call.up.script_at = sizeof(multi) - 1;
     request->call.up.script = script_get(SCRIPT_ADOPT);
     request->call.done = bundle_done;
     request_own(request, &b->owner, &request_owner_silent);

@@ -2,16 +2,17 @@
  * The end of a lock call: the client's reply is made of what the script has answered, and the engine learns the
  * outcome. This file decides nothing: the engine and the scripts do.
  */
-#include <stdio.h>
+#include <linux/tcp.h> /* its tcp_info has the smallest round trip, which netinet/tcp.h's lacks */
+#include <netinet/in.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "parser/invariant.h"
 #include "proxy/base/clock.h"
-#include "proxy/base/memory.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/observing.h"
-#include "proxy/session/locks/quorum.h"
+#include "proxy/session/locks/private.h"
+#include "proxy/witness/witness.h"
 
 /* Sets the values in the result that the command left at the key, or that its reply shows to the session. */
 static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
@@ -34,15 +35,6 @@ static void envelope_value(const struct lock_call *l, struct lock_envelope *e) {
         return;
     *(answers ? &e->result.shown : &e->result.value) = item.str;
     *(answers ? &e->result.shown_len : &e->result.value_len) = item.len;
-}
-
-/* Answers PROXY TOKEN with the fence alone. */
-static void answer_token(const struct session *s, struct lock_envelope *e, char *out) {
-    e->reply = out;
-    if (e->result.outcome == LOCK_DONE || e->result.outcome == LOCK_ADOPTED)
-        e->reply_len = resp_header_write(out, ':', (int64_t)e->result.fence);
-    else
-        e->reply_len = (size_t)sprintf(out, "%s", s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n");
 }
 
 static void add_number(struct text *t, const char *name, uint64_t number) {
@@ -142,6 +134,45 @@ static __attribute__((noinline)) void tell_written(struct session *s, const stru
             (*room)->lock_written(s, l->plan.key.name, l->plan.key.len);
 }
 
+static uint16_t whole_ms(uint32_t us) {
+    return us < UINT16_MAX * 1000u ? (uint16_t)(us / 1000) : UINT16_MAX;
+}
+
+/* Measures the round trip to the client once, when an attempt of the session was lost. */
+static __attribute__((noinline)) void note_trip(struct session *s) {
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+    if (locks_of(s)->trip_known)
+        return;
+    locks_of(s)->trip_known = true;
+    if (getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+        return;
+    s->lock.trip_ms = whole_ms(info.tcpi_rtt);
+    s->lock.shortest_trip_ms = whole_ms(info.tcpi_min_rtt);
+}
+
+/* ---- witnesses --------------------------------------------------------------------------------------------- */
+
+struct witness_lease quorum_lease(const struct lock_key *key, const char *token, uint64_t fence) {
+    return (struct witness_lease){.db = key->db, .name = key->name, .len = key->len, .token = token, .fence = fence};
+}
+
+int64_t quorum_longest_ms(const struct worker *w) {
+    return lock_promise_longest_ms(w->config->witness_quarantine_ms, w->config->witness_timeout_ms);
+}
+
+int64_t quorum_promise_ms(const struct worker *w, int64_t pttl_ms) {
+    int64_t ms = lock_promise_ms(pttl_ms > 0 ? pttl_ms : 0, w->config->witness_timeout_ms);
+    bool fits = pttl_ms >= 0 && ms < w->config->witness_quarantine_ms;
+    return fits ? ms : w->config->witness_quarantine_ms;
+}
+
+void quorum_released(struct worker *w, const struct lock_key *key, const char *token, uint64_t fence) {
+    struct witness_lease lease = quorum_lease(key, token, fence);
+    if (w->witnesses)
+        witness_free(w->witnesses, &lease);
+}
+
 /* Tells the witnesses what has become of a lock. If Redis has forgotten the lock of a claim, the release of the claim
  * may have removed a later attempt of its client's: then both are over. */
 static __attribute__((noinline)) void tell_witnesses(struct worker *w, const struct lock_call *l,
@@ -157,11 +188,13 @@ static __attribute__((noinline)) void tell_witnesses(struct worker *w, const str
         quorum_released(w, &l->plan.key, claims ? l->plan.claim_token : "", result->fence);
 }
 
+/* ---- the end -------------------------------------------------------------------------------------------------- */
+
 inline void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result) {
     if (s)
         advise_script(s, &l->plan, result, l->advises);
     if (s && result->outcome == LOCK_HELD)
-        lock_note_trip(s);
+        note_trip(s);
     if (s && __builtin_expect(s->hears & HEARS_WRITES, 0))
         tell_written(s, l, result);
     engine_finish(w->shared->engine, s ? &s->lock : NULL, l->session_id, &l->plan, result, l->command, l->who,
@@ -183,10 +216,12 @@ static inline void take_wait_off(const struct lock_call *l, struct lock_result *
         r->fence = l->raised_fence;
 }
 
-/* Tells the engine the result for each lock key of a clobbering command. The calls form a ring that begins with
- * `first`. */
-static void clobber_learnt(struct worker *w, struct session *s, struct lock_call *first,
-                           const struct lock_result *result) {
+void lock_learnt_all(struct worker *w, struct session *s, struct lock_call *first, const struct lock_result *result) {
+    if (!first->clobbers) {
+        worker_lease_changed(w, first->plan.rule, result);
+        lock_learnt(w, s, first, result);
+        return;
+    }
     for (struct list_node *n = &first->link, *next; n; n = next) {
         next = n->next != n ? n->next : NULL;
         list_remove(n);
@@ -206,90 +241,43 @@ static void clobber_learnt(struct worker *w, struct session *s, struct lock_call
     }
 }
 
-void lock_learnt_all(struct worker *w, struct session *s, struct lock_call *first, const struct lock_result *result) {
-    if (first->clobbers) {
-        clobber_learnt(w, s, first, result);
-        return;
-    }
-    worker_lease_changed(w, first->plan.rule, result);
-    lock_learnt(w, s, first, result);
-}
-
-/* Sets the reply of a refused swap (GETSET). The reply shows the key's present value. A session that reads the value
- * which it expected takes that for a success. The script knows only what one session had read. So if any session of
- * the client that may be meant had read the present value, the reply is the error LOCKED. */
-static void answer_swap(struct worker *w, const struct lock_call *l, struct lock_envelope *e) {
-    static const char LOCKED[] = "-LOCKED the lock is held; nothing was changed\r\n";
-    bool refused = e->result.outcome == LOCK_HELD || e->result.outcome == LOCK_FOREIGN;
-    if (l->plan.verb != LOCK_SWAP || !refused || e->reply[0] == '-' || !e->result.shown ||
-        !engine_swap_misleads(w->shared->engine, l->session_id, &l->plan, e->result.shown, e->result.shown_len))
-        return;
-    e->result.shown = NULL;
-    e->reply = LOCKED;
-    e->reply_len = sizeof(LOCKED) - 1;
-}
-
 void lock_note_time(struct worker *w, const struct lock_call *l) {
     if (l->begun > 0)
         histogram_note(&w->durations.lock_commands, (int64_t)((ev_now(w->loop) - l->begun) * 1e6));
 }
 
-bool lock_call_times(const struct worker *w, const struct lock_call *l, int64_t *took_us, struct text *command) {
-    int64_t begun_us = (int64_t)((ev_now(w->loop) - l->begun) * 1e6);
-    if (l->begun <= 0)
-        return false;
-    if (begun_us < *took_us && l->plan.rule && l->plan.rule->wait_ms > 0)
-        *took_us = begun_us > 0 ? begun_us : 0;
-    text_printf(command, "%s ", l->command);
-    text_append_visible(command, l->key, l->plan.key.len);
-    text_printf(command, " ...");
-    return true;
-}
-
-/* Ends a call whose script answered a short text. Returns false if the answer is another one. This path saves 4 % of
- * the bound on acquire and release. */
-static inline bool finish_short(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
-                                struct call_end *out) {
-    struct lock_result r = {.value = l->value, .value_len = l->value_len};
-    if (end->error || end->reply[0] != '$' || l->asks || l->clobbers || !lock_read_short(l, end->reply, end->len, &r))
-        return false;
-    out->reply = lock_short_reply(l, r.outcome, &out->len);
-    out->error = NULL;
-    lock_note_time(w, l);
-    if (r.outcome == LOCK_GRANTED) {
-        r.short_record = l->fence > 0;
-        if (l->fence > 0 && r.fence != l->fence)
-            engine_fence_heard(w->shared->engine, r.fence, (uint64_t)clock_wall_us());
-        take_wait_off(l, &r);
-        worker_lease_changed(w, l->plan.rule, &r);
-    }
-    lock_learnt(w, s, l, &r);
-    return true;
-}
-
 static __attribute__((noinline)) void finish_long(struct worker *w, struct session *s, struct lock_call *l,
                                                   const struct call_end *end, struct lock_answer *out) {
-    struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
+    struct lock_envelope e;
     if (!end->error)
         lock_note_time(w, l);
-    if (!end->error && lock_envelope_read(l, end->reply, end->len, &e)) {
+    if (lock_answer_read(l, end, &e)) {
         if (!l->clobbers)
             envelope_value(l, &e);
-        if (l->asks && l->ask == LOCK_ASK_TOKEN)
-            answer_token(s, &e, out->text);
+        if (l->asks && l->ask == LOCK_ASK_TOKEN) { /* the fence alone */
+            bool own = e.result.outcome == LOCK_DONE || e.result.outcome == LOCK_ADOPTED;
+            e.reply = own ? out->text : s && s->lane.protocol == 3 ? "_\r\n" : "$-1\r\n";
+            e.reply_len = own ? resp_header_write(out->text, ':', (int64_t)e.result.fence) : strlen(e.reply);
+        }
         if (l->asks && l->ask == LOCK_ASK_ALL)
             answer_map(w, l, &e);
-        answer_swap(w, l, &e);
+        /* The reply of a refused swap (GETSET) shows the key's present value. A session that reads the value which it
+         * expected takes that for a success. The script knows only what one session had read. So if any session of the
+         * client that may be meant had read the present value, the reply is the error LOCKED. */
+        bool refused = e.result.outcome == LOCK_HELD || e.result.outcome == LOCK_FOREIGN;
+        if (l->plan.verb == LOCK_SWAP && refused && e.reply[0] != '-' && e.result.shown &&
+            engine_swap_misleads(w->shared->engine, l->session_id, &l->plan, e.result.shown, e.result.shown_len)) {
+            e.result.shown = NULL;
+            e.reply = "-LOCKED the lock is held; nothing was changed\r\n";
+            e.reply_len = strlen(e.reply);
+        }
         if (l->shape == SHAPE_ARRAY && e.reply_len == 5 && memcmp(e.reply, "$-1\r\n", 5) == 0)
             e.reply = "*-1\r\n"; /* in RESP2, a script cannot answer a null array */
         answer_number(l, &e, out->text);
         if (!l->clobbers)
             take_wait_off(l, &e.result);
-    } else {
-        e = (struct lock_envelope){.reply = end->reply, .reply_len = end->len};
-        lock_failed_outcome(end, &e.result);
-        if (e.result.outcome == LOCK_ERROR)
-            lock_error_words(&e, out->text);
+    } else if (e.result.outcome == LOCK_ERROR) {
+        lock_error_words(&e, out->text);
     }
     if (s && l->plan.verb == LOCK_PASS)
         advise_passed(s, &l->plan, l->advises, e.reply, e.reply_len);
@@ -302,8 +290,23 @@ static __attribute__((noinline)) void finish_long(struct worker *w, struct sessi
     lock_learnt_all(w, s, l, &e.result);
 }
 
+/* The path of short texts saves 4 % of the bound on acquire and release. */
 inline void lock_finish(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                         struct lock_answer *out) {
-    if (!finish_short(w, s, l, end, &out->end))
+    struct lock_result r = {.value = l->value, .value_len = l->value_len};
+    if (end->error || end->reply[0] != '$' || l->asks || l->clobbers || !lock_read_short(l, end->reply, end->len, &r)) {
         finish_long(w, s, l, end, out);
+        return;
+    }
+    out->end.reply = lock_short_reply(l, r.outcome, &out->end.len);
+    out->end.error = NULL;
+    lock_note_time(w, l);
+    if (r.outcome == LOCK_GRANTED) {
+        r.short_record = l->fence > 0;
+        if (l->fence > 0 && r.fence != l->fence)
+            engine_fence_heard(w->shared->engine, r.fence, (uint64_t)clock_wall_us());
+        take_wait_off(l, &r);
+        worker_lease_changed(w, l->plan.rule, &r);
+    }
+    lock_learnt(w, s, l, &r);
 }

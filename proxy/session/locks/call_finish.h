@@ -6,6 +6,8 @@
 
 #include "proxy/session/locks/lock_call.h"
 
+struct witness_lease;
+
 /* Tells the engine how a call ended, and frees the call. s NULL: the session is closed. */
 void lock_learnt(struct worker *w, struct session *s, struct lock_call *l, const struct lock_result *result);
 /* Does the same for all calls of the command whose first call this is. */
@@ -22,3 +24,11 @@ void lock_handover_sent(struct session *s, struct lock_call *l);
 void lock_handover_learnt(struct worker *w, const struct lock_call *l, const struct lock_result *r);
 /* Returns the same number for lanes whose requests reach the node in the order in which one thread sends them. */
 uint64_t lock_handover_way(const struct upstream_lane *lane);
+
+/* The lease of a lock, as witnesses know it. token "": another proxy gave it. Borrows all of it. */
+struct witness_lease quorum_lease(const struct lock_key *key, const char *token, uint64_t fence);
+/* How long witnesses are asked to remember a lease that has so many ms left, and the longest lease of all. */
+int64_t quorum_promise_ms(const struct worker *w, int64_t pttl_ms);
+int64_t quorum_longest_ms(const struct worker *w);
+/* Tells the witnesses that a lease under a rule with `quorum yes` was released. */
+void quorum_released(struct worker *w, const struct lock_key *key, const char *token, uint64_t fence);

@@ -70,13 +70,6 @@ static int64_t expiry_of(const struct command *c, const struct resp_request *r, 
 
 /* ---- commands ---------------------------------------------------------------------------------- */
 
-/* Returns what an enforced rule would answer if it refused. */
-static const char *refusal_of(const struct lock_command *lc) {
-    if (lock_verb_is(lc->verb, VERB_LOCKED))
-        return "LOCKED";
-    return lc->verb == LOCK_SWAP ? "the present value" : lc->shape == SHAPE_INT ? "0" : "nil";
-}
-
 /* By how much the command counts. 0: the reply cannot tell which session has the lock. */
 static int64_t counts_by(const struct command *c, const struct resp_request *r, const char *bytes) {
     int64_t n;
@@ -107,11 +100,7 @@ static bool command_on_key(const struct command_sent *sent, uint32_t index, unsi
     const char *bytes = sent->bytes;
     uint32_t clobbered[KEYS_MAX];
     *effect = EFFECT_DONE;
-    if (c->id == COMMAND_MGET) {
-        *lc = (struct lock_command){.verb = LOCK_READ, .script = SCRIPT_READ};
-        return true;
-    }
-    if (c->id == COMMAND_GETEX && r->argc == 2) {
+    if (c->id == COMMAND_MGET || (c->id == COMMAND_GETEX && r->argc == 2)) {
         *lc = (struct lock_command){.verb = LOCK_READ, .script = SCRIPT_READ};
         return true;
     }
@@ -130,32 +119,6 @@ static bool command_on_key(const struct command_sent *sent, uint32_t index, unsi
     *effect = EFFECT_SCRIPTED;
     *lc = (struct lock_command){.verb = LOCK_SCRIPT, .script = SCRIPT_INSPECT};
     return script_is(c);
-}
-
-/* Returns what the command does to a queue. Sets *place to the position that LSET names. */
-static enum lock_queue_sight queue_of(const struct command *c, const struct resp_request *r, const char *bytes,
-                                      int64_t *place) {
-    enum lock_queue_sight queue = lock_row_of(c)->queue;
-    int64_t first;
-    *place = -1;
-    if (queue == QUEUE_SET)
-        number_at(r, bytes, 2, place);
-    if (queue == QUEUE_HEAD && !(number_at(r, bytes, 2, &first) && first == 0))
-        return QUEUE_NONE;
-    return queue;
-}
-
-/* What a command means if no rule applies and only PROXY ADVISE needs it. MSETNX and MSETEX NX acquire all of their
- * keys, HDEL releases, and HINCRBY writes: most hashes with counts are data. */
-static void outside_command(const struct command_sent *sent, uint32_t index, struct lock_command *lc) {
-    const struct command *c = sent->command;
-    if (lock_acquires_all(c, sent->request, sent->bytes))
-        *lc = (struct lock_command){
-            .verb = LOCK_ACQUIRE, .script = SCRIPT_ACQUIRE, .value_at = index + 1, .shape = SHAPE_INT};
-    else if (c->id == COMMAND_HDEL || c->id == COMMAND_HGETDEL)
-        *lc = lock_release_of_one;
-    else if (c->id == COMMAND_HINCRBY)
-        lc->verb = LOCK_REPLACE;
 }
 
 /* Whether a score is the present time, within ten seconds: in seconds, ms or microseconds since 1970. */
@@ -206,6 +169,7 @@ bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t 
     const struct resp_request *r = sent->request;
     const char *bytes = sent->bytes;
     enum lock_effect effect;
+    int64_t first;
     uint32_t value_at = 0;
     enum permit_sight permit = kinds ? PERMIT_NONE : permit_of(c, r, bytes, now_ms, &value_at);
     if (!command_on_key(sent, index, kinds ? kinds : LOCK_KIND_ANY, lc, &effect)) {
@@ -214,8 +178,20 @@ bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t 
         *lc = (struct lock_command){.verb = LOCK_INSPECT, .value_at = value_at};
         effect = EFFECT_DONE;
     }
-    if (!kinds)
-        outside_command(sent, index, lc);
+    /* If no rule applies, only PROXY ADVISE asks. MSETNX and MSETEX NX then acquire all of their keys, HDEL releases,
+     * and HINCRBY writes: most hashes with counts are data. */
+    if (!kinds && lock_acquires_all(c, r, bytes))
+        *lc = (struct lock_command){
+            .verb = LOCK_ACQUIRE, .script = SCRIPT_ACQUIRE, .value_at = index + 1, .shape = SHAPE_INT};
+    else if (!kinds && (c->id == COMMAND_HDEL || c->id == COMMAND_HGETDEL))
+        *lc = lock_release_of_one;
+    else if (!kinds && c->id == COMMAND_HINCRBY)
+        lc->verb = LOCK_REPLACE;
+    /* what an enforced rule would answer if it refused */
+    const char *refusal = lock_verb_is(lc->verb, VERB_LOCKED) ? "LOCKED"
+                          : lc->verb == LOCK_SWAP             ? "the present value"
+                          : lc->shape == SHAPE_INT            ? "0"
+                                                              : "nil";
     *e = (struct lock_event){.verb = lc->verb,
                              .effect = effect,
                              .permit = permit,
@@ -224,9 +200,14 @@ bool event_read(struct lock_event *e, const struct command_sent *sent, uint32_t 
                              .begun_ms = now_ms,
                              .pttl_ms = expiry_of(c, r, bytes, now_ms),
                              .by = counts_by(c, r, bytes),
-                             .refusal = refusal_of(lc)};
+                             .queue = lock_row_of(c)->queue,
+                             .count = -1,
+                             .refusal = refusal};
     e->key.name = request_arg(r, bytes, index, &e->key.len);
-    e->queue = queue_of(c, r, bytes, &e->count);
+    if (e->queue == QUEUE_SET)
+        number_at(r, bytes, 2, &e->count); /* the position that LSET names */
+    if (e->queue == QUEUE_HEAD && !(number_at(r, bytes, 2, &first) && first == 0))
+        e->queue = QUEUE_NONE;
     if (lc->value_at)
         e->value = request_arg(r, bytes, lc->value_at, &e->value_len);
     e->compares = lc->compares;
@@ -260,25 +241,18 @@ void event_script_loaded(struct observer *a, const struct resp_request *r, const
     script_learnt(a, source, len);
 }
 
-/* Reads the first 16 digits of a SHA1 in hex. */
-static uint64_t sha1_head(const char *text) {
-    uint64_t sha1 = 0;
-    for (size_t i = 0; i < 16; i++) {
-        char c = text[i];
-        sha1 = sha1 << 4 | (uint64_t)((c & 15) + (c > '9' ? 9 : 0));
-    }
-    return sha1;
-}
-
 struct advise_text event_script_text(struct observer *a, const struct command *c, const struct resp_request *r,
                                      const char *bytes) {
     size_t len;
+    uint64_t head = 0; /* the first 16 digits of the SHA1 in hex */
     const char *text = request_arg(r, bytes, 1, &len);
     if (c->id == COMMAND_EVAL)
         return script_learnt(a, text, len);
     if (c->id != COMMAND_EVALSHA || len != SHA1_HEX)
         return (struct advise_text){.kind = ADVISE_SCRIPT_OTHER};
-    return observer_script(a, sha1_head(text));
+    for (size_t i = 0; i < 16; i++)
+        head = head << 4 | (uint64_t)((text[i] & 15) + (text[i] > '9' ? 9 : 0));
+    return observer_script(a, head);
 }
 
 bool event_script_acquires(const struct advise_text *text) {
@@ -291,18 +265,9 @@ static uint32_t script_arg(const struct resp_request *r, uint8_t number, int64_t
     return at < r->argc ? (uint32_t)at : 0;
 }
 
-static int64_t script_expiry(const struct resp_request *r, const char *bytes, const struct advise_text *text,
-                             int64_t keys) {
-    uint32_t at = script_arg(r, text->expiry, keys);
-    int64_t n;
-    if (text->endless)
-        return PTTL_NONE;
-    return at && number_at(r, bytes, at, &n) && n > 0 ? expiry_ms(n, text->seconds, false, 0) : INT64_MAX;
-}
-
 bool event_read_script(struct lock_event *e, struct observer *a, const struct command *c, const struct resp_request *r,
                        const char *bytes, struct advise_text *text) {
-    int64_t keys;
+    int64_t keys, n;
     *text = event_script_text(a, c, r, bytes);
     if (text->kind == ADVISE_SCRIPT_OTHER || !number_at(r, bytes, 2, &keys) || keys < text->key || keys > KEYS_MAX ||
         text->key == 0 || 2u + text->key >= r->argc) {
@@ -314,7 +279,10 @@ bool event_read_script(struct lock_event *e, struct observer *a, const struct co
     e->verb = acquires ? LOCK_ACQUIRE : text->kind == ADVISE_SCRIPT_EXTENDS ? LOCK_REWRITE : LOCK_RELEASE;
     e->effect = EFFECT_DONE;
     e->scripted = true;
-    e->pttl_ms = script_expiry(r, bytes, text, keys);
+    uint32_t expiry = script_arg(r, text->expiry, keys);
+    e->pttl_ms = text->endless                                        ? PTTL_NONE
+                 : expiry && number_at(r, bytes, expiry, &n) && n > 0 ? expiry_ms(n, text->seconds, false, 0)
+                                                                      : INT64_MAX;
     e->key.name = request_arg(r, bytes, 2u + text->key, &e->key.len);
     if (value)
         e->value = request_arg(r, bytes, value, &e->value_len);

@@ -11,7 +11,6 @@
  * nothing is confirmed: the node that answers is not the node that ran the script, and does not know of the lease.
  */
 #include <ev.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "parser/invariant.h"
@@ -35,9 +34,8 @@ struct confirm {
     bool asking;              /* the slot is moving to this node: the first call needs ASKING */
     struct ev_timer late;
     int64_t begun_ms;
-    unsigned left; /* how many answers are still to come */
-    bool marked;
-    int64_t replicas;
+    unsigned left;            /* how many answers are still to come */
+    int64_t marked, replicas; /* what the mark and WAIT have answered */
     size_t reply_len;
     char reply[];
 };
@@ -99,7 +97,7 @@ static void confirm_end(struct confirm *f) {
     struct lock_answer out;
     confirm_unpin(f, true);
     l->waited_ms = worker_now(w) - f->begun_ms;
-    int64_t replicas = f->marked ? f->replicas : 0;
+    int64_t replicas = f->marked == 1 ? f->replicas : 0;
     if (replicas < l->plan.rule->replicas || !lock_witnessed(c, l, &end)) {
         c->lock = NULL;
         finish_confirmed(w, c->request->session, l, &end, replicas, &out);
@@ -120,24 +118,20 @@ static void confirm_answer(struct confirm *f, struct call *c, const struct call_
     else if (resp_item_read(&p, p + end->len, &item) && item.type == ':')
         *number = item.num;
     request_reply(c->request, "", 0, true);
+    if (--f->left == 0)
+        confirm_end(f);
 }
 
 static void on_mark(struct call *c, const struct call_end *end) {
     struct confirm *f = REQUEST_OWNER(c->request, struct confirm);
     invariant(f->left > 0 && !f->marked, "%u answers of replicas are due", f->left);
-    int64_t marked = 0;
-    confirm_answer(f, c, end, &marked);
-    f->marked = marked == 1;
-    if (--f->left == 0)
-        confirm_end(f);
+    confirm_answer(f, c, end, &f->marked);
 }
 
 static void on_wait(struct call *c, const struct call_end *end) {
     struct confirm *f = REQUEST_OWNER(c->request, struct confirm);
     invariant(f->left > 0, "an answer of replicas comes too late");
     confirm_answer(f, c, end, &f->replicas);
-    if (--f->left == 0)
-        confirm_end(f);
 }
 
 /* Gives up on a node that has not even answered that the time is over. */
@@ -154,22 +148,6 @@ static void confirm_submit(struct confirm *f, struct worker *w, call_done_fn don
     request_own(r, &f->owner, &request_owner_silent);
     r->call.done = done;
     call_submit_pin(&r->call, f->pin, w->build.data, w->build.len, asking);
-}
-
-static void confirm_ask(struct confirm *f, struct worker *w) {
-    const struct lock_plan *plan = &f->lock->plan;
-    build_start(w, 5);
-    build_text(w, "EVAL");
-    build_bulk(w, mark, sizeof(mark) - 1);
-    build_number(w, 1);
-    lock_build_guard(w, plan->key.name, plan->key.len);
-    build_text(w, plan->attempt_token);
-    confirm_submit(f, w, on_mark, f->asking);
-    build_start(w, 3);
-    build_text(w, "WAIT");
-    build_number(w, plan->rule->replicas);
-    build_number(w, plan->rule->replicas_ms);
-    confirm_submit(f, w, on_wait, false);
 }
 
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end) {
@@ -201,7 +179,18 @@ bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *en
     upstream_pin_patient(f->pin, PIN_PATIENT);
     ev_timer_start(w->loop, &f->late);
     f->left = CALLS;
-    confirm_ask(f, w);
+    build_start(w, 5);
+    build_text(w, "EVAL");
+    build_bulk(w, mark, sizeof(mark) - 1);
+    build_number(w, 1);
+    lock_build_guard(w, l->plan.key.name, l->plan.key.len);
+    build_text(w, l->plan.attempt_token);
+    confirm_submit(f, w, on_mark, f->asking);
+    build_start(w, 3);
+    build_text(w, "WAIT");
+    build_number(w, l->plan.rule->replicas);
+    build_number(w, l->plan.rule->replicas_ms);
+    confirm_submit(f, w, on_wait, false);
     return true;
 }
 

@@ -1,16 +1,23 @@
 /*
- * Lock commands on one key: from the command to the engine's plan and the script. A session's commands on one key run
- * one after another. Also PROXY LOCK, TOKEN and RELEASE. lock_call.c sends the script's call.
+ * Lock commands on one key, and commands that remove or replace whole keys: from the command to the engine's plan and
+ * the script. A session's commands on one key run one after another. Also PROXY LOCK, TOKEN and RELEASE. sending.c
+ * sends the script's call.
+ *
+ * A release may be held back (C4): the engine needs more evidence before it decides whose lease the release ends
+ * (proxy/lock/aftermath.c).
+ *
+ *      release ──> engine_begin: held back ──> the session's input waits ──> 5 ms later the same bytes are read again
+ *
+ * The proxy keeps nothing of the request but its bytes, which stay in the session's input.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "parser/invariant.h"
-#include "parser/slot.h"
 #include "proxy/base/bytes.h"
+#include "proxy/base/clock.h"
 #include "proxy/lock/waiting.h"
 #include "proxy/session/locks/call_finish.h"
-#include "proxy/session/locks/lock_args.h"
-#include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
 
@@ -53,6 +60,86 @@ inline void lock_busy_key(struct request *r, const char *key, size_t len) {
     r->busy = (uint8_t)(place + 1);
     r->session->busy[place]++;
 }
+
+/* ---- what `quorum yes` refuses ------------------------------------------------------------------ */
+
+#define FAR_AWAY INT64_C(1000000000000000)
+
+/* The time that follows EX, PX, EXAT or PXAT among a command's arguments from `at` on, in ms from now; -1: none. */
+static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t at) {
+    static const struct {
+        const char *name;
+        int64_t unit;
+        bool absolute;
+    } options[] = {{"ex", 1000, false}, {"px", 1, false}, {"exat", 1000, true}, {"pxat", 1, true}};
+    for (; at + 1 < r->argc && !request_arg_is(r, bytes, at, "fields"); at++)
+        for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+            size_t len;
+            int64_t n;
+            const char *word = request_arg(r, bytes, at + 1, &len);
+            if (request_arg_is(r, bytes, at, options[i].name) && resp_integer(word, len, &n) && n < FAR_AWAY)
+                return n * options[i].unit - (options[i].absolute ? clock_wall_ms() : 0);
+        }
+    return -1;
+}
+
+/* The expiry that a command sets, in ms from now; -1: none, or the command is malformed. */
+static int64_t expiry_asked(const struct command *c, const struct resp_request *r, const char *bytes) {
+    enum lock_row_expiry how = lock_row_of(c)->expiry;
+    int64_t n = -1;
+    size_t len;
+    if (how == EXPIRY_SET)
+        return option_ms(r, bytes, 3);
+    if (how == EXPIRY_GETEX || c->id == COMMAND_HGETEX || c->id == COMMAND_HSETEX)
+        return option_ms(r, bytes, 2);
+    if (how < EXPIRY_SECONDS)
+        return -1;
+    const char *word = request_arg(r, bytes, 2, &len);
+    if (!resp_integer(word, len, &n) || n < 0 || n >= FAR_AWAY)
+        return n >= FAR_AWAY ? INT64_MAX : -1;
+    bool seconds = how == EXPIRY_SECONDS || how == EXPIRY_AT_SECONDS;
+    bool absolute = how == EXPIRY_AT_SECONDS || how == EXPIRY_AT_MILLISECONDS;
+    return n * (seconds ? 1000 : 1) - (absolute ? clock_wall_ms() : 0);
+}
+
+bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
+                         const char *bytes, char *error, size_t size) {
+    int64_t longest_ms = quorum_longest_ms(s->worker);
+    if (r->argc < 3 || expiry_asked(c, r, bytes) <= longest_ms)
+        return false;
+    snprintf(error, size,
+             "ERR a lock under quorum lasts %lld ms at most (witness-quarantine says so); nothing was changed",
+             (long long)longest_ms);
+    return true;
+}
+
+const char *lock_quorum_lacks(const struct request_class *k) {
+    struct lock_command lc;
+    bool quorum = false;
+    for (size_t i = 0; i < k->key_count; i++) {
+        const struct lock_rule *rule = class_enforced(k, i);
+        quorum |= rule && rule->quorum == LOCK_QUORUM_YES;
+    }
+    if (!quorum)
+        return NULL;
+    switch (lock_meaning_of(k, &lc)) {
+    case MEANS_LOCK:
+        return NULL;
+    case MEANS_CLOBBERS:
+        return lock_acquires_all(k->command, k->request, k->bytes) && !lock_clobbers_one_rule(k)
+                   ? "ERR a lock under quorum can't be acquired together with keys that are no locks of its rule; "
+                     "nothing was changed"
+                   : NULL;
+    case MEANS_SCRIPT:
+        return class_locks(k) > LOCK_SCRIPT_LOCKS_MAX
+                   ? "ERR a script can't run on that many locks under quorum; nothing was changed"
+                   : NULL;
+    default:
+        return NULL;
+    }
+}
+
+/* ---- a command on one key ---------------------------------------------------------------------- */
 
 /* Nearly all lock commands run through these functions, so they are inlined. With `build`, that saves 2 % of the bound
  * on acquire and release. */
@@ -147,13 +234,18 @@ static __attribute__((noinline)) bool waits_behind(struct request *request, stru
     return w->waits->behind(&request->call, l);
 }
 
-/* Gives up a release that is held back. The session's input stops there, and the release is read again later. */
-static __attribute__((noinline)) void give_back(struct session *s, struct lock_call *l) {
-    engine_put_off(s->worker->shared->engine, &l->plan);
+/* Gives up a release that is held back. The session's input stops there, and is read again in a few milliseconds. */
+static __attribute__((noinline)) void hold_back(struct session *s, struct lock_call *l) {
+    struct worker *w = s->worker;
+    engine_put_off(w->shared->engine, &l->plan);
     invariant(l->plan.held_back, "a release is given back that is not held back");
-    lock_drop(s->worker, l);
-    counter_sub(&s->worker->counters.requests_locks, 1);
-    lock_hold_back(s);
+    lock_drop(w, l);
+    counter_sub(&w->counters.requests_locks, 1);
+    if (session_is_runnable(s) || s->state != SESSION_OPEN)
+        return;
+    list_append(&w->locks->held_back, &s->runnable_link);
+    if (!ev_is_active(&w->locks->look))
+        ev_timer_start(w->loop, &w->locks->look);
 }
 
 /* Begins a release, which the engine may hold back until it knows more. Returns NULL if it is held back. */
@@ -165,7 +257,7 @@ static HOT struct lock_call *begin_release(struct session *s, const struct lock_
     s->lock.patient = false;
     if (__builtin_expect(!l->plan.held_back, true))
         return l;
-    give_back(s, l);
+    hold_back(s, l);
     return NULL;
 }
 
@@ -211,20 +303,164 @@ enum dispatch_result lock_dispatch(struct session *s, const struct command *c, c
     bool alike = lc->script == SCRIPT_ACQUIRE && lc->expiry_ms != LOCK_EXPIRY_OTHER;
     if ((waits && waits_behind(request, l, alike, lc, &words)) || (alike && lock_join(&request->call, l)))
         return DISPATCHED;
-    if (alike)
-        lock_probe(&request->call, l); /* before the call is sent, which may end it at once */
-    if (waits) {
+    if (waits)
         send_waits(s, request, l, lc, &words);
-    } else if (alike && lock_short_fits(s->worker, l)) {
-        lock_acquire_short(&request->call, l);
-    } else if (lc->script == SCRIPT_RELEASE && !lc->compares && lock_free_fits(l)) {
-        lock_free(&request->call, l);
-    } else if (lc->script == SCRIPT_READ && s->worker->config->short_records && len > 0) {
-        lock_read(&request->call, l);
-    } else {
+    else if (!(alike && lock_acquire_short(&request->call, l)) &&
+             !(lc->script == SCRIPT_RELEASE && !lc->compares && lock_free(&request->call, l)) &&
+             !(lc->script == SCRIPT_READ && lock_read(&request->call, l)))
         lock_submit(&request->call, l, build(s, NULL, l, lc, &words));
-    }
     return DISPATCHED;
+}
+
+/* ---- commands that remove or replace whole keys --------------------------------------------------- */
+
+/* Lock keys are among them. One script checks the leases of all these locks. If no lease forbids it, the script runs
+ * the command unchanged (line 15 of docs/locks.md). */
+
+/* Whether an earlier one of the arguments in `found` is the same key. */
+static bool named_before(const struct lock_words *words, const uint32_t *found, size_t i) {
+    size_t len, other_len;
+    const char *key = lock_word(words, found[i], &len);
+    for (size_t k = 0; k < i; k++) {
+        const char *other = lock_word(words, found[k], &other_len);
+        if (other_len == len && memcmp(other, key, len) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Begins the lock call for one of a command's lock keys, the argument `at`. Keeps the command's name, and the value
+ * that it would leave. */
+static struct lock_call *begin_one(struct session *s, enum lock_verb verb, const struct lock_rule *rule, uint32_t db,
+                                   const struct lock_words *words, size_t at) {
+    size_t len, name_len;
+    const char *key = lock_word(words, at, &len), *name = lock_word(words, 0, &name_len);
+    struct lock_call *l = lock_begin_anew(s, verb, rule, db, key, len);
+    lock_call_command(l, name, name_len);
+    l->clobbers = true;
+    l->acquires = verb == LOCK_ACQUIRE;
+    l->expiry_ms = LOCK_EXPIRY_OTHER;
+    if (l->acquires && at + 1 < words->count) {
+        const char *value = lock_word(words, at + 1, &len);
+        lock_call_value(l, value, len);
+    }
+    return l;
+}
+
+/* Puts a call at the end of the ring that begins with `first` (NULL: the ring is empty). Returns the ring's first. */
+static struct lock_call *behind(struct lock_call *first, struct lock_call *l) {
+    if (first)
+        list_append(&first->link, &l->link);
+    return first ? first : l;
+}
+
+/* Builds the call of clobber.lua for the ring of calls that begins with `first`. `keys` has the arguments of the
+ * command's keys. */
+static void build_clobber(struct session *s, struct lock_queue *queue, struct lock_call *first,
+                          const struct lock_words *words, const uint32_t *keys, size_t key_count) {
+    struct worker *w = s->worker;
+    struct lock_call *calls[LOCK_CLOBBERED_MAX] = {first};
+    size_t locks = 1;
+    for (struct lock_call *l = lock_call_next(first); l != first; l = lock_call_next(l))
+        calls[locks++] = l;
+    char count[24];
+    snprintf(count, sizeof(count), "%zu", locks);
+    lock_build_script(w, SCRIPT_CLOBBER, queue, 2 * locks + key_count, LOCK_HEADER_ARGS + 4 * locks + 2 + words->count);
+    for (size_t i = 0; i < locks; i++)
+        lock_build_key(w, calls[i]->key, calls[i]->plan.key.len);
+    for (size_t i = 0; i < key_count; i++)
+        build_bulk(w, words->bytes + words->args[keys[i]].off, words->args[keys[i]].len);
+    lock_build_header(w, s->lock.client, &first->plan, count, 0, SHAPE_INT);
+    for (size_t i = 0; i < locks; i++)
+        build_text(w, calls[i]->plan.claim_token);
+    for (size_t i = 0; i < locks; i++)
+        build_text(w, lock_right_text(calls[i]->plan.right));
+    for (size_t i = 0; i < locks; i++)
+        build_text(w, calls[i]->plan.attempt_token);
+    for (size_t i = 0; i < locks; i++)
+        lock_build_seen(w, &calls[i]->plan);
+    bool elsewhere = first->plan.key.db != first->db;
+    snprintf(count, sizeof(count), "%u", (unsigned)first->plan.key.db);
+    build_text(w, elsewhere ? count : "");
+    snprintf(count, sizeof(count), "%u", (unsigned)first->db);
+    build_text(w, count);
+    for (size_t i = 0; i < words->count; i++)
+        build_bulk(w, words->bytes + words->args[i].off, words->args[i].len);
+}
+
+struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct request_class *k) {
+    uint32_t found[LOCK_CLOBBERED_MAX];
+    size_t n = lock_clobbered_keys(k->command, k->request, k->bytes, found, LOCK_CLOBBERED_MAX);
+    if (n > LOCK_CLOBBERED_MAX)
+        return NULL;
+    const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
+    struct lock_call *first = NULL;
+    uint32_t db = session_db(s);
+    lock_clobbers_database(k->command, k->request, k->bytes, &db);
+    bool acquires = lock_acquires_all(k->command, k->request, k->bytes);
+    for (size_t i = 0; i < n; i++) {
+        const struct lock_rule *rule = lock_clobbered_rule(k, found[i], i);
+        if (!rule || named_before(&words, found, i))
+            continue;
+        session_note_overlap(s);
+        struct lock_call *l = begin_one(s, acquires ? LOCK_ACQUIRE : LOCK_CLOBBER, rule, db, &words, found[i]);
+        l->advises = (uint8_t)(lock_row_of(k->command)->advises | (acquires ? ADVISES_ALL : 0));
+        if (queue)
+            lock_enqueue(s, queue, l);
+        first = behind(first, l);
+    }
+    build_clobber(s, queue, first, &words, k->keys, k->key_count <= LOCK_CLOBBERED_MAX ? k->key_count : 0);
+    return first;
+}
+
+struct lock_call *lock_begin_pairs(struct session *s, const struct lock_rule *rule, uint32_t db,
+                                   const struct lock_words *words) {
+    uint32_t found[LOCK_CLOBBERED_MAX];
+    struct lock_call *first = NULL;
+    size_t n = 0;
+    for (uint32_t at = 1; at + 1 < words->count; at += 2) {
+        found[n] = at;
+        if (named_before(words, found, n++))
+            continue;
+        struct lock_call *l = begin_one(s, LOCK_ACQUIRE, rule, db, words, at);
+        l->advises = (uint8_t)(lock_row_of(command_by_id(COMMAND_MSETNX))->advises | ADVISES_ALL);
+        first = behind(first, l);
+    }
+    return first;
+}
+
+void lock_build_pairs(struct session *s, struct lock_call *first, const struct lock_words *words) {
+    build_clobber(s, NULL, first, words, NULL, 0);
+}
+
+void lock_call_clobber(struct call *call, struct session *s, const struct request_class *k) {
+    struct lock_call *l = lock_prepare_clobber(s, NULL, k);
+    if (!l) {
+        struct call_end end = {.error = LOCK_TOO_MANY_KEYS, .why = UPSTREAM_NOT_SENT};
+        lock_deliver(call, call->done, &end);
+        return;
+    }
+    lock_submit(call, l, SCRIPT_CLOBBER);
+}
+
+/* Not inlined. Otherwise the compiler would not inline lock_submit where acquire and release call it, which costs 1 %
+ * of their bound. */
+__attribute__((noinline)) void lock_dispatch_clobber(struct session *s, const struct request_class *k) {
+    counter_add(&s->worker->counters.requests_locks, 1);
+    struct request *request = request_new(s, k->command);
+    lock_busy_all(request);
+    request_barrier(request);
+    if (k->command->id != COMMAND_MSETNX || !lock_clobbers_one_rule(k) || class_enforced(k, 0)->wait_ms == 0) {
+        lock_call_clobber(&request->call, s, k);
+        return;
+    }
+    const struct lock_words words = {k->bytes, k->request->argv, k->request->argc};
+    session_note_overlap(s);
+    struct lock_call *l = lock_begin_pairs(s, class_enforced(k, 0), session_db(s), &words);
+    l->again = true;
+    s->worker->waits->keep(request, l, &words);
+    lock_build_pairs(s, l, &words);
+    lock_submit(&request->call, l, SCRIPT_CLOBBER);
 }
 
 /* ---- PROXY LOCK, TOKEN, RELEASE ---------------------------------------------------------------- */

@@ -13,9 +13,8 @@
 #include "proxy/lock/waiting.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/leases.h"
-#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/private.h"
-#include "proxy/session/locks/quorum.h"
+#include "proxy/witness/witness.h"
 
 enum { REFUSED_AGAIN_MS = 10 * 1000 };
 
@@ -32,28 +31,96 @@ struct lease_work {
     char name[];
 };
 
-/* Logs a refusal, at most once in REFUSED_AGAIN_MS: a missing permission may refuse every lease. */
-static void log_refusal(struct worker *w, const struct lease_work *work, const struct call_end *end) {
-    int64_t now = worker_now(w);
-    struct lock_envelope e = {.reply = end->reply, .reply_len = end->len};
-    char answer[LOCK_ANSWER_MAX];
-    if (now - w->locks->refused_ms < REFUSED_AGAIN_MS)
-        return;
-    w->locks->refused_ms = now;
-    lock_error_words(&e, answer);
-    log_warning("a lease could not be %s: %.*s", work->renewal ? "renewed" : "released behind its owner",
-                (int)(e.reply_len > 400 ? 400 : e.reply_len - 3), e.reply + 1);
+struct request *lock_own_request(struct worker *w, struct request_owner *owner, const struct request_owner_ops *ops,
+                                 enum script_id id, call_done_fn done) {
+    struct request *r = request_internal(w);
+    w->own_works++;
+    request_own(r, owner, ops);
+    r->call.done = done;
+    r->call.up.script = script_get(id);
+    r->call.up.repeatable = true;
+    return r;
 }
+
+void lock_own_done(struct call *c, const struct call_end *end) {
+    invariant(c->request->worker->own_works > 0, "no work of the proxy's own is under way");
+    c->request->worker->own_works--;
+    request_disown(c->request);
+    request_reply(c->request, "", 0, true);
+}
+
+/* ---- witnesses of a renewal ------------------------------------------------------------------------------- */
+
+/* A renewal that Redis has made, while the witnesses are asked. */
+struct witnessed {
+    struct worker *worker;
+    uint64_t token;
+    int64_t begun_ms;
+    struct lock_result result;
+    struct lock_key key;
+    char name[];
+};
+
+/* The engine hears of an extension that witnesses have not confirmed as of one that was not made: the lease ends when
+ * it would have ended before, and the renewal is tried again until then. */
+static void renewed_heard(void *arg, const struct witness_word *word) {
+    struct witnessed *r = arg;
+    struct worker *w = r->worker;
+    int64_t waited_ms = worker_now(w) - r->begun_ms;
+    if (r->result.pttl_ms > waited_ms)
+        r->result.pttl_ms -= waited_ms;
+    enum verdict verdict = vote_verdict(&word->vote);
+    if (verdict == VERDICT_HELD || verdict == VERDICT_LOW)
+        r->result.outcome = LOCK_OVERTAKEN;
+    else if (verdict != VERDICT_GRANTED)
+        r->result.outcome = LOCK_NOT_SENT;
+    invariant(w->own_works > 0, "no renewal is under way");
+    w->own_works--;
+    engine_renewed(w->shared->engine, &r->key, r->token, &r->result, worker_now(w));
+    if (r->result.outcome == LOCK_NOT_SENT)
+        worker_engine_due(w, w->config->witness_timeout_ms);
+    memory_free(r);
+}
+
+/* Tells the engine what became of a renewal, as engine_renewed does. If Redis has renewed a lease under such a rule,
+ * the witnesses are asked first. */
+static void quorum_renewed(struct worker *w, const struct lock_lease *lease, const struct lock_result *result) {
+    if (!lease->quorum || result->outcome != LOCK_DONE || !w->witnesses) {
+        engine_renewed(w->shared->engine, &lease->key, lease->token, result, worker_now(w));
+        return;
+    }
+    struct witnessed *r = memory_zalloc(sizeof(*r) + lease->key.len);
+    r->worker = w;
+    r->token = lease->token;
+    r->begun_ms = worker_now(w);
+    r->result = *result;
+    r->result.holder = NULL;
+    memcpy(r->name, lease->key.name, lease->key.len);
+    r->key = (struct lock_key){.db = lease->key.db, .name = r->name, .len = lease->key.len};
+    w->own_works++;
+    struct witness_lease of = quorum_lease(&r->key, lease->token_text, lease->fence);
+    witness_take(w->witnesses, &of, "", quorum_promise_ms(w, result->pttl_ms + lease->delay_ms),
+                 w->config->witness_timeout_ms, renewed_heard, r);
+}
+
+/* ---- one lease ------------------------------------------------------------------------------------------- */
 
 static void lease_done(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     struct lease_work *work = REQUEST_OWNER(c->request, struct lease_work);
     invariant(w->own_works > 0 && work, "no work of the proxy's own is under way");
     struct lock_envelope e;
-    lock_own_answer(end, &e);
+    lock_answer_read(NULL, end, &e);
     if (e.result.outcome == LOCK_ERROR) {
         e.result.outcome = LOCK_NOT_SENT;
-        log_refusal(w, work, end);
+        /* Not each time: a missing permission may refuse every lease. */
+        if (worker_now(w) - w->locks->refused_ms >= REFUSED_AGAIN_MS) {
+            char answer[LOCK_ANSWER_MAX];
+            w->locks->refused_ms = worker_now(w);
+            lock_error_words(&e, answer);
+            log_warning("a lease could not be %s: %.*s", work->renewal ? "renewed" : "released behind its owner",
+                        (int)(e.reply_len > 400 ? 400 : e.reply_len - 3), e.reply + 1);
+        }
     }
     if (work->renewal) {
         worker_engine_due(w, work->lease.lease_ms / 3);
@@ -66,10 +133,8 @@ static void lease_done(struct call *c, const struct call_end *end) {
                       e.result.fence, work->handed);
     lock_undone_fn done = work->done;
     void *arg = work->arg;
-    request_disown(c->request);
     memory_free(work);
-    w->own_works--;
-    request_reply(c->request, "", 0, true);
+    lock_own_done(c, end);
     if (done)
         done(arg);
 }
@@ -84,12 +149,8 @@ static bool lease_pointless(const struct request *r) {
 static const struct request_owner_ops lease_ops = {.pointless = lease_pointless};
 
 static void lease_submit(struct worker *w, struct lease_work *work, enum script_id id, uint32_t login) {
-    struct request *request = request_internal(w);
-    w->own_works++;
+    struct request *request = lock_own_request(w, &work->owner, &lease_ops, id, lease_done);
     invariant(w == worker_here(), "a lease is renewed in another thread");
-    request_own(request, &work->owner, &lease_ops);
-    request->call.done = lease_done;
-    request->call.up.script = script_get(id);
     /* A repeated renewal might come after the owner has left. The engine asks for a new one instead. */
     request->call.up.repeatable = !work->renewal;
     struct upstream_lane lane = {.login = login, .db = work->lease.key.db, .protocol = 2};
@@ -100,8 +161,7 @@ static void lease_submit(struct worker *w, struct lease_work *work, enum script_
     call_submit_lane(&request->call, slot_of_key(work->name, work->lease.key.len), &lane, w->build.data, w->build.len);
 }
 
-/* Copies a lease with its key, for which `name` has room. */
-static void lease_keep(struct lock_lease *to, const struct lock_lease *lease, char *name) {
+void lock_lease_keep(struct lock_lease *to, const struct lock_lease *lease, char *name) {
     *to = *lease;
     to->rule = NULL;
     to->key.name = memcpy(name, lease->key.name, lease->key.len);
@@ -112,7 +172,7 @@ static void lease_work(struct worker *w, const struct lock_lease *lease, bool re
     invariant(lease->token_len > 0 && lease->token_len < LOCK_TOKEN_MAX && !(renewal && waits),
               "S3: a lease has a token of %zu bytes", (size_t)lease->token_len);
     struct lease_work *work = memory_zalloc(sizeof(*work) + lease->key.len);
-    lease_keep(&work->lease, lease, work->name);
+    lock_lease_keep(&work->lease, lease, work->name);
     work->renewal = renewal;
     work->waits = waits;
     work->done = done;
@@ -200,10 +260,8 @@ static void renewals_done(struct call *c, const struct call_end *end) {
             lease_work(w, &r->lease, true, false, NULL, NULL);
         memory_free(r);
     }
-    request_disown(c->request);
     memory_free(call);
-    w->own_works--;
-    request_reply(c->request, "", 0, true);
+    lock_own_done(c, end);
 }
 
 /* Whether a renewal in the call has become pointless: its owner has released the lease or left while the call waited to
@@ -231,11 +289,7 @@ static void submit(struct worker *w, struct renewal *const *renewals, size_t cou
     build_number(w, first->lease_ms + GUARD_OUTLIVES_MS);
     for (size_t i = 0; i < count; i++)
         build_bulk(w, renewals[i]->lease.token_text, renewals[i]->lease.token_len);
-    struct request *request = request_internal(w);
-    w->own_works++;
-    request_own(request, &call->owner, &ops);
-    request->call.done = renewals_done;
-    request->call.up.script = script_get(SCRIPT_RENEW_ALL);
+    struct request *request = lock_own_request(w, &call->owner, &ops, SCRIPT_RENEW_ALL, renewals_done);
     request->call.up.repeatable = false; /* as a single renewal */
     struct upstream_lane lane = {.login = first->login, .db = first->key.db, .protocol = 2};
     call_submit_lane(&request->call, renewals[0]->slot, &lane, w->build.data, w->build.len);
@@ -298,7 +352,7 @@ static void note_lease(const struct lock_lease *lease, bool renewal) {
     note->job.run = lease_due;
     note->renewal = renewal;
     note->waits = !renewal && lease->rule->wait_ms > 0;
-    lease_keep(&note->lease, lease, note->name);
+    lock_lease_keep(&note->lease, lease, note->name);
     worker_add_job(worker_here(), &note->job);
 }
 
@@ -310,7 +364,7 @@ void lock_note_renewal(void *arg, const struct lock_lease *lease) {
     }
     struct renewal *r = memory_alloc(sizeof(*r) + lease->key.len);
     r->slot = slot_of_key(lease->key.name, lease->key.len);
-    lease_keep(&r->lease, lease, r->name);
+    lock_lease_keep(&r->lease, lease, r->name);
     list_init(&r->link);
     list_append(&w->locks->renewals, &r->link);
     if (w->locks->renewals_count++ == 0) {
@@ -335,7 +389,7 @@ static void leaving_due(struct worker *w, struct worker_job *job) {
     const struct lease_note *note = (struct lease_note *)(void *)job;
     const struct lock_leaving *leaving = &note->leaving;
     struct lease_work *work = memory_zalloc(sizeof(*work) + leaving->key.len);
-    lease_keep(&work->lease, &(struct lock_lease){.key = leaving->key}, work->name);
+    lock_lease_keep(&work->lease, &(struct lock_lease){.key = leaving->key}, work->name);
     struct lock_rule rule = {.lease_ms = note->lease.lease_ms};
     struct lock_plan plan = {.right = leaving->right, .rule = &rule, .read_fence = note->waits};
     lock_plan_see(&plan, leaving->party, leaving->party_len);

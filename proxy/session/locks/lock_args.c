@@ -13,7 +13,6 @@
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/script_constants.h"
-#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/lock_call.h"
 #include "proxy/session/locks/private.h"
 
@@ -57,9 +56,8 @@ void lock_build_call(struct worker *w, enum script_id id, struct lock_queue *que
     lock_build_key(w, key->name, key->len);
 }
 
-/* Writes ARGV 8, at most LOCK_SEEN_MAX + 2 bytes. Returns its length. */
-static size_t seen_write(const struct lock_plan *plan, char *out) {
-    char *p = out;
+void lock_build_seen(struct worker *w, const struct lock_plan *plan) {
+    char seen[LOCK_SEEN_MAX + 2], *p = seen;
     if (plan->data_free)
         *p++ = '*';
     if (plan->seen_known) {
@@ -67,25 +65,7 @@ static size_t seen_write(const struct lock_plan *plan, char *out) {
         memcpy(p, lock_plan_seen(plan), plan->seen_len);
         p += plan->seen_len;
     }
-    return (size_t)(p - out);
-}
-
-void lock_build_seen(struct worker *w, const struct lock_plan *plan) {
-    char seen[LOCK_SEEN_MAX + 2];
-    build_bulk(w, seen, seen_write(plan, seen));
-}
-
-/* Adds ARGV 10: a shape, with the rule's lock-delay behind it where the rule has one. */
-static void build_shape(struct worker *w, const struct lock_plan *plan, enum lock_shape shape) {
-    static const char *const texts[] = {
-        [SHAPE_NIL] = "nil",           [SHAPE_OK] = "ok", [SHAPE_INT] = "int", [SHAPE_ARRAY] = "array",
-        [SHAPE_TOGETHER] = "together",
-    };
-    bool asks = lock_verb_is(plan->verb, VERB_ACQUIRES | VERB_SAYS) || plan->verb == LOCK_INSPECT;
-    int64_t delay_ms = asks && plan->rule ? plan->rule->lock_delay_ms : 0;
-    char text[SHAPE_TEXT_MAX];
-    snprintf(text, sizeof(text), delay_ms ? "%s:%lld" : "%s", texts[shape], (long long)delay_ms);
-    build_text(w, text);
+    build_bulk(w, seen, (size_t)(p - seen));
 }
 
 enum { TOLD_MAX = 72 }; /* two numbers of 20 digits; compilers see that bytes_copy may copy more than 64 bytes */
@@ -120,11 +100,18 @@ static const char *release_attempt(const struct lock_plan *plan, char *out) {
 
 void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
                        const char *claim, uint32_t at, enum lock_shape shape) {
+    static const char *const shapes[] = {
+        [SHAPE_NIL] = "nil",           [SHAPE_OK] = "ok", [SHAPE_INT] = "int", [SHAPE_ARRAY] = "array",
+        [SHAPE_TOGETHER] = "together",
+    };
     size_t len = 0;
     const char *identity = client ? lock_client_name(client, &len) : "";
+    bool asks = lock_verb_is(plan->verb, VERB_ACQUIRES | VERB_SAYS) || plan->verb == LOCK_INSPECT;
+    int64_t delay_ms = asks && plan->rule ? plan->rule->lock_delay_ms : 0;
     bool releases = plan->verb == LOCK_RELEASE || plan->verb == LOCK_OPERATOR;
     bool tells = releases && plan->rule && plan->rule->wait_ms > 0;
-    char told[TOLD_MAX], token[LOCK_TOKEN_MAX];
+    char told[TOLD_MAX], token[LOCK_TOKEN_MAX], text[SHAPE_TEXT_MAX];
+    snprintf(text, sizeof(text), delay_ms ? "%s:%lld" : "%s", shapes[shape], (long long)delay_ms);
     build_text(w, release_attempt(plan, token));
     build_text(w, claim ? claim : plan->claim_token);
     build_bulk(w, identity, len);
@@ -137,7 +124,7 @@ void lock_build_header(struct worker *w, const struct lock_client *client, const
         build_bulk(w, told, told_write(w, plan, told));
     else
         build_number(w, at);
-    build_shape(w, plan, shape);
+    build_text(w, text);
 }
 
 /* ---- acquire and release ------------------------------------------------------------------------ */
@@ -315,23 +302,18 @@ static char *put_record(char *p, const struct lock_call *l, const char *identity
     return PUT(bytes_copy(p, identity, identity_len), "\r\n");
 }
 
-static char *put_watermark(char *p, uint16_t slot) {
-    size_t tag_len = slot_tag_len(slot);
-    p = put_length(p, lock_guard_len(tag_len + 2, slot));
-    p = PUT(p + lock_guard_head_write(slot, p), "{");
-    return PUT(bytes_copy(p, slot_tag(slot), tag_len), "}\r\n");
-}
-
 void lock_build_short(struct worker *w, const struct lock_client *client, const struct lock_call *l) {
     const struct lock_plan *plan = &l->plan;
-    size_t identity_len;
+    size_t identity_len, tag_len = slot_tag_len(plan->slot);
     const char *identity = lock_client_name(client, &identity_len);
     int64_t ms = lock_expiry_asked(l);
     w->build.len = 0;
     char *p = text_reserve(&w->build, ROOM + 2 * (LOCK_GUARD_EXTRA + plan->key.len + l->value_len) + LOCK_TOKEN_MAX +
                                           identity_len);
     p = PUT(p, "*1\r\n$5\r\nMULTI\r\n*4\r\n$9\r\nPEXPIREAT\r\n");
-    p = put_watermark(p, plan->slot);
+    p = put_length(p, lock_guard_len(tag_len + 2, plan->slot)); /* the watermark */
+    p = PUT(p + lock_guard_head_write(plan->slot, p), "{");
+    p = PUT(bytes_copy(p, slot_tag(plan->slot), tag_len), "}\r\n");
     p = PUT(put_number(p, (int64_t)l->fence), "$2\r\nGT\r\n*7\r\n$3\r\nSET\r\n");
     p = put_guard(p, plan->slot, plan->key.name, plan->key.len);
     p = PUT(put_record(p, l, identity, identity_len), "$2\r\nNX\r\n$3\r\nGET\r\n$2\r\nPX\r\n");

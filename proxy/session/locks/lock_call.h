@@ -1,11 +1,11 @@
 /*
- * The call of a lock script while it is under way: its beginning (call_begin.c), and the envelope that the script
- * answers (envelope.c). Also for rooms that hold a call or send it again.
+ * The call of a lock script while it is under way: its beginning and the envelope that the script answers
+ * (lock_call.c), and its arguments (lock_args.c). Also for rooms that hold a call or send it again.
  */
 #pragma once
 
 #include "proxy/session/core/session.h"
-#include "proxy/session/locks/script_call.h"
+#include "proxy/session/locks/locks.h"
 
 enum { LOCK_SHORT_VALUE = 96, LOCK_SHORT_KEY = 96 };
 
@@ -36,9 +36,9 @@ struct lock_call {
     char short_value[LOCK_SHORT_VALUE], short_key[LOCK_SHORT_KEY];
     uint64_t fence;             /* of an attempt in the short form, as it was sent first; 0: it has another form */
     int64_t expiry_ms;          /* of an attempt to acquire, as in struct lock_command */
-    struct list_node joined;    /* join.c: the attempts of other sessions that get the same answer */
-    struct call *call;          /* join.c: set in an attempt that has joined another one */
-    struct lock_ballot *ballot; /* quorum_queue.c: what witnesses say of a queued call; NULL: nothing */
+    struct list_node joined;    /* sending.c: the attempts of other sessions that get the same answer */
+    struct call *call;          /* sending.c: set in an attempt that has joined another one */
+    struct lock_ballot *ballot; /* quorum.c: what witnesses say of a queued call; NULL: nothing */
     const char *command;        /* the command's name in capitals; static, or command_text */
     char command_text[LOCK_COMMAND_MAX];
     char who[SESSION_ADDRESS_MAX + 72];
@@ -68,6 +68,56 @@ static inline struct lock_call *lock_call_next(const struct lock_call *l) {
 void lock_drop(struct worker *w, struct lock_call *l);
 /* Whether both calls concern the same key of the same database. */
 bool lock_same_key(const struct lock_call *a, const struct lock_call *b);
+/* The client of the call's session; NULL: the session is closed. */
+static inline const struct lock_client *lock_call_client(const struct call *c) {
+    return c->request->session ? c->request->session->lock.client : NULL;
+}
+
+/* ---- lock_args.c: builds the calls of lock scripts in w->build; locks.h has the parts for other rooms ---- */
+
+enum {
+    LOCK_HEADER_ARGS = 10 /* the elements of ARGV that a lock script takes, except those for the usual states */
+};
+
+/* lock_build_header adds ARGV 1 to 10 to a call of a script that takes arguments.lua. If `claim` is not NULL, it stands
+ * in for the plan's claim. */
+void lock_build_header(struct worker *w, const struct lock_client *client, const struct lock_plan *plan,
+                       const char *claim, uint32_t at, enum lock_shape shape);
+/* Begins the call of a script on one lock: its key, and its guard record. */
+void lock_build_call(struct worker *w, enum script_id id, struct lock_queue *queue, const struct lock_key *key,
+                     size_t args);
+/* Adds ARGV 8, the value that the session has last seen at the key. */
+void lock_build_seen(struct worker *w, const struct lock_plan *plan);
+/* Builds the call of an attempt that has no other options than an expiry, and returns its script: acquire_usual.lua, or
+ * acquire.lua where that must come at once. */
+enum script_id lock_build_attempt(struct worker *w, const struct lock_client *client, const struct lock_call *l);
+/* Builds the call of acquire.lua for such an attempt. `claim` stands in for the plan's claim: what has become of an
+ * attempt in the short form (unfinished.lua). client NULL: it has gone. */
+void lock_build_again(struct worker *w, const struct lock_client *client, const struct lock_call *l, const char *claim);
+/* Builds the call of release_usual.lua. Returns false, and builds nothing, if only release.lua will do. */
+bool lock_build_usual_release(struct worker *w, const struct lock_call *l);
+/* Builds the call of release.lua for `command` (DEL, UNLINK or GETDEL, in capitals) and the plan's key. client NULL:
+ * the proxy itself releases. */
+void lock_build_release(struct worker *w, struct lock_queue *queue, const struct lock_client *client,
+                        const struct lock_plan *plan, enum lock_shape shape, const char *command);
+/* Builds an attempt without a script: the commands of short_form.c. l->fence is the lease's. */
+void lock_build_short(struct worker *w, const struct lock_client *client, const struct lock_call *l);
+/* Builds the call of free.lua; or of free_all.lua, if other releases have joined it. */
+void lock_build_free(struct worker *w, const struct lock_call *l);
+/* Tells the engine which field of a hash lock the command writes, and the field's new content. */
+void lock_note_field(struct session *s, struct lock_call *l, const struct lock_command *lc,
+                     const struct lock_words *words);
+/* Builds the call of a script that takes arguments.lua, for the command `words`. */
+void lock_build_other(struct session *s, struct lock_queue *queue, struct lock_call *l, const struct lock_command *lc,
+                      const struct lock_words *words);
+/* MSETNX of these words, whose keys are all locks of one rule with `wait`. lock_begin_pairs begins a call for each key,
+ * as an attempt to acquire, and returns their ring. lock_build_pairs builds the call of clobber.lua for them. */
+struct lock_call *lock_begin_pairs(struct session *s, const struct lock_rule *rule, uint32_t db,
+                                   const struct lock_words *words);
+void lock_build_pairs(struct session *s, struct lock_call *first, const struct lock_words *words);
+
+/* Behind a token, in a guard record's `attempt`: the lease of this token was released (release_attempt). */
+#define LOCK_RELEASED_MARK ":r"
 
 /* ---- the envelope ---- */
 
@@ -78,10 +128,9 @@ bool lock_read_short(const struct lock_call *l, const char *data, size_t len, st
 const char *lock_short_reply(const struct lock_call *l, enum lock_outcome outcome, size_t *len);
 /* Reads an envelope. Returns false if the bytes are no envelope. l NULL: the caller does not need the client's part. */
 bool lock_envelope_read(const struct lock_call *l, const char *data, size_t len, struct lock_envelope *e);
-/* Sets the outcome of a script that answered no envelope: not sent, unknown, or refused by Redis as a whole. */
-void lock_failed_outcome(const struct call_end *end, struct lock_result *result);
-/* Reads what a script has answered for which no client waits. The outcome is set in any case. */
-void lock_own_answer(const struct call_end *end, struct lock_envelope *e);
+/* Reads the answer of a script, whose outcome is set in any case. Returns false if it is no envelope: the script was
+ * not sent, has perhaps run, or was refused by Redis as a whole. */
+bool lock_answer_read(const struct lock_call *l, const struct call_end *end, struct lock_envelope *e);
 
 /* How a call ends whose script has released the lease of the plan's claim; was not sent; or may have run. */
 extern const struct call_end lock_released_end, lock_not_sent_end, lock_unknown_end;

@@ -264,17 +264,6 @@ static bool set_command(const struct lock_row *row, const struct resp_request *r
     return take_form(row, o.expiry_ms && strings ? &ex : &data, out);
 }
 
-/* Reads the condition of DELIFEQ or DELEX. Returns false if there is none that the server knows. */
-static bool delete_command(const struct command *c, const struct resp_request *r, const char *bytes,
-                           struct lock_command *out) {
-    struct set_options o = {.named_at = c->id == COMMAND_DELIFEQ ? 2 : 0};
-    out->compares = true;
-    if (c->id == COMMAND_DELEX && r->argc > 2 && !(r->argc == 4 && condition(r, bytes, 2, &o)))
-        return false;
-    out->named_at = o.named_at;
-    return true;
-}
-
 /* Reads the options of HSETEX, HGETEX and HGETDEL, which stand before and behind the fields. Returns false if no server
  * accepts them. */
 static bool fields_command(const struct command *c, const struct resp_request *r, const char *bytes,
@@ -339,21 +328,16 @@ bool lock_command_of(const struct command *c, const struct resp_request *r, cons
         break;
     case OPTIONS_FIELDS:
         return fields_command(c, r, bytes, out);
-    case OPTIONS_COMPARES:
-        return delete_command(c, r, bytes, out);
+    case OPTIONS_COMPARES: {
+        struct set_options o = {.named_at = c->id == COMMAND_DELIFEQ ? 2 : 0};
+        if (c->id == COMMAND_DELEX && r->argc > 2 && !(r->argc == 4 && condition(r, bytes, 2, &o)))
+            return false; /* the server knows no such condition */
+        out->compares = true;
+        out->named_at = o.named_at;
+        break;
+    }
     }
     return true;
-}
-
-bool lock_command_compares(const struct lock_command *lc) {
-    bool sets = lc->verb == LOCK_REPLACE && lc->script == SCRIPT_REPLACE;
-    bool plain = lc->verb == LOCK_PASS && lc->shape == SHAPE_OK && lc->value_at > 0;
-    return sets || plain;
-}
-
-void lock_command_swaps(struct lock_command *lc) {
-    lc->verb = LOCK_SWAP;
-    lc->script = SCRIPT_SWAP;
 }
 
 bool lock_shows_fields(const struct request_class *k) {

@@ -96,10 +96,6 @@ const struct lock_row *lock_row_of(const struct command *c);
  * lock plane does not change the command; it is then forwarded. */
 bool lock_command_of(const struct command *c, const struct resp_request *r, const char *bytes, unsigned kinds,
                      struct lock_command *out);
-/* lock_command_compares: whether the command is SETEX, PSETEX, or a SET without NX, XX and GET. lock_command_swaps
- * turns such a command into a swap that replies as SET does. */
-bool lock_command_compares(const struct lock_command *lc);
-void lock_command_swaps(struct lock_command *lc);
 /* Finds the keys that a command removes or replaces as a whole, as argument indexes. Writes at most max indexes, and
  * returns how many keys there are; 0 for other commands. */
 size_t lock_clobbered_keys(const struct command *c, const struct resp_request *r, const char *bytes, uint32_t *keys,

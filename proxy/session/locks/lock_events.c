@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "proxy/observe/observe.h"
-#include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
 
 /* One INCR or HSETNX in so many is looked at, until its key is known as a lock's. The number is a prime. So the samples
@@ -141,10 +140,6 @@ bool advise_wants_some(struct session *s, const struct request_class *k) {
 }
 
 /* ---- scripts --------------------------------------------------------------------------------- */
-
-void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes) {
-    event_script_loaded(s->worker->shared->observer, r, bytes);
-}
 
 uint32_t advise_script_key(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes,
                            uint32_t first_key, size_t key_count) {

@@ -1,8 +1,8 @@
 /*
  * Locks: how a command on a lock key becomes a script call, and the script's envelope becomes the client's reply
- * (flow.c, lock_call.c, call_finish.c). Besides: scripts of the application (application_script.c), commands under
+ * (flow.c, sending.c, call_finish.c). Besides: scripts of the application (application_script.c), commands under
  * rules in audit, which run unchanged (observed_command.c), reports to PROXY ADVISE (lock_events.c), and the proxy's
- * own work on leases (lease_work.c, successors.c).
+ * own work on leases (lease_work.c, own_records.c).
  */
 #pragma once
 
@@ -85,8 +85,6 @@ struct lock_call;
 struct lock_call *lock_prepare(struct session *s, struct lock_queue *queue, const struct lock_rule *rule,
                                const struct lock_command *lc, const char *key, size_t key_len,
                                const struct lock_words *words);
-/* Tells the engine that EXEC is being sent, and the queued calls with it. */
-void lock_queue_sent(struct worker *w, const struct lock_queue *queue);
 /* Prepares the call of a command that removes or replaces lock keys, as lock_prepare does. NULL: the error is
  * LOCK_TOO_MANY_KEYS. */
 struct lock_call *lock_prepare_clobber(struct session *s, struct lock_queue *queue, const struct request_class *k);
@@ -100,7 +98,7 @@ const char *lock_quorum_lacks(const struct request_class *k);
  */
 bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
                          const char *bytes, char *error, size_t size);
-/* Witnesses confirm what a transaction has acquired and extended (quorum_queue.c). lock_queue_answer notes what EXEC's
+/* Witnesses confirm what a transaction has acquired and extended (quorum.c). lock_queue_answer notes what EXEC's
  * array says of a queued call; the element is borrowed. lock_queue_asks says whether there is something to ask.
  * lock_queue_vote asks, and `done` hears, perhaps at once, that lock_finish_queued may end the calls. */
 void lock_queue_answer(struct lock_call *l, const struct call_end *element);
@@ -116,14 +114,6 @@ bool lock_wants_replicas(const struct lock_call *l);
  * claim. */
 void lock_finish_queued(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                         int64_t replicas, struct lock_answer *out);
-/* EXEC has answered nil: the call ends as one that was not sent. */
-void lock_undone(struct lock_call *l);
-const struct lock_rule *lock_call_rule(const struct lock_call *l);
-/* For PROXY SLOWLOG: writes the call's command and key, and shortens its time by the time for which it had waited for
- * the lock. The value says whose the lock is, and is shown nowhere. False: the call is not timed. */
-bool lock_call_times(const struct worker *w, const struct lock_call *l, int64_t *took_us, struct text *command);
-/* The next call of another session behind `joined` (NULL: the first one) that ends with this call; NULL: no other. */
-const struct call *lock_call_joined(const struct lock_call *l, const struct call *joined);
 #define LOCK_TOO_MANY_KEYS "ERR too many keys for one command that replaces lock keys; send several"
 
 /* Deals with a whole request on one lock key. */
@@ -206,8 +196,6 @@ bool event_wanted(const struct lock_interest *in, const struct command *c, const
  * sample of the commands that take, and for all commands on a key that was seen to be taken from. */
 bool event_permit_wanted(const struct lock_interest *in, const struct command *c, const char *key, size_t len);
 
-/* ---- shown.c: reads of a hash lock ------------------------------------------------------------------------ */
-
 /* Forwards a request for which lock_shows_fields is true. If the session has lost an attempt for the lock, its reply is
  * read: the lock's field may show that the session is the holder. */
 void shown_forward(struct session *s, const struct request_class *k);
@@ -227,5 +215,44 @@ uint32_t advise_script_key(struct session *s, const struct command *c, const str
 /* Notes what a request writes, and whether its session holds a lock meanwhile. Called for the next worker->looks
  * requests; it counts them down. */
 void advise_looks(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes);
-/* Reads the text of a SCRIPT LOAD. */
-void advise_loaded(struct session *s, const struct resp_request *r, const char *bytes);
+
+/* ---- what other rooms need to send a script of the proxy's own: how its call begins, and what it answers -------- */
+
+enum { LOCK_COMMAND_MAX = 24 }; /* a command's name, with its NUL */
+
+/* Writes the name of the client's command in capitals, for incidents. */
+static inline void lock_command_text(char out[LOCK_COMMAND_MAX], const char *name, size_t len) {
+    size_t i;
+    for (i = 0; i < len && i < LOCK_COMMAND_MAX - 1; i++)
+        out[i] = name[i] >= 'a' && name[i] <= 'z' ? (char)(name[i] - 'a' + 'A') : name[i];
+    out[i] = '\0';
+}
+
+/* Build a call in w->build, in this order: the script and the number of keys (`args` counts all of ARGV); each key with
+ * its guard record; then what the script takes. The first call of a script in a transaction sends the source: a
+ * NOSCRIPT would come too late there. */
+void lock_build_script(struct worker *w, enum script_id id, struct lock_queue *queue, size_t keys, size_t args);
+void lock_build_guard(struct worker *w, const char *key, size_t len);
+/* Adds a lock key, and behind it the key of its guard record. */
+void lock_build_key(struct worker *w, const char *key, size_t len);
+
+/* Returns the token of the first call of the queue behind *at that may acquire the lock, and sets *at to that call.
+ * NULL: there is none. *at is &queue->calls at first. */
+const char *lock_queue_attempt(const struct lock_queue *queue, const struct list_node **at,
+                               const struct lock_key *lock);
+
+/* What a lock script has answered: {reply, outcome, fence, pttl, owner, flags}, or the short text that means the same
+ * (common.lua). The answer of a list lock has three elements more: the fence and the owner of a lost lease, and the
+ * node that a lease was granted for. A refusal by clobber.lua has one more: which lock refuses. All pointers point into
+ * the bytes that were read. */
+struct lock_envelope {
+    const char *reply; /* the client's part; static where the answer was a short text, since the outcome then determines
+                          the reply */
+    size_t reply_len;
+    uint32_t refuses; /* of a clobbering command: which of its calls was refused, from 0 */
+    struct lock_result result;
+};
+
+/* Rewrites the error that a script ended with into the error that the command would get from Redis. `out`
+ * has the text if it had to be built. */
+void lock_error_words(struct lock_envelope *e, char out[LOCK_ANSWER_MAX]);

@@ -4,28 +4,65 @@
  * the connection. The engine knows what the command has acquired, and when. (L1: the lock is free within the rule's
  * `one-shot` and a lease.)
  */
+#include <string.h>
+
+#include "parser/invariant.h"
+#include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/leases.h"
-#include "proxy/session/locks/lock_call.h"
-#include "proxy/session/locks/observing.h"
 #include "proxy/session/locks/private.h"
-#include "proxy/session/locks/quorum.h"
 #include "proxy/session/locks/sending.h"
+#include "proxy/witness/witness.h"
+
+static const double LOOK_S = 0.005;
+
+static void on_look(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct worker *w = timer->data;
+    list_splice(&w->runnable, &w->locks->held_back);
+    learnt_glance(w);
+}
+
+static void on_embedded_trusted(void *arg, bool answered) {
+    if (!answered)
+        log_warning("An embedded witness does not answer, and is in quarantine");
+}
 
 static void locks_open(struct worker *w) {
+    const struct config *c = w->config;
+    struct witness_config config = {.addresses = (const char *const *)c->witnesses.words,
+                                    .count = c->witnesses.count,
+                                    .space = c->witness_namespace,
+                                    .tls = w->shared->witness_tls,
+                                    .timeout_ms = c->witness_timeout_ms,
+                                    .quarantine_ms = c->witness_quarantine_ms};
     w->locks = memory_zalloc(sizeof(*w->locks));
     list_init(&w->locks->frees);
     list_init(&w->locks->renewals);
     list_init(&w->locks->unasked);
-    lock_holds_open(w);
-    quorum_open(w);
+    list_init(&w->locks->held_back);
+    ev_timer_init(&w->locks->look, on_look, LOOK_S, 0.);
+    w->locks->look.data = w;
+    if (config.count > 0)
+        w->witnesses = witnesses_new(w->loop, &w->readable, &w->chunks, &config);
+    for (size_t i = 0; i < config.count && w->index == 0; i++) {
+        const char *address = config.addresses[i];
+        if (strncmp(address, "unix:", 5) == 0) /* embedded: it begins with the proxy, and has promised nothing before */
+            (void)witness_trust(w->witnesses, address, strlen(address), on_embedded_trusted, NULL);
+    }
+}
+
+static void locks_end(struct worker *w) {
+    struct witnesses *set = w->witnesses;
+    w->witnesses = NULL;
+    witnesses_free(set);
 }
 
 static void locks_close(struct worker *w) {
     struct list_node *n;
     while ((n = stack_pop(&w->locks->free)))
         memory_free(LIST_ENTRY(n, struct lock_call, link));
-    lock_holds_close(w);
+    invariant(list_empty(&w->locks->held_back), "releases are held back in a worker that ends");
+    ev_timer_stop(w->loop, &w->locks->look);
     alarms_close(w);
     lock_renewals_close(w);
     memory_free(w->locks);
@@ -59,6 +96,15 @@ static void session_leaves(struct session *s) {
         observer_left(s->worker->shared->observer, s->lock.id, s->lock.one_shot);
 }
 
+/* Takes the witnesses of the worker's configuration, which a reload may have changed. */
+static void locks_change(struct worker *w) {
+    const struct config_words *to = &w->config->witnesses;
+    if (!w->witnesses)
+        return;
+    witnesses_change(w->witnesses, (const char *const *)to->words, to->count);
+    witness_probe(w->witnesses); /* so that each thread shows a newcomer's quarantine */
+}
+
 static void locks_ask(struct worker *w) {
     successors_tick(w);
     if (w->witnesses)
@@ -73,13 +119,33 @@ static void locks_tick(struct worker *w) {
 
 const struct session_room locks_room = {
     .worker_opens = locks_open,
-    .worker_ends = quorum_close,
+    .worker_ends = locks_end,
     .worker_closes = locks_close,
     .worker_asks = locks_ask,
     .worker_begins = learnt_begin,
-    .worker_rules = quorum_change,
+    .worker_rules = locks_change,
     .worker_ticks = locks_tick,
     .closes = session_leaves,
     .request_first = session_begins,
     .request_next = lock_free_now,
 };
+
+/* ---- PROXY WITNESS TRUST --------------------------------------------------------------------------- */
+
+static void on_trusted(void *arg, bool answered) {
+    struct request *r = arg;
+    if (answered)
+        request_reply(r, "+OK\r\n", 5, true);
+    else
+        request_error(r, "UPSTREAM the witness does not answer; nothing was changed");
+}
+
+void lock_witness_trust(struct session *s, const struct command *c, const char *address, size_t len) {
+    struct witnesses *set = s->worker->witnesses;
+    struct request *r = request_new(s, c);
+    request_barrier(r);
+    const char *error =
+        set ? witness_trust(set, address, len, on_trusted, r) : "ERR the proxy has no witnesses (directive witness)";
+    if (error)
+        request_error(r, error);
+}

@@ -4,16 +4,23 @@
  *
  * It sends nothing of its own, and changes no byte. Replies are collected whole, as the replies of lock scripts are.
  * The replies to lock commands are short.
+ *
+ * K1 of hash locks: a session was refused, and then reads the field that it tried to write. The session is recognised
+ * for the lease.
+ *
+ *      HGET, HMGET, HGETALL, HEXISTS, HKEYS, HSCAN ──> node, as it came ──> reply ──> engine_saw_field, a field each
+ *
+ * No byte of the command or of its reply is changed. A reply is collected whole before it is read. So the proxy reads
+ * replies only for a session that has tried for the lock in vain.
  */
 #include <string.h>
-#include <strings.h>
 
 #include "parser/invariant.h"
-#include "parser/slot.h"
 #include "proxy/base/memory.h"
-#include "proxy/session/locks/observing.h"
+#include "proxy/session/locks/call_finish.h"
+#include "proxy/session/locks/private.h"
 
-enum { KEYS_MAX = EVENT_KEYS_MAX, COMMAND_NAME_MAX = 24 };
+enum { KEYS_MAX = EVENT_KEYS_MAX };
 
 struct audit_key {
     struct lock_event sight; /* `watched` is 0 if the key is not audited */
@@ -30,7 +37,7 @@ struct audit_note {
     struct advise_text script; /* of a script without an audited rule: what its text does */
     bool expects_ok;           /* SET NX answers OK if it has acquired; with GET it answers nil */
     bool conditional;          /* PERSIST, or EXPIRE with an option: 0 does not show that the key is missing */
-    char name[COMMAND_NAME_MAX];
+    char name[LOCK_COMMAND_MAX];
     char who[SESSION_ADDRESS_MAX + 72];
     struct audit_key keys[];
 };
@@ -62,7 +69,7 @@ static void texts_keep(struct audit_note *note) {
     }
 }
 
-static struct audit_note *note_new(struct session *s, const struct request_class *k, size_t room) {
+static struct audit_note *audit_note_new(struct session *s, const struct request_class *k, size_t room) {
     struct audit_note *note = memory_zalloc(sizeof(*note) + room * sizeof(note->keys[0]));
     size_t len;
     const char *name = request_arg(k->request, k->bytes, 0, &len);
@@ -70,8 +77,7 @@ static struct audit_note *note_new(struct session *s, const struct request_class
     note->key_count = k->key_count;
     note->rules = lock_rules_ref(s->worker->rules);
     note->conditional = event_conditional(k->command, k->request->argc);
-    for (size_t i = 0; i < len && i < COMMAND_NAME_MAX - 1; i++)
-        note->name[i] = name[i] >= 'a' && name[i] <= 'z' ? (char)(name[i] - 'a' + 'A') : name[i];
+    lock_command_text(note->name, name, len);
     return note;
 }
 
@@ -100,7 +106,7 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
         if (!audited && (!outside || !wanted_outside(s, k, i) || !event_read(&sight, &sent, at, 0, now_ms, &lc)))
             continue;
         if (!note)
-            note = note_new(s, k, k->key_count - i < KEYS_MAX ? k->key_count - i : KEYS_MAX);
+            note = audit_note_new(s, k, k->key_count - i < KEYS_MAX ? k->key_count - i : KEYS_MAX);
         note->expects_ok = lc.shape == SHAPE_OK;
         if (!audited && script_is(c)) /* it is treated as the command that it stands for */
             event_read_script(&sight, s->worker->shared->observer, c, r, bytes, &note->script);
@@ -123,7 +129,7 @@ struct audit_note *audit_note(struct session *s, const struct request_class *k, 
 
 /* ---- the reply ----------------------------------------------------------------------------------- */
 
-static bool is_text(const struct resp_item *item) {
+static bool is_bulk(const struct resp_item *item) {
     return item->type == '$' && !item->null;
 }
 
@@ -151,7 +157,7 @@ static enum lock_effect script_acquired(const struct audit_note *note, const str
 
 /* Reads the reply of a script, by the kind of the script. */
 static void sight_script(const struct audit_note *note, struct lock_event *sight, const struct resp_item *item) {
-    bool positive = item->type == ':' || item->type == '#' ? item->num > 0 : item->type == '+' || is_text(item);
+    bool positive = item->type == ':' || item->type == '#' ? item->num > 0 : item->type == '+' || is_bulk(item);
     if (sight->verb == LOCK_ACQUIRE)
         sight->effect = script_acquired(note, sight, item);
     else
@@ -166,7 +172,7 @@ static void sight_release(const struct audit_note *note, struct lock_event *sigh
         sight->effect = EFFECT_SCRIPTED; /* some of the keys existed, and the number does not tell which */
     else
         sight->effect = (number ? item->num > 0 : !item->null) ? EFFECT_DONE : EFFECT_ABSENT;
-    if (sight->queue == QUEUE_POP && is_text(item))
+    if (sight->queue == QUEUE_POP && is_bulk(item))
         sight_value(sight, item);
 }
 
@@ -221,7 +227,7 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
         sight->effect = !number || item->num < 0 ? EFFECT_NOTHING : item->num == 0 ? EFFECT_ABSENT : EFFECT_DONE;
         break;
     case LOCK_QUEUE_READ: /* an empty array or nil: there is no list */
-        if (sight->queue == QUEUE_HEAD && is_text(item))
+        if (sight->queue == QUEUE_HEAD && is_bulk(item))
             sight_value(sight, item);
         else
             sight->effect = EFFECT_ABSENT;
@@ -232,21 +238,10 @@ static void sight_reply(const struct audit_note *note, struct lock_event *sight,
     default:
         break;
     }
-    if (sight->compares && (is_text(item) || sight->effect == EFFECT_ABSENT)) /* SET GET shows it if it sets, too */
+    if (sight->compares && (is_bulk(item) || sight->effect == EFFECT_ABSENT)) /* SET GET shows it if it sets, too */
         sight->effect = EFFECT_NOTHING;
     if (sight->effect == EFFECT_DONE && sight->pttl_ms == PTTL_GONE)
         sight->effect = EFFECT_REMOVED;
-}
-
-/* Reads the token of a pop: BLPOP's stands behind the key. */
-static void sight_pop(struct lock_event *sight, const struct resp_item *first, const char *p, const char *end) {
-    struct resp_item item = *first;
-    for (int64_t i = 0; first->type == '*' && i < first->num; i++)
-        if (!resp_item_read(&p, end, &item))
-            item.null = true;
-    sight->effect = is_text(&item) ? EFFECT_DONE : EFFECT_ABSENT;
-    if (sight->effect == EFFECT_DONE)
-        sight_value(sight, &item);
 }
 
 /* Reads the reply, or the next element of MGET's reply. */
@@ -257,7 +252,13 @@ static void sight_read(const struct audit_note *note, struct lock_event *sight, 
     if (!resp_item_read(&p, end, &item) || item.type == '-') {
         sight->effect = EFFECT_NOTHING;
     } else if (sight->permit == PERMIT_POPS) {
-        sight_pop(sight, &item, p, end);
+        int64_t more = item.type == '*' ? item.num : 0; /* the token of BLPOP stands behind the key */
+        for (int64_t i = 0; i < more; i++)
+            if (!resp_item_read(&p, end, &item))
+                item.null = true;
+        sight->effect = is_bulk(&item) ? EFFECT_DONE : EFFECT_ABSENT;
+        if (sight->effect == EFFECT_DONE)
+            sight_value(sight, &item);
     } else if (note->script.kind != ADVISE_SCRIPT_OTHER) {
         sight_script(note, sight, &item);
     } else {
@@ -312,10 +313,7 @@ static void audited(struct call *c, const struct call_end *end) {
     if (r->session)
         audit_released(r->session);
     audit_end(r->worker, r->session, note, end);
-    if (end->error)
-        request_fail(r, end->error);
-    else
-        request_reply(r, end->reply, end->len, true);
+    lock_deliver(c, NULL, end);
 }
 
 /* Forwards a request unchanged. With a note, its reply is read. */
@@ -340,4 +338,131 @@ void audit_forward(struct session *s, const struct request_class *k) {
 
 void audit_forward_outside(struct session *s, const struct request_class *k) {
     watch_forward(s, k, audit_note(s, k, true));
+}
+
+/* ---- what reads of a hash lock show ------------------------------------------------------------------ */
+
+enum {
+    FIELDS_LOOKED_AT = 64, /* of one reply; a hash lock has few fields */
+    REQUEST_LOOKED_AT = 16 * 1024
+};
+
+/* What the proxy keeps of a request until the reply comes. */
+struct shown_note {
+    struct request_owner owner; /* must be the first field */
+    struct lock_rules *rules;   /* a reference that keeps the rule alive */
+    const struct lock_rule *rule;
+    enum command_id id;
+    uint32_t db;
+    size_t argc;
+    struct resp_arg args[FIELDS_LOOKED_AT + 2]; /* the request's arguments, as many as fit */
+    bool names_alone;                           /* HSCAN NOVALUES */
+    char bytes[];                               /* the request's bytes */
+};
+
+/* A session that is shown fields, and the part of the reply that is still to be read. */
+struct showing {
+    struct session *session;
+    const struct shown_note *note;
+    struct lock_key key;
+    const char *p, *end;
+};
+
+static void show(const struct showing *to, const char *name, size_t len, const char *content, size_t content_len) {
+    struct session *s = to->session;
+    const struct lock_field field = {name, content, len, content_len};
+    engine_saw_field(s->worker->shared->engine, &s->lock, &to->key, to->note->rule, &field, worker_now(s->worker));
+}
+
+/* Reads the next element. Returns whether it is a bulk string, and not nil. */
+static bool read_bulk(struct showing *to, struct resp_item *item) {
+    return resp_item_read(&to->p, to->end, item) && is_bulk(item);
+}
+
+/* Shows the fields that the request names. The reply has their contents in the same order. */
+static void show_asked(struct showing *to, size_t count) {
+    for (size_t i = 2; i < to->note->argc && count > 0; i++, count--) {
+        const struct resp_arg *name = &to->note->args[i];
+        struct resp_item item;
+        if (!resp_item_read(&to->p, to->end, &item))
+            return;
+        if (is_bulk(&item))
+            show(to, to->note->bytes + name->off, name->len, item.str, item.len);
+    }
+}
+
+/* Shows the fields in the reply's next element, an array or a map: names and contents, or names alone. */
+static void show_told(struct showing *to, bool contents) {
+    struct resp_item all, name, content = {0};
+    if (!resp_item_read(&to->p, to->end, &all) || (all.type != '*' && all.type != '%'))
+        return;
+    int64_t fields = contents ? all.num / 2 : all.num;
+    for (int64_t i = 0; i < fields && i < FIELDS_LOOKED_AT; i++) {
+        if (!read_bulk(to, &name) || (contents && !read_bulk(to, &content)))
+            return;
+        show(to, name.str, name.len, contents ? content.str : NULL, content.len);
+    }
+}
+
+static void show_reply(struct showing *to) {
+    const struct shown_note *note = to->note;
+    struct resp_item item;
+    switch (note->id) {
+    case COMMAND_HGET:
+        show_asked(to, 1);
+        break;
+    case COMMAND_HMGET:
+        if (resp_item_read(&to->p, to->end, &item) && item.type == '*')
+            show_asked(to, (size_t)item.num);
+        break;
+    case COMMAND_HEXISTS:
+        if (resp_item_read(&to->p, to->end, &item) && item.type == ':' && item.num == 1 && note->argc > 2)
+            show(to, note->bytes + note->args[2].off, note->args[2].len, NULL, 0);
+        break;
+    case COMMAND_HSCAN: /* the fields follow the cursor */
+        if (resp_item_read(&to->p, to->end, &item) && item.type == '*' && item.num == 2 && read_bulk(to, &item))
+            show_told(to, !note->names_alone);
+        break;
+    default:
+        show_told(to, note->id == COMMAND_HGETALL);
+        break;
+    }
+}
+
+static void shown(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct shown_note *note = REQUEST_OWNER(r, struct shown_note);
+    request_disown(r);
+    if (r->session)
+        audit_released(r->session);
+    if (r->session && !end->error) {
+        struct showing to = {.session = r->session, .note = note, .p = end->reply, .end = end->reply + end->len};
+        to.key = (struct lock_key){.db = note->db, .name = note->bytes + note->args[1].off, .len = note->args[1].len};
+        show_reply(&to);
+    }
+    lock_rules_unref(note->rules);
+    memory_free(note);
+    lock_deliver(c, NULL, end);
+}
+
+void shown_forward(struct session *s, const struct request_class *k) {
+    const struct resp_request *r = k->request;
+    struct lock_key key = {.db = session_db(s)};
+    key.name = class_key(k, 0, &key.len);
+    if (r->len > REQUEST_LOOKED_AT || !engine_has_tried(s->worker->shared->engine, &s->lock, &key)) {
+        session_forward(s, k->command, r, k->bytes, k->slot);
+        return;
+    }
+    struct shown_note *note = memory_zalloc(sizeof(*note) + r->len);
+    note->rules = lock_rules_ref(s->worker->rules);
+    note->rule = class_rule(k, 0);
+    note->id = k->command->id;
+    note->db = key.db;
+    note->argc = r->argc < FIELDS_LOOKED_AT + 2 ? r->argc : FIELDS_LOOKED_AT + 2;
+    memcpy(note->args, r->argv, note->argc * sizeof(note->args[0]));
+    for (size_t i = 3; i < r->argc; i++)
+        note->names_alone |= request_arg_is(r, k->bytes, i, "novalues");
+    memcpy(note->bytes, k->bytes, r->len);
+    locks_of(s)->audits++; /* the session's next lock command waits for the reply: K1 may decide about it */
+    class_forward(s, k, &note->owner, shown);
 }

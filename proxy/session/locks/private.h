@@ -4,8 +4,7 @@
  * The room has layers, from the ground; a file calls nothing of a layer above its own:
  *
  *      lock_commands.h            what a command means to a lock
- *      lock_args.h, lock_call.h   a call of a script: its arguments, its memory, the envelope that the script answers
- *      observing.h                what is noted besides: for the observer, for other proxies, releases held back
+ *      lock_call.h                a call of a script: its arguments, its memory, the envelope that the script answers
  *      call_finish.h              how a call ends
  *      leases.h                   the proxy's own calls: leases that are renewed, released, taken over
  *      sending.h                  a call is sent, and its answer is taken
@@ -27,7 +26,7 @@ struct lock_expiry {
     char words[64];
 };
 
-/* How far learnt.c has read the record of what is learnt. */
+/* How far own_records.c has read the record of what is learnt. */
 struct learnt_look {
     char last[LEARNT_ID_MAX]; /* the id of the last entry that was read; "": none */
     bool asking;
@@ -40,22 +39,33 @@ struct learnt_look {
 
 /* A worker's part in locks: worker->locks. */
 struct worker_locks {
-    struct list_node held_back; /* hold.c: the sessions whose release is held back, by their runnable_link */
-    struct ev_timer look;       /* hold.c: when the sessions in held_back become runnable */
+    struct list_node held_back; /* the sessions whose release is held back, by their runnable_link */
+    struct ev_timer look;       /* when the sessions in held_back become runnable */
     struct list_node *free;     /* a stack of unused struct lock_call */
     size_t free_count;
-    struct list_node frees;    /* free.c: releases that are sent at the end of this turn */
+    struct list_node frees;    /* short_form.c: releases that are sent at the end of this turn */
     struct list_node renewals; /* lease_work.c: what the engine has asked for in this turn */
     size_t renewals_count;
     struct list_node unasked;         /* alarms.c: alarms about which Redis is to be asked again */
     int64_t refused_ms;               /* when the log last said that a lease could not be renewed */
-    bool successors_asking;           /* successors.c is reading its list */
+    bool successors_asking;           /* own_records.c is reading its list */
     struct learnt_look learnt;        /* used by the first worker alone */
-    bool glancing;                    /* learnt.c: a read of the newest entries is under way */
-    int64_t glanced_ms;               /* learnt.c: when that read began */
+    bool glancing;                    /* own_records.c: a read of the newest entries is under way */
+    int64_t glanced_ms;               /* own_records.c: when that read began */
     int64_t short_from_ms;            /* short_form.c: attempts in the short form are sent again from this time on */
     struct lock_expiry expiry;        /* lock_args.c: the last expiry that was encoded */
-    struct call *probes[LOCK_PROBES]; /* join.c: the attempts that other attempts may join, by the hash of the key */
+    struct call *probes[LOCK_PROBES]; /* sending.c: the attempts that other attempts may join, by the hash of the key */
     uint32_t counters_seen;           /* lock_events.c: how many counting commands it has seen */
     uint32_t writes_seen;             /* lock_events.c: how many writes it has looked at in this second */
 };
+
+/* ---- lock_events.c ---------------------------------------------------------------------------------------- */
+
+/* Called once a second. Where locks are acquired, it has some of the next requests looked at for what they write. */
+void advise_tick(struct worker *w);
+/* Takes the outcome of a lock script. `advises` is the command's, as in struct lock_row. */
+void advise_script(struct session *s, const struct lock_plan *plan, const struct lock_result *result, unsigned advises);
+/* Takes a command of a kind that the rule lacks, with its whole reply. */
+void advise_passed(struct session *s, const struct lock_plan *plan, unsigned advises, const char *reply, size_t len);
+/* Takes a command that ran unchanged, with its effect. */
+void advise_observed(struct session *s, const struct lock_event *seen);

@@ -14,30 +14,72 @@
  * lease only if its own lease was released, or if its own time is over. The guard record notes the last release in its
  * field `over`. release_usual.lua leaves that field: there the field `attempt` has the lease's token and a
  * mark, since that is the attempt of a release under such a rule.
+ *
+ * Inside MULTI, witnesses confirm what the transaction has acquired and extended, before the client gets EXEC's array.
+ *
+ *      EXEC's array ── lock_queue_answer, for each lock call ──> lock_queue_vote ──> votes ──> the client's array
+ *
+ * An acquisition has one vote. The later commands of the transaction on the same lease share it: SETNX and EXPIRE are
+ * asked about once, with the end that EXPIRE has set. An extension of an earlier lease has a vote of its own. The
+ * engine learns of all calls in the order of the array.
  */
-#include "proxy/session/locks/quorum.h"
-
 #include <stdio.h>
 #include <string.h>
 
 #include "parser/invariant.h"
-#include "proxy/base/clock.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/leases.h"
-#include "proxy/session/locks/lock_args.h"
-#include "proxy/session/locks/private.h"
 #include "proxy/session/locks/sending.h"
-
-#define FAR_AWAY INT64_C(1000000000000000)
+#include "proxy/witness/witness.h"
 
 enum { RAISES_MAX = 3, LIMIT_PART = 4 /* witnesses are waited for during a quarter of the lease at most */ };
+
+/* The lock or locks of a command while witnesses are asked, and while they are released again. MSETNX and MSETEX NX
+ * acquire several locks, or none: witnesses are asked about each lock. If they refuse one, all are released again. */
+struct poll {
+    struct worker *worker;
+    struct lock_call *first; /* of the ring of calls */
+    lock_vote_fn done;
+    void *arg;
+    size_t due; /* of how many locks an answer is due, and 1 while they are being asked for */
+    bool undoing;
+    struct lock_refusal why; /* the first refusal; why.by NULL: there is none */
+};
+
+static void poll_over(void *arg) {
+    struct poll *v = arg;
+    struct lock_call *l = v->first;
+    invariant(v->due > 0, "witnesses decide twice about one of several locks");
+    if (--v->due > 0)
+        return;
+    if (!v->why.by || v->undoing) {
+        v->done(v->arg, v->why.by ? &v->why : NULL);
+        memory_free(v);
+        return;
+    }
+    v->undoing = true;
+    v->due = 1;
+    do
+        if (l->witnessed) {
+            v->due++;
+            lock_undo(v->worker, l, poll_over, v);
+        }
+    while ((l = lock_call_next(l)) != v->first);
+    poll_over(v);
+}
+
+static void poll_heard(void *arg, const struct lock_refusal *why) {
+    struct poll *v = arg;
+    if (why && !v->why.by)
+        v->why = *why;
+    poll_over(v);
+}
 
 /* A lock call whose script has acquired or extended, while the witnesses are asked. */
 struct quorum {
     struct request_owner owner; /* must be the first field */
-    lock_vote_fn done;
-    void *arg;
+    struct poll *poll;
     struct lock_call *lock;
     struct worker *worker;
     bool acquires;
@@ -53,21 +95,11 @@ struct quorum {
 
 /* ---- the end --------------------------------------------------------------------------------------- */
 
-static void quorum_confirmed(struct quorum *q) {
-    struct lock_call *l = q->lock;
-    struct worker *w = q->worker;
-    counter_add(&w->counters.quorum_granted, 1);
-    l->witnessed = true;
-    l->waited_ms += worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
-    l->raised_fence = q->raises > 0 ? q->fence : 0;
-    q->done(q->arg, NULL);
-    memory_free(q);
-}
-
 #define REMEMBERED "LOCKED the lock is held, as its witnesses remember; it is released again"
 
-struct call_end lock_refused_end(const struct lock_call *l, const struct session *s, const struct lock_refusal *why,
-                                 const struct call_end *end) {
+/* The client's reply or error in place of the script's answer `end`. Borrows the error from `why`. */
+static struct call_end refused_end(const struct lock_call *l, const struct session *s, const struct lock_refusal *why,
+                                   const struct call_end *end) {
     struct lock_envelope e;
     bool lost = why->lost && lock_envelope_read(l, end->reply, end->len, &e);
     const char *reply = lost ? lock_lost_reply(l, &e, s) : NULL;
@@ -79,7 +111,7 @@ struct call_end lock_refused_end(const struct lock_call *l, const struct session
 /* Redis has nothing any more of what was refused. */
 static void quorum_undone(void *arg) {
     struct quorum *q = arg;
-    q->done(q->arg, &q->why);
+    poll_heard(q->poll, &q->why);
     memory_free(q);
 }
 
@@ -105,18 +137,6 @@ static void quorum_unconfirmed(struct quorum *q) {
              q->acquires ? "lock" : "extension", vote_answered(&q->word.vote), q->word.vote.count,
              q->acquires ? "; it is released again" : "");
     quorum_refused(q, q->acquires ? LOCK_UNCONFIRMED : LOCK_NOT_SENT, error);
-}
-
-/* An acquisition whose end witnesses can't be asked to remember. */
-static void quorum_too_long(struct quorum *q) {
-    char error[160];
-    snprintf(error, sizeof(error),
-             "ERR a lock under quorum lasts %lld ms at most (witness-quarantine says so); it is released again",
-             (long long)quorum_longest_ms(q->worker));
-    if (q->acquires)
-        quorum_refused(q, LOCK_NOT_SENT, error);
-    else
-        quorum_unconfirmed(q);
 }
 
 static void quorum_remembered(struct quorum *q) {
@@ -220,16 +240,23 @@ static void quorum_heard(void *arg, const struct witness_word *word) {
     histogram_note(&w->durations.witnesses, (worker_now(w) - q->begun_ms) * 1000);
     bool late = worker_now(w) - q->begun_ms > q->limit_ms;
     enum verdict verdict = vote_verdict(&word->vote);
-    if (verdict == VERDICT_GRANTED && !late)
-        quorum_confirmed(q);
-    else if (verdict == VERDICT_LOW && q->acquires && q->raises < RAISES_MAX && !late)
+    if (verdict == VERDICT_GRANTED && !late) {
+        struct lock_call *l = q->lock;
+        counter_add(&w->counters.quorum_granted, 1);
+        l->witnessed = true;
+        l->waited_ms += worker_now(w) - q->begun_ms + 1; /* from the moment before the answer */
+        l->raised_fence = q->raises > 0 ? q->fence : 0;
+        poll_heard(q->poll, NULL);
+        memory_free(q);
+    } else if (verdict == VERDICT_LOW && q->acquires && q->raises < RAISES_MAX && !late) {
         raise_fence(q);
-    else if (q->acquires && !q->asked_over && vote_may_turn(&word->vote) && !late)
+    } else if (q->acquires && !q->asked_over && vote_may_turn(&word->vote) && !late) {
         ask_last_release(q);
-    else if (verdict == VERDICT_HELD || (verdict == VERDICT_LOW && !q->acquires))
+    } else if (verdict == VERDICT_HELD || (verdict == VERDICT_LOW && !q->acquires)) {
         quorum_remembered(q);
-    else
+    } else {
         quorum_unconfirmed(q);
+    }
 }
 
 static void quorum_ask(struct quorum *q) {
@@ -242,96 +269,10 @@ static void quorum_ask(struct quorum *q) {
                  left_ms > 0 ? left_ms : 1, quorum_heard, q);
 }
 
-/* ---- what is refused before it is sent ------------------------------------------------------------- */
-
-/* The time that follows EX, PX, EXAT or PXAT among a command's arguments from `at` on, in ms from now; -1: none. */
-static int64_t option_ms(const struct resp_request *r, const char *bytes, size_t at) {
-    static const struct {
-        const char *name;
-        int64_t unit;
-        bool absolute;
-    } options[] = {{"ex", 1000, false}, {"px", 1, false}, {"exat", 1000, true}, {"pxat", 1, true}};
-    for (; at + 1 < r->argc && !request_arg_is(r, bytes, at, "fields"); at++)
-        for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
-            size_t len;
-            int64_t n;
-            const char *word = request_arg(r, bytes, at + 1, &len);
-            if (request_arg_is(r, bytes, at, options[i].name) && resp_integer(word, len, &n) && n < FAR_AWAY)
-                return n * options[i].unit - (options[i].absolute ? clock_wall_ms() : 0);
-        }
-    return -1;
-}
-
-/* The expiry that a command sets, in ms from now; -1: none, or the command is malformed. */
-static int64_t expiry_asked(const struct command *c, const struct resp_request *r, const char *bytes) {
-    int64_t n = -1, unit = 1000;
-    size_t len;
-    switch (c->id) {
-    case COMMAND_PEXPIRE:
-    case COMMAND_PEXPIREAT:
-    case COMMAND_PSETEX:
-        unit = 1;
-        break;
-    case COMMAND_EXPIRE:
-    case COMMAND_EXPIREAT:
-    case COMMAND_SETEX:
-        break;
-    case COMMAND_SET:
-        return option_ms(r, bytes, 3);
-    case COMMAND_GETEX:
-    case COMMAND_HGETEX:
-    case COMMAND_HSETEX:
-        return option_ms(r, bytes, 2);
-    default:
-        return -1;
-    }
-    const char *word = request_arg(r, bytes, 2, &len);
-    if (!resp_integer(word, len, &n) || n < 0 || n >= FAR_AWAY)
-        return n >= FAR_AWAY ? INT64_MAX : -1;
-    bool absolute = c->id == COMMAND_EXPIREAT || c->id == COMMAND_PEXPIREAT;
-    return n * unit - (absolute ? clock_wall_ms() : 0);
-}
-
-bool lock_quorum_refuses(const struct session *s, const struct command *c, const struct resp_request *r,
-                         const char *bytes, char *error, size_t size) {
-    int64_t longest_ms = quorum_longest_ms(s->worker);
-    if (r->argc < 3 || expiry_asked(c, r, bytes) <= longest_ms)
-        return false;
-    snprintf(error, size,
-             "ERR a lock under quorum lasts %lld ms at most (witness-quarantine says so); nothing was changed",
-             (long long)longest_ms);
-    return true;
-}
-
-const char *lock_quorum_lacks(const struct request_class *k) {
-    struct lock_command lc;
-    bool quorum = false;
-    for (size_t i = 0; i < k->key_count; i++) {
-        const struct lock_rule *rule = class_enforced(k, i);
-        quorum |= rule && rule->quorum == LOCK_QUORUM_YES;
-    }
-    if (!quorum)
-        return NULL;
-    switch (lock_meaning_of(k, &lc)) {
-    case MEANS_LOCK:
-        return NULL;
-    case MEANS_CLOBBERS:
-        return lock_acquires_all(k->command, k->request, k->bytes) && !lock_clobbers_one_rule(k)
-                   ? "ERR a lock under quorum can't be acquired together with keys that are no locks of its rule; "
-                     "nothing was changed"
-                   : NULL;
-    case MEANS_SCRIPT:
-        return class_locks(k) > LOCK_SCRIPT_LOCKS_MAX
-                   ? "ERR a script can't run on that many locks under quorum; nothing was changed"
-                   : NULL;
-    default:
-        return NULL;
-    }
-}
-
 /* ---- the beginning --------------------------------------------------------------------------------- */
 
-bool lock_extends(const struct lock_call *l, const struct lock_result *r) {
+/* Whether the answer says that the lease's end has moved, or may have. */
+static bool has_extended(const struct lock_call *l, const struct lock_result *r) {
     if (l->plan.verb == LOCK_SCRIPT) /* it may have extended the lease */
         return r->outcome == LOCK_HELD && r->same && r->fence > 0;
     bool own = r->outcome == LOCK_DONE || r->outcome == LOCK_ADOPTED;
@@ -340,16 +281,18 @@ bool lock_extends(const struct lock_call *l, const struct lock_result *r) {
     return own && writes && r->fence > 0 && (r->pttl_ms >= 0 || r->pttl_ms == PTTL_NONE);
 }
 
-bool lock_release_forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
+/* Whether a release under `quorum yes` finds no lock, although the lease of its claim has not ended: a failover has
+ * forgotten the lock. The release then ends as lock_released_end says. */
+static bool release_forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r) {
     return l->plan.verb == LOCK_RELEASE && l->shape == SHAPE_INT &&
            (r->outcome == LOCK_FREE || r->outcome == LOCK_HELD) && l->plan.claim != 0 &&
            engine_claim_lasts(w->shared->engine, &l->plan, worker_now(w));
 }
 
-static void vote(struct worker *w, struct lock_call *l, const struct lock_result *r, lock_vote_fn done, void *arg) {
+static void vote_on(struct lock_call *l, const struct lock_result *r, struct poll *poll) {
+    struct worker *w = poll->worker;
     struct quorum *q = memory_zalloc(sizeof(*q));
-    q->done = done;
-    q->arg = arg;
+    q->poll = poll;
     q->lock = l;
     q->worker = w;
     q->acquires = r->outcome == LOCK_GRANTED;
@@ -364,95 +307,31 @@ static void vote(struct worker *w, struct lock_call *l, const struct lock_result
     q->fence = r->fence;
     if (q->acquires && l->plan.right == RIGHT_RELEASE_THEN_ACQUIRE)
         snprintf(q->over, sizeof(q->over), "%s", l->plan.claim_token);
-    if (!w->witnesses)
+    bool too_long = q->pttl_ms < 0 || q->pttl_ms > quorum_longest_ms(w); /* for witnesses to remember */
+    if (!w->witnesses || (too_long && !q->acquires)) {
         quorum_unconfirmed(q);
-    else if (q->pttl_ms < 0 || q->pttl_ms > quorum_longest_ms(w))
-        quorum_too_long(q);
-    else
+    } else if (too_long) {
+        char error[160];
+        snprintf(error, sizeof(error),
+                 "ERR a lock under quorum lasts %lld ms at most (witness-quarantine says so); it is released again",
+                 (long long)quorum_longest_ms(w));
+        quorum_refused(q, LOCK_NOT_SENT, error);
+    } else {
         quorum_ask(q);
-}
-
-/* ---- several locks ---------------------------------------------------------------------------------- */
-
-/* MSETNX and MSETEX NX acquire several locks, or none: witnesses are asked about each lock. If they refuse one, all are
- * released again. */
-struct several_part {
-    struct several *all;
-    struct lock_call *lock;
-    bool confirmed;
-};
-
-/* The locks of a command while witnesses are asked, and while they are released again. */
-struct several {
-    struct worker *worker;
-    lock_vote_fn done;
-    void *arg;
-    size_t due; /* of how many locks an answer is due, and 1 while they are being asked for */
-    bool refused, undoing;
-    struct lock_refusal why; /* the first refusal */
-    size_t count;
-    struct several_part parts[];
-};
-
-static void part_over(void *arg);
-
-static void undo_confirmed(struct several *v) {
-    v->undoing = true;
-    v->due = 1;
-    for (size_t i = 0; i < v->count; i++)
-        if (v->parts[i].confirmed) {
-            v->due++;
-            lock_undo(v->worker, v->parts[i].lock, part_over, v);
-        }
-    part_over(v);
-}
-
-static void part_over(void *arg) {
-    struct several *v = arg;
-    invariant(v->due > 0, "witnesses decide twice about one of several locks");
-    if (--v->due > 0)
-        return;
-    if (v->refused && !v->undoing) {
-        undo_confirmed(v);
-        return;
     }
-    v->done(v->arg, v->refused ? &v->why : NULL);
-    memory_free(v);
 }
 
-static void several_heard(void *arg, const struct lock_refusal *why) {
-    struct several_part *part = arg;
-    struct several *v = part->all;
-    part->confirmed = !why;
-    if (why && !v->refused)
-        v->why = *why;
-    v->refused |= why != NULL;
-    part_over(v);
-}
-
-void lock_vote_all(struct worker *w, struct lock_call *first, const struct lock_result *r, lock_vote_fn done,
-                   void *arg) {
-    size_t count = 0;
+/* Asks the witnesses about the lock of which a script has answered `r`: it has acquired or extended. Of MSETNX they are
+ * asked about all locks in the ring of calls that begins with `first`. */
+static void vote(struct worker *w, struct lock_call *first, const struct lock_result *r, lock_vote_fn done, void *arg) {
     struct lock_call *l = first;
-    if (!first->clobbers || lock_call_next(first) == first) {
-        vote(w, first, r, done, arg);
-        return;
-    }
-    do
-        count++;
-    while ((l = lock_call_next(l)) != first);
-    struct several *v = memory_zalloc(sizeof(*v) + count * sizeof(v->parts[0]));
-    v->worker = w;
-    v->done = done;
-    v->arg = arg;
-    v->count = count;
-    v->due = 1;
-    for (size_t i = 0; i < count; i++, l = lock_call_next(l)) {
-        v->parts[i] = (struct several_part){.all = v, .lock = l};
+    struct poll *v = memory_zalloc(sizeof(*v));
+    *v = (struct poll){.worker = w, .first = first, .done = done, .arg = arg, .due = 1};
+    do {
         v->due++;
-        vote(w, l, r, several_heard, &v->parts[i]);
-    }
-    part_over(v);
+        vote_on(l, r, v);
+    } while ((l = lock_call_next(l)) != first);
+    poll_over(v);
 }
 
 /* ---- a client's call ------------------------------------------------------------------------------- */
@@ -470,7 +349,7 @@ static bool waits_on(struct call *c, struct lock_call *l, const struct lock_refu
     struct worker *w = c->request->worker;
     struct session *s = c->request->session;
     bool waits = s && why->result.outcome == LOCK_REMEMBERED && l->plan.rule->wait_ms > 0 && w->waits;
-    struct call_end lost = lock_refused_end(l, s, why, end);
+    struct call_end lost = refused_end(l, s, why, end);
     if (!waits || lost.error || l->plan.verb != LOCK_ACQUIRE)
         return false;
     struct lock_envelope refusal = {
@@ -490,7 +369,7 @@ static void witnessed_heard(void *arg, const struct lock_refusal *why) {
     bool waits = why && waits_on(c, l, why, &end);
     if (why && !waits) {
         call_done_fn next = l->next;
-        struct call_end refused = lock_refused_end(l, s, why, &end);
+        struct call_end refused = refused_end(l, s, why, &end);
         c->lock = NULL;
         lock_learnt_all(w, s, why->by, &why->result);
         lock_deliver(c, next, &refused);
@@ -506,18 +385,18 @@ bool lock_witnessed(struct call *c, struct lock_call *l, const struct call_end *
     if (end->error || l->plan.rule->quorum != LOCK_QUORUM_YES || (l->clobbers && !l->acquires) ||
         !lock_envelope_read(l, end->reply, end->len, &e))
         return false;
-    if (lock_release_forgotten(w, l, &e.result)) {
+    if (release_forgotten(w, l, &e.result)) {
         lock_end(c, l, &lock_released_end); /* which tells the witnesses */
         return true;
     }
-    if (e.result.outcome != LOCK_GRANTED && !lock_extends(l, &e.result))
+    if (e.result.outcome != LOCK_GRANTED && !has_extended(l, &e.result))
         return false;
     struct witnessed *of = memory_zalloc(sizeof(*of) + end->len);
     of->call = c;
     of->lock = l;
     of->reply_len = end->len;
     memcpy(of->reply, end->reply, end->len);
-    lock_vote_all(w, l, &e.result, witnessed_heard, of);
+    vote(w, l, &e.result, witnessed_heard, of);
     return true;
 }
 
@@ -526,28 +405,141 @@ bool lock_witness_script(struct worker *w, struct lock_call *l, const struct cal
     struct lock_envelope e;
     if (!lock_envelope_read(l, end->reply, end->len, &e))
         return false;
-    if (e.result.outcome != LOCK_GRANTED && !lock_extends(l, &e.result))
+    if (e.result.outcome != LOCK_GRANTED && !has_extended(l, &e.result))
         return false;
     vote(w, l, &e.result, done, arg);
     return true;
 }
 
-/* ---- PROXY WITNESS TRUST --------------------------------------------------------------------------- */
+/* ---- inside MULTI ----------------------------------------------------------------------------------- */
 
-static void on_trusted(void *arg, bool answered) {
-    struct request *r = arg;
-    if (answered)
-        request_reply(r, "+OK\r\n", 5, true);
-    else
-        request_error(r, "UPSTREAM the witness does not answer; nothing was changed");
+/* What is known of a queued call's lock. */
+struct lock_ballot {
+    struct lock_call *voter; /* whose vote counts for this call, perhaps its own; NULL: none. It is ended before */
+    struct lock_result result;
+    struct lock_refusal why; /* why.by NULL: it is not refused */
+    struct queue_vote *all;
+};
+
+/* A transaction while witnesses are asked. */
+struct queue_vote {
+    struct lock_queue *queue;
+    size_t due; /* of how many votes the result is due, and 1 while they are being asked for */
+    void (*done)(void *arg);
+    void *arg;
+};
+
+#define QUEUED(n) LIST_ENTRY(n, struct lock_call, queued)
+
+void lock_queue_answer(struct lock_call *l, const struct call_end *element) {
+    struct lock_envelope e;
+    if (!l->plan.rule || l->plan.rule->quorum != LOCK_QUORUM_YES || (l->clobbers && !l->acquires) ||
+        !lock_envelope_read(l, element->reply, element->len, &e))
+        return;
+    invariant(!l->ballot, "a queued call is answered twice");
+    l->ballot = memory_zalloc(sizeof(*l->ballot));
+    l->ballot->result = e.result;
 }
 
-void lock_witness_trust(struct session *s, const struct command *c, const char *address, size_t len) {
-    struct witnesses *set = s->worker->witnesses;
-    struct request *r = request_new(s, c);
-    request_barrier(r);
-    const char *error =
-        set ? witness_trust(set, address, len, on_trusted, r) : "ERR the proxy has no witnesses (directive witness)";
-    if (error)
-        request_error(r, error);
+/* The call of the ring that begins with `first` which is on the key of `l`; NULL: none. */
+static const struct lock_call *on_key(const struct lock_call *first, const struct lock_call *l) {
+    const struct lock_call *at = first;
+    do
+        if (lock_same_key(at, l))
+            return at;
+    while ((at = lock_call_next(at)) != first);
+    return NULL;
+}
+
+/* Finds the call before `l` in its transaction that has acquired the lease of which `l` has heard; NULL: none. */
+static struct lock_call *acquirer(const struct lock_queue *queue, const struct lock_call *l) {
+    for (const struct list_node *it = l->queued.prev; it != &queue->calls; it = it->prev) {
+        struct lock_call *before = QUEUED(it);
+        const struct lock_ballot *b = before->ballot;
+        if (b && b->result.outcome == LOCK_GRANTED && b->result.fence == l->ballot->result.fence && on_key(before, l))
+            return before;
+    }
+    return NULL;
+}
+
+bool lock_queue_asks(const struct lock_queue *queue) {
+    bool asks = false;
+    LIST_FOREACH(it, &queue->calls) {
+        struct lock_call *l = QUEUED(it);
+        if (!l->ballot)
+            continue;
+        bool granted = l->ballot->result.outcome == LOCK_GRANTED, extends = has_extended(l, &l->ballot->result);
+        struct lock_call *voter = granted ? l : acquirer(queue, l);
+        int64_t pttl_ms = l->ballot->result.pttl_ms;
+        if (voter && extends && (!voter->clobbers || pttl_ms > voter->ballot->result.pttl_ms))
+            voter->ballot->result.pttl_ms = pttl_ms;
+        l->ballot->voter = !voter && extends ? l : voter;
+        asks |= l->ballot->voter == l;
+    }
+    return asks;
+}
+
+/* A vote is decided. The last one decides for the calls that have none of their own. */
+static void decided(struct queue_vote *v) {
+    invariant(v->due > 0, "witnesses decide twice about a queued call");
+    if (--v->due > 0)
+        return;
+    LIST_FOREACH(it, &v->queue->calls) {
+        struct lock_call *l = QUEUED(it);
+        const struct lock_call *voter = l->ballot ? l->ballot->voter : NULL;
+        if (!voter || voter == l)
+            continue;
+        l->ballot->why = voter->ballot->why;
+        const struct lock_call *acquired = on_key(voter, l);
+        l->waited_ms = acquired->waited_ms;
+        l->raised_fence = acquired->raised_fence;
+    }
+    v->done(v->arg);
+    memory_free(v);
+}
+
+static void heard(void *arg, const struct lock_refusal *why) {
+    struct lock_ballot *b = arg;
+    if (why)
+        b->why = *why;
+    decided(b->all);
+}
+
+void lock_queue_vote(struct worker *w, struct lock_queue *queue, void (*done)(void *arg), void *arg) {
+    struct queue_vote *v = memory_zalloc(sizeof(*v));
+    *v = (struct queue_vote){.queue = queue, .due = 1, .done = done, .arg = arg};
+    LIST_FOREACH(it, &queue->calls) {
+        struct lock_call *l = QUEUED(it);
+        if (!l->ballot || l->ballot->voter != l)
+            continue;
+        l->ballot->all = v;
+        v->due++;
+        vote(w, l, &l->ballot->result, heard, l->ballot);
+    }
+    decided(v);
+}
+
+bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
+                     struct lock_answer *out) {
+    static const struct lock_result not_done = {.outcome = LOCK_NOT_SENT};
+    if (l->ballot && release_forgotten(w, l, &l->ballot->result)) {
+        lock_finish(w, s, l, &lock_released_end, out); /* which tells the witnesses */
+        return true;
+    }
+    if (!l->ballot || !l->ballot->why.by)
+        return false;
+    struct lock_refusal why = l->ballot->why;
+    struct lock_envelope e;
+    bool voter = l->ballot->voter == l;
+    bool reads = lock_verb_is(l->plan.verb, VERB_SHOWS) && lock_envelope_read(l, end->reply, end->len, &e);
+    memcpy(out->text, why.error, sizeof(why.error));
+    out->end = reads ? (struct call_end){.reply = e.reply, .len = e.reply_len} : refused_end(l, s, &why, end);
+    if (out->end.error)
+        out->end.error = out->text;
+    lock_learnt_all(w, s, voter ? why.by : l, voter ? &why.result : &not_done);
+    return true;
+}
+
+const char *lock_queue_refusal(const struct lock_call *l) {
+    return l && l->ballot && l->ballot->why.by ? l->ballot->why.error : NULL;
 }

@@ -1,6 +1,6 @@
 /*
- * A lock call is sent, and its answer is taken: lock_call.c. It may join another session's call (join.c), or have to be
- * confirmed by replicas (confirm.c).
+ * A lock call is sent, and its answer is taken: sending.c. It may have to be confirmed by replicas (confirm.c) or
+ * witnesses (quorum.c).
  */
 #pragma once
 
@@ -24,22 +24,19 @@ static inline bool lock_was_unusual(const struct call *c, const struct call_end 
            (s == script_get(SCRIPT_ACQUIRE_USUAL) || s == script_get(SCRIPT_RELEASE_USUAL));
 }
 void lock_submit_whole(struct call *c, call_done_fn done);
+/* Has the attempt join one on the same key that has not been sent yet, and returns true. Both then get the same answer.
+ * False: there is none to join. The caller then sends the attempt, and others may join it. */
+bool lock_join(struct call *call, struct lock_call *l);
 /* Ends an attempt whose answer is known, and those that have joined it. */
 void lock_attempt_ended(struct call *c, const struct call_end *end);
 
 /* ---- short_form.c: locks whose guard records have the short form ---------------------------- */
 
-/* Whether an attempt may be sent without a script. lock_acquire_short then sends it. */
-bool lock_short_fits(struct worker *w, const struct lock_call *l);
-void lock_acquire_short(struct call *call, struct lock_call *l);
-/* Sends a GET, which asks for the lock and its guard record without a script. */
-void lock_read(struct call *call, struct lock_call *l);
-/* ---- free.c: their releases ------------------------------------------------------------------ */
-
-/* Whether a release may be sent as free.lua, by its plan. lock_free then sends it at the end of the turn, with others.
- */
-bool lock_free_fits(const struct lock_call *l);
-void lock_free(struct call *call, struct lock_call *l);
+/* Send an attempt without a script; a GET, which asks for the lock and its guard record; a release as free.lua, at the
+ * end of the turn, with others. Return false if only another script will do. */
+bool lock_acquire_short(struct call *call, struct lock_call *l);
+bool lock_read(struct call *call, struct lock_call *l);
+bool lock_free(struct call *call, struct lock_call *l);
 /* Sends the session's release now, if lock_free keeps it: another request of the session begins. */
 void lock_free_now(struct session *s);
 
@@ -53,28 +50,16 @@ struct lock_refusal {
     bool lost;                 /* they name another lease; else too few have answered */
     char error[160];           /* for a client whose command has no reply for a lost attempt */
 };
-/* The client's reply or error in place of the script's answer `end`. Borrows the error from `why`. */
-struct call_end lock_refused_end(const struct lock_call *l, const struct session *s, const struct lock_refusal *why,
-                                 const struct call_end *end);
 /* Hears once, perhaps at once, what the witnesses say. why NULL: they confirm, and the call is still to be finished.
  * Else what was acquired has been released again, and the engine is still to be told; `why` is borrowed. */
 typedef void (*lock_vote_fn)(void *arg, const struct lock_refusal *why);
-/* Asks the witnesses about the lock of which a script has answered `r`: it has acquired or extended. Of MSETNX they are
- * asked about all locks in the ring of calls that begins with `first`: if they refuse one, all are released again. */
-void lock_vote_all(struct worker *w, struct lock_call *first, const struct lock_result *r, lock_vote_fn done,
-                   void *arg);
-/* Whether the answer says that the lease's end has moved, or may have. */
-bool lock_extends(const struct lock_call *l, const struct lock_result *r);
-/* Whether a release under `quorum yes` finds no lock, although the lease of its claim has not ended: a failover has
- * forgotten the lock. The release then ends as lock_released_end says. */
-bool lock_release_forgotten(struct worker *w, const struct lock_call *l, const struct lock_result *r);
-/* Does the same with what the step behind an application's script has answered. Returns false if there is
- * nothing to ask. */
+/* Asks the witnesses about what the step behind an application's script has answered. Returns false if there is nothing
+ * to ask. */
 enum { LOCK_SCRIPT_LOCKS_MAX = 100 /* a script on more locks goes without a transaction */ };
 bool lock_witness_script(struct worker *w, struct lock_call *l, const struct call_end *end, lock_vote_fn done,
                          void *arg);
 /* Ends a call of a transaction that the witnesses have refused, or that has released what a failover has forgotten
- * (quorum_queue.c). False: it is neither. */
+ * (quorum.c). False: it is neither. */
 bool lock_queue_ends(struct worker *w, struct session *s, struct lock_call *l, const struct call_end *end,
                      struct lock_answer *out);
 
@@ -84,16 +69,3 @@ const char *lock_lost_reply(const struct lock_call *l, const struct lock_envelop
 /* If the rule asks for replicas and the script has acquired, waits for the replicas and ends the call later
  * (confirm.c). Returns false if there is nothing to wait for. */
 bool lock_confirm(struct call *c, struct lock_call *l, const struct call_end *end);
-
-/* ---- join.c: one script call for the attempts of many sessions ------------------------------ */
-
-/* Has the attempt join one on the same key that has not been sent yet, and returns true. Both then get the same answer.
- * False: there is none to join. */
-bool lock_join(struct call *call, struct lock_call *l);
-/* lock_probe notes that an attempt was submitted, so that other attempts may join it. lock_probe_over notes that it has
- * ended, so that no more may. */
-void lock_probe(struct call *call, struct lock_call *l);
-void lock_probe_over(struct call *call, struct lock_call *l);
-/* Answers the attempts that have joined an attempt which ended with `end`. `asker` is the client of that attempt; NULL:
- * its session is closed. */
-void lock_joined_end(struct list_node *joined, const struct call_end *end, const struct lock_client *asker);

@@ -10,7 +10,7 @@
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/core/pin.h"
-#include "proxy/session/locks/locks.h"
+#include "proxy/session/locks/lock_call.h"
 #include "proxy/session/transaction/private.h"
 
 static const char execabort[] = "-EXECABORT ";
@@ -103,7 +103,7 @@ static bool replicas_asked(const struct transaction *t, int64_t *replicas, int64
         const struct lock_call *l = LIST_ENTRY(it, struct transaction_item, link)->lock;
         if (!l || !lock_wants_replicas(l))
             continue;
-        const struct lock_rule *rule = lock_call_rule(l);
+        const struct lock_rule *rule = l->plan.rule;
         *replicas = rule->replicas > *replicas ? rule->replicas : *replicas;
         *ms = rule->replicas_ms > *ms ? rule->replicas_ms : *ms;
     }
@@ -173,8 +173,10 @@ static void note_undone(struct transaction *t, const struct call_end *end) {
     bool nil = reply_begins(end->reply, end->len, "*-1") || reply_begins(end->reply, end->len, "_");
     LIST_FOREACH(it, &t->items) {
         struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
-        if (nil && item->lock)
-            lock_undone(item->lock);
+        if (!nil || !item->lock)
+            continue;
+        invariant(!list_empty(&item->lock->queued), "a call is undone that was not queued");
+        item->lock->plan.undone = true;
     }
 }
 
@@ -292,7 +294,9 @@ static void exec_send(struct transaction *t, struct request *request) {
         wait = t->wait = memory_zalloc(sizeof(*wait));
         wait->exec = request;
     }
-    lock_queue_sent(w, &t->locks);
+    LIST_FOREACH(it, &t->locks.calls) {
+        engine_sent(w->shared->engine, &LIST_ENTRY(it, struct lock_call, queued)->plan);
+    }
     call_submit_pin(&request->call, pin, exec, sizeof(exec) - 1, false);
     if (wait && wait->exec)
         exec_wait_submit(w, pin, wait, replicas, ms);

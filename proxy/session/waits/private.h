@@ -6,7 +6,6 @@
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/call_finish.h"
 #include "proxy/session/locks/leases.h"
-#include "proxy/session/locks/lock_args.h"
 #include "proxy/session/locks/sending.h"
 #include "proxy/session/waits/wait.h"
 
