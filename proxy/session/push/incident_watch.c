@@ -189,31 +189,21 @@ void watch_drop(struct session *s) {
 
 /* ---- PROXY WATCH --------------------------------------------------------------------------------------- */
 
-static void words_read(const struct request_class *k, const char **words, size_t *lens, struct text *all) {
-    for (size_t i = 2; i < k->request->argc; i++) {
-        words[i - 2] = class_arg(k, i, &lens[i - 2]);
-        text_printf(all, "%zu ", lens[i - 2]);
-        text_append(all, words[i - 2], lens[i - 2]);
-    }
-}
-
-static bool too_long(const struct resp_request *r) {
-    for (size_t i = 2; i < r->argc; i++)
-        if (r->argv[i].len > PROXY_WORD_MAX)
-            return true;
-    return false;
-}
-
 enum dispatch_result watch_dispatch(struct session *s, const struct request_class *k) {
     const struct watch_source *source = s->worker->shared->watch;
     const char *words[PROXY_WORDS_MAX];
     size_t lens[PROXY_WORDS_MAX];
     struct text all = {0}, error = {0};
-    if (too_long(k->request)) {
-        session_refuse(s, k->command, "ERR the pattern is longer than %d bytes", PROXY_WORD_MAX);
-        return DISPATCHED;
+    for (size_t i = 2; i < k->request->argc; i++) {
+        words[i - 2] = class_arg(k, i, &lens[i - 2]);
+        if (lens[i - 2] > PROXY_WORD_MAX) {
+            session_refuse(s, k->command, "ERR the pattern is longer than %d bytes", PROXY_WORD_MAX);
+            text_clear(&all);
+            return DISPATCHED;
+        }
+        text_printf(&all, "%zu ", lens[i - 2]);
+        text_append(&all, words[i - 2], lens[i - 2]);
     }
-    words_read(k, words, lens, &all);
     bool repeated = push_of(s)->watch && push_of(s)->watch->words.len == all.len &&
                     (all.len == 0 || memcmp(push_of(s)->watch->words.data, all.data, all.len) == 0);
     if (repeated) { /* no reply, as for a repeated MONITOR: so redis-cli -r -1 shows all lines */
