@@ -16,7 +16,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/sum.h"
-#include "proxy/session/cluster/private.h"
+#include "proxy/session/cluster/cluster.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/locks.h"
@@ -60,20 +60,6 @@ struct split {
     char error[ERROR_LINE_MAX];
     bool failed;
 };
-
-static void split_free(struct split *split) {
-    for (size_t i = 0; split->kept && i < split->part_count; i++)
-        text_clear(&split->kept[i]);
-    for (size_t i = 0; i < split->item_count; i++)
-        memory_free(split->items[i].name);
-    fence_looks_forget(split->looks);
-    fence_forget(split->question);
-    text_clear(&split->data);
-    memory_free(split->kept);
-    memory_free(split->items);
-    memory_free(split->pieces);
-    memory_free(split);
-}
 
 static void split_note_error(struct split *split, const char *error, size_t len) {
     if (split->failed)
@@ -147,7 +133,17 @@ static void split_finish(struct request *r) {
             request_reply(r, split->pieces[i].data, split->pieces[i].len, false);
         request_reply(r, "", 0, true);
     }
-    split_free(split);
+    for (size_t i = 0; split->kept && i < split->part_count; i++)
+        text_clear(&split->kept[i]);
+    for (size_t i = 0; i < split->item_count; i++)
+        memory_free(split->items[i].name);
+    fence_looks_forget(split->looks);
+    fence_forget(split->question);
+    text_clear(&split->data);
+    memory_free(split->kept);
+    memory_free(split->items);
+    memory_free(split->pieces);
+    memory_free(split);
 }
 
 /* Keeps an MGET part's reply and notes where its elements are. */
