@@ -319,7 +319,16 @@ static bool fence_transaction_passes(struct fence_transaction *b, const char *er
 /* Whether the blocked session would now be judged by another lease than when the attempt began. For example, another
  * session of its client has released the lock, and a third session has acquired it. */
 static bool judged_anew(const struct fence_transaction *b) {
-    return b->blocks && b->request->session && fence_outdated(b->request->session, b->question);
+    struct session *s = b->blocks ? b->request->session : NULL;
+    const struct fence_question *q = b->question;
+    bool outdated = false;
+    for (size_t i = 0; s && i < q->count && !outdated; i++) {
+        const struct asked *a = &q->keys[i];
+        struct lock_key lock = {a->db, q->names.data + a->lock, a->lock_len};
+        struct lock_writing w = engine_writing(s->worker->shared->engine, &s->lock, &lock, worker_now(s->worker));
+        outdated = w.fence != a->writing.fence;
+    }
+    return outdated;
 }
 
 /* Ends the write with the refusal of fence.lua. If the session would be judged by another lease now, tries again. */

@@ -416,29 +416,30 @@ static struct part whole(const struct fence_question *q) {
     return (struct part){q, 0, q->here, q->count - q->here};
 }
 
-/* Begins the call of fence.lua in w->build. After it, the caller adds `more` keys, the arguments, and `words` arguments
- * of the command. */
-static void build_locks(struct session *s, struct lock_queue *queue, const struct part *p, size_t more, size_t words) {
+/* Begins the call of fence.lua in w->build, up to the fences; the caller calls build_fences next. The call has the keys
+ * of `k` (NULL: none), whose form is `as`, and `words` arguments of the command behind the fences. */
+static void build_head(struct session *s, struct lock_queue *queue, const struct part *p, const struct request_class *k,
+                       const struct nonblocking_form *as, size_t words) {
     struct worker *w = s->worker;
     const struct asked *a = p->q->keys + p->at;
+    size_t len;
     invariant(p->at + p->guards + p->marks <= p->q->count, "%zu locks of %zu are asked about", p->guards + p->marks,
               p->q->count);
-    lock_build_script(w, SCRIPT_FENCE, queue, 2 * p->guards + p->marks + more, 4 + p->guards + p->marks + words);
+    lock_build_script(w, SCRIPT_FENCE, queue, 2 * p->guards + p->marks + (k ? k->key_count : 0),
+                      4 + p->guards + p->marks + words);
     for (size_t i = 0; i < p->guards; i++, a++) {
         lock_build_guard(w, p->q->names.data + a->lock, a->lock_len);
         build_bulk(w, p->q->names.data + a->lock, a->lock_len);
     }
     for (size_t i = 0; i < p->marks; i++, a++)
         build_watermark(w, p->q, a);
-}
-
-/* Adds the arguments of fence.lua up to the fences. The caller calls build_fences next. */
-static void build_arguments(struct session *s, const struct part *p, bool each) {
-    struct worker *w = s->worker;
-    size_t len;
+    for (size_t i = 0; k && i < k->key_count; i++) {
+        const char *key = class_key(k, i, &len);
+        build_bulk(w, key, len);
+    }
     const char *identity = lock_client_name(s->lock.client, &len);
     build_number(w, (int64_t)p->guards);
-    if (each)
+    if (as && as->each)
         build_text(w, is_typed(p->q) ? "3 each" : "2 each");
     else
         build_text(w, is_typed(p->q) ? "3" : "2");
@@ -456,18 +457,7 @@ static void build_fences(struct session *s, const struct part *p) {
     }
 }
 
-/* question_head builds the call of fence.lua in w->build up to the fences. question_tail builds what follows them. */
-static void question_head(struct session *s, struct lock_queue *queue, const struct part *p,
-                          const struct request_class *k, const struct nonblocking_form *as) {
-    build_locks(s, queue, p, k->key_count, (as->name != NULL) + as->end - as->first);
-    for (size_t i = 0; i < k->key_count; i++) {
-        size_t key_len;
-        const char *key = class_key(k, i, &key_len);
-        build_bulk(s->worker, key, key_len);
-    }
-    build_arguments(s, p, as->each);
-}
-
+/* Builds what follows the fences. */
 static void question_tail(struct session *s, const struct request_class *k, const struct nonblocking_form *as) {
     if (as->name)
         build_text(s->worker, as->name);
@@ -640,7 +630,7 @@ struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue
     session_note_overlap(s);
     if (k->command->need == NEED_BLOCKING && !nonblocking_form_unblocked(k, &as))
         as = (struct nonblocking_form){.end = k->request->argc};
-    question_head(s, queue, &p, k, &as);
+    build_head(s, queue, &p, k, &as, (as.name != NULL) + as.end - as.first);
     build_fences(s, &p);
     question_tail(s, k, &as);
     return q;
@@ -657,30 +647,17 @@ struct fence_question *fence_watch(struct session *s, const struct request_class
     return q;
 }
 
-bool fence_outdated(struct session *s, const struct fence_question *q) {
-    bool outdated = false;
-    for (size_t i = 0; i < q->count && !outdated; i++) {
-        const struct asked *a = &q->keys[i];
-        struct lock_key lock = {a->db, q->names.data + a->lock, a->lock_len};
-        struct lock_writing w = engine_writing(s->worker->shared->engine, &s->lock, &lock, worker_now(s->worker));
-        outdated = w.fence != a->writing.fence;
-    }
-    return outdated;
-}
-
 void fence_ask(struct session *s, const struct fence_question *q) {
     struct lock_queue queue = {.sources = 0};
     struct part p = whole(q);
-    build_locks(s, &queue, &p, 0, 1);
-    build_arguments(s, &p, false);
+    build_head(s, &queue, &p, NULL, NULL, 1);
     build_fences(s, &p);
     build_text(s->worker, "PING");
 }
 
 void fence_look_build(struct session *s, const struct fence_question *q, size_t at) {
     struct part p = {q, at, 1, 0};
-    build_locks(s, NULL, &p, 0, 3);
-    build_arguments(s, &p, false);
+    build_head(s, NULL, &p, NULL, NULL, 3);
     build_fences(s, &p);
     build_text(s->worker, "HGET");
     lock_build_guard(s->worker, q->names.data + q->keys[at].lock, q->keys[at].lock_len);
@@ -732,7 +709,7 @@ enum dispatch_result fence_dispatch(struct session *s, const struct request_clas
     request_barrier(request);
     request_own(request, &q->owner, &question_ops);
     struct nonblocking_form as = {.end = k->request->argc};
-    question_head(s, NULL, &p, k, &as);
+    build_head(s, NULL, &p, k, &as, (as.name != NULL) + as.end - as.first);
     if (fence_is_elsewhere(q)) { /* the call is kept until the locks in other slots were looked at */
         text_append(&q->head, w->build.data, w->build.len);
         w->build.len = 0;

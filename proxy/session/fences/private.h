@@ -54,8 +54,6 @@ bool nonblocking_form_unblocked(const struct request_class *k, struct nonblockin
  * is only PING. A question without keys has nothing more to ask. */
 struct fence_question *fence_watch(struct session *s, const struct request_class *k);
 void fence_ask(struct session *s, const struct fence_question *q);
-/* Whether the session now writes with other leases than those that the question names. */
-bool fence_outdated(struct session *s, const struct fence_question *q);
 /* Builds in w->build the call of fence.lua about the guard record of one key. The script answers the fence of the
  * lock's last lease. */
 void fence_look_build(struct session *s, const struct fence_question *q, size_t at);
