@@ -97,36 +97,29 @@ static void feed(struct worker_watches *all) {
     worker_add_slices(all->worker, slices);
 }
 
-/* Called for new incidents. The timer checks clients that must read first. */
-static void on_wake(struct ev_loop *loop, struct ev_async *wake, int events) {
-    struct worker_watches *all = wake->data;
-    LIST_FOREACH_SAFE(it, &all->idle) {
-        if (LIST_ENTRY(it, struct watch, link)->stalled)
-            continue;
-        list_remove(it);
-        list_append(&all->due, it);
-    }
-    feed(all);
-}
-
-static void on_again(struct ev_loop *loop, struct ev_timer *again, int events) {
-    struct worker_watches *all = again->data;
-    bool stalled = false;
+/* Has idle watches written: those whose clients read, or (stalled) those whose clients have read meanwhile. */
+static void feed_idle(struct worker_watches *all, bool stalled) {
     LIST_FOREACH_SAFE(it, &all->idle) {
         struct watch *watch = LIST_ENTRY(it, struct watch, link);
-        if (!watch->stalled)
+        if (watch->stalled != stalled)
             continue;
-        if (is_stalled(watch->session)) {
-            stalled = true;
+        if (stalled && is_stalled(watch->session)) {
+            look_later(all);
             continue;
         }
         watch->stalled = false;
         list_remove(it);
         list_append(&all->due, it);
     }
-    if (stalled)
-        look_later(all);
     feed(all);
+}
+
+static void on_wake(struct ev_loop *loop, struct ev_async *wake, int events) {
+    feed_idle(wake->data, false);
+}
+
+static void on_again(struct ev_loop *loop, struct ev_timer *again, int events) {
+    feed_idle(again->data, true);
 }
 
 static void wake(void *arg) {
@@ -154,7 +147,6 @@ static struct worker_watches *watches_of(struct worker *w) {
     return all;
 }
 
-/* Stops listening if no watch is left. */
 static void watches_check(struct worker *w) {
     struct worker_watches *all = w->watches;
     invariant(all, "a worker without watches stops listening");

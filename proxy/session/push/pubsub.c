@@ -160,7 +160,6 @@ static struct feed *feed_main(struct pubsub *p, const char **error) {
 
 /* ---- the first subscription, anew ------------------------------------------------------------------- */
 
-/* Sends the first subscription again. */
 static bool subscribe_again(struct pubsub *p, const char **error) {
     invariant(p->waiting && p->again.len > 0, "no subscription is to be sent again");
     struct feed *f = p->slot >= 0 ? feed_to(p, pin_node(p->session, p->slot), error) : feed_main(p, error);
