@@ -428,10 +428,10 @@ static void wait_finish(struct request *r) {
     memory_free(t);
 }
 
-/* Notes an error; the first one counts. */
-static void wait_fail(struct waiting *t, const char *error, size_t len) {
+/* Notes an error, of which `len` bytes count (-1: all); the first error counts. */
+static void wait_fail(struct waiting *t, const char *error, int len) {
     if (!t->failed)
-        snprintf(t->error, sizeof(t->error), "%.*s", (int)len, error);
+        snprintf(t->error, sizeof(t->error), "%.*s", len, error);
     t->failed = true;
     if (t->started)
         wait_unpin(t, false);
@@ -474,16 +474,14 @@ static void wait_done(struct call *c, const struct call_end *end) {
         t->counts = r->command->id == COMMAND_WAITAOF ? COUNTS_MAX : 1;
         memset(t->least, 0, sizeof(t->least));
     } else if (end->error) {
-        wait_fail(t, end->error, strlen(end->error));
+        wait_fail(t, end->error, -1);
     } else if (end->reply[0] == '-') {
-        static const char moved[] = "TRYAGAIN Slots have moved to another node meanwhile";
         if (n->pin && upstream_pin_redirect(n->pin, end->reply + 1, end->len - 3, &ask))
-            wait_fail(t, moved, sizeof(moved) - 1);
+            wait_fail(t, "TRYAGAIN Slots have moved to another node meanwhile", -1);
         else
-            wait_fail(t, end->reply + 1, end->len - 3);
+            wait_fail(t, end->reply + 1, (int)end->len - 3);
     } else if (!mark && !wait_count(t, end)) {
-        static const char strange[] = "UPSTREAM the node's reply to WAIT is malformed";
-        wait_fail(t, strange, sizeof(strange) - 1);
+        wait_fail(t, "UPSTREAM the node's reply to WAIT is malformed", -1);
     }
     if (n->answered)
         unblock_stop(&n->unblock);
@@ -519,13 +517,12 @@ static void waited_hopeless(void *arg) {
 
 /* Ends a WAIT at all masters. False: it is already ending. */
 static bool wait_unblock(struct request *r, bool error) {
-    static const char unblocked[] = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
     struct waiting *t = REQUEST_OWNER(r, struct waiting);
     if (t->meant || t->failed)
         return false;
     t->meant = true;
     if (error)
-        wait_fail(t, unblocked, sizeof(unblocked) - 1);
+        wait_fail(t, "UNBLOCKED client unblocked via CLIENT UNBLOCK", -1);
     for (size_t i = 0; i < t->node_count; i++) {
         struct waited *n = &t->nodes[i];
         if (n->pin && !n->answered)
@@ -571,7 +568,7 @@ static void wait_start(struct request *request, struct waiting *t, size_t i, con
     char key[64];
     n->pin = pin_take(s, n->node, PIN_BLOCKING, &none, &error);
     if (!n->pin) {
-        wait_fail(t, error, strlen(error));
+        wait_fail(t, error, -1);
         return;
     }
     upstream_pin_patient(n->pin, t->patient_ms);
