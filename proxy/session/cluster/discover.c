@@ -99,23 +99,6 @@ static bool row_room(struct worker *w) {
     return w->discovered->count < ROWS_MAX;
 }
 
-static void row_add(struct worker *w, const char *name, size_t len, const char *answer, size_t answer_len) {
-    if (!row_room(w))
-        return;
-    struct discovered *row = memory_zalloc(sizeof(*row) + len);
-    for (size_t i = 0; i < len; i++)
-        row->name[i] = (char)tolower((unsigned char)name[i]);
-    row->name_len = len;
-    row->asked_ms = worker_now(w);
-    row->info = answer ? command_info_read(answer, answer + answer_len) : NULL;
-    if (row->info) {
-        row->answer = memory_strndup(answer, answer_len);
-        row->answer_len = answer_len;
-    }
-    list_prepend(&w->discovered->used, &row->link);
-    w->discovered->count++;
-}
-
 /* ---- asking ------------------------------------------------------------------------------------ */
 
 /* What a request keeps: a name that a node is asked for, or a request that waits for its keys. */
@@ -151,7 +134,18 @@ static void question_done(struct call *c, const struct call_end *end) {
     } else {
         if (row)
             row_retire(w, row);
-        row_add(w, name->bytes, name->len, answer, len);
+        row = row_room(w) ? memory_zalloc(sizeof(*row) + name->len) : NULL;
+        for (size_t i = 0; row && i < name->len; i++)
+            row->name[i] = (char)tolower((unsigned char)name->bytes[i]);
+        if (row) {
+            row->name_len = name->len;
+            row->asked_ms = worker_now(w);
+            row->info = answer ? command_info_read(answer, answer + len) : NULL;
+            row->answer = row->info ? memory_strndup(answer, len) : NULL;
+            row->answer_len = row->info ? len : 0;
+            list_prepend(&w->discovered->used, &row->link);
+            w->discovered->count++;
+        }
     }
     request_reply(r, "", 0, true);
 }

@@ -355,7 +355,6 @@ static bool merge(const struct masters *m, int64_t paused, struct text *out) {
     return false;
 }
 
-/* Called when all masters have answered. */
 static void masters_finish(struct request *r) {
     struct masters *m = REQUEST_OWNER(r, struct masters);
     struct text reply = {0};
@@ -510,29 +509,6 @@ static void ask_apart(struct session *s, struct request *request, size_t i, cons
     call_submit_pin(call, m->pins[i], bytes, len, false);
 }
 
-static void ask_all(struct session *s, const struct command *c, const struct way *way, const char *bytes, size_t len) {
-    counter_add(&s->worker->counters.requests_split, 1);
-    struct request *request = request_new(s, c);
-    struct masters *m = memory_zalloc(sizeof(*m));
-    m->merge = way->merge;
-    m->count = upstream_master_count(s->worker->upstream);
-    m->replies = memory_zalloc(m->count * sizeof(*m->replies));
-    m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
-    request_own(request, &m->owner, &masters_ops);
-    request->parts_left = 1; /* held here until all are asked, since some may end at once */
-    for (size_t i = 0; i < m->count; i++) {
-        if (way->apart) {
-            ask_apart(s, request, i, bytes, len);
-            continue;
-        }
-        struct call *call = call_new(request, master_done);
-        call->index = (uint32_t)i;
-        call_submit_master(call, i, bytes, len);
-    }
-    if (--request->parts_left == 0)
-        masters_finish(request);
-}
-
 enum dispatch_result masters_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     if (c->id == COMMAND_SCRIPT)
@@ -550,9 +526,29 @@ enum dispatch_result masters_dispatch(struct session *s, const struct request_cl
     if (c->id == COMMAND_PUBSUB && (s->in_flight > 0 || departed_wait(s)))
         return DISPATCH_WAIT;
     bool merged = masters > 1 || way->apart || (c->id == COMMAND_INFO && atomic_load(&s->worker->shared->paused) > 0);
-    if (masters == 0 || way->merge == MERGE_ONE || !merged)
+    if (masters == 0 || way->merge == MERGE_ONE || !merged) {
         class_pass(s, k, SLOT_NONE);
-    else
-        ask_all(s, c, way, k->bytes, k->request->len);
+        return DISPATCHED;
+    }
+    counter_add(&s->worker->counters.requests_split, 1);
+    struct request *request = request_new(s, c);
+    struct masters *m = memory_zalloc(sizeof(*m));
+    m->merge = way->merge;
+    m->count = masters;
+    m->replies = memory_zalloc(m->count * sizeof(*m->replies));
+    m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
+    request_own(request, &m->owner, &masters_ops);
+    request->parts_left = 1; /* held here until all are asked, since some may end at once */
+    for (size_t i = 0; i < m->count; i++) {
+        if (way->apart) {
+            ask_apart(s, request, i, k->bytes, k->request->len);
+            continue;
+        }
+        struct call *call = call_new(request, master_done);
+        call->index = (uint32_t)i;
+        call_submit_master(call, i, k->bytes, k->request->len);
+    }
+    if (--request->parts_left == 0)
+        masters_finish(request);
     return DISPATCHED;
 }

@@ -340,11 +340,11 @@ static void read_texts(struct reading *x, const struct noted_key *key) {
     }
 }
 
-/* Where the score of ZADD's first member stands. *keeps: members that are there keep their scores (NX). */
-static size_t first_score(const struct reading *x, bool *keeps) {
+/* Reads the reply of ZADD: which members it has added. A reply that is neither 0 nor their number does not tell. */
+static void read_zadd(struct reading *x, const struct noted_key *key) {
     static const char *const options[] = {"nx", "xx", "gt", "lt", "ch", "incr", NULL};
+    bool keeps = false; /* NX: members that are there keep their scores */
     size_t at = 2, len;
-    *keeps = false;
     for (; at < x->request.argc; at++) {
         char word[8] = "";
         const char *text = arg(x, at, &len);
@@ -353,15 +353,9 @@ static size_t first_score(const struct reading *x, bool *keeps) {
         int option = text_choice(word, options);
         if (option < 0)
             break;
-        *keeps = *keeps || option == 0;
+        keeps = keeps || option == 0;
     }
-    return at;
-}
-
-/* Reads the reply of ZADD: which members it has added. A reply that is neither 0 nor their number does not tell. */
-static void read_zadd(struct reading *x, const struct noted_key *key) {
-    bool keeps;
-    size_t at = first_score(x, &keeps), pairs = (x->request.argc - at) / 2;
+    size_t pairs = (x->request.argc - at) / 2; /* `at` is the score of the first member */
     int64_t added = x->first.type == ':' ? x->first.num : 0;
     if (!x->unknown && (x->first.type != ':' || (added > 0 && added != (int64_t)pairs)))
         return;

@@ -128,23 +128,6 @@ struct elements {
     struct list_node *item; /* the item of the next element that has one, or the list's head */
 };
 
-/* Handles a lock script's envelope. */
-static void item_lock(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
-                      size_t len, struct text *out) {
-    struct call_end end = {.reply = element, .len = len};
-    struct lock_answer part;
-    struct lock_call *lock = item->lock;
-    invariant(lock, "a lock call ends twice");
-    item->lock = NULL;
-    lock_finish_queued(t->worker, s, lock, &end, t->replicas, &part);
-    if (item->kind == ITEM_STEP)
-        return;
-    if (part.end.error)
-        text_printf(out, "-%s\r\n", part.end.error);
-    else
-        text_append(out, part.end.reply, part.end.len);
-}
-
 /* The error of a script whose lock the witnesses have refused; NULL: they have not. The script's steps follow it. */
 static const char *script_refusal(const struct transaction *t, const struct transaction_item *item) {
     const char *error = NULL;
@@ -161,6 +144,8 @@ static const char *script_refusal(const struct transaction *t, const struct tran
 static void item_reply(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
                        size_t len, struct text *out) {
     struct call_end end = {.reply = element, .len = len};
+    struct lock_call *lock = item->lock;
+    struct lock_answer part;
     const char *refusal = item->kind == ITEM_AUDIT ? script_refusal(t, item) : NULL;
     switch (item->kind) {
     case ITEM_PLAIN:
@@ -185,9 +170,15 @@ static void item_reply(struct transaction *t, struct session *s, struct transact
         break;
     case ITEM_FIRST:
         break;
-    case ITEM_LOCK:
+    case ITEM_LOCK: /* a lock script's envelope */
     case ITEM_STEP:
-        item_lock(t, s, item, element, len, out);
+        invariant(lock, "a lock call ends twice");
+        item->lock = NULL;
+        lock_finish_queued(t->worker, s, lock, &end, t->replicas, &part);
+        if (item->kind == ITEM_LOCK && part.end.error)
+            text_printf(out, "-%s\r\n", part.end.error);
+        else if (item->kind == ITEM_LOCK)
+            text_append(out, part.end.reply, part.end.len);
         break;
     }
 }

@@ -482,7 +482,6 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     return t;
 }
 
-/* The attempt has joined the queue. */
 static void wait_started(struct wait *t) {
     invariant(t->call && !(t->call->request->session->delays & DELAY_EVENT), "a session waits twice");
     struct call *c = t->call;
