@@ -328,42 +328,6 @@ static int64_t blocking_patience(const struct request_class *k) {
     return ms > 0 ? ms : PIN_PATIENT;
 }
 
-enum dispatch_result blocking_dispatch(struct session *s, const struct request_class *k) {
-    const struct command *c = k->command;
-    const struct resp_request *r = k->request;
-    const char *bytes = k->bytes;
-    int slot = k->slot;
-    if (s->in_flight > 0)
-        return DISPATCH_WAIT; /* an earlier request may end its wait */
-    if (slot == SLOT_SEVERAL) {
-        session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
-        return DISPATCHED;
-    }
-    if (!invariant(!(s->delays & DELAY_BLOCKED), "a session is blocked twice")) {
-        session_refuse(s, c, INVARIANT_REFUSED);
-        return DISPATCHED;
-    }
-    counter_add(&s->worker->counters.requests_forwarded, 1);
-    session_uses(s, slot);
-    struct request *request = request_new(s, c);
-    struct blocked *b = memory_alloc(sizeof(*b) + r->len);
-    *b = (struct blocked){.request = request, .slot = slot, .patient_ms = blocking_patience(k), .len = r->len};
-    memcpy(b->bytes, bytes, r->len);
-    b->lane = s->lane;
-    b->permits = k->semaphores ? permit_note(s, k) : NULL;
-    size_t len = 0;
-    const char *key = k->key_count == 1 && !class_rule(k, 0) ? class_key(k, 0, &len) : NULL;
-    if (key && advise_wants(s, c, r, bytes, key, len))
-        b->note = audit_note(s, k, true);
-    ev_timer_init(&b->again, blocked_again, 0., 0.);
-    b->again.data = b;
-    request_own(request, &b->owner, &blocked_ops);
-    request_barrier(request);
-    session_delay(s, DELAY_BLOCKED, true);
-    blocked_start(b, pin_node(b->request->session, b->slot), false);
-    return DISPATCHED;
-}
-
 /* ---- WAIT and WAITAOF ------------------------------------------------------------------------------- */
 
 struct waited {
@@ -391,7 +355,7 @@ struct waiting {
     struct waited nodes[];
 };
 
-bool wait_is(const struct command *c) {
+static bool wait_is(const struct command *c) {
     return c->id == COMMAND_WAIT || c->id == COMMAND_WAITAOF;
 }
 
@@ -588,7 +552,7 @@ static void wait_start(struct request *request, struct waiting *t, size_t i, con
     call_submit_pin(wait, n->pin, k->bytes, k->request->len, false);
 }
 
-enum dispatch_result wait_dispatch(struct session *s, const struct request_class *k) {
+static enum dispatch_result wait_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     if (s->in_flight > 0)
         return DISPATCH_WAIT; /* they may write */
@@ -622,6 +586,44 @@ enum dispatch_result wait_dispatch(struct session *s, const struct request_class
 }
 
 /* ---- the room --------------------------------------------------------------------------------------- */
+
+enum dispatch_result blocking_dispatch(struct session *s, const struct request_class *k) {
+    const struct command *c = k->command;
+    const struct resp_request *r = k->request;
+    const char *bytes = k->bytes;
+    int slot = k->slot;
+    if (wait_is(c))
+        return wait_dispatch(s, k);
+    if (s->in_flight > 0)
+        return DISPATCH_WAIT; /* an earlier request may end its wait */
+    if (slot == SLOT_SEVERAL) {
+        session_refuse(s, c, "CROSSSLOT Keys in request don't hash to the same slot");
+        return DISPATCHED;
+    }
+    if (!invariant(!(s->delays & DELAY_BLOCKED), "a session is blocked twice")) {
+        session_refuse(s, c, INVARIANT_REFUSED);
+        return DISPATCHED;
+    }
+    counter_add(&s->worker->counters.requests_forwarded, 1);
+    session_uses(s, slot);
+    struct request *request = request_new(s, c);
+    struct blocked *b = memory_alloc(sizeof(*b) + r->len);
+    *b = (struct blocked){.request = request, .slot = slot, .patient_ms = blocking_patience(k), .len = r->len};
+    memcpy(b->bytes, bytes, r->len);
+    b->lane = s->lane;
+    b->permits = k->semaphores ? permit_note(s, k) : NULL;
+    size_t len = 0;
+    const char *key = k->key_count == 1 && !class_rule(k, 0) ? class_key(k, 0, &len) : NULL;
+    if (key && advise_wants(s, c, r, bytes, key, len))
+        b->note = audit_note(s, k, true);
+    ev_timer_init(&b->again, blocked_again, 0., 0.);
+    b->again.data = b;
+    request_own(request, &b->owner, &blocked_ops);
+    request_barrier(request);
+    session_delay(s, DELAY_BLOCKED, true);
+    blocked_start(b, pin_node(b->request->session, b->slot), false);
+    return DISPATCHED;
+}
 
 /* The blocking request of a session; NULL: none of this folder's. */
 static struct request *blocked_request(struct session *s) {

@@ -73,10 +73,6 @@ struct upstream_pin *transaction_pin_to_change(struct session *s) {
     return t->pin;
 }
 
-bool transaction_writes(const struct session *s) {
-    return transaction_of(s)->writes;
-}
-
 int64_t transaction_count(const struct session *s) {
     return s->queues ? (int64_t)transaction_of(s)->count : -1;
 }

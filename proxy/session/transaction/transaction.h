@@ -15,8 +15,6 @@ enum dispatch_result transaction_dispatch(struct session *s, const struct reques
 /* The pin of a session that watches, for SELECT, AUTH and HELLO, which must change it too; it is not used for others
  * afterwards. NULL: there is none. */
 struct upstream_pin *transaction_pin_to_change(struct session *s);
-/* Whether a command that changes data is queued. */
-bool transaction_writes(const struct session *s);
 /* How many commands are queued; -1: not in MULTI. */
 int64_t transaction_count(const struct session *s);
 /* Ends a transaction without EXEC: after RESET, or when the session has ended. */
