@@ -56,6 +56,7 @@ void transaction_free(struct transaction *t, struct session *s, bool clean) {
         early_free(LIST_ENTRY(n, struct early, link));
     transaction_unpin(t, clean);
     text_clear(&t->watched);
+    text_clear(&t->voted);
     memory_free(t);
 }
 
@@ -355,19 +356,10 @@ static void exec_answer(struct request *r, struct transaction *t, const struct c
     text_clear(&out);
 }
 
-/* An EXEC whose array has come, while witnesses are asked about its locks. */
-struct exec_vote {
-    struct request *exec;
-    struct transaction *transaction;
-    struct text reply;
-};
-
 static void exec_voted(void *arg) {
-    struct exec_vote *vote = arg;
-    struct call_end end = {.reply = vote->reply.data, .len = vote->reply.len};
-    exec_answer(vote->exec, vote->transaction, &end);
-    text_clear(&vote->reply);
-    memory_free(vote);
+    struct transaction *t = arg;
+    struct call_end end = {.reply = t->voted.data, .len = t->voted.len};
+    exec_answer(t->exec, t, &end);
 }
 
 /* Asks the witnesses about the locks of a transaction that was executed. False: about none. */
@@ -377,10 +369,9 @@ static bool exec_vote(struct request *r, struct transaction *t, const struct cal
     array_locks(t, end);
     if (!lock_queue_asks(&t->locks))
         return false;
-    struct exec_vote *vote = memory_zalloc(sizeof(*vote));
-    *vote = (struct exec_vote){.exec = r, .transaction = t};
-    text_append(&vote->reply, end->reply, end->len);
-    lock_queue_vote(t->worker, &t->locks, exec_voted, vote);
+    t->exec = r;
+    text_append(&t->voted, end->reply, end->len);
+    lock_queue_vote(t->worker, &t->locks, exec_voted, t);
     return true;
 }
 
