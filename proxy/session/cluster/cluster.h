@@ -1,6 +1,6 @@
 /*
  * Several nodes as one server: split commands (split.c), commands about the whole server (masters.c), the keyspace
- * (keyspace.c), CLUSTER (cluster.c), and commands that the table lacks (discover.c).
+ * (keyspace.c), CLUSTER (cluster_command.c), and commands that the table lacks (discover.c).
  */
 #pragma once
 
@@ -11,6 +11,8 @@
 enum dispatch_result split_dispatch(struct session *s, const struct request_class *k);
 /* Handles commands about the whole server; on a cluster for one or all of its masters (masters.c). */
 enum dispatch_result masters_dispatch(struct session *s, const struct request_class *k);
+/* Merges the replies of several nodes to INFO: the first one, with summed counts (info.c). */
+void info_merge(const struct text *pages, size_t count, int64_t paused, struct text *out);
 /* NULL, or the error for a command that makes no sense through a proxy. */
 const char *masters_refuses(const struct session *s, const struct request_class *k);
 /* Whether all masters of a cluster are asked. */
@@ -48,8 +50,6 @@ enum discovery discover(struct session *s, const struct resp_request *r, const c
 bool discover_asks_keys(const struct command *c);
 /* Asks the node for a request's keys, and forwards the request to their node. */
 void discover_keys(struct session *s, const struct request_class *k);
-/* How the replies of all masters to a discovered command are merged. */
-enum command_response discover_response(const struct command *c);
 
 /* The room's callbacks for workers. */
 extern const struct session_room cluster_room;

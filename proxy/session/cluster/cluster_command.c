@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 
 #include "parser/slot.h"
-#include "proxy/session/cluster/private.h"
+#include "proxy/session/cluster/cluster.h"
 #include "proxy/session/core/session.h"
 
 enum { ID_LEN = 40, BUS_PORT_OFFSET = 10000 };
@@ -53,19 +53,6 @@ static void connected_address(const struct session *s, struct self *self) {
     }
 }
 
-/* Writes the proxy's id: a node's id has 40 digits, so it is the process's UUID without dashes, followed by its
- * beginning. */
-static void own_id(const struct session *s, char *out) {
-    const char *from = s->worker->shared->process_id, *p = from;
-    for (size_t i = 0; i < ID_LEN; p++) {
-        if (*p == '\0')
-            p = from;
-        if (*p != '-')
-            out[i++] = *p;
-    }
-    out[ID_LEN] = '\0';
-}
-
 static struct self self_of(const struct session *s) {
     const struct config *c = s->worker->config;
     struct self self;
@@ -75,7 +62,15 @@ static struct self self_of(const struct session *s) {
     int port = (int)(s->tls ? c->cluster_announce_tls_port : c->cluster_announce_port);
     if (port)
         self.port = port;
-    own_id(s, self.id);
+    /* a node's id has 40 digits: it is the process's UUID without dashes, followed by its beginning */
+    const char *from = s->worker->shared->process_id, *p = from;
+    for (size_t i = 0; i < ID_LEN; p++) {
+        if (*p == '\0')
+            p = from;
+        if (*p != '-')
+            self.id[i++] = *p;
+    }
+    self.id[ID_LEN] = '\0';
     return self;
 }
 
@@ -163,10 +158,6 @@ static void answer_myid(struct session *s, const struct request_class *k) {
     session_answer_text(s, k->command, &reply);
 }
 
-static void answer_links(struct session *s, const struct request_class *k) {
-    session_answer(s, k->command, "*0\r\n", 4);
-}
-
 static void answer_keyslot(struct session *s, const struct request_class *k) {
     char number[RESP_HEADER_MAX];
     size_t len;
@@ -185,8 +176,8 @@ static bool names_self(struct session *s, const struct request_class *k) {
     return false;
 }
 
-static void answer_replicas(struct session *s, const struct request_class *k) {
-    if (names_self(s, k))
+static void answer_none(struct session *s, const struct request_class *k) {
+    if (k->request->argc < 3 || names_self(s, k))
         session_answer(s, k->command, "*0\r\n", 4);
 }
 
@@ -204,17 +195,14 @@ static int slot_argument(const struct request_class *k) {
     return resp_integer(text, len, &slot) && slot >= 0 && slot < SLOT_COUNT ? (int)slot : -1;
 }
 
-static void forward_count(struct session *s, const struct request_class *k) {
-    class_pass(s, k, slot_argument(k));
+/* Forwards a subcommand to the node of its slot, or to any node if it has none; a node that does not know it answers
+ * with the error. */
+static void forward(struct session *s, const struct request_class *k) {
+    class_pass(s, k, k->request->argc > 2 ? slot_argument(k) : SLOT_NONE);
 }
 
 static void forward_keys(struct session *s, const struct request_class *k) {
     keyspace_forward(s, k, slot_argument(k));
-}
-
-/* Forwards a subcommand that any node may answer; a node that does not know it answers with the error. */
-static void forward_any(struct session *s, const struct request_class *k) {
-    class_pass(s, k, SLOT_NONE);
 }
 
 /* ---- the way ------------------------------------------------------------------------------------------ */
@@ -229,15 +217,15 @@ static const struct subcommand {
     {"nodes", 2, answer_nodes},
     {"info", 2, answer_info},
     {"myid", 2, answer_myid},
-    {"links", 2, answer_links},
+    {"links", 2, answer_none},
     {"keyslot", 3, answer_keyslot},
-    {"replicas", 3, answer_replicas},
-    {"slaves", 3, answer_replicas},
+    {"replicas", 3, answer_none},
+    {"slaves", 3, answer_none},
     {"count-failure-reports", 3, answer_reports},
-    {"countkeysinslot", 3, forward_count},
+    {"countkeysinslot", 3, forward},
     {"getkeysinslot", 4, forward_keys},
-    {"myshardid", 2, forward_any}, /* since 7.2 */
-    {"help", 2, forward_any},
+    {"myshardid", 2, forward}, /* since 7.2 */
+    {"help", 2, forward},
     {.name = "addslots"},
     {.name = "addslotsrange"},
     {.name = "bumpepoch"},

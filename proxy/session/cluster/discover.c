@@ -9,12 +9,13 @@
  * Each worker has its own rows. A row is asked for again after a while, since modules come and go. A row that was used
  * is only freed with the worker, since requests in flight point to it.
  */
+#include <ctype.h>
 #include <string.h>
 
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/lock/rule.h"
-#include "proxy/session/cluster/private.h"
+#include "proxy/session/cluster/cluster.h"
 
 enum { NAME_MAX_LEN = 128, ROWS_MAX = 1024, FRESH_MS = 30 * 1000, UNKNOWN_MS = 1000 };
 
@@ -58,19 +59,13 @@ static void rows_close(struct worker *w) {
 
 const struct session_room cluster_room = {.worker_opens = rows_open, .worker_closes = rows_close};
 
-static bool same_name(const struct discovered *row, const char *name, size_t len) {
-    for (size_t i = 0; i < len && row->name_len == len; i++) {
-        char c = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] + 'a' - 'A') : name[i];
-        if (row->name[i] != c)
-            return false;
-    }
-    return row->name_len == len;
-}
-
 static struct discovered *row_find(struct worker *w, const char *name, size_t len) {
     LIST_FOREACH(it, &w->discovered->used) {
         struct discovered *row = LIST_ENTRY(it, struct discovered, link);
-        if (!same_name(row, name, len))
+        bool same = row->name_len == len;
+        for (size_t i = 0; same && i < len; i++)
+            same = row->name[i] == (char)tolower((unsigned char)name[i]);
+        if (!same)
             continue;
         if (w->discovered->used.next != it) {
             list_remove(it);
@@ -104,49 +99,34 @@ static bool row_room(struct worker *w) {
     return w->discovered->count < ROWS_MAX;
 }
 
-static void row_add(struct worker *w, const char *name, size_t len, const char *answer, size_t answer_len) {
-    if (!row_room(w))
-        return;
-    struct discovered *row = memory_zalloc(sizeof(*row) + len);
-    for (size_t i = 0; i < len; i++)
-        row->name[i] = name[i] >= 'A' && name[i] <= 'Z' ? (char)(name[i] + 'a' - 'A') : name[i];
-    row->name_len = len;
-    row->asked_ms = worker_now(w);
-    row->info = answer ? command_info_read(answer, answer + answer_len) : NULL;
-    if (row->info) {
-        row->answer = memory_strndup(answer, answer_len);
-        row->answer_len = answer_len;
-    }
-    list_prepend(&w->discovered->used, &row->link);
-    w->discovered->count++;
-}
-
 /* ---- asking ------------------------------------------------------------------------------------ */
 
-/* A question to a node in flight. */
-struct question {
+/* What a request keeps: a name that a node is asked for, or a request that waits for its keys. */
+struct kept {
     struct request_owner owner; /* first */
     size_t len;
-    char name[];
+    char bytes[];
 };
 
-/* Finds the element of the reply that describes the command; NULL: there is none. */
-static const char *answer_element(const struct call_end *end, size_t *len) {
-    const char *p = end->reply;
-    struct resp_item array;
-    if (end->error || !resp_item_read(&p, end->reply + end->len, &array) || array.type != '*' || array.num != 1)
-        return NULL;
-    *len = (size_t)(end->reply + end->len - p);
-    return p;
+static void keep(struct request *request, const char *bytes, size_t len) {
+    struct kept *kept = memory_alloc(sizeof(*kept) + len);
+    kept->len = len;
+    memcpy(kept->bytes, bytes, len);
+    request_own(request, &kept->owner, &request_owner_freed);
 }
 
 static void question_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
     struct worker *w = r->worker;
-    struct question *q = REQUEST_OWNER(r, struct question);
-    struct discovered *row = row_find(w, q->name, q->len);
+    const struct kept *name = REQUEST_OWNER(r, struct kept);
+    struct discovered *row = row_find(w, name->bytes, name->len);
+    const char *answer = NULL, *p = end->reply; /* the element that describes the command; NULL: there is none */
     size_t len = 0;
-    const char *answer = answer_element(end, &len);
+    struct resp_item array;
+    if (!end->error && resp_item_read(&p, end->reply + end->len, &array) && array.type == '*' && array.num == 1) {
+        answer = p;
+        len = (size_t)(end->reply + end->len - p);
+    }
     bool same = row && row->info && answer && row->answer_len == len && memcmp(row->answer, answer, len) == 0;
     if (row && (same || (row->info && !answer))) { /* unchanged, or not available at the moment */
         row->asked_ms = worker_now(w);
@@ -154,17 +134,25 @@ static void question_done(struct call *c, const struct call_end *end) {
     } else {
         if (row)
             row_retire(w, row);
-        row_add(w, q->name, q->len, answer, len);
+        row = row_room(w) ? memory_zalloc(sizeof(*row) + name->len) : NULL;
+        for (size_t i = 0; row && i < name->len; i++)
+            row->name[i] = (char)tolower((unsigned char)name->bytes[i]);
+        if (row) {
+            row->name_len = name->len;
+            row->asked_ms = worker_now(w);
+            row->info = answer ? command_info_read(answer, answer + len) : NULL;
+            row->answer = row->info ? memory_strndup(answer, len) : NULL;
+            row->answer_len = row->info ? len : 0;
+            list_prepend(&w->discovered->used, &row->link);
+            w->discovered->count++;
+        }
     }
     request_reply(r, "", 0, true);
 }
 
 static void ask(struct worker *w, struct request *request, const struct session *s, const char *name, size_t len) {
     struct upstream_lane lane = s->lane;
-    struct question *q = memory_alloc(sizeof(*q) + len);
-    q->len = len;
-    memcpy(q->name, name, len);
-    request_own(request, &q->owner, &request_owner_freed);
+    keep(request, name, len);
     request->call.done = question_done;
     lane.db = lane.dedicated = 0; /* the dedicated connection may be in MULTI */
     lane.protocol = 2;
@@ -193,8 +181,7 @@ enum discovery discover(struct session *s, const struct resp_request *r, const c
         ask(w, request, s, name, len);
         if (s->barrier > 0)
             return DISCOVERED_LATER;
-        row = row_find(w, name,
-                       len); /* no node could be asked: nothing will wake the session, so it uses the result now */
+        row = row_find(w, name, len); /* no node could be asked, and nothing wakes the session */
         age = 0;
     }
     if (!row || !row->info)
@@ -212,17 +199,6 @@ enum discovery discover(struct session *s, const struct resp_request *r, const c
 bool discover_asks_keys(const struct command *c) {
     return c->id == COMMAND_UNKNOWN && ((const struct command_info *)(const void *)c)->ask_keys;
 }
-
-enum command_response discover_response(const struct command *c) {
-    return ((const struct command_info *)(const void *)c)->response;
-}
-
-/* A request that waits for its keys. */
-struct held {
-    struct request_owner owner; /* first */
-    size_t len;
-    char bytes[];
-};
 
 enum { SLOT_OF_GUARD = -3 /* a guard record is among the keys */ };
 
@@ -246,7 +222,7 @@ static int keys_slot(const struct request *r, const struct call_end *end) {
 
 static void keys_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
-    const struct held *held = REQUEST_OWNER(r, struct held);
+    const struct kept *kept = REQUEST_OWNER(r, struct kept);
     if (end->error || !r->session) {
         request_fail(r, end->error ? end->error : "");
         return;
@@ -258,7 +234,7 @@ static void keys_done(struct call *c, const struct call_end *end) {
         request_error(r, "CROSSSLOT Keys in request don't hash to the same slot");
     } else {
         call_init(c, r, NULL);
-        call_submit(c, slot, held->bytes, held->len);
+        call_submit(c, slot, kept->bytes, kept->len);
     }
 }
 
@@ -266,11 +242,8 @@ void discover_keys(struct session *s, const struct request_class *k) {
     struct worker *w = s->worker;
     struct upstream_lane lane = s->lane;
     struct request *request = request_new(s, k->command);
-    struct held *held = memory_alloc(sizeof(*held) + k->request->len);
     counter_add(&w->counters.requests_forwarded, 1);
-    held->len = k->request->len;
-    memcpy(held->bytes, k->bytes, k->request->len);
-    request_own(request, &held->owner, &request_owner_freed);
+    keep(request, k->bytes, k->request->len);
     request->call.done = keys_done;
     request_barrier(request);
     lane.dedicated = 0; /* it may be in MULTI */

@@ -11,10 +11,10 @@
 #include <string.h>
 
 #include "proxy/base/sum.h"
-#include "proxy/session/cluster/private.h"
+#include "proxy/session/cluster/cluster.h"
 #include "proxy/session/core/session.h"
 
-enum { FIELD_MAX = 64, DATABASES_SHOWN = 16 };
+enum { DATABASES_SHOWN = 16 };
 
 static const char *const ADDED[] = {
     "connected_clients",
@@ -112,11 +112,6 @@ static void put_human(struct text *out, int64_t n) {
 
 /* ---- the keyspace ------------------------------------------------------------------------------ */
 
-static int64_t mean_of(double total, int64_t count) {
-    double mean = total / (double)count;
-    return mean > 0 && mean < (double)INT64_MAX ? (int64_t)mean : 0;
-}
-
 /* Appends "db0:keys=5,expires=1,avg_ttl=99" with the sums of all pages. The mean is over the keys with an expiry. */
 static void put_keyspace(struct text *out, const struct text *pages, size_t count) {
     for (int db = 0; db < DATABASES_SHOWN; db++) {
@@ -132,9 +127,10 @@ static void put_keyspace(struct text *out, const struct text *pages, size_t coun
             expires = sum_add(expires, e);
             total += (double)ttl * (double)e;
         }
+        double mean = expires > 0 ? total / (double)expires : 0;
         if (keys > 0)
             text_printf(out, "%s:keys=%" PRId64 ",expires=%" PRId64 ",avg_ttl=%" PRId64 "\r\n", name, keys, expires,
-                        expires > 0 ? mean_of(total, expires) : 0);
+                        mean > 0 && mean < (double)INT64_MAX ? (int64_t)mean : 0);
     }
 }
 

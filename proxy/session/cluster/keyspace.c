@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/session/cluster/private.h"
+#include "proxy/session/cluster/cluster.h"
 #include "proxy/session/core/session.h"
 
 enum { RANDOM_TRIES = 16, PRINT_BITS = 12 };
@@ -123,17 +123,6 @@ static void keys_done(struct call *c, const struct call_end *end) {
     request_reply(r, k->keys.len > 0 ? k->keys.data : "", k->keys.len, true);
 }
 
-static void keys_dispatch(struct session *s, struct request *request, const struct request_class *k) {
-    struct keyspace *all = REQUEST_OWNER(request, struct keyspace);
-    request->parts_left = 1;
-    for (size_t i = 0; i < all->masters; i++)
-        call_submit_master(call_new(request, keys_done), i, k->bytes, k->request->len);
-    if (all->masters == 0)
-        text_append(&all->error, "UPSTREAM no master is known; the request was not sent", 53);
-    struct call_end none = {.reply = "*0\r\n", .len = 4};
-    keys_done(&request->call, &none); /* gives back the part held here, since some may have ended at once */
-}
-
 /* ---- SCAN --------------------------------------------------------------------------------------- */
 
 /* Makes the client's cursor from the node's. False if the node's cursor is malformed, or too large for any table. */
@@ -147,18 +136,6 @@ static bool scan_next(const struct keyspace *k, const struct resp_item *cursor, 
                                     !__builtin_add_overflow(*next, (int64_t)master, next) &&
                                     !__builtin_mul_overflow(*next, (int64_t)1 << PRINT_BITS, next) &&
                                     !__builtin_add_overflow(*next, (int64_t)k->print, next));
-}
-
-/* Finds the master with which a client's cursor continues; returns the node's cursor. */
-static int64_t scan_place(struct keyspace *k, uint64_t print, int64_t cursor) {
-    int64_t place = cursor >> PRINT_BITS;
-    k->print = print >> (64 - PRINT_BITS);
-    if (((uint64_t)cursor & ((1u << PRINT_BITS) - 1)) == k->print) {
-        k->master = (size_t)(place % (int64_t)k->masters);
-        return place / (int64_t)k->masters;
-    }
-    k->master = 0;
-    return 0;
 }
 
 static void scan_done(struct call *c, const struct call_end *end) {
@@ -195,10 +172,13 @@ static void scan_dispatch(struct session *s, struct request *request, const stru
         call_submit(&request->call, SLOT_NONE, k->bytes, k->request->len);
         return;
     }
-    cursor = scan_place(all, upstream_map_print(w->upstream), cursor);
+    int64_t place = cursor >> PRINT_BITS;
+    all->print = upstream_map_print(w->upstream) >> (64 - PRINT_BITS);
+    bool same_map = ((uint64_t)cursor & ((1u << PRINT_BITS) - 1)) == all->print;
+    all->master = same_map ? (size_t)(place % (int64_t)all->masters) : 0;
     build_start(w, k->request->argc);
     build_bulk(w, k->bytes + k->request->argv[0].off, k->request->argv[0].len);
-    build_number(w, cursor);
+    build_number(w, same_map ? place / (int64_t)all->masters : 0);
     for (size_t i = 2; i < k->request->argc; i++)
         build_bulk(w, k->bytes + k->request->argv[i].off, k->request->argv[i].len);
     call_submit_master(&request->call, all->master, w->build.data, w->build.len);
@@ -234,7 +214,12 @@ void keyspace_dispatch(struct session *s, const struct request_class *k) {
     struct request *request = request_new(s, k->command);
     request_own(request, &all->owner, &keyspace_ops);
     if (k->command->id == COMMAND_KEYS) {
-        keys_dispatch(s, request, k);
+        request->parts_left = 1; /* held here until all are asked, since some may end at once */
+        for (size_t i = 0; i < all->masters; i++)
+            call_submit_master(call_new(request, keys_done), i, k->bytes, k->request->len);
+        if (all->masters == 0)
+            text_append(&all->error, "UPSTREAM no master is known; the request was not sent", 53);
+        keys_done(&request->call, &(struct call_end){.reply = "*0\r\n", .len = 4});
     } else if (k->command->id == COMMAND_SCAN) {
         scan_dispatch(s, request, k);
     } else {

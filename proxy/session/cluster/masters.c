@@ -15,7 +15,8 @@
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/sum.h"
-#include "proxy/session/cluster/private.h"
+#include "proxy/session/cluster/cluster.h"
+#include "proxy/session/core/broadcast.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/locks/locks.h"
 
@@ -99,7 +100,7 @@ static const struct way *way_of(const struct request_class *k) {
     static const struct way one = {.merge = MERGE_ONE};
     const struct command *c = k->command;
     if (c->id == COMMAND_UNKNOWN)
-        return c->need == NEED_MASTERS ? &TOLD[discover_response(c)] : &one;
+        return c->need == NEED_MASTERS ? &TOLD[((const struct command_info *)(const void *)c)->response] : &one;
     for (size_t i = 0; i < sizeof(WAYS) / sizeof(WAYS[0]); i++)
         if (WAYS[i].id == c->id && (!WAYS[i].sub || (k->request->argc > 1 && class_arg_is(k, 1, WAYS[i].sub))))
             return &WAYS[i];
@@ -149,30 +150,6 @@ static void note_error(struct masters *m, const char *line, size_t len) {
 
 /* ---- merging ------------------------------------------------------------------------------------------ */
 
-static bool read_integer(const struct text *reply, int64_t *n) {
-    const char *p = reply->data;
-    struct resp_item item;
-    if (!resp_item_read(&p, reply->data + reply->len, &item) || item.type != ':')
-        return false;
-    *n = item.num;
-    return true;
-}
-
-static bool merge_integers(const struct masters *m, struct text *out) {
-    int64_t merged = 0;
-    for (size_t i = 0; i < m->count; i++) {
-        int64_t n;
-        if (!read_integer(&m->replies[i], &n))
-            return false;
-        if (m->merge == MERGE_SUM)
-            merged = sum_add(merged, n);
-        else if (i == 0 || (m->merge == MERGE_MIN ? n < merged : n > merged))
-            merged = n;
-    }
-    text_printf(out, ":%lld\r\n", (long long)merged);
-    return true;
-}
-
 /* Finds the elements of an array, and how many there are. */
 static bool read_array(const struct text *reply, const char **p, const char **end, int64_t *count) {
     struct resp_item item;
@@ -184,28 +161,33 @@ static bool read_array(const struct text *reply, const char **p, const char **en
     return true;
 }
 
-static bool merge_elements(const struct masters *m, struct text *out) {
+/* Merges integers, or arrays of as many integers each. */
+static bool merge_numbers(const struct masters *m, struct text *out) {
     const char *p, *end;
-    int64_t count, more;
-    if (!read_array(&m->replies[0], &p, &end, &count))
+    int64_t count = 1, more = 1;
+    bool alone = m->replies[0].data[0] == ':';
+    if (!alone && !read_array(&m->replies[0], &p, &end, &count))
         return false;
     size_t size = (size_t)count;
-    int64_t *merged = memory_alloc((size + 1) * sizeof(*merged));
+    int64_t *merged = memory_zalloc((size + 1) * sizeof(*merged));
     bool right = true;
     for (size_t i = 0; right && i < m->count; i++) {
-        right = read_array(&m->replies[i], &p, &end, &more) && more == count;
+        p = m->replies[i].data;
+        end = p + m->replies[i].len;
+        right = alone || (read_array(&m->replies[i], &p, &end, &more) && more == count);
         for (size_t k = 0; right && k < size; k++) {
             struct resp_item item;
             right = resp_item_read(&p, end, &item) && item.type == ':';
-            if (right && (i == 0 || (m->merge == MERGE_MIN ? item.num < merged[k] : item.num > merged[k])))
+            if (right && alone && m->merge == MERGE_SUM)
+                merged[k] = sum_add(merged[k], item.num);
+            else if (right && (i == 0 || (m->merge == MERGE_MIN ? item.num < merged[k] : item.num > merged[k])))
                 merged[k] = item.num;
         }
     }
-    if (right) {
+    if (right && !alone)
         text_printf(out, "*%zu\r\n", size);
-        for (size_t k = 0; k < size; k++)
-            text_printf(out, ":%lld\r\n", (long long)merged[k]);
-    }
+    for (size_t k = 0; right && k < size; k++)
+        text_printf(out, ":%lld\r\n", (long long)merged[k]);
     memory_free(merged);
     return right;
 }
@@ -339,9 +321,8 @@ static bool merge_pages(const struct masters *m, int64_t paused, struct text *ou
         text_append(&pages[count++], item.str + mark, item.len - mark);
     }
     info_merge(pages, count, paused, &merged);
-    if (count > 0) {
+    if (count > 0)
         append_page(out, type == '=', merged.data, merged.len);
-    }
     for (size_t i = 0; i < count; i++)
         text_clear(&pages[i]);
     memory_free(pages);
@@ -355,7 +336,7 @@ static bool merge(const struct masters *m, int64_t paused, struct text *out) {
     case MERGE_SUM:
     case MERGE_MIN:
     case MERGE_MAX:
-        return m->replies[0].data[0] == ':' ? merge_integers(m, out) : merge_elements(m, out);
+        return merge_numbers(m, out);
     case MERGE_APPEND:
         return merge_append(m, out);
     case MERGE_UNION:
@@ -374,7 +355,6 @@ static bool merge(const struct masters *m, int64_t paused, struct text *out) {
     return false;
 }
 
-/* Called when all masters have answered. */
 static void masters_finish(struct request *r) {
     struct masters *m = REQUEST_OWNER(r, struct masters);
     struct text reply = {0};
@@ -391,7 +371,95 @@ static void masters_finish(struct request *r) {
     text_clear(&reply);
 }
 
-/* ---- asking -------------------------------------------------------------------------------------------- */
+/* ---- clients that have left ------------------------------------------------------------------------- */
+
+/* Before Redis is asked for subscribers, clients that have left must no longer count. A subscriber's connection to its
+ * node is closed at the end of a turn, by the client's thread. Another client's PUBSUB could reach the node before
+ * that. So, before each PUBSUB:
+ *
+ *      visit every thread ── it reads disconnects, and closes ──> ask each master for a PING ──> PUBSUB
+ *
+ * The reply to PING shows that the node has seen the closed connections, since it handles everything that it has read
+ * before it replies. */
+
+/* Turns of a thread's loop in a visit: one reads the disconnects, one closes the sessions, one closes the connections
+ * to the nodes. */
+enum { TURNS = 4 };
+
+_Static_assert(sizeof(bool) <= ROOM_END - ROOM_CLUSTER, "the room's state of a session fits");
+
+/* A PUBSUB that waits. */
+struct departed {
+    struct broadcast broadcast; /* first */
+    struct request *request;
+};
+
+/* A visit to one thread. */
+struct stay {
+    struct worker_slices slices; /* first */
+    struct broadcast *broadcast;
+    unsigned turns;
+};
+
+static bool stay_step(struct worker *w, struct worker_slices *slices) {
+    struct stay *stay = (struct stay *)(void *)slices;
+    if (++stay->turns < TURNS)
+        return true;
+    broadcast_leave(stay->broadcast, w);
+    return false;
+}
+
+static void visit(struct broadcast *b, struct worker *w) {
+    struct stay *stay = memory_zalloc(sizeof(*stay));
+    stay->slices.step = stay_step;
+    stay->broadcast = b;
+    b->stays = true;
+    worker_add_slices(w, &stay->slices);
+}
+
+/* Ends the wait: the session's request is dispatched again. */
+static void answered(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    (void)end;
+    if (--r->parts_left == 0)
+        request_reply(r, "", 0, true);
+}
+
+static void all_visited(struct broadcast *b) {
+    static const char ping[] = "*1\r\n$4\r\nPING\r\n";
+    struct departed *d = (struct departed *)(void *)b;
+    struct request *r = d->request;
+    struct session *s = r->session;
+    memory_free(d);
+    if (!s) {
+        request_reply(r, "", 0, true);
+        return;
+    }
+    size_t masters = upstream_master_count(s->worker->upstream);
+    r->parts_left = 1; /* held here until all are asked */
+    for (size_t i = 0; i < masters; i++)
+        call_submit_master(call_new(r, answered), i, ping, sizeof(ping) - 1);
+    if (--r->parts_left == 0)
+        request_reply(r, "", 0, true);
+}
+
+/* Waits until the nodes know of all clients that have left. True: the current request waits, and is dispatched again.
+ */
+static bool departed_wait(struct session *s) {
+    bool *waited = session_room(s, ROOM_CLUSTER); /* the current PUBSUB has waited */
+    if (*waited) {
+        *waited = false;
+        return false;
+    }
+    struct departed *d = memory_zalloc(sizeof(*d));
+    d->request = request_new(s, NULL);
+    request_barrier(d->request);
+    *waited = true;
+    broadcast_start(&d->broadcast, s->worker, visit, all_visited);
+    return true;
+}
+
+/* ---- asking ----------------------------------------------------------------------------------------- */
 
 static void master_failed(struct masters *m, const char *error) {
     struct text line = {0};
@@ -441,29 +509,6 @@ static void ask_apart(struct session *s, struct request *request, size_t i, cons
     call_submit_pin(call, m->pins[i], bytes, len, false);
 }
 
-static void ask_all(struct session *s, const struct command *c, const struct way *way, const char *bytes, size_t len) {
-    counter_add(&s->worker->counters.requests_split, 1);
-    struct request *request = request_new(s, c);
-    struct masters *m = memory_zalloc(sizeof(*m));
-    m->merge = way->merge;
-    m->count = upstream_master_count(s->worker->upstream);
-    m->replies = memory_zalloc(m->count * sizeof(*m->replies));
-    m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
-    request_own(request, &m->owner, &masters_ops);
-    request->parts_left = 1; /* held here until all are asked, since some may end at once */
-    for (size_t i = 0; i < m->count; i++) {
-        if (way->apart) {
-            ask_apart(s, request, i, bytes, len);
-            continue;
-        }
-        struct call *call = call_new(request, master_done);
-        call->index = (uint32_t)i;
-        call_submit_master(call, i, bytes, len);
-    }
-    if (--request->parts_left == 0)
-        masters_finish(request);
-}
-
 enum dispatch_result masters_dispatch(struct session *s, const struct request_class *k) {
     const struct command *c = k->command;
     if (c->id == COMMAND_SCRIPT)
@@ -481,9 +526,29 @@ enum dispatch_result masters_dispatch(struct session *s, const struct request_cl
     if (c->id == COMMAND_PUBSUB && (s->in_flight > 0 || departed_wait(s)))
         return DISPATCH_WAIT;
     bool merged = masters > 1 || way->apart || (c->id == COMMAND_INFO && atomic_load(&s->worker->shared->paused) > 0);
-    if (masters == 0 || way->merge == MERGE_ONE || !merged)
+    if (masters == 0 || way->merge == MERGE_ONE || !merged) {
         class_pass(s, k, SLOT_NONE);
-    else
-        ask_all(s, c, way, k->bytes, k->request->len);
+        return DISPATCHED;
+    }
+    counter_add(&s->worker->counters.requests_split, 1);
+    struct request *request = request_new(s, c);
+    struct masters *m = memory_zalloc(sizeof(*m));
+    m->merge = way->merge;
+    m->count = masters;
+    m->replies = memory_zalloc(m->count * sizeof(*m->replies));
+    m->pins = way->apart ? memory_zalloc(m->count * sizeof(struct upstream_pin *)) : NULL;
+    request_own(request, &m->owner, &masters_ops);
+    request->parts_left = 1; /* held here until all are asked, since some may end at once */
+    for (size_t i = 0; i < m->count; i++) {
+        if (way->apart) {
+            ask_apart(s, request, i, k->bytes, k->request->len);
+            continue;
+        }
+        struct call *call = call_new(request, master_done);
+        call->index = (uint32_t)i;
+        call_submit_master(call, i, k->bytes, k->request->len);
+    }
+    if (--request->parts_left == 0)
+        masters_finish(request);
     return DISPATCHED;
 }

@@ -16,7 +16,7 @@
 #include "parser/slot.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/sum.h"
-#include "proxy/session/cluster/private.h"
+#include "proxy/session/cluster/cluster.h"
 #include "proxy/session/core/session.h"
 #include "proxy/session/fences/fenced.h"
 #include "proxy/session/locks/locks.h"
@@ -60,20 +60,6 @@ struct split {
     char error[ERROR_LINE_MAX];
     bool failed;
 };
-
-static void split_free(struct split *split) {
-    for (size_t i = 0; split->kept && i < split->part_count; i++)
-        text_clear(&split->kept[i]);
-    for (size_t i = 0; i < split->item_count; i++)
-        memory_free(split->items[i].name);
-    fence_looks_forget(split->looks);
-    fence_forget(split->question);
-    text_clear(&split->data);
-    memory_free(split->kept);
-    memory_free(split->items);
-    memory_free(split->pieces);
-    memory_free(split);
-}
 
 static void split_note_error(struct split *split, const char *error, size_t len) {
     if (split->failed)
@@ -125,7 +111,6 @@ static void split_audited(struct request *r, struct split *split) {
     text_clear(&whole);
 }
 
-/* Replies to a request whose parts have all ended. */
 static void split_finish(struct request *r) {
     struct split *split = REQUEST_OWNER(r, struct split);
     invariant(split->waiting == 0 && r->parts_left == 0 && !split->looks, "%zu parts wait, %u are left", split->waiting,
@@ -147,7 +132,17 @@ static void split_finish(struct request *r) {
             request_reply(r, split->pieces[i].data, split->pieces[i].len, false);
         request_reply(r, "", 0, true);
     }
-    split_free(split);
+    for (size_t i = 0; split->kept && i < split->part_count; i++)
+        text_clear(&split->kept[i]);
+    for (size_t i = 0; i < split->item_count; i++)
+        memory_free(split->items[i].name);
+    fence_looks_forget(split->looks);
+    fence_forget(split->question);
+    text_clear(&split->data);
+    memory_free(split->kept);
+    memory_free(split->items);
+    memory_free(split->pieces);
+    memory_free(split);
 }
 
 /* Keeps an MGET part's reply and notes where its elements are. */
@@ -225,31 +220,6 @@ static void split_lock_part(struct request *request, const struct lock_rule *rul
     lock_run(call, rule, &lock_release_of_one, key, len, &words);
 }
 
-/* Sends the next waiting part; its key may no longer be a lock. */
-static void split_send_waiting(struct request *request, struct split *split) {
-    invariant(split->waiting > 0 && split->waiting <= request->parts_left, "%zu parts wait of %u", split->waiting,
-              request->parts_left);
-    while (!split->items[split->next].name)
-        split->next++;
-    struct item *item = &split->items[split->next++];
-    struct session *s = split->session;
-    const struct lock_rule *rule = lock_rule_for(s, item->name, item->name_len);
-    split->waiting--;
-    if (rule) {
-        split_lock_part(request, rule, item->name, item->name_len);
-    } else {
-        struct call *call = call_new(request, split_part_done);
-        call->count = 1;
-        build_start(s->worker, 2);
-        build_text(s->worker, request->command->name);
-        build_bulk(s->worker, item->name, item->name_len);
-        call_submit(call, item->slot, s->worker->build.data, s->worker->build.len);
-    }
-    request->parts_left--; /* it counted while it waited */
-    memory_free(item->name);
-    item->name = NULL;
-}
-
 /* Sends waiting parts while fewer than at_once are in flight. The last part to end finishes the request. */
 static void split_go_on(struct request *r, size_t at_once) {
     struct split *split = REQUEST_OWNER(r, struct split);
@@ -257,8 +227,28 @@ static void split_go_on(struct request *r, size_t at_once) {
         return;
     split->sends = true;
     r->parts_left++; /* held here, since some may end at once */
-    while (split->waiting > 0 && r->parts_left - split->waiting <= at_once)
-        split_send_waiting(r, split);
+    while (split->waiting > 0 && r->parts_left - split->waiting <= at_once) {
+        invariant(split->waiting <= r->parts_left, "%zu parts wait of %u", split->waiting, r->parts_left);
+        while (!split->items[split->next].name)
+            split->next++;
+        struct item *item = &split->items[split->next++];
+        struct session *s = split->session;
+        const struct lock_rule *rule = lock_rule_for(s, item->name, item->name_len); /* NULL: it is no lock any more */
+        split->waiting--;
+        if (rule) {
+            split_lock_part(r, rule, item->name, item->name_len);
+        } else {
+            struct call *call = call_new(r, split_part_done);
+            call->count = 1;
+            build_start(s->worker, 2);
+            build_text(s->worker, r->command->name);
+            build_bulk(s->worker, item->name, item->name_len);
+            call_submit(call, item->slot, s->worker->build.data, s->worker->build.len);
+        }
+        r->parts_left--; /* it counted while it waited */
+        memory_free(item->name);
+        item->name = NULL;
+    }
     split->sends = false;
     if (--r->parts_left == 0)
         split_finish(r);
@@ -338,7 +328,6 @@ static void item_set(struct item *item, const struct request_class *k, size_t i)
     }
 }
 
-/* Keeps a lock's part, to be sent later. */
 static void split_wait(struct request *request, const struct request_class *k, struct item *item) {
     const char *key = request_arg(k->request, k->bytes, item->arg, &item->name_len);
     item->name = memory_strndup(key, item->name_len);
@@ -346,7 +335,6 @@ static void split_wait(struct request *request, const struct request_class *k, s
     request->parts_left++;
 }
 
-/* Divides the items into parts and sends them. */
 static void split_send(struct request *request, const struct request_class *k) {
     struct split *split = REQUEST_OWNER(request, struct split);
     struct item *items = split->items;
@@ -416,25 +404,6 @@ static void data_looked(void *arg, const char *error, size_t len) {
         data_send(request, split);
 }
 
-/* Makes the data's part, with its lock check. */
-static void data_question(struct session *s, struct split *split, const struct request_class *k,
-                          const struct item *items, size_t count) {
-    struct request_class data;
-    struct resp_request scanned;
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
-    build_args(s->worker, k, items, count);
-    text_append(&split->data, s->worker->build.data, s->worker->build.len);
-    resp_request_init(&scanned);
-    if (resp_request_scan(&scanned, split->data.data, split->data.len, &limits) == RESP_OK) {
-        class_find_again(&data, k->command, &scanned, split->data.data, split->data_slot);
-        split->question = fence_prepare(s, NULL, &data);
-        class_clear(&data);
-    }
-    resp_request_clear(&scanned);
-    split->data.len = 0;
-    text_append(&split->data, s->worker->build.data, s->worker->build.len);
-}
-
 /* Sends the data with its lock check, and keeps the locks' parts meanwhile. */
 static void send_data_first(struct session *s, struct request *request, const struct request_class *k) {
     struct split *split = REQUEST_OWNER(request, struct split);
@@ -448,7 +417,20 @@ static void send_data_first(struct session *s, struct request *request, const st
     }
     split->data_slot = data[0].slot;
     call_new(request, data_done)->count = (uint32_t)count;
-    data_question(s, split, k, data, count);
+    struct request_class class;
+    struct resp_request scanned;
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    build_args(s->worker, k, data, count);
+    text_append(&split->data, s->worker->build.data, s->worker->build.len);
+    resp_request_init(&scanned);
+    if (resp_request_scan(&scanned, split->data.data, split->data.len, &limits) == RESP_OK) {
+        class_find_again(&class, k->command, &scanned, split->data.data, split->data_slot);
+        split->question = fence_prepare(s, NULL, &class);
+        class_clear(&class);
+    }
+    resp_request_clear(&scanned);
+    split->data.len = 0;
+    text_append(&split->data, s->worker->build.data, s->worker->build.len);
     memory_free(data);
     request_barrier(request);
     lock_busy_all(request); /* only now: the check must not wait for this request */

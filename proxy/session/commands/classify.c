@@ -5,7 +5,6 @@
 #include "parser/slot.h"
 #include "proxy/session/cluster/cluster.h"
 #include "proxy/session/commands/private.h"
-#include "proxy/session/blocking/blocking.h"
 
 #define CROSSSLOT "CROSSSLOT Keys in request don't hash to the same slot"
 
@@ -137,7 +136,7 @@ static enum way way_of_blocking(struct session *s, struct classified *to) {
     enum way way = WAY_REFUSED; /* newer compilers do not see that it is always set */
     if (k->fenced && way_of_fenced(s, to, &way))
         return way;
-    return wait_is(k->command) ? WAY_WAIT : WAY_BLOCKING;
+    return WAY_BLOCKING;
 }
 
 /* ---- all requests -------------------------------------------------------------------------------- */

@@ -91,7 +91,6 @@ static const struct {
     [WAY_CLUSTER] = {.send = cluster_dispatch},
     [WAY_KEYSPACE] = {.send = keyspace_dispatch},
     [WAY_BLOCKING] = {.dispatch = blocking_dispatch},
-    [WAY_WAIT] = {.dispatch = wait_dispatch},
     [WAY_TRANSACTION] = {.dispatch = transaction_dispatch},
     [WAY_PUBSUB] = {.dispatch = pubsub_dispatch},
     [WAY_AUDIT] = {.send = audit_forward},

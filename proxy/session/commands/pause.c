@@ -54,7 +54,7 @@ static bool passes_client_pause(const struct session *s, const struct command *c
     if (c && (c->need == NEED_PROXY || !command_arity_ok(c, r->argc + r->args_left)))
         return true;
     return s->worker->pause != PAUSE_ALL && !pause_replicates(c, r, bytes) &&
-           !(c->id == COMMAND_EXEC && transaction_of(s) && transaction_writes(s));
+           !(c->id == COMMAND_EXEC && transaction_of(s) && transaction_of(s)->writes);
 }
 
 void pause_leave(struct session *s) {

@@ -52,7 +52,6 @@ enum way {
     WAY_KEYSPACE,
 
     WAY_BLOCKING, /* pinned: over a connection that only the session uses */
-    WAY_WAIT,
     WAY_TRANSACTION,
     WAY_PUBSUB,
 

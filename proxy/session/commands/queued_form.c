@@ -6,7 +6,7 @@
  *      between two steps        the application's own scripts on lock keys
  *      not at all               commands that the proxy answers itself or can't serve: EXEC then fails
  *
- * exec_array.c handles the elements of EXEC's reply.
+ * exec.c handles the elements of EXEC's reply.
  */
 #include <stdio.h>
 #include <string.h>

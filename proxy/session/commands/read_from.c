@@ -133,7 +133,7 @@ static void note_writes(struct session *s, const struct command *c, const struct
 static bool is_write(const struct session *s, const struct command *c, const struct resp_request *r,
                      const char *bytes) {
     if (s->queues)
-        return c && c->id == COMMAND_EXEC && transaction_writes(s);
+        return c && c->id == COMMAND_EXEC && transaction_of(s)->writes;
     return pause_replicates(c, r, bytes) && !(c && (c->id == COMMAND_PUBLISH || c->id == COMMAND_SPUBLISH));
 }
 

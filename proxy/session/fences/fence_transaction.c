@@ -7,15 +7,24 @@
  *                                                                         └─ PONG ──> EVAL ... 1 stock:1, EXEC
  *      client's reply <── the one element of EXEC's array, or nil: a guard record has changed, and all begins anew
  *
- * A blocking command that has found nothing is tried again (fence_retry.c). Each attempt is judged as if the command
- * had just come.
+ * If Redis itself blocked a blocking command, the question about the lock would be asked at the beginning. The session
+ * might have lost the lock when the element comes. So the proxy tries the command again and again, in its form that
+ * does not block. Each attempt is judged as if the command had just come:
+ *
+ *      BLPOP stock:1 5 ──> an attempt ──┬─ something: the client's reply
+ *                            ^          ├─ FENCED
+ *                            └─ 1 to 50 ms, until its time is over, CLIENT UNBLOCK, or the client leaves
+ *
+ * A session that waits this way has no place in Redis's queue of blocked clients. An element that comes between two
+ * attempts goes to a client that Redis itself blocks. Scripts of Redis 7.0 must not call blocking commands either:
+ * BLPOP a b 5 becomes an LPOP of the first of the two keys that has an element.
  *
  * If a lock is in another slot (remote_lock.c), WATCH covers its watermark. fence.lua raises the watermark before that:
  * a change by the connection itself makes EXEC fail, too.
  *
  * All this goes over a connection of the session's own, and the session's later requests wait. Nothing is sent behind
- * MULTI before MULTI is answered: if the node refused MULTI, it would execute the commands behind it at once. fence.c
- * makes the question, and reads its answer.
+ * MULTI before MULTI is answered: if the node refused MULTI, it would execute the commands behind it at once.
+ * fenced_command.c makes the question, and reads its answer.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +34,7 @@
 #include "proxy/session/core/pin.h"
 #include "proxy/session/fences/private.h"
 
-enum { HOPS_MAX = 5, TRIES_MAX = 20, ERROR_MAX = 512 };
+enum { HOPS_MAX = 5, TRIES_MAX = 20, ERROR_MAX = 512, LONGEST_MS = 50, DOUBLINGS = 6 };
 
 #define CHANGES  "ERR the locks of fenced data change too often; nothing was written: send it once more"
 #define MOVES    "TRYAGAIN The slot of fenced data is moving to another node"
@@ -39,25 +48,68 @@ struct fence_transaction {
     struct fence_looks *looks; /* the looks at locks in other slots, before all else; NULL: none are under way */
     int slot;
     unsigned hops, tries, unsent;
-    unsigned delays;           /* how many passing errors in a row a blocking command has met */
-    bool asking;               /* an attempt is under way on the connection */
-    struct fence_retry *await; /* the retries of a blocking command, which keeps its connection meanwhile; NULL: the
-                                  command does not block */
-    bool refused;              /* fence.lua has refused; `answer` has its reply */
-    char error[ERROR_MAX];     /* the attempt's first error for a command before the last one; "": none */
+    bool asking;                   /* an attempt is under way on the connection */
+    bool refused;                  /* fence.lua has refused; `answer` has its reply */
+    char error[ERROR_MAX];         /* the attempt's first error for a command before the last one; "": none */
+    bool blocks;                   /* a blocking command, which keeps its connection between attempts; the fields up to
+                                      `unblock_error` are its own */
+    struct ev_timer timer;         /* for the next attempt */
+    double until;                  /* by worker_steady; 0: the wait has no end */
+    unsigned delays;               /* how many passing errors in a row it has met */
+    unsigned times;                /* how often nothing came, up to DOUBLINGS */
+    bool idle;                     /* no attempt is under way, the next is due */
+    bool last;                     /* no attempt follows the attempt that is under way or due */
+    bool unblocked, unblock_error; /* by CLIENT UNBLOCK */
     struct text answer;
     struct text watch, asks; /* the calls of WATCH and of fence.lua */
     struct text command;     /* the client's command, unchanged */
 };
 
+/* ---- the form that does not block ------------------------------------------------------------------- */
+
+/* Whether the argument is a timeout in the usual notation. Redis accepts some other notations, too. The proxy does not
+ * try to tell which. */
+static bool is_time(const struct request_class *k, size_t at) {
+    enum { DIGITS_MAX = 9 };
+    size_t len, digits = 0, dots = 0;
+    const char *text = request_arg(k->request, k->bytes, at, &len);
+    for (size_t i = 0; i < len; i++) {
+        digits += text[i] >= '0' && text[i] <= '9';
+        dots += text[i] == '.' && i > 0 && i + 1 < len;
+    }
+    return digits > 0 && digits <= DIGITS_MAX && dots <= 1 && digits + dots == len;
+}
+
+bool nonblocking_form_unblocked(const struct request_class *k, struct nonblocking_form *as) {
+    static const struct {
+        enum command_id id;
+        const char *name;
+        bool each, time_first; /* time_first: the timeout is the first argument, else the last one */
+    } forms[] = {
+        {COMMAND_BLMOVE, "LMOVE", false, false},    {COMMAND_BRPOPLPUSH, "RPOPLPUSH", false, false},
+        {COMMAND_BLMPOP, "LMPOP", false, true},     {COMMAND_BZMPOP, "ZMPOP", false, true},
+        {COMMAND_BLPOP, "LPOP", true, false},       {COMMAND_BRPOP, "RPOP", true, false},
+        {COMMAND_BZPOPMIN, "ZPOPMIN", true, false}, {COMMAND_BZPOPMAX, "ZPOPMAX", true, false},
+    };
+    size_t last = k->request->argc - 1;
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        if (forms[i].id != k->command->id)
+            continue;
+        bool first = forms[i].time_first;
+        *as = (struct nonblocking_form){forms[i].name, first ? 2 : 1, first ? last + 1 : last, forms[i].each};
+        return k->request->argc <= SCRIPT_ARGS_MAX && is_time(k, first ? 1 : last);
+    }
+    return false;
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------- */
+
 static void fence_transaction_start(struct fence_transaction *b, struct upstream_node *node);
 static void multi_done(struct call *c, const struct call_end *end);
 static void exec_done(struct call *c, const struct call_end *end);
 
-/* ---- the end ----------------------------------------------------------------------------------------- */
-
 static enum pin_reason reason(const struct fence_transaction *b) {
-    return b->await ? PIN_BLOCKING : PIN_TRANSACTION;
+    return b->blocks ? PIN_BLOCKING : PIN_TRANSACTION;
 }
 
 static void fence_transaction_unpin(struct fence_transaction *b, bool clean) {
@@ -67,8 +119,15 @@ static void fence_transaction_unpin(struct fence_transaction *b, bool clean) {
     b->pin = NULL;
 }
 
-static void watched_free(struct fence_transaction *b) {
-    fence_retry_free(b->await);
+/* Detaches the write from its request and frees it. The request may be answered then. */
+static void fence_transaction_end(struct fence_transaction *b, bool clean) {
+    struct request *r = b->request;
+    fence_transaction_unpin(b, clean);
+    request_disown(r);
+    if (b->blocks)
+        ev_timer_stop(r->worker->loop, &b->timer);
+    if (b->blocks && r->session)
+        session_delay(r->session, DELAY_BLOCKED, false);
     fence_looks_forget(b->looks);
     fence_forget(b->question);
     text_clear(&b->answer);
@@ -76,13 +135,6 @@ static void watched_free(struct fence_transaction *b) {
     text_clear(&b->asks);
     text_clear(&b->command);
     memory_free(b);
-}
-
-/* Detaches the write from its request and frees it. The request may be answered then. */
-static void fence_transaction_end(struct fence_transaction *b, bool clean) {
-    fence_transaction_unpin(b, clean);
-    request_disown(b->request);
-    watched_free(b);
 }
 
 /* Ends the write with an error; `error` has no '-' and no CR LF. */
@@ -102,7 +154,7 @@ static void watched_left(struct request *r) {
         fence_transaction_unpin(b, false);
         return;
     }
-    if (!b->looks && !fence_retry_idle(b->await))
+    if (!b->looks && !b->idle)
         upstream_abandon(r->worker->upstream, &r->call.up); /* the call may be waiting for the cluster's map */
     fence_transaction_end(b, false);
     request_reply(r, "", 0, true);
@@ -207,32 +259,52 @@ static bool watched_redirected(struct fence_transaction *b) {
     return true;
 }
 
-/* Ends a blocking command that has found nothing. */
-static void fence_transaction_over(void *arg) {
-    struct fence_transaction *b = arg;
+/* Ends a blocking command that has found nothing. A client that has closed its sending side gets no reply. */
+static void fence_transaction_over(struct fence_transaction *b) {
     struct request *r = b->request;
     struct session *s = r->session;
-    struct text out = {0};
-    fence_retry_answer(b->await, &out);
+    const char *reply = session_half_closed(s)  ? ""
+                        : b->unblock_error      ? "-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"
+                        : s->lane.protocol == 3 ? "_\r\n"
+                                                : "*-1\r\n";
     fence_transaction_end(b, !b->asking);
-    if (out.len == 0)
+    if (*reply == '\0')
         session_finish(s);
-    request_reply(r, out.data, out.len, true);
-    text_clear(&out);
+    request_reply(r, reply, strlen(reply), true);
+}
+
+static void retry_arm(struct fence_transaction *b, int64_t least_ms) {
+    struct worker *w = b->request->worker;
+    int64_t ms = b->times < DOUBLINGS ? 1 << b->times++ : LONGEST_MS;
+    if (ms < least_ms)
+        ms = least_ms;
+    double in = (double)ms / 1000., left = b->until - worker_steady(w);
+    b->last = b->until > 0 && left <= in;
+    if (b->last)
+        in = left > 0 ? left : 0;
+    ev_timer_set(&b->timer, in, 0.);
+    ev_timer_start(w->loop, &b->timer);
 }
 
 /* Has a blocking command tried again in least_ms or more. If its time is over, ends it. */
 static void fence_transaction_more(struct fence_transaction *b, int64_t least_ms) {
-    invariant(b->await, "a command that does not block is tried again");
-    if (!fence_retry_more(b->await, least_ms))
+    invariant(b->blocks, "a command that does not block is tried again");
+    invariant(!b->idle, "two attempts are due");
+    struct session *s = b->request->session;
+    session_delay(s, DELAY_BLOCKED, true);
+    if (b->last || b->unblocked || session_half_closed(s)) {
         fence_transaction_over(b);
+        return;
+    }
+    b->idle = true;
+    retry_arm(b, least_ms);
 }
 
 /* Whether an attempt of a blocking command failed by an error that passes, before anything was done. If so, another
  * attempt follows. */
 static bool fence_transaction_passes(struct fence_transaction *b, const char *error) {
     struct upstream *u = b->request->worker->upstream;
-    if (!b->await || !b->request->session ||
+    if (!b->blocks || !b->request->session ||
         (strcmp(error, CHANGES) != 0 && !upstream_error_passes(u, error, strlen(error), true)))
         return false;
     int64_t ms = upstream_delay_ms(b->delays++);
@@ -247,7 +319,16 @@ static bool fence_transaction_passes(struct fence_transaction *b, const char *er
 /* Whether the blocked session would now be judged by another lease than when the attempt began. For example, another
  * session of its client has released the lock, and a third session has acquired it. */
 static bool judged_anew(const struct fence_transaction *b) {
-    return b->await && b->request->session && fence_outdated(b->request->session, b->question);
+    struct session *s = b->blocks ? b->request->session : NULL;
+    const struct fence_question *q = b->question;
+    bool outdated = false;
+    for (size_t i = 0; s && i < q->count && !outdated; i++) {
+        const struct asked *a = &q->keys[i];
+        struct lock_key lock = {a->db, q->names.data + a->lock, a->lock_len};
+        struct lock_writing w = engine_writing(s->worker->shared->engine, &s->lock, &lock, worker_now(s->worker));
+        outdated = w.fence != a->writing.fence;
+    }
+    return outdated;
 }
 
 /* Ends the write with the refusal of fence.lua. If the session would be judged by another lease now, tries again. */
@@ -283,10 +364,13 @@ static void multi_done(struct call *c, const struct call_end *end) {
     } else if (b->error[0]) {
         if (!watched_redirected(b) && !fence_transaction_passes(b, b->error))
             fence_transaction_fail(b, b->error);
-    } else if (b->await && !fence_retry_takes(b->await)) {
+    } else if (b->unblocked) {
         fence_transaction_over(b);
     } else {
         invariant(!b->refused && !b->error[0], "S7: a write is sent behind a refusal");
+        invariant(!b->idle, "an attempt takes an element after it has ended");
+        if (b->blocks) /* a stop of the proxy now waits for the attempt, which may take an element */
+            session_delay(r->session, DELAY_BLOCKED, false);
         send_part(b, part_done, b->command.data, b->command.len);
         call_init(&r->call, r, exec_done);
         call_submit_pin(&r->call, b->pin, exec, sizeof(exec) - 1, false);
@@ -297,20 +381,6 @@ static void multi_done(struct call *c, const struct call_end *end) {
 
 static bool is_nil(const char *reply) {
     return reply[0] == '_' || ((reply[0] == '*' || reply[0] == '$') && reply[1] == '-');
-}
-
-/* Takes the command's own reply. nil: a blocking command has found nothing, and is tried again. */
-static void watched_answered(struct fence_transaction *b, const char *reply, size_t len) {
-    invariant(b->asking && !b->refused, "S7: a refused write was executed");
-    struct request *r = b->request;
-    b->asking = false;
-    if (b->await && r->session && is_nil(reply)) {
-        b->delays = 0;
-        fence_transaction_more(b, 0);
-        return;
-    }
-    fence_transaction_end(b, true);
-    request_reply(r, reply, len, true);
 }
 
 static void exec_done(struct call *c, const struct call_end *end) {
@@ -335,7 +405,15 @@ static void exec_done(struct call *c, const struct call_end *end) {
         if (!fence_transaction_passes(b, error))
             fence_transaction_fail(b, error);
     } else if (resp_item_read(&p, end->reply + end->len, &array) && array.type == '*' && array.num == 1) {
-        watched_answered(b, p, end->len - (size_t)(p - end->reply));
+        invariant(b->asking && !b->refused, "S7: a refused write was executed");
+        b->asking = false;
+        if (b->blocks && r->session && is_nil(p)) { /* nothing was found */
+            b->delays = 0;
+            fence_transaction_more(b, 0);
+        } else {
+            fence_transaction_end(b, true);
+            request_reply(r, p, end->len - (size_t)(p - end->reply), true);
+        }
     } else {
         fence_transaction_fail(b, NO_SENSE);
     }
@@ -382,9 +460,19 @@ static void fence_transaction_begin(struct fence_transaction *b, const struct re
 
 /* The next attempt of a blocking command is due. Since the last attempt, the session may have acquired or released the
  * lock, and the rules may have changed. */
-static void watched_again(void *arg) {
-    struct fence_transaction *b = arg;
+static void watched_again(struct ev_loop *loop, struct ev_timer *timer, int events) {
+    struct fence_transaction *b = timer->data;
     struct request *request = b->request;
+    bool paused = request->worker->pause != PAUSE_NONE; /* CLIENT PAUSE holds back attempts, too */
+    if (paused && !b->last) {
+        retry_arm(b, 0);
+        return;
+    }
+    b->idle = false;
+    if (paused) {
+        fence_transaction_over(b);
+        return;
+    }
     struct resp_request r;
     struct resp_limits limits = {.bulk_max = INT64_MAX};
     struct request_class k;
@@ -422,32 +510,48 @@ void fence_transaction_dispatch(struct session *s, const struct request_class *k
     text_append(&b->command, k->bytes, k->request->len);
     request_own(request, &b->owner, &fence_transaction_ops);
     request_barrier(request);
-    if (fence_awaits(k))
-        b->await = fence_retry_new(request, k, watched_again, fence_transaction_over, b);
+    ev_timer_init(&b->timer, watched_again, 0., 0.);
+    b->timer.data = b;
+    b->blocks = fence_awaits(k);
+    if (b->blocks) {
+        int64_t ms = command_wait_ms(k->command, k->bytes, k->request);
+        b->until = ms > 0 ? worker_steady(w) + (double)ms / 1000. : 0;
+        session_delay(s, DELAY_BLOCKED, true);
+    }
     fence_transaction_begin(b, k);
     session_note_overlap(s);
 }
 
 /* ---- what ends a wait -------------------------------------------------------------------------------- */
 
-/* Returns the retries of the blocking command in which the session is blocked. NULL: the session is not blocked in a
- * command of this file. */
-static struct fence_retry *fence_retry_of(struct session *s) {
+/* Returns the blocking command in which the session is blocked. NULL: the session is not blocked in a command of this
+ * file. */
+static struct fence_transaction *blocked_of(struct session *s) {
     struct list_node *n = list_first(&s->requests);
     struct request *r = n ? LIST_ENTRY(n, struct request, link) : NULL;
-    return r && r->owner && r->owner->ops == &fence_transaction_ops ? REQUEST_OWNER(r, struct fence_transaction)->await
-                                                                    : NULL;
+    bool own = r && r->owner && r->owner->ops == &fence_transaction_ops;
+    return own && REQUEST_OWNER(r, struct fence_transaction)->blocks ? REQUEST_OWNER(r, struct fence_transaction)
+                                                                     : NULL;
+}
+
+/* Ends the wait, unless an attempt is under way: then its answer ends the wait. */
+static void fence_transaction_half_closed(struct session *s) {
+    struct fence_transaction *b = blocked_of(s);
+    if (!b || !b->idle)
+        return;
+    ev_timer_stop(b->request->worker->loop, &b->timer);
+    b->idle = false;
+    fence_transaction_over(b);
 }
 
 bool fence_unblock(struct session *s, bool error) {
-    struct fence_retry *a = fence_retry_of(s);
-    return a && fence_retry_unblock(a, error);
-}
-
-static void fence_transaction_half_closed(struct session *s) {
-    struct fence_retry *a = fence_retry_of(s);
-    if (a)
-        fence_retry_leaves(a);
+    struct fence_transaction *b = blocked_of(s);
+    if (!b || b->unblocked)
+        return false;
+    b->unblocked = true;
+    b->unblock_error = error;
+    fence_transaction_half_closed(s);
+    return true;
 }
 
 const struct session_room fences_room = {.half_closed = fence_transaction_half_closed};

@@ -1,7 +1,7 @@
 /*
  * Data that is written under locks. A write of fenced data goes to Redis with the question whether its session has lost
  * the lock (fenced_command.c, fence.lua). remote_lock.c reads locks in other slots than the data. fence_transaction.c
- * watches the guard records of writes that no script can carry. fence_retry.c repeats blocking commands.
+ * watches the guard records of writes that no script can carry, and repeats blocking commands.
  */
 #pragma once
 

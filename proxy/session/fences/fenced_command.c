@@ -60,15 +60,13 @@ struct fenced {
     char *name, inside[NAME_INSIDE];
 };
 
-/* Finds the second database that a MOVE writes to. */
-static bool moves_to(const struct request_class *k, uint32_t *db) {
+/* Reads the number of a database; Redis answers the error if it is none. */
+static bool database_at(const struct resp_request *r, const char *bytes, size_t at, uint32_t *db) {
     size_t len;
     int64_t n;
-    if (k->command->id != COMMAND_MOVE || k->request->argc != 3)
-        return false;
-    const char *number = request_arg(k->request, k->bytes, 2, &len);
+    const char *number = request_arg(r, bytes, at, &len);
     if (!resp_integer(number, len, &n) || n < 0 || n > INT32_MAX)
-        return false; /* Redis answers the error */
+        return false;
     *db = (uint32_t)n;
     return true;
 }
@@ -147,21 +145,6 @@ static bool in_script(const struct request_class *k) {
            !(c->flags & COMMAND_RUNS_CODE) && k->request->argc <= SCRIPT_ARGS_MAX && k->key_count <= SCRIPT_ARGS_MAX;
 }
 
-/* Whether the request can be checked. MOVE, and COPY with DB, write in a database where another lock applies. MIGRATE
- * and PFDEBUG are for operators. */
-static bool can_check(const struct request_class *k) {
-    const struct command *c = k->command;
-    uint32_t db;
-    switch ((int)c->id) {
-    case COMMAND_MIGRATE:
-    case COMMAND_MOVE:
-    case COMMAND_PFDEBUG:
-        return false;
-    default:
-        return !lock_clobbers_database(c, k->request, k->bytes, &db);
-    }
-}
-
 /* Whether the fence of the key is enforced, and the write needs a question first. Sets *w to what the session has of
  * the lock. */
 static bool has_to_ask(struct session *s, const struct fenced *f, struct lock_writing *w) {
@@ -205,7 +188,8 @@ static enum fence_verdict judge_keys(struct session *s, const struct request_cla
         const char *why = NULL;
         bool fenced = fenced_find(&f, s, k, i);
         enum fence_verdict of_key = fenced ? judge_key(s, k, &f, &why) : FENCE_NOTHING;
-        if (fenced && of_key == FENCE_NOTHING && moves_to(k, &f.lock.db))
+        if (fenced && of_key == FENCE_NOTHING && k->command->id == COMMAND_MOVE && k->request->argc == 3 &&
+            database_at(k->request, k->bytes, 2, &f.lock.db)) /* it writes to a second database */
             of_key = judge_key(s, k, &f, &why);
         fenced_clear(&f);
         if (of_key == FENCE_LATER)
@@ -223,14 +207,10 @@ const char *fence_refuses_databases(struct session *s, const struct command *c, 
                                     const char *bytes) {
     if (c->id != COMMAND_SWAPDB || r->argc != 3 || lock_rules_fence_count(s->worker->rules) == 0)
         return NULL;
-    for (size_t i = 1; i < 3; i++) {
-        size_t len;
-        int64_t n;
-        const char *number = request_arg(r, bytes, i, &len);
-        if (resp_integer(number, len, &n) && n >= 0 && n <= INT32_MAX &&
-            engine_has_tenure(s->worker->shared->engine, &s->lock, (uint32_t)n))
+    uint32_t db;
+    for (size_t i = 1; i < 3; i++)
+        if (database_at(r, bytes, i, &db) && engine_has_tenure(s->worker->shared->engine, &s->lock, db))
             return UNKNOWN;
-    }
     return NULL;
 }
 
@@ -255,6 +235,7 @@ enum fence_verdict fence_judge(struct session *s, const struct request_class *k,
     struct nonblocking_form as;
     struct request_class data;
     size_t asks;
+    uint32_t db;
     if (!k->fenced || !writes(k))
         return FENCE_NOTHING;
     bool removes = k->command->id == COMMAND_DEL || k->command->id == COMMAND_UNLINK;
@@ -267,7 +248,11 @@ enum fence_verdict fence_judge(struct session *s, const struct request_class *k,
     enum fence_verdict verdict = judge_keys(s, k, &asks, error);
     if (verdict != FENCE_CHECKED)
         return verdict;
-    if (!can_check(k) || (s->queues && !in_script(k) && !nonblocking_form_unblocked(k, &as)))
+    /* MOVE, and COPY with DB, write in a database where another lock applies. MIGRATE and PFDEBUG are for operators. */
+    bool checkable = k->command->id != COMMAND_MIGRATE && k->command->id != COMMAND_MOVE &&
+                     k->command->id != COMMAND_PFDEBUG &&
+                     !lock_clobbers_database(k->command, k->request, k->bytes, &db);
+    if (!checkable || (s->queues && !in_script(k) && !nonblocking_form_unblocked(k, &as)))
         *error = UNKNOWN;
     else if (asks > CHECKED_MAX)
         *error = MANY;
@@ -431,29 +416,30 @@ static struct part whole(const struct fence_question *q) {
     return (struct part){q, 0, q->here, q->count - q->here};
 }
 
-/* Begins the call of fence.lua in w->build. After it, the caller adds `more` keys, the arguments, and `words` arguments
- * of the command. */
-static void build_locks(struct session *s, struct lock_queue *queue, const struct part *p, size_t more, size_t words) {
+/* Begins the call of fence.lua in w->build, up to the fences; the caller calls build_fences next. The call has the keys
+ * of `k` (NULL: none), whose form is `as`, and `words` arguments of the command behind the fences. */
+static void build_head(struct session *s, struct lock_queue *queue, const struct part *p, const struct request_class *k,
+                       const struct nonblocking_form *as, size_t words) {
     struct worker *w = s->worker;
     const struct asked *a = p->q->keys + p->at;
+    size_t len;
     invariant(p->at + p->guards + p->marks <= p->q->count, "%zu locks of %zu are asked about", p->guards + p->marks,
               p->q->count);
-    lock_build_script(w, SCRIPT_FENCE, queue, 2 * p->guards + p->marks + more, 4 + p->guards + p->marks + words);
+    lock_build_script(w, SCRIPT_FENCE, queue, 2 * p->guards + p->marks + (k ? k->key_count : 0),
+                      4 + p->guards + p->marks + words);
     for (size_t i = 0; i < p->guards; i++, a++) {
         lock_build_guard(w, p->q->names.data + a->lock, a->lock_len);
         build_bulk(w, p->q->names.data + a->lock, a->lock_len);
     }
     for (size_t i = 0; i < p->marks; i++, a++)
         build_watermark(w, p->q, a);
-}
-
-/* Adds the arguments of fence.lua up to the fences. The caller calls build_fences next. */
-static void build_arguments(struct session *s, const struct part *p, bool each) {
-    struct worker *w = s->worker;
-    size_t len;
+    for (size_t i = 0; k && i < k->key_count; i++) {
+        const char *key = class_key(k, i, &len);
+        build_bulk(w, key, len);
+    }
     const char *identity = lock_client_name(s->lock.client, &len);
     build_number(w, (int64_t)p->guards);
-    if (each)
+    if (as && as->each)
         build_text(w, is_typed(p->q) ? "3 each" : "2 each");
     else
         build_text(w, is_typed(p->q) ? "3" : "2");
@@ -471,18 +457,7 @@ static void build_fences(struct session *s, const struct part *p) {
     }
 }
 
-/* question_head builds the call of fence.lua in w->build up to the fences. question_tail builds what follows them. */
-static void question_head(struct session *s, struct lock_queue *queue, const struct part *p,
-                          const struct request_class *k, const struct nonblocking_form *as) {
-    build_locks(s, queue, p, k->key_count, (as->name != NULL) + as->end - as->first);
-    for (size_t i = 0; i < k->key_count; i++) {
-        size_t key_len;
-        const char *key = class_key(k, i, &key_len);
-        build_bulk(s->worker, key, key_len);
-    }
-    build_arguments(s, p, as->each);
-}
-
+/* Builds what follows the fences. */
 static void question_tail(struct session *s, const struct request_class *k, const struct nonblocking_form *as) {
     if (as->name)
         build_text(s->worker, as->name);
@@ -527,29 +502,24 @@ static bool refusal_read(const struct fence_question *q, size_t at, const char *
     return true;
 }
 
-/* Writes the client's error. The incident has the same text, and names the client as well. */
-static void refusal_write(const struct fence_question *q, const struct refusal *r, struct text *error) {
-    const struct lock_writing *w = &r->key->writing;
-    bool held = w->how != WRITER_NONE;
-    text_printf(error, "FENCED %s", held ? "the lease on " : "");
-    text_append_visible(error, q->names.data + r->key->lock, r->key->lock_len);
-    if (held && r->now)
-        text_printf(error, " is over (fence %llu, now %llu)", (unsigned long long)w->fence, (unsigned long long)r->now);
-    else if (held)
-        text_printf(error, " is over (fence %llu, its record is gone)", (unsigned long long)w->fence);
-    else
-        text_printf(error, " is not held by this client");
-    text_printf(error, "; nothing was written");
-    text_append(error, "", 1);
-}
-
 static void question_refused(struct session *s, const struct fence_question *q, const struct refusal *r,
                              struct text *out) {
     invariant(r->key >= q->keys && r->key < q->keys + q->count, "S7: a refusal names a lock that was not asked about");
     struct lock_fence *fence = r->key->rule->fence;
-    bool late = r->key->writing.how != WRITER_NONE;
-    struct text error = {0};
-    refusal_write(q, r, &error);
+    const struct lock_writing *w = &r->key->writing;
+    bool late = w->how != WRITER_NONE;
+    struct text error = {0}; /* the incident has the same text, and names the client as well */
+    text_printf(&error, "FENCED %s", late ? "the lease on " : "");
+    text_append_visible(&error, q->names.data + r->key->lock, r->key->lock_len);
+    if (late && r->now)
+        text_printf(&error, " is over (fence %llu, now %llu)", (unsigned long long)w->fence,
+                    (unsigned long long)r->now);
+    else if (late)
+        text_printf(&error, " is over (fence %llu, its record is gone)", (unsigned long long)w->fence);
+    else
+        text_printf(&error, " is not held by this client");
+    text_printf(&error, "; nothing was written");
+    text_append(&error, "", 1);
     atomic_fetch_add_explicit(&fence->refused, 1, memory_order_relaxed);
     if (late)
         atomic_fetch_add_explicit(&fence->late, 1, memory_order_relaxed);
@@ -656,11 +626,11 @@ static struct fence_question *question_of(struct session *s, struct lock_queue *
 struct fence_question *fence_prepare(struct session *s, struct lock_queue *queue, const struct request_class *k) {
     struct fence_question *q = question_of(s, queue, k);
     struct part p = whole(q);
-    struct nonblocking_form as = nonblocking_form_as_it_came(k);
+    struct nonblocking_form as = {.end = k->request->argc};
     session_note_overlap(s);
     if (k->command->need == NEED_BLOCKING && !nonblocking_form_unblocked(k, &as))
-        as = nonblocking_form_as_it_came(k);
-    question_head(s, queue, &p, k, &as);
+        as = (struct nonblocking_form){.end = k->request->argc};
+    build_head(s, queue, &p, k, &as, (as.name != NULL) + as.end - as.first);
     build_fences(s, &p);
     question_tail(s, k, &as);
     return q;
@@ -677,30 +647,17 @@ struct fence_question *fence_watch(struct session *s, const struct request_class
     return q;
 }
 
-bool fence_outdated(struct session *s, const struct fence_question *q) {
-    bool outdated = false;
-    for (size_t i = 0; i < q->count && !outdated; i++) {
-        const struct asked *a = &q->keys[i];
-        struct lock_key lock = {a->db, q->names.data + a->lock, a->lock_len};
-        struct lock_writing w = engine_writing(s->worker->shared->engine, &s->lock, &lock, worker_now(s->worker));
-        outdated = w.fence != a->writing.fence;
-    }
-    return outdated;
-}
-
 void fence_ask(struct session *s, const struct fence_question *q) {
     struct lock_queue queue = {.sources = 0};
     struct part p = whole(q);
-    build_locks(s, &queue, &p, 0, 1);
-    build_arguments(s, &p, false);
+    build_head(s, &queue, &p, NULL, NULL, 1);
     build_fences(s, &p);
     build_text(s->worker, "PING");
 }
 
 void fence_look_build(struct session *s, const struct fence_question *q, size_t at) {
     struct part p = {q, at, 1, 0};
-    build_locks(s, NULL, &p, 0, 3);
-    build_arguments(s, &p, false);
+    build_head(s, NULL, &p, NULL, NULL, 3);
     build_fences(s, &p);
     build_text(s->worker, "HGET");
     lock_build_guard(s->worker, q->names.data + q->keys[at].lock, q->keys[at].lock_len);
@@ -736,22 +693,6 @@ static void question_looked(void *arg, const char *error, size_t len) {
     question_send(request, q);
 }
 
-/* Looks at the locks in other slots, and keeps the call until then. */
-static void question_look(struct request *request, struct fence_question *q, const struct request_class *k) {
-    struct session *s = request->session;
-    struct worker *w = s->worker;
-    struct part p = whole(q);
-    struct nonblocking_form as = nonblocking_form_as_it_came(k);
-    question_head(s, NULL, &p, k, &as);
-    text_append(&q->head, w->build.data, w->build.len);
-    w->build.len = 0;
-    question_tail(s, k, &as);
-    text_append(&q->tail, w->build.data, w->build.len);
-    q->looks = fence_looks_new(s, question_looked, request);
-    fence_looks_add(q->looks, q);
-    fence_looks_go(q->looks);
-}
-
 enum dispatch_result fence_dispatch(struct session *s, const struct request_class *k) {
     if (!in_script(k)) {
         if (s->in_flight > 0)
@@ -759,19 +700,26 @@ enum dispatch_result fence_dispatch(struct session *s, const struct request_clas
         fence_transaction_dispatch(s, k);
         return DISPATCHED;
     }
-    counter_add(&s->worker->counters.requests_locks, 1);
+    struct worker *w = s->worker;
+    counter_add(&w->counters.requests_locks, 1);
     struct request *request = request_new(s, k->command);
     struct fence_question *q = question_of(s, NULL, k);
     struct part p = whole(q);
     session_note_overlap(s);
     request_barrier(request);
     request_own(request, &q->owner, &question_ops);
-    if (fence_is_elsewhere(q)) {
-        question_look(request, q, k);
+    struct nonblocking_form as = {.end = k->request->argc};
+    build_head(s, NULL, &p, k, &as, (as.name != NULL) + as.end - as.first);
+    if (fence_is_elsewhere(q)) { /* the call is kept until the locks in other slots were looked at */
+        text_append(&q->head, w->build.data, w->build.len);
+        w->build.len = 0;
+        question_tail(s, k, &as);
+        text_append(&q->tail, w->build.data, w->build.len);
+        q->looks = fence_looks_new(s, question_looked, request);
+        fence_looks_add(q->looks, q);
+        fence_looks_go(q->looks);
         return DISPATCHED;
     }
-    struct nonblocking_form as = nonblocking_form_as_it_came(k);
-    question_head(s, NULL, &p, k, &as);
     build_fences(s, &p);
     question_tail(s, k, &as);
     question_send(request, q);

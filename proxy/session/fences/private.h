@@ -46,9 +46,7 @@ struct nonblocking_form {
                   key */
 };
 enum { SCRIPT_ARGS_MAX = 7000 /* the most arguments that a script can take */ };
-struct nonblocking_form nonblocking_form_as_it_came(const struct request_class *k);
-/* Finds the form of a blocking command that does not block. Returns false if the command has none.
- */
+/* Finds the form of a blocking command that does not block. Returns false if the command has none. */
 bool nonblocking_form_unblocked(const struct request_class *k, struct nonblocking_form *as);
 
 /* fence_transaction.c: make the question of a write that goes alone, and build its calls in w->build: first the WATCH
@@ -56,8 +54,6 @@ bool nonblocking_form_unblocked(const struct request_class *k, struct nonblockin
  * is only PING. A question without keys has nothing more to ask. */
 struct fence_question *fence_watch(struct session *s, const struct request_class *k);
 void fence_ask(struct session *s, const struct fence_question *q);
-/* Whether the session now writes with other leases than those that the question names. */
-bool fence_outdated(struct session *s, const struct fence_question *q);
 /* Builds in w->build the call of fence.lua about the guard record of one key. The script answers the fence of the
  * lock's last lease. */
 void fence_look_build(struct session *s, const struct fence_question *q, size_t at);
@@ -71,27 +67,3 @@ void fence_reply_from(struct session *s, const struct fence_question *q, size_t 
 bool fence_awaits(const struct request_class *k);
 /* Sends a write that cannot run inside a script. The session has nothing in flight. */
 void fence_transaction_dispatch(struct session *s, const struct request_class *k);
-
-/* The retries of a blocking command on fenced data. `again` is called with `arg` when the next attempt is due. `over`
- * is called with `arg` when the wait has ended while no attempt is under way. The session counts as blocked until
- * fence_retry_free (NULL: nothing), except while an attempt may take an element. */
-struct fence_retry;
-typedef void (*fence_retry_fn)(void *arg);
-struct fence_retry *fence_retry_new(struct request *r, const struct request_class *k, fence_retry_fn again,
-                                    fence_retry_fn over, void *arg);
-void fence_retry_free(struct fence_retry *a);
-/* An attempt has found nothing. True: another attempt comes, in so many milliseconds at least. False: the wait is over,
- * and fence_retry_answer has the client's reply. */
-bool fence_retry_more(struct fence_retry *a, int64_t least_ms);
-/* An attempt is about to take an element. False: the wait has been ended meanwhile, and the attempt must not take it.
- */
-bool fence_retry_takes(struct fence_retry *a);
-/* Whether no attempt is under way; NULL: false. */
-bool fence_retry_idle(const struct fence_retry *a);
-/* Appends the reply of a wait that found nothing. Appends none if the client has closed its sending side: the session
- * is about to finish. */
-void fence_retry_answer(const struct fence_retry *a, struct text *out);
-/* End the wait early: fence_retry_unblock for CLIENT UNBLOCK (false: it is ending already), fence_retry_leaves when the
- * client has closed its sending side. */
-bool fence_retry_unblock(struct fence_retry *a, bool error);
-void fence_retry_leaves(struct fence_retry *a);

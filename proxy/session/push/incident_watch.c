@@ -97,36 +97,29 @@ static void feed(struct worker_watches *all) {
     worker_add_slices(all->worker, slices);
 }
 
-/* Called for new incidents. The timer checks clients that must read first. */
-static void on_wake(struct ev_loop *loop, struct ev_async *wake, int events) {
-    struct worker_watches *all = wake->data;
-    LIST_FOREACH_SAFE(it, &all->idle) {
-        if (LIST_ENTRY(it, struct watch, link)->stalled)
-            continue;
-        list_remove(it);
-        list_append(&all->due, it);
-    }
-    feed(all);
-}
-
-static void on_again(struct ev_loop *loop, struct ev_timer *again, int events) {
-    struct worker_watches *all = again->data;
-    bool stalled = false;
+/* Has idle watches written: those whose clients read, or (stalled) those whose clients have read meanwhile. */
+static void feed_idle(struct worker_watches *all, bool stalled) {
     LIST_FOREACH_SAFE(it, &all->idle) {
         struct watch *watch = LIST_ENTRY(it, struct watch, link);
-        if (!watch->stalled)
+        if (watch->stalled != stalled)
             continue;
-        if (is_stalled(watch->session)) {
-            stalled = true;
+        if (stalled && is_stalled(watch->session)) {
+            look_later(all);
             continue;
         }
         watch->stalled = false;
         list_remove(it);
         list_append(&all->due, it);
     }
-    if (stalled)
-        look_later(all);
     feed(all);
+}
+
+static void on_wake(struct ev_loop *loop, struct ev_async *wake, int events) {
+    feed_idle(wake->data, false);
+}
+
+static void on_again(struct ev_loop *loop, struct ev_timer *again, int events) {
+    feed_idle(again->data, true);
 }
 
 static void wake(void *arg) {
@@ -154,7 +147,6 @@ static struct worker_watches *watches_of(struct worker *w) {
     return all;
 }
 
-/* Stops listening if no watch is left. */
 static void watches_check(struct worker *w) {
     struct worker_watches *all = w->watches;
     invariant(all, "a worker without watches stops listening");
@@ -189,31 +181,21 @@ void watch_drop(struct session *s) {
 
 /* ---- PROXY WATCH --------------------------------------------------------------------------------------- */
 
-static void words_read(const struct request_class *k, const char **words, size_t *lens, struct text *all) {
-    for (size_t i = 2; i < k->request->argc; i++) {
-        words[i - 2] = class_arg(k, i, &lens[i - 2]);
-        text_printf(all, "%zu ", lens[i - 2]);
-        text_append(all, words[i - 2], lens[i - 2]);
-    }
-}
-
-static bool too_long(const struct resp_request *r) {
-    for (size_t i = 2; i < r->argc; i++)
-        if (r->argv[i].len > PROXY_WORD_MAX)
-            return true;
-    return false;
-}
-
 enum dispatch_result watch_dispatch(struct session *s, const struct request_class *k) {
     const struct watch_source *source = s->worker->shared->watch;
     const char *words[PROXY_WORDS_MAX];
     size_t lens[PROXY_WORDS_MAX];
     struct text all = {0}, error = {0};
-    if (too_long(k->request)) {
-        session_refuse(s, k->command, "ERR the pattern is longer than %d bytes", PROXY_WORD_MAX);
-        return DISPATCHED;
+    for (size_t i = 2; i < k->request->argc; i++) {
+        words[i - 2] = class_arg(k, i, &lens[i - 2]);
+        if (lens[i - 2] > PROXY_WORD_MAX) {
+            session_refuse(s, k->command, "ERR the pattern is longer than %d bytes", PROXY_WORD_MAX);
+            text_clear(&all);
+            return DISPATCHED;
+        }
+        text_printf(&all, "%zu ", lens[i - 2]);
+        text_append(&all, words[i - 2], lens[i - 2]);
     }
-    words_read(k, words, lens, &all);
     bool repeated = push_of(s)->watch && push_of(s)->watch->words.len == all.len &&
                     (all.len == 0 || memcmp(push_of(s)->watch->words.data, all.data, all.len) == 0);
     if (repeated) { /* no reply, as for a repeated MONITOR: so redis-cli -r -1 shows all lines */

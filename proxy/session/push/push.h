@@ -1,6 +1,6 @@
 /*
  * Messages to clients that are no replies: from nodes, for subscriptions and MONITOR (pubsub.c) and for client-side
- * caching (tracking.c); from the proxy, for incidents (watch.c).
+ * caching (tracking.c); from the proxy, for incidents (incident_watch.c).
  */
 #pragma once
 
@@ -38,7 +38,7 @@ void pubsub_drop(struct session *s);
 
 /* ---- tracking.c ---------------------------------------------------------------------------------- */
 
-/* Handles CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR (tracking_ask.c). */
+/* Handles CLIENT TRACKING, CACHING, NO-TOUCH, TRACKINGINFO and GETREDIR . */
 enum dispatch_result tracking_dispatch(struct session *s, const struct request_class *k);
 struct tracking_state {
     bool on, bcast;
@@ -47,7 +47,7 @@ struct tracking_state tracking_state(const struct session *s);
 /* Ends tracking, if there is any: after RESET, or when the session has ended. */
 void tracking_drop(struct session *s);
 
-/* ---- watch.c ------------------------------------------------------------------------------------- */
+/* ---- incident_watch.c ---------------------------------------------------------------------------- */
 
 /* Handles PROXY WATCH of a client with the right to it; `r` has its arguments from argument 2 on. */
 enum dispatch_result watch_dispatch(struct session *s, const struct request_class *k);

@@ -3,11 +3,12 @@
  * has a dedicated lane, whose connections begin with these commands. Only its own requests use the lane, in the normal
  * way.
  *
- *      CLIENT TRACKING ON ──> lane ──> all masters                           GET k ──> lane ──> the key's master
+ *      CLIENT TRACKING ON ──> all masters ──> OK: the session gets the lane       GET k ──> lane ──> the key's master
+ *                                       └──> the first error: nothing changes
  *                                                           >2 invalidate k  <── between two replies ──┘
  *
  * With a lost connection the node forgets what the client has cached, so the client is told that its whole cache may be
- * stale. tracking_ask.c handles the commands.
+ * stale.
  */
 #include <string.h>
 
@@ -17,20 +18,44 @@
 
 enum { TRACKING_HEARS = HEARS_REQUEST | HEARS_CALL | HEARS_TICK };
 
+/* What CLIENT CACHING says for the next command: session->before. */
+enum caching { CACHING_NONE, CACHING_YES, CACHING_NO };
+
+/* What CLIENT TRACKING ON asks for. */
+struct tracking_modes {
+    bool on, bcast, optin, optout, noloop;
+};
+
+struct tracking {
+    struct session *session; /* NULL until the nodes have agreed */
+    uint32_t dedicated;
+    struct tracking_modes modes;
+    bool no_touch;
+    bool reopen; /* BCAST: a connection is missing */
+    uint64_t epoch;
+    bool caching_new; /* the current command has set session->before */
+    /* BCAST with NOLOOP: the keys that the session's lock scripts have changed in this turn of the loop, each behind
+     * its length. */
+    struct text own;
+    unsigned own_turn;
+};
+
+/* A change that the nodes are asked to accept. */
+struct wish {
+    struct request_owner owner; /* first */
+    struct tracking *fresh;     /* the session gets it if they accept; NULL: it already has a lane */
+    struct tracking_modes modes;
+    bool no_touch;
+    struct text command;
+    struct text error; /* the first one */
+};
+
 /* ---- the session's own writes ---------------------------------------------------------------------- */
 
 /* With NOLOOP a node sends a client no message about what the client itself has changed. With BCAST a node takes a
  * script for another client. So the proxy leaves out the keys that the session's own lock scripts have changed. A node
  * writes such a message right behind the script's answer, and both are read in one turn of the loop. If the message
  * comes in a later turn, the client gets it: a message too many does no harm. */
-
-void tracking_hears(struct session *s) {
-    const struct tracking *t = push_of(s)->tracking;
-    if (t && t->modes.bcast && t->modes.noloop)
-        s->hears |= HEARS_WRITES;
-    else
-        s->hears &= (uint8_t)~HEARS_WRITES;
-}
 
 static void own_turn(struct tracking *t) {
     unsigned turn = ev_iteration(t->session->worker->loop);
@@ -69,64 +94,57 @@ static bool own_take(struct tracking *t, const char *key, size_t len) {
 
 /* ---- messages ------------------------------------------------------------------------------------- */
 
-/* Appends the keys of >2 invalidate *n that clients may see, as an array; nothing if the message concerns all keys.
- * False: it has no visible keys, or is another message. */
-static bool keys_shown(struct tracking *t, const char *data, size_t len, struct text *out) {
+/* Sends an invalidate message about `count` keys; `keys` NULL: about all keys. */
+static void tell(struct tracking *t, int64_t count, const struct text *keys) {
+    struct session *s = t->session;
+    struct text message = {0};
+    if (!s || s->lane.protocol != 3) /* with RESP2 Redis does not send it either */
+        return;
+    text_printf(&message, ">2\r\n$10\r\ninvalidate\r\n");
+    if (keys) {
+        text_printf(&message, "*%lld\r\n", (long long)count);
+        text_append(&message, keys->data, keys->len);
+    } else {
+        text_printf(&message, "_\r\n");
+    }
+    session_tell(s, message.data, message.len);
+    text_clear(&message);
+}
+
+/* Passes on the keys of >2 invalidate *n that clients may see. */
+static void tracking_push(void *arg, const char *data, size_t len) {
     const char *p = data, *end = data + len;
     struct resp_item push, word, keys, key;
     int64_t shown = 0;
     struct text list = {0};
     if (!resp_item_read(&p, end, &push) || !resp_item_read(&p, end, &word) || !resp_item_read(&p, end, &keys) ||
         word.len != 10 || memcmp(word.str, "invalidate", 10) != 0)
-        return false;
-    if (keys.null)
-        return true;
-    for (int64_t i = 0; i < keys.num; i++) {
+        return;
+    for (int64_t i = 0; !keys.null && i < keys.num; i++) {
         const char *start = p;
         if (!resp_item_read(&p, end, &key))
             break;
-        if (lock_guard_is(key.str, key.len) || own_take(t, key.str, key.len))
+        if (lock_guard_is(key.str, key.len) || own_take(arg, key.str, key.len))
             continue;
         text_append(&list, start, (size_t)(p - start));
         shown++;
     }
-    if (shown > 0) {
-        text_printf(out, "*%lld\r\n", (long long)shown);
-        text_append(out, list.data, list.len);
-    }
+    if (keys.null || shown > 0)
+        tell(arg, shown, keys.null ? NULL : &list);
     text_clear(&list);
-    return shown > 0;
-}
-
-/* Sends an invalidate message. `keys` is an array; len 0: all keys. */
-static void tell(struct tracking *t, const char *keys, size_t len) {
-    struct session *s = t->session;
-    struct text message = {0};
-    if (s && s->lane.protocol == 3) { /* with RESP2 Redis does not send it either */
-        text_printf(&message, ">2\r\n$10\r\ninvalidate\r\n%s", len == 0 ? "_\r\n" : "");
-        text_append(&message, keys, len);
-        session_tell(s, message.data, message.len);
-        text_clear(&message);
-    }
-}
-
-static void tracking_push(void *arg, const char *data, size_t len) {
-    struct text keys = {0};
-    if (keys_shown(arg, data, len, &keys))
-        tell(arg, keys.data, keys.len);
-    text_clear(&keys);
 }
 
 static void tracking_lost(void *arg) {
     struct tracking *t = arg;
     t->reopen = true;
     if (t->modes.on)
-        tell(t, "", 0); /* the whole cache may be stale */
+        tell(t, 0, NULL); /* the whole cache may be stale */
 }
 
 /* ---- life ------------------------------------------------------------------------------------------ */
 
-struct tracking *tracking_new(struct session *s) {
+/* Makes a dedicated lane for a session that has none; the caller owns it until tracking_take or tracking_free. */
+static struct tracking *tracking_new(struct session *s) {
     struct worker *w = s->worker;
     char client[SESSION_ADDRESS_MAX];
     struct tracking *t = memory_zalloc(sizeof(*t));
@@ -136,7 +154,7 @@ struct tracking *tracking_new(struct session *s) {
     return t;
 }
 
-void tracking_free(struct worker *w, struct tracking *t) {
+static void tracking_free(struct worker *w, struct tracking *t) {
     invariant(t->dedicated != 0, "a lane has no number");
     upstream_dedicated_free(w->upstream, t->dedicated);
     text_clear(&t->own);
@@ -156,7 +174,8 @@ void tracking_drop(struct session *s) {
     tracking_free(s->worker, t);
 }
 
-void tracking_take(struct session *s, struct tracking *t) {
+/* Gives the lane to the session, which must have none: its requests now use it. */
+static void tracking_take(struct session *s, struct tracking *t) {
     invariant(!push_of(s)->tracking && s->lane.dedicated == 0 && t->dedicated != 0,
               "a session tracks keys over two lanes");
     t->session = s;
@@ -227,4 +246,203 @@ void tracking_request_over(struct session *s) {
     if (!t->caching_new)
         s->before = CACHING_NONE;
     t->caching_new = false;
+}
+
+/* ---- asking the nodes ------------------------------------------------------------------------------ */
+
+static void wish_finish(struct request *r) {
+    struct wish *wish = REQUEST_OWNER(r, struct wish);
+    request_disown(r);
+    bool granted = wish->error.len == 0;
+    if (granted && r->session) {
+        struct session *s = r->session;
+        if (wish->fresh)
+            tracking_take(s, wish->fresh);
+        else
+            upstream_dedicated_begin(s->worker->upstream, s->lane.dedicated, wish->command.data, wish->command.len);
+        wish->fresh = NULL;
+        struct tracking *t = push_of(s)->tracking;
+        t->no_touch = t->no_touch || wish->no_touch;
+        if (wish->modes.on)
+            t->modes = wish->modes;
+        s->hears &= (uint8_t)~HEARS_WRITES;
+        if (t->modes.bcast && t->modes.noloop)
+            s->hears |= HEARS_WRITES;
+    }
+    if (wish->fresh)
+        tracking_free(r->worker, wish->fresh);
+    if (granted)
+        request_reply(r, "+OK\r\n", 5, true);
+    else
+        request_error(r, wish->error.data);
+    text_clear(&wish->command);
+    text_clear(&wish->error);
+    memory_free(wish);
+}
+
+static void wish_part(struct call *c, const struct call_end *end) {
+    struct request *r = c->request;
+    struct wish *wish = REQUEST_OWNER(r, struct wish);
+    bool refused = !end->error && end->reply[0] == '-' && strncmp(end->reply, "-NOPERM", 7) != 0;
+    if (wish->error.len == 0 && end->error)
+        text_append(&wish->error, end->error, strlen(end->error));
+    else if (wish->error.len == 0 && (refused || (!end->error && end->reply[0] == '-' && !wish->fresh)))
+        text_append(&wish->error, end->reply + 1, end->len - 3);
+    if (--r->parts_left == 0)
+        wish_finish(r);
+}
+
+/* Asks all masters. The first command makes the lane, whose connections begin with it; later commands are sent over the
+ * lane unchanged. */
+static void wish_begin(struct session *s, const struct request_class *k, const struct wish *words) {
+    struct wish *wish = memory_alloc(sizeof(*wish));
+    struct request *request = request_new(s, k->command);
+    struct upstream *u = s->worker->upstream;
+    struct upstream_lane lane = s->lane;
+    *wish = *words;
+    request_own(request, &wish->owner, &request_owner_silent);
+    request_barrier(request);
+    text_append(&wish->command, k->bytes, k->request->len);
+    if (!push_of(s)->tracking) {
+        wish->fresh = tracking_new(s);
+        lane.dedicated = wish->fresh->dedicated;
+        upstream_dedicated_begin(u, lane.dedicated, wish->command.data, wish->command.len);
+    }
+    const char *bytes = wish->fresh ? session_hello(s) : wish->command.data;
+    size_t len = wish->fresh ? strlen(bytes) : wish->command.len;
+    size_t masters = upstream_master_count(u);
+    request->parts_left = 1; /* held here until all are asked */
+    for (size_t i = 0; i < (masters > 0 ? masters : 1); i++)
+        call_submit_master_lane(call_new(request, wish_part), i, &lane, bytes, len);
+    if (--request->parts_left == 0)
+        wish_finish(request);
+}
+
+/* ---- the commands ----------------------------------------------------------------------------------- */
+
+static void tracking_off(struct session *s, const struct command *c) {
+    static const char no_touch[] = "*3\r\n$6\r\nCLIENT\r\n$8\r\nNO-TOUCH\r\n$2\r\nON\r\n";
+    bool keeps = push_of(s)->tracking->no_touch;
+    tracking_drop(s);
+    if (keeps) {
+        struct tracking *t = tracking_new(s);
+        t->no_touch = true;
+        upstream_dedicated_begin(s->worker->upstream, t->dedicated, no_touch, sizeof(no_touch) - 1);
+        tracking_take(s, t);
+    }
+    session_answer(s, c, "+OK\r\n", 5);
+}
+
+/* Whether a client with that number exists. Clients of other threads can't be checked: they count as existing if the
+ * number was ever given. */
+static bool client_exists(const struct session *s, int64_t id) {
+    const struct worker *w = s->worker;
+    LIST_FOREACH(it, &w->sessions)
+    if ((int64_t)LIST_ENTRY(it, struct session, link)->lock.id == id)
+        return true;
+    return w->shared->threads > 1 && id > 0 && id <= (int64_t)atomic_load(&w->shared->next_session);
+}
+
+/* The mode that argument i names; NULL: none. */
+static bool *mode_named(struct tracking_modes *modes, const struct request_class *k, size_t i) {
+    return class_arg_is(k, i, "bcast")    ? &modes->bcast
+           : class_arg_is(k, i, "optin")  ? &modes->optin
+           : class_arg_is(k, i, "optout") ? &modes->optout
+           : class_arg_is(k, i, "noloop") ? &modes->noloop
+                                          : NULL;
+}
+
+/* The error in the arguments after OFF, in Redis's order, or NULL. They are the same as after ON: without effect, but
+ * checked. The client of REDIRECT must exist, and no node knows the numbers of the proxy's clients. */
+static const char *off_error(const struct session *s, const struct request_class *k) {
+    struct tracking_modes modes;
+    int64_t to = 0;
+    for (size_t i = 3; i < k->request->argc; i++) {
+        bool more = i + 1 < k->request->argc;
+        if (class_arg_is(k, i, "redirect") && more) {
+            size_t len;
+            if (to != 0)
+                return "ERR A client can only redirect to a single other client";
+            const char *number = class_arg(k, ++i, &len);
+            if (!resp_integer(number, len, &to))
+                return "ERR value is not an integer or out of range";
+            if (!client_exists(s, to))
+                return "ERR The client ID you want redirect to does not exist";
+        } else if (class_arg_is(k, i, "prefix") && more) {
+            i++;
+        } else if (!mode_named(&modes, k, i)) {
+            return "ERR syntax error";
+        }
+    }
+    return NULL;
+}
+
+static bool tracking(struct session *s, const struct request_class *k) {
+    if (k->request->argc < 3)
+        return false;
+    if (class_arg_is(k, 2, "off")) {
+        const char *error = off_error(s, k);
+        if (error)
+            session_refuse(s, k->command, "%s", error);
+        else if (push_of(s)->tracking && push_of(s)->tracking->modes.on)
+            tracking_off(s, k->command);
+        else if (k->request->argc > 3)
+            session_answer(s, k->command, "+OK\r\n", 5); /* answered here, since the number is the proxy's */
+        else
+            return false;
+        return true;
+    }
+    if (!class_arg_is(k, 2, "on"))
+        return false;
+    struct wish wish = {.modes = {.on = true}};
+    for (size_t i = 3; i < k->request->argc; i++) { /* the node reports other errors */
+        if (class_arg_is(k, i, "redirect")) {
+            session_refuse(s, k->command,
+                           "ERR CLIENT TRACKING with REDIRECT is not supported by lockkeeper: after HELLO 3 the "
+                           "messages come over the client's own connection");
+            return true;
+        }
+        bool *mode = mode_named(&wish.modes, k, i);
+        if (mode)
+            *mode = true;
+        else if (class_arg_is(k, i, "prefix"))
+            i++;
+    }
+    wish_begin(s, k, &wish);
+    return true;
+}
+
+static bool no_touch(struct session *s, const struct request_class *k) {
+    bool on = k->request->argc == 3 && class_arg_is(k, 2, "on");
+    if (k->request->argc != 3 || (!on && !push_of(s)->tracking))
+        return false; /* no effect is lost on a shared connection */
+    wish_begin(s, k, &(struct wish){.no_touch = on});
+    return true;
+}
+
+static bool caching(struct session *s, const struct request_class *k) {
+    struct tracking *t = push_of(s)->tracking;
+    bool yes = k->request->argc == 3 && class_arg_is(k, 2, "yes"),
+         no = k->request->argc == 3 && class_arg_is(k, 2, "no");
+    if (!t || !t->modes.on || !((yes && t->modes.optin) || (no && t->modes.optout)))
+        return false;
+    s->before = yes ? CACHING_YES : CACHING_NO;
+    t->caching_new = true;
+    session_answer(s, k->command, "+OK\r\n", 5);
+    return true;
+}
+
+enum dispatch_result tracking_dispatch(struct session *s, const struct request_class *k) {
+    if (class_arg_is(k, 1, "trackinginfo") || class_arg_is(k, 1, "getredir")) {
+        class_pass(s, k, SLOT_NONE);
+        return DISPATCHED;
+    }
+    if (s->in_flight > 0)
+        return DISPATCH_WAIT; /* another connection would overtake them */
+    bool done = class_arg_is(k, 1, "tracking")   ? tracking(s, k)
+                : class_arg_is(k, 1, "no-touch") ? no_touch(s, k)
+                                                 : caching(s, k);
+    if (!done)
+        class_pass(s, k, SLOT_NONE);
+    return DISPATCHED;
 }

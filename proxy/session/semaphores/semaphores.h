@@ -3,7 +3,7 @@
  * permits (proxy/lock/permits.h), and the proxy gives back the permits of sessions that are gone.
  *
  *      request ── permit_note ──> as it came ──> node ──> reply ── permit_note_end ──> ledger
- *      session closes, lease is over ──> ledger ──> give_back.c: give_back.lua, the incident permit_returned
+ *      session closes, lease is over ──> ledger ──> give_back.lua, the incident permit_returned
  */
 #pragma once
 
@@ -25,12 +25,6 @@ void semaphore_forward(struct session *s, const struct request_class *k);
 void semaphore_passes(struct session *s, const struct request_class *k);
 /* Notes a command that may remove all keys (FLUSHALL, FLUSHDB, SWAPDB). */
 void semaphore_flushes(struct session *s, const struct command *c);
-
-/* give_back.c: gives back what is due. */
-void permits_give_back(struct worker *w);
-/* Whether the client (lock_client_hash) has no session any more. Never in a process that leaves: the client's new
- * connections go to another process, and may have the permits. */
-bool permit_client_left(struct worker *w, uint64_t client);
 
 /* The room's callbacks for workers and sessions. */
 extern const struct session_room semaphores_room;

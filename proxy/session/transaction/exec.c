@@ -1,5 +1,5 @@
 /*
- * The end of a transaction: EXEC, DISCARD, UNWATCH. exec_array.c makes the client's array from EXEC's.
+ * The end of a transaction: EXEC, DISCARD, UNWATCH.
  *
  * Every queued lock call ends here: with its envelope; as not sent, if EXEC did nothing; as unknown, if the node was
  * lost while EXEC was in flight.
@@ -9,6 +9,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/sum.h"
 #include "proxy/session/core/pin.h"
 #include "proxy/session/locks/lock_call.h"
 #include "proxy/session/transaction/private.h"
@@ -17,8 +18,8 @@ static const char execabort[] = "-EXECABORT ";
 
 /* ---- items --------------------------------------------------------------------------------------- */
 
-/* Ends the lock calls that have not ended yet. */
-void transaction_items_free(struct transaction *t, struct session *s, const struct call_end *end) {
+/* Ends the lock calls that have not ended yet, and frees the items. */
+static void transaction_items_free(struct transaction *t, struct session *s, const struct call_end *end) {
     struct list_node *n;
     while ((n = list_shift(&t->items))) {
         struct transaction_item *item = LIST_ENTRY(n, struct transaction_item, link);
@@ -55,6 +56,7 @@ void transaction_free(struct transaction *t, struct session *s, bool clean) {
         early_free(LIST_ENTRY(n, struct early, link));
     transaction_unpin(t, clean);
     text_clear(&t->watched);
+    text_clear(&t->voted);
     memory_free(t);
 }
 
@@ -110,16 +112,158 @@ static bool replicas_asked(const struct transaction *t, int64_t *replicas, int64
     return *replicas > 0;
 }
 
-static void exec_wait_submit(struct worker *w, struct upstream_pin *pin, struct exec_wait *wait, int64_t replicas,
-                             int64_t ms) {
-    struct request *r = request_internal(w);
-    request_own(r, &wait->owner, &request_owner_silent);
-    r->call.done = exec_waited;
-    build_start(w, 3);
-    build_text(w, "WAIT");
-    build_number(w, replicas);
-    build_number(w, ms);
-    call_submit_pin(&r->call, pin, w->build.data, w->build.len, false);
+/* ---- the client's array ----------------------------------------------------------------------------- */
+
+/* Makes the client's array from EXEC's array:
+ *
+ *      node:    *4  envelope  $1 v  :1  envelope        queued: EVAL..., GET k, DEL a, EVAL... (lock keys)
+ *                      │       │     └──sum───┘
+ *      client:  *3  its reply  $1 v      :2             sent: SETNX lock, GET k, DEL a lock:b
+ *
+ * Without elements that change, the array goes to the client as it arrives, and does not come here. */
+
+/* The position in the node's array. */
+struct elements {
+    const char *at, *end;
+    uint32_t index;
+    struct list_node *item; /* the item of the next element that has one, or the list's head */
+};
+
+/* The error of a script whose lock the witnesses have refused; NULL: they have not. The script's steps follow it. */
+static const char *script_refusal(const struct transaction *t, const struct transaction_item *item) {
+    const char *error = NULL;
+    for (const struct list_node *it = item->link.next; it != &t->items && !error; it = it->next) {
+        const struct transaction_item *step = LIST_ENTRY(it, struct transaction_item, link);
+        if (step->kind != ITEM_STEP)
+            break;
+        error = lock_queue_refusal(step->lock);
+    }
+    return error;
+}
+
+/* Appends the client's part of an element. */
+static void item_reply(struct transaction *t, struct session *s, struct transaction_item *item, const char *element,
+                       size_t len, struct text *out) {
+    struct call_end end = {.reply = element, .len = len};
+    struct lock_call *lock = item->lock;
+    struct lock_answer part;
+    const char *refusal = item->kind == ITEM_AUDIT ? script_refusal(t, item) : NULL;
+    switch (item->kind) {
+    case ITEM_PLAIN:
+        text_append(out, element, len);
+        break;
+    case ITEM_AUDIT:
+        if (refusal)
+            text_printf(out, "-%s\r\n", refusal);
+        else
+            text_append(out, element, len);
+        if (item->note)
+            audit_end(t->worker, s, item->note, &end);
+        item->note = NULL;
+        break;
+    case ITEM_PERMITS:
+        text_append(out, element, len);
+        permit_note_end(t->worker, s, item->permits, &end);
+        item->permits = NULL;
+        break;
+    case ITEM_MADE:
+        item->element(s, item, element, len, out);
+        break;
+    case ITEM_FIRST:
+        break;
+    case ITEM_LOCK: /* a lock script's envelope */
+    case ITEM_STEP:
+        invariant(lock, "a lock call ends twice");
+        item->lock = NULL;
+        lock_finish_queued(t->worker, s, lock, &end, t->replicas, &part);
+        if (item->kind == ITEM_LOCK && part.end.error)
+            text_printf(out, "-%s\r\n", part.end.error);
+        else if (item->kind == ITEM_LOCK)
+            text_append(out, part.end.reply, part.end.len);
+        break;
+    }
+}
+
+static struct transaction_item *item_here(struct transaction *t, const struct elements *e) {
+    if (e->item == &t->items)
+        return NULL;
+    struct transaction_item *item = LIST_ENTRY(e->item, struct transaction_item, link);
+    return item->at == e->index ? item : NULL;
+}
+
+/* Appends the next element in the client's form. False: the array is shorter than its header says. */
+static bool next_element(struct transaction *t, struct session *s, struct elements *e, struct text *out) {
+    const char *next = e->at < e->end ? resp_item_end(e->at, e->end) : NULL;
+    if (!next)
+        return false;
+    struct transaction_item *item = item_here(t, e);
+    invariant(e->item == &t->items || LIST_ENTRY(e->item, struct transaction_item, link)->at >= e->index,
+              "an item was passed over at element %u", e->index);
+    if (item) {
+        item_reply(t, s, item, e->at, (size_t)(next - e->at), out);
+        e->item = e->item->next;
+    } else {
+        text_append(out, e->at, (size_t)(next - e->at));
+    }
+    e->at = next;
+    e->index++;
+    return true;
+}
+
+/* Appends a group of elements as one: their sum, or the first error among them. */
+static bool next_group(struct transaction *t, struct session *s, struct elements *e, uint32_t group, struct text *out) {
+    invariant(group > 1 && e->index + group <= t->count, "a group of %u at element %u of %u", group, e->index,
+              t->count);
+    struct text part = {0}, error = {0};
+    int64_t sum = 0;
+    bool whole = true;
+    for (uint32_t i = 0; i < group && whole; i++) {
+        struct resp_item item;
+        part.len = 0;
+        whole = next_element(t, s, e, &part);
+        const char *p = part.data;
+        if (!whole || !resp_item_read(&p, part.data + part.len, &item))
+            continue;
+        if (item.type == ':')
+            sum = sum_add(sum, item.num);
+        else if (error.len == 0)
+            text_append(&error, part.data, part.len);
+    }
+    if (error.len > 0)
+        text_append(out, error.data, error.len);
+    else
+        text_commit(out, resp_header_write(text_reserve(out, RESP_HEADER_MAX), ':', sum));
+    text_clear(&part);
+    text_clear(&error);
+    return whole;
+}
+
+/* Whether EXEC's reply is an array with an element for each queued command. */
+static bool array_is_whole(const struct transaction *t, const struct call_end *end) {
+    const char *p = end->reply, *stop = end->reply + end->len;
+    struct resp_item array;
+    if (!resp_item_read(&p, stop, &array) || array.type != '*' || array.null || array.num != t->count)
+        return false;
+    for (uint32_t i = 0; i < t->count && p; i++)
+        p = p < stop ? resp_item_end(p, stop) : NULL;
+    return p != NULL;
+}
+
+/* Gives each queued lock call its element of EXEC's array, which must be whole. */
+static void array_locks(const struct transaction *t, const struct call_end *end) {
+    const char *p = end->reply, *stop = end->reply + end->len, *next;
+    const struct list_node *it = t->items.next;
+    struct resp_item array;
+    bool read = resp_item_read(&p, stop, &array);
+    for (uint32_t i = 0; read && i < t->count && it != &t->items; i++, p = next) {
+        const struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+        next = resp_item_end(p, stop);
+        if (item->at != i)
+            continue;
+        if (item->lock)
+            lock_queue_answer(item->lock, &(struct call_end){.reply = p, .len = (size_t)(next - p)});
+        it = it->next;
+    }
 }
 
 /* ---- EXEC ---------------------------------------------------------------------------------------- */
@@ -168,18 +312,6 @@ static void exec_stream_failed(struct upstream_request *up, enum upstream_failur
     exec_failed(r, &end);
 }
 
-/* Notes the lock calls of an EXEC that did nothing, because a watched key has changed. */
-static void note_undone(struct transaction *t, const struct call_end *end) {
-    bool nil = reply_begins(end->reply, end->len, "*-1") || reply_begins(end->reply, end->len, "_");
-    LIST_FOREACH(it, &t->items) {
-        struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
-        if (!nil || !item->lock)
-            continue;
-        invariant(!list_empty(&item->lock->queued), "a call is undone that was not queued");
-        item->lock->plan.undone = true;
-    }
-}
-
 static bool is_array(const struct call_end *end) {
     return end->reply[0] == '*' && !reply_begins(end->reply, end->len, "*-1");
 }
@@ -199,41 +331,47 @@ static void exec_collected(struct call *c, const struct call_end *end) {
     exec_end(r, end);
 }
 
-/* Answers EXEC with the client's array. */
+/* Answers EXEC with the client's array, made from EXEC's, which must be whole. */
 static void exec_answer(struct request *r, struct transaction *t, const struct call_end *end) {
     struct text out = {0};
-    exec_array_make(t, r->session, end, &out);
+    int64_t shown = t->count;
+    LIST_FOREACH(it, &t->items) {
+        const struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+        bool step = item->kind == ITEM_FIRST || item->kind == ITEM_STEP;
+        shown -= step ? 1 : item->group > 1 ? item->group - 1 : 0;
+    }
+    invariant(shown >= 0 && shown <= t->count, "%lld elements of %u", (long long)shown, t->count);
+    text_commit(&out, resp_header_write(text_reserve(&out, RESP_HEADER_MAX), '*', shown));
+    struct elements e = {.at = end->reply, .end = end->reply + end->len, .item = t->items.next};
+    struct resp_item header;
+    bool more = resp_item_read(&e.at, e.end, &header);
+    while (more && e.index < t->count) {
+        const struct transaction_item *item = item_here(t, &e);
+        more = item && item->group > 1 ? next_group(t, r->session, &e, item->group, &out)
+                                       : next_element(t, r->session, &e, &out);
+    }
+    invariant(!more || (e.index == t->count && e.item == &t->items), "element %u of %u", e.index, t->count);
     transaction_free(t, r->session, true);
     request_reply(r, out.data, out.len, true);
     text_clear(&out);
 }
 
-/* An EXEC whose array has come, while witnesses are asked about its locks. */
-struct exec_vote {
-    struct request *exec;
-    struct transaction *transaction;
-    struct text reply;
-};
-
 static void exec_voted(void *arg) {
-    struct exec_vote *vote = arg;
-    struct call_end end = {.reply = vote->reply.data, .len = vote->reply.len};
-    exec_answer(vote->exec, vote->transaction, &end);
-    text_clear(&vote->reply);
-    memory_free(vote);
+    struct transaction *t = arg;
+    struct call_end end = {.reply = t->voted.data, .len = t->voted.len};
+    exec_answer(t->exec, t, &end);
 }
 
 /* Asks the witnesses about the locks of a transaction that was executed. False: about none. */
 static bool exec_vote(struct request *r, struct transaction *t, const struct call_end *end) {
     if (!t->locks.quorum)
         return false;
-    exec_array_locks(t, end, lock_queue_answer);
+    array_locks(t, end);
     if (!lock_queue_asks(&t->locks))
         return false;
-    struct exec_vote *vote = memory_zalloc(sizeof(*vote));
-    *vote = (struct exec_vote){.exec = r, .transaction = t};
-    text_append(&vote->reply, end->reply, end->len);
-    lock_queue_vote(t->worker, &t->locks, exec_voted, vote);
+    t->exec = r;
+    text_append(&t->voted, end->reply, end->len);
+    lock_queue_vote(t->worker, &t->locks, exec_voted, t);
     return true;
 }
 
@@ -243,7 +381,7 @@ static void exec_end(struct request *r, const struct call_end *end) {
     invariant(t && !t->wait, "an EXEC ends before its WAIT");
     request_disown(r);
     bool array = is_array(end);
-    bool whole = array && exec_array_whole(t, end);
+    bool whole = array && array_is_whole(t, end);
     if (array && !whole) {
         static const struct call_end unknown = {.error = "UPSTREAM unknown", .why = UPSTREAM_UNKNOWN};
         transaction_items_free(t, s, &unknown);
@@ -254,7 +392,14 @@ static void exec_end(struct request *r, const struct call_end *end) {
             exec_answer(r, t, end);
         return;
     }
-    note_undone(t, end);
+    bool nil = reply_begins(end->reply, end->len, "*-1") || reply_begins(end->reply, end->len, "_");
+    LIST_FOREACH(it, &t->items) { /* a watched key has changed, and EXEC did nothing */
+        struct transaction_item *item = LIST_ENTRY(it, struct transaction_item, link);
+        if (!nil || !item->lock)
+            continue;
+        invariant(!list_empty(&item->lock->queued), "a call is undone that was not queued");
+        item->lock->plan.undone = true;
+    }
     transaction_free(t, s, false);
     if (array)
         request_fail(r, "UPSTREAM the node's answer to EXEC is not as long as the transaction; it was executed");
@@ -298,10 +443,18 @@ static void exec_send(struct transaction *t, struct request *request) {
         engine_sent(w->shared->engine, &LIST_ENTRY(it, struct lock_call, queued)->plan);
     }
     call_submit_pin(&request->call, pin, exec, sizeof(exec) - 1, false);
-    if (wait && wait->exec)
-        exec_wait_submit(w, pin, wait, replicas, ms);
-    else
+    if (!wait || !wait->exec) {
         memory_free(wait); /* it has failed at once */
+        return;
+    }
+    struct request *r = request_internal(w);
+    request_own(r, &wait->owner, &request_owner_silent);
+    r->call.done = exec_waited;
+    build_start(w, 3);
+    build_text(w, "WAIT");
+    build_number(w, replicas);
+    build_number(w, ms);
+    call_submit_pin(&r->call, pin, w->build.data, w->build.len, false);
 }
 
 /* ---- locks in other slots -------------------------------------------------------------------------- */

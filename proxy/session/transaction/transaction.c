@@ -73,10 +73,6 @@ struct upstream_pin *transaction_pin_to_change(struct session *s) {
     return t->pin;
 }
 
-bool transaction_writes(const struct session *s) {
-    return transaction_of(s)->writes;
-}
-
 int64_t transaction_count(const struct session *s) {
     return s->queues ? (int64_t)transaction_of(s)->count : -1;
 }
@@ -272,7 +268,7 @@ static enum dispatch_result unwatch(struct session *s, const struct command *c) 
 
 /* ---- MULTI ----------------------------------------------------------------------------------------- */
 
-static void multi_call(struct request *r, bool asked);
+static void multi_send(struct request *r, bool asked);
 
 static void multi_done(struct call *c, const struct call_end *end) {
     struct request *r = c->request;
@@ -280,7 +276,7 @@ static void multi_done(struct call *c, const struct call_end *end) {
     bool ok = !end->error && end->reply[0] == '+', asked = c->index == 1;
     enum anew anew = t && end->error ? begin_anew(c, end) : ANEW_NEVER;
     if (anew == ANEW_SENDS)
-        multi_call(r, asked);
+        multi_send(r, asked);
     if (anew != ANEW_NEVER)
         return;
     if (t && t->pin) {
@@ -306,7 +302,9 @@ static void multi_done(struct call *c, const struct call_end *end) {
         call_answer(c, end);
 }
 
-static void multi_call(struct request *r, bool asked) {
+/* Sends MULTI to the node; `asked`: the client waits for the reply, else it has had one. Until the node has said OK
+ * once on this connection, nothing is sent after MULTI: if MULTI were refused, the commands would be executed. */
+static void multi_send(struct request *r, bool asked) {
     static const char multi[] = "*1\r\n$5\r\nMULTI\r\n";
     struct session *s = r->session;
     struct transaction *t = transaction_of(s);
@@ -318,12 +316,6 @@ static void multi_call(struct request *r, bool asked) {
     t->multi_ok = *upstream_pin_mark(t->pin);
     call_submit_pin(&r->call, t->pin, multi, sizeof(multi) - 1, false);
     s->before = 0;
-}
-
-/* Sends MULTI to the node; `asked`: the client waits for the reply, else it has had one. Until the node has said OK
- * once on this connection, nothing is sent after MULTI: if MULTI were refused, the commands would be executed. */
-static void multi_send(struct session *s, const struct command *c, bool asked) {
-    multi_call(request_new(s, c), asked);
 }
 
 static enum dispatch_result multi(struct session *s, const struct command *c) {
@@ -343,11 +335,10 @@ static enum dispatch_result multi(struct session *s, const struct command *c) {
     s->queued_db = s->lane.db;
     t->before = s->before;
     t->unsent = 0;
-    if (t->pin) {
-        multi_send(s, c, true);
-    } else {
+    if (t->pin)
+        multi_send(request_new(s, c), true);
+    else
         session_answer(s, c, "+OK\r\n", 5);
-    }
     return DISPATCHED;
 }
 
@@ -403,15 +394,16 @@ static bool scout_ends(struct session *s, const struct command *c, int slot) {
     return false;
 }
 
-static bool multi_pending(const struct transaction *t) {
-    return t->multi_sent && !t->multi_ok && !t->lost;
+bool transaction_may_end(const struct session *s) {
+    const struct transaction *t = transaction_of(s);
+    return !t->multi_sent || t->multi_ok || t->lost;
 }
 
 enum readiness transaction_ready(struct session *s, const struct command *c, int slot) {
     struct transaction *t = transaction_of(s);
     const char *error = NULL;
     invariant(t && s->queues, "a command is queued outside of MULTI");
-    if (multi_pending(t))
+    if (!transaction_may_end(s))
         return READY_LATER;
     if (t->lost) {
         transaction_refuse(s, c, "%s", t->error);
@@ -430,7 +422,7 @@ enum readiness transaction_ready(struct session *s, const struct command *c, int
         t->scouting = slot < 0;
     }
     if (!t->multi_sent)
-        multi_send(s, c, false);
+        multi_send(request_new(s, c), false);
     if (!t->multi_ok)
         return READY_LATER;
     if (!t->scouting)
@@ -440,14 +432,10 @@ enum readiness transaction_ready(struct session *s, const struct command *c, int
 
 /* ---- the commands ---------------------------------------------------------------------------------- */
 
-bool transaction_may_end(const struct session *s) {
-    return !multi_pending(transaction_of(s));
-}
-
 /* Ends the transaction without executing it, here and at its node. */
 static enum dispatch_result leave(struct session *s, const struct command *c, const char *reply) {
     struct transaction *t = transaction_of(s);
-    if (multi_pending(t))
+    if (!transaction_may_end(s))
         return DISPATCH_WAIT;
     if (t->pin && t->multi_ok) {
         transaction_leave(t, transaction_ends(s, c), "*1\r\n$7\r\nDISCARD\r\n", reply);
@@ -460,7 +448,7 @@ static enum dispatch_result leave(struct session *s, const struct command *c, co
 
 static enum dispatch_result exec(struct session *s, const struct command *c) {
     struct transaction *t = transaction_of(s);
-    if (multi_pending(t))
+    if (!transaction_may_end(s))
         return DISPATCH_WAIT;
     if (t->aborted)
         return leave(s, c, EXECABORT);

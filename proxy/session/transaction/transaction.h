@@ -15,8 +15,6 @@ enum dispatch_result transaction_dispatch(struct session *s, const struct reques
 /* The pin of a session that watches, for SELECT, AUTH and HELLO, which must change it too; it is not used for others
  * afterwards. NULL: there is none. */
 struct upstream_pin *transaction_pin_to_change(struct session *s);
-/* Whether a command that changes data is queued. */
-bool transaction_writes(const struct session *s);
 /* How many commands are queued; -1: not in MULTI. */
 int64_t transaction_count(const struct session *s);
 /* Ends a transaction without EXEC: after RESET, or when the session has ended. */
@@ -91,13 +89,15 @@ struct transaction {
     struct list_node items;  /* in the order of their elements */
     struct lock_queue locks; /* the items' lock calls */
     size_t lock_count;
-    struct fence_looks *looks;              /* checks of locks in other slots, before EXEC; NULL: none in progress */
-    struct exec_wait *wait;                 /* the WAIT for replicas, after EXEC; NULL: not sent, or answered */
-    int64_t replicas;                       /* how many replicas have EXEC's writes */
-    uint8_t before;                         /* session->before for a MULTI that was not sent yet */
-    unsigned hops;                          /* redirects of WATCH */
-    unsigned unsent;                        /* how often its first node was out of reach */
-    struct text watched;                    /* the hashes of lock keys that are watched, as uint64_t */
+    struct fence_looks *looks; /* checks of locks in other slots, before EXEC; NULL: none in progress */
+    struct request *exec;      /* while witnesses are asked about the locks: the EXEC, whose array has come, */
+    struct text voted;         /* and its array */
+    struct exec_wait *wait;    /* the WAIT for replicas, after EXEC; NULL: not sent, or answered */
+    int64_t replicas;          /* how many replicas have EXEC's writes */
+    uint8_t before;            /* session->before for a MULTI that was not sent yet */
+    unsigned hops;             /* redirects of WATCH */
+    unsigned unsent;           /* how often its first node was out of reach */
+    struct text watched;       /* the hashes of lock keys that are watched, as uint64_t */
     const struct upstream_request_ops *ops; /* the call's own functions, while EXEC's reply is streamed with others */
     char error[TRANSACTION_ERROR_MAX];
 };

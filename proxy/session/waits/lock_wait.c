@@ -73,17 +73,11 @@ static void wait_memory_free(struct request_owner *owner) {
     memory_free(t);
 }
 
-/* Allocates the memory with which an attempt can wait; `words` (NULL: none) as in struct parked. */
-static struct wait *wait_new(struct request *r, const struct lock_call *l, const struct lock_words *words) {
-    struct wait *t = memory_zalloc(offsetof(struct wait, room) + lock_parked_size(l));
+void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words) {
+    struct wait *t = memory_zalloc(offsetof(struct wait, room) + strlen(l->who) + 1 + l->value_len);
     lock_parked_fill(&t->parked, r->command->id, l, words, t->room);
     t->waiter.who = t->room;
     request_own(r, &t->owner, &wait_ops);
-    return t;
-}
-
-void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words) {
-    (void)wait_new(r, l, words);
 }
 
 static void wait_park(struct wait *t) {
@@ -167,28 +161,24 @@ static void wait_refuse(struct wait *t) {
     wait_memory_free(&t->owner);
 }
 
-/* Whether the attempt may be refused now: it was refused itself, or another attempt was refused since it came. */
-static bool may_refuse(struct wait *t) {
-    uint64_t fence;
-    if (t->refused || t->gone)
-        return true;
-    if (t->parked.words || !waiting_proves(worker_of(t)->shared->waiting, &t->waiter, &fence))
-        return false;
-    t->seen = fence;
-    return true;
-}
-
 /* Ends a wait as soon as possible: at once, with the answer to the attempt under way, or with the answer to a last
  * attempt. */
 static void wait_end(struct wait *t) {
+    struct waiting *waiting = worker_of(t)->shared->waiting;
+    uint64_t fence;
+    bool may_refuse = t->refused || t->gone;
     t->over = true;
     if (t->trying)
         return;
-    if (may_refuse(t)) {
+    if (!may_refuse && !t->parked.words && waiting_proves(waiting, &t->waiter, &fence)) {
+        may_refuse = true; /* another attempt was refused since this attempt came */
+        t->seen = fence;
+    }
+    if (may_refuse) {
         wait_refuse(t);
         return;
     }
-    waiting_try_last(worker_of(t)->shared->waiting, &t->waiter);
+    waiting_try_last(waiting, &t->waiter);
     wait_try(t);
 }
 
@@ -318,15 +308,6 @@ static void keep_refusal(struct wait *t, const struct lock_envelope *e) {
     words->reply_len = e->reply_len;
 }
 
-static void note_grant(const struct wait *t) {
-    note_waited(t, true);
-    invariant(t->call && worker_of(t) == t->call->request->worker, "a wait changes its thread");
-    struct worker *w = t->call->request->worker;
-    histogram_note(&w->durations.lock_waits, (worker_steady_ms(w) - t->waiter.since_ms) * 1000);
-    if (t->called > 0)
-        histogram_note(&w->durations.lock_handovers, (int64_t)((worker_steady(w) - t->called) * 1e6));
-}
-
 /* Takes what an answer says of the sessions that wait at other proxies. clobber.lua says nothing of them. */
 static void note_elsewhere(struct wait *t, const struct lock_result *r) {
     if (t->parked.clobbers)
@@ -415,8 +396,13 @@ static void wait_answered(struct call *c, const struct call_end *end) {
         give_back(t);
         return;
     }
-    if (granted)
-        note_grant(t);
+    if (granted) {
+        note_waited(t, true);
+        invariant(worker_of(t) == w, "a wait changes its thread");
+        histogram_note(&w->durations.lock_waits, (worker_steady_ms(w) - t->waiter.since_ms) * 1000);
+        if (t->called > 0)
+            histogram_note(&w->durations.lock_handovers, (int64_t)((worker_steady(w) - t->called) * 1e6));
+    }
     t->waiter.fence = e.result.fence;
     wait_close(t, granted ? WAIT_GRANTED : WAIT_GONE);
     if (granted && t->parked.rule->quorum == LOCK_QUORUM_YES)
@@ -475,9 +461,9 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     struct session *s = r->session;
     struct worker *w = r->worker;
     invariant(s && l->plan.rule->wait_ms > 0, "an attempt waits without a rule that says so");
+    if (!wait_of(r))
+        lock_wait_keep(r, l, NULL);
     struct wait *t = wait_of(r);
-    if (!t)
-        t = wait_new(r, l, NULL);
     t->call = c;
     c->lock = l;
     t->sent_ms = worker_steady_ms(w);
@@ -496,7 +482,6 @@ static struct wait *wait_begin(struct call *c, struct lock_call *l) {
     return t;
 }
 
-/* The attempt has joined the queue. */
 static void wait_started(struct wait *t) {
     invariant(t->call && !(t->call->request->session->delays & DELAY_EVENT), "a session waits twice");
     struct call *c = t->call;
@@ -618,29 +603,26 @@ void lock_waits_close(struct worker *w) {
     w->waits = NULL;
 }
 
-void lock_waits_stop(struct worker *w) {
+static void lock_waits_stop(struct worker *w) {
     lock_release_channel_close(w);
     LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions)
     wait_end(LIST_ENTRY(it, struct wait, link));
 }
 
-/* Adapts a wait to the rule that its key has now. */
-static void wait_rule(struct worker *w, struct wait *t) {
-    const struct lock_key *key = waiting_key(&t->waiter);
-    const struct lock_rule *rule = lock_rules_match(w->rules, key->name, key->len);
-    double now = worker_steady(w);
-    int64_t ms = rule && rule->mode == LOCK_MODE_ENFORCE ? rule->wait_ms : 0;
-    double until = t->until + (double)(ms - t->parked.rule->wait_ms) / 1000.;
-    if (ms > 0 && until > now)
-        return;
-    wait_end(t);
-}
-
+/* Ends the waits that their keys' rules of now do not allow. */
 void lock_waits_rules(struct worker *w) {
     if (!w->waits) /* the worker is being freed */
         return;
-    LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions)
-    wait_rule(w, LIST_ENTRY(it, struct wait, link));
+    double now = worker_steady(w);
+    LIST_FOREACH_SAFE(it, &waits_of_worker(w)->sessions) {
+        struct wait *t = LIST_ENTRY(it, struct wait, link);
+        const struct lock_key *key = waiting_key(&t->waiter);
+        const struct lock_rule *rule = lock_rules_match(w->rules, key->name, key->len);
+        int64_t ms = rule && rule->mode == LOCK_MODE_ENFORCE ? rule->wait_ms : 0;
+        double until = t->until + (double)(ms - t->parked.rule->wait_ms) / 1000.;
+        if (ms <= 0 || until <= now)
+            wait_end(t);
+    }
 }
 
 const struct session_room waits_room = {

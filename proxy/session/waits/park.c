@@ -34,10 +34,6 @@ static struct parked_words *words_copy(const struct lock_words *from) {
     return w;
 }
 
-size_t lock_parked_size(const struct lock_call *l) {
-    return strlen(l->who) + 1 + l->value_len;
-}
-
 const struct lock_command lock_parked_field = {.verb = LOCK_ACQUIRE,
                                                .script = SCRIPT_HASH,
                                                .value_at = 2,
@@ -100,21 +96,17 @@ static void begun_again(const struct parked *p, struct lock_call *l) {
     l->begun = 0; /* not timed: the time includes the wait, and says nothing about the node */
 }
 
-static struct lock_call *unpark_pairs(struct session *s, const struct parked *p, uint32_t db) {
-    struct lock_call *first = lock_begin_pairs(s, p->rule, db, &p->words->all), *l = first;
-    do
-        begun_again(p, l);
-    while ((l = lock_call_next(l)) != first);
-    return first;
-}
-
 struct call *lock_unpark(struct parked *p, const struct lock_key *key, const char *room) {
     invariant(p->session && (p->session->delays & DELAY_EVENT), "a session goes on that does not wait");
     struct session *s = p->session;
     struct request *r = request_unpark(s, command_by_id(p->command));
     if (p->clobbers) {
         lock_busy_all(r);
-        r->call.lock = unpark_pairs(s, p, key->db);
+        struct lock_call *first = lock_begin_pairs(s, p->rule, key->db, &p->words->all), *pair = first;
+        do
+            begun_again(p, pair);
+        while ((pair = lock_call_next(pair)) != first);
+        r->call.lock = first;
         return &r->call;
     }
     lock_busy_key(r, key->name, key->len);

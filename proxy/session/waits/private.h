@@ -45,12 +45,8 @@ struct parked_words {
     struct lock_words all;
     struct resp_arg args[]; /* of `all`; the bytes follow behind */
 };
-/* How many bytes a parked attempt needs besides, in the caller's memory. They begin with the name of the client, as in
- * lock_call's `who`. */
-size_t lock_parked_size(const struct lock_call *l);
-/* Fills *p from an attempt of this command that is under way. `room` are the lock_parked_size bytes. `words` (NULL:
- * none) are copied.
- */
+/* Fills *p from an attempt of this command that is under way. `room` is the caller's memory for the name of the client,
+ * as in lock_call's `who`, and the value behind it. `words` (NULL: none) are copied. */
 void lock_parked_fill(struct parked *p, enum command_id command, const struct lock_call *l,
                       const struct lock_words *words, char *room);
 /* What the parked HSETNX means to the lock. */
@@ -72,10 +68,10 @@ void lock_release_channel_close(struct worker *w);
 
 /* ---- lock_wait.c: attempts that are held until the lock is free ---- */
 
-/* lock_wait holds an attempt, under a rule with `wait`, that the script has answered with `e`. lock_wait_behind holds
- * an attempt that was not sent yet, if other sessions are waiting before it. Both return false if the attempt does not
- * wait. */
+/* Holds an attempt, under a rule with `wait`, that the script has answered with `e`. False: the attempt does not wait.
+ */
 bool lock_wait(struct call *c, struct lock_call *l, const struct lock_envelope *e);
+/* Holds an attempt that was not sent yet, if other sessions are waiting before it. False: the attempt does not wait. */
 bool lock_wait_behind(struct call *c, struct lock_call *l);
 /* Keeps the arguments of an attempt: struct lock_waits. */
 void lock_wait_keep(struct request *r, const struct lock_call *l, const struct lock_words *words);
@@ -83,7 +79,6 @@ void lock_wait_keep(struct request *r, const struct lock_call *l, const struct l
 void lock_waits_open(struct worker *w);
 void lock_waits_close(struct worker *w);
 void lock_waits_rules(struct worker *w);
-void lock_waits_stop(struct worker *w);
 void lock_wait_speaks(struct session *s);
 /* A session has closed. */
 void lock_wait_leaves(struct session *s);

@@ -245,20 +245,6 @@ static bool release_channel_connect(struct release_channel *release_channel, str
     return true;
 }
 
-/* Listens on the one channel for all locks. */
-static bool listen_plainly(struct release_channels *all) {
-    struct worker *w = all->worker;
-    LIST_FOREACH(it, &all->all)
-    if (LIST_ENTRY(it, struct release_channel, link)->pin)
-        return false;
-    struct upstream_node *node = upstream_any_node(w->upstream, w->index);
-    struct release_channel *release_channel = release_channel_of(all, node);
-    if (!release_channel_connect(release_channel, node))
-        return false;
-    upstream_pin_send(release_channel->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
-    return true;
-}
-
 static bool listen_to_slot(struct release_channels *all, uint16_t slot) {
     struct worker *w = all->worker;
     struct place *p = &all->places[slot % PLACES];
@@ -287,7 +273,17 @@ bool lock_release_channel_open(struct worker *w, uint16_t slot) {
         all->worker = w;
         list_init(&all->all);
     }
-    return upstream_is_cluster(w->upstream) && !all->plain ? listen_to_slot(all, slot) : listen_plainly(all);
+    if (upstream_is_cluster(w->upstream) && !all->plain)
+        return listen_to_slot(all, slot);
+    LIST_FOREACH(it, &all->all) /* else there is one channel for all locks */
+    if (LIST_ENTRY(it, struct release_channel, link)->pin)
+        return false;
+    struct upstream_node *node = upstream_any_node(w->upstream, w->index);
+    struct release_channel *release_channel = release_channel_of(all, node);
+    if (!release_channel_connect(release_channel, node))
+        return false;
+    upstream_pin_send(release_channel->pin, SUBSCRIBE, sizeof(SUBSCRIBE) - 1);
+    return true;
 }
 
 void lock_release_channel_close(struct worker *w) {

@@ -1,6 +1,6 @@
 /*
- * What fenced_command.c and remote_lock.c need of a proxy, in the simulated world (fence_transaction.c and
- * fence_retry.c: pins.c); writes of workers; and S7.
+ * What fenced_command.c and remote_lock.c need of a proxy, in the simulated world (fence_transaction.c: pins.c);
+ * writes of workers; and S7.
  *
  *      worker ── SET data FENCE ──> fence_judge ──> fence_dispatch, or in MULTI fence_prepare and looks before EXEC
  *                                                       └── calls ──> fence.lua in the interpreter ──> their `done`

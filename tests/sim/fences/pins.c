@@ -1,6 +1,6 @@
 /*
- * What fence_transaction.c and fence_retry.c need of a proxy and of Redis, in the simulated world: connections of a
- * session's own, with WATCH, MULTI and EXEC, and timers.
+ * What fence_transaction.c needs of a proxy and of Redis, in the simulated world: connections of a session's own, with
+ * WATCH, MULTI and EXEC, and timers.
  *
  *      WATCH, fence.lua, MULTI ──> a pin: one after another, with others' commands between ──> their `done`
  *      the command, EXEC ────────> nil, if the guard record or watermark has changed; else it is done

@@ -1,15 +1,138 @@
 /*
  * Requests on semaphores, and what their replies tell. The request is kept until its reply has come, and read again
- * then. Nothing is sent here except the request itself.
+ * then. It is sent as it came.
+ *
+ * Permits are due when their session has closed, or when their lease is over. The proxy gives each back once.
+ *
+ *      session closes ──> a job at the end of the turn ──> permits_leave ──┐
+ *      each second ──> permits_expire ─────────────────────────────────────┴──> permits_due ──> give_back.lua
+ *
+ * The call goes over the shared connection of its taker's login, without a session, and after some tries over that of
+ * the proxy's own login. A call that was not sent, or that the node refused, is made again. A call whose outcome is
+ * unknown is made again only for a member of a sorted set, since the script finds out by the score whether it has run.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "parser/invariant.h"
+#include "parser/slot.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/session/semaphores/semaphores.h"
+#include "proxy/upstream/script.h"
 
-enum { COUNT_MAX = 1000000000, UNTRACKED_LOGGED = 1000 };
+enum {
+    COUNT_MAX = 1000000000,
+    UNTRACKED_LOGGED = 1000,
+    TRIES_MAX = 300,
+    TRIES_OWN = 5,
+    AGAIN_MS = 1000,
+    REFUSED_LOGGED = 60
+};
+
+/* ---- permits that are due ------------------------------------------------------------------------------------ */
+
+struct give_back {
+    struct request_owner owner; /* must be the first field */
+    struct permit *permit;
+};
+
+static void report(struct worker *w, const struct permit *p, enum lock_incident_kind kind, const char *what) {
+    const char *reason = p->reason == PERMIT_EXPIRED ? "its lease is over" : "its connection is gone";
+    char action[160];
+    if (p->n > 1)
+        snprintf(action, sizeof(action), "%s: %lld permits %s", reason, (long long)p->n, what);
+    else
+        snprintf(action, sizeof(action), "%s: %s", reason, what);
+    engine_permit(w->shared->engine, kind, &p->name, p->rule, p->who, "", action, worker_now(w));
+}
+
+static void give_up(struct worker *w, struct permit *p, const char *what) {
+    counter_add(&w->counters.permits_lost, (uint64_t)p->n);
+    report(w, p, INCIDENT_PERMIT_LOST, what);
+    permits_drop(w->shared->permits, p);
+}
+
+/* Makes the call again later, or gives the permit up. */
+static void again(struct worker *w, struct permit *p, const struct call_end *end) {
+    if (p->tries >= TRIES_MAX) {
+        give_up(w, p, "not given back: the node was out of reach, or refused it");
+        return;
+    }
+    if (p->tries % REFUSED_LOGGED == 1)
+        log_warning("a permit could not be given back, and is tried again: %.*s",
+                    end->error ? (int)strlen(end->error) : (int)(end->len > 400 ? 400 : end->len - 3),
+                    end->error ? end->error : end->reply + 1);
+    if (p->tries >= TRIES_OWN)
+        p->login = 0; /* the taker's login may be over, as its session is */
+    permits_put_back(w->shared->permits, p, worker_now(w), AGAIN_MS);
+}
+
+static void give_back_done(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct give_back *work = REQUEST_OWNER(c->request, struct give_back);
+    struct permit *p = work->permit;
+    request_disown(c->request);
+    memory_free(work);
+    invariant(w->own_works > 0, "no work of the proxy's own is under way");
+    w->own_works--;
+    request_reply(c->request, "", 0, true);
+    if (end->error && end->why == UPSTREAM_UNKNOWN && p->shape != PERMIT_MEMBER) {
+        give_up(w, p, "the node was lost: whether it was given back is not known, and it is not given back twice");
+    } else if (end->error || end->reply[0] != ':') {
+        again(w, p, end);
+    } else { /* 0: the semaphore was reset, or the permit is back already */
+        if (end->reply[1] == '1') {
+            counter_add(&w->counters.permits_returned, (uint64_t)p->n);
+            report(w, p, INCIDENT_PERMIT_RETURNED, "given back");
+        }
+        permits_drop(w->shared->permits, p);
+    }
+}
+
+static void give_back(struct worker *w, struct permit *p) {
+    static const char *const shapes[] = {"count", "token", "member"};
+    if (p->rule->permits == LOCK_PERMITS_AUDITED) {
+        report(w, p, INCIDENT_PERMIT_RETURNED, "would be given back");
+        permits_drop(w->shared->permits, p);
+        return;
+    }
+    struct request *request = request_internal(w);
+    struct give_back *work = memory_zalloc(sizeof(*work));
+    work->permit = p;
+    request_own(request, &work->owner, &request_owner_silent);
+    request->call.done = give_back_done;
+    request->call.up.script = script_get(SCRIPT_GIVE_BACK);
+    request->call.up.repeatable = p->shape == PERMIT_MEMBER;
+    struct upstream_lane lane = {.login = p->login, .db = p->name.db, .protocol = 2};
+    w->own_works++;
+    build_start(w, 7);
+    build_text(w, "EVALSHA");
+    build_text(w, script_get(SCRIPT_GIVE_BACK)->sha1);
+    build_number(w, 1);
+    build_bulk(w, p->name.name, p->name.len);
+    build_text(w, shapes[p->shape]);
+    if (p->shape == PERMIT_COUNT)
+        build_number(w, p->n);
+    else
+        build_bulk(w, p->text, p->len);
+    build_text(w, p->shape == PERMIT_MEMBER ? p->score : p->alike ? "alike" : "");
+    call_submit_lane(&request->call, slot_of_key(p->name.name, p->name.len), &lane, w->build.data, w->build.len);
+}
+
+static void permits_give_back(struct worker *w) {
+    struct permit *p;
+    while (!w->stopping && permits_any(w->shared->permits) && (p = permits_due(w->shared->permits, worker_now(w))))
+        give_back(w, p);
+}
+
+/* Whether the client (lock_client_hash) has no session any more. Never in a process that leaves: the client's new
+ * connections go to another process, and may have the permits. */
+static bool client_left(struct worker *w, uint64_t client) {
+    return !w->leaving && !engine_client_connected(w->shared->engine, client);
+}
+
+/* ---- deeds ------------------------------------------------------------------------------------------ */
 
 /* What a command does to a semaphore. */
 enum permit_deed {
@@ -217,11 +340,11 @@ static void read_texts(struct reading *x, const struct noted_key *key) {
     }
 }
 
-/* Where the score of ZADD's first member stands. *keeps: members that are there keep their scores (NX). */
-static size_t first_score(const struct reading *x, bool *keeps) {
+/* Reads the reply of ZADD: which members it has added. A reply that is neither 0 nor their number does not tell. */
+static void read_zadd(struct reading *x, const struct noted_key *key) {
     static const char *const options[] = {"nx", "xx", "gt", "lt", "ch", "incr", NULL};
+    bool keeps = false; /* NX: members that are there keep their scores */
     size_t at = 2, len;
-    *keeps = false;
     for (; at < x->request.argc; at++) {
         char word[8] = "";
         const char *text = arg(x, at, &len);
@@ -230,15 +353,9 @@ static size_t first_score(const struct reading *x, bool *keeps) {
         int option = text_choice(word, options);
         if (option < 0)
             break;
-        *keeps = *keeps || option == 0;
+        keeps = keeps || option == 0;
     }
-    return at;
-}
-
-/* Reads the reply of ZADD: which members it has added. A reply that is neither 0 nor their number does not tell. */
-static void read_zadd(struct reading *x, const struct noted_key *key) {
-    bool keeps;
-    size_t at = first_score(x, &keeps), pairs = (x->request.argc - at) / 2;
+    size_t pairs = (x->request.argc - at) / 2; /* `at` is the score of the first member */
     int64_t added = x->first.type == ':' ? x->first.num : 0;
     if (!x->unknown && (x->first.type != ':' || (added > 0 && added != (int64_t)pairs)))
         return;
@@ -296,29 +413,22 @@ static void read_key(struct reading *x, const struct noted_key *key) {
     }
 }
 
-/* Reads the reply, if the command has run, or may have. */
-static void note_read(struct reading *x, const struct call_end *end) {
-    struct permit_note *note = x->note;
-    struct resp_limits limits = {.bulk_max = INT64_MAX};
-    x->unknown = end->error && end->why == UPSTREAM_UNKNOWN;
-    x->reply = end->reply;
-    x->end = end->error ? NULL : end->reply + end->len;
-    bool ran = x->unknown || (!end->error && resp_item_read(&x->reply, x->end, &x->first) && x->first.type != '-');
-    resp_request_init(&x->request);
-    if (ran && resp_request_scan(&x->request, note->bytes, note->len, &limits) == RESP_OK)
-        for (size_t i = 0; i < note->count; i++)
-            read_key(x, &note->keys[i]);
-    resp_request_clear(&x->request);
-}
-
 void permit_note_end(struct worker *w, struct session *s, struct permit_note *note, const struct call_end *end) {
     struct permit_ledger *ledger = w->shared->permits;
     struct permit_sender sender = {
         .session = note->session, .client = note->client, .login = note->login, .who = note->who};
-    struct reading x = {.w = w, .ledger = ledger, .note = note, .sender = sender};
-    note_read(&x, end);
+    struct reading x = {.w = w, .ledger = ledger, .note = note, .sender = sender, .reply = end->reply};
+    struct resp_limits limits = {.bulk_max = INT64_MAX};
+    x.unknown = end->error && end->why == UPSTREAM_UNKNOWN;
+    x.end = end->error ? NULL : end->reply + end->len;
+    bool ran = x.unknown || (!end->error && resp_item_read(&x.reply, x.end, &x.first) && x.first.type != '-');
+    resp_request_init(&x.request);
+    if (ran && resp_request_scan(&x.request, note->bytes, note->len, &limits) == RESP_OK)
+        for (size_t i = 0; i < note->count; i++)
+            read_key(&x, &note->keys[i]);
+    resp_request_clear(&x.request);
     if (!s && x.took && !w->stopping) {
-        bool last = permit_client_left(w, note->client);
+        bool last = client_left(w, note->client);
         permits_leave(ledger, note->session, note->client, last, false, worker_now(w));
     }
     note_free(w, note);
@@ -363,3 +473,48 @@ void semaphore_flushes(struct session *s, const struct command *c) {
         (c->id == COMMAND_FLUSHALL || c->id == COMMAND_FLUSHDB || c->id == COMMAND_SWAPDB))
         permits_forget_all(s->worker->shared->permits, session_db(s), c->id != COMMAND_FLUSHDB);
 }
+
+/* ---- sessions that close ---------------------------------------------------------------------------- */
+
+/* A session has closed. At the end of the turn the engine knows whether it was the last one of its client. */
+struct leaving {
+    struct worker_job job; /* must be the first field */
+    uint64_t session, client;
+    bool one_shot;
+};
+
+static void left(struct worker *w, struct worker_job *job) {
+    const struct leaving *s = (struct leaving *)(void *)job;
+    bool last = client_left(w, s->client);
+    permits_leave(w->shared->permits, s->session, s->client, last, s->one_shot, worker_now(w));
+    permits_give_back(w);
+}
+
+/* A session that a stopping process closes has a worker that goes on, and connects to another proxy. */
+static void session_closes(struct session *s) {
+    struct worker *w = s->worker;
+    if (w->stopping || !permits_any(w->shared->permits))
+        return;
+    struct leaving *leaving = memory_alloc(sizeof(*leaving));
+    *leaving = (struct leaving){.job = {.run = left},
+                                .session = s->lock.id,
+                                .client = lock_client_hash(s->lock.client),
+                                .one_shot = s->lock.one_shot};
+    worker_add_job(w, &leaving->job);
+}
+
+static void second_over(struct worker *w) {
+    if (!permits_any(w->shared->permits))
+        return;
+    if (w->index == 0)
+        permits_expire(w->shared->permits, worker_now(w));
+    permits_give_back(w);
+}
+
+static void rules_come(struct worker *w) {
+    if (permits_any(w->shared->permits))
+        permits_rules(w->shared->permits, w->rules);
+}
+
+const struct session_room semaphores_room = {
+    .closes = session_closes, .worker_ticks = second_over, .worker_rules = rules_come};
