@@ -1,6 +1,6 @@
 /*
  * Reads the configuration: the file, the files it includes, then the command line. It knows the file and line of each
- * directive, and errors name them. table.c knows the directives and their values.
+ * directive, and errors name them. directives.c knows the directives.
  *
  *      argv: [CONFIG-FILE] --directive value ... --directive value ...
  *                 │                       │
@@ -52,20 +52,14 @@ struct reader {
 
 /* Adds an error. d: the directive with the wrong value, or NULL. where: the place, or NULL. */
 static void errors_add(struct config_errors *e, const struct directive *d, const char *where, const char *what) {
-    if (d && directive_index(d) < config_directive_count()) {
+    if (d) {
         if (!e->wrong)
-            e->wrong = memory_zalloc(config_directive_count() * sizeof(*e->wrong));
+            e->wrong = memory_zalloc((config_directive_count() + 1) * sizeof(*e->wrong)); /* 1: for tls-* */
         e->wrong[directive_index(d)] = true;
     }
     if (e->count++ >= CONFIG_ERRORS_MAX)
         return;
     text_printf(&e->lines, "%s%s%s%s", e->lines.len > 0 ? "\n" : "", where ? where : "", where ? ": " : "", what);
-}
-
-/* The place of the directive, "lockkeeper.conf:3"; NULL: it has its default. */
-static const char *config_place(const struct config *config, const char *directive) {
-    const struct directive *d = directive_find(directive);
-    return d && directive_index(d) < config_directive_count() ? config->places[directive_index(d)] : NULL;
 }
 
 bool config_refuse(struct config_errors *errors, const struct config *config, const char *directive, const char *format,
@@ -75,7 +69,8 @@ bool config_refuse(struct config_errors *errors, const struct config *config, co
     va_start(args, format);
     vsnprintf(what, sizeof(what), format, args);
     va_end(args);
-    errors_add(errors, directive_find(directive), config_place(config, directive), what);
+    const struct directive *d = directive_find(directive);
+    errors_add(errors, d, d ? config->places[directive_index(d)] : NULL, what);
     return false;
 }
 
@@ -126,15 +121,6 @@ static bool too_many(const struct reader *r) {
     return r->loops || r->errors->count >= CONFIG_ERRORS_MAX;
 }
 
-static bool fail_unknown(struct reader *r, const struct place *at, const char *name) {
-    char shown[64];
-    words_show_word(name, shown, sizeof(shown));
-    const struct directive *nearest = directive_nearest(name);
-    if (nearest)
-        return fail(r, at, NULL, "unknown directive '%s': did you mean '%s'?", shown, nearest->shown.name);
-    return fail(r, at, NULL, "unknown directive '%s': expected a directive that --help lists", shown);
-}
-
 /* Reports why a directive's value was refused. If the value may be a password, it is not shown. */
 static bool fail_value(struct reader *r, const struct place *at, const char *name, const struct directive *d,
                        const struct config_words *values) {
@@ -143,7 +129,7 @@ static bool fail_value(struct reader *r, const struct place *at, const char *nam
     words_show_word(family ? name : d->shown.name, shown_name, sizeof(shown_name));
     if (values->count == 0)
         return fail(r, at, d, "%s without a value: %s", shown_name, r->build.why);
-    if (d->flags & DIRECTIVE_SECRET)
+    if (d->flags & SECRET)
         return fail(r, at, d, "%s: %s", shown_name, r->build.why);
     words_show(values, shown, sizeof(shown));
     return fail(r, at, d, "%s '%s': %s", shown_name, shown, r->build.why);
@@ -158,8 +144,14 @@ static bool directive_take(struct reader *r, const struct place *at, const struc
     const char *name = words->words[0];
     struct config_words values = {.words = words->words + 1, .count = words->count - 1};
     const struct directive *d = directive_find(name);
-    if (!d)
-        return fail_unknown(r, at, name);
+    if (!d) {
+        char shown[64];
+        words_show_word(name, shown, sizeof(shown));
+        const struct directive *nearest = directive_nearest(name);
+        if (nearest)
+            return fail(r, at, NULL, "unknown directive '%s': did you mean '%s'?", shown, nearest->shown.name);
+        return fail(r, at, NULL, "unknown directive '%s': expected a directive that --help lists", shown);
+    }
     if (!directive_apply(&r->build, d, &values))
         return fail_value(r, at, name, d, &values);
     char where[PLACE_MAX];
@@ -182,23 +174,19 @@ static void forget_text(char *text, size_t len) {
     memory_free(text);
 }
 
-/* Doubles a buffer that is full. */
-static char *grow_text(char *text, size_t *cap) {
-    char *larger = memory_alloc(*cap * 2);
-    memcpy(larger, text, *cap);
-    forget_text(text, *cap);
-    *cap *= 2;
-    return larger;
-}
-
 /* Reads a descriptor to its end; NULL with errno, which is EFBIG if it is too long. */
 static char *read_all(int fd, size_t *len) {
     size_t cap = 4096;
     char *text = memory_alloc(cap);
     *len = 0;
     for (;;) {
-        if (*len == cap)
-            text = grow_text(text, &cap);
+        if (*len == cap) {
+            char *larger = memory_alloc(cap * 2);
+            memcpy(larger, text, cap);
+            forget_text(text, cap);
+            text = larger;
+            cap *= 2;
+        }
         ssize_t n = read(fd, text + *len, cap - *len);
         if (n == 0)
             return text;
@@ -494,7 +482,7 @@ struct config *config_load(int argc, char *const *argv, struct config_errors *er
     r.build.config = memory_zalloc(sizeof(*r.build.config));
     atomic_init(&r.build.config->refs, 1);
     r.build.config->rules = lock_rules_new();
-    r.build.config->places = memory_zalloc(config_directive_count() * sizeof(char *));
+    r.build.config->places = memory_zalloc((config_directive_count() + 1) * sizeof(char *));
     directive_defaults(&r.build);
     command_line_read(&r, argc, argv);
     check_together(r.build.config, errors);

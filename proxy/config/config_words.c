@@ -10,8 +10,6 @@
 #include "proxy/base/memory.h"
 #include "proxy/config/private.h"
 
-enum { NAME_MAX_LEN = 63 };
-
 void words_add(struct config_words *w, const char *text, size_t len) {
     w->words = memory_realloc(w->words, (w->count + 1) * sizeof(char *));
     w->words[w->count++] = memory_strndup(text, len);
@@ -137,34 +135,4 @@ void words_show_word(const char *word, char *out, size_t size) {
     char *one = (char *)word; /* only read */
     struct config_words w = {.words = &one, .count = 1};
     words_show(&w, out, size);
-}
-
-static size_t least(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
-size_t words_distance(const char *a, const char *b) {
-    size_t la = strlen(a), lb = strlen(b);
-    if (la > NAME_MAX_LEN || lb > NAME_MAX_LEN)
-        return 2 * NAME_MAX_LEN;
-    /* rows[k] is the row i - k of the table of distances: from the first i - k bytes of a to the first j bytes of b. */
-    size_t store[3][NAME_MAX_LEN + 1];
-    size_t *rows[3] = {store[0], store[1], store[2]};
-    for (size_t j = 0; j <= lb; j++)
-        rows[0][j] = j;
-    for (size_t i = 1; i <= la; i++) {
-        size_t *oldest = rows[2];
-        rows[2] = rows[1];
-        rows[1] = rows[0];
-        rows[0] = oldest;
-        rows[0][0] = i;
-        for (size_t j = 1; j <= lb; j++) {
-            size_t best = rows[1][j - 1] + (a[i - 1] != b[j - 1]);
-            best = least(best, least(rows[1][j], rows[0][j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                best = least(best, rows[2][j - 2] + 1);
-            rows[0][j] = best;
-        }
-    }
-    return rows[0][lb];
 }
