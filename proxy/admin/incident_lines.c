@@ -17,8 +17,8 @@ struct deed {
     bool against; /* the sentence names the holder, which is another client */
 };
 
-static const struct deed *deed_of(const char *kind) {
-    static const struct deed rows[] = {
+void sentence_append(const struct incident *i, struct text *out) {
+    static const struct deed deeds[] = {
         {"late_release", "tried to release", "", true},
         {"foreign_release", "tried to release", "", true},
         {"ambiguous", "released", " with one of several leases", true},
@@ -42,16 +42,11 @@ static const struct deed *deed_of(const char *kind) {
         {"one_shot", "keeps", " as a one-shot client", false},
         {"permit_returned", "did not give back a permit of", "", false},
         {"permit_lost", "may have a permit of", "", false},
+        {NULL, "had an incident with", "", true},
     };
-    static const struct deed other = {"", "had an incident with", "", true};
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (strcmp(rows[i].kind, kind) == 0)
-            return &rows[i];
-    return &other;
-}
-
-void sentence_append(const struct incident *i, struct text *out) {
-    const struct deed *deed = deed_of(i->kind);
+    const struct deed *deed = deeds;
+    while (deed->kind && strcmp(deed->kind, i->kind) != 0)
+        deed++;
     text_printf(out, "%s %s ", i->client[0] ? i->client : "The proxy", deed->before);
     text_append_visible(out, i->key, i->key_len);
     text_printf(out, "%s", deed->behind);
@@ -81,15 +76,6 @@ static void put_word(struct text *out, const char *word, size_t len) {
     text_append(out, "'", 1);
     text_append_visible(out, word, len < WORD_SHOWN ? len : WORD_SHOWN);
     text_printf(out, len > WORD_SHOWN ? "...'" : "'");
-}
-
-static bool refuse_word(struct reading *r, const char *word, size_t len) {
-    text_printf(r->error, "ERR syntax error at ");
-    put_word(r->error, word, len);
-    text_printf(r->error, ": expected %s%sKIND kind%s", r->syntax->takes & QUERY_COUNT ? "a count, " : "",
-                r->syntax->takes & QUERY_SUMMARY ? "SUMMARY, " : "",
-                r->syntax->takes & QUERY_SINCE ? ", KEY pattern or SINCE time" : " or KEY pattern");
-    return false;
 }
 
 static bool refuse_twice(struct reading *r, const char *name) {
@@ -159,8 +145,14 @@ static bool read_alone(struct reading *r, const char *word, size_t len) {
         q->summary = true;
         return true;
     }
-    if (!(r->syntax->takes & QUERY_COUNT) || !read_count(q, word, len))
-        return refuse_word(r, word, len);
+    if (!(r->syntax->takes & QUERY_COUNT) || !read_count(q, word, len)) {
+        text_printf(r->error, "ERR syntax error at ");
+        put_word(r->error, word, len);
+        text_printf(r->error, ": expected %s%sKIND kind%s", r->syntax->takes & QUERY_COUNT ? "a count, " : "",
+                    r->syntax->takes & QUERY_SUMMARY ? "SUMMARY, " : "",
+                    r->syntax->takes & QUERY_SINCE ? ", KEY pattern or SINCE time" : " or KEY pattern");
+        return false;
+    }
     if (q->counted)
         return refuse_twice(r, "the count");
     q->counted = true;

@@ -129,20 +129,6 @@ static void copy(char *to, size_t size, const char *from) {
     snprintf(to, size, "%s", from ? from : "");
 }
 
-static void entry_fill(struct entry *e, const struct incident *incident) {
-    e->time_ms = incident->time_ms;
-    e->count = 1;
-    e->key_len = incident->key_len < KEY_MAX ? incident->key_len : KEY_MAX;
-    memcpy(e->key, incident->key, e->key_len);
-    copy(e->kind, sizeof(e->kind), incident->kind);
-    copy(e->rule, sizeof(e->rule), incident->rule);
-    copy(e->identity, sizeof(e->identity), incident->identity);
-    copy(e->client, sizeof(e->client), incident->client);
-    copy(e->holder, sizeof(e->holder), incident->holder);
-    copy(e->command, sizeof(e->command), incident->command);
-    copy(e->action, sizeof(e->action), incident->action);
-}
-
 /* ---- the log ---------------------------------------------------------------------------------------- */
 
 /* Writes 4,940 for 4940. */
@@ -186,16 +172,6 @@ static void write_line(const struct entry *e, const char *action, uint64_t count
                      e->holder[0] ? ", held by " : "", e->holder, action);
 }
 
-/* Logs the group's incidents since its last line. */
-static void tell(struct group *g, int64_t now_ms) {
-    invariant(g->untold > 0 && !list_empty(&g->pending), "a group has nothing to log");
-    int64_t since = now_ms - g->told_ms;
-    write_line(&g->last, g->last.action, g->untold, since > 1000 ? (since + 500) / 1000 : 1);
-    g->untold = 0;
-    g->told_ms = now_ms;
-    list_remove(&g->pending);
-}
-
 static bool is_over(int64_t since_ms, int64_t now_ms) {
     return now_ms - since_ms >= PERIOD_MS || now_ms < since_ms; /* the clock may be set back */
 }
@@ -217,7 +193,12 @@ void incidents_tell(struct incidents *i, int64_t now_ms, bool all) {
     LIST_FOREACH_SAFE(it, &i->pending) {
         struct group *g = LIST_ENTRY(it, struct group, pending);
         if (all || (lines < LINES_A_TICK && is_over(g->told_ms, now_ms))) {
-            tell(g, now_ms);
+            invariant(g->untold > 0 && !list_empty(&g->pending), "a group has nothing to log");
+            int64_t since = now_ms - g->told_ms;
+            write_line(&g->last, g->last.action, g->untold, since > 1000 ? (since + 500) / 1000 : 1);
+            g->untold = 0;
+            g->told_ms = now_ms;
+            list_remove(&g->pending);
             lines++;
         }
     }
@@ -332,27 +313,29 @@ static void keep(struct incidents *i, struct group *g, const struct entry *e) {
     g->row->seq = g->row_seq = ++i->seq;
 }
 
-/* Notifies the listeners. */
-static void tell_ears(struct incidents *i, const struct entry *e) {
-    if (!i->feed)
-        return;
-    struct entry *at = &i->feed[i->seq % FEED_ROWS];
-    *at = *e;
-    at->seq = i->seq;
-    LIST_FOREACH(it, &i->ears) {
-        const struct incidents_ear *ear = LIST_ENTRY(it, struct incidents_ear, link);
-        ear->wake(ear->arg);
-    }
-}
-
 void incidents_add(struct incidents *i, const struct incident *incident) {
-    struct entry e = {.seq = 0};
-    entry_fill(&e, incident);
+    struct entry e = {.time_ms = incident->time_ms, .count = 1};
+    e.key_len = incident->key_len < KEY_MAX ? incident->key_len : KEY_MAX;
+    memcpy(e.key, incident->key, e.key_len);
+    copy(e.kind, sizeof(e.kind), incident->kind);
+    copy(e.rule, sizeof(e.rule), incident->rule);
+    copy(e.identity, sizeof(e.identity), incident->identity);
+    copy(e.client, sizeof(e.client), incident->client);
+    copy(e.holder, sizeof(e.holder), incident->holder);
+    copy(e.command, sizeof(e.command), incident->command);
+    copy(e.action, sizeof(e.action), incident->action);
     pthread_mutex_lock(&i->mutex);
     struct group *g = group_of(i, kind_of(i, e.kind), &e);
     group_add(i, g, &e);
     keep(i, g, &e);
-    tell_ears(i, &e);
+    if (i->feed) {
+        i->feed[i->seq % FEED_ROWS] = e;
+        i->feed[i->seq % FEED_ROWS].seq = i->seq;
+        LIST_FOREACH(it, &i->ears) {
+            const struct incidents_ear *ear = LIST_ENTRY(it, struct incidents_ear, link);
+            ear->wake(ear->arg);
+        }
+    }
     bool at_once = may_tell(i, g, e.time_ms);
     if (at_once) {
         g->told_ms = e.time_ms;
@@ -395,26 +378,18 @@ static bool has_key(const struct incident_filter *wanted, const struct entry *e,
     return !wanted->pattern || glob_match_within(wanted->pattern, wanted->pattern_len, e->key, e->key_len, steps);
 }
 
-/* Collects the rings' rows of the selected kind and time. */
-static size_t collect(const struct incidents *i, const struct incident_filter *wanted, const struct entry **out) {
-    size_t count = 0;
-    for (size_t k = 0; k < i->kind_count; k++) {
-        const struct kind *kind = i->kinds[k];
-        if (!is_of_kind(wanted, kind->name))
-            continue;
-        for (size_t n = 0; n < i->rows && kind->ring && kind->ring[n].seq; n++)
-            if (kind->ring[n].time_ms >= wanted->since_ms)
-                out[count++] = &kind->ring[n];
-    }
-    return count;
-}
-
 bool incidents_each(struct incidents *i, const struct incident_filter *wanted, size_t max,
                     void (*fn)(void *arg, const struct incident *incident), void *arg) {
     size_t steps = GLOB_STEPS;
     pthread_mutex_lock(&i->mutex);
     const struct entry **all = memory_alloc((i->kind_count * i->rows + 1) * sizeof(struct entry *));
-    size_t count = collect(i, wanted, all);
+    size_t count = 0;
+    for (size_t k = 0; k < i->kind_count; k++) {
+        const struct kind *kind = i->kinds[k];
+        for (size_t n = 0; is_of_kind(wanted, kind->name) && n < i->rows && kind->ring && kind->ring[n].seq; n++)
+            if (kind->ring[n].time_ms >= wanted->since_ms)
+                all[count++] = &kind->ring[n];
+    }
     if (count > 0)
         qsort(all, count, sizeof(struct entry *), newest_first);
     for (size_t n = 0; n < count && max > 0 && steps > 0; n++) {

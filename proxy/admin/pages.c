@@ -34,7 +34,11 @@ static void page_family(void *arg, const char *name, const char *type, const cha
     text_printf(page->out, "# HELP %s%s %s\n# TYPE %s%s %s\n", page->prefix, name, help, page->prefix, name, type);
 }
 
-static void put_label_value(struct text *out, const char *value) {
+/* Appends NAME="VALUE", if there is a label. */
+static void put_label(struct text *out, const char *label, const char *value) {
+    if (!label)
+        return;
+    text_printf(out, "%s=\"", label);
     for (const char *p = value; *p; p++) {
         if (*p == '\n')
             text_append(out, "\\n", 2);
@@ -43,14 +47,6 @@ static void put_label_value(struct text *out, const char *value) {
         else
             text_append(out, p, 1);
     }
-}
-
-/* Appends NAME="VALUE", if there is a label. */
-static void put_label(struct text *out, const char *label, const char *value) {
-    if (!label)
-        return;
-    text_printf(out, "%s=\"", label);
-    put_label_value(out, value);
     text_append(out, "\"", 1);
 }
 
@@ -189,8 +185,22 @@ static void rows_end(struct json *j) {
     text_printf(j->out, "%s]", j->rows > 0 ? "}" : "");
 }
 
-static void put_status(const struct admin_source *source, bool ready, struct text *out) {
+/* ---- the pages ----------------------------------------------------------------------------------- */
+
+/* The bytes of page.html, embedded at build time. */
+extern const unsigned char page_html[];
+extern const unsigned page_html_len;
+
+static unsigned page_home(void *arg, struct text *body) {
+    (void)arg;
+    text_append(body, page_html, page_html_len);
+    return 200;
+}
+
+static unsigned page_status(void *arg, struct text *out) {
     static const struct incident_filter any;
+    const struct pages_source *pages = arg;
+    const struct admin_source *source = &pages->admin;
     struct worker *w = source->worker;
     struct json j = {.out = out};
     struct report r = {.arg = &j,
@@ -199,7 +209,7 @@ static void put_status(const struct admin_source *source, bool ready, struct tex
                        .row = json_row,
                        .text = json_text,
                        .number = json_number};
-    text_printf(out, "{\"ready\":%s,\"figures\":{", ready ? "true" : "false");
+    text_printf(out, "{\"ready\":%s,\"figures\":{", pages->unready(pages->arg, false) ? "false" : "true");
     source->info(w, &r);
     text_printf(out, "}");
     rows_begin(&j, "nodes");
@@ -232,23 +242,6 @@ static void put_status(const struct admin_source *source, bool ready, struct tex
     (void)incidents_each(source->incidents, &any, INCIDENTS_SHOWN, put_incident, &j);
     rows_end(&j);
     text_printf(out, "}\n");
-}
-
-/* ---- the pages ----------------------------------------------------------------------------------- */
-
-/* The bytes of page.html, embedded at build time. */
-extern const unsigned char page_html[];
-extern const unsigned page_html_len;
-
-static unsigned page_home(void *arg, struct text *body) {
-    (void)arg;
-    text_append(body, page_html, page_html_len);
-    return 200;
-}
-
-static unsigned page_status(void *arg, struct text *body) {
-    struct pages_source *source = arg;
-    put_status(&source->admin, source->unready(source->arg, false) == NULL, body);
     return 200;
 }
 
