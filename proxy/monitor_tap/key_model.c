@@ -190,22 +190,18 @@ static void node_remove(struct model_key *k, size_t at) {
         gone(k);
 }
 
-static void take(struct model_key *k, struct lock_event *sight, uint64_t node, size_t nodes) {
-    size_t at = 0;
-    while (at < nodes && k->node[at] != node)
-        at++;
-    sight->effect = at < nodes ? EFFECT_DONE : EFFECT_ABSENT;
-    if (at < nodes)
-        node_remove(k, at);
-}
-
 static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     uint64_t node = value_of(sight->value, sight->value_len);
     bool sure = known(k) && k->listed;
     if (sight->verb == LOCK_QUEUE_PUSH) {
         sure = push(k, sight, node, now_ms);
     } else if (sight->verb == LOCK_QUEUE_REMOVE) {
-        take(k, sight, node, sure ? k->nodes : 0);
+        size_t at = 0, nodes = sure ? k->nodes : 0;
+        while (at < nodes && k->node[at] != node)
+            at++;
+        sight->effect = at < nodes ? EFFECT_DONE : EFFECT_ABSENT;
+        if (at < nodes)
+            node_remove(k, at);
     } else {
         bool any = sure && k->nodes > 0, shows = sight->queue == QUEUE_HEAD || sight->queue == QUEUE_POP;
         node = any ? k->node[0] : 0;
