@@ -172,16 +172,12 @@ static const struct http_page *page_of(const struct http *h, struct MHD_Connecti
     return NULL;
 }
 
-static struct visit *visit_of(struct MHD_Connection *connection) {
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info ? info->socket_context : NULL;
-}
-
 /* libmicrohttpd decides the parameters. */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
                               const char *version, const char *upload, size_t *upload_size, void **state) {
     struct http *h = arg;
-    struct visit *visit = visit_of(connection);
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct visit *visit = info ? info->socket_context : NULL;
     enum MHD_Result result;
     if (!visit)
         return MHD_NO;

@@ -94,6 +94,7 @@ static void put_string(struct text *out, const char *data, size_t len, size_t ma
 
 struct json {
     struct text *out;
+    const char *array; /* the one that is open, or NULL */
     size_t rows, fields;
 };
 
@@ -175,14 +176,14 @@ static void put_advice(void *arg, const char *name, const char *line, size_t len
     put_string(j->out, line, len, LONG_SHOWN);
 }
 
-/* Begins "name":[, with the rows that follow; rows_end ends it. */
-static void rows_begin(struct json *j, const char *name) {
-    text_printf(j->out, ",\"%s\":[", name);
+/* Ends the array before, and begins "name":[; NULL: none. */
+static void array_next(struct json *j, const char *name) {
+    if (j->array)
+        text_printf(j->out, "%s]", j->rows > 0 ? "}" : "");
+    if (name)
+        text_printf(j->out, ",\"%s\":[", name);
+    j->array = name;
     j->rows = 0;
-}
-
-static void rows_end(struct json *j) {
-    text_printf(j->out, "%s]", j->rows > 0 ? "}" : "");
 }
 
 /* ---- the pages ----------------------------------------------------------------------------------- */
@@ -212,35 +213,28 @@ static unsigned page_status(void *arg, struct text *out) {
     text_printf(out, "{\"ready\":%s,\"figures\":{", pages->unready(pages->arg, false) ? "false" : "true");
     source->info(w, &r);
     text_printf(out, "}");
-    rows_begin(&j, "nodes");
+    array_next(&j, "nodes");
     source->nodes(w, &r);
-    rows_end(&j);
-    rows_begin(&j, "locks");
+    array_next(&j, "locks");
     (void)source->locks(w, NULL, 0, &r);
-    rows_end(&j);
-    rows_begin(&j, "contention");
+    array_next(&j, "contention");
     source->contention(w, &r);
-    rows_end(&j);
-    rows_begin(&j, "times");
+    array_next(&j, "times");
     (void)source->times(w, NULL, 0, &r);
-    rows_end(&j);
-    rows_begin(&j, "shared");
+    array_next(&j, "shared");
     source->shared(w, &r);
-    rows_end(&j);
-    rows_begin(&j, "rules");
+    array_next(&j, "rules");
     r.text = json_long_text;
     source->rules(w, &r);
-    rows_end(&j);
-    rows_begin(&j, "advice");
+    array_next(&j, "advice");
     r.text = put_advice;
     source->advice(w, &r);
-    text_printf(out, "]");
-    rows_begin(&j, "summary");
+    j.rows = 0; /* they are texts, which have no end */
+    array_next(&j, "summary");
     incidents_sums(source->incidents, &any, SUMS_SHOWN, put_sum, &j);
-    rows_end(&j);
-    rows_begin(&j, "incidents");
+    array_next(&j, "incidents");
     (void)incidents_each(source->incidents, &any, INCIDENTS_SHOWN, put_incident, &j);
-    rows_end(&j);
+    array_next(&j, NULL);
     text_printf(out, "}\n");
     return 200;
 }

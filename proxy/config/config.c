@@ -51,7 +51,9 @@ struct reader {
 /* ---- errors -------------------------------------------------------------------------------- */
 
 /* Adds an error. d: the directive with the wrong value, or NULL. where: the place, or NULL. */
-static void errors_add(struct config_errors *e, const struct directive *d, const char *where, const char *what) {
+static void __attribute__((format(printf, 4, 0)))
+errors_add(struct config_errors *e, const struct directive *d, const char *where, const char *format, va_list args) {
+    char what[LINE_MAX_BYTES];
     if (d) {
         if (!e->wrong)
             e->wrong = memory_zalloc((config_directive_count() + 1) * sizeof(*e->wrong)); /* 1: for tls-* */
@@ -59,18 +61,17 @@ static void errors_add(struct config_errors *e, const struct directive *d, const
     }
     if (e->count++ >= CONFIG_ERRORS_MAX)
         return;
+    vsnprintf(what, sizeof(what), format, args);
     text_printf(&e->lines, "%s%s%s%s", e->lines.len > 0 ? "\n" : "", where ? where : "", where ? ": " : "", what);
 }
 
 bool config_refuse(struct config_errors *errors, const struct config *config, const char *directive, const char *format,
                    ...) {
-    char what[LINE_MAX_BYTES];
+    const struct directive *d = directive_find(directive);
     va_list args;
     va_start(args, format);
-    vsnprintf(what, sizeof(what), format, args);
+    errors_add(errors, d, d ? config->places[directive_index(d)] : NULL, format, args);
     va_end(args);
-    const struct directive *d = directive_find(directive);
-    errors_add(errors, d, d ? config->places[directive_index(d)] : NULL, what);
     return false;
 }
 
@@ -106,13 +107,12 @@ static void place_text(const struct place *at, char where[PLACE_MAX]) {
 /* Adds an error about a directive (NULL: an unknown one): first the place, then the text. Always returns false. */
 static bool __attribute__((format(printf, 4, 5)))
 fail(struct reader *r, const struct place *at, const struct directive *d, const char *format, ...) {
-    char where[PLACE_MAX], what[2 * SHOWN_MAX + CONFIG_WHY_MAX];
+    char where[PLACE_MAX];
     place_text(at, where);
     va_list args;
     va_start(args, format);
-    vsnprintf(what, sizeof(what), format, args);
+    errors_add(r->errors, d, where, format, args);
     va_end(args);
-    errors_add(r->errors, d, where, what);
     return false;
 }
 

@@ -127,34 +127,28 @@ static bool parse_digits(const char *text, int base, int64_t *out) {
     return true;
 }
 
-/* Sets the number, if it could be read and is within the bounds. */
-static bool take_number(struct config_build *b, const struct directive *d, bool right, int64_t n) {
+static bool read_number(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    const char *word = words->words[0];
+    int64_t n = 0;
+    bool negative = d->kind == &VALUE_NUMBER && word[0] == '-';
+    bool right = d->kind == &VALUE_SIZE   ? units_size(word, &n)
+                 : d->kind == &VALUE_TIME ? units_time(word, 1000, &n)
+                                          : parse_digits(word + negative, d->kind == &VALUE_OCTAL ? 8 : 10, &n);
+    n = negative ? -n : n;
     if (!right || n < d->min || n > d->max)
         return complain_expected(b, d);
     memcpy((char *)b->config + d->offset, &n, sizeof(n));
     return true;
 }
 
-static bool read_number(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n = 0;
-    bool negative = words->words[0][0] == '-';
-    bool right = parse_digits(words->words[0] + negative, 10, &n);
-    return take_number(b, d, right, negative ? -n : n);
-}
-
 static bool read_choice(struct config_build *b, const struct directive *d, const struct config_words *words) {
     int i = text_choice(words->words[0], d->names);
     if (i < 0)
         return complain_expected(b, d);
-    memcpy((char *)b->config + d->offset, &i, sizeof(i));
-    return true;
-}
-
-static bool read_flag(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int i = text_choice(words->words[0], d->names);
-    if (i < 0)
-        return complain_expected(b, d);
-    *(bool *)((char *)b->config + d->offset) = i == 1;
+    if (d->kind == &VALUE_FLAG)
+        *(bool *)((char *)b->config + d->offset) = i == 1;
+    else
+        memcpy((char *)b->config + d->offset, &i, sizeof(i));
     return true;
 }
 
@@ -170,34 +164,14 @@ static bool read_bits(struct config_build *b, const struct directive *d, const s
     return true;
 }
 
-static bool read_octal(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n = 0;
-    bool right = parse_digits(words->words[0], 8, &n);
-    return take_number(b, d, right, n);
-}
-
-static bool read_size(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n = 0;
-    bool right = units_size(words->words[0], &n);
-    return take_number(b, d, right, n);
-}
-
-static bool read_time(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n = 0;
-    bool right = units_time(words->words[0], 1000, &n);
-    return take_number(b, d, right, n);
-}
-
 static bool read_text(struct config_build *b, const struct directive *d, const struct config_words *words) {
     const char *text = words->words[0];
+    if (d->kind == &VALUE_SOCKET_PATH && strlen(text) > SOCKET_PATH_MAX)
+        return complain(b, "expected a path of at most %d bytes", (int)SOCKET_PATH_MAX);
+    if (d->kind == &VALUE_ADDRESS && !*text)
+        return complain_expected(b, d);
     set_text(b, d, *text || d->flags & EMPTY ? memory_strdup(text) : NULL);
     return true;
-}
-
-static bool read_socket_path(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    if (strlen(words->words[0]) > SOCKET_PATH_MAX)
-        return complain(b, "expected a path of at most %d bytes", (int)SOCKET_PATH_MAX);
-    return read_text(b, d, words);
 }
 
 /* Replaces `to` by copies of all words after the first `skip`. */
@@ -222,12 +196,6 @@ static bool read_bind(struct config_build *b, const struct directive *d, const s
             return complain_word(b, address, "an address");
     }
     return read_words(b, d, words);
-}
-
-static bool read_address(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    if (!*words->words[0])
-        return complain_expected(b, d);
-    return read_text(b, d, words);
 }
 
 static bool read_supervised(struct config_build *b, const struct directive *d, const struct config_words *words) {
@@ -404,26 +372,17 @@ static const void *field(const struct config *c, const struct directive *d) {
     return (const char *)c + d->offset;
 }
 
-static int64_t number_of(const struct config *c, const struct directive *d) {
+static void show_number(const struct config *c, const struct directive *d, struct text *out) {
     int64_t n;
     memcpy(&n, field(c, d), sizeof(n));
-    return n;
-}
-
-static void show_number(const struct config *c, const struct directive *d, struct text *out) {
-    text_printf(out, "%lld", (long long)number_of(c, d));
-}
-
-static void show_octal(const struct config *c, const struct directive *d, struct text *out) {
-    text_printf(out, "%llo", (unsigned long long)number_of(c, d));
-}
-
-static void show_time(const struct config *c, const struct directive *d, struct text *out) {
-    long long ms = number_of(c, d);
-    if (ms % 1000 == 0)
-        text_printf(out, "%llds", ms / 1000);
+    if (d->kind == &VALUE_OCTAL)
+        text_printf(out, "%llo", (unsigned long long)n);
+    else if (d->kind != &VALUE_TIME)
+        text_printf(out, "%lld", (long long)n);
+    else if (n % 1000 == 0)
+        text_printf(out, "%llds", (long long)n / 1000);
     else
-        text_printf(out, "%lldms", ms);
+        text_printf(out, "%lldms", (long long)n);
 }
 
 static void show_text(const struct config *c, const struct directive *d, struct text *out) {
@@ -432,13 +391,12 @@ static void show_text(const struct config *c, const struct directive *d, struct 
     text_printf(out, "%s", text ? text : "");
 }
 
-static void show_flag(const struct config *c, const struct directive *d, struct text *out) {
-    text_printf(out, "%s", d->names[*(const bool *)field(c, d)]);
-}
-
 static void show_choice(const struct config *c, const struct directive *d, struct text *out) {
     int i;
-    memcpy(&i, field(c, d), sizeof(i));
+    if (d->kind == &VALUE_FLAG)
+        i = *(const bool *)field(c, d);
+    else
+        memcpy(&i, field(c, d), sizeof(i));
     text_printf(out, "%s", d->names[i]);
 }
 
@@ -500,15 +458,15 @@ _Static_assert(offsetof(struct config, output_pubsub_soft_s) - offsetof(struct c
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
 const struct value_kind VALUE_NUMBER = {read_number, show_number, sizeof(int64_t), NULL, NULL};
-const struct value_kind VALUE_OCTAL = {read_octal, show_octal, sizeof(int64_t), NULL, NULL};
-const struct value_kind VALUE_SIZE = {read_size, show_number, sizeof(int64_t), NULL, NULL};
-const struct value_kind VALUE_TIME = {read_time, show_time, sizeof(int64_t), NULL, NULL};
-const struct value_kind VALUE_FLAG = {read_flag, show_flag, sizeof(bool), NULL, NULL};
+const struct value_kind VALUE_OCTAL = {read_number, show_number, sizeof(int64_t), NULL, NULL};
+const struct value_kind VALUE_SIZE = {read_number, show_number, sizeof(int64_t), NULL, NULL};
+const struct value_kind VALUE_TIME = {read_number, show_number, sizeof(int64_t), NULL, NULL};
+const struct value_kind VALUE_FLAG = {read_choice, show_choice, sizeof(bool), NULL, NULL};
 const struct value_kind VALUE_CHOICE = {read_choice, show_choice, sizeof(int), NULL, NULL};
 const struct value_kind VALUE_BITS = {read_bits, show_bits, sizeof(unsigned), NULL, NULL};
 const struct value_kind VALUE_TEXT = {read_text, show_text, sizeof(char *), text_own, text_drop};
-const struct value_kind VALUE_SOCKET_PATH = {read_socket_path, show_text, sizeof(char *), text_own, text_drop};
-const struct value_kind VALUE_ADDRESS = {read_address, show_text, sizeof(char *), text_own, text_drop};
+const struct value_kind VALUE_SOCKET_PATH = {read_text, show_text, sizeof(char *), text_own, text_drop};
+const struct value_kind VALUE_ADDRESS = {read_text, show_text, sizeof(char *), text_own, text_drop};
 const struct value_kind VALUE_SUPERVISED = {read_supervised, show_text, sizeof(char *), text_own, text_drop};
 const struct value_kind VALUE_WORDS = {read_words, show_words, sizeof(struct config_words), words_own, words_drop};
 const struct value_kind VALUE_BIND = {read_bind, show_words, sizeof(struct config_words), words_own, words_drop};

@@ -221,22 +221,6 @@ static struct evidence *row_find(struct observed_shard *sh, const char *pattern,
     return NULL;
 }
 
-/* If the stem of the new row has too many patterns, merges their rows into the first one, and returns it; otherwise
- * NULL. */
-static struct evidence *row_widen(struct observed_shard *sh, const struct evidence *new) {
-    struct evidence *first = NULL;
-    size_t count = 0;
-    for (size_t i = ROWS; i-- > 0;)
-        if (row_agrees(&sh->rows[i], new, true, &new->client_hash)) {
-            first = &sh->rows[i];
-            count++;
-        }
-    if (count < SIBLINGS_MAX)
-        return NULL;
-    rows_merge(sh, first, true, &new->client_hash);
-    return first;
-}
-
 /* Makes room: merges all clients' rows of the pattern, or with `wide` of the stem, that has most, if it has `least`. */
 static bool rows_merge_most(struct observed_shard *sh, size_t least, bool wide) {
     struct evidence *to = NULL;
@@ -273,14 +257,22 @@ static struct evidence *row_free(struct observed_shard *sh) {
     return oldest;
 }
 
-/* The row for an event that has none: the rows of its stem, if they become one now, or a new one. */
+/* The row for an event that has none: a new one, or if its stem has too many patterns, their rows as one. */
 static struct evidence *row_make(struct observed_shard *sh, const char *pattern, size_t stem,
                                  const struct lock_event *s) {
     struct evidence new = {.client_hash = s->identity_hash, .stem_len = stem, .ruled = s->rule != NULL};
     snprintf(new.pattern, sizeof(new.pattern), "%s", pattern);
-    struct evidence *row = row_widen(sh, &new);
-    if (row)
+    struct evidence *row = NULL;
+    size_t siblings = 0;
+    for (size_t i = ROWS; i-- > 0;)
+        if (row_agrees(&sh->rows[i], &new, true, &new.client_hash)) {
+            row = &sh->rows[i];
+            siblings++;
+        }
+    if (siblings >= SIBLINGS_MAX) {
+        rows_merge(sh, row, true, &new.client_hash);
         return row;
+    }
     row = row_free(sh);
     *row = new;
     text_printable(row->client, sizeof(row->client), s->identity, s->identity_len, '.');
