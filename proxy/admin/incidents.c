@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "parser/invariant.h"
+#include "proxy/admin/incident_lines.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/list.h"
 #include "proxy/base/log.h"
@@ -29,6 +30,7 @@ enum {
     LINES_AT_ONCE = 200, /* first lines in a period */
     LINES_A_TICK = 20,
     FEED_ROWS = 1024,
+    WATCHED_A_STEP = 64,
     MATCH_STEPS_MAX = 256 * KEY_MAX, /* enough for a pattern of 256 bytes */
     FOLLOW_STEPS = 3 * MATCH_STEPS_MAX,
     GLOB_STEPS = 500000 /* for all keys matched against a pattern: about 2 ms */
@@ -224,12 +226,6 @@ static struct kind *kind_of(struct incidents *i, const char *name) {
     return i->kinds[i->kind_count++] = kind;
 }
 
-static uint64_t hash_text(uint64_t hash, const char *text) {
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3U; /* FNV-1a */
-    return hash * 0x100000001b3U;
-}
-
 static void merge(struct group *into, const struct group *from) {
     if (into->count == 0 || from->first_ms < into->first_ms)
         into->first_ms = from->first_ms;
@@ -257,7 +253,9 @@ static bool make_room(struct incidents *i, int64_t now_ms) {
 }
 
 static struct group *group_of(struct incidents *i, struct kind *kind, const struct entry *e) {
-    uint64_t hash = hash_text(hash_text(0xcbf29ce484222325U ^ (uintptr_t)kind, e->rule), e->identity);
+    uint64_t hash =
+        ((uint64_t)text_hash(e->rule, strlen(e->rule)) << 32 | text_hash(e->identity, strlen(e->identity))) ^
+        (uintptr_t)kind;
     hash ^= hash >> 32;
     for (struct table_link *it = table_chain(&i->groups, hash); it; it = it->next) {
         struct group *g = LIST_ENTRY(it, struct group, link);
@@ -531,30 +529,75 @@ void incidents_unlisten(struct incidents *i, struct incidents_ear *ear) {
     memory_free(ear);
 }
 
-uint64_t incidents_next(struct incidents *i) {
+/* ---- PROXY WATCH ------------------------------------------------------------------------------------------- */
+
+struct incident_watch {
+    struct incidents *incidents;
+    struct incident_filter wanted; /* its pattern belongs to the watch */
+    uint64_t at;                   /* the number of the next incident to look at */
+    uint64_t missed;               /* incidents that were overwritten before, and are not yet reported */
+};
+
+struct incident_watch *incident_watch_new(struct incidents *i, const char *const *words, const size_t *lens,
+                                          size_t count, const char *(*kinds)(size_t i), struct text *error) {
+    struct incident_query q;
+    if (!incident_query_read(&q, &(struct incident_syntax){.kinds = kinds}, words, lens, count, error))
+        return NULL;
+    struct incident_watch *watch = memory_zalloc(sizeof(*watch));
+    watch->incidents = i;
+    watch->wanted = q.filter;
+    if (q.filter.pattern)
+        watch->wanted.pattern = memory_strndup(q.filter.pattern, q.filter.pattern_len);
     pthread_mutex_lock(&i->mutex);
-    uint64_t next = i->seq + 1;
+    watch->at = i->seq + 1;
     pthread_mutex_unlock(&i->mutex);
-    return next;
+    return watch;
 }
 
-bool incidents_follow(struct incidents *i, struct incidents_place *place, const struct incident_filter *wanted,
-                      size_t max, void (*fn)(void *arg, const struct incident *incident), void *arg) {
-    size_t steps = FOLLOW_STEPS;
+void incident_watch_free(struct incident_watch *watch) {
+    memory_free((char *)watch->wanted.pattern);
+    memory_free(watch);
+}
+
+static void put_missed(struct incident_watch *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    struct text line = {0};
+    if (watch->missed == 0)
+        return;
+    text_printf(&line, "(incidents before what follows that came faster than they could be shown: %llu)",
+                (unsigned long long)watch->missed);
+    watch->missed = 0;
+    fn(arg, line.data, line.len);
+    text_clear(&line);
+}
+
+bool incident_watch_lines(struct incident_watch *watch, void (*fn)(void *arg, const char *line, size_t len),
+                          void *arg) {
+    struct incidents *i = watch->incidents;
+    size_t steps = FOLLOW_STEPS, left = WATCHED_A_STEP;
     pthread_mutex_lock(&i->mutex);
     uint64_t oldest = i->seq >= FEED_ROWS ? i->seq - FEED_ROWS + 1 : 1;
-    if (place->at < oldest) {
-        place->missed += oldest - place->at;
-        place->at = oldest;
+    if (watch->at < oldest) {
+        watch->missed += oldest - watch->at;
+        watch->at = oldest;
     }
-    for (; place->at <= i->seq && max > 0 && steps >= MATCH_STEPS_MAX; place->at++, max--) {
-        const struct entry *e = &i->feed[place->at % FEED_ROWS];
-        if (!is_of_kind(wanted, e->kind) || !has_key(wanted, e, &steps))
+    for (; watch->at <= i->seq && left > 0 && steps >= MATCH_STEPS_MAX; watch->at++, left--) {
+        const struct entry *e = &i->feed[watch->at % FEED_ROWS];
+        if (!is_of_kind(&watch->wanted, e->kind) || !has_key(&watch->wanted, e, &steps))
             continue;
         struct incident out = shown(e);
-        fn(arg, &out);
+        struct text sentence = {0}, line = {0};
+        put_missed(watch, fn, arg);
+        sentence_time(out.time_ms, &line);
+        text_printf(&line, " %s: ", out.kind);
+        sentence_append(&out, &sentence);
+        text_append_visible(&line, sentence.data, sentence.len); /* names of users and clients may contain any bytes */
+        fn(arg, line.data, line.len);
+        text_clear(&sentence);
+        text_clear(&line);
     }
-    bool more = place->at <= i->seq;
+    bool more = watch->at <= i->seq;
     pthread_mutex_unlock(&i->mutex);
+    if (!more) /* a watch that lags behind reports all missed incidents together, later */
+        put_missed(watch, fn, arg);
     return more;
 }

@@ -1,8 +1,10 @@
 /*
  * All directives in one table. Defaults are texts, read by the same readers as values in a file. It also shows values
- * that are in force, and finds what a reload has changed.
+ * that are in force, finds what a reload has changed, and checks directives that depend on each other.
  */
+#include <arpa/inet.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -334,24 +336,16 @@ const struct directive *directive_nearest(const char *name) {
     return nearest;
 }
 
-/* Applies a default. It can't be invalid: the unit test reads all defaults. */
-static void apply_fallback(struct config_build *b, const struct directive *d) {
-    struct config_words words = {0};
-    if (words_split(&words, d->shown.fallback, strlen(d->shown.fallback)) == NULL && words.count > 0)
-        (void)!directive_apply(b, d, &words);
-    words_clear(&words);
-}
-
-void directive_defaults(struct config_build *b) {
+void directive_defaults(struct config_build *b, bool locks) {
     for (size_t i = 0; i < TABLE_COUNT; i++) {
-        if (TABLE[i].kind != &VALUE_LOCK && TABLE[i].kind != &VALUE_FENCE)
-            apply_fallback(b, &TABLE[i]);
+        const struct directive *d = &TABLE[i];
+        struct config_words words = {0};
+        if (locks ? d->kind != &VALUE_LOCK || b->lock_given : d->kind == &VALUE_LOCK || d->kind == &VALUE_FENCE)
+            continue;
+        if (words_split(&words, d->shown.fallback, strlen(d->shown.fallback)) == NULL && words.count > 0)
+            (void)!directive_apply(b, d, &words); /* it can't be wrong: the unit test reads all defaults */
+        words_clear(&words);
     }
-}
-
-void directive_default_locks(struct config_build *b) {
-    if (!b->lock_given)
-        apply_fallback(b, directive_find("lock"));
 }
 
 /* ---- values in force ------------------------------------------------------------------------------ */
@@ -438,4 +432,104 @@ void config_drop_values(struct config *config) {
     for (size_t i = 0; i < TABLE_COUNT; i++)
         if (TABLE[i].kind->drop)
             TABLE[i].kind->drop((char *)config + TABLE[i].offset);
+}
+
+/* ---- checks of several directives together ------------------------------------------------------ */
+
+static bool is_loopback(const char *address) {
+    unsigned char bytes[4];
+    address += *address == '-';
+    if (inet_pton(AF_INET, address, bytes) == 1)
+        return bytes[0] == 127;
+    return strcmp(address, "::1") == 0 || strcasecmp(address, "localhost") == 0;
+}
+
+bool config_logs_in(const struct config *config) {
+    const struct config_login *l = &config->upstream_login;
+    return l->password || l->password_file || l->password_command;
+}
+
+struct config_own_login config_own_login(const struct config *config, size_t i) {
+    const struct config_own_login logins[CONFIG_LOGINS] = {
+        {"upstream", &config->upstream_login},
+        {"sentinel", &config->sentinel_login},
+        {"witness", &config->witness_login},
+    };
+    return logins[i];
+}
+
+bool config_is_local(const struct config *config) {
+    bool local = true;
+    for (size_t i = 0; i < config->bind.count; i++)
+        local = local && is_loopback(config->bind.words[i]);
+    return local || (config->port == 0 && config->tls_port == 0);
+}
+
+bool config_shares_user(const struct config *config) {
+    if (config->share_upstream_user != CONFIG_SHARE_AUTO)
+        return config->share_upstream_user == CONFIG_SHARE_YES;
+    bool near = config_is_local(config) &&
+                networks_are_none(config->proxy_protocol); /* behind a balancer that sends PROXY headers, the
+                                                              connection's own address says nothing about the client */
+    return near || config->requirepass;
+}
+
+/* Refuses a user without a password. Redis silently ignores masteruser then; here it is an error. Refuses two ways to
+ * the password. */
+static void check_login(const struct config *c, struct config_errors *e, struct config_own_login own) {
+    char user[40], password[40], file[40], command[40];
+    const struct config_login *l = own.login;
+    snprintf(user, sizeof(user), "%s-user", own.name);
+    snprintf(password, sizeof(password), "%s-password", own.name);
+    snprintf(file, sizeof(file), "%s-password-file", own.name);
+    snprintf(command, sizeof(command), "%s-password-command", own.name);
+    bool has = l->password || l->password_file || l->password_command;
+    if (l->user && !has && !config_is_wrong(e, password))
+        config_refuse(e, c, user, "%s: expected %s too (any word for a user with nopass)", user, password);
+    if (l->password_file && (l->password || l->password_command))
+        config_refuse(e, c, file, "%s: expected it alone, without %s and %s", file, password, command);
+    if (l->password_command && l->password)
+        config_refuse(e, c, command, "%s: expected it alone, without %s", command, password);
+}
+
+bool config_quorum_fits(const struct config *c, char *why, size_t size) {
+    int64_t longest_ms = lock_promise_longest_ms(c->witness_quarantine_ms, c->witness_timeout_ms);
+    for (size_t i = 0; i < lock_rules_count(c->rules); i++) {
+        const struct lock_rule *rule = lock_rules_get(c->rules, i);
+        int64_t ms = rule->handover_ms > rule->lease_ms ? rule->handover_ms : rule->lease_ms;
+        char pattern[80];
+        lock_rule_word_show(rule->pattern, pattern, sizeof(pattern));
+        if (rule->quorum != LOCK_QUORUM_YES)
+            continue;
+        if (c->witnesses.count == 0) {
+            snprintf(why, size, "'%s' quorum yes: expected 'witness' too, best with 3 addresses", pattern);
+            return false;
+        }
+        if (ms > longest_ms) {
+            snprintf(why, size,
+                     "'%s' quorum yes: expected a lease and a handover of at most %lld ms, or a longer "
+                     "witness-quarantine",
+                     pattern, (long long)(longest_ms > 0 ? longest_ms : 0));
+            return false;
+        }
+    }
+    return true;
+}
+
+void config_check_together(const struct config *c, struct config_errors *e) {
+    for (size_t i = 0; i < CONFIG_LOGINS; i++)
+        check_login(c, e, config_own_login(c, i));
+    char why[CONFIG_WHY_MAX];
+    if (!config_is_wrong(e, "witness") && !config_is_wrong(e, "lock") && !config_quorum_fits(c, why, sizeof(why)))
+        config_refuse(e, c, "lock", "lock %s", why);
+    if (c->read_from != CONFIG_READ_MASTERS && c->upstream != CONFIG_CLUSTER && c->upstream != CONFIG_SENTINEL &&
+        !config_is_wrong(e, "upstream"))
+        config_refuse(
+            e, c, "read-from",
+            "read-from: expected masters, or upstream cluster or sentinel, which tell the proxy which replicas "
+            "there are");
+    if (c->share_upstream_user == CONFIG_SHARE_NO &&
+        c->requirepass) /* requirepass: an AUTH logs in to the proxy, not to Redis */
+        config_refuse(e, c, "share-upstream-user",
+                      "share-upstream-user no: expected no requirepass, which takes the clients' logins");
 }

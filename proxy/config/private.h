@@ -1,6 +1,6 @@
 /*
- * What the files of the configuration share: config.c reads files and the command line,
- * config_words.c splits lines, directives.c knows the directives, value.c the kinds of their values.
+ * What the files of the configuration share: config.c reads files and the command line, and splits lines; directives.c
+ * knows the directives, value.c the kinds of their values.
  */
 #pragma once
 
@@ -57,10 +57,11 @@ const struct directive *directive_find(const char *name);
 size_t directive_index(const struct directive *d);
 /* The directive with the most similar name, or NULL if none is close. */
 const struct directive *directive_nearest(const char *name);
-/* Sets every directive to its default, except lock rules and fences. */
-void directive_defaults(struct config_build *b);
-/* Adds the default lock rule, unless lock lines were given. */
-void directive_default_locks(struct config_build *b);
+/* Sets every directive to its default, except lock rules and fences; with `locks` adds the default lock rule instead,
+ * unless lock lines were given. */
+void directive_defaults(struct config_build *b, bool locks);
+/* Checks directives that depend on each other. */
+void config_check_together(const struct config *c, struct config_errors *e);
 /* Frees the values of all directives. */
 void config_drop_values(struct config *config);
 
@@ -76,7 +77,7 @@ extern const struct value_kind VALUE_SUPERVISED, VALUE_BIND, VALUE_WITNESS, VALU
 bool directive_apply(struct config_build *b, const struct directive *d, const struct config_words *words)
     __attribute__((warn_unused_result));
 
-/* ---- config_words.c ------------------------------------------------------------------ */
+/* ---- config.c: words ------------------------------------------------------------------ */
 
 /* Append a copy of `len` bytes; clear the words, which are overwritten first since they may be passwords. */
 void words_add(struct config_words *w, const char *text, size_t len);
@@ -86,6 +87,5 @@ void config_forget(char *text);
 /* Appends the words of one line, with quotes and escapes as in redis.conf. Returns NULL, or the error in the line; then
  * nothing was added. */
 const char *words_split(struct config_words *w, const char *line, size_t len) __attribute__((warn_unused_result));
-/* Writes the words on one line in readable form, shortened to fit. */
-void words_show(const struct config_words *w, char *out, size_t size);
+/* Writes a word in readable form, shortened to fit. */
 void words_show_word(const char *word, char *out, size_t size);

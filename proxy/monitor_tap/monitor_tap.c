@@ -133,22 +133,6 @@ bool monitor_line_read(struct monitor_line *to, const char *line, size_t len) {
     return true;
 }
 
-/* Valkey 8.1 does not escape quotes and backslashes within a word. Writes the words with escapes: a quote ends a word
- * only if another word, or nothing, follows it. */
-static void words_mend(const char *p, const char *end, struct text *to) {
-    for (bool inside = false; p < end; p++) {
-        bool ends = p + 1 == end || (end - p > 2 && p[1] == ' ' && p[2] == '"');
-        bool escapes = *p == '\\' && p + 1 < end && memchr("nrtab\"\\x", p[1], 8);
-        if (*p == '"' && (!inside || ends))
-            inside = !inside;
-        else if (*p == '"' || (*p == '\\' && !escapes))
-            text_append(to, "\\", 1);
-        text_append(to, p, 1);
-        if (inside && escapes && p + 2 < end)
-            text_append(to, ++p, 1);
-    }
-}
-
 static bool words_scan(const char *words, size_t len, struct text *bytes, struct resp_request *request) {
     const struct resp_limits limits = {INT64_MAX, false};
     bytes->len = 0;
@@ -165,9 +149,21 @@ bool monitor_args_read(const struct monitor_line *line, struct text *bytes, stru
         return false;
     if (words_scan(line->words, line->words_len, bytes, request))
         return true;
-    struct text mended;
-    text_init(&mended);
-    words_mend(line->words, line->words + line->words_len, &mended);
+    /* Valkey 8.1 does not escape quotes and backslashes within a word. Here they get escapes: a quote ends a word only
+     * if another word, or nothing, follows it. */
+    struct text mended = {0};
+    bool inside = false;
+    for (const char *p = line->words, *end = p + line->words_len; p < end; p++) {
+        bool ends = p + 1 == end || (end - p > 2 && p[1] == ' ' && p[2] == '"');
+        bool escapes = *p == '\\' && p + 1 < end && memchr("nrtab\"\\x", p[1], 8);
+        if (*p == '"' && (!inside || ends))
+            inside = !inside;
+        else if (*p == '"' || (*p == '\\' && !escapes))
+            text_append(&mended, "\\", 1);
+        text_append(&mended, p, 1);
+        if (inside && escapes && p + 2 < end)
+            text_append(&mended, ++p, 1);
+    }
     bool right = words_scan(mended.data, mended.len, bytes, request);
     text_clear(&mended);
     return right;
@@ -525,20 +521,6 @@ static bool on_other(struct monitor_tap *o, struct talker *t, const struct monit
     }
 }
 
-/* Handles the line of a PTTL that was sent: the reply applies at this point. */
-static void asked_line(struct monitor_tap *o, const struct monitor_line *line) {
-    if (o->lined == o->asked)
-        return;
-    bool answered = o->answered > o->lined;
-    struct ask *a = &o->asks[o->lined++ % ASKS];
-    struct model_key *k = model_find(&o->model, a->hash, line->time_ms);
-    a->at_ms = line->time_ms;
-    if (k && answered)
-        model_told(k, a->pttl_ms, a->at_ms);
-    else if (k)
-        k->asked = true;
-}
-
 void tap_answer(struct monitor_tap *o, int64_t pttl_ms) {
     if (o->answered == o->asked)
         return;
@@ -618,8 +600,16 @@ bool tap_line(struct monitor_tap *o, const char *text, size_t len) {
     const struct command *c = command_of_request(&o->request, o->bytes.data);
     if (is_self(o, &line, c)) {
         tap_end(o);
-        if (c && c->id == COMMAND_PTTL)
-            asked_line(o, &line);
+        if (!c || c->id != COMMAND_PTTL || o->lined == o->asked)
+            return true;
+        bool answered = o->answered > o->lined; /* a PTTL's reply applies at the point of its line */
+        struct ask *a = &o->asks[o->lined++ % ASKS];
+        struct model_key *k = model_find(&o->model, a->hash, line.time_ms);
+        a->at_ms = line.time_ms;
+        if (k && answered)
+            model_told(k, a->pttl_ms, a->at_ms);
+        else if (k)
+            k->asked = true;
         return true;
     }
     o->counts.lines++;
