@@ -120,13 +120,6 @@ static bool extend(struct model_key *k, struct lock_event *sight, bool condition
     return true;
 }
 
-static bool replace(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
-    sight->effect = EFFECT_DONE;
-    unknown(k);
-    there(k, sight->pttl_ms == PTTL_UNKNOWN ? PTTL_NONE : sight->pttl_ms, now_ms);
-    return true;
-}
-
 static bool swap(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     bool sure = known(k);
     sight->old = k->state == MODEL_PRESENT ? "" : NULL;
@@ -226,13 +219,6 @@ static bool says_no(const struct model_key *k, const struct lock_event *sight, b
     return *sure && !absent && k->value != named;
 }
 
-/* Notes the value that the command has left. */
-static void keep_value(struct model_key *k, const struct lock_event *sight) {
-    bool keeps = sight->verb == LOCK_EXTEND || sight->verb == LOCK_READ || sight->effect == EFFECT_LOST;
-    if (!keeps)
-        k->value = k->state == MODEL_PRESENT ? value_of(sight->value, sight->value_len) : 0;
-}
-
 bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, bool hash, int64_t now_ms) {
     bool sure = true;
     k->asked = k->assumed = false;
@@ -258,7 +244,9 @@ bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, 
             sure = extend(k, sight, conditional, now_ms);
             break;
         case LOCK_REPLACE:
-            sure = replace(k, sight, now_ms);
+            sight->effect = EFFECT_DONE;
+            unknown(k);
+            there(k, sight->pttl_ms == PTTL_UNKNOWN ? PTTL_NONE : sight->pttl_ms, now_ms);
             break;
         case LOCK_SWAP:
             sure = swap(k, sight, now_ms);
@@ -283,7 +271,8 @@ bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, 
         default:
             return true;
         }
-        keep_value(k, sight);
+        if (sight->verb != LOCK_EXTEND && sight->verb != LOCK_READ && sight->effect != EFFECT_LOST)
+            k->value = k->state == MODEL_PRESENT ? value_of(sight->value, sight->value_len) : 0;
     }
     k->seen_ms = now_ms;
     return sure;
