@@ -251,17 +251,6 @@ static void dead_line(const struct evidence *r, struct text *l) {
     }
 }
 
-static void fence_line(const struct written_pair *p, struct text *l) {
-    add_pattern(l, "", p->pattern);
-    add_pattern(l, " is written by holders of ", p->lock);
-    uint64_t under = p->held + p->late;
-    text_printf(l, ": %llu of %llu writes", (unsigned long long)under, (unsigned long long)p->writes);
-    if (p->late > 0)
-        text_printf(l, ", %llu of them after the lease was over", (unsigned long long)p->late);
-    add_pattern(l, ": fence ", p->pattern);
-    add_pattern(l, " by ", p->lock);
-}
-
 static void losers_line(const struct evidence *r, struct text *l) {
     text_printf(l, "%llu time%s a loser deleted another worker's lock. ", (unsigned long long)r->freed,
                 r->freed == 1 ? "" : "s");
@@ -297,14 +286,6 @@ static void one_shot_line(const struct evidence *r, struct text *l) {
                 (unsigned long long)r->one_shots,
                 r->ruled && !r->audited ? "The proxy keeps it for the rule's one-shot time, even if the script has died"
                                         : "If the script dies nothing ends the lock");
-}
-
-static void risk_line(const struct evidence *r, unsigned kind, bool by, struct text *l) {
-    static void (*const LINES[RISKS])(const struct evidence *, struct text *) = {
-        [RISK_LOSERS] = losers_line, [RISK_LATE] = late_line, [RISK_ONE_SHOT] = one_shot_line};
-    add_pattern(l, "UNSAFE ", r->pattern);
-    text_printf(l, "%s%s: ", by ? " by " : "", by ? r->client : "");
-    LINES[kind](r, l);
 }
 
 /* ---- rows, added up ------------------------------------------------------------------------------- */
@@ -407,6 +388,8 @@ static int worst_first(const void *x, const void *y) {
 }
 
 static void each_unsafe(const struct rows *lines, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    static void (*const LINES[RISKS])(const struct evidence *, struct text *) = {
+        [RISK_LOSERS] = losers_line, [RISK_LATE] = late_line, [RISK_ONE_SHOT] = one_shot_line};
     struct risk *risks = memory_alloc((lines->count + 1) * RISKS * sizeof(*risks));
     size_t count = 0;
     for (size_t i = 0; i < lines->count * RISKS; i++) {
@@ -419,7 +402,9 @@ static void each_unsafe(const struct rows *lines, void (*fn)(void *arg, const ch
         const struct evidence *row = risks[i].row, *last = &lines->row[lines->count - 1];
         bool others = (row > lines->row && same_pattern(row - 1, row)) || (row < last && same_pattern(row + 1, row));
         struct text line = {0};
-        risk_line(row, risks[i].kind, others, &line);
+        add_pattern(&line, "UNSAFE ", row->pattern);
+        text_printf(&line, "%s%s: ", others ? " by " : "", others ? row->client : "");
+        LINES[risks[i].kind](row, &line);
         say(&line, fn, arg);
     }
     memory_free(risks);
@@ -498,8 +483,16 @@ static void each_fence(struct observer *o, void (*fn)(void *arg, const char *lin
     }
     qsort(said, count, sizeof(*said), most_writes_first);
     for (size_t i = 0; i < count; i++) {
+        const struct written_pair *p = &said[i];
         struct text line = {0};
-        fence_line(&said[i], &line);
+        add_pattern(&line, "", p->pattern);
+        add_pattern(&line, " is written by holders of ", p->lock);
+        text_printf(&line, ": %llu of %llu writes", (unsigned long long)(p->held + p->late),
+                    (unsigned long long)p->writes);
+        if (p->late > 0)
+            text_printf(&line, ", %llu of them after the lease was over", (unsigned long long)p->late);
+        add_pattern(&line, ": fence ", p->pattern);
+        add_pattern(&line, " by ", p->lock);
         say(&line, fn, arg);
     }
 }
