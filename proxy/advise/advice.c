@@ -487,7 +487,7 @@ static void each_fence(struct observer *o, void (*fn)(void *arg, const char *lin
         struct text line = {0};
         add_pattern(&line, "", p->pattern);
         add_pattern(&line, " is written by holders of ", p->lock);
-        text_printf(&line, ": %llu of %llu writes", (unsigned long long)(p->held + p->late),
+        text_printf(&line, ": %llu of %llu writes", (unsigned long long)p->held + p->late,
                     (unsigned long long)p->writes);
         if (p->late > 0)
             text_printf(&line, ", %llu of them after the lease was over", (unsigned long long)p->late);
