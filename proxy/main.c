@@ -22,7 +22,6 @@
 #include "proxy/admin/incidents.h"
 #include "proxy/base/clock.h"
 #include "proxy/admin/proxy_report.h"
-#include "proxy/admin/incident_lines.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/base/slowlog.h"

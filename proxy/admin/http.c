@@ -85,16 +85,6 @@ static struct MHD_Response *render(struct http *h, const struct http_page *page,
     return response;
 }
 
-static enum MHD_Result answer_page(struct http *h, struct MHD_Connection *connection, const struct http_page *page) {
-    unsigned status;
-    struct MHD_Response *response = render(h, page, &status);
-    if (!response)
-        return MHD_NO;
-    enum MHD_Result result = MHD_queue_response(connection, status, response);
-    MHD_destroy_response(response);
-    return result;
-}
-
 /* ---- Host headers: RFC 9110, 7.2 ------------------------------------------------------------------ */
 
 /* Removes the port, and a dot at the end of a name. False if the text is no host. */
@@ -119,24 +109,20 @@ static bool bare_name(const char *host, char *out, size_t size) {
     return true;
 }
 
-static bool is_this_machine(const char *name) {
-    char own[NAME_MAX_LEN + 1];
-    if (gethostname(own, sizeof(own)) != 0)
-        return false;
-    own[NAME_MAX_LEN] = '\0';
-    return own[0] && strcasecmp(name, own) == 0;
-}
-
 bool host_is_ours(const char *host, const char *const *names, size_t count) {
-    char name[NAME_MAX_LEN + 1];
+    char name[NAME_MAX_LEN + 1], own[NAME_MAX_LEN + 1] = "";
     unsigned char bytes[16];
     if (!bare_name(host, name, sizeof(name)))
         return false;
     for (size_t i = 0; i < count; i++)
         if (strcasecmp(names[i], name) == 0 || strcmp(names[i], "*") == 0)
             return true;
-    return inet_pton(AF_INET, name, bytes) == 1 || inet_pton(AF_INET6, name, bytes) == 1 ||
-           strcasecmp(name, "localhost") == 0 || is_this_machine(name);
+    if (inet_pton(AF_INET, name, bytes) == 1 || inet_pton(AF_INET6, name, bytes) == 1 ||
+        strcasecmp(name, "localhost") == 0)
+        return true;
+    bool known = gethostname(own, sizeof(own)) == 0;
+    own[NAME_MAX_LEN] = '\0';
+    return known && own[0] && strcasecmp(name, own) == 0;
 }
 
 /* ---- requests ------------------------------------------------------------------------------------- */
@@ -186,28 +172,12 @@ static const struct http_page *page_of(const struct http *h, struct MHD_Connecti
     return NULL;
 }
 
-static struct visit *visit_of(struct MHD_Connection *connection) {
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info ? info->socket_context : NULL;
-}
-
-/* Suspends the request until the page's facts are gathered. */
-static enum MHD_Result await_page(struct http *h, struct MHD_Connection *connection, const struct http_page *page) {
-    visit_of(connection)->waiting = connection;
-    invariant(page->gather, "a page without facts waits for them");
-    MHD_suspend_connection(connection);
-    if (!h->gathering) {
-        h->gathering = page;
-        page->gather(h->options.arg);
-    }
-    return MHD_YES;
-}
-
 /* libmicrohttpd decides the parameters. */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *url, const char *method,
                               const char *version, const char *upload, size_t *upload_size, void **state) {
     struct http *h = arg;
-    struct visit *visit = visit_of(connection);
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct visit *visit = info ? info->socket_context : NULL;
     enum MHD_Result result;
     if (!visit)
         return MHD_NO;
@@ -220,7 +190,22 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
     const struct http_page *page = page_of(h, connection, url);
     if (!page)
         return answer_text(connection, MHD_HTTP_NOT_FOUND, "there is no such page\n");
-    return page->gather ? await_page(h, connection, page) : answer_page(h, connection, page);
+    if (page->gather) { /* the request waits for the page's facts */
+        visit->waiting = connection;
+        MHD_suspend_connection(connection);
+        if (!h->gathering) {
+            h->gathering = page;
+            page->gather(h->options.arg);
+        }
+        return MHD_YES;
+    }
+    unsigned status;
+    struct MHD_Response *response = render(h, page, &status);
+    if (!response)
+        return MHD_NO;
+    result = MHD_queue_response(connection, status, response);
+    MHD_destroy_response(response);
+    return result;
 }
 
 static void resume_waiting(struct http *h) {
@@ -311,15 +296,6 @@ static bool give_up_one(struct http *h, size_t room) {
     return true;
 }
 
-static void give_up_late(struct http *h) {
-    int64_t now = clock_even_ms();
-    LIST_FOREACH(it, &h->visits) {
-        struct visit *v = LIST_ENTRY(it, struct visit, link);
-        if (!v->given_up && v->deadline_ms <= now)
-            give_up(h, v);
-    }
-}
-
 static void listen_for(struct http *h, uint32_t events) {
     struct epoll_event event = {.events = events, .data.fd = h->listen_fd};
     (void)epoll_ctl(h->poll_fd, EPOLL_CTL_MOD, h->listen_fd, &event);
@@ -348,7 +324,12 @@ static void let_in(struct http *h) {
 void http_run(struct http *h) {
     let_in(h);
     MHD_run(h->daemon);
-    give_up_late(h);
+    int64_t now = clock_even_ms();
+    LIST_FOREACH(it, &h->visits) {
+        struct visit *v = LIST_ENTRY(it, struct visit, link);
+        if (!v->given_up && v->deadline_ms <= now)
+            give_up(h, v);
+    }
     size_t before = h->visit_count;
     while (give_up_one(h, CONNECTIONS_MAX))
         ;
@@ -357,15 +338,6 @@ void http_run(struct http *h) {
 }
 
 /* ---- the server ------------------------------------------------------------------------------------ */
-
-static bool poll_both(struct http *h) {
-    int daemon_fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
-    struct epoll_event daemon = {.events = EPOLLIN, .data.fd = daemon_fd};
-    struct epoll_event listener = {.events = EPOLLIN, .data.fd = h->listen_fd};
-    h->poll_fd = epoll_create1(EPOLL_CLOEXEC);
-    return h->poll_fd >= 0 && epoll_ctl(h->poll_fd, EPOLL_CTL_ADD, daemon_fd, &daemon) == 0 &&
-           epoll_ctl(h->poll_fd, EPOLL_CTL_ADD, h->listen_fd, &listener) == 0;
-}
 
 struct http *http_open(int listen_fd, const struct http_options *options) {
     struct http *h = memory_zalloc(sizeof(*h));
@@ -377,10 +349,16 @@ struct http *http_open(int listen_fd, const struct http_options *options) {
                                  handle, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
                                  (unsigned)(2 * CONNECTIONS_MAX), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                                  (size_t)CONNECTION_BYTES, MHD_OPTION_END);
-    if (h->daemon && poll_both(h))
-        return h;
-    if (h->daemon)
+    if (h->daemon) {
+        int daemon_fd = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
+        struct epoll_event daemon = {.events = EPOLLIN, .data.fd = daemon_fd};
+        struct epoll_event listener = {.events = EPOLLIN, .data.fd = h->listen_fd};
+        h->poll_fd = epoll_create1(EPOLL_CLOEXEC);
+        if (h->poll_fd >= 0 && epoll_ctl(h->poll_fd, EPOLL_CTL_ADD, daemon_fd, &daemon) == 0 &&
+            epoll_ctl(h->poll_fd, EPOLL_CTL_ADD, h->listen_fd, &listener) == 0)
+            return h;
         MHD_stop_daemon(h->daemon);
+    }
     if (h->poll_fd >= 0)
         close(h->poll_fd);
     memory_free(h);

@@ -1,13 +1,12 @@
-/* Incidents for people: as sentences, as a client has selected them, and as lines in the order of their occurrence. */
+/* Incidents for people: as sentences, and as a client has selected them. */
 #include "proxy/admin/incident_lines.h"
 
 #include <string.h>
 #include <time.h>
 
-#include "proxy/base/memory.h"
 #include "proxy/base/units.h"
 
-enum { DIGITS_MAX = 4, COUNT_MOST = 9999, TIME_SIZE = 32, WORD_SHOWN = 64, INCIDENTS_A_STEP = 64 };
+enum { DIGITS_MAX = 4, COUNT_MOST = 9999, TIME_SIZE = 32, WORD_SHOWN = 64 };
 
 /* ---- sentences --------------------------------------------------------------------------------------- */
 
@@ -17,8 +16,8 @@ struct deed {
     bool against; /* the sentence names the holder, which is another client */
 };
 
-static const struct deed *deed_of(const char *kind) {
-    static const struct deed rows[] = {
+void sentence_append(const struct incident *i, struct text *out) {
+    static const struct deed deeds[] = {
         {"late_release", "tried to release", "", true},
         {"foreign_release", "tried to release", "", true},
         {"ambiguous", "released", " with one of several leases", true},
@@ -42,16 +41,11 @@ static const struct deed *deed_of(const char *kind) {
         {"one_shot", "keeps", " as a one-shot client", false},
         {"permit_returned", "did not give back a permit of", "", false},
         {"permit_lost", "may have a permit of", "", false},
+        {NULL, "had an incident with", "", true},
     };
-    static const struct deed other = {"", "had an incident with", "", true};
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (strcmp(rows[i].kind, kind) == 0)
-            return &rows[i];
-    return &other;
-}
-
-void sentence_append(const struct incident *i, struct text *out) {
-    const struct deed *deed = deed_of(i->kind);
+    const struct deed *deed = deeds;
+    while (deed->kind && strcmp(deed->kind, i->kind) != 0)
+        deed++;
     text_printf(out, "%s %s ", i->client[0] ? i->client : "The proxy", deed->before);
     text_append_visible(out, i->key, i->key_len);
     text_printf(out, "%s", deed->behind);
@@ -81,15 +75,6 @@ static void put_word(struct text *out, const char *word, size_t len) {
     text_append(out, "'", 1);
     text_append_visible(out, word, len < WORD_SHOWN ? len : WORD_SHOWN);
     text_printf(out, len > WORD_SHOWN ? "...'" : "'");
-}
-
-static bool refuse_word(struct reading *r, const char *word, size_t len) {
-    text_printf(r->error, "ERR syntax error at ");
-    put_word(r->error, word, len);
-    text_printf(r->error, ": expected %s%sKIND kind%s", r->syntax->takes & QUERY_COUNT ? "a count, " : "",
-                r->syntax->takes & QUERY_SUMMARY ? "SUMMARY, " : "",
-                r->syntax->takes & QUERY_SINCE ? ", KEY pattern or SINCE time" : " or KEY pattern");
-    return false;
 }
 
 static bool refuse_twice(struct reading *r, const char *name) {
@@ -159,8 +144,14 @@ static bool read_alone(struct reading *r, const char *word, size_t len) {
         q->summary = true;
         return true;
     }
-    if (!(r->syntax->takes & QUERY_COUNT) || !read_count(q, word, len))
-        return refuse_word(r, word, len);
+    if (!(r->syntax->takes & QUERY_COUNT) || !read_count(q, word, len)) {
+        text_printf(r->error, "ERR syntax error at ");
+        put_word(r->error, word, len);
+        text_printf(r->error, ": expected %s%sKIND kind%s", r->syntax->takes & QUERY_COUNT ? "a count, " : "",
+                    r->syntax->takes & QUERY_SUMMARY ? "SUMMARY, " : "",
+                    r->syntax->takes & QUERY_SINCE ? ", KEY pattern or SINCE time" : " or KEY pattern");
+        return false;
+    }
     if (q->counted)
         return refuse_twice(r, "the count");
     q->counted = true;
@@ -196,71 +187,4 @@ bool incident_query_read(struct incident_query *q, const struct incident_syntax 
         return false;
     }
     return true;
-}
-
-/* ---- PROXY WATCH ------------------------------------------------------------------------------------- */
-
-struct incident_watch {
-    struct incidents *incidents;
-    struct incident_filter wanted; /* its pattern belongs to the watch */
-    struct incidents_place place;  /* with the missed incidents that are not yet reported */
-};
-
-struct incident_watch *incident_watch_new(struct incidents *i, const char *const *words, const size_t *lens,
-                                          size_t count, const char *(*kinds)(size_t i), struct text *error) {
-    struct incident_query q;
-    if (!incident_query_read(&q, &(struct incident_syntax){.kinds = kinds}, words, lens, count, error))
-        return NULL;
-    struct incident_watch *watch = memory_zalloc(sizeof(*watch));
-    watch->incidents = i;
-    watch->wanted = q.filter;
-    if (q.filter.pattern)
-        watch->wanted.pattern = memory_strndup(q.filter.pattern, q.filter.pattern_len);
-    watch->place.at = incidents_next(i);
-    return watch;
-}
-
-void incident_watch_free(struct incident_watch *watch) {
-    memory_free((char *)watch->wanted.pattern);
-    memory_free(watch);
-}
-
-struct lines {
-    struct incident_watch *watch;
-    void (*fn)(void *arg, const char *line, size_t len);
-    void *arg;
-};
-
-static void put_missed(struct lines *lines) {
-    struct text line = {0};
-    uint64_t *missed = &lines->watch->place.missed;
-    if (*missed == 0)
-        return;
-    text_printf(&line, "(incidents before what follows that came faster than they could be shown: %llu)",
-                (unsigned long long)*missed);
-    *missed = 0;
-    lines->fn(lines->arg, line.data, line.len);
-    text_clear(&line);
-}
-
-static void put(void *arg, const struct incident *i) {
-    struct lines *lines = arg;
-    struct text sentence = {0}, line = {0};
-    put_missed(lines);
-    sentence_time(i->time_ms, &line);
-    text_printf(&line, " %s: ", i->kind);
-    sentence_append(i, &sentence);
-    text_append_visible(&line, sentence.data, sentence.len); /* names of users and clients may contain any bytes */
-    lines->fn(lines->arg, line.data, line.len);
-    text_clear(&sentence);
-    text_clear(&line);
-}
-
-bool incident_watch_lines(struct incident_watch *watch, void (*fn)(void *arg, const char *line, size_t len),
-                          void *arg) {
-    struct lines lines = {.watch = watch, .fn = fn, .arg = arg};
-    bool more = incidents_follow(watch->incidents, &watch->place, &watch->wanted, INCIDENTS_A_STEP, put, &lines);
-    if (!more) /* a watch that lags behind reports all missed incidents together, later */
-        put_missed(&lines);
-    return more;
 }

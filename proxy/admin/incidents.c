@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "parser/invariant.h"
+#include "proxy/admin/incident_lines.h"
 #include "proxy/base/glob.h"
 #include "proxy/base/list.h"
 #include "proxy/base/log.h"
@@ -29,6 +30,7 @@ enum {
     LINES_AT_ONCE = 200, /* first lines in a period */
     LINES_A_TICK = 20,
     FEED_ROWS = 1024,
+    WATCHED_A_STEP = 64,
     MATCH_STEPS_MAX = 256 * KEY_MAX, /* enough for a pattern of 256 bytes */
     FOLLOW_STEPS = 3 * MATCH_STEPS_MAX,
     GLOB_STEPS = 500000 /* for all keys matched against a pattern: about 2 ms */
@@ -129,20 +131,6 @@ static void copy(char *to, size_t size, const char *from) {
     snprintf(to, size, "%s", from ? from : "");
 }
 
-static void entry_fill(struct entry *e, const struct incident *incident) {
-    e->time_ms = incident->time_ms;
-    e->count = 1;
-    e->key_len = incident->key_len < KEY_MAX ? incident->key_len : KEY_MAX;
-    memcpy(e->key, incident->key, e->key_len);
-    copy(e->kind, sizeof(e->kind), incident->kind);
-    copy(e->rule, sizeof(e->rule), incident->rule);
-    copy(e->identity, sizeof(e->identity), incident->identity);
-    copy(e->client, sizeof(e->client), incident->client);
-    copy(e->holder, sizeof(e->holder), incident->holder);
-    copy(e->command, sizeof(e->command), incident->command);
-    copy(e->action, sizeof(e->action), incident->action);
-}
-
 /* ---- the log ---------------------------------------------------------------------------------------- */
 
 /* Writes 4,940 for 4940. */
@@ -186,16 +174,6 @@ static void write_line(const struct entry *e, const char *action, uint64_t count
                      e->holder[0] ? ", held by " : "", e->holder, action);
 }
 
-/* Logs the group's incidents since its last line. */
-static void tell(struct group *g, int64_t now_ms) {
-    invariant(g->untold > 0 && !list_empty(&g->pending), "a group has nothing to log");
-    int64_t since = now_ms - g->told_ms;
-    write_line(&g->last, g->last.action, g->untold, since > 1000 ? (since + 500) / 1000 : 1);
-    g->untold = 0;
-    g->told_ms = now_ms;
-    list_remove(&g->pending);
-}
-
 static bool is_over(int64_t since_ms, int64_t now_ms) {
     return now_ms - since_ms >= PERIOD_MS || now_ms < since_ms; /* the clock may be set back */
 }
@@ -217,7 +195,12 @@ void incidents_tell(struct incidents *i, int64_t now_ms, bool all) {
     LIST_FOREACH_SAFE(it, &i->pending) {
         struct group *g = LIST_ENTRY(it, struct group, pending);
         if (all || (lines < LINES_A_TICK && is_over(g->told_ms, now_ms))) {
-            tell(g, now_ms);
+            invariant(g->untold > 0 && !list_empty(&g->pending), "a group has nothing to log");
+            int64_t since = now_ms - g->told_ms;
+            write_line(&g->last, g->last.action, g->untold, since > 1000 ? (since + 500) / 1000 : 1);
+            g->untold = 0;
+            g->told_ms = now_ms;
+            list_remove(&g->pending);
             lines++;
         }
     }
@@ -241,12 +224,6 @@ static struct kind *kind_of(struct incidents *i, const char *name) {
     group_init(&kind->others, kind);
     invariant(i->kind_count < KINDS_MAX, "%zu kinds", i->kind_count);
     return i->kinds[i->kind_count++] = kind;
-}
-
-static uint64_t hash_text(uint64_t hash, const char *text) {
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * 0x100000001b3U; /* FNV-1a */
-    return hash * 0x100000001b3U;
 }
 
 static void merge(struct group *into, const struct group *from) {
@@ -276,7 +253,9 @@ static bool make_room(struct incidents *i, int64_t now_ms) {
 }
 
 static struct group *group_of(struct incidents *i, struct kind *kind, const struct entry *e) {
-    uint64_t hash = hash_text(hash_text(0xcbf29ce484222325U ^ (uintptr_t)kind, e->rule), e->identity);
+    uint64_t hash =
+        ((uint64_t)text_hash(e->rule, strlen(e->rule)) << 32 | text_hash(e->identity, strlen(e->identity))) ^
+        (uintptr_t)kind;
     hash ^= hash >> 32;
     for (struct table_link *it = table_chain(&i->groups, hash); it; it = it->next) {
         struct group *g = LIST_ENTRY(it, struct group, link);
@@ -332,27 +311,29 @@ static void keep(struct incidents *i, struct group *g, const struct entry *e) {
     g->row->seq = g->row_seq = ++i->seq;
 }
 
-/* Notifies the listeners. */
-static void tell_ears(struct incidents *i, const struct entry *e) {
-    if (!i->feed)
-        return;
-    struct entry *at = &i->feed[i->seq % FEED_ROWS];
-    *at = *e;
-    at->seq = i->seq;
-    LIST_FOREACH(it, &i->ears) {
-        const struct incidents_ear *ear = LIST_ENTRY(it, struct incidents_ear, link);
-        ear->wake(ear->arg);
-    }
-}
-
 void incidents_add(struct incidents *i, const struct incident *incident) {
-    struct entry e = {.seq = 0};
-    entry_fill(&e, incident);
+    struct entry e = {.time_ms = incident->time_ms, .count = 1};
+    e.key_len = incident->key_len < KEY_MAX ? incident->key_len : KEY_MAX;
+    memcpy(e.key, incident->key, e.key_len);
+    copy(e.kind, sizeof(e.kind), incident->kind);
+    copy(e.rule, sizeof(e.rule), incident->rule);
+    copy(e.identity, sizeof(e.identity), incident->identity);
+    copy(e.client, sizeof(e.client), incident->client);
+    copy(e.holder, sizeof(e.holder), incident->holder);
+    copy(e.command, sizeof(e.command), incident->command);
+    copy(e.action, sizeof(e.action), incident->action);
     pthread_mutex_lock(&i->mutex);
     struct group *g = group_of(i, kind_of(i, e.kind), &e);
     group_add(i, g, &e);
     keep(i, g, &e);
-    tell_ears(i, &e);
+    if (i->feed) {
+        i->feed[i->seq % FEED_ROWS] = e;
+        i->feed[i->seq % FEED_ROWS].seq = i->seq;
+        LIST_FOREACH(it, &i->ears) {
+            const struct incidents_ear *ear = LIST_ENTRY(it, struct incidents_ear, link);
+            ear->wake(ear->arg);
+        }
+    }
     bool at_once = may_tell(i, g, e.time_ms);
     if (at_once) {
         g->told_ms = e.time_ms;
@@ -395,26 +376,18 @@ static bool has_key(const struct incident_filter *wanted, const struct entry *e,
     return !wanted->pattern || glob_match_within(wanted->pattern, wanted->pattern_len, e->key, e->key_len, steps);
 }
 
-/* Collects the rings' rows of the selected kind and time. */
-static size_t collect(const struct incidents *i, const struct incident_filter *wanted, const struct entry **out) {
-    size_t count = 0;
-    for (size_t k = 0; k < i->kind_count; k++) {
-        const struct kind *kind = i->kinds[k];
-        if (!is_of_kind(wanted, kind->name))
-            continue;
-        for (size_t n = 0; n < i->rows && kind->ring && kind->ring[n].seq; n++)
-            if (kind->ring[n].time_ms >= wanted->since_ms)
-                out[count++] = &kind->ring[n];
-    }
-    return count;
-}
-
 bool incidents_each(struct incidents *i, const struct incident_filter *wanted, size_t max,
                     void (*fn)(void *arg, const struct incident *incident), void *arg) {
     size_t steps = GLOB_STEPS;
     pthread_mutex_lock(&i->mutex);
     const struct entry **all = memory_alloc((i->kind_count * i->rows + 1) * sizeof(struct entry *));
-    size_t count = collect(i, wanted, all);
+    size_t count = 0;
+    for (size_t k = 0; k < i->kind_count; k++) {
+        const struct kind *kind = i->kinds[k];
+        for (size_t n = 0; is_of_kind(wanted, kind->name) && n < i->rows && kind->ring && kind->ring[n].seq; n++)
+            if (kind->ring[n].time_ms >= wanted->since_ms)
+                all[count++] = &kind->ring[n];
+    }
     if (count > 0)
         qsort(all, count, sizeof(struct entry *), newest_first);
     for (size_t n = 0; n < count && max > 0 && steps > 0; n++) {
@@ -556,30 +529,75 @@ void incidents_unlisten(struct incidents *i, struct incidents_ear *ear) {
     memory_free(ear);
 }
 
-uint64_t incidents_next(struct incidents *i) {
+/* ---- PROXY WATCH ------------------------------------------------------------------------------------------- */
+
+struct incident_watch {
+    struct incidents *incidents;
+    struct incident_filter wanted; /* its pattern belongs to the watch */
+    uint64_t at;                   /* the number of the next incident to look at */
+    uint64_t missed;               /* incidents that were overwritten before, and are not yet reported */
+};
+
+struct incident_watch *incident_watch_new(struct incidents *i, const char *const *words, const size_t *lens,
+                                          size_t count, const char *(*kinds)(size_t i), struct text *error) {
+    struct incident_query q;
+    if (!incident_query_read(&q, &(struct incident_syntax){.kinds = kinds}, words, lens, count, error))
+        return NULL;
+    struct incident_watch *watch = memory_zalloc(sizeof(*watch));
+    watch->incidents = i;
+    watch->wanted = q.filter;
+    if (q.filter.pattern)
+        watch->wanted.pattern = memory_strndup(q.filter.pattern, q.filter.pattern_len);
     pthread_mutex_lock(&i->mutex);
-    uint64_t next = i->seq + 1;
+    watch->at = i->seq + 1;
     pthread_mutex_unlock(&i->mutex);
-    return next;
+    return watch;
 }
 
-bool incidents_follow(struct incidents *i, struct incidents_place *place, const struct incident_filter *wanted,
-                      size_t max, void (*fn)(void *arg, const struct incident *incident), void *arg) {
-    size_t steps = FOLLOW_STEPS;
+void incident_watch_free(struct incident_watch *watch) {
+    memory_free((char *)watch->wanted.pattern);
+    memory_free(watch);
+}
+
+static void put_missed(struct incident_watch *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg) {
+    struct text line = {0};
+    if (watch->missed == 0)
+        return;
+    text_printf(&line, "(incidents before what follows that came faster than they could be shown: %llu)",
+                (unsigned long long)watch->missed);
+    watch->missed = 0;
+    fn(arg, line.data, line.len);
+    text_clear(&line);
+}
+
+bool incident_watch_lines(struct incident_watch *watch, void (*fn)(void *arg, const char *line, size_t len),
+                          void *arg) {
+    struct incidents *i = watch->incidents;
+    size_t steps = FOLLOW_STEPS, left = WATCHED_A_STEP;
     pthread_mutex_lock(&i->mutex);
     uint64_t oldest = i->seq >= FEED_ROWS ? i->seq - FEED_ROWS + 1 : 1;
-    if (place->at < oldest) {
-        place->missed += oldest - place->at;
-        place->at = oldest;
+    if (watch->at < oldest) {
+        watch->missed += oldest - watch->at;
+        watch->at = oldest;
     }
-    for (; place->at <= i->seq && max > 0 && steps >= MATCH_STEPS_MAX; place->at++, max--) {
-        const struct entry *e = &i->feed[place->at % FEED_ROWS];
-        if (!is_of_kind(wanted, e->kind) || !has_key(wanted, e, &steps))
+    for (; watch->at <= i->seq && left > 0 && steps >= MATCH_STEPS_MAX; watch->at++, left--) {
+        const struct entry *e = &i->feed[watch->at % FEED_ROWS];
+        if (!is_of_kind(&watch->wanted, e->kind) || !has_key(&watch->wanted, e, &steps))
             continue;
         struct incident out = shown(e);
-        fn(arg, &out);
+        struct text sentence = {0}, line = {0};
+        put_missed(watch, fn, arg);
+        sentence_time(out.time_ms, &line);
+        text_printf(&line, " %s: ", out.kind);
+        sentence_append(&out, &sentence);
+        text_append_visible(&line, sentence.data, sentence.len); /* names of users and clients may contain any bytes */
+        fn(arg, line.data, line.len);
+        text_clear(&sentence);
+        text_clear(&line);
     }
-    bool more = place->at <= i->seq;
+    bool more = watch->at <= i->seq;
     pthread_mutex_unlock(&i->mutex);
+    if (!more) /* a watch that lags behind reports all missed incidents together, later */
+        put_missed(watch, fn, arg);
     return more;
 }

@@ -20,6 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proxy/base/text.h"
+
 struct incidents;
 
 /* Selects incidents. Borrowed; {0}: all. */
@@ -91,15 +93,14 @@ struct incidents_ear;
 struct incidents_ear *incidents_listen(struct incidents *i, void (*wake)(void *arg), void *arg);
 /* After this returns, `wake` is not called any more. */
 void incidents_unlisten(struct incidents *i, struct incidents_ear *ear);
-/* The number of the next incident. Thread-safe. */
-uint64_t incidents_next(struct incidents *i);
-/* A reader's place among the incidents. */
-struct incidents_place {
-    uint64_t at;     /* the number of the next incident to look at */
-    uint64_t missed; /* incidents of any kind and key that were overwritten before; the reader may set it to 0 */
-};
-/* Calls `fn` for the selected incidents from the place on, in order. `fn` must not call this module. It looks at `max`
- * incidents at most, and at fewer if the pattern takes long. Returns whether there are more now. Thread-safe; there
- * must be a listener. */
-bool incidents_follow(struct incidents *i, struct incidents_place *place, const struct incident_filter *wanted,
-                      size_t max, void (*fn)(void *arg, const struct incident *incident), void *arg);
+
+struct incident_watch;
+
+/* Begins to watch for the incidents that the arguments of WATCH select (incident_query_read), from now on. `i` must
+ * have a listener (incidents_listen) until the watch is freed. NULL: `error` gets the text of an error reply. */
+struct incident_watch *incident_watch_new(struct incidents *i, const char *const *words, const size_t *lens,
+                                          size_t count, const char *(*kinds)(size_t i), struct text *error);
+void incident_watch_free(struct incident_watch *watch);
+/* Calls fn with a line for each new incident, a limited number per call, and with a line that counts missed ones. Lines
+ * are borrowed, printable and have no end of line. fn must not call this module. Returns whether there are more now. */
+bool incident_watch_lines(struct incident_watch *watch, void (*fn)(void *arg, const char *line, size_t len), void *arg);

@@ -34,7 +34,11 @@ static void page_family(void *arg, const char *name, const char *type, const cha
     text_printf(page->out, "# HELP %s%s %s\n# TYPE %s%s %s\n", page->prefix, name, help, page->prefix, name, type);
 }
 
-static void put_label_value(struct text *out, const char *value) {
+/* Appends NAME="VALUE", if there is a label. */
+static void put_label(struct text *out, const char *label, const char *value) {
+    if (!label)
+        return;
+    text_printf(out, "%s=\"", label);
     for (const char *p = value; *p; p++) {
         if (*p == '\n')
             text_append(out, "\\n", 2);
@@ -43,14 +47,6 @@ static void put_label_value(struct text *out, const char *value) {
         else
             text_append(out, p, 1);
     }
-}
-
-/* Appends NAME="VALUE", if there is a label. */
-static void put_label(struct text *out, const char *label, const char *value) {
-    if (!label)
-        return;
-    text_printf(out, "%s=\"", label);
-    put_label_value(out, value);
     text_append(out, "\"", 1);
 }
 
@@ -98,6 +94,7 @@ static void put_string(struct text *out, const char *data, size_t len, size_t ma
 
 struct json {
     struct text *out;
+    const char *array; /* the one that is open, or NULL */
     size_t rows, fields;
 };
 
@@ -179,59 +176,14 @@ static void put_advice(void *arg, const char *name, const char *line, size_t len
     put_string(j->out, line, len, LONG_SHOWN);
 }
 
-/* Begins "name":[, with the rows that follow; rows_end ends it. */
-static void rows_begin(struct json *j, const char *name) {
-    text_printf(j->out, ",\"%s\":[", name);
+/* Ends the array before, and begins "name":[; NULL: none. */
+static void array_next(struct json *j, const char *name) {
+    if (j->array)
+        text_printf(j->out, "%s]", j->rows > 0 ? "}" : "");
+    if (name)
+        text_printf(j->out, ",\"%s\":[", name);
+    j->array = name;
     j->rows = 0;
-}
-
-static void rows_end(struct json *j) {
-    text_printf(j->out, "%s]", j->rows > 0 ? "}" : "");
-}
-
-static void put_status(const struct admin_source *source, bool ready, struct text *out) {
-    static const struct incident_filter any;
-    struct worker *w = source->worker;
-    struct json j = {.out = out};
-    struct report r = {.arg = &j,
-                       .section = json_section,
-                       .line = json_line,
-                       .row = json_row,
-                       .text = json_text,
-                       .number = json_number};
-    text_printf(out, "{\"ready\":%s,\"figures\":{", ready ? "true" : "false");
-    source->info(w, &r);
-    text_printf(out, "}");
-    rows_begin(&j, "nodes");
-    source->nodes(w, &r);
-    rows_end(&j);
-    rows_begin(&j, "locks");
-    (void)source->locks(w, NULL, 0, &r);
-    rows_end(&j);
-    rows_begin(&j, "contention");
-    source->contention(w, &r);
-    rows_end(&j);
-    rows_begin(&j, "times");
-    (void)source->times(w, NULL, 0, &r);
-    rows_end(&j);
-    rows_begin(&j, "shared");
-    source->shared(w, &r);
-    rows_end(&j);
-    rows_begin(&j, "rules");
-    r.text = json_long_text;
-    source->rules(w, &r);
-    rows_end(&j);
-    rows_begin(&j, "advice");
-    r.text = put_advice;
-    source->advice(w, &r);
-    text_printf(out, "]");
-    rows_begin(&j, "summary");
-    incidents_sums(source->incidents, &any, SUMS_SHOWN, put_sum, &j);
-    rows_end(&j);
-    rows_begin(&j, "incidents");
-    (void)incidents_each(source->incidents, &any, INCIDENTS_SHOWN, put_incident, &j);
-    rows_end(&j);
-    text_printf(out, "}\n");
 }
 
 /* ---- the pages ----------------------------------------------------------------------------------- */
@@ -246,9 +198,44 @@ static unsigned page_home(void *arg, struct text *body) {
     return 200;
 }
 
-static unsigned page_status(void *arg, struct text *body) {
-    struct pages_source *source = arg;
-    put_status(&source->admin, source->unready(source->arg, false) == NULL, body);
+static unsigned page_status(void *arg, struct text *out) {
+    static const struct incident_filter any;
+    const struct pages_source *pages = arg;
+    const struct admin_source *source = &pages->admin;
+    struct worker *w = source->worker;
+    struct json j = {.out = out};
+    struct report r = {.arg = &j,
+                       .section = json_section,
+                       .line = json_line,
+                       .row = json_row,
+                       .text = json_text,
+                       .number = json_number};
+    text_printf(out, "{\"ready\":%s,\"figures\":{", pages->unready(pages->arg, false) ? "false" : "true");
+    source->info(w, &r);
+    text_printf(out, "}");
+    array_next(&j, "nodes");
+    source->nodes(w, &r);
+    array_next(&j, "locks");
+    (void)source->locks(w, NULL, 0, &r);
+    array_next(&j, "contention");
+    source->contention(w, &r);
+    array_next(&j, "times");
+    (void)source->times(w, NULL, 0, &r);
+    array_next(&j, "shared");
+    source->shared(w, &r);
+    array_next(&j, "rules");
+    r.text = json_long_text;
+    source->rules(w, &r);
+    array_next(&j, "advice");
+    r.text = put_advice;
+    source->advice(w, &r);
+    j.rows = 0; /* they are texts, which have no end */
+    array_next(&j, "summary");
+    incidents_sums(source->incidents, &any, SUMS_SHOWN, put_sum, &j);
+    array_next(&j, "incidents");
+    (void)incidents_each(source->incidents, &any, INCIDENTS_SHOWN, put_incident, &j);
+    array_next(&j, NULL);
+    text_printf(out, "}\n");
     return 200;
 }
 

@@ -22,15 +22,14 @@ enum {
     AGO_SIZE = 32
 };
 
-/* ---- RESP ---------------------------------------------------------------------------------------- */
-
-static void put_array(struct text *out, size_t elements) {
-    text_printf(out, "*%zu\r\n", elements);
-}
-
 /* ---- rows of fields: an array of maps (in RESP2 arrays of names and values), or of lines ------------------------ */
 
 enum shape { SHAPE_RESP2, SHAPE_RESP3, SHAPE_LINES };
+
+/* Begins a map of so many pairs, or in RESP2 an array. */
+static void put_map(struct text *out, enum shape shape, size_t pairs) {
+    text_printf(out, "%c%zu\r\n", shape == SHAPE_RESP3 ? '%' : '*', shape == SHAPE_RESP3 ? pairs : 2 * pairs);
+}
 
 struct rows {
     struct text done, row;
@@ -38,18 +37,35 @@ struct rows {
     enum shape shape;
 };
 
+/* A call of PROXY. The reply are its rows, unless the subcommand writes another one. */
+struct call {
+    const struct admin_source *source;
+    const char *const *words; /* those behind the subcommand */
+    const size_t *lens;
+    size_t count;
+    const char *first; /* words[0]; NULL: there is none */
+    size_t first_len;
+    struct rows rows;
+    struct report report; /* to the rows */
+    bool matched;         /* false: the pattern takes too long, and rows may be missing */
+    struct text *reply;
+};
+
+/* Whether the call has a word there, which is this name in any case. */
+static bool word_is(const struct call *c, size_t i, const char *name) {
+    return i < c->count && text_is(c->words[i], c->lens[i], name);
+}
+
 /* Ends the row before, if there is one: a new row begins. */
 static void rows_row(void *arg) {
     struct rows *rows = arg;
     if (rows->field_count > 0) {
-        if (rows->shape == SHAPE_LINES)
+        if (rows->shape == SHAPE_LINES) {
             text_bulk(&rows->done, rows->row.data, rows->row.len);
-        else if (rows->shape == SHAPE_RESP3)
-            text_printf(&rows->done, "%%%zu\r\n", rows->field_count);
-        else
-            put_array(&rows->done, rows->field_count * 2);
-        if (rows->shape != SHAPE_LINES)
+        } else {
+            put_map(&rows->done, rows->shape, rows->field_count);
             text_append(&rows->done, rows->row.data, rows->row.len);
+        }
         rows->row_count++;
     }
     rows->row.len = 0;
@@ -64,8 +80,15 @@ static void rows_name(struct rows *rows, const char *name) {
     rows->field_count++;
 }
 
-/* Appends a value to a line: in quotes if it is not one word. */
-static void put_word(struct text *out, const char *value, size_t len) {
+/* In a line a value is in quotes if it is not one word. */
+static void rows_text(void *arg, const char *name, const char *value, size_t len) {
+    struct rows *rows = arg;
+    struct text *out = &rows->row;
+    rows_name(rows, name);
+    if (rows->shape != SHAPE_LINES) {
+        text_bulk(out, value, len);
+        return;
+    }
     bool quoted = len == 0 || memchr(value, ' ', len) || memchr(value, '"', len);
     text_append(out, "\"", quoted);
     for (size_t i = 0; i < len; i++) {
@@ -75,32 +98,10 @@ static void put_word(struct text *out, const char *value, size_t len) {
     text_append(out, "\"", quoted);
 }
 
-static void rows_text(void *arg, const char *name, const char *value, size_t len) {
-    struct rows *rows = arg;
-    rows_name(rows, name);
-    if (rows->shape == SHAPE_LINES)
-        put_word(&rows->row, value, len);
-    else
-        text_bulk(&rows->row, value, len);
-}
-
 static void rows_number(void *arg, const char *name, int64_t value) {
     struct rows *rows = arg;
     rows_name(rows, name);
     text_printf(&rows->row, rows->shape == SHAPE_LINES ? "%lld" : ":%lld\r\n", (long long)value);
-}
-
-/* Writes the reply: the rows, or an error if some may be missing. */
-static void rows_finish(struct rows *rows, bool matched, struct text *reply) {
-    rows_row(rows);
-    if (matched) {
-        put_array(reply, rows->row_count);
-        text_append(reply, rows->done.data, rows->done.len);
-    } else {
-        text_printf(reply, "-ERR the pattern takes too long to match\r\n");
-    }
-    text_clear(&rows->done);
-    text_clear(&rows->row);
 }
 
 /* ---- INFO ---------------------------------------------------------------------------------------- */
@@ -131,18 +132,19 @@ static void info_line(void *arg, const char *name, const char *format, ...) {
     text_printf(&info->out, "%s:%s\r\n", name, value);
 }
 
-static void do_info(const struct admin_source *source, const char *wanted, size_t len, bool resp3, struct text *reply) {
-    struct info info = {.wanted = wanted, .wanted_len = len};
+static bool do_info(struct call *c) {
+    struct info info = {.wanted = c->first, .wanted_len = c->first_len};
     struct report report = {.arg = &info, .section = info_section, .line = info_line};
-    source->info(source->worker, &report);
-    if (resp3) {
-        text_printf(reply, "=%zu\r\ntxt:", info.out.len + 4);
-        text_append(reply, info.out.data, info.out.len);
-        text_append(reply, "\r\n", 2);
+    c->source->info(c->source->worker, &report);
+    if (c->rows.shape == SHAPE_RESP3) {
+        text_printf(c->reply, "=%zu\r\ntxt:", info.out.len + 4);
+        text_append(c->reply, info.out.data, info.out.len);
+        text_append(c->reply, "\r\n", 2);
     } else {
-        text_bulk(reply, info.out.data ? info.out.data : "", info.out.len);
+        text_bulk(c->reply, info.out.data ? info.out.data : "", info.out.len);
     }
     text_clear(&info.out);
+    return true;
 }
 
 /* ---- INCIDENTS ------------------------------------------------------------------------------------- */
@@ -180,27 +182,24 @@ static void add_sum(void *arg, const struct incident_sum *s) {
     rows_text(rows, "last-key", s->key, s->key_len);
 }
 
-/* `words` are the arguments after INCIDENTS. */
-static void do_incidents(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
-                         enum shape shape, struct text *reply) {
+static bool do_incidents(struct call *c) {
     struct incident_query q;
-    struct incident_syntax syntax = {
-        .takes = QUERY_COUNT | QUERY_SUMMARY | QUERY_SINCE, .kinds = source->incident_kind, .now_ms = clock_wall_ms()};
-    struct rows rows = {.shape = shape};
+    struct incident_syntax syntax = {.takes = QUERY_COUNT | QUERY_SUMMARY | QUERY_SINCE,
+                                     .kinds = c->source->incident_kind,
+                                     .now_ms = clock_wall_ms()};
     struct text error = {0};
-    if (!incident_query_read(&q, &syntax, words, lens, count, &error)) {
-        text_printf(reply, "-%s\r\n", error.data);
+    if (!incident_query_read(&q, &syntax, c->words, c->lens, c->count, &error)) {
+        text_printf(c->reply, "-%s\r\n", error.data);
         text_clear(&error);
-        return;
+        return true;
     }
     size_t max = q.counted ? q.count : q.summary ? INCIDENTS_MAX : INCIDENTS_DEFAULT;
     max = max < INCIDENTS_MAX ? max : INCIDENTS_MAX;
-    bool matched = true;
     if (q.summary)
-        incidents_sums(source->incidents, &q.filter, max, add_sum, &rows);
+        incidents_sums(c->source->incidents, &q.filter, max, add_sum, &c->rows);
     else
-        matched = incidents_each(source->incidents, &q.filter, max, add_incident, &rows);
-    rows_finish(&rows, matched, reply);
+        c->matched = incidents_each(c->source->incidents, &q.filter, max, add_incident, &c->rows);
+    return true;
 }
 
 /* ---- ADVISE ------------------------------------------------------------------------------------------ */
@@ -212,11 +211,10 @@ static void add_line(void *arg, const char *name, const char *line, size_t len) 
     rows->row_count++;
 }
 
-static void do_advise(const struct admin_source *source, struct text *reply) {
-    struct rows rows = {.row_count = 0};
-    struct report report = {.arg = &rows, .text = add_line};
-    source->advice(source->worker, &report);
-    rows_finish(&rows, true, reply);
+static bool do_advise(struct call *c) {
+    c->report.text = add_line;
+    c->source->advice(c->source->worker, &c->report);
+    return true;
 }
 
 /* ---- TOP --------------------------------------------------------------------------------------------- */
@@ -235,17 +233,57 @@ static bool read_count(const char *word, size_t len, size_t *count) {
 
 /* Facts (rows of named fields) as lines. Each line begins with its sort, so that grep can select it. */
 struct top {
-    struct rows lines;
+    struct rows *lines;
     int64_t now_ms;
-    void (*finish)(struct top *top); /* makes a line of the current row */
-    bool open;                       /* a row has begun; its fields follow */
+    bool held; /* the rows are of locks that are held for long, not of contended ones */
+    bool open; /* a row has begun; its fields follow */
     struct text key, owner;
     int64_t db, lost, lost_now, age_ms, left_ms, renewals, waiting;
 };
 
+/* Formats a time for people: in the largest unit of which there are at least two. */
+static const char *span(int64_t ms, char out[AGO_SIZE]) {
+    static const struct {
+        int64_t ms;
+        const char *name;
+    } units[] = {{86400000, "days"}, {3600000, "h"}, {60000, "min"}, {1000, "s"}, {1, "ms"}};
+    size_t i = 0;
+    while (units[i].ms > 1 && ms < 2 * units[i].ms)
+        i++;
+    snprintf(out, AGO_SIZE, "%lld %s", (long long)((ms > 0 ? ms : 0) / units[i].ms), units[i].name);
+    return out;
+}
+
+static void put_key(struct text *out, const char *data, size_t len) {
+    text_append_visible(out, data, len < KEY_SHOWN ? len : KEY_SHOWN);
+    if (len > KEY_SHOWN)
+        text_append(out, "...", 3);
+}
+
+/* Makes a line of the current row. */
 static void end_row(struct top *top) {
-    if (top->open)
-        top->finish(top);
+    struct text line = {0};
+    char age[AGO_SIZE], left[AGO_SIZE];
+    if (top->open) {
+        text_printf(&line, "%s %.*s", top->held ? "held" : "contended", (int)top->key.len,
+                    top->key.len > 0 ? top->key.data : "");
+        if (top->db > 0)
+            text_printf(&line, " (db %lld)", (long long)top->db);
+        if (top->held)
+            text_printf(&line, ": for %s by %.*s; %s", span(top->age_ms, age), (int)top->owner.len,
+                        top->owner.len > 0 ? top->owner.data : "", top->left_ms < 0 ? "ends by a release alone" : "");
+        else
+            text_printf(&line, ": %lld attempts lost in the last 5 minutes, %lld of them in the present one",
+                        (long long)top->lost, (long long)top->lost_now);
+        if (top->held && top->left_ms >= 0)
+            text_printf(&line, "%s left", span(top->left_ms, left));
+        if (top->held && top->renewals > 0)
+            text_printf(&line, ", renewals: %lld", (long long)top->renewals);
+        if (top->waiting > 0)
+            text_printf(&line, "; waiting at the proxy: %lld", (long long)top->waiting);
+        add_line(top->lines, "", line.data, line.len);
+        text_clear(&line);
+    }
     top->open = false;
     top->key.len = top->owner.len = 0;
     top->db = top->lost = top->lost_now = top->age_ms = top->left_ms = top->renewals = top->waiting = 0;
@@ -255,12 +293,6 @@ static void begin_row(void *arg) {
     struct top *top = arg;
     end_row(top);
     top->open = true;
-}
-
-static void put_key(struct text *out, const char *data, size_t len) {
-    text_append_visible(out, data, len < KEY_SHOWN ? len : KEY_SHOWN);
-    if (len > KEY_SHOWN)
-        text_append(out, "...", 3);
 }
 
 static void take_text(void *arg, const char *name, const char *value, size_t len) {
@@ -284,54 +316,6 @@ static void take_number(void *arg, const char *name, int64_t value) {
             *numbers[i].to = value;
 }
 
-/* Formats a time for people: in the largest unit of which there are at least two. */
-static const char *span(int64_t ms, char out[AGO_SIZE]) {
-    static const struct {
-        int64_t ms;
-        const char *name;
-    } units[] = {{86400000, "days"}, {3600000, "h"}, {60000, "min"}, {1000, "s"}, {1, "ms"}};
-    size_t i = 0;
-    while (units[i].ms > 1 && ms < 2 * units[i].ms)
-        i++;
-    snprintf(out, AGO_SIZE, "%lld %s", (long long)((ms > 0 ? ms : 0) / units[i].ms), units[i].name);
-    return out;
-}
-
-static void begin_line(const struct top *top, struct text *line, const char *sort) {
-    text_printf(line, "%s %.*s", sort, (int)top->key.len, top->key.len > 0 ? top->key.data : "");
-    if (top->db > 0)
-        text_printf(line, " (db %lld)", (long long)top->db);
-    text_append(line, ": ", 2);
-}
-
-static void end_line(struct top *top, struct text *line) {
-    if (top->waiting > 0)
-        text_printf(line, "; waiting at the proxy: %lld", (long long)top->waiting);
-    add_line(&top->lines, "", line->data, line->len);
-    text_clear(line);
-}
-
-static void contended_line(struct top *top) {
-    struct text line = {0};
-    begin_line(top, &line, "contended");
-    text_printf(&line, "%lld attempts lost in the last 5 minutes, %lld of them in the present one",
-                (long long)top->lost, (long long)top->lost_now);
-    end_line(top, &line);
-}
-
-static void held_line(struct top *top) {
-    struct text line = {0};
-    char age[AGO_SIZE], left[AGO_SIZE];
-    begin_line(top, &line, "held");
-    text_printf(&line, "for %s by %.*s; %s", span(top->age_ms, age), (int)top->owner.len,
-                top->owner.len > 0 ? top->owner.data : "", top->left_ms < 0 ? "ends by a release alone" : "");
-    if (top->left_ms >= 0)
-        text_printf(&line, "%s left", span(top->left_ms, left));
-    if (top->renewals > 0)
-        text_printf(&line, ", renewals: %lld", (long long)top->renewals);
-    end_line(top, &line);
-}
-
 static void client_line(void *arg, const struct incident_client *c) {
     struct top *top = arg;
     struct text line = {0};
@@ -342,28 +326,28 @@ static void client_line(void *arg, const struct incident_client *c) {
                 (unsigned long long)c->count, c->kind, (unsigned long long)c->kind_count,
                 span(top->now_ms - c->last_ms, ago));
     put_key(&line, c->key, c->key_len);
-    add_line(&top->lines, "", line.data, line.len);
+    add_line(top->lines, "", line.data, line.len);
     text_clear(&line);
 }
 
-static void do_top(const struct admin_source *source, const char *arg, size_t len, struct text *reply) {
-    struct top top = {.now_ms = clock_wall_ms(), .finish = contended_line};
+static bool do_top(struct call *c) {
+    struct top top = {.lines = &c->rows, .now_ms = clock_wall_ms()};
     struct report report = {.arg = &top, .row = begin_row, .text = take_text, .number = take_number};
     size_t max = TOP_DEFAULT;
-    if (arg && !read_count(arg, len, &max)) {
-        text_printf(reply, "-ERR the count is not an integer or out of range\r\n");
-        return;
+    if (c->first && !read_count(c->first, c->first_len, &max)) {
+        text_printf(c->reply, "-ERR the count is not an integer or out of range\r\n");
+        return true;
     }
     max = max < TOP_MAX ? max : TOP_MAX;
-    source->contended(source->worker, max, &report);
+    c->source->contended(c->source->worker, max, &report);
     end_row(&top);
-    top.finish = held_line;
-    source->longest(source->worker, max, &report);
+    top.held = true;
+    c->source->longest(c->source->worker, max, &report);
     end_row(&top);
-    incidents_clients(source->incidents, max, client_line, &top);
-    rows_finish(&top.lines, true, reply);
+    incidents_clients(c->source->incidents, max, client_line, &top);
     text_clear(&top.key);
     text_clear(&top.owner);
+    return true;
 }
 
 /* ---- SLOWLOG ----------------------------------------------------------------------------------------- */
@@ -383,37 +367,34 @@ static void add_slow(void *arg, const struct slow_request *r) {
     rows_text(arg, "node", r->node, strlen(r->node));
 }
 
-/* `words` are the arguments after SLOWLOG. -1 shows all entries, as in Redis. */
-static bool do_slowlog(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
-                       enum shape shape, struct text *reply) {
-    struct rows rows = {.shape = shape};
+/* -1 shows all entries, as in Redis. */
+static bool do_slowlog(struct call *c) {
     size_t max = SLOW_DEFAULT;
-    if (count == 1 && text_is(words[0], lens[0], "len")) {
-        text_printf(reply, ":%zu\r\n", slowlog_len(source->slowlog));
+    if (c->count == 1 && word_is(c, 0, "len")) {
+        text_printf(c->reply, ":%zu\r\n", slowlog_len(c->source->slowlog));
         return true;
     }
-    if (count == 1 && text_is(words[0], lens[0], "reset")) {
-        slowlog_reset(source->slowlog);
-        text_printf(reply, "+OK\r\n");
+    if (c->count == 1 && word_is(c, 0, "reset")) {
+        slowlog_reset(c->source->slowlog);
+        text_printf(c->reply, "+OK\r\n");
         return true;
     }
-    if (count == 0 || count > 2 || !text_is(words[0], lens[0], "get"))
+    if (!word_is(c, 0, "get"))
         return false;
-    if (count == 2 && text_is(words[1], lens[1], "-1")) {
+    if (word_is(c, 1, "-1")) {
         max = SIZE_MAX;
-    } else if (count == 2 && !read_count(words[1], lens[1], &max)) {
-        text_printf(reply, "-ERR count should be greater than or equal to -1\r\n");
+    } else if (c->count == 2 && !read_count(c->words[1], c->lens[1], &max)) {
+        text_printf(c->reply, "-ERR count should be greater than or equal to -1\r\n");
         return true;
     }
-    slowlog_each(source->slowlog, max, add_slow, &rows);
-    rows_finish(&rows, true, reply);
+    slowlog_each(c->source->slowlog, max, add_slow, &c->rows);
     return true;
 }
 
 /* ---- LATENCY ----------------------------------------------------------------------------------------- */
 
 struct latencies {
-    struct rows rows;
+    struct rows *rows;
     const char *wanted; /* the name; NULL: all */
     size_t wanted_len;
 };
@@ -421,8 +402,7 @@ struct latencies {
 /* Adds a histogram in the form of Redis's LATENCY HISTOGRAM: counts up to each bound, where they grow. */
 static void add_latency(void *arg, const char *name, const struct histogram *h) {
     struct latencies *l = arg;
-    struct text *out = &l->rows.done;
-    bool resp3 = l->rows.shape == SHAPE_RESP3;
+    struct text *out = &l->rows->done;
     struct text pairs = {0};
     uint64_t calls = 0;
     size_t bounds = 0;
@@ -437,42 +417,39 @@ static void add_latency(void *arg, const char *name, const struct histogram *h) 
         bounds++;
     }
     text_bulk(out, name, strlen(name));
-    text_printf(out, "%s$5\r\ncalls\r\n:%llu\r\n$14\r\nhistogram_usec\r\n", resp3 ? "%2\r\n" : "*4\r\n",
-                (unsigned long long)calls);
-    text_printf(out, "%c%zu\r\n", resp3 ? '%' : '*', resp3 ? bounds : 2 * bounds);
+    put_map(out, l->rows->shape, 2);
+    text_printf(out, "$5\r\ncalls\r\n:%llu\r\n$14\r\nhistogram_usec\r\n", (unsigned long long)calls);
+    put_map(out, l->rows->shape, bounds);
     text_append(out, pairs.data, pairs.len);
     text_clear(&pairs);
-    l->rows.row_count++;
+    l->rows->row_count++;
 }
 
-/* `words` are the arguments after LATENCY. */
-static bool do_latency(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
-                       bool resp3, struct text *reply) {
-    struct latencies l = {.rows.shape = resp3 ? SHAPE_RESP3 : SHAPE_RESP2};
-    bool clients = count > 0 && text_is(words[0], lens[0], "clients");
-    if (count == 1 && text_is(words[0], lens[0], "reset")) {
-        latency_reset(source->latency);
-        text_printf(reply, "+OK\r\n");
+static bool do_latency(struct call *c) {
+    struct latencies l = {.rows = &c->rows};
+    bool clients = word_is(c, 0, "clients");
+    if (c->count == 1 && word_is(c, 0, "reset")) {
+        latency_reset(c->source->latency);
+        text_printf(c->reply, "+OK\r\n");
         return true;
     }
-    if (count > 1u + clients)
+    if (c->count > 1u + clients)
         return false;
-    if (count > (size_t)clients) {
-        l.wanted = words[clients];
-        l.wanted_len = lens[clients];
+    if (c->count > (size_t)clients) {
+        l.wanted = c->words[clients];
+        l.wanted_len = c->lens[clients];
     }
-    latency_each(source->latency, clients ? LATENCY_CLIENTS : LATENCY_COMMANDS, add_latency, &l);
-    text_printf(reply, "%c%zu\r\n", resp3 ? '%' : '*', (resp3 ? 1 : 2) * l.rows.row_count);
-    text_append(reply, l.rows.done.data, l.rows.done.len);
-    text_clear(&l.rows.done);
+    latency_each(c->source->latency, clients ? LATENCY_CLIENTS : LATENCY_COMMANDS, add_latency, &l);
+    put_map(c->reply, c->rows.shape, c->rows.row_count);
+    text_append(c->reply, c->rows.done.data, c->rows.done.len);
     return true;
 }
 
-/* ---- CONTENTION FOLDED ------------------------------------------------------------------------------- */
+/* ---- LOCKS, RULES, CONTENTION ------------------------------------------------------------------------ */
 
 /* Rows as folded stacks, which flame graphs are made of: "pattern;client us". */
 struct folded {
-    struct rows rows;
+    struct rows *rows;
     struct text stack;
     const char *wanted; /* the field with the times */
 };
@@ -494,16 +471,30 @@ static void folded_number(void *arg, const char *name, int64_t ms) {
     if (ms == 0 || strcmp(name, f->wanted) != 0)
         return;
     text_printf(&f->stack, " %lld", (long long)ms * 1000);
-    add_line(&f->rows, name, f->stack.data, f->stack.len);
+    add_line(f->rows, name, f->stack.data, f->stack.len);
 }
 
-static bool do_folded(const struct admin_source *source, const char *what, size_t len, struct text *reply) {
-    struct folded f = {.wanted = text_is(what, len, "held") ? "held-ms" : "waited-ms"};
+static bool do_locks(struct call *c) {
+    c->matched = c->source->locks(c->source->worker, c->first, c->first_len, &c->report);
+    return true;
+}
+
+static bool do_rules(struct call *c) {
+    c->source->rules(c->source->worker, &c->report);
+    return true;
+}
+
+static bool do_contention(struct call *c) {
+    if (c->count < 2) {
+        c->matched = c->source->times(c->source->worker, c->first, c->first_len, &c->report);
+        return true;
+    }
+    bool held = word_is(c, 1, "held");
+    struct folded f = {.rows = &c->rows, .wanted = held ? "held-ms" : "waited-ms"};
     struct report report = {.arg = &f, .row = folded_row, .text = folded_text, .number = folded_number};
-    if (!text_is(what, len, "held") && !text_is(what, len, "waited"))
+    if (c->rows.shape == SHAPE_LINES || !word_is(c, 0, "folded") || (!held && !word_is(c, 1, "waited")))
         return false;
-    (void)source->times(source->worker, NULL, 0, &report);
-    rows_finish(&f.rows, true, reply);
+    (void)c->source->times(c->source->worker, NULL, 0, &report);
     text_clear(&f.stack);
     return true;
 }
@@ -511,19 +502,16 @@ static bool do_folded(const struct admin_source *source, const char *what, size_
 /* ---- CONFIG ------------------------------------------------------------------------------------------ */
 
 /* Answers as CONFIG GET does: names and values, a map in RESP3. */
-static void do_config(const struct admin_source *source, const char *pattern, size_t len, bool resp3,
-                      struct text *reply) {
-    struct rows rows = {.shape = resp3 ? SHAPE_RESP3 : SHAPE_RESP2};
-    struct report report = {.arg = &rows, .text = rows_text};
-    source->config(source->config_arg, pattern, len, &report);
-    text_printf(reply, "%c%zu\r\n", resp3 ? '%' : '*', resp3 ? rows.field_count : 2 * rows.field_count);
-    text_append(reply, rows.row.data, rows.row.len);
-    text_clear(&rows.row);
+static bool do_config(struct call *c) {
+    c->source->config(c->source->config_arg, c->first, c->first_len, &c->report);
+    put_map(c->reply, c->rows.shape, c->rows.field_count);
+    text_append(c->reply, c->rows.row.data, c->rows.row.len);
+    return true;
 }
 
 /* ---- HELP ---------------------------------------------------------------------------------------- */
 
-static void do_help(struct text *reply) {
+static bool do_help(struct call *c) {
     static const char *const lines[] = {
         "PROXY <subcommand> [<arg> ...]. Subcommands are:",
         "HELP -- this text.",
@@ -553,62 +541,63 @@ static void do_help(struct text *reply) {
         "CONFIG [pattern] -- the directives that are in force, as CONFIG GET; passwords are not shown.",
     };
     size_t n = sizeof(lines) / sizeof(lines[0]);
-    put_array(reply, n);
+    text_printf(c->reply, "*%zu\r\n", n);
     for (size_t i = 0; i < n; i++)
-        text_printf(reply, "+%s\r\n", lines[i]);
+        text_printf(c->reply, "+%s\r\n", lines[i]);
+    return true;
 }
 
 /* ---- the subcommands -------------------------------------------------------------------------------- */
 
-/* Runs LOCKS, CONTENTION, SLOWLOG, INCIDENTS and RULES, which show rows. */
-static bool show_rows(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
-                      enum shape shape, struct text *reply) {
-    struct rows rows = {.shape = shape};
-    struct report report = {.arg = &rows, .row = rows_row, .text = rows_text, .number = rows_number};
-    bool matched = true;
-    if (count > 0 && text_is(words[0], lens[0], "incidents")) {
-        do_incidents(source, words + 1, lens + 1, count - 1, shape, reply);
-        return true;
-    }
-    if (count > 0 && text_is(words[0], lens[0], "slowlog"))
-        return do_slowlog(source, words + 1, lens + 1, count - 1, shape, reply);
-    if ((count == 1 || count == 2) && text_is(words[0], lens[0], "locks"))
-        matched = source->locks(source->worker, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
-    else if ((count == 1 || count == 2) && text_is(words[0], lens[0], "contention"))
-        matched = source->times(source->worker, count == 2 ? words[1] : NULL, count == 2 ? lens[1] : 0, &report);
-    else if (count == 1 && text_is(words[0], lens[0], "rules"))
-        source->rules(source->worker, &report);
-    else
-        return false;
-    rows_finish(&rows, matched, reply);
-    return true;
-}
-
 bool admin_command(const struct admin_source *source, const char *const *words, const size_t *lens, size_t count,
                    bool resp3, struct text *reply) {
-    if (count > 0 && text_is(words[0], lens[0], "lines"))
-        return show_rows(source, words + 1, lens + 1, count - 1, SHAPE_LINES, reply);
-    if (show_rows(source, words, lens, count, resp3 ? SHAPE_RESP3 : SHAPE_RESP2, reply))
-        return true;
-    if (count > 0 && text_is(words[0], lens[0], "latency"))
-        return do_latency(source, words + 1, lens + 1, count - 1, resp3, reply);
-    if (count == 3 && text_is(words[0], lens[0], "contention") && text_is(words[1], lens[1], "folded"))
-        return do_folded(source, words[2], lens[2], reply);
-    if (count == 0 || count > 2)
+    static const struct {
+        const char *name;
+        size_t words_max; /* behind the name */
+        bool lines;       /* LINES shows it too */
+        bool (*run)(struct call *c);
+    } subcommands[] = {
+        {"help", 0, false, do_help},
+        {"info", 1, false, do_info},
+        {"locks", 1, true, do_locks},
+        {"top", 1, false, do_top},
+        {"contention", 2, true, do_contention},
+        {"slowlog", 2, true, do_slowlog},
+        {"latency", 2, false, do_latency},
+        {"incidents", SIZE_MAX, true, do_incidents},
+        {"rules", 0, true, do_rules},
+        {"advise", 0, false, do_advise},
+        {"config", 1, false, do_config},
+    };
+    size_t at = count > 0 && text_is(words[0], lens[0], "lines"), row = 0,
+           rows = sizeof(subcommands) / sizeof(subcommands[0]);
+    while (at < count && row < rows && !text_is(words[at], lens[at], subcommands[row].name))
+        row++;
+    if (at >= count || row == rows || count - at - 1 > subcommands[row].words_max ||
+        (at > 0 && !subcommands[row].lines))
         return false;
-    const char *arg = count == 2 ? words[1] : NULL;
-    size_t arg_len = count == 2 ? lens[1] : 0;
-    if (text_is(words[0], lens[0], "help") && count == 1)
-        do_help(reply);
-    else if (text_is(words[0], lens[0], "info"))
-        do_info(source, arg, arg_len, resp3, reply);
-    else if (text_is(words[0], lens[0], "top"))
-        do_top(source, arg, arg_len, reply);
-    else if (text_is(words[0], lens[0], "advise") && count == 1)
-        do_advise(source, reply);
-    else if (text_is(words[0], lens[0], "config"))
-        do_config(source, arg, arg_len, resp3, reply);
-    else
-        return false;
-    return true;
+    struct call c = {.source = source,
+                     .words = words + at + 1,
+                     .lens = lens + at + 1,
+                     .count = count - at - 1,
+                     .rows.shape = at > 0  ? SHAPE_LINES
+                                   : resp3 ? SHAPE_RESP3
+                                           : SHAPE_RESP2,
+                     .report = {.arg = &c.rows, .row = rows_row, .text = rows_text, .number = rows_number},
+                     .matched = true,
+                     .reply = reply};
+    c.first = c.count > 0 ? c.words[0] : NULL;
+    c.first_len = c.count > 0 ? c.lens[0] : 0;
+    size_t before = reply->len;
+    bool done = subcommands[row].run(&c);
+    if (done && !c.matched) {
+        text_printf(reply, "-ERR the pattern takes too long to match\r\n");
+    } else if (done && reply->len == before) {
+        rows_row(&c.rows);
+        text_printf(reply, "*%zu\r\n", c.rows.row_count);
+        text_append(reply, c.rows.done.data, c.rows.done.len);
+    }
+    text_clear(&c.rows.done);
+    text_clear(&c.rows.row);
+    return done;
 }

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "proxy/base/text.h"
 #include "proxy/observe/observe.h"
 
 enum {
@@ -24,3 +25,5 @@ void advise_each(struct observer *o, const struct lock_rules *rules, int64_t now
 size_t advise_unruled(struct observer *o, const struct lock_rules *rules, int64_t since_ms);
 /* Writes that count as a sentence; ADVISE_UNRULED_MAX bytes are enough. */
 void advise_unruled_text(size_t count, char *out, size_t size);
+/* Appends the line of a row. For tests. */
+void advise_line(const struct evidence *row, struct text *l);

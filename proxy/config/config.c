@@ -1,6 +1,6 @@
 /*
  * Reads the configuration: the file, the files it includes, then the command line. It knows the file and line of each
- * directive, and errors name them. table.c knows the directives and their values.
+ * directive, and errors name them. directives.c knows the directives.
  *
  *      argv: [CONFIG-FILE] --directive value ... --directive value ...
  *                 │                       │
@@ -10,7 +10,6 @@
  */
 #include "proxy/config/config.h"
 
-#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -48,34 +47,163 @@ struct reader {
     struct config_errors *errors;
 };
 
+/* ---- words --------------------------------------------------------------------------------- */
+
+void words_add(struct config_words *w, const char *text, size_t len) {
+    w->words = memory_realloc(w->words, (w->count + 1) * sizeof(char *));
+    w->words[w->count++] = memory_strndup(text, len);
+}
+
+void config_forget(char *text) {
+    if (text)
+        explicit_bzero(text, strlen(text));
+    memory_free(text);
+}
+
+static void words_cut(struct config_words *w, size_t count) {
+    while (w->count > count)
+        config_forget(w->words[--w->count]);
+}
+
+void words_clear(struct config_words *w) {
+    words_cut(w, 0);
+    memory_free(w->words);
+    w->words = NULL;
+}
+
+/* The syntax is redis.conf's: words are separated by blanks. "..." has the escapes \n \r \t \b \a \xHH; a \ before any
+ * other byte is that byte. '...' has only \'. A closing quote ends the word. */
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F')
+        return c - 'A' + 10;
+    return -1;
+}
+
+static bool is_blank(char c) {
+    return isspace((unsigned char)c) != 0;
+}
+
+/* Reads one escape after a backslash inside "..."; returns how many bytes it took. */
+static size_t read_escape(const char *p, const char *end, char *out) {
+    if (*p == 'x' && end - p >= 3 && hex_digit(p[1]) >= 0 && hex_digit(p[2]) >= 0) {
+        *out = (char)(hex_digit(p[1]) * 16 + hex_digit(p[2]));
+        return 3;
+    }
+    static const char NAMES[] = "nrtba", VALUES[] = "\n\r\t\b\a";
+    const char *at = memchr(NAMES, *p, sizeof(NAMES) - 1);
+    *out = at ? VALUES[at - NAMES] : *p;
+    return 1;
+}
+
+/* Reads a quoted word after its opening quote into out. Returns its end after the closing quote. NULL if it is not
+ * closed, or if no blank follows the closing quote. */
+static const char *read_quoted(const char *p, const char *end, char quote, char *out, size_t *len) {
+    while (p < end && *p != quote) {
+        if (quote == '"' && *p == '\\' && end - p >= 2) {
+            p++;
+            p += read_escape(p, end, &out[(*len)++]);
+        } else if (quote == '\'' && *p == '\\' && end - p >= 2 && p[1] == '\'') {
+            out[(*len)++] = '\'';
+            p += 2;
+        } else {
+            out[(*len)++] = *p++;
+        }
+    }
+    if (p == end || (p + 1 < end && !is_blank(p[1])))
+        return NULL;
+    return p + 1;
+}
+
+const char *words_split(struct config_words *w, const char *line, size_t len) {
+    const char *p = line, *end = line + len;
+    const char *wrong = NULL;
+    size_t before = w->count;
+    char *word = memory_alloc(len + 1);
+    while (!wrong) {
+        while (p < end && is_blank(*p))
+            p++;
+        if (p == end)
+            break;
+        size_t n = 0;
+        while (p && p < end && !is_blank(*p)) {
+            if (*p == '"' || *p == '\'') {
+                p = read_quoted(p + 1, end, *p, word, &n);
+                break;
+            }
+            word[n++] = *p++;
+        }
+        if (!p)
+            wrong = "unbalanced quotes: expected a closing quote, then a blank or the end of the line";
+        else if (memchr(word, '\0', n))
+            wrong = "a NUL byte: expected text";
+        else
+            words_add(w, word, n);
+    }
+    explicit_bzero(word, len + 1);
+    memory_free(word);
+    if (wrong)
+        words_cut(w, before);
+    return wrong;
+}
+
+/* Appends one word; true if all of it fits. Leaves room for an ellipsis. */
+static bool show_append(const char *word, char *out, size_t size, size_t *n) {
+    for (; *word; word++) {
+        unsigned char c = (unsigned char)*word;
+        if (*n + sizeof("\\xff...") > size)
+            return false;
+        *n += (size_t)snprintf(out + *n, size - *n, c < 0x20 || c == 0x7f ? "\\x%02x" : "%c", c);
+    }
+    return true;
+}
+
+/* Writes the words on one line in readable form, shortened to fit. */
+static void words_show(const struct config_words *w, char *out, size_t size) {
+    size_t n = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < w->count; i++) {
+        if ((i > 0 && !show_append(" ", out, size, &n)) || !show_append(w->words[i], out, size, &n)) {
+            snprintf(out + n, size - n, "...");
+            return;
+        }
+    }
+}
+
+void words_show_word(const char *word, char *out, size_t size) {
+    char *one = (char *)word; /* only read */
+    struct config_words w = {.words = &one, .count = 1};
+    words_show(&w, out, size);
+}
+
 /* ---- errors -------------------------------------------------------------------------------- */
 
 /* Adds an error. d: the directive with the wrong value, or NULL. where: the place, or NULL. */
-static void errors_add(struct config_errors *e, const struct directive *d, const char *where, const char *what) {
-    if (d && directive_index(d) < config_directive_count()) {
+static void __attribute__((format(printf, 4, 0)))
+errors_add(struct config_errors *e, const struct directive *d, const char *where, const char *format, va_list args) {
+    char what[LINE_MAX_BYTES];
+    if (d) {
         if (!e->wrong)
-            e->wrong = memory_zalloc(config_directive_count() * sizeof(*e->wrong));
+            e->wrong = memory_zalloc((config_directive_count() + 1) * sizeof(*e->wrong)); /* 1: for tls-* */
         e->wrong[directive_index(d)] = true;
     }
     if (e->count++ >= CONFIG_ERRORS_MAX)
         return;
+    vsnprintf(what, sizeof(what), format, args);
     text_printf(&e->lines, "%s%s%s%s", e->lines.len > 0 ? "\n" : "", where ? where : "", where ? ": " : "", what);
-}
-
-/* The place of the directive, "lockkeeper.conf:3"; NULL: it has its default. */
-static const char *config_place(const struct config *config, const char *directive) {
-    const struct directive *d = directive_find(directive);
-    return d && directive_index(d) < config_directive_count() ? config->places[directive_index(d)] : NULL;
 }
 
 bool config_refuse(struct config_errors *errors, const struct config *config, const char *directive, const char *format,
                    ...) {
-    char what[LINE_MAX_BYTES];
+    const struct directive *d = directive_find(directive);
     va_list args;
     va_start(args, format);
-    vsnprintf(what, sizeof(what), format, args);
+    errors_add(errors, d, d ? config->places[directive_index(d)] : NULL, format, args);
     va_end(args);
-    errors_add(errors, directive_find(directive), config_place(config, directive), what);
     return false;
 }
 
@@ -111,28 +239,18 @@ static void place_text(const struct place *at, char where[PLACE_MAX]) {
 /* Adds an error about a directive (NULL: an unknown one): first the place, then the text. Always returns false. */
 static bool __attribute__((format(printf, 4, 5)))
 fail(struct reader *r, const struct place *at, const struct directive *d, const char *format, ...) {
-    char where[PLACE_MAX], what[2 * SHOWN_MAX + CONFIG_WHY_MAX];
+    char where[PLACE_MAX];
     place_text(at, where);
     va_list args;
     va_start(args, format);
-    vsnprintf(what, sizeof(what), format, args);
+    errors_add(r->errors, d, where, format, args);
     va_end(args);
-    errors_add(r->errors, d, where, what);
     return false;
 }
 
 /* Whether reading stops: a file of another kind would give an error for each line. */
 static bool too_many(const struct reader *r) {
     return r->loops || r->errors->count >= CONFIG_ERRORS_MAX;
-}
-
-static bool fail_unknown(struct reader *r, const struct place *at, const char *name) {
-    char shown[64];
-    words_show_word(name, shown, sizeof(shown));
-    const struct directive *nearest = directive_nearest(name);
-    if (nearest)
-        return fail(r, at, NULL, "unknown directive '%s': did you mean '%s'?", shown, nearest->shown.name);
-    return fail(r, at, NULL, "unknown directive '%s': expected a directive that --help lists", shown);
 }
 
 /* Reports why a directive's value was refused. If the value may be a password, it is not shown. */
@@ -143,7 +261,7 @@ static bool fail_value(struct reader *r, const struct place *at, const char *nam
     words_show_word(family ? name : d->shown.name, shown_name, sizeof(shown_name));
     if (values->count == 0)
         return fail(r, at, d, "%s without a value: %s", shown_name, r->build.why);
-    if (d->flags & DIRECTIVE_SECRET)
+    if (d->flags & SECRET)
         return fail(r, at, d, "%s: %s", shown_name, r->build.why);
     words_show(values, shown, sizeof(shown));
     return fail(r, at, d, "%s '%s': %s", shown_name, shown, r->build.why);
@@ -158,8 +276,14 @@ static bool directive_take(struct reader *r, const struct place *at, const struc
     const char *name = words->words[0];
     struct config_words values = {.words = words->words + 1, .count = words->count - 1};
     const struct directive *d = directive_find(name);
-    if (!d)
-        return fail_unknown(r, at, name);
+    if (!d) {
+        char shown[64];
+        words_show_word(name, shown, sizeof(shown));
+        const struct directive *nearest = directive_nearest(name);
+        if (nearest)
+            return fail(r, at, NULL, "unknown directive '%s': did you mean '%s'?", shown, nearest->shown.name);
+        return fail(r, at, NULL, "unknown directive '%s': expected a directive that --help lists", shown);
+    }
     if (!directive_apply(&r->build, d, &values))
         return fail_value(r, at, name, d, &values);
     char where[PLACE_MAX];
@@ -182,23 +306,19 @@ static void forget_text(char *text, size_t len) {
     memory_free(text);
 }
 
-/* Doubles a buffer that is full. */
-static char *grow_text(char *text, size_t *cap) {
-    char *larger = memory_alloc(*cap * 2);
-    memcpy(larger, text, *cap);
-    forget_text(text, *cap);
-    *cap *= 2;
-    return larger;
-}
-
 /* Reads a descriptor to its end; NULL with errno, which is EFBIG if it is too long. */
 static char *read_all(int fd, size_t *len) {
     size_t cap = 4096;
     char *text = memory_alloc(cap);
     *len = 0;
     for (;;) {
-        if (*len == cap)
-            text = grow_text(text, &cap);
+        if (*len == cap) {
+            char *larger = memory_alloc(cap * 2);
+            memcpy(larger, text, cap);
+            forget_text(text, cap);
+            text = larger;
+            cap *= 2;
+        }
         ssize_t n = read(fd, text + *len, cap - *len);
         if (n == 0)
             return text;
@@ -370,135 +490,30 @@ static bool group_read(struct reader *r, const struct place *at, int argc, char 
     return done;
 }
 
-static void command_line_read(struct reader *r, int argc, char *const *argv) {
-    const struct place at = {0};
-    int i = 1;
-    if (i < argc && !is_option(argv[i]))
-        (void)file_read(r, argv[i++]);
-    if (i < argc && !is_option(argv[i])) {
-        char shown[SHOWN_MAX];
-        words_show_word(argv[i], shown, sizeof(shown));
-        fail(r, &at, NULL, "'%s': expected --DIRECTIVE and its value", shown);
-        while (i < argc && !is_option(argv[i]))
-            i++;
-    }
-    while (i < argc && !too_many(r))
-        (void)group_read(r, &at, argc, argv, &i);
-}
-
-/* ---- checks of several directives together ------------------------------------------------------ */
-
-static bool is_loopback(const char *address) {
-    unsigned char bytes[4];
-    address += *address == '-';
-    if (inet_pton(AF_INET, address, bytes) == 1)
-        return bytes[0] == 127;
-    return strcmp(address, "::1") == 0 || strcasecmp(address, "localhost") == 0;
-}
-
-bool config_logs_in(const struct config *config) {
-    const struct config_login *l = &config->upstream_login;
-    return l->password || l->password_file || l->password_command;
-}
-
-struct config_own_login config_own_login(const struct config *config, size_t i) {
-    const struct config_own_login logins[CONFIG_LOGINS] = {
-        {"upstream", &config->upstream_login},
-        {"sentinel", &config->sentinel_login},
-        {"witness", &config->witness_login},
-    };
-    return logins[i];
-}
-
-bool config_is_local(const struct config *config) {
-    bool local = true;
-    for (size_t i = 0; i < config->bind.count; i++)
-        local = local && is_loopback(config->bind.words[i]);
-    return local || (config->port == 0 && config->tls_port == 0);
-}
-
-bool config_shares_user(const struct config *config) {
-    if (config->share_upstream_user != CONFIG_SHARE_AUTO)
-        return config->share_upstream_user == CONFIG_SHARE_YES;
-    bool near = config_is_local(config) &&
-                networks_are_none(config->proxy_protocol); /* behind a balancer that sends PROXY headers, the
-                                                              connection's own address says nothing about the client */
-    return near || config->requirepass;
-}
-
-/* Refuses a user without a password. Redis silently ignores masteruser then; here it is an error. Refuses two ways to
- * the password. */
-static void check_login(const struct config *c, struct config_errors *e, struct config_own_login own) {
-    char user[40], password[40], file[40], command[40];
-    const struct config_login *l = own.login;
-    snprintf(user, sizeof(user), "%s-user", own.name);
-    snprintf(password, sizeof(password), "%s-password", own.name);
-    snprintf(file, sizeof(file), "%s-password-file", own.name);
-    snprintf(command, sizeof(command), "%s-password-command", own.name);
-    bool has = l->password || l->password_file || l->password_command;
-    if (l->user && !has && !config_is_wrong(e, password))
-        config_refuse(e, c, user, "%s: expected %s too (any word for a user with nopass)", user, password);
-    if (l->password_file && (l->password || l->password_command))
-        config_refuse(e, c, file, "%s: expected it alone, without %s and %s", file, password, command);
-    if (l->password_command && l->password)
-        config_refuse(e, c, command, "%s: expected it alone, without %s", command, password);
-}
-
-bool config_quorum_fits(const struct config *c, char *why, size_t size) {
-    int64_t longest_ms = lock_promise_longest_ms(c->witness_quarantine_ms, c->witness_timeout_ms);
-    for (size_t i = 0; i < lock_rules_count(c->rules); i++) {
-        const struct lock_rule *rule = lock_rules_get(c->rules, i);
-        int64_t ms = rule->handover_ms > rule->lease_ms ? rule->handover_ms : rule->lease_ms;
-        char pattern[80];
-        lock_rule_word_show(rule->pattern, pattern, sizeof(pattern));
-        if (rule->quorum != LOCK_QUORUM_YES)
-            continue;
-        if (c->witnesses.count == 0) {
-            snprintf(why, size, "'%s' quorum yes: expected 'witness' too, best with 3 addresses", pattern);
-            return false;
-        }
-        if (ms > longest_ms) {
-            snprintf(why, size,
-                     "'%s' quorum yes: expected a lease and a handover of at most %lld ms, or a longer "
-                     "witness-quarantine",
-                     pattern, (long long)(longest_ms > 0 ? longest_ms : 0));
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Checks directives that depend on each other. */
-static void check_together(const struct config *c, struct config_errors *e) {
-    for (size_t i = 0; i < CONFIG_LOGINS; i++)
-        check_login(c, e, config_own_login(c, i));
-    char why[CONFIG_WHY_MAX];
-    if (!config_is_wrong(e, "witness") && !config_is_wrong(e, "lock") && !config_quorum_fits(c, why, sizeof(why)))
-        config_refuse(e, c, "lock", "lock %s", why);
-    if (c->read_from != CONFIG_READ_MASTERS && c->upstream != CONFIG_CLUSTER && c->upstream != CONFIG_SENTINEL &&
-        !config_is_wrong(e, "upstream"))
-        config_refuse(
-            e, c, "read-from",
-            "read-from: expected masters, or upstream cluster or sentinel, which tell the proxy which replicas "
-            "there are");
-    if (c->share_upstream_user == CONFIG_SHARE_NO &&
-        c->requirepass) /* requirepass: an AUTH logs in to the proxy, not to Redis */
-        config_refuse(e, c, "share-upstream-user",
-                      "share-upstream-user no: expected no requirepass, which takes the clients' logins");
-}
-
 /* ---- the whole ----------------------------------------------------------------------------- */
 
 struct config *config_load(int argc, char *const *argv, struct config_errors *errors) {
     struct reader r = {.errors = errors};
+    const struct place at = {0};
+    int i = 1;
     r.build.config = memory_zalloc(sizeof(*r.build.config));
     atomic_init(&r.build.config->refs, 1);
     r.build.config->rules = lock_rules_new();
-    r.build.config->places = memory_zalloc(config_directive_count() * sizeof(char *));
-    directive_defaults(&r.build);
-    command_line_read(&r, argc, argv);
-    check_together(r.build.config, errors);
-    directive_default_locks(&r.build);
+    r.build.config->places = memory_zalloc((config_directive_count() + 1) * sizeof(char *));
+    directive_defaults(&r.build, false);
+    if (i < argc && !is_option(argv[i]))
+        (void)file_read(&r, argv[i++]);
+    if (i < argc && !is_option(argv[i])) {
+        char shown[SHOWN_MAX];
+        words_show_word(argv[i], shown, sizeof(shown));
+        fail(&r, &at, NULL, "'%s': expected --DIRECTIVE and its value", shown);
+        while (i < argc && !is_option(argv[i]))
+            i++;
+    }
+    while (i < argc && !too_many(&r))
+        (void)group_read(&r, &at, argc, argv, &i);
+    config_check_together(r.build.config, errors);
+    directive_defaults(&r.build, true);
     char why[CONFIG_WHY_MAX + SHOWN_MAX];
     if (!config_is_wrong(errors, "lock") && !config_is_wrong(errors, "fence") &&
         !lock_fences_check(r.build.config->rules, why, sizeof(why))) /* all rules have been read */

@@ -1,6 +1,6 @@
 /*
- * The readers of the directives' values, one for each kind of value: each sets a field of the configuration, or says
- * what was expected. They know no directive's name and no default; the caller adds the place.
+ * The kinds of values: how each is read into a field of the configuration, or what was expected; how it is shown in the
+ * file's syntax; how it is copied and freed. They know no directive's name and no default; the caller adds the place.
  */
 #include <arpa/inet.h>
 #include <limits.h>
@@ -14,12 +14,13 @@
 #include "proxy/base/text.h"
 #include "proxy/base/units.h"
 #include "proxy/config/private.h"
+#include "proxy/lock/fence.h"
 
 enum { SOCKET_PATH_MAX = sizeof(((struct sockaddr_un *)0)->sun_path) - 1 };
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-bool config_complain(struct config_build *b, const char *format, ...) {
+static bool __attribute__((format(printf, 2, 3))) complain(struct config_build *b, const char *format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(b->why, sizeof(b->why), format, args);
@@ -27,21 +28,21 @@ bool config_complain(struct config_build *b, const char *format, ...) {
     return false;
 }
 
-bool config_complain_expected(struct config_build *b, const struct directive *d) {
+static bool complain_expected(struct config_build *b, const struct directive *d) {
     if (d->expected)
-        return config_complain(b, "expected %s", d->expected);
-    return config_complain(b, "expected a number from %lld to %lld", (long long)d->min, (long long)d->max);
+        return complain(b, "expected %s", d->expected);
+    return complain(b, "expected a number from %lld to %lld", (long long)d->min, (long long)d->max);
 }
 
 /* Writes an error about one of several words; returns false. */
-static bool config_complain_word(struct config_build *b, const char *word, const char *expected) {
+static bool complain_word(struct config_build *b, const char *word, const char *expected) {
     char shown[100];
     words_show_word(word, shown, sizeof(shown));
-    return config_complain(b, "'%s': expected %s", shown, expected);
+    return complain(b, "'%s': expected %s", shown, expected);
 }
 
 /* Writes an error about a word that is none of the names, "a, b or c"; returns false. */
-static bool config_complain_name(struct config_build *b, const char *word, const char *const *names) {
+static bool complain_name(struct config_build *b, const char *word, const char *const *names) {
     char expected[100];
     size_t len = 0;
     for (size_t i = 0; names[i]; i++)
@@ -50,16 +51,65 @@ static bool config_complain_name(struct config_build *b, const char *word, const
                                 : names[i + 1] ? ", "
                                                : " or ",
                                 names[i]);
-    return config_complain_word(b, word, expected);
+    return complain_word(b, word, expected);
+}
+
+/* ---- what values point to --------------------------------------------------------------------- */
+
+static void text_own(void *value) {
+    char **text = value;
+    *text = *text ? memory_strdup(*text) : NULL;
+}
+
+static void text_drop(void *value) {
+    config_forget(*(char **)value);
+}
+
+static void words_own(void *value) {
+    struct config_words from = *(struct config_words *)value, to = {0};
+    for (size_t i = 0; i < from.count; i++)
+        words_add(&to, from.words[i], strlen(from.words[i]));
+    *(struct config_words *)value = to;
+}
+
+static void words_drop(void *value) {
+    words_clear(value);
+}
+
+static void networks_own(void *value) {
+    networks_ref(*(struct networks **)value);
+}
+
+static void networks_drop(void *value) {
+    networks_unref(*(struct networks **)value);
+}
+
+static void rules_drop(void *value) {
+    lock_rules_unref(*(struct lock_rules **)value);
+}
+
+/* The value of `upstream` has three fields, side by side. */
+enum {
+    UPSTREAM_ADDRESSES = offsetof(struct config, upstream_addresses) - offsetof(struct config, upstream),
+    UPSTREAM_NAME = offsetof(struct config, sentinel_name) - offsetof(struct config, upstream),
+    UPSTREAM_BYTES = UPSTREAM_NAME + sizeof(char *)
+};
+
+static void upstream_own(void *value) {
+    words_own((char *)value + UPSTREAM_ADDRESSES);
+    text_own((char *)value + UPSTREAM_NAME);
+}
+
+static void upstream_drop(void *value) {
+    words_drop((char *)value + UPSTREAM_ADDRESSES);
+    text_drop((char *)value + UPSTREAM_NAME);
 }
 
 /* ---- readers ------------------------------------------------------------------------------- */
 
 /* Sets a text and takes over `copy`. */
 static void set_text(struct config_build *b, const struct directive *d, char *copy) {
-    char *old;
-    memcpy(&old, (char *)b->config + d->offset, sizeof(old));
-    config_forget(old);
+    text_drop((char *)b->config + d->offset);
     memcpy((char *)b->config + d->offset, &copy, sizeof(copy));
 }
 
@@ -77,77 +127,51 @@ static bool parse_digits(const char *text, int base, int64_t *out) {
     return true;
 }
 
-/* Sets the number, if it could be read and is within the bounds. */
-static bool take_number(struct config_build *b, const struct directive *d, bool right, int64_t n) {
+static bool read_number(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    const char *word = words->words[0];
+    int64_t n = 0;
+    bool negative = d->kind == &VALUE_NUMBER && word[0] == '-';
+    bool right = d->kind == &VALUE_SIZE   ? units_size(word, &n)
+                 : d->kind == &VALUE_TIME ? units_time(word, 1000, &n)
+                                          : parse_digits(word + negative, d->kind == &VALUE_OCTAL ? 8 : 10, &n);
+    n = negative ? -n : n;
     if (!right || n < d->min || n > d->max)
-        return config_complain_expected(b, d);
+        return complain_expected(b, d);
     memcpy((char *)b->config + d->offset, &n, sizeof(n));
     return true;
 }
 
-bool config_read_number(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n = 0;
-    bool negative = words->words[0][0] == '-';
-    bool right = parse_digits(words->words[0] + negative, 10, &n);
-    return take_number(b, d, right, negative ? -n : n);
-}
-
-bool config_read_choice(struct config_build *b, const struct directive *d, const struct config_words *words) {
+static bool read_choice(struct config_build *b, const struct directive *d, const struct config_words *words) {
     int i = text_choice(words->words[0], d->names);
     if (i < 0)
-        return config_complain_expected(b, d);
-    memcpy((char *)b->config + d->offset, &i, sizeof(i));
+        return complain_expected(b, d);
+    if (d->kind == &VALUE_FLAG)
+        *(bool *)((char *)b->config + d->offset) = i == 1;
+    else
+        memcpy((char *)b->config + d->offset, &i, sizeof(i));
     return true;
 }
 
-bool config_read_flag(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int i = text_choice(words->words[0], d->names);
-    if (i < 0)
-        return config_complain_expected(b, d);
-    *(bool *)((char *)b->config + d->offset) = i == 1;
-    return true;
-}
-
-bool config_read_bits(struct config_build *b, const struct directive *d, const struct config_words *words) {
+static bool read_bits(struct config_build *b, const struct directive *d, const struct config_words *words) {
     unsigned bits = 0;
     for (size_t i = 0; i < words->count; i++) {
         int bit = text_choice(words->words[i], d->names);
         if (bit < 0)
-            return config_complain_name(b, words->words[i], d->names);
+            return complain_name(b, words->words[i], d->names);
         bits |= 1u << bit;
     }
     memcpy((char *)b->config + d->offset, &bits, sizeof(bits));
     return true;
 }
 
-bool config_read_octal(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n = 0;
-    bool right = parse_digits(words->words[0], 8, &n);
-    return take_number(b, d, right, n);
-}
-
-bool config_read_size(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n = 0;
-    bool right = units_size(words->words[0], &n);
-    return take_number(b, d, right, n);
-}
-
-bool config_read_time(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    int64_t n = 0;
-    bool right = units_time(words->words[0], 1000, &n);
-    return take_number(b, d, right, n);
-}
-
-bool config_read_text(struct config_build *b, const struct directive *d, const struct config_words *words) {
+static bool read_text(struct config_build *b, const struct directive *d, const struct config_words *words) {
     const char *text = words->words[0];
-    set_text(b, d, *text || d->flags & DIRECTIVE_EMPTY ? memory_strdup(text) : NULL);
+    if (d->kind == &VALUE_SOCKET_PATH && strlen(text) > SOCKET_PATH_MAX)
+        return complain(b, "expected a path of at most %d bytes", (int)SOCKET_PATH_MAX);
+    if (d->kind == &VALUE_ADDRESS && !*text)
+        return complain_expected(b, d);
+    set_text(b, d, *text || d->flags & EMPTY ? memory_strdup(text) : NULL);
     return true;
-}
-
-bool config_read_socket_path(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    if (strlen(words->words[0]) > SOCKET_PATH_MAX)
-        return config_complain(b, "expected a path of at most %d bytes", (int)SOCKET_PATH_MAX);
-    return config_read_text(b, d, words);
 }
 
 /* Replaces `to` by copies of all words after the first `skip`. */
@@ -158,57 +182,51 @@ static void set_words(struct config_words *to, const struct config_words *from, 
         words_add(to, from->words[i], strlen(from->words[i]));
 }
 
-bool config_read_words(struct config_build *b, const struct directive *d, const struct config_words *words) {
+static bool read_words(struct config_build *b, const struct directive *d, const struct config_words *words) {
     set_words((struct config_words *)(void *)((char *)b->config + d->offset), words,
               words->count == 1 && !*words->words[0]); /* "" is no word */
     return true;
 }
 
-bool config_read_bind(struct config_build *b, const struct directive *d, const struct config_words *words) {
+static bool read_bind(struct config_build *b, const struct directive *d, const struct config_words *words) {
     bool none = words->count == 1 && !*words->words[0]; /* no TCP, as in Redis */
     for (size_t i = 0; i < words->count && !none; i++) {
         const char *address = words->words[i];
         if (!address[strspn(address, "-")])
-            return config_complain_word(b, address, "an address");
+            return complain_word(b, address, "an address");
     }
-    return config_read_words(b, d, words);
+    return read_words(b, d, words);
 }
 
-bool config_read_address(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    if (!*words->words[0])
-        return config_complain_expected(b, d);
-    return config_read_text(b, d, words);
-}
-
-bool config_read_supervised(struct config_build *b, const struct directive *d, const struct config_words *words) {
+static bool read_supervised(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"no", "systemd", "auto", "upstart", NULL};
     int i = text_choice(words->words[0], NAMES);
     if (i == 3)
-        return config_complain(b, "upstart is not supported: expected %s", d->expected);
+        return complain(b, "upstart is not supported: expected %s", d->expected);
     if (i < 0)
-        return config_complain_expected(b, d);
+        return complain_expected(b, d);
     set_text(b, d, memory_strdup(NAMES[i]));
     return true;
 }
 
 /* Reads CLASS HARD SOFT SECONDS, once or several times. A proxy has no replicas: limits of that class are checked and
  * ignored, so that lines of a redis.conf can stay as they are. */
-bool config_read_output_limit(struct config_build *b, const struct directive *d, const struct config_words *words) {
+static bool read_output_limit(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const CLASSES[] = {"normal", "replica", "slave", "pubsub", NULL};
     if (words->count % 4 != 0)
-        return config_complain_expected(b, d);
+        return complain_expected(b, d);
     for (size_t i = 0; i < words->count; i += 4) {
         char *const *w = words->words + i;
         int64_t hard, soft, seconds;
         int class = text_choice(w[0], CLASSES);
         if (class < 0)
-            return config_complain_word(b, w[0], "normal, replica or pubsub");
+            return complain_word(b, w[0], "normal, replica or pubsub");
         if (!units_size(w[1], &hard))
-            return config_complain_word(b, w[1], "a hard limit like 64mb, or 0");
+            return complain_word(b, w[1], "a hard limit like 64mb, or 0");
         if (!units_size(w[2], &soft))
-            return config_complain_word(b, w[2], "a soft limit like 16mb, or 0");
+            return complain_word(b, w[2], "a soft limit like 16mb, or 0");
         if (!parse_digits(w[3], 10, &seconds) || seconds > INT_MAX)
-            return config_complain_word(b, w[3], "a number of seconds");
+            return complain_word(b, w[3], "a number of seconds");
         if (class == 0) {
             b->config->output_limit_hard = hard;
             b->config->output_limit_soft = soft;
@@ -263,43 +281,43 @@ void config_set_witnesses(struct config *config, const char *const *addresses, s
 }
 
 /* Reads the witnesses. An even number of them tolerates no more than one fewer, and is a step between two changes. */
-bool config_read_witness(struct config_build *b, const struct directive *d, const struct config_words *words) {
+static bool read_witness(struct config_build *b, const struct directive *d, const struct config_words *words) {
     bool word = words->count == 1 && (!*words->words[0] || strcmp(words->words[0], EMBEDDED) == 0);
     for (size_t i = 0; i < words->count && !word; i++) {
         if (!address_valid(words->words[i]))
-            return config_complain_word(b, words->words[i], "HOST:PORT or [IPV6]:PORT");
+            return complain_word(b, words->words[i], "HOST:PORT or [IPV6]:PORT");
         for (size_t k = 0; k < i; k++)
             if (strcasecmp(words->words[i], words->words[k]) == 0)
-                return config_complain(
-                    b, "'%s' stands there twice: expected servers that are independent of each other", words->words[i]);
+                return complain(b, "'%s' stands there twice: expected servers that are independent of each other",
+                                words->words[i]);
     }
-    return config_read_words(b, d, words);
+    return read_words(b, d, words);
 }
 
-bool config_read_upstream(struct config_build *b, const struct directive *d, const struct config_words *words) {
+static bool read_upstream(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const KINDS[] = {"embedded", "standalone", "cluster", "sentinel", NULL};
     struct config *config = b->config;
     int kind = text_choice(words->words[0], KINDS);
     if (kind < 0)
-        return config_complain_expected(b, d);
+        return complain_expected(b, d);
     size_t first = kind == CONFIG_SENTINEL ? 2 : 1; /* index of the first address */
     if (kind == CONFIG_EMBEDDED && words->count != 1)
-        return config_complain(b, "expected no address behind embedded");
+        return complain(b, "expected no address behind embedded");
     if (kind == CONFIG_STANDALONE && words->count != 2)
-        return config_complain(b, "expected standalone and one HOST:PORT or unix:PATH");
+        return complain(b, "expected standalone and one HOST:PORT or unix:PATH");
     if (kind == CONFIG_CLUSTER && words->count < 2)
-        return config_complain(b, "expected cluster and at least one HOST:PORT");
+        return complain(b, "expected cluster and at least one HOST:PORT");
     if (kind == CONFIG_SENTINEL && (words->count < 3 || !*words->words[1]))
-        return config_complain(b, "expected sentinel, the master's name and at least one HOST:PORT");
+        return complain(b, "expected sentinel, the master's name and at least one HOST:PORT");
     for (size_t i = first; i < words->count; i++) {
         const char *address = words->words[i];
         size_t len = strlen(address);
         if (kind == CONFIG_STANDALONE && strncmp(address, "unix:", 5) == 0 && len > 5 && len - 5 <= SOCKET_PATH_MAX)
             continue;
         if (!address_valid(address))
-            return config_complain_word(b, address,
-                                        kind == CONFIG_STANDALONE ? "HOST:PORT, [IPV6]:PORT or unix:PATH"
-                                                                  : "HOST:PORT or [IPV6]:PORT");
+            return complain_word(b, address,
+                                 kind == CONFIG_STANDALONE ? "HOST:PORT, [IPV6]:PORT or unix:PATH"
+                                                           : "HOST:PORT or [IPV6]:PORT");
     }
     config->upstream = (enum config_upstream)kind;
     set_words(&config->upstream_addresses, words, first);
@@ -310,24 +328,19 @@ bool config_read_upstream(struct config_build *b, const struct directive *d, con
 
 /* ---- locks and the rest ---------------------------------------------------------------------- */
 
-bool config_read_lock(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    b->lock_given = true;
+/* Reads a lock rule or a fence. */
+static bool read_rule(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    bool fence = d->kind == &VALUE_FENCE;
     char reason[CONFIG_WHY_MAX];
-    const char *wrong =
-        lock_rules_add(b->config->rules, (const char *const *)words->words, words->count, reason, sizeof(reason));
-    return wrong ? config_complain(b, "%s", wrong) : true;
-}
-
-bool config_read_fence(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    char reason[CONFIG_WHY_MAX];
-    if (words->count == 1 && words->words[0][0] == '\0') /* none: the default value */
+    if (fence && words->count == 1 && words->words[0][0] == '\0') /* none: the default value */
         return true;
-    const char *wrong =
-        lock_rules_add_fence(b->config->rules, (const char *const *)words->words, words->count, reason, sizeof(reason));
-    return wrong ? config_complain(b, "%s", wrong) : true;
+    b->lock_given |= !fence;
+    const char *wrong = (fence ? lock_rules_add_fence : lock_rules_add)(
+        b->config->rules, (const char *const *)words->words, words->count, reason, sizeof(reason));
+    return wrong ? complain(b, "%s", wrong) : true;
 }
 
-bool config_read_proxy_protocol(struct config_build *b, const struct directive *d, const struct config_words *words) {
+static bool read_proxy_protocol(struct config_build *b, const struct directive *d, const struct config_words *words) {
     static const char *const NAMES[] = {"no", "yes", NULL};
     struct networks *list = networks_new();
     int i = words->count == 1 ? text_choice(words->words[0], NAMES) : -1;
@@ -336,22 +349,150 @@ bool config_read_proxy_protocol(struct config_build *b, const struct directive *
     for (size_t k = 0; i < 0 && k < words->count; k++)
         if (!networks_add(list, words->words[k])) {
             networks_unref(list);
-            return config_complain_word(b, words->words[k],
-                                        "yes or no alone, an address, a network like 10.0.0.0/8, or unix");
+            return complain_word(b, words->words[k], "yes or no alone, an address, a network like 10.0.0.0/8, or unix");
         }
     networks_unref(b->config->proxy_protocol);
     b->config->proxy_protocol = list;
     return true;
 }
 
-/* ---- TLS ------------------------------------------------------------------------------------- */
-
-bool config_read_tls_unknown(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    return config_complain(b, "not known here: expected one of the tls-* directives that --help lists; those of "
-                              "upstream-tls-* are for connections to Redis");
+static bool read_tls_unknown(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    return complain(b, "not known here: expected one of the tls-* directives that --help lists; those of "
+                       "upstream-tls-* are for connections to Redis");
 }
 
-/* Checks the value of an include; config.c, which has the files, includes them. */
-bool config_read_include(struct config_build *b, const struct directive *d, const struct config_words *words) {
-    return *words->words[0] ? true : config_complain_expected(b, d);
+/* config.c, which has the files, includes them. */
+static bool read_include(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    return *words->words[0] ? true : complain_expected(b, d);
+}
+
+/* ---- showing ---------------------------------------------------------------------------------- */
+
+static const void *field(const struct config *c, const struct directive *d) {
+    return (const char *)c + d->offset;
+}
+
+static void show_number(const struct config *c, const struct directive *d, struct text *out) {
+    int64_t n;
+    memcpy(&n, field(c, d), sizeof(n));
+    if (d->kind == &VALUE_OCTAL)
+        text_printf(out, "%llo", (unsigned long long)n);
+    else if (d->kind != &VALUE_TIME)
+        text_printf(out, "%lld", (long long)n);
+    else if (n % 1000 == 0)
+        text_printf(out, "%llds", (long long)n / 1000);
+    else
+        text_printf(out, "%lldms", (long long)n);
+}
+
+static void show_text(const struct config *c, const struct directive *d, struct text *out) {
+    const char *text;
+    memcpy(&text, field(c, d), sizeof(text));
+    text_printf(out, "%s", text ? text : "");
+}
+
+static void show_choice(const struct config *c, const struct directive *d, struct text *out) {
+    int i;
+    if (d->kind == &VALUE_FLAG)
+        i = *(const bool *)field(c, d);
+    else
+        memcpy(&i, field(c, d), sizeof(i));
+    text_printf(out, "%s", d->names[i]);
+}
+
+static void show_bits(const struct config *c, const struct directive *d, struct text *out) {
+    unsigned bits;
+    size_t before = out->len;
+    memcpy(&bits, field(c, d), sizeof(bits));
+    for (size_t i = 0; d->names[i]; i++)
+        if (bits & 1u << i)
+            text_printf(out, "%s%s", out->len > before ? " " : "", d->names[i]);
+}
+
+static void append_words(const struct config_words *w, struct text *out) {
+    for (size_t i = 0; i < w->count; i++)
+        text_printf(out, "%s%s", i ? " " : "", w->words[i]);
+}
+
+static void show_words(const struct config *c, const struct directive *d, struct text *out) {
+    append_words(field(c, d), out);
+}
+
+static void show_proxy_protocol(const struct config *c, const struct directive *d, struct text *out) {
+    networks_text(c->proxy_protocol, out);
+}
+
+static void show_output_limit(const struct config *c, const struct directive *d, struct text *out) {
+    text_printf(out, "normal %lld %lld %lld pubsub %lld %lld %lld", (long long)c->output_limit_hard,
+                (long long)c->output_limit_soft, (long long)c->output_limit_soft_s, (long long)c->output_pubsub_hard,
+                (long long)c->output_pubsub_soft, (long long)c->output_pubsub_soft_s);
+}
+
+static void show_upstream(const struct config *c, const struct directive *d, struct text *out) {
+    static const char *const KINDS[] = {"embedded", "standalone", "cluster", "sentinel"};
+    text_printf(out, "%s%s%s%s", KINDS[c->upstream], c->sentinel_name ? " " : "",
+                c->sentinel_name ? c->sentinel_name : "", c->upstream_addresses.count > 0 ? " " : "");
+    append_words(&c->upstream_addresses, out);
+}
+
+/* Shows the rules or the fences, each on a line. */
+static void show_rules(const struct config *c, const struct directive *d, struct text *out) {
+    bool fences = d->kind == &VALUE_FENCE;
+    size_t count = fences ? lock_rules_fence_count(c->rules) : lock_rules_count(c->rules);
+    for (size_t i = 0; i < count; i++) {
+        const struct lock_rule *rule = fences ? lock_rules_fence(c->rules, i) : lock_rules_get(c->rules, i);
+        size_t (*write)(const struct lock_rule *, char *, size_t) = fences ? lock_fence_text : lock_rule_text;
+        size_t len = write(rule, NULL, 0);
+        text_printf(out, "%s", i ? "\n" : "");
+        write(rule, text_reserve(out, len + 1), len + 1);
+        text_commit(out, len);
+    }
+}
+
+enum { OUTPUT_LIMITS = 6 }; /* hard, soft and seconds, of two classes of clients */
+
+_Static_assert(offsetof(struct config, output_pubsub_soft_s) - offsetof(struct config, output_limit_hard) ==
+                   (OUTPUT_LIMITS - 1) * sizeof(int64_t),
+               "the numbers of client-output-buffer-limit are side by side");
+
+/* ---- kinds ----------------------------------------------------------------------------------- */
+
+const struct value_kind VALUE_NUMBER = {read_number, show_number, sizeof(int64_t), NULL, NULL};
+const struct value_kind VALUE_OCTAL = {read_number, show_number, sizeof(int64_t), NULL, NULL};
+const struct value_kind VALUE_SIZE = {read_number, show_number, sizeof(int64_t), NULL, NULL};
+const struct value_kind VALUE_TIME = {read_number, show_number, sizeof(int64_t), NULL, NULL};
+const struct value_kind VALUE_FLAG = {read_choice, show_choice, sizeof(bool), NULL, NULL};
+const struct value_kind VALUE_CHOICE = {read_choice, show_choice, sizeof(int), NULL, NULL};
+const struct value_kind VALUE_BITS = {read_bits, show_bits, sizeof(unsigned), NULL, NULL};
+const struct value_kind VALUE_TEXT = {read_text, show_text, sizeof(char *), text_own, text_drop};
+const struct value_kind VALUE_SOCKET_PATH = {read_text, show_text, sizeof(char *), text_own, text_drop};
+const struct value_kind VALUE_ADDRESS = {read_text, show_text, sizeof(char *), text_own, text_drop};
+const struct value_kind VALUE_SUPERVISED = {read_supervised, show_text, sizeof(char *), text_own, text_drop};
+const struct value_kind VALUE_WORDS = {read_words, show_words, sizeof(struct config_words), words_own, words_drop};
+const struct value_kind VALUE_BIND = {read_bind, show_words, sizeof(struct config_words), words_own, words_drop};
+const struct value_kind VALUE_WITNESS = {read_witness, show_words, sizeof(struct config_words), words_own, words_drop};
+const struct value_kind VALUE_OUTPUT_LIMIT = {read_output_limit, show_output_limit, OUTPUT_LIMITS * sizeof(int64_t),
+                                              NULL, NULL};
+const struct value_kind VALUE_PROXY_PROTOCOL = {read_proxy_protocol, show_proxy_protocol, sizeof(struct networks *),
+                                                networks_own, networks_drop};
+const struct value_kind VALUE_UPSTREAM = {read_upstream, show_upstream, UPSTREAM_BYTES, upstream_own, upstream_drop};
+const struct value_kind VALUE_LOCK = {read_rule, show_rules, sizeof(struct lock_rules *), NULL, rules_drop};
+const struct value_kind VALUE_FENCE = {read_rule, show_rules, 0, NULL, NULL}; /* part of the set of lock rules */
+const struct value_kind VALUE_INCLUDE = {read_include, NULL, 0, NULL, NULL};
+const struct value_kind VALUE_TLS_OTHER = {read_tls_unknown, NULL, 0, NULL, NULL};
+
+bool directive_apply(struct config_build *b, const struct directive *d, const struct config_words *words) {
+    struct config_words split = {0};
+    if (d->flags & LIST && words->count == 1 && *words->words[0]) {
+        const char *wrong = words_split(&split, words->words[0], strlen(words->words[0]));
+        if (wrong) {
+            words_clear(&split);
+            return complain(b, "%s", wrong);
+        }
+        words = &split;
+    }
+    bool fits = words->count >= d->words_min && words->count <= d->words_max;
+    bool done = fits ? d->kind->read(b, d, words) : complain_expected(b, d);
+    words_clear(&split);
+    return done;
 }

@@ -120,13 +120,6 @@ static bool extend(struct model_key *k, struct lock_event *sight, bool condition
     return true;
 }
 
-static bool replace(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
-    sight->effect = EFFECT_DONE;
-    unknown(k);
-    there(k, sight->pttl_ms == PTTL_UNKNOWN ? PTTL_NONE : sight->pttl_ms, now_ms);
-    return true;
-}
-
 static bool swap(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     bool sure = known(k);
     sight->old = k->state == MODEL_PRESENT ? "" : NULL;
@@ -190,22 +183,18 @@ static void node_remove(struct model_key *k, size_t at) {
         gone(k);
 }
 
-static void take(struct model_key *k, struct lock_event *sight, uint64_t node, size_t nodes) {
-    size_t at = 0;
-    while (at < nodes && k->node[at] != node)
-        at++;
-    sight->effect = at < nodes ? EFFECT_DONE : EFFECT_ABSENT;
-    if (at < nodes)
-        node_remove(k, at);
-}
-
 static bool queue(struct model_key *k, struct lock_event *sight, int64_t now_ms) {
     uint64_t node = value_of(sight->value, sight->value_len);
     bool sure = known(k) && k->listed;
     if (sight->verb == LOCK_QUEUE_PUSH) {
         sure = push(k, sight, node, now_ms);
     } else if (sight->verb == LOCK_QUEUE_REMOVE) {
-        take(k, sight, node, sure ? k->nodes : 0);
+        size_t at = 0, nodes = sure ? k->nodes : 0;
+        while (at < nodes && k->node[at] != node)
+            at++;
+        sight->effect = at < nodes ? EFFECT_DONE : EFFECT_ABSENT;
+        if (at < nodes)
+            node_remove(k, at);
     } else {
         bool any = sure && k->nodes > 0, shows = sight->queue == QUEUE_HEAD || sight->queue == QUEUE_POP;
         node = any ? k->node[0] : 0;
@@ -228,13 +217,6 @@ static bool says_no(const struct model_key *k, const struct lock_event *sight, b
     bool absent = k->state == MODEL_ABSENT;
     *sure = sight->verb != LOCK_REPLACE && (absent || (k->state == MODEL_PRESENT && k->value && named));
     return *sure && !absent && k->value != named;
-}
-
-/* Notes the value that the command has left. */
-static void keep_value(struct model_key *k, const struct lock_event *sight) {
-    bool keeps = sight->verb == LOCK_EXTEND || sight->verb == LOCK_READ || sight->effect == EFFECT_LOST;
-    if (!keeps)
-        k->value = k->state == MODEL_PRESENT ? value_of(sight->value, sight->value_len) : 0;
 }
 
 bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, bool hash, int64_t now_ms) {
@@ -262,7 +244,9 @@ bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, 
             sure = extend(k, sight, conditional, now_ms);
             break;
         case LOCK_REPLACE:
-            sure = replace(k, sight, now_ms);
+            sight->effect = EFFECT_DONE;
+            unknown(k);
+            there(k, sight->pttl_ms == PTTL_UNKNOWN ? PTTL_NONE : sight->pttl_ms, now_ms);
             break;
         case LOCK_SWAP:
             sure = swap(k, sight, now_ms);
@@ -287,7 +271,8 @@ bool model_run(struct model_key *k, struct lock_event *sight, bool conditional, 
         default:
             return true;
         }
-        keep_value(k, sight);
+        if (sight->verb != LOCK_EXTEND && sight->verb != LOCK_READ && sight->effect != EFFECT_LOST)
+            k->value = k->state == MODEL_PRESENT ? value_of(sight->value, sight->value_len) : 0;
     }
     k->seen_ms = now_ms;
     return sure;

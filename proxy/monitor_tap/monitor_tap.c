@@ -94,6 +94,81 @@ const struct overheard *tap_counts(const struct monitor_tap *o) {
     return &o->counts;
 }
 
+/* ---- a line: time, database, connection, and the command in Redis's quotes ---- */
+
+/* Reads digits up to the byte that must follow them, and moves *p after it. */
+static bool number_read(const char **p, const char *end, char behind, int64_t *n) {
+    const char *from = *p;
+    *n = 0;
+    for (; *p < end && **p >= '0' && **p <= '9' && *p - from < 15; ++*p)
+        *n = *n * 10 + (**p - '0');
+    if (*p == from || *p == end || **p != behind)
+        return false;
+    ++*p;
+    return true;
+}
+
+bool monitor_line_read(struct monitor_line *to, const char *line, size_t len) {
+    const char *p = line, *end = line + len;
+    int64_t seconds, micros, db;
+    if (p < end && *p == '+')
+        p++;
+    if (p < end && end[-1] == '\r')
+        end--;
+    if (!number_read(&p, end, '.', &seconds))
+        return false;
+    const char *fraction = p;
+    if (!number_read(&p, end, ' ', &micros) || p - fraction != 7 || p == end || *p++ != '[' ||
+        !number_read(&p, end, ' ', &db) || db > UINT32_MAX)
+        return false;
+    const char *bracket = memmem(p, (size_t)(end - p), "] \"", 3); /* the sender's end, and where the words begin */
+    if (!bracket || bracket == p || seconds > INT64_MAX / 2000)
+        return false;
+    *to = (struct monitor_line){.time_ms = seconds * 1000 + micros / 1000,
+                                .db = (uint32_t)db,
+                                .from = p,
+                                .from_len = (size_t)(bracket - p),
+                                .words = bracket + 2,
+                                .words_len = (size_t)(end - bracket) - 2};
+    return true;
+}
+
+static bool words_scan(const char *words, size_t len, struct text *bytes, struct resp_request *request) {
+    const struct resp_limits limits = {INT64_MAX, false};
+    bytes->len = 0;
+    int64_t n = resp_inline_encode(words, len, text_reserve(bytes, resp_inline_bound(len)));
+    if (n <= 0)
+        return false;
+    text_commit(bytes, (size_t)n);
+    resp_request_reset(request);
+    return resp_request_scan(request, bytes->data, bytes->len, &limits) == RESP_OK && request->argc > 0;
+}
+
+bool monitor_args_read(const struct monitor_line *line, struct text *bytes, struct resp_request *request) {
+    if (memchr(line->words, '\0', line->words_len)) /* MONITOR writes a NUL as \x00 */
+        return false;
+    if (words_scan(line->words, line->words_len, bytes, request))
+        return true;
+    /* Valkey 8.1 does not escape quotes and backslashes within a word. Here they get escapes: a quote ends a word only
+     * if another word, or nothing, follows it. */
+    struct text mended = {0};
+    bool inside = false;
+    for (const char *p = line->words, *end = p + line->words_len; p < end; p++) {
+        bool ends = p + 1 == end || (end - p > 2 && p[1] == ' ' && p[2] == '"');
+        bool escapes = *p == '\\' && p + 1 < end && memchr("nrtab\"\\x", p[1], 8);
+        if (*p == '"' && (!inside || ends))
+            inside = !inside;
+        else if (*p == '"' || (*p == '\\' && !escapes))
+            text_append(&mended, "\\", 1);
+        text_append(&mended, p, 1);
+        if (inside && escapes && p + 2 < end)
+            text_append(&mended, ++p, 1);
+    }
+    bool right = words_scan(mended.data, mended.len, bytes, request);
+    text_clear(&mended);
+    return right;
+}
+
 /* ---- clients ---- */
 
 /* Writes a client's identity as the proxy does, but without the user `default`: the user of a new connection is not
@@ -109,18 +184,6 @@ static void copy(char *to, size_t size, const char *from, size_t len) {
     snprintf(to, size, "%.*s", (int)(len < size ? len : size - 1), from);
 }
 
-/* The host of "127.0.0.1:4000" or "[::1]:4000"; "unix" for the path of a socket. */
-static void host_copy(char out[HOST_SIZE], const char *address, size_t len) {
-    size_t end = len;
-    if (len > 5 && memcmp(address, "unix:", 5) == 0)
-        end = 4;
-    else
-        while (end > 0 && address[end - 1] != ':')
-            end--;
-    bool bracketed = end > 2 && address[0] == '[';
-    copy(out, HOST_SIZE, address + bracketed, end == 4 ? 4 : end > 0 ? end - 1 - (bracketed ? 2 : 0) : len);
-}
-
 /* The hash of a key of this database, or with database 0 of an address or a value. Never 0. */
 static uint64_t hash_of(const struct monitor_tap *o, uint32_t db, const char *text, size_t len) {
     return (hash_bytes(&o->seed, text, len) + db) | 1;
@@ -129,6 +192,7 @@ static uint64_t hash_of(const struct monitor_tap *o, uint32_t db, const char *te
 static struct talker *talker_get(struct monitor_tap *o, const char *address, size_t len) {
     uint64_t hash = hash_of(o, 0, address, len);
     struct talker *set = o->talkers[(hash >> 1) % SESSIONS], *t = set;
+    size_t end = len;
     for (size_t i = 0; i < WAYS; i++)
         if (set[i].hash == hash)
             return &set[i];
@@ -137,7 +201,14 @@ static struct talker *talker_get(struct monitor_tap *o, const char *address, siz
             t = &set[i];
     *t = (struct talker){.hash = hash, .id = ++o->last_id};
     invariant(o->last_id != 0, "connections have run out of numbers");
-    host_copy(t->address, address, len);
+    /* The host of "127.0.0.1:4000" or "[::1]:4000"; "unix" for the path of a socket. */
+    if (len > 5 && memcmp(address, "unix:", 5) == 0)
+        end = 4;
+    else
+        while (end > 0 && address[end - 1] != ':')
+            end--;
+    bool bracketed = end > 2 && address[0] == '[';
+    copy(t->address, HOST_SIZE, address + bracketed, end == 4 ? 4 : end > 0 ? end - 1 - (bracketed ? 2 : 0) : len);
     identify(o, t);
     return t;
 }
@@ -269,19 +340,12 @@ static void tell(struct monitor_tap *o, const struct talker *t, const struct com
         observer_arm(o->observer, sight->key.name, sight->key.len, o->counts.last_ms);
 }
 
-/* The argument with the first field of HSETNX, HDEL, HSETEX or HGETDEL; 0: another command. */
-static size_t field_at(const struct monitor_tap *o, const struct command *c) {
-    if (c->id == COMMAND_HSETNX || c->id == COMMAND_HDEL)
-        return 2;
-    for (size_t i = 2; (c->id == COMMAND_HSETEX || c->id == COMMAND_HGETDEL) && i + 2 < o->request.argc; i++)
-        if (request_arg_is(&o->request, o->bytes.data, i, "fields"))
-            return i + 2;
-    return 0;
-}
-
-/* Such a command concerns one field: the key is followed while the field stays the same. */
+/* HSETNX, HDEL, HSETEX and HGETDEL concern fields of a hash: the key is followed while it is one field, the same. */
 static void field_follow(struct monitor_tap *o, struct model_key *k, const struct command *c) {
-    size_t len, at = field_at(o, c);
+    size_t len, at = c->id == COMMAND_HSETNX || c->id == COMMAND_HDEL ? 2 : 0;
+    for (size_t i = 2; !at && (c->id == COMMAND_HSETEX || c->id == COMMAND_HGETDEL) && i + 2 < o->request.argc; i++)
+        if (request_arg_is(&o->request, o->bytes.data, i, "fields"))
+            at = i + 2;
     if (!at)
         return;
     const char *field = request_arg(&o->request, o->bytes.data, at, &len);
@@ -457,20 +521,6 @@ static bool on_other(struct monitor_tap *o, struct talker *t, const struct monit
     }
 }
 
-/* Handles the line of a PTTL that was sent: the reply applies at this point. */
-static void asked_line(struct monitor_tap *o, const struct monitor_line *line) {
-    if (o->lined == o->asked)
-        return;
-    bool answered = o->answered > o->lined;
-    struct ask *a = &o->asks[o->lined++ % ASKS];
-    struct model_key *k = model_find(&o->model, a->hash, line->time_ms);
-    a->at_ms = line->time_ms;
-    if (k && answered)
-        model_told(k, a->pttl_ms, a->at_ms);
-    else if (k)
-        k->asked = true;
-}
-
 void tap_answer(struct monitor_tap *o, int64_t pttl_ms) {
     if (o->answered == o->asked)
         return;
@@ -550,8 +600,16 @@ bool tap_line(struct monitor_tap *o, const char *text, size_t len) {
     const struct command *c = command_of_request(&o->request, o->bytes.data);
     if (is_self(o, &line, c)) {
         tap_end(o);
-        if (c && c->id == COMMAND_PTTL)
-            asked_line(o, &line);
+        if (!c || c->id != COMMAND_PTTL || o->lined == o->asked)
+            return true;
+        bool answered = o->answered > o->lined; /* a PTTL's reply applies at the point of its line */
+        struct ask *a = &o->asks[o->lined++ % ASKS];
+        struct model_key *k = model_find(&o->model, a->hash, line.time_ms);
+        a->at_ms = line.time_ms;
+        if (k && answered)
+            model_told(k, a->pttl_ms, a->at_ms);
+        else if (k)
+            k->asked = true;
         return true;
     }
     o->counts.lines++;

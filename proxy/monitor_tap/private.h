@@ -6,7 +6,7 @@
 #include "proxy/lock/hash.h"
 #include "proxy/monitor_tap/monitor_tap.h"
 
-/* ---- monitor_line.c ---- */
+/* ---- monitor_tap.c: lines ---- */
 
 /* The parts of a line. Borrowed. */
 struct monitor_line {

@@ -221,22 +221,6 @@ static struct evidence *row_find(struct observed_shard *sh, const char *pattern,
     return NULL;
 }
 
-/* If the stem of the new row has too many patterns, merges their rows into the first one, and returns it; otherwise
- * NULL. */
-static struct evidence *row_widen(struct observed_shard *sh, const struct evidence *new) {
-    struct evidence *first = NULL;
-    size_t count = 0;
-    for (size_t i = ROWS; i-- > 0;)
-        if (row_agrees(&sh->rows[i], new, true, &new->client_hash)) {
-            first = &sh->rows[i];
-            count++;
-        }
-    if (count < SIBLINGS_MAX)
-        return NULL;
-    rows_merge(sh, first, true, &new->client_hash);
-    return first;
-}
-
 /* Makes room: merges all clients' rows of the pattern, or with `wide` of the stem, that has most, if it has `least`. */
 static bool rows_merge_most(struct observed_shard *sh, size_t least, bool wide) {
     struct evidence *to = NULL;
@@ -273,14 +257,22 @@ static struct evidence *row_free(struct observed_shard *sh) {
     return oldest;
 }
 
-/* The row for an event that has none: the rows of its stem, if they become one now, or a new one. */
+/* The row for an event that has none: a new one, or if its stem has too many patterns, their rows as one. */
 static struct evidence *row_make(struct observed_shard *sh, const char *pattern, size_t stem,
                                  const struct lock_event *s) {
     struct evidence new = {.client_hash = s->identity_hash, .stem_len = stem, .ruled = s->rule != NULL};
     snprintf(new.pattern, sizeof(new.pattern), "%s", pattern);
-    struct evidence *row = row_widen(sh, &new);
-    if (row)
+    struct evidence *row = NULL;
+    size_t siblings = 0;
+    for (size_t i = ROWS; i-- > 0;)
+        if (row_agrees(&sh->rows[i], &new, true, &new.client_hash)) {
+            row = &sh->rows[i];
+            siblings++;
+        }
+    if (siblings >= SIBLINGS_MAX) {
+        rows_merge(sh, row, true, &new.client_hash);
         return row;
+    }
     row = row_free(sh);
     *row = new;
     text_printable(row->client, sizeof(row->client), s->identity, s->identity_len, '.');
@@ -465,16 +457,6 @@ static void note_late(struct note *n, const struct key_memory *p, bool over) {
     n->row->late_ms += (uint64_t)(n->now_ms - p->end_ms);
 }
 
-/* Notes how long a lock was free although its new holder had asked for it before: the holder slept. After a long time
- * the client was not polling. */
-static void note_slept(struct note *n, const struct key_memory *p) {
-    int64_t slept_ms = n->now_ms - p->freed_ms;
-    if (!p->freed_ms || slept_ms < 0 || slept_ms > POLL_MAX_MS || !lost_attempt(n, false))
-        return;
-    n->row->stood++;
-    n->row->stood_ms += (uint64_t)slept_ms;
-}
-
 static void note_acquired(struct note *n) {
     struct key_memory *p = n->place;
     if (n->sight->scripted && held_now(n) && p->client == n->client && n->value && p->value == n->value) {
@@ -497,7 +479,13 @@ static void note_acquired(struct note *n) {
     p = p ? p : place_make(n, n->hash);
     p->row = (uint8_t)(n->row - n->sh->rows);
     invariant(p->row < ROWS, "row %d", p->row);
-    note_slept(n, p);
+    /* How long the lock was free although its new holder had asked for it before: the holder slept. After a long time
+     * the client was not polling. */
+    int64_t slept_ms = n->now_ms - p->freed_ms;
+    if (p->freed_ms && slept_ms >= 0 && slept_ms <= POLL_MAX_MS && lost_attempt(n, false)) {
+        n->row->stood++;
+        n->row->stood_ms += (uint64_t)slept_ms;
+    }
     count_one_shot(n->observer, p, n->row);
     place_take(n, p);
     party_get(p, n->session, 0)->stands = HOLDS;
@@ -522,15 +510,6 @@ static void note_lost(struct note *n) {
         row->dead_hash = p->hash;
         text_printable(row->dead_key, sizeof(row->dead_key), n->sight->key.name, n->sight->key.len, '.');
     }
-}
-
-/* Notes a release over the session that had acquired. */
-static void by_holder(struct evidence *row, const struct note *n) {
-    if (!release_shows_dedicated(n->place->contended, n->place->self_lost))
-        return;
-    row->row++;
-    if (row_has_tried(row, n->session))
-        row_session(row, n->session)->row++;
 }
 
 /* Notes that another session has released a lock: for its holder or against it, which is not known. */
@@ -562,7 +541,10 @@ static void by_sibling(struct evidence *row, const struct note *n) {
 static void note_releaser(struct note *n, struct evidence *row, bool refused) {
     struct key_memory *p = n->place;
     if (p->session == n->session) {
-        by_holder(row, n);
+        bool dedicated = release_shows_dedicated(p->contended, p->self_lost);
+        row->row += dedicated;
+        if (dedicated && row_has_tried(row, n->session))
+            row_session(row, n->session)->row++;
     } else if (lost_attempt(n, false)) {
         n->row->losers++;
         n->row->freed += !refused;
@@ -784,14 +766,6 @@ static bool token_before(struct note *n, bool popped) {
     return before;
 }
 
-/* Takes a push or a removal by a session that has taken something else, or nothing. `before`: the text was pushed
- * before. */
-static void permit_odd(struct note *n, bool before) {
-    if (!before && !place_find(n->sh, token_hash(n, true), n->epoch) && ++n->place->new == NEW_MAX)
-        n->place->odd = ODD_MAX - 1;
-    note_odd(n);
-}
-
 /* Notes that the session has given back its own permit. */
 static void permit_returned(struct note *n, const struct key_session *party) {
     bool beside = false;
@@ -814,7 +788,9 @@ static bool permit_given(struct note *n, bool member) {
             permit_returned(n, party);
         party->stands = (uint8_t)(party->stands & ~(KEEPS | ASKED));
     } else if (keeps || !n->place->forgot) {
-        permit_odd(n, before);
+        if (!before && !place_find(n->sh, token_hash(n, true), n->epoch) && ++n->place->new == NEW_MAX)
+            n->place->odd = ODD_MAX - 1;
+        note_odd(n);
     }
     return true;
 }

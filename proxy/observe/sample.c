@@ -78,8 +78,22 @@ void observer_arm(struct observer *a, const char *key, size_t len, int64_t now_m
 
 /* ---- what an effect means ---------------------------------------------------------------------- */
 
-/* The event of a command that ran unchanged. */
-static enum seen_event done(struct lock_event *e) {
+enum seen_event seen_permit(const struct lock_event *e) {
+    static const enum seen_event events[] = {
+        [PERMIT_NONE] = SEEN_NOTHING, [PERMIT_POPS] = SEEN_POPPED, [PERMIT_PUSHES] = SEEN_GIVEN,
+        [PERMIT_ADDS] = SEEN_ADDED,   [PERMIT_ASKS] = SEEN_ASKED,  [PERMIT_REMOVES] = SEEN_UNADDED};
+    return e->rule || e->effect != EFFECT_DONE ? SEEN_NOTHING : events[e->permit];
+}
+
+enum seen_event seen_of(struct lock_event *e) {
+    if (e->effect == EFFECT_LOST)
+        return SEEN_LOST;
+    if (e->effect == EFFECT_REMOVED && (e->verb == LOCK_EXTEND || e->verb == LOCK_REWRITE))
+        return SEEN_RELEASED; /* by an expiry in the past */
+    if (e->effect == EFFECT_ABSENT && e->verb == LOCK_RELEASE && e->queue == QUEUE_NONE)
+        return SEEN_IN_VAIN;
+    if (e->effect != EFFECT_DONE)
+        return SEEN_NOTHING;
     switch (e->verb) {
     case LOCK_ACQUIRE:
         return SEEN_ACQUIRED;
@@ -117,22 +131,4 @@ static enum seen_event done(struct lock_event *e) {
     default:
         return SEEN_NOTHING;
     }
-}
-
-enum seen_event seen_permit(const struct lock_event *e) {
-    static const enum seen_event events[] = {
-        [PERMIT_NONE] = SEEN_NOTHING, [PERMIT_POPS] = SEEN_POPPED, [PERMIT_PUSHES] = SEEN_GIVEN,
-        [PERMIT_ADDS] = SEEN_ADDED,   [PERMIT_ASKS] = SEEN_ASKED,  [PERMIT_REMOVES] = SEEN_UNADDED};
-    return e->rule || e->effect != EFFECT_DONE ? SEEN_NOTHING : events[e->permit];
-}
-
-enum seen_event seen_of(struct lock_event *e) {
-    if (e->effect == EFFECT_DONE)
-        return done(e);
-    if (e->effect == EFFECT_LOST)
-        return SEEN_LOST;
-    if (e->effect == EFFECT_REMOVED && (e->verb == LOCK_EXTEND || e->verb == LOCK_REWRITE))
-        return SEEN_RELEASED; /* by an expiry in the past */
-    return e->effect == EFFECT_ABSENT && e->verb == LOCK_RELEASE && e->queue == QUEUE_NONE ? SEEN_IN_VAIN
-                                                                                           : SEEN_NOTHING;
 }

@@ -252,19 +252,15 @@ enum { TEXT_BITS = 17, TEXT_MASK = (1 << TEXT_BITS) - 1 };
 
 _Static_assert(sizeof(struct advise_text) == sizeof(uint32_t), "a script's text is kept in the bits of a number");
 
-static _Atomic uint64_t *script_place(struct observer *a, uint64_t sha1) {
-    return &a->scripts[sha1 % ADVISE_SCRIPTS];
-}
-
 void observer_script_note(struct observer *a, uint64_t sha1, const struct advise_text *text) {
     uint32_t bits;
     memcpy(&bits, text, sizeof(bits));
     bits &= TEXT_MASK; /* the rest is padding */
-    atomic_store_explicit(script_place(a, sha1), (sha1 << TEXT_BITS) | bits, memory_order_relaxed);
+    atomic_store_explicit(&a->scripts[sha1 % ADVISE_SCRIPTS], (sha1 << TEXT_BITS) | bits, memory_order_relaxed);
 }
 
 struct advise_text observer_script(struct observer *a, uint64_t sha1) {
-    uint64_t there = atomic_load_explicit(script_place(a, sha1), memory_order_relaxed);
+    uint64_t there = atomic_load_explicit(&a->scripts[sha1 % ADVISE_SCRIPTS], memory_order_relaxed);
     bool known = there >> TEXT_BITS == (sha1 << TEXT_BITS) >> TEXT_BITS;
     uint32_t bits = known ? (uint32_t)there & TEXT_MASK : 0;
     struct advise_text text;

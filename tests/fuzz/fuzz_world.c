@@ -12,7 +12,6 @@
 #include "proxy/observe/observe.h"
 #include "proxy/admin/incidents.h"
 #include "proxy/admin/proxy_report.h"
-#include "proxy/admin/incident_lines.h"
 #include "proxy/base/log.h"
 #include "proxy/base/slowlog.h"
 #include "proxy/lock/permits.h"

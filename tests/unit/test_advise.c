@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "proxy/advise/private.h"
+#include "proxy/advise/advise.h"
 #include "proxy/observe/private.h"
 #include "proxy/lock/hash.h"
 
