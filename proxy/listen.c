@@ -79,19 +79,21 @@ void inherit_read(struct inherited *in) {
         unsetenv(names[i]);
 }
 
-static bool same_address(const struct sockaddr *a, const struct sockaddr *b) {
+/* Whether a socket at one address is a socket at the other; `any`: or takes it, since one of them is every address. */
+static bool same_address(const struct sockaddr *a, const struct sockaddr *b, bool any) {
     if (a->sa_family != b->sa_family)
         return false;
     if (a->sa_family == AF_INET) {
         const struct sockaddr_in *x = (const void *)a, *y = (const void *)b;
-        return x->sin_port == y->sin_port && x->sin_addr.s_addr == y->sin_addr.s_addr;
+        in_addr_t u = x->sin_addr.s_addr, v = y->sin_addr.s_addr;
+        return x->sin_port == y->sin_port && (u == v || (any && (u == 0 || v == 0)));
     }
-    if (a->sa_family == AF_INET6) {
-        const struct sockaddr_in6 *x = (const void *)a, *y = (const void *)b;
-        return x->sin6_port == y->sin6_port && x->sin6_scope_id == y->sin6_scope_id &&
-               memcmp(&x->sin6_addr, &y->sin6_addr, sizeof(x->sin6_addr)) == 0;
-    }
-    return false;
+    const struct sockaddr_in6 *x = (const void *)a, *y = (const void *)b;
+    if (a->sa_family != AF_INET6 || x->sin6_port != y->sin6_port)
+        return false;
+    if (any && (IN6_IS_ADDR_UNSPECIFIED(&x->sin6_addr) || IN6_IS_ADDR_UNSPECIFIED(&y->sin6_addr)))
+        return true;
+    return (any || x->sin6_scope_id == y->sin6_scope_id) && IN6_ARE_ADDR_EQUAL(&x->sin6_addr, &y->sin6_addr);
 }
 
 /* Takes a socket that listens on the address for that use; -1: there is none, or no more. */
@@ -101,7 +103,7 @@ static int inherit_take(struct inherited *in, const struct sockaddr *address, en
         struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
         socklen_t len = sizeof(own);
         if (s->taken || s->managed || s->use != use || getsockname(s->fd, (struct sockaddr *)&own, &len) != 0 ||
-            !same_address((struct sockaddr *)&own, address))
+            !same_address((struct sockaddr *)&own, address, false))
             continue;
         s->taken = true;
         return s->fd;
@@ -179,21 +181,9 @@ static struct addrinfo *resolve(const char *address, int64_t port) {
 
 /* The directive of this process that already uses the address. */
 static const struct listen_claim *claimed(const struct listen_set *set, const struct addrinfo *a) {
-    static const struct in6_addr any6 = IN6ADDR_ANY_INIT;
-    for (size_t i = 0; i < set->claim_count; i++) {
-        const struct sockaddr *other = (const void *)&set->claims[i].address;
-        if (other->sa_family != a->ai_family)
-            continue;
-        const struct sockaddr_in *x = (const void *)other, *y = (const void *)a->ai_addr;
-        if (a->ai_family == AF_INET && x->sin_port == y->sin_port &&
-            (x->sin_addr.s_addr == y->sin_addr.s_addr || x->sin_addr.s_addr == 0 || y->sin_addr.s_addr == 0))
+    for (size_t i = 0; i < set->claim_count; i++)
+        if (same_address((const void *)&set->claims[i].address, a->ai_addr, true))
             return &set->claims[i];
-        const struct sockaddr_in6 *u = (const void *)other, *v = (const void *)a->ai_addr;
-        if (a->ai_family == AF_INET6 && u->sin6_port == v->sin6_port &&
-            (memcmp(&u->sin6_addr, &v->sin6_addr, sizeof(any6)) == 0 ||
-             memcmp(&u->sin6_addr, &any6, sizeof(any6)) == 0 || memcmp(&v->sin6_addr, &any6, sizeof(any6)) == 0))
-            return &set->claims[i];
-    }
     return NULL;
 }
 
