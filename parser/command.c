@@ -15,9 +15,8 @@
 /* ---- finders of movable keys ------------------------------------------------------------- */
 
 static void add(struct found_keys *f, size_t i) {
-    if (f->count < f->max) {
+    if (f->count < f->max)
         f->keys[f->count] = (uint32_t)i;
-    }
     f->count++;
 }
 
@@ -39,17 +38,14 @@ static int64_t number_of_keys(const char *text, size_t len) {
 static bool add_numkeys(struct found_keys *f, const char *data, const struct resp_request *request, size_t at,
                         size_t step) {
     size_t len;
-    if (at >= request->argc) {
+    if (at >= request->argc)
         return false;
-    }
     const char *text = request_arg(request, data, at, &len);
     int64_t n = number_of_keys(text, len);
-    if (n < 0 || (uint64_t)n > (request->argc - at - 1) / step) {
+    if (n < 0 || (uint64_t)n > (request->argc - at - 1) / step)
         return false;
-    }
-    for (size_t i = 0; i < (size_t)n; i++) {
+    for (size_t i = 0; i < (size_t)n; i++)
         add(f, at + 1 + i * step);
-    }
     return true;
 }
 
@@ -107,12 +103,10 @@ static struct stream_options read_stream_options(const char *data, const struct 
 static bool keys_streams(struct found_keys *f, const char *data, const struct resp_request *request) {
     struct stream_options o = read_stream_options(data, request);
     size_t rest = o.streams ? request->argc - o.streams - 1 : 0;
-    if (rest == 0 || rest % 2 != 0) {
+    if (rest == 0 || rest % 2 != 0)
         return false;
-    }
-    for (size_t i = 0; i < rest / 2; i++) {
+    for (size_t i = 0; i < rest / 2; i++)
         add(f, o.streams + 1 + i);
-    }
     return true;
 }
 
@@ -120,34 +114,28 @@ static bool keys_streams(struct found_keys *f, const char *data, const struct re
  * destination counts. */
 static bool keys_sort(struct found_keys *f, const char *data, const struct resp_request *request) {
     size_t destination = 0;
-    for (size_t i = 2; i < request->argc; i++) {
-        if (request_arg_is(request, data, i, "limit")) {
+    for (size_t i = 2; i < request->argc; i++)
+        if (request_arg_is(request, data, i, "limit"))
             i += 2;
-        } else if (request_arg_is(request, data, i, "get") || request_arg_is(request, data, i, "by")) {
+        else if (request_arg_is(request, data, i, "get") || request_arg_is(request, data, i, "by"))
             i += 1;
-        } else if (request_arg_is(request, data, i, "store") && i + 1 < request->argc) {
+        else if (request_arg_is(request, data, i, "store") && i + 1 < request->argc)
             destination = i + 1; /* as Redis finds it: in STORE STORE x the second STORE is read as an option, too */
-        }
-    }
     add(f, 1);
-    if (destination) {
+    if (destination)
         add(f, destination);
-    }
     return true;
 }
 
 /* Adds a query's key and its destination, if an option from argument `from` on names one; the last one counts. */
 static bool add_georadius(struct found_keys *f, const char *data, const struct resp_request *request, size_t from) {
     size_t destination = 0;
-    for (size_t i = from; i + 1 < request->argc; i++) {
-        if (request_arg_is(request, data, i, "store") || request_arg_is(request, data, i, "storedist")) {
+    for (size_t i = from; i + 1 < request->argc; i++)
+        if (request_arg_is(request, data, i, "store") || request_arg_is(request, data, i, "storedist"))
             destination = ++i;
-        }
-    }
     add(f, 1);
-    if (destination) {
+    if (destination)
         add(f, destination);
-    }
     return true;
 }
 
@@ -165,9 +153,8 @@ static bool keys_georadiusbymember(struct found_keys *f, const char *data, const
 static bool keys_migrate(struct found_keys *f, const char *data, const struct resp_request *request) {
     for (size_t i = 6; i < request->argc && request->argv[3].len == 0; i++) {
         if (request_arg_is(request, data, i, "keys")) {
-            while (++i < request->argc) {
+            while (++i < request->argc)
                 add(f, i);
-            }
             return f->count > 0;
         } else if (request_arg_is(request, data, i, "auth")) {
             i += 1;
@@ -181,9 +168,8 @@ static bool keys_migrate(struct found_keys *f, const char *data, const struct re
 
 /* OBJECT ENCODING key, XGROUP CREATE key ..., XINFO STREAM key ...; their HELP has no key. */
 static bool keys_subcommand(struct found_keys *f, const char *data, const struct resp_request *request) {
-    if (request->argc > 2) {
+    if (request->argc > 2)
         add(f, 2);
-    }
     return true;
 }
 
@@ -195,16 +181,12 @@ static bool keys_memory(struct found_keys *f, const char *data, const struct res
 /* DEBUG OBJECT key and similar subcommands have one key; DIGEST-VALUE has many. */
 static bool keys_debug(struct found_keys *f, const char *data, const struct resp_request *request) {
     static const char *const with_key[] = {"object", "sdslen", "listpack", "ziplist", "quicklist", "htstats-key"};
-    for (size_t i = 0; i < sizeof with_key / sizeof *with_key; i++) {
-        if (request_arg_is(request, data, 1, with_key[i])) {
+    for (size_t i = 0; i < sizeof with_key / sizeof *with_key; i++)
+        if (request_arg_is(request, data, 1, with_key[i]))
             return keys_subcommand(f, data, request);
-        }
-    }
-    if (request_arg_is(request, data, 1, "digest-value")) {
-        for (size_t i = 2; i < request->argc; i++) {
+    if (request_arg_is(request, data, 1, "digest-value"))
+        for (size_t i = 2; i < request->argc; i++)
             add(f, i);
-        }
-    }
     return true;
 }
 
@@ -261,9 +243,8 @@ static inline uint64_t four_bytes(const char *s) {
 /* Packs one to eight bytes into a word, the first of them lowest. Loads that overlap save a loop: bytes that are read
  * twice land on themselves. */
 static inline uint64_t pack_word(const char *s, size_t len) {
-    if (len >= 4) {
+    if (len >= 4)
         return lower_word(four_bytes(s) | four_bytes(s + len - 4) << 8 * (len - 4));
-    }
     return lower_word(byte_at(s, 0) | byte_at(s, len / 2) | byte_at(s, len - 1));
 }
 
@@ -278,16 +259,13 @@ static inline bool pack_name(const char *s, size_t len, struct name *n) {
         n->words[0] = pack_short_name(s, len);
         return true;
     }
-    if (len - 1 >= NAME_MAX_LEN) {
+    if (len - 1 >= NAME_MAX_LEN)
         return false;
-    }
     n->words[0] = pack_word(s, 8);
-    if (len > 8) {
+    if (len > 8)
         n->words[1] = pack_word(s + 8, len < 16 ? len - 8 : 8);
-    }
-    if (len > 16) {
+    if (len > 16)
         n->words[2] = pack_word(s + 16, len - 16);
-    }
     n->words[2] |= (uint64_t)len << 56;
     return true;
 }
@@ -299,23 +277,17 @@ static inline size_t hash_name(const struct name *n) {
     return h >> (64 - TABLE_BITS);
 }
 
-static inline bool same_name(const struct name *a, const struct name *b) {
-    return a->words[0] == b->words[0] && a->words[1] == b->words[1] && a->words[2] == b->words[2];
-}
-
 void command_table_init(void) {
     memset(table, 0, sizeof table);
     for (int id = 1; id < COMMAND_COUNT; id++) {
         struct name name;
         /* A row whose name does not fit would never be found: a mistake in the table. */
-        if (!pack_name(commands[id].name, strlen(commands[id].name), &name)) {
+        if (!pack_name(commands[id].name, strlen(commands[id].name), &name))
             abort();
-        }
         size_t at = hash_name(&name);
         invariant((int)commands[id].id == id, "row %d has the number %d", id, (int)commands[id].id);
-        while (table[at].command) {
+        while (table[at].command)
             at = (at + 1) % TABLE_SIZE;
-        }
         table[at].name = name;
         table[at].command = &commands[id];
     }
@@ -323,13 +295,12 @@ void command_table_init(void) {
 
 static __attribute__((noinline)) const struct command *find_long_name(const char *name, size_t len) {
     struct name n;
-    if (!pack_name(name, len, &n)) {
+    if (!pack_name(name, len, &n))
         return NULL;
-    }
     for (size_t at = hash_name(&n); table[at].command; at = (at + 1) % TABLE_SIZE) {
-        if (same_name(&table[at].name, &n)) {
+        const uint64_t *w = table[at].name.words;
+        if (w[0] == n.words[0] && w[1] == n.words[1] && w[2] == n.words[2])
             return table[at].command;
-        }
     }
     return NULL;
 }
@@ -337,11 +308,9 @@ static __attribute__((noinline)) const struct command *find_long_name(const char
 /* Compares one word. That is enough: in a longer name, no byte at the place of the length is a control character. */
 static inline const struct command *find_short_name(uint64_t word) {
     struct name n = {{word, 0, 0}};
-    for (size_t at = hash_name(&n); table[at].command; at = (at + 1) % TABLE_SIZE) {
-        if (table[at].name.words[0] == word) {
+    for (size_t at = hash_name(&n); table[at].command; at = (at + 1) % TABLE_SIZE)
+        if (table[at].name.words[0] == word)
             return table[at].command;
-        }
-    }
     return NULL;
 }
 
@@ -352,9 +321,8 @@ const struct command *command_lookup(const char *name, size_t len) {
 inline const struct command *command_of_request(const struct resp_request *request, const char *data) {
     const char *name = data + request->argv[0].off;
     size_t len = request->argv[0].len;
-    if (len - 1 >= SHORT_NAME_LEN) {
+    if (len - 1 >= SHORT_NAME_LEN)
         return find_long_name(name, len);
-    }
     /* "*1\r\n$1\r\n" stands before it at least: eight bytes that end with it are read at once. */
     const char *from = name + len - 8;
     uint64_t word = four_bytes(from) | four_bytes(from + 4) << 32;
@@ -377,9 +345,8 @@ bool request_arg_is(const struct resp_request *request, const char *data, size_t
     for (size_t k = 0; k < len; k++) {
         char c = s[k] >= 'A' && s[k] <= 'Z' ? (char)(s[k] + 'a' - 'A') : s[k];
         /* The word's NUL differs from every byte but a NUL, which is caught too. */
-        if (c != word[k] || c == '\0') {
+        if (c != word[k] || c == '\0')
             return false;
-        }
     }
     return word[len] == '\0';
 }
@@ -393,10 +360,9 @@ static size_t spec_begin(const struct key_spec *spec, const char *data, const st
         return spec->at > 0 ? (size_t)spec->at : 0;
     bool forwards = spec->at > 0;
     long stop = forwards ? argc - 1 : 1;
-    for (long i = forwards ? spec->at : argc + spec->at; i >= 1 && i < argc && i != stop; i += forwards ? 1 : -1) {
+    for (long i = forwards ? spec->at : argc + spec->at; i >= 1 && i < argc && i != stop; i += forwards ? 1 : -1)
         if (request_arg_is(request, data, (size_t)i, spec->keyword))
             return (size_t)i + 1;
-    }
     return 0;
 }
 
@@ -404,21 +370,17 @@ static size_t spec_begin(const struct key_spec *spec, const char *data, const st
 static bool spec_find(const struct key_spec *spec, const char *data, const struct resp_request *request,
                       struct found_keys *f) {
     int64_t argc = (int64_t)request->argc, first = (int64_t)spec_begin(spec, data, request), last, number;
-    if (first == 0) {
+    if (first == 0)
         return true;
-    }
     if (spec->find == KEYS_FIND_KEYNUM) {
         size_t len;
-        if (first + spec->number_at < 1 || first + spec->number_at >= argc) {
+        if (first + spec->number_at < 1 || first + spec->number_at >= argc)
             return false;
-        }
         const char *text = request_arg(request, data, (size_t)(first + spec->number_at), &len);
-        if (!resp_integer(text, len, &number) || number < 0 || number > argc) {
+        if (!resp_integer(text, len, &number) || number < 0 || number > argc)
             return false;
-        }
-        if (number == 0) {
+        if (number == 0)
             return true;
-        }
         first += spec->first;
         last = first + (number - 1) * spec->step;
     } else if (spec->last >= 0) {
@@ -428,12 +390,10 @@ static bool spec_find(const struct key_spec *spec, const char *data, const struc
     } else {
         last = argc + spec->last;
     }
-    if (first < 1 || last < first || last >= argc) {
+    if (first < 1 || last < first || last >= argc)
         return false;
-    }
-    for (int64_t i = first; i <= last; i += spec->step) {
+    for (int64_t i = first; i <= last; i += spec->step)
         add(f, (size_t)i);
-    }
     return true;
 }
 
@@ -441,30 +401,16 @@ static bool spec_find(const struct key_spec *spec, const char *data, const struc
  * guarantees all of its keys; a server's description of another command may not. */
 static bool find_by_places(const struct command *c, const struct resp_request *request, struct found_keys *f) {
     size_t first = (size_t)c->first, step = (size_t)c->step, argc = request->argc;
-    if (c->last < 0 ? (size_t)-c->last > argc : (size_t)c->last >= argc) {
+    if (c->last < 0 ? (size_t)-c->last > argc : (size_t)c->last >= argc)
         return false;
-    }
     /* The argument after the last key's group. */
     size_t end = c->last < 0 ? argc + 1 - (size_t)-c->last : (size_t)c->last + 1;
     /* MSET k v k: a key without its value. Redis would refuse it when it runs. */
-    if (end > first && (end - first) % step != 0) {
+    if (end > first && (end - first) % step != 0)
         return false;
-    }
-    for (size_t i = first; i < end; i += step) {
+    for (size_t i = first; i < end; i += step)
         add(f, i);
-    }
     return true;
-}
-
-/* Several specs may name one argument. If a server's specs name more keys than there are arguments, they are
- * malformed. */
-static bool find_by_specs(const struct command *c, const char *data, const struct resp_request *request,
-                          struct found_keys *f) {
-    bool found = true;
-    for (size_t i = 0; i < c->spec_count && found; i++) {
-        found = spec_find(&c->specs[i], data, request, f);
-    }
-    return found && f->count < request->argc;
 }
 
 int command_keys(const struct command *c, const char *data, const struct resp_request *request, uint32_t *keys,
@@ -474,7 +420,10 @@ int command_keys(const struct command *c, const char *data, const struct resp_re
     if (c->find) {
         found = c->find(&f, data, request);
     } else if (c->spec_count > 0) {
-        found = find_by_specs(c, data, request, &f);
+        for (size_t i = 0; i < c->spec_count && found; i++)
+            found = spec_find(&c->specs[i], data, request, &f);
+        /* Several specs may name one argument, but not more keys than there are arguments. */
+        found = found && f.count < request->argc;
     } else if (c->first > 0) {
         found = find_by_places(c, request, &f);
     }
@@ -482,9 +431,8 @@ int command_keys(const struct command *c, const char *data, const struct resp_re
 }
 
 bool command_blocks(const struct command *c, const char *data, const struct resp_request *request) {
-    if (c->id == COMMAND_XREAD || c->id == COMMAND_XREADGROUP) {
+    if (c->id == COMMAND_XREAD || c->id == COMMAND_XREADGROUP)
         return read_stream_options(data, request).block > 0;
-    }
     return c->need == NEED_BLOCKING;
 }
 
@@ -502,9 +450,8 @@ int64_t command_wait_ms(const struct command *c, const char *data, const struct 
             at = 1;
     }
     const char *word = request_arg(request, data, at, &len);
-    if (at == 0 || len == 0 || len > LONGEST_TEXT) {
+    if (at == 0 || len == 0 || len > LONGEST_TEXT)
         return 0;
-    }
     memcpy(text, word, len);
     text[len] = '\0';
     double ms = strtod(text, &end) * (seconds ? 1000 : 1);

@@ -107,14 +107,13 @@ static bool read_spec(struct cursor *c, struct key_spec *spec) {
     *spec = (struct key_spec){.begin = KEYS_BEGIN_UNKNOWN, .find = KEYS_FIND_UNKNOWN, .step = 1};
     for (size_t n = next_array(c) / 2; n > 0 && !c->bad; n--) {
         struct word key = next_word(c);
-        if (word_is(key, "begin_search") || word_is(key, "find_keys")) {
+        if (word_is(key, "begin_search") || word_is(key, "find_keys"))
             read_search(c, spec);
-        } else if (word_is(key, "flags")) {
+        else if (word_is(key, "flags"))
             for (size_t m = next_array(c); m > 0 && !c->bad; m--)
                 complete &= !word_is(next_word(c), "incomplete");
-        } else {
+        else
             skip(c);
-        }
     }
     return complete && !c->bad && spec->step > 0 && spec->begin != KEYS_BEGIN_UNKNOWN &&
            spec->find != KEYS_FIND_UNKNOWN;
@@ -126,12 +125,11 @@ static void read_specs(struct cursor *c, struct command_info *info) {
     struct key_spec *specs = n > 0 && complete ? calloc(n, sizeof(*specs)) : NULL;
     if (n > 0 && complete && !specs)
         abort();
-    for (size_t i = 0; i < n && !c->bad; i++) {
+    for (size_t i = 0; i < n && !c->bad; i++)
         if (specs)
             complete &= read_spec(c, &specs[i]);
         else
             skip(c);
-    }
     if (complete && !c->bad) {
         info->command.specs = specs;
         info->command.spec_count = (uint16_t)n;
@@ -199,17 +197,6 @@ static void read_subs(struct cursor *c, struct command_info *info) {
             c->bad |= strchr(info->subs[info->sub_count - 1].command.name, '|') == NULL;
 }
 
-static enum command_need need_of(const struct command_info *info, const struct facts *facts) {
-    const struct command *c = &info->command;
-    if (facts->pubsub && facts->noscript)
-        return NEED_REFUSED; /* a command of the subscribe family */
-    if (facts->blocking)
-        return NEED_BLOCKING;
-    if (c->first > 0 || c->spec_count > 0 || info->ask_keys)
-        return NEED_KEY;
-    return facts->everywhere ? NEED_MASTERS : NEED_NODE;
-}
-
 /* Reads an element of COMMAND's reply: name, arity, flags, first, last, step. Redis 6 adds categories; Redis 7 adds
  * tips, key specifications and subcommands. */
 static bool read_info(struct cursor *c, struct command_info *info, bool nested) {
@@ -233,7 +220,7 @@ static bool read_info(struct cursor *c, struct command_info *info, bool nested) 
     command->first = (int16_t)next_int(c);
     command->last = (int16_t)next_int(c);
     command->step = (int16_t)next_int(c);
-    for (size_t i = 6; i < n && !c->bad; i++) {
+    for (size_t i = 6; i < n && !c->bad; i++)
         if (i == 7)
             read_tips(c, info, &facts);
         else if (i == 8)
@@ -242,7 +229,6 @@ static bool read_info(struct cursor *c, struct command_info *info, bool nested) 
             read_subs(c, info);
         else
             skip(c);
-    }
     if (command->arity == 0 || command->first < 0 || (command->first > 0 && command->step <= 0))
         c->bad = true;
     info->ask_keys = (command->flags & COMMAND_MOVABLE_KEYS) && command->spec_count == 0;
@@ -250,7 +236,13 @@ static bool read_info(struct cursor *c, struct command_info *info, bool nested) 
     if (command->first > 0 && command->first == command->last && command->first < least &&
         !(command->flags & COMMAND_MOVABLE_KEYS))
         command->only = command->first;
-    command->need = need_of(info, &facts);
+    bool subscribes = facts.pubsub && facts.noscript;
+    bool has_keys = command->first > 0 || command->spec_count > 0 || info->ask_keys;
+    command->need = subscribes         ? NEED_REFUSED
+                    : facts.blocking   ? NEED_BLOCKING
+                    : has_keys         ? NEED_KEY
+                    : facts.everywhere ? NEED_MASTERS
+                                       : NEED_NODE;
     return !c->bad;
 }
 

@@ -22,28 +22,16 @@ static bool is_space(char c) {
 }
 
 static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') {
+    if (c >= '0' && c <= '9')
         return c - '0';
-    }
     c |= 0x20;
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 static char escaped(char c) {
-    switch (c) {
-    case 'n':
-        return '\n';
-    case 'r':
-        return '\r';
-    case 't':
-        return '\t';
-    case 'b':
-        return '\b';
-    case 'a':
-        return '\a';
-    default:
-        return c;
-    }
+    static const char letters[] = "nrtba";
+    const char *at = memchr(letters, c, sizeof(letters) - 1);
+    return at ? "\n\r\t\b\a"[at - letters] : c;
 }
 
 /* A word being written, or only measured where `out` is NULL. */
@@ -53,9 +41,8 @@ struct word {
 };
 
 static void put(struct word *w, char c) {
-    if (w->out) {
+    if (w->out)
         w->out[w->len] = c;
-    }
     w->len++;
 }
 
@@ -76,9 +63,8 @@ static const char *read_double_quoted(const char *p, const char *end, struct wor
 
 static const char *read_single_quoted(const char *p, const char *end, struct word *w) {
     while (p < end && *p != '\'') {
-        if (*p == '\\' && end - p >= 2 && p[1] == '\'') {
+        if (*p == '\\' && end - p >= 2 && p[1] == '\'')
             p++;
-        }
         put(w, *p++);
     }
     return p;
@@ -94,18 +80,16 @@ static const char *read_word(const char *p, const char *end, struct word *w) {
             continue;
         }
         p = *p == '"' ? read_double_quoted(p + 1, end, w) : read_single_quoted(p + 1, end, w);
-        if (p == end || (p + 1 < end && !is_space(p[1]))) {
+        if (p == end || (p + 1 < end && !is_space(p[1])))
             return NULL;
-        }
         return p + 1;
     }
     return p;
 }
 
 static const char *skip_space(const char *p, const char *end) {
-    while (p < end && is_space(*p)) {
+    while (p < end && is_space(*p))
         p++;
-    }
     return p;
 }
 
@@ -121,14 +105,12 @@ int64_t resp_inline_encode(const char *line, size_t line_len, char *out) {
     for (const char *p = skip_space(line, end); p < end; p = skip_space(p, end)) {
         struct word measured = {NULL, 0};
         p = read_word(p, end, &measured);
-        if (!p) {
+        if (!p)
             return -1;
-        }
         argc++;
     }
-    if (argc == 0) {
+    if (argc == 0)
         return 0;
-    }
     char *to = out + resp_header_write(out, '*', argc);
     for (const char *p = skip_space(line, end); p < end; p = skip_space(p, end)) {
         struct word word = {NULL, 0};

@@ -12,12 +12,6 @@
 
 #include "parser/resp.h"
 
-/* What is wrong with a "$N" line in Redis's words, or NULL. `type` is its first byte; `text` may hold the result. */
-const char *resp_bulk_line_error(char type, bool valid, int64_t bulk_len, const struct resp_limits *limits,
-                                 char text[RESP_ERROR_TEXT]);
-/* The error for a "$N" line that has no end within RESP_INLINE_MAX bytes. */
-extern const char resp_too_big_bulk_line[];
-
 static inline bool resp_is_crlf(const char *p) {
     return memcmp(p, "\r\n", 2) == 0;
 }
@@ -32,9 +26,8 @@ static inline const char *resp_length_of_digits(const char *p, const char *end, 
         n = n * 10 + digit;
         q++;
     }
-    if (q == p || (*p == '0' && q > p + 1) || end - q < 2 || !resp_is_crlf(q)) {
+    if (q == p || (*p == '0' && q > p + 1) || end - q < 2 || !resp_is_crlf(q))
         return NULL;
-    }
     *number = n;
     return q + 2;
 }

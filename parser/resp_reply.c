@@ -71,9 +71,8 @@ int64_t resp_reply_ahead(const struct resp_reply *r) {
 /* The byte behind the first CR LF, or NULL. */
 static const char *line_end(const char *p, const char *end) {
     while (p < end && (p = memchr(p, '\r', (size_t)(end - p))) && end - p >= 2) {
-        if (resp_is_crlf(p)) {
+        if (resp_is_crlf(p))
             return p + 2;
-        }
         p++;
     }
     return NULL;
@@ -84,9 +83,8 @@ static bool add_elements(struct resp_reply *r, int64_t n) {
     invariant_debug(n >= 0 && r->pending > 0, "%lld elements, %lld pending", (long long)n, (long long)r->pending);
     int64_t more = r->kind == KIND_MAP || r->kind == KIND_ATTRIBUTE ? 2 * n : n;
     int64_t taken = r->kind == KIND_ATTRIBUTE ? 0 : 1;
-    if (more > INT64_MAX - r->pending) {
+    if (more > INT64_MAX - r->pending)
         return false;
-    }
     r->pending += more - taken;
     return true;
 }
@@ -95,69 +93,14 @@ static bool add_elements(struct resp_reply *r, int64_t n) {
 static bool length_done(struct resp_reply *r) {
     invariant(r->pending > 0 && r->number >= -1, "%lld pending, length %lld", (long long)r->pending,
               (long long)r->number);
-    switch ((enum kind)r->kind) {
-    case KIND_BULK:
-    case KIND_BLOB:
-        if (r->number < 0) {
-            r->pending--;
-            r->state = STATE_TYPE;
-        } else {
-            r->state = r->number ? STATE_PAYLOAD : STATE_PAYLOAD_CR;
-        }
-        return true;
-    case KIND_ARRAY:
-    case KIND_SET:
-    case KIND_MAP:
-    case KIND_ATTRIBUTE:
-        r->state = STATE_TYPE;
+    r->state = STATE_TYPE;
+    if (r->kind != KIND_BULK && r->kind != KIND_BLOB)
         return add_elements(r, r->number < 0 ? 0 : r->number);
-    case KIND_UNKNOWN:
-    case KIND_LINE:
-        break;
-    }
-    return false;
-}
-
-/* Takes a byte of a length line, in the states from STATE_LENGTH to STATE_LF. */
-static bool length_byte(struct resp_reply *r, char c) {
-    unsigned digit = (unsigned char)c - (unsigned)'0';
-    switch ((enum state)r->state) {
-    case STATE_LENGTH:
-        if (c == '-' && (r->kind == KIND_BULK || r->kind == KIND_ARRAY)) {
-            r->state = STATE_MINUS;
-            return true;
-        }
-        r->number = digit;
-        r->state = digit ? STATE_DIGITS : STATE_CR;
-        return digit < 10;
-    case STATE_MINUS:
-        r->number = -1;
-        r->state = STATE_CR;
-        return c == '1';
-    case STATE_DIGITS:
-        if (c == '\r') {
-            r->state = STATE_LF;
-            return true;
-        }
-        if (digit > 9 || r->number > LENGTH_MAX / 10) {
-            return false;
-        }
-        r->number = r->number * 10 + digit;
-        return true;
-    case STATE_CR:
-        r->state = STATE_LF;
-        return c == '\r';
-    case STATE_LF:
-        return c == '\n' && length_done(r);
-    case STATE_TYPE:
-    case STATE_LINE:
-    case STATE_LINE_LF:
-    case STATE_PAYLOAD:
-    case STATE_PAYLOAD_CR:
-    case STATE_PAYLOAD_LF:
-        break;
-    }
-    return false;
+    if (r->number < 0)
+        r->pending--;
+    else
+        r->state = r->number ? STATE_PAYLOAD : STATE_PAYLOAD_CR;
+    return true;
 }
 
 /* Takes as much of the text of a line as has come. */
@@ -181,9 +124,8 @@ static const char *line_bytes(struct resp_reply *r, const char *p, const char *e
 /* Returns the end of a line that is complete and short; NULL for other lines. */
 static inline const char *short_line(const char *p, const char *end) {
     const char *near = end - p > SHORT_LINE ? p + SHORT_LINE : end;
-    while (p < near && *p != '\r') {
+    while (p < near && *p != '\r')
         p++;
-    }
     return end - p >= 2 && resp_is_crlf(p) ? p + 2 : NULL;
 }
 
@@ -193,9 +135,8 @@ static inline const char *element(struct resp_reply *r, const char *p, const cha
     char type = *p++;
     /* Only the first element of a reply, or the element after a leading attribute, has one element pending and no other
      * type set. */
-    if (r->type == 0 || (r->type == '|' && r->pending == 1)) {
+    if (r->type == 0 || (r->type == '|' && r->pending == 1))
         r->type = type;
-    }
     const enum kind kind = kinds[(unsigned char)type];
     const char *behind;
     uint64_t n;
@@ -241,6 +182,8 @@ static inline const char *element(struct resp_reply *r, const char *p, const cha
 /* Goes on in the middle of an element. Returns NULL for malformed bytes. */
 static const char *resume(struct resp_reply *r, const char *p, const char *end) {
     invariant(p < end && r->pending > 0, "%lld elements are pending", (long long)r->pending);
+    const unsigned digit = (unsigned char)*p - (unsigned)'0';
+    int64_t here = end - p;
     switch ((enum state)r->state) {
     case STATE_TYPE:
         break;
@@ -248,13 +191,32 @@ static const char *resume(struct resp_reply *r, const char *p, const char *end) 
     case STATE_LINE_LF:
         return line_bytes(r, p, end);
     case STATE_LENGTH:
-    case STATE_DIGITS:
+        if (*p == '-' && (r->kind == KIND_BULK || r->kind == KIND_ARRAY)) {
+            r->state = STATE_MINUS;
+            return p + 1;
+        }
+        r->number = digit;
+        r->state = digit ? STATE_DIGITS : STATE_CR;
+        return digit < 10 ? p + 1 : NULL;
     case STATE_MINUS:
+        r->number = -1;
+        r->state = STATE_CR;
+        return *p == '1' ? p + 1 : NULL;
+    case STATE_DIGITS:
+        if (*p == '\r') {
+            r->state = STATE_LF;
+            return p + 1;
+        }
+        if (digit > 9 || r->number > LENGTH_MAX / 10)
+            return NULL;
+        r->number = r->number * 10 + digit;
+        return p + 1;
     case STATE_CR:
+        r->state = STATE_LF;
+        return *p == '\r' ? p + 1 : NULL;
     case STATE_LF:
-        return length_byte(r, *p) ? p + 1 : NULL;
-    case STATE_PAYLOAD: {
-        int64_t here = end - p;
+        return *p == '\n' && length_done(r) ? p + 1 : NULL;
+    case STATE_PAYLOAD:
         if (here < r->number) {
             r->number -= here;
             return end;
@@ -263,7 +225,6 @@ static const char *resume(struct resp_reply *r, const char *p, const char *end) 
         r->number = 0;
         r->state = STATE_PAYLOAD_CR;
         return p;
-    }
     case STATE_PAYLOAD_CR:
         r->state = STATE_PAYLOAD_LF;
         return *p == '\r' ? p + 1 : NULL;
@@ -278,22 +239,18 @@ static const char *resume(struct resp_reply *r, const char *p, const char *end) 
 inline size_t resp_reply_quick(const char *data, size_t len) {
     const char *end = data + len, *behind;
     uint64_t n;
-    if (len < 5) { /* the shortest reply that fits is ":1\r\n" */
+    if (len < 5) /* the shortest reply that fits is ":1\r\n" */
         return len == 4 && data[0] == ':' && resp_is_crlf(data + 2) && data[1] != '\r' ? len : 0;
-    }
     if (data[0] == '$') {
         behind = resp_length_of_four(data + 1, end, &n);
-        if (behind) {
+        if (behind)
             return (uint64_t)(end - behind) >= n + 2 && resp_is_crlf(behind + n) ? (size_t)(behind - data) + n + 2 : 0;
-        }
         return memcmp(data, "$-1\r\n", 5) == 0 ? 5 : 0;
     }
-    if (memcmp(data, "+OK\r\n", 5) == 0) {
+    if (memcmp(data, "+OK\r\n", 5) == 0)
         return 5;
-    }
-    if (kinds[(unsigned char)data[0]] != KIND_LINE || data[0] == '-') {
+    if (kinds[(unsigned char)data[0]] != KIND_LINE || data[0] == '-')
         return 0;
-    }
     behind = short_line(data + 1, end);
     return behind ? (size_t)(behind - data) : 0;
 }
@@ -332,4 +289,97 @@ enum resp_status resp_reply_scan(struct resp_reply *r, const char *data, size_t 
         }
     }
     return scan_slowly(r, data, p, data + len, used);
+}
+
+/* ---- a reply that is complete in memory: element by element, without copies; the caller counts the elements ---------
+ */
+
+/* Reads the text from p up to CR LF. Returns the byte after CR LF, or NULL. */
+static const char *read_line(const char *p, const char *end, struct resp_item *item) {
+    const char *behind = line_end(p, end);
+    item->str = p;
+    if (behind)
+        item->len = (size_t)(behind - p) - 2;
+    return behind;
+}
+
+/* A length line; its number goes to *n, and "-1" makes the item null where the type has nulls. */
+static const char *read_length(const char *p, const char *end, struct resp_item *item, int64_t *n) {
+    p = read_line(p, end, item);
+    if (!p || !resp_integer(item->str, item->len, n))
+        return NULL;
+    item->null = *n == -1 && (item->type == '$' || item->type == '*');
+    item->len = 0;
+    return *n >= 0 || item->null ? p : NULL;
+}
+
+static const char *read_item(const char *p, const char *end, struct resp_item *item) {
+    int64_t n;
+    switch (item->type) {
+    case '+':
+    case '-':
+    case ',':
+    case '(':
+        return read_line(p, end, item);
+    case ':':
+        p = read_line(p, end, item);
+        return p && resp_integer(item->str, item->len, &item->num) ? p : NULL;
+    case '#':
+        p = read_line(p, end, item);
+        if (!p || item->len != 1 || (*item->str != 't' && *item->str != 'f'))
+            return NULL;
+        item->num = *item->str == 't';
+        return p;
+    case '_':
+        item->null = true;
+        p = read_line(p, end, item);
+        return p && item->len == 0 ? p : NULL;
+    case '$':
+    case '!':
+    case '=':
+        p = read_length(p, end, item, &n);
+        if (!p || item->null)
+            return p;
+        if (n > end - p || end - p - n < 2 || p[n] != '\r' || p[n + 1] != '\n')
+            return NULL;
+        item->str = p;
+        item->len = (size_t)n;
+        invariant(n >= 0, "a blob has %lld bytes", (long long)n);
+        return p + n + 2;
+    case '*':
+    case '~':
+    case '>':
+    case '%':
+    case '|':
+        p = read_length(p, end, item, &n);
+        if (!p || item->null)
+            return p;
+        bool pairs = item->type == '%' || item->type == '|';
+        if (pairs && n > INT64_MAX / 2)
+            return NULL;
+        item->num = pairs ? 2 * n : n;
+        return p;
+    default:
+        return NULL;
+    }
+}
+
+bool resp_item_read(const char **p, const char *end, struct resp_item *item) {
+    invariant(*p && end, "a reply is read within its bytes");
+    if (*p >= end)
+        return false;
+    *item = (struct resp_item){.type = **p, .str = *p + 1};
+    const char *behind = read_item(*p + 1, end, item);
+    if (!behind)
+        return false;
+    *p = behind;
+    invariant(behind <= end, "an element ends %zd bytes behind the reply's end", behind - end);
+    return true;
+}
+
+const char *resp_item_end(const char *p, const char *end) {
+    struct resp_reply reply;
+    size_t used;
+    resp_reply_init(&reply);
+    return p < end && resp_reply_scan(&reply, p, (size_t)(end - p), &used) == RESP_OK ? p + used : NULL;
 }

@@ -28,7 +28,7 @@ enum { RESP_ARGUMENT_MIN = 6 };
 
 static const char *const TOO_BIG_INLINE = "Protocol error: too big inline request";
 static const char *const TOO_BIG_COUNT = "Protocol error: too big mbulk count string";
-const char resp_too_big_bulk_line[] = "Protocol error: too big bulk count string";
+static const char *const TOO_BIG_BULK = "Protocol error: too big bulk count string";
 static const char *const INVALID_COUNT = "Protocol error: invalid multibulk length";
 static const char *const INVALID_BULK = "Protocol error: invalid bulk length";
 static const char *const UNAUTH_COUNT = "Protocol error: unauthenticated multibulk length";
@@ -41,9 +41,8 @@ void resp_request_init(struct resp_request *r) {
 }
 
 void resp_request_reset(struct resp_request *r) {
-    if (r->argv_cap > ARGV_KEEP) {
+    if (r->argv_cap > ARGV_KEEP)
         resp_request_clear(r);
-    }
     r->form = RESP_EMPTY;
     r->len = 0;
     r->argc = 0;
@@ -58,9 +57,8 @@ void resp_request_reset(struct resp_request *r) {
 }
 
 void resp_request_clear(struct resp_request *r) {
-    if (r->argv != r->argv_inline) {
+    if (r->argv != r->argv_inline)
         free(r->argv);
-    }
     r->argv = r->argv_inline;
     r->argv_cap = RESP_ARGV_INLINE;
     r->argc = 0;
@@ -70,17 +68,16 @@ void resp_request_move(struct resp_request *to, struct resp_request *from) {
     bool inside = from->argv == from->argv_inline;
     invariant(to != from, "a scanner moves onto itself");
     *to = *from;
-    if (inside) {
+    if (inside)
         to->argv = to->argv_inline;
-    }
-    if (from->error == from->error_text) {
+    if (from->error == from->error_text)
         to->error = to->error_text;
-    }
     resp_request_init(from);
 }
 
-const char *resp_bulk_line_error(char type, bool valid, int64_t bulk_len, const struct resp_limits *limits,
-                                 char text[RESP_ERROR_TEXT]) {
+/* What is wrong with a "$N" line in Redis's words, or NULL. `type` is its first byte; `text` may hold the result. */
+static const char *bulk_line_error(char type, bool valid, int64_t bulk_len, const struct resp_limits *limits,
+                                   char text[RESP_ERROR_TEXT]) {
     /* Redis reports a wrong type byte before it reports a wrong number. */
     if (type != '$') {
         /* Redis keeps its error replies to one line. */
@@ -88,14 +85,13 @@ const char *resp_bulk_line_error(char type, bool valid, int64_t bulk_len, const 
         snprintf(text, RESP_ERROR_TEXT, "Protocol error: expected '$', got '%c'", type);
         return text;
     }
-    if (!valid || bulk_len < 0 || bulk_len > limits->bulk_max) {
+    if (!valid || bulk_len < 0 || bulk_len > limits->bulk_max)
         return INVALID_BULK;
-    }
     return bulk_len > RESP_UNAUTH_BULK_MAX && limits->unauthenticated ? UNAUTH_BULK : NULL;
 }
 
-static enum resp_status bad(struct resp_request *r, const char *error) {
-    r->error = error;
+static enum resp_status bad(const char **error, const char *text) {
+    *error = text;
     return RESP_BAD;
 }
 
@@ -109,9 +105,8 @@ static void grow_argv(struct resp_request *r) {
         fprintf(stderr, "Out of memory for the %zu arguments of a request\n", cap);
         abort();
     }
-    if (r->argv == r->argv_inline) {
+    if (r->argv == r->argv_inline)
         memcpy(argv, r->argv_inline, sizeof r->argv_inline);
-    }
     r->argv = argv;
     r->argv_cap = cap;
 }
@@ -143,9 +138,8 @@ static bool find_line_end(struct resp_request *r, const char *data, size_t len, 
 static enum resp_status scan_inline(struct resp_request *r, const char *data, size_t len) {
     size_t at;
     bool too_big;
-    if (!find_line_end(r, data, len, '\n', &at, &too_big)) {
-        return too_big ? bad(r, TOO_BIG_INLINE) : RESP_MORE;
-    }
+    if (!find_line_end(r, data, len, '\n', &at, &too_big))
+        return too_big ? bad(&r->error, TOO_BIG_INLINE) : RESP_MORE;
     r->line_len = at > 0 && data[at - 1] == '\r' ? at - 1 : at;
     r->len = at + 1;
     r->form = r->line_len ? RESP_INLINE : RESP_EMPTY;
@@ -158,16 +152,13 @@ static enum resp_status scan_length_line(struct resp_request *r, const char *dat
                                          const char *too_big_error, int64_t *number, bool *valid) {
     size_t at;
     bool too_big;
-    if (!find_line_end(r, data, len, '\r', &at, &too_big)) {
-        return too_big ? bad(r, too_big_error) : RESP_MORE;
-    }
-    if (len - at < 2) {
+    if (!find_line_end(r, data, len, '\r', &at, &too_big))
+        return too_big ? bad(&r->error, too_big_error) : RESP_MORE;
+    if (len - at < 2)
         return RESP_MORE;
-    }
     *valid = at > r->pos && resp_integer(data + r->pos + 1, at - r->pos - 1, number);
-    if (data[at + 1] != '\n') {
+    if (data[at + 1] != '\n')
         r->irregular = true;
-    }
     r->pos = at + 2;
     return RESP_OK;
 }
@@ -178,15 +169,12 @@ static enum resp_status scan_count(struct resp_request *r, const char *data, siz
     int64_t count;
     bool valid;
     enum resp_status status = scan_length_line(r, data, len, TOO_BIG_COUNT, &count, &valid);
-    if (status != RESP_OK) {
+    if (status != RESP_OK)
         return status;
-    }
-    if (!valid || count > INT_MAX) {
-        return bad(r, INVALID_COUNT);
-    }
-    if (count > RESP_UNAUTH_ARGS_MAX && limits->unauthenticated) {
-        return bad(r, UNAUTH_COUNT);
-    }
+    if (!valid || count > INT_MAX)
+        return bad(&r->error, INVALID_COUNT);
+    if (count > RESP_UNAUTH_ARGS_MAX && limits->unauthenticated)
+        return bad(&r->error, UNAUTH_COUNT);
     r->args_left = count > 0 ? (size_t)count : 0;
     return RESP_OK;
 }
@@ -197,14 +185,12 @@ static enum resp_status scan_bulk_len(struct resp_request *r, const char *data, 
     int64_t bulk_len;
     bool valid;
     char type = r->pos < len ? data[r->pos] : '$';
-    enum resp_status status = scan_length_line(r, data, len, resp_too_big_bulk_line, &bulk_len, &valid);
-    if (status != RESP_OK) {
+    enum resp_status status = scan_length_line(r, data, len, TOO_BIG_BULK, &bulk_len, &valid);
+    if (status != RESP_OK)
         return status;
-    }
-    const char *error = resp_bulk_line_error(type, valid, bulk_len, limits, r->error_text);
-    if (error) {
-        return bad(r, error);
-    }
+    const char *error = bulk_line_error(type, valid, bulk_len, limits, r->error_text);
+    if (error)
+        return bad(&r->error, error);
     r->bulk_len = bulk_len;
     return RESP_OK;
 }
@@ -215,16 +201,14 @@ static inline struct resp_arg *take_arguments(struct resp_arg *arg, const struct
                                               size_t len, size_t *from) {
     const char *end = data + len;
     const char *p = data + *from;
-    if (len < RESP_ARGUMENT_MIN) {
+    if (len < RESP_ARGUMENT_MIN)
         return arg;
-    }
     const char *last = end - RESP_ARGUMENT_MIN;
     while (arg < stop && p <= last && *p == '$') {
         uint64_t n;
         const char *q = resp_length_of_four(p + 1, end, &n);
-        if (!q || (uint64_t)(end - q) < n + 2 || !resp_is_crlf(q + n)) {
+        if (!q || (uint64_t)(end - q) < n + 2 || !resp_is_crlf(q + n))
             break;
-        }
         arg->off = (size_t)(q - data);
         arg->len = n;
         arg++;
@@ -250,23 +234,19 @@ static enum resp_status scan_argument(struct resp_request *r, const char *data, 
                                       const struct resp_limits *limits) {
     if (r->bulk_len < 0) {
         enum resp_status status = scan_bulk_len(r, data, len, limits);
-        if (status != RESP_OK) {
+        if (status != RESP_OK)
             return status;
-        }
     }
-    if (len - r->pos < (uint64_t)r->bulk_len + 2) {
+    if (len - r->pos < (uint64_t)r->bulk_len + 2)
         return RESP_MORE;
-    }
-    if (r->argc == r->argv_cap) {
+    if (r->argc == r->argv_cap)
         grow_argv(r);
-    }
     struct resp_arg *arg = &r->argv[r->argc++];
     arg->off = r->pos;
     arg->len = (size_t)r->bulk_len;
     r->pos += arg->len + 2;
-    if (!resp_is_crlf(data + arg->off + arg->len)) {
+    if (!resp_is_crlf(data + arg->off + arg->len))
         r->irregular = true;
-    }
     r->bulk_len = -1;
     invariant(r->args_left > 0 && r->pos <= len, "%zu arguments are to come, at %zu of %zu bytes", r->args_left, r->pos,
               len);
@@ -284,14 +264,12 @@ static enum resp_status scan_arguments(struct resp_request *r, const char *data,
     while (r->args_left) {
         if (r->bulk_len < 0 && all_short(len, limits)) {
             take_more(r, data, len);
-            if (!r->args_left) {
+            if (!r->args_left)
                 break;
-            }
         }
         enum resp_status status = scan_argument(r, data, len, limits);
-        if (status != RESP_OK) {
+        if (status != RESP_OK)
             return status;
-        }
     }
     r->len = r->pos;
     return RESP_OK;
@@ -301,21 +279,17 @@ static enum resp_status scan_arguments(struct resp_request *r, const char *data,
 static __attribute__((noinline)) enum resp_status scan_slowly(struct resp_request *r, const char *data, size_t len,
                                                               const struct resp_limits *limits) {
     invariant(r->argv && r->argc <= r->argv_cap, "%zu arguments in an argv of %zu", r->argc, r->argv_cap);
-    if (r->quick) { /* left by the request before; of this request nothing was kept */
+    if (r->quick) /* left by the request before; of this request nothing was kept */
         resp_request_reset(r);
-    }
     if (r->pos == 0) {
-        if (len == 0) {
+        if (len == 0)
             return RESP_MORE;
-        }
-        if (data[0] != '*') {
+        if (data[0] != '*')
             return scan_inline(r, data, len);
-        }
         r->form = RESP_MULTIBULK;
         enum resp_status status = scan_count(r, data, len, limits);
-        if (status != RESP_OK) {
+        if (status != RESP_OK)
             return status;
-        }
         if (r->args_left == 0) {
             r->form = RESP_EMPTY;
             r->len = r->pos;
@@ -344,4 +318,86 @@ inline enum resp_status resp_request_scan(struct resp_request *r, const char *da
         r->args_left = count - r->argc;
     }
     return scan_slowly(r, data, len, limits);
+}
+
+/*
+ * The rest of a request that is forwarded while it arrives. The scanner only counts the bytes still to come, so a
+ * request of any size takes the same memory.
+ *
+ *   $5\r\nhel|lo\r\n$3\r\n...        between calls: bulk_left, or the part of a length line that has come
+ */
+void resp_body_init(struct resp_body *b, const struct resp_request *r) {
+    invariant(r->form == RESP_MULTIBULK && r->args_left > 0, "form %d with %zu arguments to come", (int)r->form,
+              r->args_left);
+    memset(b, 0, sizeof *b);
+    b->args_left = r->args_left;
+    if (r->bulk_len >= 0) {
+        b->bulk_len = (uint64_t)r->bulk_len;
+        b->bulk_left = b->bulk_len + 2;
+    }
+}
+
+/* Takes the next byte of a length line. RESP_OK: it was the last one. */
+static enum resp_status take_line_byte(struct resp_body *b, char c, const struct resp_limits *limits) {
+    if (!b->line_ended && c == '\r' && !b->line_hidden) {
+        b->line_ended = true;
+        return RESP_MORE;
+    }
+    if (!b->line_ended) {
+        b->line_hidden |= c == '\0';
+        if (b->line_len < sizeof b->line)
+            b->line[b->line_len] = c;
+        return ++b->line_len > RESP_INLINE_MAX ? bad(&b->error, TOO_BIG_BULK) : RESP_MORE;
+    }
+    invariant(b->bulk_left == 0, "a length line ends while %llu bytes of a bulk are due",
+              (unsigned long long)b->bulk_left);
+    int64_t bulk_len = 0;
+    bool valid =
+        b->line_len <= sizeof b->line && b->line_len > 0 && resp_integer(b->line + 1, b->line_len - 1, &bulk_len);
+    /* For an empty line the type byte is its CR. */
+    const char *error = bulk_line_error(b->line_len > 0 ? b->line[0] : '\r', valid, bulk_len, limits, b->error_text);
+    if (error)
+        return bad(&b->error, error);
+    b->bulk_len = (uint64_t)bulk_len;
+    b->bulk_left = b->bulk_len + 2;
+    b->line_len = 0;
+    b->line_ended = false;
+    return RESP_OK;
+}
+
+/* Takes the line at *p where it is whole and canonical, as it nearly always is. */
+static bool take_whole_line(struct resp_body *b, const char **p, const char *end, const struct resp_limits *limits) {
+    uint64_t n;
+    if (b->line_len > 0 || b->line_ended || **p != '$')
+        return false;
+    const char *behind = resp_length(*p + 1, end, &n);
+    if (!behind || n > (uint64_t)limits->bulk_max || limits->unauthenticated)
+        return false;
+    b->bulk_len = n;
+    b->bulk_left = n + 2;
+    *p = behind;
+    return true;
+}
+
+enum resp_status resp_body_scan(struct resp_body *b, const char *data, size_t len, const struct resp_limits *limits,
+                                size_t *used) {
+    const char *p = data, *end = data + len;
+    enum resp_status status = RESP_MORE;
+    while (b->args_left > 0 && p < end && status != RESP_BAD) {
+        if (b->bulk_left == 0) {
+            if (!take_whole_line(b, &p, end, limits))
+                status = take_line_byte(b, *p++, limits);
+            continue;
+        }
+        uint64_t here = (uint64_t)(end - p);
+        uint64_t n = b->bulk_left < here ? b->bulk_left : here;
+        p += n;
+        b->bulk_left -= n;
+        b->args_left -= b->bulk_left == 0;
+    }
+    *used = (size_t)(p - data);
+    invariant(*used <= len, "%zu bytes were used of %zu", *used, len);
+    if (status == RESP_BAD)
+        return RESP_BAD;
+    return b->args_left == 0 ? RESP_OK : RESP_MORE;
 }

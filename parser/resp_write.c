@@ -18,9 +18,8 @@ size_t resp_header_write(char *out, char type, int64_t n) {
     char buf[RESP_HEADER_MAX];
     char *end = buf + sizeof buf;
     char *from = resp_digits_write(end, n < 0 ? 0 - (uint64_t)n : (uint64_t)n);
-    if (n < 0) {
+    if (n < 0)
         *--from = '-';
-    }
     size_t len = (size_t)(end - from);
     invariant_debug(len + 3 <= RESP_HEADER_MAX, "a header of %zu bytes", len + 3);
     out[0] = type;
@@ -32,17 +31,15 @@ size_t resp_header_write(char *out, char type, int64_t n) {
 
 size_t resp_bulk_size(size_t len) {
     size_t size = 1 + 1 + 2 + len + 2;
-    for (size_t n = len; n >= 10; n /= 10) {
+    for (size_t n = len; n >= 10; n /= 10)
         size++;
-    }
     return size;
 }
 
 char *resp_bulk_write(char *out, const void *data, size_t len) {
     out += resp_header_write(out, '$', (int64_t)len);
-    if (len) {
+    if (len)
         memcpy(out, data, len);
-    }
     out += len;
     *out++ = '\r';
     *out++ = '\n';
@@ -56,21 +53,18 @@ bool resp_integer(const char *s, size_t len, int64_t *value) {
         return true;
     }
     bool negative = len > 0 && *s == '-';
-    if (negative) {
+    if (negative)
         s++;
-    }
     /* The first digit is not 0: neither "-0" nor "007". */
-    if (s == end || *s < '1' || *s > '9') {
+    if (s == end || *s < '1' || *s > '9')
         return false;
-    }
     enum { SAFE_DIGITS = 18 }; /* 18 digits can't overflow */
     uint64_t sum = 0;
     if (end - s <= SAFE_DIGITS) {
         for (; s < end; s++) {
             unsigned digit = (unsigned char)*s - (unsigned)'0';
-            if (digit > 9) {
+            if (digit > 9)
                 return false;
-            }
             sum = sum * 10 + digit;
         }
         *value = negative ? -(int64_t)sum : (int64_t)sum;
@@ -80,9 +74,8 @@ bool resp_integer(const char *s, size_t len, int64_t *value) {
     uint64_t n = 0;
     for (; s < end; s++) {
         unsigned digit = (unsigned char)*s - (unsigned)'0';
-        if (digit > 9 || n > (limit - digit) / 10) {
+        if (digit > 9 || n > (limit - digit) / 10)
             return false;
-        }
         n = n * 10 + digit;
     }
     *value = negative ? (int64_t)(0 - n) : (int64_t)n;

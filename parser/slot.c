@@ -75,9 +75,8 @@ uint16_t slot_crc16(const char *data, size_t len) {
     unsigned char first[8];
     pad(p, len % 8, first);
     unsigned crc = crc_eight(0, first);
-    for (p += len % 8; p < end; p += 8) {
+    for (p += len % 8; p < end; p += 8)
         crc = crc_eight(crc, p);
-    }
     return (uint16_t)crc;
 }
 
@@ -117,9 +116,8 @@ uint16_t slot_of_key(const char *key, size_t len) {
         braces |= brace_bits(p);
         crc = crc_eight(crc, p);
     }
-    if (braces & 0x8080808080808080u) {
+    if (braces & 0x8080808080808080u)
         return slot_of_tagged_key(key, len);
-    }
     return (uint16_t)(crc % SLOT_COUNT);
 }
 
@@ -141,9 +139,8 @@ void slot_tags_init(void) {
     char text[SLOT_TAG_MAX + 1] = "0";
     size_t len = 1;
     size_t missing = 0;
-    for (size_t slot = 0; slot < SLOT_COUNT; slot++) {
+    for (size_t slot = 0; slot < SLOT_COUNT; slot++)
         missing += tags[slot][0] == '\0';
-    }
     while (missing) {
         char *tag = tags[slot_crc16(text, len) % SLOT_COUNT];
         if (tag[0] == '\0') {

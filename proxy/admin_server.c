@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 
 struct admin_server {
@@ -42,10 +43,6 @@ struct admin_server *admin_server_open(struct listen_set *set, const struct conf
 
 int admin_server_socket(const struct admin_server *m) {
     return m->fd;
-}
-
-const char *admin_server_text(const struct admin_server *m) {
-    return m->address.data;
 }
 
 static void collect(void *arg, const struct metric_sink *sink) {
@@ -99,7 +96,7 @@ static void on_time(struct ev_loop *loop, struct ev_timer *timer, int events) {
     serve(loop, timer->data);
 }
 
-bool admin_server_start(struct admin_server *m, struct worker *first, const struct admin_source *admin,
+void admin_server_start(struct admin_server *m, struct worker *first, const struct admin_source *admin,
                         const char *(*is_unready)(void *arg), void *unready_arg) {
     m->first = first;
     m->unready = is_unready;
@@ -107,14 +104,16 @@ bool admin_server_start(struct admin_server *m, struct worker *first, const stru
     m->source =
         (struct pages_source){.admin = *admin, .arg = m, .metrics = collect, .unready = unready, .gather = gather};
     m->http = pages_open(m->fd, &m->source, &m->options);
-    if (!m->http)
-        return false;
+    if (!m->http) {
+        log_warning("The HTTP server does not start: there is no status page");
+        return;
+    }
     ev_io_init(&m->io, on_readable, http_fd(m->http), EV_READ);
     ev_init(&m->timer, on_time);
     ev_timer_init(&m->step, on_step, 0., 0.);
     m->io.data = m->timer.data = m->step.data = m;
     ev_io_start(worker_loop(first), &m->io);
-    return true;
+    log_notice("Status page, /metrics, /healthz and /readyz on http://%s/", m->address.data);
 }
 
 void admin_server_close(struct admin_server *m) {

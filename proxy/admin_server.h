@@ -20,10 +20,8 @@ struct admin_server *admin_server_open(struct listen_set *set, const struct conf
                                        struct config_errors *errors);
 /* The listening socket, to pass to another process; borrowed. */
 int admin_server_socket(const struct admin_server *m);
-/* Begins to serve; `admin` is copied. unready: as in struct pages_source. False if the server can't start. */
-bool admin_server_start(struct admin_server *m, struct worker *first, const struct admin_source *admin,
+/* Begins to serve; `admin` is copied. unready: as in struct pages_source. The log says whether it did. */
+void admin_server_start(struct admin_server *m, struct worker *first, const struct admin_source *admin,
                         const char *(*unready)(void *arg), void *unready_arg);
-/* The address it listens on, "127.0.0.1:9090"; borrowed. */
-const char *admin_server_text(const struct admin_server *m);
 /* Ends the server: called in the loop's thread or after its end, before the worker is freed. NULL is allowed. */
 void admin_server_close(struct admin_server *m);

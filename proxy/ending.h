@@ -7,10 +7,20 @@
  *      SIGUSR2           take-over: start the program anew on the same sockets; when it accepts clients, leave
  *
  * SIGTERM turns a leave into a stop. All of this happens in the first worker's loop.
+ *
+ * The process that takes over is the same program with the same command line, which is read again:
+ *
+ *      this process                                     the new one
+ *      SIGUSR2 ── sockets, a pipe ────────────────────> reads its configuration, connects, accepts
+ *      leave <───────────────────────────── a byte ──── inherit_tell
+ *
+ * If the new process can't start, or is not ready in time, nothing changes.
  */
 #pragma once
 
+#include <ev.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "proxy/config/config.h"
 #include "proxy/embedded.h"
@@ -18,7 +28,6 @@
 #include "proxy/live.h"
 #include "proxy/admin_server.h"
 #include "proxy/session/core/shared.h"
-#include "proxy/successor.h"
 
 struct ending {
     /* Set by the program, which owns them. */
@@ -30,7 +39,10 @@ struct ending {
     struct embedded *embedded; /* NULL: none */
     char **argv;
     /* The state. */
-    struct successor *successor; /* in progress; else NULL */
+    pid_t successor;      /* the new process, until it is ready; else 0 */
+    int pipe;             /* what it reports */
+    struct ev_io word;    /* of the pipe */
+    struct ev_timer late; /* the new process is not ready in time */
     bool leaving, stopping;
     bool marking;               /* a take-over begins: its mark is being written to Redis */
     bool handed;                /* another process has the sockets */
@@ -38,14 +50,13 @@ struct ending {
     int board_file;
 };
 
-void ending_stop(struct ending *e, const char *signal);
-void ending_leave(struct ending *e, const char *signal);
-void ending_take_over(struct ending *e, const char *signal);
-/* Tells the next process how many clients and leases this one still has. To be called once a second. */
-void ending_tell(const struct ending *e);
-/* Tells it that this process has no clients any more. */
-void ending_tell_last(const struct ending *e);
-/* systemd's readiness protocol (sd_notify(3)): sends "READY=1", ... to the socket named by NOTIFY_SOCKET; does nothing
- * without systemd. notify_reloading: the process changes its configuration, until it sends READY=1. */
-void notify_state(const char *state);
+/* Does what SIGTERM, SIGINT, SIGQUIT or SIGUSR2 asks for. */
+void ending_signal(struct ending *e, int number);
+/* Tells the next process how many clients and leases this one still has. To be called once a second. `last`: there are
+ * no clients any more. */
+void ending_tell(const struct ending *e, bool last);
+/* systemd's readiness protocol (sd_notify(3)): sends "READY=1", ... (79 bytes at most) to the socket named by
+ * NOTIFY_SOCKET; does nothing without systemd. notify_reloading: the process changes its configuration, until it sends
+ * READY=1. */
+void notify_state(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void notify_reloading(void);

@@ -6,6 +6,7 @@
 #include <libgen.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,138 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "proxy/base/handed_board.h"
 #include "proxy/base/memory.h"
+
+enum { FIRST = 3 /* descriptor that was passed on */, COUNT_MAX = 4096 };
+
+/* ---- sockets that were passed to this process --------------------------------------------------------- */
+
+static void take_descriptor(struct inherited *in, int fd, enum socket_use use, bool managed) {
+    int flags = fcntl(fd, F_GETFL), listens = 0;
+    socklen_t len = sizeof(listens);
+    if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) != 0 || !listens)
+        return; /* not a listening socket, so it was not meant for the proxy */
+    fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    in->sockets[in->count++] = (struct handed_socket){.fd = fd, .use = use, .managed = managed};
+    in->managed |= managed;
+}
+
+/* Reads systemd's sockets: a socket named "tls" (FileDescriptorName=) speaks TLS. */
+static void read_managed(struct inherited *in) {
+    const char *pid = getenv("LISTEN_PID"), *names = getenv("LISTEN_FDNAMES");
+    const char *fds = pid && strtol(pid, NULL, 10) == (long)getpid() ? getenv("LISTEN_FDS") : NULL;
+    long number = fds ? strtol(fds, NULL, 10) : 0;
+    size_t count = number > 0 && number < COUNT_MAX ? (size_t)number : 0;
+    in->sockets = memory_zalloc((count + 1) * sizeof(*in->sockets));
+    for (size_t i = 0; i < count; i++) {
+        size_t len = names ? strcspn(names, ":") : 0;
+        bool tls = len == 3 && memcmp(names, "tls", 3) == 0;
+        take_descriptor(in, FIRST + (int)i, tls ? SOCKET_TLS : SOCKET_PLAIN, true);
+        names = names && names[len] ? names + len + 1 : NULL;
+    }
+}
+
+static void read_handed(struct inherited *in, const char *letters) {
+    static const char known[] = HANDED_LETTERS;
+    const char *path = getenv(HANDED_PATH), *mark = getenv(HANDED_MARK), *board = getenv(HANDED_BOARD);
+    size_t count = strlen(letters);
+    in->path = path && path[0] ? memory_strdup(path) : NULL;
+    in->mark = mark && mark[0] ? memory_strdup(mark) : NULL;
+    in->board =
+        board && strtol(board, NULL, 10) == FIRST + 1 + (long)count ? handed_board_open(FIRST + 1 + (int)count) : NULL;
+    in->predecessor = FIRST;
+    fcntl(FIRST, F_SETFD, FD_CLOEXEC);
+    in->sockets = memory_zalloc((count + 1) * sizeof(*in->sockets));
+    for (size_t i = 0; i < count; i++) {
+        const char *at = strchr(known, letters[i]);
+        size_t index = at ? (size_t)(at - known) : 0;
+        take_descriptor(in, FIRST + 1 + (int)i, (enum socket_use)(index / 2), index % 2 == 1);
+    }
+}
+
+void inherit_read(struct inherited *in) {
+    const char *letters = getenv(HANDED_SOCKETS);
+    *in = (struct inherited){.predecessor = -1};
+    if (letters)
+        read_handed(in, letters);
+    else
+        read_managed(in);
+    static const char *const names[] = {HANDED_SOCKETS, HANDED_PATH,  HANDED_MARK,     HANDED_BOARD,
+                                        "LISTEN_PID",   "LISTEN_FDS", "LISTEN_FDNAMES"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        unsetenv(names[i]);
+}
+
+/* Whether a socket at one address is a socket at the other; `any`: or takes it, since one of them is every address. */
+static bool same_address(const struct sockaddr *a, const struct sockaddr *b, bool any) {
+    if (a->sa_family != b->sa_family)
+        return false;
+    if (a->sa_family == AF_INET) {
+        const struct sockaddr_in *x = (const void *)a, *y = (const void *)b;
+        in_addr_t u = x->sin_addr.s_addr, v = y->sin_addr.s_addr;
+        return x->sin_port == y->sin_port && (u == v || (any && (u == 0 || v == 0)));
+    }
+    const struct sockaddr_in6 *x = (const void *)a, *y = (const void *)b;
+    if (a->sa_family != AF_INET6 || x->sin6_port != y->sin6_port)
+        return false;
+    if (any && (IN6_IS_ADDR_UNSPECIFIED(&x->sin6_addr) || IN6_IS_ADDR_UNSPECIFIED(&y->sin6_addr)))
+        return true;
+    return (any || x->sin6_scope_id == y->sin6_scope_id) && IN6_ARE_ADDR_EQUAL(&x->sin6_addr, &y->sin6_addr);
+}
+
+/* Takes a socket that listens on the address for that use; -1: there is none, or no more. */
+static int inherit_take(struct inherited *in, const struct sockaddr *address, enum socket_use use) {
+    for (size_t i = 0; i < in->count; i++) {
+        struct handed_socket *s = &in->sockets[i];
+        struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
+        socklen_t len = sizeof(own);
+        if (s->taken || s->managed || s->use != use || getsockname(s->fd, (struct sockaddr *)&own, &len) != 0 ||
+            !same_address((struct sockaddr *)&own, address, false))
+            continue;
+        s->taken = true;
+        return s->fd;
+    }
+    return -1;
+}
+
+static struct handed_socket *inherited_unix(const struct inherited *in) {
+    for (size_t i = 0; i < in->count; i++) {
+        struct sockaddr_storage own = {.ss_family = AF_UNSPEC};
+        socklen_t len = sizeof(own);
+        struct handed_socket *s = &in->sockets[i];
+        if (!s->managed && getsockname(s->fd, (struct sockaddr *)&own, &len) == 0 && own.ss_family == AF_UNIX)
+            return s;
+    }
+    return NULL;
+}
+
+void inherit_close_rest(struct inherited *in) {
+    const struct handed_socket *file = inherited_unix(in);
+    if (in->path && !(file && file->taken))
+        unlink(in->path);
+    for (size_t i = 0; i < in->count; i++)
+        if (!in->sockets[i].taken)
+            close(in->sockets[i].fd);
+}
+
+void inherit_tell(struct inherited *in, char word) {
+    if (in->predecessor < 0)
+        return;
+    ssize_t ignored = write(in->predecessor, &word, 1);
+    (void)ignored;
+    close(in->predecessor);
+    in->predecessor = -1;
+}
+
+void inherit_free(struct inherited *in) {
+    memory_free(in->sockets);
+    memory_free(in->path);
+    memory_free(in->mark);
+}
+
+/* ---- addresses -------------------------------------------------------------------------------------- */
 
 /* Opens a socket at an address. backlog < 0: without listening. */
 static int tcp_socket(const struct addrinfo *a, bool reuse_port, int backlog) {
@@ -49,21 +181,9 @@ static struct addrinfo *resolve(const char *address, int64_t port) {
 
 /* The directive of this process that already uses the address. */
 static const struct listen_claim *claimed(const struct listen_set *set, const struct addrinfo *a) {
-    static const struct in6_addr any6 = IN6ADDR_ANY_INIT;
-    for (size_t i = 0; i < set->claim_count; i++) {
-        const struct sockaddr *other = (const void *)&set->claims[i].address;
-        if (other->sa_family != a->ai_family)
-            continue;
-        const struct sockaddr_in *x = (const void *)other, *y = (const void *)a->ai_addr;
-        if (a->ai_family == AF_INET && x->sin_port == y->sin_port &&
-            (x->sin_addr.s_addr == y->sin_addr.s_addr || x->sin_addr.s_addr == 0 || y->sin_addr.s_addr == 0))
+    for (size_t i = 0; i < set->claim_count; i++)
+        if (same_address((const void *)&set->claims[i].address, a->ai_addr, true))
             return &set->claims[i];
-        const struct sockaddr_in6 *u = (const void *)other, *v = (const void *)a->ai_addr;
-        if (a->ai_family == AF_INET6 && u->sin6_port == v->sin6_port &&
-            (memcmp(&u->sin6_addr, &v->sin6_addr, sizeof(any6)) == 0 ||
-             memcmp(&u->sin6_addr, &any6, sizeof(any6)) == 0 || memcmp(&v->sin6_addr, &any6, sizeof(any6)) == 0))
-            return &set->claims[i];
-    }
     return NULL;
 }
 
@@ -214,10 +334,13 @@ static bool bind_unix(int fd, const struct config *c) {
 
 /* Returns the predecessor's socket, or a new one; -1 with errno. */
 static int unix_socket(struct listen_set *set, const struct config *c) {
-    int fd = inherit_take_unix(set->inherited, c->unixsocket);
-    if (fd >= 0)
-        return fd;
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    const char *path = set->inherited->path;
+    struct handed_socket *s = path && strcmp(path, c->unixsocket) == 0 ? inherited_unix(set->inherited) : NULL;
+    if (s && !s->taken) {
+        s->taken = true;
+        return s->fd;
+    }
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind_unix(fd, c))
         return fd;
     int saved = errno;

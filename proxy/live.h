@@ -1,6 +1,7 @@
 /*
- * The configuration in force. A reload applies the changes that are possible while clients are served: all of them, or
- * none if the new configuration has an error.
+ * The configuration in force. --test-conf and a start try whether the system provides what it needs, before anything
+ * changes. A reload applies the changes that are possible while clients are served: all of them, or none if the new
+ * configuration has an error.
  */
 #pragma once
 
@@ -10,8 +11,28 @@
 
 #include "proxy/base/metric.h"
 #include "proxy/config/config.h"
-#include "proxy/start.h"
+#include "proxy/net/tls.h"
 #include "proxy/session/core/shared.h"
+
+/* The TLS contexts of the configuration. */
+struct secure {
+    struct tls_context *clients, *nodes, *witnesses; /* NULL: plain */
+};
+
+/* Loads the files that the configuration names, and then overwrites its passphrases. False: all errors were added to
+ * `errors`, and nothing was kept. */
+bool secure_load(struct secure *s, struct config *config, struct config_errors *errors)
+    __attribute__((warn_unused_result));
+void secure_clear(struct secure *s);
+
+/* Tries each step of a start (certificates, addresses and ports, the log, the pid file, the embedded redis-server) and
+ * leaves nothing behind. All errors are added to `errors`, without those that follow from earlier errors. A port in use
+ * is no error: the running proxy of this configuration may use it. `ports` false: ports are not tried, since sockets
+ * were passed to the process. True if there is no error at all. */
+bool live_check(const struct config *config, bool ports, struct config_errors *errors);
+
+/* Reports each host name of upstream and witness that does not resolve here and now. */
+void live_look_up(const struct config *config, void (*tell)(const char *text));
 
 struct live {
     pthread_mutex_t mutex; /* guards the following fields */

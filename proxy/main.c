@@ -31,7 +31,6 @@
 #include "proxy/monitor_feed.h"
 #include "proxy/embedded.h"
 #include "proxy/ending.h"
-#include "proxy/inherit.h"
 #include "proxy/listen.h"
 #include "proxy/live.h"
 #include "proxy/lock/fence.h"
@@ -39,7 +38,6 @@
 #include "proxy/admin_server.h"
 #include "proxy/own_password.h"
 #include "proxy/session/locks/locks.h"
-#include "proxy/start.h"
 #include "proxy/worker/worker.h"
 
 enum {
@@ -123,7 +121,7 @@ static void on_second(struct ev_loop *loop, struct ev_timer *timer, int events) 
     struct application *app = timer->data;
     incidents_tell(app->incidents, clock_wall_ms(), false);
     tell_unruled(app, clock_even_ms());
-    ending_tell(&app->ending);
+    ending_tell(&app->ending, false);
 }
 
 /* ---- PROXY's pages ----------------------------------------------------------------------------------- */
@@ -182,16 +180,8 @@ static void on_reload(struct ev_loop *loop, struct ev_signal *signal, int events
 
 /* ---- stopping ------------------------------------------------------------------------------------ */
 
-static void on_stop(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    ending_stop(&((struct application *)signal->data)->ending, signal->signum == SIGTERM ? "SIGTERM" : "SIGINT");
-}
-
-static void on_leave(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    ending_leave(&((struct application *)signal->data)->ending, "SIGQUIT");
-}
-
-static void on_take_over(struct ev_loop *loop, struct ev_signal *signal, int events) {
-    ending_take_over(&((struct application *)signal->data)->ending, "SIGUSR2");
+static void on_end(struct ev_loop *loop, struct ev_signal *signal, int events) {
+    ending_signal(&((struct application *)signal->data)->ending, signal->signum);
 }
 
 static void stop_at_once(int signal) {
@@ -203,18 +193,9 @@ static const struct {
     int number;
     void (*callback)(struct ev_loop *, struct ev_signal *, int);
     void (*afterwards)(int signal);
-} SIGNALS[] = {{SIGTERM, on_stop, stop_at_once}, {SIGINT, on_stop, stop_at_once}, {SIGQUIT, on_leave, SIG_IGN},
-               {SIGUSR2, on_take_over, SIG_IGN}, {SIGHUP, on_reload, SIG_IGN},    {SIGUSR1, on_rotate, SIG_IGN}};
+} SIGNALS[] = {{SIGTERM, on_end, stop_at_once}, {SIGINT, on_end, stop_at_once}, {SIGQUIT, on_end, SIG_IGN},
+               {SIGUSR2, on_end, SIG_IGN},      {SIGHUP, on_reload, SIG_IGN},   {SIGUSR1, on_rotate, SIG_IGN}};
 enum { SIGNAL_COUNT = sizeof(SIGNALS) / sizeof(SIGNALS[0]) };
-
-static void watch_signals(struct application *app, struct ev_loop *loop) {
-    for (size_t i = 0; i < SIGNAL_COUNT; i++) {
-        ev_signal_init(&app->signals[i], SIGNALS[i].callback, SIGNALS[i].number);
-        app->signals[i].data = app;
-        ev_signal_start(loop, &app->signals[i]);
-        ev_unref(loop);
-    }
-}
 
 static void unwatch_signals(struct application *app, struct ev_loop *loop) {
     sigset_t all, old;
@@ -247,18 +228,13 @@ static void tell_let_go(void *arg) {
     inherit_tell(&((struct application *)arg)->inherited, HANDED_LET_GO);
 }
 
-/* Whether clients without login use upstream-user. With systemd's sockets, `bind` does not tell where clients may come
- * from. */
-static bool shares_user(const struct application *app) {
-    const struct config *c = app->config;
-    bool anywhere = app->inherited.managed && c->share_upstream_user == CONFIG_SHARE_AUTO && !c->requirepass;
-    return config_shares_user(c) && !anywhere;
-}
-
 /* Sets what workers need of the configuration and cannot read in it. */
 static void share_facts(struct application *app) {
     const struct config *c = app->config;
     struct proxy_shared *shared = &app->shared;
+    /* With systemd's sockets, `bind` does not tell where clients may come from. */
+    bool anywhere = app->inherited.managed && c->share_upstream_user == CONFIG_SHARE_AUTO && !c->requirepass;
+    bool shares_user = config_shares_user(c) && !anywhere;
     shared->version = LOCKKEEPER_VERSION;
     shared->process_id = app->process_id;
     shared->started_ms = clock_even_ms();
@@ -270,7 +246,7 @@ static void share_facts(struct application *app) {
     shared->let_go_arg = app;
     atomic_init(&shared->space_held, app->inherited.mark != NULL);
     shared->maxclients = c->maxclients;
-    shared->stranger_login = config_logs_in(c) && !shares_user(app) ? UPSTREAM_LOGIN_STRANGER : 0;
+    shared->stranger_login = config_logs_in(c) && !shares_user ? UPSTREAM_LOGIN_STRANGER : 0;
     shared->tls = app->secure.clients;
     shared->witness_tls = app->secure.witnesses;
     static const char *const kinds[] = {"embedded", "standalone", "cluster", "sentinel"};
@@ -364,13 +340,6 @@ static rlim_t spare_descriptors(const struct config *c) {
     return SPARE_DESCRIPTORS + (rlim_t)c->threads * nodes * ((rlim_t)c->upstream_connections + UPSTREAM_APARTS);
 }
 
-/* How many connections clients may have for themselves, as far as descriptors permit: about one for each client. */
-static rlim_t pins_wanted(const struct config *c) {
-    rlim_t wanted = c->pinned_node > 0 ? (rlim_t)c->pinned_node : PINS_USUAL;
-    rlim_t clients = c->maxclients > PINS_LEAST ? (rlim_t)c->maxclients : PINS_LEAST;
-    return wanted < clients ? wanted : clients;
-}
-
 /* Divides the permitted descriptors between clients and their own connections to nodes, which get a quarter. A reload
  * does not change the number for these connections. */
 static void share_descriptors(struct application *app, rlim_t maxclients, rlim_t given, bool reloads) {
@@ -394,8 +363,12 @@ static void raise_descriptor_limit(void *arg, int64_t maxclients) {
     struct application *app = arg;
     struct rlimit limit;
     bool reloads = app->shared.upstream.pins_total > 0;
-    if (!reloads)
-        app->shared.upstream.pins_total = (unsigned)pins_wanted(app->config);
+    if (!reloads) { /* connections that clients have for themselves: about one for each client */
+        const struct config *c = app->config;
+        int64_t wanted = c->pinned_node > 0 ? c->pinned_node : PINS_USUAL;
+        int64_t clients = c->maxclients > PINS_LEAST ? c->maxclients : PINS_LEAST;
+        app->shared.upstream.pins_total = (unsigned)(wanted < clients ? wanted : clients);
+    }
     rlim_t need = (rlim_t)maxclients + app->shared.upstream.pins_total + spare_descriptors(app->config);
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need)
         return;
@@ -416,14 +389,6 @@ static const char *unready(void *arg) {
     return atomic_load(&app->ready) < app->shared.threads ? "not all threads accept clients yet" : NULL;
 }
 
-static void start_monitor(struct application *app) {
-    struct admin_source source = admin_source_of(app, app->shared.workers[0]);
-    if (admin_server_start(app->monitor, app->shared.workers[0], &source, unready, app))
-        log_notice("Status page, /metrics, /healthz and /readyz on http://%s/", admin_server_text(app->monitor));
-    else
-        log_warning("The HTTP server does not start: there is no status page");
-}
-
 static void *run_thread(void *arg) {
     worker_run(arg);
     return NULL;
@@ -439,8 +404,10 @@ static void run(struct application *app) {
         app->shared.workers[i] = worker_new(&app->shared, i, app->config, &opening);
     }
     struct ev_loop *loop = worker_loop(app->shared.workers[0]);
-    if (app->monitor)
-        start_monitor(app);
+    if (app->monitor) {
+        struct admin_source source = admin_source_of(app, app->shared.workers[0]);
+        admin_server_start(app->monitor, app->shared.workers[0], &source, unready, app);
+    }
     app->ending = (struct ending){.shared = &app->shared,
                                   .config = app->config,
                                   .live = &app->live,
@@ -449,7 +416,12 @@ static void run(struct application *app) {
                                   .embedded = app->embedded,
                                   .argv = app->argv};
     embedded_watch(app->embedded, loop, app);
-    watch_signals(app, loop);
+    for (size_t i = 0; i < SIGNAL_COUNT; i++) {
+        ev_signal_init(&app->signals[i], SIGNALS[i].callback, SIGNALS[i].number);
+        app->signals[i].data = app;
+        ev_signal_start(loop, &app->signals[i]);
+        ev_unref(loop);
+    }
     ev_timer_init(&app->second, on_second, 1., 1.);
     app->second.data = app;
     ev_timer_start(loop, &app->second);
@@ -467,7 +439,7 @@ static void run(struct application *app) {
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     worker_run(app->shared.workers[0]);
     unwatch_signals(app, loop);
-    ending_tell_last(&app->ending);
+    ending_tell(&app->ending, true);
     embedded_unwatch(app->embedded);
     for (unsigned i = 1; i < threads; i++)
         pthread_join(app->threads[i], NULL);
@@ -536,7 +508,7 @@ static void remove_pid(const char *path) {
 /* Does everything that can fail before clients are served; `errors` gets the errors. */
 static bool start(struct application *app, struct config_errors *errors) {
     const struct config *c = app->config;
-    if (!start_check(c, app->inherited.count == 0, errors))
+    if (!live_check(c, app->inherited.count == 0, errors))
         return false;
     if (!log_open(c->logfile))
         return config_refuse(errors, c, "logfile", "logfile '%s': expected a file that can be written: %s", c->logfile,
@@ -599,7 +571,7 @@ static int advise(struct application *app, const char *what, bool file, struct c
                         "127.0.0.1:6379\n");
         return 1;
     }
-    if (!secure_load(&app->secure, app->config, errors) || !own_password_ask(app->config, errors))
+    if (!secure_load(&app->secure, app->config, errors) || !own_password_ask(app->config, false, errors))
         return fail(errors);
     log_set_level(LOG_LEVEL_NOTHING); /* the report goes to standard output, and contains the errors */
     share_facts(app);
@@ -737,9 +709,9 @@ int main(int argc, char **argv) {
     if (advises) {
         status = advise(&app, advised, file, &errors);
     } else if (errors.count > 0 || test) {
-        if (start_check(app.config, true, &errors)) {
+        if (live_check(app.config, true, &errors)) {
             tell_of_rules(app.config, warn);
-            start_look_up(app.config, warn);
+            live_look_up(app.config, warn);
             puts("Configuration OK");
         } else {
             status = fail(&errors);

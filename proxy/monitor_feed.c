@@ -219,11 +219,15 @@ static void ask_over(struct question *q) {
     memory_free(q);
 }
 
-static void asked(struct question *q) {
+static void on_reply(struct upstream_request *r, const char *data, size_t len, bool last) {
+    struct question *q = (struct question *)r;
     struct ear *e = q->ear;
-    const char *p = q->reply.data, *end = p + q->reply.len;
     struct resp_item item;
-    bool right = resp_item_read(&p, end, &item) && item.type != '-';
+    text_append(&q->reply, data, len);
+    if (!last)
+        return;
+    const char *p = q->reply.data;
+    bool right = resp_item_read(&p, p + q->reply.len, &item) && item.type != '-';
     if (q->what == ASKS_CLIENTS) {
         e->listing = false;
         e->lists = right;
@@ -234,14 +238,6 @@ static void asked(struct question *q) {
     } else {
         e->asks = right;
     }
-}
-
-static void on_reply(struct upstream_request *r, const char *data, size_t len, bool last) {
-    struct question *q = (struct question *)r;
-    text_append(&q->reply, data, len);
-    if (!last)
-        return;
-    asked(q);
     ask_over(q);
 }
 

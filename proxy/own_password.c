@@ -51,23 +51,17 @@ static bool trim(char *bytes, size_t *len, char *why, size_t size) {
     return right;
 }
 
-/* Reads until the end or PASSWORD_MAX. False: an error, in errno. */
-static bool read_all(int fd, char *bytes, size_t *len) {
-    ssize_t n = 1;
-    while (*len < PASSWORD_MAX && (n = read(fd, bytes + *len, PASSWORD_MAX - *len)) > 0)
-        *len += (size_t)n;
-    return n >= 0;
-}
-
 static bool read_file(const char *path, char *bytes, char *why, size_t size) {
     size_t len = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool read = fd >= 0 && read_all(fd, bytes, &len);
-    if (!read)
+    ssize_t n = fd >= 0 ? 1 : -1;
+    while (n > 0 && len < PASSWORD_MAX && (n = read(fd, bytes + len, PASSWORD_MAX - len)) > 0)
+        len += (size_t)n;
+    if (n < 0)
         snprintf(why, size, "%s", strerror(errno));
     if (fd >= 0)
         close(fd);
-    return read && trim(bytes, &len, why, size);
+    return n >= 0 && trim(bytes, &len, why, size);
 }
 
 static void run_command(const char *command, int out, pid_t parent) {
@@ -168,18 +162,12 @@ static bool ask(const struct config *c, size_t i, struct config_errors *errors) 
     return read;
 }
 
-bool own_password_ask(const struct config *c, struct config_errors *errors) {
-    upstream_own_login_hear(refused, NULL);
+bool own_password_ask(const struct config *c, bool reload, struct config_errors *errors) {
     bool read = true;
+    if (!reload)
+        upstream_own_login_hear(refused, NULL);
     for (size_t i = 0; i < CONFIG_LOGINS; i++)
-        read = ask(c, i, errors) && read;
-    return read;
-}
-
-bool own_password_reload(const struct config *config, struct config_errors *errors) {
-    bool read = true;
-    for (size_t i = 0; i < CONFIG_LOGINS; i++)
-        read = (config_own_login(config, i).login->password_command || ask(config, i, errors)) && read;
+        read = ((reload && config_own_login(c, i).login->password_command) || ask(c, i, errors)) && read;
     return read;
 }
 
@@ -225,16 +213,6 @@ static void *run(void *arg) {
     return NULL;
 }
 
-/* Whether a file or a command is asked again, or a reload may name one. */
-static bool is_wanted(const struct config *c) {
-    bool wanted = config_logs_in(c);
-    for (size_t i = 0; i < CONFIG_LOGINS; i++) {
-        const struct config_login *l = config_own_login(c, i).login;
-        wanted = wanted || l->password_file || l->password_command;
-    }
-    return wanted;
-}
-
 static void start(void) {
     sigset_t all, old;
     sigfillset(&all);
@@ -246,11 +224,14 @@ static void start(void) {
 }
 
 void own_password_watch(const struct config *config, bool reloaded) {
-    bool commands = false;
-    for (size_t i = 0; i < CONFIG_LOGINS; i++)
-        commands = commands || config_own_login(config, i).login->password_command;
+    bool commands = false, wanted = config_logs_in(config); /* a reload may name a file or a command */
+    for (size_t i = 0; i < CONFIG_LOGINS; i++) {
+        const struct config_login *l = config_own_login(config, i).login;
+        commands = commands || l->password_command;
+        wanted = wanted || l->password_file || l->password_command;
+    }
     pthread_mutex_lock(&watch.mutex);
-    if (watch.runs || is_wanted(config)) {
+    if (watch.runs || wanted) {
         config_unref(watch.config);
         watch.config = config_ref(config);
         watch.due_ms = reloaded && commands ? 0 : clock_even_ms() + config->upstream_password_refresh_ms;

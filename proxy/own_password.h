@@ -14,11 +14,9 @@
 
 #include "proxy/config/config.h"
 
-/* Asks for the passwords, and sets the proxy's own logins. A command gets 30 s. False: `errors` says why not. */
-bool own_password_ask(const struct config *config, struct config_errors *errors);
-/* Asks for the passwords at a reload, and sets the proxy's own logins: a file or directive is read at once, and a
- * command is run by the thread later. False: `errors` says why not. */
-bool own_password_reload(const struct config *config, struct config_errors *errors);
+/* Asks for the passwords, and sets the proxy's own logins. A command gets 30 s; at a reload the thread runs it later.
+ * False: `errors` says why not. */
+bool own_password_ask(const struct config *config, bool reload, struct config_errors *errors);
 
 /* Has the thread ask by this configuration, at the start or behind a reload, and starts it if there is a login. The
  * configuration gets a reference. */

@@ -9,7 +9,6 @@
 
 #include "proxy/admin/incident_lines.h"
 #include "proxy/base/metric.h"
-#include "proxy/base/json.h"
 
 enum {
     LINE_MAX = 512,

@@ -140,6 +140,6 @@ struct durations {
 #undef DURATION_FIELD
 };
 
+/* The table of the histograms of struct durations. */
+extern const struct metric_table duration_histograms;
 void durations_add(struct durations *to, const struct durations *from);
-/* Passes on all histograms as families, in the order of their first rows. */
-void durations_measure(const struct durations *d, const struct metric_sink *m);

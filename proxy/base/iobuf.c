@@ -13,10 +13,8 @@
 enum { IOBUF_IOV = 64 };
 
 void chunk_pool_init(struct chunk_pool *pool, size_t free_max) {
+    *pool = (struct chunk_pool){.free_max = free_max};
     list_init(&pool->free);
-    pool->free_count = pool->free_least = 0;
-    pool->free_max = free_max;
-    pool->total_bytes = 0;
 }
 
 static void chunk_free(struct chunk *c) {
@@ -43,28 +41,6 @@ void chunk_pool_clear(struct chunk_pool *pool) {
     pool->free_count = pool->free_least = 0;
 }
 
-static struct chunk *chunk_new(struct chunk_pool *pool, size_t need) {
-    if (need <= IOBUF_CHUNK && pool->free_count > 0) {
-        struct chunk *c = LIST_ENTRY(list_shift(&pool->free), struct chunk, link);
-        invariant_debug(c->refs == 0 && !c->linked && !c->secret, "a free chunk has %u references", c->refs);
-        pool->free_count--;
-        if (pool->free_least > pool->free_count)
-            pool->free_least = pool->free_count;
-        c->used = c->sent = 0;
-        return c;
-    }
-    size_t cap = need > IOBUF_CHUNK ? need : IOBUF_CHUNK;
-    struct chunk *c = memory_alloc(sizeof(*c) + cap);
-    list_init(&c->link);
-    c->pool = pool;
-    c->refs = 0;
-    c->linked = c->secret = false;
-    c->cap = cap;
-    c->used = c->sent = 0;
-    pool->total_bytes += cap;
-    return c;
-}
-
 void chunk_recycle(struct chunk *c) {
     if (c->linked || c->refs > 0)
         return;
@@ -88,9 +64,8 @@ static void chunk_unlink(struct chunk *c) {
 }
 
 void iobuf_init(struct iobuf *b, struct chunk_pool *pool) {
+    *b = (struct iobuf){.pool = pool};
     list_init(&b->chunks);
-    b->pool = pool;
-    b->unsent = 0;
 }
 
 void iobuf_clear(struct iobuf *b) {
@@ -100,19 +75,30 @@ void iobuf_clear(struct iobuf *b) {
     b->unsent = 0;
 }
 
-static struct chunk *iobuf_tail(const struct iobuf *b) {
-    return list_empty(&b->chunks) ? NULL : LIST_ENTRY(b->chunks.prev, struct chunk, link);
-}
-
+/* Puts a chunk with room for `need` bytes at the end. */
 static struct chunk *iobuf_extend(struct iobuf *b, size_t need) {
-    struct chunk *c = chunk_new(b->pool, need);
+    struct chunk_pool *pool = b->pool;
+    struct chunk *c;
+    if (need <= IOBUF_CHUNK && pool->free_count > 0) {
+        c = LIST_ENTRY(list_shift(&pool->free), struct chunk, link);
+        invariant_debug(c->refs == 0 && !c->linked && !c->secret, "a free chunk has %u references", c->refs);
+        pool->free_count--;
+        if (pool->free_least > pool->free_count)
+            pool->free_least = pool->free_count;
+        c->used = c->sent = 0;
+    } else {
+        size_t cap = need > IOBUF_CHUNK ? need : IOBUF_CHUNK;
+        c = memory_alloc(sizeof(*c) + cap);
+        *c = (struct chunk){.pool = pool, .cap = cap};
+        pool->total_bytes += cap;
+    }
     list_append(&b->chunks, &c->link);
     c->linked = true;
     return c;
 }
 
 struct chunk *iobuf_make_room(struct iobuf *b, size_t len) {
-    struct chunk *c = iobuf_tail(b);
+    struct chunk *c = iobuf_room(b, 0);
     invariant_debug(!c || c->cap - c->used < len, "the last chunk has room for %zu bytes", len);
     /* Otherwise a chunk that was reserved but never filled would stay in the chain with nothing to write. */
     if (c && c->used == 0)
@@ -121,8 +107,9 @@ struct chunk *iobuf_make_room(struct iobuf *b, size_t len) {
 }
 
 void iobuf_secret(struct iobuf *b) {
-    invariant(iobuf_tail(b), "no byte is there that could be secret");
-    iobuf_tail(b)->secret = true;
+    struct chunk *c = iobuf_room(b, 0);
+    invariant(c, "no byte is there that could be secret");
+    c->secret = true;
 }
 
 char *iobuf_reserve(struct iobuf *b, size_t len) {
@@ -133,14 +120,14 @@ char *iobuf_reserve(struct iobuf *b, size_t len) {
 }
 
 void iobuf_commit(struct iobuf *b, size_t len) {
-    const struct chunk *c = iobuf_tail(b);
+    struct chunk *c = iobuf_room(b, 0);
     invariant(c && len <= c->cap - c->used, "%zu bytes were reserved", len);
-    iobuf_tail(b)->used += len;
+    c->used += len;
     b->unsent += len;
 }
 
 void iobuf_append_spread(struct iobuf *b, const char *p, size_t len) {
-    struct chunk *c = iobuf_tail(b);
+    struct chunk *c = iobuf_room(b, 0);
     b->unsent += len;
     while (len > 0) {
         if (!c || c->used == c->cap)

@@ -30,8 +30,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "proxy/base/json.h"
 #include "proxy/base/memory.h"
+#include "proxy/base/text.h"
 
 enum {
     LOG_MESSAGE_MAX = 2048,
@@ -74,13 +74,13 @@ bool log_open(const char *path) {
     int fd = file ? open_file(path, 0) : -1;
     if (file && fd < 0)
         return false;
-    use(fd, file ? memory_strndup(path, strlen(path)) : NULL);
+    use(fd, file ? memory_strdup(path) : NULL);
     return true;
 }
 
 bool log_reopen(void) {
     pthread_mutex_lock(&log_lock);
-    char *path = log_path ? memory_strndup(log_path, strlen(log_path)) : NULL;
+    char *path = log_path ? memory_strdup(log_path) : NULL;
     pthread_mutex_unlock(&log_lock);
     if (!path)
         return true;
@@ -147,39 +147,29 @@ static char *put_fields(char *p, const struct said *said) {
     return p;
 }
 
-static size_t format_json(char *line, const struct timespec *now, const struct said *said) {
+static size_t format_line(char *line, const struct said *said) {
     static const char *const NAMES[] = {"debug", "verbose", "notice", "warning"};
+    bool json = atomic_load_explicit(&log_json, memory_order_relaxed);
+    struct timespec now;
     struct tm tm;
-    char date[40];
-    gmtime_r(&now->tv_sec, &tm);
-    strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
-    char *p = line;
-    p += sprintf(p, "{\"time\":\"%s.%03dZ\",\"pid\":%d,\"role\":\"proxy\",\"level\":\"%s\",\"message\":\"", date,
-                 (int)(now->tv_nsec / 1000000), (int)getpid(), NAMES[said->level]);
-    p = json_escape(p, said->message, said->len);
-    *p++ = '"';
-    p = put_fields(p, said);
-    p += sprintf(p, "}\n");
-    return (size_t)(p - line);
-}
-
-static size_t format_text(char *line, const struct timespec *now, const struct said *said) {
-    struct tm tm;
-    char date[40];
-    localtime_r(&now->tv_sec, &tm);
-    strftime(date, sizeof(date), "%d %b %Y %H:%M:%S", &tm);
-    char *p = line;
-    p += sprintf(p, "%d:P %s.%03d %c ", (int)getpid(), date, (int)(now->tv_nsec / 1000000), ".-*#"[said->level]);
-    p = escape_text(p, said->message, said->len);
+    char date[40], *p = line;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int pid = (int)getpid(), ms = (int)(now.tv_nsec / 1000000);
+    json ? gmtime_r(&now.tv_sec, &tm) : localtime_r(&now.tv_sec, &tm);
+    strftime(date, sizeof(date), json ? "%Y-%m-%dT%H:%M:%S" : "%d %b %Y %H:%M:%S", &tm);
+    if (json) {
+        p += sprintf(p, "{\"time\":\"%s.%03dZ\",\"pid\":%d,\"role\":\"proxy\",\"level\":\"%s\",\"message\":\"", date,
+                     ms, pid, NAMES[said->level]);
+        p = json_escape(p, said->message, said->len);
+        *p++ = '"';
+        p = put_fields(p, said);
+        *p++ = '}';
+    } else {
+        p += sprintf(p, "%d:P %s.%03d %c ", pid, date, ms, ".-*#"[said->level]);
+        p = escape_text(p, said->message, said->len);
+    }
     *p++ = '\n';
     return (size_t)(p - line);
-}
-
-static size_t format_line(char *line, const struct said *said) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return atomic_load_explicit(&log_json, memory_order_relaxed) ? format_json(line, &now, said)
-                                                                 : format_text(line, &now, said);
 }
 
 /* Whether a write would not block. A writable pipe has room for PIPE_BUF bytes. */

@@ -21,9 +21,15 @@ void metric_table_measure(const struct metric_table *t, const void *values, cons
         if (!first->help) /* its family has been passed on */
             continue;
         m->family(m->arg, first->family, first->type, first->help);
-        for (const struct metric_row *row = first; row < t->rows + t->count; row++)
-            if (strcmp(row->family, first->family) == 0)
+        bool histogram = strcmp(first->type, "histogram") == 0;
+        for (const struct metric_row *row = first; row < t->rows + t->count; row++) {
+            if (strcmp(row->family, first->family) != 0)
+                continue;
+            if (histogram)
+                m->histogram(m->arg, row->label, row->value, (const void *)((const char *)values + row->offset));
+            else
                 m->sample(m->arg, "", row->label, row->value, (double)metric_value(row, values));
+        }
     }
 }
 

@@ -52,7 +52,7 @@ struct metric_sink {
 struct metric_row {
     const char *name; /* in INFO and in /status.json */
     const char *type, *family, *label, *value, *help;
-    size_t offset; /* of a uint64_t in the struct */
+    size_t offset; /* in the struct: of a struct histogram if that is the type, else of a uint64_t */
 };
 
 struct metric_table {

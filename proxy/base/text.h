@@ -38,3 +38,8 @@ bool text_is(const char *word, size_t len, const char *name);
 int text_choice(const char *word, const char *const *names);
 /* FNV-1a of the bytes. */
 uint32_t text_hash(const char *bytes, size_t len);
+
+enum { JSON_ESCAPED_MAX = 6 /* most bytes for one byte: \u0001 */ };
+/* Writes the content of a JSON string (RFC 8259), without the quotes, at most JSON_ESCAPED_MAX bytes for each byte of
+ * data. Invalid UTF-8 becomes U+FFFD. Returns the end. */
+char *json_escape(char *out, const char *data, size_t len);

@@ -30,17 +30,15 @@ static const struct unit TIME_UNITS[] = {
 static bool units_parse(const char *text, int64_t bare, const struct unit *units, size_t count, int64_t *out) {
     const char *p = text;
     int64_t number = 0;
-    for (; *p >= '0' && *p <= '9'; p++) {
+    for (; *p >= '0' && *p <= '9'; p++)
         if (__builtin_mul_overflow(number, 10, &number) || __builtin_add_overflow(number, *p - '0', &number))
             return false;
-    }
     if (p == text)
         return false;
     int64_t factor = *p ? 0 : bare;
-    for (size_t i = 0; i < count && factor == 0; i++) {
+    for (size_t i = 0; i < count && factor == 0; i++)
         if (strcasecmp(p, units[i].name) == 0)
             factor = units[i].factor;
-    }
     return factor != 0 && !__builtin_mul_overflow(number, factor, out);
 }
 

@@ -59,19 +59,6 @@ static void on_answer(struct ev_loop *loop, struct ev_async *w, int events) {
     resolve_free(r);
 }
 
-/* Starts the lookup's thread with all signals blocked: threads with loops handle signals. */
-static int start_thread(struct resolve *r) {
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, look_up, r);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0)
-        pthread_detach(thread);
-    return error;
-}
-
 struct resolve *resolve_start(struct ev_loop *loop, const char *host, int port, resolve_fn done, void *arg) {
     invariant(done && port >= 0 && port <= 65535, "port %d", port);
     size_t size = strlen(host) + 1;
@@ -84,7 +71,16 @@ struct resolve *resolve_start(struct ev_loop *loop, const char *host, int port, 
     ev_async_init(&r->answered, on_answer);
     r->answered.data = r;
     ev_async_start(loop, &r->answered);
-    if (start_thread(r) != 0) {
+    /* The lookup's thread has all signals blocked: threads with loops handle signals. */
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(&thread, NULL, look_up, r) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started) {
+        pthread_detach(thread);
+    } else {
         r->error = EAI_AGAIN;
         r->finished = true;
         ev_async_send(loop, &r->answered);

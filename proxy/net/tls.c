@@ -13,7 +13,6 @@
  */
 #include "proxy/net/tls.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <ev.h>
 #include <openssl/err.h>
@@ -28,6 +27,7 @@
 
 #include "parser/invariant.h"
 #include "proxy/base/memory.h"
+#include "proxy/net/resolve.h"
 
 enum { RECORD_MAX = 16 * 1024, ERROR_MAX = 240, COMPLAINT_MAX = 160, REFUSAL_MAX = 1024 };
 
@@ -59,8 +59,11 @@ struct loading {
 static bool refuse(struct loading *l, const char *directive, const char *value, const char *expected) {
     char why[COMPLAINT_MAX], name[64], text[REFUSAL_MAX];
     const char *quote = value ? "'" : "";
+    bool shared = strncmp(directive, "tls-cipher", 10) == 0; /* by servers and clients; OpenSSL's text adds nothing */
     complain(why, sizeof(why));
-    snprintf(name, sizeof(name), "%s%s", l->o->server ? "" : "upstream-", directive);
+    if (shared)
+        why[0] = '\0';
+    snprintf(name, sizeof(name), "%s%s", l->o->server || shared ? "" : "upstream-", directive);
     snprintf(text, sizeof(text), "%s%s%s%s%s: expected %s%s%s", name, value ? " " : "", quote, value ? value : "",
              quote, expected, *why ? ": " : "", why);
     l->refused(l->arg, name, text);
@@ -147,15 +150,6 @@ static bool load_dh_params(struct loading *l) {
     return refuse(l, "tls-dh-params-file", path, "Diffie-Hellman parameters in a PEM file that can be read");
 }
 
-/* Reports an invalid directive that applies to servers (tls-...) and clients (upstream-tls-...); returns false. */
-static bool refuse_shared(struct loading *l, const char *directive, const char *value, const char *expected) {
-    char text[REFUSAL_MAX];
-    ERR_clear_error(); /* OpenSSL's text adds nothing here */
-    snprintf(text, sizeof(text), "%s '%s': expected %s", directive, value, expected);
-    l->refused(l->arg, directive, text);
-    return false;
-}
-
 static bool set_rules(struct loading *l) {
     const struct tls_options *o = l->o;
     uint64_t off =
@@ -171,9 +165,9 @@ static bool set_rules(struct loading *l) {
     SSL_CTX_set_read_ahead(l->ctx, 1);
     bool right = true;
     if (o->ciphers && SSL_CTX_set_cipher_list(l->ctx, o->ciphers) != 1)
-        right = refuse_shared(l, "tls-ciphers", o->ciphers, "a list of ciphers as OpenSSL writes it");
+        right = refuse(l, "tls-ciphers", o->ciphers, "a list of ciphers as OpenSSL writes it");
     if (o->ciphersuites && SSL_CTX_set_ciphersuites(l->ctx, o->ciphersuites) != 1)
-        right = refuse_shared(l, "tls-ciphersuites", o->ciphersuites, "a list of TLSv1.3 ciphersuites");
+        right = refuse(l, "tls-ciphersuites", o->ciphersuites, "a list of TLSv1.3 ciphersuites");
     if (o->server && o->session_caching) {
         static const unsigned char id[] = "lockkeeper";
         SSL_CTX_set_session_cache_mode(l->ctx, SSL_SESS_CACHE_SERVER);
@@ -248,15 +242,14 @@ void tls_context_free(struct tls_context *c) {
 
 /* Sets the name that the peer must prove, and by which a server chooses among several certificates. */
 static bool ask_for(SSL *ssl, const char *host, bool verify) {
-    unsigned char ip[sizeof(struct in6_addr)];
-    if (inet_pton(AF_INET, host, ip) == 1 || inet_pton(AF_INET6, host, ip) == 1)
+    if (resolve_is_number(host))
         return !verify || X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) == 1;
     SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
     return SSL_set_tlsext_host_name(ssl, host) == 1 && (!verify || SSL_set1_host(ssl, host) == 1);
 }
 
-/* Makes the OpenSSL object of a new connection, from the context's present contents. `host`: as for tls_connect; NULL:
- * the server side. NULL if OpenSSL is out of memory. Thread-safe. */
+/* Makes the OpenSSL object of a new connection, from the context's present contents. `host` as for tls_new. NULL if
+ * OpenSSL is out of memory. Thread-safe. */
 static SSL *context_open(struct tls_context *c, const char *host) {
     pthread_mutex_lock(&c->mutex);
     SSL *ssl = SSL_new(c->ctx);
@@ -299,12 +292,8 @@ static void explain(struct tls *t, int why, int code) {
     int reason = ERR_GET_REASON(ERR_peek_error());
     long verified = SSL_get_verify_result(t->ssl);
     complain(said, sizeof(said));
-    if (why == SSL_ERROR_SYSCALL && !*said) {
-        fail(t, code ? strerror(code) : "the other side closed the connection");
-        return;
-    }
-    if (why == SSL_ERROR_ZERO_RETURN) {
-        fail(t, "the other side closed the connection");
+    if (why == SSL_ERROR_ZERO_RETURN || (why == SSL_ERROR_SYSCALL && !*said)) {
+        fail(t, why == SSL_ERROR_SYSCALL && code ? strerror(code) : "the other side closed the connection");
         return;
     }
     const char *more = "";
@@ -325,7 +314,7 @@ const char *tls_error(const struct tls *t) {
 static void on_again(struct ev_loop *loop, ev_timer *timer, int events);
 static void on_io(struct ev_loop *loop, ev_io *io, int events);
 
-static struct tls *tls_new(struct tls_context *context, struct ev_loop *loop, int fd, const char *host) {
+struct tls *tls_new(struct tls_context *context, struct ev_loop *loop, int fd, const char *host) {
     struct tls *t = memory_zalloc(sizeof(*t));
     t->loop = loop;
     t->fd = fd;
@@ -338,14 +327,6 @@ static struct tls *tls_new(struct tls_context *context, struct ev_loop *loop, in
     ev_timer_init(&t->again, on_again, 0., 0.);
     t->io.data = t->again.data = t;
     return t;
-}
-
-struct tls *tls_accept(struct tls_context *context, struct ev_loop *loop, int fd) {
-    return tls_new(context, loop, fd, NULL);
-}
-
-struct tls *tls_connect(struct tls_context *context, struct ev_loop *loop, int fd, const char *host) {
-    return tls_new(context, loop, fd, host);
 }
 
 void tls_free(struct tls *t) {
@@ -369,26 +350,6 @@ static void watch(struct tls *t, int events) {
     ev_io_start(t->loop, &t->io);
 }
 
-static void handshake_step(struct tls *t) {
-    invariant(t->done, "a handshake that no owner waits for");
-    if (!t->broken) {
-        ERR_clear_error();
-        errno = 0;
-        int result = SSL_do_handshake(t->ssl);
-        int code = errno, why = result == 1 ? SSL_ERROR_NONE : SSL_get_error(t->ssl, result);
-        if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) {
-            watch(t, why == SSL_ERROR_WANT_READ ? EV_READ : EV_WRITE);
-            return;
-        }
-        if (why != SSL_ERROR_NONE)
-            explain(t, why, code);
-    }
-    ev_io_stop(t->loop, &t->io);
-    void (*done)(void *, const char *) = t->done;
-    t->done = NULL;
-    done(t->arg, t->error);
-}
-
 void tls_handshake(struct tls *t, void (*done)(void *arg, const char *error), void *arg) {
     invariant(!t->done && !t->reader, "a handshake begins twice");
     t->done = done;
@@ -409,12 +370,25 @@ static void on_again(struct ev_loop *loop, ev_timer *timer, int events) {
 
 static void on_io(struct ev_loop *loop, ev_io *io, int events) {
     struct tls *t = io->data;
-    if (t->done) {
-        handshake_step(t);
-        return;
+    if (t->done && !t->broken) {
+        ERR_clear_error();
+        errno = 0;
+        int result = SSL_do_handshake(t->ssl);
+        int code = errno, why = result == 1 ? SSL_ERROR_NONE : SSL_get_error(t->ssl, result);
+        if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) {
+            watch(t, why == SSL_ERROR_WANT_READ ? EV_READ : EV_WRITE);
+            return;
+        }
+        if (why != SSL_ERROR_NONE)
+            explain(t, why, code);
     }
     ev_io_stop(loop, io);
-    call_reader(t);
+    void (*done)(void *, const char *) = t->done;
+    t->done = NULL;
+    if (done)
+        done(t->arg, t->error);
+    else
+        call_reader(t);
 }
 
 bool tls_has_more(const struct tls *t) {

@@ -3,7 +3,7 @@
  * keeps its own watchers. It knows no RESP and no configuration file. All use of OpenSSL is in this folder.
  *
  *      tls_context   certificates and rules, for all threads; a reload replaces them as a whole
- *      tls           one connection:  tls_accept / tls_connect ── tls_handshake ── tls_attach ── tls_read, tls_write
+ *      tls           one connection:  tls_new ── tls_handshake ── tls_attach ── tls_read, tls_write
  *
  * A descriptor without bytes to read may still have decrypted bytes, or an end of connection that only OpenSSL knows.
  * Then the owner's watcher is called in the next turn of the loop.
@@ -60,10 +60,9 @@ int64_t tls_context_end(struct tls_context *context);
 /* Frees a context. No connection may be made with it any more; open ones may live on. NULL is ignored. */
 void tls_context_free(struct tls_context *context);
 
-/* Begin a connection as a server or as a client. The caller owns the descriptor, and closes it after tls_free. `host`
- * is the server that the client wants to reach. */
-struct tls *tls_accept(struct tls_context *context, struct ev_loop *loop, int fd);
-struct tls *tls_connect(struct tls_context *context, struct ev_loop *loop, int fd, const char *host);
+/* Begins a connection. The caller owns the descriptor, and closes it after tls_free. `host` is the server that the
+ * client wants to reach; NULL: this is the server. */
+struct tls *tls_new(struct tls_context *context, struct ev_loop *loop, int fd, const char *host);
 /* Tells the peer that nothing more comes, if the socket takes it, and stops the watchers. NULL is ignored. */
 void tls_free(struct tls *t);
 

@@ -114,7 +114,7 @@ static void guest_secure(struct guest *g) {
     invariant(!g->tls && g->secured, "a guest shakes hands twice");
     struct worker *w = g->worker;
     guest_wait(g, (double)w->config->tls_handshake_ms / 1000.);
-    g->tls = tls_accept(w->shared->tls, w->loop, g->fd);
+    g->tls = tls_new(w->shared->tls, w->loop, g->fd, NULL);
     tls_handshake(g->tls, guest_secured, g);
 }
 

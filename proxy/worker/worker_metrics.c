@@ -202,7 +202,7 @@ static void measure_nodes(struct worker *w, const struct metric_sink *m) {
            "write, one at a time a connection.");
     for (size_t n = 0; n < sum.count; n++)
         m->histogram(m->arg, "node", sum.nodes[n].address, &sum.nodes[n].round_trips);
-    durations_measure(&sum.durations, m);
+    metric_table_measure(&duration_histograms, &sum.durations, m);
     memory_free(sum.nodes);
 }
 

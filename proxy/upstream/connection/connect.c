@@ -78,7 +78,7 @@ static void conn_connected(struct upstream_conn *c) {
             return;
         }
         conn_set_state(c, CONN_SECURING);
-        c->tls = tls_connect(c->u->config->tls, c->u->loop, c->fd, c->node->at.host);
+        c->tls = tls_new(c->u->config->tls, c->u->loop, c->fd, c->node->at.host);
         tls_handshake(c->tls, conn_secured, c);
         return;
     }

@@ -249,7 +249,7 @@ static void on_writable(struct ev_loop *loop, ev_io *io, int events) {
         control_fail(c, "%s", strerror(error));
         return;
     }
-    c->tls = tls_connect(c->u->config->tls, loop, c->node, c->host);
+    c->tls = tls_new(c->u->config->tls, loop, c->node, c->host);
     tls_handshake(c->tls, on_secured, c);
 }
 
