@@ -115,13 +115,6 @@ void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool 
     memory_free(whole);
 }
 
-void dedicated_drop_push(struct upstream_conn *c) {
-    if (c->push)
-        text_clear(c->push);
-    memory_free(c->push);
-    c->push = NULL;
-}
-
 void dedicated_lost(struct upstream *u, uint32_t number) {
     const struct upstream_dedicated *dedicated = dedicated_find(u, number);
     if (dedicated && !u->closing)

@@ -4,6 +4,9 @@
  *
  * It knows how many slots a node has, but not which, and nothing of requests. Here are also the upstream's tick, which
  * runs fast while something is in flight, its random numbers, and its announcement that it is ready.
+ *
+ * The text of an address is as configuration, MOVED and CLUSTER SLOTS write it. Nodes send addresses too, and addresses
+ * go into logs and error replies: a host may only contain harmless bytes.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -18,6 +21,58 @@
 #include "proxy/upstream/connection/private.h"
 
 enum { LOG_AGAIN_MS = 10 * 1000 };
+
+/* ---- addresses ---- */
+
+bool address_host_ok(const char *host, size_t len) {
+    static const char extra[] = ".-_:%";
+    for (size_t i = 0; i < len; i++) {
+        char c = host[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!letter && (c == '\0' || !strchr(extra, c)))
+            return false;
+    }
+    return len < 256;
+}
+
+bool address_parse(const char *text, size_t len, struct address *out) {
+    int64_t port;
+    if (len > 5 && memcmp(text, "unix:", 5) == 0) {
+        text += 5;
+        len -= 5;
+        if (len >= 108 || memchr(text, '\0', len))
+            return false;
+        memcpy(out->host, text, len);
+        out->host[len] = '\0';
+        out->port = 0;
+        return true;
+    }
+    const char *colon = memrchr(text, ':', len);
+    if (!colon)
+        return false;
+    size_t host_len = (size_t)(colon - text), port_len = len - host_len - 1;
+    if (port_len > 5 || !resp_integer(colon + 1, port_len, &port) || port < 1 || port > 65535)
+        return false;
+    out->port = (int)port;
+    if (host_len >= 2 && text[0] == '[' && text[host_len - 1] == ']') {
+        text++;
+        host_len -= 2;
+    }
+    if (!address_host_ok(text, host_len))
+        return false;
+    memcpy(out->host, text, host_len);
+    out->host[host_len] = '\0';
+    return true;
+}
+
+void address_text(const struct address *a, char *out, size_t size) {
+    if (a->port == 0)
+        snprintf(out, size, "unix:%s", a->host);
+    else if (strchr(a->host, ':'))
+        snprintf(out, size, "[%s]:%d", a->host, a->port);
+    else
+        snprintf(out, size, "%s:%d", a->host, a->port);
+}
 
 /* ---- time ---- */
 
@@ -35,6 +90,13 @@ uint32_t upstream_random(struct upstream *u, uint32_t below) {
 
 int64_t upstream_jitter(struct upstream *u, int64_t ms) {
     return ms - ms / 4 + (int64_t)(next_random(u) % (uint64_t)(ms / 2 + 1));
+}
+
+int64_t upstream_backoff(struct upstream *u, int64_t first_ms, int64_t longest_ms, unsigned failures) {
+    int64_t ms = first_ms;
+    for (unsigned i = 0; i < failures && ms < longest_ms; i++)
+        ms *= 2;
+    return upstream_jitter(u, ms < longest_ms ? ms : longest_ms);
 }
 
 void upstream_set_tick(struct upstream *u, bool fast) {
@@ -205,29 +267,6 @@ struct upstream_node *upstream_host_node(struct upstream *u, const struct host_a
 
 /* ---- lanes ---- */
 
-/* The pool moves to the front, so that the first pool is nearly always the right one. */
-struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane) {
-    LIST_FOREACH(it, &n->pools) {
-        struct upstream_pool *p = LIST_ENTRY(it, struct upstream_pool, link);
-        if (!lane_equal(&p->lane, lane))
-            continue;
-        if (n->pools.next != it) {
-            list_remove(it);
-            list_prepend(&n->pools, it);
-        }
-        return p;
-    }
-    return NULL;
-}
-
-struct upstream_pool *pool_new(struct upstream_node *n, const struct upstream_lane *lane) {
-    struct upstream_pool *p = memory_zalloc(sizeof(*p) + (n->u->connections + UPSTREAM_APARTS) * sizeof(p->conns[0]));
-    p->node = n;
-    p->lane = *lane;
-    list_prepend(&n->pools, &p->link);
-    return p;
-}
-
 void pool_release(struct upstream_pool *p) {
     invariant(p->node && !list_empty(&p->link), "a pool is released twice");
     for (unsigned i = 0; i < p->node->u->connections + UPSTREAM_APARTS; i++)
@@ -274,14 +313,9 @@ void node_log_refusal(struct upstream_node *n, const char *reason) {
 
 void node_failed(struct upstream_node *n, const char *reason) {
     invariant(reason[0], "a node fails without a reason");
-    int64_t wait = BACKOFF_FIRST_MS;
-    for (unsigned i = 0; i < n->failures && wait < BACKOFF_LONGEST_MS; i++)
-        wait *= 2;
-    if (wait > BACKOFF_LONGEST_MS)
-        wait = BACKOFF_LONGEST_MS;
+    n->retry_at_ms = clock_ms() + upstream_backoff(n->u, BACKOFF_FIRST_MS, BACKOFF_LONGEST_MS, n->failures);
     if (n->failures++ == 0)
         n->failed_ms = clock_ms();
-    n->retry_at_ms = clock_ms() + upstream_jitter(n->u, wait);
     snprintf(n->reason, sizeof(n->reason), "%s", reason);
     if (!n->numeric && n->reached && !n->u->topology && n->u->events.doubt)
         n->u->events.doubt(n->u->events.arg, false);
