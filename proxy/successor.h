@@ -23,7 +23,7 @@ struct successor_orders {
     char **argv; /* the command line; all are borrowed until successor_start returns */
     const struct handed_socket *sockets;
     size_t count;
-    const char *mark;      /* for worker/lock_space.c; NULL: none */
+    const char *mark;      /* for worker/same_redis.c; NULL: none */
     int board;             /* the file of a base/handed_board.h; -1: none */
     const char *unix_path; /* path of the unix socket among them, if it is not systemd's; NULL: none */
     /* Called once, in the loop's thread: the new process `pid` accepts clients, or (pid 0) it failed, and the log has
