@@ -232,10 +232,7 @@ static void on_reply(struct upstream_request *r, const char *data, size_t len, b
     bool read = resp_item_read(&at, p->answer + p->len, &item) && item.type != '-';
     if (!read)
         log_verbose("Witness %s answers: %.*s", p->to->address, (int)p->len, p->answer);
-    if (!read)
-        part_ends(p, WITNESS_SILENT);
-    else
-        part_ends(p, p->question->kind == QUESTION_TAKE ? take_read(p, &item) : WITNESS_GRANTS);
+    part_ends(p, !read ? WITNESS_SILENT : p->question->kind == QUESTION_TAKE ? take_read(p, &item) : WITNESS_GRANTS);
 }
 
 static void on_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {

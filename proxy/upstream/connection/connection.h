@@ -388,7 +388,7 @@ struct upstream_conn {
     unsigned refused_at; /* the index of that reply; meaningful if there is one */
     char *held;          /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
     size_t held_len;
-    struct text *push; /* for dedicated.c: the beginning of a push, or NULL */
+    struct text *push; /* the beginning of a push on a dedicated lane, or NULL */
 };
 
 /* Frees a connection that is in the graveyard. */

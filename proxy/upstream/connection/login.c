@@ -10,7 +10,7 @@
  *
  * The first commands on a connection: the login, the database, the protocol, and the commands of a dedicated lane.
  *
- *      AUTH ─> SELECT ─> HELLO 3 ─> READONLY ─> dedicated.c's     in one packet, each only where it is needed
+ *      AUTH ─> SELECT ─> HELLO 3 ─> READONLY ─> the lane's      in one packet, each only where it is needed
  *
  *      ( AUTH as the proxy ─> SELECT ) ─> AUTH ─> ...     for a client's user in another database than 0
  *        the prelude

@@ -3,7 +3,7 @@
  * file calls only files of the lines above its own:
  *
  *      quota                                            limits for single clients
- *      node  dedicated                                  what connections belong to
+ *      node                                             what connections belong to
  *      conn                                             a connection's states, its queue, batches, writing
  *      close                                            its end, and what the end means for node, pool and pin
  *      login                                            logins, and the handshake
@@ -54,6 +54,18 @@ void node_log(struct upstream_node *n, const char *what, const char *reason);
 /* Logs that the node refused a connection, and how many it refused since the last line. Rate-limited: a client whose
  * login was revoked may try as often as it likes. */
 void node_log_refusal(struct upstream_node *n, const char *reason);
+
+/* Counts a connection of a pool's lane, like quota_take. */
+bool dedicated_take(const struct upstream_pool *p, struct quota_hold *hold) __attribute__((warn_unused_result));
+/* Appends the commands that the lane's connections begin with; returns how many replies will come. */
+unsigned dedicated_handshake(struct upstream *u, uint32_t dedicated, struct iobuf *out);
+/* Takes the next bytes of a push on a connection whose lane has an owner. c->push is NULL between two pushes, else the
+ * part that has come. */
+void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool last);
+/* Tells the owner of a dedicated lane that a connection of the lane is gone. */
+void dedicated_lost(struct upstream *u, uint32_t dedicated);
+/* Whether the number is that of a dedicated lane that has not ended. */
+bool dedicated_lives(const struct upstream *u, uint32_t number);
 
 /* ---- quota.c ---- */
 
@@ -108,20 +120,6 @@ static inline void pin_leave_idle(struct upstream_pin *pin, struct upstream_node
 
 /* Opens a connection for a pin; NULL: u->error says why. */
 struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
-
-/* ---- dedicated.c ---- */
-
-/* Counts a connection of a pool's lane, like quota_take. */
-bool dedicated_take(const struct upstream_pool *p, struct quota_hold *hold) __attribute__((warn_unused_result));
-/* Appends the commands that the lane's connections begin with; returns how many replies will come. */
-unsigned dedicated_handshake(struct upstream *u, uint32_t dedicated, struct iobuf *out);
-/* Takes the next bytes of a push on a connection whose lane has an owner. c->push is NULL between two pushes, else the
- * part that has come. */
-void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool last);
-/* Tells the owner of a dedicated lane that a connection of the lane is gone. */
-void dedicated_lost(struct upstream *u, uint32_t dedicated);
-/* Whether the number is that of a dedicated lane that has not ended. */
-bool dedicated_lives(const struct upstream *u, uint32_t number);
 
 /* ---- reply.c ---- */
 
