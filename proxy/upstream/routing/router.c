@@ -153,7 +153,7 @@ const char *router_no_node(struct upstream *u) {
 }
 
 /* Queues a request on node `to`, or (`to` NULL) on the node that serves its slot. Returns NULL, or an error for
- * router_outcome. */
+ * outcome_unsent. */
 static inline const char *place(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
     struct upstream_node *n = u->closing ? NULL : to ? to : choose_node(u, r);
     if (!n)
