@@ -9,6 +9,7 @@
 
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/session/core/session_worker.h"
 
 struct admin_server {
     int fd;
@@ -70,19 +71,19 @@ static void serve(struct ev_loop *loop, struct admin_server *m) {
 
 static void gather(void *arg) {
     struct admin_server *m = arg;
-    m->walk = worker_walk_new();
+    m->walk = engine_walk_new(LOCKS_SHOWN_MAX);
     ev_timer_start(worker_loop(m->first), &m->step);
 }
 
 static void on_step(struct ev_loop *loop, struct ev_timer *timer, int events) {
     struct admin_server *m = timer->data;
-    if (worker_walk_step(m->first, m->walk)) {
+    if (engine_walk_step(m->first->shared->engine, m->walk, worker_now(m->first))) {
         ev_timer_start(loop, timer);
         return;
     }
-    worker_walk_show(m->first, m->walk);
+    m->first->walk = m->walk;
     http_gathered(m->http);
-    worker_walk_show(m->first, NULL);
+    m->first->walk = NULL;
     engine_walk_free(m->walk);
     m->walk = NULL;
     serve(loop, m);

@@ -5,7 +5,7 @@
  *      systemd        LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES        descriptors 3, 4, ...: they define where to listen
  *      predecessor    LOCKKEEPER_HANDED, a letter for each socket;  descriptor 3: to report that clients are accepted;
  *                     LOCKKEEPER_HANDED_PATH, the unix socket's     4, 5, ...: used if the configuration has them
- *                     LOCKKEEPER_HANDED_MARK, for worker/lock_space.c
+ *                     LOCKKEEPER_HANDED_MARK, for worker/same_redis.c
  *                     LOCKKEEPER_HANDED_BOARD, for base/handed_board.h
  */
 #pragma once
@@ -22,7 +22,7 @@
 /* ending.c writes these variables, listen.c reads them. */
 #define HANDED_SOCKETS "LOCKKEEPER_HANDED"
 #define HANDED_PATH    "LOCKKEEPER_HANDED_PATH"
-#define HANDED_MARK    "LOCKKEEPER_HANDED_MARK"  /* see worker/lock_space.c; empty: there is none */
+#define HANDED_MARK    "LOCKKEEPER_HANDED_MARK"  /* see worker/same_redis.c; empty: there is none */
 #define HANDED_BOARD   "LOCKKEEPER_HANDED_BOARD" /* base/handed_board.h: its descriptor, behind the sockets; 0: none */
 /* What the new process writes to the pipe: it accepts clients; its Redis is another one, and the clients of the old
  * process are to be let go. */

@@ -108,18 +108,6 @@ static void question_time(struct question *q, int64_t ms) {
     ev_timer_start(q->set->loop, &q->late);
 }
 
-/* Whether a release has to be told again, and if so, when. */
-static bool free_owed(struct question *q) {
-    struct witnesses *set = q->set;
-    if (q->kind != QUESTION_FREE || set->closing || vote_count(&q->word.vote, WITNESS_SILENT) == 0 ||
-        ++q->tries > FREE_TRIES || set->frees_owed >= FREES_OWED_MAX)
-        return false;
-    q->owed = true;
-    set->frees_owed++;
-    question_time(q, FREE_AGAIN_MS);
-    return true;
-}
-
 /* Tells the caller if the votes have decided, and frees the question if no answer is due. */
 static void question_look(struct question *q) {
     if (q->starting)
@@ -133,8 +121,17 @@ static void question_look(struct question *q) {
         done(arg, &word);
         q->starting = false;
     }
-    if (q->due == 0 && !free_owed(q))
+    if (q->due > 0)
+        return;
+    struct witnesses *set = q->set;
+    if (q->kind != QUESTION_FREE || set->closing || vote_count(&q->word.vote, WITNESS_SILENT) == 0 ||
+        ++q->tries > FREE_TRIES || set->frees_owed >= FREES_OWED_MAX) {
         question_free(q);
+        return;
+    }
+    q->owed = true; /* the release has to be told again */
+    set->frees_owed++;
+    question_time(q, FREE_AGAIN_MS);
 }
 
 /* Says once in the log that a witness has changed its ways. */
@@ -153,23 +150,20 @@ static void witness_says(struct witness *m, enum witness_answer answer, int64_t 
     m->last = answer;
 }
 
-/* What a witness's answer counts. While leases may be live that were confirmed without a newcomer, it does not vote. */
-static enum witness_answer counted(struct witness *m, struct witness_word *word, enum witness_answer answer) {
-    int64_t left_ms = m->votes_from_ms - clock_even_ms();
-    if (left_ms <= 0)
-        m->votes_from_ms = 0;
-    if (left_ms <= 0 || answer == WITNESS_SILENT)
-        return answer;
-    if (left_ms > word->quarantine_ms)
-        word->quarantine_ms = left_ms;
-    return WITNESS_QUARANTINED;
-}
-
 static void part_ends(struct part *p, enum witness_answer answer) {
     struct question *q = p->question;
     struct witness *m = p->to;
-    if (q->kind == QUESTION_TAKE && m->votes_from_ms > 0)
-        answer = counted(m, &q->word, answer);
+    if (q->kind == QUESTION_TAKE && m->votes_from_ms > 0) {
+        /* While leases may be live that were confirmed without a newcomer, it does not vote. */
+        int64_t left_ms = m->votes_from_ms - clock_even_ms();
+        if (left_ms <= 0) {
+            m->votes_from_ms = 0;
+        } else if (answer != WITNESS_SILENT) {
+            if (left_ms > q->word.quarantine_ms)
+                q->word.quarantine_ms = left_ms;
+            answer = WITNESS_QUARANTINED;
+        }
+    }
     invariant(q->due > 0 && q->word.vote.answers[p->index] == WITNESS_DUE, "a witness answers twice");
     q->due--;
     q->word.vote.answers[p->index] = answer;
@@ -238,10 +232,7 @@ static void on_reply(struct upstream_request *r, const char *data, size_t len, b
     bool read = resp_item_read(&at, p->answer + p->len, &item) && item.type != '-';
     if (!read)
         log_verbose("Witness %s answers: %.*s", p->to->address, (int)p->len, p->answer);
-    if (!read)
-        part_ends(p, WITNESS_SILENT);
-    else
-        part_ends(p, p->question->kind == QUESTION_TAKE ? take_read(p, &item) : WITNESS_GRANTS);
+    part_ends(p, !read ? WITNESS_SILENT : p->question->kind == QUESTION_TAKE ? take_read(p, &item) : WITNESS_GRANTS);
 }
 
 static void on_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
@@ -387,8 +378,9 @@ void witness_free(struct witnesses *set, const struct witness_lease *lease) {
     question_send(q, SCRIPT_WITNESS_FREE);
 }
 
-/* Has newcomers remember that they are: processes that are started meanwhile hear it from them. */
-static void tell_newcomers(struct witnesses *set) {
+void witness_probe(struct witnesses *set) {
+    static const struct witness_lease none = {.name = "", .token = ""};
+    /* Newcomers are to remember that they are: processes that are started meanwhile hear it from them. */
     for (unsigned i = 0; i < set->count; i++) {
         const struct witness *m = set->members[i];
         int64_t left_ms = m->votes_from_ms - clock_even_ms();
@@ -402,11 +394,6 @@ static void tell_newcomers(struct witnesses *set) {
         q->starting = false;
         question_look(q);
     }
-}
-
-void witness_probe(struct witnesses *set) {
-    static const struct witness_lease none = {.name = "", .token = ""};
-    tell_newcomers(set);
     witness_take(set, &none, "", 1, set->timeout_ms, NULL, NULL);
 }
 

@@ -120,19 +120,6 @@ static void guest_secure(struct guest *g) {
 
 /* ---- the PROXY protocol --------------------------------------------------------------------------- */
 
-/* Continues with a guest whose header has been read. */
-static void header_done(struct guest *g, const struct proxy_header *header) {
-    ev_io_stop(g->worker->loop, &g->io);
-    g->forwarded = !header->local;
-    g->reached = header->reached;
-    if (header->client.ss_family != AF_UNSPEC)
-        session_address_text(&header->client, g->address, sizeof(g->address));
-    if (g->secured)
-        guest_secure(g);
-    else
-        guest_enters(g);
-}
-
 /* Takes bytes of the header, which were only peeked at so far, out of the socket. */
 static bool header_take(struct guest *g, size_t len) {
     invariant(len > 0 && len <= PROXY_HEADER_MAX, "%zu bytes of a header", len);
@@ -142,7 +129,8 @@ static bool header_take(struct guest *g, size_t len) {
 
 /* Reads the part of the header that has come, and nothing after it: the next bytes belong to the session or the
  * handshake. */
-static void header_read(struct guest *g) {
+static void header_readable(struct ev_loop *loop, struct ev_io *io, int events) {
+    struct guest *g = io->data;
     ssize_t n = recv(g->fd, g->header + g->header_len, sizeof(g->header) - g->header_len, MSG_PEEK);
     invariant(g->header_len < sizeof(g->header), "%zu bytes of a header", g->header_len);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -166,19 +154,24 @@ static void header_read(struct guest *g) {
         return;
     case PROXY_HEADER_DONE:
         invariant(header.len > g->header_len, "a header of %zu bytes, %zu were there", header.len, g->header_len);
-        if (!header_take(g, header.len - g->header_len))
+        if (!header_take(g, header.len - g->header_len)) {
             guest_failed(g, "its header can't be read");
+            return;
+        }
+        ev_io_stop(g->worker->loop, &g->io);
+        g->forwarded = !header.local;
+        g->reached = header.reached;
+        if (header.client.ss_family != AF_UNSPEC)
+            session_address_text(&header.client, g->address, sizeof(g->address));
+        if (g->secured)
+            guest_secure(g);
         else
-            header_done(g, &header);
+            guest_enters(g);
         return;
     case PROXY_HEADER_NONE:
     case PROXY_HEADER_WRONG:
         guest_failed(g, wrong);
     }
-}
-
-static void header_readable(struct ev_loop *loop, struct ev_io *io, int events) {
-    header_read(io->data);
 }
 
 /* ---- both steps ------------------------------------------------------------------------------------- */
@@ -199,7 +192,7 @@ static void guest_new(struct worker *w, int fd, const char *address, bool forwar
     }
     guest_wait(g, HEADER_SECONDS);
     ev_io_start(w->loop, &g->io);
-    header_read(g); /* usually the header has come already */
+    header_readable(w->loop, &g->io, EV_READ); /* usually the header has come already */
 }
 
 /* ---- accepting ------------------------------------------------------------------------------------ */

@@ -51,7 +51,7 @@ struct node_figures {
 
 /* What Redis does when its memory is full. */
 struct eviction_state {
-    unsigned policy; /* an index of master_limits.c's table */
+    unsigned policy; /* an index of POLICIES */
     bool evicts;     /* and there is a maxmemory that can be reached */
     size_t master;   /* the index of the master */
 };
@@ -62,7 +62,7 @@ struct node_board {
     struct node_figures *nodes;
     size_t count;
     struct durations durations;
-    char host_trouble[HOST_TROUBLE_MAX]; /* for host_watch.c, in the first worker */
+    char host_trouble[HOST_TROUBLE_MAX]; /* for same_redis.c, in the first worker */
 };
 
 /* A worker with the state that only this folder needs. */
@@ -72,16 +72,16 @@ struct worker_thread {
     size_t listener_count;
     struct list_node guests;  /* clients without a session yet: before their PROXY header, or in the TLS handshake */
     double guest_logged;      /* when a failure was last logged at notice */
-    struct host_watch *hosts; /* for host_watch.c; NULL: the upstream has no name */
-    struct asked_master *masters; /* for readiness.c */
+    struct host_watch *hosts; /* for same_redis.c; NULL: the upstream has no name */
+    struct asked_master *masters; /* for questions.c */
     size_t masters_count;
     uint64_t leases_handed;          /* how many got a last expiry */
-    struct eviction_state evictions; /* for master_limits.c, in the first worker */
+    struct eviction_state evictions; /* for questions.c, in the first worker */
     int64_t evictions_ms;            /* when it last asked the nodes */
     int64_t capacity_ms;             /* when it last asked for maxclients */
-    int64_t presence_ms;             /* when presence.c last asked */
+    int64_t presence_ms;             /* when presence_tick last asked */
     bool evictions_asking, presence_asking;
-    bool space_asking;                   /* lock_space.c has asked for the mark */
+    bool space_asking;                   /* same_redis.c has asked for the mark */
     bool space_waits;                    /* the worker will open once the mark is found */
     double ticked;                       /* time of the last tick */
     unsigned punctual_ticks, held_ticks; /* consecutive punctual ticks; consecutive ticks without questions to Redis */
@@ -107,27 +107,35 @@ static inline struct worker_thread *thread_of(const struct worker *w) {
     return (struct worker_thread *)(uintptr_t)w;
 }
 
-/* worker_metrics.c: the table of node figures, for a struct node_figures. */
+/* ---- worker_metrics.c ---- */
+
+/* The table of node figures, for a struct node_figures. */
 extern const struct metric_table node_figures_table;
 /* Writes the state of the nodes to the worker's board. */
 void node_board_write(struct worker *w);
-/* readiness.c: the owner of a request that may take any time, while its node answers others. */
-extern const struct request_owner_ops patient_ops;
-/* Asks the masters whether they would give locks. To be called once a second. */
-void readiness_ask(struct worker *w);
-/* Why the master gives no locks, as far as readiness.c knows: the node's or the proxy's error. "": it does, or it is no
- * master. Borrowed until the next call of readiness_ask. */
-const char *readiness_trouble(struct worker *w, const char *address);
 /* Adds up the boards of all workers: this worker's is current, the others' are at most a second old. The caller frees
  * sum->nodes; sum->count must be 0 at first. */
 void node_board_sum(struct worker *w, struct node_board *sum);
-/* Frees closed sessions, at the end of a turn (worker.c). */
-void worker_free_closed(struct worker *w);
-/* Begin to leave or to stop, within so many ms; drain_turn continues a stop at the end of each turn (drain.c).
- * `handed`: another process also has all sockets. */
-void drain_leave(struct worker *w, int64_t bound_ms, bool handed);
-void drain_stop(struct worker *w, int64_t bound_ms);
-void drain_turn(struct worker *w);
+
+/* ---- questions.c ---- */
+
+/* Asks the masters whether they would give locks. To be called once a second. */
+void readiness_ask(struct worker *w);
+/* Why the master gives no locks, as far as readiness_ask knows: the node's or the proxy's error. "": it does, or it is
+ * no master. Borrowed until the next call of readiness_ask. */
+const char *readiness_trouble(struct worker *w, const char *address);
+/* Asks the masters for maxclients, if the last answers are old. */
+void capacity_tick(struct worker *w);
+/* Asks the masters for maxclients, and whether they may evict locks, if the last answers are old, and writes that this
+ * process is there, if it has not lately. If the proxy's own user may not, nothing is known, and nothing is logged. The
+ * first worker calls it, at most once a second. */
+void questions_tick(struct worker *w);
+/* Reports the policy, and whether it may evict locks, for PROXY INFO and the status page. From any worker's thread. */
+void evictions_report(struct worker *w, const struct report *r);
+/* Writes that this process ends. In the first worker's thread. */
+void presence_end(struct worker *w);
+
+/* ---- report.c ---- */
 
 /* Adds up the counters of all workers. */
 void counters_now(const struct proxy_shared *shared, struct counter_sums *sums);
@@ -147,24 +155,7 @@ void accept_close(struct worker *w);
 /* Closes clients that have no session yet. */
 void accept_drop_guests(struct worker *w);
 
-/* ---- master_limits.c ---- */
-
-/* Ask the masters for maxclients, and whether they may evict locks, if the last answers are old. The first worker calls
- * them, at most once a second. */
-void capacity_tick(struct worker *w);
-void evictions_tick(struct worker *w);
-/* Reports the policy, and whether it may evict locks, for PROXY INFO and the status page. From any worker's thread. */
-void evictions_report(struct worker *w, const struct report *r);
-
-/* ---- presence.c ---- */
-
-/* Writes that this process is there, if it has not lately. The first worker calls it, at most once a second. If the
- * proxy's own user may not, nothing is known, and nothing is logged. */
-void presence_tick(struct worker *w);
-/* Writes that this process ends. In the first worker's thread. */
-void presence_end(struct worker *w);
-
-/* ---- host_watch.c ---- */
+/* ---- same_redis.c ---- */
 
 /* Looks the name up if it is due. To be called once a second, in the first worker's thread. */
 void host_watch_tick(struct worker *w);
@@ -175,14 +166,6 @@ void host_watch_doubt(struct worker *w, enum doubt doubt);
 /* Copies why the upstream is not where its name leads; "": it is. Thread-safe. */
 void host_watch_trouble(struct worker *w, char *out, size_t size);
 void host_watch_clear(struct worker *w);
-
-/* ---- lock_space.c ---- */
-
-enum { ERROR_MAX = 200 };
-/* Copies the error that a call ended with; "": none. */
-void error_of(const struct call_end *end, char out[ERROR_MAX]);
-/* Whether a call ended with this text. */
-bool call_end_is(const struct call_end *end, const char *text);
 /* Looks for the mark of shared->space_mark, and opens the workers that wait. If Redis has another mark or none, the
  * process ends with status 1, and the log says why. Does nothing while an answer is due. In the first worker's
  * thread; to be called again once a second while shared->space_held. */

@@ -25,7 +25,8 @@ enum {
     SHARED_TEXT_MAX = 2048,
     SHARED_ROWS_MAX = 100,
     NODE_LINE_MAX = 768,
-    WAITERS_SHOWN = 3
+    WAITERS_SHOWN = 3,
+    BLUR_TEXT_MAX = 640
 };
 
 /* ---- PROXY INFO ------------------------------------------------------------------------------------ */
@@ -104,14 +105,9 @@ static void report_locks_section(struct worker *w, const struct counter_sums *co
         snprintf(name, sizeof(name), "incidents_%s", lock_incident_name((enum lock_incident_kind)k));
         r->line(r->arg, name, "%llu", (unsigned long long)stats.incidents[k]);
     }
-}
-
-/* The witnesses, as this thread sees them. */
-static void report_witnesses(struct worker *w, const struct report *r) {
-    size_t count = witness_count(w->witnesses);
-    if (count == 0)
-        return;
-    r->section(r->arg, "Witnesses");
+    size_t count = witness_count(w->witnesses); /* as this thread sees them */
+    if (count > 0)
+        r->section(r->arg, "Witnesses");
     for (size_t i = 0; i < count; i++) {
         struct witness_view v;
         char name[32];
@@ -168,7 +164,6 @@ void worker_report_info(struct worker *w, const struct report *r) {
     evictions_report(w, r);
     metric_table_report(&upstream_counters, &counters, r);
     report_locks_section(w, &counters, r);
-    report_witnesses(w, r);
     r->section(r->arg, "Commands");
     metric_table_report(&request_counters, &counters, r);
 }
@@ -221,18 +216,6 @@ static void report_lease(void *arg, const struct lock_view *v) {
     waiting_who(shared->waiting, &v->key, hash, WAITERS_SHOWN, steady_ms, &who);
     r->text(r->arg, "waiters", who.data ? who.data : "", who.len);
     text_clear(&who);
-}
-
-struct lock_walk *worker_walk_new(void) {
-    return engine_walk_new(LOCKS_SHOWN_MAX);
-}
-
-bool worker_walk_step(struct worker *w, struct lock_walk *walk) {
-    return engine_walk_step(w->shared->engine, walk, worker_now(w));
-}
-
-void worker_walk_show(struct worker *w, struct lock_walk *walk) {
-    w->walk = walk;
 }
 
 /* A row without a key for the leases of the process that leaves. */
@@ -471,21 +454,15 @@ size_t worker_unruled(struct worker *w, int64_t since_ms) {
     return advise_unruled(w->shared->observer, w->rules, since_ms);
 }
 
-/* Reports data that clients without names have written under a fence: the fence can't tell these clients apart. */
-static void report_fences_blurred(struct worker *w, const struct report *r) {
-    enum { TEXT_MAX = 640 };
-    char text[TEXT_MAX];
-    for (size_t i = 0; i < lock_rules_fence_count(w->rules); i++) {
-        const struct lock_rule *fence = lock_rules_fence(w->rules, i);
-        if (!atomic_load_explicit(&fence->fence->unnamed, memory_order_relaxed))
-            continue;
-        if (lock_fence_blur(w->rules, fence, text, sizeof(text)) > 0)
-            r->text(r->arg, "", text, strlen(text));
-    }
-}
-
 void worker_report_advice(struct worker *w, const struct report *r) {
     struct report copy = *r;
+    char text[BLUR_TEXT_MAX];
     advise_each(w->shared->observer, w->rules, worker_now(w), report_advice, &copy);
-    report_fences_blurred(w, r);
+    /* Data that clients without names have written under a fence: the fence can't tell these clients apart. */
+    for (size_t i = 0; i < lock_rules_fence_count(w->rules); i++) {
+        const struct lock_rule *fence = lock_rules_fence(w->rules, i);
+        if (atomic_load_explicit(&fence->fence->unnamed, memory_order_relaxed) &&
+            lock_fence_blur(w->rules, fence, text, sizeof(text)) > 0)
+            r->text(r->arg, "", text, strlen(text));
+    }
 }

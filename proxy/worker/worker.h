@@ -55,13 +55,7 @@ void worker_set_config(struct worker *w, const struct config *config);
 /* Report what operators may see, from a worker's own thread: PROXY INFO, PROXY LOCKS (pattern NULL: all), PROXY
  * RULES. */
 void worker_report_info(struct worker *w, const struct report *r);
-/* Search the leases to show, in steps: worker_walk_step returns whether there is more to search. engine_walk_free frees
- * the walk. */
-struct lock_walk *worker_walk_new(void);
-bool worker_walk_step(struct worker *w, struct lock_walk *walk);
-/* worker_report_locks will show the result of the walk; NULL: it searches itself. */
-void worker_walk_show(struct worker *w, struct lock_walk *walk);
-/* Returns false if the pattern takes too long to match. */
+/* Shows the result of w->walk; without one it searches itself. Returns false if the pattern takes too long to match. */
 bool worker_report_locks(struct worker *w, const char *pattern, size_t len, const struct report *r);
 /* Report for PROXY TOP, at most max rows each. contended: the locks with most lost attempts, the most contended first.
  * longest: the oldest leases that the worker's current walk has found (none without a walk). */
@@ -84,7 +78,7 @@ bool worker_unready(struct worker *w, bool all, struct text *why);
 size_t worker_unruled(struct worker *w, int64_t since_ms);
 /* Reports PROXY ADVISE: each line is a text without a name. */
 void worker_report_advice(struct worker *w, const struct report *r);
-/* Writes the mark by which a new process knows its Redis (lock_space.c), for two minutes. Calls `done` once, perhaps
+/* Writes the mark by which a new process knows its Redis (same_redis.c), for two minutes. Calls `done` once, perhaps
  * before this function returns; `error` is Redis's or the proxy's error, borrowed, or NULL. In the first worker's
  * thread. The mark is copied. */
 void lock_space_mark(struct worker *w, const char *mark, void (*done)(void *arg, const char *error), void *arg);

@@ -24,17 +24,6 @@ enum { RULES_MEASURED = 100 };
 
 /* ---- boards -------------------------------------------------------------------------------------- */
 
-static struct node_figures *figures_of(struct node_board *b, const char *address) {
-    for (size_t i = 0; i < b->count; i++)
-        if (strcmp(b->nodes[i].address, address) == 0)
-            return &b->nodes[i];
-    b->nodes = memory_realloc(b->nodes, (b->count + 1) * sizeof(*b->nodes));
-    struct node_figures *f = &b->nodes[b->count++];
-    *f = (struct node_figures){.state = "idle"};
-    snprintf(f->address, sizeof(f->address), "%s", address);
-    return f;
-}
-
 static bool is_down(const struct node_figures *f) {
     return f->why[0] || strcmp(f->state, "down") == 0;
 }
@@ -58,7 +47,16 @@ static const struct metric_row figure_rows[] = {
 const struct metric_table node_figures_table = {figure_rows, sizeof(figure_rows) / sizeof(figure_rows[0])};
 
 static void add_figures(struct node_board *b, const struct node_figures *from) {
-    struct node_figures *f = figures_of(b, from->address);
+    struct node_figures *f = NULL;
+    for (size_t i = 0; i < b->count && !f; i++)
+        if (strcmp(b->nodes[i].address, from->address) == 0)
+            f = &b->nodes[i];
+    if (!f) {
+        b->nodes = memory_realloc(b->nodes, (b->count + 1) * sizeof(*b->nodes));
+        f = &b->nodes[b->count++];
+        *f = (struct node_figures){.state = "idle"};
+        snprintf(f->address, sizeof(f->address), "%s", from->address);
+    }
     f->state = graver_state(f->state, from->state);
     f->master |= from->master;
     f->replica |= from->replica;
@@ -204,6 +202,12 @@ static void measure_nodes(struct worker *w, const struct metric_sink *m) {
         m->histogram(m->arg, "node", sum.nodes[n].address, &sum.nodes[n].round_trips);
     metric_table_measure(&duration_histograms, &sum.durations, m);
     memory_free(sum.nodes);
+    family(m, "witness_up", "gauge", "1 if the witness votes: it answers, and is in no quarantine.");
+    for (size_t i = 0; i < witness_count(w->witnesses); i++) { /* as the first thread sees them */
+        struct witness_view v;
+        witness_look(w->witnesses, i, &v);
+        sample(m, "witness", v.address, v.votes);
+    }
 }
 
 struct latency_samples {
@@ -226,16 +230,6 @@ static void measure_latency(struct worker *w, const struct metric_sink *m) {
     latency_each(w->shared->latency, LATENCY_CLIENTS, put_latency, &clients);
 }
 
-/* The witnesses, as the first thread sees them. */
-static void measure_witnesses(struct worker *w, const struct metric_sink *m) {
-    family(m, "witness_up", "gauge", "1 if the witness votes: it answers, and is in no quarantine.");
-    for (size_t i = 0; i < witness_count(w->witnesses); i++) {
-        struct witness_view v;
-        witness_look(w->witnesses, i, &v);
-        sample(m, "witness", v.address, v.votes);
-    }
-}
-
 static void measure_locks(struct worker *w, const struct metric_sink *m) {
     struct lock_stats stats;
     engine_stats(w->shared->engine, &stats);
@@ -251,22 +245,12 @@ static void measure_locks(struct worker *w, const struct metric_sink *m) {
         sample(m, "kind", lock_incident_name((enum lock_incident_kind)k), (double)stats.incidents[k]);
 }
 
-static uint64_t rule_hits(const struct lock_rule *rule) {
-    return atomic_load(&rule->hits);
-}
-
-static uint64_t fence_late(const struct lock_rule *rule) {
-    return atomic_load(&rule->fence->late);
-}
-
-static uint64_t fence_refused(const struct lock_rule *rule) {
-    return atomic_load(&rule->fence->refused);
-}
+enum rule_figure { FIGURE_HITS, FIGURE_LATE, FIGURE_REFUSED };
 
 /* One figure of each rule or fence, by its pattern. If several have the same pattern, only the first is counted, since
  * only the first applies to keys. */
 static void measure_each(const struct lock_rules *rules, const struct metric_sink *m, bool fences,
-                         uint64_t (*figure)(const struct lock_rule *rule)) {
+                         enum rule_figure figure) {
     size_t count = fences ? lock_rules_fence_count(rules) : lock_rules_count(rules);
     const struct lock_rule *(*get)(const struct lock_rules *, size_t) = fences ? lock_rules_fence : lock_rules_get;
     for (size_t i = 0; i < count && i < RULES_MEASURED; i++) {
@@ -275,23 +259,26 @@ static void measure_each(const struct lock_rules *rules, const struct metric_sin
         for (size_t j = 0; j < i && first; j++)
             first = strcmp(get(rules, j)->pattern, rule->pattern) != 0;
         if (first)
-            sample(m, fences ? "fence" : "rule", rule->pattern, (double)figure(rule));
+            sample(m, fences ? "fence" : "rule", rule->pattern,
+                   (double)atomic_load(figure == FIGURE_HITS   ? &rule->hits
+                                       : figure == FIGURE_LATE ? &rule->fence->late
+                                                               : &rule->fence->refused));
     }
 }
 
 static void measure_rules(struct worker *w, const struct metric_sink *m) {
     family(m, "rule_hits_total", "counter", "Commands on keys that the lock rule matched, of the first 100 rules.");
-    measure_each(w->rules, m, false, rule_hits);
+    measure_each(w->rules, m, false, FIGURE_HITS);
     family(m, "fence_hits_total", "counter", "Commands on data that the fence matched, of the first 100 fences.");
-    measure_each(w->rules, m, true, rule_hits);
+    measure_each(w->rules, m, true, FIGURE_HITS);
     family(m, "fence_late_writes_total", "counter", "Writes of fenced data by clients that had lost its lock.");
-    measure_each(w->rules, m, true, fence_late);
+    measure_each(w->rules, m, true, FIGURE_LATE);
     family(m, "fence_refused_writes_total", "counter",
            "Writes of fenced data that were refused: late, or without the lock.");
-    measure_each(w->rules, m, true, fence_refused);
+    measure_each(w->rules, m, true, FIGURE_REFUSED);
 }
 
-static void measure_configuration(const struct proxy_shared *shared, const struct metric_sink *m) {
+static void measure_process(const struct proxy_shared *shared, const struct metric_sink *m) {
     single(m, "config_last_reload_successful", "gauge",
            "0 if the last reload found something wrong, and changed nothing.",
            atomic_load(&shared->reload_failed) ? 0 : 1);
@@ -305,30 +292,22 @@ static void measure_configuration(const struct proxy_shared *shared, const struc
         sample(m, "side", "clients", (double)clients_s);
     if (nodes_s)
         sample(m, "side", "upstream", (double)nodes_s);
-}
-
-/* How many descriptors are open, without the one used for counting. */
-static double open_descriptors(void) {
-    DIR *dir = opendir("/proc/self/fd");
-    double count = dir ? -3 : 0; /* ".", ".." and this descriptor */
-    while (dir && readdir(dir))
-        count++;
-    if (dir)
-        closedir(dir);
-    return count;
-}
-
-/* Metrics that every program has under the same names, so that common dashboards show them. */
-static void measure_process(const struct proxy_shared *shared, const struct metric_sink *m) {
+    /* The others have the same names in every program, so that common dashboards show them. */
     struct rusage used = {0};
     struct rlimit files = {0};
+    DIR *dir = opendir("/proc/self/fd");
+    double open_fds = dir ? -3 : 0; /* without ".", ".." and this descriptor */
+    while (dir && readdir(dir))
+        open_fds++;
+    if (dir)
+        closedir(dir);
     (void)getrusage(RUSAGE_SELF, &used);
     (void)getrlimit(RLIMIT_NOFILE, &files);
     double cpu = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
                  (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
     single(m, "process_cpu_seconds_total", "counter", "CPU time, of the process and of the kernel for it.", cpu);
     single(m, "process_resident_memory_bytes", "gauge", "Resident memory.", (double)resident_bytes());
-    single(m, "process_open_fds", "gauge", "Open descriptors.", open_descriptors());
+    single(m, "process_open_fds", "gauge", "Open descriptors.", open_fds);
     single(m, "process_max_fds", "gauge", "Most descriptors that may be open.", (double)files.rlim_cur);
     single(m, "process_start_time_seconds", "gauge", "When the process started, since 1970.",
            (double)shared->started_ms / 1000);
@@ -369,10 +348,8 @@ void worker_report_metrics(struct worker *w, const struct metric_sink *m) {
     single(m, "permits_held", "gauge", "Permits of semaphores that were not given back.",
            (double)permits_held(shared->permits));
     measure_nodes(w, m);
-    measure_witnesses(w, m);
     measure_latency(w, m);
     measure_locks(w, m);
     measure_rules(w, m);
-    measure_configuration(w->shared, m);
     measure_process(shared, m);
 }

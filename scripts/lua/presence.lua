@@ -1,5 +1,5 @@
 -- presence.lua: a proxy says that it is before this Redis, and asks which others were and are not any more
--- (worker/presence.c).
+-- (worker/questions.c).
 --
 -- KEYS  1 and 2 the hash of the proxies
 -- ARGV  1 the process   2 where it is; '' it ends

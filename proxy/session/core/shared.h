@@ -72,19 +72,19 @@ struct proxy_shared {
     atomic_uint_fast64_t clients; /* of all workers, to check maxclients */
     atomic_uint accepting;        /* workers whose listeners are open */
     bool reachable;               /* clients may come from other machines, as far as the listening sockets say */
-    const char *space_mark;      /* for worker/lock_space.c: the mark of the process that leaves; NULL: there is none */
+    const char *space_mark;      /* for worker/same_redis.c: the mark of the process that leaves; NULL: there is none */
     struct handed_board *before; /* of the process that leaves; NULL: there was none */
     void (*let_go)(void *let_go_arg); /* tells the process that leaves to let its clients go */
     void *let_go_arg;
     atomic_bool lets_go;            /* this process lets its clients go: its leases get no last expiry */
     atomic_bool space_switches;     /* take-over switch: this process waits for the end of the process that leaves */
-    atomic_int host_doubt;          /* for worker/host_watch.c */
+    atomic_int host_doubt;          /* for worker/same_redis.c */
     atomic_bool space_held;         /* no worker accepts clients, since the mark was not found yet */
     bool embedded;                  /* the node is a private redis-server, which is started again when it ends */
     atomic_uint embedded_ends;      /* how often it has ended */
     atomic_uint embedded_lost;      /* how many leases it held then */
-    atomic_uint evictions;          /* for master_limits.c */
-    atomic_uint away;               /* for presence.c: how many processes have not followed, as far as is known */
+    atomic_uint evictions;          /* for worker/questions.c */
+    atomic_uint away;               /* for questions.c: how many processes have not followed, as far as is known */
     atomic_int_fast64_t came_ms;    /* when a session last got its identity */
     atomic_int_fast64_t paused;     /* how many requests wait for the end of a pause */
     atomic_uint pause_login;        /* the login of the session that sent PROXY PAUSE */

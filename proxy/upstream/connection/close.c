@@ -54,17 +54,10 @@ void conn_lost_text(char *out, size_t size, const char *address, enum conn_end e
 
 /* ---- the end ---- */
 
-/* Whether a connection that was lost before its first reply shows that the node is out of reach. The first such loss
- * may be of this connection alone: its requests get another one, as those of a connection that has given replies do. */
-static bool shows_failure(struct upstream_node *n, enum conn_end end) {
-    bool first = end == CONN_LOST && n->failures == 0 && !n->doubted;
-    n->doubted = true;
-    return !first;
-}
-
 /* What an ended connection means for its node. */
 static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *reason) {
     struct upstream_node *n = c->node;
+    bool failed;
     if (end == CONN_UNREACHABLE || end == CONN_LOST || end == CONN_TIMEOUT)
         n->lost_ms = clock_ms();
     if (c->proven && (end == CONN_LOST || end == CONN_TIMEOUT))
@@ -77,7 +70,11 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
         break;
     case CONN_LOST:
     case CONN_TIMEOUT:
-        if (!c->proven && !c->pin && shows_failure(n, end)) /* a pin may have waited for its first reply for hours */
+        /* The first loss before a reply may be of this connection alone: its requests get another one, as those of a
+         * connection that has given replies do. A pin may have waited for its first reply for hours. */
+        failed = !c->proven && !c->pin && (end != CONN_LOST || n->failures > 0 || n->doubted);
+        n->doubted |= !c->proven && !c->pin;
+        if (failed)
             node_failed(n, reason);
         else if (c->in_flight > 0)
             node_log(n, end == CONN_LOST ? "was lost" : "does not answer", reason);
@@ -98,33 +95,6 @@ static void conn_blame(struct upstream_conn *c, enum conn_end end, const char *r
     case CONN_SHUTDOWN:
         break;
     }
-}
-
-/* Takes the closed connection from its owner: its pin, its pool, or none. */
-static void conn_detach(struct upstream_conn *c) {
-    struct upstream_node *n = c->node;
-    struct upstream_pin *pin = c->pin;
-    invariant(c->pool || n->pins > 0, "the node has %u connections outside pools", n->pins);
-    if (c->pool)
-        conn_leave_pool(c);
-    else
-        n->pins--;
-    if (pin) {
-        pin->conn = NULL;
-        quota_give(n, &pin->hold);
-        if (pin->idle)
-            pin_leave_idle(pin, n);
-    }
-    c->pin = NULL;
-    c->node = NULL;
-}
-
-/* Tells the pin's owner that the connection is lost. An idle pin is freed at the end of the turn. */
-static void pin_lost(struct upstream_pin *pin, const char *error) {
-    if (pin->owned && pin->events.lost)
-        pin->events.lost(pin->events.arg, error);
-    else if (!pin->owned && list_empty(&pin->link))
-        list_append(&pin->u->unpinned, &pin->link);
 }
 
 void pin_close_idle(struct upstream_node *n, bool all) {
@@ -155,16 +125,30 @@ void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason) 
     conn_set_state(c, CONN_CLOSED);
     c->in_flight = 0;
     struct upstream_pin *pin = c->pin;
-    conn_detach(c);
+    invariant(c->pool || n->pins > 0, "the node has %u connections outside pools", n->pins);
+    if (c->pool)
+        conn_leave_pool(c);
+    else
+        n->pins--;
+    if (pin) {
+        pin->conn = NULL;
+        quota_give(n, &pin->hold);
+        if (pin->idle)
+            pin_leave_idle(pin, n);
+    }
+    c->pin = NULL;
+    c->node = NULL;
     u->above->lost(u, &requests, n, end, why);
     if (dedicated)
         dedicated_lost(u, dedicated);
     if (end == CONN_FULL)
         pin_close_idle(n, true);
-    if (pin) {
+    if (pin && pin->owned && pin->events.lost) {
         char error[512];
         conn_lost_text(error, sizeof(error), n->address, end, why);
-        pin_lost(pin, error);
+        pin->events.lost(pin->events.arg, error);
+    } else if (pin && !pin->owned && list_empty(&pin->link)) { /* it was idle; it is freed at the end of the turn */
+        list_append(&u->unpinned, &pin->link);
     }
 }
 
@@ -189,21 +173,4 @@ void conn_retire_all(struct upstream_node *n) {
         conn_close(c, c->dedicated ? CONN_LOST : CONN_IDLE, "its name leads to another machine now");
     }
     upstream_wake(n->u);
-}
-
-struct closing {
-    const struct upstream_node *node;
-    enum conn_end end;
-    const char *reason;
-};
-
-static void close_of(struct upstream_conn *c, void *arg) {
-    const struct closing *closing = arg;
-    if (c->node == closing->node)
-        conn_close(c, closing->end, closing->reason);
-}
-
-void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason) {
-    struct closing closing = {.node = n, .end = end, .reason = reason};
-    conn_each(n->u, close_of, &closing);
 }

@@ -5,7 +5,19 @@
  *               └──> pending (requests, in the order of their bytes) ──> reply.c
  *
  * The requests wait in `out` until the connection is ready; the handshake has a separate buffer.
+ *
+ * A batch is a request of several commands, from MULTI to EXEC, with a script among them or none, without requests of
+ * others between them, although the connection is shared:
+ *
+ *      ──> MULTI  step  EVAL ...  step  EXEC
+ *      <── +OK  +QUEUED  +QUEUED  +QUEUED  *3 ...
+ *          └────────────┬────────────┘     └── the reply: reply.c
+ *                  the leading ones: batch_take
+ *
+ * Of the leading replies only the first error is kept: a redirect, or the reason for an EXECABORT. If the node refuses
+ * MULTI, each command has run by itself, and the reply of the middle command is delivered.
  */
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +25,8 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
+
+enum { PLACEHOLDERS_MAX = 1024 }; /* free placeholders kept for reuse */
 
 void conn_want_write(struct upstream_conn *c, bool wanted) {
     if (wanted && c->fd >= 0 && !ev_is_active(&c->writable))
@@ -66,7 +80,10 @@ void conn_set_state(struct upstream_conn *c, enum conn_state state) {
         iobuf_clear(&c->handshake);
         memory_free(c->held);
         c->held = NULL;
-        dedicated_drop_push(c);
+        if (c->push)
+            text_clear(c->push);
+        memory_free(c->push);
+        c->push = NULL;
         batch_end(c, false);
         list_remove(&c->dirty);
         for (struct conn_walk *walk = u->walks; walk; walk = walk->outer)
@@ -113,78 +130,38 @@ void request_begin(struct upstream_request *r, int slot, struct upstream_node *t
     r->len = len;
 }
 
-/* Queues all bytes anew, without those of requests that were abandoned while they waited. */
-static void conn_rebuild(struct upstream_conn *c) {
-    invariant(c->state != CONN_READY, "bytes that may have left are queued anew");
-    struct list_node waiting;
-    list_init(&waiting);
-    list_splice(&waiting, &c->pending);
-    iobuf_clear(&c->out);
-    c->in_flight = 0;
-    c->rebuild = c->has_script = false;
-    struct list_node *n;
-    while ((n = list_shift(&waiting)))
-        conn_send(c, LIST_ENTRY(n, struct upstream_request, link));
-}
-
-/* Fails the requests that are not needed any more, before they are sent. */
-static void drop_pointless(struct upstream_conn *c) {
-    invariant(c->state != CONN_READY, "requests are dropped that may have left");
+/* Sends what has waited: no requests that are not needed any more, and no bytes of requests that were abandoned. */
+void conn_ready(struct upstream_conn *c) {
+    invariant(c->state == CONN_HANDSHAKE && c->handshake_left == 0, "state %d, %u replies are due", (int)c->state,
+              c->handshake_left);
+    if (c->u->above->holds_back(c))
+        return;
     LIST_FOREACH_SAFE(n, &c->pending) {
         if (!c->u->above->pointless(LIST_ENTRY(n, struct upstream_request, link)))
             continue;
         c->in_flight--;
         c->rebuild = true;
     }
-}
-
-void conn_ready(struct upstream_conn *c) {
-    invariant(c->state == CONN_HANDSHAKE && c->handshake_left == 0, "state %d, %u replies are due", (int)c->state,
-              c->handshake_left);
-    if (c->u->above->holds_back(c))
-        return;
-    drop_pointless(c);
-    if (c->rebuild)
-        conn_rebuild(c);
+    if (c->rebuild) {
+        invariant(c->state != CONN_READY, "bytes that may have left are queued anew");
+        struct list_node waiting, *n;
+        list_init(&waiting);
+        list_splice(&waiting, &c->pending);
+        iobuf_clear(&c->out);
+        c->in_flight = 0;
+        c->rebuild = c->has_script = false;
+        while ((n = list_shift(&waiting)))
+            conn_send(c, LIST_ENTRY(n, struct upstream_request, link));
+    }
     conn_set_state(c, CONN_READY);
     c->taken_us = clock_us();
     log_verbose("Connected to node %s", c->node->address);
-}
-
-void conn_send_asking(struct upstream_conn *c) {
-    static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
-    iobuf_append(&c->out, asking, sizeof(asking) - 1);
 }
 
 void conn_busy(struct upstream_conn *c) {
     if (c->state == CONN_READY)
         c->progress_ms = clock_ms();
     upstream_wake(c->u);
-}
-
-void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len) {
-    iobuf_append(&c->out, bytes, len);
-    if (c->state == CONN_READY)
-        conn_mark(c);
-}
-
-void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last) {
-    struct upstream_request *r = LIST_ENTRY(c->pending.prev, struct upstream_request, link);
-    invariant(!list_empty(&c->pending) && r->open && r->conn == c, "bytes belong to no open request");
-    if (c->out.unsent == 0)
-        conn_busy(c); /* the node is not late while its owner had nothing to send */
-    if (last) {       /* the request's end is enough to tell later whether all of it was written */
-        chunk_release(r->chunk);
-        r->bytes = iobuf_append_held(&c->out, bytes, len, &r->chunk);
-        r->len = len;
-        r->open = false;
-        if (r->begun_us != INT64_MAX) /* the time until its client had sent it does not count */
-            r->begun_us = clock_us();
-    } else {
-        iobuf_append(&c->out, bytes, len);
-    }
-    if (c->state == CONN_READY)
-        conn_mark(c);
 }
 
 void conn_pause(struct upstream_conn *c, bool pause) {
@@ -222,44 +199,24 @@ void conn_retire(struct upstream_conn *c) {
 
 /* ---- writing ---- */
 
-/* Whether part of the oldest request is unsent: the node's time begins when all of it was sent. */
-static bool oldest_unsent(const struct upstream_conn *c) {
-    struct list_node *n = list_first(&c->pending);
-    if (!n)
-        return false;
-    const struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
-    return r->open || !iobuf_sent(r->chunk, r->bytes + r->len - 1);
-}
-
 ssize_t conn_write(struct upstream_conn *c, struct iobuf *from) {
     return c->tls ? tls_write(c->tls, from) : iobuf_write(from, c->fd);
-}
-
-/* Times the newest request, if no other request is being timed: from before it is written, since its answer may be
- * there when the write returns. Requests on pins may wait for something, so they are not timed. Returns whether it
- * began. */
-static bool conn_time(struct upstream_conn *c) {
-    if (c->timed_from_us != 0 || c->pin || c->in_flight == 0)
-        return false;
-    c->timed_from_us = clock_us();
-    c->timed_reply = c->replies + c->in_flight;
-    return true;
-}
-
-/* Tells the pin's owner, if it waits, that some of what it queued has been written. */
-static void pin_written(struct upstream_pin *pin) {
-    invariant_debug(!pin->full || pin->open, "a whole request waits for more");
-    if (!pin->full || pin->conn->out.unsent > PIN_UNSENT_LOW)
-        return;
-    pin->full = false;
-    if (pin->owned && pin->events.drained)
-        pin->events.drained(pin->events.arg);
 }
 
 void conn_flush(struct upstream_conn *c) {
     if (c->state != CONN_READY)
         return;
-    bool due_later = oldest_unsent(c), timed = conn_time(c);
+    const struct upstream_request *oldest = LIST_ENTRY(c->pending.next, struct upstream_request, link);
+    /* The node's time begins when all of the oldest request was sent. */
+    bool due_later =
+        !list_empty(&c->pending) && (oldest->open || !iobuf_sent(oldest->chunk, oldest->bytes + oldest->len - 1));
+    /* Times the newest request, if no other is being timed: from before it is written, since its answer may be there
+     * when the write returns. Requests on pins may wait for something, so they are not timed. */
+    bool timed = c->timed_from_us == 0 && !c->pin && c->in_flight > 0;
+    if (timed) {
+        c->timed_from_us = clock_us();
+        c->timed_reply = c->replies + c->in_flight;
+    }
     ssize_t n = conn_write(c, &c->out);
     if (timed && n <= 0)
         c->timed_from_us = 0;
@@ -276,6 +233,153 @@ void conn_flush(struct upstream_conn *c) {
         c->taken_us = clock_us();
     c->stuck = c->out.unsent > 0;
     conn_want_write(c, c->out.unsent > 0);
-    if (c->pin)
-        pin_written(c->pin);
+    struct upstream_pin *pin = c->pin;
+    if (!pin)
+        return;
+    invariant_debug(!pin->full || pin->open, "a whole request waits for more");
+    if (!pin->full || c->out.unsent > PIN_UNSENT_LOW)
+        return;
+    pin->full = false;
+    if (pin->owned && pin->events.drained)
+        pin->events.drained(pin->events.arg);
+}
+
+/* ---- batches ---- */
+
+char *request_by_source(const struct upstream_request *r, size_t at, size_t *len) {
+    static const char evalsha[] = "$7\r\nEVALSHA\r\n$40\r\n";
+    const size_t sha1_len = 40;
+    const char *end = r->bytes + r->len;
+    const char *header_end = memchr(r->bytes + at, '\n', r->len - at);
+    if (!header_end)
+        return NULL;
+    header_end++;
+    const char *rest = header_end + sizeof(evalsha) - 1 + sha1_len + 2;
+    if (rest > end || memcmp(header_end, evalsha, sizeof(evalsha) - 1) != 0)
+        return NULL;
+
+    const struct script *s = r->script;
+    size_t cap = r->len + s->len + 64;
+    char *bytes = memory_alloc(cap), *p = bytes;
+    memcpy(p, r->bytes, (size_t)(header_end - r->bytes));
+    p += header_end - r->bytes;
+    p = resp_bulk_write(p, "EVAL", 4);
+    p = resp_bulk_write(p, s->source, s->len);
+    memcpy(p, rest, (size_t)(end - rest));
+    p += end - rest;
+    *len = (size_t)(p - bytes);
+    invariant(*len <= cap, "%zu bytes in %zu", *len, cap);
+    return bytes;
+}
+
+void conn_append_special(struct upstream_conn *c, struct upstream_request *r) {
+    static const char asking[] = "*1\r\n$6\r\nASKING\r\n";
+    size_t len = r->len;
+    char *by_source = NULL;
+    if (r->asking)
+        iobuf_append(&c->out, asking, sizeof(asking) - 1);
+    if (r->leading > 0 && r->script) {
+        if (!c->has_script && !r->eval)
+            by_source = request_by_source(r, r->script_at, &len);
+        c->has_script = true;
+        r->eval |= by_source != NULL;
+    }
+    r->bytes = iobuf_append_held(&c->out, by_source ? by_source : r->bytes, len, &r->chunk);
+    r->len = len;
+    memory_free(by_source);
+}
+
+void batch_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last) {
+    invariant(c->led < r->leading && r->conn == c, "leading reply %u of %u", c->led, r->leading);
+    bool counts = r->multi_refused && c->led == r->leading / 2u;
+    if (c->scan.type == '-' && (c->refusal.len == 0 || c->refused_at == c->led)) {
+        c->refused_at = c->led;
+        if (c->refusal.len + len <= REPLY_HELD_MAX)
+            text_append(&c->refusal, data, len);
+    }
+    if (last && c->led == 0 && c->scan.type == '-')
+        r->multi_refused = true;
+    c->led += last;
+    if (!counts)
+        return;
+    r->streaming = true;
+    r->ops->reply(r, data, len, false);
+}
+
+void batch_end(struct upstream_conn *c, bool executed) {
+    c->has_script = c->has_script && executed;
+    c->led = 0;
+    text_clear(&c->refusal);
+}
+
+void upstream_script_unknown(struct upstream *u) {
+    LIST_FOREACH(it, &u->conns)
+    LIST_ENTRY(it, struct upstream_conn, link)->has_script = false;
+}
+
+/* ---- abandoned requests ---- */
+
+/* Takes the place of an abandoned request whose reply is still due, and drops the reply. */
+struct placeholder {
+    struct upstream_request request;
+    struct upstream *u;
+    bool may_last; /* the abandoned request's may_last */
+};
+
+static void placeholder_free(struct upstream_request *r) {
+    struct placeholder *s = LIST_ENTRY(r, struct placeholder, request);
+    invariant(r->placeholder && !r->conn, "a placeholder is freed in flight");
+    if (s->u->placeholder_count >= PLACEHOLDERS_MAX) {
+        memory_free(s);
+        return;
+    }
+    s->u->placeholder_count++;
+    list_prepend(&s->u->placeholders, &r->link);
+}
+
+static void placeholder_reply(struct upstream_request *r, const char *data, size_t len, bool last) {
+    if (last)
+        placeholder_free(r);
+}
+
+static void placeholder_fail(struct upstream_request *r, enum upstream_failure why, const char *error) {
+    placeholder_free(r);
+}
+
+static bool placeholder_may_last(const struct upstream_request *r) {
+    return LIST_ENTRY(r, const struct placeholder, request)->may_last;
+}
+
+void upstream_abandon(struct upstream *u, struct upstream_request *r) {
+    static const struct upstream_request_ops ops = {
+        .reply = placeholder_reply, .fail = placeholder_fail, .may_last = placeholder_may_last};
+    struct upstream_conn *c = r->conn;
+    if (!r->in_flight)
+        return;
+    if (!c || c->state != CONN_READY) {
+        list_remove(&r->link);
+        if (c) {
+            invariant(c->in_flight > 0, "no request is in flight");
+            c->in_flight--;
+            c->rebuild = true;
+        }
+        request_end(r);
+        return;
+    }
+    /* Its bytes have been sent, or others behind them have: a placeholder takes over its bytes and its place. */
+    invariant(!r->placeholder, "a request that may be taken back is replaced");
+    struct list_node *n = list_shift(&u->placeholders);
+    struct placeholder *s = n ? LIST_ENTRY(n, struct placeholder, request.link) : memory_alloc(sizeof(*s));
+    u->placeholder_count -= n != NULL;
+    invariant(u->placeholder_count <= PLACEHOLDERS_MAX, "%zu placeholders are free", u->placeholder_count);
+    s->u = u;
+    s->may_last = r->ops->may_last && r->ops->may_last(r);
+    s->request = *r;
+    s->request.ops = &ops;
+    s->request.placeholder = true;
+    list_init(&s->request.link);
+    list_append(&r->link, &s->request.link); /* inserts the placeholder before r; the next line removes r */
+    list_remove(&r->link);
+    r->chunk = NULL;
+    request_end(r);
 }

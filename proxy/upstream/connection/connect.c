@@ -2,7 +2,7 @@
  * Opens connections: the node's name, the socket, TLS and the handshake, and the events of a socket.
  *
  *      node_conn_find ──┐             ┌─ lookup ─> on_found ─┐
- *      conn_open_pinned ┴─> open_to ──┤                      ├─> conn_connected ─ TLS ─> conn_begin ─> handshake.c
+ *      conn_open_pinned ┴─> open_to ──┤                      ├─> conn_connected ─ TLS ─> conn_begin ─> login.c
  *                                     └─ address is known ───┘
  *
  * It knows no slots and no redirects.
@@ -40,13 +40,6 @@ static void conn_secured(void *arg, const char *error) {
     }
     snprintf(reason, sizeof(reason), "TLS: %s", error);
     conn_close(c, CONN_UNREACHABLE, reason);
-}
-
-static void flush_handshake(struct upstream_conn *c) {
-    if (conn_write(c, &c->handshake) < 0)
-        conn_close(c, CONN_UNREACHABLE, conn_errno_text(c));
-    else
-        conn_want_write(c, c->handshake.unsent > 0);
 }
 
 /* Whether the socket is connected to itself. This can happen on an ephemeral port on which no process listens. */
@@ -96,7 +89,10 @@ static void on_writable(struct ev_loop *loop, ev_io *w, int revents) {
         conn_connected(c);
         break;
     case CONN_HANDSHAKE:
-        flush_handshake(c);
+        if (conn_write(c, &c->handshake) < 0)
+            conn_close(c, CONN_UNREACHABLE, conn_errno_text(c));
+        else
+            conn_want_write(c, c->handshake.unsent > 0);
         break;
     case CONN_READY:
         conn_flush(c);
@@ -185,7 +181,15 @@ static void on_found(void *arg, const struct addrinfo *found, const char *error)
 
 /* ---- opening ---- */
 
-static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
+static struct upstream_conn *out_of_reach(struct upstream_node *n) {
+    struct upstream *u = n->u;
+    upstream_want_map(u);
+    snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
+    return NULL;
+}
+
+/* Opens a connection for a pool or a pin; the other is NULL. */
+static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
     invariant(!pool != !pin, "a connection belongs to a pool or to a pin");
     struct upstream *u = n->u;
     struct upstream_conn *c = memory_zalloc(sizeof(*c));
@@ -202,20 +206,6 @@ static struct upstream_conn *conn_new(struct upstream_node *n, struct upstream_p
     iobuf_init(&c->handshake, u->pool);
     resp_reply_init(&c->scan);
     c->deadline_ms = clock_ms() + u->connect_ms;
-    return c;
-}
-
-static struct upstream_conn *out_of_reach(struct upstream_node *n) {
-    struct upstream *u = n->u;
-    upstream_want_map(u);
-    snprintf(u->error, sizeof(u->error), "UPSTREAM node %s can't be reached (%s)", n->address, n->reason);
-    return NULL;
-}
-
-/* Opens a connection for a pool or a pin; the other is NULL. */
-static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_pool *pool, struct upstream_pin *pin) {
-    struct upstream *u = n->u;
-    struct upstream_conn *c = conn_new(n, pool, pin);
     if (!handshake_append(c)) {
         conn_free(c);
         return NULL;
@@ -236,6 +226,21 @@ static struct upstream_conn *open_to(struct upstream_node *n, struct upstream_po
     return c;
 }
 
+/* The lane's pool, or NULL. The pool moves to the front, so that the first pool is nearly always the right one. */
+static struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane) {
+    LIST_FOREACH(it, &n->pools) {
+        struct upstream_pool *p = LIST_ENTRY(it, struct upstream_pool, link);
+        if (!lane_equal(&p->lane, lane))
+            continue;
+        if (n->pools.next != it) {
+            list_remove(it);
+            list_prepend(&n->pools, it);
+        }
+        return p;
+    }
+    return NULL;
+}
+
 struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstream_lane *lane, unsigned index) {
     invariant(index < n->u->connections + UPSTREAM_APARTS, "connection %u of the lane", index);
     struct upstream_pool *p = pool_find(n, lane);
@@ -243,8 +248,12 @@ struct upstream_conn *node_conn_find(struct upstream_node *n, const struct upstr
         return p->conns[index];
     if (node_backing_off(n))
         return out_of_reach(n);
-    if (!p)
-        p = pool_new(n, lane);
+    if (!p) {
+        p = memory_zalloc(sizeof(*p) + (n->u->connections + UPSTREAM_APARTS) * sizeof(p->conns[0]));
+        p->node = n;
+        p->lane = *lane;
+        list_prepend(&n->pools, &p->link);
+    }
     struct quota_hold hold = {0};
     struct upstream_conn *c = lane->dedicated && !dedicated_take(p, &hold) ? NULL : open_to(n, p, NULL);
     if (!c) {

@@ -62,7 +62,7 @@ enum {
     REASON_MAX = 256
 };
 
-/* ---- address.c ---- */
+/* ---- addresses (node.c) ---- */
 
 struct address {
     char host[ADDRESS_MAX]; /* without brackets; "" if the text had none; the path of a unix socket */
@@ -81,15 +81,10 @@ void address_text(const struct address *a, char *out, size_t size);
 
 /* ---- login.c ---- */
 
-/* Whether a node refused the login in the last second. Until then no other connection is opened for it, however many
- * requests its clients send. Never for login 0. */
-bool login_just_refused(uint32_t login);
 /* The AUTH of a login as RESP; the caller overwrites and frees it. NULL: no such login. `at` and `before` count for
  * login 0 alone: the servers, and the password before the one in use, if there was one. */
 char *login_text(enum upstream_own at, uint32_t login, bool before, size_t *len) __attribute__((warn_unused_result));
-/* How often login 0 has changed. Thread-safe, as the next two functions are. */
-unsigned login_own_version(enum upstream_own at);
-/* Whether there was another login 0 before. */
+/* Whether there was another login 0 before. Thread-safe, as the next function is. */
 bool login_own_has_before(enum upstream_own at);
 /* Notes that a node has refused login 0. */
 void login_own_refused(void);
@@ -179,7 +174,7 @@ struct upstream {
     uint64_t print, print_epoch; /* upstream_map_print's result, and 1 + the epoch that it belongs to */
     struct topology *topology;   /* NULL for a standalone */
 
-    ev_timer tick, retry, start, watch; /* watch: for replicas.c */
+    ev_timer tick, retry, start, watch; /* watch: of the replicas */
     int64_t swept_ms;
     bool tick_fast;
     uint64_t random;
@@ -187,15 +182,10 @@ struct upstream {
     char error[512]; /* the error of the last call that returned one */
 };
 
-/* ---- the tick ---- */
-
-/* The interval of the tick that checks timeouts, in seconds: fast while requests are in flight, slow to close idle
- * connections. */
-#define TICK_FAST_S 0.1
-#define TICK_SLOW_S 10.
-void upstream_set_tick(struct upstream *u, bool fast);
 /* `ms`, up to 25 % more or less. */
 int64_t upstream_jitter(struct upstream *u, int64_t ms);
+/* How long to wait after so many failures in a row: twice as long each time, with jitter. */
+int64_t upstream_backoff(struct upstream *u, int64_t first_ms, int64_t longest_ms, unsigned failures);
 uint32_t upstream_random(struct upstream *u, uint32_t below);
 /* Says, once, that the upstream can serve, or why it can't. */
 void upstream_announce(struct upstream *u, const char *error);
@@ -257,7 +247,7 @@ struct upstream_node {
     struct upstream_node *master; /* the node that it is a replica of; NULL: it is none, or read-from is masters */
     struct list_node replicas;    /* its own, in the order of their addresses: by `replica` */
     struct list_node replica;
-    struct replica_watch *watch; /* for replicas.c; NULL: none was needed yet */
+    struct replica_watch *watch; /* for map.c; NULL: none was needed yet */
     struct list_node pools;
     struct list_node idle_pins; /* latest first */
     unsigned idle_pin_count;
@@ -393,12 +383,12 @@ struct upstream_conn {
     size_t passed;       /* bytes of it delivered so far */
     bool asking_done;    /* the reply to the oldest request's ASKING has come */
     unsigned led;        /* how many of the oldest request's leading replies have come */
-    bool has_script;     /* for batch.c: the script's source has been sent over it */
+    bool has_script;     /* a batch's script's source has been sent over it */
     struct text refusal; /* the first error among the leading replies */
     unsigned refused_at; /* the index of that reply; meaningful if there is one */
     char *held;          /* the beginning of a reply, REPLY_HELD_MAX bytes, or NULL */
     size_t held_len;
-    struct text *push; /* for dedicated.c: the beginning of a push, or NULL */
+    struct text *push; /* the beginning of a push on a dedicated lane, or NULL */
 };
 
 /* Frees a connection that is in the graveyard. */
@@ -408,19 +398,16 @@ static inline void conn_mark(struct upstream_conn *c) {
     if (list_empty(&c->dirty))
         list_append(&c->u->dirty, &c->dirty);
 }
-void conn_send_asking(struct upstream_conn *c);
-/* Appends the bytes of a request that is a batch (batch.c). */
-void batch_send(struct upstream_conn *c, struct upstream_request *r);
+/* Appends the bytes of a request that follows an ASKING, or is a batch. */
+void conn_append_special(struct upstream_conn *c, struct upstream_request *r);
 /* Notes the first request in flight on an idle connection. */
 void conn_busy(struct upstream_conn *c);
 /* Queues a request with its bytes (which are copied), after an ASKING if r->asking. */
 static inline void conn_send(struct upstream_conn *c, struct upstream_request *r) {
     invariant_debug(c->state != CONN_CLOSED && r->ops, "a closed connection takes a request");
     struct chunk *before = r->chunk;
-    if (r->asking)
-        conn_send_asking(c);
-    if (r->leading > 0)
-        batch_send(c, r);
+    if (r->asking | (r->leading > 0))
+        conn_append_special(c, r);
     else
         r->bytes = iobuf_append_held(&c->out, r->bytes, r->len, &r->chunk);
     if (before) {
@@ -436,8 +423,9 @@ static inline void conn_send(struct upstream_conn *c, struct upstream_request *r
     if (c->in_flight++ == 0)
         conn_busy(c);
 }
-/* Logs a connection in again, if login 0 has changed: for the tick (handshake.c). */
-void conn_login_again(struct upstream_conn *c);
+/* The request's bytes with EVAL and the source in place of EVALSHA and the SHA1, in the command at offset `at`; the
+ * caller frees them. NULL: there is no EVALSHA there. */
+char *request_by_source(const struct upstream_request *r, size_t at, size_t *len) __attribute__((warn_unused_result));
 /* Stops reading a connection, or resumes. */
 void conn_pause(struct upstream_conn *c, bool pause);
 /* Takes a connection out of its pool, if it is in one: it closes once its requests have ended. */
@@ -463,17 +451,14 @@ void outcome_text(char *out, size_t size, const char *base, bool sent);
 const char *outcome_unsent(struct upstream *u, const char *base);
 /* Ends a connection; its requests are repeated or failed. */
 void conn_close(struct upstream_conn *c, enum conn_end end, const char *reason);
-/* Ends all connections of a node. */
-void conn_close_all(struct upstream_node *n, enum conn_end end, const char *reason);
 
 /* ---- timeout.c ---- */
 
-/* Checks the connection for timeouts, and closes it if one has passed. Returns whether something is in flight. */
-bool conn_check(struct upstream_conn *c, int64_t now);
+/* The callback of u->tick: closes connections that are late, at times those that are not needed, and sets the tick's
+ * speed. */
+void upstream_tick(struct ev_loop *loop, ev_timer *w, int revents);
 /* Closes idle connections (all connections of nodes that serve nothing), and frees unused nodes. */
 void node_sweep(struct upstream *u);
-/* Closes the connections of dedicated lanes that have ended. Must not be called from inside a connection's callback. */
-void dedicated_sweep(struct upstream *u);
 
 /* ---- pin.c ---- */
 
@@ -493,11 +478,6 @@ struct upstream_pin {
     bool full; /* its owner waits for `drained` */
 };
 
-/* Closes and frees the pins that were given back. */
+/* Closes and frees the pins that were given back, and closes the connections of dedicated lanes that have ended. Must
+ * not be called from inside a connection's callback. */
 void pin_close_unpinned(struct upstream *u);
-
-/* ---- batch.c ---- */
-
-/* The request's bytes with EVAL and the source in place of EVALSHA and the SHA1, in the command at offset `at`; the
- * caller frees them. NULL: there is no EVALSHA there. */
-char *request_by_source(const struct upstream_request *r, size_t at, size_t *len) __attribute__((warn_unused_result));

@@ -132,13 +132,6 @@ static void make_guarded(void) {
 #endif
 }
 
-/* Makes the context's connection end if the node sends a reply or message that nothing asked for. */
-static void control_guard(redisAsyncContext *ctx) {
-    pthread_once(&guarded_once, make_guarded);
-    ctx->c.reader->fn = &guarded;
-    ctx->c.reader->privdata = ctx;
-}
-
 const char *control_error(const redisAsyncContext *ctx) {
     if (ctx->err == REDIS_ERR_OOM)
         return "it sent a reply without a request";
@@ -319,7 +312,9 @@ redisAsyncContext *control_connect(struct upstream *u, const struct address *at,
             redisAsyncFree(ctx);
         return NULL;
     }
-    control_guard(ctx);
+    pthread_once(&guarded_once, make_guarded);
+    ctx->c.reader->fn = &guarded; /* ends the connection on a reply or message that nothing asked for */
+    ctx->c.reader->privdata = ctx;
     fcntl(ctx->c.fd, F_SETFD, FD_CLOEXEC);
     redisEnableKeepAlive(&ctx->c); /* the connection may be silent for months */
     bool attached = u->config->tls ? control_secure(u, ctx, at) : redisLibevAttach(u->loop, ctx) == REDIS_OK;

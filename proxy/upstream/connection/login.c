@@ -1,13 +1,33 @@
 /*
- * Logins: the user and password of a connection, as a number, so that requests carry four bytes and no password. Shared
- * by all threads. The one mutex is taken only when a client logs in and when a connection opens.
+ * Logins, and the handshake that carries them.
+ *
+ * A login is the user and password of a connection, as a number, so that requests carry four bytes and no password.
+ * Shared by all threads. The one mutex is taken only when a client logs in and when a connection opens.
  *
  * A number is never used for another login: connections of a released login may still be open. After its last client
  * has left, an accepted login is remembered by a digest. So clients that come and go one after another share a
  * connection, and no password is kept for that.
+ *
+ * The first commands on a connection: the login, the database, the protocol, and the commands of a dedicated lane.
+ *
+ *      AUTH ─> SELECT ─> HELLO 3 ─> READONLY ─> the lane's      in one packet, each only where it is needed
+ *
+ *      ( AUTH as the proxy ─> SELECT ) ─> AUTH ─> ...     for a client's user in another database than 0
+ *        the prelude
+ *
+ * A client may select a database, and then log in as a user without permission for SELECT; on Redis it then stays in
+ * the database. So a connection for a user sends SELECT before it logs in: as the proxy's user, or without a login as
+ * the node's default user. If the node refuses that, SELECT is sent after the login, as the user. Whether the session
+ * may use this database is not decided here: the node has answered the session's own SELECT
+ * (proxy/session/commands/local.c).
+ *
+ * The proxy's own password (login 0) may change. A node that does not know the new password gets the one before: its
+ * refusal ends a prelude. Connections that are open log in again between two requests, and stay as they are if the node
+ * refuses that.
  */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -17,6 +37,7 @@
 #include "proxy/upstream/connection/private.h"
 
 enum { LOGIN_BUCKETS = 1024, REFUSED_MS = 1000, REMEMBERED = 64 };
+static const char UNKNOWN[] = "UPSTREAM the client's login is not known any more";
 
 struct login {
     struct login *next;
@@ -61,15 +82,6 @@ static bool login_digest(const struct login *l, unsigned char out[DIGEST_KEYED])
     digest_key_made = true;
     memcpy(key.key, digest_key, sizeof(key.key));
     return digest_keyed(&key, sizeof(key), l->bytes, l->user_len + l->password_len, out);
-}
-
-static void login_remember(const struct login *l) {
-    struct remembered *r = &remembered[remembered_next];
-    if (!login_digest(l, r->digest))
-        return;
-    r->id = l->id;
-    invariant(!login_is_nobody(l->id) && l->refs == 0, "login %u is remembered with %u clients", l->id, l->refs);
-    remembered_next = (remembered_next + 1) % REMEMBERED;
 }
 
 /* Gives a login its former number. False: no client was logged in with it lately. */
@@ -118,13 +130,6 @@ static bool is_remembered(uint32_t id) {
     return i < REMEMBERED;
 }
 
-static uint32_t number_new(void) {
-    do
-        last_id++;
-    while (last_id == 0 || login_is_nobody(last_id) || login_get(last_id) || is_remembered(last_id));
-    return last_id;
-}
-
 static struct login *login_new(const char *user, size_t user_len, const char *password, size_t password_len) {
     struct login *l = memory_zalloc(sizeof(*l) + user_len + password_len);
     l->has_user = user != NULL;
@@ -150,8 +155,12 @@ uint32_t upstream_login_intern(const char *user, size_t user_len, const char *pa
     struct login *l = login_find(user, user_len, password, password_len);
     if (!l) {
         l = login_new(user, user_len, password, password_len);
-        if (!login_recall(l))
-            l->id = number_new();
+        if (!login_recall(l)) {
+            do
+                last_id++;
+            while (last_id == 0 || login_is_nobody(last_id) || login_get(last_id) || is_remembered(last_id));
+            l->id = last_id;
+        }
         l->next = buckets[l->id % LOGIN_BUCKETS];
         buckets[l->id % LOGIN_BUCKETS] = l;
     }
@@ -173,8 +182,13 @@ void upstream_login_release(uint32_t login) {
     invariant(!l || l->refs > 0, "login %u has no client", login);
     if (l && --l->refs == 0) {
         *at = l->next;
-        if (l->proven)
-            login_remember(l);
+        struct remembered *r = &remembered[remembered_next];
+        if (l->proven && login_digest(l, r->digest)) {
+            r->id = l->id;
+            invariant(!login_is_nobody(l->id) && l->refs == 0, "login %u is remembered with %u clients", l->id,
+                      l->refs);
+            remembered_next = (remembered_next + 1) % REMEMBERED;
+        }
         login_free(l);
     }
     pthread_mutex_unlock(&mutex);
@@ -202,14 +216,6 @@ void upstream_login_refuse(uint32_t login) {
     pthread_mutex_unlock(&mutex);
 }
 
-bool login_just_refused(uint32_t login) {
-    pthread_mutex_lock(&mutex);
-    const struct login *l = login_get(login);
-    bool refused = l && l->refused_ms > 0 && clock_ms() - l->refused_ms < REFUSED_MS;
-    pthread_mutex_unlock(&mutex);
-    return refused;
-}
-
 /* ---- the proxy's own login ---- */
 
 bool upstream_own_login(enum upstream_own at, const char *user, const char *password) {
@@ -232,7 +238,8 @@ void upstream_own_login_hear(void (*refused)(void *arg), void *arg) {
     own_refused_fn = refused;
 }
 
-unsigned login_own_version(enum upstream_own at) {
+/* How often login 0 has changed. */
+static unsigned login_own_version(enum upstream_own at) {
     return atomic_load_explicit(&own[at].version, memory_order_relaxed);
 }
 
@@ -248,32 +255,22 @@ bool login_own_has_before(enum upstream_own at) {
     return has;
 }
 
-/* Makes a login's AUTH, *len bytes. */
-static char *auth_new(const struct login *l, size_t *len) {
-    char *text = memory_alloc(32 + resp_bulk_size(4) + resp_bulk_size(l->user_len) + resp_bulk_size(l->password_len));
-    char *p = text + resp_header_write(text, '*', l->has_user ? 3 : 2);
-    p = resp_bulk_write(p, "AUTH", 4);
-    if (l->has_user)
-        p = resp_bulk_write(p, l->bytes, l->user_len);
-    p = resp_bulk_write(p, l->bytes + l->user_len, l->password_len);
-    *len = (size_t)(p - text);
-    return text;
-}
-
 char *login_text(enum upstream_own at, uint32_t login, bool before, size_t *len) {
     pthread_mutex_lock(&mutex);
     const struct own *o = &own[at];
     const struct login *l = login != 0 ? login_get(login) : before && o->before ? o->before : o->now;
-    char *text = l ? auth_new(l, len) : NULL;
+    char *text = NULL;
+    if (l) {
+        text = memory_alloc(32 + resp_bulk_size(4) + resp_bulk_size(l->user_len) + resp_bulk_size(l->password_len));
+        char *p = text + resp_header_write(text, '*', l->has_user ? 3 : 2);
+        p = resp_bulk_write(p, "AUTH", 4);
+        if (l->has_user)
+            p = resp_bulk_write(p, l->bytes, l->user_len);
+        p = resp_bulk_write(p, l->bytes + l->user_len, l->password_len);
+        *len = (size_t)(p - text);
+    }
     pthread_mutex_unlock(&mutex);
     return text;
-}
-
-bool login_known(uint32_t login) {
-    pthread_mutex_lock(&mutex);
-    bool known = login_get(login) != NULL;
-    pthread_mutex_unlock(&mutex);
-    return known;
 }
 
 bool login_is_over(uint32_t login) {
@@ -285,15 +282,163 @@ bool login_is_over(uint32_t login) {
     return over;
 }
 
-int login_append(enum upstream_own at, uint32_t login, bool before, struct iobuf *out) {
+/* ---- the handshake ---- */
+
+/* Appends the AUTH of a login, as login_text has it. Returns how many replies will come (0: no login needed), or -1: no
+ * such login; u->error says so. */
+static int login_append(struct upstream_conn *c, uint32_t login, bool before) {
     size_t len = 0;
-    char *text = login_is_nobody(login) ? NULL : login_text(at, login, before, &len);
-    if (!text)
-        return login == 0 || login_is_nobody(login) ? 0 : -1;
-    memcpy(iobuf_reserve(out, len), text, len);
-    iobuf_commit(out, len);
-    iobuf_secret(out);
+    char *text = login_is_nobody(login) ? NULL : login_text(c->u->config->own, login, before, &len);
+    if (!text && (login == 0 || login_is_nobody(login)))
+        return 0;
+    if (!text) {
+        snprintf(c->u->error, sizeof(c->u->error), "%s", UNKNOWN);
+        return -1;
+    }
+    memcpy(iobuf_reserve(&c->handshake, len), text, len);
+    iobuf_commit(&c->handshake, len);
+    iobuf_secret(&c->handshake);
     explicit_bzero(text, len);
     memory_free(text);
     return 1;
+}
+
+static void append_select(struct upstream_conn *c, uint32_t db) {
+    char number[16], select[64];
+    int len = snprintf(number, sizeof(number), "%u", db);
+    len = snprintf(select, sizeof(select), "*2\r\n$6\r\nSELECT\r\n$%d\r\n%s\r\n", len, number);
+    iobuf_append(&c->handshake, select, (size_t)len);
+    c->handshake_left++;
+}
+
+/* Appends what follows the prelude; without a prelude, all of the handshake. */
+static bool append_login(struct upstream_conn *c, const struct upstream_lane *lane, bool select) {
+    int replies = login_append(c, lane->login, c->before);
+    if (replies < 0)
+        return false;
+    c->handshake_left += (unsigned)replies;
+    if (select)
+        append_select(c, lane->db);
+    if (lane->protocol == 3) {
+        static const char hello[] = "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n";
+        iobuf_append(&c->handshake, hello, sizeof(hello) - 1);
+        c->handshake_left++;
+    }
+    if (lane->replica && c->u->slots) {
+        static const char readonly[] = "*1\r\n$8\r\nREADONLY\r\n";
+        iobuf_append(&c->handshake, readonly, sizeof(readonly) - 1);
+        c->handshake_left++;
+    }
+    c->handshake_left += dedicated_handshake(c->u, lane->dedicated, &c->handshake);
+    return true;
+}
+
+bool handshake_append(struct upstream_conn *c) {
+    invariant(c->handshake.unsent == 0 && c->in_flight == 0, "a connection logs in twice");
+    const struct upstream_lane *lane = conn_lane(c);
+    c->handshake_left = 0;
+    c->own_version = login_own_version(c->u->config->own);
+    /* However many requests a client sends, a login that was just refused is not tried again for each. */
+    pthread_mutex_lock(&mutex);
+    const struct login *l = login_get(lane->login);
+    bool known = l != NULL, refused = l && l->refused_ms > 0 && clock_ms() - l->refused_ms < REFUSED_MS;
+    pthread_mutex_unlock(&mutex);
+    if (refused) {
+        snprintf(c->u->error, sizeof(c->u->error), "WRONGPASS invalid username-password pair or user is disabled.");
+        return false;
+    }
+    c->prelude = lane->login != 0 && !login_is_nobody(lane->login) && lane->db != 0;
+    if (!c->prelude)
+        return append_login(c, lane, lane->db != 0);
+    if (!known) {
+        snprintf(c->u->error, sizeof(c->u->error), "%s", UNKNOWN);
+        return false;
+    }
+    c->handshake_left = (unsigned)login_append(c, 0, false);
+    append_select(c, lane->db);
+    return true;
+}
+
+bool handshake_taken(struct upstream_conn *c, bool ok) {
+    invariant(c->state == CONN_HANDSHAKE && c->handshake_left > 0, "%u replies are due", c->handshake_left);
+    if (--c->handshake_left > 0)
+        return true;
+    if (!c->prelude) {
+        conn_ready(c);
+        return true;
+    }
+    c->prelude = false;
+    const struct upstream_lane *lane = conn_lane(c);
+    if (!append_login(c, lane, c->before ? lane->db != 0 : !ok)) {
+        char reason[REASON_MAX];
+        snprintf(reason, sizeof(reason), "%.200s", c->u->error);
+        conn_close(c, CONN_REFUSED, reason);
+        return false;
+    }
+    conn_want_write(c, true);
+    return true;
+}
+
+bool handshake_refused(struct upstream_conn *c, const char *error) {
+    const struct upstream_lane *lane = conn_lane(c);
+    if (!lane || strncmp(error, "WRONGPASS", 9) != 0)
+        return false;
+    if (lane->replica && lane->login != 0) /* a replica may lack the user; the master's word counts */
+        return false;
+    upstream_login_refuse(lane->login);
+    if (lane->login != 0)
+        return false;
+    login_own_refused();
+    if (c->before || !login_own_has_before(c->u->config->own))
+        return false;
+    c->before = c->prelude = true; /* what else was sent with the login is refused, too */
+    return true;
+}
+
+bool conn_login_is_old(const struct upstream_conn *c) {
+    const struct upstream_lane *lane = conn_lane(c);
+    return lane && lane->login == 0 && c->own_version != login_own_version(c->u->config->own);
+}
+
+static void renewed(struct upstream_request *r, const char *data, size_t len, bool last) {
+    struct upstream_node *n = r->node;
+    if (len > 3 && data[0] == '-') {
+        char text[REASON_MAX];
+        snprintf(text, sizeof(text), "it refuses the new password, and the connection keeps its login: %.*s",
+                 (int)(len - 3 < 100 ? len - 3 : 100), data + 1);
+        node_log(n, "password", text);
+        login_own_refused();
+    }
+    if (last)
+        memory_free(r);
+}
+
+static void not_renewed(struct upstream_request *r, enum upstream_failure why, const char *error) {
+    memory_free(r);
+}
+
+/* Sends AUTH with the new password behind the requests under way. A pin in use may be in a transaction: it keeps its
+ * login, and is closed when it is given back. */
+void conn_login_again(struct upstream_conn *c) {
+    static const struct upstream_request_ops ops = {.reply = renewed, .fail = not_renewed};
+    size_t len;
+    if (c->state != CONN_READY || !conn_login_is_old(c) || (c->pin && !c->pin->idle))
+        return;
+    if (c->pin) {
+        conn_close(c, CONN_IDLE, "its password has changed");
+        return;
+    }
+    c->own_version = login_own_version(c->u->config->own);
+    char *text = login_text(c->u->config->own, 0, false, &len);
+    if (!text)
+        return;
+    struct upstream_request *r = memory_zalloc(sizeof(*r));
+    list_init(&r->link);
+    request_begin(r, SLOT_NONE, c->node, conn_lane(c), text, len);
+    r->ops = &ops;
+    r->pinned = r->in_flight = true;
+    conn_send(c, r);
+    upstream_secret(r);
+    explicit_bzero(text, len);
+    memory_free(text);
 }

@@ -4,6 +4,17 @@
  *
  * It knows how many slots a node has, but not which, and nothing of requests. Here are also the upstream's tick, which
  * runs fast while something is in flight, its random numbers, and its announcement that it is ready.
+ *
+ * The text of an address is as configuration, MOVED and CLUSTER SLOTS write it. Nodes send addresses too, and addresses
+ * go into logs and error replies: a host may only contain harmless bytes.
+ *
+ * Dedicated lanes: connections that only one caller uses. Each begins with the caller's commands (CLIENT TRACKING ON
+ * ...). Pushes on them are delivered to the caller, and the caller is told when one of them is gone.
+ *
+ *      upstream_dedicated_new ──> lane.dedicated ──> connections to whatever nodes the lane's requests go
+ *      upstream_dedicated_free ──> closed as soon as nothing is in flight on them
+ *
+ * Requests over a dedicated lane are routed, redirected and repeated like all others.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -18,6 +29,58 @@
 #include "proxy/upstream/connection/private.h"
 
 enum { LOG_AGAIN_MS = 10 * 1000 };
+
+/* ---- addresses ---- */
+
+bool address_host_ok(const char *host, size_t len) {
+    static const char extra[] = ".-_:%";
+    for (size_t i = 0; i < len; i++) {
+        char c = host[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!letter && (c == '\0' || !strchr(extra, c)))
+            return false;
+    }
+    return len < 256;
+}
+
+bool address_parse(const char *text, size_t len, struct address *out) {
+    int64_t port;
+    if (len > 5 && memcmp(text, "unix:", 5) == 0) {
+        text += 5;
+        len -= 5;
+        if (len >= 108 || memchr(text, '\0', len))
+            return false;
+        memcpy(out->host, text, len);
+        out->host[len] = '\0';
+        out->port = 0;
+        return true;
+    }
+    const char *colon = memrchr(text, ':', len);
+    if (!colon)
+        return false;
+    size_t host_len = (size_t)(colon - text), port_len = len - host_len - 1;
+    if (port_len > 5 || !resp_integer(colon + 1, port_len, &port) || port < 1 || port > 65535)
+        return false;
+    out->port = (int)port;
+    if (host_len >= 2 && text[0] == '[' && text[host_len - 1] == ']') {
+        text++;
+        host_len -= 2;
+    }
+    if (!address_host_ok(text, host_len))
+        return false;
+    memcpy(out->host, text, host_len);
+    out->host[host_len] = '\0';
+    return true;
+}
+
+void address_text(const struct address *a, char *out, size_t size) {
+    if (a->port == 0)
+        snprintf(out, size, "unix:%s", a->host);
+    else if (strchr(a->host, ':'))
+        snprintf(out, size, "[%s]:%d", a->host, a->port);
+    else
+        snprintf(out, size, "%s:%d", a->host, a->port);
+}
 
 /* ---- time ---- */
 
@@ -35,6 +98,13 @@ uint32_t upstream_random(struct upstream *u, uint32_t below) {
 
 int64_t upstream_jitter(struct upstream *u, int64_t ms) {
     return ms - ms / 4 + (int64_t)(next_random(u) % (uint64_t)(ms / 2 + 1));
+}
+
+int64_t upstream_backoff(struct upstream *u, int64_t first_ms, int64_t longest_ms, unsigned failures) {
+    int64_t ms = first_ms;
+    for (unsigned i = 0; i < failures && ms < longest_ms; i++)
+        ms *= 2;
+    return upstream_jitter(u, ms < longest_ms ? ms : longest_ms);
 }
 
 void upstream_set_tick(struct upstream *u, bool fast) {
@@ -205,29 +275,6 @@ struct upstream_node *upstream_host_node(struct upstream *u, const struct host_a
 
 /* ---- lanes ---- */
 
-/* The pool moves to the front, so that the first pool is nearly always the right one. */
-struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane) {
-    LIST_FOREACH(it, &n->pools) {
-        struct upstream_pool *p = LIST_ENTRY(it, struct upstream_pool, link);
-        if (!lane_equal(&p->lane, lane))
-            continue;
-        if (n->pools.next != it) {
-            list_remove(it);
-            list_prepend(&n->pools, it);
-        }
-        return p;
-    }
-    return NULL;
-}
-
-struct upstream_pool *pool_new(struct upstream_node *n, const struct upstream_lane *lane) {
-    struct upstream_pool *p = memory_zalloc(sizeof(*p) + (n->u->connections + UPSTREAM_APARTS) * sizeof(p->conns[0]));
-    p->node = n;
-    p->lane = *lane;
-    list_prepend(&n->pools, &p->link);
-    return p;
-}
-
 void pool_release(struct upstream_pool *p) {
     invariant(p->node && !list_empty(&p->link), "a pool is released twice");
     for (unsigned i = 0; i < p->node->u->connections + UPSTREAM_APARTS; i++)
@@ -274,14 +321,9 @@ void node_log_refusal(struct upstream_node *n, const char *reason) {
 
 void node_failed(struct upstream_node *n, const char *reason) {
     invariant(reason[0], "a node fails without a reason");
-    int64_t wait = BACKOFF_FIRST_MS;
-    for (unsigned i = 0; i < n->failures && wait < BACKOFF_LONGEST_MS; i++)
-        wait *= 2;
-    if (wait > BACKOFF_LONGEST_MS)
-        wait = BACKOFF_LONGEST_MS;
+    n->retry_at_ms = clock_ms() + upstream_backoff(n->u, BACKOFF_FIRST_MS, BACKOFF_LONGEST_MS, n->failures);
     if (n->failures++ == 0)
         n->failed_ms = clock_ms();
-    n->retry_at_ms = clock_ms() + upstream_jitter(n->u, wait);
     snprintf(n->reason, sizeof(n->reason), "%s", reason);
     if (!n->numeric && n->reached && !n->u->topology && n->u->events.doubt)
         n->u->events.doubt(n->u->events.arg, false);
@@ -297,4 +339,118 @@ void node_works(struct upstream_node *n) {
     n->doubted = false;
     n->retry_at_ms = 0;
     n->logged[0] = '\0';
+}
+
+/* ---- dedicated lanes ---- */
+
+struct upstream_dedicated {
+    struct list_node link;
+    uint32_t number;
+    char *client;
+    struct upstream_dedicated_events events;
+    char *commands;   /* one after the other; NULL: none */
+    size_t len, last; /* of all commands; where the last one begins */
+    unsigned count;
+};
+
+static struct upstream_dedicated *dedicated_find(const struct upstream *u, uint32_t number) {
+    LIST_FOREACH(it, &u->dedicated)
+    if (LIST_ENTRY(it, struct upstream_dedicated, link)->number == number)
+        return LIST_ENTRY(it, struct upstream_dedicated, link);
+    return NULL;
+}
+
+uint32_t upstream_dedicated_new(struct upstream *u, const char *client,
+                                const struct upstream_dedicated_events *events) {
+    struct upstream_dedicated *dedicated = memory_zalloc(sizeof(*dedicated));
+    do
+        dedicated->number = ++u->last_dedicated;
+    while (dedicated->number == 0 || dedicated_find(u, dedicated->number));
+    dedicated->client = memory_strdup(client);
+    dedicated->events = *events;
+    list_init(&dedicated->link);
+    list_append(&u->dedicated, &dedicated->link);
+    return dedicated->number;
+}
+
+static void push_ignored(void *arg, const char *data, size_t len) {
+}
+
+static void loss_ignored(void *arg) {
+}
+
+uint32_t upstream_dedicated_own(struct upstream *u) {
+    static const struct upstream_dedicated_events silent = {.push = push_ignored, .lost = loss_ignored};
+    if (u->own_dedicated == 0)
+        u->own_dedicated = upstream_dedicated_new(u, "", &silent);
+    return u->own_dedicated;
+}
+
+void upstream_dedicated_begin(struct upstream *u, uint32_t number, const char *command, size_t len) {
+    struct upstream_dedicated *dedicated = dedicated_find(u, number);
+    if (!invariant(dedicated, "dedicated lane %u has ended", number))
+        return;
+    if (dedicated->count > 0 && dedicated->len - dedicated->last == len &&
+        memcmp(dedicated->commands + dedicated->last, command, len) == 0)
+        return; /* to repeat a command would change nothing */
+    dedicated->commands = memory_realloc(dedicated->commands, dedicated->len + len);
+    memcpy(dedicated->commands + dedicated->len, command, len);
+    dedicated->last = dedicated->len;
+    dedicated->len += len;
+    dedicated->count++;
+}
+
+void upstream_dedicated_free(struct upstream *u, uint32_t number) {
+    struct upstream_dedicated *dedicated = dedicated_find(u, number);
+    if (!dedicated)
+        return;
+    list_remove(&dedicated->link);
+    memory_free(dedicated->commands);
+    memory_free(dedicated->client);
+    memory_free(dedicated);
+    u->dedicated_ended = true;
+}
+
+bool dedicated_take(const struct upstream_pool *p, struct quota_hold *hold) {
+    invariant(p->lane.dedicated != 0 && !hold->client, "lane %u", p->lane.dedicated);
+    const struct upstream_dedicated *dedicated = dedicated_find(p->node->u, p->lane.dedicated);
+    struct upstream_claim claim = {.client = dedicated ? dedicated->client : NULL, .lasting = true};
+    return quota_take(p->node, &claim, hold);
+}
+
+unsigned dedicated_handshake(struct upstream *u, uint32_t number, struct iobuf *out) {
+    const struct upstream_dedicated *dedicated = number ? dedicated_find(u, number) : NULL;
+    if (!dedicated)
+        return 0;
+    iobuf_append(out, dedicated->commands, dedicated->len);
+    return dedicated->count;
+}
+
+void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool last) {
+    invariant(c->dedicated != 0, "a push for no lane");
+    const struct upstream_dedicated *dedicated = dedicated_find(c->u, c->dedicated);
+    if (!last || c->push) {
+        if (!c->push)
+            c->push = memory_zalloc(sizeof(*c->push));
+        text_append(c->push, data, len);
+    }
+    if (!last)
+        return;
+    struct text *whole = c->push;
+    c->push = NULL;
+    if (dedicated)
+        dedicated->events.push(dedicated->events.arg, whole ? whole->data : data, whole ? whole->len : len);
+    if (whole)
+        text_clear(whole);
+    memory_free(whole);
+}
+
+void dedicated_lost(struct upstream *u, uint32_t number) {
+    const struct upstream_dedicated *dedicated = dedicated_find(u, number);
+    if (dedicated && !u->closing)
+        dedicated->events.lost(dedicated->events.arg);
+}
+
+bool dedicated_lives(const struct upstream *u, uint32_t number) {
+    return dedicated_find(u, number) != NULL;
 }

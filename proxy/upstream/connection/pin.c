@@ -17,27 +17,12 @@
 #include "proxy/base/memory.h"
 #include "proxy/upstream/connection/private.h"
 
-static struct upstream_pin *idle_take(struct upstream_node *n, const struct upstream_lane *lane) {
-    LIST_FOREACH(it, &n->idle_pins) {
-        struct upstream_pin *pin = LIST_ENTRY(it, struct upstream_pin, link);
-        if (!lane_equal(&pin->lane, lane))
-            continue;
-        pin_leave_idle(pin, n);
-        return pin;
-    }
-    return NULL;
-}
-
-static struct upstream_pin *pin_new(struct upstream_node *n, const struct upstream_lane *lane) {
+static struct upstream_pin *pin_new(struct upstream *u, const struct upstream_lane *lane) {
     struct upstream_pin *pin = memory_zalloc(sizeof(*pin));
-    pin->u = n->u;
+    pin->u = u;
     pin->lane = *lane;
     list_init(&pin->link);
-    pin->conn = conn_open_pinned(pin, n);
-    if (pin->conn)
-        return pin;
-    memory_free(pin);
-    return NULL;
+    return pin;
 }
 
 struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node *node, const struct upstream_lane *lane,
@@ -52,12 +37,22 @@ struct upstream_pin *upstream_pin_open(struct upstream *u, struct upstream_node 
         *error = outcome_unsent(u, u->error);
         return NULL;
     }
-    struct upstream_pin *pin = idle_take(node, lane);
-    if (!pin && node->idle_pin_count > 0 && quota_is_tight(node))
-        pin_close_idle(node, false);
-    if (!pin)
-        pin = pin_new(node, lane);
+    struct upstream_pin *pin = NULL;
+    LIST_FOREACH(it, &node->idle_pins) {
+        if (!lane_equal(&LIST_ENTRY(it, struct upstream_pin, link)->lane, lane))
+            continue;
+        pin = LIST_ENTRY(it, struct upstream_pin, link);
+        pin_leave_idle(pin, node);
+        break;
+    }
     if (!pin) {
+        if (node->idle_pin_count > 0 && quota_is_tight(node))
+            pin_close_idle(node, false);
+        pin = pin_new(node->u, lane);
+        pin->conn = conn_open_pinned(pin, node);
+    }
+    if (!pin->conn) {
+        memory_free(pin);
         quota_give(node, &hold);
         *error = outcome_unsent(u, u->error);
         return NULL;
@@ -81,10 +76,7 @@ struct upstream_pin *upstream_pin_borrow(struct upstream *u, struct upstream_nod
     *error = c ? NULL : outcome_unsent(u, u->error);
     if (!c || c->pin || c->in_flight > 0)
         return NULL;
-    struct upstream_pin *pin = memory_zalloc(sizeof(*pin));
-    pin->u = u;
-    pin->lane = *lane;
-    list_init(&pin->link);
+    struct upstream_pin *pin = pin_new(u, lane);
     pin->conn = c;
     pin->owned = true;
     pin->events = *events;
@@ -92,8 +84,8 @@ struct upstream_pin *upstream_pin_borrow(struct upstream *u, struct upstream_nod
     return pin;
 }
 
-static const char *pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
-                              bool asking, bool open) {
+const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
+                                bool asking) {
     if (!pin->conn)
         return outcome_unsent(pin->u, "UPSTREAM the connection to the node was lost");
     invariant(pin->owned && !pin->idle && !pin->open, "a pin that is not in use takes a request");
@@ -101,18 +93,15 @@ static const char *pin_submit(struct upstream_pin *pin, struct upstream_request 
     r->pinned = true;
     r->asking = asking;
     r->in_flight = true;
-    r->open = pin->open = open;
     conn_send(pin->conn, r);
     return NULL;
 }
 
-const char *upstream_pin_submit(struct upstream_pin *pin, struct upstream_request *r, const char *bytes, size_t len,
-                                bool asking) {
-    return pin_submit(pin, r, bytes, len, asking, false);
-}
-
 const char *upstream_pin_begin(struct upstream_pin *pin, struct upstream_request *r, bool asking) {
-    return pin_submit(pin, r, "", 0, asking, true);
+    const char *error = upstream_pin_submit(pin, r, "", 0, asking);
+    if (!error)
+        r->open = pin->open = true;
+    return error;
 }
 
 bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, bool last) {
@@ -120,15 +109,33 @@ bool upstream_pin_more(struct upstream_pin *pin, const char *bytes, size_t len, 
     struct upstream_conn *c = pin->conn;
     if (!c || !pin->open)
         return true;
-    conn_more(c, bytes, len, last);
+    struct upstream_request *r = LIST_ENTRY(c->pending.prev, struct upstream_request, link);
+    invariant(!list_empty(&c->pending) && r->open && r->conn == c, "bytes belong to no open request");
+    if (c->out.unsent == 0)
+        conn_busy(c); /* the node is not late while its owner had nothing to send */
+    if (last) {       /* the request's end is enough to tell later whether all of it was written */
+        chunk_release(r->chunk);
+        r->bytes = iobuf_append_held(&c->out, bytes, len, &r->chunk);
+        r->len = len;
+        r->open = false;
+        if (r->begun_us != INT64_MAX) /* the time until its client had sent it does not count */
+            r->begun_us = clock_us();
+    } else {
+        iobuf_append(&c->out, bytes, len);
+    }
+    if (c->state == CONN_READY)
+        conn_mark(c);
     pin->open = !last;
     pin->full = !last && c->out.unsent > PIN_UNSENT_MAX;
     return !pin->full;
 }
 
 void upstream_pin_send(struct upstream_pin *pin, const char *bytes, size_t len) {
-    if (pin->conn)
-        conn_send_raw(pin->conn, bytes, len);
+    if (!pin->conn)
+        return;
+    iobuf_append(&pin->conn->out, bytes, len);
+    if (pin->conn->state == CONN_READY)
+        conn_mark(pin->conn);
 }
 
 void upstream_pin_stream(struct upstream_pin *pin, bool on) {
@@ -151,12 +158,6 @@ struct upstream_node *upstream_pin_node(const struct upstream_pin *pin) {
     return pin->conn ? pin->conn->node : NULL;
 }
 
-static bool reusable(const struct upstream_pin *pin) {
-    const struct upstream_conn *c = pin->conn;
-    return c && c->state == CONN_READY && c->in_flight == 0 && c->out.unsent == 0 && !pin->stream &&
-           !conn_login_is_old(c) && c->node->idle_pin_count < PINS_IDLE_MAX;
-}
-
 void upstream_unpin(struct upstream_pin *pin, bool clean) {
     invariant(pin->owned && !pin->idle && list_empty(&pin->link), "a pin is given back twice");
     pin->owned = false;
@@ -172,7 +173,9 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
     } else if (lent) { /* the lane's next request opens another one */
         conn_leave_pool(lent);
         lent->node->pins++;
-    } else if (clean && reusable(pin)) {
+    } else if (clean && pin->conn && pin->conn->state == CONN_READY && pin->conn->in_flight == 0 &&
+               pin->conn->out.unsent == 0 && !pin->stream && !conn_login_is_old(pin->conn) &&
+               pin->conn->node->idle_pin_count < PINS_IDLE_MAX) {
         struct upstream_node *n = pin->conn->node;
         pin->conn->progress_ms = clock_ms();
         invariant(n->idle_pin_count < PINS_IDLE_MAX, "%u pins are idle", n->idle_pin_count);
@@ -188,8 +191,22 @@ void upstream_unpin(struct upstream_pin *pin, bool clean) {
     list_append(&pin->u->unpinned, &pin->link);
 }
 
+static void close_ended(struct upstream_conn *c, void *arg) {
+    struct upstream *u = c->u;
+    if (c->dedicated == 0 || dedicated_lives(u, c->dedicated) || (c->pin && c->pin->owned))
+        return;
+    if (c->in_flight == 0)
+        conn_close(c, CONN_IDLE, "its lane has ended");
+    else
+        u->dedicated_ended = true;
+}
+
 void pin_close_unpinned(struct upstream *u) {
     struct list_node *n;
+    if (u->dedicated_ended) {
+        u->dedicated_ended = false;
+        conn_each(u, close_ended, NULL);
+    }
     while ((n = list_first(&u->unpinned))) {
         struct upstream_pin *pin = LIST_ENTRY(n, struct upstream_pin, link);
         invariant(!pin->owned && !pin->idle, "a pin in use is closed");

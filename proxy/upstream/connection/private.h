@@ -2,11 +2,12 @@
  * What the files of proxy/upstream/connection/ share, and the folders above do not need. The layers, from the ground; a
  * file calls only files of the lines above its own:
  *
- *      address  login  quota  batch  abandon            texts, numbers, bytes
- *      node  dedicated                                  what connections belong to
- *      conn                                             a connection's states, its queue, writing
+ *      quota                                            limits for single clients
+ *      node                                             what connections belong to
+ *      conn                                             a connection's states, its queue, batches, writing
  *      close                                            its end, and what the end means for node, pool and pin
- *      handshake  reply                                 reading
+ *      login                                            logins, and the handshake
+ *      reply                                            reading
  *      connect                                          opening, and the events of the socket
  *      pin  timeout                                     pins for single owners; what is closed, and when
  */
@@ -16,11 +17,6 @@
 
 /* ---- login.c ---- */
 
-/* Appends the AUTH of a login, as login_text has it. Returns how many replies will come (0: no login needed), or -1: no
- * such login. */
-int login_append(enum upstream_own at, uint32_t login, bool before, struct iobuf *out);
-/* Whether the login exists; false for login 0. */
-bool login_known(uint32_t login);
 /* Whether the login was released and forgotten: no session can use it again. */
 bool login_is_over(uint32_t login);
 /* Whether the login is a lane without AUTH. */
@@ -28,13 +24,27 @@ static inline bool login_is_nobody(uint32_t login) {
     return login >= UPSTREAM_LOGIN_STRANGER;
 }
 
+/* Composes the handshake. False: u->error says why that can't be done. */
+bool handshake_append(struct upstream_conn *c);
+/* Takes a reply to the handshake. `ok` false: the reply was an error, which is accepted only in the prelude. Returns
+ * false if the connection was closed. */
+bool handshake_taken(struct upstream_conn *c, bool ok);
+/* Takes the node's refusal of the login. Returns whether the connection logs in with the password before. */
+bool handshake_refused(struct upstream_conn *c, const char *error);
+/* Whether the connection is logged in with a login 0 that has changed. */
+bool conn_login_is_old(const struct upstream_conn *c);
+/* Logs a connection in again, if login 0 has changed: for the tick. */
+void conn_login_again(struct upstream_conn *c);
+
 /* ---- node.c ---- */
 
+/* The interval of the tick that checks timeouts, in seconds: fast while requests are in flight, slow to close idle
+ * connections. */
+#define TICK_FAST_S 0.1
+#define TICK_SLOW_S 10.
+void upstream_set_tick(struct upstream *u, bool fast);
 /* Starts the fast tick, since something is in flight. */
 void upstream_wake(struct upstream *u);
-/* The lane's pool, or NULL. */
-struct upstream_pool *pool_find(struct upstream_node *n, const struct upstream_lane *lane);
-struct upstream_pool *pool_new(struct upstream_node *n, const struct upstream_lane *lane);
 /* Frees a pool that has no connections; does nothing otherwise. */
 void pool_release(struct upstream_pool *p);
 /* Notes that a connection could not be made, or was lost before it gave one reply. */
@@ -45,10 +55,21 @@ void node_log(struct upstream_node *n, const char *what, const char *reason);
  * login was revoked may try as often as it likes. */
 void node_log_refusal(struct upstream_node *n, const char *reason);
 
+/* Counts a connection of a pool's lane, like quota_take. */
+bool dedicated_take(const struct upstream_pool *p, struct quota_hold *hold) __attribute__((warn_unused_result));
+/* Appends the commands that the lane's connections begin with; returns how many replies will come. */
+unsigned dedicated_handshake(struct upstream *u, uint32_t dedicated, struct iobuf *out);
+/* Takes the next bytes of a push on a connection whose lane has an owner. c->push is NULL between two pushes, else the
+ * part that has come. */
+void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool last);
+/* Tells the owner of a dedicated lane that a connection of the lane is gone. */
+void dedicated_lost(struct upstream *u, uint32_t dedicated);
+/* Whether the number is that of a dedicated lane that has not ended. */
+bool dedicated_lives(const struct upstream *u, uint32_t number);
+
 /* ---- quota.c ---- */
 
-/* The quota of an address, created if needed.
- * quota_put gives it back. */
+/* The quota of an address, created if needed; quota_put gives it back. */
 struct quota *quota_get(const char *address);
 void quota_put(struct quota *q);
 /* Counts a connection for a single client. False: the limits do not permit it, and u->error says why. */
@@ -72,26 +93,15 @@ void conn_set_state(struct upstream_conn *c, enum conn_state state);
 /* Takes a connection out of its pool (c->pool is not NULL), so that no more requests follow. Frees the pool if it was
  * the last one. */
 void conn_leave_pool(struct upstream_conn *c);
-/* Queues the next bytes of the newest request, which must be open. */
-void conn_more(struct upstream_conn *c, const char *bytes, size_t len, bool last);
-/* Queues bytes that are no request. */
-void conn_send_raw(struct upstream_conn *c, const char *bytes, size_t len);
 /* Whether the loop tells when the socket takes bytes. */
 void conn_want_write(struct upstream_conn *c, bool wanted);
 /* Writes as much as the socket takes, as iobuf_write does. */
 ssize_t conn_write(struct upstream_conn *c, struct iobuf *from);
 
-/* ---- handshake.c ---- */
-
-/* Composes the handshake. False: u->error says why that can't be done. */
-bool handshake_append(struct upstream_conn *c);
-/* Takes a reply to the handshake. `ok` false: the reply was an error, which is accepted only in the prelude. Returns
- * false if the connection was closed. */
-bool handshake_taken(struct upstream_conn *c, bool ok);
-/* Takes the node's refusal of the login. Returns whether the connection logs in with the password before. */
-bool handshake_refused(struct upstream_conn *c, const char *error);
-/* Whether the connection is logged in with a login 0 that has changed. */
-bool conn_login_is_old(const struct upstream_conn *c);
+/* Takes the next bytes of one of the oldest request's leading replies; `last` with the final bytes. */
+void batch_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last);
+/* Ends a batch: the connection forgets its leading replies. `executed`: EXEC answered with an array. */
+void batch_end(struct upstream_conn *c, bool executed);
 
 /* ---- close.c ---- */
 
@@ -110,28 +120,6 @@ static inline void pin_leave_idle(struct upstream_pin *pin, struct upstream_node
 
 /* Opens a connection for a pin; NULL: u->error says why. */
 struct upstream_conn *conn_open_pinned(struct upstream_pin *pin, struct upstream_node *n);
-
-/* ---- dedicated.c ---- */
-
-/* Counts a connection of a pool's lane, like quota_take. */
-bool dedicated_take(const struct upstream_pool *p, struct quota_hold *hold) __attribute__((warn_unused_result));
-/* Appends the commands that the lane's connections begin with; returns how many replies will come. */
-unsigned dedicated_handshake(struct upstream *u, uint32_t dedicated, struct iobuf *out);
-/* Takes the next bytes of a push on a connection whose lane has an owner. c->push is NULL between two pushes, else the
- * part that has come. dedicated_drop_push frees it. */
-void dedicated_push(struct upstream_conn *c, const char *data, size_t len, bool last);
-void dedicated_drop_push(struct upstream_conn *c);
-/* Tells the owner of a dedicated lane that a connection of the lane is gone. */
-void dedicated_lost(struct upstream *u, uint32_t dedicated);
-/* Whether the number is that of a dedicated lane that has not ended. */
-bool dedicated_lives(const struct upstream *u, uint32_t number);
-
-/* ---- batch.c ---- */
-
-/* Takes the next bytes of one of the oldest request's leading replies; `last` with the final bytes. */
-void batch_take(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len, bool last);
-/* Ends a batch: the connection forgets its leading replies. `executed`: EXEC answered with an array. */
-void batch_end(struct upstream_conn *c, bool executed);
 
 /* ---- reply.c ---- */
 

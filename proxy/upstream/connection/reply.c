@@ -174,18 +174,6 @@ static void deliver_part(struct upstream_conn *c, struct upstream_request *r, co
     r->ops->reply(r, data, len, false);
 }
 
-/* Ends a reply of which a part was kept. */
-static void take_held_last(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
-    if (c->held_len + len <= REPLY_HELD_MAX) {
-        held_append(c, data, len);
-        deliver_last(c, r, c->held, c->held_len);
-    } else {
-        deliver_part(c, r, c->held, c->held_len);
-        deliver_last(c, oldest(c), data, len); /* for a placeholder, if the owner has abandoned the request meanwhile */
-    }
-    held_clear(c);
-}
-
 /* Keeps the beginning of a reply while it is small. Once it is larger, delivers it in parts. */
 static void take_part(struct upstream_conn *c, struct upstream_request *r, const char *data, size_t len) {
     if (!c->passing && c->held_len + len <= REPLY_HELD_MAX) {
@@ -198,26 +186,6 @@ static void take_part(struct upstream_conn *c, struct upstream_request *r, const
         r = oldest(c);
     }
     deliver_part(c, r, data, len);
-}
-
-/* Takes bytes on a pin that answer no request. */
-static bool take_message(struct upstream_conn *c, const char *data, size_t len, bool last) {
-    const struct upstream_pin *pin = c->pin;
-    invariant(pin && !pin->idle, "an idle pin gets a message");
-    if (last)
-        conn_proven(c);
-    if (pin->owned && pin->events.message)
-        pin->events.message(pin->events.arg, data, len, last);
-    return true;
-}
-
-/* Takes a reply to a request on a pin that is not completely sent. False: the connection was closed. */
-static bool take_early(struct upstream_conn *c, const char *data, size_t len) {
-    const struct upstream_request *r = oldest(c);
-    if (!r || (r->asking && !c->asking_done))
-        return true;
-    conn_broken(c, "it answered before it had the whole request", data, len);
-    return false;
 }
 
 /* Whether the node's first bytes say that it accepts no more clients: it has read nothing, and closes. */
@@ -240,11 +208,14 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
         dedicated_push(c, data, len, last);
         return true;
     }
-    if (c->pin && c->state == CONN_READY && (push || c->pin->stream || c->pin->open)) {
-        if (push || c->pin->stream)
-            return take_message(c, data, len, last);
-        if (!take_early(c, data, len))
-            return false;
+    const struct upstream_pin *pin = c->pin;
+    if (pin && c->state == CONN_READY && (push || pin->stream)) {
+        invariant(!pin->idle, "an idle pin gets a message");
+        if (last)
+            conn_proven(c);
+        if (pin->owned && pin->events.message)
+            pin->events.message(pin->events.arg, data, len, last);
+        return true;
     }
     if (push)
         return true;
@@ -255,23 +226,31 @@ static bool conn_take(struct upstream_conn *c, const char *data, size_t len, boo
         conn_broken(c, "it sent a reply without a request", data, len);
         return false;
     }
-    bool leads = c->led < r->leading && (!r->asking || c->asking_done);
-    if (!iobuf_sent(r->chunk, r->bytes + r->len - 1) && !r->open && !leads) {
+    bool asked = r->asking && !c->asking_done, leads = c->led < r->leading && !asked;
+    if ((pin && pin->open && !asked) || (!iobuf_sent(r->chunk, r->bytes + r->len - 1) && !r->open && !leads)) {
         conn_broken(c, "it answered before it had the whole request", data, len);
         return false;
     }
     if (last)
         conn_proven(c);
-    if (r->asking && !c->asking_done)
+    if (asked)
         c->asking_done = last; /* the reply to ASKING is dropped: if it is an error, the next reply is one too */
     else if (leads)
         batch_take(c, r, data, len, last);
     else if (!last)
         take_part(c, r, data, len);
-    else if (c->held_len > 0)
-        take_held_last(c, r, data, len);
-    else
+    else if (c->held_len == 0)
         deliver_last(c, r, data, len);
+    else {
+        if (c->held_len + len <= REPLY_HELD_MAX) {
+            held_append(c, data, len);
+            deliver_last(c, r, c->held, c->held_len);
+        } else {
+            deliver_part(c, r, c->held, c->held_len);
+            deliver_last(c, oldest(c), data, len); /* a placeholder, if the owner has abandoned the request meanwhile */
+        }
+        held_clear(c);
+    }
     return true;
 }
 

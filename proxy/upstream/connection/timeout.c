@@ -1,6 +1,6 @@
 /*
- * Finds late replies: whether a reply is late, whether the node is to blame, and what follows. Called for each
- * connection every 100 ms while anything is in flight.
+ * The upstream's tick, every 100 ms while anything is in flight. It finds late replies: whether a reply is late,
+ * whether the node is to blame, and what follows.
  *
  * A script may run for any time, but meanwhile its node answers other connections (with BUSY at least):
  *
@@ -49,28 +49,15 @@ static void probe_fail(struct upstream_request *r, enum upstream_failure why, co
     probe_end(r, why == UPSTREAM_REFUSED);
 }
 
-static bool probe_start(struct node_probe *p) {
-    invariant(!p->pin, "two probes are under way");
+/* Whether the node answers on another connection, as far as is known. If the last answer is old, a PING is sent; until
+ * its answer comes the result is true. */
+static bool probe_answers(struct upstream_node *n, int64_t now) {
     static const struct upstream_request_ops ops = {.reply = probe_reply, .fail = probe_fail};
     static const struct upstream_pin_events none;
     static const struct upstream_lane lane = {.protocol = 2};
     static const struct upstream_claim own = {.client = NULL};
     static const char ping[] = "*1\r\n$4\r\nPING\r\n";
     const char *error;
-    p->pin = upstream_pin_open(p->node->u, p->node, &lane, &own, &none, &error);
-    if (!p->pin)
-        return false;
-    p->request.ops = &ops;
-    if (!upstream_pin_submit(p->pin, &p->request, ping, sizeof(ping) - 1, false))
-        return true;
-    upstream_unpin(p->pin, false);
-    p->pin = NULL;
-    return false;
-}
-
-/* Whether the node answers on another connection, as far as is known. If the last answer is old, a PING is sent; until
- * its answer comes the result is true. */
-static bool probe_answers(struct upstream_node *n, int64_t now) {
     if (!n->probe) {
         n->probe = memory_zalloc(sizeof(*n->probe));
         n->probe->node = n;
@@ -81,16 +68,18 @@ static bool probe_answers(struct upstream_node *n, int64_t now) {
         return true; /* a probe is under way, with its own timeout */
     if (now - p->ended_ms < n->u->timeout_ms)
         return p->answered;
-    return probe_start(p);
+    p->pin = upstream_pin_open(n->u, n, &lane, &own, &none, &error);
+    if (!p->pin)
+        return false;
+    p->request.ops = &ops;
+    if (!upstream_pin_submit(p->pin, &p->request, ping, sizeof(ping) - 1, false))
+        return true;
+    upstream_unpin(p->pin, false);
+    p->pin = NULL;
+    return false;
 }
 
 /* ---- late replies ---- */
-
-/* Whether the node owes nothing at present: the pin's owner set no time limit, can't take the reply yet, or has to send
- * more first. */
-static bool owner_is_slow(const struct upstream_conn *c) {
-    return c->paused || (c->pin && (c->pin->patient_ms == PIN_PATIENT || (c->pin->open && c->out.unsent == 0)));
-}
 
 /* Whether the node has sent something that this process has not read yet, since it was stopped or short of processor
  * time. */
@@ -99,17 +88,6 @@ static bool conn_has_news(const struct upstream_conn *c) {
     bool writes = c->state == CONN_CONNECTING || (c->state != CONN_SECURING && out->unsent > 0);
     struct pollfd p = {.fd = c->fd, .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
     return poll(&p, 1, 0) > 0;
-}
-
-/* Closes a connection whose reply is due, if another node has taken over the node's slots. The node has then vanished
- * without closing its connections. Returns whether it was closed. */
-static bool left_behind(struct upstream_conn *c) {
-    struct upstream *u = c->u;
-    upstream_want_map(u);
-    if (!c->node->served || c->node->slots > 0) /* a node that slots are just moving to has none yet */
-        return false;
-    conn_close(c, CONN_REPLACED, "it is silent, and another node serves its slots");
-    return true;
 }
 
 /* Whether a request on the node may take its time, and the node answers a probe. Replies of earlier requests may be
@@ -125,21 +103,8 @@ static bool may_last(const struct upstream_conn *c, int64_t now) {
     return false;
 }
 
-/* The text up to the number of milliseconds. */
-static const char *too_slow(const struct upstream_conn *c) {
-    if (c->unverified)
-        return "no Sentinel has confirmed that it is the master within";
-    switch (c->state) {
-    case CONN_RESOLVING:
-        return "no answer from the name server within";
-    case CONN_SECURING:
-        return "the TLS handshake took more than";
-    default:
-        return "no answer within";
-    }
-}
-
-bool conn_check(struct upstream_conn *c, int64_t now) {
+/* Checks the connection for timeouts, and closes it if one has passed. Returns whether something is in flight. */
+static bool conn_check(struct upstream_conn *c, int64_t now) {
     int64_t silent_ms = now - c->progress_ms - (c->pin ? c->pin->patient_ms : 0);
     char reason[96];
     switch (c->state) {
@@ -149,18 +114,31 @@ bool conn_check(struct upstream_conn *c, int64_t now) {
     case CONN_HANDSHAKE:
         if (now < c->deadline_ms || conn_has_news(c))
             return true;
-        snprintf(reason, sizeof(reason), "%s %lld ms", too_slow(c), (long long)c->u->connect_ms);
+        snprintf(reason, sizeof(reason), "%s %lld ms",
+                 c->unverified                ? "no Sentinel has confirmed that it is the master within"
+                 : c->state == CONN_RESOLVING ? "no answer from the name server within"
+                 : c->state == CONN_SECURING  ? "the TLS handshake took more than"
+                                              : "no answer within",
+                 (long long)c->u->connect_ms);
         conn_close(c, CONN_UNREACHABLE, reason);
         return false;
     case CONN_READY:
         if (c->in_flight == 0 && !c->pool && !c->pin)
             conn_close(c, CONN_IDLE, "retired");
-        if (c->state == CONN_CLOSED || c->in_flight == 0 || owner_is_slow(c))
+        if (c->state == CONN_CLOSED || c->in_flight == 0)
+            return false;
+        /* The node owes nothing while the pin's owner set no time limit, can't take the reply, or has to send more. */
+        if (c->paused || (c->pin && (c->pin->patient_ms == PIN_PATIENT || (c->pin->open && c->out.unsent == 0))))
             return false;
         if ((silent_ms < SILENT_MS && silent_ms < c->u->timeout_ms) || conn_has_news(c))
             return true;
-        if (left_behind(c))
+        upstream_want_map(c->u);
+        /* Another node may have taken over, and the node have vanished without closing its connections. A node that
+         * slots are just moving to has none yet. */
+        if (c->node->served && c->node->slots == 0) {
+            conn_close(c, CONN_REPLACED, "it is silent, and another node serves its slots");
             return false;
+        }
         if (silent_ms < c->u->timeout_ms || may_last(c, now))
             return true;
         snprintf(reason, sizeof(reason), "did not answer for %lld ms", (long long)c->u->timeout_ms);
@@ -196,17 +174,31 @@ void node_sweep(struct upstream *u) {
     }
 }
 
-static void close_ended(struct upstream_conn *c, void *arg) {
-    struct upstream *u = c->u;
-    if (c->dedicated == 0 || dedicated_lives(u, c->dedicated) || (c->pin && c->pin->owned))
-        return;
-    if (c->in_flight == 0)
-        conn_close(c, CONN_IDLE, "its lane has ended");
-    else
-        u->dedicated_ended = true;
+/* ---- the tick ---- */
+
+struct check {
+    int64_t now;
+    bool busy;
+};
+
+static void check(struct upstream_conn *c, void *arg) {
+    struct check *all = arg;
+    conn_login_again(c);
+    all->busy |= conn_check(c, all->now);
 }
 
-void dedicated_sweep(struct upstream *u) {
-    u->dedicated_ended = false;
-    conn_each(u, close_ended, NULL);
+void upstream_tick(struct ev_loop *loop, ev_timer *w, int revents) {
+    struct upstream *u = w->data;
+    struct check all = {.now = clock_ms()};
+    conn_each(u, check, &all);
+    if (all.now - u->swept_ms >= (int64_t)(TICK_SLOW_S * 1000)) {
+        u->swept_ms = all.now;
+        node_sweep(u);
+    }
+    if (list_empty(&u->conns)) {
+        ev_timer_stop(u->loop, &u->tick);
+        u->tick_fast = false;
+    } else if (all.busy != u->tick_fast) {
+        upstream_set_tick(u, all.busy);
+    }
 }

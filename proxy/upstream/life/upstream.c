@@ -12,49 +12,14 @@
 
 /* ---- timers ---- */
 
-struct check {
-    int64_t now;
-    bool busy;
-};
-
-static void check(struct upstream_conn *c, void *arg) {
-    struct check *all = arg;
-    conn_login_again(c);
-    all->busy |= conn_check(c, all->now);
-}
-
-static void on_tick(struct ev_loop *loop, ev_timer *w, int revents) {
-    struct upstream *u = w->data;
-    int64_t now = clock_ms();
-    struct check all = {.now = now};
-    conn_each(u, check, &all);
-    if (now - u->swept_ms >= (int64_t)(TICK_SLOW_S * 1000)) {
-        u->swept_ms = now;
-        node_sweep(u);
-    }
-    if (list_empty(&u->conns)) {
-        ev_timer_stop(u->loop, &u->tick);
-        u->tick_fast = false;
-    } else if (all.busy != u->tick_fast) {
-        upstream_set_tick(u, all.busy);
-    }
-}
-
-static void on_retry(struct ev_loop *loop, ev_timer *w, int revents) {
-    wait_over(w->data);
-}
-
-static void on_watch(struct ev_loop *loop, ev_timer *w, int revents) {
-    replicas_watch(w->data);
-}
-
 static void on_start(struct ev_loop *loop, ev_timer *w, int revents) {
     upstream_announce(w->data, NULL);
 }
 
 /* ---- life ---- */
 
-static bool addresses_ok(const struct upstream_config *config) {
+/* Reads all addresses; *first gets the first one. */
+static bool addresses_ok(const struct upstream_config *config, struct address *first) {
     if (config->address_count == 0 || (config->kind == UPSTREAM_SENTINEL && !config->sentinel_name))
         return false;
     for (size_t i = 0; i < config->address_count; i++) {
@@ -63,20 +28,10 @@ static bool addresses_ok(const struct upstream_config *config) {
             return false;
         if (at.port == 0 && config->kind != UPSTREAM_STANDALONE)
             return false;
+        if (i == 0)
+            *first = at;
     }
     return true;
-}
-
-static void start_standalone(struct upstream *u) {
-    struct address at;
-    if (!address_parse(u->config->addresses[0], strlen(u->config->addresses[0]), &at))
-        return; /* can't happen: addresses_ok has checked it */
-    struct upstream_node *n = node_get(u, &at);
-    u->masters = memory_alloc(sizeof(struct upstream_node *));
-    u->masters[0] = n;
-    u->master_count = 1;
-    u->covered = n->slots = SLOT_COUNT;
-    ev_timer_start(u->loop, &u->start);
 }
 
 static const struct upstream_above above = {
@@ -103,7 +58,8 @@ void upstream_set_late(struct upstream *u, int64_t us) {
 
 struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, const struct upstream_config *config,
                               struct chunk_pool *pool, const struct upstream_events *events) {
-    if (!addresses_ok(config))
+    struct address first;
+    if (!addresses_ok(config, &first))
         return NULL;
     struct upstream *u = memory_zalloc(sizeof(*u));
     u->loop = loop;
@@ -126,10 +82,10 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     u->random = (uint64_t)clock_ms() * 1000003u ^ (uint64_t)(uintptr_t)u;
     u->swept_ms = clock_ms();
     u->scratch = memory_alloc(READ_SCRATCH);
-    ev_timer_init(&u->tick, on_tick, 0., 0.);
-    ev_timer_init(&u->retry, on_retry, 0., 0.);
+    ev_timer_init(&u->tick, upstream_tick, 0., 0.);
+    ev_timer_init(&u->retry, wait_over, 0., 0.);
     ev_timer_init(&u->start, on_start, 0., 0.);
-    ev_timer_init(&u->watch, on_watch, REPLICAS_WATCH_S, REPLICAS_WATCH_S);
+    ev_timer_init(&u->watch, replicas_watch, REPLICAS_WATCH_S, REPLICAS_WATCH_S);
     u->tick.data = u->retry.data = u->start.data = u->watch.data = u;
     /* Lowest priority: bytes that came during a long loop turn are read before a reply counts as late. */
     ev_set_priority(&u->tick, EV_MINPRI);
@@ -139,7 +95,11 @@ struct upstream *upstream_new(struct ev_loop *loop, struct readable *readable, c
     } else if (config->kind == UPSTREAM_SENTINEL) {
         u->topology = sentinel_new(u);
     } else {
-        start_standalone(u);
+        u->masters = memory_alloc(sizeof(struct upstream_node *));
+        u->masters[0] = node_get(u, &first);
+        u->master_count = 1;
+        u->covered = u->masters[0]->slots = SLOT_COUNT;
+        ev_timer_start(u->loop, &u->start);
     }
     if (config->read_from != UPSTREAM_READ_MASTERS)
         ev_timer_start(u->loop, &u->watch);
@@ -191,8 +151,6 @@ bool upstream_waits(const struct upstream *u) {
 void upstream_flush(struct upstream *u) {
     struct list_node *n;
     invariant(!u->closing, "a closed upstream is flushed");
-    if (u->dedicated_ended)
-        dedicated_sweep(u);
     pin_close_unpinned(u);
     while ((n = list_shift(&u->dirty)))
         conn_flush(LIST_ENTRY(n, struct upstream_conn, dirty));
@@ -211,14 +169,6 @@ bool upstream_node_lost(const struct upstream_node *n) {
                 return false;
     }
     return true;
-}
-
-static const char *node_state(const struct upstream_node *n, bool ready, bool opening) {
-    if (ready)
-        return "up";
-    if (opening)
-        return "connecting";
-    return n->failures > 0 ? "down" : "idle";
 }
 
 void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const struct upstream_node_info *info),
@@ -253,7 +203,7 @@ void upstream_each_node(const struct upstream *u, void (*fn)(void *arg, const st
             info.in_flight += c->in_flight;
             info.unsent_bytes += c->out.unsent;
         }
-        info.state = node_state(n, ready, opening);
+        info.state = ready ? "up" : opening ? "connecting" : n->failures > 0 ? "down" : "idle";
         fn(arg, &info);
     }
 }

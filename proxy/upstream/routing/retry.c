@@ -12,7 +12,6 @@
 
 #include "proxy/base/memory.h"
 #include "proxy/upstream/routing/routing.h"
-#include "proxy/upstream/script.h"
 
 static bool word_is(const char *text, size_t len, const char *word) {
     size_t n = strlen(word);
@@ -103,35 +102,26 @@ static bool redirect(struct upstream *u, struct upstream_node *from, struct upst
     return true;
 }
 
-/* The place where the connection notes which request carried the script's source; NULL: no room. */
-static uint64_t *sourced_at(struct upstream_conn *c, const struct script *script) {
-    size_t i = 0;
-    while (c && i < SCRIPT_TOTAL && c->sourced[i].script && c->sourced[i].script != script)
-        i++;
-    if (!c || i == SCRIPT_TOTAL)
-        return NULL;
-    c->sourced[i].script = script;
-    return &c->sourced[i].at;
-}
-
-/* Repeats a request unchanged if a later one has carried the script's source over the same connection: the repeat is
- * sent after it. So of 10,000 requests in flight only one carries the source. */
-static bool repeat_behind_source(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
-    const uint64_t *at = sourced_at(r->conn, r->script);
-    if (!at || r->conn->replies >= *at || r->hops >= HOPS_MAX)
-        return false;
-    r->hops++;
-    r->sent_before = false;
-    r->conn = NULL;
-    router_place_again(u, r, from);
-    return true;
-}
-
-static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
-    size_t len;
-    struct upstream_conn *conn = r->conn;
-    uint64_t *at = sourced_at(conn, r->script);
-    size_t before = conn ? conn->in_flight : 0;
+/* Sends a call of a script that the node does not know once more, with the script's source. If a later request has
+ * carried the source over the same connection, the call is repeated unchanged behind that request: so of 10,000
+ * requests in flight only one carries the source. */
+static bool resend_script(struct upstream *u, struct upstream_node *from, struct upstream_request *r) {
+    struct upstream_conn *c = r->conn;
+    uint64_t *at = NULL; /* where the connection notes which request carried the source; NULL: no room */
+    for (size_t i = 0; c && !at && i < SCRIPT_TOTAL; i++) {
+        if (c->sourced[i].script && c->sourced[i].script != r->script)
+            continue;
+        c->sourced[i].script = r->script;
+        at = &c->sourced[i].at;
+    }
+    if (at && c->replies < *at && r->hops < HOPS_MAX) {
+        r->hops++;
+        r->sent_before = false;
+        r->conn = NULL;
+        router_place_again(u, r, from);
+        return true;
+    }
+    size_t len, before = c ? c->in_flight : 0;
     char *bytes = request_by_source(r, 0, &len);
     if (!bytes)
         return false;
@@ -142,8 +132,8 @@ static bool rewrite_as_eval(struct upstream *u, struct upstream_node *from, stru
     r->len = len;
     router_place_again(u, r, from); /* copies the bytes, or ends the request */
     memory_free(bytes);
-    if (at && conn->in_flight == before + 1)
-        *at = conn->replies + conn->in_flight;
+    if (at && c->in_flight == before + 1)
+        *at = c->replies + c->in_flight;
     return true;
 }
 
@@ -161,26 +151,22 @@ static void pinned_error(struct upstream *u, struct upstream_node *from, const c
         map_move(u, slot, to);
 }
 
-/* Has the master answer in place of a replica. The replica may not have the slot any more, or may load its data, or
- * lack the client's user: so no error of a replica is an answer. */
-static bool ask_master(struct upstream *u, struct upstream_node *replica, struct upstream_request *r, const char *text,
-                       size_t len) {
-    const struct passing *p = passing_find(text, len);
-    if (word_is(text, len, "MOVED") || (p && p->failover)) {
-        replicas_doubt(replica);
-        upstream_want_map(u);
-    }
-    r->lane.replica = 0;
-    r->sent_before = false;
-    r->conn = NULL;
-    router_place_again(u, r, NULL);
-    return true;
-}
-
 bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstream_request *r, const char *text,
                     size_t len) {
-    if (r->lane.replica)
-        return ask_master(u, from, r, text, len);
+    const struct passing *p = passing_find(text, len);
+    if (r->lane.replica) {
+        /* The master answers in place of a replica. The replica may not have the slot any more, or may load its data,
+         * or lack the client's user: so no error of a replica is an answer. */
+        if (word_is(text, len, "MOVED") || (p && p->failover)) {
+            replicas_doubt(from);
+            upstream_want_map(u);
+        }
+        r->lane.replica = 0;
+        r->sent_before = false;
+        r->conn = NULL;
+        router_place_again(u, r, NULL);
+        return true;
+    }
     bool about_logins = r->lane.login == UPSTREAM_LOGIN_ASKED || r->lane.login == UPSTREAM_LOGIN_TRIED;
     if (word_is(text, len, "NOAUTH") && u->events.noauth && (r->pinned || !about_logins))
         u->events.noauth(u->events.arg);
@@ -189,11 +175,12 @@ bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstr
         return false;
     }
     if (r->script && !r->eval && !r->leading && word_is(text, len, "NOSCRIPT"))
-        return repeat_behind_source(u, from, r) || rewrite_as_eval(u, from, r);
+        return resend_script(u, from, r);
     char plain[REPLY_HELD_MAX];
-    if (r->script && script_error_plain(text, len, plain, sizeof(plain), &len))
+    if (r->script && script_error_plain(text, len, plain, sizeof(plain), &len)) {
         text = plain;
-    const struct passing *p = passing_find(text, len);
+        p = passing_find(text, len);
+    }
     if (p && p->failover)
         suspect_failover(u, from, text, len);
     if (!u->topology || r->node)

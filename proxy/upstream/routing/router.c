@@ -3,8 +3,9 @@
  *
  *      upstream_submit ──> place ──> conn_send ··> reply ──────────────────> ops->reply
  *                            ^                       │
- *                            ├── MOVED, ASK, NOSCRIPT at once, TRYAGAIN and similar after a delay: retry.c
- *                            ├── node out of reach, and the map is old: once there is a new one
+ *                            ├── MOVED, ASK, NOSCRIPT at once: retry.c
+ *                            ├── TRYAGAIN and similar after a delay: retry.c, wait_delay
+ *                            ├── node out of reach, and the map is old: once there is a new one (wait_map)
  *                            └── lost connection, where nothing was sent or it may be repeated
  *                                               └── else ────────────────────> ops->fail
  *
@@ -21,7 +22,8 @@
 
 /* ---- how requests end ---- */
 
-void router_fail(struct upstream_request *r, bool sent, const char *base) {
+/* Fails a request; `sent`: a byte of it left. */
+static void router_fail(struct upstream_request *r, bool sent, const char *base) {
     invariant(r->in_flight, "a request fails that is not in flight");
     char text[512];
     outcome_text(text, sizeof(text), base, sent);
@@ -41,12 +43,77 @@ bool router_pointless(struct upstream_request *r) {
     return true;
 }
 
-void router_redirected(struct upstream_request *r) {
+/* Tells the owner that the request was redirected, once per request. */
+static void router_redirected(struct upstream_request *r) {
     if (r->was_redirected)
         return;
     r->was_redirected = true;
     if (r->ops->redirected)
         r->ops->redirected(r);
+}
+
+/* ---- requests that wait: they are on no connection, and are sent again after a while ---- */
+
+static void arm_retry(struct upstream *u, int64_t at_ms) {
+    double wait = (double)(at_ms - clock_ms()) / 1000;
+    if (wait < 0)
+        wait = 0;
+    if (ev_is_active(&u->retry) && ev_timer_remaining(u->loop, &u->retry) <= wait)
+        return;
+    ev_timer_stop(u->loop, &u->retry);
+    ev_now_update(u->loop);
+    ev_timer_set(&u->retry, wait, 0.);
+    ev_timer_start(u->loop, &u->retry);
+}
+
+static void wait_for(struct upstream *u, struct upstream_request *r, int64_t ms) {
+    invariant(r->delays < DELAYS_MAX && !r->placeholder && ms > 0, "a request waits for the %u. time", r->delays);
+    r->delays++;
+    r->conn = NULL;
+    r->asking = false;
+    r->hops = 0;
+    r->for_map = false;
+    r->retry_at_ms = clock_ms() + ms;
+    list_append(&u->retrying, &r->link);
+    arm_retry(u, r->retry_at_ms);
+    router_redirected(r);
+}
+
+int64_t upstream_delay_ms(unsigned times) {
+    if (times >= DELAYS_MAX)
+        return -1;
+    int64_t ms = DELAY_FIRST_MS << times;
+    return ms < DELAY_LONGEST_MS ? ms : DELAY_LONGEST_MS;
+}
+
+bool wait_delay(struct upstream *u, struct upstream_request *r) {
+    int64_t ms = upstream_delay_ms(r->delays);
+    if (ms < 0 || (r->ops->may_wait && !r->ops->may_wait(r)))
+        return false;
+    wait_for(u, r, ms);
+    return true;
+}
+
+/* Repeats a request after the next round of the topology, or after MAP_WAIT_MS. All requests of a connection wait
+ * together, so that they keep their order. A request fails after the wait if its node is still the one that can't be
+ * reached. The bytes are copied. False if it has waited too often. */
+static bool wait_map(struct upstream *u, struct upstream_request *r) {
+    if (r->delays >= DELAYS_MAX)
+        return false;
+    if (upstream_map_is_old(u, map_changed_ms())) /* another thread's map has changed since */
+        u->above->now(u->topology);
+    else
+        upstream_want_map(u);
+    if (!r->chunk) { /* the bytes are still the caller's */
+        struct iobuf copy;
+        iobuf_init(&copy, u->pool);
+        r->bytes = iobuf_append_held(&copy, r->bytes, r->len, &r->chunk);
+        iobuf_clear(&copy);
+        invariant(r->chunk && r->chunk->refs > 0, "bytes are not kept");
+    }
+    wait_for(u, r, MAP_WAIT_MS);
+    r->for_map = true;
+    return true;
 }
 
 /* ---- placing ---- */
@@ -86,7 +153,7 @@ const char *router_no_node(struct upstream *u) {
 }
 
 /* Queues a request on node `to`, or (`to` NULL) on the node that serves its slot. Returns NULL, or an error for
- * router_outcome. */
+ * outcome_unsent. */
 static inline const char *place(struct upstream *u, struct upstream_request *r, struct upstream_node *to) {
     struct upstream_node *n = u->closing ? NULL : to ? to : choose_node(u, r);
     if (!n)
@@ -122,7 +189,8 @@ void router_place_again(struct upstream *u, struct upstream_request *r, struct u
         router_fail(r, r->sent_before, error);
 }
 
-void router_repeat(struct upstream *u, struct upstream_request *r) {
+/* Queues a request that has waited on its node, or ends it. */
+static void router_repeat(struct upstream *u, struct upstream_request *r) {
     invariant(r->in_flight && !r->conn, "a request is repeated that has a connection");
     if (router_pointless(r))
         return;
@@ -140,6 +208,48 @@ void router_repeat(struct upstream *u, struct upstream_request *r) {
     }
     router_place_again(u, r, NULL);
 }
+
+void wait_map_ends(struct upstream *u, int64_t started_ms) {
+    LIST_FOREACH(it, &u->retrying) {
+        struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
+        if (!r->for_map || r->retry_at_ms - MAP_WAIT_MS > started_ms)
+            continue;
+        r->retry_at_ms = clock_ms();
+        arm_retry(u, r->retry_at_ms);
+    }
+}
+
+void wait_over(struct ev_loop *loop, ev_timer *timer, int revents) {
+    struct upstream *u = timer->data;
+    struct list_node due;
+    list_init(&due);
+    int64_t now = clock_ms(), next = INT64_MAX;
+    LIST_FOREACH_SAFE(it, &u->retrying) {
+        struct upstream_request *r = LIST_ENTRY(it, struct upstream_request, link);
+        if (r->retry_at_ms <= now) {
+            invariant(r->in_flight && !r->conn, "a request waits that has a connection");
+            list_remove(it);
+            list_append(&due, it);
+        } else if (r->retry_at_ms < next) {
+            next = r->retry_at_ms;
+        }
+    }
+    if (next != INT64_MAX)
+        arm_retry(u, next);
+    struct list_node *n;
+    while ((n = list_shift(&due)))
+        router_repeat(u, LIST_ENTRY(n, struct upstream_request, link));
+}
+
+void wait_stop(struct upstream *u) {
+    struct list_node *n;
+    while ((n = list_shift(&u->retrying))) {
+        struct upstream_request *r = LIST_ENTRY(n, struct upstream_request, link);
+        router_fail(r, r->sent_before, "UPSTREAM the proxy is stopping");
+    }
+}
+
+/* ---- submitting ---- */
 
 /* Handles a request without a connection. NULL: it waits for the map; else the error. */
 static __attribute__((noinline)) const char *not_taken(struct upstream *u, struct upstream_request *r,
@@ -237,16 +347,6 @@ static bool may_move(const struct upstream_request *r) {
     return r->affinity == 0 && r->repeatable && r->leading == 0 && !r->open && !r->pinned && r->hops < HOPS_MAX;
 }
 
-/* Sends the request again over another connection; the reply on the present one will be dropped. */
-static void move_away(struct upstream *u, struct upstream_request *r) {
-    upstream_abandon(u, r); /* the placeholder keeps the old bytes */
-    invariant(!r->in_flight && r->hops < HOPS_MAX, "a request has moved %u times", r->hops);
-    r->hops++;
-    r->in_flight = true;
-    r->sent_before = false;
-    router_place_again(u, r, NULL);
-}
-
 bool upstream_hold(struct upstream_request *r) {
     struct upstream_conn *c = r->in_flight ? r->conn : NULL;
     if (!c || c->state != CONN_READY || !r->streaming)
@@ -260,8 +360,14 @@ bool upstream_hold(struct upstream_request *r) {
     conn_pause(c, true);
     LIST_FOREACH_SAFE(it, &c->pending) {
         struct upstream_request *behind = LIST_ENTRY(it, struct upstream_request, link);
-        if (behind->affinity != r->affinity && !behind->placeholder)
-            move_away(c->u, behind);
+        if (behind->affinity == r->affinity || behind->placeholder)
+            continue;
+        upstream_abandon(c->u, behind); /* the reply on this connection is dropped; the placeholder keeps the bytes */
+        invariant(!behind->in_flight && behind->hops < HOPS_MAX, "a request has moved %u times", behind->hops);
+        behind->hops++;
+        behind->in_flight = true;
+        behind->sent_before = false;
+        router_place_again(c->u, behind, NULL);
     }
     return true;
 }
@@ -289,20 +395,17 @@ bool upstream_unsent(const struct upstream_request *r) {
     return r->in_flight && r->conn && !was_sent(r);
 }
 
-/* Whether another node serves the request's slot by now. */
-static bool served_elsewhere(struct upstream *u, const struct upstream_request *r, const struct upstream_node *who) {
-    const struct upstream_node *now = u->closing || r->node || r->asking ? NULL : choose_node(u, r);
-    return now && now != who;
-}
-
 static bool may_repeat(struct upstream *u, const struct upstream_request *r, const struct upstream_node *who,
                        enum conn_end end) {
     if (r->pinned || r->placeholder || r->streaming || r->attempts >= ATTEMPTS_MAX)
         return false;
     if (r->lane.replica) /* the master may answer, whatever has happened to the replica */
         return !u->closing;
-    if (end == CONN_REFUSED || (end != CONN_LOST && !served_elsewhere(u, r, who)))
+    if (end == CONN_REFUSED)
         return false; /* the same node would give the same result */
+    const struct upstream_node *now = u->closing || r->node || r->asking ? NULL : choose_node(u, r);
+    if (end != CONN_LOST && (!now || now == who))
+        return false;
     return !was_sent(r) || r->repeatable;
 }
 

@@ -20,31 +20,18 @@ bool retry_on_error(struct upstream *u, struct upstream_node *from, struct upstr
 /* Queues a request that was taken before on node `to`, or (`to` NULL) on the node that serves its slot. Fails the
  * request if that is not possible. */
 void router_place_again(struct upstream *u, struct upstream_request *r, struct upstream_node *to);
-/* Queues a request that has waited on its node, or ends it. */
-void router_repeat(struct upstream *u, struct upstream_request *r);
-/* Fails a request; `sent`: a byte of it left. */
-void router_fail(struct upstream_request *r, bool sent, const char *base);
-/* Tells the owner that the request was redirected, once per request. */
-void router_redirected(struct upstream_request *r);
-
-/* ---- delayed.c ---- */
-
 /* Repeats a request after a delay, which grows each time. False if it was repeated too often, or another request would
  * overtake it. */
 bool wait_delay(struct upstream *u, struct upstream_request *r) __attribute__((warn_unused_result));
-/* Repeats a request after the next round of the topology, or after MAP_WAIT_MS. All requests of a connection wait
- * together, so that they keep their order. A request fails after the wait if its node is still the one that can't be
- * reached. The bytes are copied. False if it has waited too often. */
-bool wait_map(struct upstream *u, struct upstream_request *r) __attribute__((warn_unused_result));
 /* Ends the wait of requests that began to wait before the finished round began, at started_ms. Later requests wait on:
  * this round may have missed the change that they wait for. */
 void wait_map_ends(struct upstream *u, int64_t started_ms);
-/* Repeats the requests that have waited long enough. */
-void wait_over(struct upstream *u);
+/* The callback of u->retry: repeats the requests that have waited long enough. */
+void wait_over(struct ev_loop *loop, ev_timer *timer, int revents);
 /* Fails all waiting requests. */
 void wait_stop(struct upstream *u);
 
-/* ---- replicas.c ---- */
+/* ---- map.c ---- */
 
 /* How often each replica is asked for its state, in seconds. */
 #define REPLICAS_WATCH_S 1.
@@ -52,12 +39,10 @@ void wait_stop(struct upstream *u);
 void replicas_clear(struct upstream *u);
 /* Notes that the node at this address is a replica of `master`. */
 void replicas_add(struct upstream_node *master, const struct address *at);
-/* Asks all replicas, and the masters that compete with them, for their state. */
-void replicas_watch(struct upstream *u);
+/* The callback of u->watch: asks all replicas, and the masters that compete with them, for their state. */
+void replicas_watch(struct ev_loop *loop, ev_timer *timer, int revents);
 /* Sends no more reads to the replica until it has answered again that it is in sync. */
 void replicas_doubt(struct upstream_node *replica);
-
-/* ---- map.c ---- */
 
 /* Moves one slot, as a MOVED says. */
 void map_move(struct upstream *u, unsigned slot, struct upstream_node *to);

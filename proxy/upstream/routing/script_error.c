@@ -10,16 +10,6 @@ static bool starts_with(const char *text, const char *end, const char *start) {
     return (size_t)(end - text) >= len && memcmp(text, start, len) == 0;
 }
 
-/* Redis 7 appends the origin: " script: SHA1, on @user_script:LINE." Returns the end of the error without it. */
-static const char *before_origin(const char *error, const char *end) {
-    static const char FROM[] = " script: ", ON[] = ", on @user_script:";
-    enum { SHA1 = 40, ORIGIN = sizeof(FROM) - 1 + SHA1 };
-    const char *on = memmem(error, (size_t)(end - error), ON, sizeof(ON) - 1);
-    if (!on || on - error < ORIGIN || memcmp(on - ORIGIN, FROM, sizeof(FROM) - 1) != 0)
-        return end;
-    return on - ORIGIN;
-}
-
 /* Skips "@user_script:LINE: " or "@user_script: LINE: "; NULL if `p` points at neither. */
 static const char *behind_line(const char *p, const char *end) {
     static const char script[] = "@user_script:";
@@ -55,17 +45,14 @@ static const char *behind_origin(const char *error, const char *end) {
     return p;
 }
 
-/* Whether an error begins with a code (ERR, WRONGTYPE, ...). Redis 6's own errors to scripts have none. */
-static bool has_code(const char *error, const char *end) {
-    const char *p = error;
-    while (p < end && ((*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9')))
-        p++;
-    return p > error && p < end && *p == ' ';
-}
-
 bool script_error_plain(const char *error, size_t len, char *out, size_t size, size_t *out_len) {
-    const char *whole_end = error + len;
-    const char *begin = behind_origin(error, whole_end), *end = before_origin(error, whole_end), *code = "";
+    /* Redis 7 appends the origin: " script: SHA1, on @user_script:LINE." */
+    static const char FROM[] = " script: ", ON[] = ", on @user_script:";
+    enum { SHA1 = 40, ORIGIN = sizeof(FROM) - 1 + SHA1 };
+    const char *whole_end = error + len, *end = whole_end, *code = "";
+    const char *begin = behind_origin(error, whole_end), *on = memmem(error, len, ON, sizeof(ON) - 1);
+    if (on && on - error >= ORIGIN && memcmp(on - ORIGIN, FROM, sizeof(FROM) - 1) == 0)
+        end = on - ORIGIN;
     if ((begin == error && end == whole_end) || end <= begin)
         return false;
     if (begin != error) {
@@ -74,7 +61,11 @@ bool script_error_plain(const char *error, size_t len, char *out, size_t size, s
             end--;
         if (begin == end)
             return false;
-        code = has_code(begin, end) ? "" : "ERR ";
+        const char *p = begin;
+        while (p < end && ((*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9')))
+            p++;
+        if (p == begin || p == end || *p != ' ')
+            code = "ERR "; /* Redis 6's own errors to scripts have no code (ERR, WRONGTYPE, ...) */
     }
     size_t code_len = strlen(code), rest = (size_t)(end - begin);
     if (code_len + rest > size)

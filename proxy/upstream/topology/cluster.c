@@ -120,16 +120,6 @@ static void link_replicas(const struct cluster *c, const redisReply *reply, stru
     }
 }
 
-static void take_map(struct topology *t, struct upstream_node **slots, unsigned covered) {
-    invariant(covered > 0 && covered <= SLOT_COUNT && !t->ctx, "%u slots are served", covered);
-    struct upstream *u = t->u;
-    bool changed = map_replace(u, slots);
-    if (changed)
-        log_notice("Cluster: %zu masters serve %u of %d slots", u->master_count, covered, SLOT_COUNT);
-    node_sweep(u);
-    topology_done(t, changed);
-}
-
 static void on_slots(redisAsyncContext *ctx, void *data, void *arg) {
     struct topology *t = arg;
     const redisReply *reply = data;
@@ -142,7 +132,13 @@ static void on_slots(redisAsyncContext *ctx, void *data, void *arg) {
             if (t->u->config->read_from != UPSTREAM_READ_MASTERS)
                 link_replicas(cluster_of(t), reply, slots);
             topology_drop(t);
-            take_map(t, slots, covered);
+            invariant(covered <= SLOT_COUNT && !t->ctx, "%u slots are served", covered);
+            struct upstream *u = t->u;
+            bool changed = map_replace(u, slots);
+            if (changed)
+                log_notice("Cluster: %zu masters serve %u of %d slots", u->master_count, covered, SLOT_COUNT);
+            node_sweep(u);
+            topology_done(t, changed);
         } else {
             t->refused = false;
             topology_failed(t, "it knows no slots");

@@ -17,6 +17,8 @@
 
 struct topology;
 
+enum { REPLICAS_MAX = 64 };
+
 typedef bool (*topology_ask_fn)(struct topology *t);
 
 struct topology_kind {
@@ -96,42 +98,3 @@ void topology_done(struct topology *t, bool changed);
 
 /* Sends the proxy's own login over a new connection, if there is one. `heard`: a refusal ends the round's question. */
 void topology_login(struct topology *t, redisAsyncContext *ctx, enum upstream_own at, bool heard);
-
-/* ---- sentinel.c (which node is the master) and watch.c (subscriptions to Sentinels) ---- */
-
-enum { SENTINELS_MAX = 32, REPLICAS_MAX = 64 };
-
-/* A subscription to a Sentinel; when it is lost, it is opened again. */
-struct sentinel_watch {
-    struct sentinel *sentinel;
-    struct address at;
-    bool known;             /* configured, or named by the Sentinel that answered last */
-    redisAsyncContext *ctx; /* NULL: not connecting, or its name is being looked up */
-    struct resolve *lookup; /* NULL: no lookup is under way */
-    struct found found;     /* the addresses of its name: tried one after the other */
-    bool subscribed;
-    ev_timer timer; /* connecting: the limit; not connected: the time of the next attempt */
-    unsigned failures;
-};
-
-struct sentinel {
-    struct topology topology; /* first */
-    struct sentinel_watch *watches[SENTINELS_MAX];
-    size_t watch_count;
-    struct address first; /* the Sentinel to ask first, with has_first */
-    bool has_first;
-    struct address replicas[REPLICAS_MAX]; /* as named by it, too */
-    size_t replica_count;
-    struct address named; /* the master, as named by the Sentinel being asked */
-    uint64_t named_epoch; /* its configuration epoch; 0: not known */
-    uint64_t epoch;       /* the epoch of the master in use */
-};
-
-/* Starts a round, since a Sentinel has announced another master. */
-void sentinel_switched(struct sentinel *s, const struct address *by);
-
-/* Subscribes to a Sentinel, and retries until watch_free. */
-struct sentinel_watch *watch_new(struct sentinel *s, const struct address *at);
-void watch_free(struct sentinel_watch *w);
-/* The state of a subscription: "up", "connecting", "down". */
-const char *watch_state(const struct sentinel_watch *w);

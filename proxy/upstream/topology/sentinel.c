@@ -4,11 +4,11 @@
  *      a round:  Sentinel ── get-master-addr-by-name, MASTER, SENTINELS ──> address ── ROLE ──> "master":
  * map_replace_master ^                                                         └─ anything else ──┐
  *                    └──────────────────────── the next one ──────────────────────────────────────┘
- *      watch.c:  each Sentinel ── +switch-master ──> a round that begins with it
+ *      a subscription to each Sentinel ── +switch-master ──> a round that begins with it
  *
  * A Sentinel that was cut off for a while may still name the old master, and the old master's ROLE may still say
  * "master". So of two answers the one with the greater configuration epoch counts. Sentinels that others name are asked
- * and watched, too. It knows nothing of requests.
+ * and watched, too. A lost subscription is opened again, later each time, with jitter. It knows nothing of requests.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,13 +17,150 @@
 #include "parser/invariant.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
+#include "proxy/upstream/connection/control.h"
 #include "proxy/upstream/routing/routing.h"
 #include "proxy/upstream/topology/private.h"
 
-enum { CALM_MS = 10 * 1000 };
+enum { CALM_MS = 10 * 1000, SENTINELS_MAX = 32, AGAIN_FIRST_MS = 200, AGAIN_LONGEST_MS = 10 * 1000 };
+
+/* A subscription to a Sentinel; when it is lost, it is opened again. */
+struct sentinel_watch {
+    struct sentinel *sentinel;
+    struct address at;
+    bool known;             /* configured, or named by the Sentinel that answered last */
+    redisAsyncContext *ctx; /* NULL: not connecting, or its name is being looked up */
+    struct resolve *lookup; /* NULL: no lookup is under way */
+    struct found found;     /* the addresses of its name: tried one after the other */
+    bool subscribed;
+    ev_timer timer; /* connecting: the limit; not connected: the time of the next attempt */
+    unsigned failures;
+};
+
+struct sentinel {
+    struct topology topology; /* first */
+    struct sentinel_watch *watches[SENTINELS_MAX];
+    size_t watch_count;
+    struct address first; /* the Sentinel to ask first, with has_first */
+    bool has_first;
+    struct address replicas[REPLICAS_MAX]; /* as named by it, too */
+    size_t replica_count;
+    struct address named; /* the master, as named by the Sentinel being asked */
+    uint64_t named_epoch; /* its configuration epoch; 0: not known */
+    uint64_t epoch;       /* the epoch of the master in use */
+};
 
 static struct sentinel *sentinel_of(struct topology *t) {
     return (struct sentinel *)(void *)t;
+}
+
+/* ---- subscriptions: one connection to each Sentinel, for +switch-master ---- */
+
+static void set_timer(struct sentinel_watch *w, int64_t ms) {
+    struct ev_loop *loop = w->sentinel->topology.u->loop;
+    ev_timer_stop(loop, &w->timer);
+    ev_timer_set(&w->timer, (double)ms / 1000, 0.);
+    ev_timer_start(loop, &w->timer);
+}
+
+static void watch_lost(struct sentinel_watch *w, const char *reason) {
+    invariant(!w->ctx && !w->lookup, "a subscription is lost that is being opened");
+    set_timer(w, upstream_backoff(w->sentinel->topology.u, AGAIN_FIRST_MS, AGAIN_LONGEST_MS, w->failures));
+    if (w->failures++ == 0)
+        log_notice("No subscription to Sentinel %s:%d: %s", w->at.host, w->at.port, reason);
+    w->subscribed = false;
+}
+
+static void watch_drop(struct sentinel_watch *w) {
+    redisAsyncContext *ctx = w->ctx;
+    w->ctx = NULL;
+    resolve_cancel(w->lookup);
+    w->lookup = NULL;
+    if (ctx)
+        redisAsyncFree(ctx);
+}
+
+static void watch_next(struct sentinel_watch *w, const char *reason);
+
+static void on_message(redisAsyncContext *ctx, void *data, void *arg) {
+    struct sentinel_watch *w = arg;
+    const redisReply *reply = data;
+    if (w->ctx != ctx)
+        return; /* the connection was dropped before */
+    if (!reply) {
+        w->ctx = NULL; /* hiredis frees it after this call */
+        watch_next(w, control_error(ctx));
+        return;
+    }
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || reply->element[0]->type != REDIS_REPLY_STRING)
+        return;
+    if (strcmp(reply->element[0]->str, "subscribe") == 0) {
+        ev_timer_stop(w->sentinel->topology.u->loop, &w->timer);
+        w->subscribed = true;
+        invariant(w->ctx == ctx, "another connection subscribes");
+        found_take(&w->found, NULL); /* if the connection is lost, the name is looked up anew */
+        if (w->failures > 0)         /* an announcement may have been missed while there was no subscription */
+            topology_now(&w->sentinel->topology);
+        w->failures = 0;
+        return;
+    }
+    /* A message about a master: "NAME OLD-HOST OLD-PORT NEW-HOST NEW-PORT". */
+    const char *name = w->sentinel->topology.u->config->sentinel_name;
+    const redisReply *message = reply->element[2];
+    size_t len = strlen(name);
+    if (message->type == REDIS_REPLY_STRING && strncmp(message->str, name, len) == 0 && message->str[len] == ' ') {
+        w->sentinel->first = w->at;
+        w->sentinel->has_first = true;
+        topology_now(&w->sentinel->topology);
+    }
+}
+
+/* Connects to the next address of the Sentinel. If none is left, the subscription counts as lost, for `reason`. */
+static void watch_next(struct sentinel_watch *w, const char *reason) {
+    invariant(!w->ctx && !w->lookup, "a Sentinel has two connections");
+    struct upstream *u = w->sentinel->topology.u;
+    const char *number;
+    char why[REASON_MAX];
+    snprintf(why, sizeof(why), "%s", reason);
+    while ((number = found_next(&w->found))) {
+        w->ctx = control_connect(u, &w->at, number, why, sizeof(why));
+        if (!w->ctx)
+            continue;
+        topology_login(&w->sentinel->topology, w->ctx, UPSTREAM_OWN_SENTINELS, false);
+        set_timer(w, u->connect_ms);
+        redisAsyncCommand(w->ctx, on_message, w, "SUBSCRIBE " CONTROL_CHANNEL);
+        return;
+    }
+    watch_lost(w, why);
+}
+
+static void on_found(void *arg, const struct addrinfo *found, const char *error) {
+    struct sentinel_watch *w = arg;
+    w->lookup = NULL;
+    found_take(&w->found, found);
+    watch_next(w, error ? error : "its name has no address");
+}
+
+static void on_timer(struct ev_loop *loop, ev_timer *timer, int revents) {
+    struct sentinel_watch *w = timer->data;
+    if (w->lookup) {
+        watch_drop(w);
+        watch_lost(w, "the name server does not answer");
+    } else if (w->ctx) {
+        watch_drop(w);
+        watch_next(w, "it does not answer");
+    } else if (resolve_is_number(w->at.host)) {
+        found_number(&w->found, w->at.host);
+        watch_next(w, "");
+    } else {
+        set_timer(w, w->sentinel->topology.u->connect_ms);
+        w->lookup = resolve_start(loop, w->at.host, w->at.port, on_found, w);
+    }
+}
+
+static void watch_free(struct sentinel_watch *w) {
+    ev_timer_stop(w->sentinel->topology.u->loop, &w->timer);
+    watch_drop(w);
+    memory_free(w);
 }
 
 /* ---- the Sentinels -------------------------------------------------------------------------- */
@@ -51,24 +188,15 @@ static void see_sentinel(struct sentinel *s, const struct address *at) {
         }
     if (s->watch_count == SENTINELS_MAX)
         return;
-    struct sentinel_watch *w = watch_new(s, at);
     invariant(s->watch_count < SENTINELS_MAX, "%zu Sentinels", s->watch_count);
+    struct sentinel_watch *w = memory_zalloc(sizeof(*w));
+    w->sentinel = s;
+    w->at = *at;
     w->known = true;
+    ev_timer_init(&w->timer, on_timer, 0., 0.);
+    w->timer.data = w;
+    ev_timer_start(s->topology.u->loop, &w->timer);
     s->watches[s->watch_count++] = w;
-}
-
-/* Forgets the Sentinels that no Sentinel names any more. */
-static void forget_sentinels(struct sentinel *s) {
-    size_t kept = 0;
-    for (size_t i = 0; i < s->watch_count; i++) {
-        struct sentinel_watch *w = s->watches[i];
-        if (w->known)
-            s->watches[kept++] = w;
-        else
-            watch_free(w);
-    }
-    invariant(kept <= s->watch_count, "%zu Sentinels of %zu", kept, s->watch_count);
-    s->watch_count = kept;
 }
 
 /* ---- a Sentinel's answers ----------------------------------------------------------------------- */
@@ -127,7 +255,7 @@ static void on_state(redisAsyncContext *ctx, void *data, void *arg) {
     s->named_epoch = epoch && is_text(epoch) ? strtoull(epoch->str, NULL, 10) : 0;
 }
 
-/* Takes the replicas' addresses. Which of them are in sync is for replicas.c to find out. */
+/* Takes the replicas' addresses. Which of them are in sync is for map.c to find out. */
 static void on_replicas(redisAsyncContext *ctx, void *data, void *arg) {
     struct topology *t = arg;
     struct sentinel *s = arg;
@@ -163,7 +291,15 @@ static void on_others(redisAsyncContext *ctx, void *data, void *arg) {
             if (host && port && read_address(host, port, &at))
                 see_sentinel(s, &at);
         }
-        forget_sentinels(s);
+        size_t kept = 0; /* the Sentinels that no Sentinel names any more are forgotten */
+        for (size_t i = 0; i < s->watch_count; i++) {
+            if (s->watches[i]->known)
+                s->watches[kept++] = s->watches[i];
+            else
+                watch_free(s->watches[i]);
+        }
+        invariant(kept <= s->watch_count, "%zu Sentinels of %zu", kept, s->watch_count);
+        s->watch_count = kept;
     }
     if (s->named_epoch != 0 && s->named_epoch < s->epoch) {
         topology_failed(t, "it has not heard of the last failover yet");
@@ -269,12 +405,6 @@ static void sentinel_free(struct topology *t) {
     memory_free(s);
 }
 
-void sentinel_switched(struct sentinel *s, const struct address *by) {
-    s->first = *by;
-    s->has_first = true;
-    topology_now(&s->topology);
-}
-
 struct topology *sentinel_new(struct upstream *u) {
     static const struct topology_kind kind = {.calm_ms = CALM_MS,
                                               .collect = sentinel_collect,
@@ -299,6 +429,7 @@ void upstream_each_sentinel(const struct upstream *u, void (*fn)(void *arg, cons
     for (size_t i = 0; i < s->watch_count; i++) {
         char text[ADDRESS_MAX + 16];
         address_text(&s->watches[i]->at, text, sizeof(text));
-        fn(arg, text, watch_state(s->watches[i]));
+        const struct sentinel_watch *w = s->watches[i];
+        fn(arg, text, w->subscribed ? "up" : w->failures > 0 ? "down" : "connecting");
     }
 }

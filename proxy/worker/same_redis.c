@@ -1,4 +1,26 @@
 /*
+ * Whether two places are one Redis: for a process that takes over, and for the host name of an upstream. Two Redis
+ * servers would give out one lock twice.
+ *
+ * ---- take-over ----
+ *
+ * A take-over must not split the locks: the new process may have another upstream in its configuration, or the name of
+ * the same upstream may have moved. Then two processes would give out one lock. So the process that leaves writes a
+ * mark to its Redis, and the new one looks for the mark in its own before it accepts clients.
+ *
+ *      the process that leaves                        the new one
+ *      SET mark ──> Redis                             held: no worker accepts clients
+ *      the mark, in the environment ────────────────> GET mark ──┬─> the same: all workers open
+ *                                                                └─> another, or none: it ends, and nothing has changed
+ *
+ * With `take-over switch` it does not end: the process that leaves closes its clients and ends, and the new one holds
+ * all writes until the longest lease is over that the process before knew of.
+ *
+ * Run ids and replication ids change with a failover, and addresses differ for one server. The mark is data, as locks
+ * are: where the mark is, the locks are.
+ *
+ * ---- the host name of a standalone ----
+ *
  * Where the host name of a standalone upstream leads. The name is looked up every dns-refresh, at a reload, and soon
  * after the node has failed. If it leads to another machine, all threads go there together, or none does: two threads
  * at two servers would give out one lock twice.
@@ -16,16 +38,151 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "parser/invariant.h"
 #include "parser/slot.h"
+#include "proxy/base/handed_board.h"
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/net/resolve.h"
 #include "proxy/session/core/broadcast.h"
 #include "proxy/worker/private.h"
 
-enum { MARK_SLOT = 0, MARK_MS = 2 * 60 * 60 * 1000, NEW_MS = 2 * 60 * 1000, AWAY_LEAST = 3 };
+enum { MARK_SLOT = 0, ERROR_MAX = 200, AWAY_LEAST = 3 };
+enum { SPACE_MARK_MS = 2 * 60 * 1000, HOST_MARK_MS = 2 * 60 * 60 * 1000, NEW_MS = 2 * 60 * 1000 };
+
+/* Begins a command on a key named like a guard record, so that no client is shown it; it belongs to no lock. The name
+ * is of `what`, whose mark it is (a process's id, or ""), and a suffix. */
+static void build_mark(struct worker *w, const char *command, size_t argc, const char *what, const char *whose,
+                       const char *suffix) {
+    char key[128];
+    snprintf(key, sizeof(key), "lockkeeper:{%s}:lockkeeper-%s%s%s", slot_tag(MARK_SLOT), what, whose, suffix);
+    build_start(w, argc);
+    build_text(w, command);
+    build_text(w, key);
+}
+
+/* Copies the error that a call ended with; "": none. */
+static void error_of(const struct call_end *end, char out[ERROR_MAX]) {
+    size_t len;
+    const char *error = call_end_error(end, &len);
+    snprintf(out, ERROR_MAX, "%.*s", (int)len, error ? error : "");
+}
+
+/* Whether a call ended with this text. */
+static bool call_end_is(const struct call_end *end, const char *text) {
+    struct resp_item found;
+    const char *at = end->reply;
+    return !end->error && resp_item_read(&at, end->reply + end->len, &found) && found.type == '$' && found.str &&
+           found.len == strlen(text) && memcmp(found.str, text, found.len) == 0;
+}
+
+/* ---- take-over ---------------------------------------------------------------------------------------- */
+
+struct marking {
+    struct request_owner owner; /* first */
+    void (*done)(void *arg, const char *error);
+    void *arg;
+};
+
+/* Sends what is in w->build. `owner` NULL: none is needed. */
+static void space_ask(struct worker *w, void (*done)(struct call *c, const struct call_end *end),
+                      struct request_owner *owner) {
+    struct upstream_lane lane = {.protocol = 2};
+    struct request *r = request_internal(w);
+    r->call.done = done;
+    r->call.up.repeatable = true;
+    if (owner)
+        request_own(r, owner, &request_owner_silent);
+    call_submit_lane(&r->call, MARK_SLOT, &lane, w->build.data, w->build.len);
+}
+
+/* ---- the process that leaves ------------------------------------------------------------------------ */
+
+static void marked(struct call *c, const struct call_end *end) {
+    struct marking m = *REQUEST_OWNER(c->request, struct marking);
+    char error[ERROR_MAX];
+    error_of(end, error);
+    memory_free(REQUEST_OWNER(c->request, struct marking));
+    request_disown(c->request);
+    request_reply(c->request, "", 0, true);
+    m.done(m.arg, error[0] ? error : NULL);
+}
+
+void lock_space_mark(struct worker *w, const char *mark, void (*done)(void *arg, const char *error), void *arg) {
+    struct marking *m = memory_zalloc(sizeof(*m));
+    m->done = done;
+    m->arg = arg;
+    build_mark(w, "SET", 5, "take-over", "", "");
+    build_text(w, mark);
+    build_text(w, "PX");
+    build_number(w, SPACE_MARK_MS);
+    space_ask(w, marked, &m->owner);
+}
+
+bool lock_space_forbidden(const char *error) {
+    return strncmp(error, "NOPERM", strlen("NOPERM")) == 0 || strncmp(error, "NOAUTH", strlen("NOAUTH")) == 0;
+}
+
+/* ---- the new process -------------------------------------------------------------------------------- */
+
+static void __attribute__((noreturn)) end_here(const char *why) {
+    log_warning("No take-over: %s. Two processes would give out the same locks. To move to another Redis, stop the old "
+                "process and start a new one, or set take-over switch",
+                why);
+    _exit(1);
+}
+
+static void open_all(struct worker *w) {
+    atomic_store(&w->shared->space_held, false);
+    for (unsigned i = 0; i < w->shared->threads; i++)
+        ev_async_send(w->shared->workers[i]->loop, &w->shared->workers[i]->wake);
+}
+
+static void looked(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    char error[ERROR_MAX], why[ERROR_MAX + 64];
+    error_of(end, error);
+    thread_of(w)->space_asking = false;
+    bool same = call_end_is(end, w->shared->space_mark);
+    request_reply(c->request, "", 0, true);
+    if (same) {
+        open_all(w);
+    } else if (!error[0] && w->config->take_over_switch && w->shared->before) {
+        log_warning(
+            "The upstream is another Redis than that of the process that leaves, which lets its clients go (take-over "
+            "switch)");
+        atomic_store(&w->shared->space_switches, true);
+        w->shared->let_go(w->shared->let_go_arg); /* this process waits for the end of the other */
+    } else if (!error[0]) {
+        end_here("the upstream is another Redis than that of the process that leaves");
+    } else if (!end->error) {
+        snprintf(why, sizeof(why), "whether the upstream is the same Redis can't be asked: %s", error);
+        end_here(why);
+    }
+}
+
+void lock_space_look(struct worker *w) {
+    if (thread_of(w)->space_asking || w->stopping || !atomic_load(&w->shared->space_held))
+        return;
+    if (atomic_load(&w->shared->space_switches)) {
+        int64_t left_ms;
+        if (!handed_board_gone(w->shared->before, &left_ms))
+            return;
+        log_notice(
+            "The process before has ended. Writes wait for %lld ms: so long the longest lease lasts at the Redis "
+            "before",
+            (long long)left_ms);
+        open_all(w);
+        return;
+    }
+    thread_of(w)->space_asking = true;
+    build_mark(w, "GET", 2, "take-over", "", "");
+    space_ask(w, looked, NULL);
+}
+
+/* ---- the host name ------------------------------------------------------------------------------------ */
 
 enum step { STEP_MARK, STEP_WRITE, STEP_SAME, STEP_OLD };
 
@@ -44,10 +201,6 @@ struct host_watch {
     bool same, silent; /* the other Redis has the mark; its user may not ask for it */
     unsigned away;     /* how many rounds in a row found the old Redis out of reach */
 };
-
-static struct host_watch *watch_of(struct worker *w) {
-    return thread_of(w)->hosts;
-}
 
 /* ---- from other threads ------------------------------------------------------------------------------- */
 
@@ -109,29 +262,7 @@ static void move(struct host_watch *h, const char *why) {
     go(h);
 }
 
-/* The old Redis cannot be reached. */
-static void old_is_away(struct host_watch *h) {
-    if (h->same)
-        move(h, "the Redis before it is out of reach");
-    else if (++h->away < AWAY_LEAST)
-        stay(h, "that Redis has other data, and the one before it may come back");
-    else {
-        log_warning("The upstream's Redis is out of reach, and the one at %s has other data: leases are lost", h->at);
-        move(h, "the Redis before it is out of reach");
-    }
-}
-
 /* ---- questions ---------------------------------------------------------------------------------------- */
-
-/* Begins a command on a key of this process, named like a guard record, so that no client is shown it. */
-static void build_own(struct worker *w, const char *command, size_t argc, const char *suffix) {
-    char key[128];
-    snprintf(key, sizeof(key), "lockkeeper:{%s}:lockkeeper-host-%s%s", slot_tag(MARK_SLOT), w->shared->process_id,
-             suffix);
-    build_start(w, argc);
-    build_text(w, command);
-    build_text(w, key);
-}
 
 static void question_send(struct worker *w, struct upstream_node *node,
                           void (*done)(struct call *c, const struct call_end *e)) {
@@ -144,19 +275,8 @@ static void question_send(struct worker *w, struct upstream_node *node,
 static void written(struct call *c, const struct call_end *end) {
     size_t len;
     if (!call_end_error(end, &len))
-        watch_of(c->request->worker)->marked_ms = worker_steady_ms(c->request->worker);
+        thread_of(c->request->worker)->hosts->marked_ms = worker_steady_ms(c->request->worker);
     request_reply(c->request, "", 0, true);
-}
-
-static void write_mark(struct host_watch *h) {
-    struct worker *w = h->w;
-    if (h->marked_ms > 0 && worker_steady_ms(w) - h->marked_ms < MARK_MS / 2)
-        return;
-    build_own(w, "SET", 5, "");
-    build_text(w, w->shared->process_id);
-    build_text(w, "PX");
-    build_number(w, MARK_MS);
-    question_send(w, upstream_master(w->upstream, 0), written);
 }
 
 static void ask(struct host_watch *h);
@@ -185,7 +305,7 @@ static void other_answered(struct host_watch *h, const struct call_end *end, con
 
 static void answered(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
-    struct host_watch *h = watch_of(w);
+    struct host_watch *h = thread_of(w)->hosts;
     char error[ERROR_MAX], number[24];
     error_of(end, error);
     snprintf(number, sizeof(number), "%" PRId64, h->number);
@@ -195,8 +315,13 @@ static void answered(struct call *c, const struct call_end *end) {
         h->busy = false;
     } else if (h->step < STEP_SAME) {
         other_answered(h, end, error);
+    } else if (away && !h->same && ++h->away < AWAY_LEAST) {
+        stay(h, "that Redis has other data, and the one before it may come back");
     } else if (away) {
-        old_is_away(h);
+        if (!h->same)
+            log_warning("The upstream's Redis is out of reach, and the one at %s has other data: leases are lost",
+                        h->at);
+        move(h, "the Redis before it is out of reach");
     } else if (same) {
         move(h, "it is the same Redis, or its master");
     } else if (h->step == STEP_SAME) {
@@ -217,16 +342,16 @@ static void ask(struct host_watch *h) {
     upstream_try_now(w->upstream);
     switch (h->step) {
     case STEP_MARK:
-        build_own(w, "GET", 2, "");
+        build_mark(w, "GET", 2, "host-", w->shared->process_id, "");
         break;
     case STEP_WRITE:
-        build_own(w, "SET", 5, "-new");
+        build_mark(w, "SET", 5, "host-", w->shared->process_id, "-new");
         build_number(w, h->number);
         build_text(w, "PX");
         build_number(w, NEW_MS);
         break;
     case STEP_SAME:
-        build_own(w, "GET", 2, "-new");
+        build_mark(w, "GET", 2, "host-", w->shared->process_id, "-new");
         break;
     case STEP_OLD:
         build_lock_question(w, MARK_SLOT);
@@ -270,7 +395,13 @@ static void on_found(void *arg, const struct addrinfo *list, const char *error) 
         tell(h, "");
         h->away = 0;
         h->to = now;
-        write_mark(h);
+        if (h->marked_ms == 0 || worker_steady_ms(w) - h->marked_ms >= HOST_MARK_MS / 2) {
+            build_mark(w, "SET", 5, "host-", w->shared->process_id, "");
+            build_text(w, w->shared->process_id);
+            build_text(w, "PX");
+            build_number(w, HOST_MARK_MS);
+            question_send(w, upstream_master(w->upstream, 0), written);
+        }
         go(h); /* threads that began at another address */
         return;
     }
@@ -285,11 +416,11 @@ void host_watch_tick(struct worker *w) {
     const char *name = w->stopping ? NULL : upstream_host_name(w->upstream, &port);
     if (!name)
         return;
-    if (!watch_of(w)) {
+    if (!thread_of(w)->hosts) {
         thread_of(w)->hosts = memory_zalloc(sizeof(struct host_watch));
-        watch_of(w)->w = w;
+        thread_of(w)->hosts->w = w;
     }
-    struct host_watch *h = watch_of(w);
+    struct host_watch *h = thread_of(w)->hosts;
     int64_t now_ms = worker_steady_ms(w);
     bool due = h->looked_ms == 0 || now_ms - h->looked_ms >= w->config->dns_refresh_ms;
     if (h->busy || (!due && atomic_load(&w->shared->host_doubt) == DOUBT_NONE))
@@ -301,7 +432,7 @@ void host_watch_tick(struct worker *w) {
 }
 
 void host_watch_clear(struct worker *w) {
-    struct host_watch *h = watch_of(w);
+    struct host_watch *h = thread_of(w)->hosts;
     if (h)
         resolve_cancel(h->lookup);
     memory_free(h);

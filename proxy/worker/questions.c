@@ -1,0 +1,436 @@
+/*
+ * What the proxy asks Redis by itself: whether a lock could be had, which limits the masters have, and which proxies
+ * are there.
+ *
+ * ---- readiness ----
+ *
+ * Whether a lock could be had now: the proxy asks the masters itself. Requests show it, too, but a balancer may take a
+ * proxy out of service, and then none come. A master can be reached and still give no lock: it is a replica, it refuses
+ * the login, its memory or its disk is full.
+ *
+ *      once a second: SET lockkeeper:{TAG} "" XX ──> each master ──┬─> it would write: the master is well
+ *                                                                  └─> no reply, or an error that a lock would get
+ *
+ * No key has that name, so that XX changes nothing and is not replicated. Redis refuses it as it refuses a lock. The
+ * first worker asks, over connections of their own: where CLIENT PAUSE holds writes, no client's read waits behind the
+ * question.
+ *
+ * A master that a worker has lost is left to the next request: it finds the master of today, while a failed question
+ * would let it fail at once. With an admin-port, whose pages report all threads, each worker sends it a PING, and
+ * during a PROXY PAUSE, in which no request comes.
+ *
+ * ---- the masters' limits ----
+ *
+ * The first worker asks each master for INFO, at its start and then at intervals:
+ *
+ *      INFO clients ──> maxclients: it limits how many connections single clients may have to the node
+ *      INFO memory  ──> the first master that may evict ──> log, if that is new
+ *
+ * If Redis evicts a lock, two clients can hold it. Locks have expiries, so every maxmemory-policy except noeviction may
+ * evict them once maxmemory is reached.
+ *
+ * INFO contains these settings even if CONFIG is forbidden. If the proxy's user may not call INFO, nothing is known,
+ * and nothing is logged.
+ *
+ * ---- presence ----
+ *
+ * Whether proxies that were before this Redis have stayed before another one. After a replica was promoted by hand, or
+ * a name has moved, some proxies may go on before the Redis of before: two proxies then give out the same locks. Each
+ * process writes every 10 s to one hash in Redis that it is there (presence.lua), and the answer names the processes
+ * that were there when the data got a new replication id, and have not followed.
+ *
+ * A proxy writes once it has met another proxy's lease: before, there is nothing that could split, and no key of ours
+ * is in Redis. Only a standalone and Sentinel's master are asked: a cluster's nodes agree on each slot's master. Two
+ * Redis servers that never had the same data have nothing by which proxies could know of each other.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "parser/invariant.h"
+#include "parser/slot.h"
+#include "proxy/base/log.h"
+#include "proxy/base/memory.h"
+#include "proxy/base/text.h"
+#include "proxy/upstream/script.h"
+#include "proxy/worker/private.h"
+
+enum { ADDRESS_MAX = 256, PLACE_MAX = 128 };
+enum { AGAIN_MS = 10 * 1000, REFUSED_MS = 600 * 1000 /* each question is an entry in the node's ACL LOG */ };
+
+/* ---- readiness ------------------------------------------------------------------------------------------ */
+
+struct asked_master {
+    char address[ADDRESS_MAX];
+    bool asked;               /* a reply is due */
+    int slot;                 /* one that it serves; SLOT_NONE: not known */
+    bool refuses;             /* the node answered with the error in `why` */
+    char why[MASTER_WHY_MAX]; /* why it gives no lock; "": it is well, as far as is known */
+};
+
+struct question {
+    struct request_owner owner; /* first */
+    char address[ADDRESS_MAX];
+};
+
+/* Errors that a lock would get, too. Other errors (NOPERM, MOVED) say nothing of locks: clients may log in as other
+ * users, and the map may be old. */
+static const struct {
+    const char *word, *hint;
+} REFUSALS[] = {{"READONLY", "it is a replica: name its master as upstream, or use Sentinel"},
+                {"WRONGPASS", "correct upstream-password, and reload; a new upstream-user needs a restart"},
+                {"MISCONF", "Redis cannot save its data: look at its log and its disk"},
+                {"OOM", "its memory is full: raise its maxmemory"},
+                {"NOREPLICAS", "it wants more replicas: see its min-replicas-to-write"},
+                {"CLUSTERDOWN", "the cluster serves no keys: see CLUSTER INFO"},
+                {"MASTERDOWN", "it is a replica that has lost its master"},
+                {"LOADING", "wait until it has loaded its data"},
+                {"BUSY", "a script runs there for too long: see SCRIPT KILL"}};
+
+static const char *refusal_hint(const char *error, size_t len) {
+    for (size_t i = 0; i < sizeof(REFUSALS) / sizeof(REFUSALS[0]); i++) {
+        size_t n = strlen(REFUSALS[i].word);
+        if (len > n && memcmp(error, REFUSALS[i].word, n) == 0 && error[n] == ' ')
+            return REFUSALS[i].hint;
+    }
+    return NULL;
+}
+
+static struct asked_master *find(struct worker *w, const char *address) {
+    for (size_t i = 0; i < thread_of(w)->masters_count; i++)
+        if (strcmp(thread_of(w)->masters[i].address, address) == 0)
+            return &thread_of(w)->masters[i];
+    return NULL;
+}
+
+static void readiness_answered(struct call *c, const struct call_end *end) {
+    struct question *q = REQUEST_OWNER(c->request, struct question);
+    struct worker *w = c->request->worker;
+    struct asked_master *m = find(w, q->address);
+    request_disown(c->request);
+    memory_free(q);
+    if (m) {
+        size_t len;
+        const char *error = call_end_error(end, &len), *hint = error ? refusal_hint(error, len) : NULL;
+        bool refuses = !end->error && hint, did = m->refuses;
+        m->asked = false;
+        m->refuses = refuses;
+        snprintf(m->why, sizeof(m->why), "%.*s", error && (hint || end->error) ? (int)len : 0, error ? error : "");
+        /* Only the first worker logs it; lost connections have a line of their own. */
+        if (w->index == 0 && refuses && !did)
+            log_warning("Node %s gives no locks now: %s; %s", m->address, m->why, hint);
+        else if (w->index == 0 && did && !m->why[0])
+            log_notice("Node %s gives locks again", m->address);
+    }
+    request_reply(c->request, "", 0, true);
+}
+
+static bool lasts(const struct request *r) {
+    return true;
+}
+
+/* The owner of a request that may take any time, while its node answers others. */
+static const struct request_owner_ops patient_ops = {.may_last = lasts};
+
+/* The answer may come before this function returns. */
+static void ask(struct worker *w, size_t master, const char *address, int slot, bool lost) {
+    struct upstream_lane lane = {.dedicated = lost ? 0 : upstream_dedicated_own(w->upstream), .protocol = 2};
+    struct question *q = memory_zalloc(sizeof(*q));
+    snprintf(q->address, sizeof(q->address), "%s", address);
+    struct request *r = request_internal(w);
+    request_own(r, &q->owner, &patient_ops);
+    r->call.done = readiness_answered;
+    if (lost) {
+        build_start(w, 1);
+        build_text(w, "PING");
+    } else {
+        build_lock_question(w, slot);
+    }
+    call_submit_master_lane(&r->call, master, &lane, w->build.data, w->build.len);
+}
+
+void readiness_ask(struct worker *w) {
+    struct worker_thread *t = thread_of(w);
+    if (w->stopping)
+        return;
+    for (size_t i = t->masters_count; i-- > 0;) { /* forgets nodes that are no masters any more */
+        struct asked_master *m = &t->masters[i];
+        bool there = m->asked;
+        for (size_t k = 0; !there && k < upstream_master_count(w->upstream); k++) {
+            const struct upstream_node *node = upstream_master(w->upstream, k);
+            there = node && strcmp(upstream_node_address(node), m->address) == 0;
+        }
+        if (!there)
+            *m = t->masters[--t->masters_count];
+    }
+    for (size_t i = 0; i < upstream_master_count(w->upstream); i++) {
+        struct upstream_node *node = upstream_master(w->upstream, i);
+        if (!node)
+            continue;
+        const char *address = upstream_node_address(node);
+        struct asked_master *m = find(w, address);
+        bool lost = upstream_node_lost(node) || (w->index > 0 && m && m->why[0]);
+        if ((m && m->asked) || (lost ? w->config->admin_port == 0 && w->pause != PAUSE_PROXY : w->index > 0))
+            continue;
+        if (!m) {
+            t->masters = memory_realloc(t->masters, (t->masters_count + 1) * sizeof(*t->masters));
+            m = &t->masters[t->masters_count++];
+            *m = (struct asked_master){.slot = SLOT_NONE};
+            snprintf(m->address, sizeof(m->address), "%s", address);
+        }
+        if (m->slot == SLOT_NONE || upstream_node_of_slot(w->upstream, m->slot) != node)
+            m->slot = upstream_slot_of_node(w->upstream, node);
+        m->asked = lost || m->slot != SLOT_NONE;
+        if (m->asked)
+            ask(w, i, address, m->slot, lost);
+    }
+}
+
+const char *readiness_trouble(struct worker *w, const char *address) {
+    const struct asked_master *m = find(w, address);
+    return m ? m->why : "";
+}
+
+/* ---- the masters' limits ---------------------------------------------------------------------------------- */
+
+static const char *const POLICIES[] = {"unknown",      "noeviction",     "allkeys-lru",
+                                       "allkeys-lfu",  "allkeys-random", "volatile-lru",
+                                       "volatile-lfu", "volatile-ttl",   "volatile-random"};
+enum { UNKNOWN, NOEVICTION, OTHER = sizeof(POLICIES) / sizeof(POLICIES[0]) };
+
+/* A round of questions: how many answers are still due, and the result so far. */
+struct round {
+    struct request_owner owner; /* first */
+    size_t left;
+    struct eviction_state found;
+};
+
+static const char *policy_name(unsigned policy) {
+    return policy < OTHER ? POLICIES[policy] : "other";
+}
+
+/* Whether the call has ended with INFO's page. */
+static bool is_page(const struct call_end *end, struct resp_item *page) {
+    const char *p = end->reply;
+    return !end->error && resp_item_read(&p, end->reply + end->len, page) && (page->type == '$' || page->type == '=');
+}
+
+/* Finds the text behind `name`, up to the end of its line. NULL: not found. */
+static const char *info_field(const struct resp_item *page, const char *name, size_t *len) {
+    size_t name_len = strlen(name);
+    const char *end = page->str + page->len;
+    for (const char *line = page->str; line && (size_t)(end - line) > name_len;) {
+        const char *over = memchr(line, '\n', (size_t)(end - line));
+        if (memcmp(line, name, name_len) == 0) {
+            const char *value = line + name_len;
+            *len = strcspn(value, "\r\n");
+            return value;
+        }
+        line = over ? over + 1 : NULL;
+    }
+    return NULL;
+}
+
+static struct request *question_new(struct worker *w, size_t master,
+                                    void (*done)(struct call *c, const struct call_end *end)) {
+    struct request *r = request_internal(w);
+    r->call.done = done;
+    r->call.index = (uint32_t)master;
+    return r;
+}
+
+static void question_send(struct request *r, const char *section) {
+    static const struct upstream_lane lane = {.protocol = 2};
+    build_start(r->worker, 2);
+    build_text(r->worker, "INFO");
+    build_text(r->worker, section);
+    call_submit_master_lane(&r->call, r->call.index, &lane, r->worker->build.data, r->worker->build.len);
+}
+
+/* ---- maxclients --------------------------------------------------------------------------------------- */
+
+static void clients_answered(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct resp_item page;
+    size_t len = 0;
+    if (!end->error && strncmp(end->reply, "-NOPERM", 7) == 0)
+        thread_of(w)->capacity_ms = worker_now(w) + REFUSED_MS - AGAIN_MS;
+    if (c->count == (uint32_t)upstream_map_print(w->upstream) && is_page(end, &page)) {
+        const char *most = info_field(&page, "maxclients:", &len);
+        unsigned long long number = most ? strtoull(most, NULL, 10) : 0;
+        if (number > 0 && number < UINT32_MAX)
+            upstream_note_maxclients(upstream_master(w->upstream, c->index), (uint32_t)number);
+    }
+    request_reply(c->request, "", 0, true);
+}
+
+void capacity_tick(struct worker *w) {
+    size_t masters = upstream_master_count(w->upstream);
+    int64_t now = worker_now(w);
+    if (w->stopping || masters == 0 || now - thread_of(w)->capacity_ms < AGAIN_MS)
+        return;
+    thread_of(w)->capacity_ms = now;
+    for (size_t i = 0; i < masters; i++) {
+        if (upstream_node_lost(upstream_master(w->upstream, i)))
+            continue;
+        struct request *r = question_new(w, i, clients_answered);
+        r->call.count = (uint32_t)upstream_map_print(w->upstream); /* tells later which map the index belongs to */
+        question_send(r, "clients");
+    }
+}
+
+/* ---- evictions ---------------------------------------------------------------------------------------- */
+
+static void read_page(const struct resp_item *page, size_t master, struct eviction_state *found) {
+    size_t len = 0, limit_len = 0;
+    const char *policy = info_field(page, "maxmemory_policy:", &len);
+    const char *limit = info_field(page, "maxmemory:", &limit_len);
+    if (!policy || !limit)
+        return;
+    unsigned which = OTHER;
+    for (unsigned i = NOEVICTION; i < OTHER; i++)
+        if (strlen(POLICIES[i]) == len && memcmp(POLICIES[i], policy, len) == 0)
+            which = i;
+    bool evicts = which != NOEVICTION && strtoull(limit, NULL, 10) > 0;
+    if (found->evicts || (found->policy != UNKNOWN && !evicts))
+        return;
+    *found = (struct eviction_state){.policy = which, .evicts = evicts, .master = master};
+}
+
+/* Logs a change. If the policy is no longer known, that is not logged. */
+static void evictions_conclude(struct worker *w, const struct eviction_state *found) {
+    struct eviction_state *known = &thread_of(w)->evictions;
+    if (found->policy == UNKNOWN)
+        return;
+    if (found->evicts && (!known->evicts || known->policy != found->policy)) {
+        const char *address = found->master < upstream_master_count(w->upstream)
+                                  ? upstream_node_address(upstream_master(w->upstream, found->master))
+                                  : "?";
+        log_warning("Upstream: %s may evict locks when its maxmemory is reached (maxmemory-policy %s), and two clients "
+                    "would hold one; noeviction keeps them",
+                    address, policy_name(found->policy));
+    } else if (!found->evicts && known->evicts) {
+        log_notice("Upstream: locks are not evicted any more");
+    }
+    *known = *found;
+    atomic_store(&w->shared->evictions, found->policy << 1 | found->evicts);
+}
+
+static void memory_answered(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct round *round = REQUEST_OWNER(c->request, struct round);
+    invariant(round && round->left > 0, "more masters answer than were asked");
+    struct resp_item page;
+    if (is_page(end, &page))
+        read_page(&page, c->index, &round->found);
+    request_disown(c->request);
+    if (--round->left == 0) {
+        evictions_conclude(w, &round->found);
+        thread_of(w)->evictions_asking = false;
+        memory_free(round);
+    }
+    request_reply(c->request, "", 0, true);
+}
+
+static void evictions_tick(struct worker *w) {
+    size_t masters = upstream_master_count(w->upstream);
+    int64_t now = worker_now(w);
+    if (thread_of(w)->evictions_asking || w->stopping || masters == 0 || now - thread_of(w)->evictions_ms < AGAIN_MS)
+        return;
+    for (size_t i = 0; i < masters; i++)
+        if (upstream_node_lost(upstream_master(w->upstream, i)))
+            return;
+    thread_of(w)->evictions_ms = now;
+    thread_of(w)->evictions_asking = true;
+    struct round *round = memory_zalloc(sizeof(*round));
+    round->left = masters;
+    for (size_t i = 0; i < masters; i++) { /* some may fail at once, perhaps even the last one */
+        struct request *r = question_new(w, i, memory_answered);
+        request_own(r, &round->owner, &request_owner_silent);
+        r->call.up.repeatable = true;
+        question_send(r, "memory");
+    }
+}
+
+void evictions_report(struct worker *w, const struct report *r) {
+    unsigned state = atomic_load(&w->shared->evictions);
+    r->line(r->arg, "maxmemory_policy", "%s", policy_name(state >> 1));
+    r->line(r->arg, "locks_evictable", "%s", state >> 1 == UNKNOWN ? "unknown" : state & 1 ? "yes" : "no");
+}
+
+/* ---- presence ------------------------------------------------------------------------------------------- */
+
+static void presence_answered(struct call *c, const struct call_end *end) {
+    struct worker *w = c->request->worker;
+    struct text places = {0};
+    const char *p = end->reply, *over = end->reply + end->len;
+    struct resp_item all, one;
+    unsigned away = 0;
+    if (!end->error && resp_item_read(&p, over, &all) && all.type == '*')
+        for (; away < (unsigned)all.num && resp_item_read(&p, over, &one) && one.type == '$'; away++) {
+            text_append(&places, ", ", away > 0 ? 2 : 0);
+            text_append(&places, one.str, one.len);
+        }
+    unsigned before = atomic_exchange(&w->shared->away, away);
+    if (away > before)
+        log_warning(
+            "Proxies that were before this Redis have not followed it since a failover or a restart: %s. If they "
+            "run, they are before another Redis, and give out the same locks: stop them, or correct their "
+            "upstream",
+            places.data);
+    text_clear(&places);
+    thread_of(w)->presence_asking = false;
+    w->own_works--;
+    memory_free(c->request->owner);
+    request_disown(c->request);
+    request_reply(c->request, "", 0, true);
+}
+
+/* CLIENT PAUSE WRITE in Redis holds the word up: it has a connection of its own, and may take any time. */
+static void presence_send(struct worker *w, const char *place) {
+    const struct script *script = script_get(SCRIPT_PRESENCE);
+    struct upstream_lane lane = {.dedicated = upstream_dedicated_own(w->upstream), .protocol = 2};
+    struct request *r = request_internal(w);
+    request_own(r, memory_zalloc(sizeof(struct request_owner)), &patient_ops);
+    char key[64];
+    snprintf(key, sizeof(key), "lockkeeper:{%s}:lockkeeper-proxies", slot_tag(0));
+    build_start(w, 7);
+    build_text(w, "EVAL");
+    build_bulk(w, script->source, script->len);
+    build_text(w, "2");
+    build_text(w, key);
+    build_text(w, key);
+    build_text(w, w->shared->process_id);
+    build_text(w, place);
+    thread_of(w)->presence_asking = true;
+    w->own_works++;
+    r->call.done = presence_answered;
+    r->call.up.repeatable = true;
+    call_submit_lane(&r->call, 0, &lane, w->build.data, w->build.len);
+}
+
+/* A proxy without clients asks, too, and so comes back to a Redis that it has lost: else it would count as away. */
+static void presence_tick(struct worker *w) {
+    int64_t now = worker_now(w);
+    char host[PLACE_MAX / 2] = "", place[PLACE_MAX];
+    if (thread_of(w)->presence_asking || w->stopping || upstream_is_cluster(w->upstream) ||
+        !engine_elsewhere(w->shared->engine) || now - thread_of(w)->presence_ms < AGAIN_MS)
+        return;
+    thread_of(w)->presence_ms = now;
+    gethostname(host, sizeof(host) - 1);
+    snprintf(place, sizeof(place), "%s:%lld, process %d", host, (long long)w->config->port, (int)getpid());
+    presence_send(w, place);
+}
+
+void presence_end(struct worker *w) {
+    bool reachable = upstream_master_count(w->upstream) > 0 && !upstream_node_lost(upstream_master(w->upstream, 0));
+    if (thread_of(w)->presence_ms > 0 && reachable)
+        presence_send(w, "");
+}
+
+void questions_tick(struct worker *w) {
+    evictions_tick(w);
+    presence_tick(w);
+    capacity_tick(w);
+}
