@@ -1206,7 +1206,8 @@ static void of_answers_that_cross_the_later_end_counts(void **state) {
 static void of_a_transaction_and_a_colleague_the_later_end_counts(void **state) {
     struct fixture *f = *state;
     struct lock_session a, b;
-    struct lock_plan first, second;
+    struct lock_plan first, second, other;
+    const struct lock_plan *acquirer = NULL;
     f->rule.renew = LOCK_RENEW_NEVER;
     open_colleagues(f, &a, &b);
     acquire(f, &a, "lock:x", "1", 10000, false);
@@ -1214,9 +1215,12 @@ static void of_a_transaction_and_a_colleague_the_later_end_counts(void **state) 
     longer.pttl_ms = 30000;
     shorter.pttl_ms = 5000;
     queue(f, &a, LOCK_EXTEND, "lock:x", &first);
-    begin(f, &b, LOCK_EXTEND, "lock:x", &second);
-    finish(f, &b, &second, &longer);
+    queue(f, &a, LOCK_EXTEND, "lock:x", &second);
+    assert_true(engine_looks_back(&second, &first, false, &acquirer));
+    begin(f, &b, LOCK_EXTEND, "lock:x", &other);
+    finish(f, &b, &other, &longer);
     finish(f, &a, &first, &shorter);
+    finish(f, &a, &second, &shorter);
     pass(f, 20000);
     assert_int_equal(stats(f).leases, 1);
 }
