@@ -4,7 +4,6 @@
  * later. This file decides nothing: workload.c says what follows from a fact.
  */
 #include "proxy/base/memory.h"
-#include "proxy/lock/pattern.h"
 #include "proxy/lock/evidence.h"
 
 /* ---- the table ------------------------------------------------------------------------------------- */

@@ -37,18 +37,6 @@ static void revive(struct shard *sh, struct claim *c) {
     successor_counts(sh, c);
 }
 
-/* The locks of one slot are renewed at the same time, in one call (lease_work.c). For that, a renewal is made up to a
- * sixth of the lease early, and all later ones a third of the lease after the one before. Short leases come one by one.
- */
-static int64_t together_ms(const struct claim *c, int64_t due_ms) {
-    int64_t beat_ms = c->period_ms / 6;
-    if (!c->renewing || beat_ms < BEAT_LEAST_MS)
-        return due_ms;
-    struct lock_key key = entry_key(c->entry);
-    int64_t offset_ms = beat_ms * (slot_of_key(key.name, key.len) % BEATS) / BEATS;
-    return due_ms - (due_ms - offset_ms) % beat_ms;
-}
-
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms) {
     if (pttl_ms < PTTL_NONE)
         return;
@@ -73,7 +61,16 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     c->renewing = wanted && c->period_ms > 0 && !claim_doubtful(c) && !left && !c->observed;
     /* Renewal is due when a third of the lease is over, counted from the earliest moment at which the lease can
      * have begun. The application may have touched the lock without moving its end. */
-    c->renew_ms = together_ms(c, since_ms + pttl_ms - c->period_ms * 2 / 3);
+    c->renew_ms = since_ms + pttl_ms - c->period_ms * 2 / 3;
+    /* The locks of one slot are renewed at the same time, in one call (lease_work.c). For that, a renewal is made up to
+     * a sixth of the lease early, and all later ones a third of the lease after the one before. Short leases come one
+     * by one. */
+    int64_t beat_ms = c->period_ms / 6;
+    if (c->renewing && beat_ms >= BEAT_LEAST_MS) {
+        struct lock_key key = entry_key(c->entry);
+        int64_t offset_ms = beat_ms * (slot_of_key(key.name, key.len) % BEATS) / BEATS;
+        c->renew_ms -= (c->renew_ms - offset_ms) % beat_ms;
+    }
     if (c->renew_ms < now_ms)
         c->renew_ms = now_ms;
 }
@@ -155,14 +152,6 @@ void lease_overtaken(struct shard *sh, struct claim *c, int64_t now_ms) {
     lease_end(sh, c, LEASE_GONE, now_ms);
 }
 
-/* A lock without an expiry under audit never ends by itself. After its owner has left, it is remembered for as long
- * as its lease would have lasted. */
-static void bound_memory(struct claim *c, int64_t now_ms) {
-    if (c->end_ms || !c->reported || !(c->observed || c->rule->lease_ms))
-        return;
-    c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : claim_memory(c));
-}
-
 /* For how long after its end a lease counts as live, because a renewal is in flight. */
 static int64_t grace_of(const struct claim *c) {
     return claim_asked(c) && !claim_looking(c) ? RENEWAL_GRACE_MS : 0;
@@ -182,37 +171,23 @@ static int64_t look_due(const struct shard *sh, const struct claim *c) {
     return c->end_ms - before;
 }
 
-/* When the lease is renewed next. If the owner has left, the proxy looks again for a successor. */
-static int64_t renewal_due(const struct claim *c, int64_t now_ms) {
-    if (!c->renewing || claim_asked(c))
-        return NO_DEADLINE;
-    if (c->renew_ms > now_ms || lease_owner_here(c))
-        return c->renew_ms;
-    return now_ms + successor_look_ms(c);
-}
-
 static int64_t long_due(const struct shard *sh, const struct claim *c) {
     if (c->told_long || !lease_release_expected(sh, c) || !lease_owner_here(c))
         return NO_DEADLINE;
     return c->granted_ms + HELD_LONG_MS;
 }
 
-static void report_long(struct shard *sh, struct claim *c, int64_t now_ms) {
-    struct occasion on = lease_occasion(c, now_ms);
-    c->told_long = true;
-    if (claim_is_live(c, now_ms) || c->observed)
-        incident_report(sh, INCIDENT_HELD_LONG, &on, "held for %lld s%s", (long long)(now_ms - c->granted_ms) / 1000,
-                        !c->renewing        ? ""
-                        : claim_one_shot(c) ? ", kept for a one-shot client"
-                                            : ", renewed while its owner is connected");
-}
-
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     int64_t due;
     if (!claim_ended(c)) {
-        bound_memory(c, now_ms);
+        /* A lock without an expiry under audit never ends by itself. After its owner has left, it is remembered for as
+         * long as its lease would have lasted. */
+        if (!c->end_ms && c->reported && (c->observed || c->rule->lease_ms))
+            c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : claim_memory(c));
         due = c->end_ms ? c->end_ms + grace_of(c) : NO_DEADLINE;
-        int64_t renew_ms = renewal_due(c, now_ms), long_ms = long_due(sh, c), look_ms = look_due(sh, c);
+        int64_t renew_ms = NO_DEADLINE, long_ms = long_due(sh, c), look_ms = look_due(sh, c);
+        if (c->renewing && !claim_asked(c)) /* if the owner has left, the proxy looks again for a successor */
+            renew_ms = c->renew_ms > now_ms || lease_owner_here(c) ? c->renew_ms : now_ms + successor_look_ms(c);
         due = renew_ms < due ? renew_ms : due;
         due = long_ms < due ? long_ms : due;
         due = look_ms < due ? look_ms : due;
@@ -245,22 +220,6 @@ static struct lock_lease lease_of(const struct shard *sh, const struct claim *c,
     return l;
 }
 
-/* Reports that the owner of a lock in audit has left. The proxy does nothing about that, and a lock without an expiry
- * stays for ever. */
-static void report_observed_abandon(struct shard *sh, const struct claim *c, const struct occasion *on, bool release,
-                                    int64_t now_ms) {
-    if (release)
-        incident_report(sh, INCIDENT_ABANDONED, on, "would be released: its owner has disconnected");
-    else if (!c->end_ms && c->rule->lease_ms)
-        incident_report(sh, INCIDENT_ABANDONED, on,
-                        "would end with its lease, in %lld ms: its owner has disconnected, and it has no expiry",
-                        (long long)c->rule->lease_ms);
-    else
-        incident_report(sh, INCIDENT_ABANDONED, on,
-                        "its owner has disconnected; it is kept until its expiry, in %lld ms",
-                        (long long)(c->end_ms ? c->end_ms - now_ms : 0));
-}
-
 /* The last expiry (ms) that the proxy gives to a lease when this process stops. A one-shot client does not come back,
  * so its lock gets the rest of its time. */
 static int64_t handover_ms(const struct claim *c, int64_t now_ms) {
@@ -274,17 +233,6 @@ static int64_t handover_end(const struct claim *c, int64_t now_ms) {
     return c->end_ms > end_ms ? c->end_ms : end_ms;
 }
 
-/* Whether the lease is handed over: this process stops, and it has disconnected the owner. engine_handover gives the
- * lease its last expiry. */
-static bool hands_over(struct shard *sh, struct claim *c, int64_t now_ms) {
-    invariant(!c->handing, "a lease is handed over twice");
-    c->handing = atomic_load(&sh->engine->leaving) && c->renewing && c->rule->handover_ms > 0 &&
-                 claim_is_live(c, now_ms) && c->release == RELEASE_NONE;
-    if (c->handing)
-        successor_tell(sh, c, handover_end(c, now_ms), now_ms);
-    return c->handing;
-}
-
 void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (c->reported)
         return;
@@ -295,8 +243,13 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
         c->renewing = false;
         return;
     }
-    if (hands_over(sh, c, now_ms))
+    invariant(!c->handing, "a lease is handed over twice");
+    c->handing = atomic_load(&sh->engine->leaving) && c->renewing && c->rule->handover_ms > 0 &&
+                 claim_is_live(c, now_ms) && c->release == RELEASE_NONE;
+    if (c->handing) { /* this process stops, and has disconnected the owner: engine_handover gives the last expiry */
+        successor_tell(sh, c, handover_end(c, now_ms), now_ms);
         return;
+    }
     /* L1: once its owner is gone for good, the lease is renewed no more. */
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
     c->renewing = !release && successor_left(sh, c, now_ms);
@@ -305,16 +258,24 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (!perhaps_live || c->release != RELEASE_NONE)
         return;
     struct occasion on = lease_occasion(c, now_ms);
-    if (release || lease_release_expected(sh, c)) {
-        if (c->observed)
-            report_observed_abandon(sh, c, &on, release, now_ms);
-        else if (release)
-            incident_report(sh, INCIDENT_ABANDONED, &on, "released, its owner has disconnected");
-        else
-            incident_report(
-                sh, INCIDENT_ABANDONED, &on, "its owner has disconnected; kept until its lease ends in %lld ms%s",
-                (long long)(c->end_ms ? c->end_ms - now_ms : 0), c->renewing ? ", and longer if it comes back" : "");
-    }
+    bool expected = lease_release_expected(sh, c);
+    long long left_ms = c->end_ms ? c->end_ms - now_ms : 0;
+    /* The proxy does nothing about a lock in audit. Without an expiry it stays for ever. */
+    if (release)
+        incident_report(sh, INCIDENT_ABANDONED, &on,
+                        c->observed ? "would be released: its owner has disconnected"
+                                    : "released, its owner has disconnected");
+    else if (expected && !c->observed)
+        incident_report(sh, INCIDENT_ABANDONED, &on,
+                        "its owner has disconnected; kept until its lease ends in %lld ms%s", left_ms,
+                        c->renewing ? ", and longer if it comes back" : "");
+    else if (expected && !c->end_ms && c->rule->lease_ms)
+        incident_report(sh, INCIDENT_ABANDONED, &on,
+                        "would end with its lease, in %lld ms: its owner has disconnected, and it has no expiry",
+                        (long long)c->rule->lease_ms);
+    else if (expected)
+        incident_report(sh, INCIDENT_ABANDONED, &on,
+                        "its owner has disconnected; it is kept until its expiry, in %lld ms", left_ms);
     if (release && !c->observed) {
         struct lock_lease l = lease_of(sh, c, RIGHT_CLAIM);
         sh->engine->sink.release(sh->engine->sink.arg, &l);
@@ -331,15 +292,6 @@ static void ask_renewal(struct shard *sh, struct claim *c, int64_t lease_ms, int
     struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? RIGHT_ALWAYS : RIGHT_CLAIM);
     l.lease_ms = lease_ms;
     l.left_ms = c->end_ms > now_ms ? c->end_ms - now_ms : 0;
-    sh->engine->sink.renew(sh->engine->sink.arg, &l);
-}
-
-static void look(struct shard *sh, struct claim *c, int64_t now_ms) {
-    invariant(!c->renewing && !c->observed, "a lease is looked at that is renewed");
-    claim_renewal_enter(c, LOOK_ASKED);
-    c->looked = true;
-    c->renew_ms = now_ms;
-    struct lock_lease l = lease_of(sh, c, RIGHT_LOOK);
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
 
@@ -389,8 +341,9 @@ unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms) {
     return asked;
 }
 
-unsigned lease_outlast(struct shard *sh, int64_t ms, unsigned max, int64_t now_ms) {
+unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
+    SHARDS_FOREACH(sh, e, ALL_SHARDS)
     TABLE_FOREACH(it, &sh->entries)
     for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c && asked < max; c = c->next) {
         if (!is_renewed(c, now_ms) || claim_asked(c) || !lease_owner_here(c) ||
@@ -403,40 +356,51 @@ unsigned lease_outlast(struct shard *sh, int64_t ms, unsigned max, int64_t now_m
     return asked;
 }
 
-/* Ends a lease whose Redis has lost it. Returns whether this proxy gave the lease. */
-static bool lose(struct shard *sh, struct claim *c, bool report, int64_t now_ms) {
-    if (claim_ended(c) || claim_releasing(c) || !claim_is_live(c, now_ms))
-        return false;
-    bool own = !c->peer->remote && !c->shown;
-    struct occasion on = lease_occasion(c, now_ms);
-    if (own && report && !claim_doubtful(c) && lease_owner_here(c))
-        incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the Redis that held the lease has ended, and kept nothing");
-    c->renewing = false;
-    lease_end(sh, c, LEASE_GONE, now_ms);
-    timer_set(&sh->timers, &c->timer, now_ms);
-    return own;
-}
-
 unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms) {
     unsigned lost = 0;
     SHARDS_FOREACH(sh, e, ALL_SHARDS)
     TABLE_FOREACH(it, &sh->entries)
-    for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
-        lost += lose(sh, c, lost < reports, now_ms);
+    for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next) {
+        if (claim_ended(c) || claim_releasing(c) || !claim_is_live(c, now_ms))
+            continue;
+        bool own = !c->peer->remote && !c->shown;
+        struct occasion on = lease_occasion(c, now_ms);
+        if (own && lost < reports && !claim_doubtful(c) && lease_owner_here(c))
+            incident_report(sh, INCIDENT_RENEWAL_LOST, &on,
+                            "the Redis that held the lease has ended, and kept nothing");
+        c->renewing = false;
+        lease_end(sh, c, LEASE_GONE, now_ms);
+        timer_set(&sh->timers, &c->timer, now_ms);
+        lost += own;
+    }
     return lost;
 }
 
 static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct entry *en = c->entry;
     if (!claim_ended(c)) {
-        if (c->end_ms && now_ms >= c->end_ms + grace_of(c))
+        if (c->end_ms && now_ms >= c->end_ms + grace_of(c)) {
             lease_end(sh, c, LEASE_OVER, now_ms);
-        else if (c->renewing && !claim_asked(c) && now_ms >= c->renew_ms)
+        } else if (c->renewing && !claim_asked(c) && now_ms >= c->renew_ms) {
             renew(sh, c, now_ms);
-        else if (now_ms >= look_due(sh, c))
-            look(sh, c, now_ms);
-        if (!claim_ended(c) && now_ms >= long_due(sh, c))
-            report_long(sh, c, now_ms);
+        } else if (now_ms >= look_due(sh, c)) {
+            invariant(!c->renewing && !c->observed, "a lease is looked at that is renewed");
+            claim_renewal_enter(c, LOOK_ASKED);
+            c->looked = true;
+            c->renew_ms = now_ms;
+            struct lock_lease l = lease_of(sh, c, RIGHT_LOOK);
+            sh->engine->sink.renew(sh->engine->sink.arg, &l);
+        }
+        if (!claim_ended(c) && now_ms >= long_due(sh, c)) {
+            struct occasion on = lease_occasion(c, now_ms);
+            c->told_long = true;
+            if (claim_is_live(c, now_ms) || c->observed)
+                incident_report(sh, INCIDENT_HELD_LONG, &on, "held for %lld s%s",
+                                (long long)(now_ms - c->granted_ms) / 1000,
+                                !c->renewing        ? ""
+                                : claim_one_shot(c) ? ", kept for a one-shot client"
+                                                    : ", renewed while its owner is connected");
+        }
     }
     if (!lease_schedule(sh, c, now_ms))
         entry_settle(sh, en);

@@ -38,8 +38,6 @@ bool lease_owner_here(const struct claim *c);
 void lease_tick(struct shard *sh, int64_t now_ms);
 /* This process stops: asks for the last expiry of leases, `max` at most. Returns the number of these leases. */
 unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms);
-/* The shard's part of engine_outlast. */
-unsigned lease_outlast(struct shard *sh, int64_t ms, unsigned max, int64_t now_ms);
 
 /* ---- alarm.c ------------------------------------------------------------------------------------ */
 
