@@ -1,20 +1,129 @@
 /*
  * Leases in time: when they end, how long they are renewed, and what happens when their owner leaves. Knows no
  * commands.
+ *
+ * Alarms: a session hears that a lease of its own is over.
+ *
+ *      lease_end ──> alarm_note ──> sink: Redis is asked ──┬─ the lease goes on ──> the claim lives again
+ *                        │                                └─ it is over ──> engine_alarm_take ──> the session is told
+ *                        └── a release, a write or an attempt of the session's own ──> nothing
+ *
+ * A false alarm would close a sound client's connection, so no session is told before Redis has said, behind the end,
+ * that the lock is not the lease's. Another proxy or a command around the proxy may have moved the end.
  */
 #include "proxy/lock/lease.h"
 
 #include "parser/invariant.h"
 #include "parser/slot.h"
+#include "proxy/base/memory.h"
 
 enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
+enum { ALARMS_A_PEER = 64 };               /* a session that loses more at once hears of these */
 enum { BEATS = 64, BEAT_LEAST_MS = 1000 }; /* into so many parts a beat is divided; and how long it lasts at least */
 
 /* A lock with the application's own expiry, whose client has never released one under the rule, is a throttle: it is
  * meant to run out. */
-bool lease_release_expected(const struct shard *sh, const struct claim *c) {
+static bool lease_release_expected(const struct shard *sh, const struct claim *c) {
     return c->fence && c->release == RELEASE_NONE &&
            (c->leased || (c->observed && !c->end_ms) || releaser_known(sh->engine, c->rule, c->peer->client));
+}
+
+static struct lock_lease lease_of(const struct shard *sh, const struct claim *c, enum lock_right right) {
+    struct lock_lease l = {
+        .key = entry_key(c->entry),
+        .rule = c->rule,
+        .login = c->login,
+        .token = c->token,
+        .right = right,
+        .list = c->queue,
+        .quorum = c->rule->quorum == LOCK_QUORUM_YES,
+        .fence = c->fence,
+        .delay_ms = c->rule->lock_delay_ms,
+        .lease_ms = c->period_ms,
+    };
+    l.token_len = token_write(sh->engine, c->token, l.token_text);
+    return l;
+}
+
+/* ---- which sessions hear of an end ----------------------------------------------------------- */
+
+/* Whether the claim's connection is its worker's own. */
+static bool is_own(const struct claim *c) {
+    if (c->rule->owner == LOCK_OWNER_CONNECTION)
+        return true;
+    return c->rule->owner == LOCK_OWNER_AUTO && c->workload && !claim_pooled(c) &&
+           workload_dedicated(c->workload, c->peer);
+}
+
+/* Whether the session may hear of the lease's end: it is here, the lease was its own, and it has not let go of it. C6:
+ * over shared connections a lease that makes way early was released by a colleague. */
+static bool may_hear(const struct shard *sh, const struct claim *c, enum lease_end why) {
+    const struct peer *p = c->peer;
+    if (!sh->engine->sink.alarm || !c->fence || p->closed || p->remote || !p->session || c->release != RELEASE_NONE ||
+        c->observed || c->shown || c->queue || c->scripted)
+        return false;
+    if (c->extra && c->extra->deadline_ms) /* C5: its own SET XX has made it short, as a release does */
+        return false;
+    if (why == LEASE_TAKEN)
+        return is_own(c);
+    return why != LEASE_GONE || !claim_spent_elsewhere(sh->engine, c);
+}
+
+static bool is_of(const struct alarm *a, const struct lock_key *key) {
+    return a->db == key->db && a->len == key->len && memcmp(a->name, key->name, key->len) == 0;
+}
+
+/* The place that points to the alarm; NULL: there is none. */
+static struct alarm **place_of(struct peer *p, const struct lock_key *key, uint64_t token) {
+    for (struct alarm **at = &p->alarms; *at; at = &(*at)->next)
+        if ((*at)->token == token && is_of(*at, key))
+            return at;
+    return NULL;
+}
+
+void alarms_forget(struct peer *p, const struct lock_key *key, uint64_t but) {
+    for (struct alarm **at = &p->alarms; *at;) {
+        if ((*at)->token == but || !is_of(*at, key))
+            at = &(*at)->next;
+        else
+            alarm_remove(at);
+    }
+}
+
+/* A lease has just ended. If its session is to hear of it, notes that and tells the sink. `said`: an incident has
+ * reported the end. */
+static void alarm_note(struct shard *sh, struct claim *c, enum lease_end why, bool said, int64_t now_ms) {
+    if (!may_hear(sh, c, why))
+        return;
+    struct peer *p = c->peer;
+    bool own = is_own(c), acts = own && c->rule->on_loss != LOCK_LOSS_TELL;
+    /* no incident says that the lock of a connected worker has gone before its end */
+    bool unsaid = own && !said && why == LEASE_GONE && lease_release_expected(sh, c);
+    struct lock_key key = entry_key(c->entry);
+    size_t alarms = 0;
+    for (const struct alarm *a = p->alarms; a; a = a->next)
+        alarms++;
+    if (!(acts || unsaid || atomic_load(&p->session->notified)) || place_of(p, &key, c->token) ||
+        alarms >= ALARMS_A_PEER)
+        return;
+    struct alarm *a = memory_zalloc(sizeof(*a) + key.len);
+    *a = (struct alarm){.next = p->alarms,
+                        .rule = c->rule,
+                        .token = c->token,
+                        .ended_ms = c->end_ms,
+                        .said = !acts && !unsaid,
+                        .db = key.db,
+                        .len = (uint32_t)key.len};
+    memcpy(a->name, key.name, key.len);
+    if (a->rule->set)
+        lock_rules_ref(a->rule->set);
+    p->alarms = a;
+    struct lock_alarm alarm = {.lease = lease_of(sh, c, RIGHT_LOOK),
+                               .session = p->session,
+                               .session_id = p->id,
+                               .fence = c->fence,
+                               .own = own};
+    sh->engine->sink.alarm(sh->engine->sink.arg, &alarm);
 }
 
 /* ---- a lease's course ------------------------------------------------------------------------- */
@@ -105,7 +214,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     if (claim_ended(c))
         return;
     /* A one-shot client's DEL may come through another proxy, so its lease is not reported as lost. */
-    bool acts = alarm_acts(sh, c, why);
+    bool acts = c->rule->on_loss != LOCK_LOSS_TELL && may_hear(sh, c, why) && is_own(c);
     bool report = !acts && why == LEASE_GONE && c->renewing && c->release == RELEASE_NONE && !c->scripted &&
                   !c->shown && !claim_one_shot(c) && lease_owner_here(c);
     if (why != LEASE_OVER && c->fence) {
@@ -166,7 +275,11 @@ static int64_t look_due(const struct shard *sh, const struct claim *c) {
     if (before > LOOK_BEFORE_MS)
         before = LOOK_BEFORE_MS;
     if (c->renewing || claim_asked(c) || c->looked || !c->end_ms || c->queue || c->observed || c->reported ||
-        before < LOOK_LEAST_MS || !(lease_release_expected(sh, c) || alarm_wanted(c)))
+        before < LOOK_LEAST_MS)
+        return NO_DEADLINE;
+    const struct lock_session *s = c->peer->closed ? NULL : c->peer->session;
+    bool hears = (c->rule->on_loss != LOCK_LOSS_TELL && is_own(c)) || (s && atomic_load(&s->notified));
+    if (!hears && !lease_release_expected(sh, c))
         return NO_DEADLINE;
     return c->end_ms - before;
 }
@@ -201,23 +314,6 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     }
     timer_set(&sh->timers, &c->timer, due);
     return true;
-}
-
-static struct lock_lease lease_of(const struct shard *sh, const struct claim *c, enum lock_right right) {
-    struct lock_lease l = {
-        .key = entry_key(c->entry),
-        .rule = c->rule,
-        .login = c->login,
-        .token = c->token,
-        .right = right,
-        .list = c->queue,
-        .quorum = c->rule->quorum == LOCK_QUORUM_YES,
-        .fence = c->fence,
-        .delay_ms = c->rule->lock_delay_ms,
-        .lease_ms = c->period_ms,
-    };
-    l.token_len = token_write(sh->engine, c->token, l.token_text);
-    return l;
 }
 
 /* The last expiry (ms) that the proxy gives to a lease when this process stops. A one-shot client does not come back,
@@ -484,4 +580,63 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
             entry_settle(sh, en);
     }
     shard_unlock(sh);
+}
+
+/* ---- what the session layer asks of alarms ------------------------------------------------------ */
+
+/* Locks the shard of the key. Returns the place that points to the alarm; NULL: the session is not to hear of it. */
+static struct alarm **alarm_lock(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token,
+                                 struct shard **sh) {
+    *sh = ledger_shard(e, ledger_hash(e, key, NULL));
+    shard_lock(*sh);
+    struct peer *p = peer_find(*sh, session_id);
+    return p && !p->closed ? place_of(p, key, token) : NULL;
+}
+
+bool engine_alarm_waits(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token) {
+    struct shard *sh;
+    bool waits = alarm_lock(e, key, session_id, token, &sh) != NULL;
+    shard_unlock(sh);
+    return waits;
+}
+
+enum alarm_end engine_alarm_looked(struct lock_engine *e, const struct lock_key *key, uint64_t session_id,
+                                   uint64_t token, const struct lock_result *r, int64_t asked_ms, int64_t now_ms) {
+    if (r->outcome == LOCK_HELD || r->outcome == LOCK_FOREIGN || r->outcome == LOCK_FREE)
+        return ALARM_OVER;
+    if (r->outcome != LOCK_DONE) /* OPEN: the holder seems to have moved the end around the proxy */
+        return ALARM_UNKNOWN;
+    struct shard *sh;
+    struct alarm **at = alarm_lock(e, key, session_id, token, &sh);
+    if (at)
+        alarm_remove(at);
+    struct entry *en = entry_find(sh, key, ledger_hash(e, key, NULL));
+    struct claim *c = claim_find(en, token);
+    if (c && claim_ended(c) && !claim_asked(c)) {
+        lease_told(sh, c, r, UINT64_MAX, asked_ms, now_ms);
+        if (!lease_schedule(sh, c, now_ms))
+            entry_settle(sh, en);
+    }
+    shard_unlock(sh);
+    return ALARM_KEPT;
+}
+
+bool engine_alarm_take(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token,
+                       const char *client, const char *action, int64_t now_ms) {
+    struct shard *sh;
+    struct alarm **at = alarm_lock(e, key, session_id, token, &sh);
+    if (at) {
+        const struct alarm *a = *at;
+        struct occasion on = {.now_ms = now_ms,
+                              .key = *key,
+                              .rule = a->rule->pattern,
+                              .identity = peer_find(sh, session_id)->client->name,
+                              .client = client};
+        if (!a->said)
+            incident_report(sh, INCIDENT_LOST, &on, "its lease ended %lld ms ago, and it has not released it; %s",
+                            (long long)(now_ms - a->ended_ms), action);
+        alarm_remove(at);
+    }
+    shard_unlock(sh);
+    return at != NULL;
 }

@@ -101,7 +101,7 @@ ROOM_LAYERS = {
         ("engine.h", "lock_event.h"),  # the engine's face: the session layer's view, and the types that all layers have in common
         ("ledger.h", "workload.h", "ledger", "client", "timers", "incident", "orphan", "claim_state"),
         ("evidence.h", "workload", "facts", "claim", "aftermath", "contention", "tenure"),
-        ("lease.h", "lease", "alarm", "succession", "one_shot"),
+        ("lease.h", "lease", "succession", "one_shot"),
         ("choose.h", "attribute", "list_party", "recognise"),
         ("outcome.h", "outcome", "learn", "apply", "adopt", "list_lock"),
         ("member.h", "engine", "member", "audit", "look", "takeover"),
