@@ -53,11 +53,6 @@ bool aftermath_behind_release(const struct key_stats *c, const struct contender 
     return now_ms - released_ms <= SOON_MS + (s ? s->shortest_trip_ms : 0);
 }
 
-static bool held_long_enough(const struct contender *w, int64_t now_ms) {
-    int64_t most_ms = HOLD_MS + HOLD_TRIPS * trip_ms(w->peer);
-    return now_ms - w->held_ms >= (most_ms < HOLD_MOST_MS ? most_ms : HOLD_MOST_MS);
-}
-
 static unsigned place(unsigned row) {
     return row == 0 ? 0 : row <= AFTERMATH_ROWS ? row - 1 : AFTERMATH_ROWS - 1;
 }
@@ -128,15 +123,10 @@ static const struct aftermath *evidence(const struct workload *f, const struct k
     return c && c->after.total >= KEY_LOSSES ? &c->after : &f->after;
 }
 
-/* D3: whether what followed lost attempts shows that losers release. c may be NULL. */
-static bool aftermath_losers_release(const struct workload *f, const struct key_stats *c) {
+bool workload_losers_release(const struct workload *f, const struct key_stats *c) {
     bool key_says_no =
         c && !c->doubled && evidence(f, c) == &c->after && score(&c->after, row_of_losers(f), 0) <= QUIET_SCORE;
-    return f->losers_release && !key_says_no;
-}
-
-bool workload_losers_release(const struct workload *f, const struct key_stats *c) {
-    return aftermath_losers_release(f, c) || workload_surplus(f, c);
+    return (f->losers_release && !key_says_no) || workload_surplus(f, c);
 }
 
 /* The session's last loss on the key, or NULL. */
@@ -176,21 +166,6 @@ void aftermath_lost(struct workload *f, struct key_stats *c, struct contender *w
     losses_add(&c->recent, now_ms, w->peer->id);
     c->recent.at[c->recent.count - 1].at_once_ms = (uint16_t)aftermath_at_once_ms(w->peer);
     c->recent.at[c->recent.count - 1].row = w->lost_row;
-}
-
-/* D3: the session has sent a release behind its last loss. If that loss was counted as quiet, the count is taken
- * back. The loss counts as followed only if the release came at once. */
-static void note_followed(struct workload *f, struct key_stats *c, const struct peer *p, bool at_once) {
-    struct loss *l = last_loss(c, p);
-    if (!l || l->next == LOSS_RELEASED)
-        return;
-    if (l->next == LOSS_QUIET) {
-        after_uncount_quiet(&f->after, l->row);
-        after_uncount_quiet(&c->after, l->row);
-    }
-    l->next = LOSS_RELEASED;
-    if (at_once)
-        count_loss(f, c, true, l->row);
 }
 
 /* ---- the verdict ---------------------------------------------------------------------------------- */
@@ -267,10 +242,22 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     bool again = w->held_ms != 0;
     int64_t apart_ms = (again ? w->held_ms : now_ms) - w->sent_ms;
     note_quiet(f, c, now_ms);
-    if (!again && w->lost)
-        note_followed(f, c, p, apart_ms <= aftermath_at_once_ms(p));
+    /* D3: if the loss was counted as quiet, that count is taken back. It counts as followed only by a release at once.
+     */
+    struct loss *l = !again && w->lost ? last_loss(c, p) : NULL;
+    if (l && l->next != LOSS_RELEASED) {
+        if (l->next == LOSS_QUIET) {
+            after_uncount_quiet(&f->after, l->row);
+            after_uncount_quiet(&c->after, l->row);
+        }
+        l->next = LOSS_RELEASED;
+        if (apart_ms <= aftermath_at_once_ms(p))
+            count_loss(f, c, true, l->row);
+    }
+    int64_t most_ms = HOLD_MS + HOLD_TRIPS * trip_ms(p);
+    bool long_enough = again && now_ms - w->held_ms >= (most_ms < HOLD_MOST_MS ? most_ms : HOLD_MOST_MS);
     /* C6: where this proxy knows no live lease, another proxy may have given one. */
-    bool waits = patient && (live || engine_elsewhere(f->shard->engine)) && (!again || !held_long_enough(w, now_ms));
+    bool waits = patient && (live || engine_elsewhere(f->shard->engine)) && !long_enough;
     enum loser_release said = LOSER_REFUSED;
     /* L7: the release may be a holder's, so it is not refused without evidence. D3: where losers are known to release,
      * the release is refused. C4: so is a release whose lease has ended meanwhile. */
@@ -281,7 +268,7 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
     w->held_ms = 0;
     if (c->held.session_id == p->id)
         c->held.session_id = 0;
-    aftermath_refused(c);
+    c->unlike_losers = 0;
     /* B2: the patience of aftermath_was_holders grows with this row. */
     if (said == LOSER_REFUSED && w->lost_row > f->longest_row)
         f->longest_row = w->lost_row;
@@ -295,10 +282,6 @@ void aftermath_row(struct contender *w, const struct claim *live) {
         w->suspicious_row = 0;
     else if (w->suspicious_row < LOSSES_MAX)
         w->suspicious_row++;
-}
-
-void aftermath_refused(struct key_stats *c) {
-    c->unlike_losers = 0;
 }
 
 bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w) {

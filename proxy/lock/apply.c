@@ -25,20 +25,14 @@ static bool comes_back(const struct outcome *f, const struct workload *workload,
     return vary && c->valued && c->value == hash && (own || pooled || c->peer->closed);
 }
 
-/* A2: whether one of the key's last acquisitions, or a claim of the client, has another value. */
-static bool values_vary(const struct outcome *f, const struct key_stats *key_stats, uint64_t hash) {
-    if (key_stats && key_stats_varies(key_stats, hash))
-        return true;
-    for (const struct claim *c = f->entry->claims; c; c = c->next)
-        if (c->peer->client == f->peer->client && c->valued && c->value != hash)
-            return true;
-    return false;
-}
-
 static void drop_older(struct outcome *f, const struct workload *workload, const struct key_stats *key_stats) {
     const struct lock_result *r = f->result;
     uint64_t hash = r->value ? outcome_value(f) : 0;
-    bool pooled = workload_pooled(workload, f->peer, f->plan->rule), vary = r->value && values_vary(f, key_stats, hash);
+    bool pooled = workload_pooled(workload, f->peer, f->plan->rule);
+    /* A2: whether one of the key's last acquisitions, or a claim of the client, has another value. */
+    bool vary = r->value && key_stats && key_stats_varies(key_stats, hash);
+    for (const struct claim *c = f->entry->claims; c && r->value && !vary; c = c->next)
+        vary = c->peer->client == f->peer->client && c->valued && c->value != hash;
     for (struct claim *c = f->entry->claims, *next; c; c = next) {
         next = c->next;
         if (comes_back(f, workload, c, pooled, vary, hash))
@@ -104,16 +98,16 @@ void apply_granted(struct outcome *f) {
     struct entry *en = outcome_entry(f);
     struct contender *w = contender_find(en, f->peer);
     histogram_note(&f->sh->stats.waits, w && w->lost ? (f->now_ms - w->lost_ms) * 1000 : 0);
-    if (w && w->lost)
-        contention_waited(f->sh, w, f->plan, f->now_ms);
     if (w) {
+        if (w->lost)
+            contention_waited(f->sh, w, f->plan, f->now_ms);
         w->lost = w->released = w->release_due = false;
         w->lost_fence = w->recognised = 0;
         w->lost_row = w->suspicious_row = 0;
         w->held_ms = 0;
+        if (rule->owner == LOCK_OWNER_CONNECTION)
+            contender_forget_seen(w);
     }
-    if (w && rule->owner == LOCK_OWNER_CONNECTION)
-        contender_forget_seen(w);
     if (f->plan->right == RIGHT_RELEASE_THEN_ACQUIRE)
         apply_release_then_acquire(f);
     struct claim *c = claim_granted(f);
@@ -158,15 +152,6 @@ static void apply_unknown_acquisition(struct outcome *f) {
     outcome_schedule(f, c);
 }
 
-/* Whether the lease's known end is the answer's, as exactly as an answer can tell. */
-static bool lease_end_is(const struct outcome *f, const struct claim *c, int64_t pttl_ms) {
-    if (pttl_ms < 0 || !c->end_ms)
-        return false;
-    int64_t left_ms = pttl_ms < FAR_MS ? pttl_ms : FAR_MS;
-    int64_t inexact_ms = f->now_ms - f->plan->begun_ms + 50, moved_ms = f->now_ms + left_ms - c->end_ms;
-    return moved_ms <= inexact_ms && moved_ms >= -inexact_ms;
-}
-
 /* C5: notes a SET XX. If it leaves the lock less than half of its time, it may be a release: no release is expected
  * after the new end. If it moves the end to later, it is an extension. Under `owner any` the command may be any
  * session's. */
@@ -204,8 +189,10 @@ void apply_done(struct outcome *f) {
     /* An expiry that was found unchanged says nothing about an expiry that the holder may be setting at this
      * moment. */
     uint64_t told_before = c->told;
-    bool unchanged =
-        told.outcome == LOCK_ADOPTED && told.leased == c->leased && (told.leased || lease_end_is(f, c, told.pttl_ms));
+    int64_t left_ms = told.pttl_ms < FAR_MS ? told.pttl_ms : FAR_MS;
+    int64_t inexact_ms = f->now_ms - f->plan->begun_ms + 50, moved_ms = f->now_ms + left_ms - end_ms;
+    bool stays = left_ms >= 0 && end_ms && moved_ms <= inexact_ms && moved_ms >= -inexact_ms;
+    bool unchanged = told.outcome == LOCK_ADOPTED && told.leased == c->leased && (told.leased || stays);
     if (lease_told(f->sh, c, &told, began, f->plan->begun_ms, f->now_ms))
         c->told_by = group_of(f->plan);
     if (unchanged)
@@ -362,7 +349,7 @@ static void apply_suspected(struct outcome *f) {
     bool counted = f->result->suspects || f->plan->verb == LOCK_REWRITE; /* scripts count no SET XX that extends */
     struct key_stats *key_stats = key_stats_find(f->entry, live->workload);
     if (claim_suspect(live, counted ? f->result->suspects : live->suspects + 1u) && key_stats)
-        aftermath_refused(key_stats);
+        key_stats->unlike_losers = 0;
 }
 
 static void apply_release(struct outcome *f) {

@@ -52,15 +52,6 @@ static bool lost_before(const struct audit *a) {
     return w && w->lost && !workload_pooled(workload, f->peer, f->plan->rule);
 }
 
-static uint64_t next_fence(const struct audit *a) {
-    const struct entry *en = outcome_entry(a->f);
-    uint64_t fence = en->live_fence > en->gone_fence ? en->live_fence : en->gone_fence;
-    for (const struct claim *c = en->claims; c; c = c->next)
-        if (c->fence > fence)
-            fence = c->fence;
-    return fence + 1;
-}
-
 /* ---- what follows ---------------------------------------------------------------------------- */
 
 /* Applies what the script would have said. Returns the outcome. */
@@ -84,8 +75,12 @@ static enum lock_outcome refused(struct audit *a) {
 }
 
 static enum lock_outcome audit_grant(struct audit *a) {
-    uint64_t fence = next_fence(a);
-    audit_conclude(a, LOCK_GRANTED, fence);
+    const struct entry *en = outcome_entry(a->f);
+    uint64_t fence = en->live_fence > en->gone_fence ? en->live_fence : en->gone_fence;
+    for (const struct claim *c = en->claims; c; c = c->next)
+        if (c->fence > fence)
+            fence = c->fence;
+    audit_conclude(a, LOCK_GRANTED, fence + 1);
     learn_wrote(a->f);
     return LOCK_GRANTED;
 }
@@ -108,18 +103,6 @@ static enum lock_outcome audit_refuse(struct audit *a, bool takes) {
     return outcome;
 }
 
-/* The command has removed the key. Ends the lease that was written over the command's own lock. A lease that became
- * known while the command was on its way is taken for an earlier one. Exception: a lease that needed the key to be
- * free came after the command. */
-static void forget_overwriter(struct audit *a) {
-    const struct entry *en = a->f->entry;
-    for (struct claim *c = entry_claims(en); c; c = c->next)
-        if (c->fence == en->live_fence && c->overwrote && !claim_ended(c)) {
-            learn_gone(a->f, c->fence, LEASE_GONE);
-            return;
-        }
-}
-
 /* Judges a command of the holder that has written the lock. */
 static enum lock_outcome wrote(struct audit *a) {
     learn_wrote(a->f);
@@ -140,7 +123,15 @@ static enum lock_outcome removed(struct audit *a) {
         return audit_conclude(a, LOCK_RELEASED, a->live->fence);
     if (a->live)
         return audit_refuse(a, false);
-    forget_overwriter(a);
+    /* The lease that was written over the command's own lock ends, too. A lease that became known while the command was
+     * on its way is taken for an earlier one. Exception: a lease that needed the key to be free came after the command.
+     */
+    const struct entry *en = a->f->entry;
+    const struct claim *c = entry_claims(en);
+    while (c && !(c->fence == en->live_fence && c->overwrote && !claim_ended(c)))
+        c = c->next;
+    if (c)
+        learn_gone(a->f, c->fence, LEASE_GONE);
     if (a->late || (!a->f->claim && lost_before(a)))
         return audit_refuse(a, false);
     if (a->f->claim)

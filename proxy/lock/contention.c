@@ -52,33 +52,20 @@ void contention_note(struct shard *sh, const struct lock_key *key, uint64_t hash
     memcpy(place->name, key->name, kept(place));
 }
 
-/* Counts the sessions whose last attempt to acquire was lost against the live lease. */
-static uint32_t waiters(struct shard *sh, const struct contention *c) {
-    struct lock_key key = {.db = c->db, .name = c->name, .len = c->len};
-    const struct entry *en = kept(c) == c->len ? entry_find(sh, &key, c->hash) : NULL;
-    uint32_t count = 0;
-    for (const struct contender *w = en && en->live_fence ? entry_contender_list(en) : NULL; w; w = w->next)
-        count += w->lost && w->lost_fence == en->live_fence;
-    return count;
-}
-
 void engine_each_contention(struct lock_engine *e, int64_t now_ms,
                             void (*fn)(void *arg, const struct lock_contention *c), void *arg) {
-    for (size_t i = 0; i < SHARDS; i++) {
-        struct shard *sh = &e->shards[i];
-        shard_lock(sh);
-        for (size_t n = 0; sh->contention && n < CONTENTION_SETS * CONTENTION_WAYS; n++) {
-            struct contention *c = &sh->contention[n];
-            age(c, now_ms);
-            if (total(c->lost) == 0)
-                continue;
-            struct lock_contention view = {.key = {.db = c->db, .name = c->name, .len = kept(c)},
-                                           .cut = kept(c) < c->len,
-                                           .waiters = waiters(sh, c)};
-            memcpy(view.lost, c->lost, sizeof(view.lost));
-            fn(arg, &view);
-        }
-        shard_unlock(sh);
+    SHARDS_FOREACH(sh, e, ALL_SHARDS)
+    for (size_t n = 0; sh->contention && n < CONTENTION_SETS * CONTENTION_WAYS; n++) {
+        struct contention *c = &sh->contention[n];
+        age(c, now_ms);
+        if (total(c->lost) == 0)
+            continue;
+        struct lock_contention view = {.key = {.db = c->db, .name = c->name, .len = kept(c)}, .cut = kept(c) < c->len};
+        const struct entry *en = view.cut ? NULL : entry_find(sh, &view.key, c->hash);
+        for (const struct contender *w = en && en->live_fence ? entry_contender_list(en) : NULL; w; w = w->next)
+            view.waiters += w->lost && w->lost_fence == en->live_fence;
+        memcpy(view.lost, c->lost, sizeof(view.lost));
+        fn(arg, &view);
     }
 }
 
@@ -146,11 +133,8 @@ void engine_waited(struct lock_engine *e, const struct lock_plan *plan, int64_t 
 
 struct lock_times engine_other_times(struct lock_engine *e) {
     struct lock_times sum = {0};
-    for (size_t i = 0; i < SHARDS; i++) {
-        shard_lock(&e->shards[i]);
-        lock_times_add(&sum, &e->shards[i].others);
-        shard_unlock(&e->shards[i]);
-    }
+    SHARDS_FOREACH(sh, e, ALL_SHARDS)
+    lock_times_add(&sum, &sh->others);
     return sum;
 }
 

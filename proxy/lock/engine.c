@@ -412,21 +412,15 @@ uint64_t engine_key_hash(const struct lock_engine *e, const struct lock_key *key
 
 /* ---- after it -------------------------------------------------------------------------------- */
 
-/* Notes the fence of a lock that was acquired under audit. The script has made its guard record now. */
-static void enrolled(struct outcome *f) {
-    struct claim *c = f->claim;
-    bool done = f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_RELEASED;
-    if (!c || !c->observed || !done || !f->result->fence || f->plan->right != RIGHT_ENROL)
-        return;
-    c->observed = false;
-    tenure_renumber(c, f->result->fence);
-    c->fence = f->result->fence;
-}
-
 static __attribute__((noinline)) void outcome_other(struct outcome *f) {
     if (f->result->outcome == LOCK_GRANTED)
         outcome_entry(f);
-    enrolled(f);
+    bool done = f->result->outcome == LOCK_DONE || f->result->outcome == LOCK_RELEASED;
+    if (f->claim && f->claim->observed && done && f->result->fence && f->plan->right == RIGHT_ENROL) {
+        f->claim->observed = false; /* it was acquired under audit, and the script has made its guard record now */
+        tenure_renumber(f->claim, f->result->fence);
+        f->claim->fence = f->result->fence;
+    }
     learn(f);
     apply(f);
     if (f->peer->alarms && (alarms_end_by(f->plan->verb) || f->result->outcome == LOCK_RELEASED))
@@ -435,42 +429,33 @@ static __attribute__((noinline)) void outcome_other(struct outcome *f) {
 
 /* ---- the usual answers ------------------------------------------------------------------------- */
 
-/* Do what learn and apply would do in the two cases of nearly all answers. That earns 11 % of the bound on acquire
+/* Does what learn and apply would do in the two cases of nearly all answers. That earns 11 % of the bound on acquire
  * and release. The first case: a lock of which nothing was known is acquired, with the application's own expiry. The
  * second case: the lock's only claim is released by its own session, and no session has lost an attempt or was shown
  * the value. */
-static inline void outcome_acquired(struct outcome *f) {
-    const struct lock_result *r = f->result;
-    struct entry *en = f->entry = entry_add(f->sh, &f->plan->key, f->hash, f->plan->slot);
-    en->gone_fence = r->fence - 1;
-    en->live_fence = r->fence;
-    en->live_since = atomic_load(&f->e->attempts);
-    apply_acquired(f);
-}
-
-static inline void outcome_released(struct outcome *f) {
-    f->sh->stats.released++;
-    releaser_note(f->e, f->plan->rule, f->peer->client);
-    if (f->entry->contenders)
-        tenure_spent(f, f->claim);
-    if (f->claim->workload)
-        lock_times_held(&f->claim->workload->times, f->now_ms - f->claim->granted_ms);
-    claim_remove(f->sh, f->claim);
-    f->claim = NULL;
-}
-
 static inline bool outcome_usual(struct outcome *f) {
     const struct lock_result *r = f->result;
     if (f->plan->verb == LOCK_ACQUIRE && r->outcome == LOCK_GRANTED && !f->entry && r->fence && r->pttl_ms > 0 &&
         !r->leased && !f->peer->closed) {
-        outcome_acquired(f);
+        struct entry *en = f->entry = entry_add(f->sh, &f->plan->key, f->hash, f->plan->slot);
+        en->gone_fence = r->fence - 1;
+        en->live_fence = r->fence;
+        en->live_since = atomic_load(&f->e->attempts);
+        apply_acquired(f);
         return true;
     }
     const struct claim *c = f->claim;
     if (f->plan->verb != LOCK_RELEASE || r->outcome != LOCK_RELEASED || !c || c->observed || c->peer != f->peer ||
         f->entry->claims != c || c->next || entry_contender_list(f->entry) || entry_key_stats(f->entry))
         return false;
-    outcome_released(f);
+    f->sh->stats.released++;
+    releaser_note(f->e, f->plan->rule, f->peer->client);
+    if (f->entry->contenders)
+        tenure_spent(f, c);
+    if (c->workload)
+        lock_times_held(&c->workload->times, f->now_ms - c->granted_ms);
+    claim_remove(f->sh, f->claim);
+    f->claim = NULL;
     return true;
 }
 
@@ -541,12 +526,5 @@ unsigned engine_handover(struct lock_engine *e, unsigned part, unsigned parts, u
         asked += lease_handover(sh, max - asked, now_ms);
         shard_unlock(sh);
     }
-    return asked;
-}
-
-unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms) {
-    unsigned asked = 0;
-    SHARDS_FOREACH(sh, e, ALL_SHARDS)
-    asked += asked < max ? lease_outlast(sh, ms, max - asked, now_ms) : 0;
     return asked;
 }

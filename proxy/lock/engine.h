@@ -47,9 +47,8 @@ struct lock_session {
     struct lock_client *client;
     bool overlapped; /* its commands may be several workers': engine_session_overlapped, or its library multiplexes */
     uint64_t shards; /* private: a bit for each shard that knows this session */
-    uint32_t
-        login;    /* opaque, set by the session layer: whose upstream connections it uses, at engine_session_identify */
-    bool patient; /* set by the session layer: the next command may be held back (lock_plan.held_back) */
+    uint32_t login;  /* opaque, set by the session layer at ..._identify: whose upstream connections it uses */
+    bool patient;    /* set by the session layer: the next command may be held back (lock_plan.held_back) */
     /* Set by the session layer for the next command, which engine_begin takes: the value that the lock must have for
      * the command to act (DELIFEQ), borrowed; NULL: none. */
     const char *named;
@@ -62,9 +61,8 @@ struct lock_session {
     /* Private to engine.c: the last key, its hash, and its slot, since a release usually follows the acquisition. */
     struct {
         uint64_t hash, pattern;
-        uint64_t workload,
-            of;           /* the workload's number, and a hash of the rule and client that it holds for; 0: not known */
-        uint32_t db, len; /* len 0: none */
+        uint64_t workload, of; /* the workload's number; a hash of the rule and client that have it, 0: not known */
+        uint32_t db, len;      /* len 0: none */
         uint16_t slot;
         char name[LOCK_KEY_KNOWN];
     } last;
@@ -112,10 +110,8 @@ bool client_library_multiplexes(const char *name, size_t len);
 
 /* What verbs have in common. */
 enum lock_verb_flag {
-    VERB_ACQUIRES = 1 << 0, /* it may acquire a lease of its own on a plain key */
-    VERB_CLAIMS =
-        1
-        << 1, /* it may be meant to acquire, and so does not show that its sender holds the lock over another session */
+    VERB_ACQUIRES = 1 << 0,  /* it may acquire a lease of its own on a plain key */
+    VERB_CLAIMS = 1 << 1,    /* it may be meant to acquire: it shows no holder that speaks over another session */
     VERB_SPENDS = 1 << 2,    /* it uses up its claim */
     VERB_ENDS = 1 << 3,      /* it may end a lease */
     VERB_WRITES = 1 << 4,    /* it writes, and frees no lock that a session could wait for */
@@ -632,8 +628,8 @@ struct lock_sink {
     void *arg;
     void (*incident)(void *arg, const struct lock_incident *incident);
     void (*renew)(void *arg, const struct lock_lease *lease); /* from engine_tick */
-    void (*release)(void *arg,
-                    const struct lock_lease *lease); /* from engine_session_close, _identify and engine_finish */
+    /* from engine_session_close, _identify and engine_finish */
+    void (*release)(void *arg, const struct lock_lease *lease);
     void (*leave)(void *arg, const struct lock_leaving *leaving); /* from the same functions as `release` */
     void (*left)(void *arg, const struct lock_left *left); /* from the same ones, and engine_handover; may be NULL */
     void (*learnt)(void *arg, const struct lock_facts *facts); /* from engine_begin, _finish and _tick; may be NULL */
@@ -699,8 +695,8 @@ struct lock_stats {
     LOCK_STATS(STAT_FIELD)
 #undef STAT_FIELD
     uint64_t incidents[INCIDENT_KINDS];
-    struct histogram
-        waits; /* of granted attempts: since the first attempt that the session lost in a row; 0: it lost none */
+    /* Of granted attempts: since the first attempt that the session lost in a row; 0: it lost none. */
+    struct histogram waits;
 };
 /* The table, for a struct lock_stats; its incidents and waits are no rows of it. */
 extern const struct metric_table lock_counters;
@@ -742,8 +738,8 @@ struct lock_times {
 /* What has been learnt of a workload: a client identity's keys of one pattern under one rule. */
 enum { LOCK_WORKLOAD_NAME_MAX = 96 };
 struct lock_workload {
-    const char *client, *rule,
-        *pattern; /* identity, the rule's pattern, the keys'; cut to LOCK_WORKLOAD_NAME_MAX - 1 */
+    /* Identity, the rule's pattern, the keys'; each cut to LOCK_WORKLOAD_NAME_MAX - 1. */
+    const char *client, *rule, *pattern;
     bool pooled;
     const struct lock_times *times;
 };

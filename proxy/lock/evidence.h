@@ -170,8 +170,6 @@ enum loser_release aftermath_release(struct workload *f, struct key_stats *c, st
 void aftermath_row(struct contender *w, const struct claim *live);
 /* B2: whether so many attempts were lost in a row without a release that the refused release was the holder's. */
 bool aftermath_was_holders(const struct workload *f, const struct key_stats *c, const struct contender *w);
-/* Notes that a release of a loser was refused on the key, here or at another proxy. */
-void aftermath_refused(struct key_stats *c);
 /* B2: notes that a refused release was the holder's, so that the workload's losers count as quiet. c may be NULL. */
 void aftermath_mistaken(struct workload *f, struct key_stats *c);
 

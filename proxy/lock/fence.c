@@ -70,61 +70,51 @@ size_t lock_fence_lock(const struct lock_rule *rule, const char *key, size_t len
 
 /* ---- the directive ------------------------------------------------------------------------------- */
 
-/* Writes the error's text. Returns false. */
-static bool __attribute__((format(printf, 3, 4))) wrong(char *error, size_t size, const char *format, ...) {
+/* Writes the error's text. Returns NULL. */
+static struct lock_fence *__attribute__((format(printf, 3, 4)))
+wrong(char *error, size_t size, const char *format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(error, size, format, args);
     va_end(args);
-    return false;
+    return NULL;
 }
 
-/* Reads the options. False: `error` says what is wrong. */
-static bool options_read(struct lock_fence *f, const char *const *words, size_t count, char *error, size_t size) {
+struct lock_fence *lock_fence_new(const char *const *words, size_t count, char *error, size_t error_size) {
+    if (count < 3 || !*words[0] || strcasecmp(words[1], "by") != 0 || !*words[2])
+        return wrong(error, error_size, "expected PATTERN by LOCK, then options and their values");
+    int stars = lock_fence_stars(words[0], true), of_lock = lock_fence_stars(words[2], false);
+    if (stars > LOCK_FENCE_STARS || of_lock > stars)
+        return wrong(error, error_size, "%d stars in PATTERN, %d in LOCK: expected no more in LOCK, and at most %d",
+                     stars, of_lock, LOCK_FENCE_STARS);
+    enum lock_mode mode = LOCK_MODE_ENFORCE;
+    enum lock_unlocked unlocked = LOCK_UNLOCKED_PASS;
     bool given[2] = {false};
     char shown[80];
-    for (size_t i = 0; i < count; i += 2) {
+    for (size_t i = 3; i < count; i += 2) {
         bool is_mode = strcasecmp(words[i], "mode") == 0;
         const char *name = is_mode ? "mode" : "unlocked";
         const char *expected = is_mode ? "enforce, audit or off" : "pass or refuse";
         lock_rule_word_show(words[i], shown, sizeof(shown));
         if (strcasecmp(words[i], name) != 0)
-            return wrong(error, size, "option '%s': expected mode or unlocked", shown);
+            return wrong(error, error_size, "option '%s': expected mode or unlocked", shown);
         if (i + 1 == count)
-            return wrong(error, size, "option '%s' without a value: expected %s", name, expected);
+            return wrong(error, error_size, "option '%s' without a value: expected %s", name, expected);
         if (given[is_mode])
-            return wrong(error, size, "option '%s' is given twice: expected it once", name);
+            return wrong(error, error_size, "option '%s' is given twice: expected it once", name);
         given[is_mode] = true;
         int value = text_choice(words[i + 1], is_mode ? MODES : UNLOCKED);
         lock_rule_word_show(words[i + 1], shown, sizeof(shown));
         if (value < 0)
-            return wrong(error, size, "option %s '%s': expected %s", name, shown, expected);
+            return wrong(error, error_size, "option %s '%s': expected %s", name, shown, expected);
         if (is_mode)
-            f->mode = (enum lock_mode)value;
+            mode = (enum lock_mode)value;
         else
-            f->unlocked = (enum lock_unlocked)value;
-    }
-    return true;
-}
-
-struct lock_fence *lock_fence_new(const char *const *words, size_t count, char *error, size_t error_size) {
-    if (count < 3 || !*words[0] || strcasecmp(words[1], "by") != 0 || !*words[2]) {
-        snprintf(error, error_size, "expected PATTERN by LOCK, then options and their values");
-        return NULL;
-    }
-    int stars = lock_fence_stars(words[0], true), of_lock = lock_fence_stars(words[2], false);
-    if (stars > LOCK_FENCE_STARS || of_lock > stars) {
-        snprintf(error, error_size, "%d stars in PATTERN, %d in LOCK: expected no more in LOCK, and at most %d", stars,
-                 of_lock, LOCK_FENCE_STARS);
-        return NULL;
+            unlocked = (enum lock_unlocked)value;
     }
     struct lock_fence *f = memory_zalloc(sizeof(*f));
-    f->mode = LOCK_MODE_ENFORCE;
-    f->unlocked = LOCK_UNLOCKED_PASS;
-    if (!options_read(f, words + 3, count - 3, error, error_size)) {
-        memory_free(f);
-        return NULL;
-    }
+    f->mode = mode;
+    f->unlocked = unlocked;
     f->lock = memory_strdup(words[2]);
     atomic_init(&f->late, 0);
     atomic_init(&f->refused, 0);

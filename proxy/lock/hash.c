@@ -1,9 +1,11 @@
 /*
- * A keyed hash by multiplications of whole words (the construction of wyhash, by Wang Yi). Knows only bytes.
+ * A keyed hash by multiplications of whole words (the construction of wyhash, by Wang Yi), and the patterns of keys.
+ * Knows only bytes.
  */
 #include "proxy/lock/hash.h"
 
 #include <endian.h>
+#include <stdbool.h>
 #include <string.h>
 
 uint64_t hash_number(uint64_t n) {
@@ -65,4 +67,147 @@ uint64_t hash_bytes(const struct hash_seed *seed, const void *data, size_t len) 
         a = (uint64_t)p[0] << 16 | (uint64_t)p[len / 2] << 8 | p[len - 1];
     }
     return fold(fold(a ^ seed->k1 ^ SECOND, b ^ state) ^ seed->k0, len ^ seed->k1 ^ FIRST);
+}
+
+/* ---- patterns of keys ------------------------------------------------------------------------------ */
+
+/* A word is read once. It is written as a name while it is read, and taken back if its end shows that it is an
+ * identifier. */
+
+enum { DIGIT = 1, HEX = 2, LETTER = 4, SPECIAL = 8, DIGITS = DIGIT | HEX };
+
+/* The class of each byte of a key. */
+static const uint8_t KINDS[256] = {
+    ['0'] = DIGITS,       ['1'] = DIGITS,       ['2'] = DIGITS,       ['3'] = DIGITS,       ['4'] = DIGITS,
+    ['5'] = DIGITS,       ['6'] = DIGITS,       ['7'] = DIGITS,       ['8'] = DIGITS,       ['9'] = DIGITS,
+    ['a'] = LETTER | HEX, ['b'] = LETTER | HEX, ['c'] = LETTER | HEX, ['d'] = LETTER | HEX, ['e'] = LETTER | HEX,
+    ['f'] = LETTER | HEX, ['g'] = LETTER,       ['h'] = LETTER,       ['i'] = LETTER,       ['j'] = LETTER,
+    ['k'] = LETTER,       ['l'] = LETTER,       ['m'] = LETTER,       ['n'] = LETTER,       ['o'] = LETTER,
+    ['p'] = LETTER,       ['q'] = LETTER,       ['r'] = LETTER,       ['s'] = LETTER,       ['t'] = LETTER,
+    ['u'] = LETTER,       ['v'] = LETTER,       ['w'] = LETTER,       ['x'] = LETTER,       ['y'] = LETTER,
+    ['z'] = LETTER,       ['A'] = LETTER | HEX, ['B'] = LETTER | HEX, ['C'] = LETTER | HEX, ['D'] = LETTER | HEX,
+    ['E'] = LETTER | HEX, ['F'] = LETTER | HEX, ['G'] = LETTER,       ['H'] = LETTER,       ['I'] = LETTER,
+    ['J'] = LETTER,       ['K'] = LETTER,       ['L'] = LETTER,       ['M'] = LETTER,       ['N'] = LETTER,
+    ['O'] = LETTER,       ['P'] = LETTER,       ['Q'] = LETTER,       ['R'] = LETTER,       ['S'] = LETTER,
+    ['T'] = LETTER,       ['U'] = LETTER,       ['V'] = LETTER,       ['W'] = LETTER,       ['X'] = LETTER,
+    ['Y'] = LETTER,       ['Z'] = LETTER,       ['?'] = SPECIAL,      ['['] = SPECIAL,      [']'] = SPECIAL,
+    ['\\'] = SPECIAL,     ['*'] = SPECIAL,
+};
+
+static inline unsigned kind(char c) {
+    return KINDS[(unsigned char)c];
+}
+
+static bool is_uuid(const char *p, size_t len) {
+    if (len < 36 || p[8] != '-')
+        return false;
+    for (size_t i = 0; i < 36; i++) {
+        bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+        if (dash ? p[i] != '-' : !(kind(p[i]) & HEX))
+            return false;
+    }
+    return len == 36 || !(kind(p[36]) & (LETTER | DIGIT));
+}
+
+struct pattern {
+    char *out; /* NULL: only the hash is wanted */
+    size_t len;
+    uint64_t hash, last; /* hash: of all whole words of eight bytes; last: the bytes since */
+    bool star;           /* the pattern ends with a star */
+};
+
+static inline uint64_t mixed(uint64_t hash, uint64_t word) {
+    uint64_t x = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return x ^ x >> 32;
+}
+
+static inline void put_byte(struct pattern *t, char c) {
+    if (t->out) {
+        t->out[t->len++] = c;
+        return;
+    }
+    t->last = t->last << 8 | (unsigned char)c;
+    if (++t->len % 8 == 0)
+        t->hash = mixed(t->hash, t->last);
+}
+
+static inline void put_star(struct pattern *t) {
+    if (!t->star && t->len + 2 <= ADVISE_PATTERN_MAX)
+        put_byte(t, '*');
+    t->star = true;
+}
+
+/* Reads a word of letters and digits, and returns its length. The word is an identifier, and no name, if it is
+ * hexadecimal with a digit, or long with several digits. */
+static inline size_t put_word(struct pattern *t, const char *p, size_t len) {
+    struct pattern before = *t;
+    size_t digits = 0, hex = 0, n = 0;
+    for (; n < len && (kind(p[n]) & (LETTER | DIGIT)); n++) {
+        unsigned k = kind(p[n]);
+        digits += k & DIGIT;
+        hex += (k & HEX) / HEX;
+        if (k & DIGIT)
+            put_star(t);
+        else if (t->len + 3 <= ADVISE_PATTERN_MAX) {
+            put_byte(t, p[n]);
+            t->star = false;
+        }
+    }
+    if ((hex == n && n >= 8 && digits > 0) || (n >= 16 && digits >= 4)) {
+        *t = before;
+        put_star(t);
+    }
+    return n;
+}
+
+static inline void pattern_of(struct pattern *t, const char *key, size_t len) {
+    for (size_t i = 0; i < len && t->len + 4 <= ADVISE_PATTERN_MAX;) {
+        if (kind(key[i]) & HEX && is_uuid(key + i, len - i)) {
+            put_star(t);
+            i += 36;
+        } else if (kind(key[i]) & (LETTER | DIGIT)) {
+            i += put_word(t, key + i, len - i);
+        } else { /* there is room for three bytes */
+            if (kind(key[i]) & SPECIAL)
+                put_byte(t, '\\');
+            put_byte(t, key[i] == '\0' ? '?' : key[i]);
+            t->star = false;
+            i++;
+        }
+    }
+    if (t->len + 4 > ADVISE_PATTERN_MAX) /* the key is cut: the star stands for the rest */
+        put_star(t);
+}
+
+size_t advise_pattern(const char *key, size_t len, char out[ADVISE_PATTERN_MAX]) {
+    struct pattern t = {.out = out};
+    pattern_of(&t, key, len);
+    out[t.len] = '\0';
+    return t.len;
+}
+
+static uint64_t pattern_hash(const struct pattern *t) {
+    return hash_number(mixed(mixed(t->hash, t->last), t->len));
+}
+
+uint64_t advise_pattern_hash(const char *key, size_t len) {
+    struct pattern t = {.len = 0};
+    pattern_of(&t, key, len);
+    return pattern_hash(&t);
+}
+
+uint64_t advise_pattern_text_hash(const char *pattern, size_t len) {
+    struct pattern t = {.len = 0};
+    for (size_t i = 0; i < len; i++)
+        put_byte(&t, pattern[i]);
+    return pattern_hash(&t);
+}
+
+size_t advise_stem(const char *pattern, size_t len) {
+    for (; len > 0; len--) {
+        char c = pattern[len - 1];
+        if (c == ':' || c == '/' || c == '|' || c == '.' || c == '#' || c == '@' || c == '-' || c == '_')
+            break;
+    }
+    return len;
 }

@@ -272,7 +272,7 @@ static void learn_key_stats(struct outcome *f) {
     if (!live)
         return;
     if (claim_suspect(live, f->result->suspects))
-        aftermath_refused(key_stats);
+        key_stats->unlike_losers = 0;
     aftermath_row(w, live);
     /* C3: through another proxy, a release was counted for an older lease. It may have been this lease's. */
     if (f->result->shifted_ms)

@@ -1,20 +1,129 @@
 /*
  * Leases in time: when they end, how long they are renewed, and what happens when their owner leaves. Knows no
  * commands.
+ *
+ * Alarms: a session hears that a lease of its own is over.
+ *
+ *      lease_end ──> alarm_note ──> sink: Redis is asked ──┬─ the lease goes on ──> the claim lives again
+ *                        │                                └─ it is over ──> engine_alarm_take ──> the session is told
+ *                        └── a release, a write or an attempt of the session's own ──> nothing
+ *
+ * A false alarm would close a sound client's connection, so no session is told before Redis has said, behind the end,
+ * that the lock is not the lease's. Another proxy or a command around the proxy may have moved the end.
  */
 #include "proxy/lock/lease.h"
 
 #include "parser/invariant.h"
 #include "parser/slot.h"
+#include "proxy/base/memory.h"
 
 enum { LOOK_BEFORE_MS = 500, LOOK_LEAST_MS = 25 };
+enum { ALARMS_A_PEER = 64 };               /* a session that loses more at once hears of these */
 enum { BEATS = 64, BEAT_LEAST_MS = 1000 }; /* into so many parts a beat is divided; and how long it lasts at least */
 
 /* A lock with the application's own expiry, whose client has never released one under the rule, is a throttle: it is
  * meant to run out. */
-bool lease_release_expected(const struct shard *sh, const struct claim *c) {
+static bool lease_release_expected(const struct shard *sh, const struct claim *c) {
     return c->fence && c->release == RELEASE_NONE &&
            (c->leased || (c->observed && !c->end_ms) || releaser_known(sh->engine, c->rule, c->peer->client));
+}
+
+static struct lock_lease lease_of(const struct shard *sh, const struct claim *c, enum lock_right right) {
+    struct lock_lease l = {
+        .key = entry_key(c->entry),
+        .rule = c->rule,
+        .login = c->login,
+        .token = c->token,
+        .right = right,
+        .list = c->queue,
+        .quorum = c->rule->quorum == LOCK_QUORUM_YES,
+        .fence = c->fence,
+        .delay_ms = c->rule->lock_delay_ms,
+        .lease_ms = c->period_ms,
+    };
+    l.token_len = token_write(sh->engine, c->token, l.token_text);
+    return l;
+}
+
+/* ---- which sessions hear of an end ----------------------------------------------------------- */
+
+/* Whether the claim's connection is its worker's own. */
+static bool is_own(const struct claim *c) {
+    if (c->rule->owner == LOCK_OWNER_CONNECTION)
+        return true;
+    return c->rule->owner == LOCK_OWNER_AUTO && c->workload && !claim_pooled(c) &&
+           workload_dedicated(c->workload, c->peer);
+}
+
+/* Whether the session may hear of the lease's end: it is here, the lease was its own, and it has not let go of it. C6:
+ * over shared connections a lease that makes way early was released by a colleague. */
+static bool may_hear(const struct shard *sh, const struct claim *c, enum lease_end why) {
+    const struct peer *p = c->peer;
+    if (!sh->engine->sink.alarm || !c->fence || p->closed || p->remote || !p->session || c->release != RELEASE_NONE ||
+        c->observed || c->shown || c->queue || c->scripted)
+        return false;
+    if (c->extra && c->extra->deadline_ms) /* C5: its own SET XX has made it short, as a release does */
+        return false;
+    if (why == LEASE_TAKEN)
+        return is_own(c);
+    return why != LEASE_GONE || !claim_spent_elsewhere(sh->engine, c);
+}
+
+static bool is_of(const struct alarm *a, const struct lock_key *key) {
+    return a->db == key->db && a->len == key->len && memcmp(a->name, key->name, key->len) == 0;
+}
+
+/* The place that points to the alarm; NULL: there is none. */
+static struct alarm **place_of(struct peer *p, const struct lock_key *key, uint64_t token) {
+    for (struct alarm **at = &p->alarms; *at; at = &(*at)->next)
+        if ((*at)->token == token && is_of(*at, key))
+            return at;
+    return NULL;
+}
+
+void alarms_forget(struct peer *p, const struct lock_key *key, uint64_t but) {
+    for (struct alarm **at = &p->alarms; *at;) {
+        if ((*at)->token == but || !is_of(*at, key))
+            at = &(*at)->next;
+        else
+            alarm_remove(at);
+    }
+}
+
+/* A lease has just ended. If its session is to hear of it, notes that and tells the sink. `said`: an incident has
+ * reported the end. */
+static void alarm_note(struct shard *sh, struct claim *c, enum lease_end why, bool said, int64_t now_ms) {
+    if (!may_hear(sh, c, why))
+        return;
+    struct peer *p = c->peer;
+    bool own = is_own(c), acts = own && c->rule->on_loss != LOCK_LOSS_TELL;
+    /* no incident says that the lock of a connected worker has gone before its end */
+    bool unsaid = own && !said && why == LEASE_GONE && lease_release_expected(sh, c);
+    struct lock_key key = entry_key(c->entry);
+    size_t alarms = 0;
+    for (const struct alarm *a = p->alarms; a; a = a->next)
+        alarms++;
+    if (!(acts || unsaid || atomic_load(&p->session->notified)) || place_of(p, &key, c->token) ||
+        alarms >= ALARMS_A_PEER)
+        return;
+    struct alarm *a = memory_zalloc(sizeof(*a) + key.len);
+    *a = (struct alarm){.next = p->alarms,
+                        .rule = c->rule,
+                        .token = c->token,
+                        .ended_ms = c->end_ms,
+                        .said = !acts && !unsaid,
+                        .db = key.db,
+                        .len = (uint32_t)key.len};
+    memcpy(a->name, key.name, key.len);
+    if (a->rule->set)
+        lock_rules_ref(a->rule->set);
+    p->alarms = a;
+    struct lock_alarm alarm = {.lease = lease_of(sh, c, RIGHT_LOOK),
+                               .session = p->session,
+                               .session_id = p->id,
+                               .fence = c->fence,
+                               .own = own};
+    sh->engine->sink.alarm(sh->engine->sink.arg, &alarm);
 }
 
 /* ---- a lease's course ------------------------------------------------------------------------- */
@@ -35,18 +144,6 @@ static void revive(struct shard *sh, struct claim *c) {
     claim_lease_enter(c, LEASE_GRANTED);
     sh->live += !c->peer->remote;
     successor_counts(sh, c);
-}
-
-/* The locks of one slot are renewed at the same time, in one call (lease_work.c). For that, a renewal is made up to a
- * sixth of the lease early, and all later ones a third of the lease after the one before. Short leases come one by one.
- */
-static int64_t together_ms(const struct claim *c, int64_t due_ms) {
-    int64_t beat_ms = c->period_ms / 6;
-    if (!c->renewing || beat_ms < BEAT_LEAST_MS)
-        return due_ms;
-    struct lock_key key = entry_key(c->entry);
-    int64_t offset_ms = beat_ms * (slot_of_key(key.name, key.len) % BEATS) / BEATS;
-    return due_ms - (due_ms - offset_ms) % beat_ms;
 }
 
 void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, int64_t since_ms, int64_t now_ms) {
@@ -73,7 +170,16 @@ void lease_set(struct shard *sh, struct claim *c, int64_t pttl_ms, bool leased, 
     c->renewing = wanted && c->period_ms > 0 && !claim_doubtful(c) && !left && !c->observed;
     /* Renewal is due when a third of the lease is over, counted from the earliest moment at which the lease can
      * have begun. The application may have touched the lock without moving its end. */
-    c->renew_ms = together_ms(c, since_ms + pttl_ms - c->period_ms * 2 / 3);
+    c->renew_ms = since_ms + pttl_ms - c->period_ms * 2 / 3;
+    /* The locks of one slot are renewed at the same time, in one call (lease_work.c). For that, a renewal is made up to
+     * a sixth of the lease early, and all later ones a third of the lease after the one before. Short leases come one
+     * by one. */
+    int64_t beat_ms = c->period_ms / 6;
+    if (c->renewing && beat_ms >= BEAT_LEAST_MS) {
+        struct lock_key key = entry_key(c->entry);
+        int64_t offset_ms = beat_ms * (slot_of_key(key.name, key.len) % BEATS) / BEATS;
+        c->renew_ms -= (c->renew_ms - offset_ms) % beat_ms;
+    }
     if (c->renew_ms < now_ms)
         c->renew_ms = now_ms;
 }
@@ -108,7 +214,7 @@ void lease_end(struct shard *sh, struct claim *c, enum lease_end why, int64_t no
     if (claim_ended(c))
         return;
     /* A one-shot client's DEL may come through another proxy, so its lease is not reported as lost. */
-    bool acts = alarm_acts(sh, c, why);
+    bool acts = c->rule->on_loss != LOCK_LOSS_TELL && may_hear(sh, c, why) && is_own(c);
     bool report = !acts && why == LEASE_GONE && c->renewing && c->release == RELEASE_NONE && !c->scripted &&
                   !c->shown && !claim_one_shot(c) && lease_owner_here(c);
     if (why != LEASE_OVER && c->fence) {
@@ -155,14 +261,6 @@ void lease_overtaken(struct shard *sh, struct claim *c, int64_t now_ms) {
     lease_end(sh, c, LEASE_GONE, now_ms);
 }
 
-/* A lock without an expiry under audit never ends by itself. After its owner has left, it is remembered for as long
- * as its lease would have lasted. */
-static void bound_memory(struct claim *c, int64_t now_ms) {
-    if (c->end_ms || !c->reported || !(c->observed || c->rule->lease_ms))
-        return;
-    c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : claim_memory(c));
-}
-
 /* For how long after its end a lease counts as live, because a renewal is in flight. */
 static int64_t grace_of(const struct claim *c) {
     return claim_asked(c) && !claim_looking(c) ? RENEWAL_GRACE_MS : 0;
@@ -177,18 +275,13 @@ static int64_t look_due(const struct shard *sh, const struct claim *c) {
     if (before > LOOK_BEFORE_MS)
         before = LOOK_BEFORE_MS;
     if (c->renewing || claim_asked(c) || c->looked || !c->end_ms || c->queue || c->observed || c->reported ||
-        before < LOOK_LEAST_MS || !(lease_release_expected(sh, c) || alarm_wanted(c)))
+        before < LOOK_LEAST_MS)
+        return NO_DEADLINE;
+    const struct lock_session *s = c->peer->closed ? NULL : c->peer->session;
+    bool hears = (c->rule->on_loss != LOCK_LOSS_TELL && is_own(c)) || (s && atomic_load(&s->notified));
+    if (!hears && !lease_release_expected(sh, c))
         return NO_DEADLINE;
     return c->end_ms - before;
-}
-
-/* When the lease is renewed next. If the owner has left, the proxy looks again for a successor. */
-static int64_t renewal_due(const struct claim *c, int64_t now_ms) {
-    if (!c->renewing || claim_asked(c))
-        return NO_DEADLINE;
-    if (c->renew_ms > now_ms || lease_owner_here(c))
-        return c->renew_ms;
-    return now_ms + successor_look_ms(c);
 }
 
 static int64_t long_due(const struct shard *sh, const struct claim *c) {
@@ -197,22 +290,17 @@ static int64_t long_due(const struct shard *sh, const struct claim *c) {
     return c->granted_ms + HELD_LONG_MS;
 }
 
-static void report_long(struct shard *sh, struct claim *c, int64_t now_ms) {
-    struct occasion on = lease_occasion(c, now_ms);
-    c->told_long = true;
-    if (claim_is_live(c, now_ms) || c->observed)
-        incident_report(sh, INCIDENT_HELD_LONG, &on, "held for %lld s%s", (long long)(now_ms - c->granted_ms) / 1000,
-                        !c->renewing        ? ""
-                        : claim_one_shot(c) ? ", kept for a one-shot client"
-                                            : ", renewed while its owner is connected");
-}
-
 bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     int64_t due;
     if (!claim_ended(c)) {
-        bound_memory(c, now_ms);
+        /* A lock without an expiry under audit never ends by itself. After its owner has left, it is remembered for as
+         * long as its lease would have lasted. */
+        if (!c->end_ms && c->reported && (c->observed || c->rule->lease_ms))
+            c->end_ms = now_ms + (c->rule->lease_ms ? c->rule->lease_ms : claim_memory(c));
         due = c->end_ms ? c->end_ms + grace_of(c) : NO_DEADLINE;
-        int64_t renew_ms = renewal_due(c, now_ms), long_ms = long_due(sh, c), look_ms = look_due(sh, c);
+        int64_t renew_ms = NO_DEADLINE, long_ms = long_due(sh, c), look_ms = look_due(sh, c);
+        if (c->renewing && !claim_asked(c)) /* if the owner has left, the proxy looks again for a successor */
+            renew_ms = c->renew_ms > now_ms || lease_owner_here(c) ? c->renew_ms : now_ms + successor_look_ms(c);
         due = renew_ms < due ? renew_ms : due;
         due = long_ms < due ? long_ms : due;
         due = look_ms < due ? look_ms : due;
@@ -228,39 +316,6 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms) {
     return true;
 }
 
-static struct lock_lease lease_of(const struct shard *sh, const struct claim *c, enum lock_right right) {
-    struct lock_lease l = {
-        .key = entry_key(c->entry),
-        .rule = c->rule,
-        .login = c->login,
-        .token = c->token,
-        .right = right,
-        .list = c->queue,
-        .quorum = c->rule->quorum == LOCK_QUORUM_YES,
-        .fence = c->fence,
-        .delay_ms = c->rule->lock_delay_ms,
-        .lease_ms = c->period_ms,
-    };
-    l.token_len = token_write(sh->engine, c->token, l.token_text);
-    return l;
-}
-
-/* Reports that the owner of a lock in audit has left. The proxy does nothing about that, and a lock without an expiry
- * stays for ever. */
-static void report_observed_abandon(struct shard *sh, const struct claim *c, const struct occasion *on, bool release,
-                                    int64_t now_ms) {
-    if (release)
-        incident_report(sh, INCIDENT_ABANDONED, on, "would be released: its owner has disconnected");
-    else if (!c->end_ms && c->rule->lease_ms)
-        incident_report(sh, INCIDENT_ABANDONED, on,
-                        "would end with its lease, in %lld ms: its owner has disconnected, and it has no expiry",
-                        (long long)c->rule->lease_ms);
-    else
-        incident_report(sh, INCIDENT_ABANDONED, on,
-                        "its owner has disconnected; it is kept until its expiry, in %lld ms",
-                        (long long)(c->end_ms ? c->end_ms - now_ms : 0));
-}
-
 /* The last expiry (ms) that the proxy gives to a lease when this process stops. A one-shot client does not come back,
  * so its lock gets the rest of its time. */
 static int64_t handover_ms(const struct claim *c, int64_t now_ms) {
@@ -274,17 +329,6 @@ static int64_t handover_end(const struct claim *c, int64_t now_ms) {
     return c->end_ms > end_ms ? c->end_ms : end_ms;
 }
 
-/* Whether the lease is handed over: this process stops, and it has disconnected the owner. engine_handover gives the
- * lease its last expiry. */
-static bool hands_over(struct shard *sh, struct claim *c, int64_t now_ms) {
-    invariant(!c->handing, "a lease is handed over twice");
-    c->handing = atomic_load(&sh->engine->leaving) && c->renewing && c->rule->handover_ms > 0 &&
-                 claim_is_live(c, now_ms) && c->release == RELEASE_NONE;
-    if (c->handing)
-        successor_tell(sh, c, handover_end(c, now_ms), now_ms);
-    return c->handing;
-}
-
 void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (c->reported)
         return;
@@ -295,8 +339,13 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
         c->renewing = false;
         return;
     }
-    if (hands_over(sh, c, now_ms))
+    invariant(!c->handing, "a lease is handed over twice");
+    c->handing = atomic_load(&sh->engine->leaving) && c->renewing && c->rule->handover_ms > 0 &&
+                 claim_is_live(c, now_ms) && c->release == RELEASE_NONE;
+    if (c->handing) { /* this process stops, and has disconnected the owner: engine_handover gives the last expiry */
+        successor_tell(sh, c, handover_end(c, now_ms), now_ms);
         return;
+    }
     /* L1: once its owner is gone for good, the lease is renewed no more. */
     bool release = c->rule->on_disconnect == LOCK_DISCONNECT_RELEASE;
     c->renewing = !release && successor_left(sh, c, now_ms);
@@ -305,16 +354,24 @@ void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms) {
     if (!perhaps_live || c->release != RELEASE_NONE)
         return;
     struct occasion on = lease_occasion(c, now_ms);
-    if (release || lease_release_expected(sh, c)) {
-        if (c->observed)
-            report_observed_abandon(sh, c, &on, release, now_ms);
-        else if (release)
-            incident_report(sh, INCIDENT_ABANDONED, &on, "released, its owner has disconnected");
-        else
-            incident_report(
-                sh, INCIDENT_ABANDONED, &on, "its owner has disconnected; kept until its lease ends in %lld ms%s",
-                (long long)(c->end_ms ? c->end_ms - now_ms : 0), c->renewing ? ", and longer if it comes back" : "");
-    }
+    bool expected = lease_release_expected(sh, c);
+    long long left_ms = c->end_ms ? c->end_ms - now_ms : 0;
+    /* The proxy does nothing about a lock in audit. Without an expiry it stays for ever. */
+    if (release)
+        incident_report(sh, INCIDENT_ABANDONED, &on,
+                        c->observed ? "would be released: its owner has disconnected"
+                                    : "released, its owner has disconnected");
+    else if (expected && !c->observed)
+        incident_report(sh, INCIDENT_ABANDONED, &on,
+                        "its owner has disconnected; kept until its lease ends in %lld ms%s", left_ms,
+                        c->renewing ? ", and longer if it comes back" : "");
+    else if (expected && !c->end_ms && c->rule->lease_ms)
+        incident_report(sh, INCIDENT_ABANDONED, &on,
+                        "would end with its lease, in %lld ms: its owner has disconnected, and it has no expiry",
+                        (long long)c->rule->lease_ms);
+    else if (expected)
+        incident_report(sh, INCIDENT_ABANDONED, &on,
+                        "its owner has disconnected; it is kept until its expiry, in %lld ms", left_ms);
     if (release && !c->observed) {
         struct lock_lease l = lease_of(sh, c, RIGHT_CLAIM);
         sh->engine->sink.release(sh->engine->sink.arg, &l);
@@ -331,15 +388,6 @@ static void ask_renewal(struct shard *sh, struct claim *c, int64_t lease_ms, int
     struct lock_lease l = lease_of(sh, c, c->rule->renew == LOCK_RENEW_ALWAYS ? RIGHT_ALWAYS : RIGHT_CLAIM);
     l.lease_ms = lease_ms;
     l.left_ms = c->end_ms > now_ms ? c->end_ms - now_ms : 0;
-    sh->engine->sink.renew(sh->engine->sink.arg, &l);
-}
-
-static void look(struct shard *sh, struct claim *c, int64_t now_ms) {
-    invariant(!c->renewing && !c->observed, "a lease is looked at that is renewed");
-    claim_renewal_enter(c, LOOK_ASKED);
-    c->looked = true;
-    c->renew_ms = now_ms;
-    struct lock_lease l = lease_of(sh, c, RIGHT_LOOK);
     sh->engine->sink.renew(sh->engine->sink.arg, &l);
 }
 
@@ -389,8 +437,9 @@ unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms) {
     return asked;
 }
 
-unsigned lease_outlast(struct shard *sh, int64_t ms, unsigned max, int64_t now_ms) {
+unsigned engine_outlast(struct lock_engine *e, int64_t ms, unsigned max, int64_t now_ms) {
     unsigned asked = 0;
+    SHARDS_FOREACH(sh, e, ALL_SHARDS)
     TABLE_FOREACH(it, &sh->entries)
     for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c && asked < max; c = c->next) {
         if (!is_renewed(c, now_ms) || claim_asked(c) || !lease_owner_here(c) ||
@@ -403,40 +452,51 @@ unsigned lease_outlast(struct shard *sh, int64_t ms, unsigned max, int64_t now_m
     return asked;
 }
 
-/* Ends a lease whose Redis has lost it. Returns whether this proxy gave the lease. */
-static bool lose(struct shard *sh, struct claim *c, bool report, int64_t now_ms) {
-    if (claim_ended(c) || claim_releasing(c) || !claim_is_live(c, now_ms))
-        return false;
-    bool own = !c->peer->remote && !c->shown;
-    struct occasion on = lease_occasion(c, now_ms);
-    if (own && report && !claim_doubtful(c) && lease_owner_here(c))
-        incident_report(sh, INCIDENT_RENEWAL_LOST, &on, "the Redis that held the lease has ended, and kept nothing");
-    c->renewing = false;
-    lease_end(sh, c, LEASE_GONE, now_ms);
-    timer_set(&sh->timers, &c->timer, now_ms);
-    return own;
-}
-
 unsigned engine_lost(struct lock_engine *e, unsigned reports, int64_t now_ms) {
     unsigned lost = 0;
     SHARDS_FOREACH(sh, e, ALL_SHARDS)
     TABLE_FOREACH(it, &sh->entries)
-    for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next)
-        lost += lose(sh, c, lost < reports, now_ms);
+    for (struct claim *c = LIST_ENTRY(it, struct entry, link)->claims; c; c = c->next) {
+        if (claim_ended(c) || claim_releasing(c) || !claim_is_live(c, now_ms))
+            continue;
+        bool own = !c->peer->remote && !c->shown;
+        struct occasion on = lease_occasion(c, now_ms);
+        if (own && lost < reports && !claim_doubtful(c) && lease_owner_here(c))
+            incident_report(sh, INCIDENT_RENEWAL_LOST, &on,
+                            "the Redis that held the lease has ended, and kept nothing");
+        c->renewing = false;
+        lease_end(sh, c, LEASE_GONE, now_ms);
+        timer_set(&sh->timers, &c->timer, now_ms);
+        lost += own;
+    }
     return lost;
 }
 
 static void claim_due(struct shard *sh, struct claim *c, int64_t now_ms) {
     struct entry *en = c->entry;
     if (!claim_ended(c)) {
-        if (c->end_ms && now_ms >= c->end_ms + grace_of(c))
+        if (c->end_ms && now_ms >= c->end_ms + grace_of(c)) {
             lease_end(sh, c, LEASE_OVER, now_ms);
-        else if (c->renewing && !claim_asked(c) && now_ms >= c->renew_ms)
+        } else if (c->renewing && !claim_asked(c) && now_ms >= c->renew_ms) {
             renew(sh, c, now_ms);
-        else if (now_ms >= look_due(sh, c))
-            look(sh, c, now_ms);
-        if (!claim_ended(c) && now_ms >= long_due(sh, c))
-            report_long(sh, c, now_ms);
+        } else if (now_ms >= look_due(sh, c)) {
+            invariant(!c->renewing && !c->observed, "a lease is looked at that is renewed");
+            claim_renewal_enter(c, LOOK_ASKED);
+            c->looked = true;
+            c->renew_ms = now_ms;
+            struct lock_lease l = lease_of(sh, c, RIGHT_LOOK);
+            sh->engine->sink.renew(sh->engine->sink.arg, &l);
+        }
+        if (!claim_ended(c) && now_ms >= long_due(sh, c)) {
+            struct occasion on = lease_occasion(c, now_ms);
+            c->told_long = true;
+            if (claim_is_live(c, now_ms) || c->observed)
+                incident_report(sh, INCIDENT_HELD_LONG, &on, "held for %lld s%s",
+                                (long long)(now_ms - c->granted_ms) / 1000,
+                                !c->renewing        ? ""
+                                : claim_one_shot(c) ? ", kept for a one-shot client"
+                                                    : ", renewed while its owner is connected");
+        }
     }
     if (!lease_schedule(sh, c, now_ms))
         entry_settle(sh, en);
@@ -520,4 +580,63 @@ void engine_renewed(struct lock_engine *e, const struct lock_key *key, uint64_t 
             entry_settle(sh, en);
     }
     shard_unlock(sh);
+}
+
+/* ---- what the session layer asks of alarms ------------------------------------------------------ */
+
+/* Locks the shard of the key. Returns the place that points to the alarm; NULL: the session is not to hear of it. */
+static struct alarm **alarm_lock(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token,
+                                 struct shard **sh) {
+    *sh = ledger_shard(e, ledger_hash(e, key, NULL));
+    shard_lock(*sh);
+    struct peer *p = peer_find(*sh, session_id);
+    return p && !p->closed ? place_of(p, key, token) : NULL;
+}
+
+bool engine_alarm_waits(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token) {
+    struct shard *sh;
+    bool waits = alarm_lock(e, key, session_id, token, &sh) != NULL;
+    shard_unlock(sh);
+    return waits;
+}
+
+enum alarm_end engine_alarm_looked(struct lock_engine *e, const struct lock_key *key, uint64_t session_id,
+                                   uint64_t token, const struct lock_result *r, int64_t asked_ms, int64_t now_ms) {
+    if (r->outcome == LOCK_HELD || r->outcome == LOCK_FOREIGN || r->outcome == LOCK_FREE)
+        return ALARM_OVER;
+    if (r->outcome != LOCK_DONE) /* OPEN: the holder seems to have moved the end around the proxy */
+        return ALARM_UNKNOWN;
+    struct shard *sh;
+    struct alarm **at = alarm_lock(e, key, session_id, token, &sh);
+    if (at)
+        alarm_remove(at);
+    struct entry *en = entry_find(sh, key, ledger_hash(e, key, NULL));
+    struct claim *c = claim_find(en, token);
+    if (c && claim_ended(c) && !claim_asked(c)) {
+        lease_told(sh, c, r, UINT64_MAX, asked_ms, now_ms);
+        if (!lease_schedule(sh, c, now_ms))
+            entry_settle(sh, en);
+    }
+    shard_unlock(sh);
+    return ALARM_KEPT;
+}
+
+bool engine_alarm_take(struct lock_engine *e, const struct lock_key *key, uint64_t session_id, uint64_t token,
+                       const char *client, const char *action, int64_t now_ms) {
+    struct shard *sh;
+    struct alarm **at = alarm_lock(e, key, session_id, token, &sh);
+    if (at) {
+        const struct alarm *a = *at;
+        struct occasion on = {.now_ms = now_ms,
+                              .key = *key,
+                              .rule = a->rule->pattern,
+                              .identity = peer_find(sh, session_id)->client->name,
+                              .client = client};
+        if (!a->said)
+            incident_report(sh, INCIDENT_LOST, &on, "its lease ended %lld ms ago, and it has not released it; %s",
+                            (long long)(now_ms - a->ended_ms), action);
+        alarm_remove(at);
+    }
+    shard_unlock(sh);
+    return at != NULL;
 }

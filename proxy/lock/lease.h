@@ -29,8 +29,6 @@ bool lease_schedule(struct shard *sh, struct claim *c, int64_t now_ms);
 void lease_abandon(struct shard *sh, struct claim *c, int64_t now_ms);
 /* For an incident that the proxy causes. */
 struct occasion lease_occasion(const struct claim *c, int64_t now_ms);
-/* Whether a release of the lease is expected. */
-bool lease_release_expected(const struct shard *sh, const struct claim *c);
 /* Whether a session is open for which the lease should be renewed. */
 bool lease_owner_here(const struct claim *c);
 
@@ -38,19 +36,7 @@ bool lease_owner_here(const struct claim *c);
 void lease_tick(struct shard *sh, int64_t now_ms);
 /* This process stops: asks for the last expiry of leases, `max` at most. Returns the number of these leases. */
 unsigned lease_handover(struct shard *sh, unsigned max, int64_t now_ms);
-/* The shard's part of engine_outlast. */
-unsigned lease_outlast(struct shard *sh, int64_t ms, unsigned max, int64_t now_ms);
 
-/* ---- alarm.c ------------------------------------------------------------------------------------ */
-
-/* Whether the end of the lease goes further than an incident: the holder's connection is closed, or its next command
- * refused. */
-bool alarm_acts(const struct shard *sh, const struct claim *c, enum lease_end why);
-/* Whether the lease's session is to hear of its end, by the rule or because it asked for that. */
-bool alarm_wanted(const struct claim *c);
-/* A lease has just ended. If its session is to hear of it, notes that and tells the sink. `said`: an incident has
- * reported the end. */
-void alarm_note(struct shard *sh, struct claim *c, enum lease_end why, bool said, int64_t now_ms);
 /* Whether a command of the session's own says that its worker has let go of the leases that it had on the key. Commands
  * that extend a lease or read it do not. */
 static inline bool alarms_end_by(enum lock_verb verb) {

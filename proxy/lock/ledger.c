@@ -9,7 +9,6 @@
 #include "parser/slot.h"
 #include "proxy/base/bytes.h"
 #include "proxy/base/memory.h"
-#include "proxy/lock/pattern.h"
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
@@ -81,7 +80,7 @@ void ledger_clear(struct lock_engine *e) {
         table_clear(&sh->entries);
         table_clear(&sh->peers);
         memory_free(sh->contention);
-        timer_heap_clear(&sh->timers);
+        memory_free(sh->timers.slots);
         pthread_mutex_destroy(&sh->mutex);
     }
 }

@@ -87,7 +87,6 @@ void timer_set(struct timer_heap *h, struct timer *t, int64_t due_ms);
 struct timer *timer_due(struct timer_heap *h, int64_t now_ms);
 /* When the next timer is due, or NO_DEADLINE. */
 int64_t timer_next(const struct timer_heap *h);
-void timer_heap_clear(struct timer_heap *h);
 
 /* ---- clients --------------------------------------------------------------------------------- */
 

@@ -63,14 +63,6 @@ static void apply_looks_again(struct outcome *f) {
     }
 }
 
-/* Whether another open session has a claim with the answer's lease. */
-static bool is_held_by_another(const struct outcome *f) {
-    for (const struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->fence == f->result->fence && c->peer != f->peer && !c->peer->closed)
-            return true;
-    return false;
-}
-
 /* K1: the session was shown this node at the head. LPOS names the node, as a push does. Once the session that pushed
  * the node has left, this session's own claim at the head counts, and no recognition is needed. */
 static void note_head(struct outcome *f) {
@@ -83,7 +75,10 @@ static void note_head(struct outcome *f) {
     struct contender *w = contender_find(f->entry, f->peer);
     if (!w)
         return;
-    if (is_held_by_another(f)) {
+    const struct claim *c = entry_claims(f->entry); /* another open session's for this lease */
+    while (c && !(c->fence == r->fence && c->peer != f->peer && !c->peer->closed))
+        c = c->next;
+    if (c) {
         (void)recognise(f->sh, w, f->plan->rule, outcome_workload(f), r->fence, r->value, r->value_len, f->now_ms);
     } else if (w->recognised == r->fence) {
         apply_looks_again(f);
@@ -117,24 +112,19 @@ static void apply_push(struct outcome *f) {
     }
 }
 
-/* The caller's claim whose lease was for this node and has ended; NULL: there is none. */
-static struct claim *claim_for_node(const struct outcome *f) {
-    if (!f->result->value)
-        return NULL;
-    uint64_t hash = hash_bytes(&f->e->value_seed, f->result->value, f->result->value_len);
-    for (struct claim *c = entry_claims(f->entry); c; c = c->next)
-        if (c->queue && claim_ended(c) && c->valued && c->value == hash &&
-            (c->peer == f->peer || (c->peer->client == f->peer->client && queue_by_client(f->peer, f->plan->rule))))
-            return c;
-    return NULL;
-}
-
 static void apply_remove(struct outcome *f) {
     enum lock_outcome outcome = f->result->outcome;
     if (outcome == LOCK_RELEASED) {
         apply_freed(f);
     } else if (outcome_refused(f) || outcome == LOCK_FREE) {
-        struct claim *c = claim_for_node(f);
+        const struct lock_result *r = f->result;
+        uint64_t hash = r->value ? hash_bytes(&f->e->value_seed, r->value, r->value_len) : 0;
+        /* the caller's claim whose lease was for this node and has ended */
+        struct claim *c = r->value ? entry_claims(f->entry) : NULL;
+        while (c && !(c->queue && claim_ended(c) && c->valued && c->value == hash &&
+                      (c->peer == f->peer ||
+                       (c->peer->client == f->peer->client && queue_by_client(f->peer, f->plan->rule)))))
+            c = c->next;
         f->sh->stats.refused_releases += outcome_refused(f);
         if (c)
             incident_report(f->sh, INCIDENT_LATE_RELEASE, outcome_occasion(f),

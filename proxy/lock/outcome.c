@@ -87,16 +87,9 @@ uint64_t outcome_value(const struct outcome *f) {
 
 /* ---- what ends a tenure ------------------------------------------------------------------------ */
 
-/* Whether the lock is known to have had another holder since that lease. */
-static bool held_since(const struct entry *en, uint64_t fence) {
-    bool newer = en->live_fence > fence || en->gone_fence > fence;
-    for (const struct claim *c = en->claims; c && !newer; c = c->next)
-        newer = c->fence > fence;
-    return newer;
-}
-
 /* Whether the answer says that the command has ended this lease. The same holds if the command came after the lease's
- * end, and before another holder. Exception: a script that finds the lock free may have been meant to extend it. */
+ * end, and the lock is not known to have had another holder since. Exception: a script that finds the lock free may
+ * have been meant to extend it. */
 static bool released(const struct outcome *f, uint64_t fence) {
     const struct lock_result *r = f->result;
     switch (r->outcome) {
@@ -105,8 +98,12 @@ static bool released(const struct outcome *f, uint64_t fence) {
     case LOCK_ADOPTED:
         return true;
     case LOCK_FREE:
-    case LOCK_OPEN:
-        return f->plan->verb != LOCK_SCRIPT && !held_since(f->entry, fence);
+    case LOCK_OPEN: {
+        bool newer = f->entry->live_fence > fence || f->entry->gone_fence > fence;
+        for (const struct claim *c = f->entry->claims; c && !newer; c = c->next)
+            newer = c->fence > fence;
+        return f->plan->verb != LOCK_SCRIPT && !newer;
+    }
     default:
         return false;
     }

@@ -56,15 +56,6 @@ static uint64_t party_hash(const struct table_link *link) {
     return hash_number(LIST_ENTRY(link, struct permit_party, link)->id);
 }
 
-/* ---- clients that share connections ------------------------------------------------------------- */
-
-/* Whether a permit outlives its session, until the last session of its client closes. */
-static bool is_clients(const struct permit_ledger *l, const struct permit *p) {
-    enum lock_owner owner = p->rule->owner;
-    bool pooled = l->pooled[p->client->id % POOLED_MAX] == p->client->id;
-    return owner == LOCK_OWNER_CLIENT || (owner == LOCK_OWNER_AUTO && pooled);
-}
-
 /* ---- parties ------------------------------------------------------------------------------------ */
 
 static struct permit_party *party_find(const struct table *t, uint64_t id) {
@@ -112,21 +103,6 @@ static struct permit_key *key_find(const struct permit_ledger *l, const struct l
             return k;
     }
     return NULL;
-}
-
-static struct permit_key *key_get(struct permit_ledger *l, const struct lock_key *name) {
-    uint64_t hash = hash_of_name(l, name);
-    struct permit_key *k = key_find(l, name, hash);
-    if (k)
-        return k;
-    k = memory_zalloc(sizeof(*k) + name->len);
-    k->hash = hash;
-    memcpy(k->bytes, name->name, name->len);
-    k->name = (struct lock_key){.db = name->db, .name = k->bytes, .len = name->len};
-    list_init(&k->permits);
-    list_init(&k->ops);
-    table_insert(&l->keys, &k->link, hash);
-    return k;
 }
 
 static void key_put(struct permit_ledger *l, struct permit_key *k) {
@@ -317,23 +293,9 @@ int64_t permits_held(struct permit_ledger *l) {
     return held;
 }
 
-/* Appends one permit, "ADDRESS NAME id=7 has 2 since 12 ms". */
-static void permit_show(const struct permit *p, int64_t now_ms, struct text *out) {
-    char text[PERMIT_TEXT_MAX + 1];
-    text_printf(out, "%s", p->who);
-    if (p->gone || p->session->id == 0)
-        text_printf(out, " gone");
-    else
-        text_printf(out, " id=%llu", (unsigned long long)p->session->id);
-    snprintf(text, sizeof(text), "%lld", (long long)p->n);
-    if (p->shape != PERMIT_COUNT)
-        text_printable(text, sizeof(text), p->text, p->len, '.');
-    text_printf(out, " has %s", text);
-    text_printf(out, " since %lld ms", (long long)(now_ms - p->taken_ms));
-}
-
 int64_t permits_show(struct permit_ledger *l, const struct lock_key *key, size_t max, int64_t now_ms,
                      struct text *out) {
+    char text[PERMIT_TEXT_MAX + 1];
     int64_t held = 0;
     size_t shown = 0;
     pthread_mutex_lock(&l->mutex);
@@ -343,8 +305,15 @@ int64_t permits_show(struct permit_ledger *l, const struct lock_key *key, size_t
         held += p->n;
         if (shown++ >= max)
             continue;
-        text_printf(out, "%s", shown > 1 ? "; " : "");
-        permit_show(p, now_ms, out);
+        text_printf(out, "%s%s", shown > 1 ? "; " : "", p->who);
+        if (p->gone || p->session->id == 0)
+            text_printf(out, " gone");
+        else
+            text_printf(out, " id=%llu", (unsigned long long)p->session->id);
+        snprintf(text, sizeof(text), "%lld", (long long)p->n);
+        if (p->shape != PERMIT_COUNT)
+            text_printable(text, sizeof(text), p->text, p->len, '.');
+        text_printf(out, " has %s since %lld ms", text, (long long)(now_ms - p->taken_ms));
     }
     if (shown > max)
         text_printf(out, "; and %zu more", shown - max);
@@ -356,13 +325,24 @@ int64_t permits_show(struct permit_ledger *l, const struct lock_key *key, size_t
 
 void permits_begin(struct permit_ledger *l, struct permit_op *op, const struct lock_key *key, int64_t gives) {
     pthread_mutex_lock(&l->mutex);
-    op->key = key_get(l, key);
-    op->key->refs++;
-    op->name = op->key->name;
+    uint64_t hash = hash_of_name(l, key);
+    struct permit_key *k = key_find(l, key, hash);
+    if (!k) {
+        k = memory_zalloc(sizeof(*k) + key->len);
+        k->hash = hash;
+        memcpy(k->bytes, key->name, key->len);
+        k->name = (struct lock_key){.db = key->db, .name = k->bytes, .len = key->len};
+        list_init(&k->permits);
+        list_init(&k->ops);
+        table_insert(&l->keys, &k->link, hash);
+    }
+    k->refs++;
+    op->key = k;
+    op->name = k->name;
     op->seq = ++l->seq;
     op->gives = gives;
     list_init(&op->link);
-    list_append(&op->key->ops, &op->link);
+    list_append(&k->ops, &op->link);
     atomic_fetch_add(&l->uses, 1);
     pthread_mutex_unlock(&l->mutex);
 }
@@ -511,30 +491,26 @@ void permits_rules(struct permit_ledger *l, const struct lock_rules *rules) {
 
 /* ---- permits that are due ------------------------------------------------------------------------------- */
 
-/* Notes of each permit that its session has closed. */
-static void session_gone(struct permit_ledger *l, struct permit_party *session, uint64_t client, bool one_shot,
-                         int64_t now_ms) {
-    LIST_FOREACH(it, &session->permits) {
+void permits_leave(struct permit_ledger *l, uint64_t session, uint64_t client, bool last, bool one_shot,
+                   int64_t now_ms) {
+    pthread_mutex_lock(&l->mutex);
+    struct permit_party *party = party_find(&l->sessions, session);
+    for (struct list_node *it = party ? party->permits.next : NULL; party && it != &party->permits; it = it->next) {
         struct permit *p = LIST_ENTRY(it, struct permit, of_session);
         if (p->client->id != client) {
             party_leave(&l->clients, p->client, &p->of_client);
             p->client = party_join(&l->clients, client, &p->of_client);
         }
         bool known = p->gone, kept = one_shot && now_ms - p->taken_ms <= PERMIT_ONE_SHOT_MS;
+        /* its permits outlive the session, until the last session of the client closes */
+        bool pooled = p->rule->owner == LOCK_OWNER_CLIENT ||
+                      (p->rule->owner == LOCK_OWNER_AUTO && l->pooled[client % POOLED_MAX] == client);
         p->gone = true;
-        if (!known && !kept && !is_clients(l, p))
-            permit_is_due(l, p, PERMIT_LEFT, now_ms);
-        else if (!known && kept)
+        if (!known && kept)
             p->gone_seq = UINT64_MAX; /* only its lease ends it */
+        else if (!known && !pooled)
+            permit_is_due(l, p, PERMIT_LEFT, now_ms);
     }
-}
-
-void permits_leave(struct permit_ledger *l, uint64_t session, uint64_t client, bool last, bool one_shot,
-                   int64_t now_ms) {
-    pthread_mutex_lock(&l->mutex);
-    struct permit_party *party = party_find(&l->sessions, session);
-    if (party)
-        session_gone(l, party, client, one_shot, now_ms);
     party = last ? party_find(&l->clients, client) : NULL;
     for (struct list_node *it = party ? party->permits.next : NULL; party && it != &party->permits; it = it->next) {
         struct permit *p = LIST_ENTRY(it, struct permit, of_client);

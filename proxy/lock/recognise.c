@@ -41,13 +41,6 @@ static bool is_alike(enum alike alike, uint64_t a, uint64_t b) {
 
 /* ---- whether a value tells ------------------------------------------------------------------------ */
 
-static bool is_number(const char *value, size_t len) {
-    for (size_t i = 0; i < len; i++)
-        if ((value[i] < '0' || value[i] > '9') && value[i] != '.' && value[i] != '-')
-            return false;
-    return true;
-}
-
 /* Whether the value is known to be written by several workers. Either a third open session of the client has tried to
  * write it or has a claim with it. Or the session itself has a claim with it, from an earlier lease. */
 static bool is_constant(const struct entry *en, const struct peer *self, const struct claim *c, enum alike alike) {
@@ -86,7 +79,9 @@ static bool tells(const struct entry *en, const struct peer *self, const struct 
     bool field = alike == ALIKE_FIELD;
     if (is_constant(en, self, c, alike))
         return false;
-    bool vary = varies(en, self, f, c->value, alike), number = is_number(text, len);
+    bool vary = varies(en, self, f, c->value, alike), number = true;
+    for (size_t i = 0; i < len && number; i++)
+        number = (text[i] >= '0' && text[i] <= '9') || text[i] == '.' || text[i] == '-';
     if (c->peer->closed || c->peer == self)
         return vary || !(number || field);
     return !number && (vary || (c->peer->remote && !field));

@@ -114,22 +114,6 @@ static bool replicas_timed(const char *const *words, size_t count) {
     return count > 1 && words[1][0] >= '0' && words[1][0] <= '9';
 }
 
-/* Reads "N [TIME]". Returns how many of the words that takes; 0: none. */
-static size_t replicas_set(struct lock_rule *rule, const char *const *words, size_t count) {
-    int64_t n = 0, ms = REPLICAS_MS;
-    const char *p = words[0];
-    for (; *p >= '0' && *p <= '9' && n <= REPLICAS_MAX; p++)
-        n = n * 10 + (*p - '0');
-    bool timed = replicas_timed(words, count);
-    if (p == words[0] || *p || n > REPLICAS_MAX)
-        return 0;
-    if (timed && (!units_time(words[1], 1000, &ms) || ms < 1 || ms > REPLICAS_LONGEST_MS))
-        return 0;
-    rule->replicas = n;
-    rule->replicas_ms = ms;
-    return timed ? 2 : 1;
-}
-
 /* Reads the kinds of locks, "string,list" or "any". False: the text is neither. */
 static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *text) {
     *kinds = LOCK_KIND_ANY;
@@ -155,8 +139,20 @@ static bool kinds_set(const struct rule_option *o, unsigned *kinds, const char *
 static size_t option_set(const struct rule_option *o, struct lock_rule *rule, const char *const *words, size_t count) {
     char *at = (char *)rule + o->offset;
     const char *text = words[0];
-    if (o->type == OPTION_REPLICAS)
-        return replicas_set(rule, words, count);
+    if (o->type == OPTION_REPLICAS) {
+        int64_t n = 0, ms = REPLICAS_MS;
+        const char *p = text;
+        for (; *p >= '0' && *p <= '9' && n <= REPLICAS_MAX; p++)
+            n = n * 10 + (*p - '0');
+        bool timed = replicas_timed(words, count);
+        if (p == text || *p || n > REPLICAS_MAX)
+            return 0;
+        if (timed && (!units_time(words[1], 1000, &ms) || ms < 1 || ms > REPLICAS_LONGEST_MS))
+            return 0;
+        rule->replicas = n;
+        rule->replicas_ms = ms;
+        return timed ? 2 : 1;
+    }
     if (o->type == OPTION_KINDS)
         return kinds_set(o, &rule->kinds, text);
     if (o->type == OPTION_TIME) {
@@ -239,28 +235,6 @@ void lock_rules_unref(struct lock_rules *rules) {
     memory_free(rules);
 }
 
-/* Splits the pattern into its literal beginning and the rest. */
-static void entry_compile(struct rule_entry *entry) {
-    const char *p = entry->rule.pattern, *end = p + entry->rule.pattern_len;
-    entry->literal = memory_alloc(entry->rule.pattern_len);
-    while (p < end && *p != '*' && *p != '?' && *p != '[') {
-        if (*p == '\\' && end - p >= 2)
-            p++;
-        entry->literal[entry->literal_len++] = *p++;
-    }
-    size_t stars = 0, head_len = entry->literal_len < 8 ? entry->literal_len : 8;
-    memset(&entry->head_mask, 0xff, head_len);
-    entry->head = bytes_head(entry->literal, head_len);
-    while (p + stars < end && p[stars] == '*')
-        stars++;
-    if (p == end)
-        entry->rest = REST_NOTHING;
-    else if (p + stars == end && (entry->literal_len > 0 || stars == 1))
-        entry->rest = REST_ANYTHING;
-    else
-        entry->rest = REST_GLOB;
-}
-
 void lock_rule_word_show(const char *word, char *out, size_t size) {
     size_t n = 0;
     for (; *word && n + 8 < size; word++) {
@@ -268,23 +242,6 @@ void lock_rule_word_show(const char *word, char *out, size_t size) {
         n += (size_t)snprintf(out + n, size - n, c < 0x20 || c == 0x7f ? "\\x%02x" : "%c", c);
     }
     snprintf(out + n, size - n, "%s", *word ? "..." : "");
-}
-
-static const struct rule_option *option_find(const char *name) {
-    for (size_t i = 0; i < OPTION_COUNT; i++) {
-        if (strcasecmp(name, OPTIONS[i].name) == 0)
-            return &OPTIONS[i];
-    }
-    return NULL;
-}
-
-/* Writes the error that `word` is no option, with the names of all options. */
-static void option_unknown(const char *word, char *error, size_t size) {
-    int n = snprintf(error, size, "option '%s': expected ", word);
-    for (size_t i = 0; i < OPTION_COUNT && n >= 0 && (size_t)n < size; i++) {
-        const char *before = i == 0 ? "" : i + 1 == OPTION_COUNT ? " or " : ", ";
-        n += snprintf(error + n, size - (size_t)n, "%s%s", before, OPTIONS[i].name);
-    }
 }
 
 /* Whether a rule of semaphores may have the option. */
@@ -316,30 +273,23 @@ static bool semaphore_read(struct lock_rule *rule, const bool given[], char *err
     return true;
 }
 
-/* Whether the rule's lock-delay fits its other options. The guard record, which tells of the delay, outlives its lock
- * by GUARD_OUTLIVES_MS. */
-static bool lock_delay_fits(const struct lock_rule *rule, char *error, size_t size) {
-    const char *wrong = NULL;
-    if (rule->lock_delay_ms > GUARD_OUTLIVES_MS)
-        wrong = "expected a time up to 10s, like 2s, or 0 for none";
-    else if (rule->lock_delay_ms > 0 && rule->kinds != LOCK_KIND_STRING)
-        wrong = "expected kind string alone";
-    else if (rule->lock_delay_ms > 0 && rule->wait_ms > 0)
-        wrong = "expected a rule without wait";
-    if (wrong)
-        snprintf(error, size, "option lock-delay: %s", wrong);
-    return !wrong;
-}
-
 /* Sets the options in `words`. False: `error` says why. */
 static bool rule_read(struct lock_rule *rule, const char *const *words, size_t count, char *error, size_t size) {
     bool given[OPTION_COUNT] = {false};
     char shown[80];
     for (size_t i = 0, used; i < count; i += 1 + used) {
-        const struct rule_option *o = option_find(words[i]);
-        lock_rule_word_show(words[i], shown, sizeof(shown));
-        if (!o) {
-            option_unknown(shown, error, size);
+        const struct rule_option *o = OPTIONS;
+        while (o < OPTIONS + OPTION_COUNT && strcasecmp(words[i], o->name) != 0)
+            o++;
+        if (o == OPTIONS + OPTION_COUNT) {
+            lock_rule_word_show(words[i], shown, sizeof(shown));
+            int n = snprintf(error, size, "option '%s': expected ", shown);
+            for (size_t k = 0; k < OPTION_COUNT && n >= 0 && (size_t)n < size; k++)
+                n += snprintf(error + n, size - (size_t)n, "%s%s",
+                              k == 0                  ? ""
+                              : k + 1 == OPTION_COUNT ? " or "
+                                                      : ", ",
+                              OPTIONS[k].name);
             return false;
         }
         if (i + 1 == count) {
@@ -363,48 +313,47 @@ static bool rule_read(struct lock_rule *rule, const char *const *words, size_t c
             return false;
         }
     }
-    if (rule->kinds == LOCK_KIND_SEMAPHORE)
-        return semaphore_read(rule, given, error, size);
-    return lock_delay_fits(rule, error, size);
+    return rule->kinds != LOCK_KIND_SEMAPHORE || semaphore_read(rule, given, error, size);
 }
 
-/* Audit does not see list locks: `any` leaves them out, and an error refuses them if the rule names them. */
-static bool kinds_audited(struct lock_rule *rule, char *error, size_t size) {
-    bool named = rule->kinds & LOCK_KIND_LIST && rule->kinds != LOCK_KIND_ANY;
-    if (rule->mode != LOCK_MODE_AUDIT)
-        return true;
-    rule->kinds &= ~(unsigned)LOCK_KIND_LIST;
-    if (named)
-        snprintf(error, size,
-                 "mode audit knows no list locks: expected mode off or enforce for kind list (what a queue "
-                 "looks like, PROXY ADVISE says under mode off, too)");
-    return !named;
-}
-
-/* Refuses what `quorum yes` does not go with: an acquisition that the proxy could not undo, or whose end is not known.
- */
-static bool quorum_fits(struct lock_rule *rule, char *error, size_t size) {
-    const char *why = NULL;
-    if (rule->quorum == LOCK_QUORUM_NO || rule->mode == LOCK_MODE_OFF)
-        rule->quorum = LOCK_QUORUM_NO;
-    else if (rule->mode == LOCK_MODE_AUDIT)
-        why = "mode audit confirms no lock: expected mode enforce";
-    else if (rule->kinds & ~(LOCK_KIND_STRING | LOCK_KIND_HASH | LOCK_KIND_COUNTER))
-        why = "an acquisition in a list can't be undone: expected kind string, hash or counter";
-    else if (rule->lease_ms == 0)
-        why = "a lock that witnesses know has an end: expected a lease above 0";
-    if (why)
-        snprintf(error, size, "quorum yes: %s", why);
-    rule->unusual = rule->wait_ms > 0 || rule->quorum == LOCK_QUORUM_YES;
-    rule->confirms = rule->replicas > 0 || rule->quorum == LOCK_QUORUM_YES;
-    return !why;
+/* Refuses options that do not go together, and notes what follows from the others. The guard record, which tells of a
+ * lock-delay, outlives its lock by GUARD_OUTLIVES_MS. Audit does not see list locks: `any` leaves them out, and an
+ * error refuses them if the rule names them. `quorum yes` does not go with an acquisition that the proxy could not
+ * undo, or whose end is not known. */
+static bool rule_fits(struct lock_rule *rule, char *error, size_t size) {
+    const char *wrong = NULL;
+    bool audit = rule->mode == LOCK_MODE_AUDIT, quorum = rule->quorum == LOCK_QUORUM_YES && rule->mode != LOCK_MODE_OFF;
+    if (rule->lock_delay_ms > GUARD_OUTLIVES_MS)
+        wrong = "option lock-delay: expected a time up to 10s, like 2s, or 0 for none";
+    else if (rule->lock_delay_ms > 0 && rule->kinds != LOCK_KIND_STRING)
+        wrong = "option lock-delay: expected kind string alone";
+    else if (rule->lock_delay_ms > 0 && rule->wait_ms > 0)
+        wrong = "option lock-delay: expected a rule without wait";
+    else if (audit && rule->kinds & LOCK_KIND_LIST && rule->kinds != LOCK_KIND_ANY)
+        wrong = "mode audit knows no list locks: expected mode off or enforce for kind list (what a queue looks like, "
+                "PROXY ADVISE says under mode off, too)";
+    else if (quorum && audit)
+        wrong = "quorum yes: mode audit confirms no lock: expected mode enforce";
+    else if (quorum && rule->kinds & ~(LOCK_KIND_STRING | LOCK_KIND_HASH | LOCK_KIND_COUNTER))
+        wrong = "quorum yes: an acquisition in a list can't be undone: expected kind string, hash or counter";
+    else if (quorum && rule->lease_ms == 0)
+        wrong = "quorum yes: a lock that witnesses know has an end: expected a lease above 0";
+    if (wrong)
+        snprintf(error, size, "%s", wrong);
+    if (audit)
+        rule->kinds &= ~(unsigned)LOCK_KIND_LIST;
+    rule->quorum = quorum ? LOCK_QUORUM_YES : LOCK_QUORUM_NO;
+    rule->unusual = rule->wait_ms > 0 || quorum;
+    rule->confirms = rule->replicas > 0 || quorum;
+    return !wrong;
 }
 
 uint64_t lock_rule_hash(const char *pattern, size_t len) {
     return hash_bytes(&(struct hash_seed){0, 0}, pattern, len);
 }
 
-/* Makes an entry with a pattern and the options' defaults. */
+/* Makes an entry with the options' defaults, and with a pattern, which is split into its literal beginning and the
+ * rest. */
 static struct rule_entry *entry_new(struct lock_rules *rules, const char *pattern) {
     struct rule_entry *entry = memory_zalloc(sizeof(*entry));
     struct lock_rule *rule = &entry->rule;
@@ -415,7 +364,24 @@ static struct rule_entry *entry_new(struct lock_rules *rules, const char *patter
     atomic_init(&rule->hits, 0);
     for (size_t i = 0; i < OPTION_COUNT; i++)
         (void)option_set(&OPTIONS[i], rule, &OPTIONS[i].fallback, 1);
-    entry_compile(entry);
+    const char *p = rule->pattern, *end = p + rule->pattern_len;
+    entry->literal = memory_alloc(rule->pattern_len);
+    while (p < end && *p != '*' && *p != '?' && *p != '[') {
+        if (*p == '\\' && end - p >= 2)
+            p++;
+        entry->literal[entry->literal_len++] = *p++;
+    }
+    size_t stars = 0, head_len = entry->literal_len < 8 ? entry->literal_len : 8;
+    memset(&entry->head_mask, 0xff, head_len);
+    entry->head = bytes_head(entry->literal, head_len);
+    while (p + stars < end && p[stars] == '*')
+        stars++;
+    if (p == end)
+        entry->rest = REST_NOTHING;
+    else if (p + stars == end && (entry->literal_len > 0 || stars == 1))
+        entry->rest = REST_ANYTHING;
+    else
+        entry->rest = REST_GLOB;
     return entry;
 }
 
@@ -458,7 +424,7 @@ const char *lock_rules_add(struct lock_rules *rules, const char *const *words, s
         return "expected a key pattern, then options and their values";
     struct rule_entry *entry = entry_new(rules, words[0]);
     if (!rule_read(&entry->rule, words + 1, count - 1, error, error_size) ||
-        !kinds_audited(&entry->rule, error, error_size) || !quorum_fits(&entry->rule, error, error_size)) {
+        !rule_fits(&entry->rule, error, error_size)) {
         entry_free(entry);
         return error;
     }
@@ -587,41 +553,28 @@ static void __attribute__((format(printf, 4, 5))) append(char *out, size_t size,
         *len += (size_t)n;
 }
 
-/* Whether the configuration's reader would misread the word without quotes. */
-static bool needs_quotes(const char *word) {
-    for (const char *p = word; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-        if (c <= ' ' || c == 0x7f || c == '"' || c == '\'')
-            return true;
-    }
-    return false;
-}
-
-static void append_word(char *out, size_t size, size_t *len, const char *word) {
-    if (!needs_quotes(word)) {
-        append(out, size, len, "%s", word);
-        return;
-    }
-    append(out, size, len, "\"");
-    for (const char *p = word; *p; p++) {
-        unsigned char c = (unsigned char)*p;
-        if (c == '"' || c == '\\')
-            append(out, size, len, "\\%c", c);
-        else
-            append(out, size, len, c < ' ' || c == 0x7f ? "\\x%02x" : "%c", c);
-    }
-    append(out, size, len, "\"");
-}
-
 size_t lock_rule_word(const char *pattern, char *out, size_t size) {
     size_t len = 0;
-    append_word(out, size, &len, pattern);
+    const unsigned char *p = (const unsigned char *)pattern;
+    while (*p > ' ' && *p != 0x7f && *p != '"' && *p != '\'')
+        p++;
+    if (!*p) { /* the configuration's reader takes it as it is */
+        append(out, size, &len, "%s", pattern);
+        return len;
+    }
+    append(out, size, &len, "\"");
+    for (p = (const unsigned char *)pattern; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            append(out, size, &len, "\\%c", *p);
+        else
+            append(out, size, &len, *p < ' ' || *p == 0x7f ? "\\x%02x" : "%c", *p);
+    }
+    append(out, size, &len, "\"");
     return len;
 }
 
 size_t lock_rule_text(const struct lock_rule *rule, char *out, size_t size) {
-    size_t len = 0;
-    append_word(out, size, &len, rule->pattern);
+    size_t len = lock_rule_word(rule->pattern, out, size);
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         char value[48];
         if (rule->kinds == LOCK_KIND_SEMAPHORE && !option_of_semaphores(&OPTIONS[i]))

@@ -47,20 +47,8 @@ uint64_t engine_token(struct lock_engine *e, char out[LOCK_TOKEN_MAX]) {
     return number;
 }
 
-/* Gives the peer the orphan of the group's leases. All shards share one orphan, which waits or has a successor. */
-static void apply_orphan(struct lock_engine *e, struct peer *p, const struct lock_left *left, uint64_t group) {
-    pthread_mutex_lock(&e->clients.mutex);
-    const struct lock_session *s = come_back(p->client, left, group, false);
-    if (s && s->orphan) {
-        p->orphan = s->orphan;
-        p->orphan->refs++;
-    } else {
-        p->orphan = orphan_new(p->client, left->left_ms);
-        p->orphan->group = group;
-    }
-    pthread_mutex_unlock(&e->clients.mutex);
-}
-
+/* The peer that stands for the session at the other proxy. All shards share one orphan of the group's leases, which
+ * waits or has a successor. */
 static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *left) {
     struct lock_engine *e = sh->engine;
     uint64_t group = group_number(left);
@@ -72,17 +60,17 @@ static struct peer *peer_elsewhere(struct shard *sh, const struct lock_left *lef
     client_put(&e->clients, client);
     p->closed = true;
     p->closed_at = 0; /* before all sessions of this proxy came */
-    apply_orphan(e, p, left, group);
-    return p;
-}
-
-/* Removes the claim that stood for another proxy's lease: the lease becomes this proxy's own. */
-static void forget_elsewhere(struct shard *sh, struct entry *en, uint64_t fence) {
-    for (struct claim *c = en->claims, *next; c; c = next) {
-        next = c->next;
-        if (c->fence == fence && c->peer->remote)
-            claim_drop(sh, c);
+    pthread_mutex_lock(&e->clients.mutex);
+    const struct lock_session *s = come_back(p->client, left, group, false);
+    if (s && s->orphan) {
+        p->orphan = s->orphan;
+        p->orphan->refs++;
+    } else {
+        p->orphan = orphan_new(p->client, left->left_ms);
+        p->orphan->group = group;
     }
+    pthread_mutex_unlock(&e->clients.mutex);
+    return p;
 }
 
 void engine_inherited(struct lock_engine *e, const struct lock_left *left, const struct lock_rule *rule, uint32_t login,
@@ -92,7 +80,11 @@ void engine_inherited(struct lock_engine *e, const struct lock_left *left, const
     shard_lock(sh);
     struct entry *en = entry_get(sh, &left->key, hash);
     struct peer *p = peer_elsewhere(sh, left);
-    forget_elsewhere(sh, en, r->fence);
+    for (struct claim *c = en->claims, *next; c; c = next) {
+        next = c->next;
+        if (c->fence == r->fence && c->peer->remote) /* it stood for the lease, which becomes this proxy's own */
+            claim_drop(sh, c);
+    }
     struct claim *c = claim_add(sh, en, p, rule, token, r->fence);
     c->workload = workload_ref(workload_find(sh, p, rule, pattern));
     c->login = login;

@@ -20,7 +20,12 @@ static void sift_up(struct timer_heap *h, uint32_t place, struct timer_slot slot
     put(h, place, slot);
 }
 
-static void sift_down(struct timer_heap *h, uint32_t place, struct timer_slot slot) {
+static void place_again(struct timer_heap *h, uint32_t place, struct timer_slot slot) {
+    invariant_debug(place > 0 && place <= h->count, "a timer at %u of %u", place, h->count);
+    if (place > 1 && h->slots[place / 2].due_ms > slot.due_ms) {
+        sift_up(h, place, slot);
+        return;
+    }
     for (;;) {
         uint32_t child = 2 * place;
         if (child > h->count)
@@ -33,14 +38,6 @@ static void sift_down(struct timer_heap *h, uint32_t place, struct timer_slot sl
         place = child;
     }
     put(h, place, slot);
-}
-
-static void place_again(struct timer_heap *h, uint32_t place, struct timer_slot slot) {
-    invariant_debug(place > 0 && place <= h->count, "a timer at %u of %u", place, h->count);
-    if (place > 1 && h->slots[place / 2].due_ms > slot.due_ms)
-        sift_up(h, place, slot);
-    else
-        sift_down(h, place, slot);
 }
 
 static void take_out(struct timer_heap *h, struct timer *t) {
@@ -86,9 +83,4 @@ struct timer *timer_due(struct timer_heap *h, int64_t now_ms) {
 
 int64_t timer_next(const struct timer_heap *h) {
     return h->count ? h->slots[1].due_ms : NO_DEADLINE;
-}
-
-void timer_heap_clear(struct timer_heap *h) {
-    memory_free(h->slots);
-    *h = (struct timer_heap){0};
 }

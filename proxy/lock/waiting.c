@@ -100,21 +100,6 @@ static struct waiting_queue *queue_find(struct waiting *t, const struct lock_key
     return NULL;
 }
 
-static struct waiting_queue *queue_get(struct waiting *t, const struct lock_key *key, uint64_t hash) {
-    struct waiting_queue *q = queue_find(t, key, hash);
-    if (q)
-        return q;
-    q = memory_zalloc(sizeof(*q) + key->len);
-    q->hash = hash;
-    memcpy(q->name, key->name, key->len);
-    q->key = (struct lock_key){.db = key->db, .name = q->name, .len = key->len};
-    q->elsewhere_ms = WAITING_NOBODY;
-    list_init(&q->waiters);
-    list_init(&q->kept);
-    table_insert(&t->queues, &q->link, hash);
-    return q;
-}
-
 static void queue_settle(struct waiting *t, struct waiting_queue *q) {
     if (!list_empty(&q->waiters) || !list_empty(&q->kept))
         return;
@@ -163,17 +148,6 @@ static struct kept_place *kept_find(const struct waiting_queue *q, uint64_t sess
             return k;
     }
     return NULL;
-}
-
-static void kept_add(struct waiting *t, const struct waiter *w, int64_t until_ms) {
-    struct kept_place *k = memory_zalloc(sizeof(*k));
-    k->queue = w->queue;
-    k->session = w->session;
-    k->place = w->place;
-    k->until_ms = until_ms;
-    list_append(&w->queue->kept, &k->link);
-    list_append(&t->kept, &k->by_age);
-    t->kept_count++;
 }
 
 /* Whether the lease with this fence is known to have been released. */
@@ -241,7 +215,17 @@ enum waiting_joined waiting_join(struct waiting *t, const struct lock_key *key, 
                                  struct waiter *w, int64_t now_ms) {
     pthread_mutex_lock(&t->mutex);
     kept_trim(t, now_ms);
-    struct waiting_queue *q = queue_get(t, key, hash);
+    struct waiting_queue *q = queue_find(t, key, hash);
+    if (!q) {
+        q = memory_zalloc(sizeof(*q) + key->len);
+        q->hash = hash;
+        memcpy(q->name, key->name, key->len);
+        q->key = (struct lock_key){.db = key->db, .name = q->name, .len = key->len};
+        q->elsewhere_ms = WAITING_NOBODY;
+        list_init(&q->waiters);
+        list_init(&q->kept);
+        table_insert(&t->queues, &q->link, hash);
+    }
     struct kept_place *k = kept_find(q, w->session, now_ms);
     if (k)
         w->place = k->place;
@@ -412,7 +396,8 @@ static void call_next(struct waiting *t, struct waiting_queue *q, enum waiting_e
         call(t, first, false);
 }
 
-static void leave(struct waiting *t, struct waiter *w, enum waiting_end end, int64_t keep_ms, int64_t now_ms) {
+void waiting_leave(struct waiting *t, struct waiter *w, enum waiting_end end, int64_t keep_ms, int64_t now_ms) {
+    pthread_mutex_lock(&t->mutex);
     struct waiting_queue *q = w->queue;
     invariant(q && q->count > 0, "a session leaves a queue in which it is not");
     bool was_first = first_of(q) == w, owes = w->called;
@@ -431,18 +416,18 @@ static void leave(struct waiting *t, struct waiter *w, enum waiting_end end, int
     list_remove(&w->link);
     list_remove(&w->mail);
     table_remove(&t->sessions, &w->by_session, w->session);
-    if (end == WAIT_OVER && keep_ms > 0)
-        kept_add(t, w, now_ms + keep_ms);
+    if (end == WAIT_OVER && keep_ms > 0) {
+        struct kept_place *k = memory_zalloc(sizeof(*k));
+        *k = (struct kept_place){.queue = q, .session = w->session, .place = w->place, .until_ms = now_ms + keep_ms};
+        list_append(&q->kept, &k->link);
+        list_append(&t->kept, &k->by_age);
+        t->kept_count++;
+    }
     w->queue = NULL;
     q->count--;
     atomic_fetch_sub_explicit(&t->count, 1, memory_order_relaxed);
     call_next(t, q, end, was_first, owes);
     queue_settle(t, q);
-}
-
-void waiting_leave(struct waiting *t, struct waiter *w, enum waiting_end end, int64_t keep_ms, int64_t now_ms) {
-    pthread_mutex_lock(&t->mutex);
-    leave(t, w, end, keep_ms, now_ms);
     pthread_mutex_unlock(&t->mutex);
 }
 

@@ -14,7 +14,6 @@
 #include <stdio.h>
 
 #include "proxy/base/memory.h"
-#include "proxy/lock/pattern.h"
 #include "proxy/lock/thresholds.h"
 
 enum {

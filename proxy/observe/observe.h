@@ -14,7 +14,7 @@
 #pragma once
 
 #include "proxy/lock/lock_event.h"
-#include "proxy/lock/pattern.h"
+#include "proxy/lock/hash.h"
 
 struct observer;
 

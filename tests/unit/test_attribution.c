@@ -5,7 +5,6 @@
  */
 #include <inttypes.h>
 
-#include "proxy/lock/pattern.h"
 #include "proxy/lock/choose.h"
 #include "tests/unit/engine_rig.h"
 

@@ -97,11 +97,11 @@ FILES = {
 ROOM_LAYERS = {
     # proxy/lock/ledger.h says what each layer is for.
     "proxy/lock": [
-        ("script_constants.h", "thresholds.h", "hash.h", "pattern.h", "rule.h", "fence.h", "hash", "pattern", "rule", "doubt", "fence"),
+        ("script_constants.h", "thresholds.h", "hash.h", "rule.h", "fence.h", "hash", "rule", "doubt", "fence"),
         ("engine.h", "lock_event.h"),  # the engine's face: the session layer's view, and the types that all layers have in common
         ("ledger.h", "ledger", "client", "timers", "incident"),
         ("evidence.h", "workload", "claim", "aftermath", "contention"),
-        ("lease.h", "lease", "alarm", "succession"),
+        ("lease.h", "lease", "succession"),
         ("choose.h", "attribute", "list_party", "recognise"),
         ("outcome.h", "outcome", "learn", "apply", "adopt", "list_lock"),
         ("member.h", "engine", "member", "audit", "look", "takeover"),
