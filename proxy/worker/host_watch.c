@@ -22,7 +22,7 @@
 #include "proxy/base/log.h"
 #include "proxy/base/memory.h"
 #include "proxy/net/resolve.h"
-#include "proxy/session/core/broadcast.h"
+#include "proxy/session/core/session_worker.h"
 #include "proxy/worker/private.h"
 
 enum { MARK_SLOT = 0, MARK_MS = 2 * 60 * 60 * 1000, NEW_MS = 2 * 60 * 1000, AWAY_LEAST = 3 };

@@ -10,7 +10,7 @@
  */
 #include "proxy/base/memory.h"
 #include "proxy/session/cluster/private.h"
-#include "proxy/session/core/broadcast.h"
+#include "proxy/session/core/session_worker.h"
 
 /* Turns of a thread's loop in a visit: one reads the disconnects, one closes the sessions, one closes the connections
  * to the nodes. */

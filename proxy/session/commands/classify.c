@@ -53,26 +53,18 @@ static bool advise_watches(struct session *s, struct request_class *k) {
     return lock != 0;
 }
 
-/* Whether a fence determines the request's way: true with *way. */
-static bool way_of_fenced(struct session *s, struct classified *to, enum way *way) {
+/* The way of a request with fenced data. WAY_FORWARD: the fence does not determine it. */
+static enum way way_of_fenced(struct session *s, struct classified *to) {
+    static const enum way ways[] = {[FENCE_NOTHING] = WAY_FORWARD,
+                                    [FENCE_LATER] = WAY_LATER,
+                                    [FENCE_CHECKED] = WAY_FENCED,
+                                    [FENCE_APART] = WAY_SPLIT,
+                                    [FENCE_REFUSED] = WAY_REFUSED};
     const char *error = NULL;
-    switch (fence_judge(s, &to->class, &error)) {
-    case FENCE_NOTHING:
-        return false;
-    case FENCE_LATER:
-        *way = WAY_LATER;
-        break;
-    case FENCE_CHECKED:
-        *way = WAY_FENCED;
-        break;
-    case FENCE_APART:
-        *way = WAY_SPLIT;
-        break;
-    case FENCE_REFUSED:
-        *way = refused(to, error);
-        break;
-    }
-    return true;
+    enum fence_verdict verdict = fence_judge(s, &to->class, &error);
+    if (verdict == FENCE_REFUSED)
+        to->error = error;
+    return ways[verdict];
 }
 
 /* A command with keys, which are known. */
@@ -80,8 +72,8 @@ static enum way way_of_keys(struct session *s, struct classified *to) {
     struct request_class *k = &to->class;
     if (locks_are_busy(s, k))
         return WAY_LATER;
-    enum way way = WAY_REFUSED; /* newer compilers do not see that it is always set */
-    if (k->fenced && way_of_fenced(s, to, &way))
+    enum way way = k->fenced ? way_of_fenced(s, to) : WAY_FORWARD;
+    if (way != WAY_FORWARD)
         return way;
     struct lock_command form;
     enum lock_meaning meaning = lock_meaning_of(k, &form);
@@ -134,8 +126,8 @@ static enum way way_of_blocking(struct session *s, struct classified *to) {
         return refused(to, GUARD_REFUSED);
     if (lock_clobbers(k))
         return refused(to, "LOCKED a blocking command would take or displace a node of a list lock; nothing was done");
-    enum way way = WAY_REFUSED; /* newer compilers do not see that it is always set */
-    if (k->fenced && way_of_fenced(s, to, &way))
+    enum way way = k->fenced ? way_of_fenced(s, to) : WAY_FORWARD;
+    if (way != WAY_FORWARD)
         return way;
     return wait_is(k->command) ? WAY_WAIT : WAY_BLOCKING;
 }

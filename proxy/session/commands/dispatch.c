@@ -12,9 +12,10 @@
  *
  * The table describes the commands; for a command that it lacks, the node does (cluster/discover.c). classify.c finds
  * the way of a request. The other folders (locks, transaction, push, blocking, cluster) get the class of the request
- * and do the work; here local.c, client_command.c, proxy_command.c, queued_form.c and refuse.c do.
+ * and do the work; here local.c, client_command.c, proxy_command.c and queued_form.c do.
  */
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "parser/invariant.h"
@@ -32,12 +33,98 @@
 #include "proxy/session/transaction/transaction.h"
 
 /* Forgets secrets at the end of dispatch, if the result is DISPATCHED and the command's arguments may contain a
- * password. Returns the result. `c` NULL: the command is not in the table. */
+ * password: overwrites the arguments, and marks the copies on the way to a node to be overwritten when they need not be
+ * sent again. Returns the result. `c` NULL: the command is not in the table. */
 static enum dispatch_result secret_end(struct session *s, const struct command *c, const struct resp_request *r,
                                        const char *bytes, enum dispatch_result result) {
-    if (result == DISPATCHED && c && (c->flags & COMMAND_SECRET))
-        secret_forget(s, r, bytes);
+    if (result != DISPATCHED || !c || !(c->flags & COMMAND_SECRET))
+        return result;
+    if (s->state == SESSION_CLOSED) /* the buffer is gone, or its bytes were overwritten */
+        return result;
+    s->worker->secret = true;
+    for (size_t i = 1; i < r->argc; i++)
+        secret_overwrite(bytes + r->argv[i].off, r->argv[i].len);
+    if (list_empty(&s->requests))
+        return result;
+    struct request *request =
+        LIST_ENTRY(s->requests.prev, struct request, link); /* this request's, or one that ends sooner */
+    upstream_secret(&request->call.up);
+    LIST_FOREACH(it, &request->parts)
+    upstream_secret(&LIST_ENTRY(it, struct call, link)->up);
     return result;
+}
+
+/* ---- refusals, with Redis's text if it has one ------------------------------------------------------------ */
+
+/* Refuses a command that is not available through the proxy. */
+static void refuse_unsupported(struct session *s, const struct request_class *k) {
+    char name[32];
+    snprintf(name, sizeof(name), "%s", k->command->name);
+    for (char *p = name; *p; p++)
+        *p = (char)toupper((unsigned char)*p);
+    session_refuse(s, k->command, "ERR %s is not supported by lockkeeper: %s", name,
+                   k->command->id == COMMAND_UNKNOWN
+                       ? "it would change the state of a connection that many clients share"
+                       : "replicas and similar tools must connect to the server itself");
+}
+
+enum dispatch_result refuse_doubted(struct session *s, const struct command *c) {
+    const char *error = worker_await_word(s->worker);
+    if (!error && session_doubted(s))
+        return DISPATCH_WAIT;
+    counter_add(&s->worker->counters.requests_failed, 1);
+    session_refuse(s, c, "%s", error ? error : "UPSTREAM the node has just answered; the request was not sent");
+    return DISPATCHED;
+}
+
+/* Refuses a request before authentication that does not authenticate, or lets it wait for a node's answer. `c` NULL:
+ * the command is not in the table. The checks are in Redis's order. */
+static enum dispatch_result refuse_unauthenticated(struct session *s, const struct command *c,
+                                                   const struct resp_request *r, const char *bytes) {
+    if (session_doubted(s))
+        return refuse_doubted(s, c);
+    if (!c) {
+        enum { SHOWN = 128 };
+        char name[SHOWN + 1], args[SHOWN * 2] = "", arg[SHOWN + 1];
+        size_t len = 0;
+        for (size_t i = 1; i < r->argc && len < SHOWN; i++) {
+            request_arg_text(r, bytes, i, arg, sizeof(arg) - len);
+            len += (size_t)snprintf(args + len, sizeof(args) - len, "'%s' ", arg);
+        }
+        session_refuse(s, NULL, "ERR unknown command '%s', with args beginning with: %s",
+                       request_arg_text(r, bytes, 0, name, sizeof(name)), args);
+    } else if (!command_arity_ok(c, r->argc)) {
+        session_refuse(s, c, "ERR wrong number of arguments for '%s' command", c->name);
+    } else if (s->worker->shared->stranger_login) {
+        session_refuse(s, c,
+                       "NOAUTH Authentication required. The proxy's upstream-user is not for clients: log in with "
+                       "AUTH, or set requirepass, or share-upstream-user yes, in the proxy's configuration");
+    } else {
+        session_refuse(s, c, "NOAUTH Authentication required.");
+    }
+    if (s->authenticated)
+        worker_probe_again(s->worker); /* refused because of the node's answer, which may have changed */
+    return DISPATCHED;
+}
+
+/* Whether one of its keys matches an enforced rule and is longer than a lock's name may be. */
+static bool refuse_long_names(struct session *s, const struct command *c, const struct resp_request *r,
+                              const char *bytes) {
+    size_t word = 1;
+    while (word < r->argc && r->argv[word].len <= LOCK_NAME_MAX)
+        word++;
+    if (word >= r->argc || !command_arity_ok(c, r->argc))
+        return false;
+    struct key_list list;
+    bool found = false;
+    key_list_find(&list, c, r, bytes);
+    for (int i = 0; i < list.count && !found; i++) {
+        size_t len;
+        const char *key = request_arg(r, bytes, list.keys[i], &len);
+        found = len > LOCK_NAME_MAX && lock_rule_for(s, key, len);
+    }
+    key_list_clear(&list);
+    return found;
 }
 
 /* ---- the way of a request --------------------------------------------------------------------------- */

@@ -12,8 +12,6 @@ static inline size_t input_len(const struct session_input *in) {
 }
 /* Frees the waiting input. Its bytes may be a password, so they are overwritten. */
 void session_input_free(struct session *s);
-/* Notes that the session's output is below the limits, or that the session has ended. */
-void session_within_limit(struct session *s);
 
 /* Begins to forward an incomplete request (stream.c). DISPATCHED with s->stream set: pass all its bytes, from the first
  * one on, to stream_take. DISPATCHED without s->stream: wait until the request is complete. DISPATCH_WAIT: try again

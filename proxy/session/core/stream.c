@@ -36,17 +36,13 @@ static void stream_free_unused(struct stream *st) {
         memory_free(st);
 }
 
-static void stream_unpin(struct stream *st, struct worker *w, bool clean) {
-    if (st->pin)
-        pin_give(w, st->pin, PIN_STREAM, clean);
-    st->pin = NULL;
-}
-
 /* Frees the stream and separates it from the request, which ends now. */
 static struct request *stream_end(struct stream *st, bool clean) {
     struct request *r = st->request;
     invariant(r && REQUEST_OWNER(r, struct stream) == st, "a stream ends twice");
-    stream_unpin(st, r->worker, clean);
+    if (st->pin)
+        pin_give(r->worker, st->pin, PIN_STREAM, clean);
+    st->pin = NULL;
     st->request = NULL;
     st->probing = st->full = false;
     request_disown(r);
