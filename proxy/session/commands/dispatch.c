@@ -69,11 +69,11 @@ static void refuse_unsupported(struct session *s, const struct request_class *k)
 }
 
 enum dispatch_result refuse_doubted(struct session *s, const struct command *c) {
-    const char *error = worker_await_word(s->worker);
-    if (!error && session_doubted(s))
+    const char *error = session_await_word(s);
+    if (!error)
         return DISPATCH_WAIT;
     counter_add(&s->worker->counters.requests_failed, 1);
-    session_refuse(s, c, "%s", error ? error : "UPSTREAM the node has just answered; the request was not sent");
+    session_refuse(s, c, "%s", error);
     return DISPATCHED;
 }
 
@@ -159,7 +159,7 @@ static void dispatch_forward(struct session *s, const struct request_class *k) {
 }
 
 /* Where each way leads: `dispatch` may let the request wait, `send` never does. Ways with neither end in
- * dispatch_way. */
+ * dispatch_end. */
 static const struct {
     enum dispatch_result (*dispatch)(struct session *s, const struct request_class *k);
     void (*send)(struct session *s, const struct request_class *k);
@@ -189,29 +189,21 @@ static const struct {
     [WAY_FORWARD] = {.send = dispatch_forward},
 };
 
-/* Sends the request the way that it was classified for. */
-static enum dispatch_result dispatch_way(struct session *s, const struct classified *to) {
-    const struct request_class *k = &to->class;
-    const char *error = ways[to->way].quorum && k->enforced ? lock_quorum_lacks(k) : to->error;
-    if (to->way == WAY_LATER)
-        return DISPATCH_WAIT;
-    if (ways[to->way].dispatch && !error)
-        return ways[to->way].dispatch(s, k);
+/* Sends the request the way that it was classified for, and ends its class. Then notes what other rooms do not look at:
+ * data of a fence under audit, and semaphores that the command resets. */
+static enum dispatch_result dispatch_end(struct session *s, struct request_class *k, enum way way, const char *error) {
+    enum dispatch_result result = way == WAY_LATER ? DISPATCH_WAIT : DISPATCHED;
+    if (ways[way].quorum && k->enforced)
+        error = lock_quorum_lacks(k);
     if (error)
         session_refuse(s, k->command, "%s", error);
-    else
-        ways[to->way].send(s, k);
-    return DISPATCHED;
-}
-
-/* Dispatches a request with its way, and ends its class. Then notes what other rooms do not look at: data of a fence
- * under audit, and semaphores that the command resets. */
-static enum dispatch_result dispatch_end(struct session *s, struct classified *to) {
-    struct request_class *k = &to->class;
-    enum dispatch_result result = dispatch_way(s, to);
+    else if (ways[way].dispatch)
+        result = ways[way].dispatch(s, k);
+    else if (way != WAY_LATER)
+        ways[way].send(s, k);
     if (result == DISPATCHED && k->fenced)
         fence_audit(s, k);
-    if (result == DISPATCHED && k->semaphores && to->way != WAY_PERMITS && to->way != WAY_BLOCKING)
+    if (result == DISPATCHED && k->semaphores && way != WAY_PERMITS && way != WAY_BLOCKING)
         semaphore_passes(s, k);
     if (result == DISPATCHED && k->key_count == 0 && k->command->flags & COMMAND_WRITE)
         semaphore_flushes(s, k->command);
@@ -221,12 +213,13 @@ static enum dispatch_result dispatch_end(struct session *s, struct classified *t
 
 static __attribute__((noinline)) enum dispatch_result
 dispatch_classified(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
-    struct classified to;
-    class_begin(&to.class, c, r, bytes);
-    classify(s, &to);
-    if (to.way != WAY_LATER)
+    struct request_class k;
+    const char *error;
+    class_begin(&k, c, r, bytes);
+    enum way way = classify(s, &k, &error);
+    if (way != WAY_LATER)
         note_subcommand(s, c, r, bytes);
-    return secret_end(s, c, r, bytes, dispatch_end(s, &to));
+    return secret_end(s, c, r, bytes, dispatch_end(s, &k, way, error));
 }
 
 /* ---- one key ------------------------------------------------------------------------------------- */
@@ -238,10 +231,11 @@ static int slot_for(const struct session *s, const char *key, size_t len) {
 static __attribute__((noinline)) enum dispatch_result dispatch_one(struct session *s, const struct command *c,
                                                                    const struct resp_request *r, const char *bytes,
                                                                    uint32_t key_index, const struct lock_rule *rule) {
-    struct classified to;
-    class_begin(&to.class, c, r, bytes);
-    classify_key(s, &to, key_index, rule);
-    return dispatch_end(s, &to);
+    struct request_class k;
+    const char *error;
+    class_begin(&k, c, r, bytes);
+    enum way way = classify_key(s, &k, key_index, rule, &error);
+    return dispatch_end(s, &k, way, error);
 }
 
 /* Dispatches a command on one key outside of all rules that PROXY ADVISE wants to see. */
@@ -336,37 +330,32 @@ static void dispatch_unknown(struct session *s, const struct resp_request *r, co
     session_forward(s, NULL, r, bytes, dispatch_unknown_slot(s, r, bytes));
 }
 
-static bool can_stream(struct session *s, const struct resp_request *r, const char *bytes,
-                       const struct command **command, int *slot) {
+static enum stream_way dispatch_stream(struct session *s, const struct resp_request *r, const char *bytes,
+                                       const struct command **command, int *slot) {
     if (r->form != RESP_MULTIBULK || r->irregular || r->argc == 0 || s->lane.dedicated != 0 ||
         session_unauthenticated(s) || s->queues || locks_of(s)->lost || (push_of(s)->pubsub && pubsub_restricts(s)))
-        return false;
+        return STREAM_NOT;
     const struct command *c = command_of_request(r, bytes);
     *command = c;
     *slot = SLOT_NONE;
-    if (!c || !command_arity_ok(c, r->argc + r->args_left))
-        return false;
-    if (c->need == NEED_NODE)
-        return true;
-    if (c->need != NEED_KEY || !c->only || r->argc <= (size_t)c->only)
-        return false;
-    size_t len;
-    const char *key = request_arg(r, bytes, (size_t)c->only, &len);
-    *slot = slot_for(s, key, len);
-    if (!(c->flags & COMMAND_READONLY) && (key_is_guard(key, len) || lock_rules_fence_of(s->worker->rules, key, len)))
-        return false;
-    const struct lock_rule *rule = lock_rules_rule_of(s->worker->rules, key, len);
-    return !(rule && rule->permits) && !lock_rule_for(s, key, len);
-}
-
-static enum stream_way dispatch_stream(struct session *s, const struct resp_request *r, const char *bytes,
-                                       const struct command **command, int *slot) {
-    if (!can_stream(s, r, bytes, command, slot))
+    bool keyed = c && c->need == NEED_KEY && c->only && r->argc > (size_t)c->only;
+    if (!c || !command_arity_ok(c, r->argc + r->args_left) || (c->need != NEED_NODE && !keyed))
         return STREAM_NOT;
-    if (s->in_flight > 0 || (s->worker->pause != PAUSE_NONE && pause_holds(s, *command, r, bytes)))
+    if (keyed) {
+        const struct lock_rules *rules = s->worker->rules;
+        size_t len;
+        const char *key = request_arg(r, bytes, (size_t)c->only, &len);
+        *slot = slot_for(s, key, len);
+        if (!(c->flags & COMMAND_READONLY) && (key_is_guard(key, len) || lock_rules_fence_of(rules, key, len)))
+            return STREAM_NOT;
+        const struct lock_rule *rule = lock_rules_rule_of(rules, key, len);
+        if ((rule && rule->permits) || lock_rule_for(s, key, len))
+            return STREAM_NOT;
+    }
+    if (s->in_flight > 0 || (s->worker->pause != PAUSE_NONE && pause_holds(s, c, r, bytes)))
         return STREAM_LATER;
     if (s->worker->reads)
-        read_from_streams(s, *command, r, bytes);
+        read_from_streams(s, c, r, bytes);
     return STREAM_NOW;
 }
 

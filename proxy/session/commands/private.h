@@ -60,16 +60,12 @@ enum way {
     WAY_FORWARD
 };
 
-/* A request with its way. */
-struct classified {
-    struct request_class class;
-    enum way way;
-    const char *error; /* for WAY_REFUSED, static; else NULL */
-};
-/* Fills *to, behind class_begin(&to->class). Call class_clear(&to->class) afterwards. */
-void classify(struct session *s, struct classified *to);
+/* Fills *k, behind class_begin, and returns the request's way. *error: for WAY_REFUSED, static; else NULL. Call
+ * class_clear afterwards. */
+enum way classify(struct session *s, struct request_class *k, const char **error);
 /* Does the same for a command on one key, argument `key`, with the rule that watches it. */
-void classify_key(struct session *s, struct classified *to, uint32_t key, const struct lock_rule *rule);
+enum way classify_key(struct session *s, struct request_class *k, uint32_t key, const struct lock_rule *rule,
+                      const char **error);
 
 /* ---- dispatch.c -------------------------------------------------------------------------------------- */
 

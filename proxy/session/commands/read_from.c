@@ -167,8 +167,7 @@ static bool reads(struct session *s, const struct command *c, const struct resp_
     bool may = keys.count > 0;
     for (int i = 0; may && i < keys.count; i++)
         may = key_reads(s, c, r, bytes, keys.keys[i]);
-    bool cluster = upstream_is_cluster(s->worker->upstream);
-    *slot = may && cluster ? key_list_slot(r, bytes, keys.keys, (size_t)keys.count) : 0;
+    *slot = may ? key_list_slot(s, r, bytes, keys.keys, (size_t)keys.count) : 0;
     key_list_clear(&keys);
     return may && (*slot >= 0 || c->split != SPLIT_NONE);
 }

@@ -75,8 +75,11 @@ void key_list_clear(struct key_list *list) {
         memory_free(list->keys);
 }
 
-int key_list_slot(const struct resp_request *r, const char *bytes, const uint32_t *keys, size_t count) {
+int key_list_slot(const struct session *s, const struct resp_request *r, const char *bytes, const uint32_t *keys,
+                  size_t count) {
     int slot = SLOT_NONE;
+    if (!upstream_is_cluster(s->worker->upstream))
+        return count > 0 ? 0 : SLOT_NONE;
     for (size_t i = 0; i < count; i++) {
         size_t len;
         invariant_debug(keys[i] < r->argc, "argument %u of %zu is a key", keys[i], r->argc);
@@ -147,8 +150,7 @@ void class_find(struct request_class *k, struct session *s, const struct command
         take_rule(k, i, lock_rule_watched(s, key, len));
         k->writes_guard = k->writes_guard || (writes && key_is_guard(key, len));
     }
-    if (k->key_count > 0)
-        k->slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, k->keys, k->key_count) : 0;
+    k->slot = key_list_slot(s, r, bytes, k->keys, k->key_count);
 }
 
 void class_find_again(struct request_class *k, const struct command *c, const struct resp_request *r, const char *bytes,
@@ -177,7 +179,7 @@ void class_of_key(struct request_class *k, struct session *s, uint32_t key, cons
     size_t len;
     const char *name = class_key(k, 0, &len);
     k->writes_guard = !(k->command->flags & COMMAND_READONLY) && key_is_guard(name, len);
-    k->slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(k->request, k->bytes, k->keys, 1) : 0;
+    k->slot = key_list_slot(s, k->request, k->bytes, k->keys, 1);
 }
 
 void class_clear(struct request_class *k) {

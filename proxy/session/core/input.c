@@ -180,29 +180,25 @@ bool session_doubted(const struct session *s) {
     return s->worker->strangers == UNAUTHENTICATED_UNKNOWN && s->authenticated && session_is_stranger(s);
 }
 
-/* Begins to forward an incomplete request. True: it could be forwarded, but has to wait. */
+/* Begins to forward an incomplete request. True: it could be forwarded, but has to wait. It waits also until the node
+ * has said whether it serves clients without login, since it may have to be refused. */
 static bool session_starts_stream(struct session *s, struct resp_request *scanner, const char *data) {
     invariant(!s->stream, "two requests are forwarded at once");
-    enum dispatch_result result = stream_start(s, scanner, data);
+    enum dispatch_result result = DISPATCH_WAIT;
+    bool doubted = session_doubted(s) && session_unauthenticated(s);
+    const char *error = doubted ? session_await_word(s) : NULL;
+    if (error) {
+        session_refuse(s, NULL, "%s", error);
+        session_finish(s);
+        return false;
+    }
+    if (!doubted)
+        result = stream_start(s, scanner, data);
     if (s->stream || result == DISPATCH_WAIT) {
         session_count(s, result);
         resp_request_reset(scanner);
     }
     return result == DISPATCH_WAIT;
-}
-
-/* Delays a long request until the node has said whether it serves clients without login: the request may have to be
- * refused. If there is no answer, the client is refused. True: the request waits. */
-static bool session_awaits_word(struct session *s, struct resp_request *scanner) {
-    const char *error = worker_await_word(s->worker);
-    if (error || !session_doubted(s)) {
-        session_refuse(s, NULL, "%s", error ? error : "UPSTREAM the node has just answered; the request was not sent");
-        session_finish(s);
-        return false;
-    }
-    session_count(s, DISPATCH_WAIT);
-    resp_request_reset(scanner);
-    return true;
 }
 
 /* Dispatches the complete requests in [data, data + len). Returns the bytes consumed; *waits is set if a complete
@@ -228,10 +224,7 @@ static size_t session_scan(struct session *s, struct resp_request *scanner, cons
         if (status == RESP_MORE) {
             if (scanner->form != RESP_MULTIBULK || (len - used <= STREAM_MIN && scanner->bulk_len <= STREAM_MIN))
                 break; /* it is short enough to wait for its end */
-            if (session_doubted(s) && session_unauthenticated(s))
-                *waits = session_awaits_word(s, scanner);
-            else
-                *waits = session_starts_stream(s, scanner, data + used);
+            *waits = session_starts_stream(s, scanner, data + used);
             break;
         }
         if (status == RESP_BAD) {

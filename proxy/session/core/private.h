@@ -13,6 +13,9 @@ static inline size_t input_len(const struct session_input *in) {
 /* Frees the waiting input. Its bytes may be a password, so they are overwritten. */
 void session_input_free(struct session *s);
 
+/* Called at the end of a request or of a reply in parts: writes waiting messages, if no reply is being written. */
+void session_reply_over(struct session *s);
+
 /* Begins to forward an incomplete request (stream.c). DISPATCHED with s->stream set: pass all its bytes, from the first
  * one on, to stream_take. DISPATCHED without s->stream: wait until the request is complete. DISPATCH_WAIT: try again
  * later. */

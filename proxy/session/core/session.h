@@ -187,9 +187,6 @@ const char *session_host(const struct session *s, char *out, size_t size);
 struct sockaddr_storage;
 void session_address_text(const struct sockaddr_storage *a, char *out, size_t size);
 
-/* Called at the end of a request or of a reply in parts: writes waiting messages, if no reply is being written. */
-void session_reply_over(struct session *s);
-
 /* The database of the current command; in MULTI the one that the queued SELECTs lead to. */
 static inline uint32_t session_db(const struct session *s) {
     return s->queues ? s->queued_db : s->lane.db;
@@ -219,6 +216,9 @@ static inline bool session_is_stranger(const struct session *s) {
 bool session_unauthenticated(const struct session *s);
 /* Whether an unauthenticated session may need no login: no node has answered yet whether it requires one. */
 bool session_doubted(const struct session *s);
+/* For a session in doubt. NULL: the node is being asked, so the request goes on waiting for its first answer. Else the
+ * error for it: there is no answer now. */
+const char *session_await_word(struct session *s);
 
 /* Notes that a request goes to the node of this slot; -1: to none. */
 static inline void session_uses(struct session *s, int slot) {

@@ -56,9 +56,7 @@ struct upstream_node *pin_node(const struct session *s, int slot) {
 int pin_slot(struct session *s, const struct command *c, const struct resp_request *r, const char *bytes) {
     struct key_list list;
     key_list_find(&list, c, r, bytes);
-    int slot = SLOT_NONE;
-    if (list.count > 0)
-        slot = upstream_is_cluster(s->worker->upstream) ? key_list_slot(r, bytes, list.keys, (size_t)list.count) : 0;
+    int slot = key_list_slot(s, r, bytes, list.keys, list.count > 0 ? (size_t)list.count : 0);
     key_list_clear(&list);
     return slot;
 }

@@ -185,9 +185,6 @@ struct worker *worker_here(void);
 void worker_add_job(struct worker *w, struct worker_job *job);
 /* Runs all jobs. */
 void worker_run_jobs(struct worker *w);
-/* NULL: the node is being asked, so requests go on waiting for its first answer. Else the reason why there is no answer
- * now. */
-const char *worker_await_word(struct worker *w);
 /* Adds a long task, to begin in a later turn after the tasks before it. */
 void worker_add_slices(struct worker *w, struct worker_slices *work);
 /* Does one step of the current task. Returns whether there are more. */

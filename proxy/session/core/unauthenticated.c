@@ -75,15 +75,6 @@ static void take_word(struct worker *w, const char *reply) {
             (*room)->worker_serves(w);
 }
 
-/* Notes that there is no answer. The request that waited for it was not sent, so the error says so. */
-static void note_failure(struct worker *w, const char *error) {
-    w->probe_failed_at = ev_now(w->loop);
-    bool own = strncmp(error, "UPSTREAM ", 9) == 0;
-    int len = own ? (int)strcspn(error, ";") : (int)strlen(error);
-    snprintf(w->probe_error, sizeof(w->probe_error), "%.*s%s", len < PROBE_ERROR_MAX - 64 ? len : PROBE_ERROR_MAX - 64,
-             error, own ? "; the request was not sent" : "");
-}
-
 void worker_wake_waiting(struct worker *w) {
     LIST_FOREACH(it, &w->sessions) {
         struct session *s = LIST_ENTRY(it, struct session, link);
@@ -95,10 +86,16 @@ void worker_wake_waiting(struct worker *w) {
 static void probed(struct call *c, const struct call_end *end) {
     struct worker *w = c->request->worker;
     bool first = w->strangers == UNAUTHENTICATED_UNKNOWN;
-    if (end->error)
-        note_failure(w, end->error);
-    else
+    if (end->error) { /* the request that waited for the answer was not sent, so the error says so */
+        bool own = strncmp(end->error, "UPSTREAM ", 9) == 0;
+        int len = own ? (int)strcspn(end->error, ";") : (int)strlen(end->error);
+        w->probe_failed_at = ev_now(w->loop);
+        snprintf(w->probe_error, sizeof(w->probe_error), "%.*s%s",
+                 len < PROBE_ERROR_MAX - 64 ? len : PROBE_ERROR_MAX - 64, end->error,
+                 own ? "; the request was not sent" : "");
+    } else {
         take_word(w, end->reply);
+    }
     w->probing = false;
     if (first)
         worker_wake_waiting(w);
@@ -173,11 +170,14 @@ void worker_doubt_word(struct worker *w) {
     worker_probe_again(w);
 }
 
-const char *worker_await_word(struct worker *w) {
+const char *session_await_word(struct session *s) {
+    struct worker *w = s->worker;
     bool failed = w->probe_failed_at > 0 && ev_now(w->loop) - w->probe_failed_at < ASK_AGAIN_SECONDS;
     if (!failed)
         worker_probe(w);
-    return w->probing ? NULL : w->probe_error;
+    if (!w->probing)
+        return w->probe_error;
+    return session_doubted(s) ? NULL : "UPSTREAM the node has just answered; the request was not sent";
 }
 
 uint64_t worker_arrival(struct worker *w) {
